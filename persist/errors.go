@@ -12,6 +12,12 @@ var (
 	ErrUnsupported = errors.New("persist: unsupported")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("persist: store closed")
+	// ErrUnavailable is wrapped around a failure that passes by itself: the database is locked
+	// or down, or answers too late. From Commit it tells nothing about the outcome unless
+	// ErrNotApplied is wrapped too.
+	ErrUnavailable = errors.New("persist: store unavailable")
+	// ErrNewerSchema is returned when a database is opened that a newer release has migrated.
+	ErrNewerSchema = errors.New("persist: the database belongs to a newer release")
 )
 
 // Conflict says that a version was not the expected one, and carries the records that won:

@@ -139,9 +139,9 @@ type Guard struct {
 	TTL     time.Duration // with Read, on a live record: it expires this long after the commit
 }
 
-// Query selects records of one kind. The zero value of a field does not restrict.
+// Query selects records. The zero value of a field does not restrict, but for Expired and Deleted.
 type Query struct {
-	Kind    string
+	Kind    string        // empty: every kind
 	Prefix  string        // of the id
 	Labels  []string      // any of these
 	Age     time.Duration // Updated at least this long ago

@@ -1,0 +1,228 @@
+package persist
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Apply is the meaning of [Store.Commit]: given the current record of every key in c, it returns
+// the records to store, in the order of [Commit.Keys]. It is pure: it changes none of its
+// arguments, and what it returns shares only the documents with them.
+//
+// A key that is absent has an absent record in current (see [Record.Absent]) whose Version is the
+// store's version floor; a key that current does not mention is absent with the floor 0. Times
+// are kept in UTC with microseconds, the least that every store can keep.
+//
+// Apply returns *[Fenced] when a guard's token is not that of the live lease, before it looks at
+// versions: a holder that lost its lease must learn that, whatever else happened. It returns
+// *[Conflict] with one winner for each key that failed, in the order of Keys. Every test is made
+// on the records as they were before the commit; what a guard changes (Extend, Release, TTL) comes
+// on top of a write of the same key. A malformed commit gives an error that wraps
+// [ErrNotApplied]; whether documents are JSON is left to [Commit.Validate], because that takes
+// time in proportion to them and can be done before a lock is taken.
+func Apply(c Commit, current map[Key]Record, now time.Time) (next []Record, err error) {
+	if err := c.validateForm(); err != nil {
+		return nil, err
+	}
+	now = storedTime(now)
+	steps := c.steps()
+	for i := range steps {
+		s := &steps[i]
+		s.before = current[s.key]
+		s.before.Key, s.before.Now = s.key, now
+		if s.before.Absent() {
+			s.before = Record{Key: s.key, Version: s.before.Version, Now: now}
+		}
+		if s.fenced(now) {
+			return nil, &Fenced{Current: s.before}
+		}
+	}
+	var winners []Record
+	for _, s := range steps {
+		if !s.current(now) {
+			winners = append(winners, s.before)
+		}
+	}
+	if len(winners) > 0 {
+		return nil, &Conflict{Winners: winners}
+	}
+	for _, s := range steps {
+		if r, changed := s.after(c.ID, now); changed {
+			next = append(next, r)
+		}
+	}
+	return next, nil
+}
+
+// Keys returns every key that c writes or guards, once each, sorted by kind and id: the order in
+// which to lock them.
+func (c Commit) Keys() []Key {
+	keys := make([]Key, 0, len(c.Writes)+len(c.Guards))
+	for _, w := range c.Writes {
+		keys = append(keys, w.Key)
+	}
+	for _, g := range c.Guards {
+		keys = append(keys, g.Key)
+	}
+	slices.SortFunc(keys, compareKeys)
+	return slices.Compact(keys)
+}
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
+}
+
+// storedTime is t as every store keeps it.
+func storedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
+
+// step is what a commit does to one key.
+type step struct {
+	key    Key
+	write  *Write // nil: none
+	guard  *Guard // nil: none
+	before Record
+}
+
+// steps returns one step per key, sorted.
+func (c Commit) steps() []step {
+	steps := make([]step, 0, len(c.Writes)+len(c.Guards))
+	for i := range c.Writes {
+		steps = append(steps, step{key: c.Writes[i].Key, write: &c.Writes[i]})
+	}
+	for i := range c.Guards {
+		guard := &c.Guards[i]
+		at := slices.IndexFunc(steps[:len(c.Writes)], func(s step) bool { return s.key == guard.Key })
+		if at >= 0 {
+			steps[at].guard = guard
+			continue
+		}
+		steps = append(steps, step{key: guard.Key, guard: guard})
+	}
+	slices.SortFunc(steps, func(a, b step) int { return compareKeys(a.key, b.key) })
+	return steps
+}
+
+// fenced reports whether the guard's token is not that of the live lease.
+func (s step) fenced(now time.Time) bool {
+	if s.guard == nil || s.guard.Token == 0 {
+		return false
+	}
+	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token
+}
+
+// current reports whether the record is the one that the write and the guard expect.
+func (s step) current(now time.Time) bool {
+	if g := s.guard; g != nil && g.Read && !s.before.is(g.Version, g.Gone, now) {
+		return false
+	}
+	w := s.write
+	if w == nil {
+		return true
+	}
+	if !s.before.is(w.Expected, w.Gone, now) {
+		return false
+	}
+	if s.before.Absent() && w.Version <= s.before.Version {
+		return false // a version below the floor may have been used by a purged tombstone
+	}
+	return w.Acquire == nil || !s.before.Held(now)
+}
+
+// is reports whether r has this version, 0 meaning absent, and is gone or alive as stated.
+func (r Record) is(version uint64, gone bool, now time.Time) bool {
+	if r.Absent() || version == 0 {
+		return r.Absent() && version == 0
+	}
+	return r.Version == version && r.Gone(now) == gone
+}
+
+// after returns the record as the commit leaves it, and whether that differs from before.
+func (s step) after(commitID string, now time.Time) (Record, bool) {
+	r, changed := s.before, false
+	if s.write != nil {
+		r, changed = s.write.replace(r, commitID, now), true
+	}
+	g := s.guard
+	if g == nil || r.Deleted {
+		return r, changed // a tombstone has neither lease nor expiry to change
+	}
+	if g.Extend > 0 {
+		r.Lease.Until, changed = now.Add(g.Extend).Truncate(time.Microsecond), true
+	}
+	if g.Release {
+		r.Lease, changed = Lease{}, true
+	}
+	if g.TTL > 0 {
+		r.Expires, changed = now.Add(g.TTL).Truncate(time.Microsecond), true
+	}
+	return r, changed
+}
+
+// replace returns the record that w puts in the place of r.
+func (w *Write) replace(r Record, commitID string, now time.Time) Record {
+	next := Record{
+		Key:     r.Key,
+		Version: w.Version,
+		Updated: now,
+		Commits: remember(r.Commits, commitID),
+		Deleted: w.Deleted,
+		Now:     now,
+	}
+	if w.Deleted {
+		return next
+	}
+	next.Doc, next.Schema, next.Label = w.Doc, w.Schema, w.Label
+	if !w.Gone {
+		next.Lease = r.Lease
+	}
+	if w.Acquire != nil {
+		next.Lease = w.Acquire.lease(w.Version, now)
+	}
+	if !w.Due.IsZero() {
+		next.Due = storedTime(w.Due)
+	}
+	if w.DueIn > 0 {
+		next.Due = now.Add(w.DueIn).Truncate(time.Microsecond)
+	}
+	if w.TTL > 0 {
+		next.Expires = now.Add(w.TTL).Truncate(time.Microsecond)
+	}
+	return next
+}
+
+func (a *Acquire) lease(token uint64, now time.Time) Lease {
+	return Lease{Holder: a.Holder, Token: token, Until: now.Add(a.For).Truncate(time.Microsecond)}
+}
+
+// What Record.Commits holds at most; see Commit.ID.
+const (
+	ringWriters      = 16
+	ringIDsPerWriter = 4
+)
+
+// remember returns ring with id appended, and without what is then too old.
+func remember(ring []string, id string) []string {
+	next := make([]string, 0, len(ring)+1)
+	next = append(append(next, ring...), id)
+	seen := make(map[string]int, ringWriters)
+	for i := len(next) - 1; i >= 0; i-- {
+		writer := writerOf(next[i])
+		count, known := seen[writer]
+		if count == ringIDsPerWriter || !known && len(seen) == ringWriters {
+			next[i] = "" // no commit id is empty
+			continue
+		}
+		seen[writer] = count + 1
+	}
+	return slices.DeleteFunc(next, func(id string) bool { return id == "" })
+}
+
+// writerOf returns the part of a commit id before its last dot.
+func writerOf(id string) string {
+	if dot := strings.LastIndexByte(id, '.'); dot >= 0 {
+		return id[:dot]
+	}
+	return id
+}

@@ -1,0 +1,60 @@
+// Package cursor is the position between two pages of a list, as the embedded stores write it
+// into persist.Page.Next.
+package cursor
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// ErrMalformed is returned by Parse for a text that Position.String did not write.
+var ErrMalformed = errors.New("persist: Query.After is not the Next of a page")
+
+// Position is the place of a record in a list: by kind and id, or, in a query of what is due, by
+// due time first.
+type Position struct {
+	Due  int64  `json:"d,omitzero"` // Unix time in microseconds; 0 when the list is not by due time
+	Kind string `json:"k"`
+	ID   string `json:"i"`
+}
+
+// Of returns the position of r in the list that q asks for.
+func Of(q persist.Query, r persist.Record) Position {
+	p := Position{Kind: r.Kind, ID: r.ID}
+	if q.Due {
+		p.Due = r.Due.UnixMicro()
+	}
+	return p
+}
+
+// Compare orders positions as their records are listed.
+func (p Position) Compare(o Position) int {
+	return cmp.Or(cmp.Compare(p.Due, o.Due), strings.Compare(p.Kind, o.Kind), strings.Compare(p.ID, o.ID))
+}
+
+// String returns p for Page.Next.
+func (p Position) String() string {
+	text, err := json.Marshal(p)
+	if err != nil {
+		panic(err) // strings and a number always marshal
+	}
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// Parse returns the position that was written as s, or ErrMalformed.
+func Parse(s string) (Position, error) {
+	text, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil {
+		return Position{}, ErrMalformed
+	}
+	var p Position
+	if err := json.Unmarshal(text, &p); err != nil {
+		return Position{}, ErrMalformed
+	}
+	return p, nil
+}

@@ -1,0 +1,64 @@
+package persist
+
+import (
+	"context"
+	"time"
+)
+
+// What follows is optional. Pawl finds it by type assertion and does without it otherwise.
+
+// Watcher is a store that can tell when records change, in any process.
+type Watcher interface {
+	// Watch calls wake for each changed key until ctx ends, and returns ctx's error then.
+	// Hints may be coalesced; the zero Key means that any record may have changed (after a
+	// reconnect, for example). It returns ErrClosed when the store closes.
+	Watch(ctx context.Context, wake func(Key)) error
+}
+
+// Leaser is a store that can list and acquire in one step. Without it, workers list and then
+// acquire one by one.
+type Leaser interface {
+	// Take acquires up to q.Limit of the records that match q and have no live lease, skipping
+	// those that others are taking at the same moment, and returns them as they are then:
+	// version moved by one, Updated and Lease set. The order is that of List.
+	//
+	// It returns an error that wraps ErrNotApplied when nothing was taken, also for a query of
+	// expired or deleted records. After any other error some records may be leased, until
+	// their leases run out.
+	Take(ctx context.Context, q Query, a Acquire) ([]Record, error)
+}
+
+// Native is a store that can run its user's code inside a commit's own database transaction.
+type Native interface {
+	// CommitWith is Commit with fn run inside the transaction; tx is the driver's (pgx.Tx,
+	// *sql.Tx). An error of fn rolls everything back and is returned unchanged.
+	CommitWith(ctx context.Context, c Commit, fn func(ctx context.Context, tx any) error) (time.Time, error)
+}
+
+// Purger is a store that can remove old tombstones for good.
+type Purger interface {
+	// Purge removes the tombstones that match q, at most q.Limit of them (0: all), and returns
+	// how many. It raises the version floor above them first, so that no version is ever used
+	// twice. q.Deleted is taken for granted. After an error some may have been removed, and
+	// removed says how many certainly were.
+	Purge(ctx context.Context, q Query) (removed int, err error)
+}
+
+// ValidateTake returns an error that wraps [ErrNotApplied] if [Leaser.Take] cannot mean anything
+// with q and a: the records asked for are expired or deleted, or the lease has no length.
+func (a Acquire) ValidateTake(q Query) error {
+	if q.Expired || q.Deleted {
+		return malformed("only records that are alive can be taken")
+	}
+	return a.validate()
+}
+
+// Take is the meaning of [Leaser.Take] for one record: r, which is alive and not held, as it is
+// once a acquired it at the store's time now.
+func (a Acquire) Take(r Record, now time.Time) Record {
+	now = storedTime(now)
+	r.Version++
+	r.Updated, r.Now = now, now
+	r.Lease = a.lease(r.Version, now)
+	return r
+}

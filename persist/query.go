@@ -1,0 +1,40 @@
+package persist
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// DefaultLimit is the size of a page when Query.Limit is 0.
+const DefaultLimit = 100
+
+// Match reports whether r belongs to q at the store's time now; adapters without an index use it
+// as their filter. After and Limit play no part in it.
+func (q Query) Match(r Record, now time.Time) bool {
+	switch {
+	case r.Absent():
+		return false
+	case q.Kind != "" && r.Kind != q.Kind:
+		return false
+	case !strings.HasPrefix(r.ID, q.Prefix):
+		return false
+	case len(q.Labels) > 0 && !slices.Contains(q.Labels, r.Label):
+		return false
+	case q.Age > 0 && r.Updated.After(now.Add(-q.Age)):
+		return false
+	case q.Due && (r.Due.IsZero() || r.Due.After(now)):
+		return false
+	case q.Unheld && r.Held(now):
+		return false
+	}
+	return r.Deleted == q.Deleted && r.Expired(now) == q.Expired
+}
+
+// PageSize returns q.Limit, or DefaultLimit where that is not set.
+func (q Query) PageSize() int {
+	if q.Limit <= 0 {
+		return DefaultLimit
+	}
+	return q.Limit
+}
