@@ -1,0 +1,116 @@
+// Package guarantees compares the table in docs/guarantees.md with the tests that cite it.
+//
+// A row of the table reads "| LOCK-7 | words | TestA, TestB |". A test cites it by the word
+// Proves and the id, several ids separated by commas or "and", in the doc comment of the test or
+// in a comment inside it, such as the one at the end of a t.Run line.
+package guarantees
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A Row is a guarantee as the table states it.
+type Row struct {
+	ID    string
+	Words string
+	Tests []string
+}
+
+const idPattern = `[A-Z][A-Z0-9]*-[0-9]+[a-z]?`
+
+var isID = regexp.MustCompile(`^` + idPattern + `$`)
+
+// ReadTable returns the rows of the table in the named file.
+func ReadTable(name string) ([]Row, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	return parseTable(string(data)), nil
+}
+
+// parseTable returns the rows whose first cell is an id. Other lines, the head of the table
+// among them, are prose.
+func parseTable(text string) []Row {
+	var rows []Row
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "|") {
+			continue
+		}
+		cells := splitCells(line)
+		id := strings.Trim(cells[0], "`*")
+		if !isID.MatchString(id) {
+			continue
+		}
+		row := Row{ID: id}
+		if len(cells) > 1 {
+			row.Words = cells[1]
+		}
+		if len(cells) > 2 {
+			for _, test := range strings.Split(cells[2], ",") {
+				if test = strings.Trim(test, " `"); test != "" {
+					row.Tests = append(row.Tests, test)
+				}
+			}
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// splitCells returns the cells of a table row. A bar that belongs to the text is written \|.
+func splitCells(line string) []string {
+	const bar = "\x00"
+	line = strings.ReplaceAll(line, `\|`, bar)
+	cells := strings.Split(strings.Trim(line, "|"), "|")
+	for i, cell := range cells {
+		cells[i] = strings.TrimSpace(strings.ReplaceAll(cell, bar, "|"))
+	}
+	return cells
+}
+
+// Compare returns what is wrong between the table and the tests, in words, or nothing.
+func Compare(rows []Row, tests Tests) []string {
+	var wrong []string
+	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+
+	if len(rows) == 0 {
+		complain("the table has no row")
+	}
+	known := make(map[string]bool)
+	for _, row := range rows {
+		if known[row.ID] {
+			complain("%s has two rows", row.ID)
+		}
+		known[row.ID] = true
+		if row.Words == "" {
+			complain("%s promises nothing", row.ID)
+		}
+		if len(row.Tests) == 0 {
+			complain("%s names no test", row.ID)
+		}
+		for _, name := range row.Tests {
+			// TestLock/fifo is a subtest, whose citation stands inside TestLock.
+			function, _, _ := strings.Cut(name, "/")
+			if ids, ok := tests.Functions[function]; !ok {
+				complain("%s names %s, which does not exist", row.ID, name)
+			} else if !slices.Contains(ids, row.ID) {
+				complain("%s names %s, which does not cite it", row.ID, name)
+			}
+		}
+	}
+	for _, c := range tests.Citations {
+		if !known[c.ID] {
+			complain("%s cites %s, which is not in the table", c.Where, c.ID)
+		}
+		if c.Function == "" {
+			complain("%s cites %s outside a test", c.Where, c.ID)
+		}
+	}
+	return wrong
+}

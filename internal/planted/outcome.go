@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A verdict is what a run of go test came to.
+type verdict int
+
+const (
+	failed  verdict = iota // did not get as far as a test: does not compile, no such package
+	green                  // at least one test passed, and none failed
+	empty                  // nothing failed because nothing was tested
+	red                    // a test failed
+	timeout                // a test hung until go test gave up
+)
+
+// An outcome is a verdict with its evidence.
+type outcome struct {
+	verdict verdict
+	test    string // the first test that failed, or the one that was running
+	text    string // for people: what the compiler or the tests said
+}
+
+// event is a line of go test -json, as far as it matters here.
+type event struct {
+	Action      string
+	Package     string
+	Test        string
+	Output      string
+	FailedBuild string
+}
+
+// read makes an outcome of the output of go test -json and whether the command succeeded.
+func read(stdout, stderr []byte, succeeded bool) outcome {
+	var (
+		o       outcome
+		text    strings.Builder
+		running []string // started, neither paused nor ended, in the order of their start
+		passed  int
+		skipped int
+		broken  bool // a package did not compile
+		ended   bool // a package got as far as running its tests, and failed
+		hung    bool
+	)
+	for line := range bytes.Lines(stdout) {
+		var e event
+		if json.Unmarshal(line, &e) != nil {
+			text.Write(line)
+			continue
+		}
+		text.WriteString(e.Output)
+		if e.FailedBuild != "" || e.Action == "build-fail" {
+			broken = true
+		}
+		// A test of this very program prints such lines too; a real one starts the line.
+		if strings.HasPrefix(e.Output, "panic: test timed out after") || strings.HasPrefix(e.Output, "*** Test killed") {
+			hung = true
+		}
+		name := e.Test
+		if name == "" {
+			ended = ended || e.Action == "fail"
+			continue
+		}
+		switch e.Action {
+		case "run", "cont":
+			running = append(running, name)
+		case "pause", "pass", "fail", "skip":
+			running = slices.DeleteFunc(running, func(s string) bool { return s == name })
+		}
+		switch e.Action {
+		case "pass":
+			passed++
+		case "skip":
+			skipped++
+		case "fail":
+			if o.test == "" {
+				o.test = name
+			}
+		}
+	}
+	text.Write(stderr)
+	o.text = text.String()
+
+	// A test binary that exits, or is killed, ends no test: blame the one that was running.
+	if o.test == "" && len(running) > 0 {
+		o.test = running[len(running)-1]
+	}
+	switch {
+	case broken || (!succeeded && !ended):
+		o.verdict = failed
+	case hung:
+		o.verdict = timeout
+	case !succeeded:
+		o.verdict = red
+	case passed > 0:
+		o.verdict = green
+	default:
+		o.verdict = empty
+		o.text = "no test matches"
+		if skipped > 0 {
+			o.text = fmt.Sprintf("all tests were skipped (%d)", skipped)
+		}
+	}
+	return o
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A runner plants bugs in the module at root, without touching its files.
+type runner struct {
+	root    string
+	workers int
+}
+
+// A result says what became of a bug. It was noticed if err is nil.
+type result struct {
+	bug  Bug
+	by   string // the test that noticed
+	err  error
+	text string // what was printed, if err is not nil
+	took time.Duration
+}
+
+// run plants each bug and hands its result to report, one at a time, in the order in which
+// they end. It first shows that the tests are green without the bug: tests that fail anyway,
+// or match nothing, notice nothing.
+func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
+	var suites []suite
+	baseline := make(map[suite]outcome)
+	for _, b := range bugs {
+		if _, ok := baseline[b.suite()]; !ok {
+			baseline[b.suite()] = outcome{}
+			suites = append(suites, b.suite())
+		}
+	}
+	var mu sync.Mutex // protects baseline, and lets report run alone
+	each(r.workers, suites, func(s suite) {
+		o := r.test(ctx, s, "")
+		mu.Lock()
+		defer mu.Unlock()
+		baseline[s] = o
+	})
+	each(r.workers, bugs, func(b Bug) {
+		mu.Lock()
+		before := baseline[b.suite()]
+		mu.Unlock()
+		start := time.Now()
+		res := r.plant(ctx, b, before)
+		res.took = time.Since(start)
+		mu.Lock()
+		defer mu.Unlock()
+		report(res)
+	})
+}
+
+// plant runs b's tests on the broken source. before is what they came to on the unbroken one.
+func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
+	fail := func(text, format string, args ...any) result {
+		return result{bug: b, err: fmt.Errorf(format, args...), text: text}
+	}
+	if err := b.check(); err != nil {
+		return fail("", "%w", err)
+	}
+	switch before.verdict {
+	case green:
+	case empty:
+		return fail("", "%s -run %q: %s", b.Pkg, b.Run, before.text)
+	default:
+		return fail(before.text, "tests fail without the bug")
+	}
+	text, err := b.twin(r.root)
+	if err != nil {
+		return fail("", "%w", err)
+	}
+	overlay, remove, err := r.overlay(b.File, text)
+	if err != nil {
+		return fail("", "%w", err)
+	}
+	defer remove()
+
+	o := r.test(ctx, b.suite(), overlay)
+	if ctx.Err() != nil {
+		return fail("", "interrupted")
+	}
+	switch o.verdict {
+	case red:
+		if o.test == "" {
+			o.test = "the end of the package's tests" // TestMain, or a race after the last test
+		}
+		return result{bug: b, by: o.test}
+	case timeout:
+		return result{bug: b, by: strings.TrimSpace(o.test + " (timeout)")}
+	case failed:
+		return fail(o.text, "broken twin does not compile")
+	default:
+		return fail("", "not noticed")
+	}
+}
+
+// overlay writes a file for go's -overlay flag that shows text in the place of file. It
+// returns the name of that file and a function that removes what was written.
+func (r runner) overlay(file, text string) (string, func(), error) {
+	dir, err := os.MkdirTemp("", "planted")
+	if err != nil {
+		return "", nil, err
+	}
+	remove := func() { os.RemoveAll(dir) }
+	twin := filepath.Join(dir, filepath.Base(file))
+	overlay := filepath.Join(dir, "overlay.json")
+	replace, err := json.Marshal(map[string]map[string]string{
+		"Replace": {filepath.Join(r.root, filepath.FromSlash(file)): twin},
+	})
+	if err == nil {
+		err = os.WriteFile(twin, []byte(text), 0o600)
+	}
+	if err == nil {
+		err = os.WriteFile(overlay, replace, 0o600)
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
+	}
+	return overlay, remove, nil
+}
+
+// test runs a suite, with an overlay if one is named.
+func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
+	// Vet is off because a twin that vet dislikes has not been noticed by a test.
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=120s", "-run=" + s.run}
+	args = append(args, strings.Fields(s.flags)...)
+	cmd := exec.CommandContext(ctx, "go", append(args, s.pkg)...)
+	cmd.Dir = r.root
+	cmd.Env = os.Environ()
+	if overlay != "" {
+		// By the environment, so that a program which a test builds is broken as well.
+		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+	}
+	// A test may leave a child behind that holds the pipes open.
+	cmd.WaitDelay = 10 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	return read(stdout.Bytes(), stderr.Bytes(), err == nil)
+}
+
+// each calls f for every item, with so many workers at a time.
+func each[T any](workers int, items []T, f func(T)) {
+	queue := make(chan T)
+	var wg sync.WaitGroup
+	for range max(workers, 1) {
+		wg.Go(func() {
+			for item := range queue {
+				f(item)
+			}
+		})
+	}
+	for _, item := range items {
+		queue <- item
+	}
+	close(queue)
+	wg.Wait()
+}

@@ -1,0 +1,6 @@
+// Hello is built by a test.
+package main
+
+import "fmt"
+
+func main() { fmt.Println("hello") }
