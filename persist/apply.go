@@ -9,7 +9,7 @@ import (
 
 // Apply is the meaning of [Store.Commit]: given the current record of every key in c, it returns
 // the records to store, in the order of [Commit.Keys]. It is pure: it changes none of its
-// arguments, and what it returns shares only the documents with them.
+// arguments. The records to store may share documents with them, those in errors share nothing.
 //
 // A key that is absent has an absent record in current (see [Record.Absent]) whose Version is the
 // store's version floor; a key that current does not mention is absent with the floor 0. Times
@@ -36,13 +36,13 @@ func Apply(c Commit, current map[Key]Record, now time.Time) (next []Record, err 
 			s.before = Record{Key: s.key, Version: s.before.Version, Now: now}
 		}
 		if s.fenced(now) {
-			return nil, &Fenced{Current: s.before}
+			return nil, &Fenced{Current: s.before.Clone()}
 		}
 	}
 	var winners []Record
 	for _, s := range steps {
 		if !s.current(now) {
-			winners = append(winners, s.before)
+			winners = append(winners, s.before.Clone())
 		}
 	}
 	if len(winners) > 0 {

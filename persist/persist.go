@@ -7,8 +7,10 @@
 package persist
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 )
 
@@ -68,6 +70,12 @@ type Record struct {
 	// Now is the store's clock at the moment the record was read, so that expiry and leases
 	// can be judged by it. It is not stored.
 	Now time.Time `json:"-"`
+}
+
+// Clone returns a copy of r that shares no bytes with it.
+func (r Record) Clone() Record {
+	r.Doc, r.Commits = bytes.Clone(r.Doc), slices.Clone(r.Commits)
+	return r
 }
 
 // Absent reports whether r stands for a key that has no record.

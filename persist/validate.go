@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -39,8 +40,8 @@ func (c Commit) validateForm() error {
 		return malformed("a commit that writes needs an id")
 	case len(c.ID) > maxCommitID:
 		return malformed("the commit id has %d bytes, more than %d", len(c.ID), maxCommitID)
-	case !validName(c.ID):
-		return malformed("the commit id is not UTF-8 without U+0000")
+	case !utf8.ValidString(c.ID) || strings.ContainsFunc(c.ID, unicode.IsControl):
+		return malformed("the commit id is not UTF-8 without control characters")
 	case len(c.Writes) == 0 && len(c.Guards) == 0:
 		return malformed("the commit is empty")
 	}

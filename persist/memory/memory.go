@@ -47,7 +47,7 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 	if r.Absent() {
 		return r, persist.ErrNotFound
 	}
-	return clone(r), nil
+	return r.Clone(), nil
 }
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
@@ -78,7 +78,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	at := now() // read with the lock held, so that leases are judged inside the write
 	next, err := persist.Apply(c, current, at)
 	if err != nil {
-		return time.Time{}, cloneError(err)
+		return time.Time{}, err
 	}
 	for _, r := range next {
 		s.records[r.Key] = r
@@ -107,7 +107,7 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 		page.Next = cursor.Of(q, matching[size-1]).String()
 	}
 	for _, r := range matching {
-		page.Records = append(page.Records, clone(r))
+		page.Records = append(page.Records, r.Clone())
 	}
 	return page, nil
 }
@@ -136,7 +136,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	for i, r := range matching {
 		taken := a.Take(r, at)
 		s.records[r.Key] = taken
-		matching[i] = clone(taken)
+		matching[i] = taken.Clone()
 	}
 	return matching, nil
 }
@@ -209,21 +209,3 @@ func (s *Store) match(q persist.Query, at time.Time) ([]persist.Record, error) {
 
 // now is the host's clock as records keep it.
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
-
-func clone(r persist.Record) persist.Record {
-	r.Doc, r.Commits = bytes.Clone(r.Doc), slices.Clone(r.Commits)
-	return r
-}
-
-// cloneError copies the records that a *Conflict or *Fenced carries.
-func cloneError(err error) error {
-	switch e := err.(type) {
-	case *persist.Conflict:
-		for i, r := range e.Winners {
-			e.Winners[i] = clone(r)
-		}
-	case *persist.Fenced:
-		e.Current = clone(e.Current)
-	}
-	return err
-}

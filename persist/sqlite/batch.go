@@ -1,0 +1,128 @@
+package sqlite
+
+import (
+	"database/sql"
+	"errors"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// batch is the content of one transaction: the records that its requests have read and changed.
+// Requests work on these, one after the other, and only the last state of a record is written.
+type batch struct {
+	w       *writer
+	now     time.Time // of every commit in the transaction, read while the lock is held
+	records map[persist.Key]persist.Record
+	dirty   map[persist.Key]bool
+	floor   uint64
+	floored bool  // floor was read
+	failure error // of the database; the transaction cannot be committed
+}
+
+func newBatch(w *writer) *batch {
+	return &batch{w: w, now: hostTime(), records: make(map[persist.Key]persist.Record), dirty: make(map[persist.Key]bool)}
+}
+
+// hostTime is the host's clock as records keep it.
+func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+// commit applies c to the batch. An error leaves the batch as it was, but for b.failure.
+func (b *batch) commit(c persist.Commit) error {
+	keys := c.Keys()
+	current := make(map[persist.Key]persist.Record, len(keys))
+	for _, key := range keys {
+		r, err := b.get(key)
+		if err != nil {
+			return err
+		}
+		current[key] = r
+	}
+	next, err := persist.Apply(c, current, b.now)
+	if err != nil {
+		return err
+	}
+	b.put(next...)
+	return nil
+}
+
+// get returns the record of key as the batch has it, or the absent one.
+func (b *batch) get(key persist.Key) (persist.Record, error) {
+	if r, ok := b.records[key]; ok {
+		return r, nil
+	}
+	row := row{}
+	err := b.w.load.QueryRowContext(background, key.Kind, key.ID).Scan(row.targets()...)
+	switch {
+	case err == nil:
+		b.records[key] = row.record(b.now)
+		return b.records[key], nil
+	case errors.Is(err, sql.ErrNoRows):
+		floor, err := b.versionFloor()
+		return persist.Record{Key: key, Version: floor, Now: b.now}, err
+	default:
+		return persist.Record{}, b.fail(err)
+	}
+}
+
+// versionFloor returns the store's version floor.
+func (b *batch) versionFloor() (uint64, error) {
+	if b.floored {
+		return b.floor, nil
+	}
+	var floor int64
+	if err := b.w.floor.QueryRowContext(background).Scan(&floor); err != nil {
+		return 0, b.fail(err)
+	}
+	b.floor, b.floored = uint64(floor), true
+	return b.floor, nil
+}
+
+// put replaces records in the batch.
+func (b *batch) put(records ...persist.Record) {
+	for _, r := range records {
+		b.records[r.Key] = r
+		b.dirty[r.Key] = true
+	}
+}
+
+// flush writes what has changed into the transaction.
+func (b *batch) flush() {
+	for key := range b.dirty {
+		r := b.records[key]
+		if _, err := b.w.store.ExecContext(background, values(r)...); err != nil {
+			_ = b.fail(err)
+			return
+		}
+	}
+	clear(b.dirty)
+}
+
+// fail notes that the transaction cannot be committed, because of err.
+func (b *batch) fail(err error) error {
+	if b.failure == nil {
+		b.failure = err
+	}
+	return err
+}
+
+// query returns the records of the transaction that match q, at most limit of them.
+func (b *batch) query(q persist.Query, limit int) ([]persist.Record, error) {
+	b.flush()
+	if b.failure != nil {
+		return nil, b.failure
+	}
+	text, args, err := b.w.sql.list(q, b.now, limit)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := b.w.conn.QueryContext(background, text, args...)
+	if err != nil {
+		return nil, b.fail(err)
+	}
+	records, err := readAll(rows, b.now)
+	if err != nil {
+		return nil, b.fail(err)
+	}
+	return records, nil
+}

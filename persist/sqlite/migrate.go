@@ -1,0 +1,88 @@
+package sqlite
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// migrations are applied in the order of their names; the n-th leads to schema version n. One that
+// was released is never changed.
+//
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrate brings the tables to the schema version that this release knows. It is safe when many
+// processes do it at once. It returns persist.ErrNewerSchema when that was done by a newer one.
+func (w *writer) migrate(ctx context.Context) error {
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return fmt.Errorf("sqlite: %w", err)
+	}
+	// Most of the time there is nothing to do, and then nobody should wait for the write lock.
+	var version int
+	err = w.patiently(ctx, time.Now(), func() error {
+		version, err = w.schemaVersion(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if version == len(names) {
+		return nil
+	}
+	err = w.patiently(ctx, time.Now(), func() error {
+		_, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := w.migrateTo(ctx, names); err != nil {
+		_, rollback := w.conn.ExecContext(background, "ROLLBACK")
+		return errors.Join(fmt.Errorf("sqlite: migrate: %w", err), rollback)
+	}
+	return nil
+}
+
+// migrateTo applies what is missing of the named migrations and commits.
+func (w *writer) migrateTo(ctx context.Context, names []string) error {
+	version, err := w.schemaVersion(ctx)
+	if err != nil {
+		return err
+	}
+	if version > len(names) {
+		return fmt.Errorf("%w: its schema version is %d, this release knows %d", persist.ErrNewerSchema, version, len(names))
+	}
+	for _, name := range names[version:] {
+		text, err := migrations.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if _, err := w.conn.ExecContext(ctx, strings.ReplaceAll(string(text), "{prefix}", w.sql.prefix)); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	if _, err := w.conn.ExecContext(ctx, `UPDATE "`+w.sql.prefix+`meta" SET value = ? WHERE name = 'schema'`, len(names)); err != nil {
+		return err
+	}
+	_, err = w.conn.ExecContext(ctx, "COMMIT")
+	return err
+}
+
+// schemaVersion returns the schema version of the tables, or 0 if there are none.
+func (w *writer) schemaVersion(ctx context.Context) (version int, err error) {
+	var tables int
+	err = w.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", w.sql.prefix+"meta").Scan(&tables)
+	if err != nil || tables == 0 {
+		return 0, err
+	}
+	err = w.conn.QueryRowContext(ctx, `SELECT value FROM "`+w.sql.prefix+`meta" WHERE name = 'schema'`).Scan(&version)
+	return version, err
+}

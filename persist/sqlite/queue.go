@@ -1,0 +1,171 @@
+package sqlite
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Limits of one transaction, so that nobody waits for an endless one.
+const (
+	maxBatchRequests = 256
+	maxBatchBytes    = 4 << 20
+)
+
+// queue orders the callers that want to write. There is no goroutine behind it: the first caller
+// leads. It takes what waits into one transaction, answers everybody in it, and hands the lead to
+// the first of those who arrived meanwhile. A lone writer therefore writes with no hand-over.
+type queue struct {
+	mu      sync.Mutex // protects what follows
+	waiting []*request // in order of arrival; the leader is the first until it takes its batch
+	led     bool
+	closed  bool
+	drained chan struct{} // closed when closed is set and nobody leads; nil before close is called
+}
+
+// request is one caller's work.
+type request struct {
+	work    func(*batch) error // runs inside the transaction; an error leaves no trace in the batch
+	size    int                // bytes to be written, about
+	arrived time.Time
+	signal  chan signal // receives what the caller has waited for; buffered
+	at      time.Time   // the answer
+	err     error
+}
+
+type signal int
+
+const (
+	answered signal = iota
+	lead
+)
+
+// enter puts r in the queue and reports whether its caller leads. It returns persist.ErrClosed
+// after close.
+func (q *queue) enter(r *request) (leads bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false, persist.ErrClosed
+	}
+	q.waiting = append(q.waiting, r)
+	if q.led {
+		return false, nil
+	}
+	q.led = true
+	return true, nil
+}
+
+// withdraw takes r, which does not lead, out of the queue. It reports false when r was signalled
+// or is part of a transaction already.
+func (q *queue) withdraw(r *request) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	at := slices.Index(q.waiting, r)
+	if at < 0 || len(r.signal) > 0 {
+		return false
+	}
+	q.waiting = slices.Delete(q.waiting, at, at+1)
+	return true
+}
+
+// take removes a batch from the queue, the leader's own request first.
+func (q *queue) take() []*request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	count, size := 0, 0
+	for count < len(q.waiting) && count < maxBatchRequests && (count == 0 || size+q.waiting[count].size <= maxBatchBytes) {
+		size += q.waiting[count].size
+		count++
+	}
+	batch := slices.Clone(q.waiting[:count])
+	q.waiting = slices.Delete(q.waiting, 0, count)
+	return batch
+}
+
+// resign hands the lead of r to the next in the queue. Where r could not begin, it is still there.
+func (q *queue) resign(r *request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if at := slices.Index(q.waiting, r); at >= 0 {
+		q.waiting = slices.Delete(q.waiting, at, at+1)
+	}
+	if len(q.waiting) > 0 {
+		q.waiting[0].signal <- lead
+		return
+	}
+	q.led = false
+	if q.closed {
+		close(q.drained)
+	}
+}
+
+// close lets nobody in any more and waits until everybody is out.
+func (q *queue) close() {
+	q.mu.Lock()
+	if q.drained == nil {
+		q.closed, q.drained = true, make(chan struct{})
+		if !q.led {
+			close(q.drained)
+		}
+	}
+	q.mu.Unlock()
+	<-q.drained
+}
+
+// write does r's work in a transaction and returns its time.
+func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
+	if ctx.Err() != nil {
+		return time.Time{}, notApplied(context.Cause(ctx))
+	}
+	r.arrived, r.signal = time.Now(), make(chan signal, 1)
+	leads, err := s.queue.enter(r)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if !leads {
+		got, err := s.await(ctx, r)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if got == answered {
+			return r.at, r.err
+		}
+	}
+	err = s.writer.begin(ctx, r.arrived)
+	if err != nil {
+		s.queue.resign(r)
+		return time.Time{}, notApplied(err)
+	}
+	batch := s.queue.take()
+	s.writer.run(batch)
+	s.queue.resign(r)
+	for _, other := range batch[1:] {
+		other.signal <- answered
+	}
+	return r.at, r.err
+}
+
+// await waits until r is answered or leads. A caller whose context ends leaves the queue, unless
+// its work is in a transaction already: then the answer is near, and worth more than leaving.
+func (s *Store) await(ctx context.Context, r *request) (signal, error) {
+	select {
+	case got := <-r.signal:
+		return got, nil
+	case <-ctx.Done():
+	}
+	if s.queue.withdraw(r) {
+		return 0, notApplied(context.Cause(ctx))
+	}
+	patience := time.NewTimer(s.config.BusyTimeout)
+	defer patience.Stop()
+	select {
+	case got := <-r.signal:
+		return got, nil
+	case <-patience.C:
+		return 0, errNoAnswer
+	}
+}

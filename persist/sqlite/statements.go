@@ -1,0 +1,120 @@
+package sqlite
+
+import (
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
+)
+
+// statements are the SQL texts of a store, with its table names in them.
+type statements struct {
+	prefix     string
+	load       string
+	floor      string
+	store      string
+	raiseFloor string
+	remove     string
+	selectFrom string
+}
+
+func newStatements(prefix string) statements {
+	records, meta := `"`+prefix+`records"`, `"`+prefix+`meta"`
+	var updates []string
+	names := strings.Split(columns, ", ")
+	for _, name := range names[2:] { // all but the key
+		updates = append(updates, name+" = excluded."+name)
+	}
+	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
+	return statements{
+		prefix: prefix,
+		load:   selectFrom + "kind = ? AND id = ?",
+		floor:  "SELECT value FROM " + meta + " WHERE name = 'floor'",
+		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
+			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
+		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
+		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
+		selectFrom: selectFrom,
+	}
+}
+
+// marks returns n placeholders.
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
+
+// list returns the statement for the first records, limit at most, that match q at now. It says
+// persist.Query.Match in SQL, with the conditions of the partial indices spelt out, because
+// SQLite uses such an index only where it finds its very condition.
+func (s statements) list(q persist.Query, now time.Time, limit int) (text string, args []any, err error) {
+	var terms []string
+	where := func(term string, values ...any) {
+		terms = append(terms, term)
+		args = append(args, values...)
+	}
+	at := now.UnixMicro()
+	where("deleted = " + map[bool]string{false: "0", true: "1"}[q.Deleted])
+	if q.Kind != "" {
+		where("kind = ?", q.Kind)
+	}
+	if q.Prefix != "" {
+		where("id >= ?", q.Prefix)
+		if end := successor(q.Prefix); end != "" {
+			where("id < ?", end)
+		}
+	}
+	if len(q.Labels) > 0 {
+		anyEmpty := false
+		var labels []any
+		for _, label := range q.Labels {
+			labels = append(labels, label)
+			anyEmpty = anyEmpty || label == ""
+		}
+		where("label IN ("+marks(len(labels))+")", labels...)
+		if !anyEmpty {
+			where("label <> ''")
+		}
+	}
+	if q.Age > 0 {
+		where("updated <= ?", now.Add(-q.Age).UnixMicro())
+	}
+	if q.Due {
+		where("due IS NOT NULL AND due <= ?", at)
+	}
+	if q.Unheld {
+		where("(token = 0 OR until <= ?)", at)
+	}
+	if q.Expired {
+		where("expires IS NOT NULL AND expires <= ? AND (token = 0 OR until <= ?)", at, at)
+	} else {
+		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
+	}
+	order := "kind, id"
+	if q.Due {
+		order = "due, kind, id"
+	}
+	if q.After != "" {
+		after, err := cursor.Parse(q.After)
+		if err != nil {
+			return "", nil, err
+		}
+		if q.Due {
+			where("(due, kind, id) > (?, ?, ?)", after.Due, after.Kind, after.ID)
+		} else {
+			where("(kind, id) > (?, ?)", after.Kind, after.ID)
+		}
+	}
+	text = s.selectFrom + strings.Join(terms, " AND ") + " ORDER BY " + order + " LIMIT ?"
+	return text, append(args, limit), nil
+}
+
+// successor returns the first text after all that begin with prefix, or "" if there is none.
+func successor(prefix string) string {
+	next := []byte(prefix)
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i] < 0xff {
+			next[i]++
+			return string(next[:i+1])
+		}
+	}
+	return ""
+}

@@ -1,0 +1,305 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// How often a lock that others hold is asked for, and how it is shared. SQLite's own busy handler
+// serves processes unfairly, so waiting is done here.
+const (
+	firstPause = 200 * time.Microsecond
+	longest    = 4 * time.Millisecond // of the pauses between two attempts
+	maxReign   = 100 * time.Millisecond
+	courtesy   = 2 * time.Millisecond // how long a process that held the lock for a reign leaves it free
+)
+
+// background is for statements of a transaction, which no caller's context may interrupt.
+var background = context.Background()
+
+// writer is the one connection that writes. It belongs to the leader of the queue.
+type writer struct {
+	sql       statements
+	config    Config
+	db        *sql.DB
+	configure func(context.Context, *writer) error // makes or finds the connection durable
+
+	conn  *sql.Conn // nil after a failure; begin connects again
+	busy  int       // the busy timeout that the connection had, in milliseconds
+	begun *sql.Stmt
+	done  *sql.Stmt
+	back  *sql.Stmt
+	load  *sql.Stmt
+	floor *sql.Stmt
+	store *sql.Stmt
+
+	reignSince, reignSeen time.Time // the lock was held time and again between these
+}
+
+func newWriter(statements statements, config Config, db *sql.DB, configure func(context.Context, *writer) error) *writer {
+	return &writer{sql: statements, config: config, db: db, configure: configure}
+}
+
+// connect opens the connection and makes sure that what it commits is durable.
+func (w *writer) connect(ctx context.Context) error {
+	return w.patiently(ctx, time.Now(), func() error {
+		conn, err := w.freeConn(ctx)
+		if err != nil {
+			return err
+		}
+		w.conn = conn
+		if err := w.configure(ctx, w); err != nil {
+			w.conn = nil
+			return errors.Join(err, conn.Close())
+		}
+		return nil
+	})
+}
+
+// freeConn returns a connection of the pool, which somebody else may have used up.
+func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, w.config.BusyTimeout)
+	defer cancel()
+	conn, err := w.db.Conn(bounded)
+	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+		return nil, errNoConnection
+	}
+	return conn, err
+}
+
+// useWAL brings a database of our own into WAL mode.
+func useWAL(ctx context.Context, w *writer) error {
+	var mode string
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
+		return err
+	}
+	return requireWAL(ctx, w)
+}
+
+// requireWAL refuses a connection that would lose an acknowledged commit when the power fails.
+func requireWAL(ctx context.Context, w *writer) error {
+	var mode string
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return err
+	}
+	if mode != "wal" {
+		return fmt.Errorf("journal_mode is %q, and must be WAL", mode)
+	}
+	var synchronous int
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
+		return err
+	}
+	if synchronous < 2 {
+		return fmt.Errorf("synchronous is %d, and must be FULL (2) or EXTRA (3) on every connection: set it in the data source name", synchronous)
+	}
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&w.busy); err != nil {
+		return err
+	}
+	_, err := w.conn.ExecContext(ctx, "PRAGMA busy_timeout=0") // patiently waits instead
+	return err
+}
+
+// prepare prepares the statements of commits.
+func (w *writer) prepare(ctx context.Context) error {
+	for text, prepared := range map[string]**sql.Stmt{
+		"BEGIN IMMEDIATE": &w.begun,
+		"COMMIT":          &w.done,
+		"ROLLBACK":        &w.back,
+		w.sql.load:        &w.load,
+		w.sql.floor:       &w.floor,
+		w.sql.store:       &w.store,
+	} {
+		var err error
+		if *prepared, err = w.conn.PrepareContext(ctx, text); err != nil {
+			return readable(ctx, err)
+		}
+	}
+	return nil
+}
+
+// close gives the connection back as it was.
+func (w *writer) close() error {
+	if w.conn == nil {
+		return nil
+	}
+	var errs []error
+	for _, prepared := range []*sql.Stmt{w.begun, w.done, w.back, w.load, w.floor, w.store} {
+		if prepared != nil {
+			errs = append(errs, prepared.Close())
+		}
+	}
+	_, err := w.conn.ExecContext(background, fmt.Sprintf("PRAGMA busy_timeout=%d", w.busy))
+	errs = append(errs, err, w.conn.Close())
+	w.conn = nil
+	return errors.Join(errs...)
+}
+
+// discard closes a connection whose state is in doubt; with it ends whatever transaction it had.
+func (w *writer) discard() {
+	if w.conn == nil {
+		return
+	}
+	_ = w.conn.Raw(func(any) error { return errDiscard })
+	_ = w.conn.Close()
+	w.conn = nil
+}
+
+// begin starts a transaction that holds the write lock. It asks until ctx ends or until the busy
+// timeout since then has passed, once at least.
+func (w *writer) begin(ctx context.Context, since time.Time) error {
+	if err := w.yield(ctx); err != nil {
+		return err
+	}
+	if w.conn == nil {
+		if err := w.connect(ctx); err != nil {
+			return err
+		}
+		if err := w.prepare(ctx); err != nil {
+			w.discard()
+			return err
+		}
+	}
+	err := w.patiently(ctx, since, func() error {
+		_, err := w.begun.ExecContext(background)
+		return err
+	})
+	if err != nil && ctx.Err() == nil && !isUnavailable(err) {
+		w.discard()
+	}
+	return err
+}
+
+// yield leaves the lock free for a moment when this process had it for long without a break, for
+// other processes have no other chance to get it.
+func (w *writer) yield(ctx context.Context) error {
+	now := time.Now()
+	if now.Sub(w.reignSeen) > courtesy {
+		w.reignSince = now
+	}
+	if now.Sub(w.reignSince) <= maxReign {
+		return nil
+	}
+	w.reignSince = now
+	return pause(ctx, courtesy)
+}
+
+// patiently tries again with full jitter while the database is locked, until ctx ends or the busy
+// timeout since then has passed. It returns an error that wraps persist.ErrUnavailable then.
+func (w *writer) patiently(ctx context.Context, since time.Time, try func() error) error {
+	for limit := firstPause; ; limit = min(2*limit, longest) {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		if !isBusy(err) {
+			return readable(ctx, err)
+		}
+		if time.Since(since) >= w.config.BusyTimeout {
+			return errLocked
+		}
+		if err := pause(ctx, rand.N(limit)); err != nil {
+			return err
+		}
+	}
+}
+
+// pause returns after d, or earlier with ctx's error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// run does the work of all requests in the transaction that has begun, ends it, and fills in the
+// answers. None is given before the end: each may rest on what a sibling wrote.
+func (w *writer) run(requests []*request) {
+	err := w.attempt(requests)
+	w.reignSeen = time.Now()
+	if err == nil || len(requests) == 1 {
+		answerAll(requests, err)
+		return
+	}
+	// One of them cannot be written. Nothing is, so each gets a transaction of its own.
+	if !errors.Is(err, errNothingWritten) {
+		answerAll(requests, err)
+		return
+	}
+	for _, r := range requests {
+		if err := w.begin(background, time.Now()); err != nil {
+			r.err = notApplied(err)
+			continue
+		}
+		answerAll([]*request{r}, w.attempt([]*request{r}))
+	}
+}
+
+// answerAll gives every request that has no failure of its own the failure of the transaction.
+func answerAll(requests []*request, failure error) {
+	if failure == nil {
+		return
+	}
+	for _, r := range requests {
+		if r.err != nil && !errors.Is(failure, persist.ErrNotApplied) {
+			// Its answer may rest on what a sibling failed to write, but it wrote nothing itself.
+			r.err = notApplied(failure)
+			continue
+		}
+		r.err = failure
+	}
+}
+
+// attempt runs the requests and commits. An error that wraps errNothingWritten says that the
+// transaction was rolled back; after any other, it may have happened.
+func (w *writer) attempt(requests []*request) error {
+	b := newBatch(w)
+	for _, r := range requests {
+		r.at, r.err = b.now, r.work(b)
+		if b.failure != nil {
+			break
+		}
+	}
+	if b.failure == nil {
+		b.flush()
+	}
+	if b.failure != nil {
+		w.rollback()
+		return nothingWritten(b.failure)
+	}
+	_, err := w.done.ExecContext(background)
+	if err == nil {
+		return nil
+	}
+	rolledBack := w.rollback()
+	if code := resultCode(err) & 0xff; rolledBack && (isBusy(err) || code == codeFull) {
+		// The lock was not had, or there was no room for the last frame, which is the one that
+		// would have made the others count.
+		return nothingWritten(err)
+	}
+	// The last frame may be in the file although it could not be synced.
+	w.discard()
+	return fmt.Errorf("sqlite: commit: %w", err)
+}
+
+// rollback ends the transaction, with the connection if need be, and reports whether it did so
+// in an orderly way.
+func (w *writer) rollback() bool {
+	if w.conn == nil {
+		return false
+	}
+	if _, err := w.back.ExecContext(background); err != nil {
+		w.discard()
+		return false
+	}
+	return true
+}
