@@ -61,17 +61,20 @@ func (t *Type) Prepare(ops []Op) (Prepared, error) {
 // overlap refuses patches of which one contains the other. Sorted by names, a
 // path comes right before the ones below it.
 func (p *Prepared) overlap() error {
-	var patches []*change
+	type patch struct {
+		field string
+		names []string
+	}
+	var patches []patch // copies: pointers would move every Prepared to the heap
 	for i := range p.count {
 		if c := p.at(i); c.verb == Patch {
-			patches = append(patches, c)
+			patches = append(patches, patch{c.field, c.path.names})
 		}
 	}
-	slices.SortStableFunc(patches, func(a, b *change) int { return slices.Compare(a.path.names, b.path.names) })
+	slices.SortStableFunc(patches, func(a, b patch) int { return slices.Compare(a.names, b.names) })
 	for i := 1; i < len(patches); i++ {
 		outer, inner := patches[i-1], patches[i]
-		n := len(outer.path.names)
-		if n < len(inner.path.names) && slices.Equal(outer.path.names, inner.path.names[:n]) {
+		if n := len(outer.names); n < len(inner.names) && slices.Equal(outer.names, inner.names[:n]) {
 			return &Error{Verb: Patch, Path: inner.field, Reason: "overlaps the patch of " + outer.field}
 		}
 	}
