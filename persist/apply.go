@@ -198,19 +198,19 @@ func (a *Acquire) lease(token uint64, now time.Time) Lease {
 
 // What Record.Commits holds at most; see Commit.ID.
 const (
-	ringWriters      = 16
-	ringIDsPerWriter = 4
+	KeptWriters   = 16 // writers
+	KeptPerWriter = 4  // ids of each
 )
 
 // remember returns ring with id appended, and without what is then too old.
 func remember(ring []string, id string) []string {
 	next := make([]string, 0, len(ring)+1)
 	next = append(append(next, ring...), id)
-	seen := make(map[string]int, ringWriters)
+	seen := make(map[string]int, KeptWriters)
 	for i := len(next) - 1; i >= 0; i-- {
 		writer := writerOf(next[i])
 		count, known := seen[writer]
-		if count == ringIDsPerWriter || !known && len(seen) == ringWriters {
+		if count == KeptPerWriter || !known && len(seen) == KeptWriters {
 			next[i] = "" // no commit id is empty
 			continue
 		}

@@ -1,0 +1,456 @@
+package pawl
+
+import (
+	"context"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/state"
+)
+
+// Container holds one state and the queue of its writers. The zero value is empty and ready; it must not be copied. Scopes have
+// their own; a container of yours is for ApplyMutation, always with the same path.
+type Container[T any] struct {
+	_ noCopy
+
+	cell                            // the queue of both paths, and what the persisted one has seen
+	image  atomic.Pointer[image[T]] // the state, on the lock path
+	tail   state.Tail               // lets lists grow in place; protected by queue.mu
+	home   *home                    // where a scope's container is registered; nil for one of the caller's own
+	pinned bool                     // held by its home; protected by queue.mu
+	own    atomic.Pointer[env]      // of a container of the caller's own
+}
+
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// image is one committed version of an in-memory state. It never changes.
+type image[T any] struct {
+	state   T
+	version uint64
+	life    life
+	expires int64 // Unix nanoseconds; 0: never
+}
+
+// Persist is the outside authority of one container: something else can move its version.
+type Persist[T any] interface {
+	// Load returns the current state, the zero Snapshot when there is none.
+	Load(ctx context.Context) (Snapshot[T], error)
+	// Commit makes next the current state if the version is still expected, and returns it as stored.
+	// Otherwise it returns the state that won and an error that wraps ErrConflict. The test must be
+	// part of the write. Any other error leaves the outcome unknown (*UnknownOutcomeError), unless it wraps
+	// persist.ErrNotApplied. A Snapshot without state (ReadOnly returns nil) asks for a deletion.
+	Commit(ctx context.Context, expected uint64, next Snapshot[T]) (Snapshot[T], error)
+}
+
+// Options choose the path of ApplyMutation and its defaults.
+type Options[T any] struct {
+	Name     string        // for errors and observers
+	Persist  Persist[T]    // nil: the lock path; else the compare-and-swap path
+	Timeout  time.Duration // 0: 30 s; NoTimeout turns it off
+	Retry    Retry         // zero fields: DefaultRetry's
+	Observer Observer      // nil costs nothing
+}
+
+// ApplyMutation is the one door that every verb goes through. Without o.Persist the mutation waits its turn in c's
+// queue; it returns *ScopeMutationTimeoutError at its deadline, *DeadlockError, and never a conflict. With
+// o.Persist it also compares and swaps: *ConcurrentModificationError, *UnknownOutcomeError, *UnavailableError. Both return
+// the errors of the verb itself, ErrReentrant, *OverloadedError and *CanceledError.
+func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m Mutation, opts ...Option) (Snapshot[T], error) {
+	if c == nil {
+		return Snapshot[T]{}, &ArgumentError{Argument: "container", Reason: "nil"}
+	}
+	typ, err := typeFor[T]()
+	if err != nil {
+		return Snapshot[T]{}, &KindError{Kind: o.Name, Reason: err.Error()}
+	}
+	defaults := call{env: c.ownEnv(o.Observer), key: Key{Kind: o.Name}, timeout: o.Timeout, retry: o.Retry.or(DefaultRetry)}
+	if defaults.timeout == 0 {
+		defaults.timeout = DefaultTimeout
+	}
+	d := dispatch[T]{container: c, typ: typ, defaults: defaults}
+	if o.Persist != nil {
+		d.backend = custom[T]{o.Persist}
+	}
+	return d.apply(ctx, m, opts)
+}
+
+// Snapshot returns the state last committed or seen, without I/O. It never blocks.
+func (c *Container[T]) Snapshot() Snapshot[T] {
+	if img := c.image.Load(); img != nil {
+		return img.snapshot("")
+	}
+	d := c.seen.Load()
+	if d == nil {
+		return Snapshot[T]{}
+	}
+	v := d.view.Load()
+	if v == nil {
+		return Snapshot[T]{}
+	}
+	return snapshotOf[T]("", d.version, d.at, v.state)
+}
+
+func (c *Container[T]) ownEnv(o Observer) *env {
+	e := c.own.Load()
+	if e == nil {
+		e = newEnv()
+		e.observer = o
+		if !c.own.CompareAndSwap(nil, e) {
+			e = c.own.Load()
+		}
+	}
+	return e
+}
+
+// dispatch is a call on its way to one of the two paths.
+type dispatch[T any] struct {
+	container *Container[T] // lock path; persisted: only the caller's own
+	cell      *cell         // persisted
+	backend   backend       // nil: the lock path
+	typ       *state.Type
+	defaults  call
+}
+
+// apply takes m through the door: the lock path without a backend, else the compare-and-swap path.
+func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
+	if ctx == nil {
+		return Snapshot[T]{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	call, err := d.defaults.with(opts)
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	ch, err := compile(call.key, d.typ, reflect.TypeFor[T](), m)
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	if ctx.Err() != nil {
+		return Snapshot[T]{}, &CanceledError{Scope: call.key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+	}
+	if d.backend == nil {
+		img, err := d.container.applyInMemory(ctx, call, ch)
+		if err != nil || img == nil {
+			return Snapshot[T]{}, err
+		}
+		return img.snapshot(call.key.ID), nil
+	}
+	if d.cell == nil {
+		d.cell = &d.container.cell
+	}
+	r, err := d.cell.apply(ctx, call, ch, d.backend)
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
+}
+
+// applyInMemory runs ch in its turn and returns the version that is current then, nil if there is none.
+func (c *Container[T]) applyInMemory(ctx context.Context, call call, ch change) (*image[T], error) {
+	parent := frameOf(ctx)
+	if parent != nil {
+		if err := parent.mutating(&c.queue, call.key); err != nil {
+			return nil, err
+		}
+	}
+	if ch.bounded() {
+		if img, err, ran := c.runInPlace(ctx, &call, &ch); ran {
+			return img, err
+		}
+	}
+	if parent != nil {
+		if err := parent.waitFor(&c.queue); err != nil {
+			return nil, err
+		}
+		defer parent.waited(&c.queue)
+	}
+	return c.runInTurn(ctx, parent, call, ch)
+}
+
+// runInPlace runs a data verb here and now if nobody is before it. The queue's lock is held meanwhile, which costs
+// others no more than waiting for their turn would: the verb is bounded.
+func (c *Container[T]) runInPlace(ctx context.Context, call *call, ch *change) (img *image[T], err error, ran bool) {
+	q := &c.queue
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
+		return nil, ErrClosed, true
+	}
+	if !q.idle() {
+		q.mu.Unlock()
+		return nil, nil, false
+	}
+	cur := c.image.Load()
+	func() {
+		defer q.mu.Unlock()
+		if img, err = c.next(ctx, cur, call, ch, &c.tail); err == nil {
+			c.publish(cur, img)
+		}
+	}()
+	if call.env.observer != nil {
+		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb})
+		c.observeEnd(ctx, call, ch, cur, img, err, 0, 0)
+	}
+	return img, err, true
+}
+
+// runInTurn queues the mutation and waits for its answer.
+func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call call, ch change) (*image[T], error) {
+	q, e := &c.queue, call.env
+	w := e.waiters.Get().(*waiter)
+	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
+	w.submitted = time.Now()
+	if call.timeout > 0 {
+		w.deadline = w.submitted.Add(call.timeout)
+		w.arm(w.submitted)
+	}
+	call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+	q.mu.Lock()
+	err := q.push(w, e.maxQueue)
+	if err == nil {
+		q.start(c)
+	}
+	q.mu.Unlock()
+	if err == nil {
+		err = q.await(w)
+	}
+	if err != nil {
+		return nil, err // w stays with whoever still holds it
+	}
+	if w.panic != nil || w.exited {
+		w.deliver()
+	}
+	img, _ := w.answer.(*image[T])
+	err = w.err
+	if !w.abandoned {
+		w.reset()
+		e.waiters.Put(w)
+	}
+	return img, err
+}
+
+// reset forgets a use of w, so that it can be pooled; its channel and timer stay.
+func (w *waiter) reset() {
+	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
+	w.submitted, w.deadline = time.Time{}, time.Time{}
+	w.phase, w.left = queued, false
+	w.answer, w.err = nil, nil
+	w.done.Store(false)
+}
+
+func (c *Container[T]) turn() phase { return running }
+
+// run makes Container a runner: it lets the function of w do its work and publishes the result.
+func (c *Container[T]) run(w *waiter) (driving bool) {
+	q, call, ch := &c.queue, &w.call, w.change
+	var waited time.Duration
+	if call.env.observer != nil {
+		waited = time.Since(w.submitted)
+		call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: ch.verb, Waited: waited})
+	}
+	var (
+		cur  = c.image.Load()
+		img  *image[T]
+		err  error
+		ctx  = w.ctx
+		tail *state.Tail
+	)
+	var f *frame
+	if ch.bounded() {
+		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
+	} else {
+		f = &frame{Context: ctx, queue: q, key: call.key, parent: w.parent}
+		f.live.Store(true)
+		q.holder.Store(f)
+		ctx = f
+	}
+	settle := func(p *PanicError, exited bool) bool {
+		if f != nil {
+			f.live.Store(false)
+			q.holder.CompareAndSwap(f, nil)
+		}
+		q.mu.Lock()
+		wanted := q.release(w)
+		left := w.left
+		if wanted && p == nil && !exited && err == nil {
+			c.publish(cur, img)
+		}
+		q.mu.Unlock()
+		if p != nil || exited {
+			reportPanic(w, "lock", p, left || !wanted)
+		}
+		if !wanted {
+			return false
+		}
+		if call.env.observer != nil && p == nil && !exited {
+			c.observeEnd(w.ctx, call, ch, cur, img, err, waited, time.Since(w.submitted))
+		}
+		w.answer, w.err, w.panic, w.exited = img, err, p, exited
+		w.finish()
+		return true
+	}
+	p := guarded(func() { img, err = c.next(ctx, cur, call, ch, tail) }, func() {
+		if settle(nil, true) {
+			go q.work(c) // this goroutine is on its way out
+		}
+	})
+	return settle(p, false)
+}
+
+// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes.
+func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail) (*image[T], error) {
+	var (
+		l       = absent
+		version uint64
+		from    any
+		now     int64
+	)
+	if call.ttl > 0 || cur != nil && cur.expires != 0 {
+		now = time.Now().UnixNano()
+	}
+	if cur != nil {
+		if l, version = cur.lifeAt(now), cur.version; l == alive {
+			from = &cur.state
+		}
+	}
+	if err := call.admit(ch, l, version); err != nil {
+		return nil, err
+	}
+	img := &image[T]{life: alive}
+	if call.ttl > 0 {
+		img.expires = now + int64(call.ttl)
+	}
+	if ch.deletes {
+		if l != alive {
+			return cur, nil
+		}
+		img.life, img.expires = deleted, 0
+	} else {
+		changed, err := ch.apply(ctx, from, &img.state, tail)
+		if err != nil {
+			return nil, refused(call.key, ch.verb, err)
+		}
+		if !changed && (l == alive || !ch.creates && !call.absent) {
+			if l != alive || call.ttl == 0 {
+				return cur, nil
+			}
+			renewed := *cur // nothing but the expiry moves
+			renewed.expires = img.expires
+			return &renewed, nil
+		}
+	}
+	if cur == nil && c.home != nil {
+		version = c.home.registry.floor.Load()
+	}
+	img.version = version + 1
+	return img, nil
+}
+
+// publish makes img current. The caller holds queue.mu.
+func (c *Container[T]) publish(cur, img *image[T]) {
+	if img == cur {
+		return
+	}
+	c.image.Store(img)
+	if c.home == nil {
+		return
+	}
+	if !c.pinned {
+		c.pinned = true
+		c.home.pin(c)
+	}
+	if img.life == deleted {
+		c.home.bury()
+	}
+	if img.expires != 0 {
+		c.home.registry.expiring.Store(true)
+	}
+}
+
+// unpin makes Container a resident: without state it need not be kept.
+func (c *Container[T]) unpin() {
+	c.queue.mu.Lock()
+	defer c.queue.mu.Unlock()
+	if img := c.image.Load(); c.pinned && img.lifeAt(time.Now().UnixNano()) != alive {
+		c.pinned = false
+		c.home.unpin(img.version)
+	}
+}
+
+func (c *Container[T]) observeEnd(ctx context.Context, call *call, ch *change, cur, img *image[T], err error, waited, took time.Duration) {
+	e := Event{Type: Committed, Path: "lock", Verb: ch.verb, Waited: waited, Took: took, Batch: 1}
+	switch {
+	case err != nil:
+		e.Type, e.Err, e.Batch = Failed, err, 0
+	case img == nil:
+		e.Type, e.Batch = Unchanged, 0
+	case cur != nil && cur.version == img.version:
+		e.Type, e.Version, e.Batch = Unchanged, img.version, 0
+	default:
+		e.Version = img.version
+	}
+	call.observe(ctx, e)
+}
+
+// reportPanic tells the observer, and the log when no caller is left to raise it to.
+func reportPanic(w *waiter, path string, p *PanicError, left bool) {
+	e := Event{Type: Panicked, Path: path, Verb: w.change.verb}
+	if p != nil {
+		e.Err, e.Stack = p, p.Stack
+	}
+	w.call.observe(w.ctx, e)
+	if !left {
+		return
+	}
+	if p == nil {
+		w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator called runtime.Goexit after its caller left", "scope", w.call.key.String())
+		return
+	}
+	w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator panicked after its caller left", "scope", w.call.key.String(), "panic", p.Value, "stack", string(p.Stack))
+}
+
+// abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
+func (q *queue) abandon(r runner) bool {
+	q.mu.Lock()
+	w := q.running
+	if w == nil || w.change.bounded() {
+		q.mu.Unlock()
+		return false
+	}
+	q.running = nil
+	q.holder.Store(nil)
+	w.abandoned = true
+	left := w.left
+	q.working = false
+	if q.first != nil {
+		q.start(r)
+	}
+	q.signalDrained()
+	q.mu.Unlock()
+	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: w.change.verb})
+	if !left {
+		w.err = wrapKey(ErrAbandoned, w.call.key)
+		w.finish()
+	}
+	return true
+}
+
+// lifeAt judges expiry by the host's clock, in Unix nanoseconds.
+func (img *image[T]) lifeAt(now int64) life {
+	if img.life == alive && img.expires != 0 && img.expires <= now {
+		return expired
+	}
+	return img.life
+}
+
+func (img *image[T]) snapshot(id string) Snapshot[T] {
+	if img.life != alive || img.expires != 0 && img.lifeAt(time.Now().UnixNano()) != alive {
+		return Snapshot[T]{ID: id}
+	}
+	return Snapshot[T]{ID: id, Version: img.version, state: &img.state}
+}
+
+func typeFor[T any]() (*state.Type, error) { return state.Of(reflect.TypeFor[T]()) }

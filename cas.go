@@ -1,0 +1,722 @@
+package pawl
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/state"
+)
+
+// The commit loop. Writers of one process meet in the queue; whoever drives it takes all that wait as one round, applies them in
+// order to the state last seen, commits the result under one version check, and only then answers everybody:
+//
+//	take ─► open ─► compute ─► settle ─► answered
+//	         ▲         │          │
+//	         │         │          └─ lost: adopt the winner, back off, compute again
+//	         └─ Load   └─ a function is slow: the round goes on without it, and it goes solo
+//
+// Races, and what decides them:
+//   - another process commits first: the store's version test; the round runs again on the winner.
+//   - an answer that wrote nothing (no-op, error, refusal) on a state that is not current any more: settle confirms
+//     the state unless it was read after the round was taken.
+//   - a slow function returns when the round has gone on: queue.mu, round.current; it then commits against the store
+//     like a foreign writer, and only onto a state that was really committed (round.draft had no uncommitted change).
+//   - a caller leaves: before its mutation is computed it is withdrawn; a function that outlives its caller is
+//     discarded; what is in a commit goes on, and is not computed again if that commit loses.
+//   - a commit's answer is lost: see binding.commit.
+
+const (
+	// slowAfter is how long a function may hold up the round it is in.
+	slowAfter = 10 * time.Millisecond
+	// exclusiveFor is how long a function that kept losing may have the queue to itself.
+	exclusiveFor = time.Second
+	// maxRound bounds how many mutations share a commit.
+	maxRound = 1024
+)
+
+// cell is a queue and what this process last saw of the persisted state behind it.
+type cell struct {
+	queue
+	seen atomic.Pointer[doc]
+
+	round *round      // the queue's round in progress; this and the next two are protected by queue.mu
+	watch *time.Timer // looks after slow functions; left armed
+	armed bool
+}
+
+// doc is one version of a persisted state as the store has it. It never changes, but for the decoded form kept beside it.
+type doc struct {
+	life    life
+	version uint64 // of a tombstone or an expired record too; absent: the store's version floor
+	at      time.Time
+	expires time.Time
+	raw     []byte
+	schema  int
+	label   string
+	due     time.Time
+	view    atomic.Pointer[view]
+}
+
+// view is a document decoded into a state type, with what is needed to write it back without losing fields.
+type view struct {
+	typ   *state.Type
+	state any    // *T; committed, immutable
+	raw   []byte // the document that known was decoded from, upgraded
+	known any    // *T; what of raw the type knows
+	lossy bool   // raw may have fields that the type does not know
+}
+
+// expected is the version a write onto d asserts.
+func (d *doc) expected() uint64 {
+	if d.life == absent {
+		return 0
+	}
+	return d.version
+}
+
+// backend is the authority behind a cell: a store, or a Persist of the caller's own.
+type backend interface {
+	load(ctx context.Context, key Key) (*doc, error)
+	// commit makes d current. It returns the new version; or the version that won; or an error after which
+	// nothing was applied, or *UnknownOutcomeError.
+	commit(ctx context.Context, call *call, d *draft) (landed, won *doc, err error)
+	// renew puts off the expiry of d.base by ttl. It returns the version that won if d.base is not current.
+	renew(ctx context.Context, call *call, d *draft) (won *doc, err error)
+	// view decodes d for this backend's type.
+	view(d *doc, key Key) (*view, error)
+	// schema is the schema version that commit writes.
+	schema() int
+}
+
+// draft is a state under construction: base and the mutations of a round on top.
+type draft struct {
+	base    *doc // nil: not read yet
+	life    life
+	version uint64
+	view    *view // of the state so far; nil: not decoded yet, or nothing to decode
+	changed int   // mutations that changed something
+	ttl     time.Duration
+	renews  bool // a mutation that changed nothing still puts the expiry off
+}
+
+func newDraft(base *doc) draft { return draft{base: base, life: base.life, version: base.version} }
+
+// casState is what a waiter needs on this path.
+type casState struct {
+	backend   backend
+	attempts  int  // commits that it took part in and that lost
+	exclusive bool // it had, or waits for, the queue to itself
+	out       outcome
+	reply     reply
+}
+
+// outcome is what a mutation made of a draft, before anything is committed.
+type outcome struct {
+	draft   draft // the state after it
+	ran     bool
+	changed bool
+	err     error
+	panic   *PanicError
+	exited  bool
+}
+
+// reply is what the caller gets: the state its mutation left behind.
+type reply struct {
+	state   any // *T; nil: none
+	version uint64
+	at      time.Time
+}
+
+// round is a set of mutations that share a commit.
+type round struct {
+	members  []*waiter
+	next     int // the first member not computed yet
+	draft    draft
+	fresh    bool    // draft.base was read after the members were taken
+	careful  bool    // check the size after each mutation, to find the one that is too large
+	solo     *waiter // one function that left the queue; nil: the queue's own round
+	current  *waiter
+	started  time.Time     // when current's function did
+	patience time.Duration // how long current may take
+}
+
+// unpin makes cell a resident; a persisted state is not kept in the first place.
+func (c *cell) unpin() {}
+
+// apply runs ch in its turn on the persisted state.
+func (c *cell) apply(ctx context.Context, call call, ch change, b backend) (reply, error) {
+	parent := frameOf(ctx)
+	if parent != nil {
+		if err := parent.mutating(&c.queue, call.key); err != nil {
+			return reply{}, err
+		}
+		if err := parent.waitFor(&c.queue); err != nil {
+			return reply{}, err
+		}
+		defer parent.waited(&c.queue)
+	}
+	w := newWaiter()
+	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
+	w.submitted = time.Now()
+	w.cas.backend = b
+	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
+	c.mu.Lock()
+	err := c.push(w, call.env.maxQueue)
+	if err == nil {
+		c.start(c)
+	}
+	c.mu.Unlock()
+	if err == nil {
+		err = c.await(w)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	w.deliver()
+	return w.cas.reply, w.err
+}
+
+// turn: a mutation that is taken into a round can be withdrawn until it is computed.
+func (c *cell) turn() phase { return queued }
+
+// run makes cell a runner: lead and everybody queued behind it become a round.
+func (c *cell) run(lead *waiter) bool {
+	r := &round{members: []*waiter{lead}, patience: slowAfter}
+	c.mu.Lock()
+	if lead.cas.exclusive {
+		r.patience = exclusiveFor
+	} else {
+		for w := c.first; w != nil && !w.cas.exclusive && len(r.members) < maxRound; w = c.first {
+			c.unlink(w)
+			r.members = append(r.members, w)
+		}
+	}
+	c.round = r
+	c.mu.Unlock()
+	for _, w := range r.members {
+		if w.call.env.observer != nil {
+			w.call.observe(w.ctx, Event{Type: Started, Path: "cas", Verb: w.change.verb, Waited: time.Since(w.submitted)})
+		}
+	}
+	return c.drive(r)
+}
+
+// drive takes r to its end and reports whether this goroutine still drives the queue.
+func (c *cell) drive(r *round) bool {
+	for {
+		if r.draft.base == nil && !c.open(r) {
+			break
+		}
+		if !c.compute(r) {
+			return false
+		}
+		if c.settle(r) {
+			break
+		}
+		if r.solo != nil && c.requeue(r.solo) {
+			return false
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.solo != nil {
+		c.comeBack(r.solo)
+		return false
+	}
+	c.round, c.running = nil, nil
+	return true
+}
+
+// open finds the state to start from: what was last seen, or else the store's.
+func (c *cell) open(r *round) bool {
+	if d := c.seen.Load(); d != nil && r.solo == nil && (d.expires.IsZero() || time.Now().Before(d.expires)) {
+		r.draft = newDraft(d)
+		return true
+	}
+	return c.reload(r)
+}
+
+// reload asks the store; if it does not answer, everybody learns that.
+func (c *cell) reload(r *round) bool {
+	w := r.members[0]
+	ctx, cancel := storeContext(&w.call)
+	defer cancel()
+	d, err := w.cas.backend.load(ctx, w.call.key)
+	if err != nil {
+		c.answerAll(r, err)
+		return false
+	}
+	c.advance(d)
+	r.draft, r.fresh = newDraft(d), true
+	return true
+}
+
+// storeContext bounds a call of the store. It does not end with a caller's: the call is made for several of them, and one that is cut
+// in mid-commit would leave the others in doubt.
+func storeContext(c *call) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), c.retry.Within)
+}
+
+// advance remembers d unless something newer was seen.
+func (c *cell) advance(d *doc) {
+	for {
+		cur := c.seen.Load()
+		if cur != nil && cur.version > d.version {
+			return
+		}
+		if cur != nil && cur.version == d.version && cur.life == d.life {
+			d.view.CompareAndSwap(nil, cur.view.Load()) // a version has one content: spare the next one the decoding
+		}
+		if c.seen.CompareAndSwap(cur, d) {
+			return
+		}
+	}
+}
+
+// compute runs the members that have not been, in order. It reports false when this goroutine went off with a slow function and
+// somebody else drives the round.
+func (c *cell) compute(r *round) bool {
+	for r.next < len(r.members) {
+		w := r.members[r.next]
+		r.next++
+		c.mu.Lock()
+		w.cas.out = outcome{}
+		if w.left || w.abandoned {
+			c.mu.Unlock()
+			continue
+		}
+		w.phase = committing
+		if !w.change.bounded() {
+			w.phase = running
+			if r.solo == nil {
+				c.startWatch(r, w)
+			}
+		}
+		c.mu.Unlock()
+		from, careful := r.draft, r.careful
+		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, detach: func() { c.detach(r, w) }}
+		f.live.Store(true)
+		var out outcome
+		p := guarded(func() { out = evaluate(f, w, from, careful) }, func() {
+			f.live.Store(false)
+			go func() { // this goroutine is on its way out
+				if c.computed(r, w, from, outcome{draft: from, exited: true}) && c.drive(r) {
+					c.work(c)
+				}
+			}()
+		})
+		f.live.Store(false)
+		if p != nil {
+			out = outcome{draft: from, panic: p}
+		}
+		if !c.computed(r, w, from, out) {
+			return false
+		}
+	}
+	return true
+}
+
+// computed takes the outcome of w into its round. If the round has gone on without w, it takes w to its end alone and reports false.
+func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
+	out.ran = true
+	c.mu.Lock()
+	attached := w.change.bounded() || r.solo != nil || r.current == w
+	unwanted := !w.change.bounded() && (w.left || w.abandoned) // a run that outlives its caller is discarded
+	if attached && r.current == w {
+		r.current = nil
+	}
+	if !unwanted {
+		w.phase = committing
+	} else if !attached {
+		c.comeBack(w)
+	}
+	c.mu.Unlock()
+	if unwanted && (out.panic != nil || out.exited) {
+		reportPanic(w, "cas", out.panic, true)
+	}
+	switch {
+	case attached && unwanted:
+		return true
+	case attached:
+		w.cas.out, r.draft = out, out.draft
+		return true
+	case unwanted:
+		return false
+	}
+	alone := &round{members: []*waiter{w}, solo: w}
+	if from.changed == 0 { // it ran on a committed state, so its result may count
+		w.cas.out = out
+		alone.next, alone.draft = 1, out.draft
+	}
+	c.drive(alone)
+	return false
+}
+
+// startWatch begins to time the function of w. The caller holds queue.mu.
+func (c *cell) startWatch(r *round, w *waiter) {
+	r.current, r.started = w, time.Now()
+	if c.armed {
+		return
+	}
+	c.armed = true
+	if c.watch == nil {
+		c.watch = time.AfterFunc(r.patience, c.checkSlow)
+		return
+	}
+	c.watch.Reset(r.patience)
+}
+
+// checkSlow runs when the watch rings: a function that has used up its patience goes solo.
+func (c *cell) checkSlow() {
+	c.mu.Lock()
+	c.armed = false
+	r := c.round
+	if r == nil || r.current == nil {
+		c.mu.Unlock()
+		return
+	}
+	w := r.current
+	if left := r.patience - time.Since(r.started); left > 0 {
+		c.armed = true
+		c.watch.Reset(left)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.detach(r, w)
+}
+
+// detach lets r go on without w, whose function runs on.
+func (c *cell) detach(r *round, w *waiter) {
+	c.mu.Lock()
+	if r.current != w {
+		c.mu.Unlock()
+		return
+	}
+	r.current = nil
+	c.away = append(c.away, w)
+	r.next--
+	r.members = slices.Delete(slices.Clone(r.members), r.next, r.next+1)
+	call, ctx, verb := w.call, w.ctx, w.change.verb
+	c.mu.Unlock()
+	call.observe(ctx, Event{Type: Detached, Path: "cas", Verb: verb})
+	go func() {
+		if c.drive(r) {
+			c.work(c)
+		}
+	}()
+}
+
+// comeBack ends the time of w outside the queue. The caller holds queue.mu.
+func (c *cell) comeBack(w *waiter) {
+	if i := slices.Index(c.away, w); i >= 0 {
+		c.away = slices.Delete(c.away, i, i+1)
+	}
+	c.signalDrained()
+}
+
+// requeue gives a function that keeps losing outside the queue one bounded run with the queue to itself.
+func (c *cell) requeue(w *waiter) bool {
+	if w.cas.exclusive || w.cas.attempts < w.call.retry.Attempts/2 {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.left || w.abandoned || c.push(w, w.call.env.maxQueue) != nil {
+		return false
+	}
+	w.cas.exclusive = true
+	c.comeBack(w)
+	c.start(c)
+	return true
+}
+
+// abandon gives up the functions that run, in the queue and outside: their results are discarded.
+func (c *cell) abandon() bool {
+	c.mu.Lock()
+	r := c.round
+	var given []*waiter
+	if r != nil && r.current != nil {
+		given = append(given, r.current)
+	}
+	for _, w := range c.away {
+		if w.phase == running && !w.abandoned {
+			given = append(given, w)
+		}
+	}
+	for _, w := range given {
+		w.abandoned = true
+		if !w.left {
+			w.err = wrapKey(ErrAbandoned, w.call.key)
+			w.finish()
+		}
+	}
+	c.mu.Unlock()
+	for _, w := range given {
+		if r != nil {
+			c.detach(r, w)
+		}
+		w.call.observe(w.ctx, Event{Type: Abandoned, Path: "cas", Verb: w.change.verb})
+	}
+	return len(given) > 0
+}
+
+// evaluate computes what the mutation of w makes of d. It may run code of the user's.
+func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
+	call, ch := &w.call, w.change
+	out := outcome{draft: d}
+	if out.err = call.admit(ch, d.life, d.version); out.err != nil {
+		return out
+	}
+	next := d
+	if ch.deletes {
+		if d.life != alive {
+			return out
+		}
+		next.life, next.view, next.ttl = deleted, nil, 0
+	} else {
+		var cur any
+		var from view
+		if d.life == alive {
+			v, err := d.decoded(w)
+			if err != nil {
+				out.err = err
+				return out
+			}
+			from, cur = *v, v.state
+		}
+		dst := ch.typ.Zero()
+		changed, err := ch.apply(ctx, cur, dst, nil)
+		if err != nil {
+			out.err = refused(call.key, ch.verb, err)
+			return out
+		}
+		if !changed && (d.life == alive || !ch.creates && !call.absent) {
+			if d.life == alive && call.ttl > 0 {
+				out.draft.renews, out.draft.ttl = true, call.ttl
+			}
+			if d.life == alive {
+				out.draft.view = &from
+			}
+			return out
+		}
+		from.typ, from.state = ch.typ, dst
+		next.life, next.view, next.ttl = alive, &from, call.ttl
+		if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
+			if _, err := next.encode(call); err != nil {
+				out.err = err
+				return out
+			}
+		}
+	}
+	next.version++
+	next.changed++
+	next.renews = false
+	out.draft, out.changed = next, true
+	return out
+}
+
+// decoded returns the state so far as the type of w sees it.
+func (d *draft) decoded(w *waiter) (*view, error) {
+	if d.view == nil {
+		return w.cas.backend.view(d.base, w.call.key)
+	}
+	if d.view.typ == w.change.typ {
+		return d.view, nil
+	}
+	// Two types share the scope: what the other one made of it passes through JSON.
+	raw, err := d.encode(&w.call)
+	if err != nil {
+		return nil, err
+	}
+	return w.cas.backend.view(&doc{life: alive, raw: raw, schema: w.cas.backend.schema()}, w.call.key)
+}
+
+// encode returns the document of an alive draft, with the fields that its type does not know.
+func (d *draft) encode(call *call) ([]byte, error) {
+	v := d.view
+	raw, err := v.typ.Encode(v.state)
+	if err == nil && v.lossy {
+		var known []byte
+		if known, err = v.typ.Encode(v.known); err == nil {
+			raw, err = state.Merge(v.raw, known, raw)
+		}
+	}
+	if err != nil {
+		return nil, refused(call.key, "", err)
+	}
+	if len(raw) > call.env.maxDoc && len(raw) > len(d.base.raw) {
+		return nil, &LimitError{Scope: call.key, What: "document", Limit: call.env.maxDoc, Got: len(raw)}
+	}
+	return raw, nil
+}
+
+// settle commits or confirms what the members of r were computed on and answers them. It reports false when they have to
+// be computed again.
+func (c *cell) settle(r *round) bool {
+	if len(r.members) == 0 {
+		return true
+	}
+	lead := r.members[0]
+	ctx, cancel := storeContext(&lead.call)
+	defer cancel()
+	d := &r.draft
+	var won *doc
+	switch {
+	case d.changed > 0:
+		var landed *doc
+		var err error
+		landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
+		if tooLarge(err) && !r.careful {
+			r.careful = true
+			return !c.again(r, d.base)
+		}
+		if err != nil {
+			c.seen.CompareAndSwap(d.base, nil) // whatever is current now, it need not be this
+			c.answerAll(r, err)
+			return true
+		}
+		if landed != nil {
+			c.advance(landed)
+			c.answer(r, landed.at)
+			return true
+		}
+	case d.renews:
+		var err error
+		if won, err = lead.cas.backend.renew(ctx, &lead.call, d); err != nil {
+			c.answerAll(r, err)
+			return true
+		}
+		if won == nil {
+			c.seen.CompareAndSwap(d.base, nil) // its expiry has moved
+			c.answer(r, d.base.at)
+			return true
+		}
+	case r.fresh:
+		c.answer(r, d.base.at)
+		return true
+	default:
+		now, err := lead.cas.backend.load(ctx, lead.call.key)
+		if err != nil {
+			c.answerAll(r, err)
+			return true
+		}
+		if now.version == d.base.version && now.life == d.base.life {
+			c.answer(r, d.base.at)
+			return true
+		}
+		won = now
+	}
+	return c.lost(r, won)
+}
+
+// lost prepares r to be computed again on the version that won; it reports true if nobody is left to do so.
+func (c *cell) lost(r *round, won *doc) bool {
+	base, stale := r.draft.base, !r.fresh
+	if !c.seen.CompareAndSwap(base, won) {
+		c.advance(won)
+	}
+	now := time.Now()
+	delay := time.Duration(0)
+	keep := r.members[:0:0]
+	for _, w := range r.members {
+		if !stale { // the first conflict of a state from before the call is but its read
+			w.cas.attempts++
+			delay = max(delay, backoff(w.call.retry, w.cas.attempts))
+		}
+		if r.draft.changed > 0 {
+			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.version, Attempts: w.cas.attempts})
+		}
+		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+delay > w.call.retry.Within {
+			c.finish(w, outcome{ran: true, err: &ConcurrentModificationError{Scope: w.call.key, Expected: base.expected(), Actual: won.version,
+				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)}}, 0, time.Time{})
+			continue
+		}
+		keep = append(keep, w)
+	}
+	r.members = keep
+	if !c.again(r, won) {
+		return true
+	}
+	r.fresh = true
+	if delay > 0 {
+		time.Sleep(rand.N(delay))
+	}
+	return false
+}
+
+// again puts the members of r back to the start, on base. Until they are computed they can be withdrawn; those whose callers left
+// are dropped. It reports whether any are left.
+func (c *cell) again(r *round, base *doc) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.members = slices.DeleteFunc(slices.Clone(r.members), func(w *waiter) bool { return w.left || w.abandoned })
+	for _, w := range r.members {
+		w.phase = queued
+	}
+	r.next, r.draft = 0, newDraft(base)
+	return len(r.members) > 0
+}
+
+// backoff is the upper bound of the delay before the next attempt.
+func backoff(r Retry, attempts int) time.Duration {
+	d := r.First
+	for i := 1; i < attempts && d < r.Max; i++ {
+		d *= 2
+	}
+	return min(d, r.Max)
+}
+
+// answer gives every member its outcome, which is durable now.
+func (c *cell) answer(r *round, at time.Time) {
+	batch := 0
+	for _, w := range r.members {
+		if w.cas.out.changed {
+			batch++
+		}
+	}
+	for _, w := range r.members {
+		c.finish(w, w.cas.out, batch, at)
+	}
+}
+
+// answerAll gives every member the same error; nothing of the round was committed, or nobody knows.
+func (c *cell) answerAll(r *round, err error) {
+	for _, w := range r.members {
+		c.finish(w, outcome{ran: true, err: err}, 0, time.Time{})
+	}
+}
+
+// finish hands w its outcome, unless nobody waits for it any more.
+func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
+	if out.ran && w.call.env.observer != nil {
+		observeOutcome(w, out, batch)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.left || w.abandoned {
+		return
+	}
+	w.err, w.panic, w.exited = out.err, out.panic, out.exited
+	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
+		w.cas.reply = reply{state: d.view.state, version: d.version, at: at}
+	}
+	w.finish()
+}
+
+func observeOutcome(w *waiter, out outcome, batch int) {
+	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
+	switch {
+	case out.panic != nil || out.exited:
+		reportPanic(w, "cas", out.panic, false)
+		return
+	case out.err != nil:
+		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0
+	case !out.changed:
+		e.Type, e.Batch = Unchanged, 0
+	}
+	w.call.observe(w.ctx, e)
+}

@@ -1,0 +1,524 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Sentinels: what callers branch on with errors.Is. The typed errors below match theirs.
+var (
+	// About the call; nothing was written.
+
+	// ErrReentrant is returned when a mutator mutates its own scope through its own context.
+	ErrReentrant = sentinel("REENTRANT", 500, "mutation of a scope from inside its own mutator")
+	// ErrNotPersisted is returned where only a persisted scope will do.
+	ErrNotPersisted = sentinel("NOT_PERSISTED", 500, "the scope is in memory only")
+	// ErrNoStore is returned by a persisted scope of a runtime without a store.
+	ErrNoStore = sentinel("NO_STORE", 500, "persisted scope without a store")
+	// ErrClosed is returned after Close.
+	ErrClosed = sentinel("CLOSED", 503, "closed")
+	// ErrAbandoned is returned to the caller of a mutator that Abandon gave up; its result is discarded.
+	ErrAbandoned = sentinel("ABANDONED", 500, "mutator abandoned")
+
+	// About the state; nothing was written.
+
+	// ErrNotFound is returned by IfExists when there is no state.
+	ErrNotFound = sentinel("NOT_FOUND", 404, "not found")
+	// ErrExists is returned by IfAbsent when there is state already.
+	ErrExists = sentinel("EXISTS", 409, "already exists")
+	// ErrExpired is returned by IfVersion on a scope that has expired since.
+	ErrExpired = sentinel("EXPIRED", 410, "expired")
+	// ErrConflict is matched by *ConcurrentModificationError and *ConcurrencyError, and wrapped by a Persist
+	// whose expected version is not the current one.
+	ErrConflict = sentinel("CONFLICT", 409, "conflict")
+	// ErrDeleted is matched by *DeletedError.
+	ErrDeleted = sentinel("DELETED", 410, "deleted")
+
+	// About capacity; nothing was written.
+
+	// ErrOverloaded is matched by *OverloadedError.
+	ErrOverloaded = sentinel("OVERLOADED", 503, "too many waiters")
+	// ErrUnavailable is matched by *UnavailableError.
+	ErrUnavailable = sentinel("UNAVAILABLE", 503, "store unavailable")
+
+	// About time and doubt; ask OutcomeUnknown.
+
+	// ErrTimeout is matched by *ScopeMutationTimeoutError.
+	ErrTimeout = sentinel("SCOPE_MUTATION_TIMEOUT", 504, "mutation timed out")
+	// ErrUnknownOutcome is matched by *UnknownOutcomeError.
+	ErrUnknownOutcome = sentinel("UNKNOWN_OUTCOME", 500, "outcome unknown")
+)
+
+// Phase is how far a mutation had come when its caller stopped waiting.
+type Phase uint8
+
+const (
+	PhaseQueued     Phase = iota + 1 // withdrawn; it never ran and never will: a retry is safe
+	PhaseRunning                     // its function was running; see the error for what becomes of it
+	PhaseCommitting                  // it is in a commit that goes on: it may land
+)
+
+// String returns the phase in lower case, for people.
+func (p Phase) String() string {
+	switch p {
+	case PhaseQueued:
+		return "queued"
+	case PhaseRunning:
+		return "running"
+	case PhaseCommitting:
+		return "committing"
+	}
+	return "unknown"
+}
+
+// ScopeMutationTimeoutError is returned at the deadline of an in-memory mutation. In PhaseQueued
+// it never ran and a retry is safe; in PhaseRunning it runs on and commits if it ever returns, so that a retry may
+// apply it twice. Code SCOPE_MUTATION_TIMEOUT; 503 while queued, 504 once running.
+type ScopeMutationTimeoutError struct {
+	Scope          Key
+	Budget, Waited time.Duration
+	Phase          Phase
+}
+
+func (e *ScopeMutationTimeoutError) Error() string {
+	what := "it never ran, a retry is safe"
+	if e.Phase != PhaseQueued {
+		what = "it runs on and may still commit, a retry may apply it twice"
+	}
+	return fmt.Sprintf("pawl: %s: mutation timed out after %v (budget %v) while %v: %s", e.Scope, e.Waited, e.Budget, e.Phase, what)
+}
+
+// Is matches ErrTimeout.
+func (e *ScopeMutationTimeoutError) Is(target error) bool { return target == ErrTimeout }
+
+// Code returns SCOPE_MUTATION_TIMEOUT.
+func (e *ScopeMutationTimeoutError) Code() string { return "SCOPE_MUTATION_TIMEOUT" }
+
+// HTTPStatus returns 503 while queued, 504 once running.
+func (e *ScopeMutationTimeoutError) HTTPStatus() int {
+	if e.Phase == PhaseQueued {
+		return 503
+	}
+	return 504
+}
+
+// ConcurrentModificationError is returned when a persisted mutation lost to other writers until its retry budget was
+// spent; nothing of it was committed. Code CONCURRENT_MODIFICATION; 409; retryable.
+type ConcurrentModificationError struct {
+	Scope            Key
+	Expected, Actual uint64 // versions, of the last attempt
+	Attempts         int
+	Elapsed          time.Duration
+}
+
+func (e *ConcurrentModificationError) Error() string {
+	return fmt.Sprintf("pawl: %s: concurrent modification: expected version %d, found %d, after %d attempts in %v",
+		e.Scope, e.Expected, e.Actual, e.Attempts, e.Elapsed)
+}
+
+// Is matches ErrConflict.
+func (e *ConcurrentModificationError) Is(target error) bool { return target == ErrConflict }
+
+// Code returns CONCURRENT_MODIFICATION.
+func (e *ConcurrentModificationError) Code() string { return "CONCURRENT_MODIFICATION" }
+
+// HTTPStatus returns 409.
+func (e *ConcurrentModificationError) HTTPStatus() int { return 409 }
+
+// ConcurrencyError is returned when a version that the caller asserted, as with IfVersion, is not the current one. It
+// was not retried and nothing was modified. Code CONCURRENCY_ERROR; 409.
+type ConcurrencyError struct {
+	Subject          Key
+	Expected, Actual int64
+}
+
+func (e *ConcurrencyError) Error() string {
+	return fmt.Sprintf("pawl: %s: expected version %d, found %d", e.Subject, e.Expected, e.Actual)
+}
+
+// Is matches ErrConflict.
+func (e *ConcurrencyError) Is(target error) bool { return target == ErrConflict }
+
+// Code returns CONCURRENCY_ERROR.
+func (e *ConcurrencyError) Code() string { return "CONCURRENCY_ERROR" }
+
+// HTTPStatus returns 409.
+func (e *ConcurrencyError) HTTPStatus() int { return 409 }
+
+// CanceledError is returned when the context ended first; it wraps the context's cause. In PhaseQueued the
+// mutation was withdrawn; later, it may have landed or still land. Code CANCELED; 499.
+type CanceledError struct {
+	Scope Key
+	Phase Phase
+	Cause error
+}
+
+func (e *CanceledError) Error() string {
+	what := "it never ran"
+	if e.Phase != PhaseQueued {
+		what = "it may still commit"
+	}
+	return fmt.Sprintf("pawl: %s: caller left while %v, %s: %v", e.Scope, e.Phase, what, e.Cause)
+}
+
+// Unwrap returns the context's cause.
+func (e *CanceledError) Unwrap() error { return e.Cause }
+
+// Code returns CANCELED.
+func (e *CanceledError) Code() string { return "CANCELED" }
+
+// HTTPStatus returns 499.
+func (e *CanceledError) HTTPStatus() int { return 499 }
+
+// UnknownOutcomeError is returned when a commit was sent and its answer lost, and the store could not be made to say
+// what became of it. Look before you retry. Code UNKNOWN_OUTCOME; 500.
+type UnknownOutcomeError struct {
+	Scope  Key
+	Commit string // id of the commit, as in persist.Record.Commits; empty for a Persist of the caller's own
+	Cause  error
+}
+
+func (e *UnknownOutcomeError) Error() string {
+	return fmt.Sprintf("pawl: %s: commit %s: outcome unknown: %v", e.Scope, e.Commit, e.Cause)
+}
+
+// Unwrap returns what the store said last.
+func (e *UnknownOutcomeError) Unwrap() error { return e.Cause }
+
+// Is matches ErrUnknownOutcome.
+func (e *UnknownOutcomeError) Is(target error) bool { return target == ErrUnknownOutcome }
+
+// Code returns UNKNOWN_OUTCOME.
+func (e *UnknownOutcomeError) Code() string { return "UNKNOWN_OUTCOME" }
+
+// HTTPStatus returns 500.
+func (e *UnknownOutcomeError) HTTPStatus() int { return 500 }
+
+// DeletedError is returned by every mutation of a deleted scope, except one that creates it anew with IfAbsent.
+// Code DELETED; 410.
+type DeletedError struct {
+	Scope   Key
+	Version uint64 // of the tombstone
+}
+
+func (e *DeletedError) Error() string {
+	return fmt.Sprintf("pawl: %s: deleted at version %d", e.Scope, e.Version)
+}
+
+// Is matches ErrDeleted.
+func (e *DeletedError) Is(target error) bool { return target == ErrDeleted }
+
+// Code returns DELETED.
+func (e *DeletedError) Code() string { return "DELETED" }
+
+// HTTPStatus returns 410.
+func (e *DeletedError) HTTPStatus() int { return 410 }
+
+// FieldError is returned when a verb or a value does not fit the state; nothing was changed. Code FIELD; 422.
+type FieldError struct {
+	Scope  Key
+	Field  Field
+	Verb   string
+	Reason string
+}
+
+func (e *FieldError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "pawl: %s: ", e.Scope)
+	if e.Verb != "" {
+		b.WriteString(e.Verb + ": ")
+	}
+	if e.Field != "" {
+		fmt.Fprintf(&b, "field %q: ", string(e.Field))
+	}
+	return b.String() + e.Reason
+}
+
+// Code returns FIELD.
+func (e *FieldError) Code() string { return "FIELD" }
+
+// HTTPStatus returns 422.
+func (e *FieldError) HTTPStatus() int { return 422 }
+
+// LimitError is returned beyond a published limit; nothing was written. Code LIMIT; 413 for documents, else 400.
+type LimitError struct {
+	Scope      Key
+	What       string // "kind", "id", "document", "depth"
+	Limit, Got int    // Got is 0 where it was not measured
+	Reason     string // more, when a number does not say it all
+}
+
+func (e *LimitError) Error() string {
+	s := fmt.Sprintf("pawl: %s: %s: limit %d", e.Scope, e.What, e.Limit)
+	if e.Got != 0 {
+		s += fmt.Sprintf(", got %d", e.Got)
+	}
+	if e.Reason != "" {
+		s += ": " + e.Reason
+	}
+	return s
+}
+
+// Code returns LIMIT.
+func (e *LimitError) Code() string { return "LIMIT" }
+
+// HTTPStatus returns 413 for documents, else 400.
+func (e *LimitError) HTTPStatus() int {
+	if e.What == "document" {
+		return 413
+	}
+	return 400
+}
+
+// KindError is returned when two definitions of a kind disagree, or one makes no sense. Code KIND; 500.
+type KindError struct {
+	Kind   string
+	Reason string
+}
+
+func (e *KindError) Error() string { return fmt.Sprintf("pawl: kind %q: %s", e.Kind, e.Reason) }
+
+// Code returns KIND.
+func (e *KindError) Code() string { return "KIND" }
+
+// HTTPStatus returns 500.
+func (e *KindError) HTTPStatus() int { return 500 }
+
+// ArgumentError is returned for an argument that no call can make sense of, such as a nil context or a nil
+// function. Code ARGUMENT; 500.
+type ArgumentError struct {
+	Argument string
+	Reason   string
+}
+
+func (e *ArgumentError) Error() string { return fmt.Sprintf("pawl: %s: %s", e.Argument, e.Reason) }
+
+// Code returns ARGUMENT.
+func (e *ArgumentError) Code() string { return "ARGUMENT" }
+
+// HTTPStatus returns 500.
+func (e *ArgumentError) HTTPStatus() int { return 500 }
+
+// SchemaError is returned for a document that this release cannot read: written by a newer one (Stored above Known),
+// refused by an upgrade step, or not of the type's shape (Cause says). It is left as it is. Code SCHEMA; 500.
+type SchemaError struct {
+	Scope         Key
+	Stored, Known int
+	Cause         error
+}
+
+func (e *SchemaError) Error() string {
+	if e.Cause == nil {
+		return fmt.Sprintf("pawl: %s: document has schema version %d, this release knows %d", e.Scope, e.Stored, e.Known)
+	}
+	return fmt.Sprintf("pawl: %s: document of schema version %d (known: %d) cannot be read: %v", e.Scope, e.Stored, e.Known, e.Cause)
+}
+
+// Unwrap returns the cause, if there is one.
+func (e *SchemaError) Unwrap() error { return e.Cause }
+
+// Code returns SCHEMA.
+func (e *SchemaError) Code() string { return "SCHEMA" }
+
+// HTTPStatus returns 500.
+func (e *SchemaError) HTTPStatus() int { return 500 }
+
+// DeadlockError is returned to the call that would close a cycle of mutators, each waiting for the next. Code DEADLOCK; 500.
+type DeadlockError struct{ Cycle []Key }
+
+func (e *DeadlockError) Error() string {
+	names := make([]string, len(e.Cycle))
+	for i, k := range e.Cycle {
+		names[i] = k.String()
+	}
+	return "pawl: deadlock: " + strings.Join(names, " waits for ")
+}
+
+// Code returns DEADLOCK.
+func (e *DeadlockError) Code() string { return "DEADLOCK" }
+
+// HTTPStatus returns 500.
+func (e *DeadlockError) HTTPStatus() int { return 500 }
+
+// OverloadedError is returned when a scope's queue is full; the mutation never ran. Code OVERLOADED; 503; retryable.
+type OverloadedError struct {
+	Scope Key
+	Queue int
+}
+
+func (e *OverloadedError) Error() string {
+	return fmt.Sprintf("pawl: %s: %d mutations wait already", e.Scope, e.Queue)
+}
+
+// Is matches ErrOverloaded.
+func (e *OverloadedError) Is(target error) bool { return target == ErrOverloaded }
+
+// Code returns OVERLOADED.
+func (e *OverloadedError) Code() string { return "OVERLOADED" }
+
+// HTTPStatus returns 503.
+func (e *OverloadedError) HTTPStatus() int { return 503 }
+
+// UnavailableError is returned when the store cannot be reached, or answers too late, and nothing was applied.
+// Code UNAVAILABLE; 503; retryable.
+type UnavailableError struct {
+	Scope Key
+	Cause error
+}
+
+func (e *UnavailableError) Error() string {
+	return fmt.Sprintf("pawl: %s: store unavailable: %v", e.Scope, e.Cause)
+}
+
+// Unwrap returns what the store said.
+func (e *UnavailableError) Unwrap() error { return e.Cause }
+
+// Is matches ErrUnavailable.
+func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
+
+// Code returns UNAVAILABLE.
+func (e *UnavailableError) Code() string { return "UNAVAILABLE" }
+
+// HTTPStatus returns 503.
+func (e *UnavailableError) HTTPStatus() int { return 503 }
+
+// BusyError is returned by Runtime.Close when its context ended first; it names what still runs. Code BUSY; 503.
+type BusyError struct {
+	Running []Running
+	Cause   error
+}
+
+// Running is a mutation that had not ended.
+type Running struct {
+	Scope   Key
+	Verb    string
+	Waiting int // mutations queued behind it
+}
+
+func (e *BusyError) Error() string {
+	var b strings.Builder
+	b.WriteString("pawl: close: still running:")
+	for _, r := range e.Running {
+		fmt.Fprintf(&b, " %s (%s, %d waiting)", r.Scope, r.Verb, r.Waiting)
+	}
+	return b.String() + ": " + e.Cause.Error()
+}
+
+// Unwrap returns why Close stopped waiting.
+func (e *BusyError) Unwrap() error { return e.Cause }
+
+// Code returns BUSY.
+func (e *BusyError) Code() string { return "BUSY" }
+
+// HTTPStatus returns 503.
+func (e *BusyError) HTTPStatus() int { return 503 }
+
+// PanicError is what a verb panics with when its mutator panicked: the value and the stack of the original panic.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("pawl: mutator panicked: %v\n\n%s", e.Value, e.Stack)
+}
+
+// Unwrap returns the panic's value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Coded is an error with a stable code and an HTTP status. Every typed error and sentinel of this module is one, so
+// that Code and HTTPStatus work on all of them, and on errors of yours that implement it.
+type Coded interface {
+	error
+	Code() string
+	HTTPStatus() int
+}
+
+// Code returns the stable code of err: "" for nil, CANCELED and DEADLINE for the context's errors, and INTERNAL for
+// other foreign errors.
+func Code(err error) string {
+	var c Coded
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &c):
+		return c.Code()
+	case errors.Is(err, context.Canceled):
+		return "CANCELED"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "DEADLINE"
+	}
+	return "INTERNAL"
+}
+
+// HTTPStatus returns the status for err at an API edge: 200 for nil, 500 for a foreign error.
+func HTTPStatus(err error) int {
+	var c Coded
+	switch {
+	case err == nil:
+		return 200
+	case errors.As(err, &c):
+		return c.HTTPStatus()
+	case errors.Is(err, context.Canceled):
+		return 499
+	case errors.Is(err, context.DeadlineExceeded):
+		return 504
+	}
+	return 500
+}
+
+// IsRetryable reports whether err promises that nothing was applied and that the same call may succeed later.
+func IsRetryable(err error) bool {
+	var (
+		timeout     *ScopeMutationTimeoutError
+		conflict    *ConcurrentModificationError
+		overloaded  *OverloadedError
+		unavailable *UnavailableError
+	)
+	switch {
+	case errors.As(err, &timeout):
+		return timeout.Phase == PhaseQueued
+	case errors.As(err, &conflict), errors.As(err, &overloaded), errors.As(err, &unavailable):
+		return true
+	}
+	return false
+}
+
+// OutcomeUnknown reports whether the change may have been applied, or still may be, in spite of err.
+func OutcomeUnknown(err error) bool {
+	var (
+		timeout  *ScopeMutationTimeoutError
+		canceled *CanceledError
+		unknown  *UnknownOutcomeError
+	)
+	switch {
+	case errors.As(err, &timeout):
+		return timeout.Phase != PhaseQueued
+	case errors.As(err, &canceled):
+		return canceled.Phase != PhaseQueued
+	case errors.As(err, &unknown):
+		return true
+	}
+	return false
+}
+
+// sentinel returns an error that is its own identity and knows its code and status.
+func sentinel(code string, status int, text string) error {
+	return &sentinelError{code: code, status: status, text: "pawl: " + text}
+}
+
+type sentinelError struct {
+	code   string
+	status int
+	text   string
+}
+
+func (e *sentinelError) Error() string   { return e.text }
+func (e *sentinelError) Code() string    { return e.code }
+func (e *sentinelError) HTTPStatus() int { return e.status }

@@ -1,0 +1,407 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"reflect"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/pawl-go/pawl/internal/state"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Key names a scope: its kind and its id.
+type Key = persist.Key
+
+// Limits of names.
+const (
+	MaxKind  = 64  // bytes of a kind's name
+	MaxID    = 255 // bytes of an id
+	MaxLabel = 255 // bytes of the string that a store indexes
+	MaxDepth = state.MaxDepth
+)
+
+// Doc is dynamic state: any JSON object. Numbers in it are int64, or uint64 beyond that, where they are integers, and float64
+// otherwise; json.Number only where neither holds them exactly.
+type Doc map[string]any
+
+// Field is the JSON name of a field of T, or a dotted path into nested objects. String constants
+// convert by themselves; Kind.MustField checks one when the program starts. A dot or backslash that belongs to a name is written with a backslash before it.
+type Field string
+
+// At returns the path of one entry of the map in f. Key is taken literally, dots included.
+func (f Field) At(key string) Field {
+	if f == "" {
+		return Field(state.Escape(key))
+	}
+	return f + "." + Field(state.Escape(key))
+}
+
+// Kind is a sort of scope: its name, its state type T and its defaults. Declare it once, as a package variable, list it in
+// Config.Kinds, and open scopes from it.
+type Kind[T any] struct {
+	Name     string
+	InMemory bool          // never stored; mutations take the lock path
+	Label    Field         // the string field that the store indexes, such as a status
+	Due      Field         // the time field that workers and List look at
+	TTL      time.Duration // a write renews it; 0: never expires
+	Timeout  time.Duration // of an in-memory mutation; 0: the runtime's
+	Retry    Retry         // of a persisted mutation; zero fields: the runtime's
+	Upgrades []Upgrade     // schema version = len(Upgrades); append only
+}
+
+// Upgrade rewrites a document of schema version i into version i+1, i being its index in Kind.Upgrades.
+type Upgrade func(Doc) error
+
+// AnyKind is a Kind of some type, for Config.Kinds.
+type AnyKind interface{ define(*Runtime) error }
+
+// Scope returns a handle on the scope with this id. It does no I/O and cannot fail: a bad id, a missing store or a
+// contradictory kind is reported by every verb (*LimitError, ErrNoStore, *KindError).
+func (k Kind[T]) Scope(o Owner, id string) Scope[T] { return open(o, k, id) }
+
+// MustField returns path as a Field and panics if T has no such field. It is for package variables,
+// like regexp.MustCompile.
+func (k Kind[T]) MustField(path string) Field {
+	typ, err := typeFor[T]()
+	if err == nil {
+		err = typ.Check(path)
+	}
+	if err != nil {
+		panic(fmt.Sprintf("pawl: kind %q: MustField: %v", k.Name, err))
+	}
+	return Field(path)
+}
+
+// Query selects scopes for Kind.List; the zero value selects all.
+type Query struct {
+	Prefix string        // of the id
+	Labels []string      // any of these
+	Age    time.Duration // last written at least this long ago, by the store's clock
+	Due    bool          // due time has come
+	Limit  int           // 0: no limit
+}
+
+// List yields the persisted scopes of this kind that match q. It yields at most one error, in the last pair: ErrNotPersisted for
+// an in-memory kind, ErrNoStore, *KindError, *UnavailableError, *SchemaError, ErrClosed, or *CanceledError.
+func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
+	return func(yield func(Snapshot[T], error) bool) {
+		b, err := bind(o, k)
+		if err == nil && k.InMemory {
+			err = ErrNotPersisted
+		}
+		if err == nil {
+			err = b.ready(ctx)
+		}
+		if err != nil {
+			yield(Snapshot[T]{}, err)
+			return
+		}
+		page, left := persist.Page{}, q.Limit
+		sq := persist.Query{Kind: k.Name, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
+		for first := true; first || page.Next != ""; first = false {
+			sq.After = page.Next
+			if page, err = b.rt.store.List(ctx, sq); err != nil {
+				yield(Snapshot[T]{}, b.readError(ctx, Key{Kind: k.Name}, err))
+				return
+			}
+			for _, r := range page.Records {
+				v, err := b.view(docOf(r), r.Key)
+				if err != nil {
+					yield(Snapshot[T]{ID: r.ID}, err)
+					return
+				}
+				if !yield(snapshotOf[T](r.ID, r.Version, r.Updated, v.state), nil) {
+					return
+				}
+				if left--; left == 0 {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Names of the built-in kinds. A Kind declared under one of them and listed in Config.Kinds gives
+// the short constructor below it its defaults.
+const (
+	KindRequest   = "request"
+	KindSession   = "session"
+	KindUser      = "user"
+	KindOrg       = "org"
+	KindSequencer = "sequencer"
+	KindTarget    = "target"
+	KindMemory    = "memory"
+)
+
+// builtIn says of the built-in kinds whether they are in memory.
+var builtIn = map[string]bool{
+	KindRequest: false, KindSession: false, KindUser: false, KindOrg: false,
+	KindSequencer: true, KindTarget: true, KindMemory: true,
+}
+
+// Request returns the persisted scope of a request.
+func Request[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindRequest}.Scope(o, id) }
+
+// Session returns the persisted scope of a session.
+func Session[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindSession}.Scope(o, id) }
+
+// User returns the persisted scope of a user.
+func User[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindUser}.Scope(o, id) }
+
+// Org returns the persisted scope of an organisation.
+func Org[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindOrg}.Scope(o, id) }
+
+// Sequencer returns an in-memory scope for work that runs in parallel within a request, such as a
+// task board. Open it on a Local so that it ends with the request.
+func Sequencer[T any](o Owner, id string) Scope[T] {
+	return Kind[T]{Name: KindSequencer, InMemory: true}.Scope(o, id)
+}
+
+// Target returns an in-memory scope for one target of a request, such as a tool call.
+// Open it on a Local so that it ends with the request.
+func Target[T any](o Owner, id string) Scope[T] {
+	return Kind[T]{Name: KindTarget, InMemory: true}.Scope(o, id)
+}
+
+// Memory returns an in-memory scope that lives until Delete, its TTL, or the end of its owner.
+func Memory[T any](o Owner, id string) Scope[T] {
+	return Kind[T]{Name: KindMemory, InMemory: true}.Scope(o, id)
+}
+
+// kind is a Kind as a runtime knows it, whatever its type.
+type kind struct {
+	name       string
+	inMemory   bool
+	label, due Field
+	ttl        time.Duration
+	timeout    time.Duration
+	retry      Retry
+	upgrades   []Upgrade
+	bindings   sync.Map // reflect.Type → *binding
+}
+
+// binding is a kind for one state type.
+type binding struct {
+	rt       *Runtime
+	kind     *kind
+	typ      *state.Type
+	defaults call // without key
+}
+
+func (k Kind[T]) untyped() *kind {
+	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
+}
+
+// bare reports whether k says nothing but its name, as the short constructors do; then it takes what is registered.
+func (k Kind[T]) bare() bool {
+	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
+}
+
+// agrees reports whether k and the registered definition can be the same kind.
+func (k Kind[T]) agrees(with *kind) bool {
+	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl &&
+		k.Timeout == with.timeout && k.Retry == with.retry && len(k.Upgrades) == len(with.upgrades))
+}
+
+// define registers k with rt and returns every fault of it.
+func (k Kind[T]) define(rt *Runtime) error {
+	err := errors.Join(k.faults()...)
+	if !k.InMemory && rt.store == nil {
+		err = errors.Join(err, fmt.Errorf("%w: kind %q", ErrNoStore, k.Name))
+	}
+	if known, loaded := rt.kinds.LoadOrStore(k.Name, k.untyped()); loaded && !k.agrees(known.(*kind)) {
+		err = errors.Join(err, k.contradiction())
+	}
+	return err
+}
+
+func (k Kind[T]) contradiction() error {
+	return &KindError{Kind: k.Name, Reason: "defined twice, and differently; declare it once and list it in Config.Kinds"}
+}
+
+// faults returns what is wrong with k by itself.
+func (k Kind[T]) faults() (errs []error) {
+	fault := func(format string, args ...any) {
+		errs = append(errs, &KindError{Kind: k.Name, Reason: fmt.Sprintf(format, args...)})
+	}
+	if err := checkName(Key{Kind: k.Name}, "kind", k.Name, MaxKind); err != nil {
+		errs = append(errs, err)
+	}
+	if inMemory, ok := builtIn[k.Name]; ok && inMemory != k.InMemory {
+		fault("a built-in kind with InMemory %v", inMemory)
+	}
+	if k.InMemory && (k.Label != "" || k.Due != "" || len(k.Upgrades) > 0) {
+		fault("Label, Due and Upgrades are for stores, this kind is in memory")
+	}
+	if k.TTL < 0 {
+		fault("negative TTL")
+	}
+	if k.Timeout < 0 && k.Timeout != NoTimeout {
+		fault("negative Timeout")
+	}
+	if err := k.Retry.check(); err != nil {
+		fault("%v", err)
+	}
+	for i, u := range k.Upgrades {
+		if u == nil {
+			fault("upgrade %d is nil", i)
+		}
+	}
+	typ, err := typeFor[T]()
+	if err != nil {
+		fault("%v", err)
+		return errs
+	}
+	for name, f := range map[string]Field{"Label": k.Label, "Due": k.Due} {
+		if f != "" {
+			if err := typ.Check(string(f)); err != nil {
+				fault("%s: %v", name, err)
+			}
+		}
+	}
+	return errs
+}
+
+// bind finds the binding of k on o's runtime; a kind that is not registered is registered, and checked, now.
+func bind[T any](o Owner, k Kind[T]) (*binding, error) {
+	if o == nil {
+		return nil, &ArgumentError{Argument: "owner", Reason: "nil"}
+	}
+	rt := o.owner().rt
+	if rt == nil {
+		return nil, &ArgumentError{Argument: "owner", Reason: "nil runtime"}
+	}
+	known, ok := rt.kinds.Load(k.Name)
+	if !ok {
+		if err := errors.Join(k.faults()...); err != nil {
+			return nil, err
+		}
+		known, _ = rt.kinds.LoadOrStore(k.Name, k.untyped())
+	}
+	info := known.(*kind)
+	if !k.agrees(info) {
+		return nil, k.contradiction()
+	}
+	t := reflect.TypeFor[T]()
+	if b, ok := info.bindings.Load(t); ok {
+		return b.(*binding), nil
+	}
+	typ, err := state.Of(t)
+	if err != nil {
+		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
+	}
+	b := &binding{rt: rt, kind: info, typ: typ, defaults: call{env: rt.env, timeout: rt.timeout, retry: info.retry.or(rt.retry), ttl: info.ttl}}
+	if info.timeout != 0 {
+		b.defaults.timeout = info.timeout
+	}
+	made, _ := info.bindings.LoadOrStore(t, b)
+	return made.(*binding), nil
+}
+
+// checkName tests a kind or an id against the published limits.
+func checkName(key Key, what, name string, limit int) error {
+	if len(name) == 0 || len(name) > limit {
+		return &LimitError{Scope: key, What: what, Limit: limit, Got: len(name), Reason: fmt.Sprintf("1 to %d bytes", limit)}
+	}
+	if !utf8.ValidString(name) {
+		return &LimitError{Scope: key, What: what, Limit: limit, Got: len(name), Reason: "not valid UTF-8"}
+	}
+	for _, r := range name {
+		if unicode.IsControl(r) {
+			return &LimitError{Scope: key, What: what, Limit: limit, Got: len(name), Reason: fmt.Sprintf("control character %U", r)}
+		}
+	}
+	return nil
+}
+
+var docType, _ = state.Of(reflect.TypeFor[Doc]())
+
+// upgrade takes a document from a schema version to the current one.
+func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
+	if from >= len(k.upgrades) {
+		return raw, nil
+	}
+	d := Doc{}
+	if _, err := docType.Decode(raw, &d); err != nil {
+		return nil, err
+	}
+	for i := from; i < len(k.upgrades); i++ {
+		if err := k.upgrades[i](d); err != nil {
+			return nil, fmt.Errorf("upgrade from %d to %d: %w", i, i+1, err)
+		}
+	}
+	settled := Doc{}
+	if _, err := docType.Settle(nil, &d, &settled); err != nil {
+		return nil, err
+	}
+	return docType.Encode(&settled)
+}
+
+// indexed returns what the store indexes of a document: its label and its due time.
+func (k *kind) indexed(key Key, v *view, raw []byte) (label string, due time.Time, err error) {
+	if k.label != "" {
+		value, err := lookup(v, raw, k.label)
+		if err != nil {
+			return "", due, err
+		}
+		if value.Kind() == reflect.String {
+			label = value.String()
+		} else if value.IsValid() {
+			return "", due, &FieldError{Scope: key, Field: k.label, Reason: "the kind's label is not a string"}
+		}
+		if len(label) > MaxLabel {
+			return "", due, &LimitError{Scope: key, What: "label", Limit: MaxLabel, Got: len(label)}
+		}
+	}
+	if k.due != "" {
+		value, err := lookup(v, raw, k.due)
+		if err != nil {
+			return "", due, err
+		}
+		if !value.IsValid() {
+			return label, due, nil
+		}
+		switch t := value.Interface().(type) {
+		case time.Time:
+			due = t
+		case string:
+			if t == "" {
+				break
+			}
+			if due, err = time.Parse(time.RFC3339Nano, t); err != nil {
+				return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is not a time"}
+			}
+		default:
+			return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is not a time"}
+		}
+	}
+	return label, due, nil
+}
+
+// lookup finds a field in a decoded document, or, if its type does not know the field, in the document itself. The result is not
+// valid where there is nothing.
+func lookup(v *view, raw []byte, f Field) (reflect.Value, error) {
+	typ, from := v.typ, v.state
+	if typ.Check(string(f)) != nil {
+		d := Doc{}
+		if _, err := docType.Decode(raw, &d); err != nil {
+			return reflect.Value{}, err
+		}
+		typ, from = docType, &d
+	}
+	found, ok := typ.Lookup(from, string(f))
+	if !ok {
+		return reflect.Value{}, nil
+	}
+	value := reflect.ValueOf(found)
+	for value.Kind() == reflect.Pointer {
+		value = value.Elem()
+	}
+	return value, nil
+}

@@ -1,0 +1,458 @@
+package pawl
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The queue of a container, and the life of a waiter in it:
+//
+//	            push            next                 finish
+//	(caller) ─────────► queued ─────────► running ─────────► answered
+//	                      │                  │  ▲ persisted: back to queued
+//	          deadline or │      deadline or │  │ when its commit lost
+//	          ctx ends    ▼      ctx ends    ▼
+//	                  withdrawn            left: the caller is gone, the run is not
+//	                                         │ Abandon
+//	                                         ▼
+//	                                       discarded
+//
+// Every arrow is taken under queue.mu, so the races of this page are decided by who gets it first:
+//   - done against deadline or cancel: leave finds the waiter answered and the caller takes the answer;
+//   - next against withdraw: withdraw unlinks, next only sees what is linked;
+//   - a late return against Abandon: finish looks whether the run is still the queue's own;
+//   - push against Close: push looks at closed, Close waits for what was pushed before it.
+
+// queue orders the mutations of one container. Its zero value is ready.
+type queue struct {
+	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
+	first, last *waiter       // those that wait, in order of submission
+	waiting     int           // how many
+	running     *waiter       // whose function runs now, or who leads the commit; nil: nobody
+	working     bool          // a goroutine drives the queue
+	away        []*waiter     // persisted: functions that run outside the queue
+	closed      bool          // refuse new work
+	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
+
+	// holder is the frame of the function that keeps this queue from moving on, for deadlock detection.
+	holder atomic.Pointer[frame]
+}
+
+// runner is what drives a queue: a container's lock path or its commit loop.
+type runner interface {
+	// run handles w, which next took, and reports whether this goroutine still drives the queue.
+	run(w *waiter) bool
+	// turn is the phase of a waiter that next took.
+	turn() phase
+}
+
+// phase is where a waiter is; see the drawing above.
+type phase uint8
+
+const (
+	queued phase = iota
+	running
+	committing
+)
+
+// waiter is one mutation on its way through a queue.
+type waiter struct {
+	prev, next *waiter
+
+	ctx       context.Context
+	parent    *frame // of the mutator that the call was made in; nil: none
+	change    *change
+	call      call
+	submitted time.Time
+	deadline  time.Time // zero: none
+
+	phase     phase // this and the next two are protected by queue.mu
+	left      bool  // the caller is gone
+	abandoned bool  // the result is not wanted any more
+
+	cas casState // persisted path only
+
+	// What the caller gets. Written before done is set, read after.
+	answer any // *image[T] or *reply
+	err    error
+	panic  *PanicError
+	exited bool // the function called runtime.Goexit
+
+	done  atomic.Bool
+	wake  chan struct{} // one slot: "look again"; a stray wake-up is harmless
+	timer *time.Timer   // left armed when the waiter is reused; it only wakes
+	rings time.Time     // when timer fires
+	armed atomic.Bool   // timer has not fired since it was last set
+}
+
+func newWaiter() *waiter { return &waiter{wake: make(chan struct{}, 1)} }
+
+func (w *waiter) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// arm makes sure that a wake-up comes at the deadline. A pooled waiter's timer is usually armed for an earlier deadline
+// already, and setting it again costs more than letting it ring once for nothing.
+func (w *waiter) arm(now time.Time) {
+	switch {
+	case w.deadline.IsZero():
+	case w.timer == nil:
+		w.armed.Store(true)
+		w.rings = w.deadline
+		w.timer = time.AfterFunc(w.deadline.Sub(now), func() { w.armed.Store(false); w.poke() })
+	case !w.armed.Load() || w.deadline.Before(w.rings):
+		w.armed.Store(true)
+		w.rings = w.deadline
+		w.timer.Reset(w.deadline.Sub(now))
+	}
+}
+
+// push appends w. The caller holds q.mu.
+func (q *queue) push(w *waiter, limit int) error {
+	if q.closed {
+		return ErrClosed
+	}
+	if q.waiting >= limit {
+		return &OverloadedError{Scope: w.call.key, Queue: q.waiting}
+	}
+	w.phase = queued
+	w.prev, w.next = q.last, nil
+	if q.last != nil {
+		q.last.next = w
+	} else {
+		q.first = w
+	}
+	q.last = w
+	q.waiting++
+	return nil
+}
+
+// unlink removes w, which is queued. The caller holds q.mu.
+func (q *queue) unlink(w *waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		q.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		q.last = w.prev
+	}
+	w.prev, w.next = nil, nil
+	q.waiting--
+}
+
+// idle reports whether a data verb may run at once, in place. The caller holds q.mu.
+func (q *queue) idle() bool { return q.running == nil && q.first == nil }
+
+// start makes sure that somebody drives the queue. The caller holds q.mu.
+func (q *queue) start(r runner) {
+	if !q.working {
+		q.working = true
+		go q.work(r)
+	}
+}
+
+// lingerYields is how often a worker without work yields before it goes: writers in a loop find it still there, and
+// writers that come together form a batch.
+const lingerYields = 8
+
+// work drives the queue until it is empty or r hands it over.
+func (q *queue) work(r runner) {
+	idle := 0
+	for {
+		q.mu.Lock()
+		w := q.first
+		if w == nil {
+			if idle < lingerYields && !q.closed {
+				q.mu.Unlock()
+				idle++
+				runtime.Gosched()
+				continue
+			}
+			q.working = false
+			q.signalDrained()
+			q.mu.Unlock()
+			return
+		}
+		idle = 0
+		q.unlink(w)
+		w.phase = r.turn()
+		q.running = w
+		q.mu.Unlock()
+		if !r.run(w) {
+			return
+		}
+	}
+}
+
+// release gives up the turn of w, if it still has it; otherwise the result of w is not wanted. The caller holds q.mu.
+func (q *queue) release(w *waiter) bool {
+	if q.running != w {
+		return false
+	}
+	q.running = nil
+	return true
+}
+
+// signalDrained tells Close that a closed queue has nothing left. The caller holds q.mu.
+func (q *queue) signalDrained() {
+	if q.drained != nil && q.empty() {
+		close(q.drained)
+		q.drained = nil
+	}
+}
+
+func (q *queue) empty() bool { return q.idle() && !q.working && len(q.away) == 0 }
+
+// close refuses new work and returns a channel that is closed once the queue is empty, nil if it is empty now.
+func (q *queue) close() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	if q.empty() {
+		return nil
+	}
+	if q.drained == nil {
+		q.drained = make(chan struct{})
+	}
+	return q.drained
+}
+
+// busy describes what runs, for BusyError.
+func (q *queue) busy() (out []Running) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.running; w != nil {
+		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
+	} else if w := q.first; w != nil {
+		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
+	}
+	for _, w := range q.away {
+		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
+	}
+	return out
+}
+
+// finish hands the caller its answer. The waiter must not be touched afterwards: its caller may reuse it.
+func (w *waiter) finish() {
+	w.done.Store(true)
+	w.poke()
+}
+
+// await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
+// w is answered, otherwise why the caller left; then w is not the caller's any more.
+func (q *queue) await(w *waiter) error {
+	ended := w.ctx.Done()
+	for {
+		if ended == nil {
+			<-w.wake
+		} else {
+			select {
+			case <-w.wake:
+			case <-ended:
+			}
+		}
+		if w.done.Load() {
+			return nil
+		}
+		if w.ctx.Err() != nil {
+			if phase, left := q.leave(w); left {
+				w.call.observe(w.ctx, Event{Type: Withdrawn, Verb: w.change.verb, Err: context.Cause(w.ctx)})
+				return &CanceledError{Scope: w.call.key, Phase: phase, Cause: context.Cause(w.ctx)}
+			}
+			return nil
+		}
+		if w.deadline.IsZero() {
+			continue
+		}
+		now := time.Now()
+		if now.Before(w.deadline) {
+			w.arm(now) // a stray wake-up, or the alarm of an earlier use
+			continue
+		}
+		if phase, left := q.leave(w); left {
+			err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
+			w.call.observe(w.ctx, Event{Type: TimedOut, Verb: w.change.verb, Took: err.Waited, Err: err})
+			q.reportStuck(now)
+			return err
+		}
+		return nil
+	}
+}
+
+// leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its
+// caller. It reports how far w had come, or false if w is answered.
+func (q *queue) leave(w *waiter) (Phase, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.done.Load() {
+		return 0, false
+	}
+	w.left = true
+	switch w.phase {
+	case queued:
+		if w.prev != nil || q.first == w {
+			q.unlink(w)
+		}
+		return PhaseQueued, true
+	case committing:
+		return PhaseCommitting, true
+	}
+	return PhaseRunning, true
+}
+
+// reportStuck tells, once for each run, that a function has outlived somebody's budget.
+func (q *queue) reportStuck(now time.Time) {
+	q.mu.Lock()
+	w := q.running
+	if w == nil || w.call.stuckReported {
+		q.mu.Unlock()
+		return
+	}
+	w.call.stuckReported = true
+	e, call, ctx := Event{Type: Stuck, Verb: w.change.verb, Took: now.Sub(w.submitted)}, w.call, w.ctx
+	q.mu.Unlock()
+	call.observe(ctx, e)
+	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", e.Verb, "since", e.Took)
+}
+
+// frame is the context of a running mutator. It carries what re-entrancy and deadlock detection need.
+type frame struct {
+	context.Context
+	queue  *queue
+	key    Key
+	parent *frame
+	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
+	live   atomic.Bool
+	waits  []*queue // where calls made with this context wait; protected by graph
+}
+
+type frameKey struct{}
+
+// Value returns f for its own key, so that one allocation is both the context and what it carries.
+func (f *frame) Value(key any) any {
+	if key == (frameKey{}) {
+		return f
+	}
+	return f.Context.Value(key)
+}
+
+// frameOf returns the innermost mutator that ctx was made for, nil if there is none.
+func frameOf(ctx context.Context) *frame {
+	f, _ := ctx.Value(frameKey{}).(*frame)
+	return f
+}
+
+// Detach returns ctx without what a mutator's context carries, for a call inside a mutator that the mutator does not
+// wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
+// ErrReentrant, and never gives *DeadlockError.
+func Detach(ctx context.Context) context.Context {
+	if frameOf(ctx) == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, frameKey{}, (*frame)(nil))
+}
+
+// mutating is called when a mutator, or one around it, mutates another scope through its context.
+func (f *frame) mutating(q *queue, key Key) error {
+	for a := f; a != nil; a = a.parent {
+		if a.queue == q && a.live.Load() {
+			return wrapKey(ErrReentrant, key)
+		}
+	}
+	for a := f; a != nil; a = a.parent {
+		if a.detach != nil && a.live.Load() {
+			a.detach()
+		}
+	}
+	return nil
+}
+
+// graph protects the edges "this mutator waits for that queue". It is taken only by calls from inside a mutator.
+var graph sync.Mutex
+
+// waitFor records that f's mutator waits for q, or returns *DeadlockError if q cannot move before f's mutator, or one
+// around it, has returned. Every new edge is tested, so no cycle comes into being unseen.
+func (f *frame) waitFor(q *queue) error {
+	graph.Lock()
+	defer graph.Unlock()
+	if path := f.blocks(q, nil); path != nil {
+		return &DeadlockError{Cycle: append([]Key{f.key}, path...)}
+	}
+	f.waits = append(f.waits, q)
+	return nil
+}
+
+// blocks returns the holders from q to a mutator that f runs inside of, nil if there is no such way. The caller holds graph.
+func (f *frame) blocks(q *queue, seen []*queue) []Key {
+	for _, s := range seen {
+		if s == q {
+			return nil
+		}
+	}
+	h := q.holder.Load()
+	if h == nil {
+		return nil
+	}
+	for a := f; a != nil; a = a.parent {
+		if a == h {
+			return []Key{h.key}
+		}
+	}
+	for _, next := range h.waits {
+		if path := f.blocks(next, append(seen, q)); path != nil {
+			return append([]Key{h.key}, path...)
+		}
+	}
+	return nil
+}
+
+// waited removes the edge that waitFor recorded.
+func (f *frame) waited(q *queue) {
+	graph.Lock()
+	defer graph.Unlock()
+	for i, w := range f.waits {
+		if w == q {
+			f.waits = append(f.waits[:i], f.waits[i+1:]...)
+			return
+		}
+	}
+}
+
+// guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
+// calls exit, the last chance to leave everything in order.
+func guarded(fn func(), exit func()) (p *PanicError) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		if v := recover(); v != nil {
+			p = &PanicError{Value: v, Stack: debug.Stack()}
+			return
+		}
+		exit()
+	}()
+	fn()
+	returned = true
+	return nil
+}
+
+// deliver ends the caller's side of w: a panic or Goexit of its mutator is raised again here.
+func (w *waiter) deliver() {
+	if w.panic != nil {
+		panic(w.panic)
+	}
+	if w.exited {
+		runtime.Goexit()
+	}
+}

@@ -1,0 +1,273 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+
+	"github.com/pawl-go/pawl/internal/state"
+)
+
+// Mutation is a change to a state: one of Patch, Set, Push, Inc, SetRecord, DeleteRecord, All, or Atomic's.
+//
+// All but Atomic's are data: the library runs them itself, and what they were given is copied before the verb
+// that takes them returns.
+type Mutation interface{ mutation() }
+
+// Patch replaces the named fields and leaves the others. A nil value clears a field: one of a struct becomes zero, an
+// entry of a map is removed.
+type Patch map[Field]any
+
+// Set replaces the whole state by State, which must be a T.
+type Set struct{ State any }
+
+// Push appends Values to the list in Field.
+type Push struct {
+	Field  Field
+	Values []any
+}
+
+// Inc adds By to the number in Field.
+type Inc struct {
+	Field Field
+	By    int64
+}
+
+// SetRecord sets one entry of the map in Field. Key is taken literally, dots included.
+type SetRecord struct {
+	Field Field
+	Key   string
+	Value any
+}
+
+// DeleteRecord removes one entry of the map in Field. Key is taken literally, dots included.
+type DeleteRecord struct {
+	Field Field
+	Key   string
+}
+
+// All applies its mutations in order, all or none, as one mutation with one version.
+type All []Mutation
+
+// Atomic is the mutation of AtomicState: fn changes a private copy of the state, or returns an error and nothing happened.
+func Atomic[T any](fn func(ctx context.Context, state *T) error) Mutation {
+	return atomicMutation[T]{fn}
+}
+
+type atomicMutation[T any] struct {
+	fn func(context.Context, *T) error
+}
+
+func (Patch) mutation()             {}
+func (Set) mutation()               {}
+func (Push) mutation()              {}
+func (Inc) mutation()               {}
+func (SetRecord) mutation()         {}
+func (DeleteRecord) mutation()      {}
+func (All) mutation()               {}
+func (atomicMutation[T]) mutation() {}
+func (deletion) mutation()          {}
+
+// deletion is the mutation of Delete.
+type deletion struct{}
+
+// function is an atomicMutation of some type.
+type function interface {
+	nil() bool
+	takes() reflect.Type
+	run(ctx context.Context, draft any) error
+}
+
+func (m atomicMutation[T]) nil() bool           { return m.fn == nil }
+func (m atomicMutation[T]) takes() reflect.Type { return reflect.TypeFor[T]() }
+func (m atomicMutation[T]) run(ctx context.Context, draft any) error {
+	return m.fn(ctx, draft.(*T))
+}
+
+// change is a mutation made ready for states of one type.
+type change struct {
+	verb    string
+	typ     *state.Type
+	data    state.Prepared // when steps is nil
+	steps   []step         // what may run code of the user's, in order
+	creates bool           // brings an absent scope into being even with a zero state
+	deletes bool
+}
+
+// step is a part of a change that may run code of the user's: a function, or data verbs whose values have code
+// of their own (MarshalJSON and the like).
+type step struct {
+	fn  function
+	ops []state.Op
+}
+
+// bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
+func (c *change) bounded() bool { return c.steps == nil }
+
+// compile makes m ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
+func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, error) {
+	c := change{typ: typ}
+	switch m := m.(type) {
+	case Set:
+		c.creates = true
+	case deletion:
+		c.verb, c.deletes = "Delete", true
+		return c, nil
+	case All:
+		c.creates = slices.ContainsFunc(m, func(m Mutation) bool { _, ok := m.(Set); return ok })
+	}
+	c.verb = verbOf(m)
+	var room [1]state.Op
+	ops, fns, err := flatten(room[:0], nil, rt, m)
+	if err != nil {
+		return c, err
+	}
+	if fns == nil && !typ.Foreign(ops) {
+		if c.data, err = typ.Prepare(ops); err != nil {
+			return c, refused(key, c.verb, err)
+		}
+		return c, nil
+	}
+	if len(ops) > 0 {
+		fns = append(fns, step{ops: slices.Clone(ops)})
+	}
+	c.steps = fns
+	return c, nil
+}
+
+func verbOf(m Mutation) string {
+	switch m.(type) {
+	case Patch:
+		return "Patch"
+	case Set:
+		return "Set"
+	case Push:
+		return "Push"
+	case Inc:
+		return "Inc"
+	case SetRecord:
+		return "SetRecord"
+	case DeleteRecord:
+		return "DeleteRecord"
+	case All:
+		return "All"
+	}
+	return "Atomic"
+}
+
+// flatten appends m to ops as data verbs; a function closes the run of data verbs before it and becomes a step.
+func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
+	switch m := m.(type) {
+	case Patch:
+		fields := make([]Field, 0, len(m))
+		for f := range m {
+			fields = append(fields, f)
+		}
+		slices.Sort(fields)
+		for _, f := range fields {
+			ops = append(ops, state.Op{Verb: state.Patch, Field: string(f), Value: m[f]})
+		}
+	case Set:
+		ops = append(ops, state.Op{Verb: state.Set, Value: m.State})
+	case Push:
+		ops = append(ops, state.Op{Verb: state.Push, Field: string(m.Field), Values: m.Values})
+	case Inc:
+		ops = append(ops, state.Op{Verb: state.Inc, Field: string(m.Field), By: m.By})
+	case SetRecord:
+		ops = append(ops, state.Op{Verb: state.SetRecord, Field: string(m.Field), Key: m.Key, Value: m.Value})
+	case DeleteRecord:
+		ops = append(ops, state.Op{Verb: state.DeleteRecord, Field: string(m.Field), Key: m.Key})
+	case All:
+		for _, part := range m {
+			var err error
+			if ops, steps, err = flatten(ops, steps, rt, part); err != nil {
+				return nil, nil, err
+			}
+		}
+	case function:
+		if m.nil() {
+			return nil, nil, &ArgumentError{Argument: "Atomic", Reason: "nil function"}
+		}
+		if m.takes() != rt {
+			return nil, nil, &ArgumentError{Argument: "Atomic", Reason: "the function takes " + m.takes().String() + ", the state is " + rt.String()}
+		}
+		if len(ops) > 0 {
+			steps = append(steps, step{ops: slices.Clone(ops)})
+			ops = nil
+		}
+		steps = append(steps, step{fn: m})
+	case nil:
+		return nil, nil, &ArgumentError{Argument: "mutation", Reason: "nil"}
+	default:
+		return nil, nil, &ArgumentError{Argument: "mutation", Reason: "a deletion cannot be part of All"}
+	}
+	return ops, steps, nil
+}
+
+// apply fills *dst, a zero T, with what the change makes of *cur (nil: absent). If it reports false, or an error, *dst
+// means nothing. Tail is nil wherever another run on the same container could overlap with this one.
+func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
+	if c.steps == nil {
+		return c.data.Apply(cur, dst, tail)
+	}
+	from := cur
+	for i, s := range c.steps {
+		to := dst
+		if i < len(c.steps)-1 {
+			to = c.typ.Zero()
+		}
+		did, err := s.apply(ctx, c.typ, from, to)
+		if err != nil {
+			return false, err
+		}
+		if did {
+			from, changed = to, true
+		}
+	}
+	if !changed || len(c.steps) == 1 {
+		return changed, nil
+	}
+	if from != dst { // the last step changed nothing
+		reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(from).Elem())
+	}
+	return !c.typ.Equal(cur, dst), nil
+}
+
+func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, error) {
+	if s.fn == nil {
+		data, err := typ.Prepare(s.ops)
+		if err != nil {
+			return false, err
+		}
+		return data.Apply(cur, dst, nil)
+	}
+	draft := typ.Zero()
+	if cur != nil {
+		if err := typ.Clone(cur, draft); err != nil {
+			return false, err
+		}
+	}
+	if err := s.fn.run(ctx, draft); err != nil {
+		return false, userError{err}
+	}
+	return typ.Settle(cur, draft, dst)
+}
+
+// userError marks an error that a mutator returned, so that it reaches its caller unchanged whatever its type.
+type userError struct{ error }
+
+// refused turns an error of package state, or of a mutator, into what the caller gets.
+func refused(key Key, verb string, err error) error {
+	if u, ok := err.(userError); ok {
+		return u.error
+	}
+	var e *state.Error
+	if !errors.As(err, &e) {
+		return err
+	}
+	if e.Limit {
+		return &LimitError{Scope: key, What: "depth", Limit: state.MaxDepth, Reason: e.Path}
+	}
+	return &FieldError{Scope: key, Field: Field(e.Path), Verb: verb, Reason: e.Reason}
+}

@@ -1,0 +1,195 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// NoTimeout turns a mutation's time budget off.
+const NoTimeout time.Duration = -1
+
+// Defaults of Config.
+const (
+	DefaultTimeout  = 30 * time.Second
+	DefaultMaxDoc   = 1 << 20 // bytes
+	DefaultMaxQueue = 100_000 // mutations waiting for one scope
+)
+
+// DefaultRetry is the budget of a persisted mutation.
+var DefaultRetry = Retry{Attempts: 16, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: 30 * time.Second}
+
+// Retry is a budget of attempts with full-jitter exponential backoff. Zero fields take the default
+// of the place where it is used; Attempts 1 means no second try.
+type Retry struct {
+	Attempts int           // commits that may lose before *ConcurrentModificationError
+	First    time.Duration // upper bound of the first delay
+	Max      time.Duration // upper bound of any delay
+	Within   time.Duration // overall
+}
+
+// or fills the zero fields of r from d.
+func (r Retry) or(d Retry) Retry {
+	if r.Attempts == 0 {
+		r.Attempts = d.Attempts
+	}
+	if r.First == 0 {
+		r.First = d.First
+	}
+	if r.Max == 0 {
+		r.Max = d.Max
+	}
+	if r.Within == 0 {
+		r.Within = d.Within
+	}
+	return r
+}
+
+func (r Retry) check() error {
+	if r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0 {
+		return fmt.Errorf("negative field in Retry %+v", r)
+	}
+	return nil
+}
+
+// Option changes one call.
+type Option func(*call)
+
+// IfVersion commits only onto this version, without a retry; otherwise *ConcurrencyError, *DeletedError when the scope was
+// deleted since, or ErrExpired. Version 0 is IfAbsent.
+func IfVersion(v uint64) Option {
+	if v == 0 {
+		return IfAbsent()
+	}
+	return func(c *call) { c.pinned, c.version = true, v }
+}
+
+// IfAbsent commits only when the scope has no state; otherwise ErrExists. It also creates a deleted scope anew.
+func IfAbsent() Option { return func(c *call) { c.absent = true } }
+
+// IfExists commits only when the scope has state; otherwise ErrNotFound.
+func IfExists() Option { return func(c *call) { c.exists = true } }
+
+// WithTimeout sets the budget of an in-memory mutation; NoTimeout turns it off. Persisted scopes ignore it.
+func WithTimeout(d time.Duration) Option { return func(c *call) { c.timeout = d } }
+
+// WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory scopes ignore it.
+func WithRetry(r Retry) Option { return func(c *call) { c.retry = r.or(c.retry) } }
+
+// WithTTL lets the scope expire d after this commit, instead of its kind's TTL.
+func WithTTL(d time.Duration) Option { return func(c *call) { c.ttl = d } }
+
+// env is what all containers of a runtime share, or one container of the caller's own has to itself.
+type env struct {
+	observer Observer
+	log      *slog.Logger // nil: slog.Default()
+	maxDoc   int
+	maxQueue int
+	writer   string        // starts the id of every commit
+	commits  atomic.Uint64 // how many ids were given out
+	waiters  sync.Pool     // of *waiter, lock path only
+}
+
+func newEnv() *env {
+	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), waiters: sync.Pool{New: func() any { return newWaiter() }}}
+}
+
+func (e *env) logger() *slog.Logger {
+	if e.log != nil {
+		return e.log
+	}
+	return slog.Default()
+}
+
+func (e *env) newCommitID() string { return fmt.Sprintf("%s.%d", e.writer, e.commits.Add(1)) }
+
+// call is what one call of a verb asks for, with the defaults of its place filled in.
+type call struct {
+	env     *env
+	key     Key
+	timeout time.Duration
+	retry   Retry
+	ttl     time.Duration
+
+	pinned  bool // IfVersion
+	version uint64
+	absent  bool // IfAbsent
+	exists  bool // IfExists
+
+	stuckReported bool
+}
+
+// with returns c changed by opts. Options are somebody's functions, so what they get lives on the heap; a call without
+// any does not pay for that.
+func (c call) with(opts []Option) (call, error) {
+	if len(opts) == 0 {
+		return c, nil
+	}
+	heap := new(call)
+	*heap = c
+	for _, o := range opts {
+		if o == nil {
+			return c, &ArgumentError{Argument: "option", Reason: "nil"}
+		}
+		o(heap)
+	}
+	if err := heap.retry.check(); err != nil {
+		return c, &ArgumentError{Argument: "WithRetry", Reason: err.Error()}
+	}
+	if heap.ttl < 0 {
+		return c, &ArgumentError{Argument: "WithTTL", Reason: "negative"}
+	}
+	return *heap, nil
+}
+
+func (c *call) observe(ctx context.Context, e Event) {
+	if c.env.observer == nil {
+		return
+	}
+	e.Key = c.key
+	c.env.observer.Observe(ctx, e)
+}
+
+// life is whether a scope has state, and if not, why.
+type life uint8
+
+const (
+	absent  life = iota // never written, or purged
+	alive               // has state
+	deleted             // a tombstone
+	expired             // outlived its TTL
+)
+
+// admit tests the call's preconditions against a version of the scope.
+func (c *call) admit(ch *change, l life, version uint64) error {
+	switch l {
+	case alive:
+		if c.absent {
+			return wrapKey(ErrExists, c.key)
+		}
+		if c.pinned && c.version != version {
+			return &ConcurrencyError{Subject: c.key, Expected: int64(c.version), Actual: int64(version)}
+		}
+		return nil
+	case deleted:
+		if c.absent || ch.deletes && !c.pinned && !c.exists {
+			return nil
+		}
+		return &DeletedError{Scope: c.key, Version: version}
+	}
+	switch {
+	case c.pinned && l == expired:
+		return wrapKey(ErrExpired, c.key)
+	case c.pinned:
+		return &ConcurrencyError{Subject: c.key, Expected: int64(c.version)}
+	case c.exists:
+		return wrapKey(ErrNotFound, c.key)
+	}
+	return nil
+}
+
+// wrapKey returns a sentinel with the scope it is about.
+func wrapKey(sentinel error, key Key) error { return fmt.Errorf("%w: %s", sentinel, key) }

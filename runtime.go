@@ -1,0 +1,164 @@
+package pawl
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Config configures a Runtime; its zero value is a runtime for in-memory scopes.
+type Config struct {
+	Store    persist.Store // nil: persisted scopes return ErrNoStore
+	Kinds    []AnyKind     // checked by Open; a kind not listed is registered, and checked, at its first use
+	Timeout  time.Duration // budget of an in-memory mutation; 0: DefaultTimeout; NoTimeout turns it off
+	Retry    Retry         // budget of a persisted mutation; zero fields: DefaultRetry's
+	MaxDoc   int           // bytes of a persisted document; 0: DefaultMaxDoc
+	MaxQueue int           // mutations waiting for one scope before *OverloadedError; 0: DefaultMaxQueue
+	Observer Observer      // nil costs nothing
+	Logger   *slog.Logger  // for what no caller is left to hear; nil: slog.Default()
+}
+
+// Runtime owns the containers of a process. Handles on scopes are cheap: get one per use.
+type Runtime struct {
+	store   persist.Store
+	env     *env
+	timeout time.Duration
+	retry   Retry
+	kinds   sync.Map  // name → *kind
+	memory  *registry // in-memory scopes
+	stored  *registry // persisted ones
+	closed  atomic.Bool
+}
+
+// Open checks the configuration and returns a Runtime. It does no I/O. It returns every fault it finds, joined: *KindError
+// for a kind that contradicts itself or another, *LimitError for a name, ErrNoStore for a persisted kind without a store,
+// *ArgumentError for the rest.
+func Open(c Config) (*Runtime, error) {
+	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.or(DefaultRetry), memory: newRegistry(runtimeShards), stored: newRegistry(runtimeShards)}
+	rt.env.observer, rt.env.log = c.Observer, c.Logger
+	if c.Timeout == 0 {
+		rt.timeout = DefaultTimeout
+	}
+	if c.MaxDoc != 0 {
+		rt.env.maxDoc = c.MaxDoc
+	}
+	if c.MaxQueue != 0 {
+		rt.env.maxQueue = c.MaxQueue
+	}
+	var errs []error
+	fault := func(name string, value any) {
+		errs = append(errs, &ArgumentError{Argument: "Config." + name, Reason: fmt.Sprintf("%v makes no sense", value)})
+	}
+	if c.Timeout < 0 && c.Timeout != NoTimeout {
+		fault("Timeout", c.Timeout)
+	}
+	if c.Retry.check() != nil {
+		fault("Retry", c.Retry)
+	}
+	if c.MaxDoc < 0 {
+		fault("MaxDoc", c.MaxDoc)
+	}
+	if c.MaxQueue < 0 {
+		fault("MaxQueue", c.MaxQueue)
+	}
+	for i, k := range c.Kinds {
+		if k == nil {
+			fault(fmt.Sprintf("Kinds[%d]", i), nil)
+			continue
+		}
+		if err := k.define(rt); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return rt, nil
+}
+
+// newWriter names a process, or a container of its own, in commit ids.
+func newWriter() string { return rand.Text()[:13] }
+
+// Close refuses new work with ErrClosed and waits for mutations that were accepted before, until ctx ends; then it returns
+// *BusyError, which names what still runs. It does not close the store. Calling it twice is safe.
+func (rt *Runtime) Close(ctx context.Context) error {
+	if ctx == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	rt.closed.Store(true)
+	var busy []resident
+	var ended []<-chan struct{}
+	for _, c := range append(rt.memory.close(), rt.stored.close()...) {
+		if done := c.close(); done != nil {
+			busy, ended = append(busy, c), append(ended, done)
+		}
+	}
+	for _, done := range ended {
+		select {
+		case <-done:
+			continue
+		case <-ctx.Done():
+		}
+		err := &BusyError{Cause: context.Cause(ctx)}
+		for _, c := range busy {
+			err.Running = append(err.Running, c.busy()...)
+		}
+		if len(err.Running) == 0 {
+			return nil // it ended just now
+		}
+		return err
+	}
+	return nil
+}
+
+// Owner is what a scope can be opened on, and decides how long it lives: a *Runtime (for good) or a *Local (its
+// in-memory scopes end with it).
+type Owner interface{ owner() owner }
+
+type owner struct {
+	rt    *Runtime
+	local *Local
+}
+
+func (rt *Runtime) owner() owner { return owner{rt: rt} }
+
+func (l *Local) owner() owner {
+	if l == nil {
+		return owner{}
+	}
+	return owner{rt: l.rt, local: l}
+}
+
+// Local is a lifetime for in-memory scopes, such as one request: their ids are private to it,
+// and Close lets them go. Persisted scopes opened on it are the runtime's.
+type Local struct {
+	rt     *Runtime
+	memory *registry
+	opts   []Option
+	closed atomic.Bool
+}
+
+// NewLocal returns a lifetime on the owner's runtime; opts are the defaults of verbs on its in-memory scopes.
+func NewLocal(o Owner, opts ...Option) *Local {
+	l := &Local{memory: newRegistry(1), opts: opts}
+	if o != nil {
+		l.rt = o.owner().rt
+	}
+	return l
+}
+
+// Close ends the in-memory scopes opened on l; their verbs return ErrClosed from then on. It does not wait for mutations that
+// were accepted before. Calling it twice is safe.
+func (l *Local) Close() {
+	l.closed.Store(true)
+	for _, c := range l.memory.close() {
+		c.close()
+	}
+}

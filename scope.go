@@ -1,0 +1,281 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Scope is a handle on one piece of versioned state. Handles on the same key share one container;
+// copy them freely.
+//
+// Every verb returns the state it committed. Besides what its comment names, a verb can return: ErrClosed; *CanceledError when ctx
+// ends; ErrReentrant; *ScopeMutationTimeoutError, *DeadlockError, ErrAbandoned (in memory); *ConcurrentModificationError,
+// *UnknownOutcomeError, *UnavailableError, *SchemaError, ErrNoStore (persisted); *DeletedError on a deleted scope; *KindError, *LimitError and
+// *ArgumentError for what cannot work; *OverloadedError; and the errors of the options IfVersion, IfAbsent and IfExists.
+// IsRetryable and OutcomeUnknown sort them. A panic of a mutator is raised again in its caller, as *PanicError.
+type Scope[T any] struct {
+	key   Key
+	bound *binding
+	local *Local
+	mem   *Container[T] // in memory
+	cell  *cell         // persisted
+	err   error         // why no verb can work
+}
+
+// open returns the handle of k.Scope.
+func open[T any](o Owner, k Kind[T], id string) Scope[T] {
+	s := Scope[T]{key: Key{Kind: k.Name, ID: id}}
+	if s.bound, s.err = bind(o, k); s.err != nil {
+		return s
+	}
+	if s.err = checkName(s.key, "id", id, MaxID); s.err != nil {
+		return s
+	}
+	rt := s.bound.rt
+	if !k.InMemory {
+		if rt.store == nil {
+			s.err = wrapKey(ErrNoStore, s.key)
+			return s
+		}
+		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{} }).(*cell); s.cell == nil {
+			s.err = wrapKey(ErrClosed, s.key)
+		}
+		return s
+	}
+	r := rt.memory
+	if s.local = o.owner().local; s.local != nil {
+		r = s.local.memory
+	}
+	r.sweep(s.key)
+	found := find(r, s.key, func() *Container[T] { return &Container[T]{home: &home{r, s.key}} })
+	if found == nil {
+		s.err = wrapKey(ErrClosed, s.key)
+		return s
+	}
+	var ok bool
+	if s.mem, ok = found.(*Container[T]); !ok {
+		s.err = &KindError{Kind: k.Name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
+	}
+	return s
+}
+
+// Snapshot is state at a version. Making one costs nothing: it shares the committed state until State copies it.
+type Snapshot[T any] struct {
+	ID      string
+	Version uint64    // 0: there is no state
+	Time    time.Time // when the store committed it; zero in memory
+	state   *T
+}
+
+// State returns a private copy of the state, the zero T when there is none.
+func (s Snapshot[T]) State() T {
+	var out T
+	if s.state == nil {
+		return out
+	}
+	typ, err := typeFor[T]()
+	if err == nil {
+		err = typ.Clone(s.state, &out)
+	}
+	if err != nil {
+		panic(err) // T's own MarshalJSON or UnmarshalJSON failed on what it took before
+	}
+	return out
+}
+
+// ReadOnly returns the committed state itself, shared with every reader; it must not be modified. It is nil when there is none.
+func (s Snapshot[T]) ReadOnly() *T { return s.state }
+
+// Exists reports whether there is state.
+func (s Snapshot[T]) Exists() bool { return s.state != nil }
+
+// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist.
+func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
+	s := Snapshot[T]{Version: version, Time: at, state: &state}
+	copied := s.State()
+	s.state = &copied
+	return s
+}
+
+func snapshotOf[T any](id string, version uint64, at time.Time, state any) Snapshot[T] {
+	if state == nil {
+		return Snapshot[T]{ID: id}
+	}
+	return Snapshot[T]{ID: id, Version: version, Time: at, state: state.(*T)}
+}
+
+// Key returns the scope's kind and id.
+func (s Scope[T]) Key() Key { return s.key }
+
+// State returns a private copy of the current state, the zero T when there is none. A persisted scope asks its store:
+// *UnavailableError, *SchemaError.
+func (s Scope[T]) State(ctx context.Context) (T, error) {
+	snap, err := s.Snapshot(ctx)
+	return snap.State(), err
+}
+
+// Snapshot returns the current state with its version. A persisted scope asks its store: *UnavailableError, *SchemaError. An
+// in-memory scope answers at once, whoever is writing. Deleted and expired scopes have no state.
+func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
+	if s.err != nil {
+		return Snapshot[T]{}, s.err
+	}
+	if s.mem != nil {
+		if s.isClosed() {
+			return Snapshot[T]{}, wrapKey(ErrClosed, s.key)
+		}
+		if img := s.mem.image.Load(); img != nil {
+			return img.snapshot(s.key.ID), nil
+		}
+		return Snapshot[T]{ID: s.key.ID}, nil
+	}
+	if err := s.bound.ready(ctx); err != nil {
+		return Snapshot[T]{}, err
+	}
+	r, err := s.bound.rt.store.Load(ctx, s.key)
+	if err != nil && !errors.Is(err, persist.ErrNotFound) {
+		return Snapshot[T]{}, s.bound.readError(ctx, s.key, err)
+	}
+	d := docOf(r)
+	s.cell.advance(d)
+	return s.seen(d)
+}
+
+func (s Scope[T]) isClosed() bool {
+	return s.bound.rt.closed.Load() || s.local != nil && s.local.closed.Load()
+}
+
+// seen makes a snapshot of a persisted version.
+func (s Scope[T]) seen(d *doc) (Snapshot[T], error) {
+	if d.life != alive {
+		return Snapshot[T]{ID: s.key.ID}, nil
+	}
+	v, err := s.bound.view(d, s.key)
+	if err != nil {
+		return Snapshot[T]{ID: s.key.ID}, err
+	}
+	return snapshotOf[T](s.key.ID, d.version, d.at, v.state), nil
+}
+
+// ready tells why a read cannot be tried.
+func (b *binding) ready(ctx context.Context) error {
+	switch {
+	case ctx == nil:
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	case b.rt.closed.Load():
+		return ErrClosed
+	case b.rt.store == nil:
+		return ErrNoStore
+	}
+	return nil
+}
+
+// readError says what a failed read means; its context having ended is no fault of the store's.
+func (b *binding) readError(ctx context.Context, key Key, err error) error {
+	if ctx.Err() != nil {
+		return &CanceledError{Scope: key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+	}
+	return unavailable(key, err)
+}
+
+// LastSeen returns what this process last read or wrote, without I/O; another process may be ahead. It reports false when this process
+// has not seen the scope, or cannot decode what it saw.
+func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
+	if s.err != nil {
+		return Snapshot[T]{}, false
+	}
+	if s.mem != nil {
+		snap, err := s.Snapshot(context.Background())
+		return snap, err == nil
+	}
+	d := s.cell.seen.Load()
+	if d == nil {
+		return Snapshot[T]{}, false
+	}
+	snap, err := s.seen(d)
+	return snap, err == nil
+}
+
+// Abandon gives up a mutator that is stuck: its queue moves on, its caller gets ErrAbandoned if it still waits, and its late result is
+// discarded. It reports whether one was running.
+func (s Scope[T]) Abandon() bool {
+	switch {
+	case s.err != nil:
+		return false
+	case s.mem != nil:
+		return s.mem.queue.abandon(s.mem)
+	}
+	return s.cell.abandon()
+}
+
+// PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a field
+// that T does not have or a value that it cannot hold.
+func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, p, opts...)
+}
+
+// SetState replaces the whole state. It returns *FieldError for a value that not every store can keep.
+func (s Scope[T]) SetState(ctx context.Context, state T, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, Set{State: state}, opts...)
+}
+
+// PushState appends value to a list. It returns *FieldError when the field is not a list that takes it.
+func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, Push{Field: f, Values: []any{value}}, opts...)
+}
+
+// IncState adds by, which may be negative, to a number. It returns *FieldError when the field is not
+// a number or would overflow.
+func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, Inc{Field: f, By: by}, opts...)
+}
+
+// SetStateRecord sets one entry of a map. Key is taken literally, dots included. It returns
+// *FieldError when the field is not a map that takes the value.
+func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, SetRecord{Field: f, Key: key, Value: value}, opts...)
+}
+
+// DeleteStateRecord removes one entry of a map; removing an absent one changes nothing.
+// It returns *FieldError when the field is not a map.
+func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, DeleteRecord{Field: f, Key: key}, opts...)
+}
+
+// AtomicState lets fn change a private copy of the state; if fn returns nil the copy is committed,
+// otherwise its error is returned unchanged and nothing happened. On a persisted scope fn may run
+// more than once: it must not have effects of its own, and should assign to captured variables
+// rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
+// instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
+func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
+	return s.Apply(ctx, Atomic(fn), opts...)
+}
+
+// Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
+// short for it. It returns the errors of the verbs it stands for.
+func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
+	if s.err != nil {
+		return Snapshot[T]{}, s.err
+	}
+	d := dispatch[T]{container: s.mem, cell: s.cell, typ: s.bound.typ, defaults: s.bound.defaults}
+	d.defaults.key = s.key
+	if s.cell != nil {
+		d.backend = s.bound
+	} else if s.local != nil {
+		var err error
+		if d.defaults, err = d.defaults.with(s.local.opts); err != nil {
+			return Snapshot[T]{}, err
+		}
+	}
+	return d.apply(ctx, m, opts)
+}
+
+// Delete removes the state and leaves a tombstone: from then on every other verb returns *DeletedError, except one with IfAbsent, which
+// starts anew in the same sequence of versions. Deleting what is absent or deleted changes nothing.
+func (s Scope[T]) Delete(ctx context.Context, opts ...Option) error {
+	_, err := s.Apply(ctx, deletion{}, opts...)
+	return err
+}
