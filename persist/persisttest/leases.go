@@ -1,0 +1,274 @@
+package persisttest
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+func (s suite) leases() map[string]func(*testing.T) {
+	return map[string]func(*testing.T){
+		"a live lease is not taken again":            s.leaseIsExclusive,
+		"one of many contenders acquires":            s.oneContender,
+		"extending moves no version":                 s.extendMovesNothing,
+		"releasing frees the record":                 s.release,
+		"a token is tested inside the write":         s.tokenInWrite,
+		"a lease that ran out commits nothing":       s.expiredLease,
+		"a lost lease is told before a conflict":     s.fencedFirst,
+		"a delete ends the lease":                    s.deleteEndsLease,
+		"other writers may write beside the holder":  s.writeBesideHolder,
+		"Take acquires what matches and is not held": s.take,
+		"Take gives each record to one":              s.takeRace,
+	}
+}
+
+// acquire is the write that follows version expected and takes the lease.
+func acquire(k persist.Key, expected uint64, holder string, d time.Duration) persist.Write {
+	w := update(k, expected)
+	w.Acquire = &persist.Acquire{Holder: holder, For: d}
+	return w
+}
+
+// leaseIsExclusive: the token decides, not the name, so the same holder conflicts too.
+//
+// Proves STORE-13.
+func (s suite) leaseIsExclusive(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	before := f.load(thing)
+	for _, holder := range []string{"you", "me"} {
+		_, err := f.write(acquire(thing, 1, holder, time.Hour))
+		same(t, before, lost(t, err)[0])
+	}
+}
+
+// Proves STORE-13, STORE-2.
+func (s suite) oneContender(t *testing.T) {
+	f := s.fresh(t)
+	f.must(create(thing))
+	const contenders = 16
+	errs := make([]error, contenders)
+	together(contenders, func(i int) {
+		_, errs[i] = f.write(acquire(thing, 1, fmt.Sprint(i), time.Hour))
+	})
+	winner := -1
+	for i, err := range errs {
+		if err == nil {
+			require.Equal(t, -1, winner, "two contenders hold the lease")
+			winner = i
+			continue
+		}
+		current := lost(t, err)[0]
+		require.True(t, current.Held(current.Now))
+	}
+	r := f.load(thing)
+	require.Equal(t, fmt.Sprint(winner), r.Lease.Holder)
+	require.Equal(t, r.Version, r.Lease.Token)
+}
+
+// Proves STORE-13.
+func (s suite) extendMovesNothing(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Minute))
+	before := f.load(thing)
+	at, err := f.guard(persist.Guard{Key: thing, Token: 1, Extend: time.Hour})
+	require.NoError(t, err)
+	after := f.load(thing)
+	require.True(t, after.Lease.Until.Equal(at.Add(time.Hour)))
+	after.Lease.Until = before.Lease.Until
+	same(t, before, after)
+}
+
+// Proves STORE-13.
+func (s suite) release(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	before := f.load(thing)
+	_, err := f.guard(persist.Guard{Key: thing, Token: 1, Release: true})
+	require.NoError(t, err)
+	after := f.load(thing)
+	require.Zero(t, after.Lease)
+	after.Lease = before.Lease
+	same(t, before, after)
+	f.must(acquire(thing, 1, "you", time.Hour))
+}
+
+// tokenInWrite: a holder that was replaced commits nothing.
+//
+// Proves STORE-13, STORE-2.
+func (s suite) tokenInWrite(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	_, err := f.guard(persist.Guard{Key: thing, Token: 1, Release: true})
+	require.NoError(t, err)
+	f.must(acquire(thing, 1, "you", time.Hour))
+	before := f.load(thing)
+	_, err = f.store.Commit(f.Context(), persist.Commit{
+		ID:     commitID(),
+		Writes: []persist.Write{update(thing, 2)},
+		Guards: []persist.Guard{{Key: thing, Token: 1}},
+	})
+	same(t, before, fenced(t, err))
+	same(t, before, f.load(thing))
+	_, err = f.guard(persist.Guard{Key: key("absent"), Token: 1})
+	require.True(t, fenced(t, err).Absent())
+}
+
+// Proves STORE-13, STORE-8.
+func (s suite) expiredLease(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", 5*time.Millisecond))
+	f.eventually(thing, "free", func(r persist.Record) bool { return !r.Held(r.Now) })
+	for _, guard := range []persist.Guard{
+		{Key: thing, Token: 1},
+		{Key: thing, Token: 1, Extend: time.Hour},
+		{Key: thing, Token: 1, Release: true},
+	} {
+		_, err := f.guard(guard)
+		fenced(t, err)
+	}
+	_, err := f.store.Commit(f.Context(), persist.Commit{
+		ID:     commitID(),
+		Writes: []persist.Write{update(thing, 1)},
+		Guards: []persist.Guard{{Key: thing, Token: 1}},
+	})
+	fenced(t, err)
+	require.EqualValues(t, 1, f.load(thing).Version)
+	f.must(acquire(thing, 1, "you", time.Hour))
+}
+
+// Proves STORE-13.
+func (s suite) fencedFirst(t *testing.T) {
+	f := s.fresh(t)
+	f.must(create(thing))
+	_, err := f.store.Commit(f.Context(), persist.Commit{
+		ID:     commitID(),
+		Writes: []persist.Write{update(thing, 7)},
+		Guards: []persist.Guard{{Key: thing, Token: 3}},
+	})
+	fenced(t, err)
+}
+
+// Proves STORE-13.
+func (s suite) deleteEndsLease(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	f.must(remove(thing, 1))
+	require.Zero(t, f.load(thing).Lease)
+	_, err := f.guard(persist.Guard{Key: thing, Token: 1, Extend: time.Hour})
+	fenced(t, err)
+}
+
+// Proves STORE-13.
+func (s suite) writeBesideHolder(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	f.must(update(thing, 1))
+	r := f.load(thing)
+	require.EqualValues(t, 1, r.Lease.Token)
+	_, err := f.guard(persist.Guard{Key: thing, Token: 1})
+	require.NoError(t, err)
+}
+
+// leaser returns the store as a Leaser.
+func (f *fixture) leaser() persist.Leaser {
+	leaser, ok := f.store.(persist.Leaser)
+	if !ok {
+		f.Skip("the store is no persist.Leaser")
+	}
+	return leaser
+}
+
+// Proves STORE-13.
+func (s suite) take(t *testing.T) {
+	f := s.fresh(t)
+	leaser := f.leaser()
+	for i, id := range []string{"late", "early", "later", "other"} {
+		w := create(key(id))
+		w.Label = map[bool]string{true: "other", false: "open"}[id == "other"]
+		w.Due = time.Now().Add(-time.Duration([]int{2, 3, 1, 4}[i]) * time.Hour)
+		f.must(w)
+	}
+	f.must(acquire(key("held"), 0, "you", time.Hour))
+	before := f.load(key("early"))
+
+	q := persist.Query{Kind: "thing", Labels: []string{"open"}, Due: true, Limit: 2}
+	taken, err := leaser.Take(f.Context(), q, persist.Acquire{Holder: "me", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	for _, r := range taken {
+		require.EqualValues(t, 2, r.Version)
+		require.Equal(t, persist.Lease{Holder: "me", Token: 2, Until: r.Updated.Add(time.Hour)}, r.Lease)
+		same(t, r, f.load(r.Key))
+		_, err := f.guard(persist.Guard{Key: r.Key, Token: 2})
+		require.NoError(t, err)
+		if r.ID == "early" {
+			sameDoc(t, before.Doc, r.Doc)
+			require.Equal(t, before.Commits, r.Commits)
+		}
+	}
+	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour})
+	require.NoError(t, err)
+	require.Empty(t, taken)
+
+	_, err = leaser.Take(f.Context(), persist.Query{Deleted: true}, persist.Acquire{For: time.Hour})
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+	_, err = leaser.Take(f.Context(), q, persist.Acquire{})
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+}
+
+// Proves STORE-13, STORE-2.
+func (s suite) takeRace(t *testing.T) {
+	f := s.fresh(t)
+	leaser := f.leaser()
+	const records = 30
+	for i := range records {
+		f.must(create(key(fmt.Sprint(i))))
+	}
+	var mu sync.Mutex // protects owners
+	owners := map[string]string{}
+	together(6, func(i int) {
+		me := fmt.Sprint(i)
+		for {
+			taken, err := leaser.Take(f.Context(), persist.Query{Kind: "thing", Limit: 3}, persist.Acquire{Holder: me, For: time.Hour})
+			if err != nil || len(taken) == 0 {
+				return
+			}
+			mu.Lock()
+			for _, r := range taken {
+				if owners[r.ID] != "" {
+					t.Errorf("%s was given to %s and %s", r.ID, owners[r.ID], me)
+				}
+				owners[r.ID] = me
+			}
+			mu.Unlock()
+		}
+	})
+	require.Len(t, owners, records)
+	for i := range records {
+		r := f.load(key(fmt.Sprint(i)))
+		require.Equal(t, owners[r.ID], r.Lease.Holder)
+	}
+}
+
+// together runs n goroutines that start at the same moment and waits for them.
+func together(n int, run func(i int)) {
+	var workers sync.WaitGroup
+	start := make(chan struct{})
+	for i := range n {
+		workers.Go(func() {
+			<-start
+			run(i)
+		})
+	}
+	close(start)
+	workers.Wait()
+}

@@ -1,0 +1,35 @@
+package sqlite_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/persisttest"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+func open(folder string) (persist.Store, error) {
+	return sqlite.Open(context.Background(), filepath.Join(folder, "state.db"), sqlite.Config{})
+}
+
+func TestMain(m *testing.M) {
+	code := persisttest.Main(m, open)
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// TestConformance runs with CGO_ENABLED=0 as well, on the driver in pure Go.
+//
+// Proves STORE-1, STORE-3, STORE-11.
+func TestConformance(t *testing.T) {
+	persisttest.Run(t, open, persisttest.Options{})
+}
