@@ -1,0 +1,213 @@
+package state
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"encoding/json"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPathsAreDotted(t *testing.T) {
+	for field, want := range map[string][]string{
+		"a":       {"a"},
+		"a.b":     {"a", "b"},
+		`a\.b.c`:  {"a.b", "c"},
+		`a\\.b`:   {`a\`, "b"},
+		`\\\.`:    {`\.`},
+		"ключ.日本": {"ключ", "日本"},
+	} {
+		got, err := ParsePath(field)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	for _, field := range []string{"", ".", "a.", ".a", "a..b", `a\`, `\a`, "a\x00", "\xff"} {
+		_, err := ParsePath(field)
+		assert.Error(t, err, "%q", field)
+	}
+}
+
+func TestCheckAndLookup(t *testing.T) {
+	ty := typeOf[person](t)
+	for _, field := range []string{"name", "label", "home.zip", "places.x.zip", "extra.any.thing", "free.x", "byYear.5"} {
+		assert.NoError(t, ty.Check(field), field)
+	}
+	for _, field := range []string{"", "nope", "home.nope", "meta", "tags.0", "byYear.x", "born.x"} {
+		var e *Error
+		assert.ErrorAs(t, ty.Check(field), &e, field)
+	}
+	p := committed(t)
+	for field, want := range map[string]any{
+		"name": "Ann", "label": "l", "home.zip": 1, "counts.n": 1, "maybe": 7, "born": p.Born, "free.deep.er": []any{"x"}, "places.a.zip": 2,
+	} {
+		got, ok := ty.Lookup(p, field)
+		assert.True(t, ok, field)
+		assert.Equal(t, want, got)
+	}
+	for _, field := range []string{"nope", "counts.zz", "free.zz", "free.deep.er.x", "places.zz.zip"} {
+		_, ok := ty.Lookup(p, field)
+		assert.False(t, ok, field)
+	}
+	_, ok := ty.Lookup(nil, "home.zip")
+	assert.False(t, ok)
+	got, ok := ty.Lookup(nil, "name")
+	assert.True(t, ok)
+	assert.Equal(t, "", got)
+}
+
+func TestPathCacheIsBounded(t *testing.T) {
+	type bounded map[string]any
+	ty := typeOf[bounded](t)
+	for i := range 3 * maxPaths {
+		require.NoError(t, ty.Check("k"+strings.Repeat("x", i)))
+	}
+	assert.Len(t, *ty.paths.Load(), maxPaths)
+}
+
+func TestDecodeTellsWhatItDoesNotKnow(t *testing.T) {
+	ty := typeOf[person](t)
+	for document, lossy := range map[string]bool{
+		`{"name":"a","extra":{"any":{"thing":1}},"free":{"x":1}}`: false,
+		`{"NAME":"a"}`:                    false,
+		`null`:                            false,
+		` {} `:                            false,
+		`{"nope":1}`:                      true,
+		`{"home":{"nope":1}}`:             true,
+		`{"past":[{"zip":1},{"nope":1}]}`: true,
+		`{"places":{"a":{"nope":1}}}`:     true,
+		`{"Secret":"s"}`:                  true,
+	} {
+		got, err := ty.Decode([]byte(document), &person{Name: "left over"})
+		require.NoError(t, err)
+		assert.Equal(t, lossy, got, document)
+	}
+	for _, document := range []string{``, `{`, `{} {}`, `{}x`, `[]`, `{"name":1}`, `{"nope":1}]`} {
+		_, err := ty.Decode([]byte(document), &person{})
+		assert.Error(t, err, document)
+	}
+	lossy, err := typeOf[struct{ U upper }](t).Decode([]byte(`{"U":"<a>"}`), &struct{ U upper }{})
+	require.NoError(t, err)
+	assert.True(t, lossy, "code of the user's may know more, or less")
+	var d doc
+	_, err = typeOf[doc](t).Decode([]byte(`null`), &d)
+	require.NoError(t, err)
+	assert.Equal(t, doc{}, d)
+}
+
+func TestDecodedListsHaveNoSpareCapacity(t *testing.T) {
+	var p person
+	_, err := typeOf[person](t).Decode([]byte(`{"tags":["a","b","c"],"past":[{},{},{}],"extra":[1,2,3],"photo":"AQID","free":{"l":[1,2,3,4,5]}}`), &p)
+	require.NoError(t, err)
+	assert.Equal(t, 3, cap(p.Tags))
+	assert.Equal(t, 3, cap(p.Past))
+	assert.Equal(t, 3, cap(p.Extra.([]any)))
+	assert.Equal(t, 3, cap(p.Photo))
+	assert.Equal(t, 5, cap(p.Free["l"].([]any)))
+}
+
+func TestNumbersInDynamicPartsAreExact(t *testing.T) {
+	for text, want := range map[string]any{
+		"0": int64(0), "-0": int64(0), "3.0": int64(3), "1e2": int64(100), "12.50e1": int64(125), "0e999999999999": int64(0),
+		"9223372036854775807": int64(math.MaxInt64), "-9223372036854775808": int64(math.MinInt64),
+		"9223372036854775808": uint64(math.MaxInt64) + 1, "18446744073709551615": uint64(math.MaxUint64),
+		"9007199254740993.0": int64(9007199254740993), "1e19": uint64(1e19),
+		"18446744073709551616": json.Number("18446744073709551616"), "-9223372036854775809": json.Number("-9223372036854775809"),
+		"1e20": 1e20, "0.1": 0.1, "0.10": 0.1, "1.5e300": 1.5e300, "-2.5": -2.5,
+		"0.10000000000000000001": json.Number("0.10000000000000000001"), "1e400": json.Number("1e400"), "1e-400": json.Number("1e-400"),
+		"1e99999999999": json.Number("1e99999999999"),
+	} {
+		got, err := DecodeDoc([]byte(text))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, text)
+		again, err := Normalize(json.Number(text))
+		require.NoError(t, err)
+		assert.Equal(t, want, again, text)
+		encoded, err := marshal(got)
+		require.NoError(t, err)
+		back, err := DecodeDoc(encoded)
+		require.NoError(t, err)
+		assert.Equal(t, want, back, text)
+	}
+	for _, text := range []json.Number{"01", "1.", ".5", "+1", "1e", "0x1", "NaN", " 1", "-"} {
+		_, err := Normalize(text)
+		assert.Error(t, err, text)
+	}
+}
+
+func TestNormalizeTakesAnyGoValue(t *testing.T) {
+	type inner struct {
+		A int8 `json:"a"`
+		B *int `json:"b,omitempty"`
+		C any
+	}
+	when := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+	for _, c := range []struct{ in, want any }{
+		{int8(-3), int64(-3)},
+		{uint64(math.MaxUint64), uint64(math.MaxUint64)},
+		{float32(0.1), 0.1},
+		{name("x"), "x"},
+		{[]byte("abc"), "YWJj"},
+		{[]string(nil), nil},
+		{map[int]bool{5: true}, map[string]any{"5": true}},
+		{[2]uint{1, 2}, []any{int64(1), int64(2)}},
+		{&inner{A: 1, C: 2.0}, map[string]any{"a": int64(1), "C": int64(2)}},
+		{(*inner)(nil), nil},
+		{when, "2020-01-01T00:00:00Z"},
+		{json.RawMessage(`{"x": 1.0}`), map[string]any{"x": int64(1)}},
+		{upper{"q"}, "<q>"},
+		{doc{"x": doc{"y": 1}}, map[string]any{"x": map[string]any{"y": int64(1)}}},
+	} {
+		got, err := Normalize(c.in)
+		require.NoError(t, err)
+		assert.Equal(t, c.want, got)
+	}
+}
+
+func TestEncodeDoesNotEscapeHTML(t *testing.T) {
+	got, err := typeOf[doc](t).Encode(&doc{"a": "<&>"})
+	require.NoError(t, err)
+	assert.Equal(t, `{"a":"<&>"}`, string(got))
+	got, err = typeOf[doc](t).Encode(nil)
+	require.NoError(t, err)
+	assert.Equal(t, `{}`, string(got))
+}
+
+func TestMergeKeepsWhatTDoesNotKnow(t *testing.T) {
+	for title, c := range map[string]struct{ stored, was, now, want string }{
+		"top level":               {`{"a":1,"u":{"x":[1]}}`, `{"a":1}`, `{"a":2}`, `{"a":2,"u":{"x":[1]}}`},
+		"nested":                  {`{"o":{"a":1,"u":9}}`, `{"o":{"a":1}}`, `{"o":{"a":2}}`, `{"o":{"a":2,"u":9}}`},
+		"a known key removed":     {`{"m":{"k":{"u":1},"l":{}}}`, `{"m":{"k":{},"l":{}}}`, `{"m":{"l":{}}}`, `{"m":{"l":{}}}`},
+		"a known key added":       {`{"u":1}`, `{}`, `{"a":1}`, `{"a":1,"u":1}`},
+		"another case":            {`{"NAME":"x","u":1}`, `{"name":"x"}`, `{"name":"y"}`, `{"name":"y","u":1}`},
+		"another case, removed":   {`{"NAME":"x","u":1}`, `{"name":"x"}`, `{}`, `{"u":1}`},
+		"another case, nested":    {`{"O":{"u":1}}`, `{"o":{}}`, `{"o":{"a":1}}`, `{"o":{"a":1,"u":1}}`},
+		"another case, omitted":   {`{"NOTE":""}`, `{}`, `{"note":"x"}`, `{"note":"x"}`},
+		"a struct left out":       {`{"s":{"u":1}}`, `{}`, `{"s":{"a":1}}`, `{"s":{"a":1,"u":1}}`},
+		"object becomes scalar":   {`{"o":{"u":1}}`, `{"o":{}}`, `{"o":3}`, `{"o":3}`},
+		"numbers as written":      {`{"u":12345678901234567890123,"a":1}`, `{"a":1}`, `{"a":1.50}`, `{"a":1.50,"u":12345678901234567890123}`},
+		"no HTML escapes":         {`{"u":"<"}`, `{}`, `{}`, `{"u":"<"}`},
+		"nothing stored":          {``, ``, `{"a":1}`, `{"a":1}`},
+		"list, changed in place":  {`[{"a":1,"u":1},{"a":2,"u":2}]`, `[{"a":1},{"a":2}]`, `[{"a":9},{"a":2}]`, `[{"a":9,"u":1},{"a":2,"u":2}]`},
+		"list, first removed":     {`[{"a":1,"u":1},{"a":2,"u":2}]`, `[{"a":1},{"a":2}]`, `[{"a":2}]`, `[{"a":2,"u":2}]`},
+		"list, last removed":      {`[{"a":1,"u":1},{"a":2,"u":2}]`, `[{"a":1},{"a":2}]`, `[{"a":1}]`, `[{"a":1,"u":1}]`},
+		"list, inserted at head":  {`[{"a":1,"u":1}]`, `[{"a":1}]`, `[{"a":0},{"a":1}]`, `[{"a":0},{"a":1,"u":1}]`},
+		"list, appended":          {`[{"a":1,"u":1}]`, `[{"a":1}]`, `[{"a":1},{"a":1}]`, `[{"a":1,"u":1},{"a":1}]`},
+		"list, reordered":         {`[{"a":1,"u":1},{"a":2,"u":2},{"a":3,"u":3}]`, `[{"a":1},{"a":2},{"a":3}]`, `[{"a":3},{"a":1},{"a":2}]`, `[{"a":3,"u":3},{"a":1,"u":1},{"a":2,"u":2}]`},
+		"list, removed and edit":  {`[{"a":1,"u":1},{"a":2,"u":2},{"a":3,"u":3}]`, `[{"a":1},{"a":2},{"a":3}]`, `[{"a":2},{"a":4}]`, `[{"a":2,"u":2},{"a":4,"u":3}]`},
+		"list of lists":           {`[[{"a":1,"u":1}]]`, `[[{"a":1}]]`, `[[{"a":2}]]`, `[[{"a":2,"u":1}]]`},
+		"list emptied":            {`{"l":[{"u":1}]}`, `{"l":[{}]}`, `{"l":[]}`, `{"l":[]}`},
+		"equal twins keep places": {`[{"a":1,"u":1},{"a":1,"u":2}]`, `[{"a":1},{"a":1}]`, `[{"a":1},{"a":1},{"a":3}]`, `[{"a":1,"u":1},{"a":1,"u":2},{"a":3}]`},
+	} {
+		t.Run(title, func(t *testing.T) {
+			got, err := Merge([]byte(c.stored), []byte(c.was), []byte(c.now))
+			require.NoError(t, err)
+			assert.Equal(t, c.want, string(got))
+		})
+	}
+	_, err := Merge([]byte(`{`), []byte(`{}`), []byte(`{}`))
+	assert.Error(t, err)
+}
