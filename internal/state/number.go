@@ -90,13 +90,14 @@ func normalUint(u uint64) any {
 }
 
 // normalFloat returns the number that encoding/json prints for f, in normal
-// form. Beyond 2^53 that is the shortest decimal which still means f.
+// form. Beyond 2^53 (float32: 2^24) that is the shortest decimal which still
+// means f, not its exact value.
 func normalFloat(f float64, bits int) (any, error) {
 	if reason := badFloat(f); reason != "" {
 		return nil, refuse("%s", reason)
 	}
 	if f == math.Trunc(f) {
-		if math.Abs(f) < 1<<53 {
+		if math.Abs(f) < 1<<24 || bits == 64 && math.Abs(f) < 1<<53 {
 			return int64(f), nil
 		}
 	} else if bits == 64 {
