@@ -33,7 +33,7 @@ func (s suite) openTogether(t *testing.T) {
 	s.at(t, location).must(create(thing))
 }
 
-const incrementsEach, incrementWriters = 6, 3
+const incrementsEach, incrementWriters = 20, 3
 
 func incrementRole(ctx context.Context, c *child) error {
 	var writers errgroup.Group
@@ -62,7 +62,7 @@ func (s suite) incrementTogether(t *testing.T) {
 	require.ElementsMatch(t, said, parseTally(t, r).Acks)
 }
 
-const creations = 20
+const creations = 100
 
 func createRole(ctx context.Context, c *child) error {
 	for i := range creations {
@@ -94,9 +94,11 @@ func (s suite) createTogether(t *testing.T) {
 	require.ElementsMatch(t, want, said)
 }
 
+const transfersEach = 40
+
 func transferRole(ctx context.Context, c *child) error {
 	accounts := []persist.Key{key("a"), key("b")}
-	for n := range 15 {
+	for n := range transfersEach {
 		from := rand.IntN(2)
 		if err := transfer(ctx, c.store, accounts[from], accounts[1-from], fmt.Sprintf("%s.%d", c.name, n)); err != nil {
 			return err
@@ -117,8 +119,8 @@ func (s suite) transferTogether(t *testing.T) {
 	s.crowd(t, 3, "transfer", f.location)
 	a, b := f.load(key("a")), f.load(key("b"))
 	require.Equal(t, 200, parseTally(t, a).Sum+parseTally(t, b).Sum)
-	require.EqualValues(t, 1+3*15, a.Version)
-	require.EqualValues(t, 1+3*15, b.Version)
+	require.EqualValues(t, 1+3*transfersEach, a.Version)
+	require.EqualValues(t, 1+3*transfersEach, b.Version)
 }
 
 func foreverRole(ctx context.Context, c *child) error {

@@ -11,6 +11,7 @@ import (
 
 // Primary result codes, https://www.sqlite.org/rescode.html.
 const (
+	codeError  = 1
 	codeBusy   = 5
 	codeLocked = 6
 	codeFull   = 13

@@ -88,23 +88,44 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	} else {
 		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
 	}
-	order := "kind, id"
-	if q.Due {
-		order = "due, kind, id"
-	}
+	order := orderOf(q)
 	if q.After != "" {
 		after, err := cursor.Parse(q.After)
 		if err != nil {
 			return "", nil, err
 		}
-		if q.Due {
-			where("(due, kind, id) > (?, ?, ?)", after.Due, after.Kind, after.ID)
-		} else {
-			where("(kind, id) > (?, ?)", after.Kind, after.ID)
-		}
+		where("("+strings.Join(order, ", ")+") > ("+marks(len(order))+")", valuesOf(order, after)...)
 	}
-	text = s.selectFrom + strings.Join(terms, " AND ") + " ORDER BY " + order + " LIMIT ?"
+	// Records that match are few among those of their kind when an index was made for them. A
+	// plus sign keeps SQLite from reading all in the order of the key instead, to save sorting.
+	sorting := ""
+	if q.Expired || q.Deleted || len(q.Labels) > 1 {
+		sorting = "+"
+	}
+	text = s.selectFrom + strings.Join(terms, " AND ") + " ORDER BY " + sorting + strings.Join(order, ", "+sorting) + " LIMIT ?"
 	return text, append(args, limit), nil
+}
+
+// orderOf returns the columns that q is listed by. The kind is left out where there is only one,
+// so that the indices that have something between kind and id can be read in this order.
+func orderOf(q persist.Query) []string {
+	var order []string
+	if q.Due {
+		order = append(order, "due")
+	}
+	if q.Kind == "" {
+		order = append(order, "kind")
+	}
+	return append(order, "id")
+}
+
+// valuesOf returns the values of the columns of order at p.
+func valuesOf(order []string, p cursor.Position) []any {
+	var values []any
+	for _, column := range order {
+		values = append(values, map[string]any{"due": p.Due, "kind": p.Kind, "id": p.ID}[column])
+	}
+	return values
 }
 
 // successor returns the first text after all that begin with prefix, or "" if there is none.

@@ -291,15 +291,13 @@ func (w *writer) attempt(requests []*request) error {
 	return fmt.Errorf("sqlite: commit: %w", err)
 }
 
-// rollback ends the transaction, with the connection if need be, and reports whether it did so
-// in an orderly way.
+// rollback ends the transaction and reports whether that is certain; if not, the connection goes
+// with it.
 func (w *writer) rollback() bool {
-	if w.conn == nil {
-		return false
+	_, err := w.back.ExecContext(background)
+	if err == nil || resultCode(err) == codeError { // SQLite had rolled back by itself
+		return true
 	}
-	if _, err := w.back.ExecContext(background); err != nil {
-		w.discard()
-		return false
-	}
-	return true
+	w.discard()
+	return false
 }
