@@ -1,0 +1,69 @@
+package sqlite
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// acknowledgedVariable makes TestAcknowledge, in a process that is traced, say when it was told.
+const acknowledgedVariable = "PAWL_SQLITE_ACKNOWLEDGE"
+
+// TestSyncBeforeAck looks at the system calls, because the page cache survives every crash but one
+// of the machine: after the last write into the WAL comes a sync, and then the answer.
+//
+// Proves STORE-7.
+func TestSyncBeforeAck(t *testing.T) {
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("strace is not installed")
+	}
+	trace := filepath.Join(t.TempDir(), "trace")
+	command := exec.Command(strace, "-f", "-e", "trace=write,pwrite64,fsync,fdatasync", "-o", trace, os.Args[0], "-test.run=^TestAcknowledge$")
+	command.Env = append(os.Environ(), acknowledgedVariable+"=1")
+	if output, err := command.CombinedOutput(); err != nil {
+		if strings.Contains(string(output), "ptrace") {
+			t.Skip("strace may not trace here")
+		}
+		t.Fatalf("%v: %s", err, output)
+	}
+	text, err := os.ReadFile(trace)
+	require.NoError(t, err)
+	const commits = 3
+	acked := 0
+	synced, written := false, false
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case strings.Contains(line, `"acknowledged`):
+			require.True(t, written, "nothing was written before acknowledgement %d", acked)
+			require.True(t, synced, "acknowledgement %d came before the sync", acked)
+			acked++
+			synced, written = false, false
+		case strings.Contains(line, "sync(") && strings.Contains(line, "= 0"):
+			synced = true
+		case strings.Contains(line, "pwrite64("):
+			synced, written = false, true
+		}
+	}
+	require.Equal(t, commits, acked)
+}
+
+// TestAcknowledge is the traced half of TestSyncBeforeAck.
+//
+// Proves STORE-7.
+func TestAcknowledge(t *testing.T) {
+	if os.Getenv(acknowledgedVariable) == "" {
+		t.Skip("only as the child of TestSyncBeforeAck")
+	}
+	s := openAt(t, dbPath(t), Config{})
+	for version := range uint64(3) {
+		_, err := s.Commit(t.Context(), put("a", version))
+		require.NoError(t, err)
+		fmt.Println("acknowledged", version)
+	}
+}
