@@ -1,0 +1,204 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/require"
+)
+
+// Every verb does the same on every path, and returns what it committed. Proves SCOPE-1, SCOPE-2.
+func TestVerbs(t *testing.T) {
+	start := board{Title: "t", Count: 1, Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}
+	cases := []struct {
+		name string
+		do   func(context.Context, pawl.Scope[board]) (pawl.Snapshot[board], error)
+		want board
+	}{
+		{"PatchState", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.PatchState(ctx, pawl.Patch{"title": "u", "count": 7})
+		}, board{Title: "u", Count: 7, Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}},
+		{"SetState", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.SetState(ctx, board{Title: "only"})
+		}, board{Title: "only"}},
+		{"PushState", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.PushState(ctx, "tags", "b")
+		}, board{Title: "t", Count: 1, Tags: []string{"a", "b"}, Notes: map[string]string{"k": "v"}}},
+		{"IncState", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.IncState(ctx, "count", -3)
+		}, board{Title: "t", Count: -2, Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}},
+		{"SetStateRecord", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.SetStateRecord(ctx, "notes", "a.b", "c")
+		}, board{Title: "t", Count: 1, Tags: []string{"a"}, Notes: map[string]string{"k": "v", "a.b": "c"}}},
+		{"DeleteStateRecord", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.DeleteStateRecord(ctx, "notes", "k")
+		}, board{Title: "t", Count: 1, Tags: []string{"a"}, Notes: map[string]string{}}},
+		{"AtomicState", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.AtomicState(ctx, func(_ context.Context, b *board) error {
+				b.Count, b.Tags = b.Count*10, append(b.Tags, b.Title)
+				return nil
+			})
+		}, board{Title: "t", Count: 10, Tags: []string{"a", "t"}, Notes: map[string]string{"k": "v"}}},
+		{"All", func(ctx context.Context, s pawl.Scope[board]) (pawl.Snapshot[board], error) {
+			return s.Apply(ctx, pawl.All{
+				pawl.Patch{"title": "all"}, pawl.Inc{Field: "count", By: 1}, pawl.Push{Field: "tags", Values: []any{"x", "y"}},
+				pawl.Atomic(func(_ context.Context, b *board) error { b.Count *= 2; return nil }),
+				pawl.SetRecord{Field: "notes", Key: "n", Value: "w"}, pawl.DeleteRecord{Field: "notes", Key: "k"},
+			})
+		}, board{Title: "all", Count: 4, Tags: []string{"a", "x", "y"}, Notes: map[string]string{"n": "w"}}},
+	}
+	for _, p := range paths(t) {
+		for _, c := range cases {
+			t.Run(p.name+"/"+c.name, func(t *testing.T) {
+				s := scopeOf[board](p, c.name)
+				seed(t, s, start)
+				got, err := c.do(t.Context(), s)
+				require.NoError(t, err)
+				require.EqualValues(t, 2, got.Version, "one version, however many parts")
+				require.Equal(t, c.name, got.ID)
+				require.Equal(t, c.want, got.State())
+				requireState(t, p, s, 2, c.want)
+				state, err := s.State(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, c.want, state)
+			})
+		}
+	}
+}
+
+// Every verb starts from nothing: 0, an empty list, an empty map. Proves SCOPE-9, SCOPE-1.
+func TestVerbsOnAbsentScope(t *testing.T) {
+	cases := map[string]struct {
+		m    pawl.Mutation
+		want board
+	}{
+		"Patch":     {pawl.Patch{"title": "u"}, board{Title: "u"}},
+		"Set":       {pawl.Set{State: board{}}, board{}},
+		"Push":      {pawl.Push{Field: "tags", Values: []any{"a"}}, board{Tags: []string{"a"}}},
+		"Inc":       {pawl.Inc{Field: "count", By: 2}, board{Count: 2}},
+		"SetRecord": {pawl.SetRecord{Field: "notes", Key: "k", Value: "v"}, board{Notes: map[string]string{"k": "v"}}},
+		"Atomic":    {pawl.Atomic(func(_ context.Context, b *board) error { b.Count--; return nil }), board{Count: -1}},
+	}
+	for _, p := range paths(t) {
+		for name, c := range cases {
+			t.Run(p.name+"/"+name, func(t *testing.T) {
+				s := scopeOf[board](p, name)
+				got, err := s.Apply(t.Context(), c.m)
+				require.NoError(t, err)
+				require.EqualValues(t, 1, got.Version)
+				requireState(t, p, s, 1, c.want)
+			})
+		}
+		t.Run(p.name+"/DeleteRecord", func(t *testing.T) {
+			s := scopeOf[board](p, "DeleteRecord")
+			got, err := s.DeleteStateRecord(t.Context(), "notes", "k")
+			require.NoError(t, err)
+			require.False(t, got.Exists())
+			requireAbsent(t, p, s)
+		})
+	}
+}
+
+// On absent dynamic fields, too. Proves SCOPE-9.
+func TestVerbsOnAbsentDynamicField(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[pawl.Doc](p, "a")
+		_, err := s.Apply(t.Context(), pawl.All{
+			pawl.Inc{Field: "n.deep", By: 3}, pawl.Push{Field: "list", Values: []any{"x"}}, pawl.SetRecord{Field: "map", Key: "k", Value: true},
+			pawl.DeleteRecord{Field: "other", Key: "k"},
+		})
+		require.NoError(t, err)
+		requireState(t, p, s, 1, pawl.Doc{"n": map[string]any{"deep": int64(3)}, "list": []any{"x"}, "map": map[string]any{"k": true}})
+	})
+}
+
+// All is all or none: a part that fails undoes those before it. Proves SCOPE-1, SCOPE-9.
+func TestAllOrNone(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[pawl.Doc](p, "a")
+		seed(t, s, pawl.Doc{"n": int64(1), "s": "text"})
+		for _, m := range []pawl.Mutation{
+			pawl.All{pawl.Inc{Field: "n", By: 1}, pawl.Inc{Field: "s", By: 1}},
+			pawl.All{pawl.Atomic(func(_ context.Context, d *pawl.Doc) error { (*d)["n"] = 5; return nil }), pawl.Inc{Field: "s", By: 1}},
+		} {
+			_, err := s.Apply(t.Context(), m)
+			var field *pawl.FieldError
+			require.ErrorAs(t, err, &field)
+			require.EqualValues(t, "s", field.Field)
+			requireState(t, p, s, 1, pawl.Doc{"n": int64(1), "s": "text"})
+		}
+	})
+}
+
+// The built-in kinds are persisted or in memory as promised, and others can be defined of either sort. Proves SCOPE-3.
+func TestKinds(t *testing.T) {
+	p := paths(t)[1]
+	ctx := t.Context()
+	check := func(t *testing.T, s pawl.Scope[board], kind string, stored bool) {
+		t.Helper()
+		require.Equal(t, pawl.Key{Kind: kind, ID: "x"}, s.Key())
+		snap, err := s.IncState(ctx, "count", 1)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, snap.Version)
+		require.Equal(t, !stored, p.record(t, s.Key()).Absent())
+		require.Equal(t, stored, !snap.Time.IsZero(), "the store's time, if there is a store")
+	}
+	check(t, pawl.Request[board](p.rt, "x"), pawl.KindRequest, true)
+	check(t, pawl.Session[board](p.rt, "x"), pawl.KindSession, true)
+	check(t, pawl.User[board](p.rt, "x"), pawl.KindUser, true)
+	check(t, pawl.Org[board](p.rt, "x"), pawl.KindOrg, true)
+	check(t, pawl.Sequencer[board](p.rt, "x"), pawl.KindSequencer, false)
+	check(t, pawl.Target[board](p.rt, "x"), pawl.KindTarget, false)
+	check(t, pawl.Memory[board](p.rt, "x"), pawl.KindMemory, false)
+	check(t, pawl.Kind[board]{Name: "invoice"}.Scope(p.rt, "x"), "invoice", true)
+	check(t, pawl.Kind[board]{Name: "cursor", InMemory: true}.Scope(p.rt, "x"), "cursor", false)
+}
+
+// What a mutation was given is seen by no-one but the scope it was given to: kinds and ids keep apart. Proves SCOPE-3.
+func TestScopesAreApart(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		kind := pawl.Kind[board]{Name: "other", InMemory: p.store == nil}
+		one, two, three := scopeOf[board](p, "a"), scopeOf[board](p, "b"), kind.Scope(p.rt, "a")
+		for i, s := range []pawl.Scope[board]{one, two, three} {
+			_, err := s.IncState(t.Context(), "count", int64(i+1))
+			require.NoError(t, err)
+		}
+		requireState(t, p, one, 1, board{Count: 1})
+		requireState(t, p, two, 1, board{Count: 2})
+		requireState(t, p, three, 1, board{Count: 3})
+	})
+}
+
+// The reads agree: State and Snapshot ask, LastSeen remembers. Proves SCOPE-1.
+func TestReads(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		state, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, state)
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.False(t, snap.Exists())
+		require.Nil(t, snap.ReadOnly())
+		require.Zero(t, snap.State())
+
+		written, err := s.IncState(t.Context(), "count", 4)
+		require.NoError(t, err)
+		seen, ok := s.LastSeen()
+		require.True(t, ok)
+		require.Equal(t, written.Version, seen.Version)
+		require.Equal(t, board{Count: 4}, seen.State())
+		require.EqualValues(t, 4, seen.ReadOnly().Count)
+		if p.store == nil {
+			return
+		}
+		require.True(t, written.Time.Equal(p.record(t, s.Key()).Updated))
+		loads := p.store.loads.Load()
+		_, _ = s.LastSeen()
+		require.Equal(t, loads, p.store.loads.Load(), "LastSeen does no I/O")
+		unseen := pawl.Session[board](p.another(t), "a")
+		_, ok = unseen.LastSeen()
+		require.False(t, ok)
+	})
+}
