@@ -97,7 +97,7 @@ func (c *change) walk(steps []step, v reflect.Value, present bool, tail *Tail) (
 		return changed, err
 	}
 	was := v.MapIndex(s.key)
-	if len(rest) == 0 && c.clear {
+	if len(rest) == 0 && c.clear && len(c.path.dyn) == 0 {
 		if !was.IsValid() {
 			return false, nil
 		}
@@ -211,7 +211,10 @@ func addFloat(f float64, by int64, bits int) (float64, error) {
 	if bits == 32 {
 		sum = float64(float32(sum))
 	}
-	if math.IsInf(sum, 0) || f == math.Trunc(f) && sum-f != delta {
+	// The rounding error of a sum, as Knuth computes it.
+	added := sum - f
+	rounded := (f-(sum-added))+(delta-added) != 0
+	if math.IsInf(sum, 0) || rounded && f == math.Trunc(f) {
 		return 0, refuse("%v%+d is not exact as a float%d", f, by, bits)
 	}
 	return sum, nil
@@ -290,6 +293,9 @@ func incDynamic(cur any, by int64) (next any, changed bool, err error) {
 			return normalUint(sum), by != 0, nil
 		}
 	case float64:
+		if by != 0 && x == math.Trunc(x) {
+			break // in normal form, whole means too large for an integer
+		}
 		sum, err := addFloat(x, by, 64)
 		if err != nil {
 			return nil, false, err

@@ -209,9 +209,6 @@ func (c *compiler) compileStruct(n *node, path string) {
 	n.fields = map[string]*field{}
 	for _, jf := range jsonFields(n.rt) {
 		at := join(path, Escape(jf.name))
-		if path == "" {
-			at = Escape(jf.name)
-		}
 		if hidden := hiddenPointer(n.rt, jf.index); hidden != nil {
 			c.refuse(at, "embedded pointer to unexported %s cannot be decoded", hidden)
 			continue

@@ -88,26 +88,26 @@ func (p *Prepared) at(i int) *change {
 	return &p.more[i-1]
 }
 
-func (t *Type) prepare(op *Op, c *change) error {
+func (t *Type) prepare(op *Op, c *change) (err error) {
 	c.verb, c.field = op.Verb, op.Field
-	err := t.fill(op, c)
-	if err == nil {
-		return nil
+	if op.Verb != Set {
+		if c.path, err = t.path(op.Field); err != nil {
+			e := failed(err)
+			e.Verb = op.Verb
+			return e
+		}
 	}
-	e := failed(err)
-	e.Verb = op.Verb
-	if e.Path != op.Field {
-		e.Path = join(op.Field, e.Path)
+	if err := t.fill(op, c); err != nil {
+		e := failed(err)
+		e.Verb, e.Path = op.Verb, join(op.Field, e.Path)
+		return e
 	}
-	return e
+	return nil
 }
 
 func (t *Type) fill(op *Op, c *change) (err error) {
 	if op.Verb == Set {
 		return t.fillSet(op, c)
-	}
-	if c.path, err = t.path(op.Field); err != nil {
-		return err
 	}
 	target, depth := c.path.target, len(c.path.names)
 	if op.Verb == Push || op.Verb == SetRecord {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -112,6 +113,14 @@ func settleBytes(n *node, old, draft, dst reflect.Value, depth int) (bool, error
 		return old.IsNil(), nil
 	}
 	b := draft.Bytes()
+	if n.kind == kRaw {
+		// In the form that it will have in the document.
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, b); err != nil {
+			return false, &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
+		}
+		b = bytes.Clone(compact.Bytes())
+	}
 	if !old.IsNil() && bytes.Equal(old.Bytes(), b) {
 		dst.Set(old)
 		return true, nil
@@ -120,6 +129,8 @@ func settleBytes(n *node, old, draft, dst reflect.Value, depth int) (bool, error
 		if err := checkRaw(b, depth); err != nil {
 			return false, err
 		}
+		dst.SetBytes(b)
+		return false, nil
 	}
 	dst.Set(copyOf(draft))
 	return false, nil

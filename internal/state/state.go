@@ -1,7 +1,6 @@
 package state
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -161,9 +160,8 @@ func tooDeep() *Error {
 
 // failed reports an error that code of the user's, or encoding/json, returned.
 func failed(err error) *Error {
-	var e *Error
-	if errors.As(err, &e) {
-		return e
+	if e, ok := err.(*Error); ok {
+		return e // its path is still growing
 	}
 	return &Error{Reason: err.Error(), Err: err}
 }
@@ -183,7 +181,7 @@ func underIndex(err error, i int) error {
 }
 
 func join(name, rest string) string {
-	if rest == "" || rest[0] == '[' {
+	if name == "" || rest == "" || rest[0] == '[' {
 		return name + rest
 	}
 	return name + "." + rest
