@@ -280,7 +280,7 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 		}
 		q.mu.Unlock()
 		if p != nil || exited {
-			reportPanic(w, "lock", p, left || !wanted)
+			reportPanic(w, p, left || !wanted)
 		}
 		if !wanted {
 			return false
@@ -396,20 +396,26 @@ func (c *Container[T]) observeEnd(ctx context.Context, call *call, ch *change, c
 }
 
 // reportPanic tells the observer, and the log when no caller is left to raise it to.
-func reportPanic(w *waiter, path string, p *PanicError, left bool) {
-	e := Event{Type: Panicked, Path: path, Verb: w.change.verb}
+func reportPanic(w *waiter, p *PanicError, left bool) {
+	e := Event{Type: Panicked, Path: w.path(), Verb: w.change.verb}
 	if p != nil {
 		e.Err, e.Stack = p, p.Stack
 	}
 	w.call.observe(w.ctx, e)
-	if !left {
-		return
+	if left {
+		logPanic(w, p)
 	}
-	if p == nil {
-		w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator called runtime.Goexit after its caller left", "scope", w.call.key.String())
-		return
+}
+
+// logPanic reports a panic, or (p is nil) a runtime.Goexit, that no caller is left to hear of.
+func logPanic(w *waiter, p *PanicError) {
+	attrs := []any{"scope", w.call.key.String(), "verb", w.change.verb}
+	what := "called runtime.Goexit"
+	if p != nil {
+		what = "panicked"
+		attrs = append(attrs, "panic", p.Value, "stack", string(p.Stack))
 	}
-	w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator panicked after its caller left", "scope", w.call.key.String(), "panic", p.Value, "stack", string(p.Stack))
+	w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator "+what+" after its caller left", attrs...)
 }
 
 // abandon gives up the mutator that runs: the queue moves on and its late result is discarded.

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -218,11 +218,21 @@ func (b *binding) view(d *doc, key Key) (*view, error) {
 type custom[T any] struct{ p Persist[T] }
 
 func (c custom[T]) load(ctx context.Context, key Key) (*doc, error) {
-	s, err := c.p.Load(ctx)
+	s, err := safely(func() (Snapshot[T], error) { return c.p.Load(ctx) })
 	if err != nil {
 		return nil, unavailable(key, err)
 	}
 	return c.doc(s), nil
+}
+
+// safely turns a panic of a Persist into an error: it runs where no caller could recover it.
+func safely[T any](fn func() (Snapshot[T], error)) (s Snapshot[T], err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{Value: v, Stack: debug.Stack()}
+		}
+	}()
+	return fn()
 }
 
 func (c custom[T]) doc(s Snapshot[T]) *doc {
@@ -244,7 +254,7 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *draft) (landed, wo
 	if d.life == alive {
 		next.state = d.view.state.(*T)
 	}
-	stored, err := c.p.Commit(ctx, d.base.expected(), next)
+	stored, err := safely(func() (Snapshot[T], error) { return c.p.Commit(ctx, d.base.expected(), next) })
 	switch {
 	case err == nil:
 		return c.doc(stored), nil, nil
@@ -271,6 +281,3 @@ func (c custom[T]) view(d *doc, key Key) (*view, error) {
 }
 
 func (c custom[T]) schema() int { return 0 }
-
-var _ = []backend{(*binding)(nil), custom[int]{}}
-var _ = (*state.Type)(nil)

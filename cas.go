@@ -67,6 +67,7 @@ type view struct {
 	raw   []byte // the document that known was decoded from, upgraded
 	known any    // *T; what of raw the type knows
 	lossy bool   // raw may have fields that the type does not know
+	doc   []byte // the document to write, if it is encoded already
 }
 
 // expected is the version a write onto d asserts.
@@ -335,7 +336,7 @@ func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
 	}
 	c.mu.Unlock()
 	if unwanted && (out.panic != nil || out.exited) {
-		reportPanic(w, "cas", out.panic, true)
+		reportPanic(w, out.panic, true)
 	}
 	switch {
 	case attached && unwanted:
@@ -503,11 +504,10 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 			}
 			return out
 		}
-		from.typ, from.state = ch.typ, dst
+		from.typ, from.state, from.doc = ch.typ, dst, nil
 		next.life, next.view, next.ttl = alive, &from, call.ttl
 		if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
-			if _, err := next.encode(call); err != nil {
-				out.err = err
+			if from.doc, out.err = next.encode(call); out.err != nil {
 				return out
 			}
 		}
@@ -538,6 +538,9 @@ func (d *draft) decoded(w *waiter) (*view, error) {
 // encode returns the document of an alive draft, with the fields that its type does not know.
 func (d *draft) encode(call *call) ([]byte, error) {
 	v := d.view
+	if v.doc != nil {
+		return v.doc, nil
+	}
 	raw, err := v.typ.Encode(v.state)
 	if err == nil && v.lossy {
 		var known []byte
@@ -698,6 +701,9 @@ func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if w.left || w.abandoned {
+		if out.panic != nil || out.exited {
+			logPanic(w, out.panic)
+		}
 		return
 	}
 	w.err, w.panic, w.exited = out.err, out.panic, out.exited
@@ -711,7 +717,7 @@ func observeOutcome(w *waiter, out outcome, batch int) {
 	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
 	switch {
 	case out.panic != nil || out.exited:
-		reportPanic(w, "cas", out.panic, false)
+		reportPanic(w, out.panic, false)
 		return
 	case out.err != nil:
 		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0

@@ -56,8 +56,8 @@ var (
 type Phase uint8
 
 const (
-	PhaseQueued     Phase = iota + 1 // withdrawn; it never ran and never will: a retry is safe
-	PhaseRunning                     // its function was running; see the error for what becomes of it
+	PhaseQueued     Phase = iota + 1 // withdrawn: nothing of it was or will be applied; a retry is safe
+	PhaseRunning                     // in memory: its function runs on, and commits if it returns
 	PhaseCommitting                  // it is in a commit that goes on: it may land
 )
 
@@ -157,7 +157,7 @@ type CanceledError struct {
 }
 
 func (e *CanceledError) Error() string {
-	what := "it never ran"
+	what := "it was withdrawn"
 	if e.Phase != PhaseQueued {
 		what = "it may still commit"
 	}

@@ -266,7 +266,7 @@ func (q *queue) await(w *waiter) error {
 		}
 		if w.ctx.Err() != nil {
 			if phase, left := q.leave(w); left {
-				w.call.observe(w.ctx, Event{Type: Withdrawn, Verb: w.change.verb, Err: context.Cause(w.ctx)})
+				w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
 				return &CanceledError{Scope: w.call.key, Phase: phase, Cause: context.Cause(w.ctx)}
 			}
 			return nil
@@ -281,7 +281,7 @@ func (q *queue) await(w *waiter) error {
 		}
 		if phase, left := q.leave(w); left {
 			err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
-			w.call.observe(w.ctx, Event{Type: TimedOut, Verb: w.change.verb, Took: err.Waited, Err: err})
+			w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: err.Waited, Err: err})
 			q.reportStuck(now)
 			return err
 		}
@@ -307,7 +307,18 @@ func (q *queue) leave(w *waiter) (Phase, bool) {
 	case committing:
 		return PhaseCommitting, true
 	}
+	if w.cas.backend != nil {
+		return PhaseQueued, true // a run that outlives its caller is discarded
+	}
 	return PhaseRunning, true
+}
+
+// path names the way that w goes, for observers.
+func (w *waiter) path() string {
+	if w.cas.backend != nil {
+		return "cas"
+	}
+	return "lock"
 }
 
 // reportStuck tells, once for each run, that a function has outlived somebody's budget.
@@ -319,7 +330,7 @@ func (q *queue) reportStuck(now time.Time) {
 		return
 	}
 	w.call.stuckReported = true
-	e, call, ctx := Event{Type: Stuck, Verb: w.change.verb, Took: now.Sub(w.submitted)}, w.call, w.ctx
+	e, call, ctx := Event{Type: Stuck, Path: w.path(), Verb: w.change.verb, Took: now.Sub(w.submitted)}, w.call, w.ctx
 	q.mu.Unlock()
 	call.observe(ctx, e)
 	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", e.Verb, "since", e.Took)
