@@ -1,0 +1,145 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/stretchr/testify/require"
+)
+
+func init() { children["increment"] = incrementChild }
+
+const (
+	incrementProcesses = 3
+	incrementWriters   = 4
+	incrementsEach     = 50
+)
+
+// sharedDatabase is where the parent tells its children to work.
+const sharedDatabase = "PAWL_TEST_DATABASE"
+
+// openShared opens a runtime on the SQLite database in path.
+func openShared(path string) (*pawl.Runtime, *sqlite.Store, error) {
+	store, err := sqlite.Open(context.Background(), path, sqlite.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	return rt, store, err
+}
+
+// inChild does work in a child, with a runtime on the database that the parent named.
+func inChild(work func(context.Context, *pawl.Runtime) error) int {
+	crashtest.Begin()
+	ctx := context.Background()
+	rt, store, err := openShared(os.Getenv(sharedDatabase))
+	if err == nil {
+		err = work(ctx, rt)
+	}
+	if err == nil {
+		err = errors.Join(rt.Close(ctx), store.Close())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+type tally struct {
+	N int64 `json:"n"`
+}
+
+// incrementChild adds to the shared counter and says what each answer was. Losing to the other processes until the budget is spent
+// is an answer too; it promises that nothing was added, so it is asked again.
+func incrementChild() int {
+	return inChild(func(ctx context.Context, rt *pawl.Runtime) error {
+		var wg sync.WaitGroup
+		errs := make([]error, incrementWriters)
+		for i := range incrementWriters {
+			wg.Go(func() {
+				scope := pawl.Session[tally](rt, "shared")
+				for n := 0; n < incrementsEach; {
+					var snap pawl.Snapshot[tally]
+					var err error
+					if n%2 == 0 {
+						snap, err = scope.IncState(ctx, "n", 1)
+					} else {
+						snap, err = scope.AtomicState(ctx, func(_ context.Context, s *tally) error { s.N++; return nil })
+					}
+					var lost *pawl.ConcurrentModificationError
+					if errors.As(err, &lost) {
+						continue
+					}
+					if err != nil {
+						errs[i] = err
+						return
+					}
+					n++
+					crashtest.Say("%d %d", snap.ReadOnly().N, snap.Version)
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	})
+}
+
+// TestProcessesShareACounter: three processes with four writers each add to one scope. Every addition counts once, and every answer has
+// a version of its own, whoever it was given to.
+//
+// Proves CAS-1, CAS-5, CAS-6.
+func TestProcessesShareACounter(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	var processes []*crashtest.Child
+	for range incrementProcesses {
+		processes = append(processes, crashtest.Start(t, "increment", sharedDatabase+"="+path))
+	}
+	crashtest.Ready(processes...)
+	const want = incrementProcesses * incrementWriters * incrementsEach
+	answered := map[uint64]int{} // by version, which process
+	for i, p := range processes {
+		before := uint64(0)
+		for _, line := range p.Wait() {
+			var value, version uint64
+			_, err := fmt.Sscan(line, &value, &version)
+			require.NoError(t, err, line)
+			require.Equal(t, version, value, "the answer is not the state at its version")
+			if other, twice := answered[version]; twice {
+				t.Fatalf("version %d was given to process %d and to process %d", version, other, i)
+			}
+			answered[version] = i
+			before = max(before, version)
+		}
+		require.NotZero(t, before, "process %d added nothing", i)
+	}
+	require.Len(t, answered, want)
+	rt, store, err := openShared(path)
+	require.NoError(t, err)
+	snap, err := pawl.Session[tally](rt, "shared").Snapshot(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, want, snap.Version)
+	require.EqualValues(t, want, snap.ReadOnly().N)
+	require.GreaterOrEqual(t, turns(answered), incrementProcesses, "the processes never met")
+	t.Logf("%d increments, the lead changed between processes %d times", want, turns(answered))
+	require.NoError(t, rt.Close(t.Context()))
+	require.NoError(t, store.Close())
+}
+
+// turns counts how often successive versions belong to different processes.
+func turns(owner map[uint64]int) (n int) {
+	for version, who := range owner {
+		if next, ok := owner[version+1]; ok && next != who {
+			n++
+		}
+	}
+	return n
+}
