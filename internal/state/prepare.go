@@ -35,27 +35,23 @@ type change struct {
 // the caller is seen. It returns *Error for a field that T does not have, a
 // verb or a value that does not fit, and for patches that overlap (a together
 // with a.b), because their order would decide.
-func (t *Type) Prepare(ops []Op) (Prepared, error) {
-	p := Prepared{t: t, count: len(ops)}
+func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
+	// Filled in place: a Prepared is large enough for a copy to be felt.
+	p.t, p.count = t, len(ops)
 	if len(ops) == 0 {
-		return p, nil
+		return
 	}
-	if err := t.prepare(&ops[0], &p.first); err != nil {
-		return Prepared{}, err
-	}
-	if len(ops) == 1 {
-		return p, nil
+	if err = t.prepare(&ops[0], &p.first); err != nil || len(ops) == 1 {
+		return
 	}
 	p.more = make([]change, len(ops)-1)
 	for i := range p.more {
-		if err := t.prepare(&ops[i+1], &p.more[i]); err != nil {
-			return Prepared{}, err
+		if err = t.prepare(&ops[i+1], &p.more[i]); err != nil {
+			return
 		}
 	}
-	if err := p.overlap(); err != nil {
-		return Prepared{}, err
-	}
-	return p, nil
+	err = p.overlap()
+	return
 }
 
 // overlap refuses patches of which one contains the other. Sorted by names, a
