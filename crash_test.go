@@ -34,20 +34,20 @@ const (
 	crashKillsFrom = "PAWL_KILLS"
 )
 
-// ledger is what the writers fill: every mutation leaves its id, in the list or as a record, and counts itself.
-type ledger struct {
+// crashLedger is what the writers fill: every mutation leaves its id, in the list or as a record, and counts itself.
+type crashLedger struct {
 	Count int64           `json:"count"`
 	IDs   []string        `json:"ids"`
 	Done  map[string]bool `json:"done"`
 }
 
-// reportingStore says when a commit is sent and when it is answered, so that the parent knows what a kill interrupted.
-type reportingStore struct {
+// crashStore says when a commit is sent and when it is answered, so that the parent knows what a kill interrupted.
+type crashStore struct {
 	persist.Store
 	sent atomic.Int64
 }
 
-func (s *reportingStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+func (s *crashStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	n := s.sent.Add(1)
 	crashtest.Say("begin %d", n)
 	at, err := s.Store.Commit(ctx, c)
@@ -59,12 +59,12 @@ func (s *reportingStore) Commit(ctx context.Context, c persist.Commit) (time.Tim
 func crashChild() int {
 	crashtest.Begin()
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, os.Getenv(sharedDatabase), sqlite.Config{})
+	store, err := sqlite.Open(ctx, os.Getenv(processDatabase), sqlite.Config{})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	rt, err := pawl.Open(pawl.Config{Store: &reportingStore{Store: store}})
+	rt, err := pawl.Open(pawl.Config{Store: &crashStore{Store: store}})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -73,7 +73,7 @@ func crashChild() int {
 	for i := range crashWriters {
 		go func() {
 			for n := 0; ; n++ {
-				scope := pawl.Session[ledger](rt, crashScope(os.Getenv(crashBatch), (i+n)%crashScopes))
+				scope := pawl.Session[crashLedger](rt, crashScope(os.Getenv(crashBatch), (i+n)%crashScopes))
 				if err := crashWrite(ctx, scope, fmt.Sprintf("%s-%d-%d", os.Getenv(crashName), i, n), i+n/crashScopes); err != nil {
 					failed <- err
 					return
@@ -89,12 +89,12 @@ func crashScope(batch string, i int) string { return "batch-" + batch + "-" + st
 
 // crashWrite makes one mutation, of the sort that turn picks, and says what it submits and what the answer is. It returns an error for an
 // answer that should not be.
-func crashWrite(ctx context.Context, scope pawl.Scope[ledger], id string, turn int) error {
+func crashWrite(ctx context.Context, scope pawl.Scope[crashLedger], id string, turn int) error {
 	crashtest.Say("submit %s %s", scope.Key().ID, id)
 	push := pawl.All{pawl.Push{Field: "ids", Values: []any{id}}, pawl.Inc{Field: "count", By: 1}}
 	record := pawl.All{pawl.SetRecord{Field: "done", Key: id, Value: true}, pawl.Inc{Field: "count", By: 1}}
 	boom := errors.New("boom")
-	var snap pawl.Snapshot[ledger]
+	var snap pawl.Snapshot[crashLedger]
 	var err error
 	switch turn % 6 {
 	case 0, 1:
@@ -102,7 +102,7 @@ func crashWrite(ctx context.Context, scope pawl.Scope[ledger], id string, turn i
 	case 2:
 		snap, err = scope.Apply(ctx, record)
 	case 3:
-		snap, err = scope.AtomicState(ctx, func(_ context.Context, l *ledger) error {
+		snap, err = scope.AtomicState(ctx, func(_ context.Context, l *crashLedger) error {
 			l.IDs = append(l.IDs, id)
 			l.Count++
 			return nil
@@ -112,7 +112,7 @@ func crashWrite(ctx context.Context, scope pawl.Scope[ledger], id string, turn i
 			snap, err = scope.Apply(ctx, push, pawl.IfVersion(snap.Version))
 		}
 	default:
-		snap, err = scope.AtomicState(ctx, func(_ context.Context, l *ledger) error {
+		snap, err = scope.AtomicState(ctx, func(_ context.Context, l *crashLedger) error {
 			l.IDs = append(l.IDs, id)
 			return boom
 		})
@@ -128,30 +128,30 @@ func crashWrite(ctx context.Context, scope pawl.Scope[ledger], id string, turn i
 	return nil
 }
 
-// fates is what is known of the mutations of one scope.
-type fates struct {
+// crashFates is what is known of the mutations of one scope.
+type crashFates struct {
 	submitted map[string]bool
 	refused   map[string]bool
 	versions  map[string]uint64 // of those that were acknowledged
 }
 
-// lineage is one database and all that its writers were told.
-type lineage struct {
+// crashLineage is one database and all that its writers were told.
+type crashLineage struct {
 	path                   string
-	scopes                 map[string]*fates
+	scopes                 map[string]*crashFates
 	kills, inFlight        int
 	lost, landed, answered int // unacknowledged mutations that are not there, and that are; acknowledged ones
 }
 
-func (l *lineage) of(scope string) *fates {
+func (l *crashLineage) of(scope string) *crashFates {
 	if l.scopes[scope] == nil {
-		l.scopes[scope] = &fates{submitted: map[string]bool{}, refused: map[string]bool{}, versions: map[string]uint64{}}
+		l.scopes[scope] = &crashFates{submitted: map[string]bool{}, refused: map[string]bool{}, versions: map[string]uint64{}}
 	}
 	return l.scopes[scope]
 }
 
 // hear takes in what one writer process said, and reports whether a commit had been sent and not answered when it ended.
-func (l *lineage) hear(t testing.TB, lines []string) (inFlight bool) {
+func (l *crashLineage) hear(t testing.TB, lines []string) (inFlight bool) {
 	open := map[string]bool{}
 	for _, line := range lines {
 		words := strings.Fields(line)
@@ -178,8 +178,8 @@ func (l *lineage) hear(t testing.TB, lines []string) (inFlight bool) {
 }
 
 // check compares a scope with what its writers were told.
-func (l *lineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, landed int) {
-	snap, err := pawl.Session[ledger](rt, scope).Snapshot(context.Background())
+func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, landed int) {
+	snap, err := pawl.Session[crashLedger](rt, scope).Snapshot(context.Background())
 	require.NoError(t, err)
 	state := snap.State()
 	known := l.of(scope)
@@ -224,8 +224,8 @@ func (l *lineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, lan
 }
 
 // kill lets a writer process work, ends it at a random moment, and looks at what it left.
-func (l *lineage) kill(t testing.TB, name string, batch string) {
-	p := crashtest.Start(t, "crash", sharedDatabase+"="+l.path, crashName+"="+name, crashBatch+"="+batch)
+func (l *crashLineage) kill(t testing.TB, name string, batch string) {
+	p := crashtest.Start(t, "crash", processDatabase+"="+l.path, crashName+"="+name, crashBatch+"="+batch)
 	p.Go()
 	var heard []string
 	// Mostly in the midst of the work, at times while the database is being opened and recovered.
@@ -246,7 +246,7 @@ func (l *lineage) kill(t testing.TB, name string, batch string) {
 	if l.hear(t, heard) {
 		l.inFlight++
 	}
-	rt, store, err := openShared(l.path)
+	rt, store, err := openProcessStore(l.path)
 	require.NoError(t, err, "the survivor cannot be opened")
 	for i := range crashScopes {
 		l.check(t, rt, crashScope(batch, i))
@@ -269,9 +269,9 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 	if testing.Short() {
 		kills = min(kills, 40)
 	}
-	lineages := make([]*lineage, crashLineages)
+	lineages := make([]*crashLineage, crashLineages)
 	for i := range lineages {
-		lineages[i] = &lineage{path: filepath.Join(t.TempDir(), "state.db"), scopes: map[string]*fates{}}
+		lineages[i] = &crashLineage{path: filepath.Join(t.TempDir(), "state.db"), scopes: map[string]*crashFates{}}
 	}
 	t.Run("kill", func(t *testing.T) {
 		for i, l := range lineages {
@@ -286,9 +286,9 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	var sum lineage
+	var sum crashLineage
 	for _, l := range lineages {
-		rt, store, err := openShared(l.path)
+		rt, store, err := openProcessStore(l.path)
 		require.NoError(t, err)
 		for scope := range l.scopes {
 			lost, landed := l.check(t, rt, scope)

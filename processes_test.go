@@ -23,11 +23,11 @@ const (
 	incrementsEach     = 50
 )
 
-// sharedDatabase is where the parent tells its children to work.
-const sharedDatabase = "PAWL_TEST_DATABASE"
+// processDatabase is where the parent tells its children to work.
+const processDatabase = "PAWL_TEST_DATABASE"
 
-// openShared opens a runtime on the SQLite database in path.
-func openShared(path string) (*pawl.Runtime, *sqlite.Store, error) {
+// openProcessStore opens a runtime on the SQLite database in path.
+func openProcessStore(path string) (*pawl.Runtime, *sqlite.Store, error) {
 	store, err := sqlite.Open(context.Background(), path, sqlite.Config{})
 	if err != nil {
 		return nil, nil, err
@@ -36,11 +36,11 @@ func openShared(path string) (*pawl.Runtime, *sqlite.Store, error) {
 	return rt, store, err
 }
 
-// inChild does work in a child, with a runtime on the database that the parent named.
-func inChild(work func(context.Context, *pawl.Runtime) error) int {
+// processChild does work in a child, with a runtime on the database that the parent named.
+func processChild(work func(context.Context, *pawl.Runtime) error) int {
 	crashtest.Begin()
 	ctx := context.Background()
-	rt, store, err := openShared(os.Getenv(sharedDatabase))
+	rt, store, err := openProcessStore(os.Getenv(processDatabase))
 	if err == nil {
 		err = work(ctx, rt)
 	}
@@ -54,26 +54,26 @@ func inChild(work func(context.Context, *pawl.Runtime) error) int {
 	return 0
 }
 
-type tally struct {
+type processTally struct {
 	N int64 `json:"n"`
 }
 
 // incrementChild adds to the shared counter and says what each answer was. Losing to the other processes until the budget is spent
 // is an answer too; it promises that nothing was added, so it is asked again.
 func incrementChild() int {
-	return inChild(func(ctx context.Context, rt *pawl.Runtime) error {
+	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		var wg sync.WaitGroup
 		errs := make([]error, incrementWriters)
 		for i := range incrementWriters {
 			wg.Go(func() {
-				scope := pawl.Session[tally](rt, "shared")
+				scope := pawl.Session[processTally](rt, "shared")
 				for n := 0; n < incrementsEach; {
-					var snap pawl.Snapshot[tally]
+					var snap pawl.Snapshot[processTally]
 					var err error
 					if n%2 == 0 {
 						snap, err = scope.IncState(ctx, "n", 1)
 					} else {
-						snap, err = scope.AtomicState(ctx, func(_ context.Context, s *tally) error { s.N++; return nil })
+						snap, err = scope.AtomicState(ctx, func(_ context.Context, s *processTally) error { s.N++; return nil })
 					}
 					var lost *pawl.ConcurrentModificationError
 					if errors.As(err, &lost) {
@@ -101,7 +101,7 @@ func TestProcessesShareACounter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var processes []*crashtest.Child
 	for range incrementProcesses {
-		processes = append(processes, crashtest.Start(t, "increment", sharedDatabase+"="+path))
+		processes = append(processes, crashtest.Start(t, "increment", processDatabase+"="+path))
 	}
 	crashtest.Ready(processes...)
 	const want = incrementProcesses * incrementWriters * incrementsEach
@@ -122,20 +122,20 @@ func TestProcessesShareACounter(t *testing.T) {
 		require.NotZero(t, before, "process %d added nothing", i)
 	}
 	require.Len(t, answered, want)
-	rt, store, err := openShared(path)
+	rt, store, err := openProcessStore(path)
 	require.NoError(t, err)
-	snap, err := pawl.Session[tally](rt, "shared").Snapshot(t.Context())
+	snap, err := pawl.Session[processTally](rt, "shared").Snapshot(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, want, snap.Version)
 	require.EqualValues(t, want, snap.ReadOnly().N)
-	require.GreaterOrEqual(t, turns(answered), incrementProcesses, "the processes never met")
-	t.Logf("%d increments, the lead changed between processes %d times", want, turns(answered))
+	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes never met")
+	t.Logf("%d increments, the lead changed between processes %d times", want, processTurns(answered))
 	require.NoError(t, rt.Close(t.Context()))
 	require.NoError(t, store.Close())
 }
 
-// turns counts how often successive versions belong to different processes.
-func turns(owner map[uint64]int) (n int) {
+// processTurns counts how often successive versions belong to different processes.
+func processTurns(owner map[uint64]int) (n int) {
 	for version, who := range owner {
 		if next, ok := owner[version+1]; ok && next != who {
 			n++
