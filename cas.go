@@ -296,8 +296,8 @@ func (c *cell) compute(r *round) bool {
 				c.startWatch(r, w)
 			}
 		}
+		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
-		from, careful := r.draft, r.careful
 		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, detach: func() { c.detach(r, w) }}
 		f.live.Store(true)
 		var out outcome

@@ -20,8 +20,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// board is the state of the tests of the queue.
-type board struct {
+// counts is the state of the tests of the queue.
+type counts struct {
 	N    int      `json:"n"`
 	Done []string `json:"done"`
 }
@@ -38,10 +38,10 @@ func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)
 }
 
 // block occupies the scope until the returned function is called, and returns once its mutator runs.
-func block(s pawl.Scope[board], opts ...pawl.Option) (release func(), result <-chan error) {
+func block(s pawl.Scope[counts], opts ...pawl.Option) (release func(), result <-chan error) {
 	free, done := make(chan struct{}), make(chan error, 1)
 	go func() {
-		_, err := s.AtomicState(context.Background(), func(_ context.Context, b *board) error {
+		_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
 			<-free
 			b.Done = append(b.Done, "blocker")
 			return nil
@@ -53,7 +53,7 @@ func block(s pawl.Scope[board], opts ...pawl.Option) (release func(), result <-c
 }
 
 // push submits one PushState in the background and returns once it has its place in the queue.
-func push(s pawl.Scope[board], value string, opts ...pawl.Option) <-chan error {
+func push(s pawl.Scope[counts], value string, opts ...pawl.Option) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.PushState(context.Background(), "done", value, opts...)
@@ -66,7 +66,7 @@ func push(s pawl.Scope[board], value string, opts ...pawl.Option) <-chan error {
 // Proves LOCK-1.
 func TestMutationsRunInSubmissionOrder(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s)
 		want := []string{"blocker"}
 		for i := range 100 {
@@ -76,7 +76,7 @@ func TestMutationsRunInSubmissionOrder(t *testing.T) {
 				push(s, name)
 				continue
 			}
-			go s.AtomicState(context.Background(), func(_ context.Context, b *board) error {
+			go s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
 				b.Done = append(b.Done, name)
 				return nil
 			})
@@ -94,13 +94,13 @@ func TestMutationsRunInSubmissionOrder(t *testing.T) {
 func TestMutatorsNeverOverlap(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{})
 	require.NoError(t, err)
-	s := pawl.Memory[board](rt, "a")
+	s := pawl.Memory[counts](rt, "a")
 	var inside, worst atomic.Int32
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
 			for range 100 {
-				_, err := s.AtomicState(t.Context(), func(context.Context, *board) error {
+				_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error {
 					worst.Store(max(worst.Load(), inside.Add(1)))
 					inside.Add(-1)
 					return nil
@@ -123,19 +123,19 @@ func TestConcurrentIncrementsAllLand(t *testing.T) {
 		}
 	})})
 	require.NoError(t, err)
-	s := pawl.Memory[board](rt, "a")
+	s := pawl.Memory[counts](rt, "a")
 	versions := make([]map[uint64]bool, 64)
 	var wg sync.WaitGroup
 	for i := range versions {
 		versions[i] = map[uint64]bool{}
 		wg.Go(func() {
 			for j := range 100 {
-				var snap pawl.Snapshot[board]
+				var snap pawl.Snapshot[counts]
 				var err error
 				if j%2 == 0 {
 					snap, err = s.IncState(t.Context(), "n", 1)
 				} else {
-					snap, err = s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.N++; return nil })
+					snap, err = s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil })
 				}
 				assert.NoError(t, err)
 				assert.EqualValues(t, snap.Version, snap.ReadOnly().N, "each sees the result of the one before it")
@@ -160,21 +160,21 @@ func TestConcurrentIncrementsAllLand(t *testing.T) {
 
 // Proves LOCK-4.
 func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
-	kind := pawl.Kind[board]{Name: "job", InMemory: true, Timeout: 3 * time.Second}
+	kind := pawl.Kind[counts]{Name: "job", InMemory: true, Timeout: 3 * time.Second}
 	for _, c := range []struct {
 		name   string
 		config pawl.Config
-		scope  func(rt *pawl.Runtime) pawl.Scope[board]
+		scope  func(rt *pawl.Runtime) pawl.Scope[counts]
 		opts   []pawl.Option
 		want   time.Duration
 	}{
-		{"default", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[board] { return pawl.Memory[board](rt, "a") }, nil, 30 * time.Second},
-		{"runtime", pawl.Config{Timeout: 2 * time.Second}, func(rt *pawl.Runtime) pawl.Scope[board] { return pawl.Memory[board](rt, "a") }, nil, 2 * time.Second},
-		{"kind", pawl.Config{Timeout: 2 * time.Second}, func(rt *pawl.Runtime) pawl.Scope[board] { return kind.Scope(rt, "a") }, nil, 3 * time.Second},
-		{"local", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[board] {
+		{"default", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Memory[counts](rt, "a") }, nil, 30 * time.Second},
+		{"runtime", pawl.Config{Timeout: 2 * time.Second}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Memory[counts](rt, "a") }, nil, 2 * time.Second},
+		{"kind", pawl.Config{Timeout: 2 * time.Second}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, nil, 3 * time.Second},
+		{"local", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] {
 			return kind.Scope(pawl.NewLocal(rt, pawl.WithTimeout(4*time.Second)), "a")
 		}, nil, 4 * time.Second},
-		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[board] {
+		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] {
 			return kind.Scope(pawl.NewLocal(rt, pawl.WithTimeout(4*time.Second)), "a")
 		}, []pawl.Option{pawl.WithTimeout(5 * time.Second)}, 5 * time.Second},
 	} {
@@ -197,7 +197,7 @@ func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
 // Proves LOCK-4.
 func TestNoTimeoutWaits(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: time.Second}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, blocked := block(s, pawl.WithTimeout(pawl.NoTimeout))
 		waiting := push(s, "patient", pawl.WithTimeout(pawl.NoTimeout))
 		time.Sleep(time.Hour)
@@ -210,7 +210,7 @@ func TestNoTimeoutWaits(t *testing.T) {
 // Proves LOCK-4.
 func TestPersistedScopesIgnoreTheBudget(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New(), Timeout: time.Second}, func(t *testing.T, rt *pawl.Runtime) {
-		snap, err := pawl.Session[board](rt, "a").AtomicState(t.Context(), func(_ context.Context, b *board) error {
+		snap, err := pawl.Session[counts](rt, "a").AtomicState(t.Context(), func(_ context.Context, b *counts) error {
 			time.Sleep(20 * time.Second)
 			b.N = 7
 			return nil
@@ -223,7 +223,7 @@ func TestPersistedScopesIgnoreTheBudget(t *testing.T) {
 // Proves LOCK-5, LOCK-6.
 func TestDeadlineOfARunningMutator(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		start := time.Now()
 		release, result := block(s)
 		err := <-result
@@ -252,11 +252,11 @@ func TestDeadlineOfARunningMutator(t *testing.T) {
 // Proves LOCK-5, LOCK-7.
 func TestDeadlineOfAQueuedMutation(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s, pawl.WithTimeout(pawl.NoTimeout))
 		time.Sleep(time.Second) // the budget starts with the submission, not with the blocker
 		start, ran := time.Now(), false
-		_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { ran = true; return nil }, pawl.WithTimeout(10*time.Second))
+		_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error { ran = true; return nil }, pawl.WithTimeout(10*time.Second))
 		assert.Equal(t, 10*time.Second, time.Since(start))
 		var timeout *pawl.ScopeMutationTimeoutError
 		require.ErrorAs(t, err, &timeout)
@@ -274,11 +274,11 @@ func TestDeadlineOfAQueuedMutation(t *testing.T) {
 // Proves LOCK-5.
 func TestBudgetCountsWaitPlusExecution(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: 10 * time.Second}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s, pawl.WithTimeout(pawl.NoTimeout))
 		time.AfterFunc(6*time.Second, release)
 		start := time.Now()
-		_, err := s.AtomicState(t.Context(), func(context.Context, *board) error {
+		_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error {
 			time.Sleep(6 * time.Second)
 			return nil
 		})
@@ -324,12 +324,12 @@ func TestCodeOfATypeNeverHoldsTheCaller(t *testing.T) {
 // Proves LOCK-7, LOCK-8.
 func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		why := errors.New("the client left")
 		running, stop := context.WithCancelCause(context.Background())
 		free, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			_, err := s.AtomicState(running, func(ctx context.Context, b *board) error {
+			_, err := s.AtomicState(running, func(ctx context.Context, b *counts) error {
 				<-ctx.Done() // the mutator's context is its caller's
 				<-free
 				b.N = 1
@@ -342,7 +342,7 @@ func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 		queued, leave := context.WithCancelCause(context.Background())
 		ran, left := false, make(chan error, 1)
 		go func() {
-			_, err := s.AtomicState(queued, func(context.Context, *board) error { ran = true; return nil })
+			_, err := s.AtomicState(queued, func(context.Context, *counts) error { ran = true; return nil })
 			left <- err
 		}()
 		synctest.Wait()
@@ -373,18 +373,18 @@ func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 // Proves LOCK-9.
 func TestReentrantCallsFailAtOnce(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
-		for name, s := range map[string]pawl.Scope[board]{"in memory": pawl.Memory[board](rt, "a"), "persisted": pawl.Session[board](rt, "a")} {
+		for name, s := range map[string]pawl.Scope[counts]{"in memory": pawl.Memory[counts](rt, "a"), "persisted": pawl.Session[counts](rt, "a")} {
 			start := time.Now()
 			var leaked context.Context
 			background := make(chan error, 1)
-			_, err := s.AtomicState(t.Context(), func(ctx context.Context, b *board) error {
+			_, err := s.AtomicState(t.Context(), func(ctx context.Context, b *counts) error {
 				leaked = ctx
 				_, data := s.IncState(ctx, "n", 1)
 				assert.ErrorIs(t, data, pawl.ErrReentrant, name)
-				_, fn := s.AtomicState(ctx, func(context.Context, *board) error { return nil })
+				_, fn := s.AtomicState(ctx, func(context.Context, *counts) error { return nil })
 				assert.ErrorIs(t, fn, pawl.ErrReentrant, name)
 				// Through another scope it is the same call stack, and the same answer.
-				_, far := pawl.Memory[board](rt, "other").AtomicState(ctx, func(ctx context.Context, _ *board) error {
+				_, far := pawl.Memory[counts](rt, "other").AtomicState(ctx, func(ctx context.Context, _ *counts) error {
 					_, err := s.IncState(ctx, "n", 1)
 					return err
 				})
@@ -411,17 +411,17 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 // Proves LOCK-10.
 func TestMutatingAnotherScopeFromInside(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
-		scopes := map[string]pawl.Scope[board]{
-			"in memory": pawl.Memory[board](rt, "a"), "persisted": pawl.Session[board](rt, "a"),
-			"in memory 2": pawl.Memory[board](rt, "b"), "persisted 2": pawl.Session[board](rt, "b"),
+		scopes := map[string]pawl.Scope[counts]{
+			"in memory": pawl.Memory[counts](rt, "a"), "persisted": pawl.Session[counts](rt, "a"),
+			"in memory 2": pawl.Memory[counts](rt, "b"), "persisted 2": pawl.Session[counts](rt, "b"),
 		}
 		for outer, a := range scopes {
 			for inner, b := range scopes {
 				if inner == outer {
 					continue
 				}
-				_, err := a.AtomicState(t.Context(), func(ctx context.Context, state *board) error {
-					_, err := b.AtomicState(ctx, func(_ context.Context, s *board) error { s.N++; return nil })
+				_, err := a.AtomicState(t.Context(), func(ctx context.Context, state *counts) error {
+					_, err := b.AtomicState(ctx, func(_ context.Context, s *counts) error { s.N++; return nil })
 					state.N++
 					return err
 				})
@@ -440,9 +440,9 @@ func TestMutatingAnotherScopeFromInside(t *testing.T) {
 func TestCycleOfWaitingMutatorsIsReported(t *testing.T) {
 	for _, length := range []int{2, 3, 5} {
 		bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-			scopes := make([]pawl.Scope[board], length)
+			scopes := make([]pawl.Scope[counts], length)
 			for i := range scopes {
-				scopes[i] = pawl.Memory[board](rt, string(rune('a'+i)))
+				scopes[i] = pawl.Memory[counts](rt, string(rune('a'+i)))
 			}
 			start := time.Now()
 			errs := make(chan error, length)
@@ -450,7 +450,7 @@ func TestCycleOfWaitingMutatorsIsReported(t *testing.T) {
 			inside.Add(length)
 			for i, s := range scopes {
 				go func() {
-					_, err := s.AtomicState(context.Background(), func(ctx context.Context, b *board) error {
+					_, err := s.AtomicState(context.Background(), func(ctx context.Context, b *counts) error {
 						inside.Done()
 						inside.Wait() // now each holds its own scope
 						_, err := scopes[(i+1)%length].IncState(ctx, "n", 1)
@@ -480,12 +480,12 @@ func TestCycleOfWaitingMutatorsIsReported(t *testing.T) {
 // Proves LOCK-10.
 func TestChainOfMutatorsIsNoDeadlock(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		a, b, c := pawl.Memory[board](rt, "a"), pawl.Memory[board](rt, "b"), pawl.Memory[board](rt, "c")
+		a, b, c := pawl.Memory[counts](rt, "a"), pawl.Memory[counts](rt, "b"), pawl.Memory[counts](rt, "c")
 		release, _ := block(c)
 		results := make(chan error, 2)
-		for _, s := range []pawl.Scope[board]{a, b} { // both wait for c, and b also for a
+		for _, s := range []pawl.Scope[counts]{a, b} { // both wait for c, and b also for a
 			go func() {
-				_, err := s.AtomicState(context.Background(), func(ctx context.Context, _ *board) error {
+				_, err := s.AtomicState(context.Background(), func(ctx context.Context, _ *counts) error {
 					if s == b {
 						if _, err := a.IncState(ctx, "n", 1); err != nil {
 							return err
@@ -507,14 +507,14 @@ func TestChainOfMutatorsIsNoDeadlock(t *testing.T) {
 // Proves LOCK-11.
 func TestFailuresDoNotPoisonTheQueue(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: time.Second, Logger: slog.New(slog.DiscardHandler)}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		boom := errors.New("boom")
-		_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { return boom })
+		_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error { return boom })
 		require.ErrorIs(t, err, boom)
 		require.Panics(t, func() {
-			s.AtomicState(t.Context(), func(context.Context, *board) error { panic("boom") })
+			s.AtomicState(t.Context(), func(context.Context, *counts) error { panic("boom") })
 		})
-		_, err = s.AtomicState(t.Context(), func(context.Context, *board) error { time.Sleep(time.Minute); return boom })
+		_, err = s.AtomicState(t.Context(), func(context.Context, *counts) error { time.Sleep(time.Minute); return boom })
 		require.ErrorIs(t, err, pawl.ErrTimeout)
 		time.Sleep(time.Hour)
 		snap, err := s.IncState(t.Context(), "n", 1)
@@ -534,7 +534,7 @@ func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
 		events = append(events, e)
 	})
 	bubble(t, pawl.Config{Observer: observer, Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, result := block(s, pawl.WithTimeout(pawl.NoTimeout))
 		for range 2 {
 			_, err := s.IncState(t.Context(), "n", 1)
@@ -570,15 +570,15 @@ func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
 // Proves LOCK-12, LOCK-13.
 func TestOtherScopesAndReadsDoNotWait(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
-		hung := pawl.Memory[board](rt, "hung")
+		hung := pawl.Memory[counts](rt, "hung")
 		_, err := hung.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
 		release, _ := block(hung, pawl.WithTimeout(pawl.NoTimeout))
 		push(hung, "behind", pawl.WithTimeout(pawl.NoTimeout))
 		start := time.Now()
 		for i := range 100 {
-			other := pawl.Memory[board](rt, strconv.Itoa(i))
-			_, err := other.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.N++; return nil })
+			other := pawl.Memory[counts](rt, strconv.Itoa(i))
+			_, err := other.AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil })
 			require.NoError(t, err)
 			snap, err := hung.Snapshot(t.Context())
 			require.NoError(t, err)
@@ -595,7 +595,7 @@ func TestOtherScopesAndReadsDoNotWait(t *testing.T) {
 // Proves LOCK-14.
 func TestQueueIsBounded(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 3}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s)
 		for _, name := range []string{"1", "2"} {
 			push(s, name)
@@ -618,7 +618,7 @@ func TestQueueIsBounded(t *testing.T) {
 // Proves LOCK-7, LOCK-14.
 func TestWithdrawnMutationsLeaveNothingBehind(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 10}, func(t *testing.T, rt *pawl.Runtime) {
-		s := pawl.Memory[board](rt, "a")
+		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s, pawl.WithTimeout(pawl.NoTimeout))
 		for range 1000 { // a hundred times the bound, ten at a time
 			var wave []<-chan error
