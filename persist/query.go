@@ -10,7 +10,8 @@ import (
 const DefaultLimit = 100
 
 // Match reports whether r belongs to q at the store's time now; adapters without an index use it
-// as their filter. After and Limit play no part in it.
+// as their filter. After and Limit play no part in it. No record is expired and a tombstone, so a
+// query of both finds nothing.
 func (q Query) Match(r Record, now time.Time) bool {
 	switch {
 	case r.Absent():

@@ -146,12 +146,21 @@ func foreverRole(ctx context.Context, c *child) error {
 func (s suite) killed(t *testing.T) {
 	location := s.location(t)
 	acked := map[string]bool{}
+	var survivor *fixture // from the middle on, somebody else has the store open and writes too
 	for round := range 20 {
+		if round == 10 {
+			survivor = s.at(t, location)
+		}
 		p := s.spawn(t, "forever", location, fmt.Sprintf("p%d", round))
 		p.start()
 		for range 1 + rand.IntN(8) {
 			require.True(t, p.out.Scan(), "the child ended by itself: %s", &p.errors)
 			acked[p.out.Text()] = true
+			if survivor != nil {
+				id := fmt.Sprintf("survivor.%d", len(acked))
+				require.NoError(t, increment(t.Context(), survivor.store, thing, id))
+				acked[id] = true
+			}
 		}
 		for _, line := range p.kill() {
 			acked[line] = true

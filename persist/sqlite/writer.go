@@ -12,12 +12,13 @@ import (
 )
 
 // How often a lock that others hold is asked for, and how it is shared. SQLite's own busy handler
-// serves processes unfairly, so waiting is done here.
+// serves processes unfairly, so waiting is done here. Whoever waits asks again within longestPause,
+// so a lock that is left free for that long is taken.
 const (
-	firstPause = 200 * time.Microsecond
-	longest    = 4 * time.Millisecond // of the pauses between two attempts
-	maxReign   = 100 * time.Millisecond
-	courtesy   = 2 * time.Millisecond // how long a process that held the lock for a reign leaves it free
+	firstPause     = 200 * time.Microsecond
+	longestPause   = 2 * time.Millisecond
+	reign          = 100 * time.Millisecond // how long this process keeps the lock busy at a stretch
+	contendedReign = 20 * time.Millisecond  // the same when others have written meanwhile
 )
 
 // background is for statements of a transaction, which no caller's context may interrupt.
@@ -39,7 +40,10 @@ type writer struct {
 	floor *sql.Stmt
 	store *sql.Stmt
 
-	reignSince, reignSeen time.Time // the lock was held time and again between these
+	// The lock was held time and again from reignSince to reignSeen; at reignAsked dataVersion was
+	// read, which tells whether others write too.
+	reignSince, reignSeen, reignAsked time.Time
+	dataVersion                       int64
 }
 
 func newWriter(statements statements, config Config, db *sql.DB, configure func(context.Context, *writer) error) *writer {
@@ -175,24 +179,34 @@ func (w *writer) begin(ctx context.Context, since time.Time) error {
 	return err
 }
 
-// yield leaves the lock free for a moment when this process had it for long without a break, for
-// other processes have no other chance to get it.
+// yield leaves the lock free for a moment when this process has kept it busy for long, for other
+// processes have no other chance to get it.
 func (w *writer) yield(ctx context.Context) error {
 	now := time.Now()
-	if now.Sub(w.reignSeen) > courtesy {
-		w.reignSince = now
+	if now.Sub(w.reignSeen) > longestPause {
+		w.reignSince, w.reignAsked = now, now
 	}
-	if now.Sub(w.reignSince) <= maxReign {
+	if w.conn == nil || now.Sub(w.reignAsked) < contendedReign {
+		return nil
+	}
+	w.reignAsked = now
+	var version int64 // changes when another connection has committed
+	if err := w.conn.QueryRowContext(background, "PRAGMA data_version").Scan(&version); err != nil {
+		return readable(ctx, err)
+	}
+	contended := version != w.dataVersion
+	w.dataVersion = version
+	if !contended && now.Sub(w.reignSince) < reign {
 		return nil
 	}
 	w.reignSince = now
-	return pause(ctx, courtesy)
+	return pause(ctx, longestPause)
 }
 
 // patiently tries again with full jitter while the database is locked, until ctx ends or the busy
 // timeout since then has passed. It returns an error that wraps persist.ErrUnavailable then.
 func (w *writer) patiently(ctx context.Context, since time.Time, try func() error) error {
-	for limit := firstPause; ; limit = min(2*limit, longest) {
+	for limit := firstPause; ; limit = min(2*limit, longestPause) {
 		err := try()
 		if err == nil {
 			return nil
