@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/pawl-go/pawl/internal/state"
 )
 
 // The commit loop. Writers of one process meet in the queue; whoever drives it takes all that wait as one round, applies them in
@@ -47,64 +45,6 @@ type cell struct {
 	armed bool
 }
 
-// doc is one version of a persisted state as the store has it. It never changes, but for the decoded form kept beside it.
-type doc struct {
-	life    life
-	version uint64 // of a tombstone or an expired record too; absent: the store's version floor
-	at      time.Time
-	expires time.Time
-	raw     []byte
-	schema  int
-	label   string
-	due     time.Time
-	view    atomic.Pointer[view]
-}
-
-// view is a document decoded into a state type, with what is needed to write it back without losing fields.
-type view struct {
-	typ   *state.Type
-	state any    // *T; committed, immutable
-	raw   []byte // the document that known was decoded from, upgraded
-	known any    // *T; what of raw the type knows
-	lossy bool   // raw may have fields that the type does not know
-	doc   []byte // the document to write, if it is encoded already
-}
-
-// expected is the version a write onto d asserts.
-func (d *doc) expected() uint64 {
-	if d.life == absent {
-		return 0
-	}
-	return d.version
-}
-
-// backend is the authority behind a cell: a store, or a Persist of the caller's own.
-type backend interface {
-	load(ctx context.Context, key Key) (*doc, error)
-	// commit makes d current. It returns the new version; or the version that won; or an error after which
-	// nothing was applied, or *UnknownOutcomeError.
-	commit(ctx context.Context, call *call, d *draft) (landed, won *doc, err error)
-	// renew puts off the expiry of d.base by ttl. It returns the version that won if d.base is not current.
-	renew(ctx context.Context, call *call, d *draft) (won *doc, err error)
-	// view decodes d for this backend's type.
-	view(d *doc, key Key) (*view, error)
-	// schema is the schema version that commit writes.
-	schema() int
-}
-
-// draft is a state under construction: base and the mutations of a round on top.
-type draft struct {
-	base    *doc // nil: not read yet
-	life    life
-	version uint64
-	view    *view // of the state so far; nil: not decoded yet, or nothing to decode
-	changed int   // mutations that changed something
-	ttl     time.Duration
-	renews  bool // a mutation that changed nothing still puts the expiry off
-}
-
-func newDraft(base *doc) draft { return draft{base: base, life: base.life, version: base.version} }
-
 // casState is what a waiter needs on this path.
 type casState struct {
 	backend   backend
@@ -112,16 +52,6 @@ type casState struct {
 	exclusive bool // it had, or waits for, the queue to itself
 	out       outcome
 	reply     reply
-}
-
-// outcome is what a mutation made of a draft, before anything is committed.
-type outcome struct {
-	draft   draft // the state after it
-	ran     bool
-	changed bool
-	err     error
-	panic   *PanicError
-	exited  bool
 }
 
 // reply is what the caller gets: the state its mutation left behind.
@@ -356,207 +286,6 @@ func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
 	return false
 }
 
-// startWatch begins to time the function of w. The caller holds queue.mu.
-func (c *cell) startWatch(r *round, w *waiter) {
-	r.current, r.started = w, time.Now()
-	if c.armed {
-		return
-	}
-	c.armed = true
-	if c.watch == nil {
-		c.watch = time.AfterFunc(r.patience, c.checkSlow)
-		return
-	}
-	c.watch.Reset(r.patience)
-}
-
-// checkSlow runs when the watch rings: a function that has used up its patience goes solo.
-func (c *cell) checkSlow() {
-	c.mu.Lock()
-	c.armed = false
-	r := c.round
-	if r == nil || r.current == nil {
-		c.mu.Unlock()
-		return
-	}
-	w := r.current
-	if left := r.patience - time.Since(r.started); left > 0 {
-		c.armed = true
-		c.watch.Reset(left)
-		c.mu.Unlock()
-		return
-	}
-	c.mu.Unlock()
-	c.detach(r, w)
-}
-
-// detach lets r go on without w, whose function runs on.
-func (c *cell) detach(r *round, w *waiter) {
-	c.mu.Lock()
-	if r.current != w {
-		c.mu.Unlock()
-		return
-	}
-	r.current = nil
-	c.away = append(c.away, w)
-	r.next--
-	r.members = slices.Delete(slices.Clone(r.members), r.next, r.next+1)
-	call, ctx, verb := w.call, w.ctx, w.change.verb
-	c.mu.Unlock()
-	call.observe(ctx, Event{Type: Detached, Path: "cas", Verb: verb})
-	go func() {
-		if c.drive(r) {
-			c.work(c)
-		}
-	}()
-}
-
-// comeBack ends the time of w outside the queue. The caller holds queue.mu.
-func (c *cell) comeBack(w *waiter) {
-	if i := slices.Index(c.away, w); i >= 0 {
-		c.away = slices.Delete(c.away, i, i+1)
-	}
-	c.signalDrained()
-}
-
-// requeue gives a function that keeps losing outside the queue one bounded run with the queue to itself.
-func (c *cell) requeue(w *waiter) bool {
-	if w.cas.exclusive || w.cas.attempts < w.call.retry.Attempts/2 {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w.left || w.abandoned || c.push(w, w.call.env.maxQueue) != nil {
-		return false
-	}
-	w.cas.exclusive = true
-	c.comeBack(w)
-	c.start(c)
-	return true
-}
-
-// abandon gives up the functions that run, in the queue and outside: their results are discarded.
-func (c *cell) abandon() bool {
-	c.mu.Lock()
-	r := c.round
-	var given []*waiter
-	if r != nil && r.current != nil {
-		given = append(given, r.current)
-	}
-	for _, w := range c.away {
-		if w.phase == running && !w.abandoned {
-			given = append(given, w)
-		}
-	}
-	for _, w := range given {
-		w.abandoned = true
-		if !w.left {
-			w.err = wrapKey(ErrAbandoned, w.call.key)
-			w.finish()
-		}
-	}
-	c.mu.Unlock()
-	for _, w := range given {
-		if r != nil {
-			c.detach(r, w)
-		}
-		w.call.observe(w.ctx, Event{Type: Abandoned, Path: "cas", Verb: w.change.verb})
-	}
-	return len(given) > 0
-}
-
-// evaluate computes what the mutation of w makes of d. It may run code of the user's.
-func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
-	call, ch := &w.call, w.change
-	out := outcome{draft: d}
-	if out.err = call.admit(ch, d.life, d.version); out.err != nil {
-		return out
-	}
-	next := d
-	if ch.deletes {
-		if d.life != alive {
-			return out
-		}
-		next.life, next.view, next.ttl = deleted, nil, 0
-	} else {
-		var cur any
-		var from view
-		if d.life == alive {
-			v, err := d.decoded(w)
-			if err != nil {
-				out.err = err
-				return out
-			}
-			from, cur = *v, v.state
-		}
-		dst := ch.typ.Zero()
-		changed, err := ch.apply(ctx, cur, dst, nil)
-		if err != nil {
-			out.err = refused(call.key, ch.verb, err)
-			return out
-		}
-		if !changed && (d.life == alive || !ch.creates && !call.absent) {
-			if d.life == alive && call.ttl > 0 {
-				out.draft.renews, out.draft.ttl = true, call.ttl
-			}
-			if d.life == alive {
-				out.draft.view = &from
-			}
-			return out
-		}
-		from.typ, from.state, from.doc = ch.typ, dst, nil
-		next.life, next.view, next.ttl = alive, &from, call.ttl
-		if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
-			if from.doc, out.err = next.encode(call); out.err != nil {
-				return out
-			}
-		}
-	}
-	next.version++
-	next.changed++
-	next.renews = false
-	out.draft, out.changed = next, true
-	return out
-}
-
-// decoded returns the state so far as the type of w sees it.
-func (d *draft) decoded(w *waiter) (*view, error) {
-	if d.view == nil {
-		return w.cas.backend.view(d.base, w.call.key)
-	}
-	if d.view.typ == w.change.typ {
-		return d.view, nil
-	}
-	// Two types share the scope: what the other one made of it passes through JSON.
-	raw, err := d.encode(&w.call)
-	if err != nil {
-		return nil, err
-	}
-	return w.cas.backend.view(&doc{life: alive, raw: raw, schema: w.cas.backend.schema()}, w.call.key)
-}
-
-// encode returns the document of an alive draft, with the fields that its type does not know.
-func (d *draft) encode(call *call) ([]byte, error) {
-	v := d.view
-	if v.doc != nil {
-		return v.doc, nil
-	}
-	raw, err := v.typ.Encode(v.state)
-	if err == nil && v.lossy {
-		var known []byte
-		if known, err = v.typ.Encode(v.known); err == nil {
-			raw, err = state.Merge(v.raw, known, raw)
-		}
-	}
-	if err != nil {
-		return nil, refused(call.key, "", err)
-	}
-	if len(raw) > call.env.maxDoc && len(raw) > len(d.base.raw) {
-		return nil, &LimitError{Scope: call.key, What: "document", Limit: call.env.maxDoc, Got: len(raw)}
-	}
-	return raw, nil
-}
-
 // settle commits or confirms what the members of r were computed on and answers them. It reports false when they have to
 // be computed again.
 func (c *cell) settle(r *round) bool {
@@ -647,6 +376,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 	r.fresh = true
 	if delay > 0 {
 		time.Sleep(rand.N(delay))
+		return !c.reload(r) // where others write all the time, what won has been overwritten meanwhile
 	}
 	return false
 }

@@ -1,0 +1,209 @@
+package pawl_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Proves CAS-8.
+func TestSlowMutatorLeavesTheQueue(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		slow := make(chan error, 1)
+		runs := 0
+		free := make(chan struct{})
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				if runs++; runs == 1 {
+					<-free
+				}
+				b.N += 1000
+				return nil
+			})
+			slow <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		for range 100 {
+			_, err := s.IncState(t.Context(), "n", 1)
+			require.NoError(t, err)
+		}
+		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond, "the others do not wait for it")
+		close(free)
+		require.NoError(t, <-slow)
+		b, _ := s.State(t.Context())
+		assert.Equal(t, 1100, b.N)
+		assert.Equal(t, 2, runs, "its first result was too late, its second counted")
+	})
+}
+
+// Proves CAS-8.
+func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		first := push(s, "first")
+		<-entered
+		// These two share a round: the slow one sees the uncommitted push of the other.
+		second := push(s, "second")
+		var saw [][]string
+		var started atomic.Bool
+		slow := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				saw = append(saw, b.Done)
+				started.Store(len(saw) == 1)
+				time.Sleep(50 * time.Millisecond)
+				b.N++
+				return nil
+			})
+			slow <- err
+		}()
+		synctest.Wait()
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			// The round's commit loses, after the slow one has read its result: version 2 is somebody else's now, and
+			// committing onto it what was computed from the lost version 2 would undo that.
+			if started.CompareAndSwap(true, false) {
+				h.foreign(t, s.Key(), 100)
+			}
+			return commit()
+		}
+		open()
+		require.NoError(t, <-first)
+		require.NoError(t, <-second)
+		require.NoError(t, <-slow)
+		b, _ := s.State(t.Context())
+		assert.Equal(t, []string{"first", "second"}, b.Done)
+		assert.Equal(t, 101, b.N)
+		assert.GreaterOrEqual(t, len(saw), 2, "the state of its first run was never committed as such")
+	})
+}
+
+// Proves CAS-8.
+func TestSlowMutatorThatKeepsLosingGetsTheQueue(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		stop := make(chan struct{})
+		var writers sync.WaitGroup
+		for range 4 {
+			writers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					_, err := s.IncState(context.Background(), "n", 1)
+					assert.NoError(t, err)
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		runs := 0
+		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
+			runs++
+			time.Sleep(100 * time.Millisecond) // whoever runs outside the queue for so long always loses
+			b.Done = append(b.Done, "slow")
+			return nil
+		})
+		close(stop)
+		writers.Wait()
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, runs, 8, "it competed first")
+		assert.LessOrEqual(t, runs, 10, "and then had the queue to itself")
+	})
+}
+
+// Proves CAS-8, CAS-9.
+func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
+	for _, detached := range []bool{false, true} {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			ctx, cancel := context.WithCancel(context.Background())
+			free, slow := make(chan struct{}), make(chan error, 1)
+			go func() {
+				_, err := s.AtomicState(ctx, func(_ context.Context, b *counts) error { <-free; b.N = 1; return nil })
+				slow <- err
+			}()
+			synctest.Wait()
+			if detached {
+				time.Sleep(time.Second)
+			}
+			cancel()
+			err := <-slow
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.False(t, pawl.OutcomeUnknown(err), "nothing of it will be committed")
+			close(free)
+			synctest.Wait()
+			assert.Zero(t, h.commits.Load())
+			snap, err := s.IncState(t.Context(), "n", 10)
+			require.NoError(t, err)
+			assert.Equal(t, 10, snap.ReadOnly().N)
+		})
+	}
+}
+
+// Proves CAS-8.
+func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		other := pawl.Memory[counts](rt, "busy")
+		release, _ := block(other)
+		slow := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(ctx context.Context, b *counts) error {
+				_, err := other.IncState(ctx, "n", 1)
+				b.N += 10
+				return err
+			})
+			slow <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		assert.Zero(t, time.Since(start), "nobody waits, not even for the threshold")
+		release()
+		require.NoError(t, <-slow)
+		b, _ := s.State(t.Context())
+		assert.Equal(t, 11, b.N)
+	})
+}
+
+// Proves CAS-8.
+func TestMutatorsOfPersistedScopesDoNotDeadlock(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		a, b := pawl.Session[counts](rt, "a"), pawl.User[counts](rt, "b")
+		var inside sync.WaitGroup
+		inside.Add(2)
+		results := make(chan error, 2)
+		for _, pair := range [][2]pawl.Scope[counts]{{a, b}, {b, a}} {
+			go func() {
+				first := true
+				_, err := pair[0].AtomicState(context.Background(), func(ctx context.Context, s *counts) error {
+					if first {
+						first = false
+						inside.Done()
+						inside.Wait()
+					}
+					s.N++
+					_, err := pair[1].PatchState(ctx, pawl.Patch{"done": []string{"seen"}})
+					return err
+				})
+				results <- err
+			}()
+		}
+		require.NoError(t, <-results)
+		require.NoError(t, <-results)
+		for _, s := range []pawl.Scope[counts]{a, b} {
+			got, err := s.State(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, counts{N: 1, Done: []string{"seen"}}, got)
+		}
+	})
+}
