@@ -1,0 +1,188 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/require"
+)
+
+// noOps are mutations that change nothing in fullBoard.
+var (
+	fullBoard = board{Title: "t", Count: 1, Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}
+	noOps     = map[string]pawl.Mutation{
+		"Patch":           pawl.Patch{"title": "t", "count": 1, "tags": []string{"a"}, "notes": map[string]string{"k": "v"}},
+		"empty Patch":     pawl.Patch{},
+		"Set":             pawl.Set{State: fullBoard},
+		"empty Push":      pawl.Push{Field: "tags"},
+		"Inc by 0":        pawl.Inc{Field: "count"},
+		"SetRecord":       pawl.SetRecord{Field: "notes", Key: "k", Value: "v"},
+		"DeleteRecord":    pawl.DeleteRecord{Field: "notes", Key: "absent"},
+		"Atomic":          pawl.Atomic(func(context.Context, *board) error { return nil }),
+		"Atomic, rebuilt": pawl.Atomic(func(_ context.Context, b *board) error { *b = fullBoard; return nil }),
+		"All, cancelling": pawl.All{pawl.Inc{Field: "count", By: 5}, pawl.Inc{Field: "count", By: -5}},
+		"All, with Atomic": pawl.All{
+			pawl.Inc{Field: "count", By: 5}, pawl.Atomic(func(_ context.Context, b *board) error { b.Count = 1; return nil }),
+		},
+		"empty All": pawl.All{},
+	}
+)
+
+// What changes nothing writes nothing and moves no version; its answer is the state that it found. Proves SCOPE-7.
+func TestUnchanged(t *testing.T) {
+	var events eventLog
+	onPaths(t, func(t *testing.T, p path) {
+		for name, m := range noOps {
+			t.Run(name, func(t *testing.T) {
+				s := scopeOf[board](p, name)
+				seed(t, s, fullBoard)
+				before, record := events.count(pawl.Committed), p.record(t, s.Key())
+				snap, err := s.Apply(t.Context(), m)
+				require.NoError(t, err)
+				require.EqualValues(t, 1, snap.Version)
+				require.Equal(t, fullBoard, snap.State())
+				requireState(t, p, s, 1, fullBoard)
+				require.Equal(t, before, events.count(pawl.Committed), "no change is told")
+				require.EqualValues(t, 1, events.find(pawl.Unchanged).Version)
+				after := p.record(t, s.Key())
+				record.Now, after.Now = time.Time{}, time.Time{}
+				require.Equal(t, record, after, "the record is as it was, its commit ids and time too")
+			})
+		}
+	}, func(c *pawl.Config) { c.Observer = &events })
+}
+
+// Not even a commit is asked for. Proves SCOPE-7.
+func TestUnchangedAsksForNoCommit(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		seed(t, s, fullBoard)
+		for name, m := range noOps {
+			_, err := s.Apply(t.Context(), m)
+			require.NoError(t, err, name)
+		}
+		other := pawl.Session[board](p.another(t), "a")
+		for name, m := range noOps {
+			_, err := other.Apply(t.Context(), m)
+			require.NoError(t, err, name)
+		}
+		require.NoError(t, pawl.Session[board](p.rt, "absent").Delete(t.Context()))
+		_, err := pawl.Session[board](p.rt, "absent").Apply(t.Context(), pawl.Inc{Field: "count"})
+		require.NoError(t, err)
+		require.EqualValues(t, 1, p.store.commits.Load())
+	})
+}
+
+// A no-op is one only on the state that is current: what another process changed meanwhile is seen. Proves SCOPE-7.
+func TestUnchangedIsConfirmed(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
+		seed(t, here, fullBoard)
+		_, err := there.PatchState(t.Context(), pawl.Patch{"title": "theirs"})
+		require.NoError(t, err)
+		// here has version 1 cached, on which this would change nothing.
+		snap, err := here.PatchState(t.Context(), pawl.Patch{"title": "t"})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, snap.Version, "it had something to change after all")
+		_, err = there.IncState(t.Context(), "count", 1)
+		require.NoError(t, err)
+		snap, err = here.PatchState(t.Context(), pawl.Patch{"title": "t"})
+		require.NoError(t, err)
+		require.EqualValues(t, 4, snap.Version, "still nothing to change, but the answer is current")
+		require.EqualValues(t, 2, snap.ReadOnly().Count)
+		require.NoError(t, there.Delete(t.Context()))
+		_, err = here.PatchState(t.Context(), pawl.Patch{"title": "t"})
+		require.ErrorIs(t, err, pawl.ErrDeleted)
+	})
+}
+
+// An error, too, is one only on the state that is current. Proves SCOPE-7, SCOPE-4.
+func TestErrorsAreConfirmed(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
+		seed(t, here, board{Count: 1})
+		_, err := there.IncState(t.Context(), "count", 9)
+		require.NoError(t, err)
+		var saw []int64
+		_, err = here.AtomicState(t.Context(), func(_ context.Context, b *board) error {
+			saw = append(saw, b.Count)
+			if b.Count < 10 {
+				return errMutator
+			}
+			b.Count -= 10
+			return nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, []int64{1, 10}, saw)
+		requireState(t, p, here, 3, board{})
+	})
+}
+
+// A no-op renews the expiry, and nothing else. Proves SCOPE-7.
+func TestUnchangedRenewsExpiry(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		kind := pawl.Kind[board]{Name: "expiring", TTL: time.Hour}
+		s := kind.Scope(p.rt, "a")
+		_, err := s.SetState(t.Context(), fullBoard, pawl.WithTTL(time.Minute))
+		require.NoError(t, err)
+		for name, m := range noOps {
+			_, err := s.SetState(t.Context(), board{Title: name})
+			require.NoError(t, err)
+			_, err = s.SetState(t.Context(), fullBoard, pawl.WithTTL(time.Minute))
+			require.NoError(t, err)
+			before := p.record(t, s.Key())
+			require.Equal(t, time.Minute, before.Expires.Sub(before.Updated))
+			snap, err := s.Apply(t.Context(), m)
+			require.NoError(t, err)
+			require.Equal(t, before.Version, snap.Version)
+			require.Equal(t, fullBoard, snap.State())
+			after := p.record(t, s.Key())
+			require.Greater(t, after.Expires.Sub(before.Expires), 50*time.Minute, name)
+			after.Expires, after.Now, before.Now = before.Expires, time.Time{}, time.Time{}
+			require.Equal(t, before, after, "nothing else moved")
+		}
+	})
+}
+
+// A renewal that loses to another process starts again on what won. Proves SCOPE-7.
+func TestRenewalIsConfirmed(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		kind := pawl.Kind[board]{Name: "expiring", TTL: time.Hour}
+		here, there := kind.Scope(p.rt, "a"), kind.Scope(p.another(t), "a")
+		seed(t, here, fullBoard)
+		_, err := there.PatchState(t.Context(), pawl.Patch{"title": "theirs"})
+		require.NoError(t, err)
+		snap, err := here.PatchState(t.Context(), pawl.Patch{"count": 1})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, snap.Version)
+		require.Equal(t, "theirs", snap.ReadOnly().Title)
+		snap, err = here.PatchState(t.Context(), pawl.Patch{"title": "t"})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, snap.Version)
+	})
+}
+
+// In a store that fails, a no-op that cannot be confirmed or renewed is an error, not a guess. Proves SCOPE-7.
+func TestUnchangedWithoutStore(t *testing.T) {
+	p := paths(t)[1]
+	s := scopeOf[board](p, "a")
+	seed(t, s, fullBoard)
+	p.store.onLoad(func(context.Context) error { return persist.ErrUnavailable })
+	for name, m := range noOps {
+		_, err := s.Apply(t.Context(), m)
+		var unavailable *pawl.UnavailableError
+		require.ErrorAs(t, err, &unavailable, name)
+		require.Equal(t, s.Key(), unavailable.Scope)
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		require.True(t, pawl.IsRetryable(err))
+	}
+	p.store.onLoad(nil)
+	p.store.onCommit(func(context.Context, persist.Commit) error { return persist.ErrUnavailable })
+	_, err := s.Apply(t.Context(), noOps["Set"], pawl.WithTTL(time.Hour))
+	require.ErrorIs(t, err, pawl.ErrUnavailable)
+	p.store.onCommit(nil)
+	requireState(t, p, s, 1, fullBoard)
+}
