@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/crashtest"
@@ -38,10 +40,10 @@ func openProcessStore(path string) (*pawl.Runtime, *sqlite.Store, error) {
 
 // processChild does work in a child, with a runtime on the database that the parent named.
 func processChild(work func(context.Context, *pawl.Runtime) error) int {
-	crashtest.Begin()
 	ctx := context.Background()
 	rt, store, err := openProcessStore(os.Getenv(processDatabase))
 	if err == nil {
+		crashtest.Begin() // now, so that the processes meet
 		err = work(ctx, rt)
 	}
 	if err == nil {
@@ -77,6 +79,7 @@ func incrementChild() int {
 					}
 					var lost *pawl.ConcurrentModificationError
 					if errors.As(err, &lost) {
+						crashtest.Say("lost")
 						continue
 					}
 					if err != nil {
@@ -85,6 +88,7 @@ func incrementChild() int {
 					}
 					n++
 					crashtest.Say("%d %d", snap.ReadOnly().N, snap.Version)
+					time.Sleep(rand.N(2 * incrementWriters * time.Millisecond)) // think, so that others come in between
 				}
 			})
 		}
@@ -106,9 +110,14 @@ func TestProcessesShareACounter(t *testing.T) {
 	crashtest.Ready(processes...)
 	const want = incrementProcesses * incrementWriters * incrementsEach
 	answered := map[uint64]int{} // by version, which process
+	lost := 0
 	for i, p := range processes {
 		before := uint64(0)
 		for _, line := range p.Wait() {
+			if line == "lost" {
+				lost++
+				continue
+			}
 			var value, version uint64
 			_, err := fmt.Sscan(line, &value, &version)
 			require.NoError(t, err, line)
@@ -129,7 +138,7 @@ func TestProcessesShareACounter(t *testing.T) {
 	require.EqualValues(t, want, snap.Version)
 	require.EqualValues(t, want, snap.ReadOnly().N)
 	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes never met")
-	t.Logf("%d increments, the lead changed between processes %d times", want, processTurns(answered))
+	t.Logf("%d increments, the lead changed between processes %d times, %d budgets were spent", want, processTurns(answered), lost)
 	require.NoError(t, rt.Close(t.Context()))
 	require.NoError(t, store.Close())
 }
