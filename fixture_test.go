@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -242,4 +243,16 @@ func (s *tap) hold() (entered <-chan struct{}, release func()) {
 		return nil
 	})
 	return in, func() { close(out) }
+}
+
+// How long tests that cannot do without poll for something, and how often.
+const (
+	waitLong = 20 * time.Second
+	waitStep = 5 * time.Millisecond
+)
+
+// collect lets go of what nobody holds, weak pointers and cleanups included.
+func collect() {
+	runtime.GC()
+	runtime.GC()
 }

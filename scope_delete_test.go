@@ -1,0 +1,216 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// everyVerb are mutations that would change any board.
+var everyVerb = map[string]pawl.Mutation{
+	"Patch":        pawl.Patch{"title": "again"},
+	"Set":          pawl.Set{State: board{Title: "again"}},
+	"Push":         pawl.Push{Field: "tags", Values: []any{"x"}},
+	"Inc":          pawl.Inc{Field: "count", By: 1},
+	"SetRecord":    pawl.SetRecord{Field: "notes", Key: "again", Value: "x"},
+	"DeleteRecord": pawl.DeleteRecord{Field: "notes", Key: "k"},
+	"Atomic":       pawl.Atomic(func(_ context.Context, b *board) error { b.Count++; return nil }),
+	"All":          pawl.All{pawl.Inc{Field: "count", By: 1}},
+	"no-op":        pawl.Patch{},
+}
+
+// requireDeleted asserts that every verb on s gives *DeletedError and that nothing brings it back.
+func requireDeleted(t *testing.T, s pawl.Scope[board], tombstone uint64) {
+	t.Helper()
+	for name, m := range everyVerb {
+		for _, opts := range [][]pawl.Option{nil, {pawl.IfExists()}, {pawl.IfVersion(tombstone)}, {pawl.IfVersion(tombstone - 1)}} {
+			snap, err := s.Apply(t.Context(), m, opts...)
+			var e *pawl.DeletedError
+			require.ErrorAs(t, err, &e, name)
+			require.Equal(t, &pawl.DeletedError{Scope: s.Key(), Version: tombstone}, e)
+			require.False(t, snap.Exists())
+			require.ErrorIs(t, err, pawl.ErrDeleted)
+			require.Equal(t, 410, pawl.HTTPStatus(err))
+		}
+	}
+	snap, err := s.Snapshot(t.Context())
+	require.NoError(t, err)
+	require.False(t, snap.Exists())
+}
+
+// A deleted scope stays deleted for every verb, until it is created anew as such, in the same sequence of versions. Proves SCOPE-10.
+func TestDelete(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		seed(t, s, fullBoard)
+		require.NoError(t, s.Delete(t.Context()))
+		requireDeleted(t, s, 2)
+		require.NoError(t, s.Delete(t.Context()), "deleting again changes nothing")
+		requireDeleted(t, s, 2)
+		if p.store != nil {
+			r := p.record(t, s.Key())
+			require.True(t, r.Deleted)
+			require.EqualValues(t, 2, r.Version)
+			require.Nil(t, r.Doc, "the content is gone")
+			require.EqualValues(t, 2, p.store.commits.Load())
+		}
+		// Created anew, it starts from nothing.
+		snap, err := s.IncState(t.Context(), "count", 5, pawl.IfAbsent())
+		require.NoError(t, err)
+		require.EqualValues(t, 3, snap.Version)
+		requireState(t, p, s, 3, board{Count: 5})
+		_, err = s.IncState(t.Context(), "count", 5, pawl.IfAbsent())
+		require.ErrorIs(t, err, pawl.ErrExists)
+		require.NoError(t, s.Delete(t.Context()))
+		requireDeleted(t, s, 4)
+		snap, err = s.SetState(t.Context(), board{}, pawl.IfVersion(0))
+		require.NoError(t, err, "version 0 is IfAbsent")
+		requireState(t, p, s, 5, board{})
+		require.EqualValues(t, 5, snap.Version)
+	})
+}
+
+// Each verb can create a deleted scope anew, even one that would change nothing. Proves SCOPE-10.
+func TestCreateAnew(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		for name, m := range everyVerb {
+			s := scopeOf[board](p, name)
+			seed(t, s, fullBoard)
+			require.NoError(t, s.Delete(t.Context()))
+			snap, err := s.Apply(t.Context(), m, pawl.IfAbsent())
+			require.NoError(t, err, name)
+			require.EqualValues(t, 3, snap.Version, name)
+			got, err := s.Snapshot(t.Context())
+			require.NoError(t, err)
+			require.True(t, got.Exists(), name)
+			require.Empty(t, got.State().Notes["k"], "nothing of before is left")
+		}
+	})
+}
+
+// Deleting what is not there changes nothing; a pinned deletion is exact. Proves SCOPE-10, SCOPE-12.
+func TestDeleteWithConditions(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		require.NoError(t, s.Delete(t.Context()))
+		requireAbsent(t, p, s)
+		require.ErrorIs(t, s.Delete(t.Context(), pawl.IfExists()), pawl.ErrNotFound)
+		seed(t, s, fullBoard)
+		var moved *pawl.ConcurrencyError
+		require.ErrorAs(t, s.Delete(t.Context(), pawl.IfVersion(7)), &moved)
+		require.Equal(t, &pawl.ConcurrencyError{Subject: s.Key(), Expected: 7, Actual: 1}, moved)
+		require.ErrorIs(t, s.Delete(t.Context(), pawl.IfAbsent()), pawl.ErrExists)
+		requireState(t, p, s, 1, fullBoard)
+		require.NoError(t, s.Delete(t.Context(), pawl.IfVersion(1), pawl.IfExists()))
+		requireDeleted(t, s, 2)
+		require.ErrorIs(t, s.Delete(t.Context(), pawl.IfExists()), pawl.ErrDeleted)
+		require.ErrorIs(t, s.Delete(t.Context(), pawl.IfVersion(1)), pawl.ErrDeleted)
+	})
+}
+
+// What another process deleted is deleted here, too, whatever was cached. Proves SCOPE-10.
+func TestDeleteByAnother(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for name, m := range everyVerb {
+			here, there := scopeOf[board](p, name), pawl.Session[board](p.another(t), name)
+			seed(t, here, fullBoard)
+			require.NoError(t, there.Delete(t.Context()))
+			_, err := here.Apply(t.Context(), m) // here has version 1 cached
+			require.Equal(t, &pawl.DeletedError{Scope: here.Key(), Version: 2}, err, name)
+			// And the other way round: a tombstone that is cached is none any more.
+			_, err = there.SetState(t.Context(), board{}, pawl.IfAbsent())
+			require.NoError(t, err)
+			snap, err := here.IncState(t.Context(), "count", 1)
+			require.NoError(t, err)
+			require.EqualValues(t, 4, snap.Version)
+			require.Equal(t, board{Count: 1}, snap.State())
+		}
+	})
+}
+
+// When tombstones are purged no version comes back: what is created afterwards starts above all of them. Proves SCOPE-10.
+func TestPurge(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		long, short := scopeOf[board](p, "long"), scopeOf[board](p, "short")
+		for range 9 {
+			_, err := long.IncState(t.Context(), "count", 1)
+			require.NoError(t, err)
+		}
+		seed(t, short, fullBoard)
+		require.NoError(t, long.Delete(t.Context()))  // version 10
+		require.NoError(t, short.Delete(t.Context())) // version 2
+		require.Equal(t, 2, p.store.purge(t))
+		requireAbsent(t, p, pawl.Session[board](p.another(t), "long"))
+		for i, s := range []pawl.Scope[board]{
+			long, short, // with their tombstones cached
+			scopeOf[board](p, "new"), pawl.Session[board](p.another(t), "elsewhere"),
+		} {
+			snap, err := s.IncState(t.Context(), "count", 1)
+			require.NoError(t, err, i)
+			require.EqualValues(t, 11, snap.Version, s.Key())
+			requireState(t, p, s, 11, board{Count: 1})
+			_, err = s.IncState(t.Context(), "count", 1, pawl.IfVersion(11))
+			require.NoError(t, err)
+		}
+	})
+}
+
+// Who has an old version of a purged scope cached writes a new one, not onto the old. Proves SCOPE-10.
+func TestPurgeUnderCachedState(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
+		seed(t, here, fullBoard)
+		require.NoError(t, there.Delete(t.Context()))
+		require.Equal(t, 1, p.store.purge(t))
+		_, err := here.IncState(t.Context(), "count", 1, pawl.IfVersion(1))
+		require.Equal(t, &pawl.ConcurrencyError{Subject: here.Key(), Expected: 1}, err)
+		snap, err := here.IncState(t.Context(), "count", 5)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, snap.Version)
+		requireState(t, p, here, 3, board{Count: 5})
+	})
+}
+
+// In memory, tombstones beyond 10,000 are forgotten behind a version floor. Proves SCOPE-10.
+func TestTombstonesInMemoryAreBounded(t *testing.T) {
+	const kept, more = 10_000, 200
+	rt := openRuntime(t, pawl.Config{})
+	ctx := t.Context()
+	first := pawl.Memory[board](rt, "first")
+	for range 5 {
+		_, err := first.IncState(ctx, "count", 1)
+		require.NoError(t, err)
+	}
+	require.NoError(t, first.Delete(ctx)) // version 6, the oldest tombstone
+	alive := pawl.Memory[board](rt, "alive")
+	_, err := alive.IncState(ctx, "count", 1)
+	require.NoError(t, err)
+	for i := range kept + more {
+		s := pawl.Memory[board](rt, fmt.Sprint(i))
+		_, err := s.IncState(ctx, "count", 1)
+		require.NoError(t, err)
+		require.NoError(t, s.Delete(ctx))
+	}
+	requireDeleted(t, first, 6) // whoever holds a handle still finds it
+	require.Eventually(t, func() bool {
+		collect()
+		snap, err := pawl.Memory[board](rt, "first").IncState(ctx, "count", 1)
+		if err != nil {
+			require.ErrorIs(t, err, pawl.ErrDeleted)
+			return false
+		}
+		return assert.Greater(t, snap.Version, uint64(6))
+	}, waitLong, waitStep, "the oldest tombstone is forgotten, but its versions are not used again")
+	_, err = pawl.Memory[board](rt, fmt.Sprint(kept+more-1)).IncState(ctx, "count", 1)
+	require.ErrorIs(t, err, pawl.ErrDeleted, "a recent tombstone is kept")
+	snap, err := alive.IncState(ctx, "count", 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, snap.Version, "the living are not concerned")
+	fresh, err := pawl.Memory[board](rt, "never seen").IncState(ctx, "count", 1)
+	require.NoError(t, err)
+	require.Greater(t, fresh.Version, uint64(6), "what is absent is created above the floor")
+}
