@@ -1,0 +1,177 @@
+package pawl_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/stretchr/testify/require"
+)
+
+func init() { children["history"] = historyChild }
+
+const (
+	histGoroutines = 8
+	histKeys       = 4
+	histOps        = 2000 // of a history
+)
+
+func memoryScope(rt *pawl.Runtime, id string) pawl.Scope[histState] {
+	return pawl.Memory[histState](rt, id)
+}
+func storedScope(rt *pawl.Runtime, id string) pawl.Scope[histState] {
+	return pawl.Session[histState](rt, id)
+}
+
+// leisurelyStore takes its time before and after a commit, as a store across a network does: memory alone is so quick that nobody
+// would ever leave in between.
+type leisurelyStore struct{ persist.Store }
+
+func (s leisurelyStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	time.Sleep(rand.N(100 * time.Microsecond))
+	at, err := s.Store.Commit(ctx, c)
+	time.Sleep(rand.N(100 * time.Microsecond))
+	return at, err
+}
+
+// histories records and checks several histories, the clients spread over so many runtimes.
+func histories(t *testing.T, count, runtimes int, store persist.Store, hurried time.Duration, open func(*pawl.Runtime, string) pawl.Scope[histState]) histFigures {
+	var rts []*pawl.Runtime
+	for range runtimes {
+		rt, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		rts = append(rts, rt)
+	}
+	var sum histFigures
+	for n := range count {
+		h := histClients{scopes: histScopes(histGoroutines, histKeys, strconv.Itoa(n), open, rts...), each: histOps / histGoroutines, seed: rand.Uint64(), hurried: hurried}
+		require.NoError(t, h.run())
+		ops, withdrawn := h.finish(t)
+		f := checkHistory(t, ops)
+		f.withdrawn = withdrawn
+		sum.add(f)
+	}
+	for _, rt := range rts {
+		require.NoError(t, rt.Close(t.Context()))
+	}
+	t.Logf("%+v", sum)
+	return sum
+}
+
+// requireLively requires that histories contain what they are to be judged by.
+func requireLively(t *testing.T, f histFigures) {
+	t.Helper()
+	require.Greater(t, f.overlapping, f.ops/20, "hardly any operations overlap")
+	require.Greater(t, f.unknown, f.histories, "hardly any caller left without an answer")
+	require.Greater(t, f.withdrawn, f.histories, "hardly any operation was withdrawn")
+	require.Greater(t, f.conflicts, f.histories, "hardly any pinned version had moved")
+	require.Greater(t, f.ops+f.withdrawn, f.histories*histOps*9/10, "the histories are short")
+}
+
+// TestMemoryHistoriesAreLinearizable: whatever eight goroutines are told about in-memory scopes can be explained by one order of their
+// operations, also where callers leave: a withdrawn one has not happened, another one that left may have.
+//
+// Proves LOCK-2, LOCK-7, LOCK-8, SCOPE-4.
+func TestMemoryHistoriesAreLinearizable(t *testing.T) {
+	requireLively(t, histories(t, 20, 1, nil, 20*time.Microsecond, memoryScope))
+}
+
+// TestStoredHistoriesAreLinearizable: the same for persisted scopes, in one runtime and with several that compete.
+//
+// Proves CAS-4, CAS-5, CAS-9, SCOPE-17.
+func TestStoredHistoriesAreLinearizable(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		requireLively(t, histories(t, 12, 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+	})
+	t.Run("two runtimes", func(t *testing.T) {
+		requireLively(t, histories(t, 12, 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), sqlite.Config{})
+		require.NoError(t, err)
+		requireLively(t, histories(t, 8, 1, store, 3*time.Millisecond, storedScope))
+		require.NoError(t, store.Close())
+	})
+}
+
+const (
+	histProcesses   = 3
+	histOfProcesses = 3 // histories
+	histSeed        = "PAWL_TEST_SEED"
+	histFirst       = "PAWL_TEST_CLIENT"
+)
+
+// historyChild does its part of the histories and says what it did.
+func historyChild() int {
+	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
+		seed, err := strconv.ParseUint(os.Getenv(histSeed), 10, 64)
+		if err != nil {
+			return err
+		}
+		first, err := strconv.Atoi(os.Getenv(histFirst))
+		if err != nil {
+			return err
+		}
+		const clients = 4
+		h := histClients{scopes: histScopes(clients, histKeys, "shared", storedScope, rt), each: histOps / histProcesses / clients, first: first, seed: seed, hurried: 3 * time.Millisecond}
+		if err := h.run(); err != nil {
+			return err
+		}
+		for _, op := range h.ops {
+			line, err := json.Marshal(op)
+			if err != nil {
+				return err
+			}
+			crashtest.Say("%s", line)
+		}
+		crashtest.Say("withdrawn %d", h.withdrawn)
+		return nil
+	})
+}
+
+// TestHistoriesOfProcessesAreLinearizable: the same for three processes on one SQLite database, by a clock that they share.
+//
+// Proves CAS-6, SCOPE-17, STORE-3.
+func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
+	var sum histFigures
+	for range histOfProcesses {
+		path := filepath.Join(t.TempDir(), "state.db")
+		var processes []*crashtest.Child
+		for i := range histProcesses {
+			processes = append(processes, crashtest.Start(t, "history", processDatabase+"="+path, fmt.Sprintf("%s=%d", histSeed, rand.Uint64()), fmt.Sprintf("%s=%d", histFirst, i*100)))
+		}
+		crashtest.Ready(processes...)
+		var ops []histOp
+		withdrawn := 0
+		for _, p := range processes {
+			lines := p.Wait()
+			require.NotEmpty(t, lines)
+			last := len(lines) - 1
+			own := 0
+			_, err := fmt.Sscanf(lines[last], "withdrawn %d", &own)
+			require.NoError(t, err)
+			withdrawn += own
+			for _, line := range lines[:last] {
+				var op histOp
+				require.NoError(t, json.Unmarshal([]byte(line), &op))
+				ops = append(ops, op)
+			}
+		}
+		f := checkHistory(t, ops)
+		f.withdrawn = withdrawn
+		sum.add(f)
+	}
+	t.Logf("%+v", sum)
+	requireLively(t, sum)
+}
