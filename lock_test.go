@@ -272,6 +272,29 @@ func TestDeadlineOfAQueuedMutation(t *testing.T) {
 }
 
 // Proves LOCK-5.
+func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		for i := range 20 {
+			// Waiters are used again, with their alarms still set: here for ten seconds from now.
+			release, blocked := block(s, pawl.WithTimeout(10*time.Second))
+			queued := push(s, "x", pawl.WithTimeout(10*time.Second))
+			release()
+			require.NoError(t, <-blocked)
+			require.NoError(t, <-queued)
+			budget := []time.Duration{3 * time.Second, time.Minute}[i%2] // before the alarm, and after it
+			release, _ = block(s, pawl.WithTimeout(time.Hour))
+			start := time.Now()
+			_, err := s.IncState(context.Background(), "n", 1, pawl.WithTimeout(budget))
+			assert.ErrorIs(t, err, pawl.ErrTimeout)
+			assert.Equal(t, budget, time.Since(start))
+			release()
+			synctest.Wait()
+		}
+	})
+}
+
+// Proves LOCK-5.
 func TestBudgetCountsWaitPlusExecution(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: 10 * time.Second}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")

@@ -1,0 +1,95 @@
+package main
+
+// lockBugs break the queue and the in-memory path.
+var lockBugs = []Bug{
+	{
+		Name: "queue-order", Mechanism: "writers are served in order of submission",
+		Proves: []string{"LOCK-1"}, File: "lock.go",
+		Old: "		w := q.first\n		if w == nil {", New: "		w := q.last\n		if w == nil {",
+		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
+	},
+	{
+		Name: "queue-exclusion", Mechanism: "a data verb waits while a function runs",
+		Proves: []string{"LOCK-1", "LOCK-2"}, File: "lock.go",
+		Old: "return q.running == nil && q.first == nil }", New: "return q.first == nil }",
+		Pkg: ".", Run: "^(TestMutationsRunInSubmissionOrder|TestConcurrentIncrementsAllLand)$", Quick: true,
+	},
+	{
+		Name: "budget-from-kind", Mechanism: "a kind's budget replaces the runtime's",
+		Proves: []string{"LOCK-4"}, File: "kind.go",
+		Old: "		b.defaults.timeout = info.timeout\n", New: "",
+		Pkg: ".", Run: "^TestBudgetIsSetPerRuntimeKindLocalAndCall$", Quick: true,
+	},
+	{
+		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
+		Proves: []string{"LOCK-5"}, File: "apply.go",
+		Old: "		w.arm(w.submitted)\n", New: "",
+		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "deadline-of-a-reused-waiter", Mechanism: "a pooled waiter's alarm is set again when it rings too early",
+		Proves: []string{"LOCK-5"}, File: "lock.go",
+		Old: "			w.arm(now) // a stray wake-up, or the alarm of an earlier use\n", New: "",
+		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
+		Proves: []string{"LOCK-5"}, File: "mutation.go",
+		Old: "if fns == nil && !typ.Foreign(ops) {", New: "if fns == nil {",
+		Pkg: ".", Run: "^TestCodeOfATypeNeverHoldsTheCaller$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
+		Proves: []string{"LOCK-6"}, File: "apply.go",
+		Old: "if wanted && p == nil && !exited && err == nil {", New: "if wanted && !left && p == nil && !exited && err == nil {",
+		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Quick: true,
+	},
+	{
+		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
+		Proves: []string{"LOCK-7"}, File: "lock.go",
+		Old: "			q.unlink(w)\n		}\n		return PhaseQueued, true", New: "		}\n		return PhaseQueued, true",
+		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
+	},
+	{
+		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
+		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
+		Old: "	return PhaseRunning, true\n", New: "	return PhaseQueued, true\n",
+		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
+	},
+	{
+		Name: "re-entrancy", Mechanism: "a mutator cannot wait for itself",
+		Proves: []string{"LOCK-9"}, File: "lock.go",
+		Old: "if a.queue == q && a.live.Load() {", New: "if a.queue == q && !a.live.Load() {",
+		Pkg: ".", Run: "^TestReentrantCallsFailAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
+		Proves: []string{"LOCK-10"}, File: "lock.go",
+		Old: "	for _, next := range h.waits {", New: "	for _, next := range h.waits[:0] {",
+		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
+		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Old: "			q.reportStuck(now)\n", New: "",
+		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Quick: true,
+	},
+	{
+		Name: "abandoned-result", Mechanism: "the late result of an abandoned function is discarded",
+		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Old: "	if q.running != w {\n		return false\n	}\n	q.running = nil\n	return true", New: "	q.running = nil\n	return true",
+		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "queue-bound", Mechanism: "a full queue refuses",
+		Proves: []string{"LOCK-14"}, File: "lock.go",
+		Old: "if q.waiting >= limit {", New: "if q.waiting > limit {",
+		Pkg: ".", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "reads-through-the-queue", Mechanism: "a read does not wait for a writer",
+		Proves: []string{"LOCK-13"}, File: "scope.go",
+		Old: "		if img := s.mem.image.Load(); img != nil {", New: "		if _, err := s.Apply(ctx, Patch{}); err != nil {\n			return Snapshot[T]{}, err\n		}\n		if img := s.mem.image.Load(); img != nil {",
+		Pkg: ".", Run: "^TestOtherScopesAndReadsDoNotWait$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+}
