@@ -235,21 +235,28 @@ func (s suite) takeRace(t *testing.T) {
 	}
 	var mu sync.Mutex // protects owners
 	owners := map[string]string{}
+	own := func(me string, taken []persist.Record) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, r := range taken {
+			if owners[r.ID] != "" {
+				t.Errorf("%s was given to %s and %s", r.ID, owners[r.ID], me)
+				return false
+			}
+			owners[r.ID] = me
+		}
+		return true
+	}
 	together(6, func(i int) {
 		me := fmt.Sprint(i)
 		for {
 			taken, err := leaser.Take(f.Context(), persist.Query{Kind: "thing", Limit: 3}, persist.Acquire{Holder: me, For: time.Hour})
-			if err != nil || len(taken) == 0 {
+			if err != nil {
+				t.Error(err)
+			}
+			if len(taken) == 0 || !own(me, taken) {
 				return
 			}
-			mu.Lock()
-			for _, r := range taken {
-				if owners[r.ID] != "" {
-					t.Errorf("%s was given to %s and %s", r.ID, owners[r.ID], me)
-				}
-				owners[r.ID] = me
-			}
-			mu.Unlock()
 		}
 	})
 	require.Len(t, owners, records)
