@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -34,7 +37,11 @@ type Runtime struct {
 	kinds   sync.Map  // name → *kind
 	memory  *registry // in-memory scopes
 	stored  *registry // persisted ones
+	locals  sync.Map  // weak.Pointer[registry] → nothing; those of the Locals that are not closed
 	closed  atomic.Bool
+
+	unfinishedMu sync.Mutex
+	unfinished   []resident // closed containers in which something still ran
 }
 
 // Open checks the configuration and returns a Runtime. It does no I/O. It returns every fault it finds, joined: *KindError
@@ -93,14 +100,19 @@ func (rt *Runtime) Close(ctx context.Context) error {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	rt.closed.Store(true)
-	var busy []resident
-	var ended []<-chan struct{}
-	for _, c := range append(rt.memory.close(), rt.stored.close()...) {
-		if done := c.close(); done != nil {
-			busy, ended = append(busy, c), append(ended, done)
+	rt.locals.Range(func(key, _ any) bool {
+		if r := key.(weak.Pointer[registry]).Value(); r != nil {
+			rt.finish(r)
 		}
-	}
-	for _, done := range ended {
+		return true
+	})
+	rt.finish(rt.memory)
+	busy := rt.finish(rt.stored)
+	for _, c := range busy {
+		done := c.close()
+		if done == nil {
+			continue
+		}
 		select {
 		case <-done:
 			continue
@@ -117,6 +129,20 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	}
 	return nil
 }
+
+// finish closes the containers of r and returns those of rt, from earlier calls too, in which something still runs.
+func (rt *Runtime) finish(r *registry) []resident {
+	all := slices.DeleteFunc(r.close(), func(c resident) bool { return c.close() == nil })
+	rt.unfinishedMu.Lock()
+	defer rt.unfinishedMu.Unlock()
+	if len(rt.unfinished)+len(all) > 0 {
+		rt.unfinished = slices.DeleteFunc(append(rt.unfinished, all...), func(c resident) bool { return c.close() == nil })
+	}
+	return slices.Clone(rt.unfinished)
+}
+
+// forgetLocal is for a Local that nobody holds and nobody closed.
+func (rt *Runtime) forgetLocal(known weak.Pointer[registry]) { rt.locals.Delete(known) }
 
 // Owner is what a scope can be opened on, and decides how long it lives: a *Runtime (for good) or a *Local (its
 // in-memory scopes end with it).
@@ -141,6 +167,7 @@ func (l *Local) owner() owner {
 type Local struct {
 	rt     *Runtime
 	memory *registry
+	known  weak.Pointer[registry] // under which the runtime knows memory
 	opts   []Option
 	closed atomic.Bool
 }
@@ -151,6 +178,15 @@ func NewLocal(o Owner, opts ...Option) *Local {
 	if o != nil {
 		l.rt = o.owner().rt
 	}
+	if l.rt == nil {
+		return l // its scopes say so
+	}
+	l.known = weak.Make(l.memory)
+	l.rt.locals.Store(l.known, nil)
+	runtime.AddCleanup(l.memory, l.rt.forgetLocal, l.known)
+	if l.rt.closed.Load() {
+		l.Close()
+	}
 	return l
 }
 
@@ -158,7 +194,8 @@ func NewLocal(o Owner, opts ...Option) *Local {
 // were accepted before. Calling it twice is safe.
 func (l *Local) Close() {
 	l.closed.Store(true)
-	for _, c := range l.memory.close() {
-		c.close()
+	if l.rt != nil {
+		l.rt.locals.Delete(l.known)
+		l.rt.finish(l.memory)
 	}
 }

@@ -1,0 +1,273 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes with a connection
+// each on one file. Proves SCOPE-17.
+func TestReadYourWrites(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "pawl.db")
+	var scopes [2]pawl.Scope[board]
+	for i := range scopes {
+		store, err := sqlite.Open(t.Context(), file, sqlite.Config{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: store}), "a")
+	}
+	const writes = 60
+	var acknowledged atomic.Uint64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i := range 4 {
+		s := scopes[i%2]
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				least := acknowledged.Load()
+				snap, err := s.Snapshot(t.Context())
+				if !assert.NoError(t, err) || !assert.GreaterOrEqual(t, snap.Version, least) || !assert.EqualValues(t, snap.Version, snap.State().Count) {
+					return
+				}
+				state, err := s.State(t.Context())
+				if !assert.NoError(t, err) || !assert.GreaterOrEqual(t, uint64(state.Count), least) {
+					return
+				}
+			}
+		})
+	}
+	for i := range writes {
+		snap, err := scopes[i%2].IncState(t.Context(), "count", 1)
+		require.NoError(t, err)
+		acknowledged.Store(snap.Version)
+		for _, s := range scopes {
+			got, err := s.State(t.Context())
+			require.NoError(t, err)
+			require.GreaterOrEqual(t, got.Count, int64(i+1))
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// In memory a write is visible to every reader once it is acknowledged, and a read does not wait for the writer at work. Proves SCOPE-17.
+func TestReadsInMemory(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	s := pawl.Memory[board](rt, "a")
+	require.NoError(t, increment(s))
+	running, leave := make(chan struct{}), make(chan struct{})
+	done := make(chan error)
+	go func() {
+		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
+			close(running)
+			<-leave
+			b.Count = 10
+			return nil
+		})
+		done <- err
+	}()
+	<-running
+	got, err := s.State(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, got.Count)
+	close(leave)
+	require.NoError(t, <-done)
+	got, err = pawl.Memory[board](rt, "a").State(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 10, got.Count)
+}
+
+// Memory lives though nobody holds it. Proves SCOPE-19.
+func TestMemoryOutlivesItsHandles(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	const scopes = 500
+	for i := range scopes {
+		require.NoError(t, increment(pawl.Memory[board](rt, fmt.Sprint(i))))
+		require.NoError(t, increment(pawl.Sequencer[board](rt, fmt.Sprint(i))))
+	}
+	for range 5 {
+		collect()
+	}
+	for i := range scopes {
+		for _, s := range []pawl.Scope[board]{pawl.Memory[board](rt, fmt.Sprint(i)), pawl.Sequencer[board](rt, fmt.Sprint(i))} {
+			snap, err := s.IncState(t.Context(), "count", 1)
+			require.NoError(t, err)
+			require.EqualValues(t, 2, snap.Version)
+			require.EqualValues(t, 2, snap.State().Count)
+		}
+	}
+}
+
+// An in-memory scope has one type; a persisted one takes several. Proves SCOPE-19.
+func TestOneTypeInMemory(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	s := pawl.Memory[board](rt, "a")
+	require.NoError(t, increment(s))
+	other := pawl.Memory[pawl.Doc](rt, "a")
+	_, err := other.IncState(t.Context(), "count", 1)
+	var e *pawl.KindError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, pawl.KindMemory, e.Kind)
+	_, err = other.State(t.Context())
+	require.ErrorAs(t, err, &e)
+	require.ErrorAs(t, other.Delete(t.Context()), &e)
+	got, err := s.State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, board{Count: 1}, got)
+	require.NoError(t, func() error { _, err := pawl.Memory[pawl.Doc](rt, "b").IncState(t.Context(), "count", 1); return err }(), "another id may have another type")
+}
+
+// Sequencer and Target live as long as their request, and are private to it; what is persisted is not. Proves SCOPE-19.
+func TestLocal(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{Store: memory.New()})
+	one, two := pawl.NewLocal(rt), pawl.NewLocal(rt)
+	open := map[string]func(pawl.Owner) pawl.Scope[board]{
+		"sequencer": func(o pawl.Owner) pawl.Scope[board] { return pawl.Sequencer[board](o, "a") },
+		"target":    func(o pawl.Owner) pawl.Scope[board] { return pawl.Target[board](o, "a") },
+		"memory":    func(o pawl.Owner) pawl.Scope[board] { return pawl.Memory[board](o, "a") },
+	}
+	held := map[string]pawl.Scope[board]{}
+	for name, f := range open {
+		for range 3 {
+			require.NoError(t, increment(f(one)))
+		}
+		collect() // alive without a handle
+		require.NoError(t, increment(f(two)))
+		require.NoError(t, increment(f(rt)))
+		held[name] = f(one)
+		for owner, want := range map[pawl.Owner]int64{one: 3, two: 1, rt: 1} {
+			got, err := f(owner).State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, want, got.Count, name)
+		}
+	}
+	require.NoError(t, increment(pawl.Session[board](one, "a")))
+	one.Close()
+	one.Close()
+	for name, f := range open {
+		for _, s := range []pawl.Scope[board]{held[name], f(one)} {
+			require.ErrorIs(t, increment(s), pawl.ErrClosed)
+			_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { t.Error("it ran"); return nil })
+			require.ErrorIs(t, err, pawl.ErrClosed)
+			_, err = s.State(t.Context())
+			require.ErrorIs(t, err, pawl.ErrClosed)
+		}
+		require.NoError(t, increment(f(two)), "another request")
+		require.NoError(t, increment(f(rt)))
+	}
+	got, err := pawl.Session[board](one, "a").State(t.Context())
+	require.NoError(t, err, "a persisted scope is the runtime's")
+	require.EqualValues(t, 1, got.Count)
+}
+
+// What a Local held is let go with it, closed or forgotten. Proves SCOPE-19.
+func TestLocalIsLetGo(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	for _, forgotten := range []bool{false, true} {
+		var gone atomic.Int64
+		const locals = 20
+		for range locals {
+			local := pawl.NewLocal(rt)
+			for i := range 10 {
+				_, err := pawl.Sequencer[board](local, fmt.Sprint(i)).PatchState(t.Context(), pawl.Patch{"title": "t"})
+				require.NoError(t, err)
+			}
+			snap, err := pawl.Sequencer[board](local, "0").Snapshot(t.Context())
+			require.NoError(t, err)
+			runtime.AddCleanup(snap.ReadOnly(), func(n *atomic.Int64) { n.Add(1) }, &gone)
+			if !forgotten {
+				local.Close()
+			}
+		}
+		require.Eventually(t, func() bool { collect(); return gone.Load() == locals }, waitLong, waitStep)
+	}
+}
+
+// NewLocal's options are the defaults of its scopes. Proves SCOPE-19.
+func TestLocalOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := openRuntime(t, pawl.Config{})
+		local := pawl.NewLocal(rt, pawl.WithTTL(time.Minute))
+		s := pawl.Sequencer[board](local, "a")
+		require.NoError(t, increment(s))
+		time.Sleep(time.Minute)
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.False(t, snap.Exists())
+		_, err = pawl.Sequencer[board](pawl.NewLocal(rt, nil), "a").IncState(t.Context(), "count", 1)
+		var e *pawl.ArgumentError
+		require.ErrorAs(t, err, &e)
+	})
+}
+
+// void is a store that says yes and keeps nothing, so that only the runtime's memory is measured.
+type void struct{ commits atomic.Int64 }
+
+func (s *void) Load(context.Context, persist.Key) (persist.Record, error) {
+	return persist.Record{}, persist.ErrNotFound
+}
+
+func (s *void) Commit(context.Context, persist.Commit) (time.Time, error) {
+	s.commits.Add(1)
+	return time.Unix(1, 0), nil
+}
+
+func (s *void) List(context.Context, persist.Query) (persist.Page, error) { return persist.Page{}, nil }
+func (s *void) Close() error                                              { return nil }
+
+// A million sessions, each used once, leave nothing behind. Proves SCOPE-19.
+func TestIdleSessionsAreLetGo(t *testing.T) {
+	sessions, most := 1_000_000, int64(64<<20)
+	if raceEnabled || testing.Short() {
+		sessions, most = 20_000, 4<<20
+	}
+	store := &void{}
+	rt := openRuntime(t, pawl.Config{Store: store})
+	heap := func() int64 {
+		collect()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before, ctx := heap(), context.Background()
+	var wg sync.WaitGroup
+	const writers = 4
+	for w := range writers {
+		wg.Go(func() {
+			for i := w; i < sessions; i += writers {
+				s := pawl.Session[board](rt, fmt.Sprintf("session-%d", i))
+				if _, err := s.SetState(ctx, board{Title: "some state of some length"}); !assert.NoError(t, err) {
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, sessions, store.commits.Load())
+	// Cleanups run after the collection that finds their containers, so look until they have.
+	require.Eventually(t, func() bool {
+		grown := heap() - before
+		t.Logf("the heap has grown by %d KiB", grown>>10)
+		return grown < most
+	}, waitLong, 50*time.Millisecond)
+	runtime.KeepAlive(rt)
+}
