@@ -173,9 +173,13 @@ func unavailable(key Key, err error) error {
 	return &UnavailableError{Scope: key, Cause: err}
 }
 
-func tooLarge(err error) bool {
-	var limit *LimitError
-	return errors.As(err, &limit)
+// unwritable reports whether a commit was never sent, because of what one of its mutations made of the document.
+func unwritable(err error) bool {
+	switch err.(type) { // as it is: what a Persist wraps says nothing of the kind
+	case *LimitError, *FieldError:
+		return true
+	}
+	return false
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -190,6 +194,11 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 func (b *binding) schema() int { return len(b.kind.upgrades) }
+
+func (b *binding) check(key Key, v *view) error {
+	_, _, err := b.kind.indexed(key, v, v.doc)
+	return err
+}
 
 // view decodes d for the binding's type, upgraded to its schema. It returns *SchemaError.
 func (b *binding) view(d *doc, key Key) (*view, error) {
@@ -259,7 +268,7 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *draft) (landed, wo
 	case err == nil:
 		return c.doc(stored), nil, nil
 	case errors.Is(err, ErrConflict):
-		if stored.Version == d.base.version { // it did not say who won
+		if stored.Version == 0 || stored.Version == d.base.version { // it did not say who won
 			won, err := c.load(ctx, call.key)
 			return nil, won, err
 		}
@@ -281,3 +290,5 @@ func (c custom[T]) view(d *doc, key Key) (*view, error) {
 }
 
 func (c custom[T]) schema() int { return 0 }
+
+func (c custom[T]) check(Key, *view) error { return nil }

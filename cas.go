@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -302,7 +303,7 @@ func (c *cell) settle(r *round) bool {
 		var landed *doc
 		var err error
 		landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
-		if tooLarge(err) && !r.careful {
+		if unwritable(err) && !r.careful {
 			r.careful = true
 			return !c.again(r, d.base)
 		}
@@ -357,16 +358,24 @@ func (c *cell) lost(r *round, won *doc) bool {
 	for _, w := range r.members {
 		if !stale { // the first conflict of a state from before the call is but its read
 			w.cas.attempts++
-			delay = max(delay, backoff(w.call.retry, w.cas.attempts))
 		}
 		if r.draft.changed > 0 {
 			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.version, Attempts: w.cas.attempts})
 		}
-		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+delay > w.call.retry.Within {
-			c.finish(w, outcome{ran: true, err: &ConcurrentModificationError{Scope: w.call.key, Expected: base.expected(), Actual: won.version,
-				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)}}, 0, time.Time{})
+		if err := w.call.admit(w.change, won.life, won.version); err != nil { // no retry would change that
+			c.fail(w, err)
 			continue
 		}
+		wait := time.Duration(0)
+		if !stale {
+			wait = backoff(w.call.retry, w.cas.attempts)
+		}
+		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+wait > w.call.retry.Within {
+			c.fail(w, &ConcurrentModificationError{Scope: w.call.key, Expected: base.expected(), Actual: won.version,
+				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)})
+			continue
+		}
+		delay = max(delay, wait)
 		keep = append(keep, w)
 	}
 	r.members = keep
@@ -419,8 +428,21 @@ func (c *cell) answer(r *round, at time.Time) {
 // answerAll gives every member the same error; nothing of the round was committed, or nobody knows.
 func (c *cell) answerAll(r *round, err error) {
 	for _, w := range r.members {
-		c.finish(w, outcome{ran: true, err: err}, 0, time.Time{})
+		c.fail(w, err)
 	}
+}
+
+// fail ends w with err, or with its own panic if it had one: whatever became of the commit, its caller must hear of that.
+func (c *cell) fail(w *waiter, err error) {
+	out := outcome{ran: true, err: err}
+	var unknown *UnknownOutcomeError
+	if own := w.cas.out; own.panic != nil || own.exited {
+		out = own
+	} else if own.ran && !own.changed && errors.As(err, &unknown) {
+		// It had nothing in the commit. Only what it looked at is in doubt.
+		out.err = &UnavailableError{Scope: w.call.key, Cause: unknown.Cause}
+	}
+	c.finish(w, out, 0, time.Time{})
 }
 
 // finish hands w its outcome, unless nobody waits for it any more.

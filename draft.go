@@ -49,6 +49,8 @@ type backend interface {
 	renew(ctx context.Context, call *call, d *draft) (won *doc, err error)
 	// view decodes d for this backend's type.
 	view(d *doc, key Key) (*view, error)
+	// check tells why commit could not write v, whose document is encoded.
+	check(key Key, v *view) error
 	// schema is the schema version that commit writes.
 	schema() int
 }
@@ -118,7 +120,10 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 		from.typ, from.state, from.doc = ch.typ, dst, nil
 		next.life, next.view, next.ttl = alive, &from, call.ttl
 		if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
-			if from.doc, out.err = next.encode(call); out.err != nil {
+			if from.doc, out.err = next.encode(call); out.err == nil && careful {
+				out.err = w.cas.backend.check(call.key, &from)
+			}
+			if out.err != nil {
 				return out
 			}
 		}

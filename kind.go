@@ -380,6 +380,9 @@ func (k *kind) indexed(key Key, v *view, raw []byte) (label string, due time.Tim
 		default:
 			return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is not a time"}
 		}
+		if year := due.UTC().Year(); year < 1 || year > 9999 {
+			return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is outside the years 1 to 9999"}
+		}
 	}
 	return label, due, nil
 }

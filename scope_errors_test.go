@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -255,4 +257,69 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
+}
+
+// In a commit that fails, or of which nobody knows, those who had nothing in it are told no more than that: a panic is still
+// raised, and an error or a no-op that cannot be confirmed was certainly not applied. Proves SCOPE-4, SCOPE-5.
+func TestFailuresInFailedCommit(t *testing.T) {
+	for _, doubt := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			failure := fmt.Errorf("down: %w", persist.ErrNotApplied)
+			if doubt {
+				failure = persist.ErrUnavailable
+			}
+			store := &tap{Store: memory.New()}
+			rt := openRuntime(t, pawl.Config{Store: store, Retry: pawl.Retry{Within: time.Second}})
+			s := pawl.Session[board](rt, "a")
+			seed(t, s, board{Title: "t"})
+			entered, release := make(chan struct{}), make(chan struct{})
+			first := true
+			store.onCommit(func(context.Context, persist.Commit) error {
+				if first { // the queue's commits come one after another
+					first = false
+					close(entered)
+					<-release
+					return nil
+				}
+				return failure
+			})
+			var wg sync.WaitGroup
+			wg.Go(func() { assert.NoError(t, increment(s)) })
+			<-entered
+			for range 3 {
+				wg.Go(func() {
+					err := increment(s)
+					assert.Equal(t, doubt, pawl.OutcomeUnknown(err))
+					assert.Equal(t, !doubt, pawl.IsRetryable(err))
+				})
+				wg.Go(func() {
+					_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { return errMutator })
+					assert.ErrorIs(t, err, pawl.ErrUnavailable)
+					assert.False(t, pawl.OutcomeUnknown(err))
+				})
+				wg.Go(func() {
+					_, err := s.PatchState(t.Context(), pawl.Patch{"title": "t"})
+					assert.ErrorIs(t, err, pawl.ErrUnavailable)
+					assert.False(t, pawl.OutcomeUnknown(err))
+				})
+				wg.Go(func() {
+					defer func() { assert.IsType(t, &pawl.PanicError{}, recover()) }()
+					_, _ = s.AtomicState(t.Context(), panicky)
+					t.Error("the caller went on")
+				})
+				wg.Go(func() {
+					_, _ = s.AtomicState(t.Context(), func(context.Context, *board) error { runtime.Goexit(); return nil })
+					t.Error("the caller went on")
+				})
+			}
+			synctest.Wait()
+			close(release)
+			wg.Wait()
+			store.onCommit(nil)
+			snap, err := s.Snapshot(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 2, snap.Version)
+			require.Equal(t, board{Title: "t", Count: 1}, snap.State())
+		})
+	}
 }

@@ -1,0 +1,294 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// requireRefused asserts that every verb and read of s gives the same *LimitError.
+func requireRefused(t *testing.T, s pawl.Scope[board], what string, limit, got int) {
+	t.Helper()
+	check := func(err error) {
+		t.Helper()
+		var e *pawl.LimitError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, what, e.What)
+		require.Equal(t, limit, e.Limit)
+		require.Equal(t, got, e.Got)
+		require.Equal(t, "LIMIT", pawl.Code(err))
+		require.Equal(t, 400, pawl.HTTPStatus(err))
+	}
+	for _, m := range everyVerb {
+		_, err := s.Apply(t.Context(), m)
+		check(err)
+	}
+	_, err := s.State(t.Context())
+	check(err)
+	_, err = s.Snapshot(t.Context())
+	check(err)
+	check(s.Delete(t.Context()))
+	_, ok := s.LastSeen()
+	require.False(t, ok)
+	require.False(t, s.Abandon())
+}
+
+// Ids have 1 to 255 bytes of valid UTF-8 without control characters. Proves SCOPE-11.
+func TestIDs(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		for _, id := range []string{
+			"", strings.Repeat("x", 256), strings.Repeat("é", 128), strings.Repeat("x", 1<<20),
+			"a\x00", "a\n", "\x1b", "\x7f", "a\u0085", "\xff", "a\xed\xa0\x80",
+		} {
+			requireRefused(t, scopeOf[board](p, id), "id", pawl.MaxID, len(id))
+		}
+		for _, id := range []string{"x", strings.Repeat("x", 255), strings.Repeat("é", 127) + "x", "\U0001f512", "a b"} {
+			s := scopeOf[board](p, id)
+			_, err := s.IncState(t.Context(), "count", 1)
+			require.NoError(t, err)
+			requireState(t, p, s, 1, board{Count: 1})
+		}
+		if p.store != nil {
+			require.EqualValues(t, 5, p.store.commits.Load())
+		}
+	})
+}
+
+// Kinds have 1 to 64 bytes of the same. Proves SCOPE-11.
+func TestKindNames(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		for _, name := range []string{"", strings.Repeat("k", 65), "a\x00", "a\tb", "\xff"} {
+			kind := pawl.Kind[board]{Name: name, InMemory: p.store == nil}
+			requireRefused(t, kind.Scope(p.rt, "a"), "kind", pawl.MaxKind, len(name))
+			_, err := pawl.Open(pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{kind}})
+			var e *pawl.LimitError
+			require.ErrorAs(t, err, &e)
+			require.Equal(t, "kind", e.What)
+		}
+		for _, name := range []string{"k", strings.Repeat("k", 64), "Kind/1", "\U0001f512", "../kind"} {
+			s := pawl.Kind[board]{Name: name, InMemory: p.store == nil}.Scope(p.rt, "a")
+			_, err := s.IncState(t.Context(), "count", 1)
+			require.NoError(t, err)
+			requireState(t, p, s, 1, board{Count: 1})
+		}
+	})
+}
+
+// hostile are ids that a careless store would confuse, or take for something else.
+var hostile = []string{
+	"../x", "..", ".", "a/b", "a/b/../c", "/etc/passwd", `a\b`, `..\x`, "a", "A", "ä", "Ä", "a\u0308", "ａ", "x.", "x..", "x", " x", "x ", "CON", "con", "NUL.txt", "aux",
+	"\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "%00", "%2e%2e%2f", "a%", "a_", "_", "%", "*", "?", "a:b", "a;b", "a'b", `a"b`, "'; DROP TABLE pawl_records; --",
+	"\u202etxt", "\ufeffx", "null", "0", "00", "1e3", "-", "--", "~", "$HOME", "${x}", "{{x}}", "a\u2028b", "session/a", "a,b", "a=b", "<a>", "İ", "ı", "I", "i", "ß", "ss", "SS",
+}
+
+// Hostile ids are just ids: each has its own state, on every path. Proves SCOPE-11.
+func TestHostileIDs(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		for i, id := range hostile {
+			_, err := scopeOf[board](p, id).IncState(t.Context(), "count", int64(i+1))
+			require.NoError(t, err, "%q", id)
+		}
+		for i, id := range hostile {
+			requireState(t, p, scopeOf[board](p, id), 1, board{Count: int64(i + 1)})
+			if p.store != nil {
+				got, err := pawl.Session[board](p.another(t), id).State(t.Context())
+				require.NoError(t, err)
+				require.EqualValues(t, i+1, got.Count, "%q", id)
+			}
+		}
+		if p.store == nil {
+			return
+		}
+		ids := map[string]bool{}
+		for snap, err := range (pawl.Kind[board]{Name: pawl.KindSession}).List(t.Context(), p.rt, pawl.Query{}) {
+			require.NoError(t, err)
+			ids[snap.ID] = true
+		}
+		require.Len(t, ids, len(hostile))
+		for i, id := range hostile {
+			if i%2 == 0 {
+				require.NoError(t, scopeOf[board](p, id).Delete(t.Context()))
+			}
+		}
+		for i, id := range hostile {
+			require.Equal(t, i%2 == 0, p.record(t, pawl.Key{Kind: pawl.KindSession, ID: id}).Deleted, "%q", id)
+		}
+	})
+}
+
+// A document that is too large is refused, whichever verb made it so, and what is there stays. Proves SCOPE-11.
+func TestDocumentLimit(t *testing.T) {
+	const limit = 1000
+	onStores(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		start := board{Title: strings.Repeat("x", 500)}
+		seed(t, s, start)
+		big := strings.Repeat("y", 600)
+		for name, m := range map[string]pawl.Mutation{
+			"Patch": pawl.Patch{"tags": []string{big}}, "Set": pawl.Set{State: board{Title: big + big}}, "Push": pawl.Push{Field: "tags", Values: []any{big}},
+			"SetRecord": pawl.SetRecord{Field: "notes", Key: big, Value: ""}, "Atomic": pawl.Atomic(func(_ context.Context, b *board) error { b.Title += big; return nil }),
+			"All": pawl.All{pawl.Inc{Field: "count", By: 1}, pawl.Push{Field: "tags", Values: []any{big}}},
+		} {
+			_, err := s.Apply(t.Context(), m)
+			var e *pawl.LimitError
+			require.ErrorAs(t, err, &e, name)
+			require.Equal(t, "document", e.What)
+			require.Equal(t, limit, e.Limit)
+			require.Greater(t, e.Got, 1100)
+			require.Equal(t, s.Key(), e.Scope)
+			require.Equal(t, 413, pawl.HTTPStatus(err))
+			requireState(t, p, s, 1, start)
+		}
+		require.EqualValues(t, 1, p.store.commits.Load())
+		_, err := s.PushState(t.Context(), "tags", "small")
+		require.NoError(t, err)
+	}, func(c *pawl.Config) { c.MaxDoc = limit })
+}
+
+// The limit is exact, and 1 MiB unless it is configured. Proves SCOPE-11.
+func TestDocumentLimitIsExact(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := scopeOf[pawl.Doc](p, "a")
+		fits := strings.Repeat("x", pawl.DefaultMaxDoc-len(`{"d":""}`))
+		_, err := s.PatchState(t.Context(), pawl.Patch{"d": fits + "x"})
+		require.Equal(t, &pawl.LimitError{Scope: s.Key(), What: "document", Limit: 1 << 20, Got: 1<<20 + 1}, err)
+		requireAbsent(t, p, s)
+		_, err = s.PatchState(t.Context(), pawl.Patch{"d": fits})
+		require.NoError(t, err)
+		require.Len(t, p.record(t, s.Key()).Doc, 1<<20)
+	})
+}
+
+// In a shared commit only the one that is too large is refused. Proves SCOPE-11.
+func TestDocumentLimitInSharedCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: memory.New()}
+		rt := openRuntime(t, pawl.Config{Store: store, MaxDoc: 1000})
+		s := pawl.Session[board](rt, "a")
+		entered, release := store.hold()
+		var wg sync.WaitGroup
+		wg.Go(func() { _, err := s.IncState(t.Context(), "count", 1); assert.NoError(t, err) })
+		<-entered
+		for i := range 5 {
+			wg.Go(func() { _, err := s.IncState(t.Context(), "count", 1); assert.NoError(t, err) })
+			wg.Go(func() {
+				_, err := s.SetStateRecord(t.Context(), "notes", fmt.Sprint(i), strings.Repeat("x", 2000))
+				var e *pawl.LimitError
+				assert.ErrorAs(t, err, &e)
+			})
+			wg.Go(func() {
+				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count++; return nil })
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		release()
+		wg.Wait()
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 11, snap.Version)
+		require.Equal(t, board{Count: 11}, snap.State())
+	})
+}
+
+// So it is with what the store indexes: a label that is too long, or not a string, is the fault of one. Proves SCOPE-11.
+func TestLabelLimitInSharedCommit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: memory.New()}
+		rt := openRuntime(t, pawl.Config{Store: store})
+		s := pawl.Kind[pawl.Doc]{Name: "job", Label: "status", Due: "at"}.Scope(rt, "a")
+		entered, release := store.hold()
+		var wg sync.WaitGroup
+		wg.Go(func() { _, err := s.IncState(t.Context(), "n", 1); assert.NoError(t, err) })
+		<-entered
+		refused := []struct {
+			m    pawl.Mutation
+			want any
+		}{
+			{pawl.Patch{"status": strings.Repeat("x", pawl.MaxLabel+1)}, new(*pawl.LimitError)},
+			{pawl.Patch{"status": 5}, new(*pawl.FieldError)},
+			{pawl.Patch{"at": "tomorrow"}, new(*pawl.FieldError)},
+			{pawl.Patch{"at": 5}, new(*pawl.FieldError)},
+		}
+		for _, r := range refused {
+			wg.Go(func() { _, err := s.IncState(t.Context(), "n", 1); assert.NoError(t, err) })
+			wg.Go(func() { _, err := s.Apply(t.Context(), r.m); assert.ErrorAs(t, err, r.want) })
+		}
+		synctest.Wait()
+		release()
+		wg.Wait()
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, pawl.Doc{"n": int64(1 + len(refused))}, snap.State())
+	})
+}
+
+// A document that is over the limit already, because it was written under a larger one, can still shrink. Proves SCOPE-11.
+func TestDocumentOverLimitCanShrink(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		p.put(t, s.Key(), `{"title":"`+strings.Repeat("x", 3000)+`"}`, 0)
+		_, err := s.PatchState(t.Context(), pawl.Patch{"title": strings.Repeat("x", 3000), "count": 1000})
+		var e *pawl.LimitError
+		require.ErrorAs(t, err, &e)
+		_, err = s.PatchState(t.Context(), pawl.Patch{"title": "x"})
+		require.NoError(t, err)
+		requireState(t, p, s, 2, board{Title: "x"})
+	}, func(c *pawl.Config) { c.MaxDoc = 1000 })
+}
+
+// States nest 100 deep, on every path and by every verb. Proves SCOPE-11.
+func TestDepthLimit(t *testing.T) {
+	nested := func(depth int) any {
+		var v any = "x"
+		for range depth {
+			v = []any{v}
+		}
+		return v
+	}
+	cyclic := map[string]any{}
+	cyclic["self"] = cyclic
+	onPaths(t, func(t *testing.T, p path) {
+		for i, v := range []any{nested(pawl.MaxDepth), nested(10_000), cyclic} {
+			for name, m := range map[string]pawl.Mutation{
+				"Patch": pawl.Patch{"v": v}, "Set": pawl.Set{State: pawl.Doc{"v": v}}, "Push": pawl.Push{Field: "v", Values: []any{v}},
+				"SetRecord": pawl.SetRecord{Field: "", Key: "v", Value: v}, "Atomic": pawl.Atomic(func(_ context.Context, d *pawl.Doc) error { (*d)["v"] = v; return nil }),
+			} {
+				s := scopeOf[pawl.Doc](p, name)
+				_, err := s.Apply(t.Context(), m)
+				var e *pawl.LimitError
+				require.ErrorAs(t, err, &e, "%d %s", i, name)
+				require.Equal(t, "depth", e.What)
+				require.Equal(t, pawl.MaxDepth, e.Limit)
+				requireAbsent(t, p, s)
+			}
+		}
+		s := scopeOf[pawl.Doc](p, "fits")
+		_, err := s.PatchState(t.Context(), pawl.Patch{"v": nested(pawl.MaxDepth - 1)})
+		require.NoError(t, err)
+		got, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, pawl.Doc{"v": nested(pawl.MaxDepth - 1)}, got)
+	})
+}
+
+// A store that finds a commit malformed says so as what it is: nothing was written. Proves SCOPE-11.
+func TestStoreRefusesCommit(t *testing.T) {
+	p := paths(t)[1]
+	s := scopeOf[board](p, "a")
+	p.store.onCommit(func(context.Context, persist.Commit) error { return fmt.Errorf("too odd: %w", persist.ErrNotApplied) })
+	_, err := s.IncState(t.Context(), "count", 1)
+	require.ErrorIs(t, err, pawl.ErrUnavailable)
+	require.EqualValues(t, 1, p.store.commits.Load(), "not sent again")
+	p.store.onCommit(nil)
+	requireAbsent(t, p, s)
+}

@@ -1,0 +1,213 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
+)
+
+type article struct {
+	Title string   `json:"title"`
+	Words []string `json:"words"`
+}
+
+// articles returns the kind in the release that knows this many schema versions.
+func articles(version int) pawl.Kind[article] {
+	upgrades := []pawl.Upgrade{
+		func(d pawl.Doc) error { // the field had another name
+			d["title"] = d["name"]
+			delete(d, "name")
+			return nil
+		},
+		func(d pawl.Doc) error { // one word became many
+			if w, ok := d["word"]; ok {
+				d["words"] = []any{w}
+				delete(d, "word")
+			}
+			return nil
+		},
+		func(d pawl.Doc) error {
+			if d["title"] == "bad" {
+				return errBadArticle
+			}
+			return nil
+		},
+	}
+	return pawl.Kind[article]{Name: "article", Upgrades: upgrades[:version]}
+}
+
+var errBadArticle = errors.New("cannot be upgraded")
+
+// A document of an older schema is upgraded when it is read, and stored in its new form by the next write, not before. Proves SCOPE-15.
+func TestUpgrade(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for from, doc := range []string{`{"name":"n","word":"w","extra":18446744073709551615}`, `{"title":"n","word":"w","extra":18446744073709551615}`, `{"title":"n","words":["w"],"extra":18446744073709551615}`} {
+			s := articles(3).Scope(p.rt, string(rune('a'+from)))
+			p.put(t, s.Key(), doc, from)
+			snap, err := s.Snapshot(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, article{Title: "n", Words: []string{"w"}}, snap.State())
+			require.EqualValues(t, 1, snap.Version)
+			listed := 0
+			for snap, err := range articles(3).List(t.Context(), p.rt, pawl.Query{Prefix: s.Key().ID}) {
+				require.NoError(t, err)
+				require.Equal(t, article{Title: "n", Words: []string{"w"}}, snap.State())
+				listed++
+			}
+			require.Equal(t, 1, listed)
+			_, err = s.Apply(t.Context(), pawl.Patch{"title": "n"})
+			require.NoError(t, err, "nothing to change")
+			r := p.record(t, s.Key())
+			require.Equal(t, doc, string(r.Doc), "reading writes nothing")
+			require.Equal(t, from, r.Schema)
+
+			_, err = s.PushState(t.Context(), "words", "x")
+			require.NoError(t, err)
+			r = p.record(t, s.Key())
+			require.Equal(t, 3, r.Schema)
+			require.EqualValues(t, 2, r.Version)
+			require.Equal(t, `{"extra":18446744073709551615,"title":"n","words":["w","x"]}`, string(r.Doc), "in its new form, with what is unknown")
+			got, err := articles(3).Scope(p.another(t), s.Key().ID).State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, article{Title: "n", Words: []string{"w", "x"}}, got, "not upgraded twice")
+		}
+	})
+}
+
+// A mutation sees the upgraded state, too, without a read before it. Proves SCOPE-15.
+func TestUpgradeByMutation(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := articles(3).Scope(p.rt, "a")
+		p.put(t, s.Key(), `{"name":"n","word":"w"}`, 0)
+		_, err := s.AtomicState(t.Context(), func(_ context.Context, a *article) error {
+			a.Title += a.Words[0]
+			return nil
+		}, pawl.IfVersion(1))
+		require.NoError(t, err)
+		requireState(t, p, s, 2, article{Title: "nw", Words: []string{"w"}})
+		require.Equal(t, 3, p.record(t, s.Key()).Schema)
+	})
+}
+
+// requireSchemaError asserts that neither reads nor verbs take the document of s, and that it is left as it is.
+func requireSchemaError(t *testing.T, p path, s pawl.Scope[article], want *pawl.SchemaError) {
+	t.Helper()
+	before := p.record(t, s.Key())
+	check := func(err error) {
+		t.Helper()
+		var e *pawl.SchemaError
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, want.Scope, e.Scope)
+		require.Equal(t, want.Stored, e.Stored)
+		require.Equal(t, want.Known, e.Known)
+		if want.Cause == nil {
+			require.NoError(t, e.Cause)
+		} else {
+			require.ErrorIs(t, err, want.Cause)
+		}
+		require.False(t, pawl.IsRetryable(err))
+		require.Equal(t, "SCHEMA", pawl.Code(err))
+	}
+	_, err := s.State(t.Context())
+	check(err)
+	_, err = s.Snapshot(t.Context())
+	check(err)
+	_, ok := s.LastSeen()
+	require.False(t, ok)
+	for _, m := range []pawl.Mutation{
+		pawl.Patch{"title": "x"}, pawl.Patch{}, pawl.Set{State: article{}}, pawl.Push{Field: "words", Values: []any{"x"}},
+		pawl.Atomic(func(context.Context, *article) error {
+			t.Error("a function got a state that cannot be read")
+			return nil
+		}),
+	} {
+		_, err = s.Apply(t.Context(), m)
+		check(err)
+	}
+	_, err = s.SetState(t.Context(), article{}, pawl.IfAbsent())
+	require.ErrorIs(t, err, pawl.ErrExists)
+	var listed error
+	for _, err := range articles(want.Known).List(t.Context(), p.rt, pawl.Query{Prefix: s.Key().ID}) {
+		listed = err
+	}
+	check(listed)
+	after := p.record(t, s.Key())
+	require.Equal(t, string(before.Doc), string(after.Doc))
+	require.Equal(t, before.Version, after.Version)
+	require.Equal(t, before.Schema, after.Schema)
+	require.Zero(t, p.store.commits.Load(), "nothing was even tried")
+}
+
+// A document of a newer schema than this release knows is refused and left alone. Proves SCOPE-15.
+func TestNewerSchema(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := articles(2).Scope(p.rt, "a")
+		p.put(t, s.Key(), `{"title":"n","words":["w"],"future":true}`, 3)
+		requireSchemaError(t, p, s, &pawl.SchemaError{Scope: s.Key(), Stored: 3, Known: 2})
+	})
+}
+
+// So is one of which an upgrade fails. Proves SCOPE-15.
+func TestUpgradeFails(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := articles(3).Scope(p.rt, "a")
+		p.put(t, s.Key(), `{"name":"bad","word":"w"}`, 0)
+		requireSchemaError(t, p, s, &pawl.SchemaError{Scope: s.Key(), Stored: 0, Known: 3, Cause: errBadArticle})
+	})
+}
+
+// And one that is not of the type's shape. Proves SCOPE-15.
+func TestDocumentOfAnotherShape(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := articles(1).Scope(p.rt, "a")
+		p.put(t, s.Key(), `{"title":{"not":"a string"}}`, 1)
+		_, err := s.State(t.Context())
+		var e *pawl.SchemaError
+		require.ErrorAs(t, err, &e)
+		require.Error(t, e.Cause)
+		_, err = s.PatchState(t.Context(), pawl.Patch{"title": "x"})
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, `{"title":{"not":"a string"}}`, string(p.record(t, s.Key()).Doc))
+		require.NoError(t, s.Delete(t.Context()), "what cannot be read can still be deleted")
+		require.True(t, p.record(t, s.Key()).Deleted)
+	})
+}
+
+// An upgrade may leave nothing that a store could not keep. Proves SCOPE-15, SCOPE-16.
+func TestUpgradeToStrangeValue(t *testing.T) {
+	p := paths(t)[1]
+	kind := pawl.Kind[pawl.Doc]{Name: "odd", Upgrades: []pawl.Upgrade{func(d pawl.Doc) error { d["x"] = "\x00"; return nil }}}
+	s := kind.Scope(p.rt, "a")
+	p.put(t, s.Key(), `{"y":1}`, 0)
+	_, err := s.IncState(t.Context(), "y", 1)
+	var e *pawl.SchemaError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, `{"y":1}`, string(p.record(t, s.Key()).Doc))
+}
+
+// Two releases share a store: the older one refuses what the newer one has written, and may write what it has not. Proves SCOPE-15.
+func TestTwoReleases(t *testing.T) {
+	store := memory.New()
+	older, newer := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
+	was, is := articles(1).Scope(older, "a"), articles(2).Scope(newer, "a")
+	_, err := was.PatchState(t.Context(), pawl.Patch{"title": "old"})
+	require.NoError(t, err)
+	_, err = is.State(t.Context())
+	require.NoError(t, err)
+	_, err = was.PatchState(t.Context(), pawl.Patch{"title": "older"})
+	require.NoError(t, err, "a read by the newer release changes nothing")
+	_, err = is.PushState(t.Context(), "words", "new")
+	require.NoError(t, err)
+	var e *pawl.SchemaError
+	_, err = was.PatchState(t.Context(), pawl.Patch{"title": "oldest"})
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, 2, e.Stored)
+	require.Equal(t, 1, e.Known)
+	got, err := is.State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, article{Title: "older", Words: []string{"new"}}, got)
+}
