@@ -67,6 +67,12 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m 
 	if err != nil {
 		return Snapshot[T]{}, &KindError{Kind: o.Name, Reason: err.Error()}
 	}
+	if o.Timeout < 0 && o.Timeout != NoTimeout {
+		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Timeout", Reason: "negative"}
+	}
+	if err := o.Retry.check(); err != nil {
+		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Retry", Reason: err.Error()}
+	}
 	defaults := call{env: c.ownEnv(o.Observer), key: Key{Kind: o.Name}, timeout: o.Timeout, retry: o.Retry.or(DefaultRetry)}
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout

@@ -73,8 +73,14 @@ func IfAbsent() Option { return func(c *call) { c.absent = true } }
 // IfExists commits only when the scope has state; otherwise ErrNotFound.
 func IfExists() Option { return func(c *call) { c.exists = true } }
 
-// WithTimeout sets the budget of an in-memory mutation; NoTimeout turns it off. Persisted scopes ignore it.
-func WithTimeout(d time.Duration) Option { return func(c *call) { c.timeout = d } }
+// WithTimeout sets the budget of an in-memory mutation; NoTimeout turns it off, 0 keeps the default. Persisted scopes ignore it.
+func WithTimeout(d time.Duration) Option {
+	return func(c *call) {
+		if d != 0 {
+			c.timeout = d
+		}
+	}
+}
 
 // WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory scopes ignore it.
 func WithRetry(r Retry) Option { return func(c *call) { c.retry = r.or(c.retry) } }
@@ -138,6 +144,9 @@ func (c call) with(opts []Option) (call, error) {
 	}
 	if err := heap.retry.check(); err != nil {
 		return c, &ArgumentError{Argument: "WithRetry", Reason: err.Error()}
+	}
+	if heap.timeout < 0 && heap.timeout != NoTimeout {
+		return c, &ArgumentError{Argument: "WithTimeout", Reason: "negative"}
 	}
 	if heap.ttl < 0 {
 		return c, &ArgumentError{Argument: "WithTTL", Reason: "negative"}

@@ -120,8 +120,11 @@ func (s Scope[T]) State(ctx context.Context) (T, error) {
 // Snapshot returns the current state with its version. A persisted scope asks its store: *UnavailableError, *SchemaError. An
 // in-memory scope answers at once, whoever is writing. Deleted and expired scopes have no state.
 func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
-	if s.err != nil {
-		return Snapshot[T]{}, s.err
+	if err := s.fault(); err != nil {
+		return Snapshot[T]{}, err
+	}
+	if ctx == nil {
+		return Snapshot[T]{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	if s.mem != nil {
 		if s.isClosed() {
@@ -142,6 +145,14 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	d := docOf(r)
 	s.cell.advance(d)
 	return s.seen(d)
+}
+
+// fault tells why no verb of s can work.
+func (s Scope[T]) fault() error {
+	if s.err == nil && s.bound == nil {
+		return &ArgumentError{Argument: "scope", Reason: "zero; open one with Kind.Scope"}
+	}
+	return s.err
 }
 
 func (s Scope[T]) isClosed() bool {
@@ -184,7 +195,7 @@ func (b *binding) readError(ctx context.Context, key Key, err error) error {
 // LastSeen returns what this process last read or wrote, without I/O; another process may be ahead. It reports false when this process
 // has not seen the scope, or cannot decode what it saw.
 func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
-	if s.err != nil {
+	if s.fault() != nil {
 		return Snapshot[T]{}, false
 	}
 	if s.mem != nil {
@@ -203,7 +214,7 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 // discarded. It reports whether one was running.
 func (s Scope[T]) Abandon() bool {
 	switch {
-	case s.err != nil:
+	case s.fault() != nil:
 		return false
 	case s.mem != nil:
 		return s.mem.queue.abandon(s.mem)
@@ -257,8 +268,8 @@ func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
 // short for it. It returns the errors of the verbs it stands for.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
-	if s.err != nil {
-		return Snapshot[T]{}, s.err
+	if err := s.fault(); err != nil {
+		return Snapshot[T]{}, err
 	}
 	d := dispatch[T]{container: s.mem, cell: s.cell, typ: s.bound.typ, defaults: s.bound.defaults}
 	d.defaults.key = s.key
