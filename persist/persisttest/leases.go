@@ -36,7 +36,7 @@ func acquire(k persist.Key, expected uint64, holder string, d time.Duration) per
 
 // leaseIsExclusive: the token decides, not the name, so the same holder conflicts too.
 //
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) leaseIsExclusive(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Hour))
@@ -47,7 +47,7 @@ func (s suite) leaseIsExclusive(t *testing.T) {
 	}
 }
 
-// Proves STORE-13, STORE-2.
+// Proves STORE-2.
 func (s suite) oneContender(t *testing.T) {
 	f := s.fresh(t)
 	f.must(create(thing))
@@ -71,7 +71,7 @@ func (s suite) oneContender(t *testing.T) {
 	require.Equal(t, r.Version, r.Lease.Token)
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) extendMovesNothing(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Minute))
@@ -84,7 +84,7 @@ func (s suite) extendMovesNothing(t *testing.T) {
 	same(t, before, after)
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) release(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Hour))
@@ -100,7 +100,7 @@ func (s suite) release(t *testing.T) {
 
 // tokenInWrite: a holder that was replaced commits nothing.
 //
-// Proves STORE-13, STORE-2.
+// Proves STORE-2.
 func (s suite) tokenInWrite(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Hour))
@@ -119,7 +119,7 @@ func (s suite) tokenInWrite(t *testing.T) {
 	require.True(t, fenced(t, err).Absent())
 }
 
-// Proves STORE-13, STORE-8.
+// Proves STORE-8.
 func (s suite) expiredLease(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", 5*time.Millisecond))
@@ -142,7 +142,7 @@ func (s suite) expiredLease(t *testing.T) {
 	f.must(acquire(thing, 1, "you", time.Hour))
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) fencedFirst(t *testing.T) {
 	f := s.fresh(t)
 	f.must(create(thing))
@@ -154,7 +154,7 @@ func (s suite) fencedFirst(t *testing.T) {
 	fenced(t, err)
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) deleteEndsLease(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Hour))
@@ -164,7 +164,7 @@ func (s suite) deleteEndsLease(t *testing.T) {
 	fenced(t, err)
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) writeBesideHolder(t *testing.T) {
 	f := s.fresh(t)
 	f.must(acquire(thing, 0, "me", time.Hour))
@@ -184,7 +184,7 @@ func (f *fixture) leaser() persist.Leaser {
 	return leaser
 }
 
-// Proves STORE-13.
+// Proves STORE-1.
 func (s suite) take(t *testing.T) {
 	f := s.fresh(t)
 	leaser := f.leaser()
@@ -225,7 +225,7 @@ func (s suite) take(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 }
 
-// Proves STORE-13, STORE-2.
+// Proves STORE-2.
 func (s suite) takeRace(t *testing.T) {
 	f := s.fresh(t)
 	leaser := f.leaser()

@@ -81,7 +81,7 @@ func createRole(ctx context.Context, c *child) error {
 
 // createTogether: of two creators in two processes one wins, and the other sees a conflict.
 //
-// Proves STORE-3, STORE-4.
+// Proves STORE-3.
 func (s suite) createTogether(t *testing.T) {
 	f := s.fresh(t)
 	said := slices.Concat(s.crowd(t, 2, "create", f.location)...)

@@ -124,7 +124,6 @@ func TestFailedMigration(t *testing.T) {
 	require.Equal(t, 1, tables)
 }
 
-// Proves STORE-10.
 func TestOwnDatabase(t *testing.T) {
 	db := database(t, dbPath(t), "_journal_mode=WAL&_synchronous=FULL&_busy_timeout=1234")
 	s, err := New(t.Context(), db, Config{TablePrefix: "app_state_"})
@@ -140,7 +139,7 @@ func TestOwnDatabase(t *testing.T) {
 	require.Equal(t, 1234, timeout, "the connection is given back as it was")
 }
 
-// Proves STORE-10, STORE-7.
+// Proves STORE-7.
 func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	for settings, complaint := range map[string]string{
 		"_journal_mode=WAL&_synchronous=NORMAL":  "synchronous",
@@ -157,8 +156,6 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 }
 
 // TestUsedUpPool fails in time where the application has taken every connection.
-//
-// Proves STORE-14.
 func TestUsedUpPool(t *testing.T) {
 	db := database(t, dbPath(t), "_journal_mode=WAL&_synchronous=FULL")
 	db.SetMaxOpenConns(2)
@@ -171,7 +168,6 @@ func TestUsedUpPool(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 }
 
-// Proves STORE-10.
 func TestTablePrefix(t *testing.T) {
 	for _, prefix := range []string{`"; DROP TABLE x; --`, "a b", "1a", "é", "a-b", `a"b`, "a_very_long_prefix_that_nobody_needs"} {
 		_, err := Open(t.Context(), dbPath(t), Config{TablePrefix: prefix})

@@ -1,0 +1,77 @@
+package main
+
+// storeBugs break the stores.
+var storeBugs = []Bug{
+	{
+		Name: "version-test-in-the-write", Mechanism: "a write onto another version than the current one is refused",
+		Proves: []string{"STORE-1", "STORE-2"}, File: "persist/apply.go",
+		Old: "	return r.Version == version && r.Gone(now) == gone\n", New: "	return r.Version >= version && r.Gone(now) == gone\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
+	},
+	{
+		Name: "version-floor", Mechanism: "a new record starts above the floor",
+		Proves: []string{"STORE-2", "SCOPE-10"}, File: "persist/apply.go",
+		Old: "w.Version <= s.before.Version {", New: "w.Version < s.before.Version {",
+		Pkg: "./persist", Run: "^TestFloor$", Quick: true,
+	},
+	{
+		Name: "gone-test-in-the-write", Mechanism: "a write onto an expired record is refused unless it starts over",
+		Proves: []string{"STORE-2", "STORE-8"}, File: "persist/apply.go",
+		Old: "	return r.Version == version && r.Gone(now) == gone\n", New: "	return r.Version == version\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
+	},
+	{
+		Name: "lease-token-in-the-write", Mechanism: "a lost lease commits nothing",
+		Proves: []string{"STORE-2"}, File: "persist/apply.go",
+		Old: "	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token\n", New: "	return s.before.Lease.Token != s.guard.Token\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
+	},
+	{
+		Name: "commit-ring", Mechanism: "a record remembers its recent commits",
+		Proves: []string{"STORE-1"}, File: "persist/apply.go",
+		Old: "		Commits: remember(r.Commits, commitID),\n", New: "		Commits: []string{commitID},\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
+	},
+	{
+		Name: "sqlite-immediate", Mechanism: "a transaction holds the write lock before it reads",
+		Proves: []string{"STORE-2", "STORE-3", "STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "		\"BEGIN IMMEDIATE\": &w.begun,\n", New: "		\"BEGIN DEFERRED\": &w.begun,\n",
+		Pkg: "./persist/sqlite", Run: "^(TestConformance|TestLockHeldPastBudget)$",
+	},
+	{
+		Name: "sqlite-durable", Mechanism: "SQLite syncs before it acknowledges",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/sqlite.go",
+		Old: "_busy_timeout=0&_synchronous=FULL", New: "_busy_timeout=0&_synchronous=NORMAL",
+		Pkg: "./persist/sqlite", Run: "^(TestDurableByDefault|TestSyncBeforeAck)$", Quick: true,
+	},
+	{
+		Name: "sqlite-private-files", Mechanism: "the database file is its owner's",
+		Proves: []string{"STORE-12"}, File: "persist/sqlite/file.go",
+		Old: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)", New: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)",
+		Pkg: "./persist/sqlite", Run: "^TestFilesArePrivate$", Quick: true,
+	},
+	{
+		Name: "sqlite-newer-schema", Mechanism: "a database from a newer release is refused",
+		Proves: []string{"STORE-9"}, File: "persist/sqlite/migrate.go",
+		Old: "	if version > len(names) {", New: "	if version > len(names)+1000 {",
+		Pkg: "./persist/sqlite", Run: "^TestNewerSchemaIsRefused$", Quick: true,
+	},
+	{
+		Name: "sqlite-busy-budget", Mechanism: "a lock held past the budget is an error that says so",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "			return errLocked\n", New: "			return err\n",
+		Pkg: "./persist/sqlite", Run: "^TestLockHeldPastBudget$", Quick: true,
+	},
+	{
+		Name: "sqlite-batch-isolation", Mechanism: "a commit that cannot be written fails alone",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "	if !errors.Is(err, errNothingWritten) {", New: "	if errors.Is(err, errNothingWritten) {",
+		Pkg: "./persist/sqlite", Run: "^TestRejectedRowFailsAlone$", Quick: true,
+	},
+	{
+		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
+		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
+		Old: "b.w.sql.raiseFloor, int64(highest)); err", New: "b.w.sql.raiseFloor, int64(highest)-1); err",
+		Pkg: "./persist/sqlite", Run: "^TestConformance$", Quick: true,
+	},
+}
