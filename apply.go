@@ -139,8 +139,11 @@ func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snap
 	}
 	if d.backend == nil {
 		img, err := d.container.applyInMemory(ctx, call, ch)
-		if err != nil || img == nil {
+		if err != nil {
 			return Snapshot[T]{}, err
+		}
+		if img == nil {
+			return Snapshot[T]{ID: call.key.ID}, nil
 		}
 		return img.snapshot(call.key.ID), nil
 	}
@@ -346,6 +349,9 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			renewed := *cur // nothing but the expiry moves
 			renewed.expires = img.expires
 			return &renewed, nil
+		}
+		if !changed { // it comes into being with a zero state, which for a map is an empty one
+			img.state = *ch.typ.Zero().(*T)
 		}
 	}
 	if cur == nil && c.home != nil {

@@ -363,7 +363,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.version, Attempts: w.cas.attempts})
 		}
 		if err := w.call.admit(w.change, won.life, won.version); err != nil { // no retry would change that
-			c.fail(w, err)
+			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on what is not current an answer
 			continue
 		}
 		wait := time.Duration(0)
