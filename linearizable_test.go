@@ -175,3 +175,26 @@ func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
 	t.Logf("%+v", sum)
 	requireLively(t, sum)
 }
+
+// TestPanicOnAStaleStateIsNoAnswer: a mutator that panicked on a state that was not current any more is not what its caller hears of; on the
+// current one it is not even run.
+//
+// Proves CAS-4, SCOPE-12.
+func TestPanicOnAStaleStateIsNoAnswer(t *testing.T) {
+	store := memory.New()
+	here, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	there, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	stale := storedScope(here, "x")
+	_, err = stale.Snapshot(t.Context())
+	require.NoError(t, err)
+	_, err = storedScope(there, "x").IncState(t.Context(), "n", 1)
+	require.NoError(t, err)
+	require.NotPanics(t, func() {
+		_, err = stale.AtomicState(t.Context(), func(context.Context, *histState) error { panic("stale") }, pawl.IfAbsent())
+	})
+	require.ErrorIs(t, err, pawl.ErrExists)
+	require.NoError(t, here.Close(t.Context()))
+	require.NoError(t, there.Close(t.Context()))
+}
