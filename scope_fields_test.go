@@ -104,7 +104,7 @@ func requireFieldError[T any](t *testing.T, s pawl.Scope[T], verb, field string,
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, s.Key(), e.Scope)
 	require.Equal(t, verb, e.Verb)
-	require.Equal(t, field, strings.TrimPrefix(string(e.Field), "."))
+	require.Equal(t, field, string(e.Field))
 	require.NotEmpty(t, e.Reason)
 	require.Equal(t, "FIELD", pawl.Code(err))
 	require.Equal(t, 422, pawl.HTTPStatus(err))
