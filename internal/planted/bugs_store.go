@@ -58,8 +58,8 @@ var storeBugs = []Bug{
 	},
 	{
 		Name: "sqlite-busy-budget", Mechanism: "a lock held past the budget is an error that says so",
-		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
-		Old: "			return errLocked\n", New: "			return err\n",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/errors.go",
+		Old: "	return primary == codeBusy || primary == codeLocked\n", New: "	return primary == codeLocked\n",
 		Pkg: "./persist/sqlite", Run: "^TestLockHeldPastBudget$", Quick: true,
 	},
 	{
