@@ -184,7 +184,7 @@ func (c *call) admit(ch *change, l life, version uint64) error {
 		}
 		return nil
 	case deleted:
-		if c.absent || ch.deletes && !c.pinned && !c.exists {
+		if (c.absent || ch.deletes) && !c.pinned && !c.exists {
 			return nil
 		}
 		return &DeletedError{Scope: c.key, Version: version}
