@@ -87,43 +87,56 @@ type modelMachine struct {
 	words    map[*shape]vocabulary
 }
 
-// precondition is an option, as the model understands it.
+// precondition is the options of a call, as the model understands them.
 type precondition struct {
-	kind    string // "", "version", "absent", "exists"
-	version uint64
+	pinned, absent, exists bool
+	version                uint64 // if pinned
 }
 
-func (p precondition) options() []pawl.Option {
-	switch p.kind {
-	case "version":
-		return []pawl.Option{pawl.IfVersion(p.version)}
-	case "absent":
-		return []pawl.Option{pawl.IfAbsent()}
-	case "exists":
-		return []pawl.Option{pawl.IfExists()}
+func (p precondition) options() (opts []pawl.Option) {
+	if p.pinned {
+		opts = append(opts, pawl.IfVersion(p.version))
 	}
-	return nil
+	if p.absent {
+		opts = append(opts, pawl.IfAbsent())
+	}
+	if p.exists {
+		opts = append(opts, pawl.IfExists())
+	}
+	return opts
 }
 
-// admits says whether p lets a call through to s, or why not: an error as the library should give it.
+// understood is p with IfVersion(0) as the IfAbsent that it is.
+func (p precondition) understood() precondition {
+	if p.pinned && p.version == 0 {
+		p.pinned, p.absent = false, true
+	}
+	return p
+}
+
+// admits says whether p lets a call through to s; if not, it requires that got is how the library should put it.
 func (p precondition) admits(t *rapid.T, s modelScope, deletes bool, got error) bool {
-	absent := p.kind == "absent" || p.kind == "version" && p.version == 0
+	p = p.understood()
 	var stale *pawl.ConcurrencyError
 	var gone *pawl.DeletedError
 	switch {
-	case s.exists && absent:
+	case s.exists && p.absent:
 		require.ErrorIs(t, got, pawl.ErrExists)
-	case s.exists && p.kind == "version" && p.version != s.version:
+	case s.exists && p.pinned && p.version != s.version:
 		require.ErrorAs(t, got, &stale)
 		require.EqualValues(t, p.version, stale.Expected)
 		require.EqualValues(t, s.version, stale.Actual)
-	case s.deleted && !absent && !(deletes && p.kind == ""):
+	case s.exists:
+		return true
+	case s.deleted && (p.pinned || p.exists || !p.absent && !deletes):
 		require.ErrorAs(t, got, &gone)
 		require.Equal(t, s.version, gone.Version)
-	case !s.exists && !s.deleted && p.kind == "version" && !absent:
+	case s.deleted:
+		return true
+	case p.pinned:
 		require.ErrorAs(t, got, &stale)
 		require.Zero(t, stale.Actual)
-	case !s.exists && !s.deleted && p.kind == "exists":
+	case p.exists:
 		require.ErrorIs(t, got, pawl.ErrNotFound)
 	default:
 		return true
@@ -137,17 +150,19 @@ func (m *modelMachine) pick() (int, *pawl.Runtime) {
 
 func (m *modelMachine) precondition(s modelScope) precondition {
 	if s.deleted && rapid.Bool().Draw(m.t, "anew") {
-		return precondition{kind: "absent"}
+		return precondition{absent: true}
 	}
 	switch rapid.IntRange(0, 19).Draw(m.t, "option") {
 	case 0, 1:
-		return precondition{"version", s.version}
+		return precondition{pinned: true, version: s.version}
 	case 2:
-		return precondition{"version", uint64(rapid.IntRange(0, int(s.version)+2).Draw(m.t, "version"))}
+		return precondition{pinned: true, version: uint64(rapid.IntRange(0, int(s.version)+2).Draw(m.t, "version"))}
 	case 3, 4:
-		return precondition{kind: "absent"}
+		return precondition{absent: true}
 	case 5:
-		return precondition{kind: "exists"}
+		return precondition{exists: true}
+	case 6:
+		return precondition{rapid.Bool().Draw(m.t, "pinned"), rapid.Bool().Draw(m.t, "absent"), rapid.Bool().Draw(m.t, "exists"), s.version}
 	}
 	return precondition{}
 }
@@ -296,7 +311,7 @@ func (m *modelMachine) Mutate() {
 			return
 		}
 	}
-	creates := !s.exists && (sets || cond.kind == "absent" || cond.kind == "version")
+	creates := !s.exists && (sets || cond.understood().absent)
 	switch changes := !equalTrees(before, after); {
 	case creates && s.deleted:
 		m.counts["created anew"]++
