@@ -26,7 +26,7 @@ func (b *binding) load(ctx context.Context, key Key) (*doc, error) {
 }
 
 func docOf(r persist.Record) *doc {
-	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, label: r.Label, due: r.Due}
+	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema}
 	switch {
 	case r.Absent():
 		d.life = absent
@@ -102,7 +102,7 @@ func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 	if w.Label, w.Due, err = b.kind.indexed(call.key, d.view, raw); err != nil {
 		return w, nil, err
 	}
-	next.raw, next.label, next.due = raw, w.Label, w.Due
+	next.raw = raw
 	next.view.Store(&view{typ: d.view.typ, state: d.view.state, raw: raw, known: d.view.state, lossy: d.view.lossy})
 	return w, next, nil
 }
@@ -148,17 +148,20 @@ func splitCommitID(id string) (writer string, number uint64) {
 }
 
 // renew puts off the expiry of the version that d was read at.
-func (b *binding) renew(ctx context.Context, call *call, d *draft) (won *doc, err error) {
+func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error) {
 	g := persist.Guard{Key: call.key, Read: true, Version: d.base.version, TTL: d.ttl}
-	_, err = b.rt.store.Commit(ctx, persist.Commit{ID: call.env.newCommitID(), Guards: []persist.Guard{g}})
+	at, err := b.rt.store.Commit(ctx, persist.Commit{ID: call.env.newCommitID(), Guards: []persist.Guard{g}})
 	var conflict *persist.Conflict
 	switch {
 	case err == nil:
-		return nil, nil
+		base := d.base
+		renewed = &doc{life: base.life, version: base.version, at: base.at, expires: at.Add(d.ttl), raw: base.raw, schema: base.schema}
+		renewed.view.Store(base.view.Load())
+		return renewed, nil, nil
 	case errors.As(err, &conflict) && len(conflict.Winners) > 0:
-		return docOf(conflict.Winners[0]), nil
+		return nil, docOf(conflict.Winners[0]), nil
 	}
-	return nil, unavailable(call.key, err) // renewing twice is the same as once
+	return nil, nil, unavailable(call.key, err) // renewing twice is the same as once
 }
 
 // notApplied reports whether err promises that nothing was written.
@@ -279,8 +282,14 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *draft) (landed, wo
 	return nil, nil, &UnknownOutcomeError{Scope: call.key, Cause: err}
 }
 
-// renew: a Persist has no expiry.
-func (c custom[T]) renew(context.Context, *call, *draft) (*doc, error) { return nil, nil }
+// renew only confirms that d.base is current: a Persist has no expiry.
+func (c custom[T]) renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error) {
+	now, err := c.load(ctx, call.key)
+	if err != nil || now.version != d.base.version {
+		return nil, now, err
+	}
+	return d.base, nil, nil
+}
 
 func (c custom[T]) view(d *doc, key Key) (*view, error) {
 	if v := d.view.Load(); v != nil {

@@ -318,13 +318,14 @@ func (c *cell) settle(r *round) bool {
 			return true
 		}
 	case d.renews:
+		var renewed *doc
 		var err error
-		if won, err = lead.cas.backend.renew(ctx, &lead.call, d); err != nil {
+		if renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d); err != nil {
 			c.answerAll(r, err)
 			return true
 		}
-		if won == nil {
-			c.seen.CompareAndSwap(d.base, nil) // its expiry has moved
+		if renewed != nil {
+			c.seen.CompareAndSwap(d.base, renewed)
 			c.answer(r, d.base.at)
 			return true
 		}

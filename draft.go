@@ -16,8 +16,6 @@ type doc struct {
 	expires time.Time
 	raw     []byte
 	schema  int
-	label   string
-	due     time.Time
 	view    atomic.Pointer[view]
 }
 
@@ -45,8 +43,8 @@ type backend interface {
 	// commit makes d current. It returns the new version; or the version that won; or an error after which
 	// nothing was applied, or *UnknownOutcomeError.
 	commit(ctx context.Context, call *call, d *draft) (landed, won *doc, err error)
-	// renew puts off the expiry of d.base by ttl. It returns the version that won if d.base is not current.
-	renew(ctx context.Context, call *call, d *draft) (won *doc, err error)
+	// renew puts off the expiry of d.base by d.ttl and returns d.base with the new one, or the version that won if d.base is not current.
+	renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error)
 	// view decodes d for this backend's type.
 	view(d *doc, key Key) (*view, error)
 	// check tells why commit could not write v, whose document is encoded.

@@ -258,11 +258,18 @@ func (k Kind[T]) faults() (errs []error) {
 		fault("%v", err)
 		return errs
 	}
-	for name, f := range map[string]Field{"Label": k.Label, "Due": k.Due} {
-		if f != "" {
-			if err := typ.Check(string(f)); err != nil {
-				fault("%s: %v", name, err)
-			}
+	zero := &view{typ: typ, state: typ.Zero()}
+	for name, only := range map[string]*kind{"Label": {label: k.Label}, "Due": {due: k.Due}} {
+		f := only.label + only.due
+		if f == "" {
+			continue
+		}
+		err := typ.Check(string(f))
+		if err == nil {
+			_, _, err = only.indexed(Key{Kind: k.Name}, zero, nil)
+		}
+		if err != nil {
+			fault("%s: %v", name, err)
 		}
 	}
 	return errs

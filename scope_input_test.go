@@ -111,6 +111,7 @@ func TestOpenReturnsEveryFault(t *testing.T) {
 			pawl.Kind[board]{Name: "bad\x00", InMemory: true},
 			pawl.Kind[board]{Name: "indexed", InMemory: true, Label: "title", TTL: -1, Timeout: -5, Retry: pawl.Retry{Max: -1}},
 			pawl.Kind[board]{Name: "fields", Label: "none", Due: "nor this", Upgrades: []pawl.Upgrade{nil}},
+			pawl.Kind[board]{Name: "types", Label: "count", Due: "title"},
 			pawl.Kind[board]{Name: pawl.KindSession, InMemory: true},
 			pawl.Kind[unfit]{Name: "unfit", InMemory: true},
 			pawl.Kind[board]{Name: "twice", InMemory: true}, pawl.Kind[board]{Name: "twice", InMemory: true, TTL: time.Hour},
@@ -121,7 +122,7 @@ func TestOpenReturnsEveryFault(t *testing.T) {
 	for _, want := range []string{
 		"Config.Timeout", "Config.MaxDoc", "Config.MaxQueue", "Config.Retry", "Config.Kinds[0]", `persisted scope without a store: kind "stored"`, "control character U+0000",
 		`kind "indexed": Label, Due and Upgrades`, `kind "indexed": negative TTL`, `kind "indexed": negative Timeout`, `kind "indexed": negative field in Retry`,
-		`kind "fields": Label`, `kind "fields": Due`, `kind "fields": upgrade 0 is nil`, `kind "session": a built-in kind`, `kind "unfit"`, `kind "twice": defined twice`,
+		`kind "fields": Label`, `kind "fields": Due`, `kind "types": Label`, `kind "fields": upgrade 0 is nil`, `kind "session": a built-in kind`, `kind "unfit"`, `kind "twice": defined twice`,
 	} {
 		require.ErrorContains(t, err, want)
 	}
