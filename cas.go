@@ -363,7 +363,8 @@ func (c *cell) lost(r *round, won *doc) bool {
 		if r.draft.changed > 0 {
 			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.version, Attempts: w.cas.attempts})
 		}
-		if err := w.call.admit(w.change, won.life, won.version); err != nil { // no retry would change that
+		// If nobody comes before w, won is what it would run on, and no retry would change its refusal.
+		if err := w.call.admit(w.change, won.life, won.version); err != nil && len(keep) == 0 {
 			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on what is not current an answer
 			continue
 		}
