@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"math"
 	"reflect"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,8 @@ type Container[T any] struct {
 	image  atomic.Pointer[image[T]] // the state, on the lock path
 	tail   state.Tail               // lets lists grow in place; protected by queue.mu
 	home   *home                    // where a scope's container is registered; nil for one of the caller's own
-	pinned bool                     // held by its home; protected by queue.mu
+	pinned bool                     // held by its home; this and the next are protected by queue.mu
+	buried bool                     // among its registry's graves
 	own    atomic.Pointer[env]      // of a container of the caller's own
 }
 
@@ -227,9 +229,11 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call call, 
 		err = q.await(w)
 	}
 	if err != nil {
+		w.disarm()
 		return nil, err // w stays with whoever still holds it
 	}
 	if w.panic != nil || w.exited {
+		w.disarm()
 		w.deliver()
 	}
 	img, _ := w.answer.(*image[T])
@@ -245,63 +249,68 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call call, 
 func (w *waiter) reset() {
 	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
 	w.submitted, w.deadline = time.Time{}, time.Time{}
-	w.phase, w.left = queued, false
+	w.phase, w.left, w.reported = queued, false, false
 	w.answer, w.err = nil, nil
 	w.done.Store(false)
 }
 
 func (c *Container[T]) turn() phase { return running }
 
+func (c *Container[T]) rest() {}
+
 // run makes Container a runner: it lets the function of w do its work and publishes the result.
 func (c *Container[T]) run(w *waiter) (driving bool) {
-	q, call, ch := &c.queue, &w.call, w.change
-	var waited time.Duration
-	if call.env.observer != nil {
-		waited = time.Since(w.submitted)
-		call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: ch.verb, Waited: waited})
-	}
 	var (
-		cur  = c.image.Load()
-		img  *image[T]
-		err  error
-		ctx  = w.ctx
-		tail *state.Tail
+		q             = &c.queue
+		ctx, call, ch = w.ctx, w.call, w.change // w itself is its caller's again once it is answered
+		submitted     = w.submitted
+		observed      = call.env.observer != nil
+		waited        time.Duration
+		cur           = c.image.Load()
+		img           *image[T]
+		err           error
+		tail          *state.Tail
+		f             *frame
 	)
-	var f *frame
+	if observed {
+		waited = time.Since(submitted)
+		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb, Waited: waited})
+	}
+	inside := ctx
 	if ch.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
 		f = &frame{Context: ctx, queue: q, key: call.key, parent: w.parent}
-		f.live.Store(true)
+		f.begin()
 		q.holder.Store(f)
-		ctx = f
+		inside = f
 	}
 	settle := func(p *PanicError, exited bool) bool {
 		if f != nil {
-			f.live.Store(false)
+			f.end()
 			q.holder.CompareAndSwap(f, nil)
 		}
 		q.mu.Lock()
-		wanted := q.release(w)
-		left := w.left
-		if wanted && p == nil && !exited && err == nil {
-			c.publish(cur, img)
+		wanted, left := q.release(w), w.left
+		if wanted {
+			if p == nil && !exited && err == nil {
+				c.publish(cur, img)
+			}
+			w.answer, w.err, w.panic, w.exited = img, err, p, exited
+			w.done.Store(true) // from here on its caller cannot leave without the answer
 		}
 		q.mu.Unlock()
 		if p != nil || exited {
-			reportPanic(w, p, left || !wanted)
+			call.reportPanic(ctx, "lock", ch.verb, p, left || !wanted)
+		} else if wanted && observed {
+			c.observeEnd(ctx, &call, ch, cur, img, err, waited, time.Since(submitted))
 		}
-		if !wanted {
-			return false
+		if wanted {
+			w.poke()
 		}
-		if call.env.observer != nil && p == nil && !exited {
-			c.observeEnd(w.ctx, call, ch, cur, img, err, waited, time.Since(w.submitted))
-		}
-		w.answer, w.err, w.panic, w.exited = img, err, p, exited
-		w.finish()
-		return true
+		return wanted
 	}
-	p := guarded(func() { img, err = c.next(ctx, cur, call, ch, tail) }, func() {
+	p := guarded(func() { img, err = c.next(inside, cur, &call, ch, tail) }, func() {
 		if settle(nil, true) {
 			go q.work(c) // this goroutine is on its way out
 		}
@@ -330,7 +339,9 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 	}
 	img := &image[T]{life: alive}
 	if call.ttl > 0 {
-		img.expires = now + int64(call.ttl)
+		if img.expires = now + int64(call.ttl); img.expires < now {
+			img.expires = math.MaxInt64
+		}
 	}
 	if ch.deletes {
 		if l != alive {
@@ -374,7 +385,8 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 		c.pinned = true
 		c.home.pin(c)
 	}
-	if img.life == deleted {
+	if img.life == deleted && !c.buried {
+		c.buried = true
 		c.home.bury()
 	}
 	if img.expires != 0 {
@@ -383,10 +395,17 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 }
 
 // unpin makes Container a resident: without state it need not be kept.
-func (c *Container[T]) unpin() {
+func (c *Container[T]) unpin(exhumed bool) {
 	c.queue.mu.Lock()
 	defer c.queue.mu.Unlock()
-	if img := c.image.Load(); c.pinned && img.lifeAt(time.Now().UnixNano()) != alive {
+	if exhumed {
+		c.buried = false
+	}
+	if !c.pinned {
+		return
+	}
+	img := c.image.Load()
+	if l := img.lifeAt(time.Now().UnixNano()); l == expired || l == deleted && exhumed {
 		c.pinned = false
 		c.home.unpin(img.version)
 	}
@@ -407,27 +426,30 @@ func (c *Container[T]) observeEnd(ctx context.Context, call *call, ch *change, c
 	call.observe(ctx, e)
 }
 
-// reportPanic tells the observer, and the log when no caller is left to raise it to.
-func reportPanic(w *waiter, p *PanicError, left bool) {
-	e := Event{Type: Panicked, Path: w.path(), Verb: w.change.verb}
+// reportPanic tells the observer of a panic, or (p is nil) of a runtime.Goexit, and the log when no caller is left to raise it to.
+func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
+	e := Event{Type: Panicked, Path: path, Verb: verb}
 	if p != nil {
 		e.Err, e.Stack = p, p.Stack
 	}
-	w.call.observe(w.ctx, e)
+	c.observe(ctx, e)
 	if left {
-		logPanic(w, p)
+		c.logPanic(ctx, verb, p)
 	}
 }
 
-// logPanic reports a panic, or (p is nil) a runtime.Goexit, that no caller is left to hear of.
-func logPanic(w *waiter, p *PanicError) {
-	attrs := []any{"scope", w.call.key.String(), "verb", w.change.verb}
+func (w *waiter) reportPanic(p *PanicError, left bool) {
+	w.call.reportPanic(w.ctx, w.path(), w.change.verb, p, left)
+}
+
+func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
+	attrs := []any{"scope", c.key.String(), "verb", verb}
 	what := "called runtime.Goexit"
 	if p != nil {
 		what = "panicked"
 		attrs = append(attrs, "panic", p.Value, "stack", string(p.Stack))
 	}
-	w.call.env.logger().ErrorContext(w.ctx, "pawl: mutator "+what+" after its caller left", attrs...)
+	c.env.logger().ErrorContext(ctx, "pawl: mutator "+what+" after its caller left", attrs...)
 }
 
 // abandon gives up the mutator that runs: the queue moves on and its late result is discarded.

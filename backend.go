@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -62,7 +61,7 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 			if doubt == nil {
 				return nil, docOf(won), nil
 			}
-			switch evidence(won.Commits, frozen.ID) {
+			switch evidence(won, frozen.ID) {
 			case landedThen:
 				next.at = won.Updated
 				if won.Version == next.version {
@@ -114,25 +113,30 @@ const (
 	evidenceGone
 )
 
-// evidence says whether the commit id has landed, from a record whose version has moved past the one it expected. A record keeps
-// the last few ids of its recent writers, so that not finding one proves something only while there is room for it.
-func evidence(commits []string, id string) int {
+// evidence says whether the commit id has landed, from a record whose version is not the one it expected. A record keeps the last few ids
+// of its recent writers, so that not finding one proves something only while it would still be there.
+func evidence(won persist.Record, id string) int {
+	if won.Absent() {
+		return evidenceGone // purged, and its ids with it
+	}
 	writer, number := splitCommitID(id)
-	later, writers, known := 0, map[string]bool{}, false
-	for _, c := range commits {
+	later, writers, earlier := 0, map[string]bool{}, false
+	for _, c := range won.Commits {
 		if c == id {
 			return landedThen
 		}
 		w, n := splitCommitID(c)
 		writers[w] = true
-		if w == writer {
-			known = true
-			if n > number {
-				later++
-			}
+		if w != writer {
+			continue
+		}
+		if n > number {
+			later++
+		} else {
+			earlier = true // this writer was never forgotten since
 		}
 	}
-	if later >= persist.KeptPerWriter || !known && len(writers) >= persist.KeptWriters {
+	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
 		return evidenceGone
 	}
 	return neverLanded
@@ -230,21 +234,11 @@ func (b *binding) view(d *doc, key Key) (*view, error) {
 type custom[T any] struct{ p Persist[T] }
 
 func (c custom[T]) load(ctx context.Context, key Key) (*doc, error) {
-	s, err := safely(func() (Snapshot[T], error) { return c.p.Load(ctx) })
+	s, err := c.p.Load(ctx)
 	if err != nil {
 		return nil, unavailable(key, err)
 	}
 	return c.doc(s), nil
-}
-
-// safely turns a panic of a Persist into an error: it runs where no caller could recover it.
-func safely[T any](fn func() (Snapshot[T], error)) (s Snapshot[T], err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Value: v, Stack: debug.Stack()}
-		}
-	}()
-	return fn()
 }
 
 func (c custom[T]) doc(s Snapshot[T]) *doc {
@@ -266,7 +260,7 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *draft) (landed, wo
 	if d.life == alive {
 		next.state = d.view.state.(*T)
 	}
-	stored, err := safely(func() (Snapshot[T], error) { return c.p.Commit(ctx, d.base.expected(), next) })
+	stored, err := c.p.Commit(ctx, d.base.expected(), next)
 	switch {
 	case err == nil:
 		return c.doc(stored), nil, nil
@@ -285,7 +279,7 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *draft) (landed, wo
 // renew only confirms that d.base is current: a Persist has no expiry.
 func (c custom[T]) renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error) {
 	now, err := c.load(ctx, call.key)
-	if err != nil || now.version != d.base.version {
+	if err != nil || now.version != d.base.version || now.life != d.base.life {
 		return nil, now, err
 	}
 	return d.base, nil, nil

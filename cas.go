@@ -34,6 +34,10 @@ const (
 	exclusiveFor = time.Second
 	// maxRound bounds how many mutations share a commit.
 	maxRound = 1024
+	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
+	lastWord = 100 * time.Millisecond
+	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
+	leastTime = 5 * time.Second
 )
 
 // cell is a queue and what this process last saw of the persisted state behind it.
@@ -41,9 +45,9 @@ type cell struct {
 	queue
 	seen atomic.Pointer[doc]
 
-	round *round      // the queue's round in progress; this and the next two are protected by queue.mu
-	watch *time.Timer // looks after slow functions; left armed
-	armed bool
+	round *round // the queue's round in progress; this and the next are protected by queue.mu
+	watch alarm  // rings when a function has been slow for long enough
+	spent alarm  // rings when a caller's budget is spent
 }
 
 // casState is what a waiter needs on this path.
@@ -76,7 +80,7 @@ type round struct {
 }
 
 // unpin makes cell a resident; a persisted state is not kept in the first place.
-func (c *cell) unpin() {}
+func (c *cell) unpin(bool) {}
 
 // apply runs ch in its turn on the persisted state.
 func (c *cell) apply(ctx context.Context, call call, ch change, b backend) (reply, error) {
@@ -93,11 +97,13 @@ func (c *cell) apply(ctx context.Context, call call, ch change, b backend) (repl
 	w := newWaiter()
 	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
 	w.submitted = time.Now()
+	w.deadline = w.submitted.Add(call.retry.Within + lastWord)
 	w.cas.backend = b
 	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
 	c.mu.Lock()
 	err := c.push(w, call.env.maxQueue)
 	if err == nil {
+		c.spent.set(w.deadline, c.ring)
 		c.start(c)
 	}
 	c.mu.Unlock()
@@ -152,6 +158,11 @@ func (c *cell) drive(r *round) bool {
 			return false
 		}
 	}
+	return c.ended(r)
+}
+
+// ended closes r and reports whether whoever drove it drives the queue.
+func (c *cell) ended(r *round) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if r.solo != nil {
@@ -174,9 +185,11 @@ func (c *cell) open(r *round) bool {
 // reload asks the store; if it does not answer, everybody learns that.
 func (c *cell) reload(r *round) bool {
 	w := r.members[0]
-	ctx, cancel := storeContext(&w.call)
-	defer cancel()
-	d, err := w.cas.backend.load(ctx, w.call.key)
+	var d *doc
+	err := c.ask(r, func(ctx context.Context) (err error) {
+		d, err = w.cas.backend.load(ctx, w.call.key)
+		return err
+	})
 	if err != nil {
 		c.answerAll(r, err)
 		return false
@@ -186,10 +199,42 @@ func (c *cell) reload(r *round) bool {
 	return true
 }
 
-// storeContext bounds a call of the store. It does not end with a caller's: the call is made for several of them, and one that is cut
-// in mid-commit would leave the others in doubt.
-func storeContext(c *call) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), c.retry.Within)
+// ask lets fn call the store for r, until the last budget of its members ends. The context is no caller's: the call is made for several
+// of them, and one that is cut in mid-commit would leave the others in doubt. A panic of the store is an answer like
+// others; if it ends this goroutine (runtime.Goexit), everybody gets an error and a new one goes on.
+func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
+	until := time.Now()
+	if r.solo != nil {
+		until = until.Add(leastTime)
+	}
+	for _, w := range r.members {
+		if d := w.submitted.Add(w.call.retry.Within); d.After(until) {
+			until = d
+		}
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	p := guarded(func() { err = fn(ctx) }, func() {
+		go func() {
+			c.answerAll(r, r.broken(errors.New("the store called runtime.Goexit")))
+			if c.ended(r) {
+				c.work(c)
+			}
+		}()
+	})
+	if p != nil {
+		return r.broken(p)
+	}
+	return err
+}
+
+// broken is what a store that answers in no proper way means for the members of r.
+func (r *round) broken(cause error) error {
+	key := r.members[0].call.key
+	if r.draft.changed > 0 {
+		return &UnknownOutcomeError{Scope: key, Cause: cause}
+	}
+	return &UnavailableError{Scope: key, Cause: cause}
 }
 
 // advance remembers d unless something newer was seen.
@@ -230,17 +275,17 @@ func (c *cell) compute(r *round) bool {
 		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
 		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, detach: func() { c.detach(r, w) }}
-		f.live.Store(true)
+		f.begin()
 		var out outcome
 		p := guarded(func() { out = evaluate(f, w, from, careful) }, func() {
-			f.live.Store(false)
+			f.end()
 			go func() { // this goroutine is on its way out
 				if c.computed(r, w, from, outcome{draft: from, exited: true}) && c.drive(r) {
 					c.work(c)
 				}
 			}()
 		})
-		f.live.Store(false)
+		f.end()
 		if p != nil {
 			out = outcome{draft: from, panic: p}
 		}
@@ -267,7 +312,7 @@ func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
 	}
 	c.mu.Unlock()
 	if unwanted && (out.panic != nil || out.exited) {
-		reportPanic(w, out.panic, true)
+		w.reportPanic(out.panic, true)
 	}
 	switch {
 	case attached && unwanted:
@@ -293,16 +338,15 @@ func (c *cell) settle(r *round) bool {
 	if len(r.members) == 0 {
 		return true
 	}
-	lead := r.members[0]
-	ctx, cancel := storeContext(&lead.call)
-	defer cancel()
-	d := &r.draft
+	lead, d := r.members[0], &r.draft
 	var won *doc
 	switch {
 	case d.changed > 0:
 		var landed *doc
-		var err error
-		landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
+		err := c.ask(r, func(ctx context.Context) (err error) {
+			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
+			return err
+		})
 		if unwritable(err) && !r.careful {
 			r.careful = true
 			return !c.again(r, d.base)
@@ -319,8 +363,11 @@ func (c *cell) settle(r *round) bool {
 		}
 	case d.renews:
 		var renewed *doc
-		var err error
-		if renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d); err != nil {
+		err := c.ask(r, func(ctx context.Context) (err error) {
+			renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d)
+			return err
+		})
+		if err != nil {
 			c.answerAll(r, err)
 			return true
 		}
@@ -333,7 +380,11 @@ func (c *cell) settle(r *round) bool {
 		c.answer(r, d.base.at)
 		return true
 	default:
-		now, err := lead.cas.backend.load(ctx, lead.call.key)
+		var now *doc
+		err := c.ask(r, func(ctx context.Context) (err error) {
+			now, err = lead.cas.backend.load(ctx, lead.call.key)
+			return err
+		})
 		if err != nil {
 			c.answerAll(r, err)
 			return true
@@ -395,13 +446,23 @@ func (c *cell) lost(r *round, won *doc) bool {
 // again puts the members of r back to the start, on base. Until they are computed they can be withdrawn; those whose callers left
 // are dropped. It reports whether any are left.
 func (c *cell) again(r *round, base *doc) bool {
+	var dropped []*waiter
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	r.members = slices.DeleteFunc(slices.Clone(r.members), func(w *waiter) bool { return w.left || w.abandoned })
-	for _, w := range r.members {
+	r.members = slices.DeleteFunc(slices.Clone(r.members), func(w *waiter) bool {
+		if w.left || w.abandoned {
+			dropped = append(dropped, w)
+			return true
+		}
 		w.phase = queued
-	}
+		return false
+	})
 	r.next, r.draft = 0, newDraft(base)
+	c.mu.Unlock()
+	for _, w := range dropped {
+		if out := w.cas.out; out.panic != nil || out.exited {
+			w.reportPanic(out.panic, true)
+		}
+	}
 	return len(r.members) > 0
 }
 
@@ -456,7 +517,7 @@ func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
 	defer c.mu.Unlock()
 	if w.left || w.abandoned {
 		if out.panic != nil || out.exited {
-			logPanic(w, out.panic)
+			w.call.logPanic(w.ctx, w.change.verb, out.panic)
 		}
 		return
 	}
@@ -471,7 +532,7 @@ func observeOutcome(w *waiter, out outcome, batch int) {
 	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
 	switch {
 	case out.panic != nil || out.exited:
-		reportPanic(w, out.panic, false)
+		w.reportPanic(out.panic, false)
 		return
 	case out.err != nil:
 		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0

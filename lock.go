@@ -2,8 +2,10 @@ package pawl
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +31,7 @@ import (
 
 // queue orders the mutations of one container. Its zero value is ready.
 type queue struct {
-	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
+	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
 	running     *waiter       // whose function runs now, or who leads the commit; nil: nobody
@@ -48,6 +50,8 @@ type runner interface {
 	run(w *waiter) bool
 	// turn is the phase of a waiter that next took.
 	turn() phase
+	// rest is called, under the lock, when the queue has become empty.
+	rest()
 }
 
 // phase is where a waiter is; see the drawing above.
@@ -70,9 +74,10 @@ type waiter struct {
 	submitted time.Time
 	deadline  time.Time // zero: none
 
-	phase     phase // this and the next two are protected by queue.mu
+	phase     phase // this and the next three are protected by queue.mu
 	left      bool  // the caller is gone
 	abandoned bool  // the result is not wanted any more
+	reported  bool  // as stuck
 
 	cas casState // persisted path only
 
@@ -90,6 +95,13 @@ type waiter struct {
 }
 
 func newWaiter() *waiter { return &waiter{wake: make(chan struct{}, 1)} }
+
+// disarm lets go of a waiter that is not used again: its alarm would hold it, and all that it was given, until it rings.
+func (w *waiter) disarm() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
 
 func (w *waiter) poke() {
 	select {
@@ -179,6 +191,7 @@ func (q *queue) work(r runner) {
 				continue
 			}
 			q.working = false
+			r.rest()
 			q.signalDrained()
 			q.mu.Unlock()
 			return
@@ -275,6 +288,12 @@ func (q *queue) await(w *waiter) error {
 			continue
 		}
 		now := time.Now()
+		if w.cas.backend != nil {
+			if err := q.spend(w, now); err != nil {
+				return err
+			}
+			continue
+		}
 		if now.Before(w.deadline) {
 			w.arm(now) // a stray wake-up, or the alarm of an earlier use
 			continue
@@ -297,20 +316,44 @@ func (q *queue) leave(w *waiter) (Phase, bool) {
 	if w.done.Load() {
 		return 0, false
 	}
+	return q.leaveLocked(w), true
+}
+
+func (q *queue) leaveLocked(w *waiter) Phase {
 	w.left = true
 	switch w.phase {
 	case queued:
 		if w.prev != nil || q.first == w {
 			q.unlink(w)
 		}
-		return PhaseQueued, true
+		return PhaseQueued
 	case committing:
-		return PhaseCommitting, true
+		return PhaseCommitting
 	}
 	if w.cas.backend != nil {
-		return PhaseQueued, true // a run that outlives its caller is discarded
+		return PhaseQueued // a run that outlives its caller is discarded
 	}
-	return PhaseRunning, true
+	return PhaseRunning
+}
+
+// spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
+// own function runs: that takes as long as it takes.
+func (q *queue) spend(w *waiter, now time.Time) error {
+	q.mu.Lock()
+	if now.Before(w.deadline) || w.done.Load() || w.phase == running {
+		q.mu.Unlock()
+		return nil
+	}
+	committing := w.phase == committing
+	q.leaveLocked(w)
+	q.mu.Unlock()
+	cause := fmt.Errorf("no answer within the budget of %v", w.call.retry.Within)
+	var err error = &UnavailableError{Scope: w.call.key, Cause: cause}
+	if committing {
+		err = &UnknownOutcomeError{Scope: w.call.key, Cause: cause}
+	}
+	w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: now.Sub(w.submitted), Err: err})
+	return err
 }
 
 // path names the way that w goes, for observers.
@@ -325,11 +368,11 @@ func (w *waiter) path() string {
 func (q *queue) reportStuck(now time.Time) {
 	q.mu.Lock()
 	w := q.running
-	if w == nil || w.call.stuckReported {
+	if w == nil || w.reported {
 		q.mu.Unlock()
 		return
 	}
-	w.call.stuckReported = true
+	w.reported = true
 	e, call, ctx := Event{Type: Stuck, Path: w.path(), Verb: w.change.verb, Took: now.Sub(w.submitted)}, w.call, w.ctx
 	q.mu.Unlock()
 	call.observe(ctx, e)
@@ -344,7 +387,8 @@ type frame struct {
 	parent *frame
 	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
 	live   atomic.Bool
-	waits  []*queue // where calls made with this context wait; protected by graph
+	waits  []*queue // where calls made with this context wait; this and below are protected by graph
+	below  []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
 }
 
 type frameKey struct{}
@@ -403,39 +447,65 @@ func (f *frame) waitFor(q *queue) error {
 	return nil
 }
 
-// blocks returns the holders from q to a mutator that f runs inside of, nil if there is no such way. The caller holds graph.
+// blocks returns the mutators from the holder of q to one that f runs inside of, nil if there is no such way. The caller holds graph.
 func (f *frame) blocks(q *queue, seen []*queue) []Key {
-	for _, s := range seen {
-		if s == q {
-			return nil
-		}
-	}
 	h := q.holder.Load()
-	if h == nil {
+	if h == nil || slices.Contains(seen, q) {
 		return nil
 	}
+	return f.blockedBehind(h, append(seen, q))
+}
+
+// blockedBehind returns the mutators from h to one that f runs inside of, following what each waits for. The caller holds graph.
+func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
 	for a := f; a != nil; a = a.parent {
 		if a == h {
 			return []Key{h.key}
 		}
 	}
-	for _, next := range h.waits {
-		if path := f.blocks(next, append(seen, q)); path != nil {
+	for _, q := range h.waits {
+		if path := f.blocks(q, seen); path != nil {
+			return append([]Key{h.key}, path...)
+		}
+	}
+	for _, b := range h.below {
+		if !slices.Contains(h.waits, b.queue) {
+			continue // h has stopped waiting for it
+		}
+		if path := f.blockedBehind(b, seen); path != nil {
 			return append([]Key{h.key}, path...)
 		}
 	}
 	return nil
 }
 
+// begin makes f the frame of a running mutator, and end of one that has returned.
+func (f *frame) begin() {
+	f.live.Store(true)
+	if f.parent == nil || f.detach == nil {
+		return
+	}
+	graph.Lock()
+	defer graph.Unlock()
+	f.parent.below = append(f.parent.below, f)
+}
+
+func (f *frame) end() {
+	f.live.Store(false)
+	if f.parent == nil || f.detach == nil {
+		return
+	}
+	graph.Lock()
+	defer graph.Unlock()
+	f.parent.below = slices.DeleteFunc(f.parent.below, func(b *frame) bool { return b == f })
+}
+
 // waited removes the edge that waitFor recorded.
 func (f *frame) waited(q *queue) {
 	graph.Lock()
 	defer graph.Unlock()
-	for i, w := range f.waits {
-		if w == q {
-			f.waits = append(f.waits[:i], f.waits[i+1:]...)
-			return
-		}
+	if i := slices.Index(f.waits, q); i >= 0 {
+		f.waits = slices.Delete(f.waits, i, i+1)
 	}
 }
 

@@ -165,8 +165,8 @@ func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state
 			fields = append(fields, f)
 		}
 		slices.Sort(fields)
-		for _, f := range fields {
-			ops = append(ops, state.Op{Verb: state.Patch, Field: string(f), Value: m[f]})
+		for i, f := range fields {
+			ops = append(ops, state.Op{Verb: state.Patch, Field: string(f), Value: m[f], Joins: i > 0})
 		}
 	case Set:
 		ops = append(ops, state.Op{Verb: state.Set, Value: m.State})

@@ -124,8 +124,6 @@ type call struct {
 	version uint64
 	absent  bool // IfAbsent
 	exists  bool // IfExists
-
-	stuckReported bool
 }
 
 // with returns c changed by opts. Options are somebody's functions, so what they get lives on the heap; a call without

@@ -57,8 +57,8 @@ func (r weakRef[C, P]) target() resident {
 type resident interface {
 	close() <-chan struct{}
 	busy() []Running
-	// unpin lets go of an in-memory container that has no state any more.
-	unpin()
+	// unpin lets go of an in-memory container that has no state any more; exhumed says that its grave is gone.
+	unpin(exhumed bool)
 }
 
 const (
@@ -166,7 +166,7 @@ func (h *home) bury() {
 // sweep forgets some of what in-memory scopes left behind: tombstones beyond maxGraves, and expired state that it comes by. It is
 // called whenever a container is opened, so that memory does not grow faster than it is swept.
 func (r *registry) sweep(opened Key) {
-	var gone []resident
+	var buried, some []resident
 	r.gravesMu.Lock()
 	for range 2 {
 		if len(r.graves) <= maxGraves {
@@ -174,8 +174,10 @@ func (r *registry) sweep(opened Key) {
 		}
 		s := r.shard(r.graves[0])
 		s.mu.Lock()
-		if e := s.entries[r.graves[0]]; e != nil && e.strong != nil {
-			gone = append(gone, e.strong)
+		if e := s.entries[r.graves[0]]; e != nil {
+			if c := e.weak.target(); c != nil {
+				buried = append(buried, c)
+			}
 		}
 		s.mu.Unlock()
 		r.graves = r.graves[1:]
@@ -186,7 +188,7 @@ func (r *registry) sweep(opened Key) {
 		s.mu.Lock()
 		for _, e := range s.entries { // in random order
 			if e.strong != nil {
-				gone = append(gone, e.strong)
+				some = append(some, e.strong)
 			}
 			if seen++; seen == sweepStep {
 				break
@@ -194,8 +196,11 @@ func (r *registry) sweep(opened Key) {
 		}
 		s.mu.Unlock()
 	}
-	for _, c := range gone {
-		c.unpin()
+	for _, c := range buried {
+		c.unpin(true)
+	}
+	for _, c := range some {
+		c.unpin(false)
 	}
 }
 

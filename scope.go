@@ -92,11 +92,17 @@ func (s Snapshot[T]) ReadOnly() *T { return s.state }
 // Exists reports whether there is state.
 func (s Snapshot[T]) Exists() bool { return s.state != nil }
 
-// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist.
+// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state holds what no store can
+// keep, or T what no state can.
 func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
-	s := Snapshot[T]{Version: version, Time: at, state: &state}
-	copied := s.State()
-	s.state = &copied
+	s := Snapshot[T]{Version: version, Time: at, state: new(T)}
+	typ, err := typeFor[T]()
+	if err == nil {
+		_, err = typ.Settle(nil, &state, s.state)
+	}
+	if err != nil {
+		panic(err)
+	}
 	return s
 }
 

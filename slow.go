@@ -9,38 +9,90 @@ import (
 // another scope, it goes on without it. The function competes against the store by itself (a solo round), and after
 // half its attempts it gets the queue to itself for one bounded run.
 
+// alarm is a timer that is left set: setting it again for a later time costs nothing. Its zero value is ready. It is protected by the
+// lock of its cell, and ring has to take it.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time // when it rings; zero: it does not
+}
+
+// set makes sure that ring is called at the given time, or earlier.
+func (a *alarm) set(at time.Time, ring func()) {
+	if !a.at.IsZero() && !at.Before(a.at) {
+		return
+	}
+	a.at = at
+	if a.timer == nil {
+		a.timer = time.AfterFunc(time.Until(at), ring)
+		return
+	}
+	a.timer.Reset(time.Until(at))
+}
+
+// stop lets go of whatever ring would need.
+func (a *alarm) stop() {
+	if a.timer != nil && !a.at.IsZero() {
+		a.timer.Stop()
+		a.at = time.Time{}
+	}
+}
+
 // startWatch begins to time the function of w. The caller holds queue.mu.
 func (c *cell) startWatch(r *round, w *waiter) {
 	r.current, r.started = w, time.Now()
-	if c.armed {
-		return
-	}
-	c.armed = true
-	if c.watch == nil {
-		c.watch = time.AfterFunc(r.patience, c.checkSlow)
-		return
-	}
-	c.watch.Reset(r.patience)
+	c.watch.set(r.started.Add(r.patience), c.checkSlow)
 }
 
 // checkSlow runs when the watch rings: a function that has used up its patience goes solo.
 func (c *cell) checkSlow() {
 	c.mu.Lock()
-	c.armed = false
+	c.watch.at = time.Time{}
 	r := c.round
 	if r == nil || r.current == nil {
 		c.mu.Unlock()
 		return
 	}
 	w := r.current
-	if left := r.patience - time.Since(r.started); left > 0 {
-		c.armed = true
-		c.watch.Reset(left)
+	if until := r.started.Add(r.patience); time.Now().Before(until) {
+		c.watch.set(until, c.checkSlow)
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
 	c.detach(r, w)
+}
+
+// ring wakes the callers whose budget is spent; await decides what that means for each.
+func (c *cell) ring() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.spent.at = time.Time{}
+	now := time.Now()
+	look := func(w *waiter) {
+		if now.Before(w.deadline) {
+			c.spent.set(w.deadline, c.ring)
+		} else if !w.done.Load() {
+			w.poke()
+		}
+	}
+	for w := c.first; w != nil; w = w.next {
+		look(w)
+	}
+	if c.round != nil {
+		for _, w := range c.round.members {
+			look(w)
+		}
+	}
+	for _, w := range c.away {
+		look(w)
+	}
+}
+
+// rest is called when the queue has become empty: nothing must keep the cell alive then. The caller holds queue.mu.
+func (c *cell) rest() {
+	if len(c.away) == 0 {
+		c.spent.stop()
+	}
 }
 
 // detach lets r go on without w, whose function runs on.
@@ -69,6 +121,9 @@ func (c *cell) comeBack(w *waiter) {
 	if i := slices.Index(c.away, w); i >= 0 {
 		c.away = slices.Delete(c.away, i, i+1)
 	}
+	if c.idle() && !c.working {
+		c.rest()
+	}
 	c.signalDrained()
 }
 
@@ -93,7 +148,7 @@ func (c *cell) abandon() bool {
 	c.mu.Lock()
 	r := c.round
 	var given []*waiter
-	if r != nil && r.current != nil {
+	if r != nil && r.current != nil && !r.current.abandoned {
 		given = append(given, r.current)
 	}
 	for _, w := range c.away {
@@ -113,6 +168,9 @@ func (c *cell) abandon() bool {
 		if r != nil {
 			c.detach(r, w)
 		}
+		c.mu.Lock()
+		c.comeBack(w) // nobody waits for it any more, Close included
+		c.mu.Unlock()
 		w.call.observe(w.ctx, Event{Type: Abandoned, Path: "cas", Verb: w.change.verb})
 	}
 	return len(given) > 0

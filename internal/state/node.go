@@ -194,8 +194,7 @@ func (c *compiler) compileMap(n *node, path string) {
 		c.refuse(path, "map key %s: keys must be strings or integers", key)
 	}
 	if hasOwnForm(key) {
-		n.kind = kCustom
-		return
+		c.refuse(path, "map key %s: keys with a text form of their own are not supported", key)
 	}
 	if n.rt.ConvertibleTo(objectType) {
 		n.kind = kObj

@@ -50,19 +50,32 @@ func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
 			return
 		}
 	}
-	err = p.overlap()
+	for first := 0; first < len(ops); {
+		last := first + 1
+		for last < len(ops) && ops[last].Joins {
+			last++
+		}
+		if err = p.overlap(first, last); err != nil {
+			return
+		}
+		first = last
+	}
 	return
 }
 
-// overlap refuses patches of which one contains the other. Sorted by names, a
-// path comes right before the ones below it.
-func (p *Prepared) overlap() error {
+// overlap refuses patches, among those from first to last that belong together,
+// of which one contains the other. Sorted by names, a path comes right before
+// the ones below it.
+func (p *Prepared) overlap(first, last int) error {
+	if last-first < 2 {
+		return nil
+	}
 	type patch struct {
 		field string
 		names []string
 	}
 	var patches []patch // copies: pointers would move every Prepared to the heap
-	for i := range p.count {
+	for i := first; i < last; i++ {
 		if c := p.at(i); c.verb == Patch {
 			patches = append(patches, patch{c.field, c.path.names})
 		}
@@ -257,7 +270,7 @@ func (t *Type) Foreign(ops []Op) bool {
 
 func foreign(x any, depth int) bool {
 	if depth > MaxDepth {
-		return false // refused before any code could run
+		return true // it will be refused, but not where a caller waits: looking further could take for ever
 	}
 	switch x := x.(type) {
 	case nil, bool, string, int, int64, int32, uint64, uint32, float64:
@@ -284,8 +297,11 @@ func foreign(x any, depth int) bool {
 
 // foreignValue looks into values only where their type does not say enough.
 func foreignValue(n *node, v reflect.Value, depth int) bool {
-	if n.custom || !n.dynamic || depth > MaxDepth {
+	if n.custom || !n.dynamic {
 		return n.custom
+	}
+	if depth > MaxDepth {
+		return true
 	}
 	switch n.kind {
 	case kDyn:

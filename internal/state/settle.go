@@ -84,9 +84,13 @@ func settle(n *node, old, draft, dst reflect.Value, depth int) (same bool, err e
 	return settleSlice(n, old, draft, dst, depth+1)
 }
 
-// settleTime drops the monotonic reading, which would not survive JSON.
+// settleTime drops what would not survive JSON: the monotonic reading, and the seconds of an old zone's offset, which
+// would take the instant with them.
 func settleTime(old, draft, dst reflect.Value) (bool, error) {
 	t := draft.Interface().(time.Time).Round(0)
+	if _, offset := t.Zone(); offset%60 != 0 {
+		t = t.UTC()
+	}
 	if sameTime(old.Interface().(time.Time), t) {
 		dst.Set(old)
 		return true, nil

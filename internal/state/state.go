@@ -29,6 +29,9 @@ func Of(t reflect.Type) (*Type, error) {
 	if found, ok := types.Load(t); ok {
 		return found.(*Type), nil
 	}
+	if t.Kind() == reflect.Interface {
+		return nil, refuse("a state must have a type, not %s", t)
+	}
 	root, err := nodeOf(t)
 	if err != nil {
 		return nil, err

@@ -41,4 +41,5 @@ type Op struct {
 	Value  any
 	Values []any
 	By     int64
+	Joins  bool // belongs to the Patch of the op before: their order means nothing, so they must not overlap
 }

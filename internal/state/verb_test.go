@@ -208,15 +208,21 @@ func TestVerbsRefuseWhatDoesNotFit(t *testing.T) {
 }
 
 func TestOverlappingPatchesAreRefused(t *testing.T) {
-	_, _, err := apply(t, &doc{}, patch("a.b", 1), patch("x", 1), patch("a", 1))
+	together := func(ops ...Op) []Op {
+		for i := range ops[1:] {
+			ops[i+1].Joins = true
+		}
+		return ops
+	}
+	_, _, err := apply(t, &doc{}, together(patch("a.b", 1), patch("x", 1), patch("a", 1))...)
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, "a.b", e.Path)
-	_, _, err = apply(t, &doc{}, patch("a", 1), patch("ab", 1), patch(`a\.b`, 1))
+	_, _, err = apply(t, &doc{}, together(patch("a", 1), patch("ab", 1), patch(`a\.b`, 1))...)
 	assert.NoError(t, err, "names, not prefixes of text, are compared")
-	got, _, err := apply(t, &doc{}, patch("a", 1), patch("a", 2))
+	got, _, err := apply(t, &doc{}, patch("a", 1), patch("a", doc{"b": 1}), patch("a.b", 2))
 	require.NoError(t, err)
-	assert.Equal(t, &doc{"a": int64(2)}, got, "the later one of the same field wins")
+	assert.Equal(t, &doc{"a": map[string]any{"b": int64(2)}}, got, "one after the other they may")
 }
 
 func TestChangesThatCancelOutAreNone(t *testing.T) {
