@@ -192,6 +192,9 @@ func throughJSON(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	if err != nil {
 		return reflect.Value{}, err
 	}
+	if err := fits(n, x); err != nil {
+		return reflect.Value{}, err
+	}
 	doc, err := marshal(x)
 	if err != nil {
 		return reflect.Value{}, failed(err)
@@ -209,4 +212,48 @@ func throughJSON(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 		return reflect.Value{}, err
 	}
 	return out.Elem(), nil
+}
+
+// fits refuses what encoding/json would let pass: a null for what cannot be null, which it skips, and names of fields that
+// differ by case.
+func fits(n *node, x any) error {
+	switch n.kind {
+	case kPtr:
+		if x == nil {
+			return nil
+		}
+		return fits(n.elem, x)
+	case kDyn, kObj, kRaw, kCustom, kValue:
+		return nil
+	}
+	switch x := x.(type) {
+	case nil:
+		_, err := fromNil(n)
+		return err
+	case []any:
+		if n.kind == kSlice || n.kind == kArray {
+			for i, v := range x {
+				if err := fits(n.elem, v); err != nil {
+					return underIndex(err, i)
+				}
+			}
+		}
+	case map[string]any:
+		for k, v := range x {
+			below := n.elem
+			if n.kind == kStruct {
+				f, ok := n.fields[k]
+				if !ok {
+					return refuse("%s has no field %q", n.rt, k)
+				}
+				below = f.node
+			} else if n.kind != kMap {
+				return nil // encoding/json refuses it
+			}
+			if err := fits(below, v); err != nil {
+				return under(err, k)
+			}
+		}
+	}
+	return nil
 }

@@ -297,3 +297,32 @@ func TestForeignFindsCodeOfTheUsers(t *testing.T) {
 	}
 	assert.True(t, typeOf[struct{ U upper }](t).Foreign(nil))
 }
+
+func TestConvertedValuesFitExactly(t *testing.T) {
+	type inner struct {
+		Count int `json:"count"`
+	}
+	type outer struct {
+		List []string          `json:"list"`
+		Map  map[string]int    `json:"map"`
+		Ptrs []*int            `json:"ptrs"`
+		Nest inner             `json:"nest"`
+		Free map[string]any    `json:"free"`
+		Deep map[string][]bool `json:"deep"`
+	}
+	for _, op := range []Op{
+		patch("list", []any{"a", nil}),
+		patch("map", map[string]any{"a": nil}),
+		patch("nest", map[string]any{"COUNT": 4}),
+		patch("nest", map[string]any{"count": nil}),
+		patch("deep", map[string]any{"a": []any{true, nil}}),
+	} {
+		_, _, err := apply(t, &outer{}, op)
+		var e *Error
+		require.ErrorAs(t, err, &e, "%v", op.Value)
+	}
+	got, _, err := apply(t, &outer{}, patch("ptrs", []any{nil, 1}), patch("free", map[string]any{"a": nil}), patch("deep", map[string]any{"a": nil}))
+	require.NoError(t, err)
+	one := 1
+	assert.Equal(t, &outer{Ptrs: []*int{nil, &one}, Free: map[string]any{"a": nil}, Deep: map[string][]bool{"a": nil}}, got)
+}
