@@ -258,7 +258,7 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 // TestKilledWritersLoseAndDoubleNothing kills a process with several writers, in the midst of shared commits, over and over on the same
 // databases. What was acknowledged is there once, what was refused is not, what was neither is there once at most.
 //
-// Proves CAS-4, CAS-5, CAS-6.
+// Proves CAS-4, CAS-5.
 func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 	kills := defaultKills
 	if s := os.Getenv(crashKillsFrom); s != "" {

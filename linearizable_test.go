@@ -146,7 +146,7 @@ func historyChild() int {
 
 // TestHistoriesOfProcessesAreLinearizable: the same for three processes on one SQLite database, by a clock that they share.
 //
-// Proves CAS-6, SCOPE-17, STORE-3.
+// Proves SCOPE-17, STORE-3.
 func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
 	var sum histFigures
 	for range histOfProcesses {

@@ -100,7 +100,7 @@ func incrementChild() int {
 // TestProcessesShareACounter: three processes with four writers each add to one scope. Every addition counts once, and every answer has
 // a version of its own, whoever it was given to.
 //
-// Proves CAS-1, CAS-5, CAS-6.
+// Proves CAS-1, CAS-5.
 func TestProcessesShareACounter(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	var processes []*crashtest.Child

@@ -83,7 +83,7 @@ var casBugs = []Bug{
 	{
 		Name: "withdrawal-before-the-commit", Mechanism: "a mutation whose caller left is not computed",
 		Proves: []string{"CAS-9"}, File: "cas.go",
-		Old: "	r.members = slices.DeleteFunc(slices.Clone(r.members), func(w *waiter) bool { return w.left || w.abandoned })\n	for _, w := range r.members {\n", New: "	r.members = slices.Clone(r.members)\n	for _, w := range r.members {\n		w.left = false\n",
+		Old: "		if w.left || w.abandoned {\n			dropped = append(dropped, w)\n			return true\n		}\n", New: "		w.left = false\n",
 		Pkg: ".", Run: "^TestCancelledMutationIsNotComputedAgain$", Quick: true,
 	},
 	{

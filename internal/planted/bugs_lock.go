@@ -41,19 +41,19 @@ var lockBugs = []Bug{
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "apply.go",
-		Old: "if wanted && p == nil && !exited && err == nil {", New: "if wanted && !left && p == nil && !exited && err == nil {",
+		Old: "			if p == nil && !exited && err == nil {", New: "			if !left && p == nil && !exited && err == nil {",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Quick: true,
 	},
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
 		Proves: []string{"LOCK-7"}, File: "lock.go",
-		Old: "			q.unlink(w)\n		}\n		return PhaseQueued, true", New: "		}\n		return PhaseQueued, true",
+		Old: "			q.unlink(w)\n		}\n		return PhaseQueued\n", New: "		}\n		return PhaseQueued\n",
 		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
 	},
 	{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
 		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
-		Old: "	return PhaseRunning, true\n", New: "	return PhaseQueued, true\n",
+		Old: "	return PhaseRunning\n", New: "	return PhaseQueued\n",
 		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
 	},
 	{
@@ -65,7 +65,7 @@ var lockBugs = []Bug{
 	{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
 		Proves: []string{"LOCK-10"}, File: "lock.go",
-		Old: "	for _, next := range h.waits {", New: "	for _, next := range h.waits[:0] {",
+		Old: "	for _, q := range h.waits {", New: "	for _, q := range h.waits[:0] {",
 		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{

@@ -1,0 +1,157 @@
+package main
+
+// historyBugs are those that whole histories notice: killed processes, several processes, recorded histories, the model.
+var historyBugs = []Bug{
+	{
+		Name: "killed-answer-before-commit", Mechanism: "no success is answered before its commit is durable",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)\n",
+		New: "			c.answer(r, time.Now())\n			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)\n",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+	},
+	{
+		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
+		Proves: []string{"CAS-4"}, File: "backend.go",
+		Old: "		case err == nil:\n			next.at = at\n",
+		New: "		case err == nil && next.version%16 == 15:\n			return nil, next, nil\n		case err == nil:\n			next.at = at\n",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+	},
+	{
+		Name: "killed-version-per-mutation", Mechanism: "a shared commit moves the version by the number of its mutations",
+		Proves: []string{"CAS-5"}, File: "draft.go",
+		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+	},
+	{
+		Name: "processes-version-test", Mechanism: "a commit of one process does not overwrite that of another",
+		Proves: []string{"CAS-1", "CAS-5"}, File: "persist/apply.go",
+		Old: "	if !s.before.is(w.Expected, w.Gone, now) {", New: "	if s.before.Absent() != (w.Expected == 0) {",
+		Pkg: ".", Run: "^TestProcessesShareACounter$",
+	},
+	{
+		Name: "processes-re-run-on-the-winner", Mechanism: "what loses to another process is computed again on what won",
+		Proves: []string{"CAS-1"}, File: "cas.go",
+		Old: "	r.next, r.draft = 0, newDraft(base)\n", New: "	r.draft.base = base\n",
+		Pkg: ".", Run: "^TestProcessesShareACounter$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "history-withdrawn-yet-run", Mechanism: "an in-memory mutation that was withdrawn never happens",
+		Proves: []string{"LOCK-7"}, File: "lock.go",
+		Old: "			q.unlink(w)\n		}\n		return PhaseQueued\n", New: "		}\n		return PhaseQueued\n",
+		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
+	},
+	{
+		Name: "history-running-called-withdrawn", Mechanism: "a caller that leaves a running function is told that it may have happened",
+		Proves: []string{"LOCK-8"}, File: "lock.go",
+		Old: "	return PhaseRunning\n", New: "	return PhaseQueued\n",
+		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
+	},
+	{
+		Name: "history-exclusion", Mechanism: "no increment is lost between a function and a data verb",
+		Proves: []string{"LOCK-2"}, File: "lock.go",
+		Old: "func (q *queue) idle() bool { return q.running == nil && q.first == nil }", New: "func (q *queue) idle() bool { return q.first == nil }",
+		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
+	},
+	{
+		Name: "history-error-keeps-the-draft", Mechanism: "a mutator that returns an error leaves nothing behind",
+		Proves: []string{"SCOPE-4"}, File: "apply.go",
+		Old: "			if p == nil && !exited && err == nil {", New: "			if img == nil {\n				img = &image[T]{life: alive, version: 1}\n			}\n			if p == nil && !exited {",
+		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
+	},
+	{
+		Name: "history-no-op-confirmation", Mechanism: "what another runtime committed is not missed by an answer that wrote nothing",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "	case r.fresh:\n", New: "	case true:\n",
+		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^two_runtimes$",
+	},
+	{
+		Name: "history-withdrawn-yet-committed", Mechanism: "a persisted mutation that was withdrawn is in no commit",
+		Proves: []string{"CAS-9"}, File: "cas.go",
+		Old: "		if w.left || w.abandoned {\n			c.mu.Unlock()\n			continue", New: "		if w.abandoned {\n			c.mu.Unlock()\n			continue",
+		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
+	},
+	{
+		Name: "history-committing-called-withdrawn", Mechanism: "a caller that leaves during the commit is told that it may have landed",
+		Proves: []string{"CAS-9"}, File: "lock.go",
+		Old: "		return PhaseCommitting\n", New: "		return PhaseQueued\n",
+		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
+	},
+	{
+		Name: "history-version-per-mutation", Mechanism: "each answer of a shared commit has a version of its own",
+		Proves: []string{"CAS-5"}, File: "draft.go",
+		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
+		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
+	},
+	{
+		Name: "history-stale-reads", Mechanism: "a read asks the store, since another process may have written",
+		Proves: []string{"SCOPE-17"}, File: "scope.go",
+		Old: "	r, err := s.bound.rt.store.Load(ctx, s.key)\n", New: "	if d := s.cell.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
+		Pkg: ".", Run: "^TestHistoriesOfProcessesAreLinearizable$",
+	},
+	{
+		Name: "stale-panic", Mechanism: "a panic on a state that is not current is no answer",
+		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
+		Old: "			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor", New: "			c.fail(w, err) // nor",
+		Pkg: ".", Run: "^TestPanicOnAStaleStateIsNoAnswer$", Quick: true,
+	},
+	{
+		Name: "order-of-a-commit-that-lost", Mechanism: "who waits behind another is judged after it, also when their commit loses",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "err != nil && len(keep) == 0 {", New: "err != nil {",
+		Pkg: ".", Run: "^TestSharedCommitThatLosesKeepsItsOrder$", Quick: true,
+	},
+	{
+		Name: "model-versions-restart", Mechanism: "a scope created anew continues its versions",
+		Proves: []string{"SCOPE-10"}, File: "draft.go",
+		Old: "	next.version++\n	next.changed++\n", New: "	if d.life == deleted {\n		next.version = d.version + 1\n	}\n	next.version++\n	next.changed++\n",
+		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
+	},
+	{
+		Name: "model-preconditions-together", Mechanism: "all preconditions of a call must hold",
+		Proves: []string{"SCOPE-12"}, File: "options.go",
+		Old: "		if (c.absent || ch.deletes) && !c.pinned && !c.exists {", New: "		if c.absent || ch.deletes && !c.pinned && !c.exists {",
+		Pkg: ".", Run: "^TestModelStored$/^(memory|two_runtimes)$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.checks=500"},
+	},
+	{
+		Name: "model-no-op", Mechanism: "what changes nothing moves no version",
+		Proves: []string{"SCOPE-7"}, File: "draft.go",
+		Old: "		if !changed && (d.life == alive || ", New: "		if !changed && (false || ",
+		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
+	},
+	{
+		Name: "model-draft-is-the-state", Mechanism: "a mutator works on a copy",
+		Proves: []string{"SCOPE-4", "SCOPE-6"}, File: "mutation.go",
+		Old: "		if err := typ.Clone(cur, draft); err != nil {\n			return false, err\n		}\n", New: "		reflect.ValueOf(draft).Elem().Set(reflect.ValueOf(cur).Elem())\n",
+		Pkg: ".", Run: "^TestModelInMemory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
+	},
+	{
+		Name: "model-overflow", Mechanism: "an increment that does not fit is refused",
+		Proves: []string{"SCOPE-9"}, File: "internal/state/apply.go",
+		Old: "		if (sum > old) != (c.by > 0) || v.OverflowInt(sum) {", New: "		if v.OverflowInt(sum) {",
+		Pkg: ".", Run: "^TestModelInMemory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.checks=1000"},
+	},
+	{
+		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt is not taken for lost when its record is gone",
+		Proves: []string{"CAS-4"}, File: "backend.go",
+		Old: "	if won.Absent() {\n		return evidenceGone", New: "	if won.Absent() {\n		return neverLanded",
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$", Quick: true,
+	},
+	{
+		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",
+		Proves: []string{"CAS-4"}, File: "backend.go",
+		Old: "!earlier && len(writers) >= persist.KeptWriters {", New: "later == 0 && !earlier && len(writers) >= persist.KeptWriters {",
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$", Quick: true,
+	},
+	{
+		Name: "deadlock-through-a-store", Mechanism: "a circle through a persisted scope is seen",
+		Proves: []string{"LOCK-10"}, File: "lock.go",
+		Old: "	f.parent.below = append(f.parent.below, f)\n", New: "",
+		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
+		Proves: []string{"CAS-3"}, File: "cas.go",
+		Old: "		c.spent.set(w.deadline, c.ring)\n		c.start(c)\n", New: "		c.start(c)\n",
+		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+}
