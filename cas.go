@@ -68,8 +68,8 @@ type reply struct {
 
 // round is a set of mutations that share a commit.
 type round struct {
-	members  []*waiter
-	next     int // the first member not computed yet
+	members  []*waiter // replaced, under queue.mu, by whoever drives the round
+	next     int       // the first member not computed yet
 	draft    draft
 	fresh    bool    // draft.base was read after the members were taken
 	careful  bool    // check the size after each mutation, to find the one that is too large
@@ -349,7 +349,7 @@ func (c *cell) settle(r *round) bool {
 		})
 		if unwritable(err) && !r.careful {
 			r.careful = true
-			return !c.again(r, d.base)
+			return !c.again(r, r.members, d.base)
 		}
 		if err != nil {
 			c.seen.CompareAndSwap(d.base, nil) // whatever is current now, it need not be this
@@ -431,8 +431,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 		delay = max(delay, wait)
 		keep = append(keep, w)
 	}
-	r.members = keep
-	if !c.again(r, won) {
+	if !c.again(r, keep, won) {
 		return true
 	}
 	r.fresh = true
@@ -443,12 +442,12 @@ func (c *cell) lost(r *round, won *doc) bool {
 	return false
 }
 
-// again puts the members of r back to the start, on base. Until they are computed they can be withdrawn; those whose callers left
-// are dropped. It reports whether any are left.
-func (c *cell) again(r *round, base *doc) bool {
+// again puts r back to the start, on base, with these of its members. Until they are computed they can be withdrawn; those whose callers
+// left are dropped. It reports whether any are left.
+func (c *cell) again(r *round, members []*waiter, base *doc) bool {
 	var dropped []*waiter
 	c.mu.Lock()
-	r.members = slices.DeleteFunc(slices.Clone(r.members), func(w *waiter) bool {
+	r.members = slices.DeleteFunc(slices.Clone(members), func(w *waiter) bool {
 		if w.left || w.abandoned {
 			dropped = append(dropped, w)
 			return true

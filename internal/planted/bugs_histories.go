@@ -92,7 +92,7 @@ var historyBugs = []Bug{
 		Name: "stale-panic", Mechanism: "a panic on a state that is not current is no answer",
 		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
 		Old: "			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor", New: "			c.fail(w, err) // nor",
-		Pkg: ".", Run: "^TestPanicOnAStaleStateIsNoAnswer$", Quick: true,
+		Pkg: ".", Run: "^TestPanicOnAStaleStateIsNoAnswer$",
 	},
 	{
 		Name: "order-of-a-commit-that-lost", Mechanism: "who waits behind another is judged after it, also when their commit loses",
@@ -140,7 +140,7 @@ var historyBugs = []Bug{
 		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",
 		Proves: []string{"CAS-4"}, File: "backend.go",
 		Old: "!earlier && len(writers) >= persist.KeptWriters {", New: "later == 0 && !earlier && len(writers) >= persist.KeptWriters {",
-		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$", Quick: true,
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$",
 	},
 	{
 		Name: "deadlock-through-a-store", Mechanism: "a circle through a persisted scope is seen",

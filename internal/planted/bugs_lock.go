@@ -12,13 +12,13 @@ var lockBugs = []Bug{
 		Name: "queue-exclusion", Mechanism: "a data verb waits while a function runs",
 		Proves: []string{"LOCK-1", "LOCK-2"}, File: "lock.go",
 		Old: "return q.running == nil && q.first == nil }", New: "return q.first == nil }",
-		Pkg: ".", Run: "^(TestMutationsRunInSubmissionOrder|TestConcurrentIncrementsAllLand)$", Quick: true,
+		Pkg: ".", Run: "^(TestMutationsRunInSubmissionOrder|TestConcurrentIncrementsAllLand)$",
 	},
 	{
 		Name: "budget-from-kind", Mechanism: "a kind's budget replaces the runtime's",
 		Proves: []string{"LOCK-4"}, File: "kind.go",
 		Old: "		b.defaults.timeout = info.timeout\n", New: "",
-		Pkg: ".", Run: "^TestBudgetIsSetPerRuntimeKindLocalAndCall$", Quick: true,
+		Pkg: ".", Run: "^TestBudgetIsSetPerRuntimeKindLocalAndCall$",
 	},
 	{
 		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
@@ -30,19 +30,19 @@ var lockBugs = []Bug{
 		Name: "deadline-of-a-reused-waiter", Mechanism: "a pooled waiter's alarm is set again when it rings too early",
 		Proves: []string{"LOCK-5"}, File: "lock.go",
 		Old: "			w.arm(now) // a stray wake-up, or the alarm of an earlier use\n", New: "",
-		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
 		Proves: []string{"LOCK-5"}, File: "mutation.go",
 		Old: "if fns == nil && !typ.Foreign(ops) {", New: "if fns == nil {",
-		Pkg: ".", Run: "^TestCodeOfATypeNeverHoldsTheCaller$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestCodeOfATypeNeverHoldsTheCaller$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "apply.go",
 		Old: "			if p == nil && !exited && err == nil {", New: "			if !left && p == nil && !exited && err == nil {",
-		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Quick: true,
+		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
 	},
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
@@ -54,7 +54,7 @@ var lockBugs = []Bug{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
 		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
 		Old: "	return PhaseRunning\n", New: "	return PhaseQueued\n",
-		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
+		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
 		Name: "re-entrancy", Mechanism: "a mutator cannot wait for itself",
@@ -72,7 +72,7 @@ var lockBugs = []Bug{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
 		Old: "			q.reportStuck(now)\n", New: "",
-		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Quick: true,
+		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$",
 	},
 	{
 		Name: "abandoned-result", Mechanism: "the late result of an abandoned function is discarded",
@@ -90,6 +90,6 @@ var lockBugs = []Bug{
 		Name: "reads-through-the-queue", Mechanism: "a read does not wait for a writer",
 		Proves: []string{"LOCK-13"}, File: "scope.go",
 		Old: "		if img := s.mem.image.Load(); img != nil {", New: "		if _, err := s.Apply(ctx, Patch{}); err != nil {\n			return Snapshot[T]{}, err\n		}\n		if img := s.mem.image.Load(); img != nil {",
-		Pkg: ".", Run: "^TestOtherScopesAndReadsDoNotWait$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestOtherScopesAndReadsDoNotWait$", Flags: []string{"-timeout=20s"},
 	},
 }

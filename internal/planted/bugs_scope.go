@@ -6,7 +6,7 @@ var scopeBugs = []Bug{
 		Name: "one-door", Mechanism: "a Persist in the options means compare-and-swap",
 		Proves: []string{"SCOPE-1", "SCOPE-2"}, File: "apply.go",
 		Old: "		d.backend = custom[T]{o.Persist}\n", New: "",
-		Pkg: ".", Run: "^TestApplyMutation", Quick: true,
+		Pkg: ".", Run: "^TestApplyMutation",
 	},
 	{
 		Name: "error-discards-the-draft", Mechanism: "a mutator that fails changes nothing",
@@ -30,7 +30,7 @@ var scopeBugs = []Bug{
 		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "		if err := typ.Clone(cur, draft); err != nil {", New: "		reflect.ValueOf(draft).Elem().Set(reflect.ValueOf(cur).Elem())\n		if err := error(nil); err != nil {",
-		Pkg: ".", Run: "^TestMutatorsGetCopies$", Quick: true,
+		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{
 		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
@@ -42,7 +42,7 @@ var scopeBugs = []Bug{
 		Name: "isolation-clipped-lists", Mechanism: "committed lists have no spare capacity",
 		Proves: []string{"SCOPE-6"}, File: "internal/state/tail.go",
 		Old: "	dst.SetCap(size)\n", New: "",
-		Pkg: ".", Run: "^TestReadOnlyHasNoSpareCapacity$", Quick: true,
+		Pkg: ".", Run: "^TestReadOnlyHasNoSpareCapacity$",
 	},
 	{
 		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing moves no version",
@@ -54,7 +54,7 @@ var scopeBugs = []Bug{
 		Name: "no-op-renews", Mechanism: "a mutation that changes nothing renews the expiry",
 		Proves: []string{"SCOPE-7"}, File: "draft.go",
 		Old: "				out.draft.renews, out.draft.ttl = true, call.ttl\n", New: "",
-		Pkg: ".", Run: "^TestUnchangedRenewsExpiry$", Quick: true,
+		Pkg: ".", Run: "^TestUnchangedRenewsExpiry$",
 	},
 	{
 		Name: "unknown-fields", Mechanism: "fields that the type does not know are written back",
@@ -66,7 +66,7 @@ var scopeBugs = []Bug{
 		Name: "overflow", Mechanism: "an increment that does not fit is refused",
 		Proves: []string{"SCOPE-9"}, File: "internal/state/apply.go",
 		Old: "		if (sum > old) != (c.by > 0) || v.OverflowInt(sum) {", New: "		if (sum > old) != (c.by > 0) {",
-		Pkg: ".", Run: "^TestFieldErrors$", Quick: true,
+		Pkg: ".", Run: "^TestFieldErrors$",
 	},
 	{
 		Name: "tombstone-check", Mechanism: "a deleted scope refuses every verb",
@@ -78,13 +78,13 @@ var scopeBugs = []Bug{
 		Name: "floor-in-memory", Mechanism: "forgetting a tombstone raises the version floor",
 		Proves: []string{"SCOPE-10"}, File: "registry.go",
 		Old: "floor >= version || h.registry.floor", New: "floor <= version || h.registry.floor",
-		Pkg: ".", Run: "^TestTombstonesInMemoryAreBounded$", Quick: true,
+		Pkg: ".", Run: "^TestTombstonesInMemoryAreBounded$",
 	},
 	{
 		Name: "document-limit", Mechanism: "a document over the limit is refused",
 		Proves: []string{"SCOPE-11"}, File: "draft.go",
 		Old: "	if len(raw) > call.env.maxDoc && ", New: "	if len(raw) > 2*call.env.maxDoc && ",
-		Pkg: ".", Run: "^TestDocumentLimit$", Quick: true,
+		Pkg: ".", Run: "^TestDocumentLimit$",
 	},
 	{
 		Name: "limit-hits-the-offender", Mechanism: "in a shared commit only the mutation that is too large is refused",
@@ -108,7 +108,7 @@ var scopeBugs = []Bug{
 		Name: "newer-schema", Mechanism: "a newer document is refused",
 		Proves: []string{"SCOPE-15"}, File: "backend.go",
 		Old: "	if d.schema > known {", New: "	if d.schema > known+1000 {",
-		Pkg: ".", Run: "^TestNewerSchema$", Quick: true,
+		Pkg: ".", Run: "^TestNewerSchema$",
 	},
 	{
 		Name: "exact-integers", Mechanism: "dynamic integers are decoded exactly",
@@ -132,7 +132,7 @@ var scopeBugs = []Bug{
 		Name: "memory-is-kept", Mechanism: "in-memory state outlives its handles",
 		Proves: []string{"SCOPE-19"}, File: "apply.go",
 		Old: "		c.home.pin(c)\n", New: "",
-		Pkg: ".", Run: "^TestMemoryOutlivesItsHandles$", Quick: true,
+		Pkg: ".", Run: "^TestMemoryOutlivesItsHandles$",
 	},
 	{
 		Name: "idle-containers-are-let-go", Mechanism: "persisted containers that nobody holds are collected",
