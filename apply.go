@@ -378,6 +378,9 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 		return
 	}
 	c.image.Store(img)
+	if img.life == deleted {
+		c.tail = state.Tail{} // it holds lists of the state that was
+	}
 	if c.home == nil {
 		return
 	}
@@ -456,7 +459,7 @@ func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
 func (q *queue) abandon(r runner) bool {
 	q.mu.Lock()
 	w := q.running
-	if w == nil || w.change.bounded() {
+	if w == nil || w.change.bounded() || q.holder.Load() == nil { // nil: it has its turn, but does not run yet
 		q.mu.Unlock()
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -25,7 +26,7 @@ func (b *binding) load(ctx context.Context, key Key) (*doc, error) {
 }
 
 func docOf(r persist.Record) *doc {
-	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema}
+	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, commits: r.Commits}
 	switch {
 	case r.Absent():
 		d.life = absent
@@ -51,7 +52,7 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 		var conflict *persist.Conflict
 		switch {
 		case err == nil:
-			next.at = at
+			next.at, next.commits = at, []string{frozen.ID}
 			if w.TTL > 0 {
 				next.expires = at.Add(w.TTL)
 			}
@@ -61,9 +62,9 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 			if doubt == nil {
 				return nil, docOf(won), nil
 			}
-			switch evidence(won, frozen.ID) {
+			switch evidence(d.base, w.Version, won, frozen.ID) {
 			case landedThen:
-				next.at = won.Updated
+				next.at, next.commits = won.Updated, []string{frozen.ID}
 				if won.Version == next.version {
 					next.expires = won.Expires
 				}
@@ -114,8 +115,9 @@ const (
 )
 
 // evidence says whether the commit id has landed, from a record whose version is not the one it expected. A record keeps the last few ids
-// of its recent writers, so that not finding one proves something only while it would still be there.
-func evidence(won persist.Record, id string) int {
+// of its recent writers, so that not finding one proves something only while it would still be there. Nor does it where the record
+// may have been purged since, and made anew by others: base is what the commit was made for, version what it would have made.
+func evidence(base *doc, version uint64, won persist.Record, id string) int {
 	if won.Absent() {
 		return evidenceGone // purged, and its ids with it
 	}
@@ -139,6 +141,11 @@ func evidence(won persist.Record, id string) int {
 	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
 		return evidenceGone
 	}
+	// A tombstone on top of the commit has at least the next version, and what comes after a purge the one after that.
+	continued := won.Version <= version+1 || slices.ContainsFunc(base.commits, func(c string) bool { return slices.Contains(won.Commits, c) })
+	if !earlier && !continued {
+		return evidenceGone
+	}
 	return neverLanded
 }
 
@@ -159,7 +166,7 @@ func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won
 	switch {
 	case err == nil:
 		base := d.base
-		renewed = &doc{life: base.life, version: base.version, at: base.at, expires: at.Add(d.ttl), raw: base.raw, schema: base.schema}
+		renewed = &doc{life: base.life, version: base.version, at: base.at, expires: at.Add(d.ttl), raw: base.raw, schema: base.schema, commits: base.commits}
 		renewed.view.Store(base.view.Load())
 		return renewed, nil, nil
 	case errors.As(err, &conflict) && len(conflict.Winners) > 0:

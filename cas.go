@@ -97,13 +97,13 @@ func (c *cell) apply(ctx context.Context, call call, ch change, b backend) (repl
 	w := newWaiter()
 	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
 	w.submitted = time.Now()
-	w.deadline = w.submitted.Add(call.retry.Within + lastWord)
+	w.deadline = w.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
 	w.cas.backend = b
 	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
 	c.mu.Lock()
 	err := c.push(w, call.env.maxQueue)
 	if err == nil {
-		c.spent.set(w.deadline, c.ring)
+		c.spent.set(w.deadline, c, (*cell).ring)
 		c.start(c)
 	}
 	c.mu.Unlock()
@@ -156,6 +156,10 @@ func (c *cell) drive(r *round) bool {
 		}
 		if r.solo != nil && c.requeue(r.solo) {
 			return false
+		}
+		if w := r.members[0]; r.solo == nil && w.cas.exclusive {
+			c.goSolo(r, w)
+			return true
 		}
 	}
 	return c.ended(r)
@@ -305,10 +309,19 @@ func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
 	if attached && r.current == w {
 		r.current = nil
 	}
-	if !unwanted {
-		w.phase = committing
-	} else if !attached {
+	switch {
+	case unwanted && !attached:
 		c.comeBack(w)
+	case unwanted:
+	case attached && r.solo == nil:
+		w.phase = committing
+		c.putOff(w, lastWord)
+	default:
+		w.phase = committing
+		if !attached && from.changed > 0 {
+			w.phase = queued // it ran on what may never be committed, and runs again
+		}
+		c.putOff(w, leastTime+lastWord)
 	}
 	c.mu.Unlock()
 	if unwanted && (out.panic != nil || out.exited) {
@@ -428,7 +441,9 @@ func (c *cell) lost(r *round, won *doc) bool {
 				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)})
 			continue
 		}
-		delay = max(delay, wait)
+		if delay == 0 || wait < delay {
+			delay = wait // of the most eager: nobody waits for another's backoff
+		}
 		keep = append(keep, w)
 	}
 	if !c.again(r, keep, won) {

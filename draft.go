@@ -16,6 +16,7 @@ type doc struct {
 	expires time.Time
 	raw     []byte
 	schema  int
+	commits []string // ids of commits that led to it, as many as are known; they tell whether a later record continues it
 	view    atomic.Pointer[view]
 }
 
@@ -111,6 +112,9 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 				out.draft.renews, out.draft.ttl = true, call.ttl
 			}
 			if d.life == alive {
+				if from.doc == nil && from.state == from.known {
+					from.doc = from.raw // encoding it again could run code of its type in another's turn
+				}
 				out.draft.view = &from
 			}
 			return out

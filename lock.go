@@ -284,14 +284,14 @@ func (q *queue) await(w *waiter) error {
 			}
 			return nil
 		}
-		if w.deadline.IsZero() {
-			continue
-		}
 		now := time.Now()
 		if w.cas.backend != nil {
 			if err := q.spend(w, now); err != nil {
 				return err
 			}
+			continue
+		}
+		if w.deadline.IsZero() {
 			continue
 		}
 		if now.Before(w.deadline) {
@@ -461,6 +461,9 @@ func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
 	for a := f; a != nil; a = a.parent {
 		if a == h {
 			return []Key{h.key}
+		}
+		if a.parent != nil && !slices.Contains(a.parent.waits, a.queue) {
+			break // whoever is around it has stopped waiting for it
 		}
 	}
 	for _, q := range h.waits {

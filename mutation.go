@@ -11,8 +11,9 @@ import (
 
 // Mutation is a change to a state: one of Patch, Set, Push, Inc, SetRecord, DeleteRecord, All, or Atomic's.
 //
-// All but Atomic's are data: the library runs them itself, and what they were given is copied before the verb
-// that takes them returns.
+// All but Atomic's are data: the library runs them itself, and what they were given is copied before the verb that takes them
+// returns. Only a value with JSON code of its own (MarshalJSON and the like) is copied when its turn comes, because that code must not
+// hold the caller: leave it alone until then, also when the verb has returned an error.
 type Mutation interface{ mutation() }
 
 // Patch replaces the named fields and leaves the others. A nil value clears a field: one of a struct becomes zero, an
@@ -95,11 +96,14 @@ type change struct {
 	deletes bool
 }
 
-// step is a part of a change that may run code of the user's: a function, or data verbs whose values have code
-// of their own (MarshalJSON and the like).
+// step is a part of a change that may run code of the user's: a function, data verbs beside one, or data verbs whose values
+// have code of their own (MarshalJSON and the like).
 type step struct {
-	fn  function
-	ops []state.Op
+	fn    function
+	ready bool           // data is prepared
+	data  state.Prepared // of ops
+	err   error          // of preparing them; told in their turn
+	ops   []state.Op
 }
 
 // bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
@@ -108,16 +112,12 @@ func (c *change) bounded() bool { return c.steps == nil }
 // compile makes m ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
 func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, error) {
 	c := change{typ: typ}
-	switch m := m.(type) {
-	case Set:
-		c.creates = true
+	switch m.(type) {
 	case deletion:
 		c.verb, c.deletes = "Delete", true
 		return c, nil
-	case All:
-		c.creates = slices.ContainsFunc(m, func(m Mutation) bool { _, ok := m.(Set); return ok })
 	}
-	c.verb = verbOf(m)
+	c.verb, c.creates = verbOf(m), sets(m)
 	var room [1]state.Op
 	ops, fns, err := flatten(room[:0], nil, rt, m)
 	if err != nil {
@@ -132,8 +132,25 @@ func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, err
 	if len(ops) > 0 {
 		fns = append(fns, step{ops: slices.Clone(ops)})
 	}
+	for i := range fns { // what need not wait for its turn is copied now
+		if s := &fns[i]; s.fn == nil && typ.Plain(s.ops) {
+			s.data, s.err = typ.Prepare(s.ops)
+			s.ready, s.ops = true, nil
+		}
+	}
 	c.steps = fns
 	return c, nil
+}
+
+// sets reports whether m replaces the whole state, at some point.
+func sets(m Mutation) bool {
+	switch m := m.(type) {
+	case Set:
+		return true
+	case All:
+		return slices.ContainsFunc(m, sets)
+	}
+	return false
 }
 
 func verbOf(m Mutation) string {
@@ -235,6 +252,12 @@ func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (cha
 }
 
 func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, error) {
+	if s.err != nil {
+		return false, s.err
+	}
+	if s.ready {
+		return s.data.Apply(cur, dst, nil)
+	}
 	if s.fn == nil {
 		data, err := typ.Prepare(s.ops)
 		if err != nil {

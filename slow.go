@@ -3,33 +3,39 @@ package pawl
 import (
 	"slices"
 	"time"
+	"weak"
 )
 
 // Slow functions on the persisted path. A round waits for a function only so long; then, or at once when the function mutates
 // another scope, it goes on without it. The function competes against the store by itself (a solo round), and after
 // half its attempts it gets the queue to itself for one bounded run.
 
-// alarm is a timer that is left set: setting it again for a later time costs nothing. Its zero value is ready. It is protected by the
-// lock of its cell, and ring has to take it.
+// alarm is a timer that is left set: setting it again for a later time costs nothing. Its zero value is ready. It is protected by
+// queue.mu of its cell.
 type alarm struct {
 	timer *time.Timer
 	at    time.Time // when it rings; zero: it does not
 }
 
-// set makes sure that ring is called at the given time, or earlier.
-func (a *alarm) set(at time.Time, ring func()) {
+// set makes sure that ring is called at the given time, or earlier. The timer does not keep c: whoever could miss the ringing does.
+func (a *alarm) set(at time.Time, c *cell, ring func(*cell)) {
 	if !a.at.IsZero() && !at.Before(a.at) {
 		return
 	}
 	a.at = at
-	if a.timer == nil {
-		a.timer = time.AfterFunc(time.Until(at), ring)
+	if a.timer != nil {
+		a.timer.Reset(time.Until(at))
 		return
 	}
-	a.timer.Reset(time.Until(at))
+	target := weak.Make(c)
+	a.timer = time.AfterFunc(time.Until(at), func() {
+		if c := target.Value(); c != nil {
+			ring(c)
+		}
+	})
 }
 
-// stop lets go of whatever ring would need.
+// stop makes sure that a cell at rest is not woken.
 func (a *alarm) stop() {
 	if a.timer != nil && !a.at.IsZero() {
 		a.timer.Stop()
@@ -40,7 +46,7 @@ func (a *alarm) stop() {
 // startWatch begins to time the function of w. The caller holds queue.mu.
 func (c *cell) startWatch(r *round, w *waiter) {
 	r.current, r.started = w, time.Now()
-	c.watch.set(r.started.Add(r.patience), c.checkSlow)
+	c.watch.set(r.started.Add(r.patience), c, (*cell).checkSlow)
 }
 
 // checkSlow runs when the watch rings: a function that has used up its patience goes solo.
@@ -54,12 +60,24 @@ func (c *cell) checkSlow() {
 	}
 	w := r.current
 	if until := r.started.Add(r.patience); time.Now().Before(until) {
-		c.watch.set(until, c.checkSlow)
+		c.watch.set(until, c, (*cell).checkSlow)
 		c.mu.Unlock()
 		return
 	}
 	c.mu.Unlock()
 	c.detach(r, w)
+}
+
+// putOff gives the caller of w, whose function has returned, at least this long until its budget counts as spent: while
+// the function ran it did not. The caller holds queue.mu.
+func (c *cell) putOff(w *waiter, least time.Duration) {
+	if w.change.bounded() {
+		return
+	}
+	if at := time.Now().Add(least); at.After(w.deadline) {
+		w.deadline = at
+		c.spent.set(at, c, (*cell).ring)
+	}
 }
 
 // ring wakes the callers whose budget is spent; await decides what that means for each.
@@ -69,11 +87,16 @@ func (c *cell) ring() {
 	c.spent.at = time.Time{}
 	now := time.Now()
 	look := func(w *waiter) {
-		if now.Before(w.deadline) {
-			c.spent.set(w.deadline, c.ring)
-		} else if !w.done.Load() {
+		switch {
+		case w.done.Load():
+		case now.Before(w.deadline):
+			c.spent.set(w.deadline, c, (*cell).ring)
+		default:
 			w.poke()
 		}
+	}
+	if c.running != nil {
+		look(c.running) // it has left the queue, and its round may not be there yet
 	}
 	for w := c.first; w != nil; w = w.next {
 		look(w)
@@ -88,7 +111,7 @@ func (c *cell) ring() {
 	}
 }
 
-// rest is called when the queue has become empty: nothing must keep the cell alive then. The caller holds queue.mu.
+// rest is called when the queue has become empty. The caller holds queue.mu.
 func (c *cell) rest() {
 	if len(c.away) == 0 {
 		c.spent.stop()
@@ -141,6 +164,16 @@ func (c *cell) requeue(w *waiter) bool {
 	c.comeBack(w)
 	c.start(c)
 	return true
+}
+
+// goSolo ends the time that w, which lost again, had the queue to itself: r, which is w's alone, goes on outside.
+func (c *cell) goSolo(r *round, w *waiter) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.solo = w
+	c.round, c.running = nil, nil
+	c.away = append(c.away, w)
+	go c.drive(r)
 }
 
 // abandon gives up the functions that run, in the queue and outside: their results are discarded.

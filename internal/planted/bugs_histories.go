@@ -12,8 +12,8 @@ var historyBugs = []Bug{
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
-		Old: "		case err == nil:\n			next.at = at\n",
-		New: "		case err == nil && next.version%16 == 15:\n			return nil, next, nil\n		case err == nil:\n			next.at = at\n",
+		Old: "		case err == nil:\n			next.at, next.commits",
+		New: "		case err == nil && next.version%16 == 15:\n			return nil, next, nil\n		case err == nil:\n			next.at, next.commits",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
@@ -151,7 +151,7 @@ var historyBugs = []Bug{
 	{
 		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
-		Old: "		c.spent.set(w.deadline, c.ring)\n		c.start(c)\n", New: "		c.start(c)\n",
+		Old: "		c.spent.set(w.deadline, c, (*cell).ring)\n		c.start(c)\n", New: "		c.start(c)\n",
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 }

@@ -215,7 +215,7 @@ func throughJSON(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 }
 
 // fits refuses what encoding/json would let pass: a null for what cannot be null, which it skips, and names of fields that
-// differ by case.
+// differ by case; elements beyond an array's end, which it drops; and integers that a float would round.
 func fits(n *node, x any) error {
 	switch n.kind {
 	case kPtr:
@@ -230,7 +230,16 @@ func fits(n *node, x any) error {
 	case nil:
 		_, err := fromNil(n)
 		return err
+	case int64, uint64:
+		if n.kind == kFloat {
+			if _, ok := exactFloat(x, n.rt.Bits()); !ok {
+				return refuse("%s cannot hold %v exactly", n.rt, x)
+			}
+		}
 	case []any:
+		if n.kind == kArray && len(x) > n.rt.Len() {
+			return refuse("%s cannot hold %d elements", n.rt, len(x))
+		}
 		if n.kind == kSlice || n.kind == kArray {
 			for i, v := range x {
 				if err := fits(n.elem, v); err != nil {

@@ -268,6 +268,26 @@ func (t *Type) Foreign(ops []Op) bool {
 	return false
 }
 
+// Plain reports whether preparing ops runs no code of the user's, whatever applying them does: neither the values nor the
+// fields that they go to have a JSON form of their own.
+func (t *Type) Plain(ops []Op) bool {
+	for i := range ops {
+		op := &ops[i]
+		target := t.root
+		if op.Verb != Set {
+			p, err := t.path(op.Field)
+			if err != nil {
+				continue // that is all that Prepare will say
+			}
+			target = p.leaf
+		}
+		if target.custom || foreign(op.Value, 0) || slices.ContainsFunc(op.Values, func(v any) bool { return foreign(v, 0) }) {
+			return false
+		}
+	}
+	return true
+}
+
 func foreign(x any, depth int) bool {
 	if depth > MaxDepth {
 		return true // it will be refused, but not where a caller waits: looking further could take for ever
