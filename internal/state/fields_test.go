@@ -33,9 +33,11 @@ type embeds struct {
 	*Base
 	deeper
 	Title string `json:"title"`
-	Bad   string `json:"bad\"name"`
-	Odd   int    `json:",omitempty"`
-	Kept  int    `json:"-,"`
+	//lint:ignore SA5008 encoding/json has its own idea of such a name, and so must we
+	Bad string `json:"bad\"name"`
+	Odd int    `json:",omitempty"`
+	//lint:ignore SA5008 the comma makes it the name "-"
+	Kept int `json:"-,"`
 }
 
 // twice has two fields called Name at the same depth, and so none.
