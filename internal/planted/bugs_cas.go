@@ -12,7 +12,7 @@ var casBugs = []Bug{
 		Name: "backoff", Mechanism: "a loser waits, longer each time",
 		Proves: []string{"CAS-1"}, File: "cas.go",
 		Old: "		d *= 2\n", New: "",
-		Pkg: ".", Run: "^TestBackoffIsFullJitterAndGrows$", Quick: true,
+		Pkg: ".", Run: "^TestBackoffIsFullJitterAndGrows$",
 	},
 	{
 		Name: "jitter", Mechanism: "the delay is anywhere between zero and its bound",
@@ -78,7 +78,7 @@ var casBugs = []Bug{
 		Name: "run-without-a-caller", Mechanism: "a run that outlives its caller is discarded",
 		Proves: []string{"CAS-8", "CAS-9"}, File: "cas.go",
 		Old: "	unwanted := !w.change.bounded() && (w.left || w.abandoned)", New: "	unwanted := !w.change.bounded() && w.abandoned",
-		Pkg: ".", Run: "^TestRunThatOutlivesItsCallerIsDiscarded$", Quick: true,
+		Pkg: ".", Run: "^TestRunThatOutlivesItsCallerIsDiscarded$",
 	},
 	{
 		Name: "withdrawal-before-the-commit", Mechanism: "a mutation whose caller left is not computed",
@@ -96,6 +96,6 @@ var casBugs = []Bug{
 		Name: "commit-evidence", Mechanism: "a commit whose answer was lost is found by its id",
 		Proves: []string{"CAS-1"}, File: "backend.go",
 		Old: "			return landedThen\n", New: "			return neverLanded\n",
-		Pkg: ".", Run: "^TestLostAnswersAreSettledByTheCommitID$", Quick: true,
+		Pkg: ".", Run: "^TestLostAnswersAreSettledByTheCommitID$",
 	},
 }

@@ -98,7 +98,7 @@ var historyBugs = []Bug{
 		Name: "order-of-a-commit-that-lost", Mechanism: "who waits behind another is judged after it, also when their commit loses",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "err != nil && len(keep) == 0 {", New: "err != nil {",
-		Pkg: ".", Run: "^TestSharedCommitThatLosesKeepsItsOrder$", Quick: true,
+		Pkg: ".", Run: "^TestSharedCommitThatLosesKeepsItsOrder$",
 	},
 	{
 		Name: "model-versions-restart", Mechanism: "a scope created anew continues its versions",
@@ -146,12 +146,12 @@ var historyBugs = []Bug{
 		Name: "deadlock-through-a-store", Mechanism: "a circle through a persisted scope is seen",
 		Proves: []string{"LOCK-10"}, File: "lock.go",
 		Old: "	f.parent.below = append(f.parent.below, f)\n", New: "",
-		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
 		Old: "		c.spent.set(w.deadline, c, (*cell).ring)\n		c.start(c)\n", New: "		c.start(c)\n",
-		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
 	},
 }

@@ -24,7 +24,7 @@ var lockBugs = []Bug{
 		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
 		Proves: []string{"LOCK-5"}, File: "apply.go",
 		Old: "		w.arm(w.submitted)\n", New: "",
-		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "deadline-of-a-reused-waiter", Mechanism: "a pooled waiter's alarm is set again when it rings too early",
@@ -78,13 +78,13 @@ var lockBugs = []Bug{
 		Name: "abandoned-result", Mechanism: "the late result of an abandoned function is discarded",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
 		Old: "	if q.running != w {\n		return false\n	}\n	q.running = nil\n	return true", New: "	q.running = nil\n	return true",
-		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "queue-bound", Mechanism: "a full queue refuses",
 		Proves: []string{"LOCK-14"}, File: "lock.go",
 		Old: "if q.waiting >= limit {", New: "if q.waiting > limit {",
-		Pkg: ".", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "reads-through-the-queue", Mechanism: "a read does not wait for a writer",

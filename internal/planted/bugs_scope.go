@@ -18,7 +18,7 @@ var scopeBugs = []Bug{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
 		Old: "		panic(w.panic)\n", New: "		return\n",
-		Pkg: ".", Run: "^TestPanicInMutator$", Quick: true,
+		Pkg: ".", Run: "^TestPanicInMutator$",
 	},
 	{
 		Name: "goexit-frees-the-queue", Mechanism: "runtime.Goexit in a mutator leaves the queue driven",
@@ -48,7 +48,7 @@ var scopeBugs = []Bug{
 		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing moves no version",
 		Proves: []string{"SCOPE-7"}, File: "draft.go",
 		Old: "		if !changed && (d.life == alive", New: "		if !changed && (d.life == absent",
-		Pkg: ".", Run: "^TestUnchanged$", Quick: true,
+		Pkg: ".", Run: "^TestUnchanged$",
 	},
 	{
 		Name: "no-op-renews", Mechanism: "a mutation that changes nothing renews the expiry",
@@ -96,13 +96,13 @@ var scopeBugs = []Bug{
 		Name: "pinned-version", Mechanism: "IfVersion is refused when the version moved",
 		Proves: []string{"SCOPE-12"}, File: "options.go",
 		Old: "		if c.pinned && c.version != version {", New: "		if c.pinned && c.version > version {",
-		Pkg: ".", Run: "^TestConditions$", Quick: true,
+		Pkg: ".", Run: "^TestConditions$",
 	},
 	{
 		Name: "schema-upgrade", Mechanism: "an older document is upgraded when read",
 		Proves: []string{"SCOPE-15"}, File: "kind.go",
 		Old: "	for i := from; i < len(k.upgrades); i++ {", New: "	for i := from + 1; i < len(k.upgrades); i++ {",
-		Pkg: ".", Run: "^TestUpgrade$", Quick: true,
+		Pkg: ".", Run: "^TestUpgrade$",
 	},
 	{
 		Name: "newer-schema", Mechanism: "a newer document is refused",
@@ -120,13 +120,13 @@ var scopeBugs = []Bug{
 		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees what others wrote",
 		Proves: []string{"SCOPE-17"}, File: "scope.go",
 		Old: "	r, err := s.bound.rt.store.Load(ctx, s.key)\n", New: "	if d := s.cell.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
-		Pkg: ".", Run: "^TestReadYourWrites$", Quick: true,
+		Pkg: ".", Run: "^TestReadYourWrites$",
 	},
 	{
 		Name: "close-waits", Mechanism: "Close finishes what was accepted",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
 		Old: "	busy := rt.finish(rt.stored)\n", New: "	busy := rt.finish(rt.stored)[:0]\n",
-		Pkg: ".", Run: "^TestCloseFinishesWhatIsInFlight$", Quick: true,
+		Pkg: ".", Run: "^TestCloseFinishesWhatIsInFlight$",
 	},
 	{
 		Name: "memory-is-kept", Mechanism: "in-memory state outlives its handles",
