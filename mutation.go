@@ -90,7 +90,8 @@ func (m atomicMutation[T]) run(ctx context.Context, draft any) error {
 type change struct {
 	verb    string
 	typ     *state.Type
-	data    state.Prepared // when steps is nil
+	data    state.Prepared // of a bounded change
+	fn      function       // of one that is a single function, or else
 	steps   []step         // what may run code of the user's, in order
 	creates bool           // brings an absent scope into being even with a zero state
 	deletes bool
@@ -99,23 +100,25 @@ type change struct {
 // step is a part of a change that may run code of the user's: a function, data verbs beside one, or data verbs whose values
 // have code of their own (MarshalJSON and the like).
 type step struct {
-	fn    function
-	ready bool           // data is prepared
-	data  state.Prepared // of ops
-	err   error          // of preparing them; told in their turn
-	ops   []state.Op
+	fn   function
+	ops  []state.Op
+	data *state.Prepared // of ops, if they could be prepared at once
+	err  error           // of preparing them; told in their turn
 }
 
 // bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
-func (c *change) bounded() bool { return c.steps == nil }
+func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
 // compile makes m ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
 func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, error) {
 	c := change{typ: typ}
-	switch m.(type) {
+	switch m := m.(type) {
 	case deletion:
 		c.verb, c.deletes = "Delete", true
 		return c, nil
+	case function:
+		c.verb, c.fn = "Atomic", m
+		return c, accepts(m, rt)
 	}
 	c.verb, c.creates = verbOf(m), sets(m)
 	var room [1]state.Op
@@ -134,8 +137,8 @@ func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, err
 	}
 	for i := range fns { // what need not wait for its turn is copied now
 		if s := &fns[i]; s.fn == nil && typ.Plain(s.ops) {
-			s.data, s.err = typ.Prepare(s.ops)
-			s.ready, s.ops = true, nil
+			data, err := typ.Prepare(s.ops)
+			s.data, s.err, s.ops = &data, err, nil
 		}
 	}
 	c.steps = fns
@@ -203,11 +206,8 @@ func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state
 			}
 		}
 	case function:
-		if m.nil() {
-			return nil, nil, &ArgumentError{Argument: "Atomic", Reason: "nil function"}
-		}
-		if m.takes() != rt {
-			return nil, nil, &ArgumentError{Argument: "Atomic", Reason: "the function takes " + m.takes().String() + ", the state is " + rt.String()}
+		if err := accepts(m, rt); err != nil {
+			return nil, nil, err
 		}
 		if len(ops) > 0 {
 			steps = append(steps, step{ops: slices.Clone(ops)})
@@ -222,11 +222,25 @@ func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state
 	return ops, steps, nil
 }
 
+// accepts tells why a function cannot run on states of type rt.
+func accepts(fn function, rt reflect.Type) error {
+	if fn.nil() {
+		return &ArgumentError{Argument: "Atomic", Reason: "nil function"}
+	}
+	if fn.takes() != rt {
+		return &ArgumentError{Argument: "Atomic", Reason: "the function takes " + fn.takes().String() + ", the state is " + rt.String()}
+	}
+	return nil
+}
+
 // apply fills *dst, a zero T, with what the change makes of *cur (nil: absent). If it reports false, or an error, *dst
 // means nothing. Tail is nil wherever another run on the same container could overlap with this one.
 func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
-	if c.steps == nil {
+	if c.bounded() {
 		return c.data.Apply(cur, dst, tail)
+	}
+	if c.fn != nil {
+		return step{fn: c.fn}.apply(ctx, c.typ, cur, dst)
 	}
 	from := cur
 	for i, s := range c.steps {
@@ -255,7 +269,7 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 	if s.err != nil {
 		return false, s.err
 	}
-	if s.ready {
+	if s.data != nil {
 		return s.data.Apply(cur, dst, nil)
 	}
 	if s.fn == nil {
