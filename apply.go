@@ -455,32 +455,6 @@ func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
 	c.env.logger().ErrorContext(ctx, "pawl: mutator "+what+" after its caller left", attrs...)
 }
 
-// abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
-func (q *queue) abandon(r runner) bool {
-	q.mu.Lock()
-	w := q.running
-	if w == nil || w.change.bounded() || q.holder.Load() == nil { // nil: it has its turn, but does not run yet
-		q.mu.Unlock()
-		return false
-	}
-	q.running = nil
-	q.holder.Store(nil)
-	w.abandoned = true
-	left := w.left
-	q.working = false
-	if q.first != nil {
-		q.start(r)
-	}
-	q.signalDrained()
-	q.mu.Unlock()
-	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: w.change.verb})
-	if !left {
-		w.err = wrapKey(ErrAbandoned, w.call.key)
-		w.finish()
-	}
-	return true
-}
-
 // lifeAt judges expiry by the host's clock, in Unix nanoseconds.
 func (img *image[T]) lifeAt(now int64) life {
 	if img.life == alive && img.expires != 0 && img.expires <= now {

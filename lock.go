@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,7 +12,7 @@ import (
 
 // The queue of a container, and the life of a waiter in it:
 //
-//	            push            next                 finish
+//	            push            work                 release
 //	(caller) ─────────► queued ─────────► running ─────────► answered
 //	                      │                  │  ▲ persisted: back to queued
 //	          deadline or │      deadline or │  │ when its commit lost
@@ -25,8 +24,8 @@ import (
 //
 // Every arrow is taken under queue.mu, so the races of this page are decided by who gets it first:
 //   - done against deadline or cancel: leave finds the waiter answered and the caller takes the answer;
-//   - next against withdraw: withdraw unlinks, next only sees what is linked;
-//   - a late return against Abandon: finish looks whether the run is still the queue's own;
+//   - a turn against a withdrawal: leave unlinks, work only sees what is linked;
+//   - a late return against Abandon: release looks whether the run is still the queue's own;
 //   - push against Close: push looks at closed, Close waits for what was pushed before it.
 
 // queue orders the mutations of one container. Its zero value is ready.
@@ -46,9 +45,9 @@ type queue struct {
 
 // runner is what drives a queue: a container's lock path or its commit loop.
 type runner interface {
-	// run handles w, which next took, and reports whether this goroutine still drives the queue.
+	// run handles w, whose turn it is, and reports whether this goroutine still drives the queue.
 	run(w *waiter) bool
-	// turn is the phase of a waiter that next took.
+	// turn is the phase of a waiter whose turn it is.
 	turn() phase
 	// rest is called, under the lock, when the queue has become empty.
 	rest()
@@ -379,139 +378,6 @@ func (q *queue) reportStuck(now time.Time) {
 	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", e.Verb, "since", e.Took)
 }
 
-// frame is the context of a running mutator. It carries what re-entrancy and deadlock detection need.
-type frame struct {
-	context.Context
-	queue  *queue
-	key    Key
-	parent *frame
-	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
-	live   atomic.Bool
-	waits  []*queue // where calls made with this context wait; this and below are protected by graph
-	below  []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
-}
-
-type frameKey struct{}
-
-// Value returns f for its own key, so that one allocation is both the context and what it carries.
-func (f *frame) Value(key any) any {
-	if key == (frameKey{}) {
-		return f
-	}
-	return f.Context.Value(key)
-}
-
-// frameOf returns the innermost mutator that ctx was made for, nil if there is none.
-func frameOf(ctx context.Context) *frame {
-	f, _ := ctx.Value(frameKey{}).(*frame)
-	return f
-}
-
-// Detach returns ctx without what a mutator's context carries, for a call inside a mutator that the mutator does not
-// wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
-// ErrReentrant, and never gives *DeadlockError.
-func Detach(ctx context.Context) context.Context {
-	if frameOf(ctx) == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, frameKey{}, (*frame)(nil))
-}
-
-// mutating is called when a mutator, or one around it, mutates another scope through its context.
-func (f *frame) mutating(q *queue, key Key) error {
-	for a := f; a != nil; a = a.parent {
-		if a.queue == q && a.live.Load() {
-			return wrapKey(ErrReentrant, key)
-		}
-	}
-	for a := f; a != nil; a = a.parent {
-		if a.detach != nil && a.live.Load() {
-			a.detach()
-		}
-	}
-	return nil
-}
-
-// graph protects the edges "this mutator waits for that queue". It is taken only by calls from inside a mutator.
-var graph sync.Mutex
-
-// waitFor records that f's mutator waits for q, or returns *DeadlockError if q cannot move before f's mutator, or one
-// around it, has returned. Every new edge is tested, so no cycle comes into being unseen.
-func (f *frame) waitFor(q *queue) error {
-	graph.Lock()
-	defer graph.Unlock()
-	if path := f.blocks(q, nil); path != nil {
-		return &DeadlockError{Cycle: append([]Key{f.key}, path...)}
-	}
-	f.waits = append(f.waits, q)
-	return nil
-}
-
-// blocks returns the mutators from the holder of q to one that f runs inside of, nil if there is no such way. The caller holds graph.
-func (f *frame) blocks(q *queue, seen []*queue) []Key {
-	h := q.holder.Load()
-	if h == nil || slices.Contains(seen, q) {
-		return nil
-	}
-	return f.blockedBehind(h, append(seen, q))
-}
-
-// blockedBehind returns the mutators from h to one that f runs inside of, following what each waits for. The caller holds graph.
-func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
-	for a := f; a != nil; a = a.parent {
-		if a == h {
-			return []Key{h.key}
-		}
-		if a.parent != nil && !slices.Contains(a.parent.waits, a.queue) {
-			break // whoever is around it has stopped waiting for it
-		}
-	}
-	for _, q := range h.waits {
-		if path := f.blocks(q, seen); path != nil {
-			return append([]Key{h.key}, path...)
-		}
-	}
-	for _, b := range h.below {
-		if !slices.Contains(h.waits, b.queue) {
-			continue // h has stopped waiting for it
-		}
-		if path := f.blockedBehind(b, seen); path != nil {
-			return append([]Key{h.key}, path...)
-		}
-	}
-	return nil
-}
-
-// begin makes f the frame of a running mutator, and end of one that has returned.
-func (f *frame) begin() {
-	f.live.Store(true)
-	if f.parent == nil || f.detach == nil {
-		return
-	}
-	graph.Lock()
-	defer graph.Unlock()
-	f.parent.below = append(f.parent.below, f)
-}
-
-func (f *frame) end() {
-	f.live.Store(false)
-	if f.parent == nil || f.detach == nil {
-		return
-	}
-	graph.Lock()
-	defer graph.Unlock()
-	f.parent.below = slices.DeleteFunc(f.parent.below, func(b *frame) bool { return b == f })
-}
-
-// waited removes the edge that waitFor recorded.
-func (f *frame) waited(q *queue) {
-	graph.Lock()
-	defer graph.Unlock()
-	if i := slices.Index(f.waits, q); i >= 0 {
-		f.waits = slices.Delete(f.waits, i, i+1)
-	}
-}
-
 // guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
 // calls exit, the last chance to leave everything in order.
 func guarded(fn func(), exit func()) (p *PanicError) {
@@ -539,4 +405,30 @@ func (w *waiter) deliver() {
 	if w.exited {
 		runtime.Goexit()
 	}
+}
+
+// abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
+func (q *queue) abandon(r runner) bool {
+	q.mu.Lock()
+	w := q.running
+	if w == nil || w.change.bounded() || q.holder.Load() == nil { // nil: it has its turn, but does not run yet
+		q.mu.Unlock()
+		return false
+	}
+	q.running = nil
+	q.holder.Store(nil)
+	w.abandoned = true
+	left := w.left
+	q.working = false
+	if q.first != nil {
+		q.start(r)
+	}
+	q.signalDrained()
+	q.mu.Unlock()
+	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: w.change.verb})
+	if !left {
+		w.err = wrapKey(ErrAbandoned, w.call.key)
+		w.finish()
+	}
+	return true
 }

@@ -70,7 +70,7 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "leave-when-mutating-another", Mechanism: "a function that mutates another scope leaves the queue at once",
-		Proves: []string{"CAS-8"}, File: "lock.go",
+		Proves: []string{"CAS-8"}, File: "frame.go",
 		Old: "			a.detach()\n", New: "",
 		Pkg: ".", Run: "^TestMutatingAnotherScopeLeavesTheQueueAtOnce$", Flags: []string{"-timeout=20s"},
 	},

@@ -144,7 +144,7 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "deadlock-through-a-store", Mechanism: "a circle through a persisted scope is seen",
-		Proves: []string{"LOCK-10"}, File: "lock.go",
+		Proves: []string{"LOCK-10"}, File: "frame.go",
 		Old: "	f.parent.below = append(f.parent.below, f)\n", New: "",
 		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"},
 	},

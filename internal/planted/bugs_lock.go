@@ -58,13 +58,13 @@ var lockBugs = []Bug{
 	},
 	{
 		Name: "re-entrancy", Mechanism: "a mutator cannot wait for itself",
-		Proves: []string{"LOCK-9"}, File: "lock.go",
+		Proves: []string{"LOCK-9"}, File: "frame.go",
 		Old: "if a.queue == q && a.live.Load() {", New: "if a.queue == q && !a.live.Load() {",
 		Pkg: ".", Run: "^TestReentrantCallsFailAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
-		Proves: []string{"LOCK-10"}, File: "lock.go",
+		Proves: []string{"LOCK-10"}, File: "frame.go",
 		Old: "	for _, q := range h.waits {", New: "	for _, q := range h.waits[:0] {",
 		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},

@@ -1,0 +1,144 @@
+package pawl
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Calls from inside a mutator. Its context is a frame: it tells who is calling, so that a call on the mutator's own scope is refused, a
+// persisted scope's queue does not wait for a mutator that waits elsewhere, and a circle of mutators is seen when it would close.
+
+// frame is the context of a running mutator. It carries what re-entrancy and deadlock detection need.
+type frame struct {
+	context.Context
+	queue  *queue
+	key    Key
+	parent *frame
+	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
+	live   atomic.Bool
+	waits  []*queue // where calls made with this context wait; this and below are protected by graph
+	below  []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
+}
+
+type frameKey struct{}
+
+// Value returns f for its own key, so that one allocation is both the context and what it carries.
+func (f *frame) Value(key any) any {
+	if key == (frameKey{}) {
+		return f
+	}
+	return f.Context.Value(key)
+}
+
+// frameOf returns the innermost mutator that ctx was made for, nil if there is none.
+func frameOf(ctx context.Context) *frame {
+	f, _ := ctx.Value(frameKey{}).(*frame)
+	return f
+}
+
+// Detach returns ctx without what a mutator's context carries, for a call inside a mutator that the mutator does not
+// wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
+// ErrReentrant, and never gives *DeadlockError.
+func Detach(ctx context.Context) context.Context {
+	if frameOf(ctx) == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, frameKey{}, (*frame)(nil))
+}
+
+// mutating is called when a mutator, or one around it, mutates another scope through its context.
+func (f *frame) mutating(q *queue, key Key) error {
+	for a := f; a != nil; a = a.parent {
+		if a.queue == q && a.live.Load() {
+			return wrapKey(ErrReentrant, key)
+		}
+	}
+	for a := f; a != nil; a = a.parent {
+		if a.detach != nil && a.live.Load() {
+			a.detach()
+		}
+	}
+	return nil
+}
+
+// graph protects the edges "this mutator waits for that queue". It is taken only by calls from inside a mutator.
+var graph sync.Mutex
+
+// waitFor records that f's mutator waits for q, or returns *DeadlockError if q cannot move before f's mutator, or one
+// around it, has returned. Every new edge is tested, so no cycle comes into being unseen.
+func (f *frame) waitFor(q *queue) error {
+	graph.Lock()
+	defer graph.Unlock()
+	if path := f.blocks(q, nil); path != nil {
+		return &DeadlockError{Cycle: append([]Key{f.key}, path...)}
+	}
+	f.waits = append(f.waits, q)
+	return nil
+}
+
+// blocks returns the mutators from the holder of q to one that f runs inside of, nil if there is no such way. The caller holds graph.
+func (f *frame) blocks(q *queue, seen []*queue) []Key {
+	h := q.holder.Load()
+	if h == nil || slices.Contains(seen, q) {
+		return nil
+	}
+	return f.blockedBehind(h, append(seen, q))
+}
+
+// blockedBehind returns the mutators from h to one that f runs inside of, following what each waits for. The caller holds graph.
+func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
+	for a := f; a != nil; a = a.parent {
+		if a == h {
+			return []Key{h.key}
+		}
+		if a.parent != nil && !slices.Contains(a.parent.waits, a.queue) {
+			break // whoever is around it has stopped waiting for it
+		}
+	}
+	for _, q := range h.waits {
+		if path := f.blocks(q, seen); path != nil {
+			return append([]Key{h.key}, path...)
+		}
+	}
+	for _, b := range h.below {
+		if !slices.Contains(h.waits, b.queue) {
+			continue // h has stopped waiting for it
+		}
+		if path := f.blockedBehind(b, seen); path != nil {
+			return append([]Key{h.key}, path...)
+		}
+	}
+	return nil
+}
+
+// begin makes f the frame of a running mutator, and end of one that has returned.
+func (f *frame) begin() {
+	f.live.Store(true)
+	if f.parent == nil || f.detach == nil {
+		return
+	}
+	graph.Lock()
+	defer graph.Unlock()
+	f.parent.below = append(f.parent.below, f)
+}
+
+func (f *frame) end() {
+	f.live.Store(false)
+	if f.parent == nil || f.detach == nil {
+		return
+	}
+	graph.Lock()
+	defer graph.Unlock()
+	f.parent.below = slices.DeleteFunc(f.parent.below, func(b *frame) bool { return b == f })
+}
+
+// waited removes the edge that waitFor recorded.
+func (f *frame) waited(q *queue) {
+	graph.Lock()
+	defer graph.Unlock()
+	if i := slices.Index(f.waits, q); i >= 0 {
+		f.waits = slices.Delete(f.waits, i, i+1)
+	}
+}
