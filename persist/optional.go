@@ -41,6 +41,9 @@ type Purger interface {
 	// how many. It raises the version floor above them first, so that no version is ever used
 	// twice. q.Deleted is taken for granted. After an error some may have been removed, and
 	// removed says how many certainly were.
+	//
+	// Choose q.Age longer than any commit stays in doubt, by far: with a record go the commit
+	// ids by which a lost answer is settled, and the outcome stays unknown then.
 	Purge(ctx context.Context, q Query) (removed int, err error)
 }
 
