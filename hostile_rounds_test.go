@@ -109,32 +109,38 @@ func TestNestedAllCreates(t *testing.T) {
 	})
 }
 
+// leaveThenChange gives s a value beside a function, leaves while the function runs, changes the value, and lets the function return.
+func leaveThenChange[T any](t *testing.T, s pawl.Scope[T]) {
+	t.Helper()
+	tags := []string{"given"}
+	free := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Apply(ctx, pawl.All{pawl.Atomic(func(context.Context, *T) error { <-free; return nil }), pawl.Patch{"done": tags}})
+		done <- err
+	}()
+	synctest.Wait()
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	tags[0] = "changed after the verb returned"
+	close(free)
+	synctest.Wait()
+}
+
 // Values of All with a function are copied before the verb returns. Proves SCOPE-6.
 func TestValuesBesideAFunctionAreCopied(t *testing.T) {
-	for _, mk := range []func(pawl.Owner, string) pawl.Scope[counts]{pawl.Memory[counts], pawl.Session[counts]} {
-		bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
-			s := mk(rt, "a")
-			tags := []string{"given"}
-			free := make(chan struct{})
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() {
-				_, err := s.Apply(ctx, pawl.All{pawl.Atomic(func(context.Context, *counts) error { <-free; return nil }), pawl.Patch{"done": tags}})
-				done <- err
-			}()
-			synctest.Wait()
-			cancel()
-			require.Error(t, <-done)
-			tags[0] = "changed after the verb returned"
-			close(free)
-			synctest.Wait()
-			b, err := s.State(t.Context())
-			require.NoError(t, err)
-			if len(b.Done) > 0 {
-				assert.Equal(t, []string{"given"}, b.Done)
-			}
-		})
-	}
+	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+		kept, discarded := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "a")
+		leaveThenChange(t, kept)
+		b, err := kept.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"given"}, b.Done)
+		leaveThenChange(t, discarded)
+		snap, err := discarded.Snapshot(t.Context())
+		require.NoError(t, err)
+		assert.False(t, snap.Exists(), "a run that outlives its caller is discarded")
+	})
 }
 
 // No cycle: the outer mutator has stopped waiting. Proves LOCK-10.

@@ -124,20 +124,7 @@ type withCustom struct {
 func TestValuesForACustomTypeAreCopied(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[withCustom](rt, "a")
-		free := make(chan struct{})
-		tags := []string{"given"}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() {
-			_, err := s.Apply(ctx, pawl.All{pawl.Atomic(func(context.Context, *withCustom) error { <-free; return nil }), pawl.Patch{"done": tags}})
-			done <- err
-		}()
-		synctest.Wait()
-		cancel()
-		require.Error(t, <-done)
-		tags[0] = "changed"
-		close(free)
-		synctest.Wait()
+		leaveThenChange(t, s)
 		b, err := s.State(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, []string{"given"}, b.Done)

@@ -223,3 +223,15 @@ func TestRawMessagesAreKeptAsTheDocumentHasThem(t *testing.T) {
 		assert.Error(t, err, raw)
 	}
 }
+
+// ident is a key with a text form of its own, which encoding/json would use.
+type ident string
+
+func (i ident) MarshalText() ([]byte, error) { return []byte(i), nil }
+
+func TestTypesThatCouldNotBeKeptExactly(t *testing.T) {
+	for _, rt := range []reflect.Type{reflect.TypeFor[any](), reflect.TypeFor[map[ident]any](), reflect.TypeFor[struct{ M map[ident]string }]()} {
+		_, err := Of(rt)
+		assert.Error(t, err, "%s", rt)
+	}
+}
