@@ -1,0 +1,119 @@
+package pgtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl/internal/need"
+)
+
+// programs are those of one installation of PostgreSQL, and whom they run as.
+type programs struct {
+	initdb, postgres string
+	user             *account // nil: who runs the tests
+}
+
+// find returns the PostgreSQL in PATH, or else the newest where Debian and Red Hat keep them. If
+// there is none, t ends.
+func find(t testing.TB) programs {
+	t.Helper()
+	const how = "make need-postgres, or set " + Variable + " to the URL of a server"
+	for _, folder := range folders() {
+		p := programs{initdb: filepath.Join(folder, "initdb"), postgres: filepath.Join(folder, "postgres")}
+		if !executable(p.initdb) || !executable(p.postgres) {
+			continue
+		}
+		var err error
+		if p.user, err = unprivileged(); err != nil {
+			need.Missing(t, "postgres", err.Error(), how)
+		}
+		return p
+	}
+	need.Missing(t, "postgres", "neither "+Variable+" is set nor are initdb and postgres on this machine", how)
+	return programs{}
+}
+
+// folders returns where programs may be, the best first.
+func folders() []string {
+	var found []string
+	for _, name := range []string{"initdb", "postgres"} {
+		// A link in PATH leads to the folder with all programs.
+		if path, err := exec.LookPath(name); err == nil {
+			if path, err = filepath.EvalSymlinks(path); err == nil {
+				found = append(found, filepath.Dir(path))
+			}
+		}
+	}
+	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	redHat, _ := filepath.Glob("/usr/pgsql-*/bin")
+	installed := append(debian, redHat...)
+	slices.SortFunc(installed, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
+	return append(found, installed...)
+}
+
+// majorVersion returns the 15 of /usr/lib/postgresql/15/bin and /usr/pgsql-15/bin.
+func majorVersion(folder string) int {
+	name := strings.TrimPrefix(filepath.Base(filepath.Dir(folder)), "pgsql-")
+	version, _ := strconv.Atoi(name)
+	return version
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// folder makes a folder for a server. The temporary folder of this process is no good if the user
+// cannot get there, or if its name is too long to have a socket in it.
+func (p programs) folder() (string, error) {
+	base := os.TempDir()
+	const longest = 60
+	if len(base) > longest || p.user != nil && !open(base) {
+		base = "/tmp"
+	}
+	folder, err := os.MkdirTemp(base, "pawl-postgres-")
+	if err != nil {
+		return "", err
+	}
+	return folder, p.own(folder)
+}
+
+// open reports whether everybody may enter a folder.
+func open(folder string) bool {
+	for {
+		info, err := os.Stat(folder)
+		if err != nil || info.Mode()&0o001 == 0 {
+			return false
+		}
+		if parent := filepath.Dir(folder); parent != folder {
+			folder = parent
+			continue
+		}
+		return true
+	}
+}
+
+// own gives a file to the user that the programs run as.
+func (p programs) own(path string) error {
+	if p.user == nil {
+		return nil
+	}
+	return os.Chown(path, p.user.uid, p.user.gid)
+}
+
+// command returns a command that runs as the user, in a session of its own: what interrupts the tests
+// must not interrupt the server while it is being shut down.
+func (p programs) command(name string, arguments ...string) *exec.Cmd {
+	cmd := exec.Command(name, arguments...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
+	detach(cmd, p.user)
+	return cmd
+}
+
+// account is a user of this machine.
+type account struct{ uid, gid int }

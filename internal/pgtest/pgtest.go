@@ -1,0 +1,108 @@
+// Package pgtest gives tests a PostgreSQL: a fresh database each, on a server that the test process
+// starts when it needs one and that never outlives it.
+//
+//	func TestMain(m *testing.M) {
+//		code := m.Run()
+//		pgtest.Stop()
+//		...
+//	}
+//
+//	func TestSomething(t *testing.T) {
+//		pool, err := pgxpool.New(t.Context(), pgtest.URL(t))
+//
+// The server comes from the newest PostgreSQL on this machine. It is as durable as in production
+// (fsync, synchronous_commit), small, reached over TCP on 127.0.0.1, and runs as an unprivileged
+// user when the tests run as root. [Variable] names a running server to use instead. Where there is
+// neither, a test that asks is skipped or fails, as package need says.
+//
+// A process that a test starts gets its URL from the test: it never calls this package.
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Variable names the environment variable with the URL of a running server in which URL makes its
+// databases. The user in it must be allowed to create databases.
+const Variable = "PAWL_TEST_POSTGRES"
+
+// patience is how long a server may take for anything before the test fails.
+const patience = time.Minute
+
+// process is the server that the tests of this process share.
+var process struct {
+	mu     sync.Mutex // protects server
+	server *Server    // nil: not started
+}
+
+// URL returns the URL of a fresh, empty database of t's own, which is dropped when t ends,
+// whoever is still connected. The first call of a process starts the server.
+func URL(t testing.TB) string {
+	t.Helper()
+	admin := os.Getenv(Variable)
+	if admin == "" {
+		admin = shared(t).URL("postgres")
+	}
+	name := "pawl_" + strings.ToLower(rand.Text()[:16])
+	// Nobody can connect to template0, so that the copy never has to wait for somebody to leave.
+	execute(t, admin, "CREATE DATABASE "+name+" TEMPLATE template0")
+	t.Cleanup(func() { execute(t, admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
+	return withDatabase(t, admin, name)
+}
+
+// Stop ends the server that URL has started, if any, and removes its folder. TestMain calls it
+// after the tests; a process that ends without it takes its server along all the same.
+func Stop() {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if process.server != nil {
+		process.server.remove()
+		process.server = nil
+	}
+}
+
+// shared returns the server of this process.
+func shared(t testing.TB) *Server {
+	t.Helper()
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if process.server == nil {
+		process.server = create(t, nil)
+	}
+	return process.server
+}
+
+// execute runs one statement on a connection of its own.
+func execute(t testing.TB, url, statement string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // t's own has ended when it cleans up
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, statement); err != nil {
+		t.Fatalf("pgtest: %s: %v", statement, err)
+	}
+}
+
+// withDatabase returns a URL with another database in it.
+func withDatabase(t testing.TB, server, database string) string {
+	t.Helper()
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" && u.Query().Get("host") == "" {
+		t.Fatalf("pgtest: %s is not a URL such as postgres://user:password@host:5432/postgres", Variable)
+	}
+	u.Path = "/" + database
+	return u.String()
+}
