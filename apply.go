@@ -119,6 +119,8 @@ type dispatch[T any] struct {
 	container *Container[T] // lock path; persisted: only the caller's own
 	cell      *cell         // persisted
 	backend   backend       // nil: the lock path
+	tx        *Tx           // that the call is part of; nil: none
+	bound     *binding      // of a scope
 	typ       *state.Type
 	defaults  call
 }
@@ -138,6 +140,9 @@ func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snap
 	}
 	if ctx.Err() != nil {
 		return Snapshot[T]{}, &CanceledError{Scope: call.key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+	}
+	if d.tx != nil {
+		return d.applyInTx(ctx, call, &ch)
 	}
 	if d.backend == nil {
 		img, err := d.container.applyInMemory(ctx, call, ch)

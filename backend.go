@@ -3,12 +3,7 @@ package pawl
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"reflect"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -38,48 +33,33 @@ func docOf(r persist.Record) *doc {
 	return d
 }
 
-// commit writes d under one version check. An answer that is lost leaves the outcome open: the same commit, frozen, is sent again until
-// the store shows its id, or a version that it can no longer land on.
+// commit writes d under one version check.
 func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won *doc, err error) {
 	w, next, err := b.write(call, d)
 	if err != nil {
 		return nil, nil, err
 	}
-	frozen := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}}
-	var doubt error // what the store said when it left the outcome open
-	for resent := 1; ; resent++ {
-		at, err := b.rt.store.Commit(ctx, frozen)
-		var conflict *persist.Conflict
-		switch {
-		case err == nil:
-			next.at, next.commits = at, []string{frozen.ID}
-			if w.TTL > 0 {
-				next.expires = at.Add(w.TTL)
-			}
-			return next, nil, nil
-		case errors.As(err, &conflict) && len(conflict.Winners) > 0:
-			won := conflict.Winners[0]
-			if doubt == nil {
-				return nil, docOf(won), nil
-			}
-			switch evidence(d.base, w.Version, won, frozen.ID) {
-			case landedThen:
-				next.at, next.commits = won.Updated, []string{frozen.ID}
-				if won.Version == next.version {
-					next.expires = won.Expires
-				}
-				return next, nil, nil
-			case neverLanded:
-				return nil, docOf(won), nil
-			}
-			return nil, nil, &UnknownOutcomeError{Scope: call.key, Commit: frozen.ID, Cause: doubt}
-		case doubt == nil && notApplied(err):
-			return nil, nil, unavailable(call.key, err)
-		case !notApplied(err):
-			doubt = err
-		}
-		if !sleep(ctx, rand.N(backoff(call.retry, resent))) {
-			return nil, nil, &UnknownOutcomeError{Scope: call.key, Commit: frozen.ID, Cause: doubt}
+	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}}
+	v, err := b.rt.send(ctx, call.retry, c, []*doc{d.base})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !v.landed:
+		return nil, docOf(v.others[0]), nil
+	}
+	next.landed(v, c.ID, w)
+	return next, nil, nil
+}
+
+// landed completes d, which the commit id has made current, with what only the store could tell.
+func (d *doc) landed(v verdict, id string, w persist.Write) {
+	d.at, d.commits = v.at, []string{id}
+	if w.TTL > 0 {
+		d.expires = v.at.Add(w.TTL)
+	}
+	for _, r := range v.others {
+		if r.Key == w.Key && r.Version == w.Version {
+			d.expires = r.Expires
 		}
 	}
 }
@@ -107,84 +87,24 @@ func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 	return w, next, nil
 }
 
-// The evidence that a record's recent commit ids give about one of them.
-const (
-	landedThen = iota + 1
-	neverLanded
-	evidenceGone
-)
-
-// evidence says whether the commit id has landed, from a record whose version is not the one it expected. A record keeps the last few ids
-// of its recent writers, so that not finding one proves something only while it would still be there. Nor does it where the record
-// may have been purged since, and made anew by others: base is what the commit was made for, version what it would have made.
-func evidence(base *doc, version uint64, won persist.Record, id string) int {
-	if won.Absent() {
-		return evidenceGone // purged, and its ids with it
-	}
-	writer, number := splitCommitID(id)
-	later, writers, earlier := 0, map[string]bool{}, false
-	for _, c := range won.Commits {
-		if c == id {
-			return landedThen
-		}
-		w, n := splitCommitID(c)
-		writers[w] = true
-		if w != writer {
-			continue
-		}
-		if n > number {
-			later++
-		} else {
-			earlier = true // this writer was never forgotten since
-		}
-	}
-	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
-		return evidenceGone
-	}
-	// A tombstone on top of the commit has at least the next version, and what comes after a purge the one after that.
-	continued := won.Version <= version+1 || slices.ContainsFunc(base.commits, func(c string) bool { return slices.Contains(won.Commits, c) })
-	if !earlier && !continued {
-		return evidenceGone
-	}
-	return neverLanded
-}
-
-func splitCommitID(id string) (writer string, number uint64) {
-	i := strings.LastIndexByte(id, '.')
-	if i < 0 {
-		return id, 0
-	}
-	number, _ = strconv.ParseUint(id[i+1:], 10, 64)
-	return id[:i], number
-}
-
 // renew puts off the expiry of the version that d was read at.
 func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error) {
 	g := persist.Guard{Key: call.key, Read: true, Version: d.base.version, TTL: d.ttl}
-	at, err := b.rt.store.Commit(ctx, persist.Commit{ID: call.env.newCommitID(), Guards: []persist.Guard{g}})
-	var conflict *persist.Conflict
+	v, err := b.rt.send(ctx, call.retry, persist.Commit{ID: call.env.newCommitID(), Guards: []persist.Guard{g}}, nil)
 	switch {
-	case err == nil:
-		base := d.base
-		renewed = &doc{life: base.life, version: base.version, at: base.at, expires: at.Add(d.ttl), raw: base.raw, schema: base.schema, commits: base.commits}
-		renewed.view.Store(base.view.Load())
-		return renewed, nil, nil
-	case errors.As(err, &conflict) && len(conflict.Winners) > 0:
-		return nil, docOf(conflict.Winners[0]), nil
+	case err != nil:
+		return nil, nil, err
+	case !v.landed:
+		return nil, docOf(v.others[0]), nil
 	}
-	return nil, nil, unavailable(call.key, err) // renewing twice is the same as once
+	return d.base.renewed(v.at.Add(d.ttl)), nil, nil
 }
 
-// notApplied reports whether err promises that nothing was written.
-func notApplied(err error) bool {
-	return errors.Is(err, persist.ErrNotApplied) || errors.Is(err, persist.ErrClosed) || errors.Is(err, persist.ErrUnsupported)
-}
-
-func unavailable(key Key, err error) error {
-	if errors.Is(err, persist.ErrClosed) {
-		return fmt.Errorf("%w: %s: the store is", ErrClosed, key)
-	}
-	return &UnavailableError{Scope: key, Cause: err}
+// renewed is d with another expiry.
+func (d *doc) renewed(expires time.Time) *doc {
+	next := &doc{life: d.life, version: d.version, at: d.at, expires: expires, raw: d.raw, schema: d.schema, commits: d.commits}
+	next.view.Store(d.view.Load())
+	return next
 }
 
 // unwritable reports whether a commit was never sent, because of what one of its mutations made of the document.
@@ -194,17 +114,6 @@ func unwritable(err error) bool {
 		return true
 	}
 	return false
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 func (b *binding) schema() int { return len(b.kind.upgrades) }

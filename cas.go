@@ -55,6 +55,7 @@ type casState struct {
 	backend   backend
 	attempts  int  // commits that it took part in and that lost
 	exclusive bool // it had, or waits for, the queue to itself
+	holds     bool // it is a transaction, which keeps the queue until it lets go
 	out       outcome
 	reply     reply
 }
@@ -122,12 +123,15 @@ func (c *cell) turn() phase { return queued }
 
 // run makes cell a runner: lead and everybody queued behind it become a round.
 func (c *cell) run(lead *waiter) bool {
+	if lead.cas.holds {
+		return c.grant(lead)
+	}
 	r := &round{members: []*waiter{lead}, patience: slowAfter}
 	c.mu.Lock()
 	if lead.cas.exclusive {
 		r.patience = exclusiveFor
 	} else {
-		for w := c.first; w != nil && !w.cas.exclusive && len(r.members) < maxRound; w = c.first {
+		for w := c.first; w != nil && !w.cas.exclusive && !w.cas.holds && len(r.members) < maxRound; w = c.first {
 			c.unlink(w)
 			r.members = append(r.members, w)
 		}

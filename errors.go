@@ -16,6 +16,10 @@ var (
 	ErrReentrant = sentinel("REENTRANT", 500, "mutation of a scope from inside its own mutator")
 	// ErrNotPersisted is returned where only a persisted scope will do.
 	ErrNotPersisted = sentinel("NOT_PERSISTED", 500, "the scope is in memory only")
+	// ErrOutsideTx is returned to a verb that uses the context of a transaction on a scope that is not in it; Scope.In brings it in.
+	ErrOutsideTx = sentinel("OUTSIDE_TX", 500, "scope used with a transaction's context, but outside the transaction")
+	// ErrInTx is returned for what does not work inside a transaction.
+	ErrInTx = sentinel("IN_TX", 500, "not possible inside a transaction")
 	// ErrNoStore is returned by a persisted scope of a runtime without a store.
 	ErrNoStore = sentinel("NO_STORE", 500, "persisted scope without a store")
 	// ErrClosed is returned after Close.

@@ -16,6 +16,7 @@ type frame struct {
 	queue  *queue
 	key    Key
 	parent *frame
+	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
 	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
 	live   atomic.Bool
 	waits  []*queue // where calls made with this context wait; this and below are protected by graph
@@ -38,9 +39,9 @@ func frameOf(ctx context.Context) *frame {
 	return f
 }
 
-// Detach returns ctx without what a mutator's context carries, for a call inside a mutator that the mutator does not
+// Detach returns ctx without what the context of a mutator or a transaction carries, for a call inside one that it does not
 // wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
-// ErrReentrant, and never gives *DeadlockError.
+// ErrReentrant, and never gives *DeadlockError; one inside a transaction is no part of it, and never gives ErrOutsideTx.
 func Detach(ctx context.Context) context.Context {
 	if frameOf(ctx) == nil {
 		return ctx
@@ -50,6 +51,9 @@ func Detach(ctx context.Context) context.Context {
 
 // mutating is called when a mutator, or one around it, mutates another scope through its context.
 func (f *frame) mutating(q *queue, key Key) error {
+	if f.outerTx() != nil {
+		return wrapKey(ErrOutsideTx, key)
+	}
 	for a := f; a != nil; a = a.parent {
 		if a.queue == q && a.live.Load() {
 			return wrapKey(ErrReentrant, key)

@@ -88,7 +88,7 @@ type Query struct {
 }
 
 // List yields the persisted scopes of this kind that match q. It yields at most one error, in the last pair: ErrNotPersisted for
-// an in-memory kind, ErrNoStore, *KindError, *UnavailableError, *SchemaError, ErrClosed, or *CanceledError.
+// an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it), ErrNoStore, *KindError, *UnavailableError, *SchemaError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
 		b, err := bind(o, k)
@@ -97,6 +97,12 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 		}
 		if err == nil {
 			err = b.ready(ctx)
+		}
+		if err == nil && o.owner().tx != nil {
+			err = ErrInTx
+		}
+		if err == nil && frameOf(ctx).outerTx() != nil {
+			err = ErrOutsideTx
 		}
 		if err != nil {
 			yield(Snapshot[T]{}, err)

@@ -21,8 +21,8 @@ func (f ObserverFunc) Observe(ctx context.Context, e Event) { f(ctx, e) }
 type Event struct {
 	Type     EventType
 	Key      Key
-	Path     string        // "lock" or "cas"
-	Verb     string        // "Patch", "Inc", "Atomic", ...
+	Path     string        // "lock", "cas" or "tx"
+	Verb     string        // "Patch", "Inc", "Atomic", ..., "Transact"
 	Version  uint64        // Committed, Unchanged: the version now; Conflicted: the version that won
 	Attempts int           // commits tried so far
 	Batch    int           // mutations in the shared commit

@@ -40,6 +40,8 @@ type Runtime struct {
 	locals  sync.Map  // weak.Pointer[registry] → nothing; those of the Locals that are not closed
 	closed  atomic.Bool
 
+	transactions transactions // that have not ended
+
 	unfinishedMu sync.Mutex
 	unfinished   []resident // closed containers in which something still ran
 }
@@ -107,7 +109,7 @@ func (rt *Runtime) Close(ctx context.Context) error {
 		return true
 	})
 	rt.finish(rt.memory)
-	busy := rt.finish(rt.stored)
+	busy := append(rt.finish(rt.stored), &rt.transactions)
 	for _, c := range busy {
 		done := c.close()
 		if done == nil {
@@ -144,13 +146,14 @@ func (rt *Runtime) finish(r *registry) []resident {
 // forgetLocal is for a Local that nobody holds and nobody closed.
 func (rt *Runtime) forgetLocal(known weak.Pointer[registry]) { rt.locals.Delete(known) }
 
-// Owner is what a scope can be opened on, and decides how long it lives: a *Runtime (for good) or a *Local (its
-// in-memory scopes end with it).
+// Owner is what a scope can be opened on, and decides how long it lives and when it commits: a *Runtime (for good, each verb by itself), a
+// *Local (its in-memory scopes end with it) or a *Tx (together with the transaction).
 type Owner interface{ owner() owner }
 
 type owner struct {
 	rt    *Runtime
 	local *Local
+	tx    *Tx
 }
 
 func (rt *Runtime) owner() owner { return owner{rt: rt} }

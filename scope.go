@@ -22,6 +22,7 @@ type Scope[T any] struct {
 	local *Local
 	mem   *Container[T] // in memory
 	cell  *cell         // persisted
+	tx    *Tx           // that its verbs are part of; nil: each is a commit of its own
 	err   error         // why no verb can work
 }
 
@@ -35,6 +36,10 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		return s
 	}
 	rt := s.bound.rt
+	if s.tx = o.owner().tx; s.tx != nil && k.InMemory {
+		s.err = wrapKey(ErrNotPersisted, s.key)
+		return s
+	}
 	if !k.InMemory {
 		if rt.store == nil {
 			s.err = wrapKey(ErrNoStore, s.key)
@@ -65,14 +70,16 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 // Snapshot is state at a version. Making one costs nothing: it shares the committed state until State copies it.
 type Snapshot[T any] struct {
 	ID      string
-	Version uint64    // 0: there is no state
+	Version uint64    // 0: there is no state, or, from a data verb inside Transact, it has no version yet
 	Time    time.Time // when the store committed it; zero in memory
 	state   *T
+	part    *part // of the transaction in which a data verb returned this; looking at the state is reading then
 }
 
 // State returns a private copy of the state, the zero T when there is none.
 func (s Snapshot[T]) State() T {
 	var out T
+	s.look()
 	if s.state == nil {
 		return out
 	}
@@ -87,10 +94,22 @@ func (s Snapshot[T]) State() T {
 }
 
 // ReadOnly returns the committed state itself, shared with every reader; it must not be modified. It is nil when there is none.
-func (s Snapshot[T]) ReadOnly() *T { return s.state }
+func (s Snapshot[T]) ReadOnly() *T {
+	s.look()
+	return s.state
+}
 
 // Exists reports whether there is state.
-func (s Snapshot[T]) Exists() bool { return s.state != nil }
+func (s Snapshot[T]) Exists() bool {
+	s.look()
+	return s.state != nil
+}
+
+func (s Snapshot[T]) look() {
+	if s.part != nil {
+		s.part.touch()
+	}
+}
 
 // NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state holds what no store can
 // keep, or T what no state can.
@@ -131,6 +150,12 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	}
 	if ctx == nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	if s.tx != nil {
+		return s.snapshotInTx(ctx)
+	}
+	if frameOf(ctx).outerTx() != nil {
+		return Snapshot[T]{}, wrapKey(ErrOutsideTx, s.key)
 	}
 	if s.mem != nil {
 		if s.isClosed() {
@@ -277,7 +302,7 @@ func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapsh
 	if err := s.fault(); err != nil {
 		return Snapshot[T]{}, err
 	}
-	d := dispatch[T]{container: s.mem, cell: s.cell, typ: s.bound.typ, defaults: s.bound.defaults}
+	d := dispatch[T]{container: s.mem, cell: s.cell, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults}
 	d.defaults.key = s.key
 	if s.cell != nil {
 		d.backend = s.bound

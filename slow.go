@@ -208,3 +208,49 @@ func (c *cell) abandon() bool {
 	}
 	return len(given) > 0
 }
+
+// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. It returns the errors of await and push.
+func (c *cell) hold(w *waiter) error {
+	c.mu.Lock()
+	if c.idle() && !c.working && !c.closed {
+		c.working, c.running = true, w
+		w.done.Store(true)
+		c.mu.Unlock()
+		return nil
+	}
+	err := c.push(w, w.call.env.maxQueue)
+	if err == nil {
+		c.spent.set(w.deadline, c, (*cell).ring)
+		c.start(c)
+	}
+	c.mu.Unlock()
+	if err == nil {
+		err = c.await(w)
+	}
+	return err
+}
+
+// grant gives the queue to w, whose turn it is. From then on w's transaction drives it.
+func (c *cell) grant(w *waiter) (driving bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.left {
+		c.running = nil
+		return true
+	}
+	w.finish()
+	return false
+}
+
+// letGo ends what hold began.
+func (c *cell) letGo() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.working = nil, false
+	if c.first != nil {
+		c.start(c)
+		return
+	}
+	c.rest()
+	c.signalDrained()
+}

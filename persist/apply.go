@@ -1,7 +1,6 @@
 package persist
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -66,12 +65,8 @@ func (c Commit) Keys() []Key {
 	for _, g := range c.Guards {
 		keys = append(keys, g.Key)
 	}
-	slices.SortFunc(keys, compareKeys)
+	slices.SortFunc(keys, Key.Compare)
 	return slices.Compact(keys)
-}
-
-func compareKeys(a, b Key) int {
-	return cmp.Or(strings.Compare(a.Kind, b.Kind), strings.Compare(a.ID, b.ID))
 }
 
 // storedTime is t as every store keeps it.
@@ -100,7 +95,7 @@ func (c Commit) steps() []step {
 		}
 		steps = append(steps, step{key: guard.Key, guard: guard})
 	}
-	slices.SortFunc(steps, func(a, b step) int { return compareKeys(a.key, b.key) })
+	slices.SortFunc(steps, func(a, b step) int { return a.key.Compare(b.key) })
 	return steps
 }
 

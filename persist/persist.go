@@ -8,9 +8,11 @@ package persist
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -49,6 +51,11 @@ type Key struct {
 
 // String returns "kind/id", for people.
 func (k Key) String() string { return k.Kind + "/" + k.ID }
+
+// Compare orders keys by kind and id, byte by byte.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(strings.Compare(k.Kind, other.Kind), strings.Compare(k.ID, other.ID))
+}
 
 // Record is a stored document with what the store knows about it.
 //

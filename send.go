@@ -1,0 +1,153 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// The way of a commit to the store, and back. An answer that is lost leaves the outcome open. Then the commit is frozen, and sent again
+// until the store accepts it, or shows its id, or shows a version that it can no longer land on. Reading an old version proves nothing: the
+// first sending may still be executed.
+
+// verdict is what became of a commit.
+type verdict struct {
+	landed bool
+	at     time.Time        // landed: when
+	others []persist.Record // records of the commit's keys by others: what it lost to; or, of one whose answer was lost, what is there now
+}
+
+// send commits c, whose writes were made for bases, and returns only when its fate is sealed, with *UnknownOutcomeError when ctx
+// ends first or the evidence is gone, or with an error after which nothing was applied.
+func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, bases []*doc) (verdict, error) {
+	key := c.Keys()[0]
+	var doubt error // what the store said when it left the outcome open
+	for resent := 1; ; resent++ {
+		at, err := rt.store.Commit(ctx, c)
+		var conflict *persist.Conflict
+		switch {
+		case err == nil:
+			return verdict{landed: true, at: at}, nil
+		case errors.As(err, &conflict) && len(conflict.Winners) > 0:
+			if doubt == nil {
+				return verdict{others: conflict.Winners}, nil
+			}
+			if v, certain := judge(c, bases, conflict.Winners); certain {
+				return v, nil
+			}
+			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
+		case doubt == nil && (notApplied(err) || len(c.Writes) == 0): // guards can be tested twice
+			return verdict{}, unavailable(key, err)
+		case !notApplied(err):
+			doubt = err
+		}
+		if !sleep(ctx, rand.N(backoff(retry, resent))) {
+			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
+		}
+	}
+}
+
+// judge says what became of a commit in doubt that is refused when it is sent again, from the records that refuse it. It reports false
+// where they do not tell.
+func judge(c persist.Commit, bases []*doc, winners []persist.Record) (v verdict, certain bool) {
+	v.others = winners
+	written := 0
+	for _, won := range winners {
+		i := slices.IndexFunc(c.Writes, func(w persist.Write) bool { return w.Key == won.Key })
+		if i < 0 {
+			continue
+		}
+		written++
+		switch evidence(bases[i], c.Writes[i].Version, won, c.ID) {
+		case landedThen:
+			return verdict{landed: true, at: won.Updated, others: winners}, true
+		case neverLanded:
+			certain = true
+		}
+	}
+	// Where nothing that it writes has moved it has not landed, and the guards that failed will fail for a sending that is still under way:
+	// no version comes back.
+	return v, certain || written == 0
+}
+
+// The evidence that a record's recent commit ids give about one of them.
+const (
+	landedThen = iota + 1
+	neverLanded
+	evidenceGone
+)
+
+// evidence says whether the commit id has landed, from a record whose version is not the one it expected. A record keeps the last few ids
+// of its recent writers, so that not finding one proves something only while it would still be there. Nor does it where the record
+// may have been purged since, and made anew by others: base is what the commit was made for, version what it would have made.
+func evidence(base *doc, version uint64, won persist.Record, id string) int {
+	if won.Absent() {
+		return evidenceGone // purged, and its ids with it
+	}
+	writer, number := splitCommitID(id)
+	// Ids are given out when what a commit is made for is known, so that a smaller one of this writer cannot land on top of a larger.
+	later, writers, earlier := 0, map[string]bool{}, false
+	for _, c := range won.Commits {
+		if c == id {
+			return landedThen
+		}
+		w, n := splitCommitID(c)
+		writers[w] = true
+		if w != writer {
+			continue
+		}
+		if n > number {
+			later++
+		} else {
+			earlier = true // this writer was never forgotten since
+		}
+	}
+	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
+		return evidenceGone
+	}
+	// A tombstone on top of the commit has at least the next version, and what comes after a purge the one after that.
+	continued := won.Version <= version+1 || slices.ContainsFunc(base.commits, func(c string) bool { return slices.Contains(won.Commits, c) })
+	if !earlier && !continued {
+		return evidenceGone
+	}
+	return neverLanded
+}
+
+func splitCommitID(id string) (writer string, number uint64) {
+	i := strings.LastIndexByte(id, '.')
+	if i < 0 {
+		return id, 0
+	}
+	number, _ = strconv.ParseUint(id[i+1:], 10, 64)
+	return id[:i], number
+}
+
+// notApplied reports whether err promises that nothing was written.
+func notApplied(err error) bool {
+	return errors.Is(err, persist.ErrNotApplied) || errors.Is(err, persist.ErrClosed) || errors.Is(err, persist.ErrUnsupported)
+}
+
+func unavailable(key Key, err error) error {
+	if errors.Is(err, persist.ErrClosed) {
+		return fmt.Errorf("%w: %s: the store is", ErrClosed, key)
+	}
+	return &UnavailableError{Scope: key, Cause: err}
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,142 @@
+package pawl
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+// Tx is a transaction over persisted scopes. Open scopes on it, or bring them in with Scope.In, and use the ordinary verbs:
+//
+//   - State, Snapshot and AtomicState read: what they saw, absence included, is tested by the commit.
+//   - Data verbs (PatchState, IncState, ...) and Delete are kept as operations. A scope that only they touch is not read: when others
+//     changed it, they are applied to what is there now, and the function does not run again. The Snapshot that such a verb
+//     returns has no Version yet; looking at its state is reading.
+//
+// A Tx is not safe for concurrent use and must not outlive its function: later its verbs return ErrClosed.
+type Tx struct {
+	of      *transaction
+	attempt int
+	frame   *frame // of the function's context
+
+	mu    sync.Mutex // for those who do use it concurrently
+	over  bool
+	parts map[Key]*part
+	order []*part // in the order of first use
+	after []func()
+}
+
+// Transact runs fn and commits everything it wrote, or nothing; what it read is checked too. On a
+// conflict fn runs again on newer state, so it must have no effects of its own. Fn should use its ctx: a verb with it on a scope that
+// is not in tx is refused with ErrOutsideTx, and Detach lifts that. On a *Tx owner Transact joins that transaction: what fn
+// wrote is undone when it fails, and opts are the outer one's. Of the options WithRetry alone applies.
+//
+// It returns fn's error unchanged, once what fn had read is known to be current; a panic of fn is raised again as *PanicError, likewise.
+// In-memory scopes opened on tx return ErrNotPersisted. It also returns *ConcurrentModificationError when the budget is spent,
+// *UnavailableError, *UnknownOutcomeError, *CanceledError, ErrReentrant from inside the mutator of a scope that it touches, ErrClosed,
+// ErrNoStore, *ArgumentError, and what the verbs could not tell before the commit.
+func Transact(ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
+	switch {
+	case ctx == nil:
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	case o == nil || o.owner().rt == nil:
+		return &ArgumentError{Argument: "owner", Reason: "nil"}
+	case fn == nil:
+		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
+	}
+	if tx := o.owner().tx; tx != nil {
+		return tx.join(ctx, fn)
+	}
+	t, err := newTransaction(ctx, o.owner().rt, opts)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	return t.run(fn)
+}
+
+// AfterCommit lets fn run once the commit is durable, before Transact returns, and never when it failed. Fn should not block. If the
+// caller of Transact has left by then (*CanceledError), it runs all the same; after a crash it does not.
+func (tx *Tx) AfterCommit(fn func()) {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if !tx.over && fn != nil {
+		tx.after = append(tx.after, fn)
+	}
+}
+
+// Attempt is 1 on the first run of the transaction's function.
+func (tx *Tx) Attempt() int { return tx.attempt }
+
+func (tx *Tx) owner() owner {
+	if tx == nil {
+		return owner{}
+	}
+	return owner{rt: tx.of.rt, tx: tx}
+}
+
+// In returns the scope inside tx, as if it had been opened on it.
+func (s Scope[T]) In(tx *Tx) Scope[T] {
+	switch {
+	case tx == nil:
+		s.err = &ArgumentError{Argument: "tx", Reason: "nil"}
+	case s.fault() != nil:
+	case s.cell == nil:
+		s.err = wrapKey(ErrNotPersisted, s.key)
+	case s.bound.rt != tx.of.rt:
+		s.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
+	}
+	s.tx = tx
+	return s
+}
+
+// join runs fn as a part of tx. What it wrote is undone when it fails; what it read stays read, because its error may tell of it.
+func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) error {
+	if err := tx.usable(ctx, Key{}); err != nil {
+		return err
+	}
+	if f := frameOf(ctx); f == nil || f.outerTx() != tx {
+		ctx = &frame{Context: ctx, tx: tx, parent: tx.frame}
+		frameOf(ctx).begin()
+		defer frameOf(ctx).end()
+	}
+	undo := tx.savepoint()
+	done := false
+	defer func() {
+		if !done {
+			undo()
+		}
+	}()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	done = true
+	return nil
+}
+
+// usable tells why a verb with ctx cannot work in tx.
+func (tx *Tx) usable(ctx context.Context, key Key) error {
+	tx.mu.Lock()
+	over := tx.over
+	tx.mu.Unlock()
+	if over {
+		return fmt.Errorf("%w: %s: the transaction is over", ErrClosed, key)
+	}
+	if ctx.Err() != nil {
+		return &CanceledError{Scope: key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+	}
+	if other := frameOf(ctx).outerTx(); other != nil && other != tx {
+		return wrapKey(ErrOutsideTx, key)
+	}
+	return nil
+}
+
+// outerTx is the transaction whose function f runs in, nil if there is none.
+func (f *frame) outerTx() *Tx {
+	for a := f; a != nil; a = a.parent {
+		if a.tx != nil && a.live.Load() {
+			return a.tx
+		}
+	}
+	return nil
+}

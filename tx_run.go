@@ -1,0 +1,520 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A transaction from its first run to its last:
+//
+//	run fn ─► hold the queues of what it writes ─► commit ─► landed: remember, let go, after-commit callbacks
+//	  ▲                                              │
+//	  │                                              ├─ lost, but only where data verbs wrote: apply them to what won, commit again
+//	  └── hold the queues of all it touched ◄────────┘ lost otherwise, or something newer was seen meanwhile
+//
+// The first run is optimistic. Its commit waits its turn in the queues of the scopes it writes, so that it does not race with the rounds
+// of this process, and a run that lost is repeated with the queues of everything it touched held: nobody in this process can
+// make it lose a second time but functions that left their queue, and transactions that have not waited for theirs. Other processes can; the
+// budget counts those. Holding is for progress only; what is right is decided by the store.
+//
+// Races, and what decides them:
+//   - two transactions that hold: queues are taken in the order of keys, and only by those who hold none.
+//   - a mutator inside a queue: it never waits while it holds a persisted queue (it is detached first), and in-memory scopes are refused
+//     inside a transaction, so that no circle leads through one. Whoever bypasses that with another context waits at most exclusiveFor.
+//   - a function that hangs while its queues are held: they are let go after exclusiveFor, and it goes on without them.
+//   - fn saw a state of two times (another commit came between two of its reads) and fails because of it: its error or panic is an
+//     answer only once the read set was confirmed, else it runs again.
+//   - the caller leaves while the commit is under way: claimed decides who takes the verdict; the commit goes on without the caller.
+type transaction struct {
+	rt       *Runtime
+	env      *env
+	ctx      context.Context
+	parent   *frame // of the mutator that Transact was called in; nil: none
+	retry    Retry
+	started  time.Time
+	deadline time.Time // of the budget; the function's own time does not count
+	runs     int
+	attempts int  // commits that lost
+	forgiven bool // one was lost because of what this process had seen before
+	left     bool // the caller is gone, and the commit under way ends the transaction
+	touched  []*part
+
+	mu   sync.Mutex // protects held and key
+	held []*cell
+	key  Key // the first that was touched, for people
+}
+
+// newTransaction admits a transaction.
+func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transaction, error) {
+	parent := frameOf(ctx)
+	if parent.outerTx() != nil {
+		return nil, ErrOutsideTx
+	}
+	if rt.store == nil {
+		return nil, ErrNoStore
+	}
+	call, err := call{env: rt.env, retry: rt.retry}.with(opts)
+	if err != nil {
+		return nil, err
+	}
+	if call.pinned || call.absent || call.exists || call.ttl != 0 {
+		return nil, &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
+	}
+	t := &transaction{rt: rt, env: rt.env, ctx: ctx, parent: parent, retry: call.retry, started: time.Now()}
+	t.deadline = t.started.Add(t.retry.Within)
+	if !rt.transactions.begin(t) {
+		return nil, ErrClosed
+	}
+	return t, nil
+}
+
+// end lets go of everything, unless the commit under way does so.
+func (t *transaction) end() {
+	if !t.left {
+		t.letGo()
+		t.rt.transactions.end(t)
+	}
+}
+
+// ending is how a run of the function ended.
+type ending struct {
+	err   error
+	panic *PanicError
+}
+
+func (e ending) failed() bool { return e.err != nil || e.panic != nil }
+
+// deliver returns the error, or raises the panic again.
+func (e ending) deliver() error {
+	if e.panic != nil {
+		panic(e.panic)
+	}
+	return e.err
+}
+
+// run takes the transaction to its end.
+func (t *transaction) run(fn func(context.Context, *Tx) error) error {
+	for {
+		if t.ctx.Err() != nil {
+			return t.canceled(PhaseQueued)
+		}
+		if t.touched != nil {
+			if err := t.hold(t.touched); err != nil {
+				return err
+			}
+		}
+		tx, end := t.attempt(fn)
+		done, err := t.settle(tx, end)
+		if done {
+			return err
+		}
+		t.letGo()
+		t.touched = tx.order
+	}
+}
+
+// attempt runs the function once, without its queues from exclusiveFor on.
+func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending) {
+	t.runs++
+	tx := &Tx{of: t, attempt: t.runs, parts: map[Key]*part{}}
+	tx.frame = &frame{Context: t.ctx, tx: tx, parent: t.parent}
+	tx.frame.begin()
+	release := time.AfterFunc(exclusiveFor, t.letGo)
+	began := time.Now()
+	defer func() {
+		release.Stop()
+		tx.frame.end()
+		tx.mu.Lock()
+		tx.over = true
+		tx.mu.Unlock()
+		t.deadline = t.deadline.Add(time.Since(began))
+	}()
+	var end ending
+	end.panic = guarded(func() { end.err = fn(tx.frame, tx) }, func() {})
+	return tx, end
+}
+
+// settle commits what a run wrote, or confirms what it read, and reports whether that ends the transaction.
+func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
+	if end.failed() {
+		return t.settleFailure(tx, end)
+	}
+	if t.ctx.Err() != nil {
+		return true, t.canceled(PhaseQueued)
+	}
+	if len(t.heldCells()) == 0 {
+		if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
+			return true, err
+		}
+	}
+	if old := tx.outdated(); len(old) > 0 {
+		if again, err := t.lost(old, false); again || err != nil {
+			return err != nil, err
+		}
+	}
+	for {
+		b, err := tx.assemble()
+		if err != nil {
+			return true, err
+		}
+		v, err := t.deliver(b, tx.after)
+		if err != nil {
+			return true, err
+		}
+		if v.landed {
+			t.letGo()
+			return true, runAll(tx.after)
+		}
+		if again, err := t.lost(tx.losses(v.others), true); again || err != nil {
+			return err != nil, err
+		}
+	}
+}
+
+// settleFailure makes sure that the function failed on a state that was there.
+func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
+	if t.ctx.Err() != nil {
+		return true, end.deliver() // nobody waits for better
+	}
+	old, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.read }), false
+	if len(old) == 0 {
+		v, err := t.deliver(tx.confirmation(), nil)
+		if err != nil && end.panic == nil {
+			return true, err
+		}
+		if err != nil || v.landed {
+			return true, end.deliver()
+		}
+		old, byStore = tx.losses(v.others), true
+	}
+	_, err := t.lost(old, byStore)
+	return err != nil, err
+}
+
+// loss is a scope in which somebody else was faster.
+type loss struct {
+	part *part
+	won  *doc
+}
+
+// outdated returns the parts that something newer was seen of.
+func (tx *Tx) outdated() (losses []loss) {
+	for _, p := range tx.order {
+		if d, stale := p.stale(); stale {
+			losses = append(losses, loss{p, d})
+		}
+	}
+	return losses
+}
+
+// losses returns what refused a commit.
+func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
+	for _, r := range winners {
+		if p := tx.parts[r.Key]; p != nil {
+			losses = append(losses, loss{p, docOf(r)})
+		}
+	}
+	return losses
+}
+
+// lost takes over what others wrote and reports whether the function has to run again. By the store's word others were faster; otherwise
+// it was seen here, before anything was sent. It returns *ConcurrentModificationError when the budget is spent, and waits before it returns
+// where another process has to be given way.
+func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) {
+	first := losses[0]
+	base := first.part.base
+	cached := true
+	for _, l := range losses {
+		cached = cached && l.part.cached
+	}
+	if cached && !t.forgiven {
+		t.forgiven, byStore = true, false // what had been seen before the call was but a guess
+	} else {
+		t.attempts++
+	}
+	for _, l := range losses {
+		p := l.part
+		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.version, Attempts: t.attempts})
+		if !p.cell.seen.CompareAndSwap(p.base, l.won) {
+			p.cell.advance(l.won)
+		}
+	}
+	wait := time.Duration(0)
+	if byStore {
+		wait = backoff(t.retry, t.attempts)
+	}
+	if t.attempts >= t.retry.Attempts || time.Now().Add(wait).After(t.deadline) {
+		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.expected(), Actual: first.won.version,
+			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started)}
+	}
+	if wait > 0 {
+		if !sleep(t.ctx, rand.N(wait)) {
+			return false, t.canceled(PhaseQueued)
+		}
+		for i := range losses { // where others write all the time, what won has been overwritten meanwhile
+			if losses[i].won, err = t.reload(losses[i].part); err != nil {
+				return false, err
+			}
+		}
+	}
+	for _, l := range losses {
+		if !l.part.rebase(l.won) {
+			again = true
+		}
+	}
+	return again, nil
+}
+
+// reload asks the store for the scope of p.
+func (t *transaction) reload(p *part) (*doc, error) {
+	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
+	defer cancel()
+	d, err := p.bound.load(ctx, p.key)
+	if err != nil {
+		return nil, p.bound.readError(t.ctx, p.key, err)
+	}
+	p.cell.advance(d)
+	return d, nil
+}
+
+// deliver sends b and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
+func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
+	if len(b.Writes)+len(b.Guards) == 0 {
+		return verdict{landed: true}, nil
+	}
+	b.ID = t.env.newCommitID()
+	var (
+		claimed atomic.Bool // by whoever goes on when the verdict is there: this goroutine, or the one that sends
+		v       verdict
+		err     error
+		arrived = make(chan struct{})
+	)
+	settled := func() {
+		t.remember(b, v, err)
+		if claimed.CompareAndSwap(false, true) {
+			close(arrived)
+			return
+		}
+		t.letGo()
+		if err == nil && v.landed {
+			t.runAllAlone(after)
+		}
+		t.rt.transactions.end(t)
+	}
+	go func() {
+		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
+		defer cancel()
+		p := guarded(func() { v, err = t.rt.send(ctx, t.retry, b.Commit, b.bases()) }, func() {
+			err = b.broken(errors.New("the store called runtime.Goexit"))
+			settled()
+		})
+		if p != nil {
+			err = b.broken(p)
+		}
+		settled()
+	}()
+	patience := time.NewTimer(time.Until(t.deadline) + lastWord)
+	defer patience.Stop()
+	var leaving error
+	select {
+	case <-arrived:
+		return v, err
+	case <-t.ctx.Done():
+		leaving = t.canceled(PhaseQueued)
+		if len(b.Writes) > 0 {
+			leaving = t.canceled(PhaseCommitting)
+		}
+	case <-patience.C:
+		leaving = b.broken(errors.New("no answer within the budget of " + t.retry.Within.String()))
+	}
+	t.left = true
+	if !claimed.CompareAndSwap(false, true) {
+		t.left = false
+		<-arrived
+		return v, err
+	}
+	return verdict{}, leaving
+}
+
+// remember keeps what the store said about b for the next who uses its scopes.
+func (t *transaction) remember(b batch, v verdict, err error) {
+	for i, p := range b.writers {
+		switch {
+		case err != nil:
+			p.cell.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
+		case v.landed:
+			b.next[i].landed(v, b.ID, b.Writes[i])
+			p.cell.advance(b.next[i])
+			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
+		}
+	}
+	if err != nil || !v.landed {
+		return
+	}
+	for _, r := range v.others {
+		if i := slices.IndexFunc(b.writers, func(p *part) bool { return p.key == r.Key }); i >= 0 {
+			b.writers[i].cell.advance(docOf(r))
+		}
+	}
+	for _, p := range b.renewed {
+		p.cell.seen.CompareAndSwap(p.base, p.base.renewed(v.at.Add(p.draft.ttl)))
+	}
+}
+
+// named gives the transaction a name for people: the first scope it touched.
+func (t *transaction) named(key Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.key == (Key{}) {
+		t.key = key
+	}
+}
+
+// observe tells of an event of the whole transaction.
+func (t *transaction) observe(e Event) {
+	if t.env.observer == nil {
+		return
+	}
+	e.Path, e.Verb = "tx", "Transact"
+	t.env.observer.Observe(t.ctx, e)
+}
+
+func (t *transaction) canceled(phase Phase) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return &CanceledError{Scope: t.key, Phase: phase, Cause: context.Cause(t.ctx)}
+}
+
+// hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it.
+func (t *transaction) hold(parts []*part) error {
+	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
+		if err := t.holdOne(p); err != nil {
+			t.letGo()
+			return err
+		}
+		t.mu.Lock()
+		t.held = append(t.held, p.cell)
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+func (t *transaction) holdOne(p *part) error {
+	c := p.cell
+	if t.parent != nil {
+		if err := t.parent.waitFor(&c.queue); err != nil {
+			return err
+		}
+		defer t.parent.waited(&c.queue)
+	}
+	w := newWaiter()
+	w.ctx, w.parent, w.change = t.ctx, t.parent, &change{verb: "Transact"}
+	w.call = call{env: t.env, key: p.key, retry: t.retry}
+	w.submitted, w.deadline = time.Now(), t.deadline.Add(lastWord)
+	w.cas.backend, w.cas.holds = p.bound, true
+	return c.hold(w)
+}
+
+func (t *transaction) heldCells() []*cell {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
+// letGo gives the held queues back. It is safe to call twice, and from a timer.
+func (t *transaction) letGo() {
+	t.mu.Lock()
+	held := t.held
+	t.held = nil
+	t.mu.Unlock()
+	for _, c := range held {
+		c.letGo()
+	}
+}
+
+// runAll runs the after-commit callbacks, all of them, and raises the first panic again.
+func runAll(callbacks []func()) error {
+	var first *PanicError
+	for _, fn := range callbacks {
+		if p := guarded(fn, func() {}); p != nil && first == nil {
+			first = p
+		}
+	}
+	return ending{panic: first}.deliver()
+}
+
+// runAllAlone is runAll when nobody is left to raise a panic to.
+func (t *transaction) runAllAlone(callbacks []func()) {
+	for _, fn := range callbacks {
+		if p := guarded(fn, func() {}); p != nil {
+			t.env.logger().ErrorContext(t.ctx, "pawl: after-commit callback panicked after its caller left", "panic", p.Value, "stack", string(p.Stack))
+		}
+	}
+}
+
+// transactions are those of a runtime that have not ended, so that Close can wait for them.
+type transactions struct {
+	mu      sync.Mutex
+	live    map[*transaction]struct{}
+	closed  bool
+	drained chan struct{}
+}
+
+func (s *transactions) begin(t *transaction) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if s.live == nil {
+		s.live = map[*transaction]struct{}{}
+	}
+	s.live[t] = struct{}{}
+	return true
+}
+
+func (s *transactions) end(t *transaction) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, t)
+	if len(s.live) == 0 && s.drained != nil {
+		close(s.drained)
+		s.drained = nil
+	}
+}
+
+// close makes transactions a resident: it refuses new ones and returns a channel that is closed once there are none, nil if there are none now.
+func (s *transactions) close() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if len(s.live) == 0 {
+		return nil
+	}
+	if s.drained == nil {
+		s.drained = make(chan struct{})
+	}
+	return s.drained
+}
+
+// busy describes those that have not ended, for BusyError.
+func (s *transactions) busy() (out []Running) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t := range s.live {
+		t.mu.Lock()
+		out = append(out, Running{Scope: t.key, Verb: "Transact"})
+		t.mu.Unlock()
+	}
+	return out
+}
+
+// unpin makes transactions a resident; there is nothing to keep.
+func (s *transactions) unpin(bool) {}
