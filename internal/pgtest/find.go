@@ -18,8 +18,10 @@ type programs struct {
 	user             *account // nil: who runs the tests
 }
 
-// find returns the PostgreSQL in PATH, or else the newest where Debian and Red Hat keep them. If
-// there is none, t ends.
+// installed says where Debian and Red Hat keep PostgreSQL.
+var installed = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"}
+
+// find returns the PostgreSQL in PATH, or else the newest that is installed. If there is none, t ends.
 func find(t testing.TB) programs {
 	t.Helper()
 	const how = "make need-postgres, or set " + Variable + " to the URL of a server"
@@ -49,16 +51,19 @@ func folders() []string {
 			}
 		}
 	}
-	debian, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
-	redHat, _ := filepath.Glob("/usr/pgsql-*/bin")
-	installed := append(debian, redHat...)
-	slices.SortFunc(installed, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
-	return append(found, installed...)
+	var versions []string
+	for _, pattern := range installed {
+		matches, _ := filepath.Glob(pattern)
+		versions = append(versions, matches...)
+	}
+	slices.SortFunc(versions, func(a, b string) int { return majorVersion(b) - majorVersion(a) })
+	return append(found, versions...)
 }
 
 // majorVersion returns the 15 of /usr/lib/postgresql/15/bin and /usr/pgsql-15/bin.
 func majorVersion(folder string) int {
 	name := strings.TrimPrefix(filepath.Base(filepath.Dir(folder)), "pgsql-")
+	name, _, _ = strings.Cut(name, ".")
 	version, _ := strconv.Atoi(name)
 	return version
 }

@@ -53,10 +53,11 @@ func URL(t testing.TB) string {
 		admin = shared(t).URL("postgres")
 	}
 	name := "pawl_" + strings.ToLower(rand.Text()[:16])
+	fresh := withDatabase(t, admin, name)
 	// Nobody can connect to template0, so that the copy never has to wait for somebody to leave.
 	execute(t, admin, "CREATE DATABASE "+name+" TEMPLATE template0")
 	t.Cleanup(func() { execute(t, admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
-	return withDatabase(t, admin, name)
+	return fresh
 }
 
 // Stop ends the server that URL has started, if any, and removes its folder. TestMain calls it

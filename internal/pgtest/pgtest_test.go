@@ -1,21 +1,28 @@
-package pgtest_test
+package pgtest
 
 import (
+	"context"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/crashtest"
 )
 
 func TestMain(m *testing.M) {
+	if role := os.Getenv(crashtest.Variable); role != "" {
+		flag.Parse()
+		_ = flag.Set("test.run", "^"+role+"$")
+	}
 	code := m.Run()
-	pgtest.Stop()
-	pgtest.Stop()
+	Stop()
+	Stop()
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -27,30 +34,54 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
 
-func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
-	a, b := connect(t, pgtest.URL(t)), connect(t, pgtest.URL(t))
-	for _, conn := range []*pgx.Conn{a, b} {
-		_, err := conn.Exec(t.Context(), "CREATE TABLE mine (n int)")
-		require.NoError(t, err)
+func mustExec(t *testing.T, conn *pgx.Conn, statement string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), statement)
+	require.NoError(t, err)
+}
+
+func ask(t *testing.T, conn *pgx.Conn, question string) (answer string) {
+	t.Helper()
+	require.NoError(t, conn.QueryRow(t.Context(), question).Scan(&answer))
+	return answer
+}
+
+func TestURLsAreOfDifferentDatabases(t *testing.T) {
+	for range 2 {
+		mustExec(t, connect(t, URL(t)), "CREATE TABLE mine (n int)")
 	}
 }
 
-func TestAKilledServerStartsAgain(t *testing.T) {
-	s := pgtest.New(t, "max_connections=20")
-	conn := connect(t, s.URL("postgres"))
-	_, err := conn.Exec(t.Context(), "CREATE TABLE kept (n int)")
-	require.NoError(t, err)
-	s.Kill()
-	require.Error(t, conn.Ping(t.Context()))
-	_, err = pgx.Connect(t.Context(), s.URL("postgres"))
-	require.Error(t, err)
-	s.Start()
-	s.Restart()
-	var limit string
-	require.NoError(t, connect(t, s.URL("postgres")).QueryRow(t.Context(), "SELECT current_setting('max_connections') FROM (SELECT count(*) FROM kept) k").Scan(&limit))
-	require.Equal(t, "20", limit)
+func TestTheDatabaseGoesWithItsTest(t *testing.T) {
+	var url string
+	var conn *pgx.Conn
+	t.Run("owner", func(inner *testing.T) {
+		url = URL(inner)
+		conn = connect(t, url) // stays after inner
+	})
+	require.Error(t, conn.Ping(t.Context()), "the connection was cut")
+	_, err := pgx.Connect(t.Context(), url)
+	var refused *pgconn.PgError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, "3D000", refused.Code, "the database does not exist")
+}
+
+func TestARunningServerIsUsedIfOneIsNamed(t *testing.T) {
+	s := New(t)
+	t.Setenv(Variable, s.URL("postgres"))
+	t.Run("owner", func(t *testing.T) {
+		require.Equal(t, fmt.Sprint(s.port), ask(t, connect(t, URL(t)), "SHOW port"))
+	})
+	require.Equal(t, "0", ask(t, connect(t, s.URL("postgres")), "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'pawl%'"))
+}
+
+func TestAVariableThatIsNoURLIsNotPrinted(t *testing.T) {
+	t.Setenv(Variable, "host=localhost password=secret")
+	message := failure(t, func(t testing.TB) { URL(t) })
+	require.Contains(t, message, Variable)
+	require.NotContains(t, message, "secret")
 }

@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,29 +8,30 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// supervisor is a shell script that runs a server until this process says so, or is gone, which
-// the end of its input tells. Its arguments are the folder and the server's command line.
+// supervisor is a shell script that runs a server until this process says so, or is gone, which the
+// end of its input tells. Its arguments are the folder, initdb, and the server's command line. The
+// first line of its input is the port, which starts the server, the second ends it. If the input ends
+// before either, the folder is removed. The log is that of the last run.
 //
-// Input: a port, which starts the server, then a line that ends it. If the input ends before either
-// line, the folder is removed. Output: the server's process id.
+// A shell makes what it runs in the background ignore SIGQUIT, which means an immediate shutdown,
+// until the server installs its handler. Before that, SIGTERM ends it; after SIGQUIT, it means nothing.
 const supervisor = `
-folder=$1
-shift
-keep=
+folder=$1 initdb=$2 keep=
+shift 2
 if read -r port; then
+	: >"$folder/log"
+	[ -d "$folder/data" ] || "$initdb" -D "$folder/data" -U ` + superuser + ` --pwfile="$folder/password" \
+		--auth=scram-sha-256 -E UTF8 --locale=C --no-sync </dev/null >>"$folder/log" 2>&1
 	"$@" -c "port=$port" </dev/null >>"$folder/log" 2>&1 &
 	exec 3>&-
-	echo $!
 	read -r keep
-	kill -QUIT $! 2>/dev/null
-	kill -CONT $! 2>/dev/null
+	for signal in QUIT TERM CONT; do kill -$signal $! 2>/dev/null; done
 	wait $!
 fi
 [ "$keep" ] || rm -rf "$folder"
@@ -42,9 +42,7 @@ type run struct {
 	folder     string
 	supervisor *exec.Cmd
 	input      io.WriteCloser
-	output     *bufio.Reader
 	life       *os.File // ends when no process of the server is left
-	pid        int
 }
 
 var (
@@ -60,18 +58,13 @@ func newRun(p programs, folder string, server []string) (*run, error) {
 	}
 	defer held.Close()
 	r := &run{folder: folder, life: life}
-	r.supervisor = p.command("/bin/sh", append([]string{"-c", supervisor, "pgtest", folder}, server...)...)
+	r.supervisor = p.command("/bin/sh", append([]string{"-c", supervisor, "pgtest", folder, p.initdb}, server...)...)
 	r.supervisor.Dir = folder
 	r.supervisor.ExtraFiles = []*os.File{held} // as 3, which every process of the server inherits
-	if r.input, err = r.supervisor.StdinPipe(); err != nil {
-		return nil, errors.Join(err, life.Close())
+	if r.input, err = r.supervisor.StdinPipe(); err == nil {
+		err = r.supervisor.Start()
 	}
-	output, err := r.supervisor.StdoutPipe()
 	if err != nil {
-		return nil, errors.Join(err, life.Close())
-	}
-	r.output = bufio.NewReader(output)
-	if err := r.supervisor.Start(); err != nil {
 		return nil, errors.Join(err, life.Close())
 	}
 	return r, nil
@@ -82,31 +75,34 @@ func (r *run) start(port int, url string) error {
 	if _, err := fmt.Fprintln(r.input, port); err != nil {
 		return fmt.Errorf("the supervisor is gone: %w", err)
 	}
-	line, err := r.output.ReadString('\n')
-	if err != nil {
-		return fmt.Errorf("the supervisor is gone: %w", err)
-	}
-	if r.pid, err = strconv.Atoi(strings.TrimSpace(line)); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
-		conn, err := pgx.Connect(ctx, url)
+	for deadline := time.Now().Add(patience); ; {
+		err := answers(url)
 		if err == nil {
-			return conn.Close(ctx)
+			return nil
 		}
-		if ctx.Err() != nil {
+		if time.Now().After(deadline) {
 			return fmt.Errorf("the server does not answer: %w\n%s", err, r.log())
 		}
 		if !r.alive(5 * time.Millisecond) {
 			log := r.log()
 			if strings.Contains(log, "Address already in use") {
-				return errPortTaken
+				return fmt.Errorf("%w\n%s", errPortTaken, log)
 			}
 			return fmt.Errorf("%w\n%s", errEnded, log)
 		}
 	}
+}
+
+// answers returns nil if a server accepts connections. Somebody who has the port but is no such server
+// may say nothing at all.
+func answers(url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	return conn.Close(ctx)
 }
 
 // alive reports whether a process of the server is left; it takes that long to say yes.

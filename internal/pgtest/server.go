@@ -3,7 +3,6 @@ package pgtest
 import (
 	crand "crypto/rand"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/url"
@@ -115,15 +114,19 @@ func (s *Server) create() (err error) {
 	if s.folder, err = s.programs.folder(); err != nil {
 		return err
 	}
-	if s.run, err = s.newRun(); err != nil {
+	passwordFile := filepath.Join(s.folder, "password")
+	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
 		return err
 	}
-	if err = s.initialize(); err != nil {
+	if err := s.programs.own(passwordFile); err != nil {
+		return err
+	}
+	if s.run, err = s.newRun(); err != nil {
 		return err
 	}
 	// Between the moment at which a port was found free and the start of the server, somebody may take it.
 	for range 5 {
-		if s.port, err = freePort(); err != nil {
+		if s.port, err = pickPort(); err != nil {
 			return err
 		}
 		if err = s.begin(); !errors.Is(err, errPortTaken) {
@@ -135,27 +138,6 @@ func (s *Server) create() (err error) {
 	}
 	return err
 }
-
-// initialize makes the cluster. It need not survive a crash of the machine before the server has
-// started, so that nothing is synced.
-func (s *Server) initialize() error {
-	passwordFile := filepath.Join(s.folder, "password")
-	if err := os.WriteFile(passwordFile, []byte(s.password), 0o600); err != nil {
-		return err
-	}
-	if err := s.programs.own(passwordFile); err != nil {
-		return err
-	}
-	initdb := s.programs.command(s.programs.initdb, "-D", s.data(), "-U", superuser, "--pwfile="+passwordFile,
-		"--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions")
-	initdb.Dir = s.folder
-	if output, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, output)
-	}
-	return os.Remove(passwordFile)
-}
-
-func (s *Server) data() string { return filepath.Join(s.folder, "data") }
 
 // begin starts the run that was prepared.
 func (s *Server) begin() error {
@@ -180,7 +162,7 @@ func (s *Server) endRun() error {
 
 // newRun prepares a run of the server.
 func (s *Server) newRun() (*run, error) {
-	arguments := []string{s.programs.postgres, "-D", s.data()}
+	arguments := []string{s.programs.postgres, "-D", filepath.Join(s.folder, "data")}
 	for _, setting := range slices.Concat(defaults, []string{"unix_socket_directories=" + s.folder}, s.settings) {
 		arguments = append(arguments, "-c", setting)
 	}
@@ -197,6 +179,8 @@ func (s *Server) remove() {
 		_ = os.RemoveAll(s.folder) // what the supervisor may not remove
 	}
 }
+
+var pickPort = freePort // tests pick a port that is taken
 
 // freePort returns a port that nobody listens on, outside the range from which the kernel takes ports
 // for outgoing connections, so that it is still free when a killed server starts again.

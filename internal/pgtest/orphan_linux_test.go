@@ -1,0 +1,100 @@
+package pgtest
+
+import (
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+)
+
+// momentVariable tells TestServersOfAChild where to wait for its end.
+const momentVariable = "PAWL_PGTEST_MOMENT"
+
+// TestNoServerOutlivesItsProcess kills the process of a test without warning, at chosen and at random
+// moments in the life of its servers.
+func TestNoServerOutlivesItsProcess(t *testing.T) {
+	find(t)
+	moments := []string{"two servers", "a killed server"}
+	for range 6 {
+		moments = append(moments, "any")
+	}
+	for _, moment := range moments {
+		t.Run(moment, func(t *testing.T) {
+			folder := openFolder(t)
+			child := crashtest.Start(t, "TestServersOfAChild", "TMPDIR="+folder, momentVariable+"="+moment)
+			crashtest.Ready(child)
+			if moment == "any" {
+				time.Sleep(rand.N(2 * time.Second)) // decides nothing: there is no wrong moment
+			} else {
+				line, _ := child.Next()
+				require.Equal(t, moment, line)
+				require.Equal(t, moment == "two servers", len(inside(t, folder, "postgres")) > 0)
+			}
+			child.Kill()
+			require.Eventually(t, func() bool {
+				left, err := os.ReadDir(folder)
+				return err == nil && len(left) == 0 && len(inside(t, folder, "")) == 0
+			}, patience, 20*time.Millisecond)
+		})
+	}
+}
+
+// TestServersOfAChild is the part of TestNoServerOutlivesItsProcess that is killed.
+func TestServersOfAChild(t *testing.T) {
+	if os.Getenv(crashtest.Variable) == "" {
+		t.Skip("only as a child of TestNoServerOutlivesItsProcess")
+	}
+	waitAt := func(moment string) {
+		if os.Getenv(momentVariable) == moment {
+			crashtest.Say("%s", moment)
+			_, _ = io.Copy(io.Discard, os.Stdin)
+		}
+	}
+	crashtest.Begin()
+	connect(t, URL(t))
+	s := New(t)
+	connect(t, s.URL("postgres"))
+	waitAt("two servers")
+	Stop()
+	s.Kill()
+	waitAt("a killed server")
+	for {
+		s.Restart()
+	}
+}
+
+// openFolder returns a folder that everybody can enter, unlike those of t.TempDir.
+func openFolder(t *testing.T) string {
+	t.Helper()
+	folder, err := os.MkdirTemp("/tmp", "pawl-orphans-")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
+	require.NoError(t, os.Chmod(folder, 0o777))
+	return folder
+}
+
+// inside returns the processes, of a name unless it is empty, that work in a folder, as all of a
+// server do.
+func inside(t *testing.T, folder, name string) (found []string) {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	for _, process := range processes {
+		working, err := os.Readlink(filepath.Join(process, "cwd"))
+		if err != nil || !strings.HasPrefix(working, folder) { // it may have ended
+			continue
+		}
+		called, err := os.ReadFile(filepath.Join(process, "comm"))
+		if err == nil && (name == "" || strings.TrimSpace(string(called)) == name) {
+			found = append(found, process)
+		}
+	}
+	return found
+}
