@@ -17,6 +17,10 @@ SHELL       := bash
 # A checkout that belongs to another user, as in a container, has no version to stamp.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
+# What tests may not do without, separated by spaces or commas. `go test` alone skips a test whose
+# program is missing and says so; under make it fails. The need-* targets below install them.
+export PAWL_TEST_REQUIRE := postgres strace
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +28,7 @@ help: ## list the targets
 # One after another, the quickest to fail first.
 .PHONY: test
 test: ## run all that CI runs, in about ten minutes on two cores
-	@$(MAKE) --no-print-directory need-cc
+	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory race
@@ -47,11 +51,11 @@ lint: ## run staticcheck, from the module in tools/
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
 .PHONY: race
-race: need-cc ## run all tests under the race detector
+race: need-cc need-postgres need-strace ## run all tests under the race detector
 	$(GO) test -race -timeout 5m ./...
 
 .PHONY: nocgo
-nocgo: ## run the tests that cgo makes a difference to, without it
+nocgo: need-postgres need-strace ## run the tests that cgo makes a difference to, without it
 	CGO_ENABLED=0 $(GO) test . ./persist/sqlite/...
 
 # vet, not build, because it compiles the tests too.
@@ -67,19 +71,48 @@ fuzz: ## run every fuzz target for FUZZTIME (60s)
 	@GO=$(GO) tools/fuzz $(FUZZTIME)
 
 .PHONY: planted
-planted: ## break each mechanism on purpose; a test must notice (PLANTED='-only lock')
+planted: need-postgres need-strace ## break each mechanism on purpose; a test must notice (PLANTED='-only lock')
 	$(GO) run ./internal/planted $(PLANTED)
 
 .PHONY: crash
-crash: ## kill writing processes 3000 times and look for what was lost or doubled (CI: 400 times)
+crash: need-postgres ## kill writing processes 3000 times and look for what was lost or doubled (CI: 400 times)
 	PAWL_KILLS=3000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
+
+# $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
+define missing
+if $(may-install); then \
+	apt-get update -q && $(apt-install) $(2); \
+else \
+	echo "make: no $(1): install it, on Debian with: sudo apt-get install $(2)" >&2; exit 1; \
+fi
+endef
+may-install = [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null
+apt-install = DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends
 
 # The race detector and one SQLite driver need a C compiler.
 .PHONY: need-cc
 need-cc:
 	@cc=$$($(GO) env CC); command -v "$${cc%% *}" >/dev/null && exit 0; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy gcc libc6-dev; \
-	else \
-		echo "make: no C compiler ($$cc): install one, on Debian with: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
-	fi
+	$(call missing,C compiler ($$cc),gcc libc6-dev)
+
+# Tests start a server of their own from these programs, unless PAWL_TEST_POSTGRES names a running
+# one. Debian's package would start a server of its own, too; it is told not to.
+.PHONY: need-postgres
+need-postgres:
+	@[ -z "$${PAWL_TEST_POSTGRES:-}" ] || exit 0; \
+	for initdb in "$$(command -v initdb || true)" /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb; do \
+		if [ -x "$$initdb" ] && [ -x "$$(dirname "$$(readlink -f "$$initdb")")/postgres" ]; then exit 0; fi; \
+	done; \
+	if $(may-install); then \
+		apt-get update -q && $(apt-install) postgresql-common; \
+		conf=/etc/postgresql-common/createcluster.conf; \
+		trap 'sed -i "/# while make installs/d" $$conf' EXIT; \
+		echo "create_main_cluster = false # while make installs" >>$$conf; \
+	fi; \
+	$(call missing,PostgreSQL,postgresql)
+
+# A test reads in the system calls that a commit is synced before it is acknowledged.
+.PHONY: need-strace
+need-strace:
+	@if [ "$$(uname)" != Linux ] || command -v strace >/dev/null; then exit 0; fi; \
+	$(call missing,strace,strace)

@@ -24,7 +24,7 @@ var installed = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"}
 // find returns the PostgreSQL in PATH, or else the newest that is installed. If there is none, t ends.
 func find(t testing.TB) programs {
 	t.Helper()
-	const how = "make need-postgres, or set " + Variable + " to the URL of a server"
+	const how = "make need-postgres, or, but for tests that stop their server, set " + Variable + " to the URL of one"
 	for _, folder := range folders() {
 		p := programs{initdb: filepath.Join(folder, "initdb"), postgres: filepath.Join(folder, "postgres")}
 		if !executable(p.initdb) || !executable(p.postgres) {
@@ -36,7 +36,7 @@ func find(t testing.TB) programs {
 		}
 		return p
 	}
-	need.Missing(t, "postgres", "neither "+Variable+" is set nor are initdb and postgres on this machine", how)
+	need.Missing(t, "postgres", "initdb and postgres are not on this machine", how)
 	return programs{}
 }
 

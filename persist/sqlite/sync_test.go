@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/need"
 )
 
 // acknowledgedVariable makes TestAcknowledge, in a process that is traced, say when it was told.
@@ -19,19 +21,12 @@ const acknowledgedVariable = "PAWL_SQLITE_ACKNOWLEDGE"
 //
 // Proves STORE-7.
 func TestSyncBeforeAck(t *testing.T) {
-	strace, err := exec.LookPath("strace")
-	if err != nil {
-		t.Skip("strace is not installed")
-	}
+	strace := need.Strace(t)
 	trace := filepath.Join(t.TempDir(), "trace")
 	command := exec.Command(strace, "-f", "-e", "trace=write,pwrite64,fsync,fdatasync", "-o", trace, os.Args[0], "-test.run=^TestAcknowledge$")
 	command.Env = append(os.Environ(), acknowledgedVariable+"=1")
-	if output, err := command.CombinedOutput(); err != nil {
-		if strings.Contains(string(output), "ptrace") {
-			t.Skip("strace may not trace here")
-		}
-		t.Fatalf("%v: %s", err, output)
-	}
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
 	text, err := os.ReadFile(trace)
 	require.NoError(t, err)
 	const commits = 3
