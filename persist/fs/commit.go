@@ -1,0 +1,199 @@
+package fs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Commit applies c entirely or not at all and returns the time of the commit. It returns
+// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
+// persist.ErrNotApplied when c is malformed, when ctx ended before the locks were had, when a file
+// is damaged (*DamagedError), when others kept a lock for longer than Config.LockTimeout, or when
+// the files could not be written; where waiting may help, that error wraps persist.ErrUnavailable
+// too. Any other error leaves the outcome unknown: the disk failed in the middle of making the
+// commit durable.
+func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if ctx.Err() != nil {
+		return time.Time{}, notApplied(context.Cause(ctx))
+	}
+	if err := c.Validate(); err != nil {
+		return time.Time{}, err
+	}
+	if err := s.enter(); err != nil {
+		return time.Time{}, err
+	}
+	defer s.calls.Done()
+	release, err := s.settle(ctx, locksOf(c))
+	if err != nil {
+		return time.Time{}, notApplied(err)
+	}
+	defer release()
+	keys := c.Keys()
+	current := make(map[persist.Key]persist.Record, len(keys))
+	checksums := make(map[persist.Key]string, len(keys))
+	for _, key := range keys {
+		if current[key], checksums[key], err = s.read(key); err != nil {
+			return time.Time{}, notApplied(err)
+		}
+	}
+	at := hostTime() // read with the locks held, so that leases are judged inside the write
+	next, err := persist.Apply(c, current, at)
+	if err != nil {
+		return time.Time{}, err
+	}
+	return at, s.write(ctx, next, checksums)
+}
+
+// write replaces the files of records, all or none. The caller has their stripes exclusively;
+// checksums are those of the files as they are.
+func (s *Store) write(ctx context.Context, records []persist.Record, checksums map[persist.Key]string) error {
+	var changes []change
+	var err error
+	for _, r := range records {
+		var ch change
+		if ch, err = s.prepare(r, checksums[r.Key]); err != nil {
+			break
+		}
+		changes = append(changes, ch)
+	}
+	committed := false
+	switch {
+	case err != nil || len(changes) == 0:
+	case len(changes) == 1:
+		committed, err = s.replaceOne(changes[0])
+	default:
+		committed, err = s.replaceAll(ctx, changes)
+	}
+	if committed {
+		return err
+	}
+	for _, ch := range changes {
+		_ = os.Remove(ch.temp) // Open removes what is left
+	}
+	if err == nil {
+		return nil
+	}
+	return notApplied(err)
+}
+
+// change is a record on its way into its file.
+type change struct {
+	record   persist.Record
+	target   string // the path of its file
+	temp     string // the path of the new file, which is durable but for its name
+	replaces string // the checksum of the file as it is; empty: there is none
+	makes    string // the checksum of the new file
+}
+
+// prepare writes the new file of r.
+func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
+	ch := change{record: r, target: s.file(r.Key), replaces: replaces}
+	data, makes, err := seal(r)
+	if err != nil {
+		return change{}, err
+	}
+	if err := s.folder(filepath.Dir(ch.target)); err != nil {
+		return change{}, err
+	}
+	ch.makes = makes
+	ch.temp, err = s.writeTemp(stripeOf(r.Key), data)
+	return ch, err
+}
+
+// replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
+func (s *Store) replaceOne(ch change) (committed bool, err error) {
+	mark, err := s.writeMark(ch.record.Key)
+	if err != nil {
+		return false, err
+	}
+	if err := rename(ch.temp, ch.target); err != nil {
+		_ = os.Remove(mark)
+		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
+		return false, err
+	}
+	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
+		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", err) // the mark stays
+	}
+	_ = os.Remove(mark) // what it asks for can be done again
+	return true, nil
+}
+
+// writeMark creates the mark of a commit of key.
+func (s *Store) writeMark(key persist.Key) (path string, err error) {
+	text, err := json.Marshal(key)
+	if err != nil {
+		return "", err
+	}
+	path = s.newMark(stripeOf(key))
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		_ = os.Remove(path)
+		return "", err
+	}
+	return path, nil
+}
+
+// replaceAll is a commit of several records; see journal.go. It reports false when nothing has happened.
+func (s *Store) replaceAll(ctx context.Context, changes []change) (committed bool, err error) {
+	temp, set, err := s.writeJournal(changes)
+	if err != nil {
+		return false, err
+	}
+	release, err := s.locks.take(ctx, wanted{listLock: exclusive})
+	if err != nil {
+		_ = os.Remove(temp)
+		return false, err
+	}
+	defer release()
+	journal := s.newJournal(set)
+	if err := rename(temp, journal); err != nil {
+		_ = os.Remove(temp)
+		return false, err
+	}
+	// From here on the commit can only go forward, by this hand or by another.
+	if err := s.rollForward(changes); err != nil {
+		return true, fmt.Errorf("fs: begun, and to be finished by whoever comes next: %w", err)
+	}
+	_ = os.Remove(journal) // what it asks for can be done again
+	return true, nil
+}
+
+// writeJournal writes the journal of changes as a temporary file, and makes their own durable.
+func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err error) {
+	var plan planned
+	for _, ch := range changes {
+		plan.Writes = append(plan.Writes, plannedWrite{
+			Key: ch.record.Key, Version: ch.record.Version, Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
+		})
+		set.add(stripeOf(ch.record.Key))
+	}
+	data, _, err := seal(plan)
+	if err != nil {
+		return "", set, err
+	}
+	if err := syncFolder(s.temps); err != nil {
+		return "", set, err
+	}
+	temp, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data)
+	return temp, set, err
+}
+
+// rollForward does what a journal that is in its place says.
+func (s *Store) rollForward(changes []change) error {
+	if err := syncFolder(s.journals); err != nil {
+		return err
+	}
+	var targets []string
+	for _, ch := range changes {
+		if err := rename(ch.temp, ch.target); err != nil {
+			return err
+		}
+		targets = append(targets, ch.target)
+	}
+	return syncFolders(targets)
+}

@@ -1,0 +1,80 @@
+// Package fs keeps records in plain files, one for each document, in a directory that several
+// processes may share: for state that people want to read, compare and repair with the tools they have.
+//
+// An acknowledged commit is durable: its files are written beside the old ones, synced and renamed,
+// and their folders synced, before Commit returns. A commit of several documents is all or nothing,
+// whatever dies in the middle of it: a journal says what remains to be done, and whoever next comes to
+// one of the documents does it first. No reader sees half of a commit.
+//
+// # Costs
+//
+// There is no index. Load and Commit read the files they are asked for; List, Take and Purge read the
+// names of all files of a kind, and then the files in the order of their ids until the page is
+// full. A query of what is due reads every file of its kind, and so does one by label, age or
+// expiry as far as it has to look for matches. A list holds up commits of several
+// documents while it reads. Thousands of documents of a kind are fine, for more use a database.
+//
+// # Where it works
+//
+// The directory must be on one local file system that renames atomically and has locks of
+// whole files (flock): ext4, XFS, Btrfs, ZFS, APFS and the like. NFS and other network file systems
+// are not supported. On Windows folders cannot be synced, so that the last commits before a power
+// failure may be lost there, or found half done and then finished.
+//
+// Ages, leases and expiry are judged by the clock of the host.
+//
+// # Format
+//
+// This is format 1. A directory looks like this:
+//
+//	pawl.json                                what makes it a store: {"format": 1}
+//	floor.json                               the version floor, once tombstones were purged
+//	records/session/ann.json                 the document "ann" of the kind "session"
+//	records/session/%41nn%40example.json     the document "Ann@example"
+//	journal/                                 commits that are being made
+//	tmp/                                     files that are being written
+//	locks/                                   lock files; empty, and not to be removed
+//
+// In the names of kinds and ids, lower case letters, digits, - and _ stay as they are, and every other
+// byte is written as % and two hexadecimal digits; so is the first letter of a name that Windows
+// reserves, such as con. An encoded name longer than 128 bytes is cut into pieces of at most that
+// length. All pieces but the last are names of folders, each in the one before, that end with a plus sign.
+//
+// Every file but pawl.json is a JSON object with three members:
+//
+//	{
+//		"format": 1,
+//		"checksum": "21807c00...",
+//		"content": {
+//			"kind": "session",
+//			"id": "ann",
+//			"version": 3,
+//			"doc": {
+//				"title": "Hi"
+//			},
+//			"updated": "2026-01-02T03:04:05.678901Z",
+//			"commits": [
+//				"writer.1"
+//			]
+//		}
+//	}
+//
+// The content of a document's file is its [persist.Record]. The checksum is the SHA-256 of the content
+// without the white space between its tokens, in hexadecimal digits.
+//
+// The content of a journal lists the writes of one commit: for each the kind, the id and the
+// version, the temporary file in tmp/ that is to become the document's file, its checksum (makes)
+// and the checksum of the file that it replaces (replaces). The name of a journal or a mark lists the
+// locks of its documents: the lock of a document is the first byte of the SHA-256 of its kind, a
+// zero byte and its id.
+//
+// # Repair
+//
+// A file that is not as it was written gives *[DamagedError] to those who need it. To repair or change a
+// file, edit it, remove its checksum, and put it in its place by renaming, best while no
+// process has the store open; a file without a checksum is taken as it is. Removing a
+// document's file removes the document, and its versions start again at the floor.
+// Removing a journal abandons what it says, and may leave its commit half done.
+//
+// To copy a store, copy its directory while no process writes to it.
+package fs

@@ -1,0 +1,105 @@
+package fs
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Config is how a store is opened; the zero value is the default.
+type Config struct {
+	// LockTimeout is how long a call waits for locks that other goroutines or processes hold,
+	// before it fails with an error that wraps persist.ErrUnavailable. 0: 5 s.
+	LockTimeout time.Duration
+}
+
+const defaultLockTimeout = 5 * time.Second
+
+// Store is a persist.Store, and a persist.Leaser and persist.Purger, in the files of a directory.
+type Store struct {
+	dir      string
+	records  string // folders of dir
+	temps    string
+	journals string
+	locks    *locks
+	folders  sync.Map // the folders below records that are known to be durable
+
+	mu     sync.Mutex // protects closed, and calls from being added to once it is set
+	closed bool
+	calls  sync.WaitGroup // those under way
+}
+
+var (
+	_ persist.Store  = (*Store)(nil)
+	_ persist.Leaser = (*Store)(nil)
+	_ persist.Purger = (*Store)(nil)
+)
+
+// Open opens the store in a directory, and creates both if there is none, accessible to their
+// owner only. It removes what processes that died have left behind in the directory.
+//
+// It returns an error that wraps persist.ErrNewerSchema when the directory has the format of a newer
+// release, *DamagedError when pawl.json cannot be read, one that wraps persist.ErrUnavailable when
+// another process keeps a lock for longer than config.LockTimeout or the directory cannot be
+// written, and other errors when the directory has other things in it or is none.
+func Open(ctx context.Context, dir string, config Config) (*Store, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if config.LockTimeout <= 0 {
+		config.LockTimeout = defaultLockTimeout
+	}
+	s, err := newStore(dir, config)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.create(ctx); err != nil {
+		return nil, explain(err)
+	}
+	s.sweep()
+	return s, nil
+}
+
+// enter begins a call, unless the store is closed. The call ends with calls.Done.
+func (s *Store) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return persist.ErrClosed
+	}
+	s.calls.Add(1)
+	return nil
+}
+
+// Close answers the calls that are under way, then releases the store; later calls return
+// persist.ErrClosed. It returns nil, also when called again.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.calls.Wait()
+	return nil
+}
+
+// hostTime is the host's clock as records keep it.
+func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
+func newStore(dir string, config Config) (*Store, error) {
+	if dir == "" {
+		return nil, errNoDirectory
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		dir:      dir,
+		records:  filepath.Join(dir, "records"),
+		temps:    filepath.Join(dir, "tmp"),
+		journals: filepath.Join(dir, "journal"),
+		locks:    newLocks(filepath.Join(dir, "locks"), config.LockTimeout),
+	}, nil
+}

@@ -1,0 +1,211 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// The locks by number. Whoever takes several takes them in ascending order.
+const (
+	stripes   = 256          // locks 0 to 255 protect the records, each those whose keys hash to it
+	listLock  = stripes      // keeps commits of several keys apart from lists
+	metaLock  = listLock + 1 // protects pawl.json and the version floor
+	lockCount = metaLock + 1
+)
+
+// lockName returns the name of a lock's file.
+func lockName(lock int) string {
+	switch lock {
+	case listLock:
+		return "list"
+	case metaLock:
+		return "meta"
+	}
+	return fmt.Sprintf("%02x", lock)
+}
+
+// lockNumber returns the lock whose file has this name.
+func lockNumber(name string) (lock int, ok bool) {
+	switch name {
+	case lockName(listLock):
+		return listLock, true
+	case lockName(metaLock):
+		return metaLock, true
+	}
+	stripe, err := strconv.ParseUint(name, 16, 8)
+	return int(stripe), err == nil && len(name) == 2
+}
+
+// mode is how a lock is taken; of two modes the stricter is the greater.
+type mode int
+
+const (
+	shared mode = iota + 1
+	exclusive
+)
+
+// wanted says in which mode locks are to be taken.
+type wanted map[int]mode
+
+func (w wanted) add(lock int, m mode) { w[lock] = max(w[lock], m) }
+
+// stripeSet is a set of locks of records.
+type stripeSet [stripes / 64]uint64
+
+func (s *stripeSet) add(stripe int)     { s[stripe/64] |= 1 << (stripe % 64) }
+func (s stripeSet) has(stripe int) bool { return s[stripe/64]&(1<<(stripe%64)) != 0 }
+
+func (s stripeSet) meets(other stripeSet) bool {
+	for i := range s {
+		if s[i]&other[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// stripes returns the stripes among the wanted locks.
+func (w wanted) stripes() (set stripeSet) {
+	for lock := range w {
+		if lock < stripes {
+			set.add(lock)
+		}
+	}
+	return set
+}
+
+// How often a lock that another process has is asked for.
+const (
+	firstPause   = 200 * time.Microsecond
+	longestPause = 2 * time.Millisecond
+)
+
+// everybody is the weight of an exclusive lock in the queue of its process.
+const everybody = 1 << 30
+
+// locks are those of a store. The goroutines of a process queue up for a lock in order of arrival,
+// and the first in the queue asks for the lock's files. Each time it opens them anew, because a file
+// lock belongs to the open file: two goroutines with one open file would have one lock.
+//
+// There are two files to a lock. Whoever wants the second one waits for it with the first one, the
+// gate, in its hands. A process that gives the lock back and wants it again therefore finds itself
+// behind the one that has waited meanwhile, and readers cannot keep a writer out by taking turns.
+//
+// The files are never removed: whoever has waited for a file that is gone would have the lock of
+// nothing.
+type locks struct {
+	folder  string
+	timeout time.Duration
+	queues  [lockCount]*semaphore.Weighted
+}
+
+func newLocks(folder string, timeout time.Duration) *locks {
+	l := &locks{folder: folder, timeout: timeout}
+	for i := range l.queues {
+		l.queues[i] = semaphore.NewWeighted(everybody)
+	}
+	return l
+}
+
+// take takes all locks that are wanted, in order, or none. It waits for them until ctx ends, and
+// returns the cause of that then, or until the lock timeout has passed, and returns errLocked then.
+// A ctx that has ended already means to take what is free and not to wait.
+func (l *locks) take(ctx context.Context, want wanted) (release func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, errLocked)
+	defer cancel()
+	var held []func()
+	release = func() {
+		for _, free := range slices.Backward(held) {
+			free()
+		}
+	}
+	for _, lock := range slices.Sorted(maps.Keys(want)) {
+		free, err := l.takeOne(ctx, lock, want[lock])
+		if err != nil {
+			release()
+			return nil, err
+		}
+		held = append(held, free)
+	}
+	return release, nil
+}
+
+func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), err error) {
+	queue, weight := l.queues[lock], int64(1)
+	if m == exclusive {
+		weight = everybody
+	}
+	if !queue.TryAcquire(weight) {
+		if err := queue.Acquire(ctx, weight); err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	file, err := l.open(ctx, filepath.Join(l.folder, lockName(lock)), m)
+	if err != nil {
+		queue.Release(weight)
+		return nil, err
+	}
+	return func() {
+		_ = file.Unlock() // a file that is open and locked can be unlocked
+		queue.Release(weight)
+	}, nil
+}
+
+// open passes the gate and locks the file at path.
+func (l *locks) open(ctx context.Context, path string, m mode) (*flock.Flock, error) {
+	gate, file := flock.New(path+".gate"), flock.New(path)
+	if err := patiently(ctx, gate.TryLock); err != nil {
+		return nil, err
+	}
+	defer gate.Unlock()
+	try := file.TryRLock
+	if m == exclusive {
+		try = file.TryLock
+	}
+	return file, patiently(ctx, try)
+}
+
+// patiently tries again with full jitter until it worked, it failed, or ctx has ended.
+func patiently(ctx context.Context, try func() (bool, error)) error {
+	for limit := firstPause; ; limit = min(2*limit, longestPause) {
+		ok, err := try()
+		if ok || err != nil {
+			return err
+		}
+		timer := time.NewTimer(rand.N(limit))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		case <-timer.C:
+		}
+	}
+}
+
+// locksOf returns the locks that c needs: what it may change exclusively, what it only looks at
+// together with others that do.
+func locksOf(c persist.Commit) wanted {
+	want := make(wanted)
+	for _, w := range c.Writes {
+		want.add(stripeOf(w.Key), exclusive)
+	}
+	for _, g := range c.Guards {
+		m := shared
+		if g.Extend > 0 || g.Release || g.TTL > 0 {
+			m = exclusive
+		}
+		want.add(stripeOf(g.Key), m)
+	}
+	return want
+}
