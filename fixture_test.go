@@ -185,6 +185,12 @@ func (s *tap) Load(ctx context.Context, key persist.Key) (persist.Record, error)
 	return s.Store.Load(ctx, key)
 }
 
+// LoadAll makes tap a persist.Reader, as every store of these tests is.
+func (s *tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	s.loads.Add(1)
+	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+}
+
 func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	s.commits.Add(1)
 	s.mu.Lock()

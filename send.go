@@ -135,8 +135,11 @@ func notApplied(err error) bool {
 }
 
 func unavailable(key Key, err error) error {
-	if errors.Is(err, persist.ErrClosed) {
+	switch {
+	case errors.Is(err, persist.ErrClosed):
 		return fmt.Errorf("%w: %s: the store is", ErrClosed, key)
+	case errors.Is(err, persist.ErrUnsupported):
+		return fmt.Errorf("pawl: %s: %w", key, err) // no retry will change that
 	}
 	return &UnavailableError{Scope: key, Cause: err}
 }

@@ -16,6 +16,7 @@ type part struct {
 	cell   *cell
 	base   *doc
 	cached bool // base was seen by this process before, and may be old
+	moment bool // base was read together with others, at one moment
 	read   bool // the function has seen base, so that the commit must find it there
 	busy   bool // a function of AtomicState runs on it
 	draft  draft
@@ -43,7 +44,9 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 		}
 	}
 	p := &part{tx: tx, key: key, bound: b, cell: c}
-	if d := c.seen.Load(); d != nil && (d.expires.IsZero() || time.Now().Before(d.expires)) {
+	if d := tx.of.moment[key]; d != nil {
+		p.base, p.moment = d, true
+	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && (d.expires.IsZero() || time.Now().Before(d.expires)) {
 		p.base, p.cached = d, true
 	} else {
 		d, err := b.load(ctx, key)
@@ -77,7 +80,7 @@ func (p *part) evaluate(ctx context.Context, op operation) outcome {
 // rebase makes the draft of p again, on base. It reports false when the function has to run again, because it has seen more of the old
 // base than its operations did, or because one of them is refused now.
 func (p *part) rebase(base *doc) bool {
-	p.base, p.cached, p.draft = base, false, newDraft(base)
+	p.base, p.cached, p.moment, p.draft = base, false, false, newDraft(base)
 	if p.read {
 		return false
 	}
@@ -280,9 +283,14 @@ func (p *part) guard() persist.Guard {
 	return persist.Guard{Key: p.key, Read: true, Version: p.base.expected(), Gone: p.base.life == deleted || p.base.life == expired}
 }
 
-// spareProof empties b if it only tests one record that was read from the store just now.
+// spareProof empties b if it only tests one record that was read from the store just now, or several that were read at one moment: that is
+// when the transaction took place.
 func (tx *Tx) spareProof(b *batch) {
-	if len(b.Writes) == 0 && len(b.renewed) == 0 && len(b.Guards) == 1 && !tx.parts[b.Guards[0].Key].cached {
+	if len(b.Writes)+len(b.renewed) > 0 {
+		return
+	}
+	proved := !slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return !tx.parts[g.Key].moment })
+	if proved || len(b.Guards) == 1 && !tx.parts[b.Guards[0].Key].cached {
 		b.Guards = nil
 	}
 }

@@ -41,10 +41,12 @@ type transaction struct {
 	started  time.Time
 	deadline time.Time // of the budget; the function's own time does not count
 	runs     int
-	attempts int  // commits that lost
-	forgiven bool // one was lost because of what this process had seen before
-	left     bool // the caller is gone, and the commit under way ends the transaction
-	touched  []*part
+	attempts int          // commits that lost
+	forgiven bool         // one was lost because of what this process had seen before
+	fresh    bool         // it had to wait for others, so that what was seen before is not worth a try
+	left     bool         // the caller is gone, and the commit under way ends the transaction
+	touched  []*part      // by the last run, which lost
+	moment   map[Key]*doc // what they were at one moment; nil: not known
 
 	mu   sync.Mutex // protects held and key
 	held []*cell
@@ -107,6 +109,11 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		}
 		if t.touched != nil {
 			if err := t.hold(t.touched); err != nil {
+				return err
+			}
+		}
+		if t.fresh {
+			if err := t.preload(); err != nil {
 				return err
 			}
 		}
@@ -258,30 +265,77 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		if !sleep(t.ctx, rand.N(wait)) {
 			return false, t.canceled(PhaseQueued)
 		}
-		for i := range losses { // where others write all the time, what won has been overwritten meanwhile
-			if losses[i].won, err = t.reload(losses[i].part); err != nil {
-				return false, err
-			}
-		}
+		t.fresh = true
 	}
 	for _, l := range losses {
 		if !l.part.rebase(l.won) {
 			again = true
 		}
 	}
+	if wait > 0 && !again {
+		return t.refresh(first.part.tx)
+	}
 	return again, nil
 }
 
-// reload asks the store for the scope of p.
-func (t *transaction) reload(p *part) (*doc, error) {
+// refresh makes all of tx again on what the store has: where others write all the time, all that was seen before a wait has been overwritten
+// meanwhile. It reports whether the function has to run again.
+func (t *transaction) refresh(tx *Tx) (again bool, err error) {
+	docs, _, err := t.load(tx.order)
+	if err != nil {
+		return false, err
+	}
+	for i, p := range tx.order {
+		if d := docs[i]; (d.version != p.base.version || d.life != p.base.life) && !p.rebase(d) {
+			again = true
+		}
+	}
+	return again, nil
+}
+
+// load asks the store for the scopes of these parts, and reports whether they are as they were at one moment.
+func (t *transaction) load(parts []*part) (docs []*doc, oneMoment bool, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
 	defer cancel()
-	d, err := p.bound.load(ctx, p.key)
-	if err != nil {
-		return nil, p.bound.readError(t.ctx, p.key, err)
+	reader, oneMoment := t.rt.store.(persist.Reader)
+	if oneMoment {
+		keys := make([]Key, len(parts))
+		for i, p := range parts {
+			keys[i] = p.key
+		}
+		records, err := reader.LoadAll(ctx, keys)
+		if err != nil {
+			return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
+		}
+		for _, r := range records {
+			docs = append(docs, docOf(r))
+		}
 	}
-	p.cell.advance(d)
-	return d, nil
+	for i, p := range parts {
+		if !oneMoment {
+			d, err := p.bound.load(ctx, p.key)
+			if err != nil {
+				return nil, false, p.bound.readError(t.ctx, p.key, err)
+			}
+			docs = append(docs, d)
+		}
+		p.cell.advance(docs[i])
+	}
+	return docs, oneMoment, nil
+}
+
+// preload reads all that the last run touched for the next one, which then sees it as it was at one moment: a run that only reads cannot
+// lose any more, however fast others write.
+func (t *transaction) preload() error {
+	docs, oneMoment, err := t.load(t.touched)
+	if err != nil || !oneMoment {
+		return err
+	}
+	t.moment = make(map[Key]*doc, len(docs))
+	for i, p := range t.touched {
+		t.moment[p.key] = docs[i]
+	}
+	return nil
 }
 
 // deliver sends b and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.

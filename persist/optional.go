@@ -7,6 +7,15 @@ import (
 
 // What follows is optional. Pawl finds it by type assertion and does without it otherwise.
 
+// Reader is a store that can read several records as they are at one moment. Without it they are
+// read one by one, and a transaction that only reads is confirmed by a commit, which it can lose.
+type Reader interface {
+	// LoadAll returns the records of keys, in their order, as they are at one moment: no commit
+	// is seen in part. A key that has none gets an absent record; see Record.Absent. It returns
+	// the errors of Load but for ErrNotFound.
+	LoadAll(ctx context.Context, keys []Key) ([]Record, error)
+}
+
 // Watcher is a store that can tell when records change, in any process.
 type Watcher interface {
 	// Watch calls wake for each changed key until ctx ends, and returns ctx's error then.

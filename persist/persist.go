@@ -34,7 +34,8 @@ type Store interface {
 	// The tests are part of the write. Nil means durable.
 	Commit(ctx context.Context, c Commit) (time.Time, error)
 
-	// List returns one page of the records that match q, judged by the store's clock. The order
+	// List returns one page of the records that match q, judged by the store's clock and as they
+	// are at one moment: a page shows no commit in part. The order
 	// is the store's own but the same on every page; a store with an index answers q.Due with
 	// the longest due first.
 	List(ctx context.Context, q Query) (Page, error)

@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// Store is a persist.Store, and a persist.Leaser and persist.Purger, in memory. Nothing that it
+// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in memory. Nothing that it
 // returns or was given shares bytes with what it keeps.
 type Store struct {
 	mu      sync.RWMutex // protects what follows
@@ -24,6 +24,7 @@ type Store struct {
 
 var (
 	_ persist.Store  = (*Store)(nil)
+	_ persist.Reader = (*Store)(nil)
 	_ persist.Leaser = (*Store)(nil)
 	_ persist.Purger = (*Store)(nil)
 )
@@ -48,6 +49,25 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 		return r, persist.ErrNotFound
 	}
 	return r.Clone(), nil
+}
+
+// LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
+// Close, and ctx's error.
+func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return nil, persist.ErrClosed
+	}
+	records, at := make([]persist.Record, len(keys)), now()
+	for i, key := range keys {
+		records[i] = s.get(key).Clone()
+		records[i].Now = at
+	}
+	return records, nil
 }
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns

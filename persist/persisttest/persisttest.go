@@ -30,8 +30,8 @@ type Options struct {
 	Volatile  bool // state dies with the store: it is opened once per location, in one process
 }
 
-// Run runs every conformance test against stores that open returns. What is optional (persist.Leaser,
-// persist.Purger) is tested where the store has it.
+// Run runs every conformance test against stores that open returns. What is optional (persist.Reader,
+// persist.Leaser, persist.Purger) is tested where the store has it.
 func Run(t *testing.T, open Opener, o Options) {
 	t.Helper()
 	refuseChild(t)
@@ -46,6 +46,7 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Expiry", s.expiry()},
 		{"Tombstones", s.tombstones()},
 		{"Lists", s.lists()},
+		{"Moments", s.moments()},
 		{"Names", s.names()},
 		{"Documents", s.documents()},
 		{"Commits", s.commits()},

@@ -56,7 +56,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Store is a persist.Store, and a persist.Leaser and persist.Purger, in an SQLite database.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in an SQLite
+// database.
 type Store struct {
 	config Config
 	sql    statements
@@ -74,6 +75,7 @@ type Store struct {
 
 var (
 	_ persist.Store  = (*Store)(nil)
+	_ persist.Reader = (*Store)(nil)
 	_ persist.Leaser = (*Store)(nil)
 	_ persist.Purger = (*Store)(nil)
 )

@@ -12,6 +12,7 @@ import (
 type statements struct {
 	prefix     string
 	load       string
+	loadAll    string
 	floor      string
 	store      string
 	raiseFloor string
@@ -30,7 +31,9 @@ func newStatements(prefix string) statements {
 	return statements{
 		prefix: prefix,
 		load:   selectFrom + "kind = ? AND id = ?",
-		floor:  "SELECT value FROM " + meta + " WHERE name = 'floor'",
+		// The keys are one parameter, because SQLite limits how many there can be.
+		loadAll: selectFrom + "(kind, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
+		floor:   "SELECT value FROM " + meta + " WHERE name = 'floor'",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
