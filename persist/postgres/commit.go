@@ -1,0 +1,285 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A record that somebody else has locked holds up its own writers only. Nobody waits for a lock on a
+// connection at first: a commit that finds one of its records locked is told so at once, and has
+// written nothing. Then, as one of few (see waiters), it waits on a connection, in PostgreSQL's own
+// queue for the lock, but only for lockPatience; between two such waits, and when too many wait
+// already, it pauses without a connection and tries again. So most connections are always free for
+// others, and a lock that is held for long does not keep those from waiting whose lock is held
+// briefly. It goes on until Config.CommitTimeout, or until its caller leaves.
+const (
+	lockPatience = 250 * time.Millisecond
+	firstPause   = time.Millisecond
+	longestPause = 32 * time.Millisecond
+)
+
+// waiters is how many connections of a pool may wait for locks at once: a quarter, and never all.
+func waiters(connections int) int {
+	if connections < 2 {
+		return 0
+	}
+	return max(1, connections/4)
+}
+
+// request is a commit under way. It is pending, then sent to the database; it is pending again when
+// the database is known to have written nothing of it, until it is answered. A caller may withdraw
+// what is pending, and leave behind what is sent.
+type request struct {
+	ctx     context.Context // the caller's
+	commit  persist.Commit
+	keys    []persist.Key
+	size    int // bytes to be written, about
+	arrived time.Time
+	state   atomic.Int32
+	done    chan struct{} // closed when there is an answer
+	at      time.Time     // the answer
+	err     error
+}
+
+const (
+	pending = iota
+	sent
+	withdrawnByCaller
+)
+
+func (r *request) send() bool { return r.state.CompareAndSwap(pending, sent) }
+
+func (r *request) recall() { r.state.CompareAndSwap(sent, pending) }
+
+func (r *request) withdraw() bool { return r.state.CompareAndSwap(pending, withdrawnByCaller) }
+
+func (r *request) answer(at time.Time, err error) {
+	r.at, r.err = at, err
+	close(r.done)
+}
+
+// Commit applies c entirely or not at all and returns the time of the commit. It returns
+// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
+// persist.ErrNotApplied when c is malformed or the database rejects it, when ctx ended before the
+// commit was sent, or when the database could not be reached or written, or stayed locked until
+// Config.CommitTimeout; where waiting may help, that error wraps persist.ErrUnavailable too. Any
+// other error leaves the outcome unknown: the connection was lost after the commit was sent, or ctx
+// ended then, and the commit goes on without its caller.
+func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if err := c.Validate(); err != nil {
+		return time.Time{}, err
+	}
+	if ctx.Err() != nil {
+		return time.Time{}, withdrawn(ctx)
+	}
+	r := &request{ctx: ctx, arrived: time.Now(), done: make(chan struct{})}
+	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		w.Doc = bytes.Clone(w.Doc) // the caller may leave before it is written
+		if w.Version > math.MaxInt64 {
+			return time.Time{}, versionTooLarge(w.Key, w.Version)
+		}
+		r.size += len(w.Doc)
+	}
+	r.commit, r.keys = c, c.Keys()
+	if err := s.queue.enter(r); err != nil {
+		return time.Time{}, err
+	}
+	select {
+	case <-r.done:
+		return r.at, r.err
+	case <-ctx.Done():
+	}
+	if r.withdraw() {
+		return time.Time{}, withdrawn(ctx)
+	}
+	select {
+	case <-r.done:
+		return r.at, r.err
+	default:
+		return time.Time{}, leftBehind(ctx)
+	}
+}
+
+// direct commits r, which counts as direct in the queue until it is done or waits for a lock.
+func (s *Store) direct(r *request) {
+	deadline := time.Now().Add(s.config.CommitTimeout)
+	at, err := s.attempt(r, deadline, 0)
+	s.queue.leave()
+	s.insist(r, deadline, at, err)
+}
+
+// alone commits r after it could not be part of a batch.
+func (s *Store) alone(r *request) {
+	deadline := time.Now().Add(s.config.CommitTimeout)
+	at, err := s.attempt(r, deadline, 0)
+	s.insist(r, deadline, at, err)
+}
+
+// insist answers r, of which an attempt was made, after further attempts if somebody else was in
+// its way.
+func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) {
+	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
+		select {
+		case s.slots <- struct{}{}:
+			at, err = s.attempt(r, deadline, min(lockPatience, time.Until(deadline)))
+			<-s.slots
+		default:
+		}
+		if !inTheWay(err) || time.Until(deadline) < limit || pause(r.ctx, rand.N(limit)) != nil {
+			break
+		}
+		at, err = s.attempt(r, deadline, 0)
+	}
+	r.answer(at, err)
+}
+
+// inTheWay reports whether err says that nothing was written because somebody else was faster.
+func inTheWay(err error) bool { return errors.Is(err, persist.ErrNotApplied) && worthRetrying(err) }
+
+// pause returns after d, or earlier with ctx's error.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}
+
+// attempt commits r on a connection, and waits for locks for as long as patience. The connection is
+// waited for in the caller's name; what comes then, not even the caller interrupts.
+func (s *Store) attempt(r *request, deadline time.Time, patience time.Duration) (at time.Time, err error) {
+	conn, err := s.acquire(r.ctx)
+	if err != nil {
+		if r.ctx.Err() != nil {
+			return time.Time{}, withdrawn(r.ctx)
+		}
+		return time.Time{}, notApplied(err)
+	}
+	defer func() { release(conn, err) }()
+	if !r.send() {
+		return time.Time{}, withdrawn(r.ctx)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), deadline)
+	defer cancel()
+	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
+	if inTheWay(err) {
+		r.recall()
+	}
+	return at, err
+}
+
+// commitOne commits r, by itself, on conn.
+func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, patience time.Duration) (time.Time, error) {
+	if len(r.commit.Writes) == 1 && len(r.commit.Guards) == 0 {
+		return s.write(ctx, conn, r.commit, patience)
+	}
+	t := &transaction{store: s, conn: conn, patience: patience}
+	t.add(r)
+	t.run(ctx)
+	return t.at, t.parts[0].err
+}
+
+// commitWaiting commits what waits in the queue, batch by batch.
+func (s *Store) commitWaiting() {
+	var batch []*request
+	for s.queue.proceed(batch) {
+		batch = nil
+		began := time.Now()
+		conn, err := s.acquire(context.Background())
+		if err != nil {
+			if !errors.Is(err, errNoConnection) {
+				began = time.Now() // the database is down: nobody needs to wait to learn that
+			}
+			for _, r := range s.queue.remove(began) {
+				r.answer(time.Time{}, notApplied(err))
+			}
+			continue
+		}
+		if batch = s.queue.take(); len(batch) == 0 {
+			conn.Release()
+			return
+		}
+		release(conn, s.commitBatch(conn.Conn().PgConn(), batch))
+	}
+}
+
+// commitBatch commits requests, answers them, and returns what went wrong on the connection.
+func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
+	ctx, cancel := context.WithTimeout(context.Background(), s.config.CommitTimeout)
+	defer cancel()
+	if len(batch) == 1 {
+		r := batch[0]
+		at, err := s.commitOne(ctx, conn, r, 0)
+		s.conclude(r, at, err)
+		return err
+	}
+	t := &transaction{store: s, conn: conn}
+	for _, r := range batch {
+		t.add(r)
+	}
+	t.run(ctx)
+	for i, r := range batch {
+		s.conclude(r, t.at, t.parts[i].err)
+	}
+	return t.failure
+}
+
+// conclude answers r, or sends it on its own way when somebody else was in its way in a batch, or
+// somebody else's document was rejected.
+func (s *Store) conclude(r *request, at time.Time, err error) {
+	if inTheWay(err) || errors.Is(err, errSibling) {
+		r.recall()
+		s.queue.underWay.Go(func() { s.alone(r) })
+		return
+	}
+	r.answer(at, err)
+}
+
+// write is a commit of one write without guards: one statement, which is its own transaction.
+func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
+	w := c.Writes[0]
+	if w.Deleted {
+		w.Schema, w.Label, w.Due, w.DueIn, w.TTL = 0, "", time.Time{}, 0, 0
+	}
+	lease := persist.Acquire{}
+	if w.Acquire != nil {
+		lease = *w.Acquire
+	}
+	statement := query(s.sql.write).
+		string(w.Kind).string(w.ID).int(int64(w.Expected)).bool(w.Gone).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).
+		string(w.Label).time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).
+		string(lease.Holder).duration(lease.For, w.Acquire == nil).
+		string(c.ID).int(s.names.lockKey(w.Key)).int4(int32(patience.Milliseconds()))
+	answers, err := roundTrip(ctx, conn, statement)
+	if err != nil {
+		return time.Time{}, outcome(err, len(answers), 1)
+	}
+	row := cells(answers[0][0])
+	result, at, floor := row.string(), row.time(), row.int()
+	switch result {
+	case "written":
+		return at, nil
+	case "busy":
+		return time.Time{}, notApplied(errBusy)
+	}
+	winner := row.record(at)
+	if winner.Absent() {
+		winner = persist.Record{Key: w.Key, Version: uint64(floor), Now: at}
+	}
+	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
+}

@@ -1,0 +1,96 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
+)
+
+// Take acquires records as persist.Leaser says, in one transaction, and skips those that somebody
+// has locked. Its errors are those of Commit, without *persist.Conflict and *persist.Fenced.
+func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+	if err := a.ValidateTake(q); err != nil {
+		return nil, err
+	}
+	q.Unheld = true
+	statement, err := s.sql.take(q, a)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
+	}
+	var rows answer
+	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		answers, err := roundTrip(ctx, conn, begin, query(s.sql.durable), statement, commit)
+		if err != nil {
+			return outcome(err, len(answers), 3)
+		}
+		rows = answers[2]
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	taken := make([]persist.Record, len(rows))
+	for i, row := range rows {
+		taken[i] = timedRecord(row)
+	}
+	slices.SortFunc(taken, func(a, b persist.Record) int { return cursor.Of(q, a).Compare(cursor.Of(q, b)) })
+	return taken, nil
+}
+
+// take returns the statement that acquires what matches q. The time is read when the records are
+// locked, and one that has expired since the statement began is left alone.
+func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error) {
+	s, err := selected(q)
+	if err != nil {
+		return nil, err
+	}
+	picked := "SELECT r.kind, r.id FROM " + t.records + " r WHERE " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
+	s.statement.string(a.Holder).duration(a.For, false)
+	holder, lease := len(s.statement.values)-1, len(s.statement.values)
+	s.statement.text = fmt.Sprintf(`WITH picked AS MATERIALIZED (%s),
+		clock AS MATERIALIZED (SELECT clock_timestamp() AS at FROM (SELECT count(*) FROM picked) AS locked)
+		UPDATE %s r SET version = r.version + 1, updated = clock.at, holder = $%d, token = r.version + 1, until = clock.at + $%d
+		FROM picked, clock
+		WHERE r.kind = picked.kind AND r.id = picked.id AND (r.expires IS NULL OR r.expires > clock.at)
+		RETURNING clock.at, %s`, picked, t.records, holder, lease, columns)
+	return s.statement, nil
+}
+
+// detached runs work, which writes, on a connection. It is not interrupted when ctx ends, but goes on
+// in the background, where Close waits for it.
+func (s *Store) detached(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
+	if err := s.queue.begin(); err != nil {
+		return err
+	}
+	defer s.queue.end()
+	if ctx.Err() != nil {
+		return withdrawn(ctx)
+	}
+	conn, err := s.acquire(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return withdrawn(ctx)
+		}
+		return notApplied(err)
+	}
+	done := make(chan error, 1)
+	s.queue.underWay.Go(func() {
+		working, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.CommitTimeout)
+		defer cancel()
+		err := work(working, conn.Conn().PgConn())
+		undo(working, conn.Conn().PgConn())
+		release(conn, err)
+		done <- err
+	})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return leftBehind(ctx)
+	}
+}

@@ -1,0 +1,143 @@
+package postgres
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
+)
+
+// selection is a query as SQL: conditions, with their parameters in statement, and an order.
+type selection struct {
+	statement *statement
+	terms     []string
+	order     []string
+}
+
+// where adds a condition. A verb in it stands for the number of its parameter, which add adds.
+func (s *selection) where(term string, add func(*statement)) {
+	if add != nil {
+		add(s.statement)
+		term = fmt.Sprintf(term, len(s.statement.values))
+	}
+	s.terms = append(s.terms, term)
+}
+
+// conditions returns the selected rows' conditions and order, for records called r.
+func (s *selection) conditions() string {
+	return strings.Join(s.terms, " AND ") + " ORDER BY " + strings.Join(s.order, ", ")
+}
+
+// limit adds how many rows are selected, and returns the words for it.
+func (s *selection) limit(n int) string {
+	s.statement.int(int64(n))
+	return fmt.Sprintf(" LIMIT $%d", len(s.statement.values))
+}
+
+// selected says persist.Query.Match in SQL, with the conditions of the partial indices spelt out.
+// The time is that of the statement's start, which the planner can estimate with.
+func selected(q persist.Query) (*selection, error) {
+	s := &selection{statement: query("")}
+	const held = "r.token <> 0 AND r.until > statement_timestamp()"
+	if q.Deleted {
+		s.where("r.deleted IS NOT NULL", nil)
+	} else {
+		s.where("r.deleted IS NULL", nil)
+	}
+	if q.Kind != "" {
+		s.where("r.kind = $%d", func(p *statement) { p.string(q.Kind) })
+	}
+	if q.Prefix != "" {
+		s.where("r.id >= $%d", func(p *statement) { p.string(q.Prefix) })
+		if end := successor(q.Prefix); end != "" {
+			s.where("r.id < $%d", func(p *statement) { p.string(end) })
+		}
+	}
+	if len(q.Labels) > 0 {
+		s.where("r.label = ANY ($%d)", func(p *statement) { p.strings(q.Labels) })
+		if !slices.Contains(q.Labels, "") {
+			s.where("r.label <> ''", nil)
+		}
+	}
+	if q.Age > 0 {
+		column := "updated"
+		if q.Deleted {
+			column = "deleted" // the same time, in an index
+		}
+		s.where("r."+column+" <= statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age, false) })
+	}
+	if q.Due {
+		s.where("r.due IS NOT NULL AND r.due <= statement_timestamp()", nil)
+		s.order = append(s.order, "r.due")
+	}
+	if q.Unheld {
+		s.where("NOT ("+held+")", nil)
+	}
+	if q.Expired {
+		s.where("r.expires IS NOT NULL AND r.expires <= statement_timestamp() AND NOT ("+held+")", nil)
+	} else {
+		s.where("(r.expires IS NULL OR r.expires > statement_timestamp() OR "+held+")", nil)
+	}
+	// The kind is left out where there is only one, so that the indices that have something
+	// between kind and id can be read in this order.
+	if q.Kind == "" {
+		s.order = append(s.order, "r.kind")
+	}
+	s.order = append(s.order, "r.id")
+	return s, s.after(q)
+}
+
+// after leaves out what comes before the page that q asks for.
+func (s *selection) after(q persist.Query) error {
+	if q.After == "" {
+		return nil
+	}
+	position, err := cursor.Parse(q.After)
+	if err != nil {
+		return err
+	}
+	var places []string
+	for _, column := range s.order {
+		switch column {
+		case "r.due":
+			s.statement.time(time.UnixMicro(position.Due))
+		case "r.kind":
+			s.statement.string(position.Kind)
+		default:
+			s.statement.string(position.ID)
+		}
+		places = append(places, fmt.Sprintf("$%d", len(s.statement.values)))
+	}
+	s.where("("+strings.Join(s.order, ", ")+") > ("+strings.Join(places, ", ")+")", nil)
+	return nil
+}
+
+// list returns the statement for the first records, limit at most, that match q.
+func (t statements) list(q persist.Query, limit int) (*statement, error) {
+	s, err := selected(q)
+	if err != nil {
+		return nil, err
+	}
+	s.statement.text = "SELECT statement_timestamp(), " + columns + " FROM " + t.records + " r WHERE " + s.conditions() + s.limit(limit)
+	return s.statement, nil
+}
+
+// successor returns the first text after all that begin with prefix, or "" if there is none. Texts
+// compare byte by byte, which for UTF-8 is by code point.
+func successor(prefix string) string {
+	for prefix != "" {
+		last, size := utf8.DecodeLastRuneInString(prefix)
+		prefix = prefix[:len(prefix)-size]
+		if last == 0xD7FF {
+			return prefix + "\uE000" // there is no character between
+		}
+		if last < utf8.MaxRune {
+			return prefix + string(last+1)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,131 @@
+package postgres
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// migrations are applied in the order of their names; the n-th leads to schema version n. One that
+// was released is never changed.
+//
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// verify returns the first schema of the search path, or an error if an acknowledged commit would
+// not be safe in this database, or a text not come back as it was.
+func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error) {
+	answers, err := roundTrip(ctx, conn, query(`SELECT coalesce(current_schema(), ''), current_setting('server_version_num'),
+		current_setting('server_encoding'), current_setting('client_encoding'), current_setting('fsync')`))
+	if err != nil {
+		return "", failed(ctx, err)
+	}
+	row := cells(answers[0][0])
+	current = row.string()
+	const oldest = 120000
+	if version, err := strconv.Atoi(row.string()); err != nil || version < oldest {
+		return "", errors.New("postgres: the server is older than PostgreSQL 12")
+	}
+	for _, setting := range []struct{ name, want string }{{"server_encoding", "UTF8"}, {"client_encoding", "UTF8"}, {"fsync", "on"}} {
+		if got := row.string(); got != setting.want {
+			return "", fmt.Errorf("postgres: %s is %s, and must be %s", setting.name, got, setting.want)
+		}
+	}
+	return current, nil
+}
+
+// migrate brings the tables to the schema version that this release knows. It is safe when many
+// processes do it at once. It returns persist.ErrNewerSchema when that was done by a newer one.
+func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	if err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	// Most of the time there is nothing to do, and then nobody should wait for a lock, or need the
+	// right to create tables.
+	version, err := s.schemaVersion(ctx, conn)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if version != len(files) {
+		err = s.migrateTo(ctx, conn, files)
+		undo(ctx, conn)
+	}
+	return err
+}
+
+// migrateTo applies what is missing of the migrations, in one transaction.
+func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
+	_, err := roundTrip(ctx, conn, begin,
+		query("SELECT set_config('lock_timeout', $1, true), set_config('synchronous_commit', 'on', true)").
+			string(strconv.FormatInt(s.config.CommitTimeout.Milliseconds(), 10)),
+		query("SELECT pg_advisory_xact_lock($1)").int(s.names.migrationLock()))
+	if err != nil {
+		return failed(ctx, err)
+	}
+	version, err := s.schemaVersion(ctx, conn)
+	if err != nil {
+		return failed(ctx, err)
+	}
+	if version > len(files) {
+		return fmt.Errorf("postgres: %w: its schema version is %d, this release knows %d", persist.ErrNewerSchema, version, len(files))
+	}
+	if err := s.createSchema(ctx, conn); err != nil {
+		return fmt.Errorf("postgres: create schema: %w", failed(ctx, err))
+	}
+	for _, file := range files[version:] {
+		text, err := migrations.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("postgres: %w", err)
+		}
+		if err := conn.Exec(ctx, s.names.expand(string(text))).Close(); err != nil {
+			return fmt.Errorf("postgres: migrate: %s: %w", file, failed(ctx, err))
+		}
+	}
+	_, err = roundTrip(ctx, conn, query("UPDATE "+s.names.of("meta")+" SET value = $1 WHERE name = 'schema'").int(int64(len(files))), commit)
+	if err != nil {
+		return fmt.Errorf("postgres: migrate: %w", failed(ctx, err))
+	}
+	return nil
+}
+
+// createSchema creates the store's schema, if it is absent. IF NOT EXISTS would ask for the right to
+// create one where it exists, too.
+func (s *Store) createSchema(ctx context.Context, conn *pgconn.PgConn) error {
+	answers, err := roundTrip(ctx, conn, query("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1").string(s.names.schema))
+	if err != nil || len(answers[0]) > 0 {
+		return err
+	}
+	_, err = roundTrip(ctx, conn, query("CREATE SCHEMA "+quote(s.names.schema)))
+	return err
+}
+
+// schemaVersion returns the schema version of the tables, or 0 if there are none.
+func (s *Store) schemaVersion(ctx context.Context, conn *pgconn.PgConn) (int, error) {
+	answers, err := roundTrip(ctx, conn, query(`SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname = $1 AND c.relname = $2`).string(s.names.schema).string(s.names.prefix+"meta"))
+	if err != nil || len(answers[0]) == 0 {
+		return 0, err
+	}
+	answers, err = roundTrip(ctx, conn, query("SELECT value FROM "+s.names.of("meta")+" WHERE name = 'schema'"))
+	if err != nil || len(answers[0]) == 0 {
+		return 0, err
+	}
+	row := cells(answers[0][0])
+	return int(row.int()), nil
+}
+
+// failed is the error of a call that writes nothing that counts: ctx's own, or err explained.
+func failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return explain(err)
+}

@@ -1,0 +1,309 @@
+-- {name} is a qualified, quoted name with the store's prefix, {:name} the same without the schema,
+-- and {body} the quotes around a function's body.
+--
+-- Functions are called instead of sending their statements, because a session keeps the plans of a
+-- function, and a text that is sent anew is planned anew. All names in them are qualified. They run
+-- with the rights of the caller. enable_seqscan and its like keep a plan that was made when the
+-- table was small from reading all of it once it is large.
+
+-- Facts about the whole store: the schema version, and the version floor, below which versions
+-- may have been used by tombstones that were purged.
+CREATE TABLE {meta} (
+    name  text COLLATE "C" PRIMARY KEY,
+    value bigint NOT NULL
+);
+
+INSERT INTO {meta} (name, value) VALUES ('schema', 0), ('floor', 0);
+
+CREATE TABLE {records} (
+    kind    text COLLATE "C" NOT NULL,
+    id      text COLLATE "C" NOT NULL,
+    version bigint           NOT NULL,
+    doc     jsonb,                     -- NULL when deleted
+    schema  bigint           NOT NULL, -- schema version that doc was written under
+    label   text COLLATE "C" NOT NULL,
+    due     timestamptz,
+    expires timestamptz,
+    updated timestamptz      NOT NULL,
+    deleted timestamptz,               -- since when this is a tombstone; equal to updated
+    holder  text COLLATE "C" NOT NULL,
+    token   bigint           NOT NULL, -- 0: not leased
+    until   timestamptz,
+    commits text[]           NOT NULL, -- recent commit ids, oldest first
+    CONSTRAINT {:records_pkey} PRIMARY KEY (kind, id)
+) WITH (fillfactor = 85);
+
+-- No index has a column that every write changes, so that most updates stay on their page.
+CREATE INDEX {:label}   ON {records} (kind, label, id)   WHERE label <> '';
+CREATE INDEX {:due}     ON {records} (kind, due, id)     WHERE due IS NOT NULL;
+CREATE INDEX {:expires} ON {records} (kind, expires, id) WHERE expires IS NOT NULL;
+CREATE INDEX {:deleted} ON {records} (kind, deleted, id) WHERE deleted IS NOT NULL;
+
+CREATE VIEW {state} AS
+SELECT kind, id, version, doc, schema, label, due, expires, updated,
+       CASE WHEN until > statement_timestamp() THEN holder END AS holder,
+       CASE WHEN until > statement_timestamp() THEN until END AS held_until
+FROM {records}
+WHERE deleted IS NULL
+  AND (expires IS NULL OR expires > statement_timestamp() OR until > statement_timestamp());
+
+COMMENT ON VIEW {state} IS 'The documents that are alive now: neither deleted, nor expired without a lease.';
+
+-- remember returns ring with id appended: the last 4 ids of each of the last 16 writers. The
+-- writer is what stands before the last dot of an id.
+CREATE FUNCTION {remember}(ring text[], id text) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE AS {body}
+DECLARE
+    writers text[];
+    counts  integer[] := '{1}';
+    kept    text[]    := ARRAY[id];
+    old     text;
+    writer  text;
+    place   integer;
+BEGIN
+    IF cardinality(ring) < 4 THEN
+        RETURN ring || id;
+    END IF;
+    writers := ARRAY[left(id, length(id) - strpos(reverse(id), '.'))];
+    FOR n IN REVERSE cardinality(ring)..1 LOOP
+        old := ring[n];
+        writer := left(old, length(old) - strpos(reverse(old), '.'));
+        place := array_position(writers, writer);
+        IF place IS NULL THEN
+            CONTINUE WHEN cardinality(writers) = 16;
+            writers := writers || writer;
+            counts := counts || 1;
+        ELSE
+            CONTINUE WHEN counts[place] = 4;
+            counts[place] := counts[place] + 1;
+        END IF;
+        kept := old || kept;
+    END LOOP;
+    RETURN kept;
+END
+{body};
+
+-- durable makes the transaction wait for the disk when it commits, whatever the session's default.
+CREATE FUNCTION {durable}() RETURNS void
+LANGUAGE plpgsql AS {body}
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+{body};
+
+-- write is a commit of one write without guards. outcome is 'written', 'conflict' with the record
+-- that is current (no record: the key is absent), or 'busy' when somebody has the record locked and
+-- patience is 0; else it is how many milliseconds to wait for the lock. lock_key stands for the key
+-- while it is absent. Versions, life and lease are tested once the lock is held, by a clock that is
+-- read then. The transaction must be READ COMMITTED, where each statement sees what is committed.
+CREATE FUNCTION {write}(
+    p_kind text, p_id text, p_expected bigint, p_gone boolean, p_version bigint, p_doc jsonb, p_schema bigint,
+    p_label text, p_due timestamptz, p_due_in interval, p_ttl interval, p_deleted boolean,
+    p_holder text, p_lease interval, p_commit text, lock_key bigint, patience integer
+) RETURNS TABLE (outcome text, at timestamptz, floor bigint, present {records})
+LANGUAGE plpgsql SET enable_seqscan = off AS {body}
+DECLARE
+    held boolean;
+BEGIN
+    PERFORM {durable}();
+    IF patience > 0 THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
+    END IF;
+    IF p_expected = 0 THEN
+        IF patience > 0 THEN
+            PERFORM pg_advisory_xact_lock(lock_key);
+        ELSIF NOT pg_try_advisory_xact_lock(lock_key) THEN
+            outcome := 'busy';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+        SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
+    ELSIF patience > 0 THEN
+        SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE;
+    ELSE
+        SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            PERFORM FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
+            IF FOUND THEN
+                outcome := 'busy';
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    at := clock_timestamp();
+    outcome := 'conflict';
+    IF present.version IS NULL THEN
+        -- After the record was found absent: whoever purged it had raised the floor by then.
+        SELECT m.value INTO floor FROM {meta} m WHERE m.name = 'floor';
+        IF p_expected = 0 AND p_version > floor THEN
+            INSERT INTO {records} (
+                kind, id, version, doc, schema, label, due, expires,
+                updated, deleted, holder, token, until, commits
+            ) VALUES (
+                p_kind, p_id, p_version, p_doc, p_schema, p_label, coalesce(p_due, at + p_due_in), at + p_ttl,
+                at, CASE WHEN p_deleted THEN at END, coalesce(p_holder, ''),
+                CASE WHEN p_lease IS NULL THEN 0 ELSE p_version END, at + p_lease, ARRAY[p_commit]
+            );
+            outcome := 'written';
+        END IF;
+        RETURN NEXT;
+        RETURN;
+    END IF;
+    held := present.token <> 0 AND present.until > at;
+    IF present.version = p_expected
+        AND p_gone = (present.deleted IS NOT NULL OR present.expires IS NOT NULL AND present.expires <= at AND NOT held)
+        AND (p_lease IS NULL OR NOT held)
+    THEN
+        IF p_lease IS NOT NULL THEN
+            present.holder := p_holder;
+            present.token := p_version;
+            present.until := at + p_lease;
+        ELSIF p_gone OR p_deleted THEN
+            present.holder := '';
+            present.token := 0;
+            present.until := NULL;
+        END IF;
+        UPDATE {records} r SET
+            version = p_version, doc = p_doc, schema = p_schema, label = p_label,
+            due = coalesce(p_due, at + p_due_in), expires = at + p_ttl,
+            updated = at, deleted = CASE WHEN p_deleted THEN at END,
+            holder = present.holder, token = present.token, until = present.until,
+            commits = {remember}(present.commits, p_commit)
+        WHERE r.kind = p_kind AND r.id = p_id;
+        outcome := 'written';
+        present := NULL;
+    END IF;
+    RETURN NEXT;
+END
+{body};
+
+-- lock_absent locks keys, of which all or some are absent, until the transaction ends: for
+-- themselves or, where shared, against those only who would create them. It returns those that
+-- somebody has locked, when patience is 0. The keys come sorted, and are locked before any record.
+CREATE FUNCTION {lock_absent}(lock_keys bigint[], shared boolean[], patience integer) RETURNS bigint[]
+LANGUAGE plpgsql AS {body}
+DECLARE
+    busy bigint[] := '{}';
+BEGIN
+    IF patience > 0 THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
+    END IF;
+    FOR n IN 1..cardinality(lock_keys) LOOP
+        IF patience > 0 AND shared[n] THEN
+            PERFORM pg_advisory_xact_lock_shared(lock_keys[n]);
+        ELSIF patience > 0 THEN
+            PERFORM pg_advisory_xact_lock(lock_keys[n]);
+        ELSIF shared[n] AND NOT pg_try_advisory_xact_lock_shared(lock_keys[n])
+            OR NOT shared[n] AND NOT pg_try_advisory_xact_lock(lock_keys[n]) THEN
+            busy := busy || lock_keys[n];
+        END IF;
+    END LOOP;
+    RETURN busy;
+END
+{body};
+
+-- lock_records locks the records of keys in their order, for sharing or against all others, and
+-- returns what a commit tests of each. With patience 0 those that somebody has locked come with
+-- locked = false; all that exist may come so, too, after they came with locked = true.
+CREATE FUNCTION {lock_records}(kinds text[], ids text[], shared boolean, patience integer)
+RETURNS TABLE (locked boolean, kind text, id text, version bigint, expires timestamptz, updated timestamptz,
+    deleted timestamptz, holder text, token bigint, until timestamptz, commits text)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+DECLARE
+    found_count integer;
+BEGIN
+    IF patience > 0 THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
+    END IF;
+    IF patience > 0 AND shared THEN
+        RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
+            array_to_string(r.commits, E'\n')
+        FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
+        ORDER BY r.kind, r.id FOR SHARE OF r;
+    ELSIF patience > 0 THEN
+        RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
+            array_to_string(r.commits, E'\n')
+        FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
+        ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r;
+    ELSIF shared THEN
+        RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
+            array_to_string(r.commits, E'\n')
+        FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
+        ORDER BY r.kind, r.id FOR SHARE OF r SKIP LOCKED;
+    ELSE
+        RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
+            array_to_string(r.commits, E'\n')
+        FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
+        ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r SKIP LOCKED;
+    END IF;
+    GET DIAGNOSTICS found_count = ROW_COUNT;
+    IF patience = 0 AND found_count < cardinality(kinds) THEN
+        RETURN QUERY SELECT false, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until, ''
+        FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id;
+    END IF;
+END
+{body};
+
+-- create_records stores records whose keys are absent, and locked by lock_absent.
+CREATE FUNCTION {create_records}(
+    at timestamptz, kinds text[], ids text[], versions bigint[], docs text[], schemas bigint[], labels text[],
+    dues timestamptz[], expiries timestamptz[], deletions timestamptz[], holders text[], tokens bigint[],
+    untils timestamptz[], commit_ids text[]
+) RETURNS void
+LANGUAGE plpgsql AS {body}
+BEGIN
+    INSERT INTO {records} (
+        kind, id, version, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
+    )
+    SELECT n.kind, n.id, n.version, n.doc::jsonb, n.schema, n.label, n.due, n.expires, at, n.deleted,
+        n.holder, n.token, n.until, string_to_array(n.commits, E'\n')
+    FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, expiries, deletions, holders, tokens, untils, commit_ids)
+        AS n (kind, id, version, doc, schema, label, due, expires, deleted, holder, token, until, commits);
+END
+{body};
+
+-- replace_records stores records that are locked by lock_records.
+CREATE FUNCTION {replace_records}(
+    at timestamptz, kinds text[], ids text[], versions bigint[], docs text[], schemas bigint[], labels text[],
+    dues timestamptz[], expiries timestamptz[], deletions timestamptz[], holders text[], tokens bigint[],
+    untils timestamptz[], commit_ids text[]
+) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+DECLARE
+    changed integer;
+BEGIN
+    UPDATE {records} r SET
+        version = n.version, doc = n.doc::jsonb, schema = n.schema, label = n.label, due = n.due, expires = n.expires,
+        updated = at, deleted = n.deleted, holder = n.holder, token = n.token, until = n.until,
+        commits = string_to_array(n.commits, E'\n')
+    FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, expiries, deletions, holders, tokens, untils, commit_ids)
+        AS n (kind, id, version, doc, schema, label, due, expires, deleted, holder, token, until, commits)
+    WHERE r.kind = n.kind AND r.id = n.id;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF changed <> cardinality(kinds) THEN -- cannot be, while they are locked
+        RAISE serialization_failure USING MESSAGE = 'a locked record is gone';
+    END IF;
+END
+{body};
+
+-- touch_records changes the expiry and the lease of records that are locked by lock_records, and
+-- nothing else.
+CREATE FUNCTION {touch_records}(
+    kinds text[], ids text[], expiries timestamptz[], holders text[], tokens bigint[], untils timestamptz[]
+) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+DECLARE
+    changed integer;
+BEGIN
+    UPDATE {records} r SET expires = n.expires, holder = n.holder, token = n.token, until = n.until
+    FROM unnest(kinds, ids, expiries, holders, tokens, untils) AS n (kind, id, expires, holder, token, until)
+    WHERE r.kind = n.kind AND r.id = n.id;
+    GET DIAGNOSTICS changed = ROW_COUNT;
+    IF changed <> cardinality(kinds) THEN -- cannot be, while they are locked
+        RAISE serialization_failure USING MESSAGE = 'a locked record is gone';
+    END IF;
+END
+{body};

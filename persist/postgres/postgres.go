@@ -1,0 +1,203 @@
+// Package postgres keeps records in a PostgreSQL database, which any number of processes share.
+//
+// An acknowledged commit is durable, also where a session's default is synchronous_commit=off; a
+// server with fsync=off is refused. Expiry, leases and due times are judged by the server's clock,
+// once the records are locked. A commit of one write is one round trip, any other two; when many
+// commits are under way at once, they share transactions. Nothing depends on the state of a
+// session, so a proxy such as PgBouncer may pool connections by transaction. PostgreSQL 12 or newer
+// is required, and a database whose encoding is UTF8.
+//
+// # State in SQL
+//
+// Documents are jsonb. The view pawl_state shows those that are alive, that is neither deleted nor
+// expired, with the columns kind, id, version, doc, schema, label, due, expires, updated, holder
+// and held_until:
+//
+//	SELECT id, doc->>'title' AS title, updated
+//	FROM pawl_state
+//	WHERE kind = 'session' AND (doc->>'messages')::int > 10
+//	ORDER BY updated DESC;
+//
+// Read what you like; write through the store only. What jsonb cannot keep (the character U+0000,
+// lone surrogates, numbers of more than 131,072 digits) is refused with persist.ErrNotApplied.
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Config is how a store is opened; the zero value is the default.
+type Config struct {
+	// Schema is that of the tables, and is created if it is absent and may be created. Any name of
+	// up to 63 bytes will do. Empty: the first existing schema of the search path, which for most
+	// users is "public".
+	Schema string
+
+	// TablePrefix begins the name of every table, view, index and function. Any name of up to 48
+	// bytes will do. Empty: "pawl_".
+	TablePrefix string
+
+	// CommitTimeout is how long a commit may take once it has a connection, waiting for locks
+	// included; it goes on for that long when the caller's context ends. It bounds reads, too. 0: 10 s.
+	CommitTimeout time.Duration
+
+	// AcquireTimeout is how long a call waits for a connection, before it fails with
+	// persist.ErrUnavailable. 0: 5 s.
+	AcquireTimeout time.Duration
+}
+
+const (
+	defaultTablePrefix    = "pawl_"
+	defaultCommitTimeout  = 10 * time.Second
+	defaultAcquireTimeout = 5 * time.Second
+)
+
+func (c Config) withDefaults() (Config, error) {
+	c.TablePrefix = cmp.Or(c.TablePrefix, defaultTablePrefix)
+	if c.CommitTimeout <= 0 {
+		c.CommitTimeout = defaultCommitTimeout
+	}
+	if c.AcquireTimeout <= 0 {
+		c.AcquireTimeout = defaultAcquireTimeout
+	}
+	if err := checkName("table prefix", c.TablePrefix, maxPrefix); err != nil {
+		return c, err
+	}
+	return c, checkName("schema", c.Schema, maxName)
+}
+
+// Store is a persist.Store, and a persist.Leaser and persist.Purger, in a PostgreSQL database.
+type Store struct {
+	config Config
+	pool   *pgxpool.Pool
+	owned  bool // the pool is closed with the store
+	names  names
+	sql    statements
+	queue  queue
+	slots  chan struct{} // one for each connection that may wait for a lock
+}
+
+var (
+	_ persist.Store  = (*Store)(nil)
+	_ persist.Leaser = (*Store)(nil)
+	_ persist.Purger = (*Store)(nil)
+)
+
+// Open connects to the database at url, which pgxpool.ParseConfig describes, and creates or
+// migrates the tables it needs. The store has a pool of its own; pool_max_conns in the URL is its
+// size.
+//
+// It returns an error that wraps persist.ErrNewerSchema when a newer release has migrated the
+// tables, one that wraps persist.ErrUnavailable when the database cannot be reached or written now,
+// and other errors when config or the database's settings will not do. No error repeats the URL.
+func Open(ctx context.Context, url string, config Config) (*Store, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	pooled, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, errors.New("postgres: the URL cannot be parsed; want postgres://user:password@host:port/database, and %-escapes for special characters in it")
+	}
+	if pooled.ConnConfig.ConnectTimeout == 0 || pooled.ConnConfig.ConnectTimeout > config.AcquireTimeout {
+		pooled.ConnConfig.ConnectTimeout = config.AcquireTimeout
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, pooled)
+	if err != nil {
+		return nil, explain(err)
+	}
+	s, err := start(ctx, pool, config)
+	if err != nil {
+		pool.Close()
+		return nil, err
+	}
+	s.owned = true
+	return s, nil
+}
+
+// New returns a store that uses the caller's own pool, which Close leaves open. How the pool runs
+// queries and which types are registered with it does not matter. It creates or migrates the
+// tables it needs, and returns the same errors as Open.
+func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
+	config, err := config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return start(ctx, pool, config)
+}
+
+// start verifies the database, migrates, and returns the store.
+func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
+	connections := int(pool.Config().MaxConns)
+	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections))}
+	s.queue = queue{run: s.direct, committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
+	conn, err := s.acquire(ctx)
+	if err != nil {
+		return nil, explain(err)
+	}
+	defer conn.Release()
+	current, err := verify(ctx, conn.Conn().PgConn())
+	if err != nil {
+		return nil, err
+	}
+	if s.names, err = config.named(current); err != nil {
+		return nil, err
+	}
+	s.sql = newStatements(s.names)
+	if err := s.migrate(ctx, conn.Conn().PgConn()); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// acquire returns a connection of the pool, within Config.AcquireTimeout.
+func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, s.config.AcquireTimeout)
+	defer cancel()
+	conn, err := s.pool.Acquire(bounded)
+	switch {
+	case err == nil:
+		return conn, nil
+	case ctx.Err() != nil:
+		return nil, ended(ctx)
+	case bounded.Err() != nil:
+		return nil, errNoConnection
+	}
+	return nil, err
+}
+
+// release gives conn back to the pool; err is what happened on it. A connection to a standby, or to
+// a database that was read-only when the session began, is closed instead, so that a new one finds
+// the primary.
+func release(conn *pgxpool.Conn, err error) {
+	if sqlState(err) == codeReadOnlyTransaction {
+		closing, cancel := context.WithCancel(context.Background())
+		cancel() // at once, without a farewell to the server
+		_ = conn.Conn().Close(closing)
+	}
+	conn.Release()
+}
+
+// Close answers the calls that are under way, then releases the store; later calls return
+// persist.ErrClosed. A commit under way takes at most Config.CommitTimeout. Close returns nil, also
+// when called twice.
+func (s *Store) Close() error {
+	s.queue.close()
+	if s.owned {
+		s.pool.Close()
+	}
+	return nil
+}
+
+// versionTooLarge refuses what a bigint cannot hold.
+func versionTooLarge(key persist.Key, version uint64) error {
+	return fmt.Errorf("%w: postgres: version %d of %q is too large for PostgreSQL", persist.ErrNotApplied, version, key)
+}

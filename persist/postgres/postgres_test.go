@@ -1,0 +1,34 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/persisttest"
+	"github.com/pawl-go/pawl/persist/postgres"
+)
+
+func open(url string) (persist.Store, error) {
+	return postgres.Open(context.Background(), url, postgres.Config{})
+}
+
+func TestMain(m *testing.M) {
+	code := persisttest.Main(m, open)
+	pgtest.Stop()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// Proves STORE-1, STORE-3.
+func TestConformance(t *testing.T) {
+	persisttest.Run(t, open, persisttest.Options{Location: func(t *testing.T) string { return pgtest.URL(t) }})
+}

@@ -1,0 +1,157 @@
+package postgres
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Commits go directly, each on a connection of its own, while few are under way: that is quickest
+// for each of them. Beyond that they wait, and committers take what waits into one transaction,
+// which is quickest for all. See BenchmarkCommit for where the one becomes better than the other.
+const (
+	maxDirect     = 4
+	maxCommitters = 2
+	maxBatchKeys  = 256
+	maxBatchBytes = 4 << 20
+)
+
+// queue decides which way a commit goes, and knows what is under way. There is no goroutine behind
+// it but those of the commits: a committer ends when nothing waits.
+type queue struct {
+	run       func(*request) // commits a request that goes directly, and then calls leave
+	committer func()         // commits what waits, until take returns nothing
+	maxDirect int
+
+	underWay sync.WaitGroup // every call that has begun, and what it left behind
+
+	mu         sync.Mutex // protects what follows
+	waiting    []*request // in order of arrival
+	direct     int        // requests that go directly
+	committers int
+	taken      map[persist.Key]bool // the keys that committers are committing
+	closed     bool
+}
+
+// begin lets a call in, which must call end, or returns persist.ErrClosed after close.
+func (q *queue) begin() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return persist.ErrClosed
+	}
+	q.underWay.Add(1)
+	return nil
+}
+
+func (q *queue) end() { q.underWay.Done() }
+
+// enter sends r on its way, or returns persist.ErrClosed after close.
+func (q *queue) enter(r *request) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case q.closed:
+		return persist.ErrClosed
+	case len(q.waiting) == 0 && q.direct < q.maxDirect:
+		q.direct++
+		q.underWay.Go(func() { q.run(r) })
+		return nil
+	}
+	q.waiting = append(q.waiting, r)
+	if q.committers < maxCommitters {
+		q.committers++
+		q.underWay.Go(q.committer)
+	}
+	return nil
+}
+
+// leave makes room for the next request that goes directly.
+func (q *queue) leave() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.direct--
+}
+
+// proceed tells that a committer has finished with done, and reports whether it is to go on.
+func (q *queue) proceed(done []*request) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, r := range done {
+		for _, key := range r.keys {
+			delete(q.taken, key)
+		}
+	}
+	if len(q.waiting) == 0 {
+		q.committers--
+		return false
+	}
+	return true
+}
+
+// take removes a batch of requests from the queue, and marks them as sent. No key is in it twice, or
+// in the batch of another committer: they would be in each other's way. It returns nothing when the
+// committer is to end, and whatever waits then is left to the other committer.
+func (q *queue) take() []*request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var batch, rest []*request
+	keys, size := 0, 0
+	for i, r := range q.waiting {
+		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || size+r.size > maxBatchBytes) {
+			rest = append(rest, q.waiting[i:]...)
+			break
+		}
+		if q.anyTaken(r.keys) {
+			rest = append(rest, r)
+			continue
+		}
+		if !r.send() {
+			continue // its caller has left
+		}
+		for _, key := range r.keys {
+			q.taken[key] = true
+		}
+		keys, size = keys+len(r.keys), size+r.size
+		batch = append(batch, r)
+	}
+	q.waiting = rest
+	if len(batch) == 0 {
+		q.committers--
+	}
+	return batch
+}
+
+func (q *queue) anyTaken(keys []persist.Key) bool {
+	for _, key := range keys {
+		if q.taken[key] {
+			return true
+		}
+	}
+	return false
+}
+
+// remove removes those from the queue who arrived by then.
+func (q *queue) remove(then time.Time) []*request {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var removed, rest []*request
+	for _, r := range q.waiting {
+		if r.arrived.After(then) {
+			rest = append(rest, r)
+		} else {
+			removed = append(removed, r)
+		}
+	}
+	q.waiting = rest
+	return removed
+}
+
+// close lets nobody in any more and waits until everybody is out.
+func (q *queue) close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.underWay.Wait()
+}

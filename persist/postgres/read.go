@@ -1,0 +1,74 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
+)
+
+// Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
+// in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
+// that wraps persist.ErrUnavailable when the database cannot be asked now.
+func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	rows, err := s.read(ctx, query(s.sql.load).string(key.Kind).string(key.ID))
+	if err != nil {
+		return persist.Record{}, err
+	}
+	row := cells(rows[0])
+	now, floor := row.time(), row.int()
+	r := row.record(now)
+	if r.Absent() {
+		return persist.Record{Key: key, Version: uint64(floor), Now: now}, persist.ErrNotFound
+	}
+	return r, nil
+}
+
+// List returns one page of the records that match q, by kind and id, or with q.Due the longest due
+// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
+// and an error that wraps persist.ErrUnavailable when the database cannot be asked now.
+func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	size := q.PageSize()
+	statement, err := s.sql.list(q, size+1) // one more, to know whether there is a next page
+	if err != nil {
+		return persist.Page{}, err
+	}
+	rows, err := s.read(ctx, statement)
+	if err != nil {
+		return persist.Page{}, err
+	}
+	var page persist.Page
+	for _, row := range rows[:min(len(rows), size)] {
+		page.Records = append(page.Records, timedRecord(row))
+	}
+	if len(rows) > size {
+		page.Next = cursor.Of(q, page.Records[size-1]).String()
+	}
+	return page, nil
+}
+
+// timedRecord reads a row of the time and columns.
+func timedRecord(row cells) persist.Record {
+	now := row.time()
+	return row.record(now)
+}
+
+// read runs one statement that changes nothing.
+func (s *Store) read(ctx context.Context, statement *statement) (answer, error) {
+	if err := s.queue.begin(); err != nil {
+		return nil, err
+	}
+	defer s.queue.end()
+	conn, err := s.acquire(ctx)
+	if err != nil {
+		return nil, failed(ctx, err)
+	}
+	defer conn.Release()
+	bounded, cancel := context.WithTimeout(ctx, s.config.CommitTimeout)
+	defer cancel()
+	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statement)
+	if err != nil {
+		return nil, failed(ctx, err)
+	}
+	return answers[0], nil
+}

@@ -1,0 +1,56 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// answer is the rows of one statement.
+type answer [][][]byte
+
+// roundTrip sends statements all at once and returns the answers, one for each statement that
+// the server completed. After an error the server runs none of the statements behind the one that
+// failed. Without a BEGIN among them, they are one transaction, which is committed at the end:
+// an error that comes when all are completed is an error of that.
+//
+// An error that wraps errUnsent says that nothing was sent. pgconn.SafeToRetry does not know that
+// here: it calls a connection that breaks while the first answer is awaited safe, too.
+func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
+	if conn.IsClosed() || ctx.Err() != nil {
+		return nil, unsent(errors.Join(context.Cause(ctx), errConnectionLost))
+	}
+	var batch pgconn.Batch
+	for _, s := range statements {
+		batch.ExecParams(s.text, s.values, s.types, binaryFormat, binaryFormat)
+	}
+	reader := conn.ExecBatch(ctx, &batch)
+	answers := make([]answer, 0, len(statements))
+	for reader.NextResult() {
+		result := reader.ResultReader().Read()
+		if result.Err != nil {
+			break
+		}
+		answers = append(answers, result.Rows)
+	}
+	err := reader.Close()
+	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
+		return nil, unsent(err) // a message that cannot be encoded; all else that fails closes the connection
+	}
+	return answers, err
+}
+
+var (
+	begin    = query("BEGIN ISOLATION LEVEL READ COMMITTED")
+	commit   = query("COMMIT")
+	rollback = query("ROLLBACK")
+)
+
+// undo ends a transaction that wrote nothing, or whose statement failed. It does not matter whether
+// that succeeds: a connection that is given back in a transaction is closed.
+func undo(ctx context.Context, conn *pgconn.PgConn) {
+	if !conn.IsClosed() && conn.TxStatus() != 'I' {
+		_, _ = roundTrip(ctx, conn, rollback)
+	}
+}

@@ -1,0 +1,37 @@
+package postgres
+
+// statements are the SQL texts of a store, with its names in them.
+type statements struct {
+	records     string // the table
+	load        string
+	write       string
+	durable     string
+	lockAbsent  string
+	lockRecords string
+	now         string
+	whole       string
+	create      string
+	replace     string
+	touch       string
+	lockFloor   string
+}
+
+func newStatements(n names) statements {
+	return statements{
+		records: n.of("records"),
+		// One statement, so that the floor is not older than the absence it goes with.
+		load: n.expand(`SELECT clock_timestamp(), m.value, ` + columns +
+			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`),
+		write: n.expand(`SELECT r.outcome, r.at, r.floor, ` + columns + ` FROM (SELECT outcome, at, floor, (present).*
+			FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)) r`),
+		durable:     n.expand(`SELECT {durable}()`),
+		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3))`),
+		lockRecords: n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`),
+		now:         n.expand(`SELECT clock_timestamp(), value, {durable}() FROM {meta} WHERE name = 'floor'`),
+		whole:       n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
+		create:      n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
+		replace:     n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
+		touch:       n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),
+		lockFloor:   n.expand(`SELECT value FROM {meta} WHERE name = 'floor' FOR UPDATE`),
+	}
+}

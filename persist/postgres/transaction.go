@@ -1,0 +1,362 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// transaction commits one or several commits that have no key in common. It takes two round trips:
+// one locks and reads, one writes and commits. Between them, persist.Apply decides.
+//
+// Locks are taken in an order that all share, so that nobody waits in a circle: first the advisory
+// locks of keys that may be absent, by number, then the records, by key. Who would create a record,
+// or has seen that there is none, holds the advisory lock of its key, exclusively or shared; a row
+// that is not there cannot be locked. Records that are only read are locked for sharing.
+type transaction struct {
+	store    *Store
+	conn     *pgconn.PgConn
+	patience time.Duration // how long to wait for a lock; 0: not at all
+	parts    []*part
+	at       time.Time // of the commit, by the server's clock once all locks were held
+	failure  error     // of the transaction as a whole; each part knows what that means for it
+
+	floor   uint64
+	current map[persist.Key]persist.Record // without what the document's fields are, until whole is read
+	busy    map[persist.Key]bool           // locked by somebody else
+}
+
+// part is one commit of a transaction.
+type part struct {
+	commit persist.Commit
+	keys   []persist.Key
+	next   []persist.Record // to be stored
+	err    error
+}
+
+// errSibling says that nothing was written because the database rejected the transaction, which
+// another part may be to blame for.
+var errSibling = errors.New("rejected together with others")
+
+func (t *transaction) add(r *request) {
+	t.parts = append(t.parts, &part{commit: r.commit, keys: r.keys})
+}
+
+// run commits, and sets at and the error of each part.
+func (t *transaction) run(ctx context.Context) {
+	defer undo(ctx, t.conn)
+	if err := t.lock(ctx); err != nil {
+		t.failure = err
+		for _, p := range t.parts {
+			p.err = t.shared(notApplied(err)) // whatever happened, COMMIT was not sent
+		}
+		return
+	}
+	for _, p := range t.parts {
+		t.apply(p)
+	}
+	t.finish(ctx)
+}
+
+// shared marks an error that one part may owe to another.
+func (t *transaction) shared(err error) error {
+	if len(t.parts) > 1 && errors.Is(err, persist.ErrNotApplied) && !errors.Is(err, persist.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", err, errSibling)
+	}
+	return err
+}
+
+// lock locks and reads.
+func (t *transaction) lock(ctx context.Context) error {
+	statements := []*statement{begin}
+	numbers, absences := t.absences()
+	if len(numbers) > 0 {
+		statements = append(statements, absences)
+	}
+	records := t.lockRecords()
+	statements = append(append(statements, records...), query(t.store.sql.now))
+	answers, err := roundTrip(ctx, t.conn, statements...)
+	if err != nil {
+		return err
+	}
+	t.current, t.busy = make(map[persist.Key]persist.Record), make(map[persist.Key]bool)
+	answers = answers[1:]
+	if len(numbers) > 0 {
+		for _, row := range answers[0] {
+			row := cells(row)
+			for _, key := range numbers[row.int()] {
+				t.busy[key] = true
+			}
+		}
+		answers = answers[1:]
+	}
+	for _, rows := range answers[:len(records)] {
+		for _, row := range rows {
+			t.readLocked(row)
+		}
+	}
+	row := cells(answers[len(records)][0])
+	t.at, t.floor = row.time(), uint64(row.int())
+	return nil
+}
+
+// readLocked reads a row of lock_records.
+func (t *transaction) readLocked(row cells) {
+	locked, key := row.bool(), persist.Key{Kind: row.string(), ID: row.string()}
+	if !locked {
+		if _, ok := t.current[key]; !ok {
+			t.busy[key] = true
+		}
+		return
+	}
+	r := persist.Record{Key: key, Version: uint64(row.int()), Expires: row.time(), Updated: row.time(), Deleted: !row.time().IsZero()}
+	r.Lease = persist.Lease{Holder: row.string(), Token: uint64(row.int()), Until: row.time()}
+	r.Commits = splitCommits(row.string())
+	t.current[key] = r
+}
+
+// absences returns the statement that locks the keys which may be absent, and the keys by the
+// numbers of their locks.
+func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
+	keys, exclusive := make(map[int64][]persist.Key), make(map[int64]bool)
+	add := func(key persist.Key, created bool) {
+		number := t.store.names.lockKey(key)
+		keys[number] = append(keys[number], key)
+		exclusive[number] = exclusive[number] || created
+	}
+	for _, p := range t.parts {
+		for _, w := range p.commit.Writes {
+			if w.Expected == 0 {
+				add(w.Key, true)
+			}
+		}
+		for _, g := range p.commit.Guards {
+			if g.Read && g.Version == 0 {
+				add(g.Key, false)
+			}
+		}
+	}
+	numbers := slices.Sorted(maps.Keys(keys))
+	shared := make([]bool, len(numbers))
+	for i, number := range numbers {
+		shared[i] = !exclusive[number]
+	}
+	return keys, query(t.store.sql.lockAbsent).ints(numbers).bools(shared).int4(int32(t.patience.Milliseconds()))
+}
+
+// lockRecords returns the statements that lock the records: one for each stretch of keys that are
+// locked alike.
+func (t *transaction) lockRecords() []*statement {
+	changed := make(map[persist.Key]bool) // every key
+	for _, p := range t.parts {
+		for _, g := range p.commit.Guards {
+			changed[g.Key] = g.Extend > 0 || g.Release || g.TTL > 0
+		}
+		for _, w := range p.commit.Writes {
+			changed[w.Key] = true
+		}
+	}
+	keys := slices.SortedFunc(maps.Keys(changed), persist.Key.Compare)
+	var statements []*statement
+	for len(keys) > 0 {
+		end := 1
+		for end < len(keys) && changed[keys[end]] == changed[keys[0]] {
+			end++
+		}
+		kinds, ids := apart(keys[:end])
+		statements = append(statements, query(t.store.sql.lockRecords).
+			strings(kinds).strings(ids).bool(!changed[keys[0]]).int4(int32(t.patience.Milliseconds())))
+		keys = keys[end:]
+	}
+	return statements
+}
+
+// apart returns the kinds and the ids of keys.
+func apart(keys []persist.Key) (kinds, ids []string) {
+	for _, key := range keys {
+		kinds, ids = append(kinds, key.Kind), append(ids, key.ID)
+	}
+	return kinds, ids
+}
+
+// apply decides what p does.
+func (t *transaction) apply(p *part) {
+	current := make(map[persist.Key]persist.Record, len(p.keys))
+	for _, key := range p.keys {
+		if t.busy[key] {
+			p.err = notApplied(errBusy)
+			return
+		}
+		r, ok := t.current[key]
+		if !ok {
+			r.Version = t.floor
+		}
+		current[key] = r
+	}
+	p.next, p.err = persist.Apply(p.commit, current, t.at)
+}
+
+// finish writes what is to be written, reads the records that won, and commits.
+func (t *transaction) finish(ctx context.Context) {
+	losers, writes := t.losers(), t.writes()
+	var statements []*statement
+	if len(losers) > 0 {
+		kinds, ids := apart(losers)
+		statements = append(statements, query(t.store.sql.whole).strings(kinds).strings(ids))
+	}
+	if len(writes) > 0 {
+		statements = append(append(statements, writes...), commit)
+	}
+	if len(statements) == 0 {
+		return // all that was asked for is true while the locks are held
+	}
+	answers, err := roundTrip(ctx, t.conn, statements...)
+	t.failure = err
+	whole := make(map[persist.Key]persist.Record)
+	if len(losers) > 0 && len(answers) > 0 {
+		for _, row := range answers[0] {
+			row := cells(row)
+			r := row.record(t.at)
+			whole[r.Key] = r
+		}
+	}
+	for _, p := range t.parts {
+		switch {
+		case len(p.next) > 0 && err != nil:
+			p.err = t.shared(outcome(err, len(answers), len(statements)-1))
+		case len(lost(p.err)) > 0 && len(losers) > 0 && len(answers) == 0:
+			p.err = t.shared(notApplied(err)) // it lost, but to what is not known
+		default:
+			fill(p.err, whole)
+		}
+	}
+}
+
+// writes returns the statements that store the records of all parts.
+func (t *transaction) writes() []*statement {
+	var created, replaced, touched []persist.Record
+	for _, p := range t.parts {
+		for _, r := range p.next {
+			_, exists := t.current[r.Key]
+			written := slices.ContainsFunc(p.commit.Writes, func(w persist.Write) bool { return w.Key == r.Key })
+			switch {
+			case !written:
+				touched = append(touched, r)
+			case exists:
+				replaced = append(replaced, r)
+			default:
+				created = append(created, r)
+			}
+		}
+	}
+	var statements []*statement
+	if len(created) > 0 {
+		statements = append(statements, storing(t.store.sql.create, t.at, created))
+	}
+	if len(replaced) > 0 {
+		statements = append(statements, storing(t.store.sql.replace, t.at, replaced))
+	}
+	if len(touched) > 0 {
+		statements = append(statements, touching(t.store.sql.touch, touched))
+	}
+	return statements
+}
+
+// storing returns the statement that stores whole records.
+func storing(text string, at time.Time, records []persist.Record) *statement {
+	s := query(text).time(at)
+	s.strings(column(records, func(r persist.Record) string { return r.Kind }))
+	s.strings(column(records, func(r persist.Record) string { return r.ID }))
+	s.ints(column(records, func(r persist.Record) int64 { return int64(r.Version) }))
+	s.jsons(column(records, func(r persist.Record) json.RawMessage { return r.Doc }))
+	s.ints(column(records, func(r persist.Record) int64 { return int64(r.Schema) }))
+	s.strings(column(records, func(r persist.Record) string { return r.Label }))
+	s.times(column(records, func(r persist.Record) time.Time { return r.Due }))
+	s.times(column(records, func(r persist.Record) time.Time { return r.Expires }))
+	s.times(column(records, func(r persist.Record) time.Time {
+		if r.Deleted {
+			return at
+		}
+		return time.Time{}
+	}))
+	s.lease(records)
+	return s.strings(column(records, func(r persist.Record) string { return strings.Join(r.Commits, "\n") }))
+}
+
+// touching returns the statement that stores the expiry and the lease of records.
+func touching(text string, records []persist.Record) *statement {
+	s := query(text)
+	s.strings(column(records, func(r persist.Record) string { return r.Kind }))
+	s.strings(column(records, func(r persist.Record) string { return r.ID }))
+	s.times(column(records, func(r persist.Record) time.Time { return r.Expires }))
+	return s.lease(records)
+}
+
+// lease adds the leases of records.
+func (s *statement) lease(records []persist.Record) *statement {
+	s.strings(column(records, func(r persist.Record) string { return r.Lease.Holder }))
+	s.ints(column(records, func(r persist.Record) int64 { return int64(r.Lease.Token) }))
+	return s.times(column(records, func(r persist.Record) time.Time { return r.Lease.Until }))
+}
+
+// column returns one field of all records.
+func column[T any](records []persist.Record, of func(persist.Record) T) []T {
+	values := make([]T, len(records))
+	for i, r := range records {
+		values[i] = of(r)
+	}
+	return values
+}
+
+// losers returns the keys of the records that conflicts and lost leases are about.
+func (t *transaction) losers() []persist.Key {
+	var keys []persist.Key
+	for _, p := range t.parts {
+		for _, r := range lost(p.err) {
+			if !r.Absent() {
+				keys = append(keys, r.Key)
+			}
+		}
+	}
+	return keys
+}
+
+// lost returns the records that err, a *persist.Conflict or *persist.Fenced, is about.
+func lost(err error) []persist.Record {
+	var conflict *persist.Conflict
+	if errors.As(err, &conflict) {
+		return conflict.Winners
+	}
+	var fenced *persist.Fenced
+	if errors.As(err, &fenced) {
+		return []persist.Record{fenced.Current}
+	}
+	return nil
+}
+
+// fill puts whole records into err, which knows only what a commit tests of them.
+func fill(err error, whole map[persist.Key]persist.Record) {
+	var conflict *persist.Conflict
+	var fenced *persist.Fenced
+	switch {
+	case errors.As(err, &conflict):
+		for i, winner := range conflict.Winners {
+			if r, ok := whole[winner.Key]; ok {
+				conflict.Winners[i] = r
+			}
+		}
+	case errors.As(err, &fenced):
+		if r, ok := whole[fenced.Current.Key]; ok {
+			fenced.Current = r
+		}
+	}
+}
