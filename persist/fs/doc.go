@@ -18,8 +18,8 @@
 //
 // The directory must be on one local file system that renames atomically and has locks of
 // whole files (flock): ext4, XFS, Btrfs, ZFS, APFS and the like. NFS and other network file systems
-// are not supported. On Windows folders cannot be synced, so that the last commits before a power
-// failure may be lost there, or found half done and then finished.
+// are not supported. On Windows folders cannot be synced: what is said here about crashes of
+// processes holds there, but a power failure may lose the last commits, or half of one.
 //
 // Ages, leases and expiry are judged by the clock of the host.
 //
@@ -72,9 +72,9 @@
 //
 // A file that is not as it was written gives *[DamagedError] to those who need it. To repair or change a
 // file, edit it, remove its checksum, and put it in its place by renaming, best while no
-// process has the store open; a file without a checksum is taken as it is. Removing a
-// document's file removes the document, and its versions start again at the floor.
-// Removing a journal abandons what it says, and may leave its commit half done.
+// process has the store open; a file without a checksum is taken as it is. Removing a document's file
+// removes the document for good, and its versions may then be used again. Removing
+// a journal abandons what it says, and may leave its commit half done.
 //
 // To copy a store, copy its directory while no process writes to it.
 package fs

@@ -18,9 +18,13 @@ import (
 // format is the number of the format that this release writes.
 const format = 1
 
-// deepest is the nesting up to which a file is indented. Beyond it indentation would grow out of
-// proportion to what is indented, and the file is left on one line.
-const deepest = 16
+const (
+	// deepest is the nesting up to which a file is indented. Beyond it indentation would grow out
+	// of proportion to what is indented, and the file is left on one line.
+	deepest = 16
+	// deepestJSON is the nesting up to which encoding/json reads what it has written.
+	deepestJSON = 10000
+)
 
 // envelope is what every file but pawl.json is.
 type envelope struct {
@@ -40,7 +44,11 @@ func seal(content any) (data []byte, checksum string, err error) {
 	compact := bytes.TrimSpace(text.Bytes())
 	checksum = sum(compact)
 	line := fmt.Appendf(nil, `{"format":%d,"checksum":%q,"content":%s}`, format, checksum, compact)
-	if nesting(line) > deepest {
+	depth := nesting(line)
+	if depth > deepestJSON {
+		return nil, "", fmt.Errorf("fs: the document is nested %d levels deep, which is too deep for its file", depth)
+	}
+	if depth > deepest {
 		return append(line, '\n'), checksum, nil
 	}
 	var indented bytes.Buffer

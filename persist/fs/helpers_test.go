@@ -1,0 +1,113 @@
+package fs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// impatient gives up soon, for tests in which a lock is not released.
+var impatient = Config{LockTimeout: 50 * time.Millisecond}
+
+func openAt(t testing.TB, dir string, config Config) *Store {
+	t.Helper()
+	s, err := Open(context.Background(), dir, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	return s
+}
+
+func thing(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
+
+// put is the commit of one write that follows version expected.
+func put(id string, expected uint64) persist.Commit {
+	return persist.Commit{ID: fmt.Sprintf("test-%s.%d", id, expected), Writes: []persist.Write{setTo(thing(id), expected, int(expected)+1)}}
+}
+
+// number is the document of most tests.
+type number struct {
+	N int `json:"n"`
+}
+
+// setTo is the write that follows version expected and sets a number.
+func setTo(key persist.Key, expected uint64, n int) persist.Write {
+	return persist.Write{Key: key, Expected: expected, Version: expected + 1, Doc: fmt.Appendf(nil, `{"n":%d}`, n)}
+}
+
+func numberOf(r persist.Record) (int, error) {
+	var content number
+	err := json.Unmarshal(r.Doc, &content)
+	return content.N, err
+}
+
+// load returns the record of a key that is not absent.
+func load(t testing.TB, s *Store, key persist.Key) persist.Record {
+	t.Helper()
+	r, err := s.Load(context.Background(), key)
+	require.NoError(t, err)
+	return r
+}
+
+// add adds to the number of key, in the name of id, and tries again when others were faster.
+func add(ctx context.Context, s *Store, key persist.Key, id string, by int) error {
+	for {
+		r, err := s.Load(ctx, key)
+		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+			return err
+		}
+		n := 0
+		w := persist.Write{Key: key, Version: r.Version + 1}
+		if !r.Absent() {
+			w.Expected = r.Version
+			if n, err = numberOf(r); err != nil {
+				return err
+			}
+		}
+		w.Doc = fmt.Appendf(nil, `{"n":%d}`, n+by)
+		_, err = s.Commit(ctx, persist.Commit{ID: id, Writes: []persist.Write{w}})
+		if conflict := (*persist.Conflict)(nil); !errors.As(err, &conflict) {
+			return err
+		}
+	}
+}
+
+// copied returns a copy of a directory.
+func copied(t testing.TB, dir string) string {
+	t.Helper()
+	to := t.TempDir()
+	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	return to
+}
+
+// inFolder returns the names in a folder that begin with prefix.
+func inFolder(t testing.TB, folder, prefix string) []string {
+	t.Helper()
+	all, err := readNames(folder)
+	require.NoError(t, err)
+	var names []string
+	for _, name := range all {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, filepath.Join(folder, name))
+		}
+	}
+	return names
+}
+
+// damaged asserts that err is a *DamagedError of the file at path.
+func damaged(t testing.TB, err error, path string) {
+	t.Helper()
+	var damaged *DamagedError
+	require.ErrorAs(t, err, &damaged)
+	require.Equal(t, path, damaged.Path)
+	require.ErrorContains(t, err, path)
+}

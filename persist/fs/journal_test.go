@@ -1,0 +1,228 @@
+package fs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// pair is a store with two records of different stripes, and the journal of a commit of both that
+// is renamed up to the given number of records.
+func pair(t *testing.T, renamed int) (s *Store, journal string) {
+	t.Helper()
+	s = openAt(t, t.TempDir(), Config{})
+	for _, id := range []string{"a", "b"} {
+		_, err := s.Commit(t.Context(), put(id, 0))
+		require.NoError(t, err)
+	}
+	changes, set := s.plan(t, setTo(thing("a"), 1, 2), setTo(thing("b"), 1, 2))
+	temp, _, err := s.writeJournal(changes)
+	require.NoError(t, err)
+	journal = s.newJournal(set)
+	require.NoError(t, rename(temp, journal))
+	for _, ch := range changes[:renamed] {
+		require.NoError(t, rename(ch.temp, ch.target))
+	}
+	return s, journal
+}
+
+// TestWhoeverComesFinishes: each way to a record of a half-done commit finishes it first.
+//
+// Proves TX-3.
+func TestWhoeverComesFinishes(t *testing.T) {
+	for name, come := range map[string]func(*testing.T, *Store){
+		"Load of the first":  func(t *testing.T, s *Store) { load(t, s, thing("a")) },
+		"Load of the second": func(t *testing.T, s *Store) { load(t, s, thing("b")) },
+		"a stale commit": func(t *testing.T, s *Store) {
+			_, err := s.Commit(t.Context(), put("b", 1))
+			var conflict *persist.Conflict
+			require.ErrorAs(t, err, &conflict)
+			require.EqualValues(t, 2, conflict.Winners[0].Version)
+		},
+		"a guard": func(t *testing.T, s *Store) {
+			_, err := s.Commit(t.Context(), persist.Commit{Guards: []persist.Guard{{Key: thing("b"), Read: true, Version: 2}}})
+			require.NoError(t, err)
+		},
+		"a lease": func(t *testing.T, s *Store) {
+			taken, err := s.Take(t.Context(), persist.Query{Prefix: "b"}, persist.Acquire{Holder: "me", For: time.Hour})
+			require.NoError(t, err)
+			require.EqualValues(t, 3, taken[0].Version)
+		},
+		"List": func(t *testing.T, s *Store) {
+			page, err := s.List(t.Context(), persist.Query{})
+			require.NoError(t, err)
+			require.EqualValues(t, 2, page.Records[0].Version)
+			require.EqualValues(t, 2, page.Records[1].Version)
+		},
+	} {
+		for renamed := range 3 {
+			t.Run(name, func(t *testing.T) {
+				s, journal := pair(t, renamed)
+				come(t, s)
+				require.NoFileExists(t, journal)
+				for _, id := range []string{"a", "b"} {
+					r := load(t, s, thing(id))
+					require.Contains(t, r.Commits, "left.1")
+					n, err := numberOf(r)
+					require.NoError(t, err)
+					require.Equal(t, 2, n)
+				}
+			})
+		}
+	}
+}
+
+// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable, and
+// with it temporary files. What was written on top stays, also a change that moved no version.
+//
+// Proves TX-3.
+func TestJournalThatComesBack(t *testing.T) {
+	s, journal := pair(t, 0)
+	saved := t.TempDir()
+	for _, folder := range []string{s.journals, s.temps} {
+		require.NoError(t, os.CopyFS(filepath.Join(saved, filepath.Base(folder)), os.DirFS(folder)))
+	}
+	comeBack := func() {
+		t.Helper()
+		for _, folder := range []string{s.journals, s.temps} {
+			require.NoError(t, os.RemoveAll(folder))
+			require.NoError(t, os.CopyFS(folder, os.DirFS(filepath.Join(saved, filepath.Base(folder)))))
+		}
+		require.FileExists(t, journal)
+	}
+	load(t, s, thing("a")) // finishes it
+	_, err := s.Commit(t.Context(), put("a", 2))
+	require.NoError(t, err)
+	at, err := s.Commit(t.Context(), persist.Commit{Guards: []persist.Guard{{Key: thing("b"), Read: true, Version: 2, TTL: time.Hour}}})
+	require.NoError(t, err)
+	comeBack()
+	require.EqualValues(t, 3, load(t, s, thing("a")).Version)
+	require.Equal(t, at.Add(time.Hour), load(t, s, thing("b")).Expires)
+	require.NoFileExists(t, journal)
+}
+
+// TestMarksAreFinished: whoever comes to a record that may not be durable makes it so.
+//
+// Proves STORE-6.
+func TestMarksAreFinished(t *testing.T) {
+	for name, come := range map[string]func(*testing.T, *Store){
+		"Load": func(t *testing.T, s *Store) { load(t, s, thing("a")) },
+		"List": func(t *testing.T, s *Store) {
+			_, err := s.List(t.Context(), persist.Query{})
+			require.NoError(t, err)
+		},
+		"Commit": func(t *testing.T, s *Store) {
+			_, err := s.Commit(t.Context(), put("a", 1))
+			require.NoError(t, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openAt(t, t.TempDir(), Config{})
+			_, err := s.Commit(t.Context(), put("a", 0))
+			require.NoError(t, err)
+			before, err := os.Stat(s.file(thing("a")))
+			require.NoError(t, err)
+			require.NoError(t, os.Link(s.file(thing("a")), filepath.Join(t.TempDir(), "kept"))) // so that its number is not used again
+			mark, err := s.writeMark(thing("a"))
+			require.NoError(t, err)
+			come(t, s)
+			require.NoFileExists(t, mark)
+			after, err := os.Stat(s.file(thing("a")))
+			require.NoError(t, err)
+			require.False(t, os.SameFile(before, after), "the record was not written again")
+		})
+	}
+	s := openAt(t, t.TempDir(), Config{})
+	for _, text := range []string{"", `{"kind":"thi`, "\x00\x00", `{"kind":"thing","id":"absent"}`} { // torn by a power failure, or made too early
+		mark := s.newMark(stripeOf(thing("absent")))
+		require.NoError(t, os.WriteFile(mark, []byte(text), 0o600))
+		_, err := s.Load(t.Context(), thing("absent"))
+		require.ErrorIs(t, err, persist.ErrNotFound)
+		require.NoFileExists(t, mark)
+	}
+}
+
+// TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else, and
+// serves once it is repaired; removed, it is gone.
+//
+// Proves STORE-6, TX-3.
+func TestDamagedJournal(t *testing.T) {
+	for name, damage := range map[string]func(string) string{
+		"changed":   func(text string) string { return strings.Replace(text, `"id": "b"`, `"id": "c"`, 1) },
+		"empty":     func(string) string { return "" },
+		"truncated": func(text string) string { return text[:len(text)/2] },
+		"no writes": func(string) string { return `{"format":1,"content":{"writes":[]}}` },
+	} {
+		for repair, mend := range map[string]func(path string, intact []byte) error{
+			"repaired": func(path string, intact []byte) error {
+				return os.WriteFile(path, []byte(withoutChecksum(string(intact))), 0o600)
+			},
+			"removed": func(path string, _ []byte) error { return os.Remove(path) },
+		} {
+			t.Run(name+" "+repair, func(t *testing.T) {
+				s, journal := pair(t, 1)
+				intact, err := os.ReadFile(journal)
+				require.NoError(t, err)
+				edit(t, journal, damage)
+				for _, id := range []string{"a", "b"} {
+					_, err := s.Load(t.Context(), thing(id))
+					damaged(t, err, journal)
+					_, err = s.Commit(t.Context(), put(id, 1))
+					damaged(t, err, journal)
+					require.ErrorIs(t, err, persist.ErrNotApplied)
+				}
+				_, err = s.List(t.Context(), persist.Query{})
+				damaged(t, err, journal)
+				_, err = s.Commit(t.Context(), put("c", 0))
+				require.NoError(t, err)
+				load(t, s, thing("c"))
+
+				require.NoError(t, mend(journal, intact))
+				require.EqualValues(t, 2, load(t, s, thing("a")).Version)
+				_, err = s.Commit(t.Context(), put("b", load(t, s, thing("b")).Version))
+				require.NoError(t, err)
+				_, err = s.List(t.Context(), persist.Query{})
+				require.NoError(t, err)
+			})
+		}
+	}
+}
+
+// TestJournalWithoutItsFiles: what a journal promises and cannot keep is an error, never half of it.
+//
+// Proves TX-3.
+func TestJournalWithoutItsFiles(t *testing.T) {
+	s, journal := pair(t, 1)
+	temps := inFolder(t, s.temps, "")
+	require.Len(t, temps, 1)
+	edit(t, temps[0], func(text string) string { return strings.Replace(text, `"n": 2`, `"n": 3`, 1) })
+	_, err := s.Load(t.Context(), thing("b"))
+	damaged(t, err, temps[0])
+	require.NoError(t, os.Remove(temps[0]))
+	_, err = s.Load(t.Context(), thing("b"))
+	damaged(t, err, journal)
+	_, err = s.List(t.Context(), persist.Query{})
+	damaged(t, err, journal)
+}
+
+// TestForeignJournalsAreIgnored: only what has the name of a journal is one.
+func TestForeignJournalsAreIgnored(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	for _, name := range []string{
+		"README", "mark-", "mark-zz-0123456789abcdef.json", "mark-00-0123456789abcdef.json~", "mark-0-123456789abcdef.json",
+		"commit-" + strings.Repeat("f", 64) + "-0123456789abcdef.json.swp", "commit-" + strings.Repeat("f", 63) + "-0123456789abcdef.json",
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(s.journals, name), []byte("x"), 0o600))
+	}
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	found, err := s.pending(everyStripe)
+	require.NoError(t, err)
+	require.Empty(t, found)
+}

@@ -1,0 +1,176 @@
+package fs
+
+import (
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Proves STORE-12.
+func TestFilesArePrivate(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has no file modes")
+	}
+	dir := filepath.Join(t.TempDir(), "some", "state")
+	s := openAt(t, dir, Config{})
+	both := put("a", 0)
+	both.Writes = append(both.Writes, persist.Write{Key: thing("gone"), Version: 1, Deleted: true})
+	_, err := s.Commit(t.Context(), both)
+	require.NoError(t, err)
+	left := filepath.Join(s.journals, "left")
+	require.NoError(t, s.leaveJournal(t, left, setTo(thing("a"), 1, 2), setTo(thing("b"), 0, 2)))
+	_, err = s.Purge(t.Context(), persist.Query{})
+	require.NoError(t, err)
+	files := 0
+	require.NoError(t, filepath.WalkDir(filepath.Dir(dir), func(path string, d iofs.DirEntry, err error) error {
+		require.NoError(t, err)
+		info, err := d.Info()
+		require.NoError(t, err)
+		require.Zero(t, info.Mode().Perm()&0o077, "%s is for others: %s", path, info.Mode())
+		if !d.IsDir() {
+			files++
+		}
+		return nil
+	}))
+	require.Greater(t, files, 8)
+}
+
+// leaveJournal does what a commit of several records does before its commit point, and leaves the journal at path.
+func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write) error {
+	t.Helper()
+	release, err := s.locks.take(t.Context(), locksOf(persist.Commit{Writes: writes}))
+	require.NoError(t, err)
+	defer release()
+	changes, set := s.plan(t, writes...)
+	temp, _, err := s.writeJournal(changes)
+	require.NoError(t, err)
+	if path == "" {
+		path = s.newJournal(set)
+	}
+	return rename(temp, path)
+}
+
+// plan writes the temporary files of a commit.
+func (s *Store) plan(t testing.TB, writes ...persist.Write) (changes []change, set stripeSet) {
+	t.Helper()
+	current, checksums := map[persist.Key]persist.Record{}, map[persist.Key]string{}
+	for _, w := range writes {
+		var err error
+		current[w.Key], checksums[w.Key], err = s.read(w.Key)
+		require.NoError(t, err)
+	}
+	next, err := persist.Apply(persist.Commit{ID: "left.1", Writes: writes}, current, hostTime())
+	require.NoError(t, err)
+	for _, r := range next {
+		ch, err := s.prepare(r, checksums[r.Key])
+		require.NoError(t, err)
+		changes = append(changes, ch)
+		set.add(stripeOf(r.Key))
+	}
+	return changes, set
+}
+
+// Proves STORE-9.
+func TestNewerFormatIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, openAt(t, dir, Config{}).Close())
+	path := filepath.Join(dir, formatName)
+	require.NoError(t, os.WriteFile(path, []byte(`{"format": 2, "shards": 7}`), 0o600))
+	_, err := Open(t.Context(), dir, Config{})
+	require.ErrorIs(t, err, persist.ErrNewerSchema)
+	require.ErrorContains(t, err, "2")
+	for _, text := range []string{"", "{}", "x", `{"format": 0}`, `{"format": "1"}`} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := Open(t.Context(), dir, Config{})
+		damaged(t, err, path)
+	}
+}
+
+// TestOtherDirectoriesAreRefused: what is no store stays as it is.
+//
+// Proves STORE-9.
+func TestOtherDirectoriesAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "letter.txt")
+	require.NoError(t, os.WriteFile(file, []byte("Dear Ann"), 0o600))
+	_, err := Open(t.Context(), dir, Config{})
+	require.ErrorContains(t, err, "letter.txt")
+	names, err := readNames(dir)
+	require.NoError(t, err)
+	require.Equal(t, []string{"letter.txt"}, names)
+	_, err = Open(t.Context(), file, Config{})
+	require.Error(t, err)
+	_, err = Open(t.Context(), filepath.Join(file, "below"), Config{})
+	require.Error(t, err)
+	_, err = Open(t.Context(), "", Config{})
+	require.Error(t, err)
+
+	lost := t.TempDir() // a store that has lost what makes it one
+	_, err = openAt(t, lost, Config{}).Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(lost, formatName)))
+	_, err = Open(t.Context(), lost, Config{})
+	require.ErrorContains(t, err, "no "+formatName)
+}
+
+// TestCreationIsResumed: whoever died while creating a store has left no more than the next can use.
+//
+// Proves STORE-9.
+func TestCreationIsResumed(t *testing.T) {
+	dir := t.TempDir()
+	for _, folder := range []string{"locks", "tmp"} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, folder), 0o700))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tmp", "meta-0123456789abcdef.json"), []byte("{"), 0o600))
+	s := openAt(t, dir, Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.Empty(t, inFolder(t, s.temps, ""))
+}
+
+// TestEmptyFoldersMayBeMissing, as in a copy made by a program that forgets them.
+func TestEmptyFoldersMayBeMissing(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, dir, Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.NoError(t, s.Close())
+	for _, folder := range []string{s.temps, s.journals, s.locks.folder} {
+		require.NoError(t, os.RemoveAll(folder))
+	}
+	_, err = openAt(t, dir, Config{}).Commit(t.Context(), put("a", 1))
+	require.NoError(t, err)
+}
+
+// TestLeftoversAreRemoved: Open removes the temporary files of those who died, and no others.
+//
+// Proves TX-3.
+func TestLeftoversAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, dir, Config{})
+	dead, _ := s.plan(t, setTo(thing("dead"), 0, 1))
+	live, _ := s.plan(t, setTo(thing("live"), 0, 1))
+	release, err := s.locks.take(t.Context(), wanted{stripeOf(thing("live")): exclusive})
+	require.NoError(t, err)
+	require.NoError(t, s.leaveJournal(t, "", setTo(thing("x"), 0, 1), setTo(thing("y"), 0, 1)))
+	foreign := filepath.Join(s.temps, "notes.txt")
+	require.NoError(t, os.WriteFile(foreign, nil, 0o600))
+	require.Len(t, inFolder(t, s.temps, ""), 5)
+
+	second := openAt(t, dir, Config{})
+	require.NoFileExists(t, dead[0].temp)
+	require.FileExists(t, live[0].temp, "its writer has the lock")
+	require.FileExists(t, foreign)
+	require.Len(t, inFolder(t, s.temps, ""), 4, "the journal names two")
+	release()
+	require.EqualValues(t, 1, load(t, second, thing("x")).Version)
+	require.EqualValues(t, 1, load(t, second, thing("y")).Version)
+	openAt(t, dir, Config{})
+	require.Equal(t, []string{foreign}, inFolder(t, s.temps, ""))
+}
