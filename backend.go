@@ -21,7 +21,7 @@ func (b *binding) load(ctx context.Context, key Key) (*doc, error) {
 }
 
 func docOf(r persist.Record) *doc {
-	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, commits: r.Commits}
+	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, born: r.Born}
 	switch {
 	case r.Absent():
 		d.life = absent
@@ -47,13 +47,13 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 	case !v.landed:
 		return nil, docOf(v.others[0]), nil
 	}
-	next.landed(v, c.ID, w)
+	next.landed(v, w)
 	return next, nil, nil
 }
 
-// landed completes d, which the commit id has made current, with what only the store could tell.
-func (d *doc) landed(v verdict, id string, w persist.Write) {
-	d.at, d.commits = v.at, []string{id}
+// landed completes d, which w has made current, with what only the store could tell.
+func (d *doc) landed(v verdict, w persist.Write) {
+	d.at = v.at
 	if w.TTL > 0 {
 		d.expires = v.at.Add(w.TTL)
 	}
@@ -70,7 +70,10 @@ func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 		Key: call.key, Expected: d.base.expected(), Gone: d.base.life == deleted || d.base.life == expired,
 		Version: d.version, Schema: b.schema(), TTL: d.ttl, Deleted: d.life == deleted,
 	}
-	next := &doc{life: d.life, version: d.version, schema: w.Schema}
+	next := &doc{life: d.life, version: d.version, schema: w.Schema, born: d.base.born}
+	if d.base.life == absent {
+		next.born = d.version
+	}
 	if d.life != alive {
 		return w, next, nil
 	}
@@ -102,7 +105,7 @@ func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won
 
 // renewed is d with another expiry.
 func (d *doc) renewed(expires time.Time) *doc {
-	next := &doc{life: d.life, version: d.version, at: d.at, expires: expires, raw: d.raw, schema: d.schema, commits: d.commits}
+	next := &doc{life: d.life, version: d.version, at: d.at, expires: expires, raw: d.raw, schema: d.schema, born: d.born}
 	next.view.Store(d.view.Load())
 	return next
 }

@@ -492,6 +492,7 @@ func TestPersistedScopesAreIndependent(t *testing.T) {
 	})
 }
 
+// Proves CAS-7.
 func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 	lost := errors.New("connection reset")
 	for _, c := range []struct {
@@ -531,6 +532,7 @@ func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 	}
 }
 
+// Proves CAS-7.
 func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		lost := errors.New("connection reset")

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,15 +15,14 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/crashtest"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/sqlite"
 	"github.com/stretchr/testify/require"
 )
 
 func init() { children["crash"] = crashChild }
 
 const (
-	defaultKills   = 400 // PAWL_KILLS overrides it
-	crashLineages  = 2   // databases, each killed over and over
+	defaultKills   = 200 // of each store; PAWL_KILLS overrides it
+	crashLineages  = 2   // stores, each killed over and over
 	crashWriters   = 5   // goroutines of a child
 	crashScopes    = 3   // that they share
 	killsPerBatch  = 10  // kills before the writers move on to new scopes, so that documents stay small
@@ -59,7 +57,7 @@ func (s *crashStore) Commit(ctx context.Context, c persist.Commit) (time.Time, e
 func crashChild() int {
 	crashtest.Begin()
 	ctx := context.Background()
-	store, err := sqlite.Open(ctx, os.Getenv(processDatabase), sqlite.Config{})
+	store, err := openStore(os.Getenv(processStore))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -135,9 +133,9 @@ type crashFates struct {
 	versions  map[string]uint64 // of those that were acknowledged
 }
 
-// crashLineage is one database and all that its writers were told.
+// crashLineage is one store and all that its writers were told.
 type crashLineage struct {
-	path                   string
+	location               string
 	scopes                 map[string]*crashFates
 	kills, inFlight        int
 	lost, landed, answered int // unacknowledged mutations that are not there, and that are; acknowledged ones
@@ -225,7 +223,7 @@ func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost
 
 // kill lets a writer process work, ends it at a random moment, and looks at what it left.
 func (l *crashLineage) kill(t testing.TB, name string, batch string) {
-	p := crashtest.Start(t, "crash", processDatabase+"="+l.path, crashName+"="+name, crashBatch+"="+batch)
+	p := crashtest.Start(t, "crash", processStore+"="+l.location, crashName+"="+name, crashBatch+"="+batch)
 	p.Go()
 	var heard []string
 	// Mostly in the midst of the work, at times while the database is being opened and recovered.
@@ -246,7 +244,7 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 	if l.hear(t, heard) {
 		l.inFlight++
 	}
-	rt, store, err := openProcessStore(l.path)
+	rt, store, err := openProcessStore(l.location)
 	require.NoError(t, err, "the survivor cannot be opened")
 	for i := range crashScopes {
 		l.check(t, rt, crashScope(batch, i))
@@ -256,10 +254,16 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 }
 
 // TestKilledWritersLoseAndDoubleNothing kills a process with several writers, in the midst of shared commits, over and over on the same
-// databases. What was acknowledged is there once, what was refused is not, what was neither is there once at most.
+// stores. What was acknowledged is there once, what was refused is not, what was neither is there once at most.
 //
-// Proves CAS-4, CAS-5.
+// Proves CAS-4, CAS-5, CAS-6, STORE-6.
 func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
+	for _, s := range sharedStores {
+		t.Run(s.name, func(t *testing.T) { testKilledWriters(t, s) })
+	}
+}
+
+func testKilledWriters(t *testing.T, s sharedStore) {
 	kills := defaultKills
 	if s := os.Getenv(crashKillsFrom); s != "" {
 		var err error
@@ -271,7 +275,7 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 	}
 	lineages := make([]*crashLineage, crashLineages)
 	for i := range lineages {
-		lineages[i] = &crashLineage{path: filepath.Join(t.TempDir(), "state.db"), scopes: map[string]*crashFates{}}
+		lineages[i] = &crashLineage{location: s.location(t), scopes: map[string]*crashFates{}}
 	}
 	t.Run("kill", func(t *testing.T) {
 		for i, l := range lineages {
@@ -288,7 +292,7 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 	}
 	var sum crashLineage
 	for _, l := range lineages {
-		rt, store, err := openProcessStore(l.path)
+		rt, store, err := openProcessStore(l.location)
 		require.NoError(t, err)
 		for scope := range l.scopes {
 			lost, landed := l.check(t, rt, scope)

@@ -16,7 +16,7 @@ type doc struct {
 	expires time.Time
 	raw     []byte
 	schema  int
-	commits []string // ids of commits that led to it, as many as are known; they tell whether a later record continues it
+	born    uint64 // the version that its record was created with; it tells whether a later record continues it
 	view    atomic.Pointer[view]
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/pawl-go/pawl/persist/sqlite"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +27,10 @@ type path struct {
 // paths returns every path, each with a runtime of its own that is closed with the test.
 func paths(t *testing.T, configure ...func(*pawl.Config)) []path {
 	t.Helper()
-	all := []path{{name: "in memory"}, {name: "memory store", store: &tap{Store: memory.New()}}, {name: "sqlite store", store: &tap{Store: openSQLite(t)}}}
+	all := []path{{name: "in memory"}, {name: "memory store", store: &tap{Store: memory.New()}}}
+	for _, s := range sharedStores {
+		all = append(all, path{name: s.name + " store", store: &tap{Store: openFor(t, s.location(t))}})
+	}
 	for i := range all {
 		p := &all[i]
 		if p.store != nil {
@@ -100,14 +101,6 @@ func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
 		require.NoError(t, rt.Close(ctx))
 	})
 	return rt
-}
-
-func openSQLite(t *testing.T) *sqlite.Store {
-	t.Helper()
-	store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "pawl.db"), sqlite.Config{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	return store
 }
 
 // board is a state with a field for every verb.

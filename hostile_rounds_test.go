@@ -20,6 +20,8 @@ import (
 )
 
 // Landed, deleted, purged, and created anew by somebody else before it is sent again.
+//
+// Proves CAS-7.
 func TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew(t *testing.T) {
 	for _, existed := range []bool{true, false} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {

@@ -24,6 +24,7 @@ import (
 
 // Histories that broke an earlier state of the library, found by reading it with hostile eyes.
 
+// Proves CAS-7.
 func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
@@ -46,6 +47,7 @@ func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
 	})
 }
 
+// Proves CAS-7.
 func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		foreign := func(id string) {

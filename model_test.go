@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"math/big"
-	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/pawl-go/pawl/persist/sqlite"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -463,10 +461,5 @@ func TestModelInMemory(t *testing.T) { runModel(t, 1, nil) }
 func TestModelStored(t *testing.T) {
 	t.Run("memory", func(t *testing.T) { runModel(t, 1, memory.New()) })
 	t.Run("two runtimes", func(t *testing.T) { runModel(t, 2, memory.New()) })
-	t.Run("sqlite", func(t *testing.T) {
-		store, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "state.db"), sqlite.Config{})
-		require.NoError(t, err)
-		runModel(t, 2, store)
-		require.NoError(t, store.Close())
-	})
+	onSharedStores(t, func(t *testing.T, location string) { runModel(t, 2, openFor(t, location)) })
 }

@@ -6,14 +6,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/crashtest"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,23 +25,29 @@ const (
 	incrementsEach     = 50
 )
 
-// processDatabase is where the parent tells its children to work.
-const processDatabase = "PAWL_TEST_DATABASE"
+// Where the parent tells its children to work, and how many answers of the store they are to lose.
+const (
+	processStore = "PAWL_TEST_STORE"
+	processFlaky = "PAWL_TEST_FLAKY"
+)
 
-// openProcessStore opens a runtime on the SQLite database in path.
-func openProcessStore(path string) (*pawl.Runtime, *sqlite.Store, error) {
-	store, err := sqlite.Open(context.Background(), path, sqlite.Config{})
+// openProcessStore opens a runtime on the store at a location.
+func openProcessStore(location string) (*pawl.Runtime, persist.Store, error) {
+	store, err := openStore(location)
 	if err != nil {
 		return nil, nil, err
+	}
+	if rate, err := strconv.ParseFloat(os.Getenv(processFlaky), 64); err == nil {
+		store = flaky{store, rate}
 	}
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	return rt, store, err
 }
 
-// processChild does work in a child, with a runtime on the database that the parent named.
+// processChild does work in a child, with a runtime on the store that the parent named.
 func processChild(work func(context.Context, *pawl.Runtime) error) int {
 	ctx := context.Background()
-	rt, store, err := openProcessStore(os.Getenv(processDatabase))
+	rt, store, err := openProcessStore(os.Getenv(processStore))
 	if err == nil {
 		crashtest.Begin() // now, so that the processes meet
 		err = work(ctx, rt)
@@ -97,15 +103,16 @@ func incrementChild() int {
 	})
 }
 
-// TestProcessesShareACounter: three processes with four writers each add to one scope. Every addition counts once, and every answer has
-// a version of its own, whoever it was given to.
+// TestProcessesShareACounter: three processes with four writers each add to one scope, and one answer of the store in twenty is lost. Every
+// addition counts once, and every answer has a version of its own, whoever it was given to.
 //
-// Proves CAS-1, CAS-5.
-func TestProcessesShareACounter(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "state.db")
+// Proves CAS-1, CAS-5, CAS-6, CAS-7.
+func TestProcessesShareACounter(t *testing.T) { onSharedStores(t, testProcessesShareACounter) }
+
+func testProcessesShareACounter(t *testing.T, location string) {
 	var processes []*crashtest.Child
 	for range incrementProcesses {
-		processes = append(processes, crashtest.Start(t, "increment", processDatabase+"="+path))
+		processes = append(processes, crashtest.Start(t, "increment", processStore+"="+location, processFlaky+"=0.05"))
 	}
 	crashtest.Ready(processes...)
 	const want = incrementProcesses * incrementWriters * incrementsEach
@@ -131,7 +138,7 @@ func TestProcessesShareACounter(t *testing.T) {
 		require.NotZero(t, before, "process %d added nothing", i)
 	}
 	require.Len(t, answered, want)
-	rt, store, err := openProcessStore(path)
+	rt, store, err := openProcessStore(location)
 	require.NoError(t, err)
 	snap, err := pawl.Session[processTally](rt, "shared").Snapshot(t.Context())
 	require.NoError(t, err)

@@ -3,7 +3,6 @@ package pawl_test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,21 +13,18 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/pawl-go/pawl/persist/sqlite"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes with a connection
-// each on one file. Proves SCOPE-17.
-func TestReadYourWrites(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "pawl.db")
+// A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes that each open the
+// store by themselves. Proves SCOPE-17.
+func TestReadYourWrites(t *testing.T) { onSharedStores(t, testReadYourWrites) }
+
+func testReadYourWrites(t *testing.T, location string) {
 	var scopes [2]pawl.Scope[board]
 	for i := range scopes {
-		store, err := sqlite.Open(t.Context(), file, sqlite.Config{})
-		require.NoError(t, err)
-		t.Cleanup(func() { require.NoError(t, store.Close()) })
-		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: store}), "a")
+		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "a")
 	}
 	const writes = 60
 	var acknowledged atomic.Uint64

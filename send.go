@@ -100,21 +100,19 @@ func evidence(base *doc, version uint64, won persist.Record, id string) int {
 		}
 		w, n := splitCommitID(c)
 		writers[w] = true
-		if w != writer {
-			continue
-		}
-		if n > number {
+		switch {
+		case w != writer:
+		case n > number:
 			later++
-		} else {
+		default:
 			earlier = true // this writer was never forgotten since
 		}
 	}
 	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
 		return evidenceGone
 	}
-	// A tombstone on top of the commit has at least the next version, and what comes after a purge the one after that.
-	continued := won.Version <= version+1 || slices.ContainsFunc(base.commits, func(c string) bool { return slices.Contains(won.Commits, c) })
-	if !earlier && !continued {
+	// Where there was no record, one that was born with a higher version may have followed on ours.
+	if base.life == absent && won.Born > version || base.life != absent && won.Born != base.born {
 		return evidenceGone
 	}
 	return neverLanded

@@ -160,10 +160,14 @@ func (w *Write) replace(r Record, commitID string, now time.Time) Record {
 	next := Record{
 		Key:     r.Key,
 		Version: w.Version,
+		Born:    r.Born,
 		Updated: now,
 		Commits: remember(r.Commits, commitID),
 		Deleted: w.Deleted,
 		Now:     now,
+	}
+	if r.Absent() {
+		next.Born = w.Version
 	}
 	if w.Deleted {
 		return next

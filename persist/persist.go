@@ -34,8 +34,8 @@ type Store interface {
 	// The tests are part of the write. Nil means durable.
 	Commit(ctx context.Context, c Commit) (time.Time, error)
 
-	// List returns one page of the records that match q, judged by the store's clock and as they
-	// are at one moment: a page shows no commit in part. The order
+	// List returns one page of the records that match q, judged by the store's clock. A page
+	// shows no commit in part. The order
 	// is the store's own but the same on every page; a store with an index answers q.Due with
 	// the longest due first.
 	List(ctx context.Context, q Query) (Page, error)
@@ -65,6 +65,7 @@ func (k Key) Compare(other Key) int {
 type Record struct {
 	Key
 	Version uint64          `json:"version"`           // grows by one per mutation; never reused
+	Born    uint64          `json:"born"`              // the version that it was created with, where there was no record; purging ends that
 	Doc     json.RawMessage `json:"doc,omitempty"`     // nil when Deleted
 	Schema  int             `json:"schema,omitzero"`   // schema version Doc was written under
 	Label   string          `json:"label,omitempty"`   // indexed

@@ -74,6 +74,30 @@ func splitCells(line string) []string {
 	return cells
 }
 
+// Update returns the text of the page with the third cell of every row made anew from the tests that cite it.
+func Update(text string, tests Tests) string {
+	citing := make(map[string][]string)
+	for name, ids := range tests.Functions {
+		for _, id := range ids {
+			if !slices.Contains(citing[id], name) {
+				citing[id] = append(citing[id], name)
+			}
+		}
+	}
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		rows := parseTable(line)
+		if len(rows) == 0 {
+			b.WriteString(line)
+			continue
+		}
+		names := citing[rows[0].ID]
+		slices.Sort(names)
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", rows[0].ID, strings.ReplaceAll(rows[0].Words, "|", `\|`), strings.Join(names, ", "))
+	}
+	return b.String()
+}
+
 // Compare returns what is wrong between the table and the tests, in words, or nothing.
 func Compare(rows []Row, tests Tests) []string {
 	var wrong []string

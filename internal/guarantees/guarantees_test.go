@@ -1,6 +1,7 @@
 package guarantees
 
 import (
+	"flag"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -9,14 +10,26 @@ import (
 	"testing/fstest"
 )
 
+var update = flag.Bool("update", false, "write the names of the citing tests into docs/guarantees.md")
+
 // The table and the tests of this module agree.
 func TestGuaranteesAreTested(t *testing.T) {
 	root := filepath.Join("..", "..")
-	rows, err := ReadTable(filepath.Join(root, "docs", "guarantees.md"))
+	page := filepath.Join(root, "docs", "guarantees.md")
+	tests, err := Scan(os.DirFS(root))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests, err := Scan(os.DirFS(root))
+	if *update {
+		text, err := os.ReadFile(page)
+		if err == nil {
+			err = os.WriteFile(page, []byte(Update(string(text), tests)), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows, err := ReadTable(page)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,6 +54,15 @@ func TestParseTable(t *testing.T) {
 		{"TX-1b", "alone", nil},
 	}
 	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestUpdate(t *testing.T) {
+	page := "# Page\n| id | promise | tests |\n| LOCK-1 | a \\| b | TestGone |\n| LOCK-2 | alone | |\n"
+	tests := Tests{Functions: map[string][]string{"TestB": {"LOCK-1"}, "TestA": {"LOCK-1", "LOCK-1"}, "TestMute": nil}}
+	want := "# Page\n| id | promise | tests |\n| LOCK-1 | a \\| b | TestA, TestB |\n| LOCK-2 | alone |  |\n"
+	if got := Update(page, tests); got != want {
 		t.Errorf("got %q", got)
 	}
 }

@@ -94,7 +94,7 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "commit-evidence", Mechanism: "a commit whose answer was lost is found by its id",
-		Proves: []string{"CAS-1"}, File: "backend.go",
+		Proves: []string{"CAS-7"}, File: "send.go",
 		Old: "			return landedThen\n", New: "			return neverLanded\n",
 		Pkg: ".", Run: "^TestLostAnswersAreSettledByTheCommitID$",
 	},

@@ -12,8 +12,8 @@ var historyBugs = []Bug{
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
-		Old: "		case err == nil:\n			next.at, next.commits",
-		New: "		case err == nil && next.version%16 == 15:\n			return nil, next, nil\n		case err == nil:\n			next.at, next.commits",
+		Old: "	case !v.landed:\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w)",
+		New: "	case !v.landed:\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w)\n	if next.version%16 == 15 {\n		return nil, next, nil\n	}",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
@@ -132,13 +132,13 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt is not taken for lost when its record is gone",
-		Proves: []string{"CAS-4"}, File: "backend.go",
+		Proves: []string{"CAS-7"}, File: "send.go",
 		Old: "	if won.Absent() {\n		return evidenceGone", New: "	if won.Absent() {\n		return neverLanded",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$", Quick: true,
 	},
 	{
 		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",
-		Proves: []string{"CAS-4"}, File: "backend.go",
+		Proves: []string{"CAS-7"}, File: "send.go",
 		Old: "!earlier && len(writers) >= persist.KeptWriters {", New: "later == 0 && !earlier && len(writers) >= persist.KeptWriters {",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$",
 	},

@@ -125,7 +125,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "close-waits", Mechanism: "Close finishes what was accepted",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
-		Old: "	busy := rt.finish(rt.stored)\n", New: "	busy := rt.finish(rt.stored)[:0]\n",
+		Old: "append(rt.finish(rt.stored), &rt.transactions)", New: "append(rt.finish(rt.stored)[:0], &rt.transactions)",
 		Pkg: ".", Run: "^TestCloseFinishesWhatIsInFlight$",
 	},
 	{

@@ -29,7 +29,7 @@ func (s suite) tombstone(t *testing.T) {
 	r := f.load(thing)
 	require.Len(t, r.Commits, 2)
 	r.Commits = nil
-	same(t, persist.Record{Key: thing, Version: 2, Updated: at, Deleted: true}, r)
+	same(t, persist.Record{Key: thing, Version: 2, Born: 1, Updated: at, Deleted: true}, r)
 	require.Nil(t, r.Doc)
 }
 
@@ -84,6 +84,11 @@ func (s suite) purgeRaisesFloor(t *testing.T) {
 		w := create(k)
 		w.Version = winner.Version + 1
 		f.must(w)
+		require.Equal(t, w.Version, f.load(k).Born, "it is another record")
+		f.must(remove(k, w.Version))
+		w.Expected, w.Version, w.Gone = w.Version+1, w.Version+2, true
+		f.must(w)
+		require.Equal(t, w.Version-2, f.load(k).Born, "a tombstone is still the same one")
 	}
 	_, err = f.guard(persist.Guard{Key: key("absent"), Read: true})
 	require.NoError(t, err, "an absent key is absent whatever the floor")

@@ -50,7 +50,7 @@ func (s suite) created(t *testing.T) {
 	require.WithinRange(t, at, before, time.Now().Add(time.Minute))
 	r := f.load(thing)
 	same(t, persist.Record{
-		Key: thing, Version: 3, Doc: doc(3), Schema: 7, Label: "open", Due: due.UTC(),
+		Key: thing, Version: 3, Born: 3, Doc: doc(3), Schema: 7, Label: "open", Due: due.UTC(),
 		Expires: at.Add(time.Hour), Updated: at, Commits: []string{commit.ID},
 		Lease: persist.Lease{Holder: "me", Token: 3, Until: at.Add(time.Minute)},
 	}, r)
@@ -71,7 +71,7 @@ func (s suite) replaced(t *testing.T) {
 	r := f.load(thing)
 	require.Len(t, r.Commits, 2)
 	r.Commits = nil
-	same(t, persist.Record{Key: thing, Version: 2, Doc: doc(2), Updated: at, Lease: lease}, r)
+	same(t, persist.Record{Key: thing, Version: 2, Born: 1, Doc: doc(2), Updated: at, Lease: lease}, r)
 
 	late := update(thing, 2)
 	late.DueIn = time.Hour

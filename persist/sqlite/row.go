@@ -11,13 +11,14 @@ import (
 )
 
 // columns are those of the records table, in the order of row.targets and values.
-const columns = "kind, id, version, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits"
+const columns = "kind, id, version, born, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits"
 
 // row is a row of the records table.
 type row struct {
 	kind, id, label, holder, commits string
 	doc                              []byte
-	version, schema, updated, token  int64
+	version, born                    int64
+	schema, updated, token           int64
 	due, expires, until              sql.NullInt64
 	deleted                          bool
 }
@@ -25,7 +26,7 @@ type row struct {
 // targets are the variables that a row is scanned into.
 func (r *row) targets() []any {
 	return []any{
-		&r.kind, &r.id, &r.version, &r.doc, &r.schema, &r.label, &r.due, &r.expires, &r.updated,
+		&r.kind, &r.id, &r.version, &r.born, &r.doc, &r.schema, &r.label, &r.due, &r.expires, &r.updated,
 		&r.deleted, &r.holder, &r.token, &r.until, &r.commits,
 	}
 }
@@ -35,6 +36,7 @@ func (r *row) record(now time.Time) persist.Record {
 	record := persist.Record{
 		Key:     persist.Key{Kind: r.kind, ID: r.id},
 		Version: uint64(r.version),
+		Born:    uint64(r.born),
 		Doc:     json.RawMessage(r.doc),
 		Schema:  int(r.schema),
 		Label:   r.label,
@@ -60,7 +62,7 @@ func values(r persist.Record) []any {
 		doc = string(r.Doc) // a string is stored as TEXT, which people and json_extract can read
 	}
 	return []any{
-		r.Kind, r.ID, int64(r.Version), doc, int64(r.Schema), r.Label, toMicros(r.Due), toMicros(r.Expires),
+		r.Kind, r.ID, int64(r.Version), int64(r.Born), doc, int64(r.Schema), r.Label, toMicros(r.Due), toMicros(r.Expires),
 		r.Updated.UnixMicro(), r.Deleted, r.Lease.Holder, int64(r.Lease.Token), toMicros(r.Lease.Until),
 		strings.Join(r.Commits, "\n"),
 	}

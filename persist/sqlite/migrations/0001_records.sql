@@ -12,6 +12,7 @@ CREATE TABLE "{prefix}records" (
     kind    TEXT    NOT NULL,
     id      TEXT    NOT NULL,
     version INTEGER NOT NULL,
+    born    INTEGER NOT NULL, -- the version that the record was created with
     doc     TEXT,             -- NULL when deleted
     schema  INTEGER NOT NULL,
     label   TEXT    NOT NULL,

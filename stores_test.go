@@ -1,0 +1,85 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/fs"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+// sharedStore is a store that several processes can open.
+type sharedStore struct {
+	name string
+	// location returns a new place for t, in the form that openStore takes.
+	location func(t testing.TB) string
+}
+
+var sharedStores = []sharedStore{
+	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
+	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
+}
+
+// openStore opens the store at a location, in any process.
+func openStore(location string) (persist.Store, error) {
+	ctx := context.Background()
+	scheme, rest, _ := strings.Cut(location, ":")
+	switch scheme {
+	case "sqlite":
+		return sqlite.Open(ctx, rest, sqlite.Config{})
+	case "fs":
+		return fs.Open(ctx, rest, fs.Config{})
+	}
+	return nil, fmt.Errorf("no store is at %q", location)
+}
+
+// openFor opens the store at a location until t ends.
+func openFor(t testing.TB, location string) persist.Store {
+	t.Helper()
+	store, err := openStore(location)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	return store
+}
+
+// onSharedStores runs test with a new location on every store that processes can share.
+func onSharedStores(t *testing.T, test func(t *testing.T, location string)) {
+	t.Helper()
+	for _, s := range sharedStores {
+		t.Run(s.name, func(t *testing.T) { test(t, s.location(t)) })
+	}
+}
+
+// flaky is a store that loses some of its answers, of commits that were executed and of commits that were not.
+type flaky struct {
+	persist.Store
+	rate float64
+}
+
+var errAnswerLost = errors.New("the answer was lost")
+
+func (s flaky) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	lose := rand.Float64() < s.rate
+	if lose && rand.IntN(3) == 0 {
+		return time.Time{}, errAnswerLost
+	}
+	at, err := s.Store.Commit(ctx, c)
+	if lose {
+		return time.Time{}, errAnswerLost
+	}
+	return at, err
+}
+
+// LoadAll makes flaky a persist.Reader, as every store of these tests is.
+func (s flaky) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+}
