@@ -20,8 +20,8 @@ import (
 // written nothing. Then, as one of few (see waiters), it waits on a connection, in PostgreSQL's own
 // queue for the lock, but only for lockPatience; between two such waits, and when too many wait
 // already, it pauses without a connection and tries again. So most connections are always free for
-// others, and a lock that is held for long does not keep those from waiting whose lock is held
-// briefly. It goes on until Config.CommitTimeout, or until its caller leaves.
+// others, and a lock that is held for long keeps nobody from waiting whose lock is held briefly. It
+// goes on until Config.CommitTimeout, or until its caller leaves.
 const (
 	lockPatience = 250 * time.Millisecond
 	firstPause   = time.Millisecond
@@ -43,6 +43,7 @@ type request struct {
 	ctx     context.Context // the caller's
 	commit  persist.Commit
 	keys    []persist.Key
+	created int // keys that it expects to be absent
 	size    int // bytes to be written, about
 	arrived time.Time
 	state   atomic.Int32
@@ -90,6 +91,9 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		if w.Version > math.MaxInt64 {
 			return time.Time{}, versionTooLarge(w.Key, w.Version)
 		}
+		if w.Expected == 0 {
+			r.created++
+		}
 		r.size += len(w.Doc)
 	}
 	r.commit, r.keys = c, c.Keys()
@@ -112,7 +116,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 }
 
-// direct commits r, which counts as direct in the queue until it is done or waits for a lock.
+// direct commits r, which counts as direct in the queue until somebody else is found in its way.
 func (s *Store) direct(r *request) {
 	deadline := time.Now().Add(s.config.CommitTimeout)
 	at, err := s.attempt(r, deadline, 0)
@@ -130,12 +134,18 @@ func (s *Store) alone(r *request) {
 // insist answers r, of which an attempt was made, after further attempts if somebody else was in
 // its way.
 func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) {
+	waited := false
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
-		select {
-		case s.slots <- struct{}{}:
-			at, err = s.attempt(r, deadline, min(lockPatience, time.Until(deadline)))
-			<-s.slots
-		default:
+		// A commit of several keys would keep the others locked while it waits for one. That is
+		// done once, which is long enough unless somebody has forgotten a lock.
+		if !waited || len(r.keys) == 1 {
+			select {
+			case s.slots <- struct{}{}:
+				waited = true
+				at, err = s.attempt(r, deadline, min(lockPatience, time.Until(deadline)))
+				<-s.slots
+			default:
+			}
 		}
 		if !inTheWay(err) || time.Until(deadline) < limit || pause(r.ctx, rand.N(limit)) != nil {
 			break
@@ -248,38 +258,4 @@ func (s *Store) conclude(r *request, at time.Time, err error) {
 		return
 	}
 	r.answer(at, err)
-}
-
-// write is a commit of one write without guards: one statement, which is its own transaction.
-func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
-	w := c.Writes[0]
-	if w.Deleted {
-		w.Schema, w.Label, w.Due, w.DueIn, w.TTL = 0, "", time.Time{}, 0, 0
-	}
-	lease := persist.Acquire{}
-	if w.Acquire != nil {
-		lease = *w.Acquire
-	}
-	statement := query(s.sql.write).
-		string(w.Kind).string(w.ID).int(int64(w.Expected)).bool(w.Gone).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).
-		string(w.Label).time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).
-		string(lease.Holder).duration(lease.For, w.Acquire == nil).
-		string(c.ID).int(s.names.lockKey(w.Key)).int4(int32(patience.Milliseconds()))
-	answers, err := roundTrip(ctx, conn, statement)
-	if err != nil {
-		return time.Time{}, outcome(err, len(answers), 1)
-	}
-	row := cells(answers[0][0])
-	result, at, floor := row.string(), row.time(), row.int()
-	switch result {
-	case "written":
-		return at, nil
-	case "busy":
-		return time.Time{}, notApplied(errBusy)
-	}
-	winner := row.record(at)
-	if winner.Absent() {
-		winner = persist.Record{Key: w.Key, Version: uint64(floor), Now: at}
-	}
-	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
 }

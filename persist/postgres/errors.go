@@ -15,12 +15,14 @@ import (
 const (
 	codeUniqueViolation      = "23505"
 	codeReadOnlyTransaction  = "25006"
+	codeWrongIsolation       = "PW001" // of our own function
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	codeLockNotAvailable     = "55P03"
 	codeIOError              = "58030"
 
 	classConnection            = "08"
+	classTransactionState      = "25" // read-only, or idle for too long
 	classInsufficientResources = "53"
 	classOperatorIntervention  = "57"
 )
@@ -69,17 +71,13 @@ func worthRetrying(err error) bool {
 // passes reports whether err, which a statement or connection failed with, passes by itself.
 func passes(err error) bool {
 	code := sqlState(err)
-	switch code {
+	switch class(code) {
 	case "": // no answer: the network, or the server is down
 		return true
-	case codeReadOnlyTransaction, codeIOError: // a standby becomes the primary one day
+	case classConnection, classTransactionState, classInsufficientResources, classOperatorIntervention:
 		return true
 	}
-	switch class(code) {
-	case classConnection, classInsufficientResources, classOperatorIntervention:
-		return true
-	}
-	return worthRetrying(err)
+	return code == codeIOError || worthRetrying(err)
 }
 
 // errBusy says that somebody else has a record of the commit locked.

@@ -65,7 +65,7 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
 	_, err := roundTrip(ctx, conn, begin,
 		query("SELECT set_config('lock_timeout', $1, true), set_config('synchronous_commit', 'on', true)").
-			string(strconv.FormatInt(s.config.CommitTimeout.Milliseconds(), 10)),
+			string(s.lifetime()),
 		query("SELECT pg_advisory_xact_lock($1)").int(s.names.migrationLock()))
 	if err != nil {
 		return failed(ctx, err)

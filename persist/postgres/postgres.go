@@ -27,6 +27,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -74,7 +76,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, checkName("schema", c.Schema, maxName)
 }
 
-// Store is a persist.Store, and a persist.Leaser and persist.Purger, in a PostgreSQL database.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in a PostgreSQL
+// database.
 type Store struct {
 	config Config
 	pool   *pgxpool.Pool
@@ -83,10 +86,13 @@ type Store struct {
 	sql    statements
 	queue  queue
 	slots  chan struct{} // one for each connection that may wait for a lock
+
+	explicit atomic.Bool // transactions are not READ COMMITTED unless they say so
 }
 
 var (
 	_ persist.Store  = (*Store)(nil)
+	_ persist.Reader = (*Store)(nil)
 	_ persist.Leaser = (*Store)(nil)
 	_ persist.Purger = (*Store)(nil)
 )
@@ -156,6 +162,11 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 		return nil, err
 	}
 	return s, nil
+}
+
+// lifetime is Config.CommitTimeout as a setting of PostgreSQL.
+func (s *Store) lifetime() string {
+	return strconv.FormatInt(s.config.CommitTimeout.Milliseconds(), 10)
 }
 
 // acquire returns a connection of the pool, within Config.AcquireTimeout.

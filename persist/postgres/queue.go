@@ -14,6 +14,7 @@ const (
 	maxDirect     = 4
 	maxCommitters = 2
 	maxBatchKeys  = 256
+	maxBatchNew   = 64 // keys to be created: each takes a place among all locks of the server
 	maxBatchBytes = 4 << 20
 )
 
@@ -54,7 +55,7 @@ func (q *queue) enter(r *request) error {
 	switch {
 	case q.closed:
 		return persist.ErrClosed
-	case len(q.waiting) == 0 && q.direct < q.maxDirect:
+	case q.committers == 0 && q.direct < q.maxDirect:
 		q.direct++
 		q.underWay.Go(func() { q.run(r) })
 		return nil
@@ -97,9 +98,9 @@ func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var batch, rest []*request
-	keys, size := 0, 0
+	keys, created, size := 0, 0, 0
 	for i, r := range q.waiting {
-		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || size+r.size > maxBatchBytes) {
+		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || created+r.created > maxBatchNew || size+r.size > maxBatchBytes) {
 			rest = append(rest, q.waiting[i:]...)
 			break
 		}
@@ -113,7 +114,7 @@ func (q *queue) take() []*request {
 		for _, key := range r.keys {
 			q.taken[key] = true
 		}
-		keys, size = keys+len(r.keys), size+r.size
+		keys, created, size = keys+len(r.keys), created+r.created, size+r.size
 		batch = append(batch, r)
 	}
 	q.waiting = rest

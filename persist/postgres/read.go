@@ -15,13 +15,35 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 	if err != nil {
 		return persist.Record{}, err
 	}
-	row := cells(rows[0])
-	now, floor := row.time(), row.int()
-	r := row.record(now)
+	r := loaded(key, rows[0])
 	if r.Absent() {
-		return persist.Record{Key: key, Version: uint64(floor), Now: now}, persist.ErrNotFound
+		return r, persist.ErrNotFound
 	}
 	return r, nil
+}
+
+// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load, but
+// for persist.ErrNotFound.
+func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	kinds, ids := apart(keys)
+	rows, err := s.read(ctx, query(s.sql.loadAll).strings(kinds).strings(ids))
+	if err != nil {
+		return nil, err
+	}
+	records := make([]persist.Record, len(keys))
+	for i, row := range rows {
+		records[i] = loaded(keys[i], row)
+	}
+	return records, nil
+}
+
+// loaded reads a row of the time, the floor and columns.
+func loaded(key persist.Key, row cells) persist.Record {
+	now, floor := row.time(), row.int()
+	if r := row.record(now); !r.Absent() {
+		return r
+	}
+	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due

@@ -4,6 +4,7 @@ package postgres
 type statements struct {
 	records     string // the table
 	load        string
+	loadAll     string
 	write       string
 	durable     string
 	lockAbsent  string
@@ -22,16 +23,21 @@ func newStatements(n names) statements {
 		// One statement, so that the floor is not older than the absence it goes with.
 		load: n.expand(`SELECT clock_timestamp(), m.value, ` + columns +
 			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`),
+		loadAll: n.expand(`SELECT (SELECT clock_timestamp()), m.value, ` + columns + `
+			FROM unnest($1, $2) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
+			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		write: n.expand(`SELECT r.outcome, r.at, r.floor, ` + columns + ` FROM (SELECT outcome, at, floor, (present).*
 			FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)) r`),
 		durable:     n.expand(`SELECT {durable}()`),
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3))`),
 		lockRecords: n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`),
-		now:         n.expand(`SELECT clock_timestamp(), value, {durable}() FROM {meta} WHERE name = 'floor'`),
-		whole:       n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
-		create:      n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
-		replace:     n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
-		touch:       n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),
-		lockFloor:   n.expand(`SELECT value FROM {meta} WHERE name = 'floor' FOR UPDATE`),
+		// Locks do not outlive a client that is frozen or gone, however long its connection does.
+		now: n.expand(`SELECT clock_timestamp(), value, {durable}(), set_config('idle_in_transaction_session_timeout', $1, true)
+			FROM {meta} WHERE name = 'floor'`),
+		whole:     n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
+		create:    n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
+		replace:   n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
+		touch:     n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),
+		lockFloor: n.expand(`SELECT value FROM {meta} WHERE name = 'floor' FOR UPDATE`),
 	}
 }

@@ -83,7 +83,7 @@ func (t *transaction) lock(ctx context.Context) error {
 		statements = append(statements, absences)
 	}
 	records := t.lockRecords()
-	statements = append(append(statements, records...), query(t.store.sql.now))
+	statements = append(append(statements, records...), query(t.store.sql.now).string(t.store.lifetime()))
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	if err != nil {
 		return err
@@ -150,7 +150,7 @@ func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
 	for i, number := range numbers {
 		shared[i] = !exclusive[number]
 	}
-	return keys, query(t.store.sql.lockAbsent).ints(numbers).bools(shared).int4(int32(t.patience.Milliseconds()))
+	return keys, query(t.store.sql.lockAbsent).ints(numbers).bools(shared).int4(milliseconds(t.patience))
 }
 
 // lockRecords returns the statements that lock the records: one for each stretch of keys that are
@@ -174,7 +174,7 @@ func (t *transaction) lockRecords() []*statement {
 		}
 		kinds, ids := apart(keys[:end])
 		statements = append(statements, query(t.store.sql.lockRecords).
-			strings(kinds).strings(ids).bool(!changed[keys[0]]).int4(int32(t.patience.Milliseconds())))
+			strings(kinds).strings(ids).bool(!changed[keys[0]]).int4(milliseconds(t.patience)))
 		keys = keys[end:]
 	}
 	return statements

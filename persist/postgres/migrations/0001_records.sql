@@ -19,6 +19,7 @@ CREATE TABLE {records} (
     kind    text COLLATE "C" NOT NULL,
     id      text COLLATE "C" NOT NULL,
     version bigint           NOT NULL,
+    born    bigint           NOT NULL, -- the version that the record was created with
     doc     jsonb,                     -- NULL when deleted
     schema  bigint           NOT NULL, -- schema version that doc was written under
     label   text COLLATE "C" NOT NULL,
@@ -97,7 +98,8 @@ END
 -- that is current (no record: the key is absent), or 'busy' when somebody has the record locked and
 -- patience is 0; else it is how many milliseconds to wait for the lock. lock_key stands for the key
 -- while it is absent. Versions, life and lease are tested once the lock is held, by a clock that is
--- read then. The transaction must be READ COMMITTED, where each statement sees what is committed.
+-- read then. The transaction must be READ COMMITTED, where each statement sees what is committed by
+-- then; in any other it fails with SQLSTATE PW001.
 CREATE FUNCTION {write}(
     p_kind text, p_id text, p_expected bigint, p_gone boolean, p_version bigint, p_doc jsonb, p_schema bigint,
     p_label text, p_due timestamptz, p_due_in interval, p_ttl interval, p_deleted boolean,
@@ -107,6 +109,9 @@ LANGUAGE plpgsql SET enable_seqscan = off AS {body}
 DECLARE
     held boolean;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION USING ERRCODE = 'PW001', MESSAGE = 'the transaction is not READ COMMITTED';
+    END IF;
     PERFORM {durable}();
     IF patience > 0 THEN
         PERFORM set_config('lock_timeout', patience::text, true);
@@ -140,10 +145,10 @@ BEGIN
         SELECT m.value INTO floor FROM {meta} m WHERE m.name = 'floor';
         IF p_expected = 0 AND p_version > floor THEN
             INSERT INTO {records} (
-                kind, id, version, doc, schema, label, due, expires,
+                kind, id, version, born, doc, schema, label, due, expires,
                 updated, deleted, holder, token, until, commits
             ) VALUES (
-                p_kind, p_id, p_version, p_doc, p_schema, p_label, coalesce(p_due, at + p_due_in), at + p_ttl,
+                p_kind, p_id, p_version, p_version, p_doc, p_schema, p_label, coalesce(p_due, at + p_due_in), at + p_ttl,
                 at, CASE WHEN p_deleted THEN at END, coalesce(p_holder, ''),
                 CASE WHEN p_lease IS NULL THEN 0 ELSE p_version END, at + p_lease, ARRAY[p_commit]
             );
@@ -256,9 +261,9 @@ CREATE FUNCTION {create_records}(
 LANGUAGE plpgsql AS {body}
 BEGIN
     INSERT INTO {records} (
-        kind, id, version, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
+        kind, id, version, born, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
     )
-    SELECT n.kind, n.id, n.version, n.doc::jsonb, n.schema, n.label, n.due, n.expires, at, n.deleted,
+    SELECT n.kind, n.id, n.version, n.version, n.doc::jsonb, n.schema, n.label, n.due, n.expires, at, n.deleted,
         n.holder, n.token, n.until, string_to_array(n.commits, E'\n')
     FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, expiries, deletions, holders, tokens, untils, commit_ids)
         AS n (kind, id, version, doc, schema, label, due, expires, deleted, holder, token, until, commits);

@@ -1,0 +1,105 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+const benchRows = 10_000
+
+// BenchmarkCommit compares the ways that a commit can go: all directly, all in batches, and as the
+// store decides.
+func BenchmarkCommit(b *testing.B) {
+	for _, writers := range []int{1, 2, 4, 8, 16, 64, 512} {
+		for _, way := range []struct {
+			name   string
+			direct int
+		}{{"direct", 1 << 20}, {"batched", 0}, {"store", maxDirect}} {
+			b.Run(fmt.Sprintf("%s/writers=%d", way.name, writers), func(b *testing.B) { benchCommit(b, way.direct, writers, 16) })
+		}
+	}
+}
+
+func benchCommit(b *testing.B, direct, writers, connections int) {
+	address, err := url.Parse(pgtest.URL(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	values := address.Query()
+	values.Set("pool_max_conns", fmt.Sprint(connections))
+	address.RawQuery = values.Encode()
+	s, err := Open(b.Context(), address.String(), Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	fillTable(b, s)
+	s.queue.maxDirect = direct
+	var versions [benchRows]atomic.Uint64
+	inParallel(b, writers, func(i int) error {
+		row := i % benchRows
+		expected := 1 + versions[row].Load()
+		_, err := s.Commit(context.Background(), put(fmt.Sprint(row), expected))
+		if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
+			return nil
+		}
+		versions[row].Add(1)
+		return err
+	})
+}
+
+// fillTable creates the rows that a benchmark writes to.
+func fillTable(b *testing.B, s *Store) {
+	const step = 1000
+	for first := 0; first < benchRows; first += step {
+		c := persist.Commit{ID: fmt.Sprintf("fill.%d", first)}
+		for row := first; row < first+step; row++ {
+			c.Writes = append(c.Writes, put(fmt.Sprint(row), 0).Writes...)
+		}
+		if _, err := s.Commit(b.Context(), c); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func put(id string, expected uint64) persist.Commit {
+	return persist.Commit{ID: fmt.Sprintf("test-%s.%d", id, expected), Writes: []persist.Write{
+		{Key: persist.Key{Kind: "thing", ID: id}, Expected: expected, Version: expected + 1, Doc: []byte(`{"title": "hello", "n": 12345}`)},
+	}}
+}
+
+// inParallel runs b.N iterations on n goroutines.
+func inParallel(b *testing.B, n int, run func(i int) error) {
+	b.Helper()
+	b.ResetTimer()
+	var next atomic.Int64
+	done := make(chan error, n)
+	for range n {
+		go func() {
+			for {
+				i := int(next.Add(1)) - 1
+				if i >= b.N {
+					done <- nil
+					return
+				}
+				if err := run(i * 7919); err != nil {
+					done <- err
+					return
+				}
+			}
+		}()
+	}
+	for range n {
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
+}

@@ -1,0 +1,67 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// write is a commit of one write without guards: one statement, which is its own transaction unless
+// transactions are not READ COMMITTED by default.
+func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
+	statements := []*statement{s.writing(c, patience)}
+	explicit := s.explicit.Load()
+	if explicit {
+		defer undo(ctx, conn)
+		statements = []*statement{begin, statements[0], commit}
+	}
+	answers, err := roundTrip(ctx, conn, statements...)
+	switch {
+	case sqlState(err) == codeWrongIsolation && !explicit:
+		s.explicit.Store(true)
+		return s.write(ctx, conn, c, patience)
+	case err != nil && explicit:
+		return time.Time{}, outcome(err, len(answers), 2)
+	case err != nil:
+		return time.Time{}, outcome(err, len(answers), 1)
+	case explicit:
+		answers = answers[1:]
+	}
+	row := cells(answers[0][0])
+	result, at, floor := row.string(), row.time(), row.int()
+	switch result {
+	case "written":
+		return at, nil
+	case "busy":
+		return time.Time{}, notApplied(errBusy)
+	}
+	winner := row.record(at)
+	if winner.Absent() {
+		winner = persist.Record{Key: c.Writes[0].Key, Version: uint64(floor), Now: at}
+	}
+	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
+}
+
+// writing returns the statement for the one write of c.
+func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
+	w := c.Writes[0]
+	if w.Deleted { // of a tombstone nothing is kept
+		w.Schema, w.Label, w.Due, w.DueIn, w.TTL = 0, "", time.Time{}, 0, 0
+	}
+	var lease persist.Acquire
+	if w.Acquire != nil {
+		lease = *w.Acquire
+	}
+	return query(s.sql.write).
+		string(w.Kind).string(w.ID).int(int64(w.Expected)).bool(w.Gone).int(int64(w.Version)).
+		json(w.Doc).int(int64(w.Schema)).string(w.Label).
+		time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).
+		string(lease.Holder).duration(lease.For, w.Acquire == nil).
+		string(c.ID).int(s.names.lockKey(w.Key)).int4(milliseconds(patience))
+}
+
+// milliseconds is how functions are told for how long to wait for a lock.
+func milliseconds(patience time.Duration) int32 { return int32(patience.Milliseconds()) }
