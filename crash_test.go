@@ -223,23 +223,8 @@ func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost
 
 // kill lets a writer process work, ends it at a random moment, and looks at what it left.
 func (l *crashLineage) kill(t testing.TB, name string, batch string) {
-	p := crashtest.Start(t, "crash", processStore+"="+l.location, crashName+"="+name, crashBatch+"="+batch)
-	p.Go()
-	var heard []string
-	// Mostly in the midst of the work, at times while the database is being opened and recovered.
-	wait := rand.IntN(120) - 5
-	for len(heard) <= wait {
-		line, ok := p.Next()
-		if !ok {
-			p.Kill()
-			t.Fatalf("the child ended by itself: %s", p.Stderr())
-		}
-		heard = append(heard, line)
-	}
-	if pause := rand.N(3 * time.Millisecond); wait > 0 {
-		time.Sleep(pause) // the moment of the kill is to be anywhere, not right after a line
-	}
-	heard = append(heard, p.Kill()...)
+	// Mostly in the midst of the work, at times while the store is being opened and recovered.
+	heard := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, crashBatch+"="+batch)
 	l.kills++
 	if l.hear(t, heard) {
 		l.inFlight++
@@ -253,6 +238,39 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 	require.NoError(t, store.Close())
 }
 
+// killsOf is how often a test kills: as a rule, or as PAWL_KILLS says.
+func killsOf(t testing.TB, rule int) int {
+	t.Helper()
+	if s := os.Getenv(crashKillsFrom); s != "" {
+		kills, err := strconv.Atoi(s)
+		require.NoError(t, err, crashKillsFrom)
+		return kills
+	}
+	if testing.Short() {
+		return min(rule, 40)
+	}
+	return rule
+}
+
+// killAtWork lets a child work until it has said so many lines, ends it at a random moment soon after, and returns what it said.
+func killAtWork(t testing.TB, role, location, name string, lines int, env ...string) (heard []string) {
+	t.Helper()
+	p := crashtest.Start(t, role, append(env, processStore+"="+location, crashName+"="+name)...)
+	p.Go()
+	for len(heard) <= lines {
+		line, ok := p.Next()
+		if !ok {
+			p.Kill()
+			t.Fatalf("the child ended by itself: %s", p.Stderr())
+		}
+		heard = append(heard, line)
+	}
+	if lines > 0 {
+		time.Sleep(rand.N(3 * time.Millisecond)) // the moment of the kill is to be anywhere, not right after a line
+	}
+	return append(heard, p.Kill()...)
+}
+
 // TestKilledWritersLoseAndDoubleNothing kills a process with several writers, in the midst of shared commits, over and over on the same
 // stores. What was acknowledged is there once, what was refused is not, what was neither is there once at most.
 //
@@ -264,15 +282,7 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 }
 
 func testKilledWriters(t *testing.T, s sharedStore) {
-	kills := defaultKills
-	if s := os.Getenv(crashKillsFrom); s != "" {
-		var err error
-		kills, err = strconv.Atoi(s)
-		require.NoError(t, err, crashKillsFrom)
-	}
-	if testing.Short() {
-		kills = min(kills, 40)
-	}
+	kills := killsOf(t, defaultKills)
 	lineages := make([]*crashLineage, crashLineages)
 	for i := range lineages {
 		lineages[i] = &crashLineage{location: s.location(t), scopes: map[string]*crashFates{}}
