@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"sync/atomic"
 	"testing"
 
@@ -27,15 +26,8 @@ func BenchmarkCommit(b *testing.B) {
 	}
 }
 
-func benchCommit(b *testing.B, direct, writers, connections int) {
-	address, err := url.Parse(pgtest.URL(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	values := address.Query()
-	values.Set("pool_max_conns", fmt.Sprint(connections))
-	address.RawQuery = values.Encode()
-	s, err := Open(b.Context(), address.String(), Config{})
+func benchCommit(b *testing.B, direct, writers, size int) {
+	s, err := Open(b.Context(), connections(b, pgtest.URL(b), size), Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -67,12 +59,6 @@ func fillTable(b *testing.B, s *Store) {
 			b.Fatal(err)
 		}
 	}
-}
-
-func put(id string, expected uint64) persist.Commit {
-	return persist.Commit{ID: fmt.Sprintf("test-%s.%d", id, expected), Writes: []persist.Write{
-		{Key: persist.Key{Kind: "thing", ID: id}, Expected: expected, Version: expected + 1, Doc: []byte(`{"title": "hello", "n": 12345}`)},
-	}}
 }
 
 // inParallel runs b.N iterations on n goroutines.

@@ -1,5 +1,6 @@
--- {name} is a qualified, quoted name with the store's prefix, {:name} the same without the schema,
--- and {body} the quotes around a function's body.
+-- A word in braces is filled in: it is a qualified, quoted name with the store's prefix, after a
+-- colon the same without the schema, and "body" the quotes around a function's body. There must be
+-- none in a comment, which a name with a line break would end.
 --
 -- Functions are called instead of sending their statements, because a session keeps the plans of a
 -- function, and a text that is sent anew is planned anew. All names in them are qualified. They run
