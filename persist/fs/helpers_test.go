@@ -84,9 +84,20 @@ func add(ctx context.Context, s *Store, key persist.Key, id string, by int) erro
 // copied returns a copy of a directory.
 func copied(t testing.TB, dir string) string {
 	t.Helper()
-	to := t.TempDir()
+	to := scratch(t)
 	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
 	return to
+}
+
+// scratch returns a directory in memory, if there is such a place, for tests that look at very many.
+func scratch(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "pawl-fs-")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 // inFolder returns the names in a folder that begin with prefix.

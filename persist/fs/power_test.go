@@ -1,0 +1,418 @@
+package fs
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	iofs "io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// disk is what a power failure would leave of a directory. It is fed with the system calls of the
+// processes that change it. What was not synced may have reached the disk or not, each change for itself, but
+// for this: a file never loses its old name in a rename before it has its new one. What a failed sync was
+// to write, a later sync does not write either.
+type disk struct {
+	root    string            // of the directory
+	folders map[string]bool   // that are on the disk, by their paths below root
+	files   map[string]*inode // that are on the disk
+	cached  map[string]*inode // as processes see them
+	pending []*entry          // changes of folders that may not have reached the disk, in order
+	open    map[string]string // the paths of open files, by number
+}
+
+type inode struct {
+	data, synced []byte
+	forgotten    bool // a sync of data has failed
+}
+
+// entry is a change of a folder.
+type entry struct {
+	path   string
+	inode  *inode // nil: the name is removed
+	folder bool   // it is the name of a folder
+	after  *entry // reaches the disk no later than this one does
+	done   bool
+
+	forgotten bool // a sync of it has failed
+}
+
+// newDisk returns a disk on which the directory is as it is.
+func newDisk(t testing.TB, root string) *disk {
+	t.Helper()
+	d := &disk{root: root, folders: map[string]bool{}, files: map[string]*inode{}, open: map[string]string{}}
+	require.NoError(t, filepath.WalkDir(root, func(path string, e iofs.DirEntry, err error) error {
+		require.NoError(t, err)
+		if e.IsDir() {
+			d.folders[d.below(path)] = true
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		d.files[d.below(path)] = &inode{data: data, synced: data}
+		return err
+	}))
+	d.cached = maps.Clone(d.files)
+	return d
+}
+
+// below returns a path below root, or "" for a path elsewhere.
+func (d *disk) below(path string) string {
+	rel, err := filepath.Rel(d.root, path)
+	if err != nil || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return rel
+}
+
+var (
+	callLine = regexp.MustCompile(`^(\w+)\((.*)\)\s+= (\d+)`)
+	failed   = regexp.MustCompile(`^fsync\((\d+)\)\s+= -1`)
+	quoted   = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
+)
+
+// feed takes note of a system call, as strace -xx shows it, and reports whether it changes anything.
+func (d *disk) feed(t testing.TB, line string) bool {
+	t.Helper()
+	if sync := failed.FindStringSubmatch(line); sync != nil {
+		d.forget(d.open[sync[1]])
+		return true
+	}
+	call := callLine.FindStringSubmatch(line)
+	if call == nil {
+		return false // it failed, or the process did not live to see it
+	}
+	name, args, result := call[1], call[2], call[3]
+	var texts []string
+	for _, match := range quoted.FindAllStringSubmatch(args, -1) {
+		text, err := hex.DecodeString(strings.ReplaceAll(match[1], `\x`, ""))
+		require.NoError(t, err)
+		texts = append(texts, string(text))
+	}
+	fd, _, _ := strings.Cut(args, ",")
+	switch name {
+	case "openat":
+		path := d.below(texts[0])
+		d.open[result] = path
+		if !strings.Contains(args, "O_CREAT") || path == "" || d.cached[path] != nil {
+			return false
+		}
+		d.change(&entry{path: path, inode: &inode{}})
+	case "close":
+		delete(d.open, fd)
+		return false
+	case "write":
+		file := d.cached[d.open[fd]]
+		if file == nil {
+			return false
+		}
+		file.data = slices.Concat(file.data, []byte(texts[0]))
+	case "fsync":
+		if file := d.cached[d.open[fd]]; file != nil {
+			if !file.forgotten {
+				file.synced = file.data
+			}
+		} else {
+			d.syncFolder(d.open[fd])
+		}
+	case "mkdirat", "mkdir":
+		d.change(&entry{path: d.below(texts[0]), folder: true})
+	case "renameat", "renameat2", "rename":
+		from, to := d.below(texts[0]), d.below(texts[1])
+		in := &entry{path: to, inode: d.cached[from]}
+		d.change(in)
+		d.change(&entry{path: from, after: in})
+	case "unlinkat", "unlink":
+		d.change(&entry{path: d.below(texts[0])})
+	}
+	return true
+}
+
+func (d *disk) change(e *entry) {
+	d.pending = append(d.pending, e)
+	switch {
+	case e.folder:
+	case e.inode == nil:
+		delete(d.cached, e.path)
+	default:
+		d.cached[e.path] = e.inode
+	}
+}
+
+// forget takes note of a sync that has failed.
+func (d *disk) forget(path string) {
+	if file := d.cached[path]; file != nil {
+		file.forgotten = true
+	}
+	for _, e := range d.pending {
+		e.forgotten = e.forgotten || filepath.Dir(e.path) == path
+	}
+}
+
+// syncFolder makes the changes of a folder durable.
+func (d *disk) syncFolder(path string) {
+	for _, e := range d.pending {
+		if filepath.Dir(e.path) == path {
+			d.persist(e)
+		}
+	}
+	d.pending = slices.DeleteFunc(d.pending, func(e *entry) bool { return e.done })
+}
+
+// persist makes a change durable, after what must come before it.
+func (d *disk) persist(e *entry) {
+	if e.done || e.forgotten {
+		return
+	}
+	for _, earlier := range d.pending {
+		if earlier == e {
+			break
+		}
+		if earlier.path == e.path {
+			d.persist(earlier)
+			earlier.done = true // whatever became of it, it is over
+		}
+	}
+	if e.after != nil {
+		if d.persist(e.after); !e.after.done {
+			return
+		}
+	}
+	e.apply(d.files, d.folders)
+	e.done = true
+}
+
+func (e *entry) apply(files map[string]*inode, folders map[string]bool) {
+	switch {
+	case e.folder:
+		folders[e.path] = true
+	case e.inode == nil:
+		delete(files, e.path)
+	default:
+		files[e.path] = e.inode
+	}
+}
+
+// fail returns a directory as a power failure may leave it. choose decides of each change that is not
+// durable whether it has reached the disk, and likewise of the content of files.
+func (d *disk) fail(t testing.TB, choose func() bool) string {
+	t.Helper()
+	files, folders := maps.Clone(d.files), maps.Clone(d.folders)
+	reached := map[*entry]bool{}
+	for _, e := range d.pending {
+		reached[e] = choose() && (e.after == nil || e.after.done || reached[e.after])
+		if reached[e] {
+			e.apply(files, folders)
+		}
+	}
+	dir := scratch(t)
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		if err := os.Mkdir(filepath.Join(dir, folder), 0o700); !errors.Is(err, iofs.ErrExist) {
+			require.NoError(t, err)
+		}
+	}
+	for path, file := range files {
+		data := file.synced
+		if choose() {
+			data = file.data
+		}
+		err := os.WriteFile(filepath.Join(dir, path), data, 0o600)
+		if !errors.Is(err, iofs.ErrNotExist) { // its folder did not reach the disk
+			require.NoError(t, err)
+		}
+	}
+	return dir
+}
+
+// failures calls check with directories as a power failure at this moment may leave them: everything has reached the
+// disk that could, nothing has, and some mixtures.
+func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
+	t.Helper()
+	all := func() bool { return true }
+	none := func() bool { return false }
+	choices := []func() bool{all, none}
+	for range mixtures {
+		odds := rand.Float64()
+		choices = append(choices, func() bool { return rand.Float64() < odds })
+	}
+	for _, choose := range choices {
+		dir := d.fail(t, choose)
+		check(dir)
+		require.NoError(t, os.RemoveAll(dir))
+	}
+}
+
+// logged are the system calls that a disk wants to know of.
+const logged = "trace=openat,close,write,fsync,?mkdir,?mkdirat,?rename,?renameat,?renameat2,?unlink,?unlinkat"
+
+// feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is something new to see.
+func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
+	t.Helper()
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	answers := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "write(1,") {
+			answers++
+			look(answers)
+		} else if d.feed(t, line) {
+			look(answers)
+		}
+	}
+}
+
+// TestPowerFailure cuts the power at every moment of a commit. All of the commit is there or nothing,
+// and all of it once it was acknowledged.
+//
+// Proves TX-3, STORE-6.
+func TestPowerFailure(t *testing.T) {
+	for role, c := range commits {
+		dir, log := seed(t), filepath.Join(t.TempDir(), "log")
+		d := newDisk(t, dir)
+		require.Equal(t, []string{committed, "done"}, trace(t, role, dir, "-xx", "-s", "1000000", "-e", logged, "-o", log))
+		moments, failures := 0, 0
+		d.feedTrace(t, log, func(answers int) {
+			moments++
+			d.failures(t, 30, func(dir string) {
+				failures++
+				s := newcomer(t, dir)
+				there := state(t, c, byLoad(t, s))
+				require.True(t, there || answers == 0, "an acknowledged commit is lost")
+				require.Equal(t, there, state(t, c, byList(t, s)))
+			})
+		})
+		t.Logf("%s: %d moments, %d power failures", role, moments, failures)
+	}
+}
+
+// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The commit says truly whether it
+// was made, and the store goes on without being opened again, whatever the power does afterwards.
+//
+// Proves STORE-6, TX-3.
+func TestFailedSystemCalls(t *testing.T) {
+	start := seed(t)
+	outcomes := map[string]int{}
+	for role, c := range commits {
+		for calls, failure := range map[string]string{
+			"openat": "EMFILE", "write": "ENOSPC", "fsync": "EIO", "?rename,?renameat,?renameat2": "EROFS",
+			"?unlink,?unlinkat": "EACCES", "?mkdir,?mkdirat": "ENOSPC",
+		} {
+			for n := 1; ; n++ {
+				dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
+				d := newDisk(t, dir)
+				said := trace(t, role+" and more", dir, "-xx", "-s", "1000000", "-e", logged, "-e", fmt.Sprintf("inject=%s:error=%s:when=%d", calls, failure, n), "-o", log)
+				if !failedBeforeAnswer(t, log) {
+					break
+				}
+				require.Len(t, said, 3, "%s %d: %q", calls, n, said)
+				require.Equal(t, "done", said[2], "%s %d", calls, n)
+				outcome, there := said[0], said[1] == "true"
+				require.True(t, outcome == unknown || there == (outcome == committed), "%s %d: %q", calls, n, said)
+				outcomes[outcome]++
+				d.feedTrace(t, log, func(answers int) {
+					d.failures(t, 4, func(dir string) {
+						s := newcomer(t, dir)
+						now := state(t, c, byLoad(t, s))
+						require.False(t, now && outcome == refused, "%s %d: what was not applied is there", calls, n)
+						require.True(t, answers < 2 || now == there, "%s %d: what was there is lost", calls, n)
+						require.True(t, answers < 3 || slices.Contains(byLoad(t, s)(bob).Commits, "top.1"), "%s %d: what was written on top is lost", calls, n)
+					})
+				})
+			}
+		}
+	}
+	t.Logf("%v", outcomes)
+	require.Len(t, outcomes, 3)
+}
+
+// failedBeforeAnswer reports whether a system call was made to fail before the outcome was told.
+func failedBeforeAnswer(t testing.TB, log string) bool {
+	t.Helper()
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	before, _, _ := strings.Cut(string(text), "write(1,")
+	return strings.Contains(before, "INJECTED")
+}
+
+func init() {
+	for role, child := range map[string]func(*Store) (string, error){
+		"look": func(s *Store) (string, error) {
+			r, err := s.Load(context.Background(), bob)
+			return strconv.FormatBool(slices.Contains(r.Commits, "child.1")), err
+		},
+		"list": func(s *Store) (string, error) {
+			page, err := s.List(context.Background(), persist.Query{Kind: "account"})
+			return strconv.FormatBool(len(page.Records) == 2 && slices.Contains(page.Records[1].Commits, "child.1")), err
+		},
+		"confirm": func(s *Store) (string, error) {
+			_, err := s.Commit(context.Background(), persist.Commit{Guards: []persist.Guard{{Key: bob, Read: true, Version: 2}}})
+			if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
+				return "false", nil
+			}
+			return "true", err
+		},
+	} {
+		children[role] = func() error {
+			s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
+			if err != nil {
+				return err
+			}
+			crashtest.Say("%d", os.Getpid())
+			crashtest.Begin()
+			answer, err := child(s)
+			crashtest.Say("%s", answer)
+			return err
+		}
+	}
+}
+
+// TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every moment of that. All of
+// the commit is there or nothing, and all of it once somebody was told that it is.
+//
+// Proves TX-3, STORE-6.
+func TestPowerFailureAfterKill(t *testing.T) {
+	start := seed(t)
+	next := []string{"look", "list", "confirm"}
+	runs, failures := 0, 0
+	for role, c := range commits {
+		for _, calls := range []string{"fsync", "?rename,?renameat,?renameat2", "?unlink,?unlinkat"} {
+			for n := 1; ; n++ {
+				dir, logs := copied(t, start), t.TempDir()
+				d := newDisk(t, dir)
+				log := filepath.Join(logs, "writer")
+				said := trace(t, role, dir, "-xx", "-s", "1000000", "-e", logged, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n), "-o", log)
+				if len(said) > 0 {
+					break
+				}
+				d.feedTrace(t, log, func(int) {})
+				log = filepath.Join(logs, "next")
+				said = trace(t, next[runs%len(next)], dir, "-xx", "-s", "1000000", "-e", logged, "-o", log)
+				require.Len(t, said, 1)
+				d.feedTrace(t, log, func(answers int) {
+					d.failures(t, 8, func(dir string) {
+						failures++
+						s := newcomer(t, dir)
+						there := state(t, c, byLoad(t, s))
+						require.True(t, there || answers == 0 || said[0] == "false", "%s was told of a commit that is lost", next[runs%len(next)])
+						require.Equal(t, there, state(t, c, byList(t, s)))
+					})
+				})
+				runs++
+			}
+		}
+	}
+	t.Logf("%d kills, %d power failures", runs, failures)
+}

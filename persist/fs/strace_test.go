@@ -1,0 +1,241 @@
+package fs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/persist"
+)
+
+func init() {
+	for role, c := range commits {
+		children[role] = func() error { return commitTraced(c, false) }
+		children[role+" and more"] = func() error { return commitTraced(c, true) }
+	}
+	if os.Getenv(crashtest.Variable) != "" {
+		runtime.LockOSThread() // strace counts the system calls of each thread by itself, and follows the first
+	}
+}
+
+var (
+	ann     = persist.Key{Kind: "account", ID: "ann"}
+	bob     = persist.Key{Kind: "account", ID: "bob"}
+	receipt = persist.Key{Kind: "receipt", ID: "1"}
+)
+
+// commits are made by children. One has several records, one of them new and of a new kind, the other has one.
+var commits = map[string]persist.Commit{
+	"transfer": {ID: "child.1", Writes: []persist.Write{setTo(ann, 1, 70), setTo(bob, 1, 130), setTo(receipt, 0, 30)}},
+	"deposit":  {ID: "child.1", Writes: []persist.Write{setTo(bob, 1, 130)}},
+}
+
+// seed returns a directory with what commits expect.
+func seed(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	s := openAt(t, dir, Config{})
+	for _, key := range []persist.Key{ann, bob} {
+		_, err := s.Commit(context.Background(), persist.Commit{ID: "seed.1", Writes: []persist.Write{setTo(key, 0, 100)}})
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Close())
+	return dir
+}
+
+// commitTraced makes a commit when strace has come, and says how it went. If there is more to be done, it then looks whether the
+// commit is there, and writes on top of it.
+func commitTraced(c persist.Commit, more bool) error {
+	s, err := Open(context.Background(), os.Getenv(childDir), Config{})
+	if err != nil {
+		return err
+	}
+	crashtest.Say("%d", os.Getpid())
+	crashtest.Begin()
+	_, err = s.Commit(context.Background(), c)
+	crashtest.Say("%s", outcomeOf(err))
+	if !more {
+		crashtest.Say("done")
+		return s.Close()
+	}
+	r, err := s.Load(context.Background(), bob)
+	if err != nil {
+		return err
+	}
+	crashtest.Say("%t", slices.Contains(r.Commits, c.ID))
+	if err := add(context.Background(), s, bob, "top.1", 1000); err != nil {
+		return err
+	}
+	crashtest.Say("done")
+	return s.Close()
+}
+
+// The outcomes of a commit, as the error tells them.
+const (
+	committed = "committed"
+	refused   = "not applied"
+	unknown   = "unknown"
+)
+
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return committed
+	case errors.Is(err, persist.ErrNotApplied):
+		return refused
+	}
+	return unknown
+}
+
+// trace starts a child, lets strace come, and returns what the child said until it ended, complaints last.
+func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
+	t.Helper()
+	strace := need.Strace(t)
+	child := crashtest.Start(t, role, childDir+"="+dir)
+	pid, _ := child.Next()
+	ready, ok := child.Next()
+	require.True(t, ok, "the child does not start")
+	require.Equal(t, "ready", ready)
+	command := exec.Command(strace, append(flags, "-p", pid)...)
+	stderr, err := command.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() && !strings.Contains(lines.Text(), "attached") {
+	}
+	require.Contains(t, lines.Text(), "attached")
+	child.Go()
+	for line, ok := child.Next(); ok; line, ok = child.Next() {
+		said = append(said, line)
+	}
+	child.Kill()
+	for lines.Scan() {
+	}
+	_ = command.Wait()
+	if stderr := child.Stderr(); stderr != "" {
+		said = append(said, stderr)
+	}
+	return said
+}
+
+// watched are the system calls by which a commit changes anything, or finds out what to change.
+var watched = []string{"openat", "write", "fsync", "?rename,?renameat,?renameat2", "?unlink,?unlinkat", "?mkdir,?mkdirat", "flock", "close"}
+
+// state asserts that all of a commit is there or nothing, and reports which.
+func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {
+	t.Helper()
+	present := 0
+	for _, w := range c.Writes {
+		if slices.Contains(read(w.Key).Commits, c.ID) {
+			present++
+		}
+	}
+	require.Contains(t, []int{0, len(c.Writes)}, present, "some records of the commit are there and some are not")
+	return present > 0
+}
+
+// byLoad reads records one by one.
+func byLoad(t testing.TB, s *Store) func(persist.Key) persist.Record {
+	return func(key persist.Key) persist.Record {
+		r, err := s.Load(context.Background(), key)
+		if !errors.Is(err, persist.ErrNotFound) {
+			require.NoError(t, err)
+		}
+		return r
+	}
+}
+
+// byList reads all records at once.
+func byList(t testing.TB, s *Store) func(persist.Key) persist.Record {
+	t.Helper()
+	page, err := s.List(context.Background(), persist.Query{})
+	require.NoError(t, err)
+	return func(key persist.Key) persist.Record {
+		for _, r := range page.Records {
+			if r.Key == key {
+				return r
+			}
+		}
+		return persist.Record{Key: key}
+	}
+}
+
+// newcomer returns a store of dir that has not been opened, as one would be that was open all the time.
+func newcomer(t testing.TB, dir string) *Store {
+	t.Helper()
+	s, err := newStore(dir, Config{LockTimeout: defaultLockTimeout})
+	require.NoError(t, err)
+	return s
+}
+
+// afterKill lets several others come to what a killed writer has left, each to a copy of its own. acknowledged
+// says whether the writer was told that its commit was made.
+func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
+	t.Helper()
+	settled := func(s *Store, there bool) {
+		t.Helper()
+		require.Equal(t, there, state(t, c, byLoad(t, s)))
+		require.Equal(t, there, state(t, c, byList(t, s)))
+		require.True(t, there || !acknowledged, "an acknowledged commit is lost")
+	}
+	for first := range c.Writes { // a reader
+		s := newcomer(t, copied(t, dir))
+		settled(s, slices.Contains(byLoad(t, s)(c.Writes[first].Key).Commits, c.ID))
+	}
+	s := newcomer(t, copied(t, dir)) // a list
+	settled(s, state(t, c, byList(t, s)))
+
+	again := copied(t, dir) // a writer on top of one record
+	s = openAt(t, again, Config{})
+	before := byLoad(t, s)(bob)
+	require.NoError(t, add(context.Background(), s, bob, "top.1", 1000))
+	after := byLoad(t, s)(bob)
+	require.Equal(t, before.Version+1, after.Version)
+	settled(s, before.Version > 1)
+	n, err := numberOf(after)
+	require.NoError(t, err)
+	require.Equal(t, map[bool]int{false: 1100, true: 1130}[before.Version > 1], n)
+	openAt(t, again, Config{}) // and whoever opens the store then
+	require.Equal(t, after.Version, byLoad(t, s)(bob).Version)
+	require.Empty(t, inFolder(t, filepath.Join(again, "tmp"), ""))
+	require.Empty(t, inFolder(t, filepath.Join(again, "journal"), ""))
+}
+
+// TestKilledAtEverySystemCall kills a writer on entry to the first, second, third... call of each sort, until it
+// gets through alive.
+//
+// Proves TX-3, STORE-6.
+func TestKilledAtEverySystemCall(t *testing.T) {
+	start := seed(t)
+	for role, c := range commits {
+		kills := 0
+		for _, calls := range watched {
+			for n := 1; ; n++ {
+				dir := copied(t, start)
+				said := trace(t, role, dir, "-e", "trace="+calls, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", calls, n), "-o", os.DevNull)
+				if len(said) > 0 {
+					require.Equal(t, committed, said[0])
+				}
+				afterKill(t, dir, c, len(said) > 0)
+				if len(said) > 1 {
+					break
+				}
+				kills++
+			}
+		}
+		t.Logf("%s: killed at %d system calls", role, kills)
+		require.Greater(t, kills, map[string]int{"transfer": 40, "deposit": 15}[role])
+	}
+}
