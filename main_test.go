@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
 // children are what this test binary does instead of testing when PAWL_TEST_CHILD names one of them: tests that need a process of
@@ -27,6 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(child(run))
 	}
 	code := m.Run()
+	pgtest.Stop()
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, "goroutines outlived the tests:", err)

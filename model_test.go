@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"maps"
 	"math"
@@ -461,5 +462,8 @@ func TestModelInMemory(t *testing.T) { runModel(t, 1, nil) }
 func TestModelStored(t *testing.T) {
 	t.Run("memory", func(t *testing.T) { runModel(t, 1, memory.New()) })
 	t.Run("two runtimes", func(t *testing.T) { runModel(t, 2, memory.New()) })
+	fewer := flag.Lookup("rapid.checks").Value
+	defer func(was string) { require.NoError(t, fewer.Set(was)) }(fewer.String())
+	require.NoError(t, fewer.Set("20")) // a check on a disk takes a hundred times as long
 	onSharedStores(t, func(t *testing.T, location string) { runModel(t, 2, openFor(t, location)) })
 }

@@ -12,8 +12,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/fs"
+	"github.com/pawl-go/pawl/persist/postgres"
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
@@ -27,6 +29,7 @@ type sharedStore struct {
 var sharedStores = []sharedStore{
 	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
 	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
+	{"postgres", func(t testing.TB) string { return pgtest.URL(t) }},
 }
 
 // openStore opens the store at a location, in any process.
@@ -38,6 +41,8 @@ func openStore(location string) (persist.Store, error) {
 		return sqlite.Open(ctx, rest, sqlite.Config{})
 	case "fs":
 		return fs.Open(ctx, rest, fs.Config{})
+	case "postgres":
+		return postgres.Open(ctx, location, postgres.Config{})
 	}
 	return nil, fmt.Errorf("no store is at %q", location)
 }

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"strings"
@@ -156,13 +157,19 @@ func (c *cells) time() time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64(value)) + epoch).UTC()
 }
 
-// json returns nil for NULL.
+// json returns nil for NULL, and otherwise a document without the blanks that PostgreSQL puts into
+// one: a limit on its size should mean the same on every store.
 func (c *cells) json() json.RawMessage {
 	value := c.next()
 	if value == nil {
 		return nil
 	}
-	return value[1:] // after the version of the format
+	var compact bytes.Buffer
+	compact.Grow(len(value))
+	if err := json.Compact(&compact, value[1:]); err != nil { // after the version of the format
+		return value[1:]
+	}
+	return compact.Bytes()
 }
 
 // columns are those of a whole record, of the table or row called r, in the order of cells.record.
