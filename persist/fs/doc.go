@@ -49,6 +49,7 @@
 //			"kind": "session",
 //			"id": "ann",
 //			"version": 3,
+//			"born": 1,
 //			"doc": {
 //				"title": "Hi"
 //			},

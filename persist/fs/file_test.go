@@ -191,6 +191,7 @@ func TestRepairedByHand(t *testing.T) {
 	require.NoError(t, os.WriteFile(s.file(thing("new")), []byte(`{"format":1,"content":{"kind":"thing","id":"new","version":7,"updated":"2026-01-02T03:04:05Z","doc":[]}}`), 0o600))
 	_, err = s.Commit(t.Context(), put("new", 7))
 	require.NoError(t, err)
+	require.EqualValues(t, 7, load(t, s, thing("new")).Born)
 }
 
 // TestDeepDocuments: a document that nests deeply takes no more room than it must, and one that could not be read again is refused.

@@ -18,7 +18,8 @@ type Config struct {
 
 const defaultLockTimeout = 5 * time.Second
 
-// Store is a persist.Store, and a persist.Leaser and persist.Purger, in the files of a directory.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in the files of a
+// directory.
 type Store struct {
 	dir      string
 	records  string // folders of dir

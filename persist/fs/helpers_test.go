@@ -58,23 +58,35 @@ func load(t testing.TB, s *Store, key persist.Key) persist.Record {
 	return r
 }
 
-// add adds to the number of key, in the name of id, and tries again when others were faster.
-func add(ctx context.Context, s *Store, key persist.Key, id string, by int) error {
+// add adds to the number of key, in the name of id.
+func add(ctx context.Context, s *Store, key persist.Key, id string, delta int) error {
+	return addAll(ctx, s, id, by{key, delta})
+}
+
+// by is a change of the number of a key.
+type by struct {
+	key   persist.Key
+	delta int
+}
+
+// addAll adds to several numbers in one commit, and tries again when others were faster.
+func addAll(ctx context.Context, s *Store, id string, changes ...by) error {
 	for {
-		r, err := s.Load(ctx, key)
-		if err != nil && !errors.Is(err, persist.ErrNotFound) {
-			return err
-		}
-		n := 0
-		w := persist.Write{Key: key, Version: r.Version + 1}
-		if !r.Absent() {
-			w.Expected = r.Version
-			if n, err = numberOf(r); err != nil {
+		var writes []persist.Write
+		for _, c := range changes {
+			r, err := s.Load(ctx, c.key)
+			if err != nil && !errors.Is(err, persist.ErrNotFound) {
 				return err
 			}
+			n := 0
+			if !r.Absent() {
+				if n, err = numberOf(r); err != nil {
+					return err
+				}
+			}
+			writes = append(writes, setTo(c.key, r.Version, n+c.delta))
 		}
-		w.Doc = fmt.Appendf(nil, `{"n":%d}`, n+by)
-		_, err = s.Commit(ctx, persist.Commit{ID: id, Writes: []persist.Write{w}})
+		_, err := s.Commit(ctx, persist.Commit{ID: id, Writes: writes})
 		if conflict := (*persist.Conflict)(nil); !errors.As(err, &conflict) {
 			return err
 		}

@@ -298,6 +298,52 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
+func init() {
+	children["purge"] = func() error {
+		ctx := context.Background()
+		s, err := Open(ctx, os.Getenv(childDir), Config{})
+		if err != nil {
+			return err
+		}
+		crashtest.Say("%d", os.Getpid())
+		crashtest.Begin()
+		_, err = s.Commit(ctx, commits["transfer"])
+		if err == nil {
+			_, err = s.Commit(ctx, persist.Commit{ID: "child.2", Writes: []persist.Write{{Key: receipt, Expected: 1, Version: 2, Deleted: true}}})
+		}
+		removed := 0
+		if err == nil {
+			removed, err = s.Purge(ctx, persist.Query{})
+		}
+		crashtest.Say("%d", removed)
+		return err
+	}
+}
+
+// TestPowerFailureAfterPurge: a journal that a power failure brings back does not bring back what was purged since.
+//
+// Proves TX-3.
+func TestPowerFailureAfterPurge(t *testing.T) {
+	dir, log := seed(t), filepath.Join(t.TempDir(), "log")
+	d := newDisk(t, dir)
+	require.Equal(t, []string{"1"}, trace(t, "purge", dir, "-xx", "-s", "1000000", "-e", logged, "-o", log))
+	deleted := false // durably
+	d.feedTrace(t, log, func(answers int) {
+		d.failures(t, 30, func(dir string) {
+			s := newcomer(t, dir)
+			r := byLoad(t, s)(receipt)
+			if r.Absent() && r.Version > 0 || r.Deleted {
+				return
+			}
+			require.False(t, deleted || answers > 0, "version %d of what was deleted is back", r.Version)
+		})
+		if r, _, err := newcomer(t, d.fail(t, func() bool { return false })).read(receipt); err == nil && r.Deleted {
+			deleted = true
+		}
+	})
+	require.True(t, deleted)
+}
+
 // TestFailedSystemCalls lets the first, second, third... call of each sort fail. The commit says truly whether it
 // was made, and the store goes on without being opened again, whatever the power does afterwards.
 //

@@ -75,8 +75,12 @@ func (s *Store) read(key persist.Key) (r persist.Record, checksum string, err er
 	if reason := implausible(r, key); reason != "" {
 		return persist.Record{}, "", &DamagedError{Path: path, Reason: reason}
 	}
+	// A person may have written what no store would.
+	if r.Born == 0 {
+		r.Born = r.Version
+	}
 	for _, t := range []*time.Time{&r.Due, &r.Expires, &r.Updated, &r.Lease.Until} {
-		*t = t.UTC().Truncate(time.Microsecond) // a person may have written them otherwise
+		*t = t.UTC().Truncate(time.Microsecond)
 	}
 	return r, checksum, nil
 }

@@ -157,6 +157,15 @@ func byLoad(t testing.TB, s *Store) func(persist.Key) persist.Record {
 	}
 }
 
+// byLoadAll reads records at one moment.
+func byLoadAll(t testing.TB, s *Store) func(persist.Key) persist.Record {
+	t.Helper()
+	keys := []persist.Key{bob, receipt, ann}
+	records, err := s.LoadAll(context.Background(), keys)
+	require.NoError(t, err)
+	return func(key persist.Key) persist.Record { return records[slices.Index(keys, key)] }
+}
+
 // byList reads all records at once.
 func byList(t testing.TB, s *Store) func(persist.Key) persist.Record {
 	t.Helper()
@@ -194,7 +203,9 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 		s := newcomer(t, copied(t, dir))
 		settled(s, slices.Contains(byLoad(t, s)(c.Writes[first].Key).Commits, c.ID))
 	}
-	s := newcomer(t, copied(t, dir)) // a list
+	s := newcomer(t, copied(t, dir)) // one who reads all at one moment
+	settled(s, state(t, c, byLoadAll(t, s)))
+	s = newcomer(t, copied(t, dir)) // a list
 	settled(s, state(t, c, byList(t, s)))
 
 	again := copied(t, dir) // a writer on top of one record
