@@ -1,0 +1,239 @@
+package pgproxy
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"sync"
+	"time"
+)
+
+// connection is a client's connection to the server. One goroutine reads what the client says, another
+// what the server says, and each writes to the other side.
+type connection struct {
+	proxy  *Proxy
+	number int
+	client net.Conn
+	open   context.Context // ends when the connection is dropped
+	end    context.CancelFunc
+
+	mu          sync.Mutex // protects what follows
+	server      net.Conn   // nil: not connected yet
+	transaction *transaction
+	requests    int   // that the server was sent: the start-up, Syncs, simple queries
+	answers     int   // ReadyForQuery that it sent
+	plan        *plan // nil: pass all on
+}
+
+// plan is what to do with the answer to a request.
+type plan struct {
+	action  Action
+	request int // the first is 1
+}
+
+func newConnection(p *Proxy, number int, client net.Conn) *connection {
+	c := &connection{proxy: p, number: number, client: client, transaction: newTransaction(p.words)}
+	c.open, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// drop closes both sides, by a reset or in order. It returns false if that has been done.
+func (c *connection) drop(abruptly bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open.Err() != nil {
+		return false
+	}
+	c.end()
+	for _, side := range []net.Conn{c.client, c.server} {
+		if side != nil {
+			hangUp(side, abruptly)
+		}
+	}
+	return true
+}
+
+func hangUp(conn net.Conn, abruptly bool) {
+	if tcp, ok := conn.(*net.TCPConn); ok && abruptly {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// serve returns when the connection is dropped.
+func (c *connection) serve() {
+	defer c.drop(false)
+	fromClient := bufio.NewReader(c.client)
+	first, err := startup(fromClient, c.client)
+	if err != nil || c.dial() != nil {
+		return
+	}
+	c.requests = 1
+	if _, err := c.server.Write(first); err != nil {
+		return
+	}
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		defer c.drop(false)
+		c.passAnswers()
+	})
+	c.passRequests(fromClient)
+	c.drop(false)
+	answering.Wait()
+}
+
+// dial connects to the server.
+func (c *connection) dial() error {
+	var dialer net.Dialer
+	server, err := dialer.DialContext(c.open, c.proxy.network, c.proxy.address)
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.open.Err(); err != nil {
+		_ = server.Close()
+		return err
+	}
+	c.server = server
+	return nil
+}
+
+// passRequests passes on what the client says until somebody hangs up.
+func (c *connection) passRequests(client *bufio.Reader) {
+	server := bufio.NewWriter(c.server)
+	var m message
+	for m.read(client) == nil {
+		action, err := c.request(m)
+		if err != nil {
+			return
+		}
+		if action.moment == beforeCommit {
+			_ = server.Flush() // what came before the commit
+			c.proxy.cut(c, beforeCommit)
+			return
+		}
+		if _, err := server.Write(m.bytes); err != nil {
+			return
+		}
+		if client.Buffered() > 0 && action.moment != afterSend && action.moment != afterExecute {
+			continue
+		}
+		if err := server.Flush(); err != nil {
+			return
+		}
+		switch action.moment {
+		case afterSend:
+			c.proxy.cut(c, afterSend)
+			return
+		case afterExecute:
+			<-c.open.Done() // what follows is not passed on
+			return
+		}
+	}
+}
+
+// request takes note of a message of the client and returns what to do with it. afterExecute comes
+// with the end of the request, with which the server is made to answer.
+func (c *connection) request(m message) (Action, error) {
+	c.mu.Lock()
+	commit, ok, err := c.transaction.follow(m.kind(), m.body())
+	request := c.requests + 1
+	ends := endsRequest(m.kind())
+	if ends {
+		c.requests = request
+	}
+	planned := c.plan
+	c.mu.Unlock()
+	if err != nil {
+		return Pass, err
+	}
+	if ok && planned == nil {
+		commit.Connection = c.number
+		action := c.proxy.decide(commit)
+		switch action.moment {
+		case pass:
+			c.proxy.count(pass)
+		default: // before the server gets the commit, so that the client gets none of the answer
+			planned = &plan{action: action, request: request}
+			c.mu.Lock()
+			c.plan = planned
+			c.mu.Unlock()
+		}
+		if action.moment == beforeCommit || action.moment == afterSend {
+			return action, nil
+		}
+	}
+	if ends && planned != nil && planned.action.moment == afterExecute {
+		return AfterExecute, nil
+	}
+	return Pass, nil
+}
+
+// passAnswers passes on what the server says, unless there is another plan, until somebody hangs up.
+func (c *connection) passAnswers() {
+	server, client := bufio.NewReader(c.server), bufio.NewWriter(c.client)
+	var m message
+	var held []byte
+	for m.read(server) == nil {
+		action := c.answer(m)
+		switch {
+		case action.moment == pass:
+			_, _ = client.Write(m.bytes) // an error is sticky
+			if server.Buffered() > 0 {
+				continue
+			}
+		case action.moment == afterExecute && m.kind() == readyMessage:
+			_ = client.Flush() // answers to requests before
+			c.proxy.cut(c, afterExecute)
+			return
+		case action.moment == hold:
+			held = append(held, m.bytes...)
+			if m.kind() != readyMessage {
+				break
+			}
+			_ = client.Flush()
+			c.wait(action)
+			_, _ = client.Write(held)
+			held = nil
+			if client.Flush() == nil {
+				c.proxy.count(hold)
+			}
+		}
+		if client.Flush() != nil {
+			return
+		}
+	}
+}
+
+// answer takes note of a message of the server and returns what to do with it.
+func (c *connection) answer(m message) Action {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	action := Pass
+	if c.plan != nil && c.answers+1 >= c.plan.request {
+		action = c.plan.action
+	}
+	if m.kind() == readyMessage {
+		c.answers++
+		if c.answers == c.requests {
+			const idle = 'I'
+			c.transaction.settle(m.body()[0] != idle)
+		}
+		if action.moment == hold {
+			c.plan = nil
+		}
+	}
+	return action
+}
+
+// wait returns when an answer is no longer to be held.
+func (c *connection) wait(action Action) {
+	timer := time.NewTimer(action.longest)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-action.released:
+	case <-c.open.Done():
+	}
+}

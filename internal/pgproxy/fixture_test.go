@@ -1,0 +1,100 @@
+package pgproxy_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgproto3"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/internal/pgproxy"
+	"github.com/pawl-go/pawl/internal/pgtest"
+)
+
+// patience is how long anything may take before a test fails.
+const patience = time.Minute
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	pgtest.Stop()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// fixture is a database with two rows, a and b, whose n is 0, a connection to it, and a proxy.
+type fixture struct {
+	*testing.T
+	proxy  *pgproxy.Proxy
+	direct *pgx.Conn
+	server string // a URL
+	url    string // the same, through the proxy
+}
+
+func start(t *testing.T, writers ...string) *fixture {
+	t.Helper()
+	f := &fixture{T: t, server: pgtest.URL(t)}
+	f.direct = f.connect(f.server)
+	f.exec("CREATE TABLE t (id text PRIMARY KEY, n int NOT NULL); INSERT INTO t VALUES ('a', 0), ('b', 0)")
+	return f.with(t, writers...)
+}
+
+// with returns a fixture for a subtest, with a proxy of its own and the rows as they were.
+func (f *fixture) with(t *testing.T, writers ...string) *fixture {
+	t.Helper()
+	config, err := pgx.ParseConfig(f.server)
+	require.NoError(t, err)
+	f.exec("UPDATE t SET n = 0")
+	proxy := pgproxy.Start(t, "tcp", fmt.Sprintf("%s:%d", config.Host, config.Port), writers...)
+	return &fixture{T: t, server: f.server, direct: f.direct, proxy: proxy, url: proxy.URL(f.server)}
+}
+
+func (f *fixture) connect(url string) *pgx.Conn {
+	f.Helper()
+	conn, err := pgx.Connect(f.Context(), url)
+	require.NoError(f, err)
+	f.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// client returns a connection through the proxy.
+func (f *fixture) client() *pgx.Conn { return f.connect(f.url) }
+
+// raw returns the same below pgx, which cancels what it executes when the connection breaks.
+func (f *fixture) raw() *pgproto3.Frontend {
+	f.Helper()
+	conn, err := f.client().PgConn().Hijack()
+	require.NoError(f, err)
+	f.Cleanup(func() { _ = conn.Conn.Close() })
+	return conn.Frontend
+}
+
+// exec runs statements past the proxy.
+func (f *fixture) exec(statements string) {
+	f.Helper()
+	_, err := f.direct.Exec(f.Context(), statements)
+	require.NoError(f, err)
+}
+
+// number asks for one past the proxy.
+func (f *fixture) number(question string) (n int) {
+	f.Helper()
+	require.NoError(f, f.direct.QueryRow(f.Context(), question).Scan(&n))
+	return n
+}
+
+// alone returns when the server has no other connection to the database than the direct one: what
+// others began has been committed or rolled back then.
+func (f *fixture) alone() {
+	f.Helper()
+	require.Eventually(f, func() bool {
+		return f.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()") == 0
+	}, patience, 5*time.Millisecond)
+}
