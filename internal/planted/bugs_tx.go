@@ -1,0 +1,155 @@
+package main
+
+// txBugs break what makes several scopes one commit.
+var txBugs = []Bug{
+	{
+		Name: "tx-read-set", Mechanism: "what a transaction read is tested by its commit",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "		case p.read || len(p.ops) > 0:\n", New: "		case false:\n",
+		Pkg: ".", Run: "^TestNoWriteSkew$", Quick: true,
+	},
+	{
+		Name: "tx-absence", Mechanism: "an absence that was read is tested too",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "		case p.read || len(p.ops) > 0:\n", New: "		case (p.read || len(p.ops) > 0) && p.base.life != absent:\n",
+		Pkg: ".", Run: "^TestNoWriteSkew$",
+	},
+	{
+		Name: "tx-torn-read", Mechanism: "a function that fails on what never was is run again",
+		Proves: []string{"TX-2"}, File: "tx_run.go",
+		Old: "	if t.ctx.Err() != nil {\n		return true, end.deliver() // nobody waits for better\n	}\n", New: "	if true {\n		return true, end.deliver()\n	}\n",
+		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
+	},
+	{
+		Name: "tx-stale-error", Mechanism: "an error that rests on an overwritten state is no answer",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "len(b.Guards) == 1 && !tx.parts[b.Guards[0].Key].cached {", New: "len(b.Guards) == 1 {",
+		Pkg: ".", Run: "^TestErrorsRestOnCurrentState$",
+	},
+	{
+		Name: "tx-refusal-is-a-look", Mechanism: "a verb that is refused has read the state",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "		p.read = true // the error tells of the state\n", New: "",
+		Pkg: ".", Run: "^TestErrorsRestOnCurrentState$",
+	},
+	{
+		Name: "tx-operations", Mechanism: "data verbs are applied to the winner",
+		Proves: []string{"TX-8"}, File: "tx_part.go",
+		Old: "	if p.read {\n		return false\n	}\n	for _, op", New: "	if p.base != nil {\n		return false\n	}\n	for _, op",
+		Pkg: ".", Run: "^TestDataVerbsAreAppliedToTheWinner$", Quick: true,
+	},
+	{
+		Name: "tx-look", Mechanism: "looking at what a data verb returned is reading",
+		Proves: []string{"TX-8"}, File: "tx_part.go",
+		Old: "	defer p.tx.mu.Unlock()\n	p.read = true\n", New: "	defer p.tx.mu.Unlock()\n",
+		Pkg: ".", Run: "^TestLookingAtAnOperationIsReading$",
+	},
+	{
+		Name: "tx-refused-by-the-winner", Mechanism: "an operation that the winner refuses runs the function again",
+		Proves: []string{"TX-8"}, File: "tx_part.go",
+		Old: "		if out.err != nil {\n			return false\n		}\n		p.draft = out.draft\n", New: "		if out.err == nil {\n			p.draft = out.draft\n		}\n",
+		Pkg: ".", Run: "^TestLookingAtAnOperationIsReading$",
+	},
+	{
+		Name: "tx-holds-its-queues", Mechanism: "a transaction waits its turn in the queues of its scopes",
+		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Old: "	return c.hold(w)\n", New: "	return nil\n",
+		Pkg: ".", Run: "^TestHotScopesDoNotStarveATransaction$",
+	},
+	{
+		Name: "tx-order-of-queues", Mechanism: "queues are taken in the order of keys",
+		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Old: "return a.key.Compare(b.key) }) {", New: "return 0 }) {",
+		Pkg: ".", Run: "^TestTransactionsAndMutatorsDoNotDeadlock$", Flags: []string{"-timeout=25s"},
+	},
+	{
+		Name: "tx-hangs", Mechanism: "a function that hangs lets the queues go",
+		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Old: "	release := time.AfterFunc(exclusiveFor, t.letGo)\n", New: "	release := time.AfterFunc(time.Hour, t.letGo)\n",
+		Pkg: ".", Run: "^TestAFunctionThatHangsLetsItsQueuesGo$",
+	},
+	{
+		Name: "tx-outside", Mechanism: "a verb with a transaction's context outside it is refused",
+		Proves: []string{"TX-4"}, File: "frame.go",
+		Old: "	if f.outerTx() != nil {\n		return wrapKey(ErrOutsideTx, key)\n	}\n", New: "",
+		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$", Flags: []string{"-timeout=25s"}, Quick: true,
+	},
+	{
+		Name: "tx-outside-read", Mechanism: "a read with a transaction's context outside it is refused",
+		Proves: []string{"TX-4"}, File: "scope.go",
+		Old: "	if frameOf(ctx).outerTx() != nil {\n		return Snapshot[T]{}, wrapKey(ErrOutsideTx, s.key)\n	}\n", New: "",
+		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$",
+	},
+	{
+		Name: "tx-in-memory", Mechanism: "an in-memory scope is refused inside a transaction",
+		Proves: []string{"TX-4"}, File: "scope.go",
+		Old: "s.tx != nil && k.InMemory {", New: "s.tx != nil && k.InMemory && false {",
+		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$",
+	},
+	{
+		Name: "tx-callbacks-too-early", Mechanism: "callbacks run after the commit",
+		Proves: []string{"TX-5"}, File: "tx_run.go",
+		Old: "		v, err := t.deliver(b, tx.after)\n", New: "		_ = runAll(tx.after)\n		v, err := t.deliver(b, tx.after)\n",
+		Pkg: ".", Run: "^TestAfterCommit$", Quick: true,
+	},
+	{
+		Name: "tx-callbacks-of-one-that-left", Mechanism: "callbacks run although the caller has left",
+		Proves: []string{"TX-5"}, File: "tx_run.go",
+		Old: "			t.runAllAlone(after)\n", New: "",
+		Pkg: ".", Run: "^TestTransactCallerLeaves$", Flags: []string{"-timeout=25s"},
+	},
+	{
+		Name: "tx-joined-is-undone", Mechanism: "a part that fails is undone by itself",
+		Proves: []string{"TX-1"}, File: "tx.go",
+		Old: "		if !done {\n			undo()\n		}\n", New: "		_ = done\n		_ = undo\n",
+		Pkg: ".", Run: "^TestTransactJoins$",
+	},
+	{
+		Name: "tx-commits-apart", Mechanism: "all scopes of a transaction are in one commit",
+		Proves: []string{"TX-1"}, File: "tx_run.go",
+		Old: "	b.ID = t.env.newCommitID()\n", New: "	for len(b.Writes) > 1 {\n		_, _ = t.rt.store.Commit(t.ctx, persist.Commit{ID: t.env.newCommitID(), Writes: b.Writes[:1]})\n		b.Writes, b.writers, b.next = b.Writes[1:], b.writers[1:], b.next[1:]\n	}\n	b.ID = t.env.newCommitID()\n",
+		Pkg: ".", Run: "^TestBankIsConserved$/sqlite", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "tx-guard-that-moved", Mechanism: "a commit in doubt whose guard has moved is known not to have landed",
+		Proves: []string{"CAS-7"}, File: "send.go",
+		Old: "	return v, certain || written == 0\n", New: "	return v, certain\n",
+		Pkg: ".", Run: "^TestTransactSettlesLostAnswers$",
+	},
+	{
+		Name: "tx-landed-by-evidence", Mechanism: "a transaction whose answer was lost is found by its id",
+		Proves: []string{"CAS-7"}, File: "send.go",
+		Old: "			return verdict{landed: true, at: won.Updated, others: winners}, true\n", New: "			certain = true\n",
+		Pkg: ".", Run: "^TestTransactSettlesLostAnswers$",
+	},
+	{
+		Name: "tx-grown-batch", Mechanism: "a commit in doubt is sent again as it was",
+		Proves: []string{"CAS-7"}, File: "send.go",
+		Old: "		case !notApplied(err):\n			doubt = err\n", New: "		case !notApplied(err):\n			doubt = err\n			c.ID += \"0\"\n",
+		Pkg: ".", Run: "^TestCutConnections$", Flags: []string{"-timeout=120s"},
+	},
+	{
+		Name: "doubt-before-a-purge", Mechanism: "a record that was born later proves nothing about a commit in doubt",
+		Proves: []string{"CAS-7"}, File: "send.go",
+		Old: "base.life != absent && won.Born != base.born {", New: "false {",
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew$",
+	},
+	{
+		Name: "tx-close", Mechanism: "Close waits for transactions",
+		Proves: []string{"SCOPE-18"}, File: "runtime.go",
+		Old: "append(rt.finish(rt.stored), &rt.transactions)", New: "rt.finish(rt.stored)",
+		Pkg: ".", Run: "^TestCloseWaitsForTransactions$",
+	},
+	{
+		Name: "tx-leaves-in-doubt", Mechanism: "a caller that leaves during a commit is told that it may have landed",
+		Proves: []string{"CAS-9"}, File: "tx_run.go",
+		Old: "			leaving = t.canceled(PhaseCommitting)\n", New: "			leaving = t.canceled(PhaseQueued)\n",
+		Pkg: ".", Run: "^TestTransactCallerLeaves$",
+	},
+	{
+		Name: "tx-moment", Mechanism: "records that were read at one moment belong together",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "return !tx.parts[g.Key].moment })", New: "return tx.parts[g.Key].cached })",
+		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
+	},
+}
