@@ -132,8 +132,9 @@ func (s *Store) alone(r *request) {
 }
 
 // insist answers r, of which an attempt was made, after further attempts if somebody else was in
-// its way.
+// its way. The last quarter of the time is left for answers, so that the outcome is known.
 func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) {
+	latest := deadline.Add(-s.config.CommitTimeout / 4)
 	waited := false
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
 		// A commit of several keys would keep the others locked while it waits for one. That is
@@ -142,12 +143,12 @@ func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) 
 			select {
 			case s.slots <- struct{}{}:
 				waited = true
-				at, err = s.attempt(r, deadline, min(lockPatience, time.Until(deadline)))
+				at, err = s.attempt(r, deadline, min(lockPatience, time.Until(latest)))
 				<-s.slots
 			default:
 			}
 		}
-		if !inTheWay(err) || time.Until(deadline) < limit || pause(r.ctx, rand.N(limit)) != nil {
+		if !inTheWay(err) || time.Until(latest) < limit || pause(r.ctx, rand.N(limit)) != nil {
 			break
 		}
 		at, err = s.attempt(r, deadline, 0)

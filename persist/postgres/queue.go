@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -92,30 +93,31 @@ func (q *queue) proceed(done []*request) bool {
 }
 
 // take removes a batch of requests from the queue, and marks them as sent. No key is in it twice, or
-// in the batch of another committer: they would be in each other's way. It returns nothing when the
-// committer is to end, and whatever waits then is left to the other committer.
+// in the batch of another committer: they would be in each other's way. Requests that have a key in
+// common stay in order. It returns nothing when the committer is to end, and whatever waits then is
+// left to the other committer.
 func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var batch, rest []*request
+	passed := make(map[persist.Key]bool) // the keys of rest
 	keys, created, size := 0, 0, 0
 	for i, r := range q.waiting {
 		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || created+r.created > maxBatchNew || size+r.size > maxBatchBytes) {
 			rest = append(rest, q.waiting[i:]...)
 			break
 		}
-		if q.anyTaken(r.keys) {
+		if slices.ContainsFunc(r.keys, func(key persist.Key) bool { return q.taken[key] || passed[key] }) {
 			rest = append(rest, r)
+			addAll(passed, r.keys)
 			continue
 		}
 		if !r.send() {
 			continue // its caller has left
 		}
-		for _, key := range r.keys {
-			q.taken[key] = true
-		}
 		keys, created, size = keys+len(r.keys), created+r.created, size+r.size
 		batch = append(batch, r)
+		addAll(q.taken, r.keys)
 	}
 	q.waiting = rest
 	if len(batch) == 0 {
@@ -124,13 +126,10 @@ func (q *queue) take() []*request {
 	return batch
 }
 
-func (q *queue) anyTaken(keys []persist.Key) bool {
+func addAll(set map[persist.Key]bool, keys []persist.Key) {
 	for _, key := range keys {
-		if q.taken[key] {
-			return true
-		}
+		set[key] = true
 	}
-	return false
 }
 
 // remove removes those from the queue who arrived by then.

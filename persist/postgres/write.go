@@ -64,4 +64,4 @@ func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
 }
 
 // milliseconds is how functions are told for how long to wait for a lock.
-func milliseconds(patience time.Duration) int32 { return int32(patience.Milliseconds()) }
+func milliseconds(patience time.Duration) int32 { return int32(max(0, patience).Milliseconds()) }

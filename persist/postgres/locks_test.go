@@ -1,0 +1,336 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// TestTwoCreators: of two who create a key at the same moment, from two stores, one wins and the
+// other learns who.
+//
+// Proves STORE-4, STORE-5.
+func TestTwoCreators(t *testing.T) {
+	url := pgtest.URL(t)
+	stores := []*Store{openAt(t, url, Config{}), openAt(t, url, Config{})}
+	for round := range 1000 {
+		id := fmt.Sprint(round)
+		var answers [2]<-chan result
+		for i, s := range stores {
+			c := put(id, 0)
+			c.ID = fmt.Sprintf("creator-%d.%d", i, round)
+			if round%2 == i { // one statement, or a transaction
+				c.Guards = []persist.Guard{{Key: thing(id), Read: true}}
+			}
+			answers[i] = commitLater(t.Context(), s, c)
+		}
+		one, two := answered(t, answers[0]), answered(t, answers[1])
+		require.NotEqual(t, one.err == nil, two.err == nil, "%v, %v", one.err, two.err)
+		won, err := 0, two.err
+		if one.err != nil {
+			won, err = 1, one.err
+		}
+		require.Equal(t, []string{fmt.Sprintf("creator-%d.%d", won, round)}, winner(t, err).Commits)
+	}
+}
+
+// TestForeignCreator: somebody who creates a row without asking for its lock is found by the unique
+// index, and wins.
+//
+// Proves STORE-4, STORE-5.
+func TestForeignCreator(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	for i, c := range []persist.Commit{put("0", 0), together(put("1", 0), put("other", 0))} {
+		tx, err := connect(t, url).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, updated, holder, token, commits)
+			VALUES ('thing', $1, 7, 7, '{}', 0, '', clock_timestamp(), '', 0, '{foreign.1}')`, fmt.Sprint(i))
+		require.NoError(t, err)
+		answer := commitLater(t.Context(), s, c)
+		eventually(t, conn, someoneWaits)
+		require.NoError(t, tx.Commit(t.Context()))
+		require.EqualValues(t, 7, winner(t, answered(t, answer).err).Version)
+	}
+}
+
+// TestConflictAfterAWait: who has waited for a lock is told what the one before it wrote.
+//
+// Proves STORE-5.
+func TestConflictAfterAWait(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	must(t, s, put("a", 0), put("b", 0))
+	for i, c := range []persist.Commit{put("a", 1), together(put("a", 2), put("b", 1))} {
+		tx, err := connect(t, url).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `UPDATE pawl_records SET version = version + 1, doc = '{"by": "another"}', commits = commits || ARRAY['another.1'] WHERE id = 'a'`)
+		require.NoError(t, err)
+		answer := commitLater(t.Context(), s, c)
+		eventually(t, conn, someoneWaits)
+		require.NoError(t, tx.Commit(t.Context()))
+		r := winner(t, answered(t, answer).err)
+		require.EqualValues(t, 2+i, r.Version)
+		require.JSONEq(t, `{"by": "another"}`, string(r.Doc))
+		require.Contains(t, r.Commits, "another.1")
+	}
+	require.EqualValues(t, 1, load(t, s, "b").Version)
+}
+
+// TestJudgedAfterAWait: a lease or a record that runs out while its writer waits for the lock has
+// run out.
+//
+// Proves STORE-8, STORE-2.
+func TestJudgedAfterAWait(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	const lifetime = lockPatience / 3 // so that it runs out during the first wait
+	for round := range 3 {
+		leased, mortal := put(fmt.Sprint("leased-", round), 0), put(fmt.Sprint("mortal-", round), 0)
+		leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: lifetime}
+		mortal.Writes[0].TTL = lifetime
+		must(t, s, together(leased, mortal))
+		ids := []string{leased.Writes[0].ID, mortal.Writes[0].ID}
+		release := locked(t, url, ids...)
+		held := put(ids[0], 1)
+		held.Guards = []persist.Guard{{Key: thing(ids[0]), Token: 1}}
+		asHolder, asWriter := commitLater(t.Context(), s, held), commitLater(t.Context(), s, put(ids[1], 1))
+		eventually(t, conn, someoneWaits)
+		eventually(t, conn, fmt.Sprintf("SELECT every(coalesce(until, expires) < clock_timestamp()) FROM pawl_records WHERE id IN ('%s', '%s')", ids[0], ids[1]))
+		release()
+		var fenced *persist.Fenced
+		require.ErrorAs(t, answered(t, asHolder).err, &fenced)
+		require.False(t, fenced.Current.Held(fenced.Current.Now))
+		r := winner(t, answered(t, asWriter).err)
+		require.True(t, r.Expired(r.Now))
+		require.EqualValues(t, 1, load(t, s, ids[0]).Version)
+	}
+}
+
+// TestDeadlockIsRetried: PostgreSQL ends a circle by ending one of the transactions in it. When that
+// is ours, nobody hears of it.
+//
+// Proves STORE-4.
+func TestDeadlockIsRetried(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, with(t, url, "deadlock_timeout", "100ms"), Config{}) // ours looks for circles first
+	conn := connect(t, url)
+	must(t, s, put("a", 0), put("b", 0))
+	deadline := time.Now().Add(patience)
+	for version := uint64(1); ; version++ {
+		require.True(t, time.Now().Before(deadline), "no deadlock came about")
+		tx, err := connect(t, url).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE id = 'b' FOR UPDATE")
+		require.NoError(t, err)
+		answer := commitLater(t.Context(), s, together(put("a", version), put("b", version)))
+		eventually(t, conn, someoneWaits) // for b, with a locked
+		_, err = tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE id = 'a' FOR UPDATE")
+		require.NoError(t, err)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, answered(t, answer).err)
+		if value[int64](t, conn, "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") > 0 {
+			return
+		}
+	}
+}
+
+// waiting is how many connections to this database wait for a record or a key.
+const waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event IN ('transactionid', 'tuple', 'advisory')"
+
+// TestLockedRecordHoldsUpItsWritersOnly, although they are more than the pool has connections: the
+// others commit all they have while it is locked, directly or in batches.
+//
+// Proves CAS-11, STORE-14.
+func TestLockedRecordHoldsUpItsWritersOnly(t *testing.T) {
+	for name, direct := range map[string]int{"direct": 1 << 20, "batched": 0, "as it comes": maxDirect} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			const size, held, others = 4, 8, 64
+			s := openAt(t, connections(t, url, size), Config{CommitTimeout: time.Minute})
+			s.queue.maxDirect = direct
+			var ids []string
+			for i := range held {
+				ids = append(ids, fmt.Sprint("held-", i))
+				must(t, s, put(ids[i], 0))
+			}
+			release := locked(t, url, ids...)
+			var stuck []<-chan result
+			for i, id := range ids {
+				c := put(id, 1)
+				if i%2 == 1 {
+					c = together(c, put("with-"+id, 0))
+				}
+				stuck = append(stuck, commitLater(t.Context(), s, c))
+			}
+			var group sync.WaitGroup
+			for i := range others {
+				group.Go(func() {
+					for version := range uint64(8) {
+						if _, err := s.Commit(t.Context(), put(fmt.Sprint("free-", i), version)); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); group.Wait() }()
+			conn := connect(t, url)
+			for finished := false; !finished; {
+				select {
+				case <-done:
+					finished = true
+				default:
+					require.LessOrEqual(t, value[int64](t, conn, waiting), int64(waiters(size)), "connections wait")
+				}
+			}
+			for _, answer := range stuck {
+				require.Empty(t, answer, "its record is locked")
+			}
+			release()
+			for _, answer := range stuck {
+				require.NoError(t, answered(t, answer).err)
+			}
+		})
+	}
+}
+
+// Proves STORE-14.
+func TestLockedPastBudget(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{CommitTimeout: 2 * time.Second})
+	must(t, s, put("a", 0))
+	release := locked(t, url, "a")
+	one, several := commitLater(t.Context(), s, put("a", 1)), commitLater(t.Context(), s, together(put("a", 1), put("b", 0)))
+	unavailable(t, answered(t, one).err)
+	unavailable(t, answered(t, several).err)
+	release()
+	must(t, s, together(put("a", 1), put("b", 0)))
+}
+
+// TestReadersShare: records and absences that are only read are not in the way of others who read
+// them, and are in the way of those who change them.
+//
+// Proves STORE-2.
+func TestReadersShare(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	must(t, s, put("read", 0))
+	for lock, free := range map[string]bool{"FOR SHARE": true, "FOR KEY SHARE": true, "FOR NO KEY UPDATE": false, "FOR UPDATE": false} {
+		tx, err := connect(t, url).Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE id = 'read' "+lock)
+		require.NoError(t, err)
+		absent := "absent " + lock
+		_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock_shared($1)", s.names.lockKey(thing(absent)))
+		require.NoError(t, err)
+		c := put("written "+lock, 0)
+		c.Guards = []persist.Guard{{Key: thing("read"), Read: true, Version: 1}, {Key: thing(absent), Read: true}}
+		reading := commitLater(t.Context(), s, c)
+		if free {
+			require.NoError(t, answered(t, reading).err, lock)
+			reading = commitLater(t.Context(), s, put(absent, 0))
+		}
+		eventually(t, conn, someoneWaits)
+		require.Empty(t, reading)
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.NoError(t, answered(t, reading).err, lock)
+	}
+}
+
+// TestWriteSkew: two commits that each rest on what the other changes are not both applied, whether
+// that is a record or the absence of one.
+//
+// Proves STORE-2.
+func TestWriteSkew(t *testing.T) {
+	url := pgtest.URL(t)
+	stores := []*Store{openAt(t, url, Config{}), openAt(t, url, Config{})}
+	for round := range 300 {
+		ids := []string{fmt.Sprint("a", round), fmt.Sprint("b", round)}
+		expected := uint64(round % 2) // absent, or there
+		if expected == 1 {
+			must(t, stores[0], together(put(ids[0], 0), put(ids[1], 0)))
+		}
+		var answers []<-chan result
+		for i, s := range stores {
+			c := put(ids[i], expected)
+			c.Guards = []persist.Guard{{Key: thing(ids[1-i]), Read: true, Version: expected}}
+			answers = append(answers, commitLater(t.Context(), s, c))
+		}
+		one, two := answered(t, answers[0]), answered(t, answers[1])
+		require.NotEqual(t, one.err == nil, two.err == nil, "%v, %v", one.err, two.err)
+		for _, r := range []result{one, two} {
+			require.True(t, r.err == nil || isConflict(r.err), "%v", r.err)
+		}
+	}
+}
+
+// TestPurgedWhileCreated: a key that is created anew, at the moment at which its tombstone is purged,
+// never repeats a version.
+//
+// Proves STORE-2.
+func TestPurgedWhileCreated(t *testing.T) {
+	url := pgtest.URL(t)
+	one, two := openAt(t, url, Config{}), openAt(t, url, Config{})
+	floor := uint64(0)
+	for round := range 200 {
+		id := fmt.Sprint(round)
+		c := put(id, 0)
+		c.Writes[0].Version = floor + 10
+		must(t, one, c, persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing(id), Expected: floor + 10, Version: floor + 11, Deleted: true}}})
+		again := put(id, 0)
+		again.Writes[0].Version = floor + 1 // above the floor that was, below the one that will be
+		if round%2 == 1 {
+			again.Guards = []persist.Guard{{Key: thing(id), Read: true}}
+		}
+		var group sync.WaitGroup
+		group.Go(func() {
+			removed, err := 0, error(nil)
+			for removed == 0 && err == nil { // it skips what is locked
+				removed, err = two.Purge(context.Background(), persist.Query{})
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		for ended := false; !ended; {
+			_, err := one.Commit(t.Context(), again)
+			ended = winner(t, err).Absent()
+		}
+		group.Wait()
+		floor += 11
+	}
+}
+
+// TestFrozenClient: the locks of a client that stops in the middle of a commit end with
+// Config.CommitTimeout, however long its connection lives.
+//
+// Proves CAS-11.
+func TestFrozenClient(t *testing.T) {
+	url := pgtest.URL(t)
+	frozen := openAt(t, url, Config{CommitTimeout: 100 * time.Millisecond})
+	s := openAt(t, url, Config{})
+	must(t, s, put("a", 0))
+	conn, err := frozen.acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+	stopped := &transaction{store: frozen, conn: conn.Conn().PgConn()}
+	c := together(put("a", 1), put("b", 0))
+	stopped.add(&request{commit: c, keys: c.Keys()})
+	require.NoError(t, stopped.lock(t.Context()))
+	must(t, s, together(put("a", 1), put("b", 0)))
+	stopped.apply(stopped.parts[0])
+	stopped.finish(t.Context())
+	require.Error(t, stopped.parts[0].err)
+}
