@@ -41,6 +41,10 @@ func TestTwoCreators(t *testing.T) {
 	}
 }
 
+// foreignCreation creates the record of an id at version 7.
+const foreignCreation = `INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, updated, holder, token, commits)
+	VALUES ('thing', $1, 7, 7, '{}', 0, '', clock_timestamp(), '', 0, '{foreign.1}')`
+
 // TestForeignCreator: somebody who creates a row without asking for its lock is found by the unique
 // index, and wins.
 //
@@ -52,8 +56,7 @@ func TestForeignCreator(t *testing.T) {
 	for i, c := range []persist.Commit{put("0", 0), together(put("1", 0), put("other", 0))} {
 		tx, err := connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), `INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, updated, holder, token, commits)
-			VALUES ('thing', $1, 7, 7, '{}', 0, '', clock_timestamp(), '', 0, '{foreign.1}')`, fmt.Sprint(i))
+		_, err = tx.Exec(t.Context(), foreignCreation, fmt.Sprint(i))
 		require.NoError(t, err)
 		answer := commitLater(t.Context(), s, c)
 		eventually(t, conn, someoneWaits)
@@ -247,6 +250,29 @@ func TestReadersShare(t *testing.T) {
 		require.NoError(t, tx.Rollback(t.Context()))
 		require.NoError(t, answered(t, reading).err, lock)
 	}
+}
+
+// TestAbsenceIsWaitedFor: a commit that rests on the absence of a record, which somebody is about to
+// create, waits until it knows.
+//
+// Proves STORE-2, STORE-5.
+func TestAbsenceIsWaitedFor(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", s.names.lockKey(thing("new")))
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), foreignCreation, "new")
+	require.NoError(t, err)
+	c := put("a", 0)
+	c.Guards = []persist.Guard{{Key: thing("new"), Read: true}}
+	answer := commitLater(t.Context(), s, c)
+	eventually(t, conn, someoneWaits)
+	require.Empty(t, answer)
+	require.NoError(t, tx.Commit(t.Context()))
+	require.EqualValues(t, 7, winner(t, answered(t, answer).err).Version)
 }
 
 // TestWriteSkew: two commits that each rest on what the other changes are not both applied, whether
