@@ -22,6 +22,8 @@
 // AtomicState takes a function, for decisions. Prefer data where it will do: it is faster, and can be
 // logged, combined with [All], and applied again without running anybody's code.
 //
+// [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened on its [Tx].
+//
 // # Errors
 //
 // Every error has a stable code and an HTTP status ([Code], [HTTPStatus]). [IsRetryable] tells whether

@@ -373,3 +373,50 @@ func ExampleRuntime_Close() {
 	fmt.Println(rt.Close(ctx)) // finishes what is under way, and names what it could not wait for
 	// Output: <nil>
 }
+
+func ExampleTransact() {
+	rt, ctx := start()
+	pawl.User[Cart](rt, "ann").IncState(ctx, "total", 30)
+	move := func(from, to string, amount int64) error {
+		return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+			has, err := pawl.User[Cart](tx, from).State(ctx) // what is read is tested by the commit
+			if err != nil {
+				return err
+			}
+			if has.Total < amount {
+				return errors.New(from + " has only " + fmt.Sprint(has.Total))
+			}
+			if _, err := pawl.User[Cart](tx, from).IncState(ctx, "total", -amount); err != nil {
+				return err
+			}
+			_, err = pawl.User[Cart](tx, to).IncState(ctx, "total", amount)
+			tx.AfterCommit(func() { fmt.Println("moved", amount) })
+			return err
+		})
+	}
+	fmt.Println(move("ann", "bob", 20))
+	fmt.Println(move("ann", "bob", 20))
+	bob, _ := pawl.User[Cart](rt, "bob").State(ctx)
+	fmt.Println(bob.Total)
+	// Output:
+	// moved 20
+	// <nil>
+	// ann has only 10
+	// 20
+}
+
+func ExampleScope_In() {
+	rt, ctx := start()
+	cart, owner := pawl.Session[Cart](rt, "c42"), pawl.User[Cart](rt, "ann")
+	err := pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		if _, err := cart.In(tx).PushState(ctx, "items", "book"); err != nil {
+			return err
+		}
+		_, err := owner.In(tx).IncState(ctx, "total", 12)
+		return err
+	})
+	items, _ := cart.State(ctx)
+	spent, _ := owner.State(ctx)
+	fmt.Println(err, items.Items, spent.Total)
+	// Output: <nil> [book] 12
+}

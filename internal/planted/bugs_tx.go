@@ -90,7 +90,7 @@ var txBugs = []Bug{
 		Name: "tx-callbacks-too-early", Mechanism: "callbacks run after the commit",
 		Proves: []string{"TX-5"}, File: "tx_run.go",
 		Old: "		v, err := t.deliver(b, tx.after)\n", New: "		_ = runAll(tx.after)\n		v, err := t.deliver(b, tx.after)\n",
-		Pkg: ".", Run: "^TestAfterCommit$", Quick: true,
+		Pkg: ".", Run: "^TestAfterCommit$", Flags: []string{"-timeout=25s"},
 	},
 	{
 		Name: "tx-callbacks-of-one-that-left", Mechanism: "callbacks run although the caller has left",
