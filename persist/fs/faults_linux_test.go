@@ -117,7 +117,7 @@ func init() {
 // childTest makes a test of a function that runs in a child.
 func childTest(t *testing.T, role, dir string) {
 	t.Helper()
-	child := crashtest.Start(t, role, childDir+"="+dir)
+	child := crashtest.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
 	crashtest.Ready(child)
 	require.Equal(t, []string{"done"}, child.Wait())
 }

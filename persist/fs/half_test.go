@@ -122,7 +122,7 @@ func TestNoReaderSeesHalf(t *testing.T) {
 			var writer sync.WaitGroup
 			writer.Go(func() {
 				defer done.Store(true)
-				for n := range 200 {
+				for n := range 100 {
 					if err := addAll(context.Background(), other, "writer."+strconv.Itoa(n), test.change()...); err != nil {
 						t.Error(err)
 						return
