@@ -138,7 +138,8 @@ func (s *Store) writeMark(key persist.Key) (path string, err error) {
 	return path, nil
 }
 
-// replaceAll is a commit of several records; see journal.go. It reports false when nothing has happened.
+// replaceAll is a commit of several records; see journal.go. It reports false when nothing has
+// happened.
 func (s *Store) replaceAll(ctx context.Context, changes []change) (committed bool, err error) {
 	temp, set, err := s.writeJournal(changes)
 	if err != nil {
@@ -168,7 +169,8 @@ func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err 
 	var plan planned
 	for _, ch := range changes {
 		plan.Writes = append(plan.Writes, plannedWrite{
-			Key: ch.record.Key, Version: ch.record.Version, Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
+			Key: ch.record.Key, Version: ch.record.Version,
+			Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
 		})
 		set.add(stripeOf(ch.record.Key))
 	}

@@ -56,7 +56,8 @@ func (s *Store) checkFormat() (isStore bool, err error) {
 		return false, &DamagedError{Path: path, Reason: "it does not say which format the directory has"}
 	}
 	if content.Format > format {
-		return false, fmt.Errorf("%w: the format of %s is %d, this release knows %d", persist.ErrNewerSchema, s.dir, content.Format, format)
+		return false, fmt.Errorf("%w: the format of %s is %d, this release knows %d",
+			persist.ErrNewerSchema, s.dir, content.Format, format)
 	}
 	return true, nil
 }
@@ -68,8 +69,12 @@ func (s *Store) claim(ctx context.Context) error {
 		return err
 	}
 	if foreign != "" {
-		if isStore, err := s.checkFormat(); err != nil || !isStore { // somebody may have made it one just now
-			return errors.Join(err, fmt.Errorf("fs: %s is not empty and no store: it has %q in it, but no %s", s.dir, foreign, formatName))
+		isStore, err := s.checkFormat() // somebody may have made it one just now
+		if err != nil {
+			return err
+		}
+		if !isStore {
+			return fmt.Errorf("fs: %s is not empty and no store: it has %q in it, but no %s", s.dir, foreign, formatName)
 		}
 	}
 	err = makeFolder(s.dir)
@@ -119,21 +124,17 @@ func (s *Store) sweep() {
 	if err != nil {
 		return
 	}
-	atOnce, cancel := context.WithCancel(context.Background())
-	cancel()
 	for _, name := range names {
-		lock, ok := tempLock(name)
-		if !ok {
-			continue
+		if lock, ok := tempLock(name); ok {
+			s.sweepOne(lock, filepath.Join(s.temps, name))
 		}
-		s.sweepOne(atOnce, lock, filepath.Join(s.temps, name))
 	}
 }
 
 // sweepOne removes a temporary file that the given lock protects.
-func (s *Store) sweepOne(ctx context.Context, lock int, path string) {
+func (s *Store) sweepOne(lock int, path string) {
 	want := wanted{lock: exclusive}
-	release, err := s.locks.take(ctx, want)
+	release, err := s.locks.take(atOnce, want)
 	if err != nil {
 		return // somebody has it, and perhaps the file
 	}

@@ -1,27 +1,28 @@
 // Package fs keeps records in plain files, one for each document, in a directory that several
-// processes may share: for state that people want to read, compare and repair with the tools they have.
+// processes may share: for state that people want to read, compare and repair with the tools that
+// they have.
 //
-// An acknowledged commit is durable: its files are written beside the old ones, synced and renamed,
-// and their folders synced, before Commit returns. A commit of several documents is all or nothing,
-// whatever dies in the middle of it: a journal says what remains to be done, and whoever next comes to
-// one of the documents does it first. No reader sees half of a commit.
+// An acknowledged commit is durable: new files are written and synced, renamed into the places of
+// the old ones, and the folders synced, before Commit returns. A commit of several documents is all
+// or nothing, whatever dies in the middle of it: a journal says what remains to be done, and
+// whoever next comes to one of the documents does it first. No reader sees half of a commit, or
+// a commit that a power failure could still undo.
 //
 // # Costs
 //
-// There is no index. Load and Commit read the files they are asked for; List, Take and Purge read the
-// names of all files of a kind, and then the files in the order of their ids until the page is
-// full. A query of what is due reads every file of its kind, and so does one by label, age or
-// expiry as far as it has to look for matches. A list holds up commits of several
-// documents while it reads. Thousands of documents of a kind are fine, for more use a database.
+// There is no index. Load and Commit read the files that they are asked for. List, Take and Purge
+// read the names of all files of a kind, and then the files in the order of their ids until the page
+// is full; those that do not match (by label, age, lease or expiry) are read as well. A query
+// of what is due reads every file of the kind. A list holds up commits of several documents while
+// it reads. Some thousands of documents of a kind are fine; for more use a database.
 //
 // # Where it works
 //
-// The directory must be on one local file system that renames atomically and has locks of
-// whole files (flock): ext4, XFS, Btrfs, ZFS, APFS and the like. NFS and other network file systems
-// are not supported. On Windows folders cannot be synced: what is said here about crashes of
-// processes holds there, but a power failure may lose the last commits, or half of one.
-//
-// Ages, leases and expiry are judged by the clock of the host.
+// The directory must be on one local file system that renames atomically and knows flock: ext4,
+// XFS, Btrfs, ZFS, APFS and the like. NFS and other network file systems are not supported. On
+// Windows folders cannot be synced: what is said here about the death of processes holds there, but
+// a power failure may lose the last commits, or half of one. Ages, leases and expiry are judged
+// by the clock of the host.
 //
 // # Format
 //
@@ -33,12 +34,13 @@
 //	records/session/%41nn%40example.json     the document "Ann@example"
 //	journal/                                 commits that are being made
 //	tmp/                                     files that are being written
-//	locks/                                   lock files; empty, and not to be removed
+//	locks/                                   empty files, not to be removed while the store is open
 //
-// In the names of kinds and ids, lower case letters, digits, - and _ stay as they are, and every other
-// byte is written as % and two hexadecimal digits; so is the first letter of a name that Windows
-// reserves, such as con. An encoded name longer than 128 bytes is cut into pieces of at most that
-// length. All pieces but the last are names of folders, each in the one before, that end with a plus sign.
+// In the names of kinds and ids, lower case letters, digits, - and _ stay as they are, and every
+// other byte is written as % and two hexadecimal digits; so is the first letter of a name that
+// Windows reserves, such as con. An encoded name longer than 128 bytes is cut into pieces of at most
+// that length. All pieces but the last are names of folders, each in the one before it, and
+// end with a plus sign.
 //
 // Every file but pawl.json is a JSON object with three members:
 //
@@ -60,22 +62,25 @@
 //		}
 //	}
 //
-// The content of a document's file is its [persist.Record]. The checksum is the SHA-256 of the content
-// without the white space between its tokens, in hexadecimal digits.
+// The content of a document's file is its [persist.Record]. The checksum is the SHA-256 of the
+// content without the white space between its tokens, in hexadecimal digits.
 //
 // The content of a journal lists the writes of one commit: for each the kind, the id and the
-// version, the temporary file in tmp/ that is to become the document's file, its checksum (makes)
-// and the checksum of the file that it replaces (replaces). The name of a journal or a mark lists the
-// locks of its documents: the lock of a document is the first byte of the SHA-256 of its kind, a
-// zero byte and its id.
+// version, the file in tmp/ that is to become the document's file (temp), its checksum (makes), and
+// the checksum of the file that it replaces (replaces). The name of a journal, or of the mark that a
+// commit of one document leaves there for a moment, tells which locks its documents have: the number
+// of a document's lock is the first byte of the SHA-256 of its kind, a zero byte and its id.
 //
 // # Repair
 //
-// A file that is not as it was written gives *[DamagedError] to those who need it. To repair or change a
-// file, edit it, remove its checksum, and put it in its place by renaming, best while no
-// process has the store open; a file without a checksum is taken as it is. Removing a document's file
-// removes the document for good, and its versions may then be used again. Removing
-// a journal abandons what it says, and may leave its commit half done.
+// A file that is not as it was written gives *[DamagedError] to those who need it: to Load and Commit
+// of its document, and to List, which does not leave out what it cannot read. Take and Purge pass
+// over it.
+//
+// To repair or change a file, edit it, remove its checksum, and put it in its place by renaming,
+// best while no process has the store open; a file without a checksum is taken as it is. To
+// remove a document's file is to forget that the document ever was, so that its versions may be used
+// again. To remove a journal is to abandon what it says, and may leave its commit half done.
 //
 // To copy a store, copy its directory while no process writes to it.
 package fs

@@ -23,6 +23,9 @@ func (e *DamagedError) Error() string { return "fs: " + e.Path + " is damaged: "
 // errLocked is what callers see who waited for a lock for too long.
 var errLocked = fmt.Errorf("%w: fs: somebody else keeps a lock", persist.ErrUnavailable)
 
+// errBusy is what those see who would not wait.
+var errBusy = fmt.Errorf("%w: fs: somebody else has a lock", persist.ErrUnavailable)
+
 // passing are failures that end by themselves, or by the hand of somebody who need not know of Pawl.
 var passing = []error{
 	iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,

@@ -201,7 +201,11 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// folder makes sure, once in the life of the store, that the folder at path is there and durable.
+// maxFolders is how many folders are remembered; there is one for each kind, but also for each id too
+// long for one name.
+const maxFolders = 4096
+
+// folder makes sure that the folder at path is there and durable, and remembers that it is.
 func (s *Store) folder(path string) error {
 	if _, known := s.folders.Load(path); known || path == s.dir {
 		return nil
@@ -211,6 +215,9 @@ func (s *Store) folder(path string) error {
 	}
 	if err := makeFolder(path); err != nil {
 		return err
+	}
+	if s.folderCount.Add(1)%maxFolders == 0 {
+		s.folders.Clear()
 	}
 	s.folders.Store(path, true)
 	return nil

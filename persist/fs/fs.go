@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -26,7 +27,9 @@ type Store struct {
 	temps    string
 	journals string
 	locks    *locks
-	folders  sync.Map // the folders below records that are known to be durable
+
+	folders     sync.Map // those that are known to be durable
+	folderCount atomic.Int64
 
 	mu     sync.Mutex // protects closed, and calls from being added to once it is set
 	closed bool

@@ -96,7 +96,8 @@ func (s *Store) newJournal(set stripeSet) string {
 	return filepath.Join(s.journals, fmt.Sprintf(commitName, set[0], set[1], set[2], set[3], rand.Uint64()))
 }
 
-// parseJournal returns what the name of a file in journal/ says, and false for a file that is none of ours.
+// parseJournal returns what the name of a file in journal/ says, and false for one that is none of
+// ours.
 func parseJournal(name string) (j journal, ok bool) {
 	var number uint64
 	var stripe uint8
@@ -261,7 +262,8 @@ func (s *Store) redoWrite(path string, w plannedWrite) error {
 		return err
 	}
 	if made != w.Makes {
-		return &DamagedError{Path: path, Reason: fmt.Sprintf("version %d of %q is not in %s", w.Version, w.Key, temp)}
+		reason := fmt.Sprintf("version %d of %q is not in %s", w.Version, w.Key, temp)
+		return &DamagedError{Path: path, Reason: reason}
 	}
 	if err := s.folder(filepath.Dir(target)); err != nil {
 		return err

@@ -8,8 +8,10 @@ import (
 )
 
 // Take acquires records as persist.Leaser says, one after the other, each in a commit of its own.
-// It passes over files that are damaged. Its errors are those of Commit, without
-// *persist.Conflict and *persist.Fenced; what it had taken before a failure, it returns without one.
+// It passes over files that are damaged, and over records whose locks others have at that
+// moment, for which it waits only if there is nothing else to take. Its errors are those of Commit,
+// without *DamagedError, *persist.Conflict and *persist.Fenced. If it fails after it has taken some
+// records, it returns those and no error, unless the outcome for one more is unknown.
 func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
 	if ctx.Err() != nil {
 		return nil, notApplied(context.Cause(ctx))
@@ -22,34 +24,56 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	}
 	defer s.calls.Done()
 	q.Unheld = true
-	var taken []persist.Record
+	taken, busy, err := s.takeFree(ctx, q, a)
+	for _, key := range busy {
+		if err != nil || len(taken) > 0 {
+			break
+		}
+		var r persist.Record
+		if r, err = s.takeOne(ctx, key, q, a); err == nil && !r.Absent() {
+			taken = append(taken, r)
+		}
+	}
+	if len(taken) > 0 && errors.Is(err, persist.ErrNotApplied) {
+		return taken, nil
+	}
+	return taken, err
+}
+
+// takeFree takes what can be had without waiting, and returns the keys of what else there is.
+func (s *Store) takeFree(
+	ctx context.Context, q persist.Query, a persist.Acquire,
+) (taken []persist.Record, busy []persist.Key, err error) {
 	var seen stripeSet
 	for r, err := range s.matching(ctx, q, &seen) {
 		if isDamaged(err) {
 			continue
 		}
-		if err == nil {
-			r, err = s.takeOne(ctx, r.Key, q, a)
-		} else {
-			err = notApplied(err)
+		if err != nil {
+			return taken, nil, notApplied(err)
 		}
+		key := r.Key
+		r, err = s.takeOne(atOnce, key, q, a)
 		switch {
-		case err == nil && !r.Absent():
-			taken = append(taken, r)
-		case errors.Is(err, persist.ErrNotApplied) && len(taken) > 0:
-			return taken, nil
+		case isDamaged(err):
+		case errors.Is(err, errBusy):
+			busy = append(busy, key)
 		case err != nil:
-			return nil, err
+			return taken, nil, err
+		case !r.Absent():
+			taken = append(taken, r)
 		}
 		if len(taken) == q.PageSize() {
 			break
 		}
 	}
-	return taken, nil
+	return taken, busy, nil
 }
 
-// takeOne acquires the record of key, and returns it, or the absent record if it no longer matches q.
-func (s *Store) takeOne(ctx context.Context, key persist.Key, q persist.Query, a persist.Acquire) (persist.Record, error) {
+// takeOne acquires the record of key, and returns it, or the absent one if it no longer matches q.
+func (s *Store) takeOne(
+	ctx context.Context, key persist.Key, q persist.Query, a persist.Acquire,
+) (persist.Record, error) {
 	release, err := s.settle(ctx, wanted{stripeOf(key): exclusive})
 	if err != nil {
 		return persist.Record{}, notApplied(err)

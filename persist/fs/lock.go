@@ -120,7 +120,7 @@ func newLocks(folder string, timeout time.Duration) *locks {
 
 // take takes all locks that are wanted, in order, or none. It waits for them until ctx ends, and
 // returns the cause of that then, or until the lock timeout has passed, and returns errLocked then.
-// A ctx that has ended already means to take what is free and not to wait.
+// With atOnce it takes what is free and does not wait.
 func (l *locks) take(ctx context.Context, want wanted) (release func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, errLocked)
 	defer cancel()
@@ -175,6 +175,13 @@ func (l *locks) open(ctx context.Context, path string, m mode) (*flock.Flock, er
 	}
 	return file, patiently(ctx, try)
 }
+
+// atOnce is a context that has ended.
+var atOnce = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errBusy)
+	return ctx
+}()
 
 // patiently tries again with full jitter until it worked, it failed, or ctx has ended.
 func patiently(ctx context.Context, try func() (bool, error)) error {

@@ -17,8 +17,9 @@ import (
 
 // Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
 // in Record.Version, for an absent key; *DamagedError if its file is damaged; persist.ErrClosed
-// after Close; ctx's error; and an error that wraps persist.ErrUnavailable when a commit of
-// the key is under way for longer than Config.LockTimeout, or when one whose writer has gone cannot be finished.
+// after Close; ctx's error; and an error that wraps persist.ErrUnavailable when a commit of the key
+// is under way for longer than Config.LockTimeout, or when one whose writer has gone cannot be
+// finished for now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	if ctx.Err() != nil {
 		return persist.Record{}, context.Cause(ctx)
