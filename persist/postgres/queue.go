@@ -12,7 +12,7 @@ import (
 // for each of them. Beyond that they wait, and committers take what waits into one transaction,
 // which is quickest for all. See BenchmarkCommit for where the one becomes better than the other.
 const (
-	maxDirect     = 4
+	maxDirect     = 8
 	maxCommitters = 2
 	maxBatchKeys  = 256
 	maxBatchNew   = 64 // keys to be created: each takes a place among all locks of the server

@@ -95,7 +95,7 @@ BEGIN
 END
 {body};
 
--- write is a commit of one write without guards. outcome is 'written', 'conflict' with the record
+-- write is a transaction of its own, of one write without guards. outcome is 'written', 'conflict' with the record
 -- that is current (no record: the key is absent), or 'busy' when somebody has the record locked and
 -- patience is 0; else it is how many milliseconds to wait for the lock. lock_key stands for the key
 -- while it is absent. Versions, life and lease are tested once the lock is held, by a clock that is
@@ -181,6 +181,8 @@ BEGIN
         WHERE r.kind = p_kind AND r.id = p_id;
         outcome := 'written';
         present := NULL;
+    ELSE
+        PERFORM set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
     END IF;
     RETURN NEXT;
 END
