@@ -52,13 +52,13 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-holds-its-queues", Mechanism: "a transaction waits its turn in the queues of its scopes",
-		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Proves: []string{"TX-7"}, File: "tx_hold.go",
 		Old: "	return c.hold(w)\n", New: "	return nil\n",
 		Pkg: ".", Run: "^TestHotScopesDoNotStarveATransaction$",
 	},
 	{
 		Name: "tx-order-of-queues", Mechanism: "queues are taken in the order of keys",
-		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Proves: []string{"TX-7"}, File: "tx_hold.go",
 		Old: "return a.key.Compare(b.key) }) {", New: "return 0 }) {",
 		Pkg: ".", Run: "^TestTransactionsAndMutatorsDoNotDeadlock$", Flags: []string{"-timeout=25s"},
 	},
@@ -94,7 +94,7 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-callbacks-of-one-that-left", Mechanism: "callbacks run although the caller has left",
-		Proves: []string{"TX-5"}, File: "tx_run.go",
+		Proves: []string{"TX-5"}, File: "tx_deliver.go",
 		Old: "			t.runAllAlone(after)\n", New: "",
 		Pkg: ".", Run: "^TestTransactCallerLeaves$", Flags: []string{"-timeout=25s"},
 	},
@@ -106,7 +106,7 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-commits-apart", Mechanism: "all scopes of a transaction are in one commit",
-		Proves: []string{"TX-1"}, File: "tx_run.go",
+		Proves: []string{"TX-1"}, File: "tx_deliver.go",
 		Old: "	b.ID = t.env.newCommitID()\n", New: "	for len(b.Writes) > 1 {\n		_, _ = t.rt.store.Commit(t.ctx, persist.Commit{ID: t.env.newCommitID(), Writes: b.Writes[:1]})\n		b.Writes, b.writers, b.next = b.Writes[1:], b.writers[1:], b.next[1:]\n	}\n	b.ID = t.env.newCommitID()\n",
 		Pkg: ".", Run: "^TestBankIsConserved$/sqlite", Flags: []string{"-timeout=60s"},
 	},
@@ -142,7 +142,7 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-leaves-in-doubt", Mechanism: "a caller that leaves during a commit is told that it may have landed",
-		Proves: []string{"CAS-9"}, File: "tx_run.go",
+		Proves: []string{"CAS-9"}, File: "tx_deliver.go",
 		Old: "			leaving = t.canceled(PhaseCommitting)\n", New: "			leaving = t.canceled(PhaseQueued)\n",
 		Pkg: ".", Run: "^TestTransactCallerLeaves$",
 	},

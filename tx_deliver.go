@@ -1,0 +1,176 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The end of a transaction: its commit, with or without its caller, and what comes after.
+
+// deliver sends b and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
+func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
+	if len(b.Writes)+len(b.Guards) == 0 {
+		return verdict{landed: true}, nil
+	}
+	b.ID = t.env.newCommitID()
+	var (
+		claimed atomic.Bool // by whoever goes on when the verdict is there: this goroutine, or the one that sends
+		v       verdict
+		err     error
+		arrived = make(chan struct{})
+	)
+	settled := func() {
+		t.remember(b, v, err)
+		if claimed.CompareAndSwap(false, true) {
+			close(arrived)
+			return
+		}
+		t.letGo()
+		if err == nil && v.landed {
+			t.runAllAlone(after)
+		}
+		t.rt.transactions.end(t)
+	}
+	go func() {
+		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
+		defer cancel()
+		p := guarded(func() { v, err = t.rt.send(ctx, t.retry, b.Commit, b.bases()) }, func() {
+			err = b.broken(errors.New("the store called runtime.Goexit"))
+			settled()
+		})
+		if p != nil {
+			err = b.broken(p)
+		}
+		settled()
+	}()
+	patience := time.NewTimer(time.Until(t.deadline) + lastWord)
+	defer patience.Stop()
+	var leaving error
+	select {
+	case <-arrived:
+		return v, err
+	case <-t.ctx.Done():
+		leaving = t.canceled(PhaseQueued)
+		if len(b.Writes) > 0 {
+			leaving = t.canceled(PhaseCommitting)
+		}
+	case <-patience.C:
+		leaving = b.broken(errors.New("no answer within the budget of " + t.retry.Within.String()))
+	}
+	t.left = true
+	if !claimed.CompareAndSwap(false, true) {
+		t.left = false
+		<-arrived
+		return v, err
+	}
+	return verdict{}, leaving
+}
+
+// remember keeps what the store said about b for the next who uses its scopes.
+func (t *transaction) remember(b batch, v verdict, err error) {
+	for i, p := range b.writers {
+		switch {
+		case err != nil:
+			p.cell.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
+		case v.landed:
+			b.next[i].landed(v, b.Writes[i])
+			p.cell.advance(b.next[i])
+			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
+		}
+	}
+	if err != nil || !v.landed {
+		return
+	}
+	for _, r := range v.others {
+		if i := slices.IndexFunc(b.writers, func(p *part) bool { return p.key == r.Key }); i >= 0 {
+			b.writers[i].cell.advance(docOf(r))
+		}
+	}
+	for _, p := range b.renewed {
+		p.cell.seen.CompareAndSwap(p.base, p.base.renewed(v.at.Add(p.draft.ttl)))
+	}
+}
+
+// runAll runs the after-commit callbacks, all of them, and raises the first panic again.
+func runAll(callbacks []func()) error {
+	var first *PanicError
+	for _, fn := range callbacks {
+		if p := guarded(fn, func() {}); p != nil && first == nil {
+			first = p
+		}
+	}
+	return ending{panic: first}.deliver()
+}
+
+// runAllAlone is runAll when nobody is left to raise a panic to.
+func (t *transaction) runAllAlone(callbacks []func()) {
+	for _, fn := range callbacks {
+		if p := guarded(fn, func() {}); p != nil {
+			t.env.logger().ErrorContext(t.ctx, "pawl: after-commit callback panicked after its caller left", "panic", p.Value, "stack", string(p.Stack))
+		}
+	}
+}
+
+// transactions are those of a runtime that have not ended, so that Close can wait for them.
+type transactions struct {
+	mu      sync.Mutex
+	live    map[*transaction]struct{}
+	closed  bool
+	drained chan struct{}
+}
+
+func (s *transactions) begin(t *transaction) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	if s.live == nil {
+		s.live = map[*transaction]struct{}{}
+	}
+	s.live[t] = struct{}{}
+	return true
+}
+
+func (s *transactions) end(t *transaction) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, t)
+	if len(s.live) == 0 && s.drained != nil {
+		close(s.drained)
+		s.drained = nil
+	}
+}
+
+// close makes transactions a resident: it refuses new ones and returns a channel that is closed once there are none, nil if there are none now.
+func (s *transactions) close() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if len(s.live) == 0 {
+		return nil
+	}
+	if s.drained == nil {
+		s.drained = make(chan struct{})
+	}
+	return s.drained
+}
+
+// busy describes those that have not ended, for BusyError.
+func (s *transactions) busy() (out []Running) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for t := range s.live {
+		t.mu.Lock()
+		out = append(out, Running{Scope: t.key, Verb: "Transact"})
+		t.mu.Unlock()
+	}
+	return out
+}
+
+// unpin makes transactions a resident; there is nothing to keep.
+func (s *transactions) unpin(bool) {}

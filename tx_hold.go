@@ -1,0 +1,101 @@
+package pawl
+
+import (
+	"slices"
+	"time"
+)
+
+// How a transaction keeps the queues of its scopes. See transaction for why it does, and for how long.
+
+// hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it.
+func (t *transaction) hold(parts []*part) error {
+	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
+		if err := t.holdOne(p); err != nil {
+			t.letGo()
+			return err
+		}
+		t.mu.Lock()
+		t.held = append(t.held, p.cell)
+		t.mu.Unlock()
+	}
+	return nil
+}
+
+func (t *transaction) holdOne(p *part) error {
+	c := p.cell
+	if t.parent != nil {
+		if err := t.parent.waitFor(&c.queue); err != nil {
+			return err
+		}
+		defer t.parent.waited(&c.queue)
+	}
+	w := newWaiter()
+	w.ctx, w.parent, w.change = t.ctx, t.parent, &change{verb: "Transact"}
+	w.call = call{env: t.env, key: p.key, retry: t.retry}
+	w.submitted, w.deadline = time.Now(), t.deadline.Add(lastWord)
+	w.cas.backend, w.cas.holds = p.bound, true
+	return c.hold(w)
+}
+
+func (t *transaction) heldCells() []*cell {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
+// letGo gives the held queues back. It is safe to call twice, and from a timer.
+func (t *transaction) letGo() {
+	t.mu.Lock()
+	held := t.held
+	t.held = nil
+	t.mu.Unlock()
+	for _, c := range held {
+		c.letGo()
+	}
+}
+
+// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. It returns the errors of await and push.
+func (c *cell) hold(w *waiter) error {
+	c.mu.Lock()
+	if c.idle() && !c.working && !c.closed {
+		c.working, c.running = true, w
+		w.done.Store(true)
+		c.mu.Unlock()
+		return nil
+	}
+	err := c.push(w, w.call.env.maxQueue)
+	if err == nil {
+		c.spent.set(w.deadline, c, (*cell).ring)
+		c.start(c)
+	}
+	c.mu.Unlock()
+	if err == nil {
+		err = c.await(w)
+	}
+	return err
+}
+
+// grant gives the queue to w, whose turn it is. From then on w's transaction drives it.
+func (c *cell) grant(w *waiter) (driving bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.left {
+		c.running = nil
+		return true
+	}
+	w.finish()
+	return false
+}
+
+// letGo ends what hold began.
+func (c *cell) letGo() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.running, c.working = nil, false
+	if c.first != nil {
+		c.start(c)
+		return
+	}
+	c.rest()
+	c.signalDrained()
+}
