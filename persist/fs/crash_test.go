@@ -21,7 +21,7 @@ import (
 func init() { children["crash"] = crashChild }
 
 const (
-	defaultKills  = 240 // PAWL_KILLS overrides it
+	defaultKills  = 200 // PAWL_KILLS overrides it
 	crashLineages = 2   // directories, each with writers that are killed over and over
 	crashName     = "PAWL_FS_NAME"
 )

@@ -121,7 +121,7 @@ func init() {
 //
 // Proves STORE-6, TX-3.
 func TestPowerFailureInHistory(t *testing.T) {
-	for range 4 {
+	for range 2 {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		t.Setenv(historySeed, strconv.FormatUint(seed, 10))

@@ -256,7 +256,7 @@ func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 }
 
 // logged are the system calls that a disk wants to know of.
-const logged = "trace=openat,close,write,fsync,?mkdir,?mkdirat,?rename,?renameat,?renameat2,?unlink,?unlinkat"
+const logged = "trace=openat,close,write,fsync," + mkdirs + "," + renames + "," + unlinks
 
 // feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is something new to see.
 func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
@@ -286,7 +286,7 @@ func TestPowerFailure(t *testing.T) {
 		moments, failures := 0, 0
 		d.feedTrace(t, log, func(answers int) {
 			moments++
-			d.failures(t, 30, func(dir string) {
+			d.failures(t, 15, func(dir string) {
 				failures++
 				s := newcomer(t, dir)
 				there := state(t, c, byLoad(t, s))
@@ -329,7 +329,7 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 	require.Equal(t, []string{"1"}, trace(t, "purge", dir, "-xx", "-s", "1000000", "-e", logged, "-o", log))
 	deleted := false // durably
 	d.feedTrace(t, log, func(answers int) {
-		d.failures(t, 30, func(dir string) {
+		d.failures(t, 15, func(dir string) {
 			s := newcomer(t, dir)
 			r := byLoad(t, s)(receipt)
 			if r.Absent() && r.Version > 0 || r.Deleted {
@@ -353,8 +353,8 @@ func TestFailedSystemCalls(t *testing.T) {
 	outcomes := map[string]int{}
 	for role, c := range commits {
 		for calls, failure := range map[string]string{
-			"openat": "EMFILE", "write": "ENOSPC", "fsync": "EIO", "?rename,?renameat,?renameat2": "EROFS",
-			"?unlink,?unlinkat": "EACCES", "?mkdir,?mkdirat": "ENOSPC",
+			"openat": "EMFILE", "write": "ENOSPC", "fsync": "EIO", renames: "EROFS",
+			unlinks: "EACCES", mkdirs: "ENOSPC",
 		} {
 			for n := 1; ; n++ {
 				dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
@@ -439,7 +439,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 	next := []string{"look", "list", "confirm"}
 	runs, failures := 0, 0
 	for role, c := range commits {
-		for _, calls := range []string{"fsync", "?rename,?renameat,?renameat2", "?unlink,?unlinkat"} {
+		for _, calls := range []string{"fsync", renames, unlinks} {
 			for n := 1; ; n++ {
 				dir, logs := copied(t, start), t.TempDir()
 				d := newDisk(t, dir)
@@ -453,7 +453,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 				said = trace(t, next[runs%len(next)], dir, "-xx", "-s", "1000000", "-e", logged, "-o", log)
 				require.Len(t, said, 1)
 				d.feedTrace(t, log, func(answers int) {
-					d.failures(t, 6, func(dir string) {
+					d.failures(t, 4, func(dir string) {
 						failures++
 						s := newcomer(t, dir)
 						there := state(t, c, byLoad(t, s))

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,8 +100,16 @@ func outcomeOf(err error) string {
 	return unknown
 }
 
-// trace starts a child, lets strace come, and returns what the child said until it ended, complaints last.
-func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
+// tracee is a child that strace follows.
+type tracee struct {
+	child  *crashtest.Child
+	pid    int
+	strace *exec.Cmd
+	lines  *bufio.Scanner // what strace says
+}
+
+// startTrace starts a child, lets strace come, and lets the child begin.
+func startTrace(t testing.TB, role, dir string, flags ...string) *tracee {
 	t.Helper()
 	strace := need.Strace(t)
 	child := crashtest.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
@@ -108,30 +117,51 @@ func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
 	ready, ok := child.Next()
 	require.True(t, ok, "the child does not start")
 	require.Equal(t, "ready", ready)
-	command := exec.Command(strace, append(flags, "-p", pid)...)
-	stderr, err := command.StderrPipe()
+	tr := &tracee{child: child, strace: exec.Command(strace, append(flags, "-p", pid)...)}
+	var err error
+	tr.pid, err = strconv.Atoi(pid)
 	require.NoError(t, err)
-	require.NoError(t, command.Start())
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() && !strings.Contains(lines.Text(), "attached") {
+	stderr, err := tr.strace.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, tr.strace.Start())
+	tr.lines = bufio.NewScanner(stderr)
+	for tr.lines.Scan() && !strings.Contains(tr.lines.Text(), "attached") {
 	}
-	require.Contains(t, lines.Text(), "attached")
+	require.Contains(t, tr.lines.Text(), "attached")
 	child.Go()
-	for line, ok := child.Next(); ok; line, ok = child.Next() {
+	return tr
+}
+
+// wait returns what the child says until it ends, its complaints last.
+func (tr *tracee) wait() (said []string) {
+	for line, ok := tr.child.Next(); ok; line, ok = tr.child.Next() {
 		said = append(said, line)
 	}
-	child.Kill()
-	for lines.Scan() {
+	tr.child.Kill()
+	for tr.lines.Scan() {
 	}
-	_ = command.Wait()
-	if stderr := child.Stderr(); stderr != "" {
+	_ = tr.strace.Wait()
+	if stderr := tr.child.Stderr(); stderr != "" {
 		said = append(said, stderr)
 	}
 	return said
 }
 
+// trace runs a child under strace and returns what it says.
+func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
+	t.Helper()
+	return startTrace(t, role, dir, flags...).wait()
+}
+
+// System calls that have another name on some machines.
+const (
+	renames = "?rename,?renameat,?renameat2"
+	unlinks = "?unlink,?unlinkat"
+	mkdirs  = "?mkdir,?mkdirat"
+)
+
 // watched are the system calls by which a commit changes anything, or finds out what to change.
-var watched = []string{"openat", "write", "fsync", "?rename,?renameat,?renameat2", "?unlink,?unlinkat", "?mkdir,?mkdirat", "flock", "close"}
+var watched = []string{"openat", "write", "fsync", renames, unlinks, mkdirs, "flock", "close"}
 
 // state asserts that all of a commit is there or nothing, and reports which.
 func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {

@@ -1,0 +1,96 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+func init() {
+	children["two looks"] = func() error {
+		s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
+		if err != nil {
+			return err
+		}
+		crashtest.Say("%d", os.Getpid())
+		crashtest.Begin()
+		for _, key := range []persist.Key{ann, bob} {
+			r, err := s.Load(context.Background(), key)
+			if err != nil {
+				return err
+			}
+			crashtest.Say("%t", slices.Contains(r.Commits, "child.1"))
+		}
+		return nil
+	}
+}
+
+// TestReaderInterrupted stops a reader of two records before each file that it opens, lets a writer come, which gets through
+// or is killed at some point, and lets the reader go on; then the power fails. Who has seen one record of a commit sees the
+// other, and what was seen is not lost.
+//
+// Proves TX-3, STORE-6.
+func TestReaderInterrupted(t *testing.T) {
+	start := seed(t)
+	runs := 0
+	for role, kills := range map[string][]string{
+		"transfer": {"", renames + ":signal=SIGKILL:when=2", renames + ":signal=SIGKILL:when=3", renames + ":signal=SIGKILL:when=4", unlinks + ":signal=SIGKILL:when=1"},
+		"deposit":  {"", "fsync:signal=SIGKILL:when=3", unlinks + ":signal=SIGKILL:when=1"},
+	} {
+		for _, kill := range kills {
+			for stop := 1; ; stop++ {
+				dir, logs := copied(t, start), t.TempDir()
+				d := newDisk(t, dir)
+				reading, writing := filepath.Join(logs, "reader"), filepath.Join(logs, "writer")
+				reader := startTrace(t, "two looks", dir, "-xx", "-s", "1000000", "-e", logged,
+					"-e", fmt.Sprintf("inject=openat:signal=SIGSTOP:when=%d", stop), "-o", reading)
+				if !stopped(t, reading) {
+					reader.wait()
+					break
+				}
+				flags := []string{"-xx", "-s", "1000000", "-e", logged, "-o", writing}
+				if kill != "" {
+					flags = append(flags, "-e", "inject="+kill)
+				}
+				require.Equal(t, kill != "", len(trace(t, role, dir, flags...)) == 0)
+				require.NoError(t, syscall.Kill(reader.pid, syscall.SIGCONT))
+				seen := reader.wait()
+				require.Len(t, seen, 2, "%q", seen)
+				c := commits[role]
+				require.False(t, len(c.Writes) > 1 && seen[0] == "true" && seen[1] == "false", "stopped before file %d, %s: half of a commit was seen", stop, kill)
+				d.feedTrace(t, writing, func(int) {})
+				d.feedTrace(t, reading, func(int) {})
+				d.failures(t, 4, func(dir string) {
+					there := state(t, c, byLoad(t, newcomer(t, dir)))
+					require.True(t, there || !slices.Contains(seen, "true"), "stopped before file %d, %s: what was seen is lost", stop, kill)
+				})
+				runs++
+			}
+		}
+	}
+	t.Logf("%d interleavings", runs)
+	require.Greater(t, runs, 30)
+}
+
+// stopped waits until a child has stopped, and reports false if it has ended instead.
+func stopped(t *testing.T, log string) bool {
+	t.Helper()
+	var text []byte
+	require.Eventually(t, func() bool {
+		var err error
+		text, err = os.ReadFile(log)
+		return err == nil && (strings.Contains(string(text), "stopped by SIGSTOP") || strings.Contains(string(text), "+++ exited"))
+	}, time.Minute, time.Millisecond)
+	return strings.Contains(string(text), "stopped by SIGSTOP")
+}
