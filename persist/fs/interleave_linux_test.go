@@ -36,51 +36,59 @@ func init() {
 	}
 }
 
-// TestReaderInterrupted stops a reader of two records before each file that it opens, lets a writer come, which gets through
-// or is killed at some point, and lets the reader go on; then the power fails. Who has seen one record of a commit sees the
-// other, and what was seen is not lost.
+// TestReaderInterrupted stops a reader of two records after each file that it opens or closes, lets a writer come, which gets
+// through or is killed at some point, and lets the reader go on; then the power fails. Who has seen one record of a commit
+// sees the other, and what was seen is not lost.
 //
 // Proves TX-3, STORE-6.
 func TestReaderInterrupted(t *testing.T) {
 	start := seed(t)
 	runs := 0
 	for role, kills := range map[string][]string{
-		"transfer": {"", renames + ":signal=SIGKILL:when=2", renames + ":signal=SIGKILL:when=3", renames + ":signal=SIGKILL:when=4", unlinks + ":signal=SIGKILL:when=1"},
+		"transfer": {"", renames + ":signal=SIGKILL:when=2", renames + ":signal=SIGKILL:when=3", renames + ":signal=SIGKILL:when=4"},
 		"deposit":  {"", "fsync:signal=SIGKILL:when=3", unlinks + ":signal=SIGKILL:when=1"},
 	} {
 		for _, kill := range kills {
-			for stop := 1; ; stop++ {
-				dir, logs := copied(t, start), t.TempDir()
-				d := newDisk(t, dir)
-				reading, writing := filepath.Join(logs, "reader"), filepath.Join(logs, "writer")
-				reader := startTrace(t, "two looks", dir, "-xx", "-s", "1000000", "-e", logged,
-					"-e", fmt.Sprintf("inject=openat:signal=SIGSTOP:when=%d", stop), "-o", reading)
-				if !stopped(t, reading) {
-					reader.wait()
-					break
+			for _, call := range []string{"openat", "close"} {
+				for n := 1; interrupt(t, start, fmt.Sprintf("%s:signal=SIGSTOP:when=%d", call, n), role, kill); n++ {
+					runs++
 				}
-				flags := []string{"-xx", "-s", "1000000", "-e", logged, "-o", writing}
-				if kill != "" {
-					flags = append(flags, "-e", "inject="+kill)
-				}
-				require.Equal(t, kill != "", len(trace(t, role, dir, flags...)) == 0)
-				require.NoError(t, syscall.Kill(reader.pid, syscall.SIGCONT))
-				seen := reader.wait()
-				require.Len(t, seen, 2, "%q", seen)
-				c := commits[role]
-				require.False(t, len(c.Writes) > 1 && seen[0] == "true" && seen[1] == "false", "stopped before file %d, %s: half of a commit was seen", stop, kill)
-				d.feedTrace(t, writing, func(int) {})
-				d.feedTrace(t, reading, func(int) {})
-				d.failures(t, 4, func(dir string) {
-					there := state(t, c, byLoad(t, newcomer(t, dir)))
-					require.True(t, there || !slices.Contains(seen, "true"), "stopped before file %d, %s: what was seen is lost", stop, kill)
-				})
-				runs++
 			}
 		}
 	}
 	t.Logf("%d interleavings", runs)
-	require.Greater(t, runs, 30)
+	require.Greater(t, runs, 50)
+}
+
+// interrupt stops a reader at one point and kills a writer at another, and reports false if the reader never came to its point.
+func interrupt(t *testing.T, start, stop, role, kill string) bool {
+	t.Helper()
+	dir, logs := copied(t, start), t.TempDir()
+	d := newDisk(t, dir)
+	reading, writing := filepath.Join(logs, "reader"), filepath.Join(logs, "writer")
+	reader := startTrace(t, "two looks", dir, "-xx", "-s", "1000000", "-e", logged, "-e", "inject="+stop, "-o", reading)
+	if !stopped(t, reading) {
+		reader.wait()
+		return false
+	}
+	flags := []string{"-xx", "-s", "1000000", "-e", logged, "-o", writing}
+	if kill != "" {
+		flags = append(flags, "-e", "inject="+kill)
+	}
+	require.Equal(t, kill != "", len(trace(t, role, dir, flags...)) == 0)
+	require.NoError(t, syscall.Kill(reader.pid, syscall.SIGCONT))
+	seen := reader.wait()
+	require.Len(t, seen, 2, "%q", seen)
+	c := commits[role]
+	half := len(c.Writes) > 1 && seen[0] == "true" && seen[1] == "false"
+	require.False(t, half, "reader: %s, writer: %s: half of a commit was seen", stop, kill)
+	d.feedTrace(t, writing, func(int) {})
+	d.feedTrace(t, reading, func(int) {})
+	d.failures(t, 3, func(dir string) {
+		there := state(t, c, byLoad(t, newcomer(t, dir)))
+		require.True(t, there || !slices.Contains(seen, "true"), "reader: %s, writer: %s: what was seen is lost", stop, kill)
+	})
+	return true
 }
 
 // stopped waits until a child has stopped, and reports false if it has ended instead.
