@@ -16,7 +16,7 @@ const benchRows = 10_000
 // BenchmarkCommit compares the ways that a commit can go: all directly, all in batches, and as the
 // store decides.
 func BenchmarkCommit(b *testing.B) {
-	for _, writers := range []int{1, 2, 4, 8, 16, 64, 512} {
+	for _, writers := range []int{1, 2, 4, 8, 16, 32, 64, 512} {
 		for _, way := range []struct {
 			name   string
 			direct int

@@ -137,7 +137,11 @@ func (c *cells) next() []byte {
 
 func (c *cells) string() string { return string(c.next()) }
 
-func (c *cells) bool() bool { return c.next()[0] == 1 }
+// bool returns false for NULL.
+func (c *cells) bool() bool {
+	value := c.next()
+	return len(value) == 1 && value[0] == 1
+}
 
 // int returns 0 for NULL.
 func (c *cells) int() int64 {

@@ -105,10 +105,13 @@ CREATE FUNCTION {write}(
     p_kind text, p_id text, p_expected bigint, p_gone boolean, p_version bigint, p_doc jsonb, p_schema bigint,
     p_label text, p_due timestamptz, p_due_in interval, p_ttl interval, p_deleted boolean,
     p_holder text, p_lease interval, p_commit text, lock_key bigint, patience integer
-) RETURNS TABLE (outcome text, at timestamptz, floor bigint, present {records})
+) RETURNS TABLE (outcome text, at timestamptz, floor bigint,
+    kind text, id text, version bigint, born bigint, doc jsonb, schema bigint, label text, due timestamptz,
+    expires timestamptz, updated timestamptz, is_deleted boolean, holder text, token bigint, until timestamptz, commits text)
 LANGUAGE plpgsql SET enable_seqscan = off AS {body}
 DECLARE
-    held boolean;
+    present {records};
+    held    boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'PW001', MESSAGE = 'the transaction is not READ COMMITTED';
@@ -180,10 +183,25 @@ BEGIN
             commits = {remember}(present.commits, p_commit)
         WHERE r.kind = p_kind AND r.id = p_id;
         outcome := 'written';
-        present := NULL;
-    ELSE
-        PERFORM set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
+        RETURN NEXT;
+        RETURN;
     END IF;
+    PERFORM set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
+    kind       := present.kind;
+    id         := present.id;
+    version    := present.version;
+    born       := present.born;
+    doc        := present.doc;
+    schema     := present.schema;
+    label      := present.label;
+    due        := present.due;
+    expires    := present.expires;
+    updated    := present.updated;
+    is_deleted := present.deleted IS NOT NULL;
+    holder     := present.holder;
+    token      := present.token;
+    until      := present.until;
+    commits    := array_to_string(present.commits, E'\n');
     RETURN NEXT;
 END
 {body};
