@@ -40,7 +40,7 @@ func unavailable(t *testing.T, err error) {
 // TestFullDisk leaves room for less and less of a commit. Where it has no room nothing was written, what is there can be
 // read, and when there is room again the store goes on.
 //
-// Proves STORE-6, TX-3.
+// Proves STORE-14, TX-3.
 func TestFullDisk(t *testing.T) {
 	disk := tmpfs(t, "1m")
 	s := openAt(t, filepath.Join(disk, "state"), Config{})
@@ -90,7 +90,7 @@ func fill(t *testing.T, disk, filler string, free int) {
 
 // TestReadOnlyFileSystem: a file system that turns read-only stops commits, and nothing else.
 //
-// Proves STORE-6.
+// Proves STORE-14.
 func TestReadOnlyFileSystem(t *testing.T) {
 	disk := tmpfs(t, "1m")
 	s := openAt(t, filepath.Join(disk, "state"), Config{})
@@ -124,7 +124,7 @@ func childTest(t *testing.T, role, dir string) {
 
 // TestUnwritableDirectory: a directory that its owner may not write to stops commits, and nothing else.
 //
-// Proves STORE-6.
+// Proves STORE-14, TX-3.
 func TestUnwritableDirectory(t *testing.T) {
 	dir, err := os.MkdirTemp("", "pawl-fs-") // which others than root can get to
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func unprivilegedChild() error {
 // TestTooManyOpenFiles leaves a process fewer and fewer files that it may open. Calls fail then, and say so truly, and go
 // on when there are enough again.
 //
-// Proves STORE-6, TX-3.
+// Proves STORE-14, TX-3.
 func TestTooManyOpenFiles(t *testing.T) { childTest(t, "handles", seed(t)) }
 
 func handlesChild() error {

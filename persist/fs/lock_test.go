@@ -119,7 +119,7 @@ func TestWhoWaitsIsNext(t *testing.T) {
 
 // TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by itself.
 //
-// Proves STORE-3.
+// Proves STORE-14.
 func TestLockHeldPastBudget(t *testing.T) {
 	dir := t.TempDir()
 	s := openAt(t, dir, impatient)
