@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -34,7 +35,7 @@ func inParallel(b *testing.B, n int, run func(writer, i int) error) {
 func BenchmarkHotKey(b *testing.B) {
 	for _, writers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			s := openAt(b, b.TempDir(), Config{})
+			s := openAt(b, b.TempDir(), Config{LockTimeout: time.Minute})
 			inParallel(b, writers, func(writer, i int) error {
 				return add(context.Background(), s, thing("hot"), fmt.Sprintf("w%d.%d", writer, i), 1)
 			})
@@ -47,7 +48,7 @@ func BenchmarkManyKeys(b *testing.B) {
 	for _, writers := range []int{1, 16, 64} {
 		for _, size := range []int{1, 2, 10} {
 			b.Run(fmt.Sprintf("writers=%d/records=%d", writers, size), func(b *testing.B) {
-				s := openAt(b, b.TempDir(), Config{})
+				s := openAt(b, b.TempDir(), Config{LockTimeout: time.Minute})
 				versions := make([]uint64, writers)
 				inParallel(b, writers, func(writer, i int) error {
 					c := persist.Commit{ID: fmt.Sprintf("w%d.%d", writer, i)}
@@ -64,7 +65,7 @@ func BenchmarkManyKeys(b *testing.B) {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	s := openAt(b, b.TempDir(), Config{})
+	s := openAt(b, b.TempDir(), Config{LockTimeout: time.Minute})
 	if _, err := s.Commit(context.Background(), put("a", 0)); err != nil {
 		b.Fatal(err)
 	}
@@ -77,7 +78,7 @@ func BenchmarkLoad(b *testing.B) {
 // BenchmarkList reads the first page, the last page, and what is due, of a kind of some size.
 func BenchmarkList(b *testing.B) {
 	const records = 5000
-	s := openAt(b, scratch(b), Config{})
+	s := openAt(b, scratch(b), Config{LockTimeout: time.Minute})
 	var last string
 	for i := range records {
 		id := fmt.Sprintf("%06d", i)

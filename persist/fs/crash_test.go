@@ -29,7 +29,8 @@ const (
 func mover(name string) persist.Key     { return persist.Key{Kind: "mover", ID: name} }
 func counterOf(name string) persist.Key { return persist.Key{Kind: "counter", ID: name} }
 
-// crashChild makes commits of one record and of several until it is killed, and says what was acknowledged.
+// crashChild makes commits of one record and of several until it is killed, and says what was
+// acknowledged.
 func crashChild() error {
 	crashtest.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
@@ -65,8 +66,8 @@ func crashChild() error {
 	return <-failed
 }
 
-// TestKilledWriters kills processes that write to one directory at random moments, while others write and look. Every acknowledged
-// commit is there, none half and none twice, at every moment.
+// TestKilledWriters kills processes that write to one directory at random moments, while others
+// write and look. Every acknowledged commit is there, none half and none twice, at every moment.
 //
 // Proves TX-3, STORE-6, STORE-3.
 func TestKilledWriters(t *testing.T) {

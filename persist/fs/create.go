@@ -105,7 +105,7 @@ func (s *Store) claim(ctx context.Context) error {
 // foreign returns the name of something in the directory that claim would not have put there.
 func (s *Store) foreign() (string, error) {
 	names, err := readNames(s.dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		return "", err
 	}
 	for _, own := range []string{s.locks.folder, s.temps} {

@@ -26,9 +26,10 @@ var errLocked = fmt.Errorf("%w: fs: somebody else keeps a lock", persist.ErrUnav
 // errBusy is what those see who would not wait.
 var errBusy = fmt.Errorf("%w: fs: somebody else has a lock", persist.ErrUnavailable)
 
-// passing are failures that end by themselves, or by the hand of somebody who need not know of Pawl.
+// passing are failures that end by themselves, or by the hand of somebody who need not know of
+// Pawl. What does not exist is a folder: a disk is not mounted, for example.
 var passing = []error{
-	iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,
+	iofs.ErrNotExist, iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
 }
 

@@ -37,8 +37,8 @@ func unavailable(t *testing.T, err error) {
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 }
 
-// TestFullDisk leaves room for less and less of a commit. Where it has no room nothing was written, what is there can be
-// read, and when there is room again the store goes on.
+// TestFullDisk leaves room for less and less of a commit. Where it has no room nothing was written,
+// what is there can be read, and when there is room again the store goes on.
 //
 // Proves STORE-14, TX-3.
 func TestFullDisk(t *testing.T) {
@@ -122,7 +122,8 @@ func childTest(t *testing.T, role, dir string) {
 	require.Equal(t, []string{"done"}, child.Wait())
 }
 
-// TestUnwritableDirectory: a directory that its owner may not write to stops commits, and nothing else.
+// TestUnwritableDirectory: a directory that its owner may not write to stops commits, and nothing
+// else.
 //
 // Proves STORE-14, TX-3.
 func TestUnwritableDirectory(t *testing.T) {
@@ -191,8 +192,8 @@ func unprivilegedChild() error {
 	return s.Close()
 }
 
-// TestTooManyOpenFiles leaves a process fewer and fewer files that it may open. Calls fail then, and say so truly, and go
-// on when there are enough again.
+// TestTooManyOpenFiles leaves a process fewer and fewer files that it may open. Calls fail then,
+// and say so truly, and go on when there are enough again.
 //
 // Proves STORE-14, TX-3.
 func TestTooManyOpenFiles(t *testing.T) { childTest(t, "handles", seed(t)) }
@@ -249,7 +250,8 @@ func handlesChild() error {
 	return s.Close()
 }
 
-// useUpHandles opens files until only so many more can be opened, and returns the function that closes them.
+// useUpHandles opens files until only so many more can be opened, and returns the function that
+// closes them.
 func useUpHandles(free int) (restore func(), err error) {
 	var files []*os.File
 	for {

@@ -156,8 +156,8 @@ func tempLock(name string) (lock int, ok bool) {
 	return lockNumber(prefix)
 }
 
-// writeSynced creates the file at path, writes data and syncs it. A file that could not be synced is
-// lost: the kernel may have forgotten that its pages were never written.
+// writeSynced creates the file at path, writes data and syncs it. A file that could not be synced
+// is lost: the kernel may have forgotten that its pages were never written.
 func writeSynced(path string, data []byte) error {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -186,7 +186,8 @@ func (s *Store) replace(lock int, path string, data []byte) error {
 }
 
 // makeFolder makes the folder at path and those above it where they are missing, and makes its
-// entry in the folder above durable, also if it was there: whoever made it may not have come to that.
+// entry in the folder above durable, also if it was there: whoever made it may not have come to
+// that.
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, iofs.ErrNotExist) && filepath.Dir(path) != path {
@@ -201,8 +202,8 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// maxFolders is how many folders are remembered; there is one for each kind, but also for each id too
-// long for one name.
+// maxFolders is how many folders are remembered; there is one for each kind, but also for each id
+// too long for one name.
 const maxFolders = 4096
 
 // folder makes sure that the folder at path is there and durable, and remembers that it is.
@@ -239,12 +240,9 @@ func syncFolders(files []string) error {
 	return nil
 }
 
-// readNames returns the names of what is in a folder, in no order; a folder that is missing is empty.
+// readNames returns the names of what is in a folder, in no order.
 func readNames(folder string) ([]string, error) {
 	file, err := os.Open(folder)
-	if errors.Is(err, iofs.ErrNotExist) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

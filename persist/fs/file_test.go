@@ -61,7 +61,8 @@ func TestFormat(t *testing.T) {
 	require.Equal(t, `{"title":"<Hi>\u2028","n":[12345678901234567890,{}]}`, string(load(t, s, persist.Key{Kind: "session", ID: "Ann@example"}).Doc))
 }
 
-// TestEveryByteCounts changes each byte of a file in turn, and cuts the file after each: that is found out, or makes no difference.
+// TestEveryByteCounts changes each byte of a file in turn, and cuts the file after each: that is
+// found out, or makes no difference.
 //
 // Proves STORE-6.
 func TestEveryByteCounts(t *testing.T) {
@@ -101,7 +102,8 @@ func TestEveryByteCounts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDamagedRecord: a damaged file fails its own readers and writers only, and once repaired it serves them again.
+// TestDamagedRecord: a damaged file fails its own readers and writers only, and once repaired it
+// serves them again.
 //
 // Proves STORE-6.
 func TestDamagedRecord(t *testing.T) {
@@ -194,7 +196,8 @@ func TestRepairedByHand(t *testing.T) {
 	require.EqualValues(t, 7, load(t, s, thing("new")).Born)
 }
 
-// TestDeepDocuments: a document that nests deeply takes no more room than it must, and one that could not be read again is refused.
+// TestDeepDocuments: a document that nests deeply takes no more room than it must, and one that
+// could not be read again is refused.
 func TestDeepDocuments(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	nested := func(depth int) persist.Commit {

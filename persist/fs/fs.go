@@ -19,8 +19,8 @@ type Config struct {
 
 const defaultLockTimeout = 5 * time.Second
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in the files of a
-// directory.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in the files
+// of a directory.
 type Store struct {
 	dir      string
 	records  string // folders of dir
@@ -45,9 +45,9 @@ var (
 // Open opens the store in a directory, and creates both if there is none, accessible to their
 // owner only. It removes what processes that died have left behind in the directory.
 //
-// It returns an error that wraps persist.ErrNewerSchema when the directory has the format of a newer
-// release, *DamagedError when pawl.json cannot be read, one that wraps persist.ErrUnavailable when
-// another process keeps a lock for longer than config.LockTimeout or the directory cannot be
+// It returns an error that wraps persist.ErrNewerSchema when the directory has the format of a
+// newer release, *DamagedError when pawl.json cannot be read, one that wraps persist.ErrUnavailable
+// when another process keeps a lock for longer than config.LockTimeout or the directory cannot be
 // written, and other errors when the directory has other things in it or is none.
 func Open(ctx context.Context, dir string, config Config) (*Store, error) {
 	if ctx.Err() != nil {

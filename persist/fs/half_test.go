@@ -70,7 +70,8 @@ func lookAtSum(t *testing.T, s *Store) {
 	}
 }
 
-// lookAtPair loads the pair one after the other: whoever has seen one in a new state does not see the other in an old one.
+// lookAtPair loads the pair one after the other: whoever has seen one in a new state does not see
+// the other in an old one.
 func lookAtPair(t *testing.T, s *Store) {
 	keys := []persist.Key{left, right}
 	rand.Shuffle(2, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
@@ -99,7 +100,8 @@ func lookAtBoth(t *testing.T, s *Store) {
 	}
 }
 
-// TestNoReaderSeesHalf: while others commit several records at a time, each reader sees all of a commit or nothing.
+// TestNoReaderSeesHalf: while others commit several records at a time, each reader sees all of a
+// commit or nothing.
 //
 // Proves TX-3.
 func TestNoReaderSeesHalf(t *testing.T) {

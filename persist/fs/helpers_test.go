@@ -101,7 +101,8 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// scratch returns a directory in memory, if there is such a place, for tests that look at very many.
+// scratch returns a directory in memory, if there is such a place, for tests that look at very
+// many.
 func scratch(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "pawl-fs-")

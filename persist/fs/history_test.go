@@ -32,8 +32,8 @@ type store interface {
 	persist.Purger
 }
 
-// history plays a random series of commits and purges, which is the same for the same seed, and calls after with the number of
-// those that were made.
+// history plays a random series of commits and purges, which is the same for the same seed, and
+// calls after with the number of those that were made.
 func history(ctx context.Context, s store, seed uint64, after func(done int) error) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for i := range historyLength {
@@ -80,7 +80,8 @@ func randomCommit(ctx context.Context, s store, random *rand.Rand, i int) error 
 	return err
 }
 
-// portrait describes the records of a history as far as a purge that was interrupted makes no difference.
+// portrait describes the records of a history as far as a purge that was interrupted makes no
+// difference.
 func portrait(ctx context.Context, s persist.Store) (string, error) {
 	var text strings.Builder
 	for _, key := range historyKeys {
@@ -116,8 +117,8 @@ func init() {
 	}
 }
 
-// TestPowerFailureInHistory cuts the power in the middle of random commits, one after the other. What is left is what the
-// acknowledged ones made, and perhaps the one that was under way.
+// TestPowerFailureInHistory cuts the power in the middle of random commits, one after the other.
+// What is left is what the acknowledged ones made, and perhaps the one that was under way.
 //
 // Proves STORE-6, TX-3.
 func TestPowerFailureInHistory(t *testing.T) {

@@ -36,9 +36,9 @@ func init() {
 	}
 }
 
-// TestReaderInterrupted stops a reader of two records after each file that it opens or closes, lets a writer come, which gets
-// through or is killed at some point, and lets the reader go on; then the power fails. Who has seen one record of a commit
-// sees the other, and what was seen is not lost.
+// TestReaderInterrupted stops a reader of two records after each file that it opens or closes, lets
+// a writer come, which gets through or is killed at some point, and lets the reader go on; then the
+// power fails. Who has seen one record of a commit sees the other, and what was seen is not lost.
 //
 // Proves TX-3, STORE-6.
 func TestReaderInterrupted(t *testing.T) {
@@ -60,7 +60,8 @@ func TestReaderInterrupted(t *testing.T) {
 	require.Greater(t, runs, 50)
 }
 
-// interrupt stops a reader at one point and kills a writer at another, and reports false if the reader never came to its point.
+// interrupt stops a reader at one point and kills a writer at another, and reports false if the
+// reader never came to its point.
 func interrupt(t *testing.T, start, stop, role, kill string) bool {
 	t.Helper()
 	dir, logs := copied(t, start), t.TempDir()

@@ -66,11 +66,11 @@ import (
 // reads one record of a commit in its new state does so after the journal was removed, when
 // all records are. Otherwise it takes the lock, shared, and reads again.
 //
-// List must not see a commit happen between two of its files. It has the list lock, shared, while it
-// reads, so that no journal appears; one that is there when it got the lock is nobody's, and is
+// List must not see a commit happen between two of its files. It has the list lock, shared, while
+// it reads, so that no journal appears; one that is there when it got the lock is nobody's, and is
 // finished first, without the list lock, because stripes come before it. Marks do appear; what List
-// has read may be the record of one, so it waits for these stripes at the end, again without
-// the list lock.
+// has read may be the record of one, so it waits for these stripes at the end, again without the
+// list lock.
 
 // journal is an entry of journal/.
 type journal struct {
@@ -113,7 +113,8 @@ func parseJournal(name string) (j journal, ok bool) {
 	return journal{}, false
 }
 
-// pending returns the journals and marks that have any of these stripes.
+// pending returns the journals and marks that have any of these stripes. It fails if there is no
+// journal/, so that whoever finds no record has looked for it where there is a store.
 func (s *Store) pending(set stripeSet) ([]journal, error) {
 	names, err := readNames(s.journals)
 	if err != nil {

@@ -78,8 +78,8 @@ func TestWhoeverComesFinishes(t *testing.T) {
 	}
 }
 
-// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable, and
-// with it temporary files. What was written on top stays, also a change that moved no version.
+// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable,
+// and with it temporary files. What was written on top stays, also a change that moved no version.
 //
 // Proves TX-3.
 func TestJournalThatComesBack(t *testing.T) {
@@ -148,8 +148,8 @@ func TestMarksAreFinished(t *testing.T) {
 	}
 }
 
-// TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else, and
-// serves once it is repaired; removed, it is gone.
+// TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else,
+// and serves once it is repaired; removed, it is gone.
 //
 // Proves STORE-6, TX-3.
 func TestDamagedJournal(t *testing.T) {
@@ -194,7 +194,8 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutItsFiles: what a journal promises and cannot keep is an error, never half of it.
+// TestJournalWithoutItsFiles: what a journal promises and cannot keep is an error, never half of
+// it.
 //
 // Proves TX-3.
 func TestJournalWithoutItsFiles(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTakePassesOverTheBusy: a record whose lock somebody keeps does not keep others from being taken, and is waited for only
-// if there is no other.
+// TestTakePassesOverTheBusy: a record whose lock somebody keeps does not keep others from being
+// taken, and is waited for only if there is no other.
 func TestTakePassesOverTheBusy(t *testing.T) {
 	s := openAt(t, t.TempDir(), impatient)
 	for _, id := range []string{"a", "b"} {

@@ -95,8 +95,8 @@ const (
 const everybody = 1 << 30
 
 // locks are those of a store. The goroutines of a process queue up for a lock in order of arrival,
-// and the first in the queue asks for the lock's files. Each time it opens them anew, because a file
-// lock belongs to the open file: two goroutines with one open file would have one lock.
+// and the first in the queue asks for the lock's files. Each time it opens them anew, because a
+// file lock belongs to the open file: two goroutines with one open file would have one lock.
 //
 // There are two files to a lock. Whoever wants the second one waits for it with the first one, the
 // gate, in its hands. A process that gives the lock back and wants it again therefore finds itself

@@ -83,7 +83,8 @@ func TestLocksAreGivenInOrder(t *testing.T) {
 	})
 }
 
-// TestWhoWaitsIsNext: a process that gives a lock back and wants it again comes after another one that waits for it.
+// TestWhoWaitsIsNext: a process that gives a lock back and wants it again comes after another one
+// that waits for it.
 //
 // Proves STORE-3.
 func TestWhoWaitsIsNext(t *testing.T) {
@@ -117,7 +118,8 @@ func TestWhoWaitsIsNext(t *testing.T) {
 	}
 }
 
-// TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by itself.
+// TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by
+// itself.
 //
 // Proves STORE-14.
 func TestLockHeldPastBudget(t *testing.T) {
@@ -175,7 +177,8 @@ func TestFailedTakeFreesAll(t *testing.T) {
 	take(t, two, wanted{7: exclusive, 8: exclusive, 9: exclusive})()
 }
 
-// TestSharedGuards: commits that only look at a record do not keep each other waiting, and nobody changes it meanwhile.
+// TestSharedGuards: commits that only look at a record do not keep each other waiting, and nobody
+// changes it meanwhile.
 //
 // Proves STORE-2.
 func TestSharedGuards(t *testing.T) {
@@ -212,7 +215,8 @@ func neighbours(n int) []persist.Key {
 	return keys
 }
 
-// busyChild keeps one lock busy all the time, with several goroutines, and says how often it was given.
+// busyChild keeps one lock busy all the time, with several goroutines, and says how often it was
+// given.
 func busyChild() error {
 	crashtest.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
@@ -234,8 +238,8 @@ func busyChild() error {
 	return <-failed
 }
 
-// TestBusyProcessStarvesNobody counts how often a process that never lets go of a lock for long gets it
-// while another, that wants it just as much, gets it some times.
+// TestBusyProcessStarvesNobody counts how often a process that never lets go of a lock for long
+// gets it while another, that wants it just as much, gets it some times.
 //
 // Proves STORE-3.
 func TestBusyProcessStarvesNobody(t *testing.T) {

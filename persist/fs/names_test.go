@@ -33,7 +33,8 @@ func checkName(t require.TestingT, name string) {
 }
 
 // TestNamesAreKeptApart: two names have two encodings that differ in more than the case of letters.
-// Those have neither letters of two cases nor anything but ASCII in them, so it is enough that each can be decoded.
+// Those have neither letters of two cases nor anything but ASCII in them, so it is enough that each
+// can be decoded.
 //
 // Proves SCOPE-11.
 func TestNamesAreKeptApart(t *testing.T) {
@@ -77,7 +78,8 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestLongNames: ids of 255 bytes are on the real file system what they are, also where they differ in their last byte only.
+// TestLongNames: ids of 255 bytes are on the real file system what they are, also where they differ
+// in their last byte only.
 //
 // Proves SCOPE-11.
 func TestLongNames(t *testing.T) {

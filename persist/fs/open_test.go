@@ -41,7 +41,8 @@ func TestFilesArePrivate(t *testing.T) {
 	require.Greater(t, files, 8)
 }
 
-// leaveJournal does what a commit of several records does before its commit point, and leaves the journal at path.
+// leaveJournal does what a commit of several records does before its commit point, and leaves the
+// journal at path.
 func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write) error {
 	t.Helper()
 	release, err := s.locks.take(t.Context(), locksOf(persist.Commit{Writes: writes}))
@@ -119,7 +120,8 @@ func TestOtherDirectoriesAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "no "+formatName)
 }
 
-// TestCreationIsResumed: whoever died while creating a store has left no more than the next can use.
+// TestCreationIsResumed: whoever died while creating a store has left no more than the next can
+// use.
 //
 // Proves STORE-9.
 func TestCreationIsResumed(t *testing.T) {
@@ -173,4 +175,36 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	require.EqualValues(t, 1, load(t, second, thing("y")).Version)
 	openAt(t, dir, Config{})
 	require.Equal(t, []string{foreign}, inFolder(t, s.temps, ""))
+}
+
+// TestDirectoryGone: where the directory is gone, because its disk is, nobody is told that there are
+// no records, and when it is back the store goes on.
+//
+// Proves STORE-14.
+func TestDirectoryGone(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := openAt(t, dir, Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	for _, empty := range []bool{false, true} {
+		require.NoError(t, os.Rename(dir, dir+"-away"))
+		if empty {
+			require.NoError(t, os.Mkdir(dir, 0o700))
+		}
+		for _, id := range []string{"a", "b"} {
+			_, err = s.Load(t.Context(), thing(id))
+			require.ErrorIs(t, err, persist.ErrUnavailable)
+			require.NotErrorIs(t, err, persist.ErrNotFound)
+			_, err = s.Commit(t.Context(), put(id, 1))
+			require.ErrorIs(t, err, persist.ErrUnavailable)
+			require.ErrorIs(t, err, persist.ErrNotApplied)
+		}
+		_, err = s.List(t.Context(), persist.Query{})
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		if empty {
+			require.NoError(t, os.Remove(dir))
+		}
+		require.NoError(t, os.Rename(dir+"-away", dir))
+		load(t, s, thing("a"))
+	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events returns what a child did to files, as words: "sync tmp/" is a sync of the folder, "sync tmp/*" that of a file in it.
+// events returns what a child did to files, as words: "sync tmp/" is a sync of the folder, "sync
+// tmp/*" that of a file in it.
 func events(t *testing.T, root, log string) []string {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -46,8 +47,9 @@ func events(t *testing.T, root, log string) []string {
 	return found
 }
 
-// TestSyncBeforeAck looks at the system calls of a commit, because what was not synced survives every crash but one of
-// the machine: each file is written and synced, then renamed, then the folder is synced, then comes the answer.
+// TestSyncBeforeAck looks at the system calls of a commit, because what was not synced survives
+// every crash but one of the machine: each file is written and synced, then renamed, then the
+// folder is synced, then comes the answer.
 //
 // Proves STORE-6.
 func TestSyncBeforeAck(t *testing.T) {

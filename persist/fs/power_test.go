@@ -23,9 +23,9 @@ import (
 )
 
 // disk is what a power failure would leave of a directory. It is fed with the system calls of the
-// processes that change it. What was not synced may have reached the disk or not, each change for itself, but
-// for this: a file never loses its old name in a rename before it has its new one. What a failed sync was
-// to write, a later sync does not write either.
+// processes that change it. What was not synced may have reached the disk or not, each change for
+// itself, but for this: a file never loses its old name in a rename before it has its new one. What
+// a failed sync was to write, a later sync does not write either.
 type disk struct {
 	root    string            // of the directory
 	folders map[string]bool   // that are on the disk, by their paths below root
@@ -84,7 +84,8 @@ var (
 	quoted   = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
 )
 
-// feed takes note of a system call, as strace -xx shows it, and reports whether it changes anything.
+// feed takes note of a system call, as strace -xx shows it, and reports whether it changes
+// anything.
 func (d *disk) feed(t testing.TB, line string) bool {
 	t.Helper()
 	if sync := failed.FindStringSubmatch(line); sync != nil {
@@ -206,8 +207,8 @@ func (e *entry) apply(files map[string]*inode, folders map[string]bool) {
 	}
 }
 
-// fail returns a directory as a power failure may leave it. choose decides of each change that is not
-// durable whether it has reached the disk, and likewise of the content of files.
+// fail returns a directory as a power failure may leave it. choose decides of each change that is
+// not durable whether it has reached the disk, and likewise of the content of files.
 func (d *disk) fail(t testing.TB, choose func() bool) string {
 	t.Helper()
 	files, folders := maps.Clone(d.files), maps.Clone(d.folders)
@@ -237,8 +238,8 @@ func (d *disk) fail(t testing.TB, choose func() bool) string {
 	return dir
 }
 
-// failures calls check with directories as a power failure at this moment may leave them: everything has reached the
-// disk that could, nothing has, and some mixtures.
+// failures calls check with directories as a power failure at this moment may leave them:
+// everything has reached the disk that could, nothing has, and some mixtures.
 func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 	t.Helper()
 	all := func() bool { return true }
@@ -258,7 +259,8 @@ func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 // logged are the system calls that a disk wants to know of.
 const logged = "trace=openat,close,write,fsync," + mkdirs + "," + renames + "," + unlinks
 
-// feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is something new to see.
+// feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is
+// something new to see.
 func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -274,8 +276,8 @@ func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
 	}
 }
 
-// TestPowerFailure cuts the power at every moment of a commit. All of the commit is there or nothing,
-// and all of it once it was acknowledged.
+// TestPowerFailure cuts the power at every moment of a commit. All of the commit is there or
+// nothing, and all of it once it was acknowledged.
 //
 // Proves TX-3, STORE-6.
 func TestPowerFailure(t *testing.T) {
@@ -320,7 +322,8 @@ func init() {
 	}
 }
 
-// TestPowerFailureAfterPurge: a journal that a power failure brings back does not bring back what was purged since.
+// TestPowerFailureAfterPurge: a journal that a power failure brings back does not bring back what
+// was purged since.
 //
 // Proves TX-3.
 func TestPowerFailureAfterPurge(t *testing.T) {
@@ -344,8 +347,9 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 	require.True(t, deleted)
 }
 
-// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The commit says truly whether it
-// was made, and the store goes on without being opened again, whatever the power does afterwards.
+// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The commit says
+// truly whether it was made, and the store goes on without being opened again, whatever the power
+// does afterwards.
 //
 // Proves STORE-6, TX-3.
 func TestFailedSystemCalls(t *testing.T) {
@@ -430,8 +434,9 @@ func init() {
 	}
 }
 
-// TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every moment of that. All of
-// the commit is there or nothing, and all of it once somebody was told that it is.
+// TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every
+// moment of that. All of the commit is there or nothing, and all of it once somebody was told that
+// it is.
 //
 // Proves TX-3, STORE-6.
 func TestPowerFailureAfterKill(t *testing.T) {

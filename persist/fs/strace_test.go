@@ -37,7 +37,8 @@ var (
 	receipt = persist.Key{Kind: "receipt", ID: "1"}
 )
 
-// commits are made by children. One has several records, one of them new and of a new kind, the other has one.
+// commits are made by children. One has several records, one of them new and of a new kind, the
+// other has one.
 var commits = map[string]persist.Commit{
 	"transfer": {ID: "child.1", Writes: []persist.Write{setTo(ann, 1, 70), setTo(bob, 1, 130), setTo(receipt, 0, 30)}},
 	"deposit":  {ID: "child.1", Writes: []persist.Write{setTo(bob, 1, 130)}},
@@ -56,8 +57,8 @@ func seed(t testing.TB) string {
 	return dir
 }
 
-// commitTraced makes a commit when strace has come, and says how it went. If there is more to be done, it then looks whether the
-// commit is there, and writes on top of it.
+// commitTraced makes a commit when strace has come, and says how it went. If there is more to be
+// done, it then looks whether the commit is there, and writes on top of it.
 func commitTraced(c persist.Commit, more bool) error {
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{})
 	if err != nil {
@@ -211,7 +212,8 @@ func byList(t testing.TB, s *Store) func(persist.Key) persist.Record {
 	}
 }
 
-// newcomer returns a store of dir that has not been opened, as one would be that was open all the time.
+// newcomer returns a store of dir that has not been opened, as one would be that was open all the
+// time.
 func newcomer(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := newStore(dir, Config{LockTimeout: defaultLockTimeout})
@@ -219,8 +221,8 @@ func newcomer(t testing.TB, dir string) *Store {
 	return s
 }
 
-// afterKill lets several others come to what a killed writer has left, each to a copy of its own. acknowledged
-// says whether the writer was told that its commit was made.
+// afterKill lets several others come to what a killed writer has left, each to a copy of its own.
+// acknowledged says whether the writer was told that its commit was made.
 func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	t.Helper()
 	settled := func(s *Store, there bool) {
@@ -254,8 +256,8 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	require.Empty(t, inFolder(t, filepath.Join(again, "journal"), ""))
 }
 
-// TestKilledAtEverySystemCall kills a writer on entry to the first, second, third... call of each sort, until it
-// gets through alive.
+// TestKilledAtEverySystemCall kills a writer on entry to the first, second, third... call of each
+// sort, until it gets through alive.
 //
 // Proves TX-3, STORE-6.
 func TestKilledAtEverySystemCall(t *testing.T) {
