@@ -43,7 +43,7 @@ type request struct {
 	ctx     context.Context // the caller's
 	commit  persist.Commit
 	keys    []persist.Key
-	created int // keys that it expects to be absent
+	absent  int // keys that it expects to be absent
 	size    int // bytes to be written, about
 	arrived time.Time
 	state   atomic.Int32
@@ -92,9 +92,14 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 			return time.Time{}, versionTooLarge(w.Key, w.Version)
 		}
 		if w.Expected == 0 {
-			r.created++
+			r.absent++
 		}
 		r.size += len(w.Doc)
+	}
+	for _, g := range c.Guards {
+		if g.Read && g.Version == 0 {
+			r.absent++
+		}
 	}
 	r.commit, r.keys = c, c.Keys()
 	if err := s.queue.enter(r); err != nil {
@@ -148,7 +153,7 @@ func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) 
 			default:
 			}
 		}
-		if !inTheWay(err) || time.Until(latest) < limit || pause(r.ctx, rand.N(limit)) != nil {
+		if !inTheWay(err) || time.Until(latest) < limit || !pause(r.ctx, rand.N(limit)) {
 			break
 		}
 		at, err = s.attempt(r, deadline, 0)
@@ -159,15 +164,15 @@ func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) 
 // inTheWay reports whether err says that nothing was written because somebody else was faster.
 func inTheWay(err error) bool { return errors.Is(err, persist.ErrNotApplied) && worthRetrying(err) }
 
-// pause returns after d, or earlier with ctx's error.
-func pause(ctx context.Context, d time.Duration) error {
+// pause waits for d, and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return false
 	case <-timer.C:
-		return nil
+		return true
 	}
 }
 

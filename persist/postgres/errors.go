@@ -91,7 +91,7 @@ func unsent(err error) error { return fmt.Errorf("%w: %w", errUnsent, err) }
 var errConnectionLost = errors.New("the connection is lost")
 
 // errNoConnection says that the pool did not give a connection in time.
-var errNoConnection = fmt.Errorf("%w: the pool has no free connection", persist.ErrUnavailable)
+var errNoConnection = fmt.Errorf("%w: no connection was free, or could be made, in time", persist.ErrUnavailable)
 
 // explain turns an error of the driver or the server into what a caller should see. The driver's
 // own errors are told but not wrapped, because some hold the configuration, password included.

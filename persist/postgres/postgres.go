@@ -3,9 +3,11 @@
 // An acknowledged commit is durable, also where a session's default is synchronous_commit=off; a
 // server with fsync=off is refused. Expiry, leases and due times are judged by the server's clock,
 // once the records are locked. A commit of one write is one round trip, any other two; when many
-// commits are under way at once, they share transactions. Nothing depends on the state of a
-// session, so a proxy such as PgBouncer may pool connections by transaction. PostgreSQL 12 or newer
-// is required, and a database whose encoding is UTF8.
+// commits are under way at once, they share transactions, each with an outcome of its own.
+//
+// Nothing depends on the state of a session, so a proxy such as PgBouncer may pool connections by
+// transaction. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
+// that creates thousands of records needs as many locks: see max_locks_per_transaction.
 //
 // # State in SQL
 //
@@ -47,8 +49,9 @@ type Config struct {
 	// bytes will do. Empty: "pawl_".
 	TablePrefix string
 
-	// CommitTimeout is how long a commit may take once it has a connection, waiting for locks
-	// included; it goes on for that long when the caller's context ends. It bounds reads, too. 0: 10 s.
+	// CommitTimeout is how long a commit may take when its turn has come, waiting for locks
+	// included; it goes on for that long when the caller's context ends. It bounds reads, too, and
+	// is how long the locks of a process that was frozen in the middle of a commit last. 0: 10 s.
 	CommitTimeout time.Duration
 
 	// AcquireTimeout is how long a call waits for a connection, before it fails with
@@ -130,7 +133,8 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 }
 
 // New returns a store that uses the caller's own pool, which Close leaves open. How the pool runs
-// queries and which types are registered with it does not matter. It creates or migrates the
+// queries and which types are registered with it does not matter, and its tracers do not see the
+// store's statements: the store speaks to the connections below that. It creates or migrates the
 // tables it needs, and returns the same errors as Open.
 func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	config, err := config.withDefaults()

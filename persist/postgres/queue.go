@@ -12,11 +12,11 @@ import (
 // for each of them. Beyond that they wait, and committers take what waits into one transaction,
 // which is quickest for all. See BenchmarkCommit for where the one becomes better than the other.
 const (
-	maxDirect     = 8
-	maxCommitters = 2
-	maxBatchKeys  = 256
-	maxBatchNew   = 64 // keys to be created: each takes a place among all locks of the server
-	maxBatchBytes = 4 << 20
+	maxDirect      = 8
+	maxCommitters  = 2
+	maxBatchKeys   = 256
+	maxBatchAbsent = 64 // keys: each takes a place in the table of all locks of the server
+	maxBatchBytes  = 4 << 20
 )
 
 // queue decides which way a commit goes, and knows what is under way. There is no goroutine behind
@@ -101,9 +101,9 @@ func (q *queue) take() []*request {
 	defer q.mu.Unlock()
 	var batch, rest []*request
 	passed := make(map[persist.Key]bool) // the keys of rest
-	keys, created, size := 0, 0, 0
+	keys, absent, size := 0, 0, 0
 	for i, r := range q.waiting {
-		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || created+r.created > maxBatchNew || size+r.size > maxBatchBytes) {
+		if len(batch) > 0 && (keys+len(r.keys) > maxBatchKeys || absent+r.absent > maxBatchAbsent || size+r.size > maxBatchBytes) {
 			rest = append(rest, q.waiting[i:]...)
 			break
 		}
@@ -115,7 +115,7 @@ func (q *queue) take() []*request {
 		if !r.send() {
 			continue // its caller has left
 		}
-		keys, created, size = keys+len(r.keys), created+r.created, size+r.size
+		keys, absent, size = keys+len(r.keys), absent+r.absent, size+r.size
 		batch = append(batch, r)
 		addAll(q.taken, r.keys)
 	}

@@ -26,7 +26,7 @@ func newStatements(n names) statements {
 		loadAll: n.expand(`SELECT (SELECT clock_timestamp()), m.value, ` + columns + `
 			FROM unnest($1, $2) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
-		write: n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`),
+		write:       n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`),
 		durable:     n.expand(`SELECT {durable}()`),
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3))`),
 		lockRecords: n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`),
