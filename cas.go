@@ -45,9 +45,10 @@ type cell struct {
 	queue
 	seen atomic.Pointer[doc]
 
-	round *round // the queue's round in progress; this and the next are protected by queue.mu
-	watch alarm  // rings when a function has been slow for long enough
-	spent alarm  // rings when a caller's budget is spent
+	round *round        // the queue's round in progress; this and the next are protected by queue.mu
+	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
+	watch alarm         // rings when a function has been slow for long enough
+	spent alarm         // rings when a caller's budget is spent
 }
 
 // casState is what a waiter needs on this path.
@@ -359,6 +360,9 @@ func (c *cell) settle(r *round) bool {
 	var won *doc
 	switch {
 	case d.changed > 0:
+		if r.solo != nil {
+			c.giveWay()
+		}
 		var landed *doc
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)

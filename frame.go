@@ -33,9 +33,13 @@ func (f *frame) Value(key any) any {
 	return f.Context.Value(key)
 }
 
-// frameOf returns the innermost mutator that ctx was made for, nil if there is none.
+// frameOf returns the innermost mutator or transaction that ctx was made for, nil if there is none. A transaction that is over, whose context
+// an after-commit callback may still use, is not one any more.
 func frameOf(ctx context.Context) *frame {
 	f, _ := ctx.Value(frameKey{}).(*frame)
+	for f != nil && f.tx != nil && !f.live.Load() {
+		f = f.parent
+	}
 	return f
 }
 

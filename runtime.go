@@ -102,6 +102,7 @@ func (rt *Runtime) Close(ctx context.Context) error {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	rt.closed.Store(true)
+	rt.transactions.close()
 	rt.locals.Range(func(key, _ any) bool {
 		if r := key.(weak.Pointer[registry]).Value(); r != nil {
 			rt.finish(r)

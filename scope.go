@@ -45,7 +45,12 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
 		}
-		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{} }).(*cell); s.cell == nil {
+		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{} }).(*cell); s.cell != nil {
+			return s
+		}
+		if s.tx != nil {
+			s.cell = &cell{} // the transaction was accepted before Close, and may finish
+		} else {
 			s.err = wrapKey(ErrClosed, s.key)
 		}
 		return s
@@ -73,19 +78,19 @@ type Snapshot[T any] struct {
 	Version uint64    // 0: there is no state, or, from a data verb inside Transact, it has no version yet
 	Time    time.Time // when the store committed it; zero in memory
 	state   *T
-	part    *part // of the transaction in which a data verb returned this; looking at the state is reading then
+	verb    *operation // of the transaction in which a data verb returned this; looking at the state is reading then
 }
 
 // State returns a private copy of the state, the zero T when there is none.
 func (s Snapshot[T]) State() T {
 	var out T
-	s.look()
-	if s.state == nil {
+	state := s.ReadOnly()
+	if state == nil {
 		return out
 	}
 	typ, err := typeFor[T]()
 	if err == nil {
-		err = typ.Clone(s.state, &out)
+		err = typ.Clone(state, &out)
 	}
 	if err != nil {
 		panic(err) // T's own MarshalJSON or UnmarshalJSON failed on what it took before
@@ -95,21 +100,15 @@ func (s Snapshot[T]) State() T {
 
 // ReadOnly returns the committed state itself, shared with every reader; it must not be modified. It is nil when there is none.
 func (s Snapshot[T]) ReadOnly() *T {
-	s.look()
-	return s.state
+	if s.verb == nil {
+		return s.state
+	}
+	state, _ := s.verb.look().(*T)
+	return state
 }
 
 // Exists reports whether there is state.
-func (s Snapshot[T]) Exists() bool {
-	s.look()
-	return s.state != nil
-}
-
-func (s Snapshot[T]) look() {
-	if s.part != nil {
-		s.part.touch()
-	}
-}
+func (s Snapshot[T]) Exists() bool { return s.ReadOnly() != nil }
 
 // NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state holds what no store can
 // keep, or T what no state can.

@@ -27,7 +27,8 @@ type verdict struct {
 // send commits c, whose writes were made for bases, and returns only when its fate is sealed, with *UnknownOutcomeError when ctx
 // ends first or the evidence is gone, or with an error after which nothing was applied.
 func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, bases []*doc) (verdict, error) {
-	key := c.Keys()[0]
+	keys := c.Keys()
+	key := keys[0]
 	var doubt error // what the store said when it left the outcome open
 	for resent := 1; ; resent++ {
 		at, err := rt.store.Commit(ctx, c)
@@ -35,11 +36,15 @@ func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, base
 		switch {
 		case err == nil:
 			return verdict{landed: true, at: at}, nil
-		case errors.As(err, &conflict) && len(conflict.Winners) > 0:
-			if doubt == nil {
-				return verdict{others: conflict.Winners}, nil
+		case errors.As(err, &conflict):
+			winners := ofKeys(conflict.Winners, keys)
+			if doubt == nil && len(winners) == 0 {
+				return verdict{}, unavailable(key, err) // it does not say what won
 			}
-			if v, certain := judge(c, bases, conflict.Winners); certain {
+			if doubt == nil {
+				return verdict{others: winners}, nil
+			}
+			if v, certain := judge(c, bases, winners); certain {
 				return v, nil
 			}
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
@@ -52,6 +57,11 @@ func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, base
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
 		}
 	}
+}
+
+// ofKeys returns the records of these keys.
+func ofKeys(records []persist.Record, keys []Key) []persist.Record {
+	return slices.DeleteFunc(slices.Clone(records), func(r persist.Record) bool { return !slices.Contains(keys, r.Key) })
 }
 
 // judge says what became of a commit in doubt that is refused when it is sent again, from the records that refuse it. It reports false
@@ -72,9 +82,9 @@ func judge(c persist.Commit, bases []*doc, winners []persist.Record) (v verdict,
 			certain = true
 		}
 	}
-	// Where nothing that it writes has moved it has not landed, and the guards that failed will fail for a sending that is still under way:
-	// no version comes back.
-	return v, certain || written == 0
+	// Where something that it writes has not moved it has not landed, and what failed will fail for a sending that is still under way: no
+	// version comes back. (An absence can, by a purge; see persist.Purger.)
+	return v, certain || len(winners) > 0 && written < len(c.Writes)
 }
 
 // The evidence that a record's recent commit ids give about one of them.

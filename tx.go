@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"context"
-	"fmt"
 	"sync"
 )
 
@@ -13,17 +12,20 @@ import (
 //     changed it, they are applied to what is there now, and the function does not run again. The Snapshot that such a verb
 //     returns has no Version yet; looking at its state is reading.
 //
+// Once the transaction is committed, such a Snapshot shows the state that was.
+//
 // A Tx is not safe for concurrent use and must not outlive its function: later its verbs return ErrClosed.
 type Tx struct {
 	of      *transaction
 	attempt int
 	frame   *frame // of the function's context
 
-	mu    sync.Mutex // for those who do use it concurrently
-	over  bool
-	parts map[Key]*part
-	order []*part // in the order of first use
-	after []func()
+	mu     sync.Mutex // for those who do use it concurrently
+	over   bool       // the function has returned
+	landed bool       // and what it did was committed
+	parts  map[Key]*part
+	order  []*part // in the order of first use
+	after  []func()
 }
 
 // Transact runs fn and commits everything it wrote, or nothing; what it read is checked too. On a
@@ -92,13 +94,20 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 
 // join runs fn as a part of tx. What it wrote is undone when it fails; what it read stays read, because its error may tell of it.
 func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) error {
-	if err := tx.usable(ctx, Key{}); err != nil {
+	if err := tx.usable(ctx, Key{Kind: "transaction"}); err != nil {
 		return err
 	}
-	if f := frameOf(ctx); f == nil || f.outerTx() != tx {
-		ctx = &frame{Context: ctx, tx: tx, parent: tx.frame}
-		frameOf(ctx).begin()
-		defer frameOf(ctx).end()
+	tx.mu.Lock()
+	_, err := tx.find(Key{Kind: "transaction"})
+	tx.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if frameOf(ctx).outerTx() != tx {
+		f := &frame{Context: ctx, tx: tx, parent: tx.frame}
+		f.begin()
+		defer f.end()
+		ctx = f
 	}
 	undo := tx.savepoint()
 	done := false
@@ -114,14 +123,8 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 	return nil
 }
 
-// usable tells why a verb with ctx cannot work in tx.
+// usable tells why a verb with ctx cannot work in tx, as far as ctx decides.
 func (tx *Tx) usable(ctx context.Context, key Key) error {
-	tx.mu.Lock()
-	over := tx.over
-	tx.mu.Unlock()
-	if over {
-		return fmt.Errorf("%w: %s: the transaction is over", ErrClosed, key)
-	}
 	if ctx.Err() != nil {
 		return &CanceledError{Scope: key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
 	}

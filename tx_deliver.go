@@ -11,9 +11,10 @@ import (
 
 // The end of a transaction: its commit, with or without its caller, and what comes after.
 
-// deliver sends b and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
-func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
-	if len(b.Writes)+len(b.Guards) == 0 {
+// deliver sends b, the commit of tx (nil: only a confirmation), and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
+func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) {
+	if b.empty() {
+		tx.land()
 		return verdict{landed: true}, nil
 	}
 	b.ID = t.env.newCommitID()
@@ -25,15 +26,18 @@ func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
 	)
 	settled := func() {
 		t.remember(b, v, err)
+		if err == nil && v.landed {
+			tx.land()
+		}
 		if claimed.CompareAndSwap(false, true) {
 			close(arrived)
 			return
 		}
 		t.letGo()
+		defer t.rt.transactions.end(t)
 		if err == nil && v.landed {
 			t.runAllAlone(after)
 		}
-		t.rt.transactions.end(t)
 	}
 	go func() {
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
@@ -47,7 +51,7 @@ func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
 		}
 		settled()
 	}()
-	patience := time.NewTimer(time.Until(t.deadline) + lastWord)
+	patience := time.NewTimer(time.Until(t.deadline.Add(lastWord)))
 	defer patience.Stop()
 	var leaving error
 	select {
@@ -55,7 +59,7 @@ func (t *transaction) deliver(b batch, after []func()) (verdict, error) {
 		return v, err
 	case <-t.ctx.Done():
 		leaving = t.canceled(PhaseQueued)
-		if len(b.Writes) > 0 {
+		if len(b.Writes)+len(b.renewed) > 0 {
 			leaving = t.canceled(PhaseCommitting)
 		}
 	case <-patience.C:
@@ -98,8 +102,9 @@ func (t *transaction) remember(b batch, v verdict, err error) {
 // runAll runs the after-commit callbacks, all of them, and raises the first panic again.
 func runAll(callbacks []func()) error {
 	var first *PanicError
-	for _, fn := range callbacks {
-		if p := guarded(fn, func() {}); p != nil && first == nil {
+	for i, fn := range callbacks {
+		p := guarded(fn, func() { _ = runAll(callbacks[i+1:]) })
+		if first == nil {
 			first = p
 		}
 	}
@@ -108,11 +113,21 @@ func runAll(callbacks []func()) error {
 
 // runAllAlone is runAll when nobody is left to raise a panic to.
 func (t *transaction) runAllAlone(callbacks []func()) {
-	for _, fn := range callbacks {
-		if p := guarded(fn, func() {}); p != nil {
+	for i, fn := range callbacks {
+		if p := guarded(fn, func() { t.runAllAlone(callbacks[i+1:]) }); p != nil {
 			t.env.logger().ErrorContext(t.ctx, "pawl: after-commit callback panicked after its caller left", "panic", p.Value, "stack", string(p.Stack))
 		}
 	}
+}
+
+// land remembers that what tx did is committed; nil: it did nothing.
+func (tx *Tx) land() {
+	if tx == nil {
+		return
+	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	tx.landed = true
 }
 
 // transactions are those of a runtime that have not ended, so that Close can wait for them.

@@ -7,25 +7,32 @@ import (
 
 // How a transaction keeps the queues of its scopes. See transaction for why it does, and for how long.
 
-// hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it.
+// hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it until letGo, or for exclusiveFor at most.
 func (t *transaction) hold(parts []*part) error {
 	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
-		if err := t.holdOne(p); err != nil {
+		held, err := t.holdOne(p)
+		if err != nil {
 			t.letGo()
 			return err
 		}
+		if !held {
+			continue
+		}
 		t.mu.Lock()
 		t.held = append(t.held, p.cell)
+		if t.hour == nil {
+			t.hour = time.AfterFunc(exclusiveFor, t.letGo)
+		}
 		t.mu.Unlock()
 	}
 	return nil
 }
 
-func (t *transaction) holdOne(p *part) error {
+func (t *transaction) holdOne(p *part) (held bool, err error) {
 	c := p.cell
 	if t.parent != nil {
 		if err := t.parent.waitFor(&c.queue); err != nil {
-			return err
+			return false, err
 		}
 		defer t.parent.waited(&c.queue)
 	}
@@ -48,22 +55,31 @@ func (t *transaction) letGo() {
 	t.mu.Lock()
 	held := t.held
 	t.held = nil
+	if t.hour != nil {
+		t.hour.Stop()
+		t.hour = nil
+	}
 	t.mu.Unlock()
 	for _, c := range held {
 		c.letGo()
 	}
 }
 
-// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. It returns the errors of await and push.
-func (c *cell) hold(w *waiter) error {
+// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. A queue that is closed cannot be held: whoever is
+// still at work finishes without. It returns the errors of await and push.
+func (c *cell) hold(w *waiter) (held bool, err error) {
 	c.mu.Lock()
-	if c.idle() && !c.working && !c.closed {
+	if c.closed {
+		c.mu.Unlock()
+		return false, nil
+	}
+	if c.idle() && !c.working {
 		c.working, c.running = true, w
 		w.done.Store(true)
 		c.mu.Unlock()
-		return nil
+		return true, nil
 	}
-	err := c.push(w, w.call.env.maxQueue)
+	err = c.push(w, w.call.env.maxQueue)
 	if err == nil {
 		c.spent.set(w.deadline, c, (*cell).ring)
 		c.start(c)
@@ -72,7 +88,7 @@ func (c *cell) hold(w *waiter) error {
 	if err == nil {
 		err = c.await(w)
 	}
-	return err
+	return err == nil, err
 }
 
 // grant gives the queue to w, whose turn it is. From then on w's transaction drives it.
@@ -92,10 +108,34 @@ func (c *cell) letGo() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.running, c.working = nil, false
+	if c.free != nil {
+		close(c.free)
+		c.free = nil
+	}
 	if c.first != nil {
 		c.start(c)
 		return
 	}
 	c.rest()
 	c.signalDrained()
+}
+
+// giveWay waits while a transaction holds the queue: a function that left it is not to be faster than one that waited for it.
+func (c *cell) giveWay() {
+	c.mu.Lock()
+	if c.running == nil || !c.running.cas.holds {
+		c.mu.Unlock()
+		return
+	}
+	if c.free == nil {
+		c.free = make(chan struct{})
+	}
+	free := c.free
+	c.mu.Unlock()
+	limit := time.NewTimer(exclusiveFor)
+	defer limit.Stop()
+	select {
+	case <-free:
+	case <-limit.C:
+	}
 }

@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -15,28 +16,28 @@ type part struct {
 	bound  *binding
 	cell   *cell
 	base   *doc
-	cached bool // base was seen by this process before, and may be old
+	fresh  bool // base was read from the store by this transaction, not seen before by whomever
 	moment bool // base was read together with others, at one moment
 	read   bool // the function has seen base, so that the commit must find it there
 	busy   bool // a function of AtomicState runs on it
+	undone int  // how often writes of it were undone
 	draft  draft
-	ops    []operation // what the draft is made of; enough to make it again as long as read is not set
+	verbs  []*operation // what the draft is made of; enough to make it again as long as read is not set
 }
 
-// operation is a data verb of a transaction.
+// operation is a verb of a transaction.
 type operation struct {
+	part   *part
 	call   call
 	change *change
 	bound  *binding
+	after  any // *T; the state that it left behind
 }
 
-// enter finds or makes the part of a scope. The caller holds tx.mu.
+// enter finds or makes the part of a scope. The caller holds tx.mu, which is given up while the store is asked.
 func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, error) {
-	if p := tx.parts[key]; p != nil {
-		if p.busy {
-			return nil, wrapKey(ErrReentrant, key)
-		}
-		return p, nil
+	if p, err := tx.find(key); p != nil || err != nil {
+		return p, err
 	}
 	if tx.of.parent != nil {
 		if err := tx.of.parent.mutating(&c.queue, key); err != nil {
@@ -45,16 +46,23 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 	}
 	p := &part{tx: tx, key: key, bound: b, cell: c}
 	if d := tx.of.moment[key]; d != nil {
-		p.base, p.moment = d, true
+		p.base, p.moment, p.fresh = d, true, true
 	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && (d.expires.IsZero() || time.Now().Before(d.expires)) {
-		p.base, p.cached = d, true
+		p.base = d
 	} else {
-		d, err := b.load(ctx, key)
+		tx.mu.Unlock()
+		limited, cancel := context.WithTimeout(ctx, tx.of.retry.Within)
+		d, err := b.load(limited, key)
+		cancel()
+		tx.mu.Lock()
 		if err != nil {
 			return nil, b.readError(ctx, key, err)
 		}
 		c.advance(d)
-		p.base = d
+		if p, err := tx.find(key); p != nil || err != nil {
+			return p, err // it was not the only one who asked
+		}
+		p.base, p.fresh = d, true
 	}
 	p.draft = newDraft(p.base)
 	tx.parts[key] = p
@@ -63,29 +71,52 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 	return p, nil
 }
 
-// touch puts p into the read set.
-func (p *part) touch() {
-	p.tx.mu.Lock()
-	defer p.tx.mu.Unlock()
-	p.read = true
+// find returns the part of a scope, nil if there is none. The caller holds tx.mu.
+func (tx *Tx) find(key Key) (*part, error) {
+	if tx.over {
+		return nil, fmt.Errorf("%w: %s: the transaction is over", ErrClosed, key)
+	}
+	return tx.parts[key], nil
 }
 
-// evaluate applies op to the draft of p and returns the outcome.
-func (p *part) evaluate(ctx context.Context, op operation) outcome {
-	w := &waiter{ctx: ctx, call: op.call, change: op.change}
-	w.cas.backend = op.bound
-	return evaluate(ctx, w, p.draft, true)
+// look returns the state that the verb left behind, as a *T. While the function runs that is reading. After the commit it is the state that was
+// committed, and nil if there was none.
+func (v *operation) look() any {
+	p := v.part
+	p.tx.mu.Lock()
+	defer p.tx.mu.Unlock()
+	switch {
+	case !p.tx.over:
+		p.read = true
+	case !p.tx.landed || !slices.Contains(p.verbs, v):
+		return nil
+	}
+	return v.after
+}
+
+// evaluate computes what v makes of d.
+func (v *operation) evaluate(ctx context.Context, d draft) outcome {
+	w := &waiter{ctx: ctx, call: v.call, change: v.change}
+	w.cas.backend = v.bound
+	out := evaluate(ctx, w, d, true)
+	v.after = nil
+	if out.err == nil && out.draft.life == alive && out.draft.view != nil {
+		v.after = out.draft.view.state
+	}
+	return out
 }
 
 // rebase makes the draft of p again, on base. It reports false when the function has to run again, because it has seen more of the old
 // base than its operations did, or because one of them is refused now.
-func (p *part) rebase(base *doc) bool {
-	p.base, p.cached, p.moment, p.draft = base, false, false, newDraft(base)
+func (p *part) rebase(base *doc, fresh bool) bool {
+	p.tx.mu.Lock()
+	defer p.tx.mu.Unlock()
+	p.base, p.fresh, p.moment, p.draft = base, fresh, false, newDraft(base)
 	if p.read {
 		return false
 	}
-	for _, op := range p.ops {
-		out := p.evaluate(context.Background(), op)
+	for _, v := range p.verbs {
+		out := v.evaluate(context.Background(), p.draft)
 		if out.err != nil {
 			return false
 		}
@@ -109,11 +140,11 @@ func (tx *Tx) savepoint() (undo func()) {
 	defer tx.mu.Unlock()
 	type state struct {
 		draft draft
-		ops   int
+		verbs int
 	}
 	saved := map[*part]state{}
 	for _, p := range tx.order {
-		saved[p] = state{p.draft, len(p.ops)}
+		saved[p] = state{p.draft, len(p.verbs)}
 	}
 	after := len(tx.after)
 	return func() {
@@ -122,13 +153,17 @@ func (tx *Tx) savepoint() (undo func()) {
 		if tx.over {
 			return
 		}
-		tx.after = tx.after[:after]
+		tx.after = tx.after[:after:after]
 		for _, p := range tx.order {
-			if s, ok := saved[p]; ok {
-				p.draft, p.ops = s.draft, p.ops[:s.ops]
-			} else {
-				p.draft, p.ops = newDraft(p.base), nil
+			s, ok := saved[p]
+			if !ok {
+				s.draft = newDraft(p.base)
 			}
+			if len(p.verbs) > s.verbs {
+				p.read = true // that they were not refused has told something
+				p.undone++
+			}
+			p.draft, p.verbs = s.draft, p.verbs[:s.verbs:s.verbs]
 		}
 	}
 }
@@ -169,53 +204,69 @@ func (d dispatch[T]) applyInTx(ctx context.Context, call call, ch *change) (Snap
 	if err := tx.usable(ctx, key); err != nil {
 		return Snapshot[T]{}, err
 	}
+	ch.freeze()
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	p, err := tx.enter(ctx, key, d.bound, d.cell)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
-	op := operation{call: call, change: ch, bound: d.bound}
+	if p.busy {
+		return Snapshot[T]{}, wrapKey(ErrReentrant, key)
+	}
+	v := &operation{part: p, call: call, change: ch, bound: d.bound}
 	var out outcome
 	if ch.reads() {
 		p.read = true
-		out = p.runFunction(ctx, op)
-		if tx.over {
-			return Snapshot[T]{}, wrapKey(ErrClosed, key)
-		}
-	} else if out = p.evaluate(ctx, op); out.err != nil {
+		out = p.runFunction(ctx, v)
+	} else if out = v.evaluate(ctx, p.draft); out.err != nil {
 		p.read = true // the error tells of the state
 	}
 	if out.err != nil {
 		return Snapshot[T]{}, out.err
 	}
 	p.draft = out.draft
-	p.ops = append(p.ops, op)
-	snap := Snapshot[T]{ID: key.ID, part: p}
-	if next := &out.draft; next.life == alive && next.view != nil {
-		snap.state = next.view.state.(*T)
-		if p.read {
-			snap.Version = next.version
-		}
+	p.verbs = append(p.verbs, v)
+	snap := Snapshot[T]{ID: key.ID, verb: v}
+	if p.read && v.after != nil {
+		snap.Version = out.draft.version
 	}
 	return snap, nil
 }
 
-// runFunction evaluates op, which is somebody's code, without tx.mu, so that it can use other scopes of the transaction.
-func (p *part) runFunction(ctx context.Context, op operation) outcome {
+// runFunction evaluates v, which is somebody's code, without tx.mu, so that it can use other scopes of the transaction.
+func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
+	tx, from, undone := p.tx, p.draft, p.undone
 	p.busy = true
-	p.tx.mu.Unlock()
+	tx.mu.Unlock()
 	defer func() {
-		p.tx.mu.Lock()
+		tx.mu.Lock()
 		p.busy = false
+		switch {
+		case out.err != nil:
+		case tx.over:
+			out.err = wrapKey(ErrClosed, p.key)
+		case p.undone != undone:
+			out.err = wrapKey(ErrReentrant, p.key) // somebody else's part of the transaction was undone meanwhile, and this with it
+		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
-		f := &frame{Context: ctx, tx: p.tx, parent: p.tx.frame}
+		f := &frame{Context: ctx, tx: tx, parent: tx.frame}
 		f.begin()
 		defer f.end()
 		ctx = f
 	}
-	return p.evaluate(ctx, op)
+	return v.evaluate(ctx, from)
+}
+
+// freeze prepares the values that have code of their own, so that applying the change again does not read them again.
+func (c *change) freeze() {
+	for i := range c.steps {
+		if s := &c.steps[i]; s.fn == nil && s.data == nil && s.err == nil {
+			data, err := c.typ.Prepare(s.ops)
+			s.data, s.err, s.ops = &data, err, nil
+		}
+	}
 }
 
 // reads reports whether the change looks at the state with code of the caller's.
@@ -238,6 +289,8 @@ func (b *batch) bases() (bases []*doc) {
 	return bases
 }
 
+func (b *batch) empty() bool { return len(b.Writes)+len(b.Guards) == 0 }
+
 // broken is what no proper answer to b means.
 func (b *batch) broken(cause error) error {
 	key := b.Keys()[0]
@@ -259,7 +312,7 @@ func (tx *Tx) assemble() (b batch, err error) {
 			b.Writes, b.writers, b.next = append(b.Writes, w), append(b.writers, p), append(b.next, next)
 		case d.renews:
 			b.Guards, b.renewed = append(b.Guards, persist.Guard{Key: p.key, Read: true, Version: p.base.version, TTL: d.ttl}), append(b.renewed, p)
-		case p.read || len(p.ops) > 0:
+		case p.seen():
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
@@ -267,10 +320,13 @@ func (tx *Tx) assemble() (b batch, err error) {
 	return b, nil
 }
 
-// confirmation makes the commit that only tests what tx has read.
+// seen reports whether the function knows something of the base of p: that a verb was not refused is something, too.
+func (p *part) seen() bool { return p.read || len(p.verbs) > 0 }
+
+// confirmation makes the commit that only tests what tx knows.
 func (tx *Tx) confirmation() (b batch) {
 	for _, p := range tx.order {
-		if p.read {
+		if p.seen() {
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
@@ -290,7 +346,7 @@ func (tx *Tx) spareProof(b *batch) {
 		return
 	}
 	proved := !slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return !tx.parts[g.Key].moment })
-	if proved || len(b.Guards) == 1 && !tx.parts[b.Guards[0].Key].cached {
+	if proved || len(b.Guards) == 1 && tx.parts[b.Guards[0].Key].fresh {
 		b.Guards = nil
 	}
 }

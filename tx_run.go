@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -26,7 +27,9 @@ import (
 //   - two transactions that hold: queues are taken in the order of keys, and only by those who hold none.
 //   - a mutator inside a queue: it never waits while it holds a persisted queue (it is detached first), and in-memory scopes are refused
 //     inside a transaction, so that no circle leads through one. Whoever bypasses that with another context waits at most exclusiveFor.
-//   - a function that hangs while its queues are held: they are let go after exclusiveFor, and it goes on without them.
+//   - a function, a store or another queue that takes its time while queues are held: they are let go after exclusiveFor, and it goes on
+//     without them.
+//   - a slow mutator that left its queue: before it commits it gives way to a transaction that holds the queue.
 //   - fn saw a state of two times (another commit came between two of its reads) and fails because of it: its error or panic is an
 //     answer only once the read set was confirmed, else it runs again.
 //   - the caller leaves while the commit is under way: claimed decides who takes the verdict; the commit goes on without the caller.
@@ -40,15 +43,16 @@ type transaction struct {
 	deadline time.Time // of the budget; the function's own time does not count
 	runs     int
 	attempts int          // commits that lost
-	forgiven bool         // one was lost because of what this process had seen before
+	forgiven map[Key]bool // scopes of which what this process had seen before was old
 	fresh    bool         // it had to wait for others, so that what was seen before is not worth a try
 	left     bool         // the caller is gone, and the commit under way ends the transaction
-	touched  []*part      // by the last run, which lost
+	touched  []*part      // by the runs that lost
 	moment   map[Key]*doc // what they were at one moment; nil: not known
 
-	mu   sync.Mutex // protects held and key
+	mu   sync.Mutex // protects what follows
 	held []*cell
-	key  Key // the first that was touched, for people
+	hour *time.Timer // when they are let go; nil: nothing is held
+	key  Key         // the first that was touched, for people
 }
 
 // newTransaction admits a transaction.
@@ -121,20 +125,27 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 			return err
 		}
 		t.letGo()
-		t.touched = tx.order
+		t.touch(tx.order)
 	}
 }
 
-// attempt runs the function once, without its queues from exclusiveFor on.
+// touch adds to the scopes whose queues the next run holds.
+func (t *transaction) touch(parts []*part) {
+	for _, p := range parts {
+		if !slices.ContainsFunc(t.touched, func(known *part) bool { return known.key == p.key }) {
+			t.touched = append(t.touched, p)
+		}
+	}
+}
+
+// attempt runs the function once.
 func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending) {
 	t.runs++
 	tx := &Tx{of: t, attempt: t.runs, parts: map[Key]*part{}}
 	tx.frame = &frame{Context: t.ctx, tx: tx, parent: t.parent}
 	tx.frame.begin()
-	release := time.AfterFunc(exclusiveFor, t.letGo)
 	began := time.Now()
 	defer func() {
-		release.Stop()
 		tx.frame.end()
 		tx.mu.Lock()
 		tx.over = true
@@ -151,33 +162,32 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 	if end.failed() {
 		return t.settleFailure(tx, end)
 	}
-	if t.ctx.Err() != nil {
-		return true, t.canceled(PhaseQueued)
-	}
-	if len(t.heldCells()) == 0 {
-		if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
-			return true, err
-		}
-	}
-	if old := tx.outdated(); len(old) > 0 {
-		if again, err := t.lost(old, false); again || err != nil {
-			return err != nil, err
-		}
-	}
 	for {
+		if t.ctx.Err() != nil {
+			return true, t.canceled(PhaseQueued)
+		}
+		if len(t.heldCells()) == 0 {
+			if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
+				return true, err
+			}
+		}
 		b, err := tx.assemble()
 		if err != nil {
 			return true, err
 		}
-		v, err := t.deliver(b, tx.after)
-		if err != nil {
-			return true, err
+		losses, byStore := tx.outdated(), false
+		if b.empty() || len(losses) == 0 {
+			v, err := t.deliver(tx, b, tx.after)
+			if err != nil {
+				return true, err
+			}
+			if v.landed {
+				t.letGo()
+				return true, runAll(tx.after)
+			}
+			losses, byStore = tx.losses(v.others), true
 		}
-		if v.landed {
-			t.letGo()
-			return true, runAll(tx.after)
-		}
-		if again, err := t.lost(tx.losses(v.others), true); again || err != nil {
+		if again, err := t.lost(losses, byStore); again || err != nil {
 			return err != nil, err
 		}
 	}
@@ -185,21 +195,28 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 
 // settleFailure makes sure that the function failed on a state that was there.
 func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
-	if t.ctx.Err() != nil {
-		return true, end.deliver() // nobody waits for better
+	b := tx.confirmation()
+	if b.empty() {
+		return true, end.deliver()
 	}
-	old, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.read }), false
-	if len(old) == 0 {
-		v, err := t.deliver(tx.confirmation(), nil)
+	if t.ctx.Err() != nil { // nobody waits for better, but nor is it an answer
+		if end.panic != nil || errors.Is(end.err, t.ctx.Err()) || errors.Is(end.err, context.Cause(t.ctx)) {
+			return true, end.deliver()
+		}
+		return true, t.canceled(PhaseQueued)
+	}
+	losses, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.seen() }), false
+	if len(losses) == 0 {
+		v, err := t.deliver(nil, b, nil)
 		if err != nil && end.panic == nil {
 			return true, err
 		}
 		if err != nil || v.landed {
 			return true, end.deliver()
 		}
-		old, byStore = tx.losses(v.others), true
+		losses, byStore = tx.losses(v.others), true
 	}
-	_, err := t.lost(old, byStore)
+	_, err := t.lost(losses, byStore)
 	return err != nil, err
 }
 
@@ -230,19 +247,18 @@ func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
 }
 
 // lost takes over what others wrote and reports whether the function has to run again. By the store's word others were faster; otherwise
-// it was seen here, before anything was sent. It returns *ConcurrentModificationError when the budget is spent, and waits before it returns
-// where another process has to be given way.
+// something newer was seen here, before anything was sent. It returns *ConcurrentModificationError when the budget is spent, and waits, without its
+// queues, before it returns where another process has to be given way.
 func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) {
 	first := losses[0]
 	base := first.part.base
-	cached := true
-	for _, l := range losses {
-		cached = cached && l.part.cached
+	if byStore && t.guessed(losses) {
+		byStore = false // what had been seen before the call was but a guess
 	}
-	if cached && !t.forgiven {
-		t.forgiven, byStore = true, false // what had been seen before the call was but a guess
-	} else {
+	wait, spent := time.Duration(0), t.runs > maxRuns*t.retry.Attempts
+	if byStore {
 		t.attempts++
+		wait, spent = backoff(t.retry, t.attempts), t.attempts >= t.retry.Attempts
 	}
 	for _, l := range losses {
 		p := l.part
@@ -251,22 +267,19 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 			p.cell.advance(l.won)
 		}
 	}
-	wait := time.Duration(0)
-	if byStore {
-		wait = backoff(t.retry, t.attempts)
-	}
-	if t.attempts >= t.retry.Attempts || time.Now().Add(wait).After(t.deadline) {
+	if spent || time.Now().Add(wait).After(t.deadline) {
 		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.expected(), Actual: first.won.version,
 			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started)}
 	}
 	if wait > 0 {
+		t.letGo()
 		if !sleep(t.ctx, rand.N(wait)) {
 			return false, t.canceled(PhaseQueued)
 		}
 		t.fresh = true
 	}
 	for _, l := range losses {
-		if !l.part.rebase(l.won) {
+		if !t.rebase(l.part, l.won, byStore) {
 			again = true
 		}
 	}
@@ -274,6 +287,30 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		return t.refresh(first.part.tx)
 	}
 	return again, nil
+}
+
+// maxRuns bounds how often a function runs because of what was seen here: so many times for each attempt of the budget.
+const maxRuns = 4
+
+// guessed reports whether all that was lost had been guessed, for the first time each, from what this process had seen before.
+func (t *transaction) guessed(losses []loss) bool {
+	all := true
+	for _, l := range losses {
+		all = all && !l.part.fresh && !t.forgiven[l.part.key]
+		if t.forgiven == nil {
+			t.forgiven = map[Key]bool{}
+		}
+		t.forgiven[l.part.key] = true
+	}
+	return all
+}
+
+// rebase is part.rebase, which may run code of the state's type: its panic is one of the function.
+func (t *transaction) rebase(p *part, base *doc, fresh bool) (ok bool) {
+	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() {}); panicked != nil {
+		panic(panicked)
+	}
+	return ok
 }
 
 // refresh makes all of tx again on what the store has: where others write all the time, all that was seen before a wait has been overwritten
@@ -284,7 +321,7 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 		return false, err
 	}
 	for i, p := range tx.order {
-		if d := docs[i]; (d.version != p.base.version || d.life != p.base.life) && !p.rebase(d) {
+		if d := docs[i]; (d.version != p.base.version || d.life != p.base.life) && !t.rebase(p, d, true) {
 			again = true
 		}
 	}

@@ -52,7 +52,8 @@ type Purger interface {
 	// removed says how many certainly were.
 	//
 	// Choose q.Age longer than any commit stays in doubt, by far: with a record go the commit
-	// ids by which a lost answer is settled, and the outcome stays unknown then.
+	// ids by which a lost answer is settled, and the outcome stays unknown then; and a key that was
+	// tested for absence would be absent again.
 	Purge(ctx context.Context, q Query) (removed int, err error)
 }
 

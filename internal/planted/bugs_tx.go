@@ -5,25 +5,25 @@ var txBugs = []Bug{
 	{
 		Name: "tx-read-set", Mechanism: "what a transaction read is tested by its commit",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "		case p.read || len(p.ops) > 0:\n", New: "		case false:\n",
+		Old: "		case p.seen():\n			b.Guards", New: "		case false:\n			b.Guards",
 		Pkg: ".", Run: "^TestNoWriteSkew$", Quick: true,
 	},
 	{
 		Name: "tx-absence", Mechanism: "an absence that was read is tested too",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "		case p.read || len(p.ops) > 0:\n", New: "		case (p.read || len(p.ops) > 0) && p.base.life != absent:\n",
+		Old: "		case p.seen():\n			b.Guards", New: "		case p.seen() && p.base.life != absent:\n			b.Guards",
 		Pkg: ".", Run: "^TestNoWriteSkew$",
 	},
 	{
 		Name: "tx-torn-read", Mechanism: "a function that fails on what never was is run again",
 		Proves: []string{"TX-2"}, File: "tx_run.go",
-		Old: "	if t.ctx.Err() != nil {\n		return true, end.deliver() // nobody waits for better\n	}\n", New: "	if true {\n		return true, end.deliver()\n	}\n",
+		Old: "	if b.empty() {\n		return true, end.deliver()\n	}\n	if t.ctx", New: "	if true {\n		return true, end.deliver()\n	}\n	if t.ctx",
 		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
 	},
 	{
 		Name: "tx-stale-error", Mechanism: "an error that rests on an overwritten state is no answer",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "len(b.Guards) == 1 && !tx.parts[b.Guards[0].Key].cached {", New: "len(b.Guards) == 1 {",
+		Old: "len(b.Guards) == 1 && tx.parts[b.Guards[0].Key].fresh {", New: "len(b.Guards) == 1 {",
 		Pkg: ".", Run: "^TestErrorsRestOnCurrentState$",
 	},
 	{
@@ -35,13 +35,13 @@ var txBugs = []Bug{
 	{
 		Name: "tx-operations", Mechanism: "data verbs are applied to the winner",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
-		Old: "	if p.read {\n		return false\n	}\n	for _, op", New: "	if p.base != nil {\n		return false\n	}\n	for _, op",
+		Old: "	if p.read {\n		return false\n	}\n	for _, v", New: "	if p.base != nil {\n		return false\n	}\n	for _, v",
 		Pkg: ".", Run: "^TestDataVerbsAreAppliedToTheWinner$", Quick: true,
 	},
 	{
 		Name: "tx-look", Mechanism: "looking at what a data verb returned is reading",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
-		Old: "	defer p.tx.mu.Unlock()\n	p.read = true\n", New: "	defer p.tx.mu.Unlock()\n",
+		Old: "	case !p.tx.over:\n		p.read = true\n", New: "	case !p.tx.over:\n",
 		Pkg: ".", Run: "^TestLookingAtAnOperationIsReading$",
 	},
 	{
@@ -53,7 +53,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-holds-its-queues", Mechanism: "a transaction waits its turn in the queues of its scopes",
 		Proves: []string{"TX-7"}, File: "tx_hold.go",
-		Old: "	return c.hold(w)\n", New: "	return nil\n",
+		Old: "	return c.hold(w)\n", New: "	return false, nil\n",
 		Pkg: ".", Run: "^TestHotScopesDoNotStarveATransaction$",
 	},
 	{
@@ -64,8 +64,8 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-hangs", Mechanism: "a function that hangs lets the queues go",
-		Proves: []string{"TX-7"}, File: "tx_run.go",
-		Old: "	release := time.AfterFunc(exclusiveFor, t.letGo)\n", New: "	release := time.AfterFunc(time.Hour, t.letGo)\n",
+		Proves: []string{"TX-7"}, File: "tx_hold.go",
+		Old: "			t.hour = time.AfterFunc(exclusiveFor, t.letGo)\n", New: "			t.hour = time.AfterFunc(time.Hour, t.letGo)\n",
 		Pkg: ".", Run: "^TestAFunctionThatHangsLetsItsQueuesGo$",
 	},
 	{
@@ -89,7 +89,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-callbacks-too-early", Mechanism: "callbacks run after the commit",
 		Proves: []string{"TX-5"}, File: "tx_run.go",
-		Old: "		v, err := t.deliver(b, tx.after)\n", New: "		_ = runAll(tx.after)\n		v, err := t.deliver(b, tx.after)\n",
+		Old: "			v, err := t.deliver(tx, b, tx.after)\n", New: "			_ = runAll(tx.after)\n			v, err := t.deliver(tx, b, tx.after)\n",
 		Pkg: ".", Run: "^TestAfterCommit$", Flags: []string{"-timeout=25s"},
 	},
 	{
@@ -113,7 +113,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-guard-that-moved", Mechanism: "a commit in doubt whose guard has moved is known not to have landed",
 		Proves: []string{"CAS-7"}, File: "send.go",
-		Old: "	return v, certain || written == 0\n", New: "	return v, certain\n",
+		Old: "	return v, certain || len(winners) > 0 && written < len(c.Writes)\n", New: "	return v, certain\n",
 		Pkg: ".", Run: "^TestTransactSettlesLostAnswers$",
 	},
 	{
@@ -149,7 +149,43 @@ var txBugs = []Bug{
 	{
 		Name: "tx-moment", Mechanism: "records that were read at one moment belong together",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "return !tx.parts[g.Key].moment })", New: "return tx.parts[g.Key].cached })",
+		Old: "return !tx.parts[g.Key].moment })", New: "return !tx.parts[g.Key].fresh })",
 		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
+	},
+	{
+		Name: "tx-undone-is-read", Mechanism: "what a joined part learned before it was undone counts as read",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "				p.read = true // that they were not refused has told something\n", New: "",
+		Pkg: ".", Run: "^TestUndoneVerbsWereReads$",
+	},
+	{
+		Name: "tx-guess-is-no-proof", Mechanism: "what another reader brought back is no proof",
+		Proves: []string{"CAS-4"}, File: "tx_run.go",
+		Old: "		if !t.rebase(l.part, l.won, byStore) {\n", New: "		if !t.rebase(l.part, l.won, true) {\n",
+		Pkg: ".", Run: "^TestLateReaderIsNoProof$",
+	},
+	{
+		Name: "tx-values-frozen", Mechanism: "values are read once",
+		Proves: []string{"SCOPE-6"}, File: "tx_part.go",
+		Old: "	ch.freeze()\n", New: "",
+		Pkg: ".", Run: "^TestValuesOfATransactionAreReadOnce$",
+	},
+	{
+		Name: "tx-gives-way", Mechanism: "functions that left their queue give way to a transaction",
+		Proves: []string{"TX-7"}, File: "cas.go",
+		Old: "			c.giveWay()\n", New: "",
+		Pkg: ".", Run: "^TestSlowMutatorsDoNotStarveATransaction$",
+	},
+	{
+		Name: "tx-backoff-without-queues", Mechanism: "no queue is held during a backoff",
+		Proves: []string{"TX-7"}, File: "tx_run.go",
+		Old: "		t.letGo()\n		if !sleep", New: "		if !sleep",
+		Pkg: ".", Run: "^TestNoQueueIsHeldDuringABackoff$",
+	},
+	{
+		Name: "tx-late-verb", Mechanism: "a verb that comes too late is refused",
+		Proves: []string{"TX-1"}, File: "tx_part.go",
+		Old: "	if tx.over {\n		return nil, fmt.Errorf(", New: "	if tx.over && tx.landed {\n		return nil, fmt.Errorf(",
+		Pkg: ".", Run: "^TestLateVerbRacesWithNobody$", Flags: []string{"-race"},
 	},
 }
