@@ -51,10 +51,14 @@ import (
 //   - A record whose file is the one that the commit made was renamed already, perhaps not durably.
 //     It is written again rather than its folder synced again, since a sync that failed proves
 //     nothing when it is repeated.
-//   - A record whose file is neither was changed by a later commit, and stays. That happens only
-//     when a power failure brings a removed journal back (its removal is not synced).
-//     Which file it is, the checksum tells: a lease or an expiry changes without its version.
-//     A record cannot be absent again, for Purge syncs journal/ before it removes one.
+//   - A record whose file is neither, and whose version is not lower than the commit's, was changed
+//     by a later commit, and stays. That happens only when a power failure brings a removed journal
+//     back (its removal is not synced). Which file it is, the checksum tells: a lease or an expiry
+//     changes without its version. A record cannot be absent again, for Purge syncs journal/ before
+//     it removes one.
+//   - A record whose file is neither, and whose version is lower, gets its temporary file. It is a
+//     tombstone that was purged before the commit and that a power failure has brought back, because
+//     whoever purged it died before its removal was durable.
 //
 // To finish a mark means to write the record's file again, whichever it is, and to remove the mark.
 // It matters to processes that outlive the writer only: without it they could answer on the
@@ -215,7 +219,7 @@ type planned struct {
 
 type plannedWrite struct {
 	persist.Key
-	Version  uint64 `json:"version"`            // for people
+	Version  uint64 `json:"version"`
 	Temp     string `json:"temp"`               // the name in tmp/
 	Replaces string `json:"replaces,omitempty"` // the checksum of the file before; empty: there was none
 	Makes    string `json:"makes"`              // the checksum of the temporary file
@@ -256,7 +260,10 @@ func (s *Store) redoWrite(path string, w plannedWrite) error {
 		return s.replace(stripeOf(w.Key), target, data)
 	case w.Replaces:
 	default:
-		return nil // a later commit has changed it
+		var r persist.Record
+		if err := json.Unmarshal(content, &r); err != nil || r.Version >= w.Version {
+			return nil // a later commit has changed it
+		}
 	}
 	_, made, err := readSealed(temp, &content)
 	if err != nil {

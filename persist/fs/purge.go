@@ -107,7 +107,8 @@ func (s *Store) floor() (uint64, error) {
 	return content.Floor, err
 }
 
-// raiseFloor makes sure that the version floor is at least version.
+// raiseFloor makes sure that the version floor is at least version, durably. A floor that is high
+// enough already is written again: whoever wrote it may have died, or failed, before it was durable.
 func (s *Store) raiseFloor(ctx context.Context, version uint64) error {
 	release, err := s.locks.take(ctx, wanted{metaLock: exclusive})
 	if err != nil {
@@ -115,10 +116,10 @@ func (s *Store) raiseFloor(ctx context.Context, version uint64) error {
 	}
 	defer release()
 	floor, err := s.floor()
-	if err != nil || floor >= version {
+	if err != nil {
 		return err
 	}
-	data, _, err := seal(versionFloor{Floor: version})
+	data, _, err := seal(versionFloor{Floor: max(floor, version)})
 	if err != nil {
 		return err
 	}
