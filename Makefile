@@ -55,8 +55,8 @@ race: need-cc need-postgres need-strace ## run all tests under the race detector
 	$(GO) test -race -timeout 10m ./...
 
 .PHONY: nocgo
-nocgo: need-postgres need-strace ## run the tests that cgo makes a difference to, without it
-	CGO_ENABLED=0 $(GO) test . ./persist/sqlite/...
+nocgo: need-strace ## run the tests that cgo makes a difference to, without it
+	CGO_ENABLED=0 PAWL_TEST_STORE_ONLY=sqlite $(GO) test . ./persist/sqlite/...
 
 # vet, not build, because it compiles the tests too.
 .PHONY: cross

@@ -27,9 +27,17 @@ const (
 	cutWriters = 6 // of each runtime
 )
 
+func needsPostgres(t *testing.T) {
+	t.Helper()
+	if onlyStore != "" && onlyStore != "postgres" {
+		t.Skip("only " + onlyStore + " is to be tested")
+	}
+}
+
 // proxied starts a proxy before a fresh database and returns the database's location behind it, and without it.
 func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
 	t.Helper()
+	needsPostgres(t)
 	direct = pgtest.URL(t)
 	u, err := url.Parse(direct)
 	require.NoError(t, err)
@@ -177,6 +185,7 @@ func TestHeldBackAnswers(t *testing.T) {
 //
 // Proves CAS-6, CAS-7, STORE-14.
 func TestServerKilled(t *testing.T) {
+	needsPostgres(t)
 	kills := killsOf(t, 12)
 	server := pgtest.New(t)
 	rt := openRuntime(t, pawl.Config{Store: openFor(t, server.URL("postgres"))})

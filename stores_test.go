@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,11 +28,14 @@ type sharedStore struct {
 	location func(t testing.TB) string
 }
 
-var sharedStores = []sharedStore{
+// onlyStore names a store that alone is to be tested, where the others are tested anyhow; empty: all.
+var onlyStore = os.Getenv("PAWL_TEST_STORE_ONLY")
+
+var sharedStores = slices.DeleteFunc([]sharedStore{
 	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
 	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
 	{"postgres", func(t testing.TB) string { return pgtest.URL(t) }},
-}
+}, func(s sharedStore) bool { return onlyStore != "" && onlyStore != s.name })
 
 // openStore opens the store at a location, in any process.
 func openStore(location string) (persist.Store, error) {

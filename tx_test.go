@@ -272,7 +272,8 @@ func TestTransactRefusesArguments(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		nothing := func(context.Context, *pawl.Tx) error { return nil }
 		var argument *pawl.ArgumentError
-		require.ErrorAs(t, pawl.Transact(nil, p.rt, nothing), &argument) //nolint:staticcheck // that is the point
+		var none context.Context
+		require.ErrorAs(t, pawl.Transact(none, p.rt, nothing), &argument)
 		require.ErrorAs(t, pawl.Transact(t.Context(), nil, nothing), &argument)
 		require.ErrorAs(t, pawl.Transact(t.Context(), (*pawl.Tx)(nil), nothing), &argument)
 		require.ErrorAs(t, pawl.Transact(t.Context(), p.rt, nil), &argument)
