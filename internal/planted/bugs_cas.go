@@ -6,7 +6,7 @@ var casBugs = []Bug{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
 		Old: "	r.next, r.draft = 0, newDraft(base)\n", New: "	r.draft.base = base\n",
-		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinner$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinner$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "backoff", Mechanism: "a loser waits, longer each time",
@@ -48,13 +48,13 @@ var casBugs = []Bug{
 		Name: "version-per-mutation", Mechanism: "each mutation of a shared commit has a version of its own",
 		Proves: []string{"CAS-5"}, File: "draft.go",
 		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
-		Pkg: ".", Run: "^TestWritersShareACommit$", Quick: true,
+		Pkg: ".", Run: "^TestWritersShareACommit$",
 	},
 	{
 		Name: "slow-mutator", Mechanism: "a slow function leaves the queue",
 		Proves: []string{"CAS-8"}, File: "cas.go",
 		Old: "	slowAfter = 10 * time.Millisecond\n", New: "	slowAfter = 10 * time.Hour\n",
-		Pkg: ".", Run: "^TestSlowMutatorLeavesTheQueue$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestSlowMutatorLeavesTheQueue$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "slow-mutator-on-uncommitted-state", Mechanism: "a function that left the queue counts only on a committed state",

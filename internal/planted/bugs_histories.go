@@ -134,7 +134,7 @@ var historyBugs = []Bug{
 		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt is not taken for lost when its record is gone",
 		Proves: []string{"CAS-7"}, File: "send.go",
 		Old: "	if won.Absent() {\n		return evidenceGone", New: "	if won.Absent() {\n		return neverLanded",
-		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$", Quick: true,
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$",
 	},
 	{
 		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",

@@ -66,7 +66,7 @@ var lockBugs = []Bug{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
 		Proves: []string{"LOCK-10"}, File: "frame.go",
 		Old: "	for _, q := range h.waits {", New: "	for _, q := range h.waits[:0] {",
-		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",

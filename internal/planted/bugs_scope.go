@@ -60,7 +60,7 @@ var scopeBugs = []Bug{
 		Name: "unknown-fields", Mechanism: "fields that the type does not know are written back",
 		Proves: []string{"SCOPE-8"}, File: "draft.go",
 		Old: "	if err == nil && v.lossy {", New: "	if err == nil && v.lossy && v.typ == nil {",
-		Pkg: ".", Run: "^TestUnknownFieldsSurvive$", Quick: true,
+		Pkg: ".", Run: "^TestUnknownFieldsSurvive$",
 	},
 	{
 		Name: "overflow", Mechanism: "an increment that does not fit is refused",
@@ -72,7 +72,7 @@ var scopeBugs = []Bug{
 		Name: "tombstone-check", Mechanism: "a deleted scope refuses every verb",
 		Proves: []string{"SCOPE-10"}, File: "options.go",
 		Old: "		return &DeletedError{Scope: c.key, Version: version}\n", New: "		return nil\n",
-		Pkg: ".", Run: "^TestDelete$", Quick: true,
+		Pkg: ".", Run: "^TestDelete$",
 	},
 	{
 		Name: "floor-in-memory", Mechanism: "forgetting a tombstone raises the version floor",
@@ -90,7 +90,7 @@ var scopeBugs = []Bug{
 		Name: "limit-hits-the-offender", Mechanism: "in a shared commit only the mutation that is too large is refused",
 		Proves: []string{"SCOPE-11", "CAS-4"}, File: "cas.go",
 		Old: "		if unwritable(err) && !r.careful {", New: "		if unwritable(err) && r.careful {",
-		Pkg: ".", Run: "^TestDocumentLimitInSharedCommit$", Quick: true,
+		Pkg: ".", Run: "^TestDocumentLimitInSharedCommit$",
 	},
 	{
 		Name: "pinned-version", Mechanism: "IfVersion is refused when the version moved",
@@ -114,7 +114,7 @@ var scopeBugs = []Bug{
 		Name: "exact-integers", Mechanism: "dynamic integers are decoded exactly",
 		Proves: []string{"SCOPE-16"}, File: "internal/state/json.go",
 		Old: "	if t.root.dynamic {\n		dec.UseNumber()\n	}\n", New: "",
-		Pkg: ".", Run: "^TestIntegersAreExact$", Quick: true,
+		Pkg: ".", Run: "^TestIntegersAreExact$",
 	},
 	{
 		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees what others wrote",
