@@ -41,7 +41,7 @@ import (
 // whoever has one of them, in either mode, and sees the journal, knows that its writer has gone.
 // That is why everybody who takes stripes looks into journal/ before anything else (settle), and
 // finishes what is there first: lets go, takes all stripes of the journal exclusively in ascending
-// order, looks whether it is still there, completes it and removes it. Then the stripes are taken
+// order, and the list lock for a journal of several records, looks whether it is still there, completes it and removes it. Then the stripes are taken
 // again from the start. Finishing can be interrupted like writing, and is begun anew by the next.
 //
 // To finish a journal means:
@@ -72,9 +72,9 @@ import (
 //
 // List must not see a commit happen between two of its files. It has the list lock, shared, while
 // it reads, so that no journal appears; one that is there when it got the lock is nobody's, and is
-// finished first, without the list lock, because stripes come before it. Marks do appear; what List
-// has read may be the record of one, so it waits for these stripes at the end, again without the
-// list lock.
+// finished first. To do that List lets go of the list lock, because stripes come before it; whoever
+// finishes a journal then has it exclusively. Marks do appear; what List has read may be the record
+// of one, so it waits for these stripes at the end, again without the list lock.
 
 // journal is an entry of journal/.
 type journal struct {
@@ -171,6 +171,9 @@ func (s *Store) finishOne(ctx context.Context, j journal) error {
 		if j.stripes.has(stripe) {
 			want.add(stripe, exclusive)
 		}
+	}
+	if !j.mark {
+		want.add(listLock, exclusive) // the journal is renamed over, which may hide it from a list's look into journal/
 	}
 	release, err := s.locks.take(ctx, want)
 	if err != nil {

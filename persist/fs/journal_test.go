@@ -78,6 +78,26 @@ func TestWhoeverComesFinishes(t *testing.T) {
 	}
 }
 
+// TestFinishersWaitForLists: nobody rewrites a journal while a list may be looking for it, because
+// some file systems hide a name from those who read its folder while it is renamed over.
+//
+// Proves TX-3.
+func TestFinishersWaitForLists(t *testing.T) {
+	s, journal := pair(t, 1)
+	before, err := os.Stat(journal)
+	require.NoError(t, err)
+	release := take(t, newLocks(s.locks.folder, time.Minute), wanted{listLock: shared})
+	other := openAt(t, s.dir, impatient)
+	_, err = other.Load(t.Context(), thing("a"))
+	require.ErrorIs(t, err, persist.ErrUnavailable)
+	after, err := os.Stat(journal)
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after), "the journal was written again")
+	release()
+	require.EqualValues(t, 2, load(t, other, thing("a")).Version)
+	require.NoFileExists(t, journal)
+}
+
 // TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable,
 // and with it temporary files. What was written on top stays, also a change that moved no version.
 //
