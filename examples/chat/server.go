@@ -67,15 +67,18 @@ func (s *server) postMessage(w http.ResponseWriter, r *http.Request) error {
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		return &apiError{"BAD_REQUEST", http.StatusBadRequest}
 	}
-	user := r.Header.Get("X-User")
-	if err := charge(r.Context(), Accounts.Scope(s.rt, user)); err != nil {
+	user, thread := r.Header.Get("X-User"), Threads.Scope(s.rt, r.PathValue("id"))
+	err := pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error { // paid for and recorded, or neither
+		if err := charge(ctx, Accounts.Scope(tx, user)); err != nil {
+			return err
+		}
+		_, err := thread.In(tx).Apply(ctx, pawl.All{
+			pawl.Patch{"owner": user},
+			pawl.Push{Field: messages, Values: []any{Message{Role: "user", Text: in.Text}}},
+		})
 		return err
-	}
-	thread := Threads.Scope(s.rt, r.PathValue("id"))
-	if _, err := thread.Apply(r.Context(), pawl.All{
-		pawl.Patch{"owner": user},
-		pawl.Push{Field: messages, Values: []any{Message{Role: "user", Text: in.Text}}},
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	reply, err := s.answer(r.Context(), in.Text)

@@ -18,20 +18,24 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		http.DefaultClient.CloseIdleConnections()
-		os.Exit(code)
-	}))
+	code := m.Run()
+	pgtest.Stop()
+	http.DefaultClient.CloseIdleConnections()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
-// start serves the example from a database file; two calls with one path are two servers.
+// start serves the example from a store; two calls with one location are two servers.
 func start(t *testing.T, path string) *httptest.Server {
 	t.Helper()
-	store, err := sqlite.Open(t.Context(), path, sqlite.Config{})
+	store, err := openStore(t.Context(), path)
 	require.NoError(t, err)
 	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Threads, Accounts}})
 	require.NoError(t, err)
@@ -61,7 +65,16 @@ func call(t *testing.T, method, url, body string, header ...string) (int, string
 }
 
 func TestTwoServersOneThread(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "chat.db")
+	for name, location := range map[string]func(t *testing.T) string{
+		"sqlite":   func(t *testing.T) string { return filepath.Join(t.TempDir(), "chat.db") },
+		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "chat") },
+		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
+	} {
+		t.Run(name, func(t *testing.T) { testTwoServersOneThread(t, location(t)) })
+	}
+}
+
+func testTwoServersOneThread(t *testing.T, path string) {
 	servers := []*httptest.Server{start(t, path), start(t, path)}
 	var wg sync.WaitGroup
 	for i := range 40 {
