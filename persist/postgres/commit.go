@@ -88,6 +88,10 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	for i := range c.Writes {
 		w := &c.Writes[i]
 		w.Doc = bytes.Clone(w.Doc) // the caller may leave before it is written
+		if w.Acquire != nil {
+			lease := *w.Acquire
+			w.Acquire = &lease
+		}
 		if w.Version > math.MaxInt64 {
 			return time.Time{}, versionTooLarge(w.Key, w.Version)
 		}
@@ -193,6 +197,9 @@ func (s *Store) attempt(r *request, deadline time.Time, patience time.Duration) 
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), deadline)
 	defer cancel()
 	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
+	if patience > 0 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) == codeQueryCanceled {
+		err = notApplied(errBusy) // the wait was longer than all of it may be
+	}
 	if inTheWay(err) {
 		r.recall()
 	}

@@ -19,6 +19,7 @@ const (
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	codeLockNotAvailable     = "55P03"
+	codeQueryCanceled        = "57014"
 	codeIOError              = "58030"
 
 	classConnection            = "08"

@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -168,9 +169,9 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	return s, nil
 }
 
-// lifetime is Config.CommitTimeout as a setting of PostgreSQL.
+// lifetime is Config.CommitTimeout as a setting of PostgreSQL, where 0 would be for ever.
 func (s *Store) lifetime() string {
-	return strconv.FormatInt(s.config.CommitTimeout.Milliseconds(), 10)
+	return strconv.FormatInt(min(max(s.config.CommitTimeout.Milliseconds(), 1), math.MaxInt32), 10)
 }
 
 // acquire returns a connection of the pool, within Config.AcquireTimeout.

@@ -67,9 +67,9 @@ func (t *transaction) run(ctx context.Context) {
 	t.finish(ctx)
 }
 
-// shared marks an error that one part may owe to another.
+// shared marks an error that one part may owe to another, which is any that the server answers with.
 func (t *transaction) shared(err error) error {
-	if len(t.parts) > 1 && errors.Is(err, persist.ErrNotApplied) && !errors.Is(err, persist.ErrUnavailable) {
+	if len(t.parts) > 1 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) != "" && refused(err) {
 		return fmt.Errorf("%w: %w", err, errSibling)
 	}
 	return err
@@ -77,7 +77,7 @@ func (t *transaction) shared(err error) error {
 
 // lock locks and reads.
 func (t *transaction) lock(ctx context.Context) error {
-	statements := []*statement{begin}
+	statements := []*statement{begin, t.store.bounds(t.patience)}
 	numbers, absences := t.absences()
 	if len(numbers) > 0 {
 		statements = append(statements, absences)
@@ -89,7 +89,7 @@ func (t *transaction) lock(ctx context.Context) error {
 		return err
 	}
 	t.current, t.busy = make(map[persist.Key]persist.Record), make(map[persist.Key]bool)
-	answers = answers[1:]
+	answers = answers[2:]
 	if len(numbers) > 0 {
 		for _, row := range answers[0] {
 			row := cells(row)
@@ -125,32 +125,41 @@ func (t *transaction) readLocked(row cells) {
 }
 
 // absences returns the statement that locks the keys which may be absent, and the keys by the
-// numbers of their locks.
+// numbers of their locks. Who waits stands in the queues of all its keys; who does not lets those
+// go first who wait to change what it reads.
 func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
-	keys, exclusive := make(map[int64][]persist.Key), make(map[int64]bool)
-	add := func(key persist.Key, created bool) {
+	keys, exclusive, read := make(map[int64][]persist.Key), make(map[int64]bool), make(map[int64]bool)
+	waits := milliseconds(t.patience) > 0
+	add := func(key persist.Key, changed bool) {
 		number := t.store.names.lockKey(key)
 		keys[number] = append(keys[number], key)
-		exclusive[number] = exclusive[number] || created
+		exclusive[number] = exclusive[number] || changed
 	}
 	for _, p := range t.parts {
+		written := make(map[persist.Key]bool, len(p.commit.Writes))
 		for _, w := range p.commit.Writes {
-			if w.Expected == 0 {
+			written[w.Key] = true
+			if w.Expected == 0 || waits {
 				add(w.Key, true)
 			}
 		}
 		for _, g := range p.commit.Guards {
-			if g.Read && g.Version == 0 {
-				add(g.Key, false)
+			switch number := t.store.names.lockKey(g.Key); {
+			case g.Read && g.Version == 0 || waits:
+				add(g.Key, changes(g))
+			case !written[g.Key] && !changes(g):
+				read[number] = true
+				keys[number] = append(keys[number], g.Key)
 			}
 		}
 	}
-	numbers := slices.Sorted(maps.Keys(keys))
+	numbers := slices.Sorted(maps.Keys(exclusive))
 	shared := make([]bool, len(numbers))
 	for i, number := range numbers {
 		shared[i] = !exclusive[number]
 	}
-	return keys, query(t.store.sql.lockAbsent).ints(numbers).bools(shared).int4(milliseconds(t.patience))
+	return keys, query(t.store.sql.lockAbsent).ints(numbers).bools(shared).
+		ints(slices.Sorted(maps.Keys(read))).int4(milliseconds(t.patience))
 }
 
 // lockRecords returns the statements that lock the records: one for each stretch of keys that are
@@ -159,7 +168,7 @@ func (t *transaction) lockRecords() []*statement {
 	changed := make(map[persist.Key]bool) // every key
 	for _, p := range t.parts {
 		for _, g := range p.commit.Guards {
-			changed[g.Key] = g.Extend > 0 || g.Release || g.TTL > 0
+			changed[g.Key] = changes(g)
 		}
 		for _, w := range p.commit.Writes {
 			changed[w.Key] = true
@@ -179,6 +188,9 @@ func (t *transaction) lockRecords() []*statement {
 	}
 	return statements
 }
+
+// changes reports whether a record that g guards is written to.
+func changes(g persist.Guard) bool { return g.Extend > 0 || g.Release || g.TTL > 0 }
 
 // apart returns the kinds and the ids of keys.
 func apart(keys []persist.Key) (kinds, ids []string) {
@@ -322,9 +334,7 @@ func (t *transaction) losers() []persist.Key {
 	var keys []persist.Key
 	for _, p := range t.parts {
 		for _, r := range lost(p.err) {
-			if !r.Absent() {
-				keys = append(keys, r.Key)
-			}
+			keys = append(keys, r.Key) // also if it is absent: that was not locked, and may be over
 		}
 	}
 	return keys

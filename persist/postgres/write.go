@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -10,13 +11,13 @@ import (
 )
 
 // write is a commit of one write without guards: one statement, which is its own transaction unless
-// transactions are not READ COMMITTED by default.
+// transactions are not READ COMMITTED by default, or it waits.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
 	statements := []*statement{s.writing(c, patience)}
-	explicit := s.explicit.Load()
+	explicit := s.explicit.Load() || milliseconds(patience) > 0
 	if explicit {
 		defer undo(ctx, conn)
-		statements = []*statement{begin, statements[0], commit}
+		statements = []*statement{begin, s.bounds(patience), statements[0], commit}
 	}
 	answers, err := roundTrip(ctx, conn, statements...)
 	switch {
@@ -24,11 +25,11 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 		s.explicit.Store(true)
 		return s.write(ctx, conn, c, patience)
 	case err != nil && explicit:
-		return time.Time{}, outcome(err, len(answers), 2)
+		return time.Time{}, outcome(err, len(answers), 3)
 	case err != nil:
 		return time.Time{}, outcome(err, len(answers), 1)
 	case explicit:
-		answers = answers[1:]
+		answers = answers[2:]
 	}
 	row := cells(answers[0][0])
 	result, at, floor := row.string(), row.time(), row.int()
@@ -61,6 +62,17 @@ func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
 		time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).
 		string(lease.Holder).duration(lease.For, w.Acquire == nil).
 		string(c.ID).int(s.names.lockKey(w.Key)).int4(milliseconds(patience))
+}
+
+// bounds returns the statement that follows BEGIN. It ends what a role's settings would do to the
+// transaction, and bounds a wait as a whole: lock_timeout bounds the wait for each of those only who
+// share a lock. There is time for an answer after that, see insist.
+func (s *Store) bounds(patience time.Duration) *statement {
+	limit := s.lifetime()
+	if wait := milliseconds(patience); wait > 0 {
+		limit = strconv.Itoa(int(wait + wait/4))
+	}
+	return query(s.sql.bounds).string(limit)
 }
 
 // milliseconds is how functions are told for how long to wait for a lock.

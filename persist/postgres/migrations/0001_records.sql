@@ -97,8 +97,9 @@ END
 
 -- write is a transaction of its own, of one write without guards. outcome is 'written', 'conflict' with the record
 -- that is current (no record: the key is absent), or 'busy' when somebody has the record locked and
--- patience is 0; else it is how many milliseconds to wait for the lock. lock_key stands for the key
--- while it is absent. Versions, life and lease are tested once the lock is held, by a clock that is
+-- patience is 0; else it is how many milliseconds to wait for the lock. Without patience, a unique
+-- index that waits for somebody's uncommitted row still does so for 10 ms. lock_key stands for the key
+-- while it is absent, and for a place in the queue of those who wait for its record. Versions, life and lease are tested once the lock is held, by a clock that is
 -- read then. The transaction must be READ COMMITTED, where each statement sees what is committed by
 -- then; in any other it fails with SQLSTATE PW001.
 CREATE FUNCTION {write}(
@@ -117,9 +118,7 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'PW001', MESSAGE = 'the transaction is not READ COMMITTED';
     END IF;
     PERFORM {durable}();
-    IF patience > 0 THEN
-        PERFORM set_config('lock_timeout', patience::text, true);
-    END IF;
+    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
     IF p_expected = 0 THEN
         IF patience > 0 THEN
             PERFORM pg_advisory_xact_lock(lock_key);
@@ -129,11 +128,14 @@ BEGIN
             RETURN;
         END IF;
         SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
-    ELSIF patience > 0 THEN
-        SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE;
     ELSE
-        SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
-        IF NOT FOUND THEN
+        IF patience > 0 THEN
+            PERFORM pg_advisory_xact_lock(lock_key);
+            SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE;
+        ELSE
+            SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
+        END IF;
+        IF NOT FOUND THEN -- it is locked, or was purged and created anew during the wait, or is absent
             PERFORM FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
             IF FOUND THEN
                 outcome := 'busy';
@@ -209,14 +211,16 @@ END
 -- lock_absent locks keys, of which all or some are absent, until the transaction ends: for
 -- themselves or, where shared, against those only who would create them. It returns those that
 -- somebody has locked, when patience is 0. The keys come sorted, and are locked before any record.
-CREATE FUNCTION {lock_absent}(lock_keys bigint[], shared boolean[], patience integer) RETURNS bigint[]
+--
+-- Who waits for a record to change it has its key locked, too, and readings are the keys of records
+-- that are only read: they are returned while somebody waits, because locks for sharing that are
+-- always granted to the next reader would keep a writer waiting for ever.
+CREATE FUNCTION {lock_absent}(lock_keys bigint[], shared boolean[], readings bigint[], patience integer) RETURNS bigint[]
 LANGUAGE plpgsql AS {body}
 DECLARE
     busy bigint[] := '{}';
 BEGIN
-    IF patience > 0 THEN
-        PERFORM set_config('lock_timeout', patience::text, true);
-    END IF;
+    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
     FOR n IN 1..cardinality(lock_keys) LOOP
         IF patience > 0 AND shared[n] THEN
             PERFORM pg_advisory_xact_lock_shared(lock_keys[n]);
@@ -227,13 +231,21 @@ BEGIN
             busy := busy || lock_keys[n];
         END IF;
     END LOOP;
+    FOR n IN 1..cardinality(readings) LOOP
+        IF pg_try_advisory_lock_shared(readings[n]) THEN -- for a look, and not until the transaction ends
+            PERFORM pg_advisory_unlock_shared(readings[n]);
+        ELSE
+            busy := busy || readings[n];
+        END IF;
+    END LOOP;
     RETURN busy;
 END
 {body};
 
 -- lock_records locks the records of keys in their order, for sharing or against all others, and
 -- returns what a commit tests of each. With patience 0 those that somebody has locked come with
--- locked = false; all that exist may come so, too, after they came with locked = true.
+-- locked = false, and so do those that were purged and created anew during a wait; all that exist
+-- may come so, too, after they came with locked = true.
 CREATE FUNCTION {lock_records}(kinds text[], ids text[], shared boolean, patience integer)
 RETURNS TABLE (locked boolean, kind text, id text, version bigint, expires timestamptz, updated timestamptz,
     deleted timestamptz, holder text, token bigint, until timestamptz, commits text)
@@ -241,9 +253,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_
 DECLARE
     found_count integer;
 BEGIN
-    IF patience > 0 THEN
-        PERFORM set_config('lock_timeout', patience::text, true);
-    END IF;
+    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
     IF patience > 0 AND shared THEN
         RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
             array_to_string(r.commits, E'\n')
@@ -266,7 +276,7 @@ BEGIN
         ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r SKIP LOCKED;
     END IF;
     GET DIAGNOSTICS found_count = ROW_COUNT;
-    IF patience = 0 AND found_count < cardinality(kinds) THEN
+    IF found_count < cardinality(kinds) THEN
         RETURN QUERY SELECT false, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until, ''
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id;
     END IF;

@@ -1,0 +1,231 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// creating creates rows in a transaction of somebody else's that does not ask for their locks, and
+// returns the function that undoes it.
+func creating(t testing.TB, url string, ids ...string) (undo func()) {
+	t.Helper()
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	for _, id := range ids {
+		_, err = tx.Exec(t.Context(), foreignCreation, id)
+		require.NoError(t, err)
+	}
+	return func() { require.NoError(t, tx.Rollback(context.Background())) }
+}
+
+// TestForeignCreatorHoldsUpNoBatch: a row that somebody has created and not committed, which only the
+// unique index knows of, holds up the commit of its own key, and none that share its batch.
+//
+// Proves CAS-11.
+func TestForeignCreatorHoldsUpNoBatch(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	undo := creating(t, url, "x")
+	s.queue.maxDirect = 0
+	back := usedUp(t, s)
+	var answers []<-chan result
+	for _, id := range []string{"x", "y", "z"} {
+		answers = append(answers, commitLater(t.Context(), s, put(id, 0)))
+	}
+	inQueue(t, s, len(answers))
+	back()
+	require.NoError(t, answered(t, answers[1]).err)
+	require.NoError(t, answered(t, answers[2]).err)
+	require.Empty(t, answers[0], "its row is not committed yet")
+	undo()
+	require.NoError(t, answered(t, answers[0]).err)
+}
+
+// TestForeignCreatorsLeaveConnections: as many uncommitted rows as the pool has connections leave
+// some for others.
+//
+// Proves CAS-11, STORE-14.
+func TestForeignCreatorsLeaveConnections(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, connections(t, url, 4), Config{CommitTimeout: time.Minute})
+	ids := []string{"0", "1", "2", "3"}
+	undo := creating(t, url, ids...)
+	var answers []<-chan result
+	for _, id := range ids {
+		answers = append(answers, commitLater(t.Context(), s, put(id, 0)))
+	}
+	eventually(t, connect(t, url), someoneWaits)
+	for version := range uint64(20) {
+		must(t, s, put("free", version))
+	}
+	for _, answer := range answers {
+		require.Empty(t, answer, "its row is not committed yet")
+	}
+	undo()
+	for _, answer := range answers {
+		require.NoError(t, answered(t, answer).err)
+	}
+}
+
+// TestReadersDoNotStarveAWriter: a record that others read all the time, so that it is always locked
+// for sharing, can be written.
+//
+// Proves CAS-11.
+func TestReadersDoNotStarveAWriter(t *testing.T) {
+	for name, company := range map[string][]persist.Commit{"one": nil, "several": {put("audit", 0)}} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s := openAt(t, url, Config{})
+			execute(t, url, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN PERFORM pg_sleep(0.01 + random() * 0.02); RETURN NULL; END$$`,
+				`CREATE TRIGGER slow AFTER INSERT OR UPDATE ON pawl_records FOR EACH ROW WHEN (NEW.id LIKE 'own-%') EXECUTE FUNCTION slow()`)
+			must(t, s, put("config", 0))
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var group sync.WaitGroup
+			var commits, version atomic.Uint64
+			version.Store(1)
+			const stores, readers = 4, 16
+			for n := range stores {
+				reading := openAt(t, connections(t, url, 4), Config{})
+				for i := range readers / stores {
+					group.Go(func() {
+						for own := uint64(0); ctx.Err() == nil; {
+							c := put(fmt.Sprintf("own-%d-%d", n, i), own)
+							c.Guards = []persist.Guard{{Key: thing("config"), Read: true, Version: version.Load()}}
+							if _, err := reading.Commit(context.Background(), c); err == nil {
+								own++
+								commits.Add(1)
+							}
+						}
+					})
+				}
+			}
+			for v := uint64(1); v <= 3; v++ {
+				before := commits.Load()
+				require.Eventually(t, func() bool { return commits.Load() > before+readers }, patience, time.Millisecond)
+				c := put("config", v)
+				if v == 1 {
+					c = together(append([]persist.Commit{c}, company...)...)
+				}
+				_, err := s.Commit(t.Context(), c)
+				require.NoError(t, err)
+				version.Store(v + 1)
+			}
+			cancel()
+			group.Wait()
+		})
+	}
+}
+
+// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the patience
+// with it, ends as a whole, and it is known that nothing was written.
+//
+// Proves STORE-14.
+func TestWaitIsBounded(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("a", 0))
+	const wait = 200 * time.Millisecond
+	var sharers [2]*pgx.Conn
+	for i := range sharers {
+		sharers[i] = connect(t, url)
+	}
+	share := func(i int) {
+		if _, err := sharers[i].Exec(context.Background(), "BEGIN; SELECT FROM pawl_records WHERE id = 'a' FOR SHARE"); err != nil {
+			t.Error(err)
+		}
+	}
+	share(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	var relay sync.WaitGroup
+	relay.Go(func() {
+		for n := 1; ctx.Err() == nil; n++ {
+			share(n % 2) // before the other one lets go
+			if _, err := sharers[(n+1)%2].Exec(context.Background(), "COMMIT"); err != nil {
+				t.Error(err)
+			}
+			pause(ctx, wait/10)
+		}
+	})
+	for _, c := range []persist.Commit{put("a", 1), together(put("a", 1), put("b", 0))} {
+		r := &request{ctx: t.Context(), commit: c, keys: c.Keys(), done: make(chan struct{})}
+		_, err := s.attempt(r, time.Now().Add(patience), wait)
+		require.True(t, inTheWay(err), "%v", err)
+	}
+	cancel()
+	relay.Wait()
+}
+
+// TestWinnerIsNotFromBeforeAWait: a record that is purged and created anew while a commit waits, for
+// it or for another record, is told as it is then.
+//
+// Proves STORE-5.
+func TestWinnerIsNotFromBeforeAWait(t *testing.T) {
+	for _, waitsFor := range []string{"a", "b"} { // b is purged
+		t.Run(waitsFor, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
+			must(t, s, put("a", 0), put("b", 0), persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing("b"), Expected: 1, Version: 2, Deleted: true}}})
+			again := put("b", 2)
+			again.Writes[0].Gone = true
+			var answer <-chan result
+			if waitsFor == "a" {
+				release := locked(t, url, "a")
+				answer = commitLater(t.Context(), s, together(put("a", 1), again))
+				eventually(t, connect(t, url), someoneWaits)
+				removed, err := other.Purge(t.Context(), persist.Query{})
+				require.NoError(t, err)
+				require.Equal(t, 1, removed)
+				created := put("b", 0)
+				created.Writes[0].Version = 3
+				must(t, other, created)
+				release()
+			} else {
+				tx, err := connect(t, url).Begin(t.Context())
+				require.NoError(t, err)
+				_, err = tx.Exec(t.Context(), "DELETE FROM pawl_records WHERE id = 'b'")
+				require.NoError(t, err)
+				_, err = tx.Exec(t.Context(), foreignCreation, "b")
+				require.NoError(t, err)
+				answer = commitLater(t.Context(), s, again)
+				eventually(t, connect(t, url), someoneWaits)
+				require.NoError(t, tx.Commit(t.Context()))
+			}
+			r := winner(t, answered(t, answer).err)
+			require.Equal(t, map[string]uint64{"a": 3, "b": 7}[waitsFor], r.Version)
+			require.False(t, r.Absent())
+		})
+	}
+}
+
+// TestLeaseIsCopied: a caller that has left may change what it has handed over.
+func TestLeaseIsCopied(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, connections(t, url, 4), Config{})
+	must(t, s, put("a", 0), put("b", 0))
+	release := locked(t, url, "a")
+	lease := &persist.Acquire{Holder: "me", For: time.Hour}
+	c := together(put("a", 1), put("b", 1))
+	c.Writes[0].Acquire = lease
+	ctx, cancel := context.WithCancel(t.Context())
+	answer := commitLater(ctx, s, c)
+	eventually(t, connect(t, url), someoneWaits)
+	cancel()
+	require.ErrorIs(t, answered(t, answer).err, context.Canceled)
+	lease.Holder = "somebody else"
+	release()
+	require.NoError(t, s.Close())
+	if r := load(t, openAt(t, url, Config{}), "a"); r.Version == 2 { // else it was withdrawn
+		require.Equal(t, "me", r.Lease.Holder)
+	}
+}
