@@ -252,11 +252,8 @@ func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
 func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) {
 	first := losses[0]
 	base := first.part.base
-	if byStore && t.guessed(losses) {
-		byStore = false // what had been seen before the call was but a guess
-	}
 	wait, spent := time.Duration(0), t.runs > maxRuns*t.retry.Attempts
-	if byStore {
+	if byStore && !t.guessed(losses) { // what had been seen before the call was but a guess
 		t.attempts++
 		wait, spent = backoff(t.retry, t.attempts), t.attempts >= t.retry.Attempts
 	}
