@@ -66,7 +66,7 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 	switch {
 	case err != nil || len(changes) == 0:
 	case len(changes) == 1:
-		committed, err = s.replaceOne(changes[0])
+		committed, err = s.replaceOne(ctx, changes[0])
 	default:
 		committed, err = s.replaceAll(ctx, changes)
 	}
@@ -107,12 +107,12 @@ func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
 }
 
 // replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
-func (s *Store) replaceOne(ch change) (committed bool, err error) {
+func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
 	mark, err := s.writeMark(ch.record.Key)
 	if err != nil {
 		return false, err
 	}
-	if err := rename(ch.temp, ch.target); err != nil {
+	if err := s.renameOne(ctx, ch); err != nil {
 		_ = os.Remove(mark)
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
@@ -122,6 +122,16 @@ func (s *Store) replaceOne(ch change) (committed bool, err error) {
 	}
 	_ = os.Remove(mark) // what it asks for can be done again
 	return true, nil
+}
+
+// renameOne puts a record in its place while nobody reads names.
+func (s *Store) renameOne(ctx context.Context, ch change) error {
+	release, err := s.locks.take(ctx, wanted{namesLock: shared})
+	if err != nil {
+		return err
+	}
+	defer release()
+	return rename(ch.temp, ch.target)
 }
 
 // writeMark creates the mark of a commit of key.

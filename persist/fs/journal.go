@@ -19,7 +19,7 @@ import (
 //
 //	1 write tmp/x, fsync it
 //	2 create a mark in journal/, not synced
-//	3 rename tmp/x to the record's file          the commit happens here
+//	3 rename tmp/x to the record's file          the commit happens here; with the names lock, shared
 //	4 fsync the record's folder
 //	5 remove the mark, acknowledge
 //
@@ -75,6 +75,11 @@ import (
 // finished first. To do that List lets go of the list lock, because stripes come before it; whoever
 // finishes a journal then has it exclusively. Marks do appear; what List has read may be the record
 // of one, so it waits for these stripes at the end, again without the list lock.
+//
+// Whoever reads the names of records has the names lock, exclusively, since some file systems (Btrfs
+// and tmpfs are two) hide a name from those who are reading its folder when it is renamed over, or
+// show it twice. A commit of several records needs no names lock against lists, which it is kept
+// apart from; Take and Purge may overlook its records until they look the next time.
 
 // journal is an entry of journal/.
 type journal struct {
@@ -172,7 +177,9 @@ func (s *Store) finishOne(ctx context.Context, j journal) error {
 			want.add(stripe, exclusive)
 		}
 	}
-	if !j.mark {
+	if j.mark {
+		want.add(namesLock, shared)
+	} else {
 		want.add(listLock, exclusive) // the journal is renamed over, which may hide it from a list's look into journal/
 	}
 	release, err := s.locks.take(ctx, want)

@@ -18,9 +18,10 @@ import (
 
 // The locks by number. Whoever takes several takes them in ascending order.
 const (
-	stripes   = 256          // locks 0 to 255 protect the records, each those whose keys hash to it
-	listLock  = stripes      // keeps commits of several keys apart from lists
-	metaLock  = listLock + 1 // protects pawl.json and the version floor
+	stripes   = 256           // locks 0 to 255 protect the records, each those whose keys hash to it
+	listLock  = stripes       // keeps commits of several keys apart from lists
+	namesLock = listLock + 1  // keeps renames by commits of one key apart from those who read the names of records
+	metaLock  = namesLock + 1 // protects pawl.json and the version floor
 	lockCount = metaLock + 1
 )
 
@@ -29,6 +30,8 @@ func lockName(lock int) string {
 	switch lock {
 	case listLock:
 		return "list"
+	case namesLock:
+		return "names"
 	case metaLock:
 		return "meta"
 	}
@@ -40,6 +43,8 @@ func lockNumber(name string) (lock int, ok bool) {
 	switch name {
 	case lockName(listLock):
 		return listLock, true
+	case lockName(namesLock):
+		return namesLock, true
 	case lockName(metaLock):
 		return metaLock, true
 	}

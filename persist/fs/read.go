@@ -203,7 +203,7 @@ func (s *Store) matching(ctx context.Context, q persist.Query, seen *stripeSet) 
 			}
 		}
 		isAfter := func(r persist.Record) bool { return q.After == "" || cursor.Of(q, r).Compare(after) > 0 }
-		keys, err := s.keys(q)
+		keys, err := s.keys(ctx, q)
 		if err != nil {
 			yield(persist.Record{}, err)
 			return
@@ -245,10 +245,14 @@ func (s *Store) matching(ctx context.Context, q persist.Query, seen *stripeSet) 
 }
 
 // keys returns the keys of all files that q does not rule out by their names, sorted.
-func (s *Store) keys(q persist.Query) ([]persist.Key, error) {
+func (s *Store) keys(ctx context.Context, q persist.Query) ([]persist.Key, error) {
+	release, err := s.locks.take(ctx, wanted{namesLock: exclusive})
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	kinds := []string{q.Kind}
 	if q.Kind == "" {
-		var err error
 		if kinds, err = names(s.records, nil, true); err != nil {
 			return nil, err
 		}
@@ -261,7 +265,7 @@ func (s *Store) keys(q persist.Query) ([]persist.Key, error) {
 			return nil, err
 		}
 		slices.Sort(ids)
-		for _, id := range ids {
+		for _, id := range slices.Compact(ids) {
 			if strings.HasPrefix(id, q.Prefix) {
 				keys = append(keys, persist.Key{Kind: kind, ID: id})
 			}
