@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -81,6 +82,9 @@ func (s *Store) claim(ctx context.Context) error {
 	if errors.Is(err, iofs.ErrPermission) { // to sync the folder above, which was there
 		_, err = os.ReadDir(s.dir)
 	}
+	if err == nil {
+		err = syncAbove(filepath.Dir(s.dir))
+	}
 	if err != nil {
 		return err
 	}
@@ -100,6 +104,20 @@ func (s *Store) claim(ctx context.Context) error {
 	}
 	text := fmt.Appendf(nil, "{\n\t\"format\": %d\n}\n", format)
 	return s.replace(metaLock, filepath.Join(s.dir, formatName), text)
+}
+
+// syncAbove makes the entries of folder and of all folders above it durable, so far as that can be
+// done: somebody may have made them for the store and died. Those that may not be read, or are on
+// a file system that is not written to, were there before.
+func syncAbove(folder string) error {
+	for above := filepath.Dir(folder); above != folder; folder, above = above, filepath.Dir(above) {
+		err := syncFolder(above)
+		settled := errors.Is(err, iofs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)
+		if err != nil && !settled {
+			return err
+		}
+	}
+	return nil
 }
 
 // foreign returns the name of something in the directory that claim would not have put there.

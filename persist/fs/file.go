@@ -187,7 +187,8 @@ func (s *Store) replace(lock int, path string, data []byte) error {
 
 // makeFolder makes the folder at path and those above it where they are missing, and makes its
 // entry in the folder above durable, also if it was there: whoever made it may not have come to
-// that.
+// that. A new folder whose entry could not be synced is removed, for a second sync would prove
+// nothing.
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, iofs.ErrNotExist) && filepath.Dir(path) != path {
@@ -196,10 +197,17 @@ func makeFolder(path string) error {
 		}
 		err = os.Mkdir(path, 0o700)
 	}
+	made := err == nil
 	if err != nil && !errors.Is(err, iofs.ErrExist) {
 		return err
 	}
-	return syncFolder(filepath.Dir(path))
+	if err := syncFolder(filepath.Dir(path)); err != nil {
+		if made {
+			_ = os.Remove(path) // somebody may have put something into it already
+		}
+		return err
+	}
+	return nil
 }
 
 // maxFolders is how many folders are remembered; there is one for each kind, but also for each id

@@ -1,0 +1,85 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+)
+
+func init() {
+	children["open"] = func() error {
+		crashtest.Say("%d", os.Getpid())
+		crashtest.Begin()
+		s, err := Open(context.Background(), os.Getenv(childDir), Config{})
+		if err != nil {
+			return err
+		}
+		crashtest.Say("open")
+		return s.Close()
+	}
+	children["transfer twice"] = func() error {
+		s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
+		if err != nil {
+			return err
+		}
+		crashtest.Say("%d", os.Getpid())
+		crashtest.Begin()
+		if _, err = s.Commit(context.Background(), commits["transfer"]); err != nil {
+			_, err = s.Commit(context.Background(), commits["transfer"])
+		}
+		crashtest.Say("%s", outcomeOf(err))
+		return nil
+	}
+}
+
+// TestFolderWhoseSyncFailed is not taken for durable when the commit that made it is tried again.
+//
+// Proves STORE-6.
+func TestFolderWhoseSyncFailed(t *testing.T) {
+	start := seed(t)
+	acknowledged := 0
+	for n := 1; n <= 6; n++ { // the syncs up to those after the new folder is made
+		dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
+		d := newDisk(t, dir)
+		said := trace(t, "transfer twice", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...)
+		require.Len(t, said, 1)
+		if said[0] != committed {
+			continue
+		}
+		acknowledged++
+		d.feedTrace(t, log, func(answers int) {
+			if answers == 0 {
+				return
+			}
+			d.failures(t, 5, func(dir string) {
+				require.True(t, state(t, commits["transfer"], byLoad(t, newcomer(t, dir))), "fsync %d failed once: an acknowledged commit is lost", n)
+			})
+		})
+	}
+	require.Positive(t, acknowledged)
+}
+
+// TestFoldersAboveAreSynced: whoever made the folders above the store may have died before they
+// were durable.
+//
+// Proves STORE-6.
+func TestFoldersAboveAreSynced(t *testing.T) {
+	base, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
+	above := filepath.Join(base, "one", "two")
+	require.NoError(t, os.MkdirAll(above, 0o700))
+	require.Equal(t, []string{"open"}, trace(t, "open", filepath.Join(above, "store"), "-s", "100000", "-e", logged, "-o", log))
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	for _, folder := range []string{above, filepath.Dir(above), base, "/"} {
+		synced := regexp.MustCompile(`openat\(AT_FDCWD, "` + regexp.QuoteMeta(folder) + `", .*\) = (\d+)\nfsync\((\d+)\)\s+= 0`).FindSubmatch(text)
+		require.NotNil(t, synced, "%s was not synced", folder)
+		require.Equal(t, string(synced[1]), string(synced[2]))
+	}
+}
