@@ -93,7 +93,10 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 			w.Acquire = &lease
 		}
 		if w.Version > math.MaxInt64 {
-			return time.Time{}, versionTooLarge(w.Key, w.Version)
+			return time.Time{}, unfit("version %d of %q is too large", w.Version, w.Key)
+		}
+		if tooManyDigits(w.Doc) {
+			return time.Time{}, unfit("the numbers of %q have too many digits", w.Key)
 		}
 		if w.Expected == 0 {
 			r.absent++

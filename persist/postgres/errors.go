@@ -94,6 +94,9 @@ var errConnectionLost = errors.New("the connection is lost")
 // errNoConnection says that the pool did not give a connection in time.
 var errNoConnection = fmt.Errorf("%w: no connection was free, or could be made, in time", persist.ErrUnavailable)
 
+// errNoAnswer says that the server did not answer in time.
+var errNoAnswer = fmt.Errorf("%w: the server did not answer in time", persist.ErrUnavailable)
+
 // explain turns an error of the driver or the server into what a caller should see. The driver's
 // own errors are told but not wrapped, because some hold the configuration, password included.
 func explain(err error) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +34,7 @@ func with(t testing.TB, address, name, value string) string {
 	require.NoError(t, err)
 	query := parsed.Query()
 	query.Set(name, value)
-	parsed.RawQuery = query.Encode()
+	parsed.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20") // pgx takes + for itself
 	return parsed.String()
 }
 

@@ -24,11 +24,11 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	}
 	var rows answer
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		answers, err := roundTrip(ctx, conn, begin, query(s.sql.durable), statement, commit)
+		answers, err := roundTrip(ctx, conn, begin, s.bounds(0), query(s.sql.durable), statement, commit)
 		if err != nil {
-			return outcome(err, len(answers), 3)
+			return outcome(err, len(answers), 4)
 		}
-		rows = answers[2]
+		rows = answers[3]
 		return nil
 	})
 	if err != nil {
@@ -43,13 +43,14 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 }
 
 // take returns the statement that acquires what matches q. The time is read when the records are
-// locked, and one that has expired since the statement began is left alone.
+// locked, and one that has expired since the statement began is left alone, as is one that has no
+// next version.
 func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error) {
 	s, err := selected(q)
 	if err != nil {
 		return nil, err
 	}
-	picked := "SELECT r.kind, r.id FROM " + t.records + " r WHERE " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
+	picked := "SELECT r.kind, r.id FROM " + t.records + " r WHERE r.version < 9223372036854775807 AND " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
 	s.statement.string(a.Holder).duration(a.For, false)
 	holder, lease := len(s.statement.values)-1, len(s.statement.values)
 	s.statement.text = fmt.Sprintf(`WITH picked AS MATERIALIZED (%s),

@@ -42,7 +42,7 @@ func (s *selection) limit(n int) string {
 // The time is that of the statement's start, which the planner can estimate with.
 func selected(q persist.Query) (*selection, error) {
 	s := &selection{statement: query("")}
-	const held = "r.token <> 0 AND r.until > statement_timestamp()"
+	const held = "r.token <> 0 AND r.until > pg_catalog.statement_timestamp()"
 	if q.Deleted {
 		s.where("r.deleted IS NOT NULL", nil)
 	} else {
@@ -68,19 +68,19 @@ func selected(q persist.Query) (*selection, error) {
 		if q.Deleted {
 			column = "deleted" // the same time, in an index
 		}
-		s.where("r."+column+" <= statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age, false) })
+		s.where("r."+column+" <= pg_catalog.statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age, false) })
 	}
 	if q.Due {
-		s.where("r.due IS NOT NULL AND r.due <= statement_timestamp()", nil)
+		s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp()", nil)
 		s.order = append(s.order, "r.due")
 	}
 	if q.Unheld {
 		s.where("NOT ("+held+")", nil)
 	}
 	if q.Expired {
-		s.where("r.expires IS NOT NULL AND r.expires <= statement_timestamp() AND NOT ("+held+")", nil)
+		s.where("r.expires IS NOT NULL AND r.expires <= pg_catalog.statement_timestamp() AND NOT ("+held+")", nil)
 	} else {
-		s.where("(r.expires IS NULL OR r.expires > statement_timestamp() OR "+held+")", nil)
+		s.where("(r.expires IS NULL OR r.expires > pg_catalog.statement_timestamp() OR "+held+")", nil)
 	}
 	// The kind is left out where there is only one, so that the indices that have something
 	// between kind and id can be read in this order.
@@ -122,7 +122,7 @@ func (t statements) list(q persist.Query, limit int) (*statement, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.statement.text = "SELECT statement_timestamp(), " + columns + " FROM " + t.records + " r WHERE " + s.conditions() + s.limit(limit)
+	s.statement.text = "SELECT pg_catalog.statement_timestamp(), " + columns + " FROM " + t.records + " r WHERE " + s.conditions() + s.limit(limit)
 	return s.statement, nil
 }
 

@@ -346,7 +346,8 @@ func TestPurgedWhileCreated(t *testing.T) {
 // Proves CAS-11.
 func TestFrozenClient(t *testing.T) {
 	url := pgtest.URL(t)
-	frozen := openAt(t, url, Config{CommitTimeout: 100 * time.Millisecond})
+	frozen := openAt(t, url, Config{})
+	frozen.config.CommitTimeout = 100 * time.Millisecond // from here on: to open it may take longer
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0))
 	conn, err := frozen.acquire(t.Context())

@@ -50,9 +50,11 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	}
 	// Most of the time there is nothing to do, and then nobody should wait for a lock, or need the
 	// right to create tables.
-	version, err := s.schemaVersion(ctx, conn)
+	bounded, cancel := s.bounded(ctx)
+	defer cancel()
+	version, err := s.schemaVersion(bounded, conn)
 	if err != nil {
-		return failed(ctx, err)
+		return failed(bounded, err)
 	}
 	if version != len(files) {
 		err = s.migrateTo(ctx, conn, files)
@@ -64,9 +66,10 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 // migrateTo applies what is missing of the migrations, in one transaction.
 func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
 	_, err := roundTrip(ctx, conn, begin,
-		query("SELECT set_config('lock_timeout', $1, true), set_config('synchronous_commit', 'on', true)").
+		query(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', '0', true),
+			pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`).
 			string(s.lifetime()),
-		query("SELECT pg_advisory_xact_lock($1)").int(s.names.migrationLock()))
+		query("SELECT pg_catalog.pg_advisory_xact_lock($1)").int(s.names.migrationLock()))
 	if err != nil {
 		return failed(ctx, err)
 	}
@@ -99,8 +102,14 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 // createSchema creates the store's schema, if it is absent. IF NOT EXISTS would ask for the right to
 // create one where it exists, too.
 func (s *Store) createSchema(ctx context.Context, conn *pgconn.PgConn) error {
-	answers, err := roundTrip(ctx, conn, query("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1").string(s.names.schema))
+	exists := query("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1").string(s.names.schema)
+	answers, err := roundTrip(ctx, conn, exists)
 	if err != nil || len(answers[0]) > 0 {
+		return err
+	}
+	// Stores with other prefixes, whose migrations have other locks, may be about to create it.
+	answers, err = roundTrip(ctx, conn, query("SELECT pg_catalog.pg_advisory_xact_lock($1)").int(s.names.schemaLock()), exists)
+	if err != nil || len(answers[1]) > 0 {
 		return err
 	}
 	_, err = roundTrip(ctx, conn, query("CREATE SCHEMA "+quote(s.names.schema)))

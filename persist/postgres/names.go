@@ -73,6 +73,9 @@ func (n names) lockKey(key persist.Key) int64 {
 // migrationLock is the number of the advisory lock of a store's migrations; no key is empty.
 func (n names) migrationLock() int64 { return n.lockKey(persist.Key{}) }
 
+// schemaLock is the number of the advisory lock of who creates the schema; no prefix is empty.
+func (n names) schemaLock() int64 { return names{schema: n.schema}.migrationLock() }
+
 // named returns the names that a configuration asks for, given the first schema of the search path.
 func (c Config) named(current string) (names, error) {
 	n := names{schema: cmp.Or(c.Schema, current), prefix: c.TablePrefix}

@@ -21,7 +21,10 @@
 //	ORDER BY updated DESC;
 //
 // Read what you like; write through the store only. What jsonb cannot keep (the character U+0000,
-// lone surrogates, numbers of more than 131,072 digits) is refused with persist.ErrNotApplied.
+// lone surrogates) is refused with persist.ErrNotApplied, and so are numbers that, with their
+// exponents written out, are more than 64 KB longer than twice the document. jsonb keeps what a
+// document means, not how it is written: blanks and the order of fields are lost, of fields with the
+// same name the last one stays, 1e2 becomes 100, and -0 becomes 0.
 package postgres
 
 import (
@@ -155,7 +158,9 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 		return nil, explain(err)
 	}
 	defer conn.Release()
-	current, err := verify(ctx, conn.Conn().PgConn())
+	bounded, cancel := s.bounded(ctx)
+	defer cancel()
+	current, err := verify(bounded, conn.Conn().PgConn())
 	if err != nil {
 		return nil, err
 	}
@@ -167,6 +172,11 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 		return nil, err
 	}
 	return s, nil
+}
+
+// bounded returns a context that ends after Config.CommitTimeout, at the latest.
+func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, s.config.CommitTimeout, errNoAnswer)
 }
 
 // lifetime is Config.CommitTimeout as a setting of PostgreSQL, where 0 would be for ever.
@@ -213,7 +223,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// versionTooLarge refuses what a bigint cannot hold.
-func versionTooLarge(key persist.Key, version uint64) error {
-	return fmt.Errorf("%w: postgres: version %d of %q is too large for PostgreSQL", persist.ErrNotApplied, version, key)
+// unfit refuses what PostgreSQL cannot hold.
+func unfit(format string, args ...any) error {
+	return fmt.Errorf("%w: postgres: "+format, append([]any{persist.ErrNotApplied}, args...)...)
 }

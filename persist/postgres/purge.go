@@ -48,11 +48,11 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 	var removed int64
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		// Those who purge at the same time take turns, so that each raises what it sees.
-		answers, err := roundTrip(ctx, conn, begin, query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
+		answers, err := roundTrip(ctx, conn, begin, s.bounds(0), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
 		if err != nil {
-			return outcome(err, len(answers), 4)
+			return outcome(err, len(answers), 5)
 		}
-		row := cells(answers[3][0])
+		row := cells(answers[4][0])
 		removed = row.int()
 		return nil
 	})

@@ -177,7 +177,7 @@ func (c *cells) json() json.RawMessage {
 }
 
 // columns are those of a whole record, of the table or row called r, in the order of cells.record.
-const columns = "r.kind, r.id, r.version, r.born, r.doc, r.schema, r.label, r.due, r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, array_to_string(r.commits, E'\\n')"
+const columns = "r.kind, r.id, r.version, r.born, r.doc, r.schema, r.label, r.due, r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, pg_catalog.array_to_string(r.commits, E'\\n')"
 
 // record reads columns. It returns the absent record for a row of NULL.
 func (c *cells) record(now time.Time) persist.Record {

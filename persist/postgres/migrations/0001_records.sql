@@ -3,7 +3,8 @@
 -- none in a comment, which a name with a line break would end.
 --
 -- Functions are called instead of sending their statements, because a session keeps the plans of a
--- function, and a text that is sent anew is planned anew. All names in them are qualified. They run
+-- function, and a text that is sent anew is planned anew. All names in them are qualified but those
+-- of PostgreSQL, which the search path begins with when they run, whatever the session's is. They run
 -- with the rights of the caller. enable_seqscan and its like keep a plan that was made when the
 -- table was small from reading all of it once it is large.
 
@@ -109,7 +110,7 @@ CREATE FUNCTION {write}(
 ) RETURNS TABLE (outcome text, at timestamptz, floor bigint,
     kind text, id text, version bigint, born bigint, doc jsonb, schema bigint, label text, due timestamptz,
     expires timestamptz, updated timestamptz, is_deleted boolean, holder text, token bigint, until timestamptz, commits text)
-LANGUAGE plpgsql SET enable_seqscan = off AS {body}
+LANGUAGE plpgsql SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS {body}
 DECLARE
     present {records};
     held    boolean;
