@@ -17,7 +17,7 @@ import (
 // is damaged (*DamagedError), when others kept a lock for longer than Config.LockTimeout, or when
 // the files could not be written; where waiting may help, that error wraps persist.ErrUnavailable
 // too. Any other error leaves the outcome unknown: the disk failed in the middle of making the
-// commit durable.
+// commit durable; it wraps persist.ErrUnavailable where the cause may pass.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if ctx.Err() != nil {
 		return time.Time{}, notApplied(context.Cause(ctx))
@@ -118,7 +118,7 @@ func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err 
 		return false, err
 	}
 	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
-		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", err) // the mark stays
+		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // the mark stays
 	}
 	_ = os.Remove(mark) // what it asks for can be done again
 	return true, nil
@@ -168,7 +168,7 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) (committed boo
 	}
 	// From here on the commit can only go forward, by this hand or by another.
 	if err := s.rollForward(changes); err != nil {
-		return true, fmt.Errorf("fs: begun, and to be finished by whoever comes next: %w", err)
+		return true, fmt.Errorf("fs: begun, and to be finished by whoever comes next: %w", explain(err))
 	}
 	_ = os.Remove(journal) // what it asks for can be done again
 	return true, nil
@@ -203,6 +203,7 @@ func (s *Store) rollForward(changes []change) error {
 	var targets []string
 	for _, ch := range changes {
 		if err := rename(ch.temp, ch.target); err != nil {
+			s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 			return err
 		}
 		targets = append(targets, ch.target)

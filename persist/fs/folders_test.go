@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
 )
 
 func init() {
@@ -64,6 +65,34 @@ func TestFolderWhoseSyncFailed(t *testing.T) {
 		})
 	}
 	require.Positive(t, acknowledged)
+}
+
+// TestRemovedFolder: a folder that was empty and that somebody has removed is made again, also by
+// whoever finishes a commit for which it is needed.
+//
+// Proves TX-3.
+func TestRemovedFolder(t *testing.T) {
+	dir, gone := t.TempDir(), persist.Key{Kind: "gone", ID: "1"}
+	s, other := openAt(t, dir, Config{}), openAt(t, dir, Config{})
+	for i, knows := range []*Store{s, other} {
+		_, err := knows.Commit(t.Context(), persist.Commit{ID: "w.1", Writes: []persist.Write{setTo(gone, uint64(i), 1)}})
+		require.NoError(t, err)
+	}
+	removeFolder := func() {
+		require.NoError(t, os.Remove(s.file(gone)))
+		require.NoError(t, os.Remove(s.kindFolder(gone.Kind)))
+	}
+	removeFolder()
+	both := persist.Commit{ID: "w.2", Writes: []persist.Write{setTo(gone, 0, 2), setTo(thing("a"), 0, 2)}}
+	_, err := s.Commit(t.Context(), both)
+	require.Equal(t, unknown, outcomeOf(err))
+	require.ErrorIs(t, err, persist.ErrUnavailable)
+	require.True(t, state(t, both, byLoad(t, other)))
+	require.True(t, state(t, both, byList(t, other)))
+
+	removeFolder()
+	_, err = s.Commit(t.Context(), persist.Commit{ID: "w.3", Writes: []persist.Write{setTo(gone, 0, 3), setTo(thing("a"), 1, 3)}})
+	require.NoError(t, err)
 }
 
 // TestFoldersAboveAreSynced: whoever made the folders above the store may have died before they

@@ -283,7 +283,7 @@ func (s *Store) redoWrite(path string, w plannedWrite) error {
 		reason := fmt.Sprintf("version %d of %q is not in %s", w.Version, w.Key, temp)
 		return &DamagedError{Path: path, Reason: reason}
 	}
-	if err := s.folder(filepath.Dir(target)); err != nil {
+	if err := makeFolder(filepath.Dir(target)); err != nil { // even if it is known: somebody may have removed it
 		return err
 	}
 	return rename(temp, target)

@@ -47,7 +47,8 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 			return removed, nil
 		}
 	}
-	return removed, purge()
+	err = purge()
+	return removed, err
 }
 
 // purge removes those of the keys that still are tombstones that match q.
@@ -90,7 +91,7 @@ func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) 
 		}
 		removed++
 	}
-	return removed, syncFolders(files)
+	return removed, explain(syncFolders(files))
 }
 
 // versionFloor is the content of floor.json.
