@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -26,6 +27,14 @@ const (
 	lockPatience = 250 * time.Millisecond
 	firstPause   = time.Millisecond
 	longestPause = 32 * time.Millisecond
+	shortestWait = 50 * time.Millisecond // for a connection
+)
+
+// What a commit may ask for. Beyond that, the server's table of locks could be full for everybody,
+// and a record be created that has no room in the index of tombstones.
+const (
+	maxKeys = 5000
+	maxKey  = 2048 // bytes of kind and id
 )
 
 // waiters is how many connections of a pool may wait for locks at once: a quarter, and never all.
@@ -50,6 +59,8 @@ type request struct {
 	done    chan struct{} // closed when there is an answer
 	at      time.Time     // the answer
 	err     error
+
+	deadline time.Time // of attempts on its own, from the first that has a connection
 }
 
 const (
@@ -71,9 +82,9 @@ func (r *request) answer(at time.Time, err error) {
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
 // *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
-// persist.ErrNotApplied when c is malformed or the database rejects it, when ctx ended before the
-// commit was sent, or when the database could not be reached or written, or stayed locked until
-// Config.CommitTimeout; where waiting may help, that error wraps persist.ErrUnavailable too. Any
+// persist.ErrNotApplied when c is malformed or the database rejects it, when it has more than 5000
+// keys, or one of more than 2048 bytes, when ctx ended before the commit was sent, or when the
+// database could not be reached or written, or stayed locked until Config.CommitTimeout; where waiting may help, that error wraps persist.ErrUnavailable too. Any
 // other error leaves the outcome unknown: the connection was lost after the commit was sent, or ctx
 // ended then, and the commit goes on without its caller.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
@@ -109,6 +120,14 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		}
 	}
 	r.commit, r.keys = c, c.Keys()
+	if len(r.keys) > maxKeys {
+		return time.Time{}, unfit("the commit has %d keys, more than %d", len(r.keys), maxKeys)
+	}
+	for _, key := range r.keys {
+		if len(key.Kind)+len(key.ID) > maxKey {
+			return time.Time{}, unfit("a key has %d bytes, more than %d", len(key.Kind)+len(key.ID), maxKey)
+		}
+	}
 	if err := s.queue.enter(r); err != nil {
 		return time.Time{}, err
 	}
@@ -130,23 +149,21 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 
 // direct commits r, which counts as direct in the queue until somebody else is found in its way.
 func (s *Store) direct(r *request) {
-	deadline := time.Now().Add(s.config.CommitTimeout)
-	at, err := s.attempt(r, deadline, 0)
+	at, err := s.attempt(r, 0)
 	s.queue.leave()
-	s.insist(r, deadline, at, err)
+	s.insist(r, at, err)
 }
 
 // alone commits r after it could not be part of a batch.
 func (s *Store) alone(r *request) {
-	deadline := time.Now().Add(s.config.CommitTimeout)
-	at, err := s.attempt(r, deadline, 0)
-	s.insist(r, deadline, at, err)
+	at, err := s.attempt(r, 0)
+	s.insist(r, at, err)
 }
 
 // insist answers r, of which an attempt was made, after further attempts if somebody else was in
 // its way. The last quarter of the time is left for answers, so that the outcome is known.
-func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) {
-	latest := deadline.Add(-s.config.CommitTimeout / 4)
+func (s *Store) insist(r *request, at time.Time, err error) {
+	latest := r.deadline.Add(-s.config.CommitTimeout / 4)
 	waited := false
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
 		// A commit of several keys would keep the others locked while it waits for one. That is
@@ -155,7 +172,7 @@ func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) 
 			select {
 			case s.slots <- struct{}{}:
 				waited = true
-				at, err = s.attempt(r, deadline, min(lockPatience, time.Until(latest)))
+				at, err = s.attempt(r, min(lockPatience, time.Until(latest)))
 				<-s.slots
 			default:
 			}
@@ -163,7 +180,7 @@ func (s *Store) insist(r *request, deadline time.Time, at time.Time, err error) 
 		if !inTheWay(err) || time.Until(latest) < limit || !pause(r.ctx, rand.N(limit)) {
 			break
 		}
-		at, err = s.attempt(r, deadline, 0)
+		at, err = s.attempt(r, 0)
 	}
 	r.answer(at, err)
 }
@@ -185,7 +202,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 
 // attempt commits r on a connection, and waits for locks for as long as patience. The connection is
 // waited for in the caller's name; what comes then, not even the caller interrupts.
-func (s *Store) attempt(r *request, deadline time.Time, patience time.Duration) (at time.Time, err error) {
+func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err error) {
 	conn, err := s.acquire(r.ctx)
 	if err != nil {
 		if r.ctx.Err() != nil {
@@ -197,7 +214,10 @@ func (s *Store) attempt(r *request, deadline time.Time, patience time.Duration) 
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), deadline)
+	if r.deadline.IsZero() { // its turn has come
+		r.deadline = time.Now().Add(s.config.CommitTimeout)
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), r.deadline)
 	defer cancel()
 	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
 	if patience > 0 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) == codeQueryCanceled {
@@ -225,13 +245,13 @@ func (s *Store) commitWaiting() {
 	var batch []*request
 	for s.queue.proceed(batch) {
 		batch = nil
-		began := time.Now()
-		conn, err := s.acquire(context.Background())
+		conn, err := s.acquireFor(s.queue.oldest())
 		if err != nil {
-			if !errors.Is(err, errNoConnection) {
-				began = time.Now() // the database is down: nobody needs to wait to learn that
+			arrived := time.Now() // the database is down: nobody needs to wait to learn that
+			if errors.Is(err, errNoConnection) {
+				arrived = arrived.Add(-s.config.AcquireTimeout)
 			}
-			for _, r := range s.queue.remove(began) {
+			for _, r := range s.queue.remove(arrived) {
 				r.answer(time.Time{}, notApplied(err))
 			}
 			continue
@@ -242,6 +262,20 @@ func (s *Store) commitWaiting() {
 		}
 		release(conn, s.commitBatch(conn.Conn().PgConn(), batch))
 	}
+}
+
+// acquireFor returns a connection in the name of those who wait in the queue, the first of whom
+// arrived then: it is given up when that one has waited for long enough. Who waited for others of
+// the queue for as long still has a moment to find a connection that is free.
+func (s *Store) acquireFor(then time.Time) (*pgxpool.Conn, error) {
+	left := max(s.config.AcquireTimeout-time.Since(then), min(s.config.AcquireTimeout, shortestWait))
+	ctx, cancel := context.WithTimeout(context.Background(), left)
+	defer cancel()
+	conn, err := s.acquire(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, errNoConnection
+	}
+	return conn, err
 }
 
 // commitBatch commits requests, answers them, and returns what went wrong on the connection.

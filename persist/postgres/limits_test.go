@@ -1,7 +1,10 @@
 package postgres
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -129,9 +132,188 @@ func TestClockIsTheServers(t *testing.T) {
 	require.Less(t, must(t, s, leased).Year(), 2140)
 	require.Less(t, must(t, s, together(put("b", 0), put("c", 0))).Year(), 2140)
 	require.Less(t, load(t, s, "a").Now.Year(), 2140)
+	all, err := s.LoadAll(t.Context(), []persist.Key{thing("a")})
+	require.NoError(t, err)
+	require.Less(t, all[0].Now.Year(), 2140)
 	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "another", For: time.Hour})
 	require.NoError(t, err)
 	require.Len(t, taken, 2, "one is leased")
 	require.Less(t, taken[0].Now.Year(), 2140)
 	require.EqualValues(t, 3, value[int64](t, connect(t, url), "SELECT count(*) FROM pawl_state WHERE held_until < '2140-01-01'"))
+}
+
+// TestHugeCommitIsRefused before it fills the server's table of locks.
+//
+// Proves CAS-11.
+func TestHugeCommitIsRefused(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	huge := persist.Commit{ID: "huge.1"}
+	for i := range maxKeys + 1 {
+		huge.Writes = append(huge.Writes, put(fmt.Sprint(i), 0).Writes...)
+	}
+	_, err := s.Commit(t.Context(), huge)
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+	require.NotErrorIs(t, err, persist.ErrUnavailable)
+	huge.Writes = huge.Writes[:maxKeys]
+	must(t, s, huge)
+}
+
+// TestLongestKey can be created, found and deleted, and a longer one cannot be created.
+func TestLongestKey(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	random := make([]byte, maxKey) // so that it cannot be compressed
+	_, _ = rand.Read(random)
+	text := base64.RawURLEncoding.EncodeToString(random)
+	longest := put(text[:maxKey-len("thing")], 0)
+	longest.ID = "w.1"
+	longest.Writes[0].DueIn, longest.Writes[0].TTL, longest.Writes[0].Label = time.Hour, time.Hour, strings.Repeat("label", 20)
+	must(t, s, longest)
+	key := longest.Writes[0].Key
+	must(t, s, persist.Commit{ID: "w.2", Writes: []persist.Write{{Key: key, Expected: 1, Version: 2, Deleted: true}}})
+	removed, err := s.Purge(t.Context(), persist.Query{})
+	require.NoError(t, err)
+	require.Equal(t, 1, removed)
+	longest.Writes[0].ID += "x"
+	_, err = s.Commit(t.Context(), longest)
+	require.ErrorContains(t, err, "2049 bytes")
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+	_, err = s.Commit(t.Context(), persist.Commit{Guards: []persist.Guard{{Key: thing(key.ID + "x"), Read: true}}})
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+}
+
+// TestNamesThatNoRecordHas are looked for, and not found.
+//
+// Proves STORE-1.
+func TestNamesThatNoRecordHas(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	must(t, s, put("a", 0))
+	for _, name := range []string{"a\x00", "\xff"} {
+		r, err := s.Load(t.Context(), thing(name))
+		require.ErrorIs(t, err, persist.ErrNotFound)
+		require.Equal(t, thing(name), r.Key)
+		records, err := s.LoadAll(t.Context(), []persist.Key{{Kind: name, ID: "a"}, thing("a"), thing(name)})
+		require.NoError(t, err)
+		require.True(t, records[0].Absent())
+		require.False(t, records[1].Absent())
+		require.True(t, records[2].Absent())
+		for _, q := range []persist.Query{{Kind: name}, {Prefix: name}, {Labels: []string{name}}} {
+			page, err := s.List(t.Context(), q)
+			require.NoError(t, err)
+			require.Empty(t, page.Records)
+		}
+		page, err := s.List(t.Context(), persist.Query{Labels: []string{name, ""}})
+		require.NoError(t, err)
+		require.Len(t, page.Records, 1)
+	}
+}
+
+// TestLargestNumbers overflow nowhere.
+//
+// Proves STORE-1.
+func TestLargestNumbers(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{CommitTimeout: math.MaxInt64})
+	last := put("last", 0)
+	last.Writes[0].Version = math.MaxInt64
+	early, together := put("early", 0), together(put("early too", 0), put("other", 0))
+	early.Writes[0].Due, together.Writes[0].Due = time.Time{}.Add(500), time.Time{}.Add(500)
+	must(t, s, last, early, together)
+	page, err := s.List(t.Context(), persist.Query{Limit: math.MaxInt})
+	require.NoError(t, err)
+	require.Len(t, page.Records, 4)
+	page, err = s.List(t.Context(), persist.Query{Due: true})
+	require.NoError(t, err)
+	require.Empty(t, page.Records, "less than a microsecond is nothing")
+	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 3, "one has no next version")
+}
+
+// TestPurgesLeaveConnections: those who purge at the same time wait for their turn on one connection.
+//
+// Proves STORE-14.
+func TestPurgesLeaveConnections(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, connections(t, url, 2), Config{})
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM pawl_meta WHERE name = 'floor' FOR UPDATE")
+	require.NoError(t, err)
+	var group sync.WaitGroup
+	const purges = 4
+	begun := make(chan struct{}, purges)
+	for range purges {
+		group.Go(func() {
+			begun <- struct{}{}
+			if _, err := s.Purge(t.Context(), persist.Query{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range purges {
+		<-begun
+	}
+	eventually(t, connect(t, url), someoneWaits)
+	for version := range uint64(10) {
+		must(t, s, put("free", version))
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	group.Wait()
+}
+
+// TestPurgeIsBounded where somebody keeps the floor locked, and is known to have removed nothing.
+//
+// Proves STORE-14.
+func TestPurgeIsBounded(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	s.config.CommitTimeout = time.Second // from here on: to open it may take longer
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM pawl_meta WHERE name = 'floor' FOR UPDATE")
+	require.NoError(t, err)
+	_, err = s.Purge(t.Context(), persist.Query{})
+	unavailable(t, err)
+	require.NoError(t, tx.Rollback(t.Context()))
+}
+
+// TestCommitTimeoutBeginsWithAConnection: how long one was waited for does not count.
+//
+// Proves STORE-14.
+func TestCommitTimeoutBeginsWithAConnection(t *testing.T) {
+	s := openAt(t, connections(t, pgtest.URL(t), 2), Config{})
+	s.config.CommitTimeout = 500 * time.Millisecond
+	release := usedUp(t, s)
+	began := time.Now()
+	answer := commitLater(t.Context(), s, put("a", 0))
+	require.Eventually(t, func() bool { return time.Since(began) > 600*time.Millisecond }, patience, 10*time.Millisecond)
+	release()
+	require.NoError(t, answered(t, answer).err)
+}
+
+// TestConnectionIsWaitedForOnce: who has waited for a connection for as long as it may is answered,
+// also when those who look after the queue have only begun to wait, and others go on waiting.
+//
+// Proves STORE-14.
+func TestConnectionIsWaitedForOnce(t *testing.T) {
+	s := openAt(t, connections(t, pgtest.URL(t), 2), Config{})
+	s.queue.maxDirect = 0
+	release := usedUp(t, s)
+	s.config.AcquireTimeout = time.Hour
+	enter := func(id string, arrived time.Time) *request {
+		c := put(id, 0)
+		r := &request{ctx: t.Context(), commit: c, keys: c.Keys(), arrived: arrived, done: make(chan struct{})}
+		require.NoError(t, s.queue.enter(r))
+		return r
+	}
+	old, young := enter("old", time.Now().Add(-time.Hour)), enter("young", time.Now())
+	select {
+	case <-old.done:
+		unavailable(t, old.err)
+	case <-time.After(patience):
+		require.FailNow(t, "it has waited for an hour")
+	}
+	require.False(t, isClosed(young.done))
+	release()
+	<-young.done
+	require.NoError(t, young.err)
 }

@@ -48,6 +48,11 @@ func selected(q persist.Query) (*selection, error) {
 	} else {
 		s.where("r.deleted IS NULL", nil)
 	}
+	labels := slices.DeleteFunc(slices.Clone(q.Labels), func(label string) bool { return !isText(label) })
+	if !isText(q.Kind) || !isText(q.Prefix) || len(labels) == 0 && len(q.Labels) > 0 {
+		s.where("false", nil) // no record is called so
+		q.Kind, q.Prefix = sought(q.Kind), sought(q.Prefix)
+	}
 	if q.Kind != "" {
 		s.where("r.kind = $%d", func(p *statement) { p.string(q.Kind) })
 	}
@@ -57,9 +62,9 @@ func selected(q persist.Query) (*selection, error) {
 			s.where("r.id < $%d", func(p *statement) { p.string(end) })
 		}
 	}
-	if len(q.Labels) > 0 {
-		s.where("r.label = ANY ($%d)", func(p *statement) { p.strings(q.Labels) })
-		if !slices.Contains(q.Labels, "") {
+	if len(labels) > 0 {
+		s.where("r.label = ANY ($%d)", func(p *statement) { p.strings(labels) })
+		if !slices.Contains(labels, "") {
 			s.where("r.label <> ''", nil)
 		}
 	}

@@ -26,11 +26,14 @@ func checkName(what, name string, longest int) error {
 	switch {
 	case len(name) > longest:
 		return fmt.Errorf("postgres: the %s has %d bytes, more than %d", what, len(name), longest)
-	case !utf8.ValidString(name) || strings.Contains(name, "\x00"):
+	case !isText(name):
 		return fmt.Errorf("postgres: the %s is not UTF-8 without U+0000", what)
 	}
 	return nil
 }
+
+// isText reports whether s can be a text in PostgreSQL.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // of returns the qualified, quoted name of a table or function.
 func (n names) of(name string) string { return quote(n.schema) + "." + quote(n.prefix+name) }

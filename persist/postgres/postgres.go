@@ -7,7 +7,9 @@
 //
 // Nothing depends on the state of a session, so a proxy such as PgBouncer may pool connections by
 // transaction. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
-// that creates thousands of records needs as many locks: see max_locks_per_transaction.
+// that creates thousands of records needs as many locks: see max_locks_per_transaction. One of more
+// than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes, kind
+// and id together, which the indices have no room for.
 //
 // # State in SQL
 //
@@ -94,6 +96,8 @@ type Store struct {
 	queue  queue
 	slots  chan struct{} // one for each connection that may wait for a lock
 
+	purging chan struct{} // holds one place, for who purges
+
 	explicit atomic.Bool // transactions are not READ COMMITTED unless they say so
 }
 
@@ -151,7 +155,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error)
 // start verifies the database, migrates, and returns the store.
 func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	connections := int(pool.Config().MaxConns)
-	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections))}
+	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), purging: make(chan struct{}, 1)}
 	s.queue = queue{run: s.direct, committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
 	conn, err := s.acquire(ctx)
 	if err != nil {

@@ -16,6 +16,12 @@ const purgeStep = 500
 // the version floor in each. It skips those that somebody has locked. Its errors are those of Take.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	q.Deleted = true
+	select { // one at a time: the others would wait for the floor, each on a connection
+	case s.purging <- struct{}{}:
+		defer func() { <-s.purging }()
+	case <-ctx.Done():
+		return 0, withdrawn(ctx)
+	}
 	for {
 		step := purgeStep
 		if q.Limit > 0 {
@@ -47,8 +53,9 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 		SELECT count(*) FROM gone`, doomed, s.names.of("meta"), records)
 	var removed int64
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		// Those who purge at the same time take turns, so that each raises what it sees.
-		answers, err := roundTrip(ctx, conn, begin, s.bounds(0), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
+		// Those who purge at the same time take turns, so that each raises what it sees. Who cannot have
+		// its turn learns that in time for the outcome to be known.
+		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
 		if err != nil {
 			return outcome(err, len(answers), 5)
 		}

@@ -132,6 +132,16 @@ func addAll(set map[persist.Key]bool, keys []persist.Key) {
 	}
 }
 
+// oldest returns when the first of those who wait arrived.
+func (q *queue) oldest() time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		return time.Now()
+	}
+	return q.waiting[0].arrived
+}
+
 // remove removes those from the queue who arrived by then.
 func (q *queue) remove(then time.Time) []*request {
 	q.mu.Lock()

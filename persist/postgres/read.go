@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math"
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/cursor"
@@ -11,7 +12,7 @@ import (
 // in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
 // that wraps persist.ErrUnavailable when the database cannot be asked now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	rows, err := s.read(ctx, query(s.sql.load).string(key.Kind).string(key.ID))
+	rows, err := s.read(ctx, query(s.sql.load).string(sought(key.Kind)).string(sought(key.ID)))
 	if err != nil {
 		return persist.Record{}, err
 	}
@@ -26,6 +27,9 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 // for persist.ErrNotFound.
 func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	kinds, ids := apart(keys)
+	for i := range keys {
+		kinds[i], ids[i] = sought(kinds[i]), sought(ids[i])
+	}
 	rows, err := s.read(ctx, query(s.sql.loadAll).strings(kinds).strings(ids))
 	if err != nil {
 		return nil, err
@@ -35,6 +39,15 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 		records[i] = loaded(keys[i], row)
 	}
 	return records, nil
+}
+
+// sought returns name, or what no record is called instead of a name that PostgreSQL does not know
+// as a text, and that no record is called either.
+func sought(name string) string {
+	if !isText(name) {
+		return ""
+	}
+	return name
 }
 
 // loaded reads a row of the time, the floor and columns.
@@ -51,6 +64,7 @@ func loaded(key persist.Key, row cells) persist.Record {
 // and an error that wraps persist.ErrUnavailable when the database cannot be asked now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	size := q.PageSize()
+	size = min(size, math.MaxInt-1)
 	statement, err := s.sql.list(q, size+1) // one more, to know whether there is a next page
 	if err != nil {
 		return persist.Page{}, err

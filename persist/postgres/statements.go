@@ -25,7 +25,7 @@ func newStatements(n names) statements {
 		load: n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + columns +
 			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`),
 		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + columns + `
-			FROM pg_catalog.unnest($1, $2) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
+			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		write:       n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`,

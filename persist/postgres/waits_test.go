@@ -159,7 +159,7 @@ func TestWaitIsBounded(t *testing.T) {
 	})
 	for _, c := range []persist.Commit{put("a", 1), together(put("a", 1), put("b", 0))} {
 		r := &request{ctx: t.Context(), commit: c, keys: c.Keys(), done: make(chan struct{})}
-		_, err := s.attempt(r, time.Now().Add(patience), wait)
+		_, err := s.attempt(r, wait)
 		require.True(t, inTheWay(err), "%v", err)
 	}
 	cancel()

@@ -54,7 +54,7 @@ func (s *statement) json(doc json.RawMessage) *statement {
 	return s.add(pgtype.JSONBOID, append([]byte{version}, doc...))
 }
 
-// time adds a time, which NULL stands for when it is zero.
+// time adds a time, in whole microseconds, which NULL stands for when it is zero.
 func (s *statement) time(v time.Time) *statement { return s.add(pgtype.TimestamptzOID, timeValue(v)) }
 
 // duration adds an interval, in whole microseconds as stores keep time, or NULL.
@@ -120,7 +120,7 @@ func boolValue(v bool) []byte {
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
 func timeValue(t time.Time) []byte {
-	if t.IsZero() {
+	if t.Truncate(time.Microsecond).IsZero() {
 		return nil
 	}
 	return int8Value(t.UnixMicro() - epoch)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"time"
 
@@ -70,10 +71,12 @@ func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
 func (s *Store) bounds(patience time.Duration) *statement {
 	limit := s.lifetime()
 	if wait := milliseconds(patience); wait > 0 {
-		limit = strconv.Itoa(int(wait + wait/4))
+		limit = strconv.Itoa(min(int(wait)+int(wait)/4, math.MaxInt32))
 	}
 	return query(s.sql.bounds).string(limit)
 }
 
 // milliseconds is how functions are told for how long to wait for a lock.
-func milliseconds(patience time.Duration) int32 { return int32(max(0, patience).Milliseconds()) }
+func milliseconds(patience time.Duration) int32 {
+	return int32(min(max(0, patience).Milliseconds(), math.MaxInt32))
+}
