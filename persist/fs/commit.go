@@ -29,6 +29,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	defer s.calls.Done()
+	ctx = s.locks.patient(ctx)
 	release, err := s.settle(ctx, locksOf(c))
 	if err != nil {
 		return time.Time{}, notApplied(err)

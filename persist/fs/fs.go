@@ -12,8 +12,9 @@ import (
 
 // Config is how a store is opened; the zero value is the default.
 type Config struct {
-	// LockTimeout is how long a call waits for locks that other goroutines or processes hold,
-	// before it fails with an error that wraps persist.ErrUnavailable. 0: 5 s.
+	// LockTimeout is how long a call waits in all for locks that other goroutines or processes
+	// hold, before it fails with an error that wraps persist.ErrUnavailable; Purge waits that long
+	// for each of its lots. 0: 5 s.
 	LockTimeout time.Duration
 }
 

@@ -197,7 +197,7 @@ func (s *Store) finishOne(ctx context.Context, j journal) error {
 	if j.mark {
 		err = s.redoMarked(data)
 	} else {
-		err = s.redo(j.path, data)
+		err = s.redo(j, data)
 	}
 	if err != nil {
 		return err
@@ -235,14 +235,20 @@ type plannedWrite struct {
 	Makes    string `json:"makes"`              // the checksum of the temporary file
 }
 
-// redo completes the commit of the journal at path, which holds data.
-func (s *Store) redo(path string, data []byte) error {
+// redo completes the commit of a journal, which holds data.
+func (s *Store) redo(j journal, data []byte) error {
+	path := j.path
 	var plan planned
 	if _, err := unseal(path, data, &plan); err != nil {
 		return err
 	}
 	if len(plan.Writes) == 0 {
 		return &DamagedError{Path: path, Reason: "it lists nothing"}
+	}
+	for _, w := range plan.Writes {
+		if !j.stripes.has(stripeOf(w.Key)) {
+			return &DamagedError{Path: path, Reason: fmt.Sprintf("its name does not tell the lock of %q", w.Key)}
+		}
 	}
 	if err := s.replace(stripeOf(plan.Writes[0].Key), path, data); err != nil {
 		return err

@@ -232,6 +232,27 @@ func TestJournalWithoutItsFiles(t *testing.T) {
 	damaged(t, err, journal)
 }
 
+// TestJournalOfOtherLocks: a journal whose name does not tell the locks of its records is damaged, and
+// is not finished without them.
+//
+// Proves STORE-6, TX-3.
+func TestJournalOfOtherLocks(t *testing.T) {
+	s, journal := pair(t, 0)
+	var set stripeSet
+	set.add(stripeOf(thing("a")))
+	renamed := s.newJournal(set)
+	require.NoError(t, os.Rename(journal, renamed))
+	_, err := s.Load(t.Context(), thing("a"))
+	damaged(t, err, renamed)
+	_, err = s.List(t.Context(), persist.Query{})
+	damaged(t, err, renamed)
+	for _, id := range []string{"a", "b"} {
+		r, _, err := s.read(thing(id))
+		require.NoError(t, err)
+		require.EqualValues(t, 1, r.Version)
+	}
+}
+
 // TestForeignJournalsAreIgnored: only what has the name of a journal is one.
 func TestForeignJournalsAreIgnored(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})

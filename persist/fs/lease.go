@@ -24,13 +24,18 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	}
 	defer s.calls.Done()
 	q.Unheld = true
+	ctx = s.locks.patient(ctx)
 	taken, busy, err := s.takeFree(ctx, q, a)
 	for _, key := range busy {
 		if err != nil || len(taken) > 0 {
 			break
 		}
 		var r persist.Record
-		if r, err = s.takeOne(ctx, key, q, a); err == nil && !r.Absent() {
+		r, err = s.takeOne(ctx, key, q, a)
+		switch {
+		case isDamaged(err):
+			err = nil
+		case err == nil && !r.Absent():
 			taken = append(taken, r)
 		}
 	}

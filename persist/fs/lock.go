@@ -123,11 +123,29 @@ func newLocks(folder string, timeout time.Duration) *locks {
 	return l
 }
 
+// patience is how much longer a call may wait for locks, in a context of patient.
+type patience struct{ left time.Duration }
+
+type patienceKey struct{}
+
+// patient returns a context of one call, in which all that it takes together may be waited for until
+// the lock timeout has passed.
+func (l *locks) patient(ctx context.Context) context.Context {
+	return context.WithValue(ctx, patienceKey{}, &patience{l.timeout})
+}
+
 // take takes all locks that are wanted, in order, or none. It waits for them until ctx ends, and
-// returns the cause of that then, or until the lock timeout has passed, and returns errLocked then.
-// With atOnce it takes what is free and does not wait.
+// returns the cause of that then, or until the lock timeout has passed, or what is left of it in a
+// context of patient, and returns errLocked then. With atOnce it takes what is free and does not
+// wait.
 func (l *locks) take(ctx context.Context, want wanted) (release func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, l.timeout, errLocked)
+	timeout := l.timeout
+	if p, ok := ctx.Value(patienceKey{}).(*patience); ok {
+		timeout = p.left
+		begun := time.Now()
+		defer func() { p.left -= time.Since(begun) }()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errLocked)
 	defer cancel()
 	var held []func()
 	release = func() {

@@ -23,7 +23,7 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 	for _, key := range keys {
 		want.add(stripeOf(key), shared)
 	}
-	release, err := s.settle(ctx, want)
+	release, err := s.settle(s.locks.patient(ctx), want)
 	if err != nil {
 		return nil, explain(err)
 	}

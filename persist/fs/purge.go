@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 
@@ -12,8 +13,9 @@ import (
 const purgeStep = 64
 
 // Purge removes tombstones as persist.Purger says, some at a time, and raises the version floor for
-// each lot. It passes over files that are damaged. Its errors are those of Take; one that wraps
-// persist.ErrNotApplied means that nothing was removed beyond what removed says.
+// each lot. It passes over files that are damaged. Its errors are those of Take, and *DamagedError
+// if the version floor cannot be read; one that wraps persist.ErrNotApplied means that nothing was
+// removed beyond what removed says.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	if ctx.Err() != nil {
 		return 0, notApplied(context.Cause(ctx))
@@ -25,7 +27,7 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 	q.Deleted = true
 	var lot []persist.Key
 	purge := func() error {
-		count, err := s.purge(ctx, lot, q)
+		count, err := s.purgeLot(ctx, lot, q)
 		removed, lot = removed+count, nil
 		return err
 	}
@@ -49,6 +51,30 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 	}
 	err = purge()
 	return removed, err
+}
+
+// purgeLot removes those of the keys that still are tombstones that match q, without those whose
+// files or journals are damaged.
+func (s *Store) purgeLot(ctx context.Context, lot []persist.Key, q persist.Query) (removed int, err error) {
+	ctx = s.locks.patient(ctx)
+	removed, err = s.purge(ctx, lot, q)
+	if !s.passable(err) {
+		return removed, err
+	}
+	for _, key := range lot { // one of them is damaged, and nothing was removed
+		count, err := s.purge(ctx, []persist.Key{key}, q)
+		removed += count
+		if err != nil && !s.passable(err) {
+			return removed, err
+		}
+	}
+	return removed, nil
+}
+
+// passable reports whether err is about a damaged file without which Purge can go on.
+func (s *Store) passable(err error) bool {
+	var damaged *DamagedError
+	return errors.As(err, &damaged) && damaged.Path != s.floorFile()
 }
 
 // purge removes those of the keys that still are tombstones that match q.

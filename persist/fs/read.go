@@ -28,7 +28,7 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 		return persist.Record{}, err
 	}
 	defer s.calls.Done()
-	r, err := s.load(ctx, key)
+	r, err := s.load(s.locks.patient(ctx), key)
 	if err != nil {
 		return persist.Record{}, explain(err)
 	}
@@ -113,6 +113,7 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 		return persist.Page{}, err
 	}
 	defer s.calls.Done()
+	ctx = s.locks.patient(ctx)
 	page, seen, err := s.page(ctx, q)
 	if err == nil {
 		err = s.awaitMarks(ctx, seen)
