@@ -54,7 +54,7 @@ func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error)
 	s.statement.string(a.Holder).duration(a.For, false)
 	holder, lease := len(s.statement.values)-1, len(s.statement.values)
 	s.statement.text = fmt.Sprintf(`WITH picked AS MATERIALIZED (%s),
-		clock AS MATERIALIZED (SELECT clock_timestamp() AS at FROM (SELECT count(*) FROM picked) AS locked)
+		clock AS MATERIALIZED (SELECT pg_catalog.clock_timestamp() AS at FROM (SELECT count(*) FROM picked) AS locked)
 		UPDATE %s r SET version = r.version + 1, updated = clock.at, holder = $%d, token = r.version + 1, until = clock.at + $%d
 		FROM picked, clock
 		WHERE r.kind = picked.kind AND r.id = picked.id AND (r.expires IS NULL OR r.expires > clock.at)

@@ -67,7 +67,7 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
 	_, err := roundTrip(ctx, conn, begin,
 		query(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', '0', true),
-			pg_catalog.set_config('synchronous_commit', 'on', true), pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`).
+			pg_catalog.set_config('synchronous_commit', 'on', true)`).
 			string(s.lifetime()),
 		query("SELECT pg_catalog.pg_advisory_xact_lock($1)").int(s.names.migrationLock()))
 	if err != nil {

@@ -28,12 +28,12 @@ func newStatements(n names) statements {
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		write:       n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`),
-		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true), pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true)`,
+		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		durable:     n.expand(`SELECT {durable}()`),
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),
 		lockRecords: n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`),
 		// Locks do not outlive a client that is frozen or gone, however long its connection does.
-		now: n.expand(`SELECT clock_timestamp(), value, {durable}(), set_config('idle_in_transaction_session_timeout', $1, true)
+		now: n.expand(`SELECT pg_catalog.clock_timestamp(), value, {durable}(), pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
 			FROM {meta} WHERE name = 'floor'`),
 		whole:     n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
 		create:    n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),

@@ -3,9 +3,9 @@
 -- none in a comment, which a name with a line break would end.
 --
 -- Functions are called instead of sending their statements, because a session keeps the plans of a
--- function, and a text that is sent anew is planned anew. All names in them are qualified but those
--- of PostgreSQL, which the search path begins with when they run, whatever the session's is. They run
--- with the rights of the caller. enable_seqscan and its like keep a plan that was made when the
+-- function, and a text that is sent anew is planned anew. All names in them are qualified, whatever
+-- the session's search path is; to set that would reach triggers that users have added. They run with
+-- the rights of the caller. enable_seqscan and its like keep a plan that was made when the
 -- table was small from reading all of it once it is large.
 
 -- Facts about the whole store: the schema version, and the version floor, below which versions
@@ -44,11 +44,11 @@ CREATE INDEX {:deleted} ON {records} (kind, deleted, id) WHERE deleted IS NOT NU
 
 CREATE VIEW {state} AS
 SELECT kind, id, version, doc, schema, label, due, expires, updated,
-       CASE WHEN until > statement_timestamp() THEN holder END AS holder,
-       CASE WHEN until > statement_timestamp() THEN until END AS held_until
+       CASE WHEN until > pg_catalog.statement_timestamp() THEN holder END AS holder,
+       CASE WHEN until > pg_catalog.statement_timestamp() THEN until END AS held_until
 FROM {records}
 WHERE deleted IS NULL
-  AND (expires IS NULL OR expires > statement_timestamp() OR until > statement_timestamp());
+  AND (expires IS NULL OR expires > pg_catalog.statement_timestamp() OR until > pg_catalog.statement_timestamp());
 
 COMMENT ON VIEW {state} IS 'The documents that are alive now: neither deleted, nor expired without a lease.';
 
@@ -64,16 +64,16 @@ DECLARE
     writer  text;
     place   integer;
 BEGIN
-    IF cardinality(ring) < 4 THEN
+    IF pg_catalog.cardinality(ring) < 4 THEN
         RETURN ring || id;
     END IF;
-    writers := ARRAY[left(id, length(id) - strpos(reverse(id), '.'))];
-    FOR n IN REVERSE cardinality(ring)..1 LOOP
+    writers := ARRAY[pg_catalog.left(id, pg_catalog.length(id) - pg_catalog.strpos(pg_catalog.reverse(id), '.'))];
+    FOR n IN REVERSE pg_catalog.cardinality(ring)..1 LOOP
         old := ring[n];
-        writer := left(old, length(old) - strpos(reverse(old), '.'));
-        place := array_position(writers, writer);
+        writer := pg_catalog.left(old, pg_catalog.length(old) - pg_catalog.strpos(pg_catalog.reverse(old), '.'));
+        place := pg_catalog.array_position(writers, writer);
         IF place IS NULL THEN
-            CONTINUE WHEN cardinality(writers) = 16;
+            CONTINUE WHEN pg_catalog.cardinality(writers) = 16;
             writers := writers || writer;
             counts := counts || 1;
         ELSE
@@ -90,8 +90,8 @@ END
 CREATE FUNCTION {durable}() RETURNS void
 LANGUAGE plpgsql AS {body}
 BEGIN
-    IF current_setting('synchronous_commit') = 'off' THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
+    IF pg_catalog.current_setting('synchronous_commit') = 'off' THEN
+        PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     END IF;
 END
 {body};
@@ -110,20 +110,20 @@ CREATE FUNCTION {write}(
 ) RETURNS TABLE (outcome text, at timestamptz, floor bigint,
     kind text, id text, version bigint, born bigint, doc jsonb, schema bigint, label text, due timestamptz,
     expires timestamptz, updated timestamptz, is_deleted boolean, holder text, token bigint, until timestamptz, commits text)
-LANGUAGE plpgsql SET enable_seqscan = off SET search_path = pg_catalog, pg_temp AS {body}
+LANGUAGE plpgsql SET enable_seqscan = off AS {body}
 DECLARE
     present {records};
     held    boolean;
 BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN
+    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION USING ERRCODE = 'PW001', MESSAGE = 'the transaction is not READ COMMITTED';
     END IF;
     PERFORM {durable}();
-    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
+    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);
     IF p_expected = 0 THEN
         IF patience > 0 THEN
-            PERFORM pg_advisory_xact_lock(lock_key);
-        ELSIF NOT pg_try_advisory_xact_lock(lock_key) THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock(lock_key);
+        ELSIF NOT pg_catalog.pg_try_advisory_xact_lock(lock_key) THEN
             outcome := 'busy';
             RETURN NEXT;
             RETURN;
@@ -131,7 +131,7 @@ BEGIN
         SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
     ELSE
         IF patience > 0 THEN
-            PERFORM pg_advisory_xact_lock(lock_key);
+            PERFORM pg_catalog.pg_advisory_xact_lock(lock_key);
             SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE;
         ELSE
             SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
@@ -145,7 +145,7 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    at := clock_timestamp();
+    at := pg_catalog.clock_timestamp();
     outcome := 'conflict';
     IF present.version IS NULL THEN
         -- After the record was found absent: whoever purged it had raised the floor by then.
@@ -189,7 +189,7 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    PERFORM set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
+    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
     kind       := present.kind;
     id         := present.id;
     version    := present.version;
@@ -204,7 +204,7 @@ BEGIN
     holder     := present.holder;
     token      := present.token;
     until      := present.until;
-    commits    := array_to_string(present.commits, E'\n');
+    commits    := pg_catalog.array_to_string(present.commits, E'\n');
     RETURN NEXT;
 END
 {body};
@@ -221,20 +221,20 @@ LANGUAGE plpgsql AS {body}
 DECLARE
     busy bigint[] := '{}';
 BEGIN
-    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
+    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);
     FOR n IN 1..cardinality(lock_keys) LOOP
         IF patience > 0 AND shared[n] THEN
-            PERFORM pg_advisory_xact_lock_shared(lock_keys[n]);
+            PERFORM pg_catalog.pg_advisory_xact_lock_shared(lock_keys[n]);
         ELSIF patience > 0 THEN
-            PERFORM pg_advisory_xact_lock(lock_keys[n]);
-        ELSIF shared[n] AND NOT pg_try_advisory_xact_lock_shared(lock_keys[n])
-            OR NOT shared[n] AND NOT pg_try_advisory_xact_lock(lock_keys[n]) THEN
+            PERFORM pg_catalog.pg_advisory_xact_lock(lock_keys[n]);
+        ELSIF shared[n] AND NOT pg_catalog.pg_try_advisory_xact_lock_shared(lock_keys[n])
+            OR NOT shared[n] AND NOT pg_catalog.pg_try_advisory_xact_lock(lock_keys[n]) THEN
             busy := busy || lock_keys[n];
         END IF;
     END LOOP;
     FOR n IN 1..cardinality(readings) LOOP
-        IF pg_try_advisory_lock_shared(readings[n]) THEN -- for a look, and not until the transaction ends
-            PERFORM pg_advisory_unlock_shared(readings[n]);
+        IF pg_catalog.pg_try_advisory_lock_shared(readings[n]) THEN -- for a look, and not until the transaction ends
+            PERFORM pg_catalog.pg_advisory_unlock_shared(readings[n]);
         ELSE
             busy := busy || readings[n];
         END IF;
@@ -254,30 +254,30 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_
 DECLARE
     found_count integer;
 BEGIN
-    PERFORM set_config('lock_timeout', greatest(patience, 10)::text, true);
+    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);
     IF patience > 0 AND shared THEN
         RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
-            array_to_string(r.commits, E'\n')
+            pg_catalog.array_to_string(r.commits, E'\n')
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
         ORDER BY r.kind, r.id FOR SHARE OF r;
     ELSIF patience > 0 THEN
         RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
-            array_to_string(r.commits, E'\n')
+            pg_catalog.array_to_string(r.commits, E'\n')
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
         ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r;
     ELSIF shared THEN
         RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
-            array_to_string(r.commits, E'\n')
+            pg_catalog.array_to_string(r.commits, E'\n')
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
         ORDER BY r.kind, r.id FOR SHARE OF r SKIP LOCKED;
     ELSE
         RETURN QUERY SELECT true, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until,
-            array_to_string(r.commits, E'\n')
+            pg_catalog.array_to_string(r.commits, E'\n')
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id
         ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r SKIP LOCKED;
     END IF;
     GET DIAGNOSTICS found_count = ROW_COUNT;
-    IF found_count < cardinality(kinds) THEN
+    IF found_count < pg_catalog.cardinality(kinds) THEN
         RETURN QUERY SELECT false, r.kind, r.id, r.version, r.expires, r.updated, r.deleted, r.holder, r.token, r.until, ''
         FROM unnest(kinds, ids) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id;
     END IF;
@@ -296,7 +296,7 @@ BEGIN
         kind, id, version, born, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
     )
     SELECT n.kind, n.id, n.version, n.version, n.doc::jsonb, n.schema, n.label, n.due, n.expires, at, n.deleted,
-        n.holder, n.token, n.until, string_to_array(n.commits, E'\n')
+        n.holder, n.token, n.until, pg_catalog.string_to_array(n.commits, E'\n')
     FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, expiries, deletions, holders, tokens, untils, commit_ids)
         AS n (kind, id, version, doc, schema, label, due, expires, deleted, holder, token, until, commits);
 END
@@ -315,12 +315,12 @@ BEGIN
     UPDATE {records} r SET
         version = n.version, doc = n.doc::jsonb, schema = n.schema, label = n.label, due = n.due, expires = n.expires,
         updated = at, deleted = n.deleted, holder = n.holder, token = n.token, until = n.until,
-        commits = string_to_array(n.commits, E'\n')
+        commits = pg_catalog.string_to_array(n.commits, E'\n')
     FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, expiries, deletions, holders, tokens, untils, commit_ids)
         AS n (kind, id, version, doc, schema, label, due, expires, deleted, holder, token, until, commits)
     WHERE r.kind = n.kind AND r.id = n.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
-    IF changed <> cardinality(kinds) THEN -- cannot be, while they are locked
+    IF changed <> pg_catalog.cardinality(kinds) THEN -- cannot be, while they are locked
         RAISE serialization_failure USING MESSAGE = 'a locked record is gone';
     END IF;
 END
@@ -339,7 +339,7 @@ BEGIN
     FROM unnest(kinds, ids, expiries, holders, tokens, untils) AS n (kind, id, expires, holder, token, until)
     WHERE r.kind = n.kind AND r.id = n.id;
     GET DIAGNOSTICS changed = ROW_COUNT;
-    IF changed <> cardinality(kinds) THEN -- cannot be, while they are locked
+    IF changed <> pg_catalog.cardinality(kinds) THEN -- cannot be, while they are locked
         RAISE serialization_failure USING MESSAGE = 'a locked record is gone';
     END IF;
 END
