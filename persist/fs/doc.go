@@ -14,7 +14,8 @@
 // read the names of all files of a kind, and then the files in the order of their ids until the page
 // is full; those that do not match (by label, age, lease or expiry) are read as well. A query
 // of what is due reads every file of the kind. A list holds up commits of several documents while
-// it reads, and all commits while it reads names. Some thousands of documents of a kind are fine; for more use a database.
+// it reads, and whoever reads names holds up commits of one document while that takes. Some
+// thousands of documents of a kind are fine; for more use a database.
 //
 // # Where it works
 //
