@@ -29,7 +29,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-new-folder-sync", Mechanism: "a new folder is durable before a record in it",
 		Proves: []string{"STORE-6"}, File: "persist/fs/file.go",
-		Old: "	return syncFolder(filepath.Dir(path))\n}\n\n// maxFolders", New: "	return nil\n}\n\n// maxFolders",
+		Old: "\tif err := syncFolder(filepath.Dir(path)); err != nil {\n\t\tif made {", New: "\tif err := error(nil); err != nil {\n\t\tif made {",
 		Pkg: "./persist/fs", Run: "^TestPowerFailure$",
 	},
 	{
@@ -139,5 +139,71 @@ var fsBugs = []Bug{
 		Proves: []string{"STORE-9"}, File: "persist/fs/create.go",
 		Old: "		if !isStore {\n			return fmt.Errorf(", New: "		if !isStore && false {\n			return fmt.Errorf(",
 		Pkg: "./persist/fs", Run: "^TestOtherDirectoriesAreRefused$",
+	},
+	{
+		Name: "fs-floor-again", Mechanism: "a version floor that may not be durable is written again",
+		Proves: []string{"STORE-6"}, File: "persist/fs/purge.go",
+		Old: "\tif err != nil {\n\t\treturn err\n\t}\n\tdata, _, err := seal(v", New: "\tif err != nil || floor >= version {\n\t\treturn err\n\t}\n\tdata, _, err := seal(v",
+		Pkg: "./persist/fs", Run: "^(TestFloorAfterKilledPurge|TestFloorAfterFailedSync)$",
+	},
+	{
+		Name: "fs-replay-over-tombstone", Mechanism: "replay replaces a tombstone that came back",
+		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
+		Old: "err != nil || r.Version >= w.Version", New: "err != nil || r.Version >= 0",
+		Pkg: "./persist/fs", Run: "^TestCommitAfterKilledPurge$",
+	},
+	{
+		Name: "fs-finish-list-lock", Mechanism: "no journal is rewritten while a list looks for it",
+		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
+		Old: "want.add(listLock, exclusive)", New: "want.add(listLock, shared)",
+		Pkg: "./persist/fs", Run: "^TestFinishersWaitForLists$",
+	},
+	{
+		Name: "fs-names-lock", Mechanism: "no record is renamed while names are read",
+		Proves: []string{"STORE-3"}, File: "persist/fs/read.go",
+		Old: "wanted{namesLock: exclusive}", New: "wanted{namesLock: shared}",
+		Pkg: "./persist/fs", Run: "^TestNamesAreReadInPeace$",
+	},
+	{
+		Name: "fs-names-lock-rename", Mechanism: "a rename of one record keeps those out who read names",
+		Proves: []string{"STORE-3"}, File: "persist/fs/commit.go",
+		Old: "wanted{namesLock: shared}", New: "wanted{}",
+		Pkg: "./persist/fs", Run: "^TestNamesAreReadInPeace$",
+	},
+	{
+		Name: "fs-failed-folder-removed", Mechanism: "a folder whose sync failed is made anew",
+		Proves: []string{"STORE-6"}, File: "persist/fs/file.go",
+		Old: "\t\t\t_ = os.Remove(path) // somebody", New: "\t\t\t// somebody",
+		Pkg: "./persist/fs", Run: "^TestFolderWhoseSyncFailed$",
+	},
+	{
+		Name: "fs-folders-above", Mechanism: "the folders above a new store are durable",
+		Proves: []string{"STORE-6"}, File: "persist/fs/create.go",
+		Old: "syncAbove(filepath.Dir(s.dir))", New: "error(nil)",
+		Pkg: "./persist/fs", Run: "^TestFoldersAboveAreSynced$",
+	},
+	{
+		Name: "fs-removed-folder", Mechanism: "who finishes a commit makes its folders again",
+		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
+		Old: "err := makeFolder(filepath.Dir(target))", New: "err := s.folder(filepath.Dir(target))",
+		Pkg: "./persist/fs", Run: "^TestRemovedFolder$",
+	},
+	{
+		Name: "fs-patience", Mechanism: "all locks of a call share one timeout",
+		Proves: []string{"STORE-14"}, File: "persist/fs/lock.go",
+		Old: "p.left -= time.Since(begun)", New: "_ = begun",
+		Pkg: "./persist/fs", Run: "^(TestLockTimeoutOfCommit|TestLockTimeoutOfTake)$",
+	},
+	{
+		Name: "fs-purge-damaged", Mechanism: "Purge passes over what is damaged",
+		Proves: []string{"STORE-6"}, File: "persist/fs/purge.go",
+		Old: "\tif !s.passable(err) {\n\t\treturn removed, err", New: "\tif true {\n\t\treturn removed, err",
+		Pkg: "./persist/fs", Run: "^TestPurgePassesOverTheDamaged$",
+	},
+	{
+		Name: "fs-journal-name", Mechanism: "a journal is finished with the locks of all its records",
+		Proves: []string{"STORE-6", "TX-3"}, File: "persist/fs/journal.go",
+		Old: "!j.stripes.has(stripeOf(w.Key))", New: "false",
+		Pkg: "./persist/fs", Run: "^TestJournalOfOtherLocks$",
 	},
 }

@@ -107,7 +107,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-commits-apart", Mechanism: "all scopes of a transaction are in one commit",
 		Proves: []string{"TX-1"}, File: "tx_deliver.go",
-		Old: "	b.ID = t.env.newCommitID()\n", New: "	for len(b.Writes) > 1 {\n		_, _ = t.rt.store.Commit(t.ctx, persist.Commit{ID: t.env.newCommitID(), Writes: b.Writes[:1]})\n		b.Writes, b.writers, b.next = b.Writes[1:], b.writers[1:], b.next[1:]\n	}\n	b.ID = t.env.newCommitID()\n",
+		Old: "	b.ID = t.env.newCommitID()\n", New: "	for len(b.Writes) > 1 {\n		one := b.Commit\n		one.ID, one.Writes, one.Guards = t.env.newCommitID(), b.Writes[:1], nil\n		_, _ = t.rt.store.Commit(t.ctx, one)\n		b.Writes, b.writers, b.next = b.Writes[1:], b.writers[1:], b.next[1:]\n	}\n	b.ID = t.env.newCommitID()\n",
 		Pkg: ".", Run: "^TestBankIsConserved$/sqlite", Flags: []string{"-timeout=60s"},
 	},
 	{
