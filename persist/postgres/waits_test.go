@@ -135,6 +135,7 @@ func TestWaitIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0))
+	s.config.CommitTimeout = time.Hour // so that only the wait's own bound can end it
 	const wait = 200 * time.Millisecond
 	var sharers [2]*pgx.Conn
 	for i := range sharers {
@@ -146,7 +147,8 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 	}
 	share(0)
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	var relay sync.WaitGroup
 	relay.Go(func() {
 		for n := 1; ctx.Err() == nil; n++ {
@@ -155,6 +157,9 @@ func TestWaitIsBounded(t *testing.T) {
 				t.Error(err)
 			}
 			pause(ctx, wait/10)
+		}
+		for _, sharer := range sharers {
+			_, _ = sharer.Exec(context.Background(), "ROLLBACK")
 		}
 	})
 	for _, c := range []persist.Commit{put("a", 1), together(put("a", 1), put("b", 0))} {
