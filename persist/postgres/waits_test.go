@@ -129,8 +129,6 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 
 // TestWaitIsBounded: a wait for a record that others share in turn, each for less than the patience
 // with it, ends as a whole, and it is known that nothing was written.
-//
-// Proves STORE-14.
 func TestWaitIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
