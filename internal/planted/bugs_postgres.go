@@ -1,0 +1,59 @@
+package main
+
+// postgresBugs break the PostgreSQL store.
+var postgresBugs = []Bug{
+	{
+		Name: "postgres-unique-wait", Mechanism: "an uncommitted row of somebody else holds up no batch",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);\n    IF patience > 0 AND shared THEN", New: "    PERFORM pg_catalog.set_config('lock_timeout', patience::text, true);\n    IF patience > 0 AND shared THEN",
+		Pkg: "./persist/postgres", Run: "^TestForeignCreatorHoldsUpNoBatch$",
+	},
+	{
+		Name: "postgres-waiting-writer-first", Mechanism: "readers let a writer go first that waits",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
+		Old: "				read[number] = true\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestReadersDoNotStarveAWriter$",
+	},
+	{
+		Name: "postgres-winner-after-a-wait", Mechanism: "a record that was created anew during a wait is looked for again",
+		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "        IF NOT FOUND THEN -- it is locked,", New: "        IF NOT FOUND AND patience = 0 THEN -- it is locked,",
+		Pkg: "./persist/postgres", Run: "^TestWinnerIsNotFromBeforeAWait$",
+	},
+	{
+		Name: "postgres-sibling-alone", Mechanism: "an error that passes, and that one member of a batch caused, fails it alone",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
+		Old: "sqlState(err) != \"\" && refused(err) {", New: "!errors.Is(err, persist.ErrUnavailable) {",
+		Pkg: "./persist/postgres", Run: "^TestFailedSiblingFailsAlone$", Quick: true,
+	},
+	{
+		Name: "postgres-digits", Mechanism: "numbers that could not be read back are refused",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/numbers.go",
+		Old: "exponent = min(10*exponent", New: "exponent = 0 * min(10*exponent",
+		Pkg: "./persist/postgres", Run: "^TestNumbersThatCannotBeRead$", Quick: true,
+	},
+	{
+		Name: "postgres-schema-lock", Mechanism: "stores with different prefixes create one schema together",
+		Proves: []string{"STORE-9"}, File: "persist/postgres/names.go",
+		Old: "names{schema: n.schema}.migrationLock() }", New: "n.migrationLock() }",
+		Pkg: "./persist/postgres", Run: "^TestOneNewSchemaForManyStores$",
+	},
+	{
+		Name: "postgres-clock-by-search-path", Mechanism: "the clock is the server's, whatever the search path",
+		Proves: []string{"STORE-8", "STORE-10"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "    at := pg_catalog.clock_timestamp();", New: "    at := clock_timestamp();",
+		Pkg: "./persist/postgres", Run: "^TestClockIsTheServers$", Quick: true,
+	},
+	{
+		Name: "postgres-role-timeout", Mechanism: "a role's statement_timeout does not end a wait",
+		Proves: []string{"STORE-10"}, File: "persist/postgres/statements.go",
+		Old: "pg_catalog.set_config('statement_timeout', $1, true)", New: "pg_catalog.concat($1::text)",
+		Pkg: "./persist/postgres", Run: "^TestStatementTimeoutOfTheRole$",
+	},
+	{
+		Name: "postgres-connection-waited-for-once", Mechanism: "who joins a queue does not wait for a connection anew",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/commit.go",
+		Old: "	left := max(s.config.AcquireTimeout-time.Since(then), min(", New: "	left := max(s.config.AcquireTimeout, min(",
+		Pkg: "./persist/postgres", Run: "^TestConnectionIsWaitedForOnce$",
+	},
+}
