@@ -21,6 +21,7 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 		for name, s := range map[string]pawl.Scope[counts]{"in memory": pawl.Memory[counts](rt, "a"), "persisted": pawl.Session[counts](rt, "a")} {
 			start := time.Now()
 			var leaked context.Context
+			var once sync.Once
 			background := make(chan error, 1)
 			_, err := s.AtomicState(t.Context(), func(ctx context.Context, b *counts) error {
 				leaked = ctx
@@ -34,10 +35,12 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 					return err
 				})
 				assert.ErrorIs(t, far, pawl.ErrReentrant, name)
-				go func() { // fire and forget
-					_, err := s.IncState(pawl.Detach(ctx), "n", 10)
-					background <- err
-				}()
+				once.Do(func() { // the function runs again if what it forgets about was faster
+					go func() { // fire and forget
+						_, err := s.IncState(pawl.Detach(ctx), "n", 10)
+						background <- err
+					}()
+				})
 				b.N++
 				return nil
 			})

@@ -45,7 +45,7 @@ func openStore(location string) (persist.Store, error) {
 	case "sqlite":
 		return sqlite.Open(ctx, rest, sqlite.Config{})
 	case "fs":
-		return fs.Open(ctx, rest, fs.Config{})
+		return fs.Open(ctx, rest, fs.Config{LockTimeout: time.Minute}) // on a busy disk the default is soon over
 	case "postgres":
 		return postgres.Open(ctx, location, postgres.Config{})
 	}

@@ -177,12 +177,6 @@ var txBugs = []Bug{
 		Pkg: ".", Run: "^TestSlowMutatorsDoNotStarveATransaction$",
 	},
 	{
-		Name: "tx-backoff-without-queues", Mechanism: "no queue is held during a backoff",
-		Proves: []string{"TX-7"}, File: "tx_run.go",
-		Old: "		t.letGo()\n		if !sleep", New: "		if !sleep",
-		Pkg: ".", Run: "^TestNoQueueIsHeldDuringABackoff$",
-	},
-	{
 		Name: "tx-late-verb", Mechanism: "a verb that comes too late is refused",
 		Proves: []string{"TX-1"}, File: "tx_part.go",
 		Old: "	if tx.over {\n		return nil, fmt.Errorf(", New: "	if tx.over && tx.landed {\n		return nil, fmt.Errorf(",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -33,7 +34,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func openAny(dir string) (persist.Store, error) { return Open(context.Background(), dir, Config{}) }
+func openAny(dir string) (persist.Store, error) {
+	return Open(context.Background(), dir, Config{LockTimeout: time.Minute}) // on a busy disk the default is soon over
+}
 
 // Proves STORE-1, STORE-3.
 func TestConformance(t *testing.T) { persisttest.Run(t, openAny, persisttest.Options{}) }
