@@ -86,14 +86,19 @@ type waiter struct {
 	panic  *PanicError
 	exited bool // the function called runtime.Goexit
 
-	done  atomic.Bool
-	wake  chan struct{} // one slot: "look again"; a stray wake-up is harmless
-	timer *time.Timer   // left armed when the waiter is reused; it only wakes
-	rings time.Time     // when timer fires
-	armed atomic.Bool   // timer has not fired since it was last set
+	done atomic.Bool
+	*bell
+	timer *time.Timer // left armed when the waiter is reused; it only wakes
+	rings time.Time   // when timer fires
 }
 
-func newWaiter() *waiter { return &waiter{wake: make(chan struct{}, 1)} }
+// bell is what a waiter's timer holds of it, and nothing else: the Go runtime may keep a stopped timer until it would have rung.
+type bell struct {
+	wake  chan struct{} // one slot: "look again"; a stray wake-up is harmless
+	armed atomic.Bool   // the timer has not fired since it was last set
+}
+
+func newWaiter() *waiter { return &waiter{bell: &bell{wake: make(chan struct{}, 1)}} }
 
 // disarm lets go of a waiter that is not used again: its alarm would hold it, and all that it was given, until it rings.
 func (w *waiter) disarm() {
@@ -102,9 +107,9 @@ func (w *waiter) disarm() {
 	}
 }
 
-func (w *waiter) poke() {
+func (b *bell) poke() {
 	select {
-	case w.wake <- struct{}{}:
+	case b.wake <- struct{}{}:
 	default:
 	}
 }
@@ -117,7 +122,8 @@ func (w *waiter) arm(now time.Time) {
 	case w.timer == nil:
 		w.armed.Store(true)
 		w.rings = w.deadline
-		w.timer = time.AfterFunc(w.deadline.Sub(now), func() { w.armed.Store(false); w.poke() })
+		b := w.bell
+		w.timer = time.AfterFunc(w.deadline.Sub(now), func() { b.armed.Store(false); b.poke() })
 	case !w.armed.Load() || w.deadline.Before(w.rings):
 		w.armed.Store(true)
 		w.rings = w.deadline
