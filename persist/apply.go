@@ -122,7 +122,7 @@ func (s step) current(now time.Time) bool {
 	if s.before.Absent() && w.Version <= s.before.Version {
 		return false // a version below the floor may have been used by a purged tombstone
 	}
-	return w.Acquire == nil || !s.before.Held(now)
+	return w.Acquire == nil || w.EndLease || !s.before.Held(now)
 }
 
 // is reports whether r has this version, 0 meaning absent, and is gone or alive as stated.
@@ -170,10 +170,13 @@ func (w *Write) replace(r Record, commitID string, now time.Time) Record {
 		next.Born = w.Version
 	}
 	if w.Deleted {
+		if w.Swept {
+			next.Expires = r.Expires
+		}
 		return next
 	}
 	next.Doc, next.Schema, next.Label = w.Doc, w.Schema, w.Label
-	if !w.Gone {
+	if !w.Gone && !w.EndLease {
 		next.Lease = r.Lease
 	}
 	if w.Acquire != nil {
@@ -184,6 +187,9 @@ func (w *Write) replace(r Record, commitID string, now time.Time) Record {
 	}
 	if w.DueIn > 0 {
 		next.Due = now.Add(w.DueIn).Truncate(time.Microsecond)
+	}
+	if w.TTL == KeepTTL && !w.Gone {
+		next.Expires = r.Expires
 	}
 	if w.TTL > 0 {
 		next.Expires = now.Add(w.TTL).Truncate(time.Microsecond)

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"context"
+	"reflect"
 	"time"
 )
 
@@ -18,10 +19,26 @@ type Reader interface {
 
 // Watcher is a store that can tell when records change, in any process.
 type Watcher interface {
-	// Watch calls wake for each changed key until ctx ends, and returns ctx's error then.
-	// Hints may be coalesced; the zero Key means that any record may have changed (after a
-	// reconnect, for example). It returns ErrClosed when the store closes.
-	Watch(ctx context.Context, wake func(Key)) error
+	// Watch calls wake when a record has a new version, or its lease was released, by whomever,
+	// until ctx ends; it returns ctx's error then, and ErrClosed when the store closes. It starts
+	// with the zero Hint, once it would notice every later change. Hints may be late, coalesced,
+	// repeated or for nothing; those of a writer that died before it could send them may be
+	// missing. Wake is quick, and is not called concurrently.
+	Watch(ctx context.Context, wake func(Hint)) error
+}
+
+// Hint says that a record has changed. The zero Hint says that any record may have (after a
+// reconnect, for example).
+type Hint struct {
+	Key
+	Version uint64 // that it has at least; 0: not told
+}
+
+// Prober is a store that can tell versions without reading documents. Without it, records are read.
+type Prober interface {
+	// Versions returns the current version of each key, in their order, 0 where there is no
+	// record. It need not be one moment for all. It returns the errors of Load but for ErrNotFound.
+	Versions(ctx context.Context, keys []Key) ([]uint64, error)
 }
 
 // Leaser is a store that can list and acquire in one step. Without it, workers list and then
@@ -39,9 +56,14 @@ type Leaser interface {
 
 // Native is a store that can run its user's code inside a commit's own database transaction.
 type Native interface {
-	// CommitWith is Commit with fn run inside the transaction; tx is the driver's (pgx.Tx,
-	// *sql.Tx). An error of fn rolls everything back and is returned unchanged.
+	// CommitWith is Commit with fn run inside the transaction, once everything else in c is
+	// tested and written; tx is the driver's, and has NativeType. An error of fn rolls everything
+	// back and is returned unchanged; so does a panic, which is passed on. Fn does not run when c
+	// is refused, and not more than once for each call. A commit that is empty but for fn is
+	// allowed. The transaction must not be ended by fn.
 	CommitWith(ctx context.Context, c Commit, fn func(ctx context.Context, tx any) error) (time.Time, error)
+	// NativeType is the type of tx, such as pgx.Tx or *sql.Tx.
+	NativeType() reflect.Type
 }
 
 // Purger is a store that can remove old tombstones for good.

@@ -70,7 +70,7 @@ type Record struct {
 	Schema  int             `json:"schema,omitzero"`   // schema version Doc was written under
 	Label   string          `json:"label,omitempty"`   // indexed
 	Due     time.Time       `json:"due,omitzero"`      // indexed; zero: never
-	Expires time.Time       `json:"expires,omitzero"`  // zero: never
+	Expires time.Time       `json:"expires,omitzero"`  // zero: never; on a tombstone: it was swept, having expired then, and not deleted
 	Updated time.Time       `json:"updated,omitzero"`  // the store's clock; zero: absent
 	Deleted bool            `json:"deleted,omitempty"` // a tombstone: the version stays, the document is gone
 	Lease   Lease           `json:"lease,omitzero"`    // zero: not held
@@ -99,7 +99,7 @@ func (r Record) Gone(now time.Time) bool { return r.Deleted || r.Expired(now) }
 
 // Expired reports whether r has outlived its expiry at the store's time now and nobody holds its lease.
 func (r Record) Expired(now time.Time) bool {
-	return !r.Expires.IsZero() && !r.Expires.After(now) && !r.Held(now)
+	return !r.Deleted && !r.Expires.IsZero() && !r.Expires.After(now) && !r.Held(now)
 }
 
 // Lease says who holds a record, and until when by the store's clock.
@@ -120,7 +120,7 @@ type Commit struct {
 }
 
 // Write replaces a document whose version is still Expected. The fields beside Doc are replaced
-// too; an existing lease stays unless Acquire takes it or Deleted ends it.
+// too; an existing lease stays unless Acquire takes it, or Deleted or EndLease ends it.
 type Write struct {
 	Key
 	Expected uint64 // 0: the key is absent
@@ -131,10 +131,15 @@ type Write struct {
 	Label    string
 	Due      time.Time
 	DueIn    time.Duration // instead of Due: this long after the commit, by the store's clock
-	TTL      time.Duration // expires this long after the commit; 0: never
+	TTL      time.Duration // expires this long after the commit; 0: never; KeepTTL: when it would have
 	Deleted  bool          // leave a tombstone; Doc is nil
+	Swept    bool          // with Deleted and Gone, of an expired record: the tombstone keeps Expires, see Record
+	EndLease bool          // the document starts over: an existing lease ends, and Acquire may take it even so
 	Acquire  *Acquire      // take the lease; *Conflict while another lease is live
 }
+
+// KeepTTL as Write.TTL leaves the expiry of a record that is alive as it is; others never expire then.
+const KeepTTL time.Duration = -1
 
 // Acquire asks for the lease of the record being written; Write.Version becomes its token.
 type Acquire struct {

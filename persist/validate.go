@@ -96,7 +96,9 @@ func (w *Write) validate() error {
 		return malformed("the write of %q has no document", w.Key)
 	case !validName(w.Label):
 		return malformed("the label of %q is not UTF-8 without U+0000", w.Key)
-	case w.DueIn < 0 || w.TTL < 0:
+	case w.Swept && !(w.Deleted && w.Gone):
+		return malformed("%q is swept without being deleted and gone", w.Key)
+	case w.DueIn < 0 || w.TTL < 0 && w.TTL != KeepTTL:
 		return malformed("the write of %q has a negative duration", w.Key)
 	case w.DueIn != 0 && !w.Due.IsZero():
 		return malformed("the write of %q has both Due and DueIn", w.Key)
