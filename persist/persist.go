@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -139,7 +140,7 @@ type Write struct {
 }
 
 // KeepTTL as Write.TTL leaves the expiry of a record that is alive as it is; others never expire then.
-const KeepTTL time.Duration = -1
+const KeepTTL time.Duration = math.MinInt64
 
 // Acquire asks for the lease of the record being written; Write.Version becomes its token.
 type Acquire struct {
