@@ -127,25 +127,15 @@ type dispatch[T any] struct {
 
 // apply takes m through the door: the lock path without a backend, else the compare-and-swap path.
 func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
-	if ctx == nil {
-		return Snapshot[T]{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
-	}
-	call, err := d.defaults.with(opts)
+	call, ch, around, err := d.prepare(ctx, m, opts)
 	if err != nil {
 		return Snapshot[T]{}, err
-	}
-	ch, err := compile(call.key, d.typ, reflect.TypeFor[T](), m)
-	if err != nil {
-		return Snapshot[T]{}, err
-	}
-	if ctx.Err() != nil {
-		return Snapshot[T]{}, &CanceledError{Scope: call.key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
 	}
 	if d.tx != nil {
 		return d.applyInTx(ctx, call, &ch)
 	}
 	if d.backend == nil {
-		img, err := d.container.applyInMemory(ctx, call, ch)
+		img, err := d.container.applyInMemory(ctx, around.caller(), call, ch)
 		if err != nil {
 			return Snapshot[T]{}, err
 		}
@@ -157,16 +147,36 @@ func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snap
 	if d.cell == nil {
 		d.cell = &d.container.cell
 	}
-	r, err := d.cell.apply(ctx, call, ch, d.backend)
+	r, err := d.cell.apply(ctx, around.caller(), call, ch, d.backend)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
 	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
 }
 
+// prepare makes m ready to go, and tells why it cannot. Around is what ctx was derived from.
+func (d dispatch[T]) prepare(ctx context.Context, m Mutation, opts []Option) (call call, ch change, around *frame, err error) {
+	if ctx == nil {
+		return call, ch, nil, &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	if call, err = d.defaults.with(opts); err != nil {
+		return call, ch, nil, err
+	}
+	if ch, err = compile(call.key, d.typ, reflect.TypeFor[T](), m); err != nil {
+		return call, ch, nil, err
+	}
+	if ctx.Err() != nil {
+		return call, ch, nil, leftBy(ctx, call.key, PhaseQueued)
+	}
+	around = innermost(ctx)
+	if call.lease = around.held(); call.lease != nil {
+		err = call.lease.covers(d.bound)
+	}
+	return call, ch, around, err
+}
+
 // applyInMemory runs ch in its turn and returns the version that is current then, nil if there is none.
-func (c *Container[T]) applyInMemory(ctx context.Context, call call, ch change) (*image[T], error) {
-	parent := frameOf(ctx)
+func (c *Container[T]) applyInMemory(ctx context.Context, parent *frame, call call, ch change) (*image[T], error) {
 	if parent != nil {
 		if err := parent.mutating(&c.queue, call.key); err != nil {
 			return nil, err
@@ -285,7 +295,7 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 	if ch.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
-		f = &frame{Context: ctx, queue: q, key: call.key, parent: w.parent}
+		f = &frame{Context: ctx, queue: q, key: call.key, parent: w.parent, lease: call.lease}
 		f.begin()
 		q.holder.Store(f)
 		inside = f
@@ -383,6 +393,7 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 		return
 	}
 	c.image.Store(img)
+	c.announce()
 	if img.life == deleted {
 		c.tail = state.Tail{} // it holds lists of the state that was
 	}

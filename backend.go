@@ -22,9 +22,14 @@ func (b *binding) load(ctx context.Context, key Key) (*doc, error) {
 
 func docOf(r persist.Record) *doc {
 	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, born: r.Born}
+	if r.Held(r.Now) {
+		d.held = &tenure{Lease: r.Lease, left: r.Lease.Until.Sub(r.Now)}
+	}
 	switch {
 	case r.Absent():
 		d.life = absent
+	case r.Deleted && !r.Expires.IsZero(): // swept
+		d.life, d.expires = expired, time.Time{}
 	case r.Deleted:
 		d.life = deleted
 	case r.Expired(r.Now):
@@ -39,8 +44,8 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 	if err != nil {
 		return nil, nil, err
 	}
-	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}}
-	v, err := b.rt.send(ctx, call.retry, c, []*doc{d.base})
+	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}, Guards: d.fences}
+	v, err := b.rt.send(ctx, b.rt.plainly(), call.retry, c, []*doc{d.base})
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -70,7 +75,13 @@ func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 		Key: call.key, Expected: d.base.expected(), Gone: d.base.life == deleted || d.base.life == expired,
 		Version: d.version, Schema: b.schema(), TTL: d.ttl, Deleted: d.life == deleted,
 	}
+	if d.life == alive {
+		w.EndLease, w.Acquire = d.over && d.base.life == alive, d.acquire
+	}
 	next := &doc{life: d.life, version: d.version, schema: w.Schema, born: d.base.born}
+	if w.TTL == persist.KeepTTL && d.base.life == alive {
+		next.expires = d.base.expires
+	}
 	if d.base.life == absent {
 		next.born = d.version
 	}
@@ -92,8 +103,10 @@ func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 
 // renew puts off the expiry of the version that d was read at.
 func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won *doc, err error) {
-	g := persist.Guard{Key: call.key, Read: true, Version: d.base.version, TTL: d.ttl}
-	v, err := b.rt.send(ctx, call.retry, persist.Commit{ID: call.env.newCommitID(), Guards: []persist.Guard{g}}, nil)
+	c := persist.Commit{ID: call.env.newCommitID(), Guards: d.fences}
+	g := guardOf(&c, call.key)
+	g.Read, g.Version, g.TTL = true, d.base.version, d.ttl
+	v, err := b.rt.send(ctx, b.rt.plainly(), call.retry, c, nil)
 	switch {
 	case err != nil:
 		return nil, nil, err

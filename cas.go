@@ -43,7 +43,9 @@ const (
 // cell is a queue and what this process last saw of the persisted state behind it.
 type cell struct {
 	queue
-	seen atomic.Pointer[doc]
+	seen  atomic.Pointer[doc]
+	line  atomic.Pointer[line]     // who waits for the lease; nil: nobody ever did
+	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
 	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
@@ -58,6 +60,7 @@ type casState struct {
 	exclusive bool // it had, or waits for, the queue to itself
 	holds     bool // it is a transaction, which keeps the queue until it lets go
 	out       outcome
+	landed    uint64 // the version that its commit made
 	reply     reply
 }
 
@@ -65,6 +68,7 @@ type casState struct {
 type reply struct {
 	state   any // *T; nil: none
 	version uint64
+	landed  uint64 // the version that its commit made: that of the last mutation in it
 	at      time.Time
 }
 
@@ -85,8 +89,7 @@ type round struct {
 func (c *cell) unpin(bool) {}
 
 // apply runs ch in its turn on the persisted state.
-func (c *cell) apply(ctx context.Context, call call, ch change, b backend) (reply, error) {
-	parent := frameOf(ctx)
+func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b backend) (reply, error) {
 	if parent != nil {
 		if err := parent.mutating(&c.queue, call.key); err != nil {
 			return reply{}, err
@@ -205,6 +208,7 @@ func (c *cell) reload(r *round) bool {
 	}
 	c.advance(d)
 	r.draft, r.fresh = newDraft(d), true
+	r.draft.fresh = true
 	return true
 }
 
@@ -257,9 +261,21 @@ func (c *cell) advance(d *doc) {
 			d.view.CompareAndSwap(nil, cur.view.Load()) // a version has one content: spare the next one the decoding
 		}
 		if c.seen.CompareAndSwap(cur, d) {
+			if cur == nil || cur.version != d.version || cur.life != d.life {
+				c.announce()
+			}
 			return
 		}
 	}
+}
+
+// replace puts won, which is current by the store's word, in the place of base, whatever their versions say, or else advances to it.
+func (c *cell) replace(base, won *doc) {
+	if c.seen.CompareAndSwap(base, won) {
+		c.announce()
+		return
+	}
+	c.advance(won)
 }
 
 // compute runs the members that have not been, in order. It reports false when this goroutine went off with a slow function and
@@ -283,7 +299,7 @@ func (c *cell) compute(r *round) bool {
 		}
 		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
-		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, detach: func() { c.detach(r, w) }}
+		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, lease: w.call.lease, detach: func() { c.detach(r, w) }}
 		f.begin()
 		var out outcome
 		p := guarded(func() { out = evaluate(f, w, from, careful) }, func() {
@@ -364,6 +380,7 @@ func (c *cell) settle(r *round) bool {
 			c.giveWay()
 		}
 		var landed *doc
+		d.fences = r.fences()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
 			return err
@@ -371,6 +388,9 @@ func (c *cell) settle(r *round) bool {
 		if unwritable(err) && !r.careful {
 			r.careful = true
 			return !c.again(r, r.members, d.base)
+		}
+		if f := asFenced(err); f != nil {
+			return c.dropLost(r, f)
 		}
 		if err != nil {
 			c.seen.CompareAndSwap(d.base, nil) // whatever is current now, it need not be this
@@ -384,10 +404,14 @@ func (c *cell) settle(r *round) bool {
 		}
 	case d.renews:
 		var renewed *doc
+		d.fences = r.fences()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d)
 			return err
 		})
+		if f := asFenced(err); f != nil {
+			return c.dropLost(r, f)
+		}
 		if err != nil {
 			c.answerAll(r, err)
 			return true
@@ -422,9 +446,7 @@ func (c *cell) settle(r *round) bool {
 // lost prepares r to be computed again on the version that won; it reports true if nobody is left to do so.
 func (c *cell) lost(r *round, won *doc) bool {
 	base, stale := r.draft.base, !r.fresh
-	if !c.seen.CompareAndSwap(base, won) {
-		c.advance(won)
-	}
+	c.replace(base, won)
 	now := time.Now()
 	delay := time.Duration(0)
 	keep := r.members[:0:0]
@@ -454,10 +476,10 @@ func (c *cell) lost(r *round, won *doc) bool {
 		}
 		keep = append(keep, w)
 	}
+	r.fresh = true
 	if !c.again(r, keep, won) {
 		return true
 	}
-	r.fresh = true
 	if delay > 0 {
 		time.Sleep(rand.N(delay))
 		return !c.reload(r) // where others write all the time, what won has been overwritten meanwhile
@@ -479,6 +501,7 @@ func (c *cell) again(r *round, members []*waiter, base *doc) bool {
 		return false
 	})
 	r.next, r.draft = 0, newDraft(base)
+	r.draft.fresh = r.fresh
 	c.mu.Unlock()
 	for _, w := range dropped {
 		if out := w.cas.out; out.panic != nil || out.exited {
@@ -506,6 +529,7 @@ func (c *cell) answer(r *round, at time.Time) {
 		}
 	}
 	for _, w := range r.members {
+		w.cas.landed = r.draft.version
 		c.finish(w, w.cas.out, batch, at)
 	}
 }
@@ -545,7 +569,7 @@ func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
 	}
 	w.err, w.panic, w.exited = out.err, out.panic, out.exited
 	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
-		w.cas.reply = reply{state: d.view.state, version: d.version, at: at}
+		w.cas.reply = reply{state: d.view.state, version: d.version, landed: w.cas.landed, at: at}
 	}
 	w.finish()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/internal/state"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // doc is one version of a persisted state as the store has it. It never changes, but for the decoded form kept beside it.
@@ -17,7 +18,14 @@ type doc struct {
 	raw     []byte
 	schema  int
 	born    uint64 // the version that its record was created with; it tells whether a later record continues it
+	held    *tenure // by whom, when it was read; nil: by nobody
 	view    atomic.Pointer[view]
+}
+
+// tenure is a lease of somebody's as the store showed it.
+type tenure struct {
+	persist.Lease
+	left time.Duration // of it, when it was read
 }
 
 // view is a document decoded into a state type, with what is needed to write it back without losing fields.
@@ -62,7 +70,12 @@ type draft struct {
 	view    *view // of the state so far; nil: not decoded yet, or nothing to decode
 	changed int   // mutations that changed something
 	ttl     time.Duration
-	renews  bool // a mutation that changed nothing still puts the expiry off
+	renews  bool             // a mutation that changed nothing still puts the expiry off
+	fresh   bool             // base was read for these mutations, so that its lease can be judged
+	taken   *persist.Acquire // a mutation took the lease; nil: none did. One commit makes one token, so only one can
+	acquire *persist.Acquire // taken, unless what was leased is deleted again
+	over    bool             // a mutation deleted what was there: a lease on it ends
+	fences  []persist.Guard  // leases that the commit is tested against
 }
 
 func newDraft(base *doc) draft { return draft{base: base, life: base.life, version: base.version} }
@@ -84,12 +97,18 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 	if out.err = call.admit(ch, d.life, d.version); out.err != nil {
 		return out
 	}
+	if ch.takes != nil {
+		if out.err = d.heldBy(call.key); out.err != nil {
+			return out
+		}
+	}
 	next := d
 	if ch.deletes {
 		if d.life != alive {
 			return out
 		}
 		next.life, next.view, next.ttl = deleted, nil, 0
+		next.over, next.acquire = true, nil
 	} else {
 		var cur any
 		var from view
@@ -107,20 +126,32 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 			out.err = refused(call.key, ch.verb, err)
 			return out
 		}
-		if !changed && (d.life == alive || !ch.creates && !call.absent) {
+		if !changed && ch.takes == nil && (d.life == alive || !ch.creates && !call.absent) {
 			if d.life == alive && call.ttl > 0 {
 				out.draft.renews, out.draft.ttl = true, call.ttl
 			}
 			if d.life == alive {
-				if from.doc == nil && from.state == from.known {
-					from.doc = from.raw // encoding it again could run code of its type in another's turn
-				}
+				from.keepDoc()
 				out.draft.view = &from
 			}
 			return out
 		}
-		from.typ, from.state, from.doc = ch.typ, dst, nil
-		next.life, next.view, next.ttl = alive, &from, call.ttl
+		if !changed {
+			dst = ch.typ.Zero()
+		}
+		if !changed && d.life == alive { // nothing but the lease moves
+			from.keepDoc()
+			if d.changed == 0 {
+				next.ttl = persist.KeepTTL
+			}
+		} else {
+			from.typ, from.state, from.doc = ch.typ, dst, nil
+			next.ttl = call.ttl
+		}
+		next.life, next.view = alive, &from
+		if ch.takes != nil {
+			next.taken, next.acquire = ch.takes, ch.takes
+		}
 		if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
 			if from.doc, out.err = next.encode(call); out.err == nil && careful {
 				out.err = w.cas.backend.check(call.key, &from)
@@ -135,6 +166,24 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 	next.renews = false
 	out.draft, out.changed = next, true
 	return out
+}
+
+// keepDoc makes the document that v was decoded from the one to write: encoding it again could run code of its type in another's turn.
+func (v *view) keepDoc() {
+	if v.doc == nil && v.state == v.known {
+		v.doc = v.raw
+	}
+}
+
+// heldBy tells why the lease of d cannot be taken, as far as that is known before the commit.
+func (d *draft) heldBy(key Key) error {
+	switch {
+	case d.taken != nil:
+		return &HeldError{Scope: key, Holder: d.taken.Holder, Left: d.taken.For}
+	case d.fresh && !d.over && d.base.held != nil:
+		return &HeldError{Scope: key, Holder: d.base.held.Holder, Token: d.base.held.Token, Left: d.base.held.left}
+	}
+	return nil
 }
 
 // decoded returns the state so far as the type of w sees it.

@@ -40,6 +40,10 @@ var (
 	ErrConflict = sentinel("CONFLICT", 409, "conflict")
 	// ErrDeleted is matched by *DeletedError.
 	ErrDeleted = sentinel("DELETED", 410, "deleted")
+	// ErrHeld is matched by *HeldError.
+	ErrHeld = sentinel("HELD", 409, "held by another")
+	// ErrLeaseLost is matched by *LeaseLostError.
+	ErrLeaseLost = sentinel("LEASE_LOST", 409, "lease lost")
 
 	// About capacity; nothing was written.
 
@@ -171,6 +175,15 @@ func (e *CanceledError) Error() string {
 // Unwrap returns the context's cause.
 func (e *CanceledError) Unwrap() error { return e.Cause }
 
+// leftBy is what a call returns whose context has ended: *LeaseLostError where nothing came of it and that is why, else *CanceledError.
+func leftBy(ctx context.Context, key Key, phase Phase) error {
+	cause := context.Cause(ctx)
+	if lost, ok := cause.(*LeaseLostError); ok && phase == PhaseQueued {
+		return lost
+	}
+	return &CanceledError{Scope: key, Phase: phase, Cause: cause}
+}
+
 // Code returns CANCELED.
 func (e *CanceledError) Code() string { return "CANCELED" }
 
@@ -220,6 +233,61 @@ func (e *DeletedError) Code() string { return "DELETED" }
 
 // HTTPStatus returns 410.
 func (e *DeletedError) HTTPStatus() int { return 410 }
+
+// HeldError is returned while another holds the lease. Code HELD; 409; retryable, after Left at the latest unless it is renewed.
+type HeldError struct {
+	Scope  Key
+	Holder string
+	Token  uint64        // of the lease; 0: not known
+	Left   time.Duration // of the lease, by the store's clock
+}
+
+func (e *HeldError) Error() string {
+	return fmt.Sprintf("pawl: %s: held by %s for another %v", e.Scope, e.Holder, e.Left)
+}
+
+// Is matches ErrHeld.
+func (e *HeldError) Is(target error) bool { return target == ErrHeld }
+
+// Code returns HELD.
+func (e *HeldError) Code() string { return "HELD" }
+
+// HTTPStatus returns 409.
+func (e *HeldError) HTTPStatus() int { return 409 }
+
+// LeaseLostError is returned to a holder that is no longer one; nothing of the call was committed. Code LEASE_LOST; 409.
+type LeaseLostError struct {
+	Scope    Key
+	Token    uint64
+	Holder   string // who holds it now, where that is known
+	Released bool   // it was given back
+	Cause    error  // what else is known; nil: nothing
+}
+
+func (e *LeaseLostError) Error() string {
+	s := fmt.Sprintf("pawl: %s: lease %d lost", e.Scope, e.Token)
+	switch {
+	case e.Released:
+		s = fmt.Sprintf("pawl: %s: lease %d is released", e.Scope, e.Token)
+	case e.Holder != "":
+		s += ": held by " + e.Holder + " now"
+	case e.Cause != nil:
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause, if there is one.
+func (e *LeaseLostError) Unwrap() error { return e.Cause }
+
+// Is matches ErrLeaseLost.
+func (e *LeaseLostError) Is(target error) bool { return target == ErrLeaseLost }
+
+// Code returns LEASE_LOST.
+func (e *LeaseLostError) Code() string { return "LEASE_LOST" }
+
+// HTTPStatus returns 409.
+func (e *LeaseLostError) HTTPStatus() int { return 409 }
 
 // FieldError is returned when a verb or a value does not fit the state; nothing was changed. Code FIELD; 422.
 type FieldError struct {
@@ -484,11 +552,12 @@ func IsRetryable(err error) bool {
 		conflict    *ConcurrentModificationError
 		overloaded  *OverloadedError
 		unavailable *UnavailableError
+		held        *HeldError
 	)
 	switch {
 	case errors.As(err, &timeout):
 		return timeout.Phase == PhaseQueued
-	case errors.As(err, &conflict), errors.As(err, &overloaded), errors.As(err, &unavailable):
+	case errors.As(err, &conflict), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
 		return true
 	}
 	return false

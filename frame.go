@@ -9,13 +9,16 @@ import (
 
 // Calls from inside a mutator. Its context is a frame: it tells who is calling, so that a call on the mutator's own scope is refused, a
 // persisted scope's queue does not wait for a mutator that waits elsewhere, and a circle of mutators is seen when it would close.
+// The context of a lease is a frame, too: it tells which leases a commit has to be tested against.
 
-// frame is the context of a running mutator. It carries what re-entrancy and deadlock detection need.
+// frame is the context of a running mutator. It carries what re-entrancy and deadlock detection need. One with neither queue nor tx is
+// the context of a lease.
 type frame struct {
 	context.Context
 	queue  *queue
 	key    Key
-	parent *frame
+	parent *frame // the mutator or transaction around it
+	lease  *Lease // the innermost that calls with this context are made under; nil: none
 	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
 	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
 	live   atomic.Bool
@@ -35,22 +38,38 @@ func (f *frame) Value(key any) any {
 
 // frameOf returns the innermost mutator or transaction that ctx was made for, nil if there is none. A transaction that is over, whose context
 // an after-commit callback may still use, is not one any more.
-func frameOf(ctx context.Context) *frame {
+func frameOf(ctx context.Context) *frame { return innermost(ctx).caller() }
+
+// innermost returns the frame that ctx was derived from, of whatever sort.
+func innermost(ctx context.Context) *frame {
 	f, _ := ctx.Value(frameKey{}).(*frame)
-	for f != nil && f.tx != nil && !f.live.Load() {
+	return f
+}
+
+func (f *frame) caller() *frame {
+	for f != nil && f.queue == nil && (f.tx == nil || !f.live.Load()) {
 		f = f.parent
 	}
 	return f
 }
 
+// held returns the innermost lease that calls with the frame are made under, nil if there is none.
+func (f *frame) held() *Lease {
+	if f == nil {
+		return nil
+	}
+	return f.lease
+}
+
 // Detach returns ctx without what the context of a mutator or a transaction carries, for a call inside one that it does not
 // wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
-// ErrReentrant, and never gives *DeadlockError; one inside a transaction is no part of it, and never gives ErrOutsideTx.
+// ErrReentrant, and never gives *DeadlockError; one inside a transaction is no part of it, and never gives ErrOutsideTx. What it
+// commits is still tested against the leases of ctx.
 func Detach(ctx context.Context) context.Context {
 	if frameOf(ctx) == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, frameKey{}, (*frame)(nil))
+	return &frame{Context: ctx, lease: innermost(ctx).held()}
 }
 
 // mutating is called when a mutator, or one around it, mutates another scope through its context.

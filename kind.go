@@ -20,10 +20,11 @@ type Key = persist.Key
 
 // Limits of names.
 const (
-	MaxKind  = 64  // bytes of a kind's name
-	MaxID    = 255 // bytes of an id
-	MaxLabel = 255 // bytes of the string that a store indexes
-	MaxDepth = state.MaxDepth
+	MaxKind   = 64  // bytes of a kind's name
+	MaxID     = 255 // bytes of an id
+	MaxLabel  = 255 // bytes of the string that a store indexes
+	MaxHolder = 255 // bytes of the name of a lease's holder
+	MaxDepth  = state.MaxDepth
 )
 
 // Doc is dynamic state: any JSON object. Numbers in it are int64, or uint64 beyond that, where they are integers, and float64

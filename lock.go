@@ -78,7 +78,8 @@ type waiter struct {
 	abandoned bool  // the result is not wanted any more
 	reported  bool  // as stuck
 
-	cas casState // persisted path only
+	cas   casState // persisted path only
+	place *place   // in the line for a lease only
 
 	// What the caller gets. Written before done is set, read after.
 	answer any // *image[T] or *reply
@@ -98,7 +99,9 @@ type bell struct {
 	armed atomic.Bool   // the timer has not fired since it was last set
 }
 
-func newWaiter() *waiter { return &waiter{bell: &bell{wake: make(chan struct{}, 1)}} }
+func newBell() *bell { return &bell{wake: make(chan struct{}, 1)} }
+
+func newWaiter() *waiter { return &waiter{bell: newBell()} }
 
 // disarm lets go of a waiter that is not used again: its alarm would hold it, and all that it was given, until it rings.
 func (w *waiter) disarm() {
@@ -285,7 +288,7 @@ func (q *queue) await(w *waiter) error {
 		if w.ctx.Err() != nil {
 			if phase, left := q.leave(w); left {
 				w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
-				return &CanceledError{Scope: w.call.key, Phase: phase, Cause: context.Cause(w.ctx)}
+				return leftBy(w.ctx, w.call.key, phase)
 			}
 			return nil
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/pawl-go/pawl/internal/state"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // Mutation is a change to a state: one of Patch, Set, Push, Inc, SetRecord, DeleteRecord, All, or Atomic's.
@@ -95,6 +96,7 @@ type change struct {
 	steps   []step         // what may run code of the user's, in order
 	creates bool           // brings an absent scope into being even with a zero state
 	deletes bool
+	takes   *persist.Acquire // the lease is taken in the same commit; nil: not
 }
 
 // step is a part of a change that may run code of the user's: a function, data verbs beside one, or data verbs whose values

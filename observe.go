@@ -51,10 +51,17 @@ const (
 	Abandoned                       // Abandon gave it up
 )
 
+// The events of a lease; Version is its token.
+const (
+	LeaseAcquired EventType = iota + Abandoned + 1 // taken
+	LeaseReleased                                  // given back
+	LeaseLost                                      // run out, or ended by somebody else; Err says more
+)
+
 var eventNames = [...]string{
 	Queued: "queued", Started: "started", Committed: "committed", Unchanged: "unchanged", Failed: "failed",
 	Conflicted: "conflicted", TimedOut: "timed out", Withdrawn: "withdrawn", Panicked: "panicked", Stuck: "stuck",
-	Detached: "detached", Abandoned: "abandoned",
+	Detached: "detached", Abandoned: "abandoned", LeaseAcquired: "lease acquired", LeaseReleased: "lease released", LeaseLost: "lease lost",
 }
 
 // String returns the event's name in lower case.
@@ -70,7 +77,7 @@ func LogObserver(l *slog.Logger) Observer {
 	return ObserverFunc(func(ctx context.Context, e Event) {
 		level := slog.LevelWarn
 		switch e.Type {
-		case Queued, Started, Committed, Unchanged, Failed, Conflicted, Detached, Withdrawn:
+		case Queued, Started, Committed, Unchanged, Failed, Conflicted, Detached, Withdrawn, LeaseAcquired, LeaseReleased:
 			level = slog.LevelDebug
 		}
 		if !l.Enabled(ctx, level) {

@@ -119,6 +119,7 @@ type call struct {
 	timeout time.Duration
 	retry   Retry
 	ttl     time.Duration
+	lease   *Lease // the innermost of its context; nil: none
 
 	pinned  bool // IfVersion
 	version uint64

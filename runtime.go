@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -24,6 +25,7 @@ type Config struct {
 	Retry    Retry         // budget of a persisted mutation; zero fields: DefaultRetry's
 	MaxDoc   int           // bytes of a persisted document; 0: DefaultMaxDoc
 	MaxQueue int           // mutations waiting for one scope before *OverloadedError; 0: DefaultMaxQueue
+	Holder   string        // names this process in leases; empty: host and process id
 	Observer Observer      // nil costs nothing
 	Logger   *slog.Logger  // for what no caller is left to hear; nil: slog.Default()
 }
@@ -40,7 +42,10 @@ type Runtime struct {
 	locals  sync.Map  // weak.Pointer[registry] → nothing; those of the Locals that are not closed
 	closed  atomic.Bool
 
+	holder       string       // of leases, unless HeldBy says otherwise
 	transactions transactions // that have not ended
+	leases       leases
+	hub          hub
 
 	unfinishedMu sync.Mutex
 	unfinished   []resident // closed containers in which something still ran
@@ -52,6 +57,10 @@ type Runtime struct {
 func Open(c Config) (*Runtime, error) {
 	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.or(DefaultRetry), memory: newRegistry(runtimeShards), stored: newRegistry(runtimeShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
+	rt.hub.rt = rt
+	if rt.holder = c.Holder; rt.holder == "" {
+		rt.holder = thisProcess()
+	}
 	if c.Timeout == 0 {
 		rt.timeout = DefaultTimeout
 	}
@@ -77,6 +86,9 @@ func Open(c Config) (*Runtime, error) {
 	if c.MaxQueue < 0 {
 		fault("MaxQueue", c.MaxQueue)
 	}
+	if err := checkName(Key{}, "holder", rt.holder, MaxHolder); err != nil {
+		errs = append(errs, err)
+	}
 	for i, k := range c.Kinds {
 		if k == nil {
 			fault(fmt.Sprintf("Kinds[%d]", i), nil)
@@ -92,6 +104,15 @@ func Open(c Config) (*Runtime, error) {
 	return rt, nil
 }
 
+// thisProcess names this process for people.
+func thisProcess() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	return fmt.Sprintf("%.200s:%d", host, os.Getpid())
+}
+
 // newWriter names a process, or a container of its own, in commit ids.
 func newWriter() string { return rand.Text()[:13] }
 
@@ -103,6 +124,8 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	}
 	rt.closed.Store(true)
 	rt.transactions.close()
+	rt.leases.close()
+	rt.hub.close()
 	rt.locals.Range(func(key, _ any) bool {
 		if r := key.(weak.Pointer[registry]).Value(); r != nil {
 			rt.finish(r)
@@ -110,7 +133,7 @@ func (rt *Runtime) Close(ctx context.Context) error {
 		return true
 	})
 	rt.finish(rt.memory)
-	busy := append(rt.finish(rt.stored), &rt.transactions)
+	busy := append(rt.finish(rt.stored), &rt.transactions, &rt.leases)
 	for _, c := range busy {
 		done := c.close()
 		if done == nil {

@@ -217,7 +217,7 @@ func (b *binding) ready(ctx context.Context) error {
 // readError says what a failed read means; its context having ended is no fault of the store's.
 func (b *binding) readError(ctx context.Context, key Key, err error) error {
 	if ctx.Err() != nil {
-		return &CanceledError{Scope: key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+		return leftBy(ctx, key, PhaseQueued)
 	}
 	return unavailable(key, err)
 }

@@ -24,16 +24,50 @@ type verdict struct {
 	others []persist.Record // records of the commit's keys by others: what it lost to; or, of one whose answer was lost, what is there now
 }
 
+// carrier takes a commit to the store.
+type carrier struct {
+	commit func(ctx context.Context, c persist.Commit) (time.Time, error) // Store.Commit, or something around it
+	once   bool                                                           // it does more than c says, which no version protects from being done twice
+}
+
+// plainly sends commits to the runtime's store as they are.
+func (rt *Runtime) plainly() carrier { return carrier{commit: rt.store.Commit} }
+
+// fenced is the answer to a commit under a lease that is not live any more; nothing was applied.
+type fenced struct{ current persist.Record }
+
+func (e *fenced) Error() string { return "pawl: " + e.current.Key.String() + ": lease lost" }
+
+func asFenced(err error) *fenced {
+	f, _ := err.(*fenced)
+	return f
+}
+
+// foreign is an error of the user's own code inside a commit, which was rolled back.
+type foreign struct{ error }
+
 // send commits c, whose writes were made for bases, and returns only when its fate is sealed, with *UnknownOutcomeError when ctx
-// ends first or the evidence is gone, or with an error after which nothing was applied.
-func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, bases []*doc) (verdict, error) {
-	keys := c.Keys()
+// ends first or the evidence is gone, or with an error after which nothing was applied: *fenced and foreign are such.
+func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persist.Commit, bases []*doc) (verdict, error) {
+	keys := append(c.Keys(), Key{Kind: "transaction"})
 	key := keys[0]
-	var doubt error // what the store said when it left the outcome open
+	var (
+		doubt   error   // what the store said when it left the outcome open
+		refusal *fenced // of the lease, after that
+		now     = c     // what is sent: c, or then a look at what became of it
+	)
 	for resent := 1; ; resent++ {
-		at, err := rt.store.Commit(ctx, c)
-		var conflict *persist.Conflict
+		at, err := carry.commit(ctx, now)
+		var (
+			conflict *persist.Conflict
+			lost     *persist.Fenced
+			own      foreign
+		)
 		switch {
+		case errors.As(err, &own):
+			return verdict{}, own
+		case err == nil && refusal != nil:
+			return verdict{}, refusal
 		case err == nil:
 			return verdict{landed: true, at: at}, nil
 		case errors.As(err, &conflict):
@@ -44,12 +78,27 @@ func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, base
 			if doubt == nil {
 				return verdict{others: winners}, nil
 			}
-			if v, certain := judge(c, bases, winners); certain {
-				return v, nil
+			v, certain := judge(c, bases, winners)
+			switch {
+			case !certain:
+				return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
+			case !v.landed && refusal != nil:
+				return verdict{}, refusal
 			}
-			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
-		case doubt == nil && (notApplied(err) || len(c.Writes) == 0): // guards can be tested twice
+			return v, nil
+		case errors.As(err, &lost):
+			refusal = &fenced{lost.Current}
+			if doubt == nil {
+				return verdict{}, refusal
+			}
+			// An earlier sending may have landed while the lease was live. One that has not tested it yet will not land any more,
+			// and one that has keeps what it writes locked: once those versions can be read under a lock, all is said.
+			now, carry = persist.Commit{ID: c.ID, Guards: expectations(c)}, rt.plainly()
+			continue
+		case doubt == nil && (notApplied(err) || len(c.Writes) == 0 && !carry.once): // guards can be tested twice
 			return verdict{}, unavailable(key, err)
+		case len(c.Writes) == 0: // nothing would show whether it landed
+			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: err}
 		case !notApplied(err):
 			doubt = err
 		}
@@ -57,6 +106,15 @@ func (rt *Runtime) send(ctx context.Context, retry Retry, c persist.Commit, base
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
 		}
 	}
+}
+
+// expectations are the guards that test what the writes of c expect.
+func expectations(c persist.Commit) (guards []persist.Guard) {
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		guards = append(guards, persist.Guard{Key: w.Key, Read: true, Version: w.Expected, Gone: w.Gone})
+	}
+	return guards
 }
 
 // ofKeys returns the records of these keys.

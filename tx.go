@@ -24,7 +24,8 @@ type Tx struct {
 	over   bool       // the function has returned
 	landed bool       // and what it did was committed
 	parts  map[Key]*part
-	order  []*part // in the order of first use
+	order  []*part  // in the order of first use
+	leases []*Lease // that its verbs were called under; the commit is tested against them, and those around them
 	after  []func()
 }
 
@@ -104,7 +105,7 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 		return err
 	}
 	if frameOf(ctx).outerTx() != tx {
-		f := &frame{Context: ctx, tx: tx, parent: tx.frame}
+		f := &frame{Context: ctx, tx: tx, parent: tx.frame, lease: innermost(ctx).held()}
 		f.begin()
 		defer f.end()
 		ctx = f
@@ -126,7 +127,7 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 // usable tells why a verb with ctx cannot work in tx, as far as ctx decides.
 func (tx *Tx) usable(ctx context.Context, key Key) error {
 	if ctx.Err() != nil {
-		return &CanceledError{Scope: key, Phase: PhaseQueued, Cause: context.Cause(ctx)}
+		return leftBy(ctx, key, PhaseQueued)
 	}
 	if other := frameOf(ctx).outerTx(); other != nil && other != tx {
 		return wrapKey(ErrOutsideTx, key)

@@ -42,7 +42,7 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 	go func() {
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
 		defer cancel()
-		p := guarded(func() { v, err = t.rt.send(ctx, t.retry, b.Commit, b.bases()) }, func() {
+		p := guarded(func() { v, err = t.rt.send(ctx, t.rt.plainly(), t.retry, b.Commit, b.bases()) }, func() {
 			err = b.broken(errors.New("the store called runtime.Goexit"))
 			settled()
 		})

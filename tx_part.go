@@ -211,6 +211,9 @@ func (d dispatch[T]) applyInTx(ctx context.Context, call call, ch *change) (Snap
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
+	if l := call.lease; l != nil && !slices.Contains(tx.leases, l) {
+		tx.leases = append(tx.leases, l)
+	}
 	if p.busy {
 		return Snapshot[T]{}, wrapKey(ErrReentrant, key)
 	}
@@ -251,7 +254,7 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
-		f := &frame{Context: ctx, tx: tx, parent: tx.frame}
+		f := &frame{Context: ctx, tx: tx, parent: tx.frame, lease: innermost(ctx).held()}
 		f.begin()
 		defer f.end()
 		ctx = f
@@ -317,7 +320,24 @@ func (tx *Tx) assemble() (b batch, err error) {
 		}
 	}
 	tx.spareProof(&b)
+	if len(b.Writes)+len(b.renewed) > 0 {
+		for _, l := range tx.leases {
+			l.fences(&b.Commit)
+		}
+	}
 	return b, nil
+}
+
+// lostLease is what it means that the commit of tx, b, was refused because of a lease.
+func (tx *Tx) lostLease(b *batch, f *fenced) error {
+	for _, l := range tx.leases {
+		if l := l.within(f, &b.Commit); l != nil {
+			err := l.lostTo(f)
+			l.end(err)
+			return err
+		}
+	}
+	return &UnavailableError{Scope: f.current.Key, Cause: f} // the store speaks of a lease that it was not asked about
 }
 
 // seen reports whether the function knows something of the base of p: that a verb was not refused is something, too.

@@ -38,6 +38,7 @@ type transaction struct {
 	env      *env
 	ctx      context.Context
 	parent   *frame // of the mutator that Transact was called in; nil: none
+	lease    *Lease // the innermost that Transact was called under; nil: none
 	retry    Retry
 	started  time.Time
 	deadline time.Time // of the budget; the function's own time does not count
@@ -57,12 +58,18 @@ type transaction struct {
 
 // newTransaction admits a transaction.
 func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transaction, error) {
-	parent := frameOf(ctx)
+	around := innermost(ctx)
+	parent, lease := around.caller(), around.held()
 	if parent.outerTx() != nil {
 		return nil, ErrOutsideTx
 	}
 	if rt.store == nil {
 		return nil, ErrNoStore
+	}
+	if lease != nil {
+		if err := lease.coversStore(rt); err != nil {
+			return nil, err
+		}
 	}
 	call, err := call{env: rt.env, retry: rt.retry}.with(opts)
 	if err != nil {
@@ -71,7 +78,7 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 	if call.pinned || call.absent || call.exists || call.ttl != 0 {
 		return nil, &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
 	}
-	t := &transaction{rt: rt, env: rt.env, ctx: ctx, parent: parent, retry: call.retry, started: time.Now()}
+	t := &transaction{rt: rt, env: rt.env, ctx: ctx, parent: parent, lease: lease, retry: call.retry, started: time.Now()}
 	t.deadline = t.started.Add(t.retry.Within)
 	if !rt.transactions.begin(t) {
 		return nil, ErrClosed
@@ -142,7 +149,10 @@ func (t *transaction) touch(parts []*part) {
 func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending) {
 	t.runs++
 	tx := &Tx{of: t, attempt: t.runs, parts: map[Key]*part{}}
-	tx.frame = &frame{Context: t.ctx, tx: tx, parent: t.parent}
+	if t.lease != nil {
+		tx.leases = []*Lease{t.lease}
+	}
+	tx.frame = &frame{Context: t.ctx, tx: tx, parent: t.parent, lease: t.lease}
 	tx.frame.begin()
 	began := time.Now()
 	defer func() {
@@ -178,6 +188,9 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 		losses, byStore := tx.outdated(), false
 		if b.empty() || len(losses) == 0 {
 			v, err := t.deliver(tx, b, tx.after)
+			if f := asFenced(err); f != nil {
+				return true, tx.lostLease(&b, f)
+			}
 			if err != nil {
 				return true, err
 			}
@@ -260,9 +273,7 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	for _, l := range losses {
 		p := l.part
 		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.version, Attempts: t.attempts})
-		if !p.cell.seen.CompareAndSwap(p.base, l.won) {
-			p.cell.advance(l.won)
-		}
+		p.cell.replace(p.base, l.won)
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
 		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.expected(), Actual: first.won.version,
@@ -391,5 +402,5 @@ func (t *transaction) observe(e Event) {
 func (t *transaction) canceled(phase Phase) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return &CanceledError{Scope: t.key, Phase: phase, Cause: context.Cause(t.ctx)}
+	return leftBy(t.ctx, t.key, phase)
 }

@@ -1,0 +1,548 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A lease from its acquisition to its end:
+//
+//	Acquire ─► line (lease_line.go) ─► a version-checked write that takes it ─► live ─► released, or lost
+//	                                                                           │  ▲
+//	                                                                           └──┘ renewed: a guard that extends it, no version moves
+//
+// Its token is the version that taking it made. Whoever commits under it states the token, and the store tests it inside the commit, by the
+// store's clock. That test alone decides; what follows only spares a holder work that would be refused:
+//   - the store cannot be reached: the context ends when the lease may have run out, counted from before the last successful renewal was
+//     sent, so that it ends before somebody else can have the lease.
+//   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the store refuses the commit.
+//   - a commit under the lease is sent, and the lease runs out on the way: it is refused, or it landed before. An answer that was lost is
+//     settled as ever (send.go).
+//   - the caller of Acquire leaves while its commit is under way: if it lands, the lease is given back.
+//   - two holders of one scope in one shared commit: the one with the smaller token has lost; only its mutation is dropped.
+//   - the scope is deleted: its lease ends with it, whoever deletes.
+
+// DefaultLease is how long a lease outlives its holder's last sign of life.
+const DefaultLease = 30 * time.Second
+
+// Lease is a live, fenced claim on a scope. It is renewed until Release, until it is lost, or until the context that it was acquired with ends.
+// It is safe for concurrent use.
+type Lease struct {
+	rt     *Runtime
+	key    Key
+	cell   *cell
+	holder string
+	token  uint64
+	length time.Duration
+	outer  *Lease // that it was acquired under; commits are tested against both
+	ctx    *frame
+	cancel context.CancelCauseFunc
+
+	mu     sync.Mutex // protects what follows
+	until  time.Time  // by this process's clock, it is live at least until then
+	expiry *time.Timer
+	ended  error // *LeaseLostError; nil: it is live
+}
+
+// Acquire takes the lease of a persisted scope; an absent one comes into being with a zero state. Taking it is a version of its own. The scope's fields stay open to
+// other writers, but it does not expire meanwhile. Acquire returns *HeldError while somebody else holds it, unless Wait is given,
+// ErrNotPersisted in memory, ErrInTx on a scope in a transaction, and the errors of the verbs.
+func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
+	l, _, err := s.acquire(ctx, opts)
+	return l, err
+}
+
+// Hold runs fn while holding the scope's lease, and releases it. Fn's context ends when the lease is lost, and what is committed with it is fenced.
+// Hold returns what Acquire returns, or fn's error, or else *LeaseLostError if the lease was lost before fn returned.
+func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Lease) error, opts ...LeaseOption) error {
+	if fn == nil {
+		return &ArgumentError{Argument: "Hold", Reason: "nil function"}
+	}
+	l, err := s.Acquire(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	return l.Run(fn)
+}
+
+// Run runs fn as Hold does, with a lease that was acquired before, and releases it.
+func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
+	defer l.rt.leases.enter(l)()
+	defer func() {
+		if err := l.Release(context.WithoutCancel(l.ctx)); err != nil {
+			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released, it will run out", "scope", l.key.String(), "err", err)
+		}
+	}()
+	if err := fn(l.ctx, l); err != nil {
+		return err
+	}
+	return l.lost()
+}
+
+// LeaseOption changes how a lease is taken.
+type LeaseOption func(*leaseCall)
+
+type leaseCall struct {
+	length   time.Duration
+	wait     bool
+	holder   string
+	mutation Mutation
+	opts     []Option
+}
+
+// LeaseFor sets how long the lease outlives its holder's last sign of life; the default is DefaultLease. It is renewed three times as often.
+func LeaseFor(d time.Duration) LeaseOption { return func(c *leaseCall) { c.length = d } }
+
+// Wait waits for the lease until ctx ends: in order of arrival within this process, and so that no process is kept from it for good by others.
+func Wait() LeaseOption { return func(c *leaseCall) { c.wait = true } }
+
+// HeldBy names the holder, for HeldError and for people; the default is Config.Holder.
+func HeldBy(name string) LeaseOption { return func(c *leaseCall) { c.holder = name } }
+
+// Applying commits m together with taking the lease: both or neither. Opts are m's, so that the lease can be taken only of a scope
+// that exists (IfExists), say; an error of m is returned as the verbs do.
+func Applying(m Mutation, opts ...Option) LeaseOption {
+	return func(c *leaseCall) { c.mutation, c.opts = m, opts }
+}
+
+func (rt *Runtime) leaseCall(opts []LeaseOption) (leaseCall, error) {
+	c := leaseCall{length: DefaultLease, holder: rt.holder, mutation: All{}}
+	for _, o := range opts {
+		if o == nil {
+			return c, &ArgumentError{Argument: "option", Reason: "nil"}
+		}
+		o(&c)
+	}
+	if c.length < time.Millisecond {
+		return c, &ArgumentError{Argument: "LeaseFor", Reason: fmt.Sprintf("%v is less than a millisecond", c.length)}
+	}
+	if err := checkName(Key{}, "holder", c.holder, MaxHolder); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+// acquire returns the lease, and the state that taking it left.
+func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snapshot[T], error) {
+	none := Snapshot[T]{}
+	switch {
+	case s.fault() != nil:
+		return nil, none, s.fault()
+	case ctx == nil:
+		return nil, none, &ArgumentError{Argument: "ctx", Reason: "nil"}
+	case s.cell == nil:
+		return nil, none, wrapKey(ErrNotPersisted, s.key)
+	case s.tx != nil:
+		return nil, none, wrapKey(ErrInTx, s.key)
+	case frameOf(ctx).outerTx() != nil:
+		return nil, none, wrapKey(ErrOutsideTx, s.key)
+	case ctx.Err() != nil:
+		return nil, none, leftBy(ctx, s.key, PhaseQueued)
+	}
+	rt := s.bound.rt
+	asked, err := rt.leaseCall(opts)
+	if err != nil {
+		return nil, none, err
+	}
+	var snap Snapshot[T]
+	take := func(ctx context.Context) (*Lease, error) {
+		d := dispatch[T]{cell: s.cell, backend: s.bound, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults}
+		d.defaults.key = s.key
+		sent := time.Now()
+		r, err := d.take(ctx, asked)
+		if err != nil {
+			return nil, err
+		}
+		snap = snapshotOf[T](s.key.ID, r.version, r.at, r.state)
+		return rt.newLease(ctx, s.cell, s.key, asked, r.landed, sent), nil
+	}
+	l, err := s.cell.inLine(ctx, rt, s.key, asked, take)
+	if err != nil {
+		return nil, none, err
+	}
+	if rt.closed.Load() {
+		_ = l.giveBack(context.WithoutCancel(ctx))
+		return nil, none, wrapKey(ErrClosed, s.key)
+	}
+	return l.under(ctx), snap, nil
+}
+
+// take is apply for a mutation that takes the lease as well.
+func (d dispatch[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
+	call, ch, around, err := d.prepare(ctx, asked.mutation, asked.opts)
+	if err != nil {
+		return reply{}, err
+	}
+	ch.verb, ch.creates = "Acquire", true
+	ch.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
+	return d.cell.apply(ctx, around.caller(), call, ch, d.backend)
+}
+
+// newLease is a lease that the store has given; sent is when it was asked.
+func (rt *Runtime) newLease(ctx context.Context, c *cell, key Key, asked leaseCall, token uint64, sent time.Time) *Lease {
+	l := &Lease{rt: rt, key: key, cell: c, holder: asked.holder, token: token, length: asked.length, outer: innermost(ctx).held()}
+	l.until = sent.Add(l.length)
+	return l
+}
+
+// under starts the life of the lease in this process, with a context derived from ctx.
+func (l *Lease) under(ctx context.Context) *Lease {
+	inner, cancel := context.WithCancelCause(ctx)
+	l.ctx, l.cancel = &frame{Context: inner, parent: frameOf(ctx), lease: l}, cancel
+	l.mu.Lock()
+	l.expiry = time.AfterFunc(time.Until(l.until), l.expire)
+	l.mu.Unlock()
+	l.rt.leases.add(l)
+	l.observe(LeaseAcquired, nil)
+	go l.keep()
+	return l
+}
+
+// Context ends when the lease is lost or released, with *LeaseLostError as its cause, or when the context that it was acquired with ends. It also carries the
+// fence: a verb or Transact called with it, or with a context derived from it, commits only while the lease is
+// live, whatever scope it writes, and otherwise returns *LeaseLostError. State in memory has no store to test that: there it is
+// what this process knows of the lease that counts.
+func (l *Lease) Context() context.Context { return l.ctx }
+
+// Token is the fencing token: larger for every later holder of the scope. Hand it to outside systems that can check one.
+func (l *Lease) Token() uint64 { return l.token }
+
+// Release gives the lease back. Releasing a lost or released lease does nothing. It returns *UnavailableError or *CanceledError when the store could not
+// be told: the lease then ends by itself, after its length.
+func (l *Lease) Release(ctx context.Context) error {
+	if ctx == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	if !l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
+		return nil
+	}
+	err := l.giveBack(ctx)
+	l.observe(LeaseReleased, err)
+	return err
+}
+
+// giveBack tells the store that the lease is over.
+func (l *Lease) giveBack(ctx context.Context) error {
+	limited, cancel := context.WithTimeout(ctx, min(l.length, leastTime))
+	defer cancel()
+	err := l.guard(limited, persist.Guard{Release: true})
+	for n := 1; err != nil && asFenced(err) == nil && !errors.Is(err, ErrClosed) && sleep(limited, rand.N(backoff(l.rt.retry, n))); n++ {
+		err = l.guard(limited, persist.Guard{Release: true})
+	}
+	switch {
+	case err == nil, asFenced(err) != nil:
+		l.cell.released()
+		return nil
+	case ctx.Err() != nil:
+		return leftBy(ctx, l.key, PhaseCommitting)
+	}
+	return err
+}
+
+// guard commits g, for the token of l, alone.
+func (l *Lease) guard(ctx context.Context, g persist.Guard) error {
+	g.Key, g.Token = l.key, l.token
+	c := persist.Commit{ID: l.rt.env.newCommitID(), Guards: []persist.Guard{g}}
+	_, err := l.rt.send(ctx, l.rt.plainly(), l.rt.retry, c, nil)
+	return err
+}
+
+// keep renews the lease until it ends.
+func (l *Lease) keep() {
+	step := l.length / 3
+	wait := time.Until(l.until) - 2*step
+	for n := 1; sleep(l.ctx, wait); {
+		sent := time.Now()
+		limited, cancel := context.WithDeadline(context.WithoutCancel(l.ctx), l.knownUntil())
+		err := l.guard(limited, persist.Guard{Extend: l.length})
+		cancel()
+		if f := asFenced(err); f != nil {
+			l.end(l.lostTo(f))
+			return
+		}
+		if err == nil {
+			l.extend(sent.Add(l.length))
+			n, wait = 1, step
+			continue
+		}
+		n, wait = n+1, rand.N(min(backoff(l.rt.retry, n), step))
+	}
+}
+
+func (l *Lease) knownUntil() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.until
+}
+
+func (l *Lease) extend(until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended == nil {
+		l.until = until
+		l.expiry.Reset(time.Until(until))
+	}
+}
+
+// expire ends a lease that may have run out.
+func (l *Lease) expire() {
+	if !time.Now().Before(l.knownUntil()) {
+		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: errors.New("not renewed in time")})
+	}
+}
+
+// end ends the lease as far as this process is concerned, and reports false if it had ended.
+func (l *Lease) end(why *LeaseLostError) bool {
+	l.mu.Lock()
+	if l.ended != nil {
+		l.mu.Unlock()
+		return false
+	}
+	l.ended = why
+	l.expiry.Stop()
+	l.mu.Unlock()
+	l.cancel(why)
+	l.rt.leases.remove(l)
+	if !why.Released { // else the store has to be told first
+		l.cell.released()
+		l.observe(LeaseLost, why)
+	}
+	return true
+}
+
+// lost tells whether, and why, the lease is not live any more, as far as this process knows.
+func (l *Lease) lost() error {
+	l.expire()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// lostTo is what a refused commit says about the lease.
+func (l *Lease) lostTo(f *fenced) *LeaseLostError {
+	e := &LeaseLostError{Scope: l.key, Token: l.token}
+	if f.current.Held(f.current.Now) {
+		e.Holder = f.current.Lease.Holder
+	}
+	return e
+}
+
+func (l *Lease) observe(t EventType, err error) {
+	if l.rt.env.observer != nil {
+		l.rt.env.observer.Observe(l.ctx, Event{Type: t, Key: l.key, Verb: "Lease", Version: l.token, Err: err})
+	}
+}
+
+// covers tells why a call of a scope cannot be made under l and the leases around it.
+func (l *Lease) covers(b *binding) error {
+	if b == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "a lease cannot fence a container of the caller's own"}
+	}
+	if !b.kind.inMemory {
+		return l.coversStore(b.rt)
+	}
+	for ; l != nil; l = l.outer {
+		if err := l.lost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// coversStore tells why a commit of rt cannot be made under l and the leases around it.
+func (l *Lease) coversStore(rt *Runtime) error {
+	for ; l != nil; l = l.outer {
+		if l.rt.store != rt.store {
+			return &ArgumentError{Argument: "ctx", Reason: "of a lease in another store"}
+		}
+		if err := l.lost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fences adds the tests of l, and of the leases around it, to a commit. Of two leases of one scope only the later can be live: testing the other
+// is what refuses the commit.
+func (l *Lease) fences(c *persist.Commit) {
+	for ; l != nil; l = l.outer {
+		if g := guardOf(c, l.key); g.Token == 0 || l.token < g.Token {
+			g.Token = l.token
+		}
+	}
+}
+
+// within returns the lease, l or one around it, that f refused, nil if there is none.
+func (l *Lease) within(f *fenced, c *persist.Commit) *Lease {
+	token := guardOf(c, f.current.Key).Token
+	for ; l != nil; l = l.outer {
+		if l.key == f.current.Key && l.token == token {
+			return l
+		}
+	}
+	return nil
+}
+
+// guardOf returns the guard of key in c, which is made if there is none.
+func guardOf(c *persist.Commit, key Key) *persist.Guard {
+	i := slices.IndexFunc(c.Guards, func(g persist.Guard) bool { return g.Key == key })
+	if i < 0 {
+		i = len(c.Guards)
+		c.Guards = append(c.Guards, persist.Guard{Key: key})
+	}
+	return &c.Guards[i]
+}
+
+// fences returns the tests of the leases that the members of r run under.
+func (r *round) fences() []persist.Guard {
+	var c persist.Commit
+	for _, w := range r.members {
+		if w.cas.out.ran && w.cas.out.err == nil {
+			w.call.lease.fences(&c)
+		}
+	}
+	return c.Guards
+}
+
+// dropLost answers the members of r whose lease was lost and prepares the others to be computed again; it reports true if there are none.
+func (c *cell) dropLost(r *round, f *fenced) bool {
+	tested := persist.Commit{Guards: r.draft.fences}
+	var lost, keep []*waiter
+	for _, w := range r.members {
+		if w.call.lease.within(f, &tested) != nil {
+			lost = append(lost, w)
+		} else {
+			keep = append(keep, w)
+		}
+	}
+	base := r.draft.base
+	for _, w := range lost {
+		l := w.call.lease.within(f, &tested)
+		err := l.lostTo(f)
+		l.end(err)
+		c.fail(w, err)
+	}
+	if len(lost) == 0 { // the store speaks of a lease that it was not asked about
+		c.answerAll(r, &UnavailableError{Scope: r.members[0].call.key, Cause: f})
+		return true
+	}
+	return !c.again(r, keep, base)
+}
+
+// leases are those of a runtime that are live, and the lines in which somebody waits for one.
+type leases struct {
+	mu      sync.Mutex
+	live    map[*Lease]struct{}
+	lines   map[*line]struct{}
+	runs    map[*Lease]struct{} // in which a function runs
+	closed  bool
+	drained chan struct{}
+}
+
+// add makes l live, or, after Close, ends it.
+func (s *leases) add(l *Lease) {
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		if s.live == nil {
+			s.live = map[*Lease]struct{}{}
+		}
+		s.live[l] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: ErrClosed})
+	} else if l.lost() != nil { // already
+		s.remove(l)
+	}
+}
+
+// join and quit tell of a line in which somebody waits, or nobody any more.
+func (s *leases) join(l *line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lines == nil {
+		s.lines = map[*line]struct{}{}
+	}
+	s.lines[l] = struct{}{}
+}
+
+func (s *leases) quit(l *line) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lines, l)
+}
+
+func (s *leases) remove(l *Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.live, l)
+}
+
+// enter notes that a function runs under l, until leave.
+func (s *leases) enter(l *Lease) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.runs == nil {
+		s.runs = map[*Lease]struct{}{}
+	}
+	s.runs[l] = struct{}{}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.runs, l)
+		if len(s.runs) == 0 && s.drained != nil {
+			close(s.drained)
+			s.drained = nil
+		}
+	}
+}
+
+// close makes leases a resident: it ends the contexts of those that are live, and turns away who waits for one. It does not release them: what
+// was done under them may still go on. It returns a channel that is closed once no function of Hold runs, nil if none does now.
+func (s *leases) close() <-chan struct{} {
+	s.mu.Lock()
+	s.closed = true
+	var live []*Lease
+	for l := range s.live {
+		live = append(live, l)
+	}
+	for l := range s.lines {
+		l.bell.poke()
+	}
+	var drained chan struct{}
+	if len(s.runs) > 0 {
+		if s.drained == nil {
+			s.drained = make(chan struct{})
+		}
+		drained = s.drained
+	}
+	s.mu.Unlock()
+	for _, l := range live {
+		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: ErrClosed})
+	}
+	if drained == nil {
+		return nil
+	}
+	return drained
+}
+
+// busy describes the functions that run, for BusyError.
+func (s *leases) busy() (out []Running) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.runs {
+		out = append(out, Running{Scope: l.key, Verb: "Hold"})
+	}
+	return out
+}
+
+// unpin makes leases a resident; there is nothing to keep.
+func (s *leases) unpin(bool) {}
