@@ -1,0 +1,237 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/worker"
+)
+
+// result is what Once returned.
+type result struct {
+	taken int
+	err   error
+}
+
+// once calls Once in the background.
+func once(ctx context.Context, l *worker.Loop[int]) <-chan result {
+	out := make(chan result, 1)
+	go func() {
+		n, err := l.Once(ctx)
+		out <- result{n, err}
+	}()
+	return out
+}
+
+// All that is due has been done when Once returns, with the same concurrency, started or not.
+func TestOnceDoesAllThatIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{run: func(context.Context, int) { time.Sleep(time.Second) }}
+		d.put(numbers(20)...)
+		l := d.loop(worker.Config[int]{Concurrency: 4})
+		began := time.Now()
+		n, err := l.Once(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 20, n)
+		assert.Equal(t, numbers(20), d.done())
+		assert.Equal(t, 4, d.most)
+		assert.Equal(t, 4, d.asked)
+		assert.Equal(t, 5*time.Second, time.Since(began))
+		pass(time.Hour)
+		n, err = l.Once(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, n)
+
+		require.NoError(t, l.Start(context.Background()))
+		synctest.Wait()
+		d.put(numbers(20)...)
+		n, err = l.Once(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 20, n)
+		assert.Len(t, d.done(), 40)
+		assert.Equal(t, 4, d.most)
+		require.NoError(t, l.Stop(context.Background()))
+	})
+}
+
+// With one slot, jobs run one after the other in the order of Take.
+func TestOnceKeepsTheOrder(t *testing.T) {
+	d := new(desk)
+	d.put(5, 3, 4, 1)
+	_, err := d.loop(worker.Config[int]{}).Once(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []int{5, 3, 4, 1}, d.ended)
+}
+
+// What a job makes due is due, too, though Take had found nothing more before.
+func TestOnceDoesWhatItsJobsMakeDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := new(desk)
+		d.run = func(_ context.Context, job int) {
+			time.Sleep(time.Second)
+			if job < 10 {
+				d.put(job+1, job+1)
+			}
+		}
+		d.put(8)
+		n, err := d.loop(worker.Config[int]{Concurrency: 3}).Once(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 1+2+4, n)
+		assert.Equal(t, []int{8, 9, 9, 10, 10, 10, 10}, d.done())
+	})
+}
+
+// Once and the loop share the slots, so that there are never more jobs than slots.
+func TestOnceWaitsForASlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{run: func(context.Context, int) { time.Sleep(time.Minute) }}
+		d.put(0)
+		l := start(t, d, worker.Config[int]{Poll: 24 * time.Hour})
+		got := once(t.Context(), l)
+		pass(30 * time.Second)
+		assert.Equal(t, 1, d.count())
+		assert.Empty(t, got)
+		assert.Equal(t, result{0, nil}, <-got)
+
+		d.put(1)
+		l.Wake()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		assert.Equal(t, result{0, context.DeadlineExceeded}, <-once(ctx, l))
+		assert.Equal(t, time.Second, time.Since(began))
+		assert.Equal(t, 1, d.most)
+		require.NoError(t, l.Stop(context.Background()))
+	})
+}
+
+// An error, a panic and a Goexit of Take are Once's error, once the jobs that came before or with it have ended.
+func TestOnceReturnsTheErrorOfTake(t *testing.T) {
+	failure := errors.New("no store")
+	for name, c := range map[string]struct {
+		breaks func() error
+		want   string
+	}{
+		"error":  {func() error { return failure }, "no store"},
+		"panic":  {func() error { panic("at the disco") }, "worker: Take panicked: at the disco"},
+		"goexit": {func() error { leaveForGood(); return nil }, "worker: Take called runtime.Goexit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := &desk{run: func(context.Context, int) { time.Sleep(time.Minute) }}
+				d.take = func(_ context.Context, _ int, jobs []int) ([]int, error) {
+					if len(jobs) == 1 {
+						return jobs, c.breaks()
+					}
+					return jobs, nil
+				}
+				d.put(0, 1, 2)
+				l := d.loop(worker.Config[int]{Concurrency: 2})
+				n, err := l.Once(t.Context())
+				require.EqualError(t, err, c.want)
+				if name == "error" {
+					assert.Equal(t, 3, n)
+					assert.Equal(t, numbers(3), d.done(), "what came with the error, too")
+				} else {
+					assert.Equal(t, 2, n)
+					assert.Equal(t, numbers(2), d.done())
+				}
+				d.put(3, 4) // the slots are free
+				n, err = l.Once(t.Context())
+				require.NoError(t, err)
+				assert.Equal(t, 2, n)
+			})
+		})
+	}
+}
+
+// The end of the context ends those of the jobs, and Once returns when they have.
+func TestEndOfTheContextOfOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		d := &desk{run: func(ctx context.Context, _ int) {
+			assert.Equal(t, "value", ctx.Value(key{}))
+			<-ctx.Done()
+			time.Sleep(time.Minute)
+		}}
+		d.put(0, 1)
+		l := d.loop(worker.Config[int]{})
+		ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), key{}, "value"), time.Hour)
+		defer cancel()
+		began := time.Now()
+		n, err := l.Once(ctx)
+		assert.Equal(t, context.DeadlineExceeded, err)
+		assert.Equal(t, 1, n)
+		assert.Equal(t, time.Hour+time.Minute, time.Since(began))
+		assert.Equal(t, []int{0}, d.done())
+
+		n, err = l.Once(ended())
+		assert.Equal(t, context.Canceled, err)
+		assert.Zero(t, n)
+		assert.Equal(t, 1, d.count())
+	})
+}
+
+// Stop counts the jobs of Once among those that it waits for, and ends them the same way.
+func TestStopWaitsForOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{run: func(ctx context.Context, _ int) {
+			<-ctx.Done()
+			time.Sleep(time.Minute)
+		}}
+		d.put(0, 1)
+		l := d.loop(worker.Config[int]{})
+		got := once(context.Background(), l)
+		waiting := once(context.Background(), l)
+		synctest.Wait()
+		var busy *worker.BusyError
+		require.ErrorAs(t, l.Stop(within(t, time.Hour)), &busy)
+		assert.Equal(t, 1, busy.Jobs)
+		require.NoError(t, l.Stop(context.Background()))
+		results := []result{<-got, <-waiting}
+		assert.ElementsMatch(t, []result{{1, worker.ErrStopped}, {0, worker.ErrStopped}}, results)
+		assert.Len(t, d.done(), 1)
+	})
+}
+
+// A Take of Once ends at Stop, and what it returned is run.
+func TestStopEndsTheTakeOfOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &desk{take: func(ctx context.Context, _ int, jobs []int) ([]int, error) {
+			<-ctx.Done()
+			return jobs, context.Cause(ctx)
+		}}
+		d.put(0)
+		l := d.loop(worker.Config[int]{})
+		got := once(context.Background(), l)
+		synctest.Wait()
+		require.NoError(t, l.Stop(within(t, time.Hour)))
+		assert.Equal(t, []int{0}, d.done())
+		assert.Equal(t, result{1, worker.ErrStopped}, <-got)
+	})
+}
+
+// A failing Take of Once is not the loop's: it neither backs off nor complains.
+func TestFailureOfOnceIsNotTheLoops(t *testing.T) {
+	d := new(desk)
+	bubble(t, d, worker.Config[int]{Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
+		d.take = func(context.Context, int, []int) ([]int, error) { return nil, errors.New("no store") }
+		for range 20 {
+			_, err := l.Once(t.Context())
+			require.Error(t, err)
+		}
+		assert.Zero(t, d.lines("\n"))
+		d.take = nil
+		d.put(0)
+		l.Wake()
+		synctest.Wait()
+		assert.Equal(t, []int{0}, d.done())
+	})
+}
