@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// Nothing is taken that cannot be run at once, and all slots are used.
+// Nothing is taken that cannot be run at once, and all slots are used. Proves LOOP-2.
 func TestLimitIsTheNumberOfFreeSlots(t *testing.T) {
 	d := &desk{run: func(context.Context, int) { time.Sleep(rand.N(time.Second)) }}
 	d.put(numbers(100)...)
@@ -42,7 +42,7 @@ func TestConcurrencyIsOneByDefault(t *testing.T) {
 	})
 }
 
-// A full Take is followed by another as soon as a slot is free; no time passes.
+// A full Take is followed by another as soon as a slot is free; no time passes. Proves LOOP-1.
 func TestAFullTakeIsFollowedByAnother(t *testing.T) {
 	d := new(desk)
 	d.put(numbers(20)...)
@@ -55,7 +55,7 @@ func TestAFullTakeIsFollowedByAnother(t *testing.T) {
 	})
 }
 
-// One slot that becomes free after a full Take is enough for another look, while other jobs run.
+// One slot that becomes free after a full Take is enough for another look, while other jobs run. Proves LOOP-1.
 func TestASlotThatBecomesFreeIsUsedAtOnce(t *testing.T) {
 	d := &desk{run: func(_ context.Context, job int) { time.Sleep(time.Duration(1+job%2*100) * time.Second) }}
 	d.put(numbers(4)...) // two at a time: 0 takes a second, 1 much longer
@@ -66,7 +66,7 @@ func TestASlotThatBecomesFreeIsUsedAtOnce(t *testing.T) {
 	})
 }
 
-// A Take that returned fewer than asked for is the last one until something wakes the loop: the end of a job does not.
+// A Take that returned fewer than asked for is the last one until something wakes the loop: the end of a job does not. Proves LOOP-1.
 func TestAShortTakeWaits(t *testing.T) {
 	d := &desk{run: func(context.Context, int) { time.Sleep(time.Second) }}
 	d.put(0, 1)
@@ -80,7 +80,7 @@ func TestAShortTakeWaits(t *testing.T) {
 	})
 }
 
-// When idle there is at most one Take per Poll, and polls are not in step.
+// When idle there is at most one Take per Poll, and polls are not in step. Proves LOOP-1.
 func TestPollIsJitteredAndNeverShorter(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Minute}, func(t *testing.T, l *worker.Loop[int]) {
@@ -103,7 +103,7 @@ func TestPollIsFiveSecondsByDefault(t *testing.T) {
 	})
 }
 
-// Pauses after failures grow, are random, are never longer than Poll, and start anew after a success.
+// Pauses after failures grow, are random, are never longer than Poll, and start anew after a success. Proves LOOP-1.
 func TestFailingTakeBacksOff(t *testing.T) {
 	var fail atomic.Bool
 	fail.Store(true)
@@ -138,7 +138,7 @@ func TestFailingTakeBacksOff(t *testing.T) {
 	})
 }
 
-// The loop of a store that is down is not driven by those who wake it, and forgets none.
+// The loop of a store that is down is not driven by those who wake it, and forgets none. Proves LOOP-1.
 func TestWakeDoesNotShortenBackoff(t *testing.T) {
 	var fail atomic.Bool
 	fail.Store(true)
@@ -162,7 +162,7 @@ func TestWakeDoesNotShortenBackoff(t *testing.T) {
 	})
 }
 
-// Jobs that come with an error are held by this loop, so they are run.
+// Jobs that come with an error are held by this loop, so they are run. Proves LOOP-2.
 func TestJobsThatComeWithAnErrorAreRun(t *testing.T) {
 	d := &desk{take: func(_ context.Context, _ int, jobs []int) ([]int, error) {
 		return jobs, errors.New("and then it broke")
@@ -174,7 +174,7 @@ func TestJobsThatComeWithAnErrorAreRun(t *testing.T) {
 	})
 }
 
-// A Take that returns too much is at fault, but what it took is run, and the slots are counted right afterwards.
+// A Take that returns too much is at fault, but what it took is run, and the slots are counted right afterwards. Proves LOOP-2.
 func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 	first := true
 	d := &desk{
@@ -201,7 +201,7 @@ func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 	})
 }
 
-// Jobs that panic or end their goroutine give their slot back, and the log says where.
+// Jobs that panic or end their goroutine give their slot back, and the log says where. Proves LOOP-3.
 func TestSlotsOfBrokenJobsAreFree(t *testing.T) {
 	d := &desk{run: func(_ context.Context, job int) {
 		switch job % 3 {
@@ -230,7 +230,7 @@ func explode(job int) { panic("job " + string(rune('0'+job))) }
 //go:noinline
 func leaveForGood() { runtime.Goexit() }
 
-// A Take that panics or ends its goroutine has failed, and the loop goes on.
+// A Take that panics or ends its goroutine has failed, and the loop goes on. Proves LOOP-3.
 func TestTakeThatBreaksHasFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func()
@@ -261,7 +261,7 @@ func TestTakeThatBreaksHasFailed(t *testing.T) {
 	}
 }
 
-// What is wrong with Take is logged when it changes, and not with each attempt.
+// What is wrong with Take is logged when it changes, and not with each attempt. Proves LOOP-3.
 func TestErrorsOfTakeAreLoggedOncePerChange(t *testing.T) {
 	var err atomic.Pointer[error]
 	d := &desk{take: func(context.Context, int, []int) ([]int, error) {

@@ -29,7 +29,7 @@ func once(ctx context.Context, l *worker.Loop[int]) <-chan result {
 	return out
 }
 
-// All that is due has been done when Once returns, with the same concurrency, started or not.
+// All that is due has been done when Once returns, with the same concurrency, started or not. Proves LOOP-2.
 func TestOnceDoesAllThatIsDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(context.Context, int) { time.Sleep(time.Second) }}
@@ -69,7 +69,7 @@ func TestOnceKeepsTheOrder(t *testing.T) {
 	assert.Equal(t, []int{5, 3, 4, 1}, d.ended)
 }
 
-// What a job makes due is due, too, though Take had found nothing more before.
+// What a job makes due is due, too, though Take had found nothing more before. Proves LOOP-1.
 func TestOnceDoesWhatItsJobsMakeDue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
@@ -87,7 +87,7 @@ func TestOnceDoesWhatItsJobsMakeDue(t *testing.T) {
 	})
 }
 
-// Once and the loop share the slots, so that there are never more jobs than slots.
+// Once and the loop share the slots, so that there are never more jobs than slots. Proves LOOP-2.
 func TestOnceWaitsForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(context.Context, int) { time.Sleep(time.Minute) }}
@@ -112,7 +112,33 @@ func TestOnceWaitsForASlot(t *testing.T) {
 	})
 }
 
-// An error, a panic and a Goexit of Take are Once's error, once the jobs that came before or with it have ended.
+// A slot that becomes free during a Take does not make Once begin another beside it. Proves LOOP-2.
+func TestOneTakeAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end, answer := make(chan struct{}), make(chan struct{})
+		d := &desk{run: func(context.Context, int) { <-end }}
+		d.put(0)
+		l := start(t, d, worker.Config[int]{Concurrency: 2, Poll: time.Hour})
+		d.mu.Lock()
+		d.take = func(_ context.Context, _ int, jobs []int) ([]int, error) {
+			<-answer
+			return jobs, nil
+		}
+		d.mu.Unlock()
+		l.Wake()
+		synctest.Wait()
+		close(end)
+		got := once(t.Context(), l)
+		synctest.Wait()
+		assert.Equal(t, 2, d.count())
+		close(answer)
+		assert.Equal(t, result{0, nil}, <-got)
+		assert.Equal(t, 1, d.takes)
+		require.NoError(t, l.Stop(t.Context()))
+	})
+}
+
+// An error, a panic and a Goexit of Take are Once's error, once the jobs that came before or with it have ended. Proves LOOP-3.
 func TestOnceReturnsTheErrorOfTake(t *testing.T) {
 	failure := errors.New("no store")
 	for name, c := range map[string]struct {
@@ -179,7 +205,7 @@ func TestEndOfTheContextOfOnce(t *testing.T) {
 	})
 }
 
-// Stop counts the jobs of Once among those that it waits for, and ends them the same way.
+// Stop counts the jobs of Once among those that it waits for, and ends them the same way. Proves LOOP-4.
 func TestStopWaitsForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(ctx context.Context, _ int) {
@@ -201,7 +227,7 @@ func TestStopWaitsForOnce(t *testing.T) {
 	})
 }
 
-// A Take of Once ends at Stop, and what it returned is run.
+// A Take of Once ends at Stop, and what it returned is run. Proves LOOP-2, LOOP-4.
 func TestStopEndsTheTakeOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{take: func(ctx context.Context, _ int, jobs []int) ([]int, error) {

@@ -29,7 +29,7 @@ func start(t *testing.T, d *desk, c worker.Config[int]) *worker.Loop[int] {
 	return l
 }
 
-// Stop waits for jobs, whose contexts last, and nothing more is taken.
+// Stop waits for jobs, whose contexts last, and nothing more is taken. Proves LOOP-4.
 func TestStopWaitsForJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
@@ -52,7 +52,7 @@ func TestStopWaitsForJobs(t *testing.T) {
 	})
 }
 
-// Without patience the contexts of the jobs end, and the error says how many are left; another Stop waits for them.
+// Without patience the contexts of the jobs end, and the error says how many are left; another Stop waits for them. Proves LOOP-4.
 func TestStopLosesPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
@@ -79,7 +79,7 @@ func TestStopLosesPatience(t *testing.T) {
 	})
 }
 
-// A loop that rests is stopped without waiting, whatever the context.
+// A loop that rests is stopped without waiting, whatever the context. Proves LOOP-4.
 func TestStopOfAnIdleLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
@@ -88,7 +88,7 @@ func TestStopOfAnIdleLoop(t *testing.T) {
 	})
 }
 
-// Several may stop a loop; each waits with its own patience, and the first that loses it ends the jobs' contexts.
+// Several may stop a loop; each waits with its own patience, and the first that loses it ends the jobs' contexts. Proves LOOP-4.
 func TestStopsAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(ctx context.Context, job int) {
@@ -111,6 +111,7 @@ func TestStopsAtTheSameTime(t *testing.T) {
 	})
 }
 
+// Proves LOOP-4.
 func TestStopBeforeStart(t *testing.T) {
 	d := new(desk)
 	d.put(0)
@@ -124,7 +125,7 @@ func TestStopBeforeStart(t *testing.T) {
 	assert.Zero(t, d.count())
 }
 
-// Stop does not wait for a Take to come back by itself.
+// Stop does not wait for a Take to come back by itself. Proves LOOP-4.
 func TestStopEndsTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{take: func(ctx context.Context, _ int, _ []int) ([]int, error) {
@@ -139,7 +140,7 @@ func TestStopEndsTake(t *testing.T) {
 	})
 }
 
-// Jobs that a Take returns after Stop are held by this loop: they are run to their end, and Stop waits.
+// Jobs that a Take returns after Stop are held by this loop: they are run to their end, and Stop waits. Proves LOOP-2, LOOP-4.
 func TestJobsTakenWhileStoppingAreRun(t *testing.T) {
 	for name, failure := range map[string]error{"without an error": nil, "with an error": errors.New("canceled")} {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +169,7 @@ func TestJobsTakenWhileStoppingAreRun(t *testing.T) {
 	}
 }
 
-// A Take that does not listen makes Stop fail in time, and what it returns at last is still given to Run.
+// A Take that does not listen makes Stop fail in time, and what it returns at last is still given to Run. Proves LOOP-2, LOOP-4.
 func TestTakeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -216,7 +217,7 @@ func TestStartTwice(t *testing.T) {
 	})
 }
 
-// The end of Start's context is a Stop without patience; Stop itself then waits.
+// The end of Start's context is a Stop without patience; Stop itself then waits. Proves LOOP-4.
 func TestEndOfTheContextOfStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -260,7 +261,7 @@ func TestStartWithAnEndedContext(t *testing.T) {
 	})
 }
 
-// Stop holds nothing of Start's context, which may live much longer: once it is back the context's end calls nobody.
+// Stop holds nothing of Start's context, which may live much longer: once it is back the context's end calls nobody. Proves LOOP-4.
 func TestStopLetsGoOfTheContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())

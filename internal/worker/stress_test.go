@@ -36,7 +36,7 @@ func (d *desk) unruly(done func(job int)) {
 	}
 }
 
-// Many put jobs and wake the loop, which would not look by itself for an hour, some call Once, and each job is run once.
+// Many put jobs and wake the loop, which would not look by itself for an hour, some call Once, and each job is run once. Proves LOOP-1, LOOP-2, LOOP-3.
 func TestManyWakeAndNoneIsLost(t *testing.T) {
 	const putters, each = 8, 500
 	d := new(desk)
@@ -81,7 +81,7 @@ func TestManyWakeAndNoneIsLost(t *testing.T) {
 	assert.Equal(t, 1, d.takes, "Takes at a time")
 }
 
-// Whenever Stop comes: once it is back nothing runs, all that was taken has run, and nothing more is taken.
+// Whenever Stop comes: once it is back nothing runs, all that was taken has run, and nothing more is taken. Proves LOOP-2, LOOP-4.
 func TestStopAtAnyMoment(t *testing.T) {
 	for round := range 300 {
 		d := new(desk)

@@ -12,6 +12,7 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
+// Proves LOOP-1.
 func TestWakeLooksAtOnce(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
@@ -27,7 +28,7 @@ func TestWakeLooksAtOnce(t *testing.T) {
 	})
 }
 
-// A wake-up between the question that Take asks and its return leads to another Take, however many there were to one.
+// A wake-up between the question that Take asks and its return leads to another Take, however many there were to one. Proves LOOP-1.
 func TestWakeDuringTakeIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, answer := make(chan struct{}), make(chan struct{})
@@ -53,11 +54,12 @@ func TestWakeDuringTakeIsNotLost(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []int{0}, d.done())
 		assert.Equal(t, 3, d.count(), "wake-ups are coalesced")
+		assert.Equal(t, []time.Duration{0, 0}, d.gaps(), "nobody has waited for the poll")
 		require.NoError(t, l.Stop(context.Background()))
 	})
 }
 
-// A reason to look that comes while somebody else has all slots is remembered until one is free.
+// A reason to look that comes while somebody else has all slots is remembered until one is free. Proves LOOP-1.
 func TestAReasonWithoutASlotIsNotLost(t *testing.T) {
 	for name, come := range map[string]func(l *worker.Loop[int]){
 		"wake":                  func(l *worker.Loop[int]) { l.Wake() },
@@ -95,7 +97,7 @@ func TestAReasonWithoutASlotIsNotLost(t *testing.T) {
 	}
 }
 
-// What comes before Start is remembered, and is one look.
+// What comes before Start is remembered, and is one look. Proves LOOP-1.
 func TestWakeBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
@@ -115,6 +117,7 @@ func TestWakeBeforeStart(t *testing.T) {
 	})
 }
 
+// Proves LOOP-1.
 func TestWakeIn(t *testing.T) {
 	d := new(desk)
 	check := func(name string, want []time.Duration, fn func(l *worker.Loop[int])) {
@@ -161,7 +164,7 @@ func TestWakeIn(t *testing.T) {
 	})
 }
 
-// A time later than many polls is kept.
+// A time later than many polls is kept. Proves LOOP-1.
 func TestWakeInOutlivesPolls(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Minute}, func(t *testing.T, l *worker.Loop[int]) {
@@ -176,7 +179,7 @@ func TestWakeInOutlivesPolls(t *testing.T) {
 	})
 }
 
-// Nothing that wakes does anything once the loop is stopped.
+// Nothing that wakes does anything once the loop is stopped. Proves LOOP-4.
 func TestWakeAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)

@@ -170,7 +170,7 @@ func (l *Loop[J]) Start(ctx context.Context) error {
 // the jobs and returns a [*BusyError] that says how many still run; another Stop can wait for them. After nil
 // nothing of the loop runs any more.
 //
-// A job must not call it: it would wait for itself. Of several calls the one that loses patience first ends the jobs' contexts.
+// Neither a job nor Take may call it: it would wait for the one that called it. Of several calls the one that loses patience first ends the jobs' contexts.
 func (l *Loop[J]) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -216,8 +216,8 @@ func (l *Loop[J]) ring() {
 	l.changed.Broadcast()
 }
 
-// Wake makes the loop look again as soon as a slot is free, after a Take that is under way, or failing, had its time. Calls are
-// coalesced, and those before Start remembered. It never blocks.
+// Wake makes the loop look again at once: as soon as a slot is free, the Take that is under way has returned, and the pause after
+// a failing one is over. Calls are coalesced, and those before Start are remembered. It never blocks.
 func (l *Loop[J]) Wake() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,7 +239,7 @@ func (l *Loop[J]) WakeIn(d time.Duration) {
 
 // Once takes and runs, until nothing is due and its last job has ended, and returns how many jobs it took. It is for
 // tests and for people, and works on a loop that is started and on one that is not; with a started loop it shares the slots, and it does not
-// wait for jobs that the loop took. A job must not call it: it would wait for its own slot.
+// wait for jobs that the loop took. Neither a job nor Take may call it: it would wait for the one that called it.
 //
 // It returns the error of Take, [ErrStopped] when the loop is stopped, and ctx's cause when that ends, each once its jobs have ended:
 // their contexts are made from ctx.
