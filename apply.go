@@ -162,6 +162,9 @@ func (d dispatch[T]) prepare(ctx context.Context, m Mutation, opts []Option) (ca
 	if call, err = d.defaults.with(opts); err != nil {
 		return call, ch, nil, err
 	}
+	if call.joined {
+		return call, ch, nil, &ArgumentError{Argument: "Via", Reason: "is for Transact"}
+	}
 	if ch, err = compile(call.key, d.typ, reflect.TypeFor[T](), m); err != nil {
 		return call, ch, nil, err
 	}

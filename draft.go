@@ -17,7 +17,7 @@ type doc struct {
 	expires time.Time
 	raw     []byte
 	schema  int
-	born    uint64 // the version that its record was created with; it tells whether a later record continues it
+	born    uint64  // the version that its record was created with; it tells whether a later record continues it
 	held    *tenure // by whom, when it was read; nil: by nobody
 	view    atomic.Pointer[view]
 }

@@ -20,6 +20,8 @@ var (
 	ErrOutsideTx = sentinel("OUTSIDE_TX", 500, "scope used with a transaction's context, but outside the transaction")
 	// ErrInTx is returned for what does not work inside a transaction.
 	ErrInTx = sentinel("IN_TX", 500, "not possible inside a transaction")
+	// ErrNoNative is returned by WithNative when the store has no database transaction of that type.
+	ErrNoNative = sentinel("NO_NATIVE", 500, "the store has no such native transaction")
 	// ErrNoStore is returned by a persisted scope of a runtime without a store.
 	ErrNoStore = sentinel("NO_STORE", 500, "persisted scope without a store")
 	// ErrClosed is returned after Close.

@@ -184,6 +184,15 @@ func (s *tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
+// Purge and Take make tap what every store of these tests is.
+func (s *tap) Purge(ctx context.Context, q persist.Query) (int, error) {
+	return s.Store.(persist.Purger).Purge(ctx, q)
+}
+
+func (s *tap) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+	return s.Store.(persist.Leaser).Take(ctx, q, a)
+}
+
 func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	s.commits.Add(1)
 	s.mu.Lock()
@@ -254,4 +263,14 @@ const (
 func collect() {
 	runtime.GC()
 	runtime.GC()
+}
+
+// soon waits until is reports true, and fails t if that takes too long.
+func soon(t testing.TB, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("it did not come about")
+		}
+	}
 }

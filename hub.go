@@ -224,6 +224,18 @@ func (h *hub) wake(hint persist.Hint) {
 	}
 }
 
+// suspect has everything that is watched looked at: a hint may have been lost.
+func (h *hub) suspect() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.watched {
+		w.dirty = true
+	}
+	if len(h.watched) > 0 && h.stop != nil {
+		h.due.poke()
+	}
+}
+
 // look keeps what is watched up to date until ctx ends.
 func (h *hub) look(ctx context.Context, hearing *atomic.Bool, due *bell) {
 	failed := 0
@@ -238,7 +250,7 @@ func (h *hub) look(ctx context.Context, hearing *atomic.Bool, due *bell) {
 		case <-due.wake:
 		case <-timer.C:
 			last = time.Now()
-			h.wake(persist.Hint{})
+			h.suspect()
 		}
 		timer.Stop()
 		for ctx.Err() == nil {
@@ -319,7 +331,7 @@ func (h *hub) refresh(ctx context.Context, keys []Key, cells []*cell, must []boo
 	}
 	for len(keys) > 0 {
 		n := min(len(keys), loadBatch)
-		records, err := h.rt.loadAll(ctx, keys[:n])
+		records, err := loadAll(ctx, h.rt.store, keys[:n])
 		if err != nil {
 			return err
 		}
@@ -332,13 +344,13 @@ func (h *hub) refresh(ctx context.Context, keys []Key, cells []*cell, must []boo
 }
 
 // loadAll reads several records, at one moment where the store can.
-func (rt *Runtime) loadAll(ctx context.Context, keys []Key) ([]persist.Record, error) {
-	if reader, ok := rt.store.(persist.Reader); ok && len(keys) > 1 {
+func loadAll(ctx context.Context, store persist.Store, keys []Key) ([]persist.Record, error) {
+	if reader, ok := store.(persist.Reader); ok && len(keys) > 1 {
 		return reader.LoadAll(ctx, keys)
 	}
 	var records []persist.Record
 	for _, key := range keys {
-		r, err := rt.store.Load(ctx, key)
+		r, err := store.Load(ctx, key)
 		if err != nil && !errors.Is(err, persist.ErrNotFound) {
 			return nil, err
 		}

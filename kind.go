@@ -92,25 +92,13 @@ type Query struct {
 // an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it), ErrNoStore, *KindError, *UnavailableError, *SchemaError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
-		b, err := bind(o, k)
-		if err == nil && k.InMemory {
-			err = ErrNotPersisted
-		}
-		if err == nil {
-			err = b.ready(ctx)
-		}
-		if err == nil && o.owner().tx != nil {
-			err = ErrInTx
-		}
-		if err == nil && frameOf(ctx).outerTx() != nil {
-			err = ErrOutsideTx
-		}
+		b, err := k.listable(ctx, o)
 		if err != nil {
 			yield(Snapshot[T]{}, err)
 			return
 		}
 		page, left := persist.Page{}, q.Limit
-		sq := persist.Query{Kind: k.Name, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
+		sq := q.stored(k.Name)
 		for first := true; first || page.Next != ""; first = false {
 			sq.After = page.Next
 			if page, err = b.rt.store.List(ctx, sq); err != nil {
@@ -132,6 +120,40 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 			}
 		}
 	}
+}
+
+// stored is q for the store.
+func (q Query) stored(kind string) persist.Query {
+	return persist.Query{Kind: kind, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
+}
+
+// listable tells why scopes of k cannot be listed on o.
+func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
+	b, err := bind(o, k)
+	switch {
+	case err != nil:
+		return nil, err
+	case k.InMemory:
+		return nil, ErrNotPersisted
+	case b.ready(ctx) != nil:
+		return nil, b.ready(ctx)
+	case o.owner().tx != nil:
+		return nil, ErrInTx
+	case frameOf(ctx).outerTx() != nil:
+		return nil, ErrOutsideTx
+	}
+	return b, nil
+}
+
+// Wakeups returns a channel that gets a value when any scope of this persisted kind may have changed, in this process or in another, until ctx ends. Wake-ups are coalesced, and can be for
+// nothing; they can be missing, too, so that whoever waits for one should look from time to time. A kind that cannot be listed gets none.
+func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
+	b := newBell()
+	bound, err := k.listable(ctx, o)
+	if err == nil {
+		context.AfterFunc(ctx, bound.rt.hub.listenKind(k.Name, b.poke))
+	}
+	return b.wake
 }
 
 // Names of the built-in kinds. A Kind declared under one of them and listed in Config.Kinds gives

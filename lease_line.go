@@ -35,9 +35,9 @@ type line struct {
 	bell    *bell // rings when the lease may be free
 
 	// What belongs to the head.
-	unsub func()     // ends the hints of the store; nil: it gets none now
-	last  *Lease     // that somebody of this line got
-	turns int        // how often in a row this process had the lease
+	unsub func() // ends the hints of the store; nil: it gets none now
+	last  *Lease // that somebody of this line got
+	turns int    // how often in a row this process had the lease
 }
 
 // place is what a waiter in a line asks for.

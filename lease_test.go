@@ -92,7 +92,9 @@ func TestRenewalMovesNoVersion(t *testing.T) {
 		l, err := s.Acquire(t.Context(), pawl.LeaseFor(100*time.Millisecond))
 		require.NoError(t, err)
 		first := p.record(t, s.Key())
-		require.Eventually(t, func() bool { return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(200 * time.Millisecond)) }, 10*time.Second, time.Millisecond)
+		soon(t, func() bool {
+			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(200 * time.Millisecond))
+		})
 		require.Equal(t, first.Version, p.record(t, s.Key()).Version)
 		require.Equal(t, first.Updated, p.record(t, s.Key()).Updated)
 		require.NoError(t, l.Context().Err())

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pawl-go/pawl/persist"
 )
 
 // NoTimeout turns a mutation's time budget off.
@@ -88,6 +90,10 @@ func WithRetry(r Retry) Option { return func(c *call) { c.retry = r.or(c.retry) 
 // WithTTL lets the scope expire d after this commit, instead of its kind's TTL.
 func WithTTL(d time.Duration) Option { return func(c *call) { c.ttl = d } }
 
+// Via commits a transaction through s instead of the runtime's store: a store that is joined to the caller's own database transaction, as
+// sqlite.Store.Join and postgres.Store.Join return it. It is for Transact only. See there.
+func Via(s persist.Store) Option { return func(c *call) { c.via, c.joined = s, true } }
+
 // env is what all containers of a runtime share, or one container of the caller's own has to itself.
 type env struct {
 	observer Observer
@@ -120,6 +126,8 @@ type call struct {
 	retry   Retry
 	ttl     time.Duration
 	lease   *Lease // the innermost of its context; nil: none
+	via     persist.Store
+	joined  bool // Via
 
 	pinned  bool // IfVersion
 	version uint64

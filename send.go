@@ -43,8 +43,10 @@ func asFenced(err error) *fenced {
 	return f
 }
 
-// foreign is an error of the user's own code inside a commit, which was rolled back.
-type foreign struct{ error }
+// foreign is how the user's own code inside a commit failed, which was then rolled back.
+type foreign struct{ ending }
+
+func (e foreign) Error() string { return "pawl: the commit was rolled back by its own code" }
 
 // send commits c, whose writes were made for bases, and returns only when its fate is sealed, with *UnknownOutcomeError when ctx
 // ends first or the evidence is gone, or with an error after which nothing was applied: *fenced and foreign are such.

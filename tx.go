@@ -27,17 +27,22 @@ type Tx struct {
 	order  []*part  // in the order of first use
 	leases []*Lease // that its verbs were called under; the commit is tested against them, and those around them
 	after  []func()
+	native []nativeCall // what is to run inside the commit
 }
 
 // Transact runs fn and commits everything it wrote, or nothing; what it read is checked too. On a
 // conflict fn runs again on newer state, so it must have no effects of its own. Fn should use its ctx: a verb with it on a scope that
 // is not in tx is refused with ErrOutsideTx, and Detach lifts that. On a *Tx owner Transact joins that transaction: what fn
-// wrote is undone when it fails, and opts are the outer one's. Of the options WithRetry alone applies.
+// wrote is undone when it fails, and opts are the outer one's. Of the options WithRetry and Via alone apply.
+//
+// With Via, reads and the commit are part of the caller's own database transaction. What is committed there is durable, and seen by others, once
+// that commits; if it is rolled back nothing has happened. Nothing waits for another connection, and no queue of this process is waited for. Such a transaction
+// cannot have after-commit callbacks (*ArgumentError), and its Snapshots tell nothing about what is durable.
 //
 // It returns fn's error unchanged, once what fn had read is known to be current; a panic of fn is raised again as *PanicError, likewise.
 // In-memory scopes opened on tx return ErrNotPersisted. It also returns *ConcurrentModificationError when the budget is spent,
 // *UnavailableError, *UnknownOutcomeError, *CanceledError, ErrReentrant from inside the mutator of a scope that it touches, ErrClosed,
-// ErrNoStore, *ArgumentError, and what the verbs could not tell before the commit.
+// ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and what the verbs could not tell before the commit.
 func Transact(ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
 	switch {
 	case ctx == nil:

@@ -18,6 +18,9 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 		return verdict{landed: true}, nil
 	}
 	b.ID = t.env.newCommitID()
+	if t.joined() || len(b.native) > 0 {
+		return t.deliverHere(tx, b)
+	}
 	var (
 		claimed atomic.Bool // by whoever goes on when the verdict is there: this goroutine, or the one that sends
 		v       verdict
@@ -74,8 +77,29 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 	return verdict{}, leaving
 }
 
+// deliverHere is deliver for a commit in which the caller's own transaction or code takes part: neither can be used any more once the
+// caller has gone on.
+func (t *transaction) deliverHere(tx *Tx, b batch) (v verdict, err error) {
+	ctx, cancel := context.WithDeadline(t.ctx, t.deadline)
+	defer cancel()
+	p := guarded(func() { v, err = t.rt.send(ctx, t.carrier(tx, b.native), t.retry, b.Commit, b.bases()) }, func() {
+		t.remember(b, v, b.broken(errors.New("runtime.Goexit was called")))
+	})
+	if p != nil {
+		err = b.broken(p)
+	}
+	t.remember(b, v, err)
+	if err == nil && v.landed {
+		tx.land()
+	}
+	return v, err
+}
+
 // remember keeps what the store said about b for the next who uses its scopes.
 func (t *transaction) remember(b batch, v verdict, err error) {
+	if t.joined() {
+		return // it may be undone
+	}
 	for i, p := range b.writers {
 		switch {
 		case err != nil:

@@ -9,6 +9,9 @@ import (
 
 // hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it until letGo, or for exclusiveFor at most.
 func (t *transaction) hold(parts []*part) error {
+	if t.joined() {
+		return nil
+	}
 	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
 		held, err := t.holdOne(p)
 		if err != nil {

@@ -47,18 +47,18 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 	p := &part{tx: tx, key: key, bound: b, cell: c}
 	if d := tx.of.moment[key]; d != nil {
 		p.base, p.moment, p.fresh = d, true, true
-	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && (d.expires.IsZero() || time.Now().Before(d.expires)) {
+	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.expires.IsZero() || time.Now().Before(d.expires)) {
 		p.base = d
 	} else {
 		tx.mu.Unlock()
 		limited, cancel := context.WithTimeout(ctx, tx.of.retry.Within)
-		d, err := b.load(limited, key)
+		d, err := tx.of.loadOne(limited, key)
 		cancel()
 		tx.mu.Lock()
 		if err != nil {
 			return nil, b.readError(ctx, key, err)
 		}
-		c.advance(d)
+		tx.of.advance(c, d)
 		if p, err := tx.find(key); p != nil || err != nil {
 			return p, err // it was not the only one who asked
 		}
@@ -128,7 +128,7 @@ func (p *part) rebase(base *doc, fresh bool) bool {
 // stale reports whether this process has seen something newer than the base of p, and what.
 func (p *part) stale() (*doc, bool) {
 	d := p.cell.seen.Load()
-	return d, d != nil && d.version > p.base.version
+	return d, d != nil && d.version > p.base.version && !p.tx.of.joined()
 }
 
 // writes reports whether the commit will change the document of p.
@@ -146,14 +146,14 @@ func (tx *Tx) savepoint() (undo func()) {
 	for _, p := range tx.order {
 		saved[p] = state{p.draft, len(p.verbs)}
 	}
-	after := len(tx.after)
+	after, native := len(tx.after), len(tx.native)
 	return func() {
 		tx.mu.Lock()
 		defer tx.mu.Unlock()
 		if tx.over {
 			return
 		}
-		tx.after = tx.after[:after:after]
+		tx.after, tx.native = tx.after[:after:after], tx.native[:native:native]
 		for _, p := range tx.order {
 			s, ok := saved[p]
 			if !ok {
@@ -283,6 +283,7 @@ type batch struct {
 	writers []*part // of Writes, one by one
 	next    []*doc  // what Writes leave when they land
 	renewed []*part // whose expiry the guards put off
+	native  []nativeCall
 }
 
 func (b *batch) bases() (bases []*doc) {
@@ -292,12 +293,12 @@ func (b *batch) bases() (bases []*doc) {
 	return bases
 }
 
-func (b *batch) empty() bool { return len(b.Writes)+len(b.Guards) == 0 }
+func (b *batch) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.native) == 0 }
 
 // broken is what no proper answer to b means.
 func (b *batch) broken(cause error) error {
-	key := b.Keys()[0]
-	if len(b.Writes) > 0 {
+	key := append(b.Keys(), Key{Kind: "transaction"})[0]
+	if len(b.Writes)+len(b.native) > 0 {
 		return &UnknownOutcomeError{Scope: key, Commit: b.ID, Cause: cause}
 	}
 	return &UnavailableError{Scope: key, Cause: cause}
@@ -320,7 +321,8 @@ func (tx *Tx) assemble() (b batch, err error) {
 		}
 	}
 	tx.spareProof(&b)
-	if len(b.Writes)+len(b.renewed) > 0 {
+	b.native = tx.native
+	if len(b.Writes)+len(b.renewed)+len(b.native) > 0 {
 		for _, l := range tx.leases {
 			l.fences(&b.Commit)
 		}
@@ -362,7 +364,7 @@ func (p *part) guard() persist.Guard {
 // spareProof empties b if it only tests one record that was read from the store just now, or several that were read at one moment: that is
 // when the transaction took place.
 func (tx *Tx) spareProof(b *batch) {
-	if len(b.Writes)+len(b.renewed) > 0 {
+	if len(b.Writes)+len(b.renewed)+len(tx.native) > 0 {
 		return
 	}
 	proved := !slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return !tx.parts[g.Key].moment })

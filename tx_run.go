@@ -37,8 +37,10 @@ type transaction struct {
 	rt       *Runtime
 	env      *env
 	ctx      context.Context
-	parent   *frame // of the mutator that Transact was called in; nil: none
-	lease    *Lease // the innermost that Transact was called under; nil: none
+	parent   *frame        // of the mutator that Transact was called in; nil: none
+	lease    *Lease        // the innermost that Transact was called under; nil: none
+	store    persist.Store // the runtime's, or one that is joined to the caller's own transaction
+	via      bool          // the latter
 	retry    Retry
 	started  time.Time
 	deadline time.Time // of the budget; the function's own time does not count
@@ -78,8 +80,14 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 	if call.pinned || call.absent || call.exists || call.ttl != 0 {
 		return nil, &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
 	}
-	t := &transaction{rt: rt, env: rt.env, ctx: ctx, parent: parent, lease: lease, retry: call.retry, started: time.Now()}
+	if call.joined && call.via == nil {
+		return nil, &ArgumentError{Argument: "Via", Reason: "nil"}
+	}
+	t := &transaction{rt: rt, store: rt.store, env: rt.env, ctx: ctx, parent: parent, lease: lease, retry: call.retry, started: time.Now()}
 	t.deadline = t.started.Add(t.retry.Within)
+	if call.joined {
+		t.store, t.via = call.via, true
+	}
 	if !rt.transactions.begin(t) {
 		return nil, ErrClosed
 	}
@@ -176,6 +184,9 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 		if t.ctx.Err() != nil {
 			return true, t.canceled(PhaseQueued)
 		}
+		if len(tx.after) > 0 && t.joined() {
+			return true, &ArgumentError{Argument: "AfterCommit", Reason: "with Via, the caller alone knows when that is"}
+		}
 		if len(t.heldCells()) == 0 {
 			if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
 				return true, err
@@ -190,6 +201,9 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			v, err := t.deliver(tx, b, tx.after)
 			if f := asFenced(err); f != nil {
 				return true, tx.lostLease(&b, f)
+			}
+			if own, ok := err.(foreign); ok {
+				return true, own.deliver()
 			}
 			if err != nil {
 				return true, err
@@ -273,7 +287,9 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	for _, l := range losses {
 		p := l.part
 		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.version, Attempts: t.attempts})
-		p.cell.replace(p.base, l.won)
+		if !t.joined() {
+			p.cell.replace(p.base, l.won)
+		}
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
 		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.expected(), Actual: first.won.version,
@@ -340,31 +356,38 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 func (t *transaction) load(parts []*part) (docs []*doc, oneMoment bool, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
 	defer cancel()
-	reader, oneMoment := t.rt.store.(persist.Reader)
-	if oneMoment {
-		keys := make([]Key, len(parts))
-		for i, p := range parts {
-			keys[i] = p.key
-		}
-		records, err := reader.LoadAll(ctx, keys)
-		if err != nil {
-			return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
-		}
-		for _, r := range records {
-			docs = append(docs, docOf(r))
-		}
-	}
+	_, oneMoment = t.store.(persist.Reader)
+	keys := make([]Key, len(parts))
 	for i, p := range parts {
-		if !oneMoment {
-			d, err := p.bound.load(ctx, p.key)
-			if err != nil {
-				return nil, false, p.bound.readError(t.ctx, p.key, err)
-			}
-			docs = append(docs, d)
-		}
-		p.cell.advance(docs[i])
+		keys[i] = p.key
+	}
+	records, err := loadAll(ctx, t.store, keys)
+	if err != nil {
+		return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
+	}
+	for i, r := range records {
+		docs = append(docs, docOf(r))
+		t.advance(parts[i].cell, docs[i])
 	}
 	return docs, oneMoment, nil
+}
+
+// joined reports whether the transaction is part of one of the caller's own. Then nothing that it reads or writes is known to be committed, and
+// nothing in this process is waited for: whoever is in front may be waiting for the connection that the caller has.
+func (t *transaction) joined() bool { return t.via }
+
+func (t *transaction) advance(c *cell, d *doc) {
+	if !t.joined() {
+		c.advance(d)
+	}
+}
+
+func (t *transaction) loadOne(ctx context.Context, key Key) (*doc, error) {
+	records, err := loadAll(ctx, t.store, []Key{key})
+	if err != nil {
+		return nil, err
+	}
+	return docOf(records[0]), nil
 }
 
 // preload reads all that the last run touched for the next one, which then sees it as it was at one moment: a run that only reads cannot

@@ -1,0 +1,205 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/worker"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Defaults of SweeperConfig.
+const (
+	DefaultSweepInterval = time.Minute
+	DefaultSweepBatch    = 100
+	DefaultTombstones    = 7 * 24 * time.Hour
+)
+
+// KeepTombstones as SweeperConfig.Tombstones keeps them for good.
+const KeepTombstones time.Duration = -1
+
+// SweeperConfig configures a Sweeper; its zero value is the default.
+type SweeperConfig struct {
+	Interval   time.Duration // between two rounds over all kinds; 0: DefaultSweepInterval
+	Batch      int           // scopes cleared in one commit; 0: DefaultSweepBatch
+	Tombstones time.Duration // how long they are kept; 0: DefaultTombstones; KeepTombstones: for good
+}
+
+// Sweeper clears the content of persisted scopes that have expired, and removes tombstones that are old enough, of the kinds that its runtime
+// knows. Nothing depends on it but space: an expired scope reads as absent from its moment on. Several processes may sweep the same store.
+//
+// Clearing is a commit like any other, tested against the version and the expiry: whatever was renewed or leased in time stays. What it leaves is a tombstone that
+// remembers its version and that it has expired, so that a write starts anew; see docs/state.md.
+type Sweeper struct {
+	rt     *Runtime
+	config SweeperConfig
+	loop   *worker.Loop[string] // of kinds
+
+	mu    sync.Mutex // protects what follows
+	left  []string   // kinds to be swept in this round
+	round time.Time  // when it began
+}
+
+// Swept is what a sweep did.
+type Swept struct {
+	Cleared int // scopes that had expired
+	Purged  int // tombstones removed
+}
+
+// NewSweeper returns a sweeper that is not started yet. It returns ErrNoStore or *ArgumentError.
+func NewSweeper(rt *Runtime, c SweeperConfig) (*Sweeper, error) {
+	switch {
+	case rt == nil:
+		return nil, &ArgumentError{Argument: "runtime", Reason: "nil"}
+	case rt.store == nil:
+		return nil, ErrNoStore
+	case c.Interval < 0:
+		return nil, &ArgumentError{Argument: "SweeperConfig.Interval", Reason: "negative"}
+	case c.Batch < 0:
+		return nil, &ArgumentError{Argument: "SweeperConfig.Batch", Reason: "negative"}
+	case c.Tombstones < 0 && c.Tombstones != KeepTombstones:
+		return nil, &ArgumentError{Argument: "SweeperConfig.Tombstones", Reason: "negative"}
+	}
+	if c.Interval == 0 {
+		c.Interval = DefaultSweepInterval
+	}
+	if c.Batch == 0 {
+		c.Batch = DefaultSweepBatch
+	}
+	if c.Tombstones == 0 {
+		c.Tombstones = DefaultTombstones
+	}
+	s := &Sweeper{rt: rt, config: c}
+	s.loop = worker.New(worker.Config[string]{
+		Name: "sweeper", Take: s.take, Run: s.run, Poll: c.Interval, Logger: rt.env.logger(),
+	})
+	return s, nil
+}
+
+// Start begins to sweep in the background, until Stop or until ctx ends. Starting twice does nothing. It returns an error after Stop, and the cause of a ctx that has ended.
+func (s *Sweeper) Start(ctx context.Context) error {
+	if ctx == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	return s.loop.Start(ctx)
+}
+
+// Stop waits for what is under way, until ctx ends: then it returns an error that says so. Stopping twice is safe.
+func (s *Sweeper) Stop(ctx context.Context) error {
+	if ctx == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	return s.loop.Stop(ctx)
+}
+
+// Sweep sweeps every kind once, now, whether the sweeper was started or not. It returns what it did even with an error: *UnavailableError, *CanceledError, ErrClosed.
+func (s *Sweeper) Sweep(ctx context.Context) (total Swept, err error) {
+	if ctx == nil {
+		return total, &ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	for _, kind := range s.rt.persistedKinds() {
+		did, failed := s.sweep(ctx, kind)
+		total.Cleared += did.Cleared
+		total.Purged += did.Purged
+		err = errors.Join(err, failed)
+	}
+	return total, err
+}
+
+// take returns the kinds that are still to be swept in this round, and begins one when it is time.
+func (s *Sweeper) take(_ context.Context, limit int) ([]string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); len(s.left) == 0 && now.Sub(s.round) >= s.config.Interval {
+		s.left, s.round = s.rt.persistedKinds(), now
+	}
+	n := min(limit, len(s.left))
+	kinds := s.left[:n]
+	s.left = s.left[n:]
+	return kinds, nil
+}
+
+func (s *Sweeper) run(ctx context.Context, kind string) {
+	if _, err := s.sweep(ctx, kind); err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		s.rt.env.logger().WarnContext(ctx, "pawl: sweeping failed, it is tried again later", "kind", kind, "err", err)
+	}
+}
+
+// sweep clears what has expired of one kind, and purges its old tombstones.
+func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
+	for more := true; more && err == nil; {
+		var n int
+		n, more, err = s.clear(ctx, kind)
+		did.Cleared += n
+	}
+	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
+		did.Purged, err = purger.Purge(ctx, persist.Query{Kind: kind, Age: s.config.Tombstones})
+	}
+	switch {
+	case err == nil:
+		return did, nil
+	case ctx.Err() != nil:
+		return did, leftBy(ctx, Key{Kind: kind}, PhaseQueued)
+	}
+	return did, unavailable(Key{Kind: kind}, err)
+}
+
+// clear clears one batch of expired scopes, and reports whether there may be more.
+func (s *Sweeper) clear(ctx context.Context, kind string) (cleared int, more bool, err error) {
+	if s.rt.closed.Load() {
+		return 0, false, persist.ErrClosed
+	}
+	page, err := s.rt.store.List(ctx, persist.Query{Kind: kind, Expired: true, Limit: s.config.Batch})
+	if err != nil || len(page.Records) == 0 {
+		return 0, false, err
+	}
+	c := persist.Commit{}
+	for _, r := range page.Records {
+		c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true})
+	}
+	// Whoever was renewed, leased, written or swept by another meanwhile is left out, and the rest tried again.
+	for len(c.Writes) > 0 {
+		c.ID = s.rt.env.newCommitID()
+		_, err := s.rt.store.Commit(ctx, c)
+		var conflict *persist.Conflict
+		if err == nil {
+			return len(c.Writes), true, nil
+		}
+		if !errors.As(err, &conflict) {
+			return 0, false, err
+		}
+		before := len(c.Writes)
+		c.Writes = without(c.Writes, conflict.Winners)
+		if len(c.Writes) == before {
+			return 0, false, err // it does not say what won
+		}
+	}
+	return 0, true, nil
+}
+
+// without returns the writes of other keys than these records'.
+func without(writes []persist.Write, records []persist.Record) (rest []persist.Write) {
+	won := make(map[Key]bool, len(records))
+	for _, r := range records {
+		won[r.Key] = true
+	}
+	for _, w := range writes {
+		if !won[w.Key] {
+			rest = append(rest, w)
+		}
+	}
+	return rest
+}
+
+// persistedKinds returns the names of the persisted kinds that rt knows.
+func (rt *Runtime) persistedKinds() (names []string) {
+	rt.kinds.Range(func(name, k any) bool {
+		if !k.(*kind).inMemory {
+			names = append(names, name.(string))
+		}
+		return true
+	})
+	return names
+}

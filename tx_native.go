@@ -1,0 +1,95 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Transactions and the caller's own database: their SQL inside our commit (WithNative), and our commit inside theirs (Via).
+
+// nativeCall is code of the user's that runs inside a commit, with the handle of its database transaction.
+type nativeCall func(ctx context.Context, handle any) error
+
+// WithNative lets fn run inside the database transaction that commits tx, with the driver's own handle (pgx.Tx, *sql.Tx), once everything that
+// tx wrote is in it. An error or panic of fn rolls everything back and is what Transact returns or raises. Fn may run more than once when the commit is repeated: it must
+// have no effects but those in the database, must not end the transaction, and cannot use scopes (ErrOutsideTx, ErrClosed). While it runs it holds a connection, and with SQLite all other
+// writers.
+//
+// WithNative returns ErrNoNative when the store has no transaction of type H, and ErrClosed when tx is over.
+func WithNative[H any](tx *Tx, fn func(ctx context.Context, h H) error) error {
+	if tx == nil {
+		return &ArgumentError{Argument: "tx", Reason: "nil"}
+	}
+	if fn == nil {
+		return &ArgumentError{Argument: "WithNative", Reason: "nil function"}
+	}
+	native, ok := tx.of.store.(persist.Native)
+	if want := reflect.TypeFor[H](); !ok || native.NativeType() != want {
+		return fmt.Errorf("%w: %s", ErrNoNative, want)
+	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if _, err := tx.find(Key{Kind: "transaction"}); err != nil {
+		return err
+	}
+	tx.native = append(tx.native, func(ctx context.Context, handle any) error {
+		h, ok := handle.(H)
+		if !ok {
+			return fmt.Errorf("%w: %T", ErrNoNative, handle)
+		}
+		return fn(ctx, h)
+	})
+	return nil
+}
+
+// carrier is the way of the commit of tx, with the user's own code in it.
+func (t *transaction) carrier(tx *Tx, calls []nativeCall) carrier {
+	commit := t.store.Commit
+	if len(calls) > 0 {
+		commit = func(ctx context.Context, c persist.Commit) (time.Time, error) {
+			return t.store.(persist.Native).CommitWith(ctx, c, func(ctx context.Context, handle any) error {
+				return tx.callNative(ctx, calls, handle)
+			})
+		}
+	}
+	if !t.joined() {
+		return carrier{commit: commit, once: len(calls) > 0}
+	}
+	return carrier{once: true, commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
+		at, err := commit(ctx, c)
+		if settled(err) {
+			return at, err
+		}
+		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err) // nothing of a transaction that is not committed stays
+	}}
+}
+
+// settled reports whether the store has answered a commit.
+func settled(err error) bool {
+	var (
+		conflict *persist.Conflict
+		lost     *persist.Fenced
+		own      foreign
+	)
+	return err == nil || errors.As(err, &conflict) || errors.As(err, &lost) || errors.As(err, &own)
+}
+
+// callNative runs the user's code inside the commit of tx. Verbs with its context are refused: they would wait for what the commit has locked.
+func (tx *Tx) callNative(ctx context.Context, calls []nativeCall, handle any) error {
+	f := &frame{Context: ctx, tx: tx, parent: tx.of.parent}
+	f.begin()
+	defer f.end()
+	for _, call := range calls {
+		var end ending
+		end.panic = guarded(func() { end.err = call(f, handle) }, func() {})
+		if end.failed() {
+			return foreign{end}
+		}
+	}
+	return nil
+}
