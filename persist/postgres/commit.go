@@ -231,7 +231,7 @@ func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err e
 
 // commitOne commits r, by itself, on conn.
 func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, patience time.Duration) (time.Time, error) {
-	if len(r.commit.Writes) == 1 && len(r.commit.Guards) == 0 {
+	if isPlain(r.commit) {
 		return s.write(ctx, conn, r.commit, patience)
 	}
 	t := &transaction{store: s, conn: conn, patience: patience}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
@@ -201,17 +202,23 @@ func TestIndices(t *testing.T) {
 	} {
 		statement, err := s.sql.list(q, 100)
 		require.NoError(t, err)
-		result := conn.PgConn().ExecParams(t.Context(), "EXPLAIN "+statement.text, statement.values, statement.types, binaryFormat, nil).Read()
-		require.NoError(t, result.Err)
-		var plan strings.Builder
-		for _, row := range result.Rows {
-			fmt.Fprintf(&plan, "%s\n", row[0])
-		}
-		require.Contains(t, plan.String(), index+" ", "%+v", q)
+		require.Contains(t, plan(t, conn, statement), index+" ", "%+v", q)
 		page, err := s.List(t.Context(), q)
 		require.NoError(t, err)
 		require.Len(t, page.Records, 100)
 	}
+}
+
+// plan returns how PostgreSQL would run a statement.
+func plan(t *testing.T, conn *pgx.Conn, s *statement) string {
+	t.Helper()
+	result := conn.PgConn().ExecParams(t.Context(), "EXPLAIN "+s.text, s.values, s.types, binaryFormat, nil).Read()
+	require.NoError(t, result.Err)
+	var lines strings.Builder
+	for _, row := range result.Rows {
+		fmt.Fprintf(&lines, "%s\n", row[0])
+	}
+	return lines.String()
 }
 
 // TestRememberedAlike: the ring that the database computes is the one that persist.Apply does.

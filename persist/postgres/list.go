@@ -82,9 +82,15 @@ func selected(q persist.Query) (*selection, error) {
 	if q.Unheld {
 		s.where("NOT ("+held+")", nil)
 	}
-	if q.Expired {
+	switch {
+	case q.Expired && q.Deleted:
+		s.where("false", nil) // a tombstone that was swept has an expiry, and is not expired
+	case q.Expired:
 		s.where("r.expires IS NOT NULL AND r.expires <= pg_catalog.statement_timestamp() AND NOT ("+held+")", nil)
-	} else {
+		if !q.Due {
+			s.order = append(s.order, "r.expires") // as the index is, or it would not always be chosen
+		}
+	case !q.Deleted:
 		s.where("(r.expires IS NULL OR r.expires > pg_catalog.statement_timestamp() OR "+held+")", nil)
 	}
 	// The kind is left out where there is only one, so that the indices that have something
@@ -108,7 +114,7 @@ func (s *selection) after(q persist.Query) error {
 	var places []string
 	for _, column := range s.order {
 		switch column {
-		case "r.due":
+		case "r.due", "r.expires":
 			s.statement.time(time.UnixMicro(position.Due))
 		case "r.kind":
 			s.statement.string(position.Kind)
@@ -119,6 +125,15 @@ func (s *selection) after(q persist.Query) error {
 	}
 	s.where("("+strings.Join(s.order, ", ")+") > ("+strings.Join(places, ", ")+")", nil)
 	return nil
+}
+
+// place returns the position of r in the list that q asks for.
+func place(q persist.Query, r persist.Record) cursor.Position {
+	p := cursor.Of(q, r)
+	if q.Expired && !q.Due {
+		p.Due = r.Expires.UnixMicro()
+	}
+	return p
 }
 
 // list returns the statement for the first records, limit at most, that match q.

@@ -5,7 +5,6 @@ import (
 	"math"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
 // Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
@@ -59,8 +58,8 @@ func loaded(key persist.Key, row cells) persist.Record {
 	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
 
-// List returns one page of the records that match q, by kind and id, or with q.Due the longest due
-// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
+// List returns one page of the records that match q, by kind and id, or with q.Due the longest due,
+// and with q.Expired the longest expired first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
 // and an error that wraps persist.ErrUnavailable when the database cannot be asked now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	size := q.PageSize()
@@ -78,7 +77,7 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 		page.Records = append(page.Records, timedRecord(row))
 	}
 	if len(rows) > size {
-		page.Next = cursor.Of(q, page.Records[size-1]).String()
+		page.Next = place(q, page.Records[size-1]).String()
 	}
 	return page, nil
 }

@@ -11,7 +11,17 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// write is a commit of one write without guards: one statement, which is its own transaction unless
+// isPlain reports whether write can do c: one write without guards that keeps nothing of a record but
+// its lease.
+func isPlain(c persist.Commit) bool {
+	if len(c.Writes) != 1 || len(c.Guards) > 0 {
+		return false
+	}
+	w := &c.Writes[0]
+	return !w.Swept && !w.EndLease && w.TTL != persist.KeepTTL
+}
+
+// write is a plain commit: one statement, which is its own transaction unless
 // transactions are not READ COMMITTED by default, or it waits.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
 	statements := []*statement{s.writing(c, patience)}

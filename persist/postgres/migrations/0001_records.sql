@@ -26,7 +26,7 @@ CREATE TABLE {records} (
     schema  bigint           NOT NULL, -- schema version that doc was written under
     label   text COLLATE "C" NOT NULL,
     due     timestamptz,
-    expires timestamptz,
+    expires timestamptz,               -- of a tombstone: it was swept, having expired then
     updated timestamptz      NOT NULL,
     deleted timestamptz,               -- since when this is a tombstone; equal to updated
     holder  text COLLATE "C" NOT NULL,
@@ -39,7 +39,7 @@ CREATE TABLE {records} (
 -- No index has a column that every write changes, so that most updates stay on their page.
 CREATE INDEX {:label}   ON {records} (kind, label, id)   WHERE label <> '';
 CREATE INDEX {:due}     ON {records} (kind, due, id)     WHERE due IS NOT NULL;
-CREATE INDEX {:expires} ON {records} (kind, expires, id) WHERE expires IS NOT NULL;
+CREATE INDEX {:expires} ON {records} (kind, expires, id) WHERE expires IS NOT NULL AND deleted IS NULL;
 CREATE INDEX {:deleted} ON {records} (kind, deleted, id) WHERE deleted IS NOT NULL;
 
 CREATE VIEW {state} AS
