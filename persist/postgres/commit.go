@@ -91,42 +91,9 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
 	}
-	if ctx.Err() != nil {
-		return time.Time{}, withdrawn(ctx)
-	}
-	r := &request{ctx: ctx, arrived: time.Now(), done: make(chan struct{})}
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
-	for i := range c.Writes {
-		w := &c.Writes[i]
-		w.Doc = bytes.Clone(w.Doc) // the caller may leave before it is written
-		if w.Acquire != nil {
-			lease := *w.Acquire
-			w.Acquire = &lease
-		}
-		if w.Version > math.MaxInt64 {
-			return time.Time{}, unfit("version %d of %q is too large", w.Version, w.Key)
-		}
-		if tooManyDigits(w.Doc) {
-			return time.Time{}, unfit("the numbers of %q have too many digits", w.Key)
-		}
-		if w.Expected == 0 {
-			r.absent++
-		}
-		r.size += len(w.Doc)
-	}
-	for _, g := range c.Guards {
-		if g.Read && g.Version == 0 {
-			r.absent++
-		}
-	}
-	r.commit, r.keys = c, c.Keys()
-	if len(r.keys) > maxKeys {
-		return time.Time{}, unfit("the commit has %d keys, more than %d", len(r.keys), maxKeys)
-	}
-	for _, key := range r.keys {
-		if len(key.Kind)+len(key.ID) > maxKey {
-			return time.Time{}, unfit("a key has %d bytes, more than %d", len(key.Kind)+len(key.ID), maxKey)
-		}
+	r, err := newRequest(ctx, c)
+	if err != nil {
+		return time.Time{}, err
 	}
 	if err := s.queue.enter(r); err != nil {
 		return time.Time{}, err
@@ -147,22 +114,65 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 }
 
+// newRequest returns the request for c, which is valid, with a copy of it. It returns an error that
+// wraps persist.ErrNotApplied if ctx has ended, or PostgreSQL cannot hold c.
+func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
+	if ctx.Err() != nil {
+		return nil, withdrawn(ctx)
+	}
+	r := &request{ctx: ctx, arrived: time.Now(), done: make(chan struct{})}
+	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		w.Doc = bytes.Clone(w.Doc) // the caller may leave before it is written
+		if w.Acquire != nil {
+			lease := *w.Acquire
+			w.Acquire = &lease
+		}
+		if w.Version > math.MaxInt64 {
+			return nil, unfit("version %d of %q is too large", w.Version, w.Key)
+		}
+		if tooManyDigits(w.Doc) {
+			return nil, unfit("the numbers of %q have too many digits", w.Key)
+		}
+		if w.Expected == 0 {
+			r.absent++
+		}
+		r.size += len(w.Doc)
+	}
+	for _, g := range c.Guards {
+		if g.Read && g.Version == 0 {
+			r.absent++
+		}
+	}
+	r.commit, r.keys = c, c.Keys()
+	if len(r.keys) > maxKeys {
+		return nil, unfit("the commit has %d keys, more than %d", len(r.keys), maxKeys)
+	}
+	for _, key := range r.keys {
+		if len(key.Kind)+len(key.ID) > maxKey {
+			return nil, unfit("a key has %d bytes, more than %d", len(key.Kind)+len(key.ID), maxKey)
+		}
+	}
+	return r, nil
+}
+
 // direct commits r, which counts as direct in the queue until somebody else is found in its way.
 func (s *Store) direct(r *request) {
 	at, err := s.attempt(r, 0)
 	s.queue.leave()
-	s.insist(r, at, err)
+	r.answer(s.insist(r, at, err, s.attempt))
 }
 
 // alone commits r after it could not be part of a batch.
 func (s *Store) alone(r *request) {
 	at, err := s.attempt(r, 0)
-	s.insist(r, at, err)
+	r.answer(s.insist(r, at, err, s.attempt))
 }
 
-// insist answers r, of which an attempt was made, after further attempts if somebody else was in
-// its way. The last quarter of the time is left for answers, so that the outcome is known.
-func (s *Store) insist(r *request, at time.Time, err error) {
+// insist returns the answer to r, of which an attempt was made, after further attempts if somebody
+// else was in its way. The last quarter of the time is left for answers, so that the outcome is known.
+func (s *Store) insist(r *request, at time.Time, err error, attempt func(*request, time.Duration) (time.Time, error)) (time.Time, error) {
 	latest := r.deadline.Add(-s.config.CommitTimeout / 4)
 	waited := false
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
@@ -172,7 +182,7 @@ func (s *Store) insist(r *request, at time.Time, err error) {
 			select {
 			case s.slots <- struct{}{}:
 				waited = true
-				at, err = s.attempt(r, min(lockPatience, time.Until(latest)))
+				at, err = attempt(r, min(lockPatience, time.Until(latest)))
 				<-s.slots
 			default:
 			}
@@ -180,9 +190,9 @@ func (s *Store) insist(r *request, at time.Time, err error) {
 		if !inTheWay(err) || time.Until(latest) < limit || !pause(r.ctx, rand.N(limit)) {
 			break
 		}
-		at, err = s.attempt(r, 0)
+		at, err = attempt(r, 0)
 	}
-	r.answer(at, err)
+	return at, err
 }
 
 // inTheWay reports whether err says that nothing was written because somebody else was faster.
@@ -220,13 +230,19 @@ func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err e
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), r.deadline)
 	defer cancel()
 	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
-	if patience > 0 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) == codeQueryCanceled {
-		err = notApplied(errBusy) // the wait was longer than all of it may be
-	}
+	err = waitEnded(err, patience)
 	if inTheWay(err) {
 		r.recall()
 	}
 	return at, err
+}
+
+// waitEnded makes errBusy of the error of a wait that was longer than all of it may be.
+func waitEnded(err error, patience time.Duration) error {
+	if patience > 0 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) == codeQueryCanceled {
+		return notApplied(errBusy)
+	}
+	return err
 }
 
 // commitOne commits r, by itself, on conn.

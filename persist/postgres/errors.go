@@ -15,6 +15,7 @@ import (
 const (
 	codeUniqueViolation      = "23505"
 	codeReadOnlyTransaction  = "25006"
+	codeFailedTransaction    = "25P02"
 	codeWrongIsolation       = "PW001" // of our own function
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
@@ -72,6 +73,9 @@ func worthRetrying(err error) bool {
 // passes reports whether err, which a statement or connection failed with, passes by itself.
 func passes(err error) bool {
 	code := sqlState(err)
+	if code == codeFailedTransaction { // somebody else's, who has to roll it back
+		return false
+	}
 	switch class(code) {
 	case "": // no answer: the network, or the server is down
 		return true

@@ -39,6 +39,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
@@ -85,8 +86,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, checkName("schema", c.Schema, maxName)
 }
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in a PostgreSQL
-// database.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Native and persist.Purger, in
+// a PostgreSQL database.
 type Store struct {
 	config Config
 	pool   *pgxpool.Pool
@@ -105,6 +106,7 @@ var (
 	_ persist.Store  = (*Store)(nil)
 	_ persist.Reader = (*Store)(nil)
 	_ persist.Leaser = (*Store)(nil)
+	_ persist.Native = (*Store)(nil)
 	_ persist.Purger = (*Store)(nil)
 )
 
@@ -209,11 +211,16 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 // the primary.
 func release(conn *pgxpool.Conn, err error) {
 	if sqlState(err) == codeReadOnlyTransaction {
-		closing, cancel := context.WithCancel(context.Background())
-		cancel() // at once, without a farewell to the server
-		_ = conn.Conn().Close(closing)
+		hangUp(conn.Conn())
 	}
 	conn.Release()
+}
+
+// hangUp closes conn at once, without a farewell to the server.
+func hangUp(conn *pgx.Conn) {
+	closing, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = conn.Close(closing)
 }
 
 // Close answers the calls that are under way, then releases the store; later calls return

@@ -11,7 +11,31 @@ import (
 // in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
 // that wraps persist.ErrUnavailable when the database cannot be asked now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	rows, err := s.read(ctx, query(s.sql.load).string(sought(key.Kind)).string(sought(key.ID)))
+	return reads{&s.sql, s.read}.load(ctx, key)
+}
+
+// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load, but
+// for persist.ErrNotFound.
+func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	return reads{&s.sql, s.read}.loadAll(ctx, keys)
+}
+
+// List returns one page of the records that match q, by kind and id, or with q.Due the longest due,
+// and with q.Expired the longest expired first. It returns persist.ErrClosed after Close, ctx's error,
+// an error for an unknown q.After, and an error that wraps persist.ErrUnavailable when the database
+// cannot be asked now.
+func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	return reads{&s.sql, s.read}.list(ctx, q)
+}
+
+// reads is what reading means, on whatever connection that is done.
+type reads struct {
+	sql *statements
+	run func(context.Context, *statement) (answer, error)
+}
+
+func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	rows, err := s.run(ctx, query(s.sql.load).string(sought(key.Kind)).string(sought(key.ID)))
 	if err != nil {
 		return persist.Record{}, err
 	}
@@ -22,14 +46,12 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 	return r, nil
 }
 
-// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load, but
-// for persist.ErrNotFound.
-func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	kinds, ids := apart(keys)
 	for i := range keys {
 		kinds[i], ids[i] = sought(kinds[i]), sought(ids[i])
 	}
-	rows, err := s.read(ctx, query(s.sql.loadAll).strings(kinds).strings(ids))
+	rows, err := s.run(ctx, query(s.sql.loadAll).strings(kinds).strings(ids))
 	if err != nil {
 		return nil, err
 	}
@@ -58,17 +80,14 @@ func loaded(key persist.Key, row cells) persist.Record {
 	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
 
-// List returns one page of the records that match q, by kind and id, or with q.Due the longest due,
-// and with q.Expired the longest expired first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
-// and an error that wraps persist.ErrUnavailable when the database cannot be asked now.
-func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+func (s reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
 	size := q.PageSize()
 	size = min(size, math.MaxInt-1)
 	statement, err := s.sql.list(q, size+1) // one more, to know whether there is a next page
 	if err != nil {
 		return persist.Page{}, err
 	}
-	rows, err := s.read(ctx, statement)
+	rows, err := s.run(ctx, statement)
 	if err != nil {
 		return persist.Page{}, err
 	}

@@ -16,6 +16,11 @@ type statements struct {
 	replace     string
 	touch       string
 	lockFloor   string
+
+	// Of transactions that somebody else has begun.
+	settings      string
+	putBack       string
+	confirmAbsent string
 }
 
 func newStatements(n names) statements {
@@ -40,5 +45,10 @@ func newStatements(n names) statements {
 		replace:   n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
 		touch:     n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),
 		lockFloor: n.expand(`SELECT value FROM {meta} WHERE name = 'floor' FOR UPDATE`),
+		settings: `SELECT pg_catalog.current_setting('lock_timeout'), pg_catalog.current_setting('statement_timeout'),
+			pg_catalog.current_setting('idle_in_transaction_session_timeout')`,
+		putBack: `SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true),
+			pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true)`,
+		confirmAbsent: n.expand(`SELECT {confirm_absent}($1, $2)`),
 	}
 }

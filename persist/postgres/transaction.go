@@ -30,6 +30,13 @@ type transaction struct {
 	at       time.Time // of the commit, by the server's clock once all locks were held
 	failure  error     // of the transaction as a whole; each part knows what that means for it
 
+	// A transaction that is begun belongs to somebody else, who ends it. It has one part, and the
+	// settings are put back before it goes on.
+	begun  bool
+	joined bool         // it is not even ours: it may have any isolation level
+	settle *statement   // puts the settings back, once lock has read them
+	ending []*statement // what follows then
+
 	floor   uint64
 	current map[persist.Key]persist.Record // without what the document's fields are, until whole is read
 	busy    map[persist.Key]bool           // locked by somebody else
@@ -77,10 +84,18 @@ func (t *transaction) shared(err error) error {
 
 // lock locks and reads.
 func (t *transaction) lock(ctx context.Context) error {
-	statements := []*statement{begin, t.store.bounds(t.patience)}
+	first := begin
+	if t.begun {
+		first = query(t.store.sql.settings)
+	}
+	statements := []*statement{first, t.store.bounds(t.patience)}
 	numbers, absences := t.absences()
 	if len(numbers) > 0 {
 		statements = append(statements, absences)
+	}
+	if t.joined {
+		kinds, ids := apart(t.parts[0].keys)
+		statements = append(statements, query(t.store.sql.confirmAbsent).strings(kinds).strings(ids))
 	}
 	records := t.lockRecords()
 	statements = append(append(statements, records...), query(t.store.sql.now).string(t.store.lifetime()))
@@ -89,6 +104,9 @@ func (t *transaction) lock(ctx context.Context) error {
 		return err
 	}
 	t.current, t.busy = make(map[persist.Key]persist.Record), make(map[persist.Key]bool)
+	if t.begun {
+		t.settle = t.putBack(answers[0][0])
+	}
 	answers = answers[2:]
 	if len(numbers) > 0 {
 		for _, row := range answers[0] {
@@ -97,6 +115,9 @@ func (t *transaction) lock(ctx context.Context) error {
 				t.busy[key] = true
 			}
 		}
+		answers = answers[1:]
+	}
+	if t.joined {
 		answers = answers[1:]
 	}
 	for _, rows := range answers[:len(records)] {
@@ -225,7 +246,10 @@ func (t *transaction) finish(ctx context.Context) {
 		kinds, ids := apart(losers)
 		statements = append(statements, query(t.store.sql.whole).strings(kinds).strings(ids))
 	}
-	if len(writes) > 0 {
+	switch {
+	case t.begun && t.parts[0].err == nil:
+		statements = append(append(writes, t.settle), t.ending...)
+	case len(writes) > 0:
 		statements = append(append(statements, writes...), commit)
 	}
 	if len(statements) == 0 {
@@ -243,6 +267,8 @@ func (t *transaction) finish(ctx context.Context) {
 	}
 	for _, p := range t.parts {
 		switch {
+		case t.begun && p.err == nil && err != nil:
+			p.err = notApplied(err)
 		case len(p.next) > 0 && err != nil:
 			p.err = t.shared(outcome(err, len(answers), len(statements)-1))
 		case len(lost(p.err)) > 0 && len(losers) > 0 && len(answers) == 0:

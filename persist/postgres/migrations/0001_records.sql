@@ -284,6 +284,28 @@ BEGIN
 END
 {body};
 
+-- confirm_absent is for transactions that are not READ COMMITTED, which go on seeing what was committed
+-- when they began. It fails with SQLSTATE 40001 if one of the keys, which are locked by lock_absent, has a
+-- record that is newer than that, or if the floor is: an index knows all rows, and a lock is given of the
+-- newest only. What that takes is taken back.
+CREATE FUNCTION {confirm_absent}(kinds text[], ids text[]) RETURNS void
+LANGUAGE plpgsql AS {body}
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        RETURN;
+    END IF;
+    BEGIN
+        INSERT INTO {records} (kind, id, version, born, schema, label, updated, holder, token, commits)
+        SELECT k.kind, k.id, 0, 0, 0, '', pg_catalog.clock_timestamp(), '', 0, '{}' FROM unnest(kinds, ids) AS k (kind, id)
+        ON CONFLICT DO NOTHING;
+        PERFORM FROM {meta} m WHERE m.name = 'floor' FOR SHARE;
+        RAISE EXCEPTION USING ERRCODE = 'PW002', MESSAGE = 'confirmed';
+    EXCEPTION WHEN SQLSTATE 'PW002' THEN
+        RETURN;
+    END;
+END
+{body};
+
 -- create_records stores records whose keys are absent, and locked by lock_absent.
 CREATE FUNCTION {create_records}(
     at timestamptz, kinds text[], ids text[], versions bigint[], docs text[], schemas bigint[], labels text[],
