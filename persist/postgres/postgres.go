@@ -11,6 +11,19 @@
 // than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes, kind
 // and id together, which the indices have no room for.
 //
+// # State and rows together
+//
+// Rows of your own change together with documents in two ways: CommitWith runs a function inside the
+// transaction of a commit, and Join does commits inside a transaction of yours, which you commit:
+//
+//	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+//		if _, err := tx.Exec(ctx, "UPDATE orders SET paid = true WHERE id = $1", id); err != nil {
+//			return err
+//		}
+//		_, err := store.Join(tx).Commit(ctx, c)
+//		return err
+//	})
+//
 // # State in SQL
 //
 // Documents are jsonb. The view pawl_state shows those that are alive, that is neither deleted nor
@@ -144,7 +157,8 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 
 // New returns a store that uses the caller's own pool, which Close leaves open. How the pool runs
 // queries and which types are registered with it does not matter, and its tracers do not see the
-// store's statements: the store speaks to the connections below that. It creates or migrates the
+// store's statements, but for BEGIN, COMMIT and savepoints where a transaction is shared: the store
+// speaks to the connections below that. It creates or migrates the
 // tables it needs, and returns the same errors as Open.
 func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	config, err := config.withDefaults()
