@@ -194,6 +194,8 @@ func TestIndices(t *testing.T) {
 		"pawl_due":                        {Kind: "k", Due: true, Unheld: true},
 		"pawl_expires":                    {Kind: "k", Expired: true},
 		"pawl_deleted":                    {Kind: "k", Deleted: true, Age: time.Hour},
+		"pawl_deleted (kind=?)":           {Kind: "k", Deleted: true},
+		"pawl_expires (kind=?":            {Kind: "k", Expired: true, Unheld: true},
 		"sqlite_autoindex_pawl_records_1": {Kind: "k", Prefix: "a"},
 	} {
 		text, args, err := s.sql.list(q, hostTime(), 100)

@@ -86,9 +86,13 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	if q.Unheld {
 		where("(token = 0 OR until <= ?)", at)
 	}
-	if q.Expired {
+	switch {
+	case q.Deleted && q.Expired:
+		where("0") // a tombstone is never expired
+	case q.Deleted: // whether it was deleted or, having expired, swept
+	case q.Expired:
 		where("expires IS NOT NULL AND expires <= ? AND (token = 0 OR until <= ?)", at, at)
-	} else {
+	default:
 		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
 	}
 	order := orderOf(q)

@@ -17,7 +17,7 @@ CREATE TABLE "{prefix}records" (
     schema  INTEGER NOT NULL,
     label   TEXT    NOT NULL,
     due     INTEGER,
-    expires INTEGER,
+    expires INTEGER,          -- of a tombstone: it was swept, having expired then
     updated INTEGER NOT NULL,
     deleted INTEGER NOT NULL, -- 1: a tombstone
     holder  TEXT    NOT NULL,
@@ -29,5 +29,6 @@ CREATE TABLE "{prefix}records" (
 
 CREATE INDEX "{prefix}label"   ON "{prefix}records" (kind, label, id) WHERE label <> '';
 CREATE INDEX "{prefix}due"     ON "{prefix}records" (kind, due, id)   WHERE due IS NOT NULL;
-CREATE INDEX "{prefix}expires" ON "{prefix}records" (kind, expires)   WHERE expires IS NOT NULL;
+-- A tombstone may have an expiry, but is not expired: it was swept.
+CREATE INDEX "{prefix}expires" ON "{prefix}records" (kind, expires)   WHERE expires IS NOT NULL AND deleted = 0;
 CREATE INDEX "{prefix}deleted" ON "{prefix}records" (kind, updated)   WHERE deleted = 1;
