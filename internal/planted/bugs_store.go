@@ -35,7 +35,7 @@ var storeBugs = []Bug{
 	{
 		Name: "sqlite-immediate", Mechanism: "a transaction holds the write lock before it reads",
 		Proves: []string{"STORE-2", "STORE-3", "STORE-7"}, File: "persist/sqlite/writer.go",
-		Old: "		\"BEGIN IMMEDIATE\": &w.begun,\n", New: "		\"BEGIN DEFERRED\": &w.begun,\n",
+		Old: "= \"BEGIN IMMEDIATE\"", New: "= \"BEGIN DEFERRED\"",
 		Pkg: "./persist/sqlite", Run: "^(TestConformance|TestLockHeldPastBudget)$",
 	},
 	{
@@ -71,7 +71,7 @@ var storeBugs = []Bug{
 	{
 		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
-		Old: "b.w.sql.raiseFloor, int64(highest)); err", New: "b.w.sql.raiseFloor, int64(highest)-1); err",
+		Old: "b.sql.raiseFloor, int64(highest)); err", New: "b.sql.raiseFloor, int64(highest)-1); err",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$", Quick: true,
 	},
 }

@@ -6,22 +6,25 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // batch is the content of one transaction: the records that its requests have read and changed.
 // Requests work on these, one after the other, and only the last state of a record is written.
 type batch struct {
-	w       *writer
+	sql     statements
+	on      executor  // the transaction
 	now     time.Time // of every commit in the transaction, read while the lock is held
 	records map[persist.Key]persist.Record
 	dirty   map[persist.Key]bool
 	floor   uint64
-	floored bool  // floor was read
-	failure error // of the database; the transaction cannot be committed
+	floored bool           // floor was read
+	failure error          // of the database; the transaction cannot be committed
+	hints   []persist.Hint // for those who watch, once it is committed
 }
 
-func newBatch(w *writer) *batch {
-	return &batch{w: w, now: hostTime(), records: make(map[persist.Key]persist.Record), dirty: make(map[persist.Key]bool)}
+func newBatch(statements statements, on executor) *batch {
+	return &batch{sql: statements, on: on, now: hostTime(), records: make(map[persist.Key]persist.Record), dirty: make(map[persist.Key]bool)}
 }
 
 // hostTime is the host's clock as records keep it.
@@ -42,9 +45,29 @@ func (b *batch) commit(c persist.Commit) error {
 	if err != nil {
 		return err
 	}
-	b.put(next...)
+	for _, r := range next {
+		b.replace(current[r.Key], r)
+	}
 	return nil
 }
+
+// apply applies c, which may be empty, and writes it into the transaction. After an error the
+// transaction must be rolled back.
+func (b *batch) apply(c persist.Commit) (err error) {
+	if !empty(c) {
+		err = b.commit(c)
+	}
+	if err == nil {
+		b.flush()
+	}
+	if b.failure != nil {
+		return nothingWritten(b.failure)
+	}
+	return err
+}
+
+// empty reports whether c tests and writes nothing.
+func empty(c persist.Commit) bool { return len(c.Writes) == 0 && len(c.Guards) == 0 }
 
 // get returns the record of key as the batch has it, or the absent one.
 func (b *batch) get(key persist.Key) (persist.Record, error) {
@@ -52,7 +75,7 @@ func (b *batch) get(key persist.Key) (persist.Record, error) {
 		return r, nil
 	}
 	row := row{}
-	err := b.w.load.QueryRowContext(background, key.Kind, key.ID).Scan(row.targets()...)
+	err := b.on.QueryRowContext(background, b.sql.load, key.Kind, key.ID).Scan(row.targets()...)
 	switch {
 	case err == nil:
 		b.records[key] = row.record(b.now)
@@ -71,18 +94,19 @@ func (b *batch) versionFloor() (uint64, error) {
 		return b.floor, nil
 	}
 	var floor int64
-	if err := b.w.floor.QueryRowContext(background).Scan(&floor); err != nil {
+	if err := b.on.QueryRowContext(background, b.sql.floor).Scan(&floor); err != nil {
 		return 0, b.fail(err)
 	}
 	b.floor, b.floored = uint64(floor), true
 	return b.floor, nil
 }
 
-// put replaces records in the batch.
-func (b *batch) put(records ...persist.Record) {
-	for _, r := range records {
-		b.records[r.Key] = r
-		b.dirty[r.Key] = true
+// replace puts a record in the place of what it was before.
+func (b *batch) replace(before, after persist.Record) {
+	b.records[after.Key] = after
+	b.dirty[after.Key] = true
+	if hint, ok := hints.Of(before, after); ok {
+		b.hints = append(b.hints, hint)
 	}
 }
 
@@ -90,7 +114,7 @@ func (b *batch) put(records ...persist.Record) {
 func (b *batch) flush() {
 	for key := range b.dirty {
 		r := b.records[key]
-		if _, err := b.w.store.ExecContext(background, values(r)...); err != nil {
+		if _, err := b.on.ExecContext(background, b.sql.store, values(r)...); err != nil {
 			_ = b.fail(err)
 			return
 		}
@@ -112,11 +136,11 @@ func (b *batch) query(q persist.Query, limit int) ([]persist.Record, error) {
 	if b.failure != nil {
 		return nil, b.failure
 	}
-	text, args, err := b.w.sql.list(q, b.now, limit)
+	text, args, err := b.sql.list(q, b.now, limit)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := b.w.conn.QueryContext(background, text, args...)
+	rows, err := b.on.QueryContext(background, text, args...)
 	if err != nil {
 		return nil, b.fail(err)
 	}

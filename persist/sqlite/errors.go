@@ -11,10 +11,12 @@ import (
 
 // Primary result codes, https://www.sqlite.org/rescode.html.
 const (
-	codeError  = 1
-	codeBusy   = 5
-	codeLocked = 6
-	codeFull   = 13
+	codeError        = 1
+	codeBusy         = 5
+	codeLocked       = 6
+	codeFull         = 13
+	codeConstraint   = 19
+	codeBusySnapshot = 517 // extended
 )
 
 // foreignCode is resultCode for a driver that says Code, as modernc.org/sqlite does.
@@ -34,6 +36,9 @@ func isBusy(err error) bool {
 
 // errLocked is what callers see instead of SQLITE_BUSY.
 var errLocked = fmt.Errorf("%w: the database is locked", persist.ErrUnavailable)
+
+// errStale is what callers see instead of SQLITE_BUSY_SNAPSHOT.
+var errStale = fmt.Errorf("%w: the transaction has read, and others have written since: roll it back and start over", persist.ErrUnavailable)
 
 var errNoConnection = fmt.Errorf("%w: the pool has no free connection", persist.ErrUnavailable)
 

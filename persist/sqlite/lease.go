@@ -21,8 +21,8 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		}
 		for i, r := range records {
 			records[i] = a.Take(r, b.now)
+			b.replace(r, records[i])
 		}
-		b.put(records...)
 		taken = records
 		return nil
 	}})

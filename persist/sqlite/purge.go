@@ -44,12 +44,12 @@ func (b *batch) purge(q persist.Query, limit int) (int, error) {
 	for _, r := range tombstones {
 		highest = max(highest, r.Version)
 	}
-	if _, err := b.w.conn.ExecContext(background, b.w.sql.raiseFloor, int64(highest)); err != nil {
+	if _, err := b.on.ExecContext(background, b.sql.raiseFloor, int64(highest)); err != nil {
 		return 0, b.fail(err)
 	}
 	b.floored = false
 	for _, r := range tombstones {
-		if _, err := b.w.conn.ExecContext(background, b.w.sql.remove, r.Kind, r.ID); err != nil {
+		if _, err := b.on.ExecContext(background, b.sql.remove, r.Kind, r.ID); err != nil {
 			return 0, b.fail(err)
 		}
 		delete(b.records, r.Key)

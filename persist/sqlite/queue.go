@@ -29,6 +29,7 @@ type queue struct {
 // request is one caller's work.
 type request struct {
 	work    func(*batch) error // runs inside the transaction; an error leaves no trace in the batch
+	alone   bool               // instead of work: the caller wants the lead, and to share nothing
 	size    int                // bytes to be written, about
 	arrived time.Time
 	signal  chan signal // receives what the caller has waited for; buffered
@@ -77,7 +78,7 @@ func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	count, size := 0, 0
-	for count < len(q.waiting) && count < maxBatchRequests && (count == 0 || size+q.waiting[count].size <= maxBatchBytes) {
+	for count < len(q.waiting) && count < maxBatchRequests && !q.waiting[count].alone && (count == 0 || size+q.waiting[count].size <= maxBatchBytes) {
 		size += q.waiting[count].size
 		count++
 	}
@@ -118,22 +119,12 @@ func (q *queue) close() {
 
 // write does r's work in a transaction and returns its time.
 func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
-	if ctx.Err() != nil {
-		return time.Time{}, notApplied(context.Cause(ctx))
-	}
-	r.arrived, r.signal = time.Now(), make(chan signal, 1)
-	leads, err := s.queue.enter(r)
+	got, err := s.queueUp(ctx, r)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if !leads {
-		got, err := s.await(ctx, r)
-		if err != nil {
-			return time.Time{}, err
-		}
-		if got == answered {
-			return r.at, r.err
-		}
+	if got == answered {
+		return r.at, r.err
 	}
 	err = s.writer.begin(ctx, r.arrived)
 	if err != nil {
@@ -147,6 +138,26 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 		other.signal <- answered
 	}
 	return r.at, r.err
+}
+
+// queueUp waits until r is answered or leads. A request that is alone always leads in the end, unless
+// there is an error.
+func (s *Store) queueUp(ctx context.Context, r *request) (signal, error) {
+	if ctx.Err() != nil {
+		return 0, notApplied(context.Cause(ctx))
+	}
+	if ctx.Value(insideOf{s}) != nil {
+		return 0, notApplied(errInside)
+	}
+	r.arrived, r.signal = time.Now(), make(chan signal, 1)
+	leads, err := s.queue.enter(r)
+	if err != nil {
+		return 0, err
+	}
+	if leads {
+		return lead, nil
+	}
+	return s.await(ctx, r)
 }
 
 // await waits until r is answered or leads. A caller whose context ends leaves the queue, unless

@@ -19,9 +19,11 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -33,11 +35,16 @@ type Config struct {
 	// TablePrefix begins the name of every table and index: a letter or underscore, then up to
 	// 31 letters, digits and underscores. Empty: "pawl_".
 	TablePrefix string
+
+	// PollInterval is how often it is looked, while somebody watches, whether other processes or
+	// connections have committed anything; what this store commits is told at once. 0: 20 ms.
+	PollInterval time.Duration
 }
 
 const (
-	defaultBusyTimeout = 5 * time.Second
-	defaultTablePrefix = "pawl_"
+	defaultBusyTimeout  = 5 * time.Second
+	defaultTablePrefix  = "pawl_"
+	defaultPollInterval = 20 * time.Millisecond
 )
 
 // The prefix is spliced into SQL, so it may contain nothing that would need escaping.
@@ -46,6 +53,9 @@ var tablePrefixes = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,31}$`)
 func (c Config) withDefaults() (Config, error) {
 	if c.BusyTimeout <= 0 {
 		c.BusyTimeout = defaultBusyTimeout
+	}
+	if c.PollInterval <= 0 {
+		c.PollInterval = defaultPollInterval
 	}
 	if c.TablePrefix == "" {
 		c.TablePrefix = defaultTablePrefix
@@ -56,28 +66,36 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in an SQLite
-// database.
+// Store is a persist.Store in an SQLite database, and all that package persist has to offer beside.
 type Store struct {
-	config Config
-	sql    statements
-	queue  queue   // the callers that want to write
-	writer *writer // belongs to whoever leads the queue
-	reader *sql.DB
-	load   *sql.Stmt
-	floor  *sql.Stmt
-	owned  []*sql.DB // closed with the store
+	config  Config
+	sql     statements
+	queue   queue   // the callers that want to write
+	writer  *writer // belongs to whoever leads the queue
+	reader  *sql.DB
+	reading prepared  // reader with statements
+	reads   reads     // on reading
+	owned   []*sql.DB // closed with the store
+	home    home      // where the database is
 
 	// life is held for reading while a read runs, so that Close waits for it.
 	life   sync.RWMutex
 	closed bool
+	ending atomic.Bool // Close was called
+
+	changes  hints.Hub   // for those who watch
+	polling  polling     // for the changes of others, while somebody watches
+	attached atomic.Bool // a joined store has committed, into a transaction that may be our own
 }
 
 var (
-	_ persist.Store  = (*Store)(nil)
-	_ persist.Reader = (*Store)(nil)
-	_ persist.Leaser = (*Store)(nil)
-	_ persist.Purger = (*Store)(nil)
+	_ persist.Store   = (*Store)(nil)
+	_ persist.Reader  = (*Store)(nil)
+	_ persist.Prober  = (*Store)(nil)
+	_ persist.Watcher = (*Store)(nil)
+	_ persist.Leaser  = (*Store)(nil)
+	_ persist.Native  = (*Store)(nil)
+	_ persist.Purger  = (*Store)(nil)
 )
 
 // Open opens the database file at path, and creates it, readable and writable by its owner only,
@@ -109,7 +127,7 @@ func Open(ctx context.Context, path string, config Config) (*Store, error) {
 	reading.SetMaxIdleConns(readers)
 
 	s := &Store{config: config, sql: newStatements(config.TablePrefix), reader: reading, owned: []*sql.DB{reading, writing}}
-	s.writer = newWriter(s.sql, config, writing, useWAL)
+	s.writer = newWriter(s.sql, config, writing, useWAL, &s.changes)
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -129,7 +147,7 @@ func New(ctx context.Context, db *sql.DB, config Config) (*Store, error) {
 		return nil, errors.New("sqlite: the database allows one open connection, but one is kept for writing: allow two or more with SetMaxOpenConns")
 	}
 	s := &Store{config: config, sql: newStatements(config.TablePrefix), reader: db}
-	s.writer = newWriter(s.sql, config, db, requireWAL)
+	s.writer = newWriter(s.sql, config, db, requireWAL, &s.changes)
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -148,19 +166,20 @@ func (s *Store) start(ctx context.Context) error {
 		return err
 	}
 	var err error
-	if s.load, err = s.reader.PrepareContext(ctx, s.sql.load); err != nil {
+	if s.home, err = homeOf(ctx, s.writer.conn); err != nil {
 		return readable(ctx, err)
 	}
-	if s.floor, err = s.reader.PrepareContext(ctx, s.sql.floor); err != nil {
-		return readable(ctx, err)
-	}
-	return nil
+	s.reading, err = prepare(ctx, s.reader, s.sql.load, s.sql.floor)
+	s.reads = reads{sql: s.sql, on: s.reading}
+	return err
 }
 
 // Close answers the calls that are under way, then releases the store; later calls return
 // persist.ErrClosed. It returns the errors of closing the database's connections, and nil when
 // called again.
 func (s *Store) Close() error {
+	s.ending.Store(true)
+	s.changes.Close()
 	s.queue.close()
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -168,13 +187,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	var errs []error
-	for _, prepared := range []*sql.Stmt{s.load, s.floor} {
-		if prepared != nil {
-			errs = append(errs, prepared.Close())
-		}
-	}
-	errs = append(errs, s.writer.close())
+	errs := []error{s.reading.close(), s.writer.close()}
 	for _, db := range s.owned {
 		errs = append(errs, db.Close())
 	}
@@ -188,17 +201,27 @@ func (s *Store) Close() error {
 // where waiting may help, that error wraps persist.ErrUnavailable too. Any other error leaves
 // the outcome unknown: the disk failed in the middle of making the commit durable.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	if err := c.Validate(); err != nil {
+	if err := validate(c); err != nil {
 		return time.Time{}, err
 	}
 	size := 0
 	c.Writes = slices.Clone(c.Writes)
 	for i := range c.Writes {
 		c.Writes[i].Doc = bytes.Clone(c.Writes[i].Doc) // the caller may leave before it is written
-		if c.Writes[i].Version > math.MaxInt64 {
-			return time.Time{}, notApplied(fmt.Errorf("sqlite: version %d of %q is too large for SQLite", c.Writes[i].Version, c.Writes[i].Key))
-		}
 		size += len(c.Writes[i].Doc)
 	}
 	return s.write(ctx, &request{size: size, work: func(b *batch) error { return b.commit(c) }})
+}
+
+// validate returns an error that wraps persist.ErrNotApplied if c can never be written.
+func validate(c persist.Commit) error {
+	if err := c.Validate(); err != nil {
+		return err
+	}
+	for _, w := range c.Writes {
+		if w.Version > math.MaxInt64 {
+			return notApplied(fmt.Errorf("sqlite: version %d of %q is too large for SQLite", w.Version, w.Key))
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
@@ -13,6 +14,8 @@ type statements struct {
 	prefix     string
 	load       string
 	loadAll    string
+	versions   string
+	lock       string
 	floor      string
 	store      string
 	raiseFloor string
@@ -21,7 +24,8 @@ type statements struct {
 }
 
 func newStatements(prefix string) statements {
-	records, meta := `"`+prefix+`records"`, `"`+prefix+`meta"`
+	// In somebody else's transaction a temporary table could hide ours.
+	records, meta := `main."`+prefix+`records"`, `main."`+prefix+`meta"`
 	var updates []string
 	names := strings.Split(columns, ", ")
 	for _, name := range names[2:] { // all but the key
@@ -29,17 +33,33 @@ func newStatements(prefix string) statements {
 	}
 	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
 	return statements{
-		prefix: prefix,
-		load:   selectFrom + "kind = ? AND id = ?",
-		// The keys are one parameter, because SQLite limits how many there can be.
-		loadAll: selectFrom + "(kind, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))",
-		floor:   "SELECT value FROM " + meta + " WHERE name = 'floor'",
+		prefix:   prefix,
+		load:     selectFrom + "kind = ? AND id = ?",
+		loadAll:  selectFrom + keysGiven,
+		versions: "SELECT kind, id, version FROM " + records + " WHERE " + keysGiven,
+		// It changes nothing, but SQLite takes the write lock for it.
+		lock:  "UPDATE " + meta + " SET value = value WHERE name = ''",
+		floor: "SELECT value FROM " + meta + " WHERE name = 'floor'",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,
 	}
+}
+
+// keysGiven restricts to the keys in a JSON text, see keyList. They are one parameter, because
+// SQLite limits how many there can be.
+const keysGiven = "(kind, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+
+// keyList returns keys as keysGiven wants them.
+func keyList(keys []persist.Key) (string, error) {
+	pairs := make([][2]string, len(keys))
+	for i, key := range keys {
+		pairs[i] = [2]string{key.Kind, key.ID}
+	}
+	list, err := json.Marshal(pairs)
+	return string(list), err
 }
 
 // marks returns n placeholders.

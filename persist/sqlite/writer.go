@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // How often a lock that others hold is asked for, and how it is shared. SQLite's own busy handler
@@ -30,24 +32,28 @@ type writer struct {
 	config    Config
 	db        *sql.DB
 	configure func(context.Context, *writer) error // makes or finds the connection durable
+	changes   *hints.Hub                           // learns what was committed
 
-	conn  *sql.Conn // nil after a failure; begin connects again
-	busy  int       // the busy timeout that the connection had, in milliseconds
-	begun *sql.Stmt
-	done  *sql.Stmt
-	back  *sql.Stmt
-	load  *sql.Stmt
-	floor *sql.Stmt
-	store *sql.Stmt
+	conn *sql.Conn // nil after a failure; ready connects again
+	busy int       // the busy timeout that the connection had, in milliseconds
+	on   prepared  // conn with the statements of commits
 
-	// The lock was held time and again from reignSince to reignSeen; at reignAsked dataVersion was
-	// read, which tells whether others write too.
+	// The lock was held time and again from reignSince to reignSeen; at reignAsked it was asked
+	// whether others write too.
 	reignSince, reignSeen, reignAsked time.Time
-	dataVersion                       int64
+	contended                         bool  // others have written since that was last looked at
+	dataVersion                       int64 // of conn, see noticeOthers
 }
 
-func newWriter(statements statements, config Config, db *sql.DB, configure func(context.Context, *writer) error) *writer {
-	return &writer{sql: statements, config: config, db: db, configure: configure}
+// The statements of a transaction of our own.
+const (
+	textBegin    = "BEGIN IMMEDIATE"
+	textCommit   = "COMMIT"
+	textRollback = "ROLLBACK"
+)
+
+func newWriter(statements statements, config Config, db *sql.DB, configure func(context.Context, *writer) error, changes *hints.Hub) *writer {
+	return &writer{sql: statements, config: config, db: db, configure: configure, changes: changes}
 }
 
 // connect opens the connection and makes sure that what it commits is durable.
@@ -58,6 +64,7 @@ func (w *writer) connect(ctx context.Context) error {
 			return err
 		}
 		w.conn = conn
+		w.dataVersion = math.MinInt64 // which it never is: who knows what happened meanwhile
 		if err := w.configure(ctx, w); err != nil {
 			w.conn = nil
 			return errors.Join(err, conn.Close())
@@ -99,8 +106,8 @@ func requireWAL(ctx context.Context, w *writer) error {
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
 		return err
 	}
-	if synchronous < 2 {
-		return fmt.Errorf("synchronous is %d, and must be FULL (2) or EXTRA (3) on every connection: set it in the data source name", synchronous)
+	if err := durable(synchronous); err != nil {
+		return err
 	}
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&w.busy); err != nil {
 		return err
@@ -109,22 +116,19 @@ func requireWAL(ctx context.Context, w *writer) error {
 	return err
 }
 
-// prepare prepares the statements of commits.
-func (w *writer) prepare(ctx context.Context) error {
-	for text, prepared := range map[string]**sql.Stmt{
-		"BEGIN IMMEDIATE": &w.begun,
-		"COMMIT":          &w.done,
-		"ROLLBACK":        &w.back,
-		w.sql.load:        &w.load,
-		w.sql.floor:       &w.floor,
-		w.sql.store:       &w.store,
-	} {
-		var err error
-		if *prepared, err = w.conn.PrepareContext(ctx, text); err != nil {
-			return readable(ctx, err)
-		}
+// durable returns an error for a setting that would lose an acknowledged commit when the power fails.
+func durable(synchronous int) error {
+	if synchronous < 2 {
+		return fmt.Errorf("synchronous is %d, and must be FULL (2) or EXTRA (3) on every connection: set it in the data source name", synchronous)
 	}
 	return nil
+}
+
+// prepare prepares the statements of commits.
+func (w *writer) prepare(ctx context.Context) error {
+	var err error
+	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store)
+	return err
 }
 
 // close gives the connection back as it was.
@@ -132,12 +136,7 @@ func (w *writer) close() error {
 	if w.conn == nil {
 		return nil
 	}
-	var errs []error
-	for _, prepared := range []*sql.Stmt{w.begun, w.done, w.back, w.load, w.floor, w.store} {
-		if prepared != nil {
-			errs = append(errs, prepared.Close())
-		}
-	}
+	errs := []error{w.on.close()}
 	_, err := w.conn.ExecContext(background, fmt.Sprintf("PRAGMA busy_timeout=%d", w.busy))
 	errs = append(errs, err, w.conn.Close())
 	w.conn = nil
@@ -154,25 +153,39 @@ func (w *writer) discard() {
 	w.conn = nil
 }
 
+// ready makes sure that there is a connection.
+func (w *writer) ready(ctx context.Context) error {
+	if w.conn != nil {
+		return nil
+	}
+	if err := w.connect(ctx); err != nil {
+		return err
+	}
+	if err := w.prepare(ctx); err != nil {
+		w.discard()
+		return err
+	}
+	return nil
+}
+
 // begin starts a transaction that holds the write lock. It asks until ctx ends or until the busy
 // timeout since then has passed, once at least.
 func (w *writer) begin(ctx context.Context, since time.Time) error {
+	return w.beginBy(ctx, since, func() error {
+		_, err := w.on.ExecContext(background, textBegin)
+		return err
+	})
+}
+
+// beginBy is begin with the transaction started by try.
+func (w *writer) beginBy(ctx context.Context, since time.Time, try func() error) error {
 	if err := w.yield(ctx); err != nil {
 		return err
 	}
-	if w.conn == nil {
-		if err := w.connect(ctx); err != nil {
-			return err
-		}
-		if err := w.prepare(ctx); err != nil {
-			w.discard()
-			return err
-		}
-	}
-	err := w.patiently(ctx, since, func() error {
-		_, err := w.begun.ExecContext(background)
+	if err := w.ready(ctx); err != nil {
 		return err
-	})
+	}
+	err := w.patiently(ctx, since, try)
 	if err != nil && ctx.Err() == nil && !isUnavailable(err) {
 		w.discard()
 	}
@@ -190,17 +203,33 @@ func (w *writer) yield(ctx context.Context) error {
 		return nil
 	}
 	w.reignAsked = now
-	var version int64 // changes when another connection has committed
-	if err := w.conn.QueryRowContext(background, "PRAGMA data_version").Scan(&version); err != nil {
+	if err := w.noticeOthers(); err != nil {
 		return readable(ctx, err)
 	}
-	contended := version != w.dataVersion
-	w.dataVersion = version
+	contended := w.contended
+	w.contended = false
 	if !contended && now.Sub(w.reignSince) < reign {
 		return nil
 	}
 	w.reignSince = now
 	return pause(ctx, longestPause)
+}
+
+// noticeOthers finds out whether other connections have committed since it was last asked, and
+// tells those who watch. It must be asked on one and the same connection: the number that it reads
+// is the connection's own count of the times that it found the database changed by others, and means
+// nothing beside that of another connection. As it is the connection that writes, what this
+// store commits does not count.
+func (w *writer) noticeOthers() error {
+	var version int64
+	if err := w.conn.QueryRowContext(background, "PRAGMA data_version").Scan(&version); err != nil {
+		return err
+	}
+	if version != w.dataVersion {
+		w.dataVersion, w.contended = version, true
+		w.changes.Send(persist.Hint{})
+	}
+	return nil
 }
 
 // patiently tries again with full jitter while the database is locked, until ctx ends or the busy
@@ -276,7 +305,7 @@ func answerAll(requests []*request, failure error) {
 // attempt runs the requests and commits. An error that wraps errNothingWritten says that the
 // transaction was rolled back; after any other, it may have happened.
 func (w *writer) attempt(requests []*request) error {
-	b := newBatch(w)
+	b := newBatch(w.sql, w.on)
 	for _, r := range requests {
 		r.at, r.err = b.now, r.work(b)
 		if b.failure != nil {
@@ -290,8 +319,9 @@ func (w *writer) attempt(requests []*request) error {
 		w.rollback()
 		return nothingWritten(b.failure)
 	}
-	_, err := w.done.ExecContext(background)
+	_, err := w.on.ExecContext(background, textCommit)
 	if err == nil {
+		w.changes.Send(b.hints...)
 		return nil
 	}
 	rolledBack := w.rollback()
@@ -308,7 +338,7 @@ func (w *writer) attempt(requests []*request) error {
 // rollback ends the transaction and reports whether that is certain; if not, the connection goes
 // with it.
 func (w *writer) rollback() bool {
-	_, err := w.back.ExecContext(background)
+	_, err := w.on.ExecContext(background, textRollback)
 	if err == nil || resultCode(err) == codeError { // SQLite had rolled back by itself
 		return true
 	}
