@@ -1,0 +1,359 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// neverPolls only tells what the store itself commits.
+var neverPolls = Config{PollInterval: time.Hour}
+
+// watching is a Watch in the background.
+type watching struct {
+	cancel context.CancelFunc
+	ended  chan error
+	waking atomic.Bool
+
+	mu   sync.Mutex // protects what follows
+	all  []persist.Hint
+	seen int // by next
+}
+
+// watch starts to watch, and returns when it would notice every later change.
+func watch(t *testing.T, s *Store) *watching {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watching{cancel: cancel, ended: make(chan error, 1)}
+	go func() {
+		w.ended <- s.Watch(ctx, func(h persist.Hint) {
+			require.False(t, w.waking.Swap(true), "wake is called concurrently")
+			defer w.waking.Store(false)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.all = append(w.all, h)
+		})
+	}()
+	t.Cleanup(cancel)
+	require.Equal(t, persist.Hint{}, w.next(t))
+	return w
+}
+
+// hints returns all hints so far.
+func (w *watching) hints() []persist.Hint {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.all)
+}
+
+// next waits for the next hint.
+func (w *watching) next(t *testing.T) (h persist.Hint) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		all := w.hints()
+		if len(all) <= w.seen {
+			return false
+		}
+		h = all[w.seen]
+		w.seen++
+		return true
+	}, 20*time.Second, time.Millisecond)
+	return h
+}
+
+// stop ends it and returns its error.
+func (w *watching) stop() error {
+	w.cancel()
+	return <-w.ended
+}
+
+// TestWatchOwnCommits: what the store commits is told without polling, with key and version, also
+// what it takes and gives back, but not that a lease or an expiry was put off.
+//
+// Proves SCOPE-13.
+func TestWatchOwnCommits(t *testing.T) {
+	s := openAt(t, dbPath(t), neverPolls)
+	ctx := t.Context()
+	require.NoError(t, s.look(ctx)) // the first look of a connection knows nothing of before
+	w := watch(t, s)
+	_, err := s.Commit(ctx, put("a", 0))
+	require.NoError(t, err)
+	require.Equal(t, persist.Hint{Key: thing("a"), Version: 1}, w.next(t))
+
+	taken, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "h", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	require.Equal(t, persist.Hint{Key: thing("a"), Version: 2}, w.next(t))
+
+	guard := persist.Guard{Key: thing("a"), Token: 2, Extend: time.Hour, Read: true, Version: 2, TTL: time.Hour}
+	_, err = s.Commit(ctx, persist.Commit{Guards: []persist.Guard{guard}})
+	require.NoError(t, err)
+	_, err = s.Commit(ctx, put("a", 0))
+	require.Error(t, err)
+	_, err = s.Commit(ctx, persist.Commit{Guards: []persist.Guard{{Key: thing("a"), Token: 2, Release: true}}})
+	require.NoError(t, err)
+	require.Equal(t, persist.Hint{Key: thing("a")}, w.next(t), "a release moves no version")
+
+	_, err = s.CommitWith(ctx, put("b", 0), func(context.Context, any) error { return errRefused })
+	require.Error(t, err)
+	_, err = s.CommitWith(ctx, put("c", 0), func(context.Context, any) error { return nil })
+	require.NoError(t, err)
+	require.Equal(t, persist.Hint{Key: thing("c"), Version: 1}, w.next(t))
+	require.ErrorIs(t, w.stop(), context.Canceled)
+	count := len(w.hints())
+	_, err = s.Commit(ctx, put("d", 0))
+	require.NoError(t, err)
+	require.Len(t, w.hints(), count, "nothing is told after Watch has returned")
+}
+
+// TestWatchJoinInside: what a function writes through Join, in a transaction of the store, is told
+// though the connection that looks for changes of others is that which made it.
+//
+// Proves SCOPE-13.
+func TestWatchJoinInside(t *testing.T) {
+	s := openAt(t, dbPath(t), neverPolls)
+	require.NoError(t, s.look(t.Context()))
+	w := watch(t, s)
+	_, err := s.CommitWith(t.Context(), persist.Commit{}, func(ctx context.Context, tx any) error {
+		_, err := s.Join(tx.(*sql.Tx)).Commit(ctx, put("a", 0))
+		return err
+	})
+	require.NoError(t, err)
+	require.Equal(t, persist.Hint{}, w.next(t))
+}
+
+// TestWatchOthers: commits of another store, of a transaction that was joined, and of another
+// process are told as the zero hint.
+//
+// Proves SCOPE-13.
+func TestWatchOthers(t *testing.T) {
+	path := dbPath(t)
+	s, other := openAt(t, path, Config{}), openAt(t, path, Config{})
+	db := database(t, path, appSettings)
+	for name, commit := range map[string]func(){
+		"store": func() {
+			_, err := other.Commit(t.Context(), put("store", 0))
+			require.NoError(t, err)
+		},
+		"join": func() {
+			tx := beginOn(t, db)
+			_, err := s.Join(tx).Commit(t.Context(), put("join", 0))
+			require.NoError(t, err)
+			require.NoError(t, tx.Commit())
+		},
+		"process": func() { commitElsewhere(t, path, "process") },
+	} {
+		t.Run(name, func(t *testing.T) { // Proves SCOPE-13.
+			require.NoError(t, s.look(t.Context())) // so that what was before is old news
+			w := watch(t, s)
+			defer func() { require.ErrorIs(t, w.stop(), context.Canceled) }()
+			commit()
+			require.Equal(t, persist.Hint{}, w.next(t))
+			versions, err := s.Versions(t.Context(), []persist.Key{thing(name)})
+			require.NoError(t, err)
+			require.Equal(t, []uint64{1}, versions)
+		})
+	}
+}
+
+// TestWatchToldApart: what the store itself commits is not taken for a change of others.
+//
+// Proves SCOPE-13.
+func TestWatchToldApart(t *testing.T) {
+	s := openAt(t, dbPath(t), neverPolls)
+	require.NoError(t, s.look(t.Context()))
+	w := watch(t, s)
+	for version := range uint64(50) {
+		_, err := s.Commit(t.Context(), put("a", version))
+		require.NoError(t, err)
+		require.NoError(t, s.look(t.Context()))
+		require.Equal(t, persist.Hint{Key: thing("a"), Version: version + 1}, w.next(t))
+	}
+	s.writer.discard()
+	require.NoError(t, s.look(t.Context()))
+	require.Equal(t, persist.Hint{}, w.next(t), "after a lost connection, anything may have happened")
+}
+
+// TestWatchNothingMissed: whoever reads again at every hint ends with the last version, while
+// stores, watchers and transactions come and go.
+//
+// Proves SCOPE-13.
+func TestWatchNothingMissed(t *testing.T) {
+	path := dbPath(t)
+	stores := []*Store{openAt(t, path, Config{}), openAt(t, path, Config{}), openAt(t, path, Config{})}
+	const rounds = 100
+	var group sync.WaitGroup
+	for i, s := range stores {
+		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+		group.Go(func() {
+			var last uint64
+			err := s.Watch(ctx, func(persist.Hint) {
+				versions, err := s.Versions(ctx, []persist.Key{thing("0"), thing("1"), thing("2")})
+				require.NoError(t, err)
+				sum := versions[0] + versions[1] + versions[2]
+				require.GreaterOrEqual(t, sum, last)
+				if last = sum; sum == uint64(len(stores)*rounds) {
+					cancel()
+				}
+			})
+			require.ErrorIs(t, err, context.Canceled)
+		})
+		group.Go(func() {
+			for version := range uint64(rounds) {
+				_, err := s.Commit(t.Context(), put(fmt.Sprint(i), version))
+				require.NoError(t, err)
+				if version%10 == 0 {
+					brief, cancel := context.WithCancel(t.Context())
+					require.ErrorIs(t, s.Watch(brief, func(persist.Hint) { cancel() }), context.Canceled)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
+// TestWatchShares: all who watch share one goroutine, which ends with the last of them.
+//
+// Proves SCOPE-13.
+func TestWatchShares(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{})
+	state := func() (watchers int, stopped chan struct{}) {
+		s.polling.mu.Lock()
+		defer s.polling.mu.Unlock()
+		return s.polling.watchers, s.polling.stopped
+	}
+	for range 2 {
+		one, two := watch(t, s), watch(t, s)
+		watchers, stopped := state()
+		require.Equal(t, 2, watchers)
+		require.ErrorIs(t, one.stop(), context.Canceled)
+		_, still := state()
+		require.Equal(t, stopped, still)
+		select {
+		case <-stopped:
+			t.Fatal("it ended before the last watcher")
+		default:
+		}
+		require.ErrorIs(t, two.stop(), context.Canceled)
+		select {
+		case <-stopped:
+		default:
+			t.Fatal("it did not end with the last watcher")
+		}
+	}
+}
+
+// TestWatchClose: Close ends all who watch, also while one is being told or others write.
+//
+// Proves SCOPE-13.
+func TestWatchClose(t *testing.T) {
+	path := dbPath(t)
+	s, other := openAt(t, path, Config{PollInterval: time.Microsecond}), openAt(t, path, Config{})
+	waking, goOn := make(chan struct{}), make(chan struct{})
+	var slow error
+	var group sync.WaitGroup
+	group.Go(func() {
+		slow = s.Watch(t.Context(), func(persist.Hint) {
+			close(waking)
+			<-goOn
+		})
+	})
+	<-waking
+	var quick []*watching
+	for range 5 {
+		quick = append(quick, watch(t, s))
+	}
+	stop := make(chan struct{})
+	group.Go(func() {
+		for version := uint64(0); ; version++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			_, err := other.Commit(t.Context(), put("a", version))
+			require.NoError(t, err)
+		}
+	})
+	for _, w := range quick {
+		w.next(t)
+	}
+	require.NoError(t, s.Close())
+	for _, w := range quick {
+		require.ErrorIs(t, <-w.ended, persist.ErrClosed)
+	}
+	close(goOn)
+	close(stop)
+	group.Wait()
+	require.ErrorIs(t, slow, persist.ErrClosed)
+	err := s.Watch(t.Context(), func(persist.Hint) { t.Error("told after Close") })
+	require.ErrorIs(t, err, persist.ErrClosed)
+}
+
+// elsewhereVariable makes TestCommitElsewhere commit to the database that it names.
+const elsewhereVariable = "PAWL_SQLITE_COMMIT"
+
+// commitElsewhere commits a new document in another process.
+func commitElsewhere(t *testing.T, path, id string) {
+	t.Helper()
+	command := exec.Command(os.Args[0], "-test.run=^TestCommitElsewhere$")
+	command.Env = append(os.Environ(), elsewhereVariable+"="+path, elsewhereVariable+"_ID="+id)
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+// TestCommitElsewhere is the other process of TestWatchOthers.
+//
+// Proves SCOPE-13.
+func TestCommitElsewhere(t *testing.T) {
+	path := os.Getenv(elsewhereVariable)
+	if path == "" {
+		t.Skip("only as the child of TestWatchOthers")
+	}
+	_, err := openAt(t, path, Config{}).Commit(t.Context(), put(os.Getenv(elsewhereVariable+"_ID"), 0))
+	require.NoError(t, err)
+}
+
+// TestVersions: versions are told for any number of keys, in their order, tombstones included.
+//
+// Proves SCOPE-13.
+func TestVersions(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{})
+	const many = 40000 // more than SQLite takes parameters
+	keys, want := make([]persist.Key, many), make([]uint64, many)
+	c := persist.Commit{ID: "test.1"}
+	for i := range keys {
+		keys[i] = thing(fmt.Sprint(i))
+		if i%100 == 0 {
+			want[i] = uint64(i + 1)
+			c.Writes = append(c.Writes, persist.Write{Key: keys[i], Version: want[i], Deleted: true})
+		}
+	}
+	_, err := s.Commit(t.Context(), c)
+	require.NoError(t, err)
+	keys, want = append(keys, keys[0], thing("\xff"), persist.Key{}), append(want, want[0], 0, 0)
+	got, err := s.Versions(t.Context(), keys)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	got, err = s.Versions(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, got)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = s.Versions(ctx, keys)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, s.Close())
+	_, err = s.Versions(t.Context(), keys)
+	require.ErrorIs(t, err, persist.ErrClosed)
+}
