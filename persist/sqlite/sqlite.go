@@ -5,7 +5,9 @@
 // transaction and one fsync. Readers have connections of their own and are not held up by
 // writers. The driver is mattn/go-sqlite3, or modernc.org/sqlite in a build without cgo.
 //
-// The file must be on a local disk: SQLite's locks do not work on network file systems.
+// The file must be on a local disk: SQLite's locks do not work on network file systems. Nor do they
+// work between two copies of SQLite in one process: a program that opens the same file by itself
+// must use the same driver.
 package sqlite
 
 import (

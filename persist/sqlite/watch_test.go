@@ -175,7 +175,12 @@ func TestWatchToldApart(t *testing.T) {
 	require.NoError(t, s.look(t.Context()))
 	w := watch(t, s)
 	for version := range uint64(50) {
-		_, err := s.Commit(t.Context(), put("a", version))
+		var err error
+		if version%2 == 0 {
+			_, err = s.Commit(t.Context(), put("a", version))
+		} else {
+			_, err = s.CommitWith(t.Context(), put("a", version), func(context.Context, any) error { return nil })
+		}
 		require.NoError(t, err)
 		require.NoError(t, s.look(t.Context()))
 		require.Equal(t, persist.Hint{Key: thing("a"), Version: version + 1}, w.next(t))
