@@ -62,7 +62,7 @@ func (t *transaction) carrier(tx *Tx, calls []nativeCall) carrier {
 	}
 	return carrier{once: true, commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
 		at, err := commit(ctx, c)
-		if settled(err) {
+		if settled(err) || notApplied(err) {
 			return at, err
 		}
 		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err) // nothing of a transaction that is not committed stays

@@ -100,6 +100,9 @@ var (
 	_ persist.Purger  = (*Store)(nil)
 )
 
+// Driver is the name of the driver that the store uses, for sql.Open: what Join joins has to be of the same.
+const Driver = driverName
+
 // Open opens the database file at path, and creates it, readable and writable by its owner only,
 // if there is none; the folder must exist. It creates or migrates the tables it needs.
 //
