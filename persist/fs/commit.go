@@ -48,7 +48,9 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err != nil {
 		return time.Time{}, err
 	}
-	return at, s.write(ctx, next, checksums)
+	err = s.write(ctx, next, checksums)
+	s.hint(current, next, err)
+	return at, err
 }
 
 // write replaces the files of records, all or none. The caller has their stripes exclusively;

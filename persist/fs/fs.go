@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -20,14 +21,16 @@ type Config struct {
 
 const defaultLockTimeout = 5 * time.Second
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in the files
-// of a directory.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Purger, persist.Watcher and
+// persist.Prober, in the files of a directory.
 type Store struct {
 	dir      string
 	records  string // folders of dir
 	temps    string
 	journals string
 	locks    *locks
+	hints    hints.Hub
+	polls    bool // for tests: watch without the help of the kernel
 
 	folders     sync.Map // those that are known to be durable
 	folderCount atomic.Int64
@@ -80,11 +83,12 @@ func (s *Store) enter() error {
 }
 
 // Close answers the calls that are under way, then releases the store; later calls return
-// persist.ErrClosed. It returns nil, also when called again.
+// persist.ErrClosed. It returns nil, also when called again. For Watch it does not wait.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.hints.Close()
 	s.calls.Wait()
 	return nil
 }

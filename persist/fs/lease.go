@@ -92,6 +92,8 @@ func (s *Store) takeOne(
 	if !q.Match(r, now) {
 		return persist.Record{}, nil
 	}
-	r = a.Take(r, now)
-	return r, s.write(ctx, []persist.Record{r}, map[persist.Key]string{key: checksum})
+	taken := a.Take(r, now)
+	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]string{key: checksum})
+	s.hint(map[persist.Key]persist.Record{key: r}, []persist.Record{taken}, err)
+	return taken, err
 }

@@ -11,11 +11,14 @@ import (
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser and persist.Purger, in memory. Nothing that it
-// returns or was given shares bytes with what it keeps.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Purger, persist.Watcher and
+// persist.Prober, in memory. Nothing that it returns or was given shares bytes with what it keeps.
 type Store struct {
+	hints hints.Hub
+
 	mu      sync.RWMutex // protects what follows
 	closed  bool
 	floor   uint64 // the version floor
@@ -23,10 +26,12 @@ type Store struct {
 }
 
 var (
-	_ persist.Store  = (*Store)(nil)
-	_ persist.Reader = (*Store)(nil)
-	_ persist.Leaser = (*Store)(nil)
-	_ persist.Purger = (*Store)(nil)
+	_ persist.Store   = (*Store)(nil)
+	_ persist.Reader  = (*Store)(nil)
+	_ persist.Leaser  = (*Store)(nil)
+	_ persist.Purger  = (*Store)(nil)
+	_ persist.Watcher = (*Store)(nil)
+	_ persist.Prober  = (*Store)(nil)
 )
 
 // New returns an empty store.
@@ -102,6 +107,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 	for _, r := range next {
 		s.records[r.Key] = r
+		s.hint(current[r.Key], r)
 	}
 	return at, nil
 }
@@ -156,6 +162,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	for i, r := range matching {
 		taken := a.Take(r, at)
 		s.records[r.Key] = taken
+		s.hint(r, taken)
 		matching[i] = taken.Clone()
 	}
 	return matching, nil
@@ -187,8 +194,43 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (int, error) {
 	return len(matching), nil
 }
 
-// Close drops every record; later calls return persist.ErrClosed. It returns nil, also when called twice.
+// Versions returns the current versions of keys, 0 where there is no record, all of one moment. It
+// returns persist.ErrClosed after Close, and ctx's error.
+func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return nil, persist.ErrClosed
+	}
+	versions := make([]uint64, len(keys))
+	for i, key := range keys {
+		versions[i] = s.records[key].Version
+	}
+	return versions, nil
+}
+
+// Watch calls wake for each change as persist.Watcher says. A wake that takes long holds up nobody:
+// up to 1024 keys are kept for it, and the zero hint instead of more. It returns ctx's error, and
+// persist.ErrClosed after Close.
+func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
+	return s.hints.Watch(ctx, wake)
+}
+
+// hint tells those who watch what became of a record. The caller holds mu, so that whoever looks for
+// the change waits until it can be seen.
+func (s *Store) hint(before, after persist.Record) {
+	if hint, ok := hints.Of(before, after); ok {
+		s.hints.Send(hint)
+	}
+}
+
+// Close drops every record; later calls return persist.ErrClosed. It returns nil, also when called
+// twice. It does not wait for those who watch.
 func (s *Store) Close() error {
+	s.hints.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed, s.records = true, nil
