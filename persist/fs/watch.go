@@ -149,7 +149,7 @@ func (p place) key(name string) (persist.Key, bool) {
 	}
 	kind, isKind := decode(p.kind)
 	id, isID := decode(append(slices.Clone(p.id), piece))
-	return persist.Key{Kind: kind, ID: id}, isKind && isID
+	return persist.Key{Kind: kind, ID: id}, isKind && isID && id != ""
 }
 
 var _ persist.Prober = (*Store)(nil)

@@ -75,6 +75,8 @@ var roles = map[string]func(context.Context, *child) error{
 	"forever":   foreverRole,
 	"create":    createRole,
 	"transfer":  transferRole,
+	"change":    changeRole,
+	"watch":     watchRole,
 }
 
 // runChild waits for the parent's sign, opens the store and plays the role.

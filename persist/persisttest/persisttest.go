@@ -31,7 +31,8 @@ type Options struct {
 }
 
 // Run runs every conformance test against stores that open returns. What is optional (persist.Reader,
-// persist.Leaser, persist.Purger) is tested where the store has it.
+// persist.Leaser, persist.Purger, persist.Watcher, persist.Prober, persist.Native) is tested where the
+// store has it; where it has not, those tests are skipped by name.
 func Run(t *testing.T, open Opener, o Options) {
 	t.Helper()
 	refuseChild(t)
@@ -53,6 +54,8 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Lifecycle", s.lifecycle()},
 		{"Races", s.races()},
 		{"Processes", s.processes()},
+		{"Watching", s.watching()},
+		{"Native", s.native()},
 		{"Model", s.model()},
 	} {
 		t.Run(concern.name, func(t *testing.T) {

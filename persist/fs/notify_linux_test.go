@@ -1,0 +1,161 @@
+package fs
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
+)
+
+// notified is a notifier that does not run yet, so that a test can put things in its way.
+type notified struct {
+	*told
+	n   *notifier
+	to  *hints.Subscription
+	ctx context.Context
+	all sync.WaitGroup
+}
+
+func newNotified(t *testing.T, s *Store) *notified {
+	t.Helper()
+	n, err := newNotifier(s.records)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &notified{told: &told{t: t, news: make(chan struct{})}, n: n, to: new(hints.Hub).Subscribe(), ctx: ctx}
+	d.all.Go(func() { _ = d.to.Deliver(ctx, d.wake) })
+	t.Cleanup(func() {
+		cancel()
+		d.all.Wait()
+	})
+	d.anything()
+	d.clear()
+	return d
+}
+
+// handle does what is to be done about all events so far.
+func (d *notified) handle() {
+	buffer := make([]byte, 64<<10)
+	count, err := d.n.file.Read(buffer)
+	require.NoError(d.t, err)
+	for events := buffer[:count]; len(events) > 0; {
+		var e event
+		e, events = nextEvent(events)
+		require.NoError(d.t, d.n.handle(e, d.to))
+	}
+}
+
+// run runs it until the test ends.
+func (d *notified) run() {
+	d.all.Go(func() {
+		if err := d.n.run(d.ctx, d.to); err != nil {
+			d.t.Error(err)
+		}
+	})
+}
+
+// anything waits for the zero hint.
+func (d *notified) anything() { d.exactly(persist.Key{}) }
+
+// TestNotifiedOfNewFolders: what came into a folder before it was watched is covered by the zero hint,
+// and what comes later is told by name.
+//
+// Proves SCOPE-13.
+func TestNotifiedOfNewFolders(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	d := newNotified(t, s)
+	for _, key := range farApart {
+		_, err := s.Commit(t.Context(), write(key, 0))
+		require.NoError(t, err)
+	}
+	d.handle()
+	d.anything()
+	d.clear()
+	d.run()
+	for _, key := range farApart {
+		_, err := s.Commit(t.Context(), write(key, 1))
+		require.NoError(t, err)
+		d.exactly(key)
+	}
+	require.NotContains(t, d.hints, persist.Hint{})
+}
+
+// TestNotifiedOfRemadeFolders: a folder that was removed, and made again, is watched again.
+//
+// Proves SCOPE-13.
+func TestNotifiedOfRemadeFolders(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	d := newNotified(t, s)
+	d.run()
+	for range 3 {
+		require.NoError(t, os.RemoveAll(s.kindFolder("thing")))
+		d.clear()
+		require.NoError(t, os.Mkdir(s.kindFolder("thing"), 0o700))
+		d.anything()
+		d.clear()
+		_, err := s.Commit(t.Context(), put("a", 0))
+		require.NoError(t, err)
+		d.exactly(thing("a"))
+	}
+}
+
+// TestNotifiedTooMuch: when the kernel has dropped events, among them that of a new folder, everything is
+// watched as it is then, and the zero hint sent.
+//
+// Proves SCOPE-13.
+func TestNotifiedTooMuch(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	require.NoError(t, err)
+	most, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	require.NoError(t, err)
+	if most > 1<<17 {
+		t.Skip("the kernel's queue is too long to fill")
+	}
+	s := openAt(t, scratch(t), Config{})
+	_, err = s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	d := newNotified(t, s)
+	names := []string{filepath.Join(s.kindFolder("thing"), "x.json"), filepath.Join(s.kindFolder("thing"), "y.json")}
+	require.NoError(t, os.WriteFile(names[0], nil, 0o600))
+	for i := range most + 10 {
+		require.NoError(t, os.Rename(names[i%2], names[1-i%2]))
+	}
+	late := persist.Key{Kind: "late", ID: "a"}
+	_, err = s.Commit(t.Context(), write(late, 0))
+	require.NoError(t, err)
+	d.run()
+	d.anything()
+	d.clear()
+	_, err = s.Commit(t.Context(), write(late, 1))
+	require.NoError(t, err)
+	d.exactly(late)
+}
+
+// TestNotifiedOfNothingElse: files that are no records make no hints.
+func TestNotifiedOfNothingElse(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	d := newNotified(t, s)
+	d.run()
+	folder := s.kindFolder("thing")
+	for _, name := range []string{"a.json~", "A.json", "%zz.json", ".json"} {
+		temp := filepath.Join(s.temps, "x")
+		require.NoError(t, os.WriteFile(temp, nil, 0o600))
+		require.NoError(t, os.Rename(temp, filepath.Join(folder, name)))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(folder, "sub"), 0o700))
+	_, err = s.Commit(t.Context(), put("a", 1))
+	require.NoError(t, err)
+	d.exactly(thing("a"))
+	require.Equal(t, []persist.Hint{{Key: thing("a")}}, d.hints)
+}

@@ -1,0 +1,427 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
+)
+
+func init() {
+	children["five versions"] = func() error {
+		crashtest.Begin()
+		s, err := Open(context.Background(), os.Getenv(childDir), Config{})
+		if err != nil {
+			return err
+		}
+		for version := range uint64(5) {
+			if _, err := s.Commit(context.Background(), put("a", version)); err != nil {
+				return err
+			}
+		}
+		return s.Close()
+	}
+}
+
+// told collects hints.
+type told struct {
+	t    testing.TB
+	stop func() // ends Watch, and waits until it has
+
+	mu    sync.Mutex // protects what follows
+	hints []persist.Hint
+	news  chan struct{} // closed with the next hint
+}
+
+func (d *told) wake(hint persist.Hint) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hints = append(d.hints, hint)
+	close(d.news)
+	d.news = make(chan struct{})
+}
+
+// clear forgets all hints so far.
+func (d *told) clear() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hints = nil
+}
+
+// until waits for the hints that are enough.
+func (d *told) until(what string, enough func([]persist.Hint) bool) {
+	d.t.Helper()
+	deadline := time.After(30 * time.Second)
+	for {
+		d.mu.Lock()
+		done, news := enough(d.hints), d.news
+		d.mu.Unlock()
+		if done {
+			return
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			d.t.Fatalf("nobody told of %s", what)
+		}
+	}
+}
+
+// of waits for a hint that concerns key.
+func (d *told) of(key persist.Key) {
+	d.t.Helper()
+	d.until(key.String(), func(all []persist.Hint) bool {
+		for _, hint := range all {
+			if hint.Key == key || hint == (persist.Hint{}) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// exactly waits for a hint of key itself.
+func (d *told) exactly(key persist.Key) {
+	d.t.Helper()
+	d.until(key.String()+" by name", func(all []persist.Hint) bool {
+		for _, hint := range all {
+			if hint.Key == key {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// watching watches s, and returns when the first hint is there.
+func watching(t testing.TB, s *Store) *told {
+	t.Helper()
+	return watchingWith(t, s.Watch)
+}
+
+func watchingWith(t testing.TB, watch func(context.Context, func(persist.Hint)) error) *told {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &told{t: t, news: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() { ended <- watch(ctx, d.wake) }()
+	d.stop = sync.OnceFunc(func() {
+		cancel()
+		<-ended
+	})
+	t.Cleanup(d.stop)
+	d.of(persist.Key{})
+	d.clear()
+	return d
+}
+
+// bothWays runs a test with the help of the kernel, where there is one, and with polling.
+func bothWays(t *testing.T, test func(t *testing.T, open func(dir string) *Store)) {
+	for name, polls := range map[string]bool{"notified": false, "polling": true} {
+		t.Run(name, func(t *testing.T) {
+			test(t, func(dir string) *Store {
+				s := openAt(t, dir, Config{})
+				s.polls = polls
+				return s
+			})
+		})
+	}
+}
+
+// names of which each is in another folder.
+var farApart = []persist.Key{
+	{Kind: "thing", ID: "a"},
+	{Kind: "A Kind", ID: "B"},
+	{Kind: "thing", ID: strings.Repeat("long ", 100)},
+	{Kind: strings.Repeat("Kind", 100), ID: "a"},
+	{Kind: strings.Repeat("Kind", 100), ID: strings.Repeat("long ", 100)},
+}
+
+// write is the commit of key that follows version expected.
+func write(key persist.Key, expected uint64) persist.Commit {
+	return persist.Commit{ID: fmt.Sprintf("write.%d", expected), Writes: []persist.Write{setTo(key, expected, 1)}}
+}
+
+// TestWatchOthers: what another store on the directory changes is noticed, in folders that were there
+// and in those that appear later.
+//
+// Proves SCOPE-13.
+func TestWatchOthers(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Store) {
+		dir := t.TempDir()
+		s, other := open(dir), open(dir)
+		d := watching(t, s)
+		for version := range uint64(2) {
+			for _, key := range farApart {
+				d.clear()
+				_, err := other.Commit(t.Context(), write(key, version))
+				require.NoError(t, err)
+				d.of(key)
+			}
+		}
+	})
+}
+
+// TestWatchOwn: a store tells its watchers of its own commits with their versions, of a lease that is
+// released without one, since it has moved none, and of one that is renewed not at all.
+//
+// Proves SCOPE-13.
+func TestWatchOwn(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	d := watchingWith(t, s.hints.Watch)
+	c := put("a", 0)
+	c.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
+	lease := func(g persist.Guard) persist.Commit {
+		g.Key, g.Token = thing("a"), 1
+		return persist.Commit{ID: "w.1", Guards: []persist.Guard{g}}
+	}
+	for _, step := range []struct {
+		persist.Commit
+		hints int // that there are then
+	}{
+		{c, 1},
+		{lease(persist.Guard{Extend: time.Hour}), 1},
+		{lease(persist.Guard{Read: true, Version: 1, TTL: time.Hour}), 1},
+		{lease(persist.Guard{Release: true}), 2},
+		{persist.Commit{ID: "w.2", Writes: []persist.Write{setTo(thing("b"), 0, 1), setTo(thing("a"), 1, 1)}}, 4},
+	} {
+		_, err := s.Commit(t.Context(), step.Commit)
+		require.NoError(t, err)
+		d.until(fmt.Sprintf("%+v", step), func(all []persist.Hint) bool { return len(all) >= step.hints })
+	}
+	taken, err := s.Take(t.Context(), persist.Query{Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	_, err = s.Commit(t.Context(), put("last", 0))
+	require.NoError(t, err)
+	d.exactly(thing("last"))
+	want := []persist.Hint{
+		{Key: thing("a"), Version: 1}, {Key: thing("a")}, {Key: thing("a"), Version: 2},
+		{Key: thing("b"), Version: 1}, {Key: thing("a"), Version: 3}, {Key: thing("last"), Version: 1},
+	}
+	require.Equal(t, want, d.hints)
+}
+
+// TestWatchProcess: what another process changes is noticed.
+//
+// Proves SCOPE-13.
+func TestWatchProcess(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Store) {
+		s := open(t.TempDir())
+		d := watching(t, s)
+		child := crashtest.Start(t, "five versions", childDir+"="+s.dir)
+		crashtest.Ready(child)
+		for version := uint64(0); version < 5; {
+			d.of(thing("a"))
+			d.clear()
+			versions, err := s.Versions(t.Context(), []persist.Key{thing("a")})
+			require.NoError(t, err)
+			version = versions[0]
+		}
+		child.Wait()
+	})
+}
+
+// TestWatchThousand: a commit of a thousand records, or a thousand commits, are too many hints for
+// nobody.
+//
+// Proves SCOPE-13.
+func TestWatchThousand(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Store) {
+		dir := scratch(t)
+		s, other := open(dir), open(dir)
+		const count = 1000
+		var keys []persist.Key
+		c := persist.Commit{ID: "w.1"}
+		for i := range count {
+			keys = append(keys, thing(fmt.Sprint(i)))
+			c.Writes = append(c.Writes, setTo(keys[i], 0, 1))
+		}
+		d := watching(t, s)
+		_, err := other.Commit(t.Context(), c)
+		require.NoError(t, err)
+		d.all(s, keys, 1)
+		var writers sync.WaitGroup
+		for part := range 4 {
+			writers.Go(func() {
+				for i := part; i < count; i += 4 {
+					if _, err := other.Commit(t.Context(), put(fmt.Sprint(i), 1)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		writers.Wait()
+		d.all(s, keys, 2)
+	})
+}
+
+// all looks at keys only when told to, until all have the version.
+func (d *told) all(s *Store, keys []persist.Key, version uint64) {
+	d.t.Helper()
+	missing := make(map[persist.Key]bool)
+	for _, key := range keys {
+		missing[key] = true
+	}
+	for len(missing) > 0 {
+		d.until(fmt.Sprintf("version %d of %d records", version, len(missing)), func(all []persist.Hint) bool { return len(all) > 0 })
+		d.mu.Lock()
+		batch := d.hints
+		d.hints = nil
+		d.mu.Unlock()
+		look := make(map[persist.Key]bool)
+		for _, hint := range batch {
+			if hint == (persist.Hint{}) {
+				look = missing
+				break
+			}
+			if missing[hint.Key] {
+				look[hint.Key] = true
+			}
+		}
+		for key := range look {
+			r, err := s.Load(context.Background(), key)
+			require.NoError(d.t, err)
+			if r.Version >= version {
+				delete(missing, key)
+			}
+		}
+	}
+}
+
+// TestPollTicks: a change that leaves the time of modification as it was, because the file system's
+// clock had not moved on since the change before, is told of by the second hint for that one. Without a
+// change nothing is told.
+//
+// Proves SCOPE-13.
+func TestPollTicks(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	synctest.Test(t, func(t *testing.T) {
+		var hub hints.Hub
+		to := hub.Subscribe()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		var count atomic.Int64
+		go func() { _ = to.Deliver(ctx, func(persist.Hint) { count.Add(1) }) }()
+		synctest.Wait()
+		require.EqualValues(t, 1, count.Load())
+		go s.poll(ctx, to, s.modified())
+		looks := func(want ...int64) {
+			t.Helper()
+			for _, more := range want {
+				before := count.Load()
+				time.Sleep(pollPause)
+				synctest.Wait()
+				require.Equal(t, more, count.Load()-before)
+			}
+		}
+		looks(1, 0, 0)
+		for i := range 3 {
+			tick := time.Unix(int64(1000-i), 0) // a clock may also be set back
+			require.NoError(t, os.Chtimes(s.journals, tick, tick))
+			looks(1, 1, 0, 0)
+		}
+		require.NoError(t, os.Remove(s.journals))
+		looks(1, 1, 0)
+		require.NoError(t, os.Mkdir(s.journals, 0o700))
+		looks(1, 1, 0)
+	})
+}
+
+// TestWatchWithoutRecords: where nothing can be watched, also where that ends while it is, it polls.
+//
+// Proves SCOPE-13.
+func TestWatchWithoutRecords(t *testing.T) {
+	dir := t.TempDir()
+	s, other := openAt(t, dir, Config{}), openAt(t, dir, Config{})
+	aside := filepath.Join(t.TempDir(), "records")
+	early := watching(t, s)
+	require.NoError(t, os.Rename(s.records, aside))
+	late := watching(t, s)
+	require.NoError(t, os.Rename(aside, s.records))
+	for version := range uint64(3) {
+		early.clear()
+		late.clear()
+		_, err := other.Commit(t.Context(), put("a", version))
+		require.NoError(t, err)
+		early.of(thing("a"))
+		late.of(thing("a"))
+	}
+}
+
+// TestWatchLeavesNothing behind, neither routines nor open files, also when wake panics.
+//
+// Proves SCOPE-13.
+func TestWatchLeavesNothing(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Store) {
+		s := open(t.TempDir())
+		before, files := goleak.IgnoreCurrent(), openFiles(t)
+		for range 20 {
+			watching(t, s).stop()
+		}
+		require.PanicsWithValue(t, "no", func() { _ = s.Watch(t.Context(), func(persist.Hint) { panic("no") }) })
+		require.NoError(t, goleak.Find(before))
+		require.Equal(t, files, openFiles(t))
+		require.False(t, s.hints.Watched())
+	})
+}
+
+// openFiles returns how many files this process has open, as far as that can be told.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	names, err := readNames("/proc/self/fd")
+	if os.IsNotExist(err) {
+		return 0
+	}
+	require.NoError(t, err)
+	return len(names)
+}
+
+// TestCloseInWake: whoever is told something may close the store.
+//
+// Proves SCOPE-13.
+func TestCloseInWake(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(string) *Store) {
+		s := open(t.TempDir())
+		err := s.Watch(t.Context(), func(persist.Hint) { require.NoError(t, s.Close()) })
+		require.ErrorIs(t, err, persist.ErrClosed)
+	})
+}
+
+// TestVersionsWait: a version whose commit is not finished is told when it is, by whoever asks; a
+// damaged file is an error.
+//
+// Proves SCOPE-13, STORE-7.
+func TestVersionsWait(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := s.Commit(t.Context(), put(id, 0))
+		require.NoError(t, err)
+	}
+	mark, err := s.writeMark(thing("b")) // its writer has died
+	require.NoError(t, err)
+	versions, err := s.Versions(t.Context(), []persist.Key{thing("a"), thing("b"), thing("no"), thing("c")})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1, 1, 0, 1}, versions)
+	require.NoFileExists(t, mark)
+
+	require.NoError(t, os.WriteFile(s.file(thing("b")), []byte("{}"), 0o600))
+	_, err = s.Versions(t.Context(), []persist.Key{thing("a"), thing("b")})
+	damaged(t, err, s.file(thing("b")))
+	_, err = s.Versions(t.Context(), []persist.Key{thing("a"), thing("c")})
+	require.NoError(t, err)
+}

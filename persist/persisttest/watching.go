@@ -1,0 +1,592 @@
+package persisttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+func (s suite) watching() map[string]func(*testing.T) {
+	return map[string]func(*testing.T){
+		"every change is hinted to every watcher":             s.everyChange,
+		"a change by another process is hinted":               s.changedElsewhere,
+		"a change is hinted to another process":               s.watchedElsewhere,
+		"the last of many changes is hinted":                  s.lastChange,
+		"what was not applied changes nothing for a watcher":  s.watchRefused,
+		"a slow watcher holds up nobody and misses nothing":   s.slowWatcher,
+		"watching ends with the context":                      s.watchCancelled,
+		"watching ends with the store, and leaves no routine": s.watchClosed,
+		"versions of records in every state":                  s.probe,
+		"versions of many keys":                               s.probeMany,
+		"versions of nothing, after the end and too late":     s.probeEnds,
+	}
+}
+
+// watcher returns the store as a Watcher.
+func (f *fixture) watcher() persist.Watcher {
+	f.Helper()
+	watcher, ok := f.store.(persist.Watcher)
+	if !ok {
+		f.Skip("the store is no persist.Watcher")
+	}
+	return watcher
+}
+
+// patience is how long a hint may take. It decides nothing but when a test gives up.
+const patience = 30 * time.Second
+
+// watch is somebody who watches, and looks at records only when told to.
+type watch struct {
+	f      *fixture
+	cancel context.CancelFunc
+	ended  chan error // gets what Watch returned
+
+	busy atomic.Bool // wake is running
+	over atomic.Bool // Watch has returned
+
+	looked map[persist.Key]int // how many hints somebody has looked after
+
+	mu    sync.Mutex // protects what follows
+	hints []persist.Hint
+	news  chan struct{} // closed with the next hint
+}
+
+// watch begins to watch, and has consumed the first hint, which is the zero one.
+func (f *fixture) watch() *watch {
+	f.Helper()
+	return f.watchWith(func(persist.Hint) {})
+}
+
+// watchWith is watch with something to do on every hint.
+func (f *fixture) watchWith(do func(persist.Hint)) *watch {
+	f.Helper()
+	watcher := f.watcher()
+	ctx, cancel := context.WithCancel(f.Context())
+	w := &watch{f: f, cancel: cancel, ended: make(chan error, 1), news: make(chan struct{}), looked: map[persist.Key]int{}}
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		err := watcher.Watch(ctx, func(hint persist.Hint) {
+			w.wake(hint)
+			do(hint)
+			w.busy.Store(false)
+		})
+		w.over.Store(true)
+		w.ended <- err
+	}()
+	f.Cleanup(func() {
+		cancel()
+		<-returned
+	})
+	require.True(f, w.await(1), "the watcher was not told that it may look")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(f, persist.Hint{}, w.hints[0])
+	return w
+}
+
+// wake notes a hint.
+func (w *watch) wake(hint persist.Hint) {
+	if !w.busy.CompareAndSwap(false, true) {
+		w.f.Error("wake was called concurrently")
+	}
+	if w.over.Load() {
+		w.f.Error("wake was called after Watch had returned")
+	}
+	if hint.Key == (persist.Key{}) && hint.Version != 0 {
+		w.f.Errorf("a hint of no key has version %d", hint.Version)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hints = append(w.hints, hint)
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+// await waits until there are so many hints.
+func (w *watch) await(count int) bool {
+	deadline := time.After(patience)
+	for {
+		w.mu.Lock()
+		there, news := len(w.hints) >= count, w.news
+		w.mu.Unlock()
+		if there {
+			return true
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			return false
+		}
+	}
+}
+
+// sees looks at the record of k each time that there was a hint for it, and only then, until it is
+// as wanted. A hint never tells a version that the record does not have then.
+func (w *watch) sees(k persist.Key, want string, is func(persist.Record) bool) {
+	w.f.Helper()
+	for {
+		told, next := w.next(k)
+		require.True(w.f, next > 0, "nobody told that %s is %s", k, want)
+		w.looked[k] = next
+		r, err := w.f.store.Load(w.f.Context(), k)
+		if err != nil {
+			require.ErrorIs(w.f, err, persist.ErrNotFound)
+		}
+		require.LessOrEqual(w.f, told, r.Version, "a hint is ahead of %s", k)
+		if is(r) {
+			return
+		}
+	}
+}
+
+// next waits for hints that concern k and were not looked at, and returns the highest version that
+// they told, and where they end; 0 if there are none in time.
+func (w *watch) next(k persist.Key) (told uint64, next int) {
+	from := max(w.looked[k], 1) // the first one was for what there was before
+	for count := from + 1; w.await(count); count++ {
+		w.mu.Lock()
+		hints := slices.Clone(w.hints)
+		w.mu.Unlock()
+		for i, hint := range hints[from:] {
+			if hint.Key == k || hint == (persist.Hint{}) {
+				told, next = max(told, hint.Version), from+i+1
+			}
+		}
+		if next > 0 {
+			return told, next
+		}
+		count = len(hints)
+	}
+	return 0, 0
+}
+
+// seesVersion is sees for a version.
+func (w *watch) seesVersion(k persist.Key, version uint64) {
+	w.f.Helper()
+	w.sees(k, fmt.Sprintf("at version %d", version), func(r persist.Record) bool { return r.Version >= version })
+}
+
+// everyChange: watchers of the store that changes, and of another one on the same data, are told of a
+// create, a write, a delete, a commit of several keys, and each change of a lease but its renewal.
+//
+// Proves SCOPE-13.
+func (s suite) everyChange(t *testing.T) {
+	f := s.fresh(t)
+	watches := []*watch{f.watch(), f.watch()}
+	if !s.options.Volatile {
+		watches = append(watches, s.at(t, f.location).watch())
+	}
+	see := func(k persist.Key, version uint64) {
+		t.Helper()
+		for _, w := range watches {
+			w.seesVersion(k, version)
+		}
+	}
+	a, b := key("a"), key("b")
+	f.must(create(a))
+	see(a, 1)
+	f.must(update(a, 1))
+	see(a, 2)
+	f.must(acquire(a, 2, "me", time.Hour))
+	see(a, 3)
+	_, err := f.guard(persist.Guard{Key: a, Token: 3, Extend: 2 * time.Hour})
+	require.NoError(t, err)
+	_, err = f.guard(persist.Guard{Key: a, Token: 3, Release: true})
+	require.NoError(t, err)
+	for _, w := range watches {
+		w.sees(a, "released", func(r persist.Record) bool { return r.Lease.Token == 0 })
+	}
+	f.must(remove(a, 3))
+	see(a, 4)
+	again := update(a, 4)
+	again.Gone = true
+	f.must(again)
+	see(a, 5)
+	if !s.options.SingleKey {
+		f.must(update(a, 5), create(b))
+		see(a, 6)
+		see(b, 1)
+	}
+	leaser, ok := f.store.(persist.Leaser)
+	if !ok {
+		return
+	}
+	c := persist.Key{Kind: "taken", ID: "c"}
+	f.must(create(c))
+	see(c, 1)
+	taken, err := leaser.Take(t.Context(), persist.Query{Kind: "taken"}, persist.Acquire{Holder: "me", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	see(c, 2)
+}
+
+// What changeRole does to the records "updated", "deleted", "taken" and "released", which are there, and
+// to "created".
+func changeRole(ctx context.Context, c *child) error {
+	commit := func(writes []persist.Write, guards ...persist.Guard) error {
+		_, err := c.store.Commit(ctx, persist.Commit{ID: "child" + commitID(), Writes: writes, Guards: guards})
+		return err
+	}
+	return errors.Join(
+		commit([]persist.Write{create(key("created"))}),
+		commit([]persist.Write{update(key("updated"), 1)}),
+		commit([]persist.Write{remove(key("deleted"), 1)}),
+		commit([]persist.Write{acquire(key("taken"), 1, "child", time.Hour)}),
+		commit(nil, persist.Guard{Key: key("released"), Token: 1, Release: true}),
+		commit([]persist.Write{create(persist.Key{Kind: "a new kind", ID: strings.Repeat("long ", 50)})}),
+	)
+}
+
+// Proves SCOPE-13.
+func (s suite) changedElsewhere(t *testing.T) {
+	s.needsSharing(t)
+	f := s.fresh(t)
+	for _, id := range []string{"updated", "deleted", "taken"} {
+		f.must(create(key(id)))
+	}
+	f.must(acquire(key("released"), 0, "me", time.Hour))
+	w := f.watch()
+	p := s.spawn(t, "change", f.location, "p")
+	p.start()
+	w.seesVersion(key("created"), 1)
+	w.seesVersion(key("updated"), 2)
+	w.seesVersion(key("deleted"), 2)
+	w.seesVersion(key("taken"), 2)
+	w.sees(key("released"), "released", func(r persist.Record) bool { return r.Lease.Token == 0 })
+	w.seesVersion(persist.Key{Kind: "a new kind", ID: strings.Repeat("long ", 50)}, 1)
+	p.wait()
+}
+
+const watchedVersions = 5
+
+// watchRole says when it watches, and each version of thing that it sees when it is told to look.
+func watchRole(ctx context.Context, c *child) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	look := make(chan struct{}, 1)
+	ended := make(chan error, 1)
+	go func() {
+		ended <- c.store.(persist.Watcher).Watch(ctx, func(persist.Hint) {
+			select {
+			case look <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for begun := false; ; begun = true {
+		select {
+		case <-look:
+		case err := <-ended:
+			return err
+		}
+		if !begun {
+			c.say("watching")
+		}
+		r, err := c.store.Load(ctx, thing)
+		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+			return err
+		}
+		c.say("%d", r.Version)
+		if r.Version == watchedVersions {
+			cancel()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				return fmt.Errorf("Watch returned %w", err)
+			}
+			return nil
+		}
+	}
+}
+
+// Proves SCOPE-13.
+func (s suite) watchedElsewhere(t *testing.T) {
+	s.needsSharing(t)
+	f := s.fresh(t)
+	f.watcher()
+	p := s.spawn(t, "watch", f.location, "p")
+	p.start()
+	hears := func(want string) {
+		t.Helper()
+		for p.out.Scan() {
+			if p.out.Text() == want {
+				return
+			}
+		}
+		t.Fatalf("the child ended before it said %q: %s", want, &p.errors)
+	}
+	hears("watching")
+	for version := range uint64(watchedVersions) {
+		f.must(update(thing, version))
+		hears(fmt.Sprint(version + 1))
+	}
+	p.wait()
+}
+
+// lastChange: whatever hints are merged on the way, whoever looks when told ends up with what is
+// there.
+//
+// Proves SCOPE-13.
+func (s suite) lastChange(t *testing.T) {
+	f := s.fresh(t)
+	others := []*fixture{f}
+	if !s.options.Volatile {
+		others = append(others, s.at(t, f.location))
+	}
+	var watches []*watch
+	for _, other := range others {
+		watches = append(watches, other.watch())
+	}
+	const writers, rounds, keys = 4, 15, 3
+	together(writers, func(i int) {
+		for n := range rounds {
+			k := key(fmt.Sprint((i + n) % keys))
+			if err := increment(t.Context(), others[i%len(others)].store, k, fmt.Sprintf("w%d.%d", i, n)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for n := range keys {
+		k := key(fmt.Sprint(n))
+		last := f.load(k).Version
+		for _, w := range watches {
+			w.seesVersion(k, last)
+		}
+	}
+}
+
+// watchRefused: whoever is told of a key finds no more than what was committed, and a refused commit
+// leaves the watcher able to see the next one.
+//
+// Proves SCOPE-13.
+func (s suite) watchRefused(t *testing.T) {
+	f := s.fresh(t)
+	f.must(create(thing))
+	w := f.watch()
+	_, err := f.write(update(thing, 5))
+	lost(t, err)
+	_, err = f.guard(persist.Guard{Key: thing, Token: 3, Release: true})
+	fenced(t, err)
+	f.must(update(thing, 1))
+	w.seesVersion(thing, 2)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, hint := range w.hints {
+		require.LessOrEqual(t, hint.Version, uint64(2))
+	}
+}
+
+// slowWatcher: a wake that does not return keeps no commit waiting, nor another watcher, and what it
+// has missed is told afterwards.
+//
+// Proves SCOPE-13.
+func (s suite) slowWatcher(t *testing.T) {
+	f := s.fresh(t)
+	quick := f.watch()
+	hold := make(chan struct{})
+	free := sync.OnceFunc(func() { close(hold) })
+	var held atomic.Bool
+	slow := f.watchWith(func(persist.Hint) {
+		if held.Load() {
+			<-hold
+		}
+	})
+	t.Cleanup(free)
+	held.Store(true)
+	const changes = 40
+	for i := range changes {
+		f.must(create(key(fmt.Sprint(i))))
+		quick.seesVersion(key(fmt.Sprint(i)), 1)
+	}
+	f.must(update(key("0"), 1))
+	free()
+	slow.seesVersion(key("0"), 2)
+	for i := 1; i < changes; i++ {
+		slow.seesVersion(key(fmt.Sprint(i)), 1)
+	}
+}
+
+// watchCancelled: Watch returns the context's error, also if that has ended before, and others go on.
+//
+// Proves SCOPE-13.
+func (s suite) watchCancelled(t *testing.T) {
+	f := s.fresh(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, f.watcher().Watch(ended, func(persist.Hint) {}), context.Canceled)
+
+	one, two := f.watch(), f.watch()
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for n := 0; ; n++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := increment(t.Context(), f.store, thing, fmt.Sprintf("w.%d", n)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	one.seesVersion(thing, 2)
+	one.cancel()
+	require.ErrorIs(t, <-one.ended, context.Canceled)
+	now := f.load(thing).Version
+	two.seesVersion(thing, now+2) // by then a call of wake that came too late would have been noticed
+	close(stop)
+	writing.Wait()
+}
+
+// watchClosed: every watch of the store returns ErrClosed, and so does a later one. With the store, all
+// that it had started has ended.
+//
+// Proves SCOPE-13.
+func (s suite) watchClosed(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	location := s.location(t)
+	store, err := s.open(location)
+	require.NoError(t, err)
+	f := &fixture{T: t, store: store, location: location}
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	one, two, three := f.watch(), f.watch(), f.watch()
+	f.must(create(thing))
+	one.seesVersion(thing, 1)
+	two.cancel()
+	require.ErrorIs(t, <-two.ended, context.Canceled)
+	require.NoError(t, store.Close())
+	require.ErrorIs(t, <-one.ended, persist.ErrClosed)
+	require.ErrorIs(t, <-three.ended, persist.ErrClosed)
+	err = f.watcher().Watch(t.Context(), func(persist.Hint) { t.Error("a closed store has hints") })
+	require.ErrorIs(t, err, persist.ErrClosed)
+	one.cancel()
+	three.cancel()
+	require.Eventually(t, func() bool { return goleak.Find(before) == nil }, patience, 10*time.Millisecond, "left behind: %v", leaked{before})
+}
+
+// leaked tells what goleak finds, when it is printed.
+type leaked struct{ except goleak.Option }
+
+func (l leaked) String() string { return fmt.Sprint(goleak.Find(l.except)) }
+
+// prober returns the store as a Prober.
+func (f *fixture) prober() persist.Prober {
+	f.Helper()
+	prober, ok := f.store.(persist.Prober)
+	if !ok {
+		f.Skip("the store is no persist.Prober")
+	}
+	return prober
+}
+
+// probe: a record has its version whether it is alive, expired or deleted; without one it is 0, and not
+// the floor.
+//
+// Proves SCOPE-13, STORE-2.
+func (s suite) probe(t *testing.T) {
+	f := s.fresh(t)
+	prober := f.prober()
+	f.must(create(key("present")))
+	f.must(update(key("present"), 1))
+	f.must(acquire(key("held"), 0, "me", time.Hour))
+	f.expiring(key("expired"))
+	keys := []persist.Key{key("present"), key("absent"), key("held"), key("expired"), key("purged"), key("present"), {Kind: "no kind", ID: "present"}}
+	want := []uint64{2, 0, 1, 1, 0, 2, 0}
+	if purger, ok := f.store.(persist.Purger); ok {
+		w := create(key("purged"))
+		w.Version = 41
+		f.must(w)
+		f.must(remove(key("purged"), 41))
+		_, err := purger.Purge(t.Context(), persist.Query{})
+		require.NoError(t, err)
+	}
+	deleted := create(key("deleted"))
+	deleted.Version = 100
+	f.must(deleted)
+	f.must(remove(key("deleted"), 100))
+	versions, err := prober.Versions(t.Context(), append(keys, key("deleted")))
+	require.NoError(t, err)
+	require.Equal(t, append(want, 101), versions)
+}
+
+// probeMany: all of them, in their order, also those that are asked for twice, while others write.
+//
+// Proves SCOPE-13.
+func (s suite) probeMany(t *testing.T) {
+	f := s.fresh(t)
+	prober := f.prober()
+	const present, asked = 50, 2500
+	for i := range present {
+		w := create(key(fmt.Sprint(i)))
+		w.Version = uint64(i + 1)
+		f.must(w)
+	}
+	var keys []persist.Key
+	for i := range asked {
+		keys = append(keys, key(fmt.Sprint(i%(2*present))))
+	}
+	busy := key("busy")
+	keys = append(keys, busy)
+	var acked atomic.Uint64
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for version := uint64(0); ; version++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := f.write(update(busy, version)); err != nil {
+				t.Error(err)
+				return
+			}
+			acked.Store(version + 1)
+		}
+	})
+	defer writing.Wait()
+	defer close(stop)
+	for range 3 {
+		known := acked.Load()
+		versions, err := prober.Versions(t.Context(), keys)
+		require.NoError(t, err)
+		require.Len(t, versions, len(keys))
+		for i, version := range versions[:asked] {
+			want := uint64(i%(2*present)) + 1
+			if want > present {
+				want = 0
+			}
+			require.Equal(t, want, version, "%s", keys[i])
+		}
+		require.GreaterOrEqual(t, versions[asked], known, "an acknowledged change is not seen")
+	}
+}
+
+// Proves SCOPE-13.
+func (s suite) probeEnds(t *testing.T) {
+	f := s.fresh(t)
+	prober := f.prober()
+	versions, err := prober.Versions(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, versions)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = prober.Versions(ended, []persist.Key{thing})
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, f.store.Close())
+	_, err = prober.Versions(t.Context(), []persist.Key{thing})
+	require.ErrorIs(t, err, persist.ErrClosed)
+}
