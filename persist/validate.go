@@ -15,8 +15,8 @@ const maxCommitID = 128
 // Validate returns an error that wraps [ErrNotApplied] if c is malformed, which no store would
 // accept whatever it holds: an ID that is missing or longer than 128 bytes, a key that is written
 // or guarded twice, a version that does not grow, a document that is missing, not JSON, or set
-// on a delete, a guard that tests nothing, Extend or Release without Token, names that are not
-// UTF-8 or contain U+0000, and the like. Stores call it before they take a lock.
+// on a delete, a guard that tests nothing, Extend or Release without Token or of a lease that the
+// commit ends, names that are not UTF-8 or contain U+0000, and the like. Stores call it before they take a lock.
 func (c Commit) Validate() error {
 	if err := c.validateForm(); err != nil {
 		return err
@@ -55,7 +55,26 @@ func (c Commit) validateForm() error {
 			return err
 		}
 	}
+	if err := c.validateLeases(); err != nil {
+		return err
+	}
 	return c.validateOnce()
+}
+
+// validateLeases tests that no guard changes a lease which the write of its key ends: what is left
+// then would be half a lease, or the new one of the write.
+func (c Commit) validateLeases() error {
+	for _, g := range c.Guards {
+		if g.Extend == 0 && !g.Release {
+			continue
+		}
+		for i := range c.Writes {
+			if w := &c.Writes[i]; w.Key == g.Key && w.EndLease {
+				return malformed("the guard of %q changes the lease that its write ends", g.Key)
+			}
+		}
+	}
+	return nil
 }
 
 // validateOnce tests that no key is written twice, or guarded twice.

@@ -61,6 +61,20 @@ func (d *notified) run() {
 	})
 }
 
+// settle waits until all that was sent is delivered: a zero hint that is not would be all that is told.
+func (d *notified) settle() {
+	last := persist.Hint{Key: thing("last")}
+	for settled := false; !settled; {
+		d.clear()
+		d.to.Send(last)
+		d.of(last.Key)
+		d.mu.Lock()
+		settled = d.hints[len(d.hints)-1] == last
+		d.mu.Unlock()
+	}
+	d.clear()
+}
+
 // anything waits for the zero hint.
 func (d *notified) anything() { d.exactly(persist.Key{}) }
 
@@ -77,7 +91,7 @@ func TestNotifiedOfNewFolders(t *testing.T) {
 	}
 	d.handle()
 	d.anything()
-	d.clear()
+	d.settle()
 	d.run()
 	for _, key := range farApart {
 		_, err := s.Commit(t.Context(), write(key, 1))

@@ -96,6 +96,11 @@ func (s suite) malformed(t *testing.T) {
 		return persist.Commit{ID: "w.1", Writes: []persist.Write{w}}
 	}
 	guarding := func(g persist.Guard) persist.Commit { return persist.Commit{ID: "w.1", Guards: []persist.Guard{g}} }
+	ending := func(g persist.Guard) persist.Commit {
+		w := update(key("leased"), 1)
+		w.EndLease, g.Key, g.Token = true, w.Key, 1
+		return persist.Commit{ID: "w.1", Writes: []persist.Write{w}, Guards: []persist.Guard{g}}
+	}
 	for name, c := range map[string]persist.Commit{
 		"empty":               {ID: "w.1"},
 		"no id":               {Writes: []persist.Write{ok}},
@@ -120,6 +125,12 @@ func (s suite) malformed(t *testing.T) {
 		"delete with lease": with(func(w *persist.Write) {
 			w.Deleted, w.Doc, w.Acquire = true, nil, &persist.Acquire{Holder: "me", For: time.Hour}
 		}),
+		"swept and alive":       with(func(w *persist.Write) { w.Swept, w.Gone, w.Expected, w.Version = true, true, 1, 2 }),
+		"swept before it went":  with(func(w *persist.Write) { w.Swept, w.Deleted, w.Doc = true, true, nil }),
+		"TTL below KeepTTL + 1": with(func(w *persist.Write) { w.TTL = persist.KeepTTL + 1 }),
+		"extended and ended":    ending(persist.Guard{Extend: time.Hour}),
+		"released and ended":    ending(persist.Guard{Release: true}),
+		"guard that keeps TTL":  guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, TTL: persist.KeepTTL}),
 		"guard of nothing":      guarding(persist.Guard{Key: thing}),
 		"extend without token":  guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, Extend: time.Hour}),
 		"release without token": guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, Release: true}),

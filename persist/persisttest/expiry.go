@@ -1,6 +1,7 @@
 package persisttest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -17,6 +18,12 @@ func (s suite) expiry() map[string]func(*testing.T) {
 		"a write without TTL never expires":               s.ttlIsReplaced,
 		"touching moves the expiry and nothing else":      s.touch,
 		"an expired record is not touched":                s.touchTooLate,
+		"a write can keep the expiry":                     s.keepTTL,
+		"what is gone has no expiry to keep":              s.keepNothing,
+		"a swept record is a tombstone that tells when":   s.swept,
+		"what is alive is not swept":                      s.notSwept,
+		"a swept record starts over, and can be purged":   s.afterSweep,
+		"one of a sweeper and those who start over wins":  s.sweepRace,
 	}
 }
 
@@ -108,4 +115,188 @@ func (s suite) touchTooLate(t *testing.T) {
 	f.expiring(thing)
 	_, err := f.guard(persist.Guard{Key: thing, Read: true, Version: 1, TTL: time.Hour})
 	lost(t, err)
+}
+
+// Proves SCOPE-14.
+func (s suite) keepTTL(t *testing.T) {
+	f := s.fresh(t)
+	w := create(thing)
+	w.TTL = time.Hour
+	at := f.must(w)
+	for version := uint64(1); version < 4; version++ {
+		w := update(thing, version)
+		w.TTL = persist.KeepTTL
+		f.must(w)
+		require.True(t, f.load(thing).Expires.Equal(at.Add(time.Hour)))
+	}
+	f.must(create(key("forever")))
+	w = update(key("forever"), 1)
+	w.TTL = persist.KeepTTL
+	f.must(w)
+	require.Zero(t, f.load(key("forever")).Expires)
+	// What only its lease keeps alive is alive, and is over with it.
+	w = acquire(key("held"), 0, "me", time.Hour)
+	w.TTL = 2 * time.Millisecond
+	expires := f.must(w).Add(w.TTL)
+	f.eventually(key("held"), "past its expiry", func(r persist.Record) bool { return r.Now.After(r.Expires) })
+	w = update(key("held"), 1)
+	w.TTL = persist.KeepTTL
+	f.must(w)
+	require.True(t, f.load(key("held")).Expires.Equal(expires))
+	_, err := f.guard(persist.Guard{Key: key("held"), Token: 1, Release: true})
+	require.NoError(t, err)
+	r := f.load(key("held"))
+	require.True(t, r.Expired(r.Now))
+}
+
+// keepNothing: a document that starts over does not expire with the old one.
+//
+// Proves SCOPE-14.
+func (s suite) keepNothing(t *testing.T) {
+	f := s.fresh(t)
+	keep := func(w persist.Write) {
+		t.Helper()
+		w.TTL = persist.KeepTTL
+		f.must(w)
+		r := f.load(w.Key)
+		require.Zero(t, r.Expires)
+		require.False(t, r.Gone(r.Now))
+	}
+	keep(create(key("absent")))
+	f.expiring(key("expired"))
+	again := update(key("expired"), 1)
+	again.Gone = true
+	keep(again)
+	f.must(sweep(f.expiring(key("swept"))))
+	again = update(key("swept"), 2)
+	again.Gone = true
+	keep(again)
+}
+
+// sweep is the write that turns an expired record into its tombstone.
+func sweep(r persist.Record) persist.Write {
+	w := remove(r.Key, r.Version)
+	w.Gone, w.Swept = true, true
+	return w
+}
+
+// swept: the tombstone tells that the record has expired, and when. It is deleted, not expired, to
+// everybody who lists or reads.
+//
+// Proves SCOPE-14, STORE-8.
+func (s suite) swept(t *testing.T) {
+	f := s.fresh(t)
+	r := f.expiring(thing)
+	at := f.must(sweep(r))
+	tombstone := f.load(thing)
+	require.Len(t, tombstone.Commits, 2)
+	want := persist.Record{Key: thing, Version: 2, Born: 1, Updated: at, Deleted: true, Expires: r.Expires, Commits: tombstone.Commits}
+	same(t, want, tombstone)
+	require.Nil(t, tombstone.Doc)
+	require.False(t, tombstone.Expired(tombstone.Now))
+
+	f.expiring(key("expired"))
+	f.must(create(key("deleted")))
+	f.must(remove(key("deleted"), 1))
+	require.Zero(t, f.load(key("deleted")).Expires)
+	f.expiring(key("deleted late"))
+	late := remove(key("deleted late"), 1)
+	late.Gone = true
+	f.must(late)
+	require.Zero(t, f.load(key("deleted late")).Expires, "it was deleted, not swept")
+	f.must(create(key("alive")))
+	require.ElementsMatch(t, []string{"1", "deleted", "deleted late"}, f.ids(persist.Query{Kind: "thing", Deleted: true}))
+	require.Equal(t, []string{"expired"}, f.ids(persist.Query{Kind: "thing", Expired: true}))
+	require.Empty(t, f.ids(persist.Query{Kind: "thing", Expired: true, Deleted: true}))
+	require.Equal(t, []string{"alive"}, f.ids(persist.Query{Kind: "thing"}))
+	page, err := f.store.List(t.Context(), persist.Query{Kind: "thing", Prefix: "1", Deleted: true})
+	require.NoError(t, err)
+	require.Len(t, page.Records, 1)
+	same(t, tombstone, page.Records[0])
+
+	_, err = f.guard(persist.Guard{Key: thing, Read: true, Version: 2, Gone: true})
+	require.NoError(t, err)
+	_, err = f.write(update(thing, 2))
+	same(t, tombstone, lost(t, err)[0])
+	if reader, ok := f.store.(persist.Reader); ok {
+		records, err := reader.LoadAll(t.Context(), []persist.Key{thing})
+		require.NoError(t, err)
+		same(t, tombstone, records[0])
+	}
+}
+
+// notSwept: a sweeper whose page is old does no harm.
+//
+// Proves SCOPE-14, STORE-2.
+func (s suite) notSwept(t *testing.T) {
+	f := s.fresh(t)
+	w := create(key("touched"))
+	w.TTL = time.Hour
+	f.must(w)
+	_, err := f.write(sweep(f.load(key("touched"))))
+	require.False(t, lost(t, err)[0].Deleted)
+
+	w = acquire(key("held"), 0, "me", time.Hour)
+	w.TTL = 2 * time.Millisecond
+	f.must(w)
+	r := f.eventually(key("held"), "past its expiry", func(r persist.Record) bool { return r.Now.After(r.Expires) })
+	_, err = f.write(sweep(r))
+	same(t, r, lost(t, err)[0])
+
+	r = f.expiring(key("over"))
+	again := update(key("over"), 1)
+	again.Gone = true
+	f.must(again)
+	_, err = f.write(sweep(r))
+	require.EqualValues(t, 2, lost(t, err)[0].Version)
+	_, err = f.write(sweep(persist.Record{Key: key("absent"), Version: 1}))
+	require.True(t, lost(t, err)[0].Absent())
+}
+
+// Proves SCOPE-14.
+func (s suite) afterSweep(t *testing.T) {
+	f := s.fresh(t)
+	f.must(sweep(f.expiring(thing)))
+	again := update(thing, 2)
+	again.Gone = true
+	f.must(again)
+	r := f.load(thing)
+	require.False(t, r.Gone(r.Now))
+	require.Zero(t, r.Expires)
+	require.EqualValues(t, 1, r.Born)
+	f.must(sweep(f.expiring(key("purged"))))
+	removed, err := f.purger().Purge(t.Context(), persist.Query{Kind: "thing"})
+	require.NoError(t, err)
+	require.Equal(t, 1, removed)
+	require.GreaterOrEqual(t, f.floor(key("purged")), uint64(2))
+}
+
+// Proves SCOPE-14, STORE-2.
+func (s suite) sweepRace(t *testing.T) {
+	f := s.fresh(t)
+	const contenders, rounds = 6, 5
+	for round := range rounds {
+		k := key(fmt.Sprint(round))
+		swept := sweep(f.expiring(k))
+		again := update(k, 1)
+		again.Gone = true
+		errs := make([]error, contenders)
+		together(contenders, func(i int) { _, errs[i] = f.write([]persist.Write{swept, again}[i%2]) })
+		winner := -1
+		for i, err := range errs {
+			if err == nil {
+				require.Equal(t, -1, winner, "two writes follow one version")
+				winner = i
+			}
+		}
+		require.NotEqual(t, -1, winner)
+		r := f.load(k)
+		for i, err := range errs {
+			if i != winner {
+				same(t, r, lost(t, err)[0])
+			}
+		}
+		require.Equal(t, winner%2 == 0, r.Deleted)
+		require.Equal(t, winner%2 == 0, !r.Expires.IsZero())
+	}
 }

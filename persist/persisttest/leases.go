@@ -13,17 +13,19 @@ import (
 
 func (s suite) leases() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a live lease is not taken again":            s.leaseIsExclusive,
-		"one of many contenders acquires":            s.oneContender,
-		"extending moves no version":                 s.extendMovesNothing,
-		"releasing frees the record":                 s.release,
-		"a token is tested inside the write":         s.tokenInWrite,
-		"a lease that ran out commits nothing":       s.expiredLease,
-		"a lost lease is told before a conflict":     s.fencedFirst,
-		"a delete ends the lease":                    s.deleteEndsLease,
-		"other writers may write beside the holder":  s.writeBesideHolder,
-		"Take acquires what matches and is not held": s.take,
-		"Take gives each record to one":              s.takeRace,
+		"a live lease is not taken again":             s.leaseIsExclusive,
+		"one of many contenders acquires":             s.oneContender,
+		"extending moves no version":                  s.extendMovesNothing,
+		"releasing frees the record":                  s.release,
+		"a token is tested inside the write":          s.tokenInWrite,
+		"a lease that ran out commits nothing":        s.expiredLease,
+		"a lost lease is told before a conflict":      s.fencedFirst,
+		"a delete ends the lease":                     s.deleteEndsLease,
+		"other writers may write beside the holder":   s.writeBesideHolder,
+		"a document that starts over ends the lease":  s.endLease,
+		"starting over can take a lease that is held": s.endAndAcquire,
+		"Take acquires what matches and is not held":  s.take,
+		"Take gives each record to one":               s.takeRace,
 	}
 }
 
@@ -172,6 +174,58 @@ func (s suite) writeBesideHolder(t *testing.T) {
 	r := f.load(thing)
 	require.EqualValues(t, 1, r.Lease.Token)
 	_, err := f.guard(persist.Guard{Key: thing, Token: 1})
+	require.NoError(t, err)
+}
+
+// endLease: a document that replaces the one that was held is nobody's, and the holder learns of it.
+//
+// Proves STORE-13.
+func (s suite) endLease(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	w := update(thing, 1)
+	w.EndLease = true
+	f.must(w)
+	r := f.load(thing)
+	require.Zero(t, r.Lease)
+	require.EqualValues(t, 2, r.Version)
+	_, err := f.guard(persist.Guard{Key: thing, Token: 1})
+	same(t, r, fenced(t, err))
+	_, err = f.guard(persist.Guard{Key: thing, Token: 1, Extend: time.Hour})
+	fenced(t, err)
+	require.Equal(t, []string{"1"}, f.ids(persist.Query{Kind: "thing", Unheld: true}))
+	w = update(thing, 2)
+	w.EndLease = true
+	f.must(w) // without a lease it changes nothing
+	require.Zero(t, f.load(thing).Lease)
+
+	f.must(acquire(key("mine"), 0, "me", time.Hour))
+	w = update(key("mine"), 1)
+	w.EndLease = true
+	_, err = f.store.Commit(t.Context(), persist.Commit{
+		ID: commitID(), Writes: []persist.Write{w}, Guards: []persist.Guard{{Key: key("mine"), Token: 1}},
+	})
+	require.NoError(t, err, "the holder itself may start over")
+	require.Zero(t, f.load(key("mine")).Lease)
+}
+
+// Proves STORE-13.
+func (s suite) endAndAcquire(t *testing.T) {
+	f := s.fresh(t)
+	f.must(acquire(thing, 0, "me", time.Hour))
+	w := acquire(thing, 1, "you", time.Minute)
+	_, err := f.write(w)
+	lost(t, err)
+	w.EndLease = true
+	at := f.must(w)
+	require.Equal(t, persist.Lease{Holder: "you", Token: 2, Until: at.Add(time.Minute)}, f.load(thing).Lease)
+	_, err = f.guard(persist.Guard{Key: thing, Token: 1})
+	require.EqualValues(t, 2, fenced(t, err).Lease.Token)
+	w = acquire(thing, 1, "late", time.Minute)
+	w.EndLease = true
+	_, err = f.write(w)
+	lost(t, err)
+	_, err = f.guard(persist.Guard{Key: thing, Token: 2})
 	require.NoError(t, err)
 }
 

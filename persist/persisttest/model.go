@@ -24,7 +24,7 @@ func (s suite) model() map[string]func(*testing.T) {
 // likeApply runs random commits on the store and on persist.Apply, and compares answers, records
 // and lists. The model uses the times that the store gives, so that they agree to the microsecond.
 //
-// Proves STORE-1, STORE-2, STORE-5.
+// Proves STORE-1, STORE-2, STORE-5, SCOPE-14.
 func (s suite) likeApply(t *testing.T) {
 	f := s.fresh(t)
 	check := 0
@@ -91,13 +91,15 @@ func (m *model) write(k persist.Key) persist.Write {
 	w := persist.Write{Key: k}
 	w.Expected, w.Gone = m.expectation(m.records[k])
 	w.Version = w.Expected + uint64(rapid.IntRange(1, 3).Draw(m.T, "growth"))
+	w.EndLease = rapid.IntRange(0, 3).Draw(m.T, "ends lease") == 0
 	if w.Deleted = rapid.IntRange(0, 5).Draw(m.T, "deleted") == 0; w.Deleted {
+		w.Swept = w.Gone && rapid.Bool().Draw(m.T, "swept")
 		return w
 	}
 	w.Doc = doc(rapid.IntRange(0, 99).Draw(m.T, "doc"))
 	w.Schema = rapid.IntRange(0, 3).Draw(m.T, "schema")
 	w.Label = rapid.SampledFrom([]string{"", "open", "closed"}).Draw(m.T, "label")
-	w.TTL = rapid.SampledFrom(durations).Draw(m.T, "ttl")
+	w.TTL = rapid.SampledFrom(append(slices.Clone(durations), persist.KeepTTL)).Draw(m.T, "ttl")
 	switch rapid.IntRange(0, 3).Draw(m.T, "due") {
 	case 0:
 		w.DueIn = rapid.SampledFrom(durations).Draw(m.T, "due in")

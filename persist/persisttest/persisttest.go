@@ -55,6 +55,7 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Races", s.races()},
 		{"Processes", s.processes()},
 		{"Watching", s.watching()},
+		{"Probing", s.probing()},
 		{"Native", s.native()},
 		{"Model", s.model()},
 	} {
