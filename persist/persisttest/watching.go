@@ -299,7 +299,7 @@ func watchRole(ctx context.Context, c *child) error {
 		if r.Version == watchedVersions {
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
-				return fmt.Errorf("Watch returned %w", err)
+				return fmt.Errorf("it stopped watching: %w", err)
 			}
 			return nil
 		}
