@@ -65,7 +65,7 @@ var watchBugs = []Bug{
 	{
 		Name: "fs-versions-in-doubt", Mechanism: "a version is told when its commit is finished",
 		Proves: []string{"SCOPE-13", "STORE-7"}, File: "persist/fs/watch.go",
-		Old: "busy[i] |= j.stripes[i]", New: "_ = j",
+		Old: "busy[i] |= j.stripes[i]", New: "busy[i] |= 0 & j.stripes[i]",
 		Pkg: "./persist/fs", Run: "^TestVersionsWait$", Quick: true,
 	},
 	{

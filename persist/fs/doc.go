@@ -17,6 +17,12 @@
 // it reads, and whoever reads names holds up commits of one document while that takes. Some
 // thousands of documents of a kind are fine; for more use a database.
 //
+// Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the
+// folders of records/ (by inotify, with a watch for each kind and each id that is too long for one
+// name). Where it does not, or has no watches left, journal/ is looked at every 50 ms, and a change by
+// another store may be of any document then. That needs a file system that notes the times of
+// modifications to within 50 ms, as those below do. Versions reads the files that it is asked for.
+//
 // # Where it works
 //
 // The directory must be on one local file system that renames atomically and knows flock: ext4,
