@@ -1,7 +1,7 @@
 package main
 
-// watchBugs are about hints, versions and the rules of expiry and leases that every store has in common.
-var watchBugs = []Bug{
+// hintBugs are about hints, versions and the rules of expiry and leases that every store has in common.
+var hintBugs = []Bug{
 	{
 		Name: "hints-told-version", Mechanism: "a merged hint tells no version that one of its hints did not",
 		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
