@@ -193,6 +193,32 @@ func (s *tap) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]p
 	return s.Store.(persist.Leaser).Take(ctx, q, a)
 }
 
+// Watch and Versions are those of the store.
+func (s *tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
+	if w, ok := s.Store.(persist.Watcher); ok {
+		return w.Watch(ctx, wake)
+	}
+	return persist.ErrUnsupported
+}
+
+func (s *tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	if p, ok := s.Store.(persist.Prober); ok {
+		return p.Versions(ctx, keys)
+	}
+	var versions []uint64
+	for _, key := range keys {
+		r, err := s.Store.Load(ctx, key)
+		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+			return nil, err
+		}
+		if r.Absent() {
+			r.Version = 0
+		}
+		versions = append(versions, r.Version)
+	}
+	return versions, nil
+}
+
 func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	s.commits.Add(1)
 	s.mu.Lock()

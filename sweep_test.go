@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -214,4 +215,77 @@ func testSweepingAndRenewing(t *testing.T, p path, sessions int) {
 	require.EqualValues(t, sessions, found+fresh)
 	require.NotZero(t, swept, "nothing was swept in time")
 	t.Logf("%d came back in time, %d too late, of which %d were swept", found, fresh, swept)
+}
+
+// TestSweepLeavesOut: a scope that is renewed between the sweeper's look and its commit stays, and the others of its batch are swept.
+//
+// Proves SCOPE-14.
+func TestSweepLeavesOut(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		for i := range 5 {
+			_, err := visits.Scope(p.rt, fmt.Sprint(i)).SetState(ctx, visit{N: i}, pawl.WithTTL(time.Millisecond))
+			require.NoError(t, err)
+		}
+		soon(t, func() bool { r := p.record(t, pawl.Key{Kind: "visit", ID: "4"}); return r.Expired(r.Now) })
+		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
+		require.NoError(t, err)
+		came := false
+		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
+			if !came {
+				came = true
+				p.put(t, pawl.Key{Kind: "visit", ID: "2"}, `{"page":"","n":42}`, 0)
+			}
+			return nil
+		})
+		swept, err := sweeper.Sweep(ctx)
+		p.store.onCommit(nil)
+		require.NoError(t, err)
+		require.Equal(t, 4, swept.Cleared)
+		requireState(t, p, visits.Scope(p.rt, "2"), 2, visit{N: 42})
+	})
+}
+
+// TestAcquireKeepsTheExpiry: taking and giving back a lease leaves the expiry as it is.
+//
+// Proves SCOPE-14.
+func TestAcquireKeepsTheExpiry(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s := visits.Scope(p.rt, "a")
+		_, err := s.SetState(ctx, visit{}, pawl.WithTTL(time.Hour))
+		require.NoError(t, err)
+		before := p.record(t, s.Key()).Expires
+		require.False(t, before.IsZero())
+		l, err := s.Acquire(ctx)
+		require.NoError(t, err)
+		require.NoError(t, l.Release(ctx))
+		require.Equal(t, before, p.record(t, s.Key()).Expires)
+	})
+}
+
+// TestSweeperInTheBackground: it sweeps by itself, starts and stops more than once safely, and refuses what makes no sense.
+//
+// Proves SCOPE-14.
+func TestSweeperInTheBackground(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s := visits.Scope(p.rt, "a")
+		_, err := s.SetState(ctx, visit{Page: "old"}, pawl.WithTTL(time.Millisecond))
+		require.NoError(t, err)
+		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{Interval: time.Millisecond, Tombstones: time.Microsecond})
+		require.NoError(t, err)
+		require.NoError(t, sweeper.Start(ctx))
+		require.NoError(t, sweeper.Start(ctx))
+		soon(t, func() bool { return p.record(t, s.Key()).Absent() })
+		require.NoError(t, sweeper.Stop(ctx))
+		require.NoError(t, sweeper.Stop(ctx))
+		require.Error(t, sweeper.Start(ctx))
+	})
+	var argument *pawl.ArgumentError
+	_, err := pawl.NewSweeper(nil, pawl.SweeperConfig{})
+	require.ErrorAs(t, err, &argument)
+	rt := openRuntime(t, pawl.Config{})
+	_, err = pawl.NewSweeper(rt, pawl.SweeperConfig{})
+	require.ErrorIs(t, err, pawl.ErrNoStore)
 }

@@ -115,7 +115,7 @@ var historyBugs = []Bug{
 	{
 		Name: "model-no-op", Mechanism: "what changes nothing moves no version",
 		Proves: []string{"SCOPE-7"}, File: "draft.go",
-		Old: "		if !changed && (d.life == alive || ", New: "		if !changed && (false || ",
+		Old: "		if !changed && ch.takes == nil && (d.life == alive || ", New: "		if !changed && ch.takes == nil && (false || ",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{

@@ -47,7 +47,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing moves no version",
 		Proves: []string{"SCOPE-7"}, File: "draft.go",
-		Old: "		if !changed && (d.life == alive", New: "		if !changed && (d.life == absent",
+		Old: "		if !changed && ch.takes == nil && (d.life == alive", New: "		if !changed && ch.takes == nil && (d.life == absent",
 		Pkg: ".", Run: "^TestUnchanged$",
 	},
 	{
@@ -125,7 +125,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "close-waits", Mechanism: "Close finishes what was accepted",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
-		Old: "append(rt.finish(rt.stored), &rt.transactions)", New: "append(rt.finish(rt.stored)[:0], &rt.transactions)",
+		Old: "append(rt.finish(rt.stored), &rt.transactions", New: "append(rt.finish(rt.stored)[:0], &rt.transactions",
 		Pkg: ".", Run: "^TestCloseFinishesWhatIsInFlight$",
 	},
 	{

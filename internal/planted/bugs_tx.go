@@ -137,7 +137,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-close", Mechanism: "Close waits for transactions",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
-		Old: "append(rt.finish(rt.stored), &rt.transactions)", New: "rt.finish(rt.stored)",
+		Old: "append(rt.finish(rt.stored), &rt.transactions, ", New: "append(rt.finish(rt.stored), ",
 		Pkg: ".", Run: "^TestCloseWaitsForTransactions$",
 	},
 	{

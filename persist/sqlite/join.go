@@ -43,7 +43,7 @@ func homeOf(ctx context.Context, on executor) (home, error) {
 //
 // Tx must be on the database of s, through the same copy of SQLite: in one process, two copies
 // undo each other's locks. For commits, its connection must have synchronous=FULL or EXTRA. Anything
-// else gives an error that wraps persist.ErrNotApplied, and so do all other failures of Commit but
+// else gives an error that wraps persist.ErrUnsupported and persist.ErrNotApplied; the latter do all other failures of Commit but
 // *persist.Conflict and *persist.Fenced. The first write waits for SQLite's lock, for
 // Config.BusyTimeout or the connection's own busy_timeout, whichever is longer; the error wraps
 // persist.ErrUnavailable then, and at once if tx has read before and somebody has written since. In
@@ -78,15 +78,18 @@ func (j *joined) reads(ctx context.Context) (reads, error) {
 		}
 		ours := j.s.home
 		if ours.file == nil || theirs.file == nil || !os.SameFile(ours.file, theirs.file) {
-			return reads{}, notApplied(errors.New("sqlite: the transaction is not on the database file of the store"))
+			return reads{}, unfit(errors.New("sqlite: the transaction is not on the database file of the store"))
 		}
 		if ours.library != theirs.library {
-			return reads{}, notApplied(errors.New("sqlite: the transaction is of another copy of SQLite than the store: use one driver for both"))
+			return reads{}, unfit(errors.New("sqlite: the transaction is of another copy of SQLite than the store: use one driver for both"))
 		}
 		j.known = true
 	}
 	return reads{sql: j.s.sql, on: j.tx}, nil
 }
+
+// unfit says that a transaction can never do, whatever is tried with it.
+func unfit(why error) error { return notApplied(fmt.Errorf("%w: %w", persist.ErrUnsupported, why)) }
 
 // Load is Store.Load inside the transaction.
 func (j *joined) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
@@ -200,7 +203,7 @@ func (j *joined) begin(ctx context.Context) error {
 		return readable(ctx, err)
 	}
 	if err := durable(synchronous); err != nil {
-		return fmt.Errorf("sqlite: the transaction's connection: %w", err)
+		return unfit(fmt.Errorf("sqlite: the transaction's connection: %w", err))
 	}
 	// Where SQLite has rolled back by itself, database/sql does not know, and the savepoint would
 	// be a transaction of its own. Only there can another one be begun.

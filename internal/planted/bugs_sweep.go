@@ -1,0 +1,77 @@
+package main
+
+// sweepBugs are in expiry, and in the caller's own transactions.
+var sweepBugs = []Bug{
+	{
+		Name: "sweep-tests-the-expiry", Mechanism: "sweeping clears only what is still expired",
+		Proves: []string{"SCOPE-14"}, File: "sweep.go",
+		Old: "Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true}", New: "Expected: r.Version, Version: r.Version + 1, Deleted: true}",
+		Pkg: ".", Run: "^TestSweptScopesStartAnew$", Quick: true,
+	},
+	{
+		Name: "swept-is-not-deleted", Mechanism: "what was swept has expired, and was not deleted",
+		Proves: []string{"SCOPE-14"}, File: "backend.go",
+		Old: "	case r.Deleted && !r.Expires.IsZero(): // swept\n", New: "	case false:\n",
+		Pkg: ".", Run: "^TestSweptScopesStartAnew$",
+	},
+	{
+		Name: "sweep-leaves-winners-out", Mechanism: "one scope that was renewed does not keep its batch from being swept",
+		Proves: []string{"SCOPE-14"}, File: "sweep.go",
+		Old: "		if !won[w.Key] {", New: "		if won[w.Key] {",
+		Pkg: ".", Run: "^TestSweepingAndRenewing$/memory|^TestSweepLeavesOut$",
+	},
+	{
+		Name: "tombstones-are-kept", Mechanism: "young tombstones are not purged",
+		Proves: []string{"SCOPE-10"}, File: "sweep.go",
+		Old: "Age: s.config.Tombstones}", New: "}",
+		Pkg: ".", Run: "^TestPurgedTombstonesReuseNoVersion$",
+	},
+	{
+		Name: "taking-keeps-the-expiry", Mechanism: "taking a lease leaves the expiry as it is",
+		Proves: []string{"SCOPE-14"}, File: "draft.go",
+		Old: "				next.ttl = persist.KeepTTL\n", New: "",
+		Pkg: ".", Run: "^TestAcquireKeepsTheExpiry$",
+	},
+	{
+		Name: "via-is-not-believed", Mechanism: "what is committed in the caller's own transaction is not believed",
+		Proves: []string{"TX-6"}, File: "tx_deliver.go",
+		Old: "	if t.joined() {\n		return // it may be undone\n	}\n", New: "",
+		Pkg: ".", Run: "^TestVia$", Quick: true,
+	},
+	{
+		Name: "via-reads-inside", Mechanism: "a joined transaction reads inside the caller's own",
+		Proves: []string{"TX-6"}, File: "tx_part.go",
+		Old: "!tx.of.fresh && !tx.of.joined() &&", New: "!tx.of.fresh &&",
+		Pkg: ".", Run: "^TestVia$",
+	},
+	{
+		Name: "via-has-no-callbacks", Mechanism: "after-commit callbacks do not run before the caller's own commit",
+		Proves: []string{"TX-6"}, File: "tx_run.go",
+		Old: "		if len(tx.after) > 0 && t.joined() {", New: "		if false {",
+		Pkg: ".", Run: "^TestViaRefuses$",
+	},
+	{
+		Name: "native-keeps-the-read-set", Mechanism: "SQL inside a commit is made of a state that is current",
+		Proves: []string{"TX-6"}, File: "tx_part.go",
+		Old: "	if len(b.Writes)+len(b.renewed)+len(tx.native) > 0 {\n		return\n	}\n	proved", New: "	if len(b.Writes)+len(b.renewed) > 0 {\n		return\n	}\n	proved",
+		Pkg: ".", Run: "^TestWithNativeAlone$",
+	},
+	{
+		Name: "native-is-undone", Mechanism: "SQL of a part of a transaction that was undone does not run",
+		Proves: []string{"TX-6"}, File: "tx_part.go",
+		Old: "		tx.after, tx.native = tx.after[:after:after], tx.native[:native:native]\n", New: "		tx.after = tx.after[:after:after]\n		_ = native\n",
+		Pkg: ".", Run: "^TestWithNativeAlone$",
+	},
+	{
+		Name: "native-fails-the-commit", Mechanism: "an error of the caller's SQL undoes the commit",
+		Proves: []string{"TX-6"}, File: "tx_native.go",
+		Old: "		if end.failed() {", New: "		if end.panic != nil {",
+		Pkg: ".", Run: "^TestWithNative$",
+	},
+	{
+		Name: "native-shuts-scopes-out", Mechanism: "scopes cannot be used inside a commit",
+		Proves: []string{"TX-6"}, File: "tx_native.go",
+		Old: "	f.begin()\n	defer f.end()\n	for", New: "	for",
+		Pkg: ".", Run: "^TestWithNative$",
+	},
+}
