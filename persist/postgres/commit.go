@@ -161,13 +161,17 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 func (s *Store) direct(r *request) {
 	at, err := s.attempt(r, 0)
 	s.queue.leave()
-	r.answer(s.insist(r, at, err, s.attempt))
+	at, err = s.insist(r, at, err, s.attempt)
+	s.hintCommit(r.commit, err)
+	r.answer(at, err)
 }
 
 // alone commits r after it could not be part of a batch.
 func (s *Store) alone(r *request) {
 	at, err := s.attempt(r, 0)
-	r.answer(s.insist(r, at, err, s.attempt))
+	at, err = s.insist(r, at, err, s.attempt)
+	s.hintCommit(r.commit, err)
+	r.answer(at, err)
 }
 
 // insist returns the answer to r, of which an attempt was made, after further attempts if somebody
@@ -323,5 +327,6 @@ func (s *Store) conclude(r *request, at time.Time, err error) {
 		s.queue.underWay.Go(func() { s.alone(r) })
 		return
 	}
+	s.hintCommit(r.commit, err)
 	r.answer(at, err)
 }

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -26,9 +27,19 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
 		answers, err := roundTrip(ctx, conn, begin, s.bounds(0), query(s.sql.durable), statement, commit)
 		if err != nil {
-			return outcome(err, len(answers), 4)
+			err = outcome(err, len(answers), 4)
+			if !errors.Is(err, persist.ErrNotApplied) {
+				s.hint(persist.Hint{}) // what it may have taken is not known
+			}
+			return err
 		}
 		rows = answers[3]
+		hints := make([]persist.Hint, len(rows))
+		for i, row := range rows {
+			row := cells(row[1:]) // after the time
+			hints[i] = persist.Hint{Key: persist.Key{Kind: row.string(), ID: row.string()}, Version: uint64(row.int())}
+		}
+		s.hint(hints...)
 		return nil
 	})
 	if err != nil {

@@ -79,6 +79,14 @@ func (n names) migrationLock() int64 { return n.lockKey(persist.Key{}) }
 // schemaLock is the number of the advisory lock of who creates the schema; no prefix is empty.
 func (n names) schemaLock() int64 { return names{schema: n.schema}.migrationLock() }
 
+// channel is the name of the channel of a store's notifications, which has to be short. Processes of
+// every release must agree on it.
+func (n names) channel() string {
+	hash := fnv.New128a()
+	hash.Write([]byte(n.schema + "\x00" + n.prefix)) // neither contains it
+	return fmt.Sprintf("pawl_%x", hash.Sum(nil))
+}
+
 // named returns the names that a configuration asks for, given the first schema of the search path.
 func (c Config) named(current string) (names, error) {
 	n := names{schema: cmp.Or(c.Schema, current), prefix: c.TablePrefix}

@@ -45,6 +45,7 @@ package postgres
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"math"
@@ -56,6 +57,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -99,8 +101,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, checkName("schema", c.Schema, maxName)
 }
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Native and persist.Purger, in
-// a PostgreSQL database.
+// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Native, persist.Purger,
+// persist.Watcher and persist.Prober, in a PostgreSQL database.
 type Store struct {
 	config Config
 	pool   *pgxpool.Pool
@@ -113,14 +115,21 @@ type Store struct {
 	purging chan struct{} // holds one place, for who purges
 
 	explicit atomic.Bool // transactions are not READ COMMITTED unless they say so
+
+	id        string    // of this store, among all that share the database
+	hub       hints.Hub // tells all who watch
+	listening listening // hears what other processes change
+	outbox    outbox    // tells other processes
 }
 
 var (
-	_ persist.Store  = (*Store)(nil)
-	_ persist.Reader = (*Store)(nil)
-	_ persist.Leaser = (*Store)(nil)
-	_ persist.Native = (*Store)(nil)
-	_ persist.Purger = (*Store)(nil)
+	_ persist.Store   = (*Store)(nil)
+	_ persist.Reader  = (*Store)(nil)
+	_ persist.Leaser  = (*Store)(nil)
+	_ persist.Native  = (*Store)(nil)
+	_ persist.Purger  = (*Store)(nil)
+	_ persist.Watcher = (*Store)(nil)
+	_ persist.Prober  = (*Store)(nil)
 )
 
 // Open connects to the database at url, which pgxpool.ParseConfig describes, and creates or
@@ -173,6 +182,7 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	connections := int(pool.Config().MaxConns)
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), purging: make(chan struct{}, 1)}
 	s.queue = queue{run: s.direct, committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
+	s.id, s.listening.heartbeat, s.outbox.closing = rand.Text(), heartbeat, make(chan struct{})
 	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, explain(err)
@@ -241,7 +251,10 @@ func hangUp(conn *pgx.Conn) {
 // persist.ErrClosed. A commit under way takes at most Config.CommitTimeout. Close returns nil, also
 // when called twice.
 func (s *Store) Close() error {
+	s.hub.Close()
+	s.listening.close()
 	s.queue.close()
+	s.outbox.close() // what was committed until now
 	if s.owned {
 		s.pool.Close()
 	}

@@ -47,11 +47,7 @@ func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error
 }
 
 func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	kinds, ids := apart(keys)
-	for i := range keys {
-		kinds[i], ids[i] = sought(kinds[i]), sought(ids[i])
-	}
-	rows, err := s.run(ctx, query(s.sql.loadAll).strings(kinds).strings(ids))
+	rows, err := s.run(ctx, soughtAll(s.sql.loadAll, keys))
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +58,21 @@ func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	return records, nil
 }
 
+// Versions returns the current version of each key, 0 where there is no record, without reading
+// documents. Its errors are those of Load, but for persist.ErrNotFound.
+func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	rows, err := s.read(ctx, soughtAll(s.sql.versions, keys))
+	if err != nil {
+		return nil, err
+	}
+	versions := make([]uint64, len(keys))
+	for i, row := range rows {
+		row := cells(row)
+		versions[i] = uint64(row.int())
+	}
+	return versions, nil
+}
+
 // sought returns name, or what no record is called instead of a name that PostgreSQL does not know
 // as a text, and that no record is called either.
 func sought(name string) string {
@@ -69,6 +80,15 @@ func sought(name string) string {
 		return ""
 	}
 	return name
+}
+
+// soughtAll returns the statement of a text that asks for keys.
+func soughtAll(text string, keys []persist.Key) *statement {
+	kinds, ids := apart(keys)
+	for i := range keys {
+		kinds[i], ids[i] = sought(kinds[i]), sought(ids[i])
+	}
+	return query(text).strings(kinds).strings(ids)
 }
 
 // loaded reads a row of the time, the floor and columns.

@@ -16,6 +16,8 @@ type statements struct {
 	replace     string
 	touch       string
 	lockFloor   string
+	versions    string
+	notify      string
 
 	// Of transactions that somebody else has begun.
 	settings      string
@@ -50,5 +52,8 @@ func newStatements(n names) statements {
 		putBack: `SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', $2, true),
 			pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true)`,
 		confirmAbsent: n.expand(`SELECT {confirm_absent}($1, $2)`),
+		versions: n.expand(`SELECT r.version FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place)
+			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
+		notify: `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`,
 	}
 }

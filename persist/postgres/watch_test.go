@@ -1,0 +1,453 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgproxy"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// watch is a Watch under way, and what it was told.
+type watch struct {
+	t      testing.TB
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Watch has returned err
+	err    error
+
+	mu       sync.Mutex // protects what follows
+	busy     bool       // wake is being called
+	returned bool
+	zeros    int
+	latest   map[persist.Key]uint64 // versions that were told
+	count    map[persist.Key]int
+}
+
+// watching begins to watch s, and returns when the first zero hint has come.
+func watching(t testing.TB, s *Store) *watch {
+	t.Helper()
+	w := watchLater(t, s)
+	w.zero(1)
+	return w
+}
+
+// watchLater begins to watch s.
+func watchLater(t testing.TB, s *Store) *watch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watch{t: t, cancel: cancel, done: make(chan struct{}), latest: make(map[persist.Key]uint64), count: make(map[persist.Key]int)}
+	go func() {
+		defer close(w.done)
+		w.err = s.Watch(ctx, w.wake)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.returned = true
+	}()
+	t.Cleanup(func() { w.cancel(); <-w.done })
+	return w
+}
+
+func (w *watch) wake(h persist.Hint) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.busy || w.returned {
+		w.t.Error("wake is called at a wrong time")
+	}
+	w.busy = true
+	w.mu.Unlock() // so that it is seen if two are called at once
+	w.mu.Lock()
+	w.busy = false
+	if h == (persist.Hint{}) {
+		w.zeros++
+		return
+	}
+	if len(w.count) == 0 && w.zeros == 0 {
+		w.t.Error("the first hint is not the zero hint")
+	}
+	w.latest[h.Key] = max(w.latest[h.Key], h.Version)
+	w.count[h.Key]++
+}
+
+// until waits until something has been told.
+func (w *watch) until(what string, told func() bool) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return told()
+	}, patience, time.Millisecond, what)
+}
+
+// zero waits for the n-th zero hint.
+func (w *watch) zero(n int) {
+	w.t.Helper()
+	w.until("zero hint", func() bool { return w.zeros >= n })
+}
+
+// hears waits until the watch was told of a version of a record.
+func (w *watch) hears(key persist.Key, version uint64) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%s at %d", key, version), func() bool { return w.latest[key] >= version && w.count[key] > 0 })
+}
+
+// times returns how often the watch was told of a record, and of any.
+func (w *watch) times(key persist.Key) (times, zeros int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count[key], w.zeros
+}
+
+// ended waits for the end of the watch and returns its error.
+func (w *watch) ended() error {
+	w.t.Helper()
+	select {
+	case <-w.done:
+	case <-time.After(patience):
+		require.FailNow(w.t, "Watch does not return")
+	}
+	return w.err
+}
+
+// TestWatch: everybody hears of what changes a record, by whomever, and of nothing else.
+//
+// Proves SCOPE-13.
+func TestWatch(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
+	watches := []*watch{watching(t, s), watching(t, s), watching(t, other)}
+	hear := func(id string, version uint64) {
+		t.Helper()
+		for _, w := range watches {
+			w.hears(thing(id), version)
+		}
+	}
+	must(t, s, put("a", 0))
+	hear("a", 1)
+	must(t, other, put("a", 1))
+	hear("a", 2)
+	must(t, s, together(put("a", 2), put("b", 0)))
+	hear("a", 3)
+	hear("b", 1)
+	must(t, s, persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing("a"), Expected: 3, Version: 4, Deleted: true}}})
+	hear("a", 4)
+
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	hear("b", 2)
+
+	// Nobody hears of a renewal, of what was read, or of what was refused. What comes later is heard
+	// later, or at the same time, and by then there would be a hint.
+	var before [][2]int
+	for _, w := range watches {
+		times, zeros := w.times(thing("b"))
+		before = append(before, [2]int{times, zeros})
+	}
+	must(t, s, persist.Commit{ID: "w.2", Guards: []persist.Guard{{Key: thing("b"), Token: 2, Extend: 2 * time.Hour}}},
+		persist.Commit{ID: "w.3", Guards: []persist.Guard{{Key: thing("b"), Read: true, Version: 2, TTL: time.Hour}}})
+	_, err = s.Commit(t.Context(), put("b", 1))
+	require.True(t, isConflict(err))
+	must(t, s, put("c", 0))
+	hear("c", 1)
+	for i, w := range watches {
+		times, zeros := w.times(thing("b"))
+		require.Equal(t, before[i], [2]int{times, zeros})
+	}
+
+	must(t, other, persist.Commit{ID: "w.4", Guards: []persist.Guard{{Key: thing("b"), Token: 2, Release: true}}})
+	for i, w := range watches {
+		w.until("release", func() bool { return w.count[thing("b")] > before[i][0] })
+	}
+}
+
+// TestWatchTellsOwnChangesDirectly: what a store changes itself does not come back from the database.
+//
+// Proves SCOPE-13.
+func TestWatchTellsOwnChangesDirectly(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
+	own, remote := watching(t, s), watching(t, other)
+	for version := range uint64(20) {
+		must(t, s, put("a", version))
+		own.hears(thing("a"), version+1)
+	}
+	remote.hears(thing("a"), 20)
+	must(t, other, put("b", 0)) // comes after all that was sent
+	own.hears(thing("b"), 1)
+	times, _ := own.times(thing("a"))
+	require.Equal(t, 20, times)
+}
+
+// TestWatchManyWriters: of every record the newest version is told in the end.
+//
+// Proves SCOPE-13.
+func TestWatchManyWriters(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, connections(t, url, 4), Config{}), openAt(t, url, Config{})
+	watches := []*watch{watching(t, s), watching(t, other)}
+	const writers, versions = 40, 8
+	var group sync.WaitGroup
+	for i := range writers {
+		group.Go(func() {
+			for version := range uint64(versions) {
+				if _, err := s.Commit(t.Context(), put(fmt.Sprint(i), version)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for _, w := range watches {
+		for i := range writers {
+			w.hears(thing(fmt.Sprint(i)), versions)
+		}
+	}
+}
+
+// TestWatchThousands: of thousands of records at once all are told, or the zero hint.
+//
+// Proves SCOPE-13.
+func TestWatchThousands(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
+	for name, count := range map[string]int{"few": maxOutbox / 2, "many": maxOutbox + 1} {
+		w := watching(t, other)
+		all := put(name, 0)
+		for i := range count {
+			all.Writes = append(all.Writes, put(fmt.Sprint(name, i), 0).Writes...)
+		}
+		must(t, s, all)
+		w.until("all", func() bool { return w.zeros > 1 || len(w.latest) == count+1 })
+		w.cancel()
+		require.ErrorIs(t, w.ended(), context.Canceled)
+	}
+}
+
+// TestWatchWithOneConnection: a pool of one connection is not used up by those who watch, and hints
+// are sent though somebody has it for long.
+//
+// Proves SCOPE-13.
+func TestWatchWithOneConnection(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, connections(t, url, 1), Config{}), openAt(t, connections(t, url, 1), Config{})
+	watches := []*watch{watching(t, s), watching(t, s), watching(t, other)}
+	for version := range uint64(10) {
+		must(t, s, put("a", version))
+		for _, w := range watches {
+			w.hears(thing("a"), version+1)
+		}
+	}
+	release := usedUp(t, s)
+	defer release()
+	s.hint(persist.Hint{Key: thing("b"), Version: 7})
+	watches[2].hears(thing("b"), 7)
+}
+
+// TestWatchSharesAConnection: all Watch calls of a store have one, which ends with the last of them.
+//
+// Proves SCOPE-13.
+func TestWatchSharesAConnection(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	conn := connect(t, url)
+	listeners := fmt.Sprintf("SELECT count(*) = %%d FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%%%%s%%%%'", s.names.channel())
+	for range 3 {
+		one, two := watching(t, s), watching(t, s)
+		eventually(t, conn, fmt.Sprintf(listeners, 1))
+		one.cancel()
+		require.ErrorIs(t, one.ended(), context.Canceled)
+		must(t, s, put(fmt.Sprint(time.Now().UnixNano()), 0))
+		eventually(t, conn, fmt.Sprintf(listeners, 1))
+		two.cancel()
+		require.ErrorIs(t, two.ended(), context.Canceled)
+		eventually(t, conn, fmt.Sprintf(listeners, 0))
+	}
+}
+
+// TestWatchEnds with its context, whatever it waits for, and with the store.
+//
+// Proves SCOPE-13.
+func TestWatchEnds(t *testing.T) {
+	proxy, url := proxied(t)
+	s := openAt(t, url, Config{})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	never := func(persist.Hint) { t.Error("wake is called") }
+	require.ErrorIs(t, s.Watch(ctx, never), context.DeadlineExceeded)
+	proxy.Refuse(true)
+	ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, s.Watch(ctx, never), context.DeadlineExceeded)
+	down := watchLater(t, s)
+	proxy.Refuse(false)
+	down.zero(1)
+	others := []*watch{down, watching(t, s)}
+	proxy.Refuse(true)
+	require.NoError(t, s.Close())
+	for _, w := range others {
+		require.ErrorIs(t, w.ended(), persist.ErrClosed)
+	}
+	require.ErrorIs(t, s.Watch(t.Context(), never), persist.ErrClosed)
+}
+
+// TestWatchClosedAtOnce: Close ends those who begin at the same moment, too.
+//
+// Proves SCOPE-13.
+func TestWatchClosedAtOnce(t *testing.T) {
+	url := pgtest.URL(t)
+	for range 20 {
+		s, err := Open(t.Context(), url, Config{})
+		require.NoError(t, err)
+		var watches []*watch
+		for range 4 {
+			watches = append(watches, watchLater(t, s))
+		}
+		require.NoError(t, s.Close())
+		for _, w := range watches {
+			require.ErrorIs(t, w.ended(), persist.ErrClosed)
+		}
+	}
+}
+
+// TestWatchMayCloseTheStore: from inside of wake.
+//
+// Proves SCOPE-13.
+func TestWatchMayCloseTheStore(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	require.ErrorIs(t, s.Watch(t.Context(), func(persist.Hint) { _ = s.Close() }), persist.ErrClosed)
+}
+
+// TestWatchKilledServer: when the server is back, the zero hint comes, and later changes are heard.
+//
+// Proves SCOPE-13.
+func TestWatchKilledServer(t *testing.T) {
+	server := pgtest.New(t)
+	s, other := openAt(t, server.URL("postgres"), Config{}), openAt(t, server.URL("postgres"), Config{})
+	watches := []*watch{watching(t, s), watching(t, other)}
+	for round := range 2 {
+		server.Restart()
+		for _, w := range watches {
+			w.zero(2 + round)
+		}
+		c := put(fmt.Sprint(round), 0)
+		require.Eventually(t, func() bool { // the pool may have connections from before
+			_, err := s.Commit(t.Context(), c)
+			return err == nil || isConflict(err)
+		}, patience, time.Millisecond)
+		for _, w := range watches {
+			w.hears(thing(fmt.Sprint(round)), 1)
+		}
+	}
+}
+
+// TestWatchCutConnection: what was changed while the connection was lost is covered by a zero hint.
+//
+// Proves SCOPE-13.
+func TestWatchCutConnection(t *testing.T) {
+	proxy, url := proxied(t)
+	s := openAt(t, url, Config{})
+	w := watching(t, s)
+	for round := range 3 {
+		proxy.Refuse(true)
+		proxy.Refuse(false)
+		w.zero(2 + round)
+	}
+	other := openAt(t, url, Config{})
+	must(t, other, put("a", 0))
+	w.hears(thing("a"), 1)
+}
+
+// TestWatchSilentPeer: a server that says nothing any more is noticed.
+//
+// Proves SCOPE-13.
+func TestWatchSilentPeer(t *testing.T) {
+	server := pgtest.New(t)
+	network, address := server.Addr()
+	proxy := pgproxy.Start(t, network, address, "pg_listening_channels")
+	s := openAt(t, proxy.URL(server.URL("postgres")), Config{})
+	s.config.AcquireTimeout = 500 * time.Millisecond // for an answer; the next try has as much
+	s.listening.heartbeat = 10 * time.Millisecond
+	var silent atomic.Int64
+	proxy.Script(func(c pgproxy.Commit) pgproxy.Action {
+		silent.CompareAndSwap(0, int64(c.Connection))
+		if silent.Load() == int64(c.Connection) {
+			return pgproxy.HoldUntil(nil)
+		}
+		return pgproxy.Pass
+	})
+	w := watching(t, s)
+	w.zero(2)
+	require.NotZero(t, silent.Load())
+	must(t, openAt(t, server.URL("postgres"), Config{}), put("a", 0))
+	w.hears(thing("a"), 1)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, w.ended(), persist.ErrClosed)
+}
+
+// TestWatchTerminatedSession: an administrator ends the session, and another one takes its place.
+//
+// Proves SCOPE-13.
+func TestWatchTerminatedSession(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	w := watching(t, s)
+	execute(t, url, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`)
+	w.zero(2)
+}
+
+// TestWatchOwnPool: the listening connection is made as the pool makes its own.
+//
+// Proves SCOPE-13.
+func TestWatchOwnPool(t *testing.T) {
+	address := pgtest.URL(t)
+	var password atomic.Value
+	pool := pooled(t, address, func(c *pgxpool.Config) {
+		password.Store(c.ConnConfig.Password)
+		c.ConnConfig.Password = ""
+		c.MaxConns = 1
+		c.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+			c.Password = password.Load().(string)
+			return nil
+		}
+	})
+	s, err := New(t.Context(), pool, Config{})
+	require.NoError(t, err)
+	w := watching(t, s)
+	must(t, openAt(t, address, Config{}), put("a", 0))
+	w.hears(thing("a"), 1)
+	require.NoError(t, s.Close())
+	require.ErrorIs(t, w.ended(), persist.ErrClosed)
+	require.Zero(t, pool.Stat().AcquiredConns())
+}
+
+// TestWatchHostileNames: whatever schema, prefix and records are called, they are told apart.
+//
+// Proves SCOPE-13.
+func TestWatchHostileNames(t *testing.T) {
+	url := pgtest.URL(t)
+	channels := make(map[string]bool)
+	for _, name := range hostileNames {
+		config := Config{Schema: name, TablePrefix: name}
+		s, other := openAt(t, url, config), openAt(t, url, config)
+		require.LessOrEqual(t, len(s.names.channel()), maxName)
+		channels[s.names.channel()] = true
+		w := watching(t, other)
+		for i, id := range append(hostileNames, "\x01\x1f\u2028<&>", "\U0010ffff") {
+			key := persist.Key{Kind: name, ID: id}
+			must(t, s, persist.Commit{ID: fmt.Sprint("w.", i), Writes: []persist.Write{{Key: key, Version: 1, Doc: []byte("1")}}})
+			w.hears(key, 1)
+		}
+	}
+	require.Len(t, channels, len(hostileNames))
+	require.NotEqual(t, names{schema: "a", prefix: "bc"}.channel(), names{schema: "ab", prefix: "c"}.channel())
+}
