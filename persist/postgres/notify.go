@@ -25,7 +25,7 @@ const (
 	notifyPause   = 5 * time.Millisecond // between two
 	notifyTimeout = time.Second          // for one
 	sparePatience = time.Second          // until the pool has a connection to spare
-	notifyTries   = 12                   // before the outbox gives up until something else changes: half a minute
+	notifyTries   = 12                   // half a minute
 	maxOutbox     = 1024                 // keys; beyond that, anything may have changed
 	maxPayload    = 7999                 // bytes; PostgreSQL's limit
 )
@@ -33,6 +33,7 @@ const (
 // outbox holds the hints that are to be sent to other processes. A goroutine sends them, and ends
 // when there are none.
 type outbox struct {
+	tries   int            // before it gives up until something else changes
 	running sync.WaitGroup // the goroutine
 	closing chan struct{}  // closed by close
 
@@ -182,7 +183,7 @@ func (s *Store) sendHints() {
 			continue
 		}
 		failures++
-		if !o.back(hints, last || failures == notifyTries) {
+		if !o.back(hints, last || failures == o.tries) {
 			return
 		}
 		o.pause(min(firstRetry<<(failures-1), longestRetry))

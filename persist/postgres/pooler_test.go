@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -57,8 +58,8 @@ func TestPgBouncer(t *testing.T) {
 	exercise(t, s)
 }
 
-// pgBouncer starts a proxy in front of a server and returns its URL.
-func pgBouncer(t *testing.T, program, server string) string {
+// pgBouncer starts a proxy in front of a server, with more settings, and returns its URL.
+func pgBouncer(t *testing.T, program, server string, more ...string) string {
 	t.Helper()
 	target, err := url.Parse(server)
 	require.NoError(t, err)
@@ -82,7 +83,8 @@ pool_mode = transaction
 default_pool_size = 3
 server_reset_query = DISCARD ALL
 server_reset_query_always = 1
-`, target.Hostname(), target.Port(), target.User.Username(), password, address.Port)
+%s
+`, target.Hostname(), target.Port(), target.User.Username(), password, address.Port, strings.Join(more, "\n"))
 	file := filepath.Join(folder, "pgbouncer.ini")
 	require.NoError(t, os.WriteFile(file, []byte(settings), 0o644))
 

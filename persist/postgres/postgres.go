@@ -182,7 +182,8 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	connections := int(pool.Config().MaxConns)
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), purging: make(chan struct{}, 1)}
 	s.queue = queue{run: s.direct, committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
-	s.id, s.listening.heartbeat, s.outbox.closing = rand.Text(), heartbeat, make(chan struct{})
+	s.id, s.listening.heartbeat = rand.Text(), heartbeat
+	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})
 	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, explain(err)
