@@ -18,9 +18,9 @@ import (
 // in all of the database, each until it is durable, and commits would, too. Theirs need not be durable,
 // and so are short. What changes while one is sent is collected, and sent together.
 //
-// A commit never waits for a notification. To send one, a connection is taken from the pool only while
-// the pool has one to spare. When it has had none for a while, a connection is made for one
-// notification, so that hints are not held up for ever either.
+// A commit does not wait for a notification. To send one, a connection is taken from the pool only
+// while it has one to spare, so that nobody is in line for it. When it has had none for a while, a
+// connection is made for one notification, so that hints are not held up for ever either.
 const (
 	notifyPause   = 5 * time.Millisecond // between two
 	notifyTimeout = time.Second          // for one
@@ -186,7 +186,7 @@ func (s *Store) sendHints() {
 		if !o.back(hints, last || failures == o.tries) {
 			return
 		}
-		o.pause(min(firstRetry<<(failures-1), longestRetry))
+		o.pause(min(firstRetry<<min(failures-1, 10), longestRetry))
 	}
 }
 

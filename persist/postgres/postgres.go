@@ -5,8 +5,8 @@
 // once the records are locked. A commit of one write is one round trip, any other two; when many
 // commits are under way at once, they share transactions, each with an outcome of its own.
 //
-// Nothing depends on the state of a session, so a proxy such as PgBouncer may pool connections by
-// transaction. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
+// Nothing but Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
+// by transaction. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
 // that creates thousands of records needs as many locks: see max_locks_per_transaction. One of more
 // than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes, kind
 // and id together, which the indices have no room for.
@@ -23,6 +23,15 @@
 //		_, err := store.Join(tx).Commit(ctx, c)
 //		return err
 //	})
+//
+// # Watching
+//
+// What one process changes, others hear of by a notification, usually within milliseconds. It is sent
+// after the commit, which does not wait for it, on a connection that the pool has to spare; when the
+// pool has had none for a second, one is made for it. In a pool of one connection, a commit that comes
+// while a notification is sent waits for the end of that, a second at most. Watch listens on a
+// connection beside the pool, one for all Watch calls of a store. Where a proxy pools connections by
+// transaction, Watch returns persist.ErrUnsupported; others hear of what is changed there all the same.
 //
 // # State in SQL
 //
@@ -248,9 +257,9 @@ func hangUp(conn *pgx.Conn) {
 	_ = conn.Close(closing)
 }
 
-// Close answers the calls that are under way, then releases the store; later calls return
-// persist.ErrClosed. A commit under way takes at most Config.CommitTimeout. Close returns nil, also
-// when called twice.
+// Close answers the calls that are under way, Watch with persist.ErrClosed, sends the hints that are
+// left, then releases the store; later calls return persist.ErrClosed. A commit under way takes at
+// most Config.CommitTimeout. Close returns nil, also when called twice.
 func (s *Store) Close() error {
 	s.hub.Close()
 	s.listening.close()

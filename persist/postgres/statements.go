@@ -54,6 +54,7 @@ func newStatements(n names) statements {
 		confirmAbsent: n.expand(`SELECT {confirm_absent}($1, $2)`),
 		versions: n.expand(`SELECT r.version FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place)
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
+		// Never inside a commit, which would not be durable.
 		notify: `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`,
 	}
 }
