@@ -62,19 +62,21 @@ func (s *Store) hint(hints ...persist.Hint) {
 }
 
 // hintCommit hints at what c has changed, unless err, its outcome, says that it has changed nothing.
-// A commit that was in doubt and is sent again may lose to itself: it may have happened after it was
-// hinted at the first time.
+// While the outcome is in doubt, the versions are, too, and are not told. When the commit is sent again
+// it may lose to itself, and then is hinted at again: it may have happened after the first hint.
 func (s *Store) hintCommit(c persist.Commit, err error) {
-	var fenced *persist.Fenced
-	switch {
-	case errors.Is(err, persist.ErrNotApplied) || errors.As(err, &fenced):
-		return
-	case len(lost(err)) > 0 && !slices.ContainsFunc(lost(err), func(r persist.Record) bool { return slices.Contains(r.Commits, c.ID) }):
+	winners := lost(err)
+	itself := slices.ContainsFunc(winners, func(r persist.Record) bool { return slices.Contains(r.Commits, c.ID) })
+	if errors.Is(err, persist.ErrNotApplied) || len(winners) > 0 && !itself {
 		return
 	}
 	hints := make([]persist.Hint, 0, len(c.Writes)+len(c.Guards))
 	for _, w := range c.Writes {
-		hints = append(hints, persist.Hint{Key: w.Key, Version: w.Version})
+		h := persist.Hint{Key: w.Key}
+		if err == nil || itself {
+			h.Version = w.Version
+		}
+		hints = append(hints, h)
 	}
 	for _, g := range c.Guards {
 		if g.Release { // which moves no version
