@@ -59,6 +59,7 @@ func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx co
 	case inTheWay(err) && ctx.Err() != nil:
 		return time.Time{}, withdrawn(ctx)
 	case err != nil:
+		s.hintCommit(r.commit, err) // if it lost to itself
 		return time.Time{}, err
 	}
 	if err := n.finish(r, fn); err != nil {
@@ -133,6 +134,7 @@ func (n *native) finish(r *request, fn func(ctx context.Context, tx any) error) 
 	}
 	switch err := spoiled(n.tx); {
 	case err != nil:
+		n.store.hintCommit(r.commit, err)
 		return err
 	case r.ctx.Err() != nil:
 		return withdrawn(r.ctx)
@@ -168,7 +170,9 @@ func (n *native) commit(r *request) error {
 		defer cancel()
 		err := n.tx.Commit(ctx)
 		release(n.conn, err)
-		done <- committed(err)
+		err = committed(err)
+		n.store.hintCommit(r.commit, err)
+		done <- err
 	})
 	select {
 	case err := <-done:

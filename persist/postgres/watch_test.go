@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -167,6 +168,25 @@ func TestWatch(t *testing.T) {
 	for i, w := range watches {
 		w.until("release", func() bool { return w.count[thing("b")] > before[i] })
 	}
+}
+
+// TestWatchCommitWith: a commit with a function is heard of when it is committed, and not when that
+// failed.
+//
+// Proves SCOPE-13.
+func TestWatchCommitWith(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	own, remote := watching(t, s), watching(t, openAt(t, url, Config{}))
+	failure := errors.New("no")
+	_, err := s.CommitWith(t.Context(), put("a", 0), func(context.Context, any) error { return failure })
+	require.ErrorIs(t, err, failure)
+	_, err = s.CommitWith(t.Context(), put("b", 0), func(context.Context, any) error { return nil })
+	require.NoError(t, err)
+	own.hears(thing("b"), 1)
+	remote.hears(thing("b"), 1)
+	times, _ := own.times(thing("a"))
+	require.Zero(t, times)
 }
 
 // TestWatchTellsOwnChangesDirectly: what a store changes itself does not come back from the database.
