@@ -157,6 +157,7 @@ func (j *joined) commit(ctx context.Context, c persist.Commit, fn func(ctx conte
 	if err != nil {
 		return time.Time{}, err
 	}
+	j.store.hintLater(c)
 	return at, nil
 }
 

@@ -86,6 +86,18 @@ func (s *Store) hintCommit(c persist.Commit, err error) {
 	s.hint(hints...)
 }
 
+// hintLater hints at what c will have changed once a transaction of the caller's own is committed. When that is, nobody tells: a NOTIFY
+// inside it would, but makes such commits take turns. So the hint is given some times, and one of them
+// probably comes soon after; a transaction that lasts longer is noticed by those who look from time to time.
+func (s *Store) hintLater(c persist.Commit) {
+	for _, after := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
+		time.AfterFunc(after, func() { s.hintCommit(c, errNotYet) })
+	}
+}
+
+// errNotYet leaves an outcome in doubt, so that no version is told.
+var errNotYet = errors.New("the transaction was not committed yet")
+
 // add merges hints with what is to be sent. One that does not tell the version wins: who knows the
 // version that another tells would take it for old news.
 func (o *outbox) add(hints []persist.Hint) {

@@ -486,3 +486,18 @@ func TestWatchHostileNames(t *testing.T) {
 	require.Len(t, channels, len(hostileNames))
 	require.NotEqual(t, names{schema: "a", prefix: "bc"}.channel(), names{schema: "ab", prefix: "c"}.channel())
 }
+
+// TestWatchJoined: what a transaction of the caller's own commits is hinted at, soon after.
+//
+// Proves SCOPE-13, TX-6.
+func TestWatchJoined(t *testing.T) {
+	url := pgtest.URL(t)
+	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
+	w := watching(t, other)
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = s.Join(tx).Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	w.until("a hint at what was committed", func() bool { return w.count[thing("a")] > 0 })
+}
