@@ -24,6 +24,9 @@
 //
 // [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened on its [Tx].
 //
+// A [Lease] makes one holder of a scope, in one process, do what must not be done by two at once; what it commits is fenced. [Scope.Watch] follows a scope, whoever
+// writes it. A [Sweeper] gives back the space of what has expired.
+//
 // # Errors
 //
 // Every error has a stable code and an HTTP status ([Code], [HTTPStatus]). [IsRetryable] tells whether

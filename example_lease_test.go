@@ -1,0 +1,177 @@
+package pawl_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+type Parcel struct {
+	Status string    `json:"status"`
+	Due    time.Time `json:"due"`
+}
+
+var Parcels = pawl.Kind[Parcel]{Name: "parcel", Label: "status", Due: "due"}
+
+// One holder at a time, in whichever process; what it commits with its context is refused once the lease is lost.
+func ExampleScope_Hold() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	parcel := Parcels.Scope(rt, "7")
+
+	err := parcel.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+		_, err := parcel.Acquire(ctx)
+		var held *pawl.HeldError
+		fmt.Println(errors.As(err, &held), held.Holder)
+
+		snap, err := parcel.PatchState(ctx, pawl.Patch{"status": "shipped"})
+		fmt.Println(snap.Version, err)
+		return err
+	}, pawl.LeaseFor(time.Minute), pawl.Wait(), pawl.HeldBy("the shipping clerk"))
+	fmt.Println(err)
+	// Output:
+	// true the shipping clerk
+	// 2 <nil>
+	// <nil>
+}
+
+// A status and the lease change together, or not at all.
+func ExampleApplying() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	parcel := Parcels.Scope(rt, "7")
+	_, _ = parcel.SetState(ctx, Parcel{Status: "packed"})
+
+	claim := pawl.Applying(pawl.Atomic(func(_ context.Context, p *Parcel) error {
+		if p.Status != "packed" {
+			return errors.New("it is " + p.Status)
+		}
+		p.Status = "shipping"
+		return nil
+	}))
+	l, err := parcel.Acquire(ctx, claim)
+	fmt.Println(l.Token(), err)
+	_ = l.Release(ctx)
+	_, err = parcel.Acquire(ctx, claim)
+	fmt.Println(err)
+	// Output:
+	// 2 <nil>
+	// it is shipping
+}
+
+// Workers share out what is due.
+func ExampleKind_Take() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	_, _ = Parcels.Scope(rt, "now").SetState(ctx, Parcel{Status: "packed", Due: time.Now().Add(-time.Hour)})
+	_, _ = Parcels.Scope(rt, "later").SetState(ctx, Parcel{Status: "packed", Due: time.Now().Add(time.Hour)})
+
+	taken, err := Parcels.Take(ctx, rt, pawl.Query{Due: true, Limit: 10})
+	if err != nil {
+		panic(err)
+	}
+	for _, job := range taken {
+		err := job.Lease.Run(func(ctx context.Context, l *pawl.Lease) error {
+			_, err := Parcels.Scope(rt, job.ID).SetState(ctx, Parcel{Status: "shipped"})
+			return err
+		})
+		fmt.Println(job.ID, job.ReadOnly().Status, err)
+	}
+	// Output: now packed <nil>
+}
+
+// The current state first, and then whatever is newer.
+func ExampleScope_Watch() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{})
+	counter := pawl.Memory[map[string]int](rt, "counter")
+	_, _ = counter.IncState(ctx, "n", 1)
+
+	for change, err := range counter.Watch(ctx) {
+		if err != nil {
+			panic(err)
+		}
+		n := (*change.ReadOnly())["n"]
+		fmt.Println(change.Version, n)
+		if n == 3 {
+			break
+		}
+		_, _ = counter.IncState(ctx, "n", 1)
+	}
+	// Output:
+	// 1 1
+	// 2 2
+	// 3 3
+}
+
+// What has expired reads as absent at once; the sweeper gives its space back.
+func ExampleSweeper() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	visit := pawl.Session[pawl.Doc](rt, "visit")
+	_, _ = visit.PatchState(ctx, pawl.Patch{"page": "home"}, pawl.WithTTL(time.Microsecond))
+
+	sweeper, err := pawl.NewSweeper(rt, pawl.SweeperConfig{})
+	if err != nil {
+		panic(err)
+	}
+	for swept := (pawl.Swept{}); swept.Cleared == 0; {
+		swept, _ = sweeper.Sweep(ctx) // or Start it once, and Stop it
+	}
+	snap, err := visit.IncState(ctx, "visits", 1) // it starts anew, in the same sequence of versions
+	fmt.Println(snap.Version, snap.State(), err)
+	// Output: 3 map[visits:1] <nil>
+}
+
+// State and rows of one's own change together: SQL inside Pawl's commit, and Pawl's commit inside a transaction of one's own.
+func ExampleVia() {
+	ctx := context.Background()
+	dir, _ := os.MkdirTemp("", "pawl")
+	defer os.RemoveAll(dir)
+	file := filepath.Join(dir, "state.db")
+	store, err := sqlite.Open(ctx, file, sqlite.Config{})
+	if err != nil {
+		panic(err)
+	}
+	defer store.Close()
+	rt, _ := pawl.Open(pawl.Config{Store: store})
+	db, _ := sql.Open(sqlite.Driver, "file:"+file+"?_txlock=immediate&_synchronous=FULL&_pragma=synchronous(FULL)")
+	defer db.Close()
+	_, _ = db.Exec(`CREATE TABLE audit (line TEXT)`)
+
+	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		if _, err := Parcels.Scope(tx, "7").PatchState(ctx, pawl.Patch{"status": "packed"}); err != nil {
+			return err
+		}
+		return pawl.WithNative(tx, func(ctx context.Context, db *sql.Tx) error {
+			_, err := db.ExecContext(ctx, `INSERT INTO audit VALUES ('packed 7')`)
+			return err
+		})
+	})
+	fmt.Println(err)
+
+	theirs, _ := db.BeginTx(ctx, nil)
+	_, _ = theirs.Exec(`INSERT INTO audit VALUES ('shipped 7')`)
+	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := Parcels.Scope(tx, "7").PatchState(ctx, pawl.Patch{"status": "shipped"})
+		return err
+	}, pawl.Via(store.Join(theirs)))
+	fmt.Println(err, theirs.Rollback())
+
+	state, _ := Parcels.Scope(rt, "7").State(ctx)
+	var lines int
+	_ = db.QueryRow(`SELECT count(*) FROM audit`).Scan(&lines)
+	fmt.Println(state.Status, lines)
+	// Output:
+	// <nil>
+	// <nil> <nil>
+	// packed 1
+}
