@@ -302,7 +302,11 @@ func (c *cell) compute(r *round) bool {
 		f := &frame{Context: w.ctx, queue: &c.queue, key: w.call.key, parent: w.parent, lease: w.call.lease, detach: func() { c.detach(r, w) }}
 		f.begin()
 		var out outcome
-		p := guarded(func() { out = evaluate(f, w, from, careful) }, func() {
+		p := guarded(func() {
+			if out = (outcome{draft: from, err: w.call.lease.endedBy(&from, w.call.key)}); out.err == nil {
+				out = evaluate(f, w, from, careful)
+			}
+		}, func() {
 			f.end()
 			go func() { // this goroutine is on its way out
 				if c.computed(r, w, from, outcome{draft: from, exited: true}) && c.drive(r) {

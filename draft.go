@@ -141,7 +141,7 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 		}
 		if !changed && d.life == alive { // nothing but the lease moves
 			from.keepDoc()
-			if d.changed == 0 {
+			if d.changed == 0 && !d.renews {
 				next.ttl = persist.KeepTTL
 			}
 		} else {

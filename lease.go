@@ -33,6 +33,10 @@ import (
 // DefaultLease is how long a lease outlives its holder's last sign of life.
 const DefaultLease = 30 * time.Second
 
+// leastRenewal is what the store gets for one renewal even of a short lease. Of a longer one it is a third, so that an answer that never comes
+// leaves time to ask again.
+const leastRenewal = time.Second
+
 // Lease is a live, fenced claim on a scope. It is renewed until Release, until it is lost, or until the context that it was acquired with ends.
 // It is safe for concurrent use.
 type Lease struct {
@@ -261,7 +265,11 @@ func (l *Lease) keep() {
 	wait := time.Until(l.until) - 2*step
 	for n := 1; sleep(l.ctx, wait); {
 		sent := time.Now()
-		limited, cancel := context.WithDeadline(context.WithoutCancel(l.ctx), l.knownUntil())
+		until := l.knownUntil()
+		if one := sent.Add(max(step, leastRenewal)); one.Before(until) {
+			until = one
+		}
+		limited, cancel := context.WithDeadline(context.WithoutCancel(l.ctx), until)
 		err := l.guard(limited, persist.Guard{Extend: l.length})
 		cancel()
 		if f := asFenced(err); f != nil {
@@ -316,6 +324,13 @@ func (l *Lease) end(why *LeaseLostError) bool {
 		l.observe(LeaseLost, why)
 	}
 	return true
+}
+
+// live reports whether the lease is, as far as this process knows. It may be asked before the lease's life here has begun.
+func (l *Lease) live() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended == nil && time.Now().Before(l.until)
 }
 
 // lost tells whether, and why, the lease is not live any more, as far as this process knows.
@@ -378,6 +393,16 @@ func (l *Lease) fences(c *persist.Commit) {
 			g.Token = l.token
 		}
 	}
+}
+
+// endedBy tells that l, or a lease around it, is one of key and ended by a mutation in d: the commit, tested as a whole, would let pass what came after.
+func (l *Lease) endedBy(d *draft, key Key) error {
+	for ; d.over && l != nil; l = l.outer {
+		if l.key == key {
+			return &LeaseLostError{Scope: key, Token: l.token}
+		}
+	}
+	return nil
 }
 
 // within returns the lease, l or one around it, that f refused, nil if there is none.

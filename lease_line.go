@@ -115,7 +115,8 @@ func (l *line) rest() {
 func (l *line) run(w *waiter) (driving bool) {
 	p := w.place
 	l.rt.leases.join(l)
-	if !p.once && l.last != nil && l.last.lost() == nil {
+	if !p.once && l.last != nil && l.last.live() {
+		l.listen()
 		l.wait(l.last.length) // nobody need be asked who has it
 	}
 	for {
@@ -143,6 +144,11 @@ func (l *line) run(w *waiter) (driving bool) {
 			l.answer(w, nil, nil, nil, true)
 			go l.work(l) // this goroutine is on its way out
 		})
+		if panicked != nil {
+			if own, ok := panicked.Value.(*PanicError); ok {
+				panicked = own // of the mutation, as the verbs raise it
+			}
+		}
 		held, isHeld := err.(*HeldError)
 		if panicked != nil || p.once || !isHeld {
 			return l.answer(w, lease, err, panicked, false)
@@ -153,7 +159,9 @@ func (l *line) run(w *waiter) (driving bool) {
 		if l.last == nil || held.Token != l.last.token {
 			l.turns = 0
 		}
-		l.wait(held.Left)
+		if !l.listen() { // else it may have been released before that: ask again
+			l.wait(held.Left)
+		}
 	}
 }
 
@@ -183,11 +191,17 @@ func (l *line) answer(w *waiter, lease *Lease, err error, p *PanicError, exited 
 	return true
 }
 
+// listen makes sure that hints ring the bell, and reports whether they did not before.
+func (l *line) listen() bool {
+	if l.unsub != nil {
+		return false
+	}
+	l.unsub = l.rt.hub.listen(l.key, func(uint64) { l.bell.poke() })
+	return true
+}
+
 // wait returns when the lease may be free, or the head may have left.
 func (l *line) wait(left time.Duration) {
-	if l.unsub == nil {
-		l.unsub = l.rt.hub.listen(l.key, func(uint64) { l.bell.poke() })
-	}
 	atMost := askAgainDeaf
 	if l.rt.hub.hears() {
 		atMost = askAgain

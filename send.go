@@ -80,6 +80,9 @@ func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persi
 			if doubt == nil {
 				return verdict{others: winners}, nil
 			}
+			if winners = moved(c, winners); len(winners) == 0 {
+				break // only a lease is in its way: an earlier sending may land once that is over, and so may this one
+			}
 			v, certain := judge(c, bases, winners)
 			switch {
 			case !certain:
@@ -117,6 +120,15 @@ func expectations(c persist.Commit) (guards []persist.Guard) {
 		guards = append(guards, persist.Guard{Key: w.Key, Read: true, Version: w.Expected, Gone: w.Gone})
 	}
 	return guards
+}
+
+// moved returns the records on which no sending of c can land, whatever happens: not those that only a lease keeps it from.
+func moved(c persist.Commit, winners []persist.Record) []persist.Record {
+	return slices.DeleteFunc(winners, func(r persist.Record) bool {
+		return slices.ContainsFunc(c.Writes, func(w persist.Write) bool {
+			return w.Key == r.Key && w.Acquire != nil && r.Version == w.Expected && r.Held(r.Now)
+		})
+	})
 }
 
 // ofKeys returns the records of these keys.
