@@ -269,7 +269,7 @@ func (l *Lease) keep() {
 		if one := sent.Add(max(step, leastRenewal)); one.Before(until) {
 			until = one
 		}
-		limited, cancel := context.WithDeadline(context.WithoutCancel(l.ctx), until)
+		limited, cancel := context.WithDeadline(l.ctx, until)
 		err := l.guard(limited, persist.Guard{Extend: l.length})
 		cancel()
 		if f := asFenced(err); f != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // Taking a lease, and giving up.
@@ -176,6 +177,8 @@ func TestTakingKeepsAnExpiryThatWasPutOff(t *testing.T) {
 		require.NoError(t, loser.Close(t.Context()))
 	})
 }
+
+func newHooked() *hooked { return &hooked{Store: memory.New()} }
 
 // rt2 returns another runtime on h, what another process would be. Whoever asks closes it.
 func rt2(t *testing.T, h *hooked) *pawl.Runtime {

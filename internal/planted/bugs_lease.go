@@ -1,0 +1,149 @@
+package main
+
+// leaseBugs break leases: taking, keeping, fencing, waiting in line.
+var leaseBugs = []Bug{
+	{
+		Name: "lease-counted-from-the-answer", Mechanism: "a lease ends here before the store can give it to another",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "			l.extend(sent.Add(l.length))\n", New: "			l.extend(time.Now().Add(l.length))\n",
+		Pkg: ".", Run: "^TestEndOfTheContext$", Quick: true,
+	},
+	{
+		Name: "lease-that-never-ends", Mechanism: "the context of a lease that is not renewed ends",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "		l.expiry.Reset(time.Until(until))\n", New: "",
+		Pkg: ".", Run: "^TestEndOfTheContext$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "lease-one-renewal", Mechanism: "a renewal without an answer leaves time for another",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "one.Before(until) {", New: "one.Before(sent) {",
+		Pkg: ".", Run: "^TestARenewalWithoutAnAnswer$", Quick: true,
+	},
+	{
+		Name: "lease-refused-renewal", Mechanism: "a refused renewal ends the lease, and says who has it",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "			l.end(l.lostTo(f))\n			return\n", New: "			_ = f\n			return\n",
+		Pkg: ".", Run: "^TestLeaseEvents$", Quick: true,
+	},
+	{
+		Name: "lease-token-of-its-own-mutation", Mechanism: "the token is the version that the shared commit made",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "asked, r.landed, sent)", New: "asked, r.version, sent)",
+		Pkg: ".", Run: "^TestOneCommitOfSeveral$", Quick: true,
+	},
+	{
+		Name: "lease-outer-not-tested", Mechanism: "a commit is tested against all leases that it is made under",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "	for ; l != nil; l = l.outer {\n		if g := guardOf", New: "	for ; l != nil; l = nil {\n		if g := guardOf",
+		Pkg: ".", Run: "^TestNestedLeases$", Quick: true,
+	},
+	{
+		Name: "lease-memory-not-fenced", Mechanism: "state in memory is fenced by what the process knows",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "	for ; l != nil; l = l.outer {\n		if err := l.lost(); err != nil {", New: "	for ; false; l = l.outer {\n		if err := l.lost(); err != nil {",
+		Pkg: ".", Run: "^TestWhereALeaseReaches$", Quick: true,
+	},
+	{
+		Name: "lease-passes-its-own-end", Mechanism: "in a shared commit a write after the deletion that ended its lease is refused",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "	for ; d.over && l != nil; l = l.outer {", New: "	for ; false; l = l.outer {",
+		Pkg: ".", Run: "^TestOneCommitOfSeveral$", Quick: true,
+	},
+	{
+		Name: "lease-close-does-not-wait", Mechanism: "Close waits for the functions of Hold",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "	defer l.rt.leases.enter(l)()\n", New: "",
+		Pkg: ".", Run: "^TestCloseEndsLeases$", Quick: true,
+	},
+	{
+		Name: "lease-close-leaves-contexts", Mechanism: "Close ends the contexts of leases",
+		Proves: []string{"STORE-13"}, File: "lease.go",
+		Old: "	for _, l := range live {\n		l.end(", New: "	for _, l := range live[:0] {\n		l.end(",
+		Pkg: ".", Run: "^TestCloseEndsLeases$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "lease-left-behind", Mechanism: "a lease that comes when its caller has left is given back",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "		_ = lease.giveBack(context.Background()) // else it runs out\n", New: "",
+		Pkg: ".", Run: "^TestLeavingDuringTheCommit$", Quick: true,
+	},
+	{
+		Name: "lease-late-one-falls", Mechanism: "the next in line does not touch a lease whose life here has not begun",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "l.last != nil && l.last.live() {", New: "l.last != nil && l.last.lost() == nil {",
+		Pkg: ".", Run: "^TestTakenTooLate$", Flags: []string{"-count=5"}, Quick: true,
+	},
+	{
+		Name: "lease-release-not-heard", Mechanism: "who waits listens first and asks then",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "		if !l.listen() {", New: "		if l.listen(); true {",
+		Pkg: ".", Run: "^TestReleaseIsHeard$", Quick: true,
+	},
+	{
+		Name: "lease-kept-in-one-process", Mechanism: "a process that hands a lease on to its own lets others go first now and then",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "		if l.turns >= ownTurns {", New: "		if false {",
+		Pkg: ".", Run: "^TestNobodyKeepsItToThemselves$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "lease-overtakes-the-line", Mechanism: "nobody who does not wait gets ahead of those who do",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "	if w.place.once && l.patient > 0 {", New: "	if false {",
+		Pkg: ".", Run: "^TestWaitersLeaveTheLine$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "lease-panic-wrapped", Mechanism: "a panic of the mutation of Applying is raised as the verbs raise it",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "				panicked = own // of", New: "				_ = own // of",
+		Pkg: ".", Run: "^TestFunctionsThatDoNotReturn$", Quick: true,
+	},
+	{
+		Name: "lease-not-in-the-write", Mechanism: "the shared commit of verbs is tested against their leases",
+		Proves: []string{"STORE-13"}, File: "cas.go",
+		Old: "		var landed *doc\n		d.fences = r.fences()\n", New: "		var landed *doc\n",
+		Pkg: ".", Run: "^TestNestedLeases$", Quick: true,
+	},
+	{
+		Name: "lease-not-in-the-renewal", Mechanism: "putting off an expiry is tested against the lease",
+		Proves: []string{"STORE-13"}, File: "cas.go",
+		Old: "		var renewed *doc\n		d.fences = r.fences()\n", New: "		var renewed *doc\n",
+		Pkg: ".", Run: "^TestNestedLeases$", Quick: true,
+	},
+	{
+		Name: "lease-not-in-the-transaction", Mechanism: "the commit of a transaction is tested against its leases",
+		Proves: []string{"STORE-13"}, File: "tx_part.go",
+		Old: "			l.fences(&b.Commit)\n", New: "			_ = l\n",
+		Pkg: ".", Run: "^TestNestedLeases$", Quick: true,
+	},
+	{
+		Name: "lease-survives-starting-over", Mechanism: "deleting and creating anew in one commit ends the lease",
+		Proves: []string{"STORE-13"}, File: "draft.go",
+		Old: "		next.over, next.acquire = true, nil\n", New: "		next.acquire = nil\n",
+		Pkg: ".", Run: "^TestStartingOverEndsTheLease$/^memory", Quick: true,
+	},
+	{
+		Name: "lease-forgets-an-expiry", Mechanism: "taking a lease does not undo an expiry that was put off in the same commit",
+		Proves: []string{"STORE-13"}, File: "draft.go",
+		Old: "d.changed == 0 && !d.renews {", New: "d.changed == 0 {",
+		Pkg: ".", Run: "^TestTakingKeepsAnExpiryThatWasPutOff$", Quick: true,
+	},
+	{
+		Name: "lease-doubt-fenced", Mechanism: "a commit in doubt that is refused because of its lease may have landed before",
+		Proves: []string{"STORE-13", "CAS-7"}, File: "send.go",
+		Old: "			refusal = &fenced{lost.Current}\n			if doubt == nil {", New: "			refusal = &fenced{lost.Current}\n			if true {",
+		Pkg: ".", Run: "^TestFencedInDoubt$", Quick: true,
+	},
+	{
+		Name: "lease-doubt-held", Mechanism: "an Acquire in doubt that is refused because of a lease may still land",
+		Proves: []string{"STORE-13", "CAS-7"}, File: "send.go",
+		Old: "winners = moved(c, winners); len(winners) == 0 {", New: "false {",
+		Pkg: ".", Run: "^TestAcquireInDoubtMeetsALease$", Quick: true,
+	},
+	{
+		Name: "lease-detached", Mechanism: "Detach keeps the fence",
+		Proves: []string{"STORE-13"}, File: "frame.go",
+		Old: "	return &frame{Context: ctx, lease: innermost(ctx).held()}\n", New: "	return &frame{Context: ctx}\n",
+		Pkg: ".", Run: "^TestWhereALeaseReaches$", Quick: true,
+	},
+}

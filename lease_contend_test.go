@@ -1,0 +1,129 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+func init() { children["contend"] = contendChild }
+
+const (
+	contendProcesses = 3
+	contenders       = 34 // of each
+	contendTurns     = 2  // of each contender
+)
+
+// logbook is what holders sign with their tokens.
+type logbook struct {
+	Token uint64   `json:"token"`
+	Turns int      `json:"turns"`
+	Log   []string `json:"log"`
+}
+
+var logbooks = pawl.Kind[logbook]{Name: "logbook"}
+
+// contendChild takes the lease over and over, and says with which token and from when to when it was held.
+func contendChild() int {
+	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
+		lock, book := logbooks.Scope(rt, "lock"), logbooks.Scope(rt, "book")
+		turn := func(ctx context.Context, l *pawl.Lease) error {
+			began := crashtest.Now()
+			_, err := book.AtomicState(ctx, func(_ context.Context, b *logbook) error {
+				if b.Token >= l.Token() {
+					return fmt.Errorf("token %d after %d", l.Token(), b.Token)
+				}
+				b.Token = l.Token()
+				b.Turns++
+				return nil
+			})
+			crashtest.Say("%d %d %d", l.Token(), began, crashtest.Now())
+			return err
+		}
+		var g errgroup.Group
+		for range contenders {
+			g.Go(func() error {
+				for range contendTurns {
+					if err := lock.Hold(ctx, turn, pawl.Wait()); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	})
+}
+
+// TestContendersHoldInTurn: a hundred contenders in three processes wait for one lease. At no time have two of them got it, by a clock that all processes
+// share; each token is larger than the one before, also by a document that every holder signs; and no process has to wait until another is done.
+//
+// Proves STORE-13.
+func TestContendersHoldInTurn(t *testing.T) {
+	for _, s := range sharedStores {
+		t.Run(s.name, func(t *testing.T) {
+			location := s.location(t)
+			t.Parallel()
+			testContenders(t, location)
+		})
+	}
+}
+
+type contendTurn struct {
+	process      int
+	token        uint64
+	began, ended int64
+}
+
+func testContenders(t *testing.T, location string) {
+	store := openFor(t, location) // so that the processes need not create it all at once
+	var processes []*crashtest.Child
+	for range contendProcesses {
+		processes = append(processes, crashtest.Start(t, "contend", processStore+"="+location))
+	}
+	crashtest.Ready(processes...)
+	var turns []contendTurn
+	first, last := make([]int64, contendProcesses), make([]int64, contendProcesses)
+	for i, p := range processes {
+		for _, line := range p.Wait() {
+			turn := contendTurn{process: i}
+			_, err := fmt.Sscan(line, &turn.token, &turn.began, &turn.ended)
+			require.NoError(t, err, line)
+			turns = append(turns, turn)
+			if first[i] == 0 || turn.began < first[i] {
+				first[i] = turn.began
+			}
+			last[i] = max(last[i], turn.ended)
+		}
+	}
+	const want = contendProcesses * contenders * contendTurns
+	require.Len(t, turns, want)
+	slices.SortFunc(turns, func(a, b contendTurn) int { return int(a.began - b.began) })
+	handovers := 0
+	for i, turn := range turns[1:] {
+		before := turns[i]
+		require.Less(t, before.ended, turn.began, "two holders at once: %+v, %+v", before, turn)
+		require.Less(t, before.token, turn.token)
+		if before.process != turn.process {
+			handovers++
+		}
+	}
+	if _, hints := store.(persist.Watcher); hints { // without them, who looks from time to time is at a disadvantage
+		require.Less(t, slices.Max(first), slices.Min(last), "one process had to wait for all of another")
+	}
+	rt := openRuntime(t, pawl.Config{Store: store})
+	book, err := logbooks.Scope(rt, "book").State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, book.Turns)
+	require.Equal(t, turns[want-1].token, book.Token)
+	t.Logf("%d turns in %v, %d times from one process to another", want, time.Duration(turns[want-1].ended-turns[0].began), handovers)
+}
