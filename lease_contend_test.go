@@ -108,7 +108,7 @@ func testContenders(t *testing.T, location string) {
 	const want = contendProcesses * contenders * contendTurns
 	require.Len(t, turns, want)
 	slices.SortFunc(turns, func(a, b contendTurn) int { return int(a.began - b.began) })
-	handovers := 0
+	handovers, idle := 0, int64(0)
 	for i, turn := range turns[1:] {
 		before := turns[i]
 		require.Less(t, before.ended, turn.began, "two holders at once: %+v, %+v", before, turn)
@@ -116,6 +116,7 @@ func testContenders(t *testing.T, location string) {
 		if before.process != turn.process {
 			handovers++
 		}
+		idle = max(idle, turn.began-before.ended)
 	}
 	if _, hints := store.(persist.Watcher); hints { // without them, who looks from time to time is at a disadvantage
 		require.Less(t, slices.Max(first), slices.Min(last), "one process had to wait for all of another")
@@ -125,5 +126,6 @@ func testContenders(t *testing.T, location string) {
 	require.NoError(t, err)
 	require.Equal(t, want, book.Turns)
 	require.Equal(t, turns[want-1].token, book.Token)
-	t.Logf("%d turns in %v, %d times from one process to another", want, time.Duration(turns[want-1].ended-turns[0].began), handovers)
+	t.Logf("%d turns in %v, %d times from one process to another; at most %v passed between two", want,
+		time.Duration(turns[want-1].ended-turns[0].began), handovers, time.Duration(idle))
 }

@@ -26,9 +26,12 @@ func init() { children["stopped"] = stoppedChild }
 
 const (
 	stoppedHolders = 14 // of one process
-	stoppedWant    = 70 // holders that are stopped in mid-work, of each store; PAWL_KILLS overrides it
-	stoppedLease   = 700 * time.Millisecond
+	stoppedLease   = time.Second
 )
+
+// stoppedWant is how many holders are stopped in mid-work, of each store; PAWL_KILLS overrides it. With plain files it takes longest: there a holder is
+// often stopped with a lock.
+var stoppedWant = map[string]int{"sqlite": 90, "fs": 42, "postgres": 70}
 
 func stoppedLock(rt pawl.Owner, i int) pawl.Scope[logbook] {
 	return logbooks.Scope(rt, fmt.Sprint("lock-", i))
@@ -121,9 +124,9 @@ func stoppedTerm(rt *pawl.Runtime, i int) error {
 
 // stoppedWrite signs the scope that is leased, another one, or both.
 func stoppedWrite(ctx context.Context, rt *pawl.Runtime, i, sort int, entry string) error {
-	time.Sleep(rand.N(100 * time.Millisecond))
+	time.Sleep(rand.N(200 * time.Millisecond)) // now and then the store has to be at rest, or else nobody can take over
 	lock, book := stoppedLock(rt, i), stoppedBook(rt, i)
-	think := func() { time.Sleep(rand.N(100 * time.Millisecond)) }
+	think := func() { time.Sleep(rand.N(200 * time.Millisecond)) }
 	switch sort {
 	case 0:
 		_, err := lock.PushState(ctx, "log", entry)
@@ -194,13 +197,12 @@ func TestStoppedAndKilledHolders(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			location := s.location(t)
 			t.Parallel()
-			testStoppedHolders(t, location)
+			testStoppedHolders(t, location, killsOf(t, stoppedWant[s.name]))
 		})
 	}
 }
 
-func testStoppedHolders(t *testing.T, location string) {
-	want := killsOf(t, stoppedWant)
+func testStoppedHolders(t *testing.T, location string, want int) {
 	rt := openRuntime(t, pawl.Config{Store: openFor(t, location), Holder: "successor"})
 	p := crashtest.Start(t, "stopped", processStore+"="+location)
 	crashtest.Ready(p)
@@ -237,7 +239,7 @@ func testStoppedHolders(t *testing.T, location string) {
 	}
 	stopped, missed, rounds := 0, 0, 0
 	for ; stopped < want; rounds++ {
-		require.Less(t, missed, 2*want, "hardly ever did anybody take over")
+		require.Less(t, missed, 20*want, "hardly ever did anybody take over")
 		require.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), waitLong, waitStep, "not all hold")
 		time.Sleep(rand.N(300 * time.Millisecond)) // the moment is to be anywhere
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
