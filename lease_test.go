@@ -89,11 +89,11 @@ func TestLeaseRunsOut(t *testing.T) {
 func TestRenewalMovesNoVersion(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
-		l, err := s.Acquire(t.Context(), pawl.LeaseFor(100*time.Millisecond))
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(600*time.Millisecond))
 		require.NoError(t, err)
 		first := p.record(t, s.Key())
 		soon(t, func() bool {
-			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(200 * time.Millisecond))
+			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(400 * time.Millisecond))
 		})
 		require.Equal(t, first.Version, p.record(t, s.Key()).Version)
 		require.Equal(t, first.Updated, p.record(t, s.Key()).Updated)
