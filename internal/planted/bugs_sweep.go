@@ -36,7 +36,7 @@ var sweepBugs = []Bug{
 		Name: "via-is-not-believed", Mechanism: "what is committed in the caller's own transaction is not believed",
 		Proves: []string{"TX-6"}, File: "tx_deliver.go",
 		Old: "	if t.joined() {\n		return // it may be undone\n	}\n", New: "",
-		Pkg: ".", Run: "^TestVia$", Quick: true,
+		Pkg: ".", Run: "^TestVia$",
 	},
 	{
 		Name: "via-reads-inside", Mechanism: "a joined transaction reads inside the caller's own",
