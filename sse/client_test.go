@@ -1,0 +1,179 @@
+package sse_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, "goroutines outlived the tests:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// patience is how long anything may take before a test fails.
+const patience = 30 * time.Second
+
+// tally is the state of these tests.
+type tally struct {
+	N      int    `json:"n"`
+	Secret string `json:"secret"`
+	Text   string `json:"text,omitempty"`
+}
+
+// inMemory returns a scope in memory, and its runtime, which is closed with the test.
+func inMemory(t testing.TB) (pawl.Scope[tally], *pawl.Runtime) {
+	t.Helper()
+	rt, err := pawl.Open(pawl.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
+	return pawl.Memory[tally](rt, "a"), rt
+}
+
+func count(t testing.TB, s pawl.Scope[tally]) {
+	t.Helper()
+	_, err := s.IncState(context.Background(), "n", 1)
+	require.NoError(t, err)
+}
+
+// server is a real server of a handler, and a client for it.
+type server struct {
+	*httptest.Server
+	t       testing.TB
+	client  *http.Client
+	results chan error // of the handler
+}
+
+// serve starts a server of handler.
+func serve(t testing.TB, http2 bool, handler func(http.ResponseWriter, *http.Request) error, configure ...func(*http.Server)) *server {
+	t.Helper()
+	s := &server{t: t, results: make(chan error, 100)}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.results <- handler(w, r) }))
+	for _, f := range configure {
+		f(s.Config)
+	}
+	if http2 {
+		s.EnableHTTP2 = true
+		s.StartTLS()
+	} else {
+		s.Start()
+	}
+	s.client = s.Server.Client()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// result returns what the handler returned.
+func (s *server) result() error {
+	s.t.Helper()
+	select {
+	case err := <-s.results:
+		return err
+	case <-time.After(patience):
+		s.t.Fatal("the handler does not return")
+		return nil
+	}
+}
+
+// get asks for the stream; last is the client's Last-Event-ID, empty for none.
+func (s *server) get(method, query, last string) *client {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	r, err := http.NewRequestWithContext(ctx, method, s.URL+query, nil)
+	require.NoError(s.t, err)
+	if last != "" {
+		r.Header.Set("Last-Event-ID", last)
+	}
+	res, err := s.client.Do(r)
+	require.NoError(s.t, err)
+	c := &client{t: s.t, Response: res, lines: bufio.NewReader(res.Body), vanish: cancel}
+	s.t.Cleanup(c.leave)
+	return c
+}
+
+// client reads a stream as EventSource would.
+type client struct {
+	*http.Response
+	t      testing.TB
+	lines  *bufio.Reader
+	vanish context.CancelFunc
+	beats  int    // comments without a text
+	retry  string // the hint
+}
+
+func (c *client) leave() {
+	c.vanish()
+	_ = c.Body.Close()
+}
+
+// message is an event, or a comment.
+type message struct{ name, id, data, comment string }
+
+// next returns the next event, with the comment in it, and false at the end of the stream.
+func (c *client) next() (m message, ok bool) {
+	c.t.Helper()
+	some := false
+	for {
+		line, err := c.lines.ReadString('\n')
+		if err != nil {
+			require.Empty(c.t, line, "the stream ends in the midst of a line")
+			require.NotErrorIs(c.t, err, context.DeadlineExceeded, "nothing comes")
+			return m, false
+		}
+		field, value, colon := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
+		value = strings.TrimPrefix(value, " ")
+		switch {
+		case !colon && some:
+			return m, true
+		case !colon:
+			continue
+		case field == "" && value == "":
+			c.beats++
+			continue
+		case field == "retry":
+			c.retry = value
+			continue
+		case field == "":
+			m.comment = value
+		case field == "event":
+			m.name = value
+		case field == "id":
+			m.id = value
+		case field == "data":
+			m.data += value
+		default:
+			c.t.Fatalf("no field is named %q", field)
+		}
+		some = true
+	}
+}
+
+// want reads the next event, which has to be this one.
+func (c *client) want(want message) {
+	c.t.Helper()
+	m, ok := c.next()
+	require.True(c.t, ok, "the stream is over")
+	require.Equal(c.t, want, m)
+}
+
+// over asserts that the stream ends here.
+func (c *client) over() {
+	c.t.Helper()
+	m, ok := c.next()
+	require.False(c.t, ok, "%v", m)
+}
