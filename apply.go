@@ -21,6 +21,7 @@ type Container[T any] struct {
 	home   *home                    // where a scope's container is registered; nil for one of the caller's own
 	pinned bool                     // held by its home; this and the next are protected by queue.mu
 	buried bool                     // among its registry's graves
+	first  uint64                   // the first version; set before image is
 	own    atomic.Pointer[env]      // of a container of the caller's own
 }
 
@@ -394,6 +395,9 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 func (c *Container[T]) publish(cur, img *image[T]) {
 	if img == cur {
 		return
+	}
+	if cur == nil {
+		c.first = img.version
 	}
 	c.image.Store(img)
 	c.announce()

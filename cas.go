@@ -278,6 +278,13 @@ func (c *cell) replace(base, won *doc) {
 	c.advance(won)
 }
 
+// renewed puts d, which is base with another expiry, in its place.
+func (c *cell) renewed(base, d *doc) {
+	if c.seen.CompareAndSwap(base, d) {
+		c.announce() // who waits for the expiry
+	}
+}
+
 // compute runs the members that have not been, in order. It reports false when this goroutine went off with a slow function and
 // somebody else drives the round.
 func (c *cell) compute(r *round) bool {
@@ -421,7 +428,7 @@ func (c *cell) settle(r *round) bool {
 			return true
 		}
 		if renewed != nil {
-			c.seen.CompareAndSwap(d.base, renewed)
+			c.renewed(d.base, renewed)
 			c.answer(r, d.base.at)
 			return true
 		}

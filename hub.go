@@ -22,6 +22,7 @@ const (
 	lookAgainDeaf = 250 * time.Millisecond // and where it does not
 	lookPause     = 10 * time.Millisecond  // between two looks at the store, at least,
 	lookShare     = 10                     // and so many times as long as the last one took
+	lookWhole     = time.Minute            // how often what is watched is read although its version has not moved: its expiry may have
 	lookBatch     = 500                    // scopes in one look
 	loadBatch     = 32                     // documents in one reading
 )
@@ -49,6 +50,13 @@ type watched struct {
 	watchers int
 	dirty    bool // it may have changed
 	reread   bool // even if its version has not
+}
+
+// candidate is a watched scope that is looked at.
+type candidate struct {
+	key    Key
+	cell   *cell
+	reread bool
 }
 
 // listen calls wake, which must be quick, whenever the scope may have changed, until unlisten. The version is what it has at least, 0 if that is
@@ -224,12 +232,12 @@ func (h *hub) wake(hint persist.Hint) {
 	}
 }
 
-// suspect has everything that is watched looked at: a hint may have been lost.
-func (h *hub) suspect() {
+// suspect has everything that is watched looked at: a hint may have been lost. If whole, it is read, whatever its version.
+func (h *hub) suspect(whole bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, w := range h.watched {
-		w.dirty = true
+		w.dirty, w.reread = true, w.reread || whole
 	}
 	if len(h.watched) > 0 && h.stop != nil {
 		h.due.poke()
@@ -239,108 +247,144 @@ func (h *hub) suspect() {
 // look keeps what is watched up to date until ctx ends.
 func (h *hub) look(ctx context.Context, hearing *atomic.Bool, due *bell) {
 	failed := 0
-	for last := time.Now(); ; {
+	for last, whole := time.Now(), time.Now(); ; {
 		again := lookAgainDeaf
 		if hearing.Load() {
 			again = lookAgain
 		}
-		timer := time.NewTimer(time.Until(last.Add(again)))
-		select {
-		case <-ctx.Done():
-		case <-due.wake:
-		case <-timer.C:
+		if wait := time.Until(last.Add(again)); wait > 0 {
+			timer := time.NewTimer(wait)
+			select {
+			case <-ctx.Done():
+				timer.Stop()
+				return
+			case <-due.wake:
+			case <-timer.C:
+			}
+			timer.Stop()
+		}
+		if time.Since(last) >= again { // whatever else there is to do: what fails again and again must not keep the rest from being looked at
 			last = time.Now()
-			h.suspect()
-		}
-		timer.Stop()
-		for ctx.Err() == nil {
-			began := time.Now()
-			more, err := h.lookOnce(ctx)
-			pause := max(lookPause, lookShare*time.Since(began))
-			if failed++; err == nil {
-				failed = 0
-			} else {
-				pause = max(pause, rand.N(backoff(DefaultRetry, failed)))
+			all := last.Sub(whole) >= lookWhole
+			if all {
+				whole = last
 			}
-			if !more || !sleep(ctx, pause) {
-				break
-			}
+			h.suspect(all)
 		}
-		if ctx.Err() != nil {
+		began := time.Now()
+		more, err := h.lookOnce(ctx)
+		pause := max(lookPause, lookShare*time.Since(began))
+		if failed++; err == nil {
+			failed = 0
+		} else {
+			pause = max(pause, rand.N(backoff(DefaultRetry, failed)))
+		}
+		if !more {
+			continue
+		}
+		if !sleep(ctx, pause) {
 			return
 		}
+		due.poke()
 	}
 }
 
 // lookOnce asks the store about some of the scopes that may have changed, and reports whether there may be more to ask.
 func (h *hub) lookOnce(ctx context.Context) (more bool, err error) {
-	var (
-		keys  []Key
-		cells []*cell
-		must  []bool // whatever the version
-	)
+	var some []candidate
 	h.mu.Lock()
 	for key, w := range h.watched {
 		if !w.dirty {
 			continue
 		}
-		keys, cells, must = append(keys, key), append(cells, w.cell), append(must, w.reread)
+		some = append(some, candidate{key, w.cell, w.reread})
 		w.dirty, w.reread = false, false
-		if len(keys) == lookBatch {
+		if len(some) == lookBatch {
 			break
 		}
 	}
 	h.mu.Unlock()
-	if len(keys) == 0 {
+	if len(some) == 0 {
 		return false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, leastTime)
 	defer cancel()
-	p := guarded(func() { err = h.refresh(ctx, keys, cells, must) }, func() {})
+	left := some
+	p := guarded(func() { left, err = h.refresh(ctx, some) }, func() {})
 	if p != nil {
 		err = p
 	}
-	if err != nil {
-		h.mu.Lock()
-		for i, key := range keys {
-			if w := h.watched[key]; w != nil {
-				w.dirty, w.reread = true, w.reread || must[i]
-			}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range left {
+		if w := h.watched[s.key]; w != nil {
+			w.dirty, w.reread = true, w.reread || s.reread
 		}
-		h.mu.Unlock()
 	}
 	return true, err
 }
 
-// refresh reads those scopes that have a version which has not been seen here.
-func (h *hub) refresh(ctx context.Context, keys []Key, cells []*cell, must []bool) error {
-	if prober, ok := h.rt.store.(persist.Prober); ok && len(keys) > 1 {
-		versions, err := prober.Versions(ctx, keys)
-		if err != nil {
-			return err
+// refresh reads those scopes that have a version which has not been seen here, and returns those that could not be read, with an error.
+func (h *hub) refresh(ctx context.Context, some []candidate) (left []candidate, err error) {
+	for some = h.changed(ctx, some); len(some) > 0; {
+		batch := some[:min(len(some), loadBatch)]
+		some = some[len(batch):]
+		failed, why := h.read(ctx, batch)
+		if left = append(left, failed...); why != nil {
+			err = why
 		}
-		n := 0
-		for i, key := range keys {
-			d := cells[i].seen.Load()
-			if must[i] || d == nil || versions[i] > d.version {
-				keys[n], cells[n] = key, cells[i]
-				n++
-			}
+		if len(failed) == len(batch) { // it is the store
+			return append(left, some...), err
 		}
-		keys, cells = keys[:n], cells[:n]
 	}
-	for len(keys) > 0 {
-		n := min(len(keys), loadBatch)
-		records, err := loadAll(ctx, h.rt.store, keys[:n])
-		if err != nil {
-			return err
+	return left, err
+}
+
+// changed returns those of some that have to be read, as far as the store can tell.
+func (h *hub) changed(ctx context.Context, some []candidate) []candidate {
+	prober, ok := h.rt.store.(persist.Prober)
+	if !ok || len(some) == 1 {
+		return some
+	}
+	versions, err := prober.Versions(ctx, keysOf(some))
+	if err != nil {
+		return some // reading will show whose fault it is
+	}
+	var out []candidate
+	for i, s := range some {
+		d := s.cell.seen.Load()
+		if s.reread || d == nil || versions[i] > d.version || versions[i] == 0 && d.life != absent {
+			out = append(out, s)
 		}
+	}
+	return out
+}
+
+// read reads all of some, and returns those that could not be read, with an error. One that cannot is not to keep the others from being read.
+func (h *hub) read(ctx context.Context, some []candidate) (failed []candidate, err error) {
+	records, err := loadAll(ctx, h.rt.store, keysOf(some))
+	if err == nil {
 		for i, r := range records {
-			cells[i].advance(docOf(r))
+			some[i].cell.advance(docOf(r))
 		}
-		keys, cells = keys[n:], cells[n:]
+		return nil, nil
 	}
-	return nil
+	if len(some) == 1 {
+		return some, err
+	}
+	for i := range some {
+		one, _ := h.read(ctx, some[i:i+1])
+		failed = append(failed, one...)
+	}
+	return failed, err
+}
+
+func keysOf(some []candidate) []Key {
+	keys := make([]Key, len(some))
+	for i, s := range some {
+		keys[i] = s.key
+	}
+	return keys
 }
 
 // loadAll reads several records, at one moment where the store can.

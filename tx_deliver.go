@@ -119,7 +119,7 @@ func (t *transaction) remember(b batch, v verdict, err error) {
 		}
 	}
 	for _, p := range b.renewed {
-		p.cell.seen.CompareAndSwap(p.base, p.base.renewed(v.at.Add(p.draft.ttl)))
+		p.cell.renewed(p.base, p.base.renewed(v.at.Add(p.draft.ttl)))
 	}
 }
 

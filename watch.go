@@ -15,7 +15,8 @@ import (
 // Races, and what decides them:
 //   - a version between a watcher's first look and its registration: it registers first.
 //   - a version while the herald wakes watchers: the mark is taken off before, so that it is set again.
-//   - a version read from the store that is older than one committed here meanwhile: cell.advance keeps the newer.
+//   - a version read from the store that is older than one committed here meanwhile: cell.advance keeps the newer, and a watcher takes nothing older
+//     than what it saw, nor the state of a version that it saw expired (sight.after).
 
 // heraldPause is how long a herald rests after waking everybody: at least this, and so much for each watcher.
 const (
@@ -27,7 +28,7 @@ const (
 // Change is a snapshot that a watcher receives. Where the scope has no state, having been deleted or expired, it does not exist (Exists), and Version says since when.
 type Change[T any] struct {
 	Snapshot[T]
-	Missed int   // versions skipped since the last change, because they came too fast or were made in one commit
+	Missed int   // versions skipped since the last change, because they came too fast or were made in one commit; if the scope was purged meanwhile, at least so many
 	Err    error // only from Changes: why it ended
 }
 
@@ -54,7 +55,8 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	}
 }
 
-// Changes is Watch as a channel, for select loops. It is closed when ctx ends; an error comes as the last Change. Whoever stops receiving has to end ctx.
+// Changes is Watch as a channel, for select loops. It is closed when ctx ends; an error comes as the last Change, also *PanicError, of the store or of T's own
+// decoding. Whoever stops receiving has to end ctx.
 func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	out := make(chan Change[T])
 	if ctx == nil {
@@ -65,16 +67,24 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	}
 	go func() {
 		defer close(out)
-		w, err := s.attend(ctx)
+		var err error
+		p := guarded(func() {
+			w, failed := s.attend(ctx)
+			if err = failed; err != nil {
+				return
+			}
+			defer w.leave()
+			for w.next(ctx, out) {
+			}
+		}, func() {})
+		if p != nil {
+			err = p
+		}
 		if err != nil {
 			select {
 			case out <- Change[T]{Err: err}:
 			case <-ctx.Done():
 			}
-			return
-		}
-		defer w.leave()
-		for w.next(ctx, out) {
 		}
 	}()
 	return out
@@ -97,6 +107,32 @@ type sight struct {
 	some    bool // it saw something
 	version uint64
 	life    life
+	born    uint64 // persisted: the version that the record was created with
+}
+
+// after reports whether now is news for who saw known. A version has state and then, once expired, none; never the other way round. That a record was purged is
+// news only for who has not seen its end.
+func (now sight) after(known sight) bool {
+	switch {
+	case !known.some, now.version > known.version && now.life != absent:
+		return true
+	}
+	return now.version >= known.version && known.life == alive && now.life != alive
+}
+
+// missed counts the versions between two sights.
+func (now sight) missed(got sight) int {
+	since, purged := got.version, 0
+	if got.life != absent && now.born > got.version { // it is another record
+		since = now.born - 1
+		if got.life == alive {
+			purged = 1 // whatever else it went through, it ended
+		}
+	}
+	if !got.some || now.life == absent || now.version <= since {
+		return 0
+	}
+	return int(now.version-since-1) + purged
 }
 
 // attend registers a watch, and only then looks.
@@ -119,24 +155,30 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	crowd := c.audience()
 	w.quit = crowd.join(w.bell)
 	w.leave = func() { crowd.leave(w.bell) }
+	stays := false
+	defer func() { // also if the store panics
+		if !stays {
+			w.leave()
+		}
+	}()
 	if s.isClosed() {
-		w.leave()
 		return nil, wrapKey(ErrClosed, s.key)
 	}
 	if s.mem != nil {
+		stays = true
 		return w, nil
 	}
 	unwatch := s.bound.rt.hub.watch(c, s.key)
 	w.leave = func() { crowd.leave(w.bell); unwatch() }
 	d, err := s.bound.load(ctx, s.key)
 	if err != nil {
-		w.leave()
 		if ctx.Err() != nil {
 			err = leftBy(ctx, s.key, PhaseQueued)
 		}
 		return nil, err
 	}
 	c.advance(d)
+	stays = true
 	return w, nil
 }
 
@@ -199,7 +241,14 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 		}
 		now := time.Now().UnixNano()
 		l := img.lifeAt(now)
-		w.prepare(sight{true, img.version, l}, img.snapshot(s.key.ID), nil)
+		snap := Snapshot[T]{ID: s.key.ID}
+		if l == alive { // by the same clock reading
+			snap.Version, snap.state = img.version, &img.state
+		}
+		if w.got.life == absent {
+			w.got.version = s.mem.first - 1 // that versions start higher is nothing that was missed
+		}
+		w.prepare(sight{some: true, version: img.version, life: l}, snap, nil)
 		return time.Duration(img.expires - now), l == alive && img.expires != 0
 	}
 	d := s.cell.seen.Load()
@@ -207,7 +256,7 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 		return 0, false // nobody knows; the hub will
 	}
 	snap, err := s.seen(d)
-	w.prepare(sight{true, d.version, d.life}, snap, err)
+	w.prepare(sight{true, d.version, d.life, d.born}, snap, err)
 	// By this host's clock, which may be ahead of the store's; and what somebody holds does not expire.
 	return max(time.Until(d.expires), 100*time.Millisecond), d.life == alive && !d.expires.IsZero()
 }
@@ -218,16 +267,16 @@ func (w *spectator[T]) prepare(now sight, snap Snapshot[T], err error) {
 	if w.waiting {
 		known = w.ahead
 	}
-	if known.some && (now.version < known.version || now == known || now.life == absent && known.life == absent) {
+	if !now.after(known) {
+		if now.life == absent && w.got.life == absent {
+			w.got.version = max(w.got.version, now.version) // versions start higher now
+		}
 		return
 	}
 	w.ahead, w.waiting = now, true
-	w.change = Change[T]{Snapshot: snap, Err: err}
-	if now.life != alive && now.life != absent {
+	w.change = Change[T]{Snapshot: snap, Missed: now.missed(w.got), Err: err}
+	if now.life != alive && (now.life != absent || w.got.some) {
 		w.change.Version = now.version
-	}
-	if w.got.some && now.version > w.got.version+1 {
-		w.change.Missed = int(now.version - w.got.version - 1)
 	}
 }
 

@@ -1,0 +1,143 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+)
+
+// TestWatchExpiry: that a state has expired is a change without state and without a new version, also when its expiry was moved without one; what comes
+// afterwards is the next version.
+//
+// Proves SCOPE-13, SCOPE-14.
+func TestWatchExpiry(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := scopeOf[ship](p, "argo")
+		_, err := s.SetState(ctx, ship{Miles: 1}, pawl.WithTTL(time.Hour))
+		require.NoError(t, err)
+		changes := s.Changes(ctx)
+		require.EqualValues(t, 1, receive(t, changes).Version)
+		expire := func(version uint64, change func() error) {
+			t.Helper()
+			require.NoError(t, change())
+			gone := receive(t, changes)
+			require.False(t, gone.Exists())
+			require.Equal(t, version, gone.Version)
+			require.Zero(t, gone.Missed)
+			_, err := s.PatchState(ctx, pawl.Patch{"miles": 2}, pawl.WithTTL(time.Hour))
+			require.NoError(t, err)
+			anew := receive(t, changes)
+			require.True(t, anew.Exists())
+			require.Equal(t, version+1, anew.Version)
+			require.Zero(t, anew.Missed)
+		}
+		expire(1, func() error {
+			_, err := s.PatchState(ctx, pawl.Patch{"miles": 1}, pawl.WithTTL(time.Millisecond))
+			return err
+		})
+		if p.store != nil {
+			expire(2, func() error {
+				return pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					_, err := s.In(tx).PatchState(ctx, pawl.Patch{"miles": 2}, pawl.WithTTL(time.Millisecond))
+					return err
+				})
+			})
+		}
+		cancel()
+		for range changes {
+		}
+	})
+}
+
+// TestWatchExpiryElsewhere: another process moves the expiry, forth and back, without a new version. It counts as the store has it.
+//
+// Proves SCOPE-13, SCOPE-14.
+func TestWatchExpiryElsewhere(t *testing.T) {
+	store := newKnowing()
+	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
+		others := ships.Scope(here, "other").Changes(ctx)
+		receive(t, others)
+		touch := func(d time.Duration) {
+			t.Helper()
+			_, err := ships.Scope(there, "argo").PatchState(ctx, pawl.Patch{"captain": "jason"}, pawl.WithTTL(d))
+			require.NoError(t, err)
+		}
+		touch(time.Second)
+		changes := ships.Scope(here, "argo").Changes(ctx)
+		require.True(t, receive(t, changes).Exists())
+		for range 20 {
+			time.Sleep(600 * time.Millisecond)
+			touch(time.Second)
+		}
+		gone := within(t, changes, time.Second, 1300*time.Millisecond)
+		require.False(t, gone.Exists())
+		require.EqualValues(t, 1, gone.Version)
+		touch(time.Hour)
+		require.EqualValues(t, 2, within(t, changes, 0, 20*time.Millisecond).Version)
+		touch(time.Second)
+		require.False(t, within(t, changes, time.Second, 70*time.Second).Exists())
+		_, err := ships.Scope(there, "argo").PatchState(ctx, pawl.Patch{"captain": "medea"})
+		require.NoError(t, err)
+		require.EqualValues(t, 3, receive(t, changes).Version)
+		_, err = ships.Scope(there, "argo").PatchState(ctx, pawl.Patch{"captain": "medea"}, pawl.WithTTL(time.Second))
+		require.NoError(t, err)
+		require.False(t, within(t, changes, time.Second, 70*time.Second).Exists(), "it had none before")
+	})
+}
+
+// TestWatchExpiryPutOff: a state does not expire while its lease is held; when that ends, it has.
+//
+// Proves SCOPE-13, SCOPE-14, STORE-13.
+func TestWatchExpiryPutOff(t *testing.T) {
+	store := newKnowing()
+	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
+		s := ships.Scope(here, "argo")
+		_, err := s.SetState(ctx, ship{}, pawl.WithTTL(2*time.Second))
+		require.NoError(t, err)
+		l, err := ships.Scope(there, "argo").Acquire(ctx, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		changes := s.Changes(ctx)
+		require.EqualValues(t, 2, receive(t, changes).Version)
+		began, loads := time.Now(), store.loads.Load()
+		time.AfterFunc(5*time.Second, func() { _ = l.Release(ctx) })
+		gone := within(t, changes, 5*time.Second, 5200*time.Millisecond)
+		require.False(t, gone.Exists())
+		require.EqualValues(t, 2, gone.Version)
+		require.Less(t, store.loads.Load()-loads, int64(50), "in %v", time.Since(began))
+	})
+}
+
+// TestWatchStaleRead: a read that was under way while its version expired comes too late, and brings nothing back.
+//
+// Proves SCOPE-13.
+func TestWatchStaleRead(t *testing.T) {
+	store := newKnowing()
+	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
+		s := ships.Scope(here, "argo")
+		_, err := s.SetState(ctx, ship{Miles: 7}, pawl.WithTTL(time.Second))
+		require.NoError(t, err)
+		changes := s.Changes(ctx)
+		require.True(t, receive(t, changes).Exists())
+		stale, err := store.Store.Load(ctx, s.Key())
+		require.NoError(t, err)
+		require.False(t, within(t, changes, 0, 1300*time.Millisecond).Exists())
+		store.set(func() { store.answer = &stale })
+		_, err = s.Snapshot(ctx) // gets what was read before
+		require.NoError(t, err)
+		store.set(func() { store.answer = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		select {
+		case c := <-changes:
+			t.Fatalf("%v is back", c)
+		default:
+		}
+	})
+}
