@@ -141,3 +141,25 @@ func TestWatchStaleRead(t *testing.T) {
 		}
 	})
 }
+
+// TestWatchExpiryHere: an expiry that is moved in this process is heard of at once, without a look at the store.
+//
+// Proves SCOPE-13, SCOPE-14.
+func TestWatchExpiryHere(t *testing.T) {
+	store := newKnowing()
+	inBubble(t, store, func(t *testing.T, ctx context.Context, here, _ *pawl.Runtime) {
+		s := ships.Scope(here, "argo")
+		touch := func(d time.Duration) {
+			t.Helper()
+			_, err := s.PatchState(ctx, pawl.Patch{"captain": "jason"}, pawl.WithTTL(d))
+			require.NoError(t, err)
+		}
+		touch(time.Hour)
+		others := ships.Scope(here, "other").Changes(ctx)
+		receive(t, others)
+		changes := s.Changes(ctx)
+		receive(t, changes)
+		touch(time.Second)
+		require.False(t, within(t, changes, time.Second, 1200*time.Millisecond).Exists())
+	})
+}

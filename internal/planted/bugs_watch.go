@@ -1,0 +1,138 @@
+package main
+
+// watchBugs break watching, and the serving of it to browsers.
+var watchBugs = []Bug{
+	{
+		Name: "watch-nobody-announces", Mechanism: "a commit in memory wakes the watchers",
+		Proves: []string{"SCOPE-13"}, File: "apply.go",
+		Old: "	c.image.Store(img)\n	c.announce()\n", New: "	c.image.Store(img)\n",
+		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-stays-marked", Mechanism: "a version that comes while the herald wakes watchers is announced too",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "		a.marked.Store(false)\n", New: "",
+		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-looks-before-it-joins", Mechanism: "a watcher registers with the hub, which looks at the store for it",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "	w.leave = func() { crowd.leave(w.bell); unwatch() }\n", New: "	unwatch()\n",
+		Pkg: ".", Run: "^TestWatchHints$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-goes-back", Mechanism: "what a version was before it expired does not come after it",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "	return now.version >= known.version && known.life == alive && now.life != alive\n",
+		New: "	return now.version >= known.version && now.life != known.life && now.life != absent\n",
+		Pkg: ".", Run: "^TestWatchStaleRead$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-miscounts", Mechanism: "skipped versions are counted from what was delivered last",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(w.got), Err: err}\n", New: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(known), Err: err}\n",
+		Pkg: ".", Run: "^TestWatchNobodyReceives$", Flags: []string{"-timeout=60s"}, Quick: true,
+	},
+	{
+		Name: "watch-counts-the-floor", Mechanism: "versions that were never made are not counted as missed",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "			w.got.version = s.mem.first - 1 ", New: "			_ = s.mem.first ",
+		Pkg: ".", Run: "^TestWatchAboveTheFloor$", Quick: true,
+	},
+	{
+		Name: "watch-survives-close", Mechanism: "closing the owner ends its watches",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "		close(a.over)\n", New: "",
+		Pkg: ".", Run: "^TestWatchClose$/in_memory", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-stays-after-a-panic", Mechanism: "a watch that could not begin leaves nothing behind",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "		if !stays {\n			w.leave()\n		}\n", New: "		_ = stays\n",
+		Pkg: ".", Run: "^TestWatchErrors$/memory_store", Quick: true,
+	},
+	{
+		Name: "watch-forgets-expiry", Mechanism: "a state that expires is a change",
+		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "watch.go",
+		Old: "		if expires {\n", New: "		if expires && left < 0 {\n",
+		Pkg: ".", Run: "^TestWatchExpiry$/in_memory", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "watch-deaf-to-renewal", Mechanism: "an expiry that moves without a version is heard of in its own process",
+		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas.go",
+		Old: "		c.announce() // who waits for the expiry\n", New: "",
+		Pkg: ".", Run: "^TestWatchExpiryHere$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "hub-never-reads-the-whole", Mechanism: "an expiry that another process moves is noticed although no version moves",
+		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "hub.go",
+		Old: "				h.suspectAll()\n", New: "",
+		Pkg: ".", Run: "^TestWatchExpiryElsewhere$", Quick: true,
+	},
+	{
+		Name: "hub-overlooks-a-purge", Mechanism: "a record that is not there any more is read",
+		Proves: []string{"SCOPE-13"}, File: "hub.go",
+		Old: " || versions[i] == 0 && d.life != absent {", New: " {",
+		Pkg: ".", Run: "^TestWatchPurged$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "hub-stops-at-a-damaged-scope", Mechanism: "one scope that cannot be read keeps no other from being read",
+		Proves: []string{"SCOPE-13"}, File: "hub.go",
+		Old: "	if len(some) == 1 {\n		return some, err\n	}\n", New: "	if len(some) > 0 {\n		return some, err\n	}\n",
+		Pkg: ".", Run: "^TestWatchBesideADamagedScope$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "hub-trusts-every-hint-to-come", Mechanism: "what is watched is looked at from time to time although the store gives hints",
+		Proves: []string{"SCOPE-13"}, File: "hub.go",
+		Old: "	lookAgain     = 5 * time.Second ", New: "	lookAgain     = 5 * time.Hour ",
+		Pkg: ".", Run: "^TestWatchHints$", Quick: true,
+	},
+	{
+		Name: "hub-believes-a-dead-watch", Mechanism: "what is watched is looked at more often once the hints have stopped",
+		Proves: []string{"SCOPE-13"}, File: "hub.go",
+		Old: "		hearing.Store(false)\n", New: "",
+		Pkg: ".", Run: "^TestWatchHints$", Quick: true,
+	},
+	{
+		Name: "hub-asks-one-by-one", Mechanism: "versions are asked for many scopes at a time, and only what changed is read",
+		Proves: []string{"SCOPE-13"}, File: "hub.go",
+		Old: "	lookBatch     = 500 ", New: "	lookBatch     = 1 ",
+		Pkg: ".", Run: "^TestWatchingManyScopes$", Quick: true,
+	},
+	{
+		Name: "sse-repeats-itself", Mechanism: "a client that comes back does not get what it has",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "	if e.id == st.last {\n		e.text = nil\n", New: "	if e.id == st.last && e.final {\n		e.text = nil\n",
+		Pkg: "./sse", Run: "^TestReconnect$", Quick: true,
+	},
+	{
+		Name: "sse-hides-an-expiry", Mechanism: "the id of a version that has expired is another than that of its state",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "		e.id += \"-gone\"\n", New: "",
+		Pkg: "./sse", Run: "^(TestStream|TestReconnect)$", Flags: []string{"-timeout=60s"}, Quick: true,
+	},
+	{
+		Name: "sse-waits-for-ever", Mechanism: "a client that does not read is given up",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "_ = st.conn.SetWriteDeadline(time.Now().Add(st.within))", New: "_ = st.conn.SetWriteDeadline(time.Now().Add(time.Hour + st.within))",
+		Pkg: "./sse", Run: "^TestStuckClient$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "sse-ends-while-idle", Mechanism: "a time for writing does not end a stream on which there is nothing to write",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "	_ = st.conn.SetWriteDeadline(time.Time{}) // in HTTP/2", New: "	// in HTTP/2",
+		Pkg: "./sse", Run: "^TestIdle$", Quick: true,
+	},
+	{
+		Name: "sse-shows-the-error", Mechanism: "a failure shows its code and nothing else",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "\\n\\n\", pawl.Code(err)))", New: "\\n\\n\", err.Error()))",
+		Pkg: "./sse", Run: "^TestFailure$", Quick: true,
+	},
+	{
+		Name: "sse-leaves-its-watch", Mechanism: "the watch ends with the answer",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "		cancel()\n		for range changes {\n		}\n", New: "		_ = cancel\n",
+		Pkg: "./sse", Run: "^TestUntil$", Quick: true,
+	},
+}
