@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
@@ -217,6 +218,7 @@ func TestMiddleware(t *testing.T) {
 	c.want(message{name: "gone", id: "0-gone", data: "null"})
 	count(t, s)
 	c.want(message{id: "1", data: `{"n":1,"secret":""}`})
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // this request has no context that ends with it
 	recorder := httptest.NewRecorder()
 	require.NoError(t, sse.Serve(recorder, httptest.NewRequest("GET", "/", nil), s, sse.Until(func(tally) bool { return true })))
 	require.Equal(t, "retry: 3000\n\nid: 1\ndata: {\"n\":1,\"secret\":\"\"}\n\n", recorder.Body.String())

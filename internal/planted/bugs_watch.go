@@ -133,6 +133,6 @@ var watchBugs = []Bug{
 		Name: "sse-leaves-its-watch", Mechanism: "the watch ends with the answer",
 		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
 		Old: "		cancel()\n		for range changes {\n		}\n", New: "		_ = cancel\n",
-		Pkg: "./sse", Run: "^TestUntil$", Quick: true,
+		Pkg: "./sse", Run: "^TestMiddleware$", Quick: true,
 	},
 }
