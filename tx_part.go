@@ -320,7 +320,9 @@ func (tx *Tx) assemble() (b batch, err error) {
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
-	tx.spareProof(&b)
+	if !tx.of.joined() { // there it takes place when the caller's own transaction does, and what it read has to stay until then
+		tx.spareProof(&b)
+	}
 	b.native = tx.native
 	if len(b.Writes)+len(b.renewed)+len(b.native) > 0 {
 		for _, l := range tx.leases {

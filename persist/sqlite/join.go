@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -141,7 +142,29 @@ func (j *joined) Commit(ctx context.Context, c persist.Commit) (time.Time, error
 	if err := validate(c); err != nil {
 		return time.Time{}, err
 	}
+	if len(c.Writes) == 0 && !slices.ContainsFunc(c.Guards, changes) {
+		return j.confirm(ctx, c)
+	}
 	return j.CommitWith(ctx, c, func(context.Context, any) error { return nil })
+}
+
+// changes reports whether a record that g guards is written to.
+func changes(g persist.Guard) bool { return g.Extend > 0 || g.Release || g.TTL > 0 }
+
+// confirm is Commit of what changes nothing, without the write lock: all that the transaction reads is of one moment, and SQLite
+// lets it write later only if nobody has written since.
+func (j *joined) confirm(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if ctx.Err() != nil {
+		return time.Time{}, notApplied(context.Cause(ctx))
+	}
+	if _, err := j.reads(ctx); err != nil {
+		return time.Time{}, err
+	}
+	if err := j.lives(); err != nil {
+		return time.Time{}, notApplied(err)
+	}
+	b := newBatch(j.s.sql, j.tx)
+	return b.now, b.apply(c)
 }
 
 // CommitWith is Commit with fn, which gets the transaction. When fn fails, what it and c have done
@@ -205,14 +228,10 @@ func (j *joined) begin(ctx context.Context) error {
 	if err := durable(synchronous); err != nil {
 		return unfit(fmt.Errorf("sqlite: the transaction's connection: %w", err))
 	}
-	// Where SQLite has rolled back by itself, database/sql does not know, and the savepoint would
-	// be a transaction of its own. Only there can another one be begun.
-	_, err := j.tx.ExecContext(background, "BEGIN")
-	if err == nil || resultCode(err) != codeError {
-		_ = j.tx.Rollback()
-		return fmt.Errorf("sqlite: the transaction is over: %w", errors.Join(err, sql.ErrTxDone))
+	if err := j.lives(); err != nil {
+		return err
 	}
-	err = j.s.writer.patiently(ctx, time.Now(), func() error {
+	err := j.s.writer.patiently(ctx, time.Now(), func() error {
 		_, err := j.tx.ExecContext(background, j.s.sql.lock)
 		if resultCode(err) == codeBusySnapshot {
 			return errStale // waiting would not help
@@ -224,6 +243,17 @@ func (j *joined) begin(ctx context.Context) error {
 	}
 	if _, err := j.tx.ExecContext(background, textSavepoint); err != nil {
 		return fmt.Errorf("sqlite: %w", err)
+	}
+	return nil
+}
+
+// lives returns an error if the transaction is over. Where SQLite has rolled back by itself, database/sql
+// does not know, and a savepoint would be a transaction of its own. Only there can another one be begun.
+func (j *joined) lives() error {
+	_, err := j.tx.ExecContext(background, "BEGIN")
+	if err == nil || resultCode(err) != codeError {
+		_ = j.tx.Rollback()
+		return fmt.Errorf("sqlite: the transaction is over: %w", errors.Join(err, sql.ErrTxDone))
 	}
 	return nil
 }

@@ -402,3 +402,31 @@ func increment(t *testing.T, s *Store) persist.Commit {
 	}
 	return put("counter", r.Version)
 }
+
+// TestJoinConfirms: a commit that only tests takes no lock, and still nothing can be written that rests on what has changed since.
+//
+// Proves TX-6.
+func TestJoinConfirms(t *testing.T) {
+	s, db, _ := withTable(t, Config{})
+	ctx := t.Context()
+	_, err := s.Commit(ctx, put("a", 0))
+	require.NoError(t, err)
+	tx := beginOn(t, db)
+	j := s.Join(tx)
+	current := persist.Commit{ID: "test.1", Guards: []persist.Guard{{Key: thing("a"), Read: true, Version: 1}, {Key: thing("b"), Read: true}}}
+	_, err = j.Commit(ctx, current)
+	require.NoError(t, err)
+	_, err = j.Commit(ctx, persist.Commit{ID: "test.2", Guards: []persist.Guard{{Key: thing("b"), Read: true, Version: 1}}})
+	var conflict *persist.Conflict
+	require.ErrorAs(t, err, &conflict)
+
+	_, err = s.Commit(ctx, put("b", 0))
+	require.NoError(t, err, "others write meanwhile")
+	_, err = j.Commit(ctx, current)
+	require.NoError(t, err, "it goes on seeing what was")
+	require.Error(t, order(ctx, tx, "a"), "which is not enough to write")
+	require.NoError(t, tx.Rollback())
+	_, err = j.Commit(ctx, current)
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+	require.ErrorIs(t, err, sql.ErrTxDone)
+}

@@ -1,0 +1,41 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+)
+
+// TestViaKeepsWhatItRead: what a transaction has read, be it one scope only and be that absent, stays as it was until the user's own transaction ends,
+// because rows of theirs are made of it.
+//
+// Proves TX-6.
+func TestViaKeepsWhatItRead(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		ctx := t.Context()
+		seed(t, tills.Scope(l.rt, "bar"), till{100})
+		for _, id := range []string{"bar", "absent"} {
+			theirs, err := l.begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }() // should anything fail
+			var read int64
+			require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
+				s, err := tills.Scope(tx, id).State(ctx)
+				read = s.Cents
+				return err
+			}, pawl.Via(theirs.joined)))
+			require.NoError(t, theirs.add(ctx, read))
+			hasty, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+			_, err = tills.Scope(l.rt, id).IncState(hasty, "cents", 1)
+			cancel()
+			require.Error(t, err, "%s has changed between being read and the commit of what was made of it", id)
+			require.NoError(t, theirs.commit(ctx))
+			_, err = tills.Scope(l.rt, id).IncState(ctx, "cents", 1)
+			require.NoError(t, err)
+		}
+	})
+}
