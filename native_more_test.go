@@ -39,3 +39,28 @@ func TestViaKeepsWhatItRead(t *testing.T) {
 		}
 	})
 }
+
+// TestViaReturnsTheFunctionsError: a function that fails because its own SQL did gets its error back, although nothing
+// can be confirmed in a transaction that has failed.
+//
+// Proves TX-6.
+func TestViaReturnsTheFunctionsError(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		ctx := t.Context()
+		theirs, err := l.begin(ctx)
+		require.NoError(t, err)
+		defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }()
+		var failure error
+		err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			for _, id := range []string{"bar", "kitchen"} {
+				if _, err := tills.Scope(tx, id).State(ctx); err != nil {
+					return err
+				}
+			}
+			failure = theirs.exec(ctx, "INSERT INTO nowhere VALUES (1)")
+			return failure
+		}, pawl.Via(theirs.joined))
+		require.Error(t, failure)
+		require.Equal(t, failure, err)
+	})
+}

@@ -43,6 +43,7 @@ type ledger struct {
 type theirs struct {
 	joined persist.Store
 	add    func(ctx context.Context, cents int64) error
+	exec   func(ctx context.Context, text string) error
 	commit func(ctx context.Context) error
 	undo   func(ctx context.Context) error
 }
@@ -88,6 +89,7 @@ func sqliteLedger(t *testing.T, location string, connections int) ledger {
 			return theirs{
 				joined: store.Join(tx),
 				add:    func(ctx context.Context, cents int64) error { _, err := tx.ExecContext(ctx, insert, cents); return err },
+				exec:   func(ctx context.Context, text string) error { _, err := tx.ExecContext(ctx, text); return err },
 				commit: func(context.Context) error { return tx.Commit() },
 				undo:   func(context.Context) error { return tx.Rollback() },
 			}, nil
@@ -130,6 +132,7 @@ func postgresLedger(t *testing.T, location string, connections int) ledger {
 			return theirs{
 				joined: store.Join(tx),
 				add:    func(ctx context.Context, cents int64) error { _, err := tx.Exec(ctx, insert, cents); return err },
+				exec:   func(ctx context.Context, text string) error { _, err := tx.Exec(ctx, text); return err },
 				commit: tx.Commit, undo: tx.Rollback,
 			}, nil
 		},
