@@ -64,3 +64,27 @@ func TestViaReturnsTheFunctionsError(t *testing.T) {
 		require.Equal(t, failure, err)
 	})
 }
+
+// TestViaEndsNoLease: a lease that ended inside the user's own transaction, which was then rolled back, has not ended.
+//
+// Proves TX-6.
+func TestViaEndsNoLease(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		ctx := t.Context()
+		s := tills.Scope(l.rt, "bar")
+		lease, err := s.Acquire(ctx)
+		require.NoError(t, err)
+		theirs, err := l.begin(ctx)
+		require.NoError(t, err)
+		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error { return s.In(tx).Delete(ctx) }, pawl.Via(theirs.joined)))
+		var lost *pawl.LeaseLostError
+		require.ErrorAs(t, pawl.Transact(lease.Context(), l.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			return second(tills.Scope(tx, "kitchen").IncState(ctx, "cents", 1))
+		}, pawl.Via(theirs.joined)), &lost)
+		require.NoError(t, theirs.undo(ctx))
+		require.NoError(t, lease.Context().Err())
+		_, err = s.IncState(lease.Context(), "cents", 1)
+		require.NoError(t, err)
+		require.NoError(t, lease.Release(ctx))
+	})
+}

@@ -337,7 +337,9 @@ func (tx *Tx) lostLease(b *batch, f *fenced) error {
 	for _, l := range tx.leases {
 		if l := l.within(f, &b.Commit); l != nil {
 			err := l.lostTo(f)
-			l.end(err)
+			if !tx.of.joined() { // else what ended it may be undone
+				l.end(err)
+			}
 			return err
 		}
 	}
