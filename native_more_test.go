@@ -88,3 +88,33 @@ func TestViaEndsNoLease(t *testing.T) {
 		require.NoError(t, lease.Release(ctx))
 	})
 }
+
+// TestNativeCallerLeaves: a caller that leaves while its SQL runs learns that it left, as everywhere, and that nothing was written; that it lost its
+// lease, if that is why.
+//
+// Proves TX-6.
+func TestNativeCallerLeaves(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		err := l.pay(ctx, "bar", 7, func(context.Context) error { cancel(); return nil })
+		var canceled *pawl.CanceledError
+		require.ErrorAs(t, err, &canceled)
+		require.Equal(t, pawl.PhaseQueued, canceled.Phase)
+		require.ErrorIs(t, err, context.Canceled)
+		require.False(t, pawl.IsRetryable(err))
+
+		lease, err := tills.Scope(l.rt, "kitchen").Acquire(t.Context())
+		require.NoError(t, err)
+		err = l.pay(lease.Context(), "bar", 7, func(context.Context) error {
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.Error(t, lease.Release(gone))
+			return nil
+		})
+		var lost *pawl.LeaseLostError
+		require.ErrorAs(t, err, &lost)
+		require.Zero(t, l.sum(t))
+		require.Zero(t, l.cents(t, "bar"))
+	})
+}

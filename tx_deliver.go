@@ -92,6 +92,15 @@ func (t *transaction) deliverHere(tx *Tx, b batch) (v verdict, err error) {
 	if err == nil && v.landed {
 		tx.land()
 	}
+	if t.ctx.Err() == nil {
+		return v, err
+	}
+	switch err.(type) { // it ended because the caller left
+	case *UnavailableError:
+		err = t.canceled(PhaseQueued)
+	case *UnknownOutcomeError:
+		err = t.canceled(PhaseCommitting)
+	}
 	return v, err
 }
 
