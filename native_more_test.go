@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -116,5 +117,25 @@ func TestNativeCallerLeaves(t *testing.T) {
 		require.ErrorAs(t, err, &lost)
 		require.Zero(t, l.sum(t))
 		require.Zero(t, l.cents(t, "bar"))
+	})
+}
+
+// TestNativeUnderALease: what the user's code inside a commit does beside it is tested against the lease around it.
+//
+// Proves TX-6.
+func TestNativeUnderALease(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		lease, err := tills.Scope(l.rt, "kitchen").Acquire(t.Context())
+		require.NoError(t, err)
+		beside := pawl.Memory[till](l.rt, "beside")
+		_ = l.pay(lease.Context(), "bar", 7, func(ctx context.Context) error {
+			gone, cancel := context.WithCancel(t.Context())
+			cancel()
+			require.Error(t, lease.Release(gone))
+			_, err := beside.IncState(context.WithoutCancel(pawl.Detach(ctx)), "cents", 1)
+			var lost *pawl.LeaseLostError
+			require.ErrorAs(t, err, &lost)
+			return errors.New("enough")
+		})
 	})
 }
