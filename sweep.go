@@ -129,9 +129,10 @@ func (s *Sweeper) run(ctx context.Context, kind string) {
 
 // sweep clears what has expired of one kind, and purges its old tombstones.
 func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
+	size := s.config.Batch
 	for more := true; more && err == nil; {
 		var n int
-		n, more, err = s.clear(ctx, kind)
+		n, more, err = s.clear(ctx, kind, &size)
 		did.Cleared += n
 	}
 	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
@@ -146,12 +147,13 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 	return did, unavailable(Key{Kind: kind}, err)
 }
 
-// clear clears one batch of expired scopes, and reports whether there may be more.
-func (s *Sweeper) clear(ctx context.Context, kind string) (cleared int, more bool, err error) {
+// clear clears one batch of expired scopes, and reports whether there may be more. Size is that of a batch; it is made smaller if it is more than the
+// store takes.
+func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared int, more bool, err error) {
 	if s.rt.closed.Load() {
 		return 0, false, persist.ErrClosed
 	}
-	page, err := s.rt.store.List(ctx, persist.Query{Kind: kind, Expired: true, Limit: s.config.Batch})
+	page, err := s.rt.store.List(ctx, persist.Query{Kind: kind, Expired: true, Limit: *size})
 	if err != nil || len(page.Records) == 0 {
 		return 0, false, err
 	}
@@ -166,6 +168,10 @@ func (s *Sweeper) clear(ctx context.Context, kind string) (cleared int, more boo
 		var conflict *persist.Conflict
 		if err == nil {
 			return len(c.Writes), true, nil
+		}
+		if n := len(c.Writes); n > 1 && notApplied(err) && !errors.Is(err, persist.ErrUnavailable) && !errors.Is(err, persist.ErrClosed) && ctx.Err() == nil {
+			*size, c.Writes = n/2, c.Writes[:n/2]
+			continue
 		}
 		if !errors.As(err, &conflict) {
 			return 0, false, err
