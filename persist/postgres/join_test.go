@@ -542,3 +542,21 @@ func TestJoinCancelled(t *testing.T) {
 	require.Error(t, tx.Commit(t.Context()))
 	require.Zero(t, f.version("b"))
 }
+
+// TestPurgeOfNothingDisturbsNobody: a purge that finds nothing, as most do, makes no transaction with a snapshot fail.
+//
+// Proves TX-6, SCOPE-10.
+func TestPurgeOfNothingDisturbsNobody(t *testing.T) {
+	f := newJoined(t, 4)
+	ctx := t.Context()
+	tx, s := f.begin(pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	_, err := s.Load(ctx, thing("a"))
+	require.ErrorIs(t, err, persist.ErrNotFound)
+	removed, err := f.s.Purge(ctx, persist.Query{})
+	require.NoError(t, err)
+	require.Zero(t, removed)
+	_, err = s.Commit(ctx, put("a", 0))
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(ctx))
+	require.EqualValues(t, 1, f.version("a"))
+}

@@ -46,9 +46,10 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 	}
 	records, statement := s.sql.records, selection.statement
 	doomed := "SELECT r.kind, r.id, r.version FROM " + records + " r WHERE " + selection.conditions() + selection.limit(limit) + " FOR UPDATE SKIP LOCKED"
-	// One statement sees the floor raised and the tombstones gone, or neither.
+	// One statement sees the floor raised and the tombstones gone, or neither. Where it need not be raised it is left
+	// alone, for those who joined with a snapshot fail if it is newer than that.
 	statement.text = fmt.Sprintf(`WITH doomed AS MATERIALIZED (%s),
-		raised AS (UPDATE %s SET value = greatest(value, (SELECT max(version) FROM doomed)) WHERE name = 'floor'),
+		raised AS (UPDATE %s SET value = (SELECT max(version) FROM doomed) WHERE name = 'floor' AND value < (SELECT max(version) FROM doomed)),
 		gone AS (DELETE FROM %s r USING doomed d WHERE r.kind = d.kind AND r.id = d.id RETURNING 1)
 		SELECT count(*) FROM gone`, doomed, s.names.of("meta"), records)
 	var removed int64
