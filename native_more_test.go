@@ -139,3 +139,32 @@ func TestNativeUnderALease(t *testing.T) {
 		})
 	})
 }
+
+// TestViaEndedInside: SQL inside a commit that ends the user's own transaction, against the rules, is not told that nothing was written.
+//
+// Proves TX-6.
+func TestViaEndedInside(t *testing.T) {
+	onLedgers(t, 4, func(t *testing.T, l ledger) {
+		ctx := t.Context()
+		for i, write := range []bool{false, true} {
+			theirs, err := l.begin(ctx)
+			require.NoError(t, err)
+			defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }()
+			began := time.Now()
+			err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if write {
+					if _, err := tills.Scope(tx, "bar").IncState(ctx, "cents", 1); err != nil {
+						return err
+					}
+				}
+				return l.native(tx, 1, func(ctx context.Context) error { return theirs.exec(ctx, "COMMIT") })
+			}, pawl.Via(theirs.joined))
+			require.EqualValues(t, i+1, l.sum(t))
+			if !write || err != nil {
+				var unknown *pawl.UnknownOutcomeError
+				require.ErrorAs(t, err, &unknown)
+			}
+			require.Less(t, time.Since(began), 20*time.Second, "asking again in a transaction that is over tells nothing")
+		}
+	})
+}

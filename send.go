@@ -28,6 +28,7 @@ type verdict struct {
 type carrier struct {
 	commit func(ctx context.Context, c persist.Commit) (time.Time, error) // Store.Commit, or something around it
 	once   bool                                                           // it does more than c says, which no version protects from being done twice
+	last   bool                                                           // what it was part of is over when it does not answer, so that asking again tells nothing
 }
 
 // plainly sends commits to the runtime's store as they are.
@@ -102,7 +103,7 @@ func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persi
 			continue
 		case doubt == nil && (notApplied(err) || len(c.Writes) == 0 && !carry.once): // guards can be tested twice
 			return verdict{}, unavailable(key, err)
-		case len(c.Writes) == 0: // nothing would show whether it landed
+		case len(c.Writes) == 0 || carry.last: // nothing would show whether it landed
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: err}
 		case !notApplied(err):
 			doubt = err

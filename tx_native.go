@@ -60,9 +60,9 @@ func (t *transaction) carrier(tx *Tx, calls []nativeCall) carrier {
 	if !t.joined() {
 		return carrier{commit: commit, once: len(calls) > 0}
 	}
-	return carrier{once: true, commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
+	return carrier{once: true, last: true, commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
 		at, err := commit(ctx, c)
-		if settled(err) || notApplied(err) {
+		if settled(err) || notApplied(err) || len(calls) > 0 { // the user's code may have ended the transaction
 			return at, err
 		}
 		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err) // nothing of a transaction that is not committed stays
