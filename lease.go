@@ -181,8 +181,12 @@ func (l *Lease) Release(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
-	if !l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
+	why := &LeaseLostError{Scope: l.key, Token: l.token, Released: true}
+	if !l.end(why) {
 		return nil
+	}
+	if context.Cause(ctx) == error(why) { // it is the lease's own, or derived from that
+		ctx = context.WithoutCancel(ctx)
 	}
 	err := l.giveBack(ctx)
 	l.observe(LeaseReleased, err)
