@@ -22,3 +22,55 @@ func TestReleaseWithItsOwnContext(t *testing.T) {
 		require.Zero(t, p.record(t, s.Key()).Lease)
 	})
 }
+
+// TestAcquireOfACallerThatLeft: a caller that leaves while its commit is under way leaves no lease behind.
+func TestAcquireOfACallerThatLeft(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		ctx, leave := context.WithCancel(t.Context())
+		entered, release := p.store.hold()
+		done := make(chan error)
+		go func() {
+			_, err := s.Acquire(ctx)
+			done <- err
+		}()
+		<-entered
+		leave()
+		err := <-done
+		require.ErrorIs(t, err, context.Canceled)
+		require.True(t, pawl.OutcomeUnknown(err))
+		release()
+		soon(t, func() bool { r := p.record(t, s.Key()); return r.Version == 1 && r.Lease.Token == 0 })
+	})
+}
+
+// TestAcquireApplyingAFunctionThatWaits: a function that is applied with a lease hears that its caller has left, and whoever comes next gets the lease.
+func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		ended := make(chan struct{})
+		_, err := s.Acquire(ctx, pawl.Applying(pawl.Atomic(func(ctx context.Context, _ *ship) error {
+			leave()
+			select {
+			case <-ctx.Done():
+				close(ended)
+			case <-t.Context().Done():
+			}
+			return ctx.Err()
+		})))
+		require.ErrorIs(t, err, context.Canceled)
+		select {
+		case <-ended:
+		case <-time.After(waitLong):
+			t.Fatal("the function does not hear of it")
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		defer cancel()
+		l, err := s.Acquire(ctx, pawl.Wait())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, l.Token(), "nothing came of the first")
+		require.NoError(t, l.Release(ctx))
+	})
+}

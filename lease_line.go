@@ -139,8 +139,8 @@ func (l *line) run(w *waiter) (driving bool) {
 			lease *Lease
 			err   error
 		)
-		// The attempt goes on when the caller leaves: it may have been sent.
-		panicked := guarded(func() { lease, err = p.take(context.WithoutCancel(w.ctx)) }, func() {
+		// A commit that may have been sent goes on when the caller leaves; see queue.leave.
+		panicked := guarded(func() { lease, err = p.take(w.ctx) }, func() {
 			l.answer(w, nil, nil, nil, true)
 			go l.work(l) // this goroutine is on its way out
 		})

@@ -290,7 +290,10 @@ func (q *queue) await(w *waiter) error {
 				w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
 				return leftBy(w.ctx, w.call.key, phase)
 			}
-			return nil
+			if w.done.Load() {
+				return nil
+			}
+			ended = nil
 		}
 		now := time.Now()
 		if w.cas.backend != nil {
@@ -317,11 +320,12 @@ func (q *queue) await(w *waiter) error {
 }
 
 // leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its
-// caller. It reports how far w had come, or false if w is answered.
+// caller. It reports how far w had come, or false if w is answered, or takes a lease in a commit that is under way: somebody has to be there
+// to give that back.
 func (q *queue) leave(w *waiter) (Phase, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.done.Load() {
+	if w.done.Load() || w.phase == committing && w.change.takes != nil {
 		return 0, false
 	}
 	return q.leaveLocked(w), true
