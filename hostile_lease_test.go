@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // TestReleaseWithItsOwnContext: a lease can be released with the context that ends by it.
@@ -72,5 +73,26 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, l.Token(), "nothing came of the first")
 		require.NoError(t, l.Release(ctx))
+	})
+}
+
+// TestStoreThatPanicsUnderALease: a store that panics when a lease is renewed or released costs the lease, and nothing else.
+func TestStoreThatPanicsUnderALease(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
+			if len(c.Writes) == 0 {
+				panic("a bug in the store")
+			}
+			return nil
+		})
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond))
+		require.NoError(t, err)
+		<-l.Context().Done()
+		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
+		l, err = s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond), pawl.Wait())
+		require.NoError(t, err)
+		require.ErrorIs(t, l.Release(t.Context()), pawl.ErrUnavailable)
+		p.store.onCommit(nil)
 	})
 }

@@ -211,11 +211,13 @@ func (l *Lease) giveBack(ctx context.Context) error {
 	return err
 }
 
-// guard commits g, for the token of l, alone.
-func (l *Lease) guard(ctx context.Context, g persist.Guard) error {
+// guard commits g, for the token of l, alone. A panic of the store is an answer like others: there may be no caller to raise it to.
+func (l *Lease) guard(ctx context.Context, g persist.Guard) (err error) {
 	g.Key, g.Token = l.key, l.token
 	c := persist.Commit{ID: l.rt.env.newCommitID(), Guards: []persist.Guard{g}}
-	_, err := l.rt.send(ctx, l.rt.plainly(), l.rt.retry, c, nil)
+	if p := guarded(func() { _, err = l.rt.send(ctx, l.rt.plainly(), l.rt.retry, c, nil) }, func() {}); p != nil {
+		return &UnavailableError{Scope: l.key, Cause: p}
+	}
 	return err
 }
 
