@@ -96,3 +96,37 @@ func TestStoreThatPanicsUnderALease(t *testing.T) {
 		p.store.onCommit(nil)
 	})
 }
+
+// TestLaterHolderInThisProcess: when the store gives a lease anew, because its scope was deleted meanwhile, the context of the one before has ended
+// before the new holder has it.
+//
+// Proves STORE-13.
+func TestLaterHolderInThisProcess(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		for _, take := range []bool{false, true} {
+			id := map[bool]string{false: "acquired", true: "taken"}[take]
+			s, elsewhere := errands.Scope(p.rt, id), errands.Scope(p.another(t), id)
+			first, err := s.Acquire(ctx)
+			require.NoError(t, err)
+			require.NoError(t, elsewhere.Delete(ctx))
+			_, err = elsewhere.SetState(ctx, errand{}, pawl.IfAbsent())
+			require.NoError(t, err)
+			var second *pawl.Lease
+			if take {
+				taken, err := errands.Take(ctx, p.rt, pawl.Query{Prefix: id})
+				require.NoError(t, err)
+				require.Len(t, taken, 1)
+				second = taken[0].Lease
+			} else {
+				second, err = s.Acquire(ctx)
+				require.NoError(t, err)
+			}
+			require.Greater(t, second.Token(), first.Token())
+			require.ErrorIs(t, context.Cause(first.Context()), pawl.ErrLeaseLost)
+			require.NoError(t, first.Release(ctx))
+			require.NoError(t, second.Context().Err())
+			require.NoError(t, second.Release(ctx))
+		}
+	})
+}

@@ -427,27 +427,35 @@ func (c *cell) dropLost(r *round, f *fenced) bool {
 // leases are those of a runtime that are live, and the lines in which somebody waits for one.
 type leases struct {
 	mu      sync.Mutex
-	live    map[*Lease]struct{}
+	live    map[Key]*Lease
 	lines   map[*line]struct{}
 	runs    map[*Lease]struct{} // in which a function runs
 	closed  bool
 	drained chan struct{}
 }
 
-// add makes l live, or, after Close, ends it.
+// add makes l live, or, after Close, ends it. Of two leases of one scope the earlier is lost, whatever it has heard of that.
 func (s *leases) add(l *Lease) {
 	s.mu.Lock()
-	closed := s.closed
+	closed, lost, last := s.closed, s.live[l.key], l
+	if lost != nil && lost.token > l.token {
+		lost, last = l, lost
+	}
 	if !closed {
 		if s.live == nil {
-			s.live = map[*Lease]struct{}{}
+			s.live = map[Key]*Lease{}
 		}
-		s.live[l] = struct{}{}
+		s.live[l.key] = last
 	}
 	s.mu.Unlock()
 	if closed {
 		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: ErrClosed})
-	} else if l.lost() != nil { // already
+		return
+	}
+	if lost != nil {
+		lost.end(&LeaseLostError{Scope: l.key, Token: lost.token, Holder: last.holder})
+	}
+	if l.lost() != nil { // already
 		s.remove(l)
 	}
 }
@@ -471,7 +479,9 @@ func (s *leases) quit(l *line) {
 func (s *leases) remove(l *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.live, l)
+	if s.live[l.key] == l {
+		delete(s.live, l.key)
+	}
 }
 
 // enter notes that a function runs under l, until leave.
@@ -499,7 +509,7 @@ func (s *leases) close() <-chan struct{} {
 	s.mu.Lock()
 	s.closed = true
 	var live []*Lease
-	for l := range s.live {
+	for _, l := range s.live {
 		live = append(live, l)
 	}
 	for l := range s.lines {
