@@ -130,3 +130,19 @@ func TestLaterHolderInThisProcess(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldInsideItself: whoever waits for a lease under that very lease would wait for good, and is told who holds it.
+func TestHoldInsideItself(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		defer cancel()
+		s := ships.Scope(p.rt, "argo")
+		require.NoError(t, s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+			err := s.Hold(ctx, func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+			var held *pawl.HeldError
+			require.ErrorAs(t, err, &held)
+			require.Equal(t, l.Token(), held.Token)
+			return nil
+		}))
+	})
+}

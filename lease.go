@@ -56,7 +56,7 @@ type Lease struct {
 }
 
 // Acquire takes the lease of a persisted scope; an absent one comes into being with a zero state. Taking it is a version of its own. The scope's fields stay open to
-// other writers, but it does not expire meanwhile. Acquire returns *HeldError while somebody else holds it, unless Wait is given,
+// other writers, but it does not expire meanwhile. Acquire returns *HeldError while somebody else holds it, unless Wait is given, and always under that very lease,
 // ErrNotPersisted in memory, ErrInTx on a scope in a transaction, and the errors of the verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
 	l, _, err := s.acquire(ctx, opts)
@@ -111,6 +111,11 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	asked, err := rt.leaseCall(opts)
 	if err != nil {
 		return nil, none, err
+	}
+	for l := innermost(ctx).held(); l != nil; l = l.outer {
+		if l.key == s.key {
+			asked.wait = false // it would wait for itself
+		}
 	}
 	var snap Snapshot[T]
 	take := func(ctx context.Context) (*Lease, error) {
