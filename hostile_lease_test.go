@@ -146,3 +146,24 @@ func TestHoldInsideItself(t *testing.T) {
 		}))
 	})
 }
+
+// TestCloseAndHold: a function that ends because its runtime closes gives its lease back.
+func TestCloseAndHold(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		rt, err := pawl.Open(p.config)
+		require.NoError(t, err)
+		s := ships.Scope(rt, "argo")
+		began, done := make(chan struct{}), make(chan error, 1)
+		go func() {
+			done <- s.Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
+				close(began)
+				<-ctx.Done()
+				return nil
+			})
+		}()
+		<-began
+		require.NoError(t, rt.Close(t.Context()))
+		require.Zero(t, p.record(t, s.Key()).Lease)
+		require.ErrorIs(t, <-done, pawl.ErrLeaseLost)
+	})
+}

@@ -180,7 +180,7 @@ func (l *Lease) Context() context.Context { return l.ctx }
 // Token is the fencing token: larger for every later holder of the scope. Hand it to outside systems that can check one.
 func (l *Lease) Token() uint64 { return l.token }
 
-// Release gives the lease back. Releasing a lost or released lease does nothing. It returns *UnavailableError or *CanceledError when the store could not
+// Release gives the lease back. Releasing a lost or released lease does nothing; one that ended with Close is still given back. It returns *UnavailableError or *CanceledError when the store could not
 // be told: the lease then ends by itself, after its length.
 func (l *Lease) Release(ctx context.Context) error {
 	if ctx == nil {
@@ -278,8 +278,12 @@ func (l *Lease) expire() {
 func (l *Lease) end(why *LeaseLostError) bool {
 	l.mu.Lock()
 	if l.ended != nil {
+		untold := why.Released && errors.Is(l.ended, ErrClosed) // Close does not tell the store
+		if untold {
+			l.ended = why
+		}
 		l.mu.Unlock()
-		return false
+		return untold
 	}
 	l.ended = why
 	l.expiry.Stop()
