@@ -14,6 +14,7 @@ type leaseCall struct {
 	holder   string
 	mutation Mutation
 	opts     []Option
+	applying bool // they were given
 }
 
 // LeaseFor sets how long the lease outlives its holder's last sign of life; the default is DefaultLease. It is renewed three times as often.
@@ -28,7 +29,7 @@ func HeldBy(name string) LeaseOption { return func(c *leaseCall) { c.holder = na
 // Applying commits m together with taking the lease: both or neither. Opts are m's, so that the lease can be taken only of a scope
 // that exists (IfExists), say; an error of m is returned as the verbs do.
 func Applying(m Mutation, opts ...Option) LeaseOption {
-	return func(c *leaseCall) { c.mutation, c.opts = m, opts }
+	return func(c *leaseCall) { c.mutation, c.opts, c.applying = m, opts, true }
 }
 
 func (rt *Runtime) leaseCall(opts []LeaseOption) (leaseCall, error) {

@@ -30,7 +30,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	if err != nil {
 		return nil, err
 	}
-	if _, none := asked.mutation.(All); asked.wait || !none || asked.opts != nil {
+	if asked.wait || asked.applying {
 		return nil, &ArgumentError{Argument: "option", Reason: "Wait and Applying are for Acquire"}
 	}
 	sq := q.stored(k.Name)
