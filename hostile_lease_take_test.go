@@ -22,3 +22,26 @@ func TestTakeRefusesApplying(t *testing.T) {
 		requireState(t, p, s, 1, errand{})
 	})
 }
+
+// TestTakeUnderALostLease: what is taken under a lease is fenced by it like every other commit.
+//
+// Proves STORE-13.
+func TestTakeUnderALostLease(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		job := errands.Scope(p.rt, "one")
+		seed(t, job, errand{})
+		leader, err := ships.Scope(p.rt, "leader").Acquire(ctx)
+		require.NoError(t, err)
+		taken, err := errands.Take(leader.Context(), p.rt, pawl.Query{})
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.NoError(t, taken[0].Lease.Release(ctx))
+		// The lease is ended behind its holder's back.
+		require.NoError(t, ships.Scope(p.another(t), "leader").Delete(ctx))
+		taken, err = errands.Take(leader.Context(), p.rt, pawl.Query{})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		require.Empty(t, taken)
+		requireState(t, p, job, 2, errand{})
+	})
+}

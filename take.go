@@ -36,7 +36,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	sq := q.stored(k.Name)
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
 	leaser, ok := rt.store.(persist.Leaser)
-	if !ok {
+	if !ok || innermost(ctx).held() != nil { // that it is fenced by a lease can be said of a commit only
 		return k.takeOneByOne(ctx, o, b, sq, opts)
 	}
 	sent := time.Now()
