@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // TestTakeRefusesApplying: a mutation that Take would not make is refused, whatever it is.
@@ -44,4 +46,24 @@ func TestTakeUnderALostLease(t *testing.T) {
 		require.Empty(t, taken)
 		requireState(t, p, job, 2, errand{})
 	})
+}
+
+// oddStore is a store whose values cannot be compared, although its type looks as if they could.
+type oddStore struct{ persist.Store }
+
+type funcStore struct {
+	persist.Store
+	_ func()
+}
+
+// TestLeaseOfAStoreThatCannotBeCompared: under a lease of another runtime such a store is another one.
+func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
+	store := oddStore{funcStore{Store: memory.New()}}
+	one, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
+	l, err := ships.Scope(one, "argo").Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = ships.Scope(other, "argo").IncState(l.Context(), "miles", 1)
+	var argument *pawl.ArgumentError
+	require.ErrorAs(t, err, &argument)
+	require.NoError(t, l.Release(t.Context()))
 }

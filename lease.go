@@ -346,7 +346,7 @@ func (l *Lease) covers(b *binding) error {
 // coversStore tells why a commit of rt cannot be made under l and the leases around it.
 func (l *Lease) coversStore(rt *Runtime) error {
 	for ; l != nil; l = l.outer {
-		if l.rt != rt && !(reflect.TypeOf(rt.store).Comparable() && l.rt.store == rt.store) {
+		if l.rt != rt && !(reflect.ValueOf(rt.store).Comparable() && l.rt.store == rt.store) {
 			return &ArgumentError{Argument: "ctx", Reason: "of a lease in another store"}
 		}
 		if err := l.lost(); err != nil {
