@@ -309,6 +309,9 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 			f.end()
 			q.holder.CompareAndSwap(f, nil)
 		}
+		if p == nil && !exited && err == nil && img != cur && call.lease != nil {
+			err = call.lease.lostAny()
+		}
 		q.mu.Lock()
 		wanted, left := q.release(w), w.left
 		if wanted {

@@ -1,6 +1,7 @@
 package pawl_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,4 +67,22 @@ func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
 	var argument *pawl.ArgumentError
 	require.ErrorAs(t, err, &argument)
 	require.NoError(t, l.Release(t.Context()))
+}
+
+// TestLeaseLostWhileInMemory: what runs on state in memory under a lease is not committed once this process knows that the lease is lost.
+func TestLeaseLostWhileInMemory(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		lock, m := ships.Scope(p.rt, "lock"), pawl.Memory[ship](p.rt, "argo")
+		l, err := lock.Acquire(ctx)
+		require.NoError(t, err)
+		_, err = m.AtomicState(context.WithoutCancel(l.Context()), func(_ context.Context, s *ship) error {
+			s.Miles++
+			return l.Release(ctx)
+		})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		snap, err := m.Snapshot(ctx)
+		require.NoError(t, err)
+		require.False(t, snap.Exists())
+	})
 }

@@ -335,6 +335,11 @@ func (l *Lease) covers(b *binding) error {
 	if !b.kind.inMemory {
 		return l.coversStore(b.rt)
 	}
+	return l.lostAny()
+}
+
+// lostAny is lost for l and the leases around it.
+func (l *Lease) lostAny() error {
 	for ; l != nil; l = l.outer {
 		if err := l.lost(); err != nil {
 			return err
