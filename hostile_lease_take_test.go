@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -84,5 +85,32 @@ func TestLeaseLostWhileInMemory(t *testing.T) {
 		snap, err := m.Snapshot(ctx)
 		require.NoError(t, err)
 		require.False(t, snap.Exists())
+	})
+}
+
+// TestTakeStepsOverWhatItCannotRead: scopes that this release cannot read do not keep workers from those that it can, and stay as they are to others.
+func TestTakeStepsOverWhatItCannotRead(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
+			config := p.config
+			if plain {
+				config.Store = plainStore{p.store}
+			}
+			prefix := fmt.Sprint(plain)
+			rt := openRuntime(t, config)
+			for i := range 3 {
+				p.put(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key(), `{}`, 9)
+			}
+			seed(t, errands.Scope(rt, prefix+"4"), errand{})
+			taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2})
+			var newer *pawl.SchemaError
+			require.ErrorAs(t, err, &newer)
+			require.Len(t, taken, 1)
+			require.Equal(t, prefix+"4", taken[0].ID)
+			require.NoError(t, taken[0].Lease.Release(t.Context()))
+			for i := range 3 {
+				require.Zero(t, p.record(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key()).Lease)
+			}
+		}
 	})
 }

@@ -44,7 +44,10 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	if err != nil {
 		err = b.readError(ctx, Key{Kind: k.Name}, err)
 	}
-	var taken []Taken[T]
+	var (
+		taken      []Taken[T]
+		unreadable []*Lease
+	)
 	for _, r := range records {
 		s := k.Scope(rt, r.ID)
 		if s.err != nil { // closed meanwhile; the lease will run out
@@ -54,12 +57,23 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 		d := docOf(r)
 		s.cell.advance(d)
 		l := rt.newLease(ctx, s.cell, r.Key, asked, r.Lease.Token, sent)
-		snap, unreadable := s.seen(d)
-		if unreadable != nil {
-			err = errors.Join(err, unreadable, l.giveBack(context.WithoutCancel(ctx)))
+		snap, fault := s.seen(d)
+		if fault != nil {
+			err, unreadable = errors.Join(err, fault), append(unreadable, l)
 			continue
 		}
 		taken = append(taken, Taken[T]{snap, l.under(ctx)})
+	}
+	if len(unreadable) == 0 {
+		return taken, err
+	}
+	// Asked again, the store would give the same again: the rest is found without taking what cannot be read.
+	if sq.Limit -= len(taken); sq.Limit > 0 {
+		more, failed := k.takeOneByOne(ctx, o, b, sq, opts)
+		taken, err = append(taken, more...), errors.Join(err, failed)
+	}
+	for _, l := range unreadable {
+		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))
 	}
 	return taken, err
 }
@@ -67,27 +81,29 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 // takeOneByOne is Take on a store that cannot list and acquire in one step.
 func (k Kind[T]) takeOneByOne(ctx context.Context, o Owner, b *binding, q persist.Query, opts []LeaseOption) (taken []Taken[T], err error) {
 	for want := q.Limit; len(taken) < want; {
-		page, err := b.rt.store.List(ctx, q)
-		if err != nil {
-			return taken, b.readError(ctx, Key{Kind: k.Name}, err)
+		page, failed := b.rt.store.List(ctx, q)
+		if failed != nil {
+			return taken, errors.Join(err, b.readError(ctx, Key{Kind: k.Name}, failed))
 		}
 		for _, r := range page.Records {
 			if len(taken) == want {
 				break
 			}
-			l, snap, err := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], Applying(All{}, IfVersion(r.Version))))
+			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], Applying(All{}, IfVersion(r.Version))))
 			var schema *SchemaError
 			switch {
-			case err == nil:
+			case failed == nil:
 				taken = append(taken, Taken[T]{snap, l})
-			case errors.Is(err, ErrHeld), errors.Is(err, ErrConflict), errors.Is(err, ErrDeleted), errors.Is(err, ErrExpired), errors.As(err, &schema):
+			case errors.Is(failed, ErrHeld), errors.Is(failed, ErrConflict), errors.Is(failed, ErrDeleted), errors.Is(failed, ErrExpired):
+			case errors.As(failed, &schema):
+				err = errors.Join(err, failed)
 			default:
-				return taken, err
+				return taken, errors.Join(err, failed)
 			}
 		}
 		if q.After = page.Next; q.After == "" {
 			break
 		}
 	}
-	return taken, nil
+	return taken, err
 }
