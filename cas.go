@@ -522,15 +522,6 @@ func (c *cell) again(r *round, members []*waiter, base *doc) bool {
 	return len(r.members) > 0
 }
 
-// backoff is the upper bound of the delay before the next attempt.
-func backoff(r Retry, attempts int) time.Duration {
-	d := r.First
-	for i := 1; i < attempts && d < r.Max; i++ {
-		d *= 2
-	}
-	return min(d, r.Max)
-}
-
 // answer gives every member its outcome, which is durable now.
 func (c *cell) answer(r *round, at time.Time) {
 	batch := 0
@@ -575,6 +566,8 @@ func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
 	if w.left || w.abandoned {
 		if out.panic != nil || out.exited {
 			w.call.logPanic(w.ctx, w.change.verb, out.panic)
+		} else if b, ok := w.cas.backend.(*binding); ok && w.change.takes != nil && out.changed {
+			go b.rt.disown(c, w.call.key, w.change.takes, w.cas.landed)
 		}
 		return
 	}

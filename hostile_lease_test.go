@@ -167,3 +167,20 @@ func TestCloseAndHold(t *testing.T) {
 		require.ErrorIs(t, <-done, pawl.ErrLeaseLost)
 	})
 }
+
+// TestLeaseThatLandsTooLate: a lease that the store gives when its caller's budget is spent is given back.
+func TestLeaseThatLandsTooLate(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		told := make(chan struct{})
+		p.store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+			<-told
+			return at, err
+		})
+		_, err := s.Acquire(t.Context(), pawl.LeaseFor(time.Hour))
+		require.ErrorIs(t, err, pawl.ErrUnknownOutcome)
+		require.NotZero(t, p.record(t, s.Key()).Lease)
+		close(told)
+		soon(t, func() bool { return p.record(t, s.Key()).Lease.Token == 0 })
+	}, func(c *pawl.Config) { c.Retry.Within = 200 * time.Millisecond })
+}

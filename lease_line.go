@@ -4,6 +4,8 @@ import (
 	"context"
 	"math/rand/v2"
 	"time"
+
+	"github.com/pawl-go/pawl/persist"
 )
 
 // Who waits for a lease. Those of one process stand in a line, which is a queue like that of mutations: in order, and whoever leaves is
@@ -83,6 +85,12 @@ func (c *cell) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCall
 	w.deliver()
 	lease, _ := w.answer.(*Lease)
 	return lease, w.err
+}
+
+// disown gives a lease back that the store gave when nobody waited for it any more.
+func (rt *Runtime) disown(c *cell, key Key, a *persist.Acquire, token uint64) {
+	l := rt.newLease(context.Background(), c, key, leaseCall{holder: a.Holder, length: a.For}, token, time.Now())
+	_ = l.giveBack(context.Background()) // else it runs out
 }
 
 // left ends somebody's waiting.

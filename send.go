@@ -225,6 +225,15 @@ func unavailable(key Key, err error) error {
 	return &UnavailableError{Scope: key, Cause: err}
 }
 
+// backoff is the upper bound of the delay before the next attempt.
+func backoff(r Retry, attempts int) time.Duration {
+	d := r.First
+	for i := 1; i < attempts && d < r.Max; i++ {
+		d *= 2
+	}
+	return min(d, r.Max)
+}
+
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

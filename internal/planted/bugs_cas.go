@@ -10,7 +10,7 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "backoff", Mechanism: "a loser waits, longer each time",
-		Proves: []string{"CAS-1"}, File: "cas.go",
+		Proves: []string{"CAS-1"}, File: "send.go",
 		Old: "		d *= 2\n", New: "",
 		Pkg: ".", Run: "^TestBackoffIsFullJitterAndGrows$",
 	},
