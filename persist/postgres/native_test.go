@@ -395,6 +395,7 @@ func TestNativeLostAnswers(t *testing.T) {
 	})
 	t.Run("left", func(t *testing.T) {
 		s := openAt(t, url, Config{})
+		w := watching(t, openAt(t, url, Config{}))
 		sent, release := make(chan struct{}), make(chan struct{})
 		proxy.Script(func(pgproxy.Commit) pgproxy.Action {
 			close(sent)
@@ -418,7 +419,31 @@ func TestNativeLostAnswers(t *testing.T) {
 		close(release)
 		<-closed
 		require.EqualValues(t, 1, load(t, openAt(t, url, Config{}), "left").Version)
+		w.hears(thing("left"), 1) // the answer was waited for, or the version would not be told
 	})
+}
+
+// TestNativeEndedByStatement: a function that ends the transaction in SQL leaves the outcome unknown,
+// which is hinted at, and the connection in order.
+//
+// Proves TX-6, SCOPE-13.
+func TestNativeEndedByStatement(t *testing.T) {
+	s := openAt(t, connections(t, pgtest.URL(t), 1), Config{})
+	w := watching(t, s)
+	for version, end := range []string{"COMMIT", "ROLLBACK"} {
+		_, err := s.CommitWith(t.Context(), put(end, 0), func(ctx context.Context, tx any) error {
+			_, err := tx.(pgx.Tx).Exec(ctx, end)
+			return err
+		})
+		require.Error(t, err)
+		require.NotErrorIs(t, err, persist.ErrNotApplied)
+		w.hears(thing(end), 0)
+		w.until("no version", func() bool { return w.latest[thing(end)] == 0 })
+		must(t, s, put("next", uint64(version)))
+	}
+	require.EqualValues(t, 1, load(t, s, "COMMIT").Version)
+	_, err := s.Load(t.Context(), thing("ROLLBACK"))
+	require.ErrorIs(t, err, persist.ErrNotFound)
 }
 
 // TestNativeClose: Close waits for a function that is under way, and its commit counts.

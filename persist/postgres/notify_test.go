@@ -147,9 +147,18 @@ func TestUnknownOutcomeIsHinted(t *testing.T) {
 	proxy, url := proxied(t)
 	s := openAt(t, url, Config{})
 	w := watching(t, s)
-	for name, c := range map[string]persist.Commit{"one": put("a", 0), "several": together(put("b", 0), put("c", 0))} {
+	with := func(ctx context.Context, c persist.Commit) (time.Time, error) {
+		return s.CommitWith(ctx, c, func(context.Context, any) error { return nil })
+	}
+	for name, test := range map[string]struct {
+		commit func(context.Context, persist.Commit) (time.Time, error)
+		c      persist.Commit
+	}{
+		"one": {s.Commit, put("a", 0)}, "several": {s.Commit, together(put("b", 0), put("c", 0))}, "with a function": {with, put("d", 0)},
+	} {
+		c := test.c
 		proxy.Script(func(c pgproxy.Commit) pgproxy.Action { return pgproxy.AfterExecute })
-		_, err := s.Commit(t.Context(), c)
+		_, err := test.commit(t.Context(), c)
 		proxy.Script(nil)
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, persist.ErrNotApplied)
@@ -157,7 +166,7 @@ func TestUnknownOutcomeIsHinted(t *testing.T) {
 			w.hears(write.Key, 0)
 			w.until("no version", func() bool { return w.latest[write.Key] == 0 })
 		}
-		_, err = s.Commit(t.Context(), c)
+		_, err = test.commit(t.Context(), c)
 		require.True(t, isConflict(err))
 		for _, write := range c.Writes {
 			w.hears(write.Key, 1)

@@ -154,6 +154,28 @@ func TestJoinEnded(t *testing.T) {
 	}
 }
 
+// TestJoinEndedInSQL: a transaction that the function began in the place of the joined one is not
+// left to a caller who does not know of it.
+//
+// Proves TX-6.
+func TestJoinEndedInSQL(t *testing.T) {
+	for _, failure := range []error{nil, errRefused} {
+		s, db, _ := withTable(t, Config{})
+		tx := beginOn(t, db)
+		_, err := s.Join(tx).(persist.Native).CommitWith(t.Context(), put("a", 0), func(ctx context.Context, tx any) error {
+			_, err := tx.(*sql.Tx).Exec(`ROLLBACK; BEGIN; INSERT INTO orders VALUES ('stray')`)
+			require.NoError(t, err)
+			return failure
+		})
+		require.Equal(t, failure != nil, err == errRefused, "%v", err)
+		require.Equal(t, failure == nil, errors.Is(err, persist.ErrNotApplied), "%v", err)
+		require.ErrorIs(t, tx.Commit(), sql.ErrTxDone)
+		rows, documents := idsOf(t, s, db)
+		require.Empty(t, rows)
+		require.Empty(t, documents)
+	}
+}
+
 // TestJoinRolledBackBySQLite: where SQLite has rolled the transaction back, nothing is written
 // outside of it.
 //

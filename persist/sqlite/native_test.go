@@ -218,6 +218,29 @@ func TestCommitWithEnded(t *testing.T) {
 	}
 }
 
+// TestCommitWithEndedLongAgo: where others have written so often since that the record no longer shows
+// the commit, that is not taken for its absence.
+//
+// Proves TX-6.
+func TestCommitWithEndedLongAgo(t *testing.T) {
+	s, _, path := withTable(t, Config{})
+	other := openAt(t, path, Config{})
+	for _, failure := range []error{nil, errRefused} {
+		id := fmt.Sprint(failure)
+		_, err := s.CommitWith(t.Context(), put(id, 0), func(_ context.Context, tx any) error {
+			require.NoError(t, tx.(*sql.Tx).Commit())
+			for version := range uint64(persist.KeptPerWriter) {
+				_, err := other.Commit(t.Context(), put(id, version+1))
+				require.NoError(t, err)
+			}
+			return failure
+		})
+		require.ErrorIs(t, err, errEnded)
+		require.NotErrorIs(t, err, persist.ErrNotApplied)
+		require.NotErrorIs(t, err, errRefused, "which would say that nothing was written")
+	}
+}
+
 // TestCommitWithEndedContext: a function that does not return when its context ends has lost its
 // transaction, and holds up nobody.
 //

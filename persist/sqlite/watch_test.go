@@ -167,6 +167,24 @@ func TestWatchOthers(t *testing.T) {
 	}
 }
 
+// TestWatchDuringFunction: what others have committed before a function runs is told although it keeps
+// the connection that looks for that.
+//
+// Proves SCOPE-13.
+func TestWatchDuringFunction(t *testing.T) {
+	path := dbPath(t)
+	s, other := openAt(t, path, neverPolls), openAt(t, path, Config{})
+	require.NoError(t, s.look(t.Context()))
+	w := watch(t, s)
+	_, err := other.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	_, err = s.CommitWith(t.Context(), persist.Commit{}, func(context.Context, any) error {
+		require.Equal(t, persist.Hint{}, w.next(t))
+		return nil
+	})
+	require.NoError(t, err)
+}
+
 // TestWatchToldApart: what the store itself commits is not taken for a change of others.
 //
 // Proves SCOPE-13.
