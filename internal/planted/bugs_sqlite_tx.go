@@ -1,0 +1,150 @@
+package main
+
+// sqliteTxBugs break what the SQLite store does inside transactions that it shares, its hints, and
+// its lists of what has expired.
+var sqliteTxBugs = []Bug{
+	{
+		Name: "sqlite-native-error", Mechanism: "an error of the function rolls everything back",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "	if failure != nil {\n		s.writer.undo(tx)", New: "	if failure != nil && ctx.Err() != nil {\n		s.writer.undo(tx)",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWith$",
+	},
+	{
+		Name: "sqlite-native-refused", Mechanism: "the function does not run when the commit is refused",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "b.apply(c); err != nil {", New: "b.apply(c); err != nil && b.failure != nil {",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWith$", Quick: true,
+	},
+	{
+		Name: "sqlite-native-lock", Mechanism: "the lock is had first, however the database begins its transactions",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "begun.ExecContext(background, w.sql.lock)", New: "begun.ExecContext(background, \"SELECT 1\")",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithOwnDatabase$",
+	},
+	{
+		Name: "sqlite-native-no-return", Mechanism: "a function that panics is rolled back",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "if !returned && !rolledBack {", New: "if false && !returned {",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithNoReturn$", Flags: []string{"-timeout=10s"},
+	},
+	{
+		Name: "sqlite-native-hangs", Mechanism: "a function that hangs when its context has ended holds up nobody",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "		if done {\n			resign()\n		}\n", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithEndedContext$", Flags: []string{"-timeout=15s"},
+	},
+	{
+		Name: "sqlite-native-committed", Mechanism: "an error does not promise that nothing was written when the function has committed",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "fmt.Errorf(\"%w, which committed it and then failed: %v\", errEnded, failure)", New: "failure",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithEnded$",
+	},
+	{
+		Name: "sqlite-native-ended", Mechanism: "a transaction that the function has ended is not taken for the commit's own",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "tx.ExecContext(background, textRelease); err != nil {\n		s.writer.lose(tx)", New: "tx.ExecContext(background, textRelease); err != nil && resultCode(err) == 0 {\n		s.writer.lose(tx)",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithEnded$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "sqlite-native-forgotten", Mechanism: "a commit whose id is no longer kept is not taken for absent",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "return false, r.Version < w.Version", New: "return false, true",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithEndedLongAgo$",
+	},
+	{
+		Name: "sqlite-native-inside", Mechanism: "a write that would wait for itself is refused",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/queue.go",
+		Old: "if ctx.Value(insideOf{s}) != nil {", New: "if false {",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithInside$", Flags: []string{"-timeout=10s"},
+	},
+	{
+		Name: "sqlite-native-constraint", Mechanism: "a deferred constraint that fails leaves nothing in doubt",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: " || code == codeConstraint:", New: ":",
+		Pkg: "./persist/sqlite", Run: "^TestCommitWithConstraint$",
+	},
+	{
+		Name: "sqlite-join-savepoint", Mechanism: "a joined commit that fails leaves nothing in the transaction",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "\"ROLLBACK TO pawl_commit; RELEASE pawl_commit\"", New: "\"RELEASE pawl_commit\"",
+		Pkg: "./persist/sqlite", Run: "^TestJoinRefusal$", Quick: true,
+	},
+	{
+		Name: "sqlite-join-over", Mechanism: "nothing is written outside of a transaction that SQLite has rolled back",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Old: "if err == nil || resultCode(err) != codeError {", New: "if err != nil && resultCode(err) != codeError {",
+		Pkg: "./persist/sqlite", Run: "^TestJoinRolledBackBySQLite$",
+	},
+	{
+		Name: "sqlite-join-ended", Mechanism: "a transaction that the function began in the place of the joined one is rolled back",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Old: "		_ = j.tx.Rollback()\n		return j.s.settle(c, b.now, nil)", New: "		return j.s.settle(c, b.now, nil)",
+		Pkg: "./persist/sqlite", Run: "^TestJoinEndedInSQL$",
+	},
+	{
+		Name: "sqlite-join-elsewhere", Mechanism: "a transaction on another file is refused",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Old: " || !os.SameFile(ours.file, theirs.file) {", New: " {",
+		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
+	},
+	{
+		Name: "sqlite-join-durable", Mechanism: "a transaction that is not durable is refused",
+		Proves: []string{"TX-6", "STORE-10"}, File: "persist/sqlite/join.go",
+		Old: "durable(synchronous)", New: "durable(2)",
+		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
+	},
+	{
+		Name: "sqlite-join-hidden", Mechanism: "a temporary table does not hide the records",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/statements.go",
+		Old: "main.\"`+prefix+`records\"`", New: "\"`+prefix+`records\"`",
+		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
+	},
+	{
+		Name: "sqlite-join-stale", Mechanism: "who has read what others have changed since is told to start over",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Old: "if resultCode(err) == codeBusySnapshot {", New: "if false {",
+		Pkg: "./persist/sqlite", Run: "^TestJoinBusy$",
+	},
+	{
+		Name: "sqlite-hint-native", Mechanism: "a commit with a function is hinted at",
+		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/native.go",
+		Old: "		s.changes.Send(b.hints...)\n", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestWatchOwnCommits$",
+	},
+	{
+		Name: "sqlite-hint-joined", Mechanism: "a joined commit inside the store's own transaction is hinted at",
+		Proves: []string{"SCOPE-13", "TX-6"}, File: "persist/sqlite/native.go",
+		Old: "if s.attached.Swap(false) {", New: "if false {",
+		Pkg: "./persist/sqlite", Run: "^TestWatchJoinInside$",
+	},
+	{
+		Name: "sqlite-watch-function", Mechanism: "changes of others are told before a function keeps the connection",
+		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/native.go",
+		Old: "w.noticeOthers(); err != nil {", New: "error(nil); err != nil {",
+		Pkg: "./persist/sqlite", Run: "^TestWatchDuringFunction$",
+	},
+	{
+		Name: "sqlite-watch-own", Mechanism: "what the store commits is not taken for a change of others",
+		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/writer.go",
+		Old: "w.conn.QueryRowContext(background, \"PRAGMA data_version\")", New: "w.db.QueryRowContext(background, \"PRAGMA data_version\")",
+		Pkg: "./persist/sqlite", Run: "^TestWatchToldApart$",
+	},
+	{
+		Name: "sqlite-watch-reconnected", Mechanism: "the zero hint comes when a lost connection looks again",
+		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/writer.go",
+		Old: "w.dataVersion = math.MinInt64", New: "_ = math.MinInt64",
+		Pkg: "./persist/sqlite", Run: "^TestWatchToldApart$",
+	},
+	{
+		Name: "sqlite-versions-tombstones", Mechanism: "a tombstone has a version, too",
+		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/statements.go",
+		Old: "\"SELECT kind, id, version FROM \" + records + \" WHERE \" + keysGiven", New: "\"SELECT kind, id, version FROM \" + records + \" WHERE NOT deleted AND \" + keysGiven",
+		Pkg: "./persist/sqlite", Run: "^TestVersions$",
+	},
+	{
+		Name: "sqlite-swept-listed", Mechanism: "a tombstone that has an expiry is listed with the others",
+		Proves: []string{"SCOPE-14"}, File: "persist/sqlite/statements.go",
+		Old: "	case q.Deleted: // whether it was deleted or, having expired, swept\n", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestSweptTombstones$",
+	},
+}
