@@ -1,0 +1,121 @@
+package pawl
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// How commits are tested against the leases that they are made under.
+
+// covers tells why a call of a scope cannot be made under l and the leases around it.
+func (l *Lease) covers(b *binding) error {
+	if b == nil {
+		return &ArgumentError{Argument: "ctx", Reason: "a lease cannot fence a container of the caller's own"}
+	}
+	if !b.kind.inMemory {
+		return l.coversStore(b.rt)
+	}
+	return l.lostAny()
+}
+
+// lostAny is lost for l and the leases around it.
+func (l *Lease) lostAny() error {
+	for ; l != nil; l = l.outer {
+		if err := l.lost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// coversStore tells why a commit of rt cannot be made under l and the leases around it.
+func (l *Lease) coversStore(rt *Runtime) error {
+	for ; l != nil; l = l.outer {
+		if l.rt != rt && !(reflect.ValueOf(rt.store).Comparable() && l.rt.store == rt.store) {
+			return &ArgumentError{Argument: "ctx", Reason: "of a lease in another store"}
+		}
+		if err := l.lost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fences adds the tests of l, and of the leases around it, to a commit. Of two leases of one scope only the later can be live: testing the other
+// is what refuses the commit.
+func (l *Lease) fences(c *persist.Commit) {
+	for ; l != nil; l = l.outer {
+		if g := guardOf(c, l.key); g.Token == 0 || l.token < g.Token {
+			g.Token = l.token
+		}
+	}
+}
+
+// endedBy tells that l, or a lease around it, is one of key and ended by a mutation in d: the commit, tested as a whole, would let pass what came after.
+func (l *Lease) endedBy(d *draft, key Key) error {
+	for ; d.over && l != nil; l = l.outer {
+		if l.key == key {
+			return &LeaseLostError{Scope: key, Token: l.token}
+		}
+	}
+	return nil
+}
+
+// within returns the lease, l or one around it, that f refused, nil if there is none.
+func (l *Lease) within(f *fenced, c *persist.Commit) *Lease {
+	token := guardOf(c, f.current.Key).Token
+	for ; l != nil; l = l.outer {
+		if l.key == f.current.Key && l.token == token {
+			return l
+		}
+	}
+	return nil
+}
+
+// guardOf returns the guard of key in c, which is made if there is none.
+func guardOf(c *persist.Commit, key Key) *persist.Guard {
+	i := slices.IndexFunc(c.Guards, func(g persist.Guard) bool { return g.Key == key })
+	if i < 0 {
+		i = len(c.Guards)
+		c.Guards = append(c.Guards, persist.Guard{Key: key})
+	}
+	return &c.Guards[i]
+}
+
+// fences returns the tests of the leases that the members of r run under.
+func (r *round) fences() []persist.Guard {
+	var c persist.Commit
+	for _, w := range r.members {
+		if w.cas.out.ran && w.cas.out.err == nil {
+			w.call.lease.fences(&c)
+		}
+	}
+	return c.Guards
+}
+
+// dropLost answers the members of r whose lease was lost and prepares the others to be computed again; it reports true if there are none.
+func (c *cell) dropLost(r *round, f *fenced) bool {
+	tested := persist.Commit{Guards: r.draft.fences}
+	var lost, keep []*waiter
+	for _, w := range r.members {
+		if w.call.lease.within(f, &tested) != nil {
+			lost = append(lost, w)
+		} else {
+			keep = append(keep, w)
+		}
+	}
+	base := r.draft.base
+	for _, w := range lost {
+		l := w.call.lease.within(f, &tested)
+		err := l.lostTo(f)
+		l.end(err)
+		c.fail(w, err)
+	}
+	if len(lost) == 0 { // the store speaks of a lease that it was not asked about
+		c.answerAll(r, &UnavailableError{Scope: r.members[0].call.key, Cause: f})
+		return true
+	}
+	return !c.again(r, keep, base)
+}
