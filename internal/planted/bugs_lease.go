@@ -5,7 +5,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-counted-from-the-answer", Mechanism: "a lease ends here before the store can give it to another",
 		Proves: []string{"STORE-13"}, File: "lease.go",
-		Old: "			l.extend(sent.Add(l.length))\n", New: "			l.extend(time.Now().Add(l.length))\n",
+		Old: "			l.extend(sent.Add(l.trusted()))\n", New: "			l.extend(time.Now().Add(l.length))\n",
 		Pkg: ".", Run: "^TestEndOfTheContext$", Quick: true,
 	},
 	{
@@ -34,19 +34,19 @@ var leaseBugs = []Bug{
 	},
 	{
 		Name: "lease-outer-not-tested", Mechanism: "a commit is tested against all leases that it is made under",
-		Proves: []string{"STORE-13"}, File: "lease.go",
+		Proves: []string{"STORE-13"}, File: "lease_fence.go",
 		Old: "	for ; l != nil; l = l.outer {\n		if g := guardOf", New: "	for ; l != nil; l = nil {\n		if g := guardOf",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
 		Name: "lease-memory-not-fenced", Mechanism: "state in memory is fenced by what the process knows",
-		Proves: []string{"STORE-13"}, File: "lease.go",
+		Proves: []string{"STORE-13"}, File: "lease_fence.go",
 		Old: "	for ; l != nil; l = l.outer {\n		if err := l.lost(); err != nil {", New: "	for ; false; l = l.outer {\n		if err := l.lost(); err != nil {",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",
 	},
 	{
 		Name: "lease-passes-its-own-end", Mechanism: "in a shared commit a write after the deletion that ended its lease is refused",
-		Proves: []string{"STORE-13"}, File: "lease.go",
+		Proves: []string{"STORE-13"}, File: "lease_fence.go",
 		Old: "	for ; d.over && l != nil; l = l.outer {", New: "	for ; false; l = l.outer {",
 		Pkg: ".", Run: "^TestOneCommitOfSeveral$",
 	},

@@ -50,7 +50,7 @@ var postgresTxBugs = []Bug{
 		Name: "postgres-join-savepoint", Mechanism: "a joined commit that fails leaves nothing in the transaction",
 		Proves: []string{"TX-6"}, File: "persist/postgres/join.go",
 		Old: "PgConn(), backToSavepoint, releaseSavepoint)", New: "PgConn(), releaseSavepoint)",
-		Pkg: "./persist/postgres", Run: "^TestJoinFunctions$", Quick: true,
+		Pkg: "./persist/postgres", Run: "^TestJoinFunctions$",
 	},
 	{
 		Name: "postgres-join-settings", Mechanism: "a joined commit leaves the transaction's settings as they were",

@@ -67,7 +67,7 @@ var sqliteTxBugs = []Bug{
 		Name: "sqlite-join-savepoint", Mechanism: "a joined commit that fails leaves nothing in the transaction",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "\"ROLLBACK TO pawl_commit; RELEASE pawl_commit\"", New: "\"RELEASE pawl_commit\"",
-		Pkg: "./persist/sqlite", Run: "^TestJoinRefusal$", Quick: true,
+		Pkg: "./persist/sqlite", Run: "^TestJoinRefusal$",
 	},
 	{
 		Name: "sqlite-join-over", Mechanism: "nothing is written outside of a transaction that SQLite has rolled back",
