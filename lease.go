@@ -76,6 +76,9 @@ func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Leas
 
 // Run runs fn as Hold does, with a lease that was acquired before, and releases it.
 func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
+	if fn == nil {
+		return &ArgumentError{Argument: "Run", Reason: "nil function"}
+	}
 	defer l.rt.leases.enter(l)()
 	defer func() {
 		if err := l.Release(context.WithoutCancel(l.ctx)); err != nil {

@@ -30,10 +30,15 @@ func (l *Lease) lostAny() error {
 	return nil
 }
 
+// keepsIn reports whether store is the runtime's.
+func (rt *Runtime) keepsIn(store persist.Store) bool {
+	return reflect.ValueOf(store).Comparable() && store == rt.store
+}
+
 // coversStore tells why a commit of rt cannot be made under l and the leases around it.
 func (l *Lease) coversStore(rt *Runtime) error {
 	for ; l != nil; l = l.outer {
-		if l.rt != rt && !(reflect.ValueOf(rt.store).Comparable() && l.rt.store == rt.store) {
+		if l.rt != rt && !rt.keepsIn(l.rt.store) {
 			return &ArgumentError{Argument: "ctx", Reason: "of a lease in another store"}
 		}
 		if err := l.lost(); err != nil {

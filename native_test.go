@@ -351,6 +351,7 @@ func TestViaRefuses(t *testing.T) {
 		_, err = tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1, pawl.Via(theirs.joined))
 		require.ErrorAs(t, err, &argument)
 		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.Via(nil)), &argument)
+		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.Via(l.store)), &argument, "it is joined to nothing")
 		require.NoError(t, theirs.commit(ctx))
 		require.ErrorIs(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))

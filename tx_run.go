@@ -83,6 +83,9 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 	if call.joined && call.via == nil {
 		return nil, &ArgumentError{Argument: "Via", Reason: "nil"}
 	}
+	if call.joined && rt.keepsIn(call.via) {
+		return nil, &ArgumentError{Argument: "Via", Reason: "the runtime's own store, and not one that is joined to a transaction"}
+	}
 	t := &transaction{rt: rt, store: rt.store, env: rt.env, ctx: ctx, parent: parent, lease: lease, retry: call.retry, started: time.Now()}
 	t.deadline = t.started.Add(t.retry.Within)
 	if call.joined {
