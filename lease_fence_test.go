@@ -448,6 +448,7 @@ func TestEndOfTheContext(t *testing.T) {
 			write <- err
 		}()
 		<-again.Context().Done()
+		time.Sleep(length / 10) // by now it has ended in the store as well
 		mu.Lock()
 		_, err = late()
 		cut = false
