@@ -2,8 +2,10 @@ package pawl
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -84,7 +86,7 @@ func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persi
 			if winners = moved(c, winners); len(winners) == 0 {
 				break // only a lease is in its way: an earlier sending may land once that is over, and so may this one
 			}
-			v, certain := judge(c, bases, winners)
+			v, certain := judge(c, bases, winners, func() uint64 { return rt.floor(ctx, key.Kind) })
 			switch {
 			case !certain:
 				return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
@@ -138,8 +140,8 @@ func ofKeys(records []persist.Record, keys []Key) []persist.Record {
 }
 
 // judge says what became of a commit in doubt that is refused when it is sent again, from the records that refuse it. It reports false
-// where they do not tell.
-func judge(c persist.Commit, bases []*doc, winners []persist.Record) (v verdict, certain bool) {
+// where they do not tell. Floor is the store's version floor, read no earlier than they were.
+func judge(c persist.Commit, bases []*doc, winners []persist.Record, floor func() uint64) (v verdict, certain bool) {
 	v.others = winners
 	written := 0
 	for _, won := range winners {
@@ -148,7 +150,7 @@ func judge(c persist.Commit, bases []*doc, winners []persist.Record) (v verdict,
 			continue
 		}
 		written++
-		switch evidence(bases[i], c.Writes[i].Version, won, c.ID) {
+		switch evidence(bases[i], c.Writes[i].Version, won, c.ID, floor) {
 		case landedThen:
 			return verdict{landed: true, at: won.Updated, others: winners}, true
 		case neverLanded:
@@ -170,7 +172,7 @@ const (
 // evidence says whether the commit id has landed, from a record whose version is not the one it expected. A record keeps the last few ids
 // of its recent writers, so that not finding one proves something only while it would still be there. Nor does it where the record
 // may have been purged since, and made anew by others: base is what the commit was made for, version what it would have made.
-func evidence(base *doc, version uint64, won persist.Record, id string) int {
+func evidence(base *doc, version uint64, won persist.Record, id string, floor func() uint64) int {
 	if won.Absent() {
 		return evidenceGone // purged, and its ids with it
 	}
@@ -194,11 +196,21 @@ func evidence(base *doc, version uint64, won persist.Record, id string) int {
 	if later >= persist.KeptPerWriter || !earlier && len(writers) >= persist.KeptWriters {
 		return evidenceGone
 	}
-	// Where there was no record, one that was born with a higher version may have followed on ours.
-	if base.life == absent && won.Born > version || base.life != absent && won.Born != base.born {
+	// Where there was no record, one that was born with a higher version may have followed on ours, but only after a purge, which would have
+	// raised the floor above it.
+	if base.life == absent && won.Born > version && floor() >= version || base.life != absent && won.Born != base.born {
 		return evidenceGone
 	}
 	return neverLanded
+}
+
+// floor returns the store's version floor, by asking for what is not there; if it does not answer, the highest.
+func (rt *Runtime) floor(ctx context.Context, kind string) uint64 {
+	r, err := rt.store.Load(ctx, Key{Kind: kind, ID: crand.Text()})
+	if !errors.Is(err, persist.ErrNotFound) {
+		return math.MaxUint64
+	}
+	return r.Version
 }
 
 func splitCommitID(id string) (writer string, number uint64) {

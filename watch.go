@@ -258,11 +258,7 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 	snap, err := s.seen(d)
 	w.prepare(sight{true, d.version, d.life, d.born}, snap, err)
 	// By this host's clock, which may be ahead of the store's; and what somebody holds does not expire.
-	soonest := 100 * time.Millisecond
-	if d.held != nil {
-		soonest = time.Second
-	}
-	return max(time.Until(d.expires), soonest), d.life == alive && !d.expires.IsZero()
+	return max(time.Until(d.expires), 100*time.Millisecond), d.life == alive && !d.expires.IsZero()
 }
 
 // prepare makes snap the change to deliver, if it is newer than what was.
