@@ -144,7 +144,7 @@ func TestSweepingAndRenewing(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		n := sessions
 		if p.name != "postgres store" {
-			n = sessions / 5 // their share: finding what has expired, or a commit, takes longer
+			n = sessions / 10 // their share: finding what has expired, or a commit, takes longer
 		}
 		testSweepingAndRenewing(t, p, n)
 	})

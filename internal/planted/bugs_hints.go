@@ -18,7 +18,7 @@ var hintBugs = []Bug{
 		Name: "hints-after-the-end", Mechanism: "wake is not called once the watch has ended",
 		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
 		Old: "if err := s.ended(ctx); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t\twake(hint)", New: "wake(hint)",
-		Pkg: "./persist/internal/hints", Run: "^TestEndWhileDelivering$", Quick: true,
+		Pkg: "./persist/internal/hints", Run: "^TestEndWhileDelivering$",
 	},
 	{
 		Name: "hints-release", Mechanism: "a released lease is hinted",

@@ -18,7 +18,7 @@ var leaseBugs = []Bug{
 		Name: "lease-one-renewal", Mechanism: "a renewal without an answer leaves time for another",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "one.Before(until) {", New: "one.Before(sent) {",
-		Pkg: ".", Run: "^TestARenewalWithoutAnAnswer$", Quick: true,
+		Pkg: ".", Run: "^TestARenewalWithoutAnAnswer$",
 	},
 	{
 		Name: "lease-refused-renewal", Mechanism: "a refused renewal ends the lease, and says who has it",

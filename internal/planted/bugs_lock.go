@@ -48,7 +48,7 @@ var lockBugs = []Bug{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
 		Proves: []string{"LOCK-7"}, File: "lock.go",
 		Old: "			q.unlink(w)\n		}\n		return PhaseQueued\n", New: "		}\n		return PhaseQueued\n",
-		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$", Quick: true,
+		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
@@ -60,7 +60,7 @@ var lockBugs = []Bug{
 		Name: "re-entrancy", Mechanism: "a mutator cannot wait for itself",
 		Proves: []string{"LOCK-9"}, File: "frame.go",
 		Old: "if a.queue == q && a.live.Load() {", New: "if a.queue == q && !a.live.Load() {",
-		Pkg: ".", Run: "^TestReentrantCallsFailAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestReentrantCallsFailAtOnce$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",

@@ -36,7 +36,7 @@ var scopeBugs = []Bug{
 		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "	return typ.Settle(cur, draft, dst)", New: "	changed, err := typ.Settle(cur, draft, dst)\n	reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(draft).Elem())\n	return changed, err",
-		Pkg: ".", Run: "^TestMutatorsGetCopies$", Quick: true,
+		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{
 		Name: "isolation-clipped-lists", Mechanism: "committed lists have no spare capacity",

@@ -72,7 +72,7 @@ var txBugs = []Bug{
 		Name: "tx-outside", Mechanism: "a verb with a transaction's context outside it is refused",
 		Proves: []string{"TX-4"}, File: "frame.go",
 		Old: "	if f.outerTx() != nil {\n		return wrapKey(ErrOutsideTx, key)\n	}\n", New: "",
-		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$", Flags: []string{"-timeout=25s"}, Quick: true,
+		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$", Flags: []string{"-timeout=25s"},
 	},
 	{
 		Name: "tx-outside-read", Mechanism: "a read with a transaction's context outside it is refused",

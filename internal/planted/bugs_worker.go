@@ -18,7 +18,7 @@ var workerBugs = []Bug{
 		Name: "worker-short-take", Mechanism: "a Take that was not full is the last one until something wakes the loop",
 		Proves: []string{"LOOP-1"}, File: "internal/worker/look.go",
 		Old: "		p.running--\n		l.kick()\n", New: "		p.running--\n		l.want = true\n		l.kick()\n",
-		Pkg: "./internal/worker", Run: "^TestAShortTakeWaits$", Quick: true,
+		Pkg: "./internal/worker", Run: "^TestAShortTakeWaits$",
 	},
 	{
 		Name: "worker-free-slot", Mechanism: "a slot that becomes free is used at once",

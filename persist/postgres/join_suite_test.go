@@ -78,5 +78,6 @@ func (o ownTransactions) Close() error {
 //
 // Proves TX-6, STORE-1, STORE-3.
 func TestJoinConformance(t *testing.T) {
+	t.Parallel() // with TestConformance; both wait for the database most of the time
 	persisttest.Run(t, openJoined, persisttest.Options{Location: func(t *testing.T) string { return pgtest.URL(t) }})
 }

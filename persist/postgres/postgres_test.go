@@ -30,5 +30,6 @@ func TestMain(m *testing.M) {
 
 // Proves STORE-1, STORE-3.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	persisttest.Run(t, open, persisttest.Options{Location: func(t *testing.T) string { return pgtest.URL(t) }})
 }
