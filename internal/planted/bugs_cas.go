@@ -36,7 +36,7 @@ var casBugs = []Bug{
 		Name: "answer-before-the-commit", Mechanism: "an answer waits until what it was computed on is durable",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "	case attached:\n		w.cas.out, r.draft = out, out.draft\n", New: "	case attached:\n		w.cas.out, r.draft = out, out.draft\n		if out.err != nil || out.panic != nil {\n			c.finish(w, out, 0, time.Time{})\n		}\n",
-		Pkg: ".", Run: "^TestEveryAnswerWaitsForTheCommit$", Quick: true,
+		Pkg: ".", Run: "^TestEveryAnswerWaitsForTheCommit$",
 	},
 	{
 		Name: "no-op-confirmation", Mechanism: "an answer that wrote nothing is about the current state",

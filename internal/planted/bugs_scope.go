@@ -12,7 +12,7 @@ var scopeBugs = []Bug{
 		Name: "error-discards-the-draft", Mechanism: "a mutator that fails changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "mutation.go",
 		Old: "		return false, userError{err}\n	}\n	return typ.Settle(cur, draft, dst)", New: "		if changed, _ := typ.Settle(cur, draft, dst); changed {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	return typ.Settle(cur, draft, dst)",
-		Pkg: ".", Run: "^TestMutatorError$", Quick: true,
+		Pkg: ".", Run: "^TestMutatorError$",
 	},
 	{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",

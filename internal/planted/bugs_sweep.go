@@ -6,7 +6,7 @@ var sweepBugs = []Bug{
 		Name: "sweep-tests-the-expiry", Mechanism: "sweeping clears only what is still expired",
 		Proves: []string{"SCOPE-14"}, File: "sweep.go",
 		Old: "Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true}", New: "Expected: r.Version, Version: r.Version + 1, Deleted: true}",
-		Pkg: ".", Run: "^TestSweptScopesStartAnew$", Quick: true,
+		Pkg: ".", Run: "^TestSweptScopesStartAnew$",
 	},
 	{
 		Name: "swept-is-not-deleted", Mechanism: "what was swept has expired, and was not deleted",

@@ -36,7 +36,7 @@ var txBugs = []Bug{
 		Name: "tx-operations", Mechanism: "data verbs are applied to the winner",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
 		Old: "	if p.read {\n		return false\n	}\n	for _, v", New: "	if p.base != nil {\n		return false\n	}\n	for _, v",
-		Pkg: ".", Run: "^TestDataVerbsAreAppliedToTheWinner$", Quick: true,
+		Pkg: ".", Run: "^TestDataVerbsAreAppliedToTheWinner$",
 	},
 	{
 		Name: "tx-look", Mechanism: "looking at what a data verb returned is reading",

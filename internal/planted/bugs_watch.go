@@ -6,7 +6,7 @@ var watchBugs = []Bug{
 		Name: "watch-nobody-announces", Mechanism: "a commit in memory wakes the watchers",
 		Proves: []string{"SCOPE-13"}, File: "apply.go",
 		Old: "	c.image.Store(img)\n	c.announce()\n", New: "	c.image.Store(img)\n",
-		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "watch-stays-marked", Mechanism: "a version that comes while the herald wakes watchers is announced too",
