@@ -9,7 +9,7 @@ import (
 )
 
 // Who watches a scope. A writer that has something new only marks that (announce); a herald, one goroutine per watched scope, wakes the watchers,
-// and they look at the newest there is. So a writer pays the same for one watcher as for ten thousand, and a slow watcher
+// and they look at the newest there is. So a writer does the same for one watcher as for ten thousand, and a slow watcher
 // skips versions instead of collecting them. What other processes write comes through the hub.
 //
 // Races, and what decides them:

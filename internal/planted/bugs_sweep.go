@@ -39,12 +39,6 @@ var sweepBugs = []Bug{
 		Pkg: ".", Run: "^TestVia$",
 	},
 	{
-		Name: "via-reads-inside", Mechanism: "a joined transaction reads inside the caller's own",
-		Proves: []string{"TX-6"}, File: "tx_part.go",
-		Old: "!tx.of.fresh && !tx.of.joined() &&", New: "!tx.of.fresh &&",
-		Pkg: ".", Run: "^TestVia$",
-	},
-	{
 		Name: "via-has-no-callbacks", Mechanism: "after-commit callbacks do not run before the caller's own commit",
 		Proves: []string{"TX-6"}, File: "tx_run.go",
 		Old: "		if len(tx.after) > 0 && t.joined() {", New: "		if false {",
