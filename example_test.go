@@ -205,7 +205,7 @@ func ExampleWithTimeout() {
 	_, err := pawl.Memory[Cart](rt, "m").AtomicState(ctx, func(ctx context.Context, c *Cart) error {
 		<-slow
 		return nil
-	}, pawl.WithTimeout(time.Millisecond))
+	}, pawl.WithTimeout(time.Second/4))
 	fmt.Println(errors.Is(err, pawl.ErrTimeout), pawl.Code(err), pawl.OutcomeUnknown(err))
 	close(slow)
 	// Output: true SCOPE_MUTATION_TIMEOUT true

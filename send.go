@@ -110,7 +110,8 @@ func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persi
 		case !notApplied(err):
 			doubt = err
 		}
-		if !sleep(ctx, rand.N(backoff(retry, resent))) {
+		// The first time at once: a record keeps the ids of few commits, and later ones of this process bury the id of this one.
+		if resent > 1 && !sleep(ctx, rand.N(backoff(retry, resent-1))) || ctx.Err() != nil {
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: doubt}
 		}
 	}
