@@ -1,0 +1,3 @@
+package main
+
+func l1(b *bench) error { return nil }

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+)
+
+// bench is one run of the suite.
+type bench struct {
+	ctx     context.Context
+	quick   bool
+	chapter string // that runs
+	rows    []Row
+	closing []func()
+	server  *pgtest.Server // nil: not started yet
+}
+
+func newBench(ctx context.Context, quick bool) *bench { return &bench{ctx: ctx, quick: quick} }
+
+// cleanup is called when the run is over, the last first.
+func (b *bench) cleanup(f func()) { b.closing = append(b.closing, f) }
+
+func (b *bench) close() {
+	for _, f := range slices.Backward(b.closing) {
+		f()
+	}
+}
+
+// side is one contender: Pawl, or a peer. What it keeps is opened anew for every repetition.
+type side struct {
+	name string
+	open func(b *bench, l load) (*instance, error)
+}
+
+// instance is a contender at work.
+type instance struct {
+	do      func(ctx context.Context, writer, i int) error // one unit of work, the i-th of this writer; nil: it is acknowledged
+	present func(ctx context.Context) (int64, error)       // how many units are there now; nil: the work adds nothing that could be counted
+	close   func()                                         // may be nil
+	place   string                                         // where a second process finds the same, for load.twice
+}
+
+// load is how a contender is driven.
+type load struct {
+	writers int
+	lasts   time.Duration // a closed loop for so long, or else
+	each    int           // fixed work: so many units by each writer
+	sample  int           // the time of one unit in so many is taken; 0: of every one. For work that costs less than reading the clock
+	twice   string        // run half of the writers in a second process, which opens this side (see process.go); "": one process
+}
+
+// measured is what one repetition of one side came to.
+type measured struct {
+	acknowledged, failed, lost int64
+	elapsed                    time.Duration
+	latency                    histogram
+}
+
+func (m *measured) perSecond() float64 { return float64(m.acknowledged) / m.elapsed.Seconds() }
+func (m *measured) nanos() float64     { return float64(m.elapsed.Nanoseconds()) / float64(m.acknowledged) }
+
+// drive lets the writers of l work on in.
+func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
+	var (
+		stop    atomic.Bool
+		ready   sync.WaitGroup
+		done    sync.WaitGroup
+		start   = make(chan struct{})
+		results = make([]measured, l.writers)
+	)
+	for w := range l.writers {
+		ready.Add(1)
+		done.Go(func() {
+			r := &results[w]
+			ready.Done()
+			<-start
+			for i := 0; l.each == 0 && !stop.Load() || i < l.each; i++ {
+				var began time.Time
+				timed := l.sample <= 1 || i%l.sample == 0
+				if timed {
+					began = time.Now()
+				}
+				if err := in.do(ctx, w, i); err != nil {
+					r.failed++
+				} else {
+					r.acknowledged++
+				}
+				if timed {
+					r.latency.add(time.Since(began))
+				}
+			}
+		})
+	}
+	ready.Wait()
+	began := time.Now()
+	close(start)
+	if l.each == 0 {
+		select {
+		case <-time.After(l.lasts):
+		case <-ctx.Done():
+		}
+		stop.Store(true)
+	}
+	done.Wait()
+	m.elapsed = time.Since(began)
+	for i := range results {
+		m.acknowledged += results[i].acknowledged
+		m.failed += results[i].failed
+		m.latency.merge(&results[i].latency)
+	}
+	return m, ctx.Err()
+}
+
+// once opens s, drives it, counts what is there and closes it.
+func (b *bench) once(s side, l load) (m measured, err error) {
+	in, err := s.open(b, l)
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if in.close != nil {
+		defer in.close()
+	}
+	runtime.GC()
+	if l.twice != "" {
+		m, err = b.driveTwice(in, l)
+	} else {
+		m, err = drive(b.ctx, in, l)
+	}
+	if err != nil {
+		return m, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if m.acknowledged == 0 {
+		return m, fmt.Errorf("%s: nothing was acknowledged, %d calls failed", s.name, m.failed)
+	}
+	if in.present != nil {
+		n, err := in.present(b.ctx)
+		if err != nil {
+			return m, fmt.Errorf("%s: counting: %w", s.name, err)
+		}
+		m.lost = m.acknowledged - n
+	}
+	return m, nil
+}
+
+// duel is a comparison of ours with a peer.
+type duel struct {
+	work, store string
+	load        load
+	ours, peer  side
+	goal        *bound // on the ratio; nil: for the record
+	flawless    bool   // nothing of ours may fail or be lost
+	cost        bool   // compare ns per unit, where less is better; else units per second
+	times       int    // repetitions; 0: as the run has it
+	tail        *bound // on the ratio of the 99th percentiles, as a row of its own; nil: none
+}
+
+// fight measures a duel: pairs of repetitions, ours and theirs taking turns in being first. The ratio is the median over the pairs, so
+// that whatever else the machine does meets both.
+func (b *bench) fight(d duel) (*Row, error) {
+	times := d.times
+	if times == 0 {
+		times = b.pick(5, 2)
+	}
+	var ours, theirs []measured
+	for i := range times {
+		for turn := range 2 {
+			if (i+turn)%2 == 0 {
+				m, err := b.once(d.ours, d.load)
+				if err != nil {
+					return nil, err
+				}
+				ours = append(ours, m)
+			} else {
+				m, err := b.once(d.peer, d.load)
+				if err != nil {
+					return nil, err
+				}
+				theirs = append(theirs, m)
+			}
+		}
+	}
+	unit, of := "ops/s", (*measured).perSecond
+	if d.cost {
+		unit, of = "ns/op", (*measured).nanos
+	}
+	r := Row{ID: b.chapter, Work: d.work, Store: d.store, Writers: d.load.writers, PeerName: d.peer.name, Unit: unit}
+	var ratios, tails []float64
+	for i := range ours {
+		ratios = append(ratios, of(&ours[i])/of(&theirs[i]))
+		tails = append(tails, float64(ours[i].latency.at(0.99))/float64(theirs[i].latency.at(0.99)))
+	}
+	r.Ratio = median(ratios)
+	var p50s, p99s [2][]float64
+	for side, all := range [][]measured{ours, theirs} {
+		var figures []float64
+		for i := range all {
+			m := &all[i]
+			figures = append(figures, of(m))
+			p50s[side] = append(p50s[side], micros(m.latency.at(0.50)))
+			p99s[side] = append(p99s[side], micros(m.latency.at(0.99)))
+			if side == 0 {
+				r.Failures += m.failed
+				r.Lost += m.lost
+			} else {
+				r.PeerFailures += m.failed
+				r.PeerLost += m.lost
+			}
+		}
+		if side == 0 {
+			r.Ours = median(figures)
+		} else {
+			r.Peer = median(figures)
+		}
+	}
+	r.P50, r.P99, r.PeerP50, r.PeerP99 = median(p50s[0]), median(p99s[0]), median(p50s[1]), median(p99s[1])
+	r.judge(d.goal, r.Ratio, d.flawless)
+	b.rows = append(b.rows, r)
+	if d.tail != nil {
+		t := r
+		t.Work, t.Unit, t.Ours, t.Peer, t.Ratio = d.work+", 99th percentile", "us", r.P99, r.PeerP99, median(tails)
+		t.judge(d.tail, t.Ratio, d.flawless)
+		b.rows = append(b.rows, t)
+	}
+	return &r, nil
+}
+
+// fights measures several duels.
+func (b *bench) fights(all ...duel) error {
+	for _, d := range all {
+		if _, err := b.fight(d); err != nil {
+			return fmt.Errorf("%s, %s: %w", d.work, d.store, err)
+		}
+	}
+	return nil
+}
+
+// pick returns what the full or the quick run takes.
+func (b *bench) pick(full, quick int) int {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+// lasting is pick for durations, in milliseconds.
+func (b *bench) lasting(full, quick int) time.Duration {
+	return time.Duration(b.pick(full, quick)) * time.Millisecond
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+func median(all []float64) float64 {
+	if len(all) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(all))
+	if n := len(s); n%2 == 0 {
+		return (s[n/2-1] + s[n/2]) / 2
+	}
+	return s[len(s)/2]
+}

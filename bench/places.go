@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/pawl-go/pawl/internal/pgtest"
+)
+
+// Where contenders keep what they keep: a PostgreSQL server of this run's own, and folders.
+
+// folder returns a new folder that goes with the run.
+func (b *bench) folder() (string, error) {
+	path, err := os.MkdirTemp("", "pawl-bench-")
+	if err == nil {
+		b.cleanup(func() { os.RemoveAll(path) })
+	}
+	return path, err
+}
+
+// slowCommits are 2 ms long, as on a disk or a network that takes its time.
+var slowCommits = []string{"commit_delay = 2000", "commit_siblings = 0"}
+
+// database returns the URL of a fresh, empty database, with settings of its own, such as slowCommits. The first call starts the server. It is
+// as PostgreSQL comes, durable, and has room for every contender's pool.
+func (b *bench) database(settings ...string) (url string, err error) {
+	if b.server == nil {
+		if b.server, err = startPostgres(b); err != nil {
+			return "", err
+		}
+	}
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, b.server.URL("postgres"))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	name := "bench_" + strings.ToLower(rand.Text()[:12])
+	statements := []string{"CREATE DATABASE " + name + " TEMPLATE template0"}
+	for _, s := range settings {
+		statements = append(statements, "ALTER DATABASE "+name+" SET "+s)
+	}
+	for _, s := range statements {
+		if _, err := conn.Exec(ctx, s); err != nil {
+			return "", err
+		}
+	}
+	return b.server.URL(name), nil
+}
+
+func startPostgres(b *bench) (s *pgtest.Server, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			f, ok := v.(failure)
+			if !ok {
+				panic(v)
+			}
+			err = f.error
+		}
+	}()
+	return pgtest.New(harness{b: b}, "max_connections=300", "shared_buffers=128MB", "max_wal_size=1GB"), nil
+}
+
+// harness stands in for a test where a server wants one.
+type harness struct {
+	testing.TB
+	b *bench
+}
+
+type failure struct{ error }
+
+func (h harness) Helper()                   {}
+func (h harness) Name() string              { return "bench" }
+func (h harness) Cleanup(f func())          { h.b.cleanup(f) }
+func (h harness) Skip(args ...any)          { panic(failure{fmt.Errorf("%s", fmt.Sprint(args...))}) }
+func (h harness) Fatalf(f string, a ...any) { panic(failure{fmt.Errorf(f, a...)}) }
+func (h harness) Logf(f string, a ...any)   { fmt.Fprintf(os.Stderr, f+"\n", a...) }

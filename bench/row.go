@@ -1,0 +1,126 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"text/tabwriter"
+)
+
+// Row is one comparison, as latest.json has it.
+type Row struct {
+	ID       string  `json:"id"`
+	Work     string  `json:"work"`
+	Store    string  `json:"store"`
+	Writers  int     `json:"writers"`
+	Ours     float64 `json:"ours"`      // in Unit
+	Peer     float64 `json:"peer"`      // in Unit; 0: there is none
+	PeerName string  `json:"peer_name"` // "": there is none
+	Ratio    float64 `json:"ratio"`     // ours/peer, the median over interleaved pairs
+	Goal     string  `json:"goal"`      // what is asked of Ratio, or of Ours where there is no peer; "": for the record
+	Met      *bool   `json:"met"`       // null without a goal
+	Failures int64   `json:"failures"`  // of ours: calls that returned an error, over all repetitions
+	Lost     int64   `json:"lost"`      // of ours: acknowledged and not there afterwards
+	P50      float64 `json:"p50"`       // of ours, in microseconds
+	P99      float64 `json:"p99"`
+	Unit     string  `json:"unit"`
+
+	PeerFailures int64   `json:"peer_failures"`
+	PeerLost     int64   `json:"peer_lost"`
+	PeerP50      float64 `json:"peer_p50"`
+	PeerP99      float64 `json:"peer_p99"`
+
+	missed float64 // by how many times the goal is missed; 0: met, +Inf: in a way that has no measure
+}
+
+func (r *Row) missedBy() float64 { return r.missed }
+
+// bound is what a goal asks of a figure.
+type bound struct {
+	atMost bool
+	value  float64
+}
+
+func atMost(v float64) *bound  { return &bound{true, v} }
+func atLeast(v float64) *bound { return &bound{false, v} }
+
+func (b *bound) String() string {
+	if b == nil {
+		return ""
+	}
+	sign := ">= "
+	if b.atMost {
+		sign = "<= "
+	}
+	return sign + strconv.FormatFloat(b.value, 'g', -1, 64)
+}
+
+// missedBy returns by how many times v is beyond the bound, 0 if it is not.
+func (b *bound) missedBy(v float64) float64 {
+	switch {
+	case math.IsNaN(v):
+		return math.Inf(1)
+	case b.atMost && v > b.value:
+		if b.value == 0 {
+			return math.Inf(1)
+		}
+		return v / b.value
+	case !b.atMost && v < b.value:
+		if v <= 0 {
+			return math.Inf(1)
+		}
+		return b.value / v
+	}
+	return 0
+}
+
+// judge fills in Goal and Met: the bound on figure, and, if flawless, no failure and nothing lost.
+func (r *Row) judge(goal *bound, figure float64, flawless bool) {
+	if goal == nil {
+		return
+	}
+	r.Goal = goal.String()
+	r.missed = goal.missedBy(figure)
+	if flawless && (r.Failures != 0 || r.Lost != 0) {
+		r.missed = math.Inf(1)
+	}
+	met := r.missed == 0
+	r.Met = &met
+}
+
+func writeJSON(path string, rows []Row) error {
+	text, err := json.MarshalIndent(rows, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(text, '\n'), 0o644)
+}
+
+func printTable(w io.Writer, rows []Row) {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "id\twork\tstore\twriters\tours\tpeer\tunit\tagainst\tratio\tgoal\tmet\tfailures\tlost\tp50 us\tp99 us\ttheirs: failures\tlost\tp99 us\t")
+	for _, r := range rows {
+		met := ""
+		if r.Met != nil {
+			met = map[bool]string{true: "yes", false: "NO"}[*r.Met]
+		}
+		peer, ratio := "", ""
+		if r.PeerName != "" {
+			peer, ratio = figure(r.Peer), figure(r.Ratio)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\t\n", r.ID, r.Work, r.Store, r.Writers, figure(r.Ours), peer,
+			r.Unit, r.PeerName, ratio, r.Goal, met, r.Failures, r.Lost, figure(r.P50), figure(r.P99), r.PeerFailures, r.PeerLost, figure(r.PeerP99))
+	}
+	t.Flush()
+}
+
+// figure writes v with three significant digits, and whole from a hundred on.
+func figure(v float64) string {
+	if math.Abs(v) >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
