@@ -158,68 +158,72 @@ type duel struct {
 	flawless    bool   // nothing of ours may fail or be lost
 	cost        bool   // compare ns per unit, where less is better; else units per second
 	times       int    // repetitions; 0: as the run has it
+	per         int    // one unit of work is so many operations; 0: one
 	tail        *bound // on the ratio of the 99th percentiles, as a row of its own; nil: none
 }
 
 // fight measures a duel: pairs of repetitions, ours and theirs taking turns in being first. The ratio is the median over the pairs, so
 // that whatever else the machine does meets both.
 func (b *bench) fight(d duel) (*Row, error) {
-	times := d.times
+	all, err := b.rounds(d.load, d.times, d.ours, d.peer)
+	if err != nil {
+		return nil, err
+	}
+	return b.compare(d, all[0], all[1]), nil
+}
+
+// rounds measures several sides under the same load; in each round another is first. It returns the repetitions of each.
+func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err error) {
 	if times == 0 {
 		times = b.pick(5, 2)
 	}
-	var ours, theirs []measured
+	all = make([][]measured, len(sides))
 	for i := range times {
-		for turn := range 2 {
-			if (i+turn)%2 == 0 {
-				m, err := b.once(d.ours, d.load)
-				if err != nil {
-					return nil, err
-				}
-				ours = append(ours, m)
-			} else {
-				m, err := b.once(d.peer, d.load)
-				if err != nil {
-					return nil, err
-				}
-				theirs = append(theirs, m)
+		for turn := range sides {
+			n := (i + turn) % len(sides)
+			m, err := b.once(sides[n], l)
+			if err != nil {
+				return nil, err
 			}
+			all[n] = append(all[n], m)
 		}
 	}
-	unit, of := "ops/s", (*measured).perSecond
+	return all, nil
+}
+
+// compare adds the row of a duel that was measured; without a peer (its name is empty) that of ours alone, whose goal is on the figure itself.
+func (b *bench) compare(d duel, ours, theirs []measured) *Row {
+	per := float64(max(d.per, 1))
+	unit, of := "ops/s", func(m *measured) float64 { return m.perSecond() * per }
 	if d.cost {
-		unit, of = "ns/op", (*measured).nanos
+		unit, of = "ns/op", func(m *measured) float64 { return m.nanos() / per }
 	}
 	r := Row{ID: b.chapter, Work: d.work, Store: d.store, Writers: d.load.writers, PeerName: d.peer.name, Unit: unit}
+	figures := func(all []measured, failed, lost *int64) (figure, p50, p99 float64) {
+		var fs, p50s, p99s []float64
+		for i := range all {
+			m := &all[i]
+			fs = append(fs, of(m))
+			p50s = append(p50s, micros(m.latency.at(0.50))/per)
+			p99s = append(p99s, micros(m.latency.at(0.99))/per)
+			*failed += m.failed
+			*lost += m.lost
+		}
+		return median(fs), median(p50s), median(p99s)
+	}
+	r.Ours, r.P50, r.P99 = figures(ours, &r.Failures, &r.Lost)
+	if d.peer.name == "" {
+		r.judge(d.goal, r.Ours, d.flawless)
+		b.rows = append(b.rows, r)
+		return &r
+	}
+	r.Peer, r.PeerP50, r.PeerP99 = figures(theirs, &r.PeerFailures, &r.PeerLost)
 	var ratios, tails []float64
 	for i := range ours {
 		ratios = append(ratios, of(&ours[i])/of(&theirs[i]))
 		tails = append(tails, float64(ours[i].latency.at(0.99))/float64(theirs[i].latency.at(0.99)))
 	}
 	r.Ratio = median(ratios)
-	var p50s, p99s [2][]float64
-	for side, all := range [][]measured{ours, theirs} {
-		var figures []float64
-		for i := range all {
-			m := &all[i]
-			figures = append(figures, of(m))
-			p50s[side] = append(p50s[side], micros(m.latency.at(0.50)))
-			p99s[side] = append(p99s[side], micros(m.latency.at(0.99)))
-			if side == 0 {
-				r.Failures += m.failed
-				r.Lost += m.lost
-			} else {
-				r.PeerFailures += m.failed
-				r.PeerLost += m.lost
-			}
-		}
-		if side == 0 {
-			r.Ours = median(figures)
-		} else {
-			r.Peer = median(figures)
-		}
-	}
-	r.P50, r.P99, r.PeerP50, r.PeerP99 = median(p50s[0]), median(p99s[0]), median(p50s[1]), median(p99s[1])
 	r.judge(d.goal, r.Ratio, d.flawless)
 	b.rows = append(b.rows, r)
 	if d.tail != nil {
@@ -228,7 +232,7 @@ func (b *bench) fight(d duel) (*Row, error) {
 		t.judge(d.tail, t.Ratio, d.flawless)
 		b.rows = append(b.rows, t)
 	}
-	return &r, nil
+	return &r
 }
 
 // fights measures several duels.
