@@ -1,5 +1,352 @@
 package main
 
-func g1(b *bench) error { return nil }
-func g2(b *bench) error { return nil }
-func w4(b *bench) error { return nil }
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+// curve is a series of measurements: the same work on states of growing size.
+type curve struct {
+	work, store string // work has a %s for the size
+	sizes       []int
+	load        load
+	times       int
+	side        func(size int) side
+	goal        *bound // on the exponent; nil: for the record
+}
+
+// grow measures a curve, the sizes in turns: a row for each, and one for the exponent e of the cost = c * size^e that fits best. 0 is
+// flat, 1 is proportional.
+func (b *bench) grow(c curve) error {
+	var sides []side
+	for _, size := range c.sizes {
+		sides = append(sides, c.side(size))
+	}
+	all, err := b.rounds(c.load, c.times, sides...)
+	if err != nil {
+		return fmt.Errorf("%s, %s: %w", c.work, c.store, err)
+	}
+	var costs []float64
+	for i, size := range c.sizes {
+		r := b.compare(duel{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, cost: true}, all[i], nil)
+		costs = append(costs, r.Ours)
+	}
+	span := thousands(c.sizes[0]) + " to " + thousands(c.sizes[len(c.sizes)-1])
+	b.figure(fmt.Sprintf(c.work, span), c.store, "exponent", exponent(c.sizes, costs), c.goal)
+	return nil
+}
+
+// figure adds a row that is a figure by itself.
+func (b *bench) figure(work, store, unit string, v float64, goal *bound) {
+	r := Row{ID: b.chapter, Work: work, Store: store, Writers: 1, Unit: unit, Ours: v}
+	r.judge(goal, v, false)
+	b.rows = append(b.rows, r)
+}
+
+// exponent is the slope of the line that fits log(cost) over log(size) best.
+func exponent(sizes []int, costs []float64) float64 {
+	var n, sx, sy, sxx, sxy float64
+	for i, size := range sizes {
+		x, y := math.Log(float64(size)), math.Log(costs[i])
+		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+	}
+	return (n*sxy - sx*sy) / (n*sxx - sx*sx)
+}
+
+func thousands(n int) string {
+	s := strconv.Itoa(n)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// g1: what a push costs while a list doubles, so that whatever is copied now and then is in it, and what verbs on another field cost beside a list.
+func g1(b *bench) error {
+	lengths := []int{10, 1_000, 100_000}
+	c := curve{store: "memory", sizes: lengths, times: b.pick(7, 2), goal: atMost(0.1)}
+	push, patch, atomically := c, c, c
+	push.work, push.side = "PushState to a list of %s", doubling
+	push.load = load{writers: 1, each: lengths[len(lengths)-1], sample: sampled}
+	patch.work, patch.side = "PatchState beside a list of %s", patching
+	patch.load = load{writers: 1, lasts: b.lasting(60, 20), sample: sampled}
+	atomically.work, atomically.load, atomically.goal = "AtomicState beside a list of %s", patch.load, nil // its function gets a copy of everything
+	atomically.side = func(n int) side {
+		return beside(n, func(ctx context.Context, s pawl.Scope[thread], i int) error {
+			_, err := s.AtomicState(ctx, func(_ context.Context, t *thread) error { t.Title = title(i); return nil })
+			return err
+		})
+	}
+	for _, c := range []curve{push, patch, atomically} {
+		if err := b.grow(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// doubling pushes to lists of n, one after the other, until each has 2n. There are as many lists as the work takes.
+func doubling(n int) side {
+	return side{name: "Pawl", open: func(b *bench, l load) (*instance, error) {
+		k := inMemory[thread]()
+		rt, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{k}})
+		if err != nil {
+			return nil, err
+		}
+		scopes := make([]pawl.Scope[thread], l.each/n)
+		start := longThread(n)
+		for i := range scopes {
+			scopes[i] = k.Scope(rt, strconv.Itoa(i))
+			if _, err := scopes[i].SetState(b.ctx, *start); err != nil {
+				return nil, err
+			}
+		}
+		return &instance{
+			do: func(ctx context.Context, _, i int) error {
+				_, err := scopes[i/n].PushState(ctx, "messages", hello)
+				return err
+			},
+			present: func(ctx context.Context) (pushed int64, err error) {
+				for _, s := range scopes {
+					snap, err := s.Snapshot(ctx)
+					if err != nil {
+						return 0, err
+					}
+					pushed += int64(len(snap.ReadOnly().Messages) - n)
+				}
+				return pushed, nil
+			},
+			close: func() { _ = rt.Close(context.Background()) },
+		}, nil
+	}}
+}
+
+// beside does something to a thread of n messages.
+func beside(n int, do func(ctx context.Context, s pawl.Scope[thread], i int) error) side {
+	return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
+		s, closing, err := openScope(b.ctx, inMemory[thread](), longThread(n))
+		return &instance{do: func(ctx context.Context, _, i int) error { return do(ctx, s, i) }, close: closing}, err
+	}}
+}
+
+func title(i int) string { return taskNames[i%len(taskNames)] } // never the one before
+
+func patchTitle(ctx context.Context, s pawl.Scope[thread], i int) error {
+	_, err := s.PatchState(ctx, pawl.Patch{"title": title(i)})
+	return err
+}
+
+func patching(n int) side { return beside(n, patchTitle) }
+
+// What a scope may weigh. One in memory, with a small state: 1,000 bytes. One that nobody has a handle on, and that is in a store or has no state: its place in
+// the map that the runtime finds scopes with, because a map of Go's does not shrink. That is 41 bytes, in a map that is at least 7/16 full, and is used again.
+var (
+	idleBytes   = atMost(1000)
+	unusedBytes = atMost(100)
+)
+
+// g2: what scopes weigh that nobody uses now.
+func g2(b *bench) error {
+	for _, n := range []int{1, 100, 10_000, b.pick(1_000_000, 50_000)} {
+		idle, unused := idleBytes, unusedBytes
+		if n < 10_000 {
+			idle, unused = nil, nil // the runtime's own, and the noise, divided by few
+		}
+		if err := weighInMemory(b, n, idle, unused); err != nil {
+			return err
+		}
+		if err := weighStored(b, n, unused); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func weighInMemory(b *bench, n int, idle, unused *bound) error {
+	k := inMemory[counter]()
+	rt, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{k}})
+	if err != nil {
+		return err
+	}
+	defer rt.Close(context.Background())
+	held := make([]pawl.Scope[counter], n)
+	before := heap()
+	for i := range n {
+		held[i] = k.Scope(rt, "unused"+strconv.Itoa(i))
+		if _, err := held[i].Snapshot(b.ctx); err != nil {
+			return err
+		}
+	}
+	clear(held)
+	after := heap()
+	b.figure("scopes that were read, never written, and dropped: "+thousands(n), "memory", "bytes/scope", (after-before)/float64(n), unused)
+	before = after
+	for i := range n {
+		if _, err := k.Scope(rt, strconv.Itoa(i)).SetState(b.ctx, *newCounter()); err != nil {
+			return err
+		}
+	}
+	b.figure("idle scopes with a small state: "+thousands(n), "memory", "bytes/scope", (heap()-before)/float64(n), idle)
+	l := load{writers: 1, lasts: b.lasting(200, 50), sample: sampled}
+	m, err := drive(b.ctx, &instance{do: func(ctx context.Context, _, _ int) error {
+		_, err := k.Scope(rt, strconv.Itoa(rand.IntN(n))).IncState(ctx, "count", 1)
+		return err
+	}}, l)
+	b.compare(duel{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, cost: true}, []measured{m}, nil)
+	runtime.KeepAlive(held)
+	return err
+}
+
+// weighStored weighs scopes of a store, which holds them all before, so that only what the runtime keeps is weighed.
+func weighStored(b *bench, n int, unused *bound) error {
+	k := pawl.Kind[counter]{Name: "bench"}
+	store := memory.New()
+	for i := range n {
+		w := persist.Write{Key: persist.Key{Kind: k.Name, ID: strconv.Itoa(i)}, Version: 1, Doc: []byte(`{"name":"visits","owner":"ann","count":1,"last":0,"open":true}`)}
+		if _, err := store.Commit(b.ctx, persist.Commit{ID: fmt.Sprintf("ABCDEFGHIJKLM.%d", i), Writes: []persist.Write{w}}); err != nil {
+			return err
+		}
+	}
+	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{k}})
+	if err != nil {
+		return err
+	}
+	defer rt.Close(context.Background())
+	held := make([]pawl.Scope[counter], n)
+	before := heap()
+	for i := range held {
+		held[i] = k.Scope(rt, strconv.Itoa(i))
+		if _, err := held[i].State(b.ctx); err != nil {
+			return err
+		}
+	}
+	b.figure("idle scopes, used once, handle held: "+thousands(n), "memory store", "bytes/scope", (heap()-before)/float64(n), nil)
+	clear(held)
+	b.figure("scopes, used once, handle dropped: "+thousands(n), "memory store", "bytes/scope", (heap()-before)/float64(n), unused)
+	runtime.KeepAlive(held)
+	return nil
+}
+
+// heap returns the bytes in use once everything is gone that can go. What is let go by a cleanup goes with the collection after it.
+func heap() float64 {
+	var m runtime.MemStats
+	for last, same := math.Inf(1), 0; ; {
+		runtime.GC()
+		time.Sleep(5 * time.Millisecond) // for the cleanups
+		runtime.ReadMemStats(&m)
+		now := float64(m.HeapAlloc)
+		if now > last*0.999 {
+			same++
+		} else {
+			same = 0
+		}
+		if last = now; same == 2 {
+			return now
+		}
+	}
+}
+
+// w4: a small patch as its document grows, and a writer as its watchers become more.
+func w4(b *bench) error {
+	sizes := []int{1_000, 10_000, 100_000, 1_000_000}
+	const each = 80 // bytes of a message in JSON, about
+	inMemory := curve{work: "PatchState of one field of %s bytes", store: "memory", sizes: sizes, times: b.pick(5, 2),
+		load: load{writers: 1, lasts: b.lasting(60, 20), sample: sampled}, side: func(size int) side { return patching(size / each) }}
+	stored := inMemory
+	stored.store, stored.load = "SQLite", load{writers: 1, lasts: b.lasting(400, 100)}
+	stored.side = func(size int) side { return patchingStored(size / each) }
+	for _, c := range []curve{inMemory, stored} {
+		if err := b.grow(c); err != nil {
+			return err
+		}
+	}
+	crowds := []int{0, 10, 1_000, 10_000}
+	l := load{writers: 1, lasts: b.lasting(1500, 700), sample: sampled} // long enough for ten thousand to be woken more than once
+	var sides []side
+	for _, n := range crowds {
+		sides = append(sides, watched(n))
+	}
+	all, err := b.rounds(l, b.pick(3, 1), sides...)
+	if err != nil {
+		return err
+	}
+	for i, n := range crowds[1:] {
+		b.compare(duel{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, cost: true, peer: side{name: "no watchers"}}, all[i+1], all[0])
+	}
+	return nil
+}
+
+// patchingStored patches a thread of n messages in an SQLite file.
+func patchingStored(n int) side {
+	return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
+		folder, err := b.folder()
+		if err != nil {
+			return nil, err
+		}
+		store, err := sqlite.Open(b.ctx, filepath.Join(folder, "bench.db"), sqlite.Config{})
+		if err != nil {
+			return nil, err
+		}
+		k := pawl.Kind[thread]{Name: "bench"}
+		rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{k}})
+		if err != nil {
+			return nil, err
+		}
+		s := k.Scope(rt, "1")
+		_, err = s.SetState(b.ctx, *longThread(n))
+		return &instance{
+			do: func(ctx context.Context, _, i int) error { return patchTitle(ctx, s, i) },
+			close: func() {
+				_ = rt.Close(context.Background())
+				_ = store.Close()
+			},
+		}, err
+	}}
+}
+
+// watched increments a number that n watch.
+func watched(n int) side {
+	return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
+		s, closing, err := openScope(b.ctx, inMemory[counter](), newCounter())
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(b.ctx)
+		var started, all sync.WaitGroup
+		for range n {
+			started.Add(1)
+			all.Go(func() {
+				start := sync.OnceFunc(started.Done)
+				defer start()
+				for range s.Watch(ctx) {
+					start()
+				}
+			})
+		}
+		started.Wait()
+		return &instance{
+			do: func(ctx context.Context, w, i int) error { return increments.data(ctx, s, w, i) },
+			present: func(ctx context.Context) (int64, error) {
+				snap, err := s.Snapshot(ctx)
+				return snap.State().Count, err
+			},
+			close: func() {
+				cancel()
+				all.Wait()
+				closing()
+			},
+		}, nil
+	}}
+}

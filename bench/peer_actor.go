@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/asynkron/protoactor-go/actor"
+)
+
+// An actor of protoactor-go that owns the state. Writers send it their change and wait for the answer with RequestFuture, its way to ask and be
+// answered within a time. The system, the mailbox (unbounded) and the dispatcher are as they come; only the log goes nowhere.
+func actorSide[T any](sh shape[T]) side {
+	return side{name: "protoactor-go", open: func(*bench, load) (*instance, error) {
+		system := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {
+			return slog.New(slog.NewTextHandler(io.Discard, nil))
+		}))
+		o := &ownerActor[T]{clone: sh.clone}
+		o.current.Store(sh.start())
+		pid := system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return o }))
+		return &instance{
+			do: func(_ context.Context, w, i int) error {
+				change := changeBy[T](func(s *T) { sh.change(s, w, i) })
+				return system.Root.RequestFuture(pid, change, 30*time.Second).Wait()
+			},
+			present: presentIn(&o.current, sh),
+			close: func() {
+				_ = system.Root.StopFuture(pid).Wait()
+				system.Shutdown()
+			},
+		}, nil
+	}}
+}
+
+type changeBy[T any] func(*T)
+
+type ownerActor[T any] struct {
+	clone   func(*T) *T
+	current atomic.Pointer[T]
+}
+
+func (o *ownerActor[T]) Receive(c actor.Context) {
+	if change, ok := c.Message().(changeBy[T]); ok {
+		next := o.clone(o.current.Load())
+		change(next)
+		o.current.Store(next)
+		c.Respond(next)
+	}
+}

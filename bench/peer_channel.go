@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// A goroutine that owns the state and takes its writers' requests from a channel, as "share memory by communicating" has it. Each writer has a
+// channel for its answers, which it uses again, so that a request allocates no more than it must. There is no deadline here.
+func channelSide[T any](sh shape[T]) side {
+	return side{name: "channel", open: func(_ *bench, l load) (*instance, error) {
+		type request struct {
+			change func(*T)
+			answer chan<- *T
+		}
+		var (
+			current  atomic.Pointer[T]
+			requests = make(chan request)
+			answers  = make([]chan *T, l.writers)
+		)
+		for w := range answers {
+			answers[w] = make(chan *T, 1)
+		}
+		current.Store(sh.start())
+		go func() {
+			for r := range requests {
+				next := sh.clone(current.Load())
+				r.change(next)
+				current.Store(next)
+				r.answer <- next
+			}
+		}()
+		return &instance{
+			do: func(_ context.Context, w, i int) error {
+				requests <- request{func(s *T) { sh.change(s, w, i) }, answers[w]}
+				<-answers[w]
+				return nil
+			},
+			present: presentIn(&current, sh),
+			close:   func() { close(requests) },
+		}, nil
+	}}
+}
+
+// pingPongSide is the bare hand-off: one goroutine receives a request over a channel and answers over another. It keeps nothing and does nothing
+// in between, so that no design that hands its work to another goroutine through channels costs less.
+func pingPongSide() side {
+	return side{name: "channel ping-pong", open: func(*bench, load) (*instance, error) {
+		ping, pong := make(chan struct{}), make(chan struct{})
+		go func() {
+			for range ping {
+				pong <- struct{}{}
+			}
+		}()
+		return &instance{
+			do: func(context.Context, int, int) error {
+				ping <- struct{}{}
+				<-pong
+				return nil
+			},
+			close: func() { close(ping) },
+		}, nil
+	}}
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/state"
+)
+
+// What the contenders in memory keep, and how they change it. All make the same change to the same type.
+
+// shape is a state and one change to it.
+type shape[T any] struct {
+	name   string
+	start  func() *T
+	clone  func(*T) *T               // a private copy, as one writes it by hand
+	change func(s *T, writer, i int) // the i-th change of this writer, in place
+	count  func(*T) int64            // the changes that are in it
+
+	verb string                                                          // the data verb that makes the same change,
+	data func(ctx context.Context, s pawl.Scope[T], writer, i int) error // called,
+	ops  func(ops []state.Op, writer, i int) []state.Op                  // and appended as package state has it
+}
+
+// The three states: a small struct, a map of 16 entries, and a chat thread.
+type (
+	counter struct {
+		Name  string `json:"name"`
+		Owner string `json:"owner"`
+		Count int64  `json:"count"`
+		Last  int64  `json:"last"`
+		Open  bool   `json:"open"`
+	}
+	board struct {
+		Name  string           `json:"name"`
+		Tasks map[string]int64 `json:"tasks"`
+	}
+	thread struct {
+		Title    string    `json:"title"`
+		Messages []message `json:"messages"`
+		Tokens   int64     `json:"tokens"`
+	}
+	message struct {
+		Role string `json:"role"`
+		Text string `json:"text"`
+	}
+)
+
+func newCounter() *counter { return &counter{Name: "visits", Owner: "ann", Open: true} }
+
+// increments: one field of a small struct.
+var increments = shape[counter]{
+	name:   "small struct",
+	start:  newCounter,
+	clone:  func(s *counter) *counter { c := *s; return &c },
+	change: func(s *counter, _, _ int) { s.Count++ },
+	count:  func(s *counter) int64 { return s.Count },
+	verb:   "IncState",
+	data: func(ctx context.Context, s pawl.Scope[counter], _, _ int) error {
+		_, err := s.IncState(ctx, "count", 1)
+		return err
+	},
+	ops: func(ops []state.Op, _, _ int) []state.Op {
+		return append(ops, state.Op{Verb: state.Inc, Field: "count", By: 1})
+	},
+}
+
+// patches: two fields of a small struct, by one writer, which counts by itself.
+var patches = shape[counter]{
+	name:   "small struct",
+	start:  newCounter,
+	clone:  increments.clone,
+	change: func(s *counter, _, i int) { s.Count, s.Last = int64(i)+1, int64(i) },
+	count:  increments.count,
+	verb:   "PatchState",
+	data: func(ctx context.Context, s pawl.Scope[counter], _, i int) error {
+		_, err := s.PatchState(ctx, pawl.Patch{"count": int64(i) + 1, "last": int64(i)})
+		return err
+	},
+	ops: func(ops []state.Op, _, i int) []state.Op {
+		return append(ops, state.Op{Verb: state.Patch, Field: "count", Value: int64(i) + 1},
+			state.Op{Verb: state.Patch, Field: "last", Value: int64(i), Joins: true})
+	},
+}
+
+var taskNames = func() (names []string) {
+	for i := range 16 {
+		names = append(names, fmt.Sprintf("task%02d", i))
+	}
+	return names
+}()
+
+func taskOf(writer, i int) string { return taskNames[(writer+i)%len(taskNames)] }
+
+func newBoard() *board {
+	b := &board{Name: "release", Tasks: map[string]int64{}}
+	for _, name := range taskNames {
+		b.Tasks[name] = 0
+	}
+	return b
+}
+
+func cloneBoard(s *board) *board { return &board{Name: s.Name, Tasks: maps.Clone(s.Tasks)} }
+
+// steps: one entry of a map goes up by one.
+var steps = shape[board]{
+	name:   "map of 16",
+	start:  newBoard,
+	clone:  cloneBoard,
+	change: func(s *board, w, i int) { s.Tasks[taskOf(w, i)]++ },
+	count: func(s *board) (n int64) {
+		for _, done := range s.Tasks {
+			n += done
+		}
+		return n
+	},
+	verb: "IncState",
+	data: func(ctx context.Context, s pawl.Scope[board], w, i int) error {
+		_, err := s.IncState(ctx, pawl.Field("tasks").At(taskOf(w, i)), 1)
+		return err
+	},
+}
+
+// records: one entry of a map is replaced, by one writer, which counts by itself.
+var records = shape[board]{
+	name:   "map of 16",
+	start:  newBoard,
+	clone:  cloneBoard,
+	change: func(s *board, w, i int) { s.Tasks[taskOf(w, i)] = int64(i) + 1 },
+	count: func(s *board) (n int64) {
+		for _, done := range s.Tasks {
+			n = max(n, done)
+		}
+		return n
+	},
+	verb: "SetStateRecord",
+	data: func(ctx context.Context, s pawl.Scope[board], w, i int) error {
+		_, err := s.SetStateRecord(ctx, "tasks", taskOf(w, i), int64(i)+1)
+		return err
+	},
+	ops: func(ops []state.Op, w, i int) []state.Op {
+		return append(ops, state.Op{Verb: state.SetRecord, Field: "tasks", Key: taskOf(w, i), Value: int64(i) + 1})
+	},
+}
+
+var hello = message{Role: "user", Text: "What is the tide like in the harbour of Kiel tomorrow?"}
+
+// messages: a thread gets longer.
+var messages = shape[thread]{
+	name:  "chat thread",
+	start: func() *thread { return &thread{Title: "Tides"} },
+	clone: func(s *thread) *thread { // with room for one more, so that it is copied once only
+		c := *s
+		c.Messages = append(make([]message, 0, len(s.Messages)+1), s.Messages...)
+		return &c
+	},
+	change: func(s *thread, _, _ int) { s.Messages = append(s.Messages, hello) },
+	count:  func(s *thread) int64 { return int64(len(s.Messages)) },
+	verb:   "PushState",
+	data: func(ctx context.Context, s pawl.Scope[thread], _, _ int) error {
+		_, err := s.PushState(ctx, "messages", hello)
+		return err
+	},
+	ops: func(ops []state.Op, _, _ int) []state.Op {
+		return append(ops, state.Op{Verb: state.Push, Field: "messages", Values: []any{hello}})
+	},
+}
+
+// longThread is a thread of n messages.
+func longThread(n int) *thread {
+	t := &thread{Title: "Tides", Messages: make([]message, n)}
+	for i := range t.Messages {
+		t.Messages[i] = hello
+	}
+	return t
+}
+
+// inPlace is s without copies: whoever reads has to take the lock, or a copy, himself.
+func (s shape[T]) inPlace() shape[T] {
+	s.clone = func(t *T) *T { return t }
+	return s
+}
+
+// Ours.
+
+// inMemory is the kind of the scopes in memory, with the default budget.
+func inMemory[T any]() pawl.Kind[T] { return pawl.Kind[T]{Name: "bench", InMemory: true} }
+
+// openScope returns a scope of its own runtime that holds start.
+func openScope[T any](ctx context.Context, k pawl.Kind[T], start *T) (pawl.Scope[T], func(), error) {
+	rt, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{k}})
+	if err != nil {
+		return pawl.Scope[T]{}, nil, err
+	}
+	s := k.Scope(rt, "1")
+	_, err = s.SetState(ctx, *start)
+	return s, func() { _ = rt.Close(context.Background()) }, err
+}
+
+// pawlSide is Pawl making the change of sh to a scope of kind k by do.
+func pawlSide[T any](name string, sh shape[T], k pawl.Kind[T], do func(ctx context.Context, s pawl.Scope[T], writer, i int) error) side {
+	return side{name: name, open: func(b *bench, _ load) (*instance, error) {
+		s, closing, err := openScope(b.ctx, k, sh.start())
+		if err != nil {
+			return nil, err
+		}
+		return &instance{
+			do: func(ctx context.Context, w, i int) error { return do(ctx, s, w, i) },
+			present: func(ctx context.Context) (int64, error) {
+				snap, err := s.Snapshot(ctx)
+				if err != nil {
+					return 0, err
+				}
+				return sh.count(snap.ReadOnly()), nil
+			},
+			close: closing,
+		}, nil
+	}}
+}
+
+// atomicSide makes the change by AtomicState: in turn, on a private copy, with deadline, deadlock detection and panics contained.
+func atomicSide[T any](sh shape[T]) side { return atomicSideOf("Pawl", sh, inMemory[T]()) }
+
+func atomicSideOf[T any](name string, sh shape[T], k pawl.Kind[T]) side {
+	return pawlSide(name, sh, k, func(ctx context.Context, s pawl.Scope[T], w, i int) error {
+		_, err := s.AtomicState(ctx, func(_ context.Context, st *T) error {
+			sh.change(st, w, i)
+			return nil
+		})
+		return err
+	})
+}
+
+// dataSide makes the change by the shape's data verb.
+func dataSide[T any](sh shape[T]) side { return pawlSide("Pawl", sh, inMemory[T](), sh.data) }
