@@ -43,5 +43,5 @@ func TestWeights(t *testing.T) {
 	}
 	require.Len(t, by, 5)
 	require.Less(t, by["scopes that were read, never written, and dropped: 2,000"], by["idle scopes with a small state: 2,000"]/2)
-	require.Less(t, by["scopes, used once, handle dropped: 2,000"], by["idle scopes, used once, handle held: 2,000"]/2)
+	require.Less(t, by["scopes, read once, handle dropped: 2,000"], by["idle scopes, read once, handle held: 2,000"]/2)
 }

@@ -12,14 +12,23 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// In memory, everything costs nanoseconds: the clock is read for one unit in sampled.
+// In memory, everything costs nanoseconds: the clock is read for one unit in so many.
 const sampled = 64
+
+// loop is a closed loop in memory, of so many milliseconds. Where many writers share them, each gets to do little, and is looked at more often.
+func (b *bench) loop(writers, full, quick int) load {
+	l := load{writers: writers, lasts: b.lasting(full, quick), sample: sampled}
+	if writers >= 64 {
+		l.sample = 8
+	}
+	return l
+}
 
 // Comparisons of single writers take many short turns: then whatever else runs on the machine meets both sides alike.
 func (b *bench) often() int { return b.pick(15, 5) }
 
 func m1(b *bench) error {
-	l := load{writers: 1, lasts: b.lasting(60, 15), sample: sampled}
+	l := b.loop(1, 60, 15)
 	fixed := load{writers: 1, each: b.pick(100_000, 25_000), sample: sampled} // lists of equal length for all
 	return b.fights(slices.Concat(verbDuels(b.often(), l, increments), verbDuels(b.often(), l, patches), verbDuels(b.often(), l, records), verbDuels(b.often(), fixed, messages))...)
 }
@@ -38,7 +47,7 @@ func verbDuels[T any](times int, l load, sh shape[T]) []duel {
 }
 
 func m2(b *bench) error {
-	l := load{writers: 1, lasts: b.lasting(100, 25), sample: sampled}
+	l := b.loop(1, 100, 25)
 	work := "small struct, AtomicState"
 	return b.fights(
 		duel{work: work, store: "memory", load: l, ours: atomicSide(increments), peer: pingPongSide(), goal: atMost(1.2), flawless: true, cost: true, times: b.often()},
@@ -48,7 +57,7 @@ func m2(b *bench) error {
 
 func m3(b *bench) error {
 	for _, writers := range []int{64, 1024} {
-		l := load{writers: writers, lasts: b.lasting(200, 60), sample: sampled}
+		l := b.loop(writers, 200, 60)
 		err := b.fights(duel{work: "small struct, AtomicState", store: "memory", load: l, ours: atomicSide(increments), peer: mutexSide(increments),
 			goal: atMost(2.2), flawless: true, cost: true, times: b.pick(9, 3)})
 		if err != nil {
@@ -60,7 +69,7 @@ func m3(b *bench) error {
 
 func m4(b *bench) error {
 	for _, writers := range []int{64, 1024} {
-		d := duel{work: "small struct, AtomicState", store: "memory", load: load{writers: writers, lasts: b.lasting(200, 60), sample: sampled},
+		d := duel{work: "small struct, AtomicState", store: "memory", load: b.loop(writers, 200, 60),
 			ours: atomicSide(increments), flawless: true}
 		actor, tail := d, d
 		actor.peer, actor.goal = actorSide(increments), atLeast(4)
@@ -84,7 +93,7 @@ func m5(b *bench) error {
 	for _, d := range pairs {
 		for _, writers := range []int{1, 64} {
 			d.store, d.flawless = "memory", true
-			d.load = load{writers: writers, lasts: b.lasting(60, 15), sample: sampled}
+			d.load = b.loop(writers, 60, 15)
 			d.cost, d.goal, d.times = true, atMost(1.15), b.often()
 			if _, err := b.fight(d); err != nil {
 				return err
@@ -105,7 +114,7 @@ func m5(b *bench) error {
 	return nil
 }
 
-// allocations returns how many one unit of s makes, to a hundredth. It is counted on a warm instance, without a garbage collector that
+// allocations returns how many one unit of s makes, to a tenth. It is counted on a warm instance, without a garbage collector that
 // empties pools at a moment of its own.
 func (b *bench) allocations(s side, writers int) (float64, error) {
 	l := load{writers: writers, each: b.pick(100_000, 20_000) / writers, sample: sampled}
@@ -124,7 +133,7 @@ func (b *bench) allocations(s side, writers int) (float64, error) {
 		runtime.ReadMemStats(&after)
 	}
 	per := float64(after.Mallocs-before.Mallocs) / float64(l.each*writers)
-	return math.Round(per*100) / 100, nil
+	return math.Round(per*10) / 10, nil
 }
 
 func m6(b *bench) error {
@@ -176,7 +185,7 @@ func m6(b *bench) error {
 
 func w1(b *bench) error {
 	for _, writers := range []int{1, 2, 8, 64, 1024} {
-		l := load{writers: writers, lasts: b.lasting(120, 20), sample: sampled}
+		l := b.loop(writers, 120, 20)
 		grown := b.pick(10_240, 1_024) // messages; all make as many, because each costs more than the one before where the thread is copied
 		long := load{writers: writers, each: grown / writers, sample: max(1, min(sampled, grown/writers/8))}
 		err := errors.Join(
