@@ -159,7 +159,7 @@ var (
 
 // g2: what scopes weigh that nobody uses now.
 func g2(b *bench) error {
-	for _, n := range []int{1, 100, 10_000, b.pick(1_000_000, 50_000)} {
+	for _, n := range []int{1, 100, 10_000, b.pick(1_000_000, 20_000)} {
 		idle, unused := idleBytes, unusedBytes
 		if n < 10_000 {
 			idle, unused = nil, nil // the runtime's own, and the noise, divided by few
@@ -274,7 +274,7 @@ func w4(b *bench) error {
 		}
 	}
 	crowds := []int{0, 10, 1_000, 10_000}
-	l := b.loop(1, 1500, 700) // long enough for ten thousand to be woken more than once
+	l := b.loop(1, 1500, 500) // long enough for ten thousand to be woken more than once
 	var sides []side
 	for _, n := range crowds {
 		sides = append(sides, watched(n))
