@@ -33,6 +33,11 @@ type Row struct {
 	PeerP50      float64 `json:"peer_p50"`
 	PeerP99      float64 `json:"peer_p99"`
 
+	Size float64 `json:"size,omitempty"` // what grows, where something does: items, scopes, bytes or watchers
+
+	Acknowledged     int64 `json:"acknowledged,omitempty"` // calls that returned nil, where the row is about what became of them
+	PeerAcknowledged int64 `json:"peer_acknowledged,omitempty"`
+
 	missed float64 // by how many times the goal is missed; 0: met, +Inf: in a way that has no measure
 }
 
