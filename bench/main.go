@@ -72,6 +72,9 @@ func run(ctx context.Context, quick bool, only, results string, check bool) (cod
 	if err := writeJSON(filepath.Join(results, "latest.json"), b.rows); err != nil {
 		return 1, err
 	}
+	if err := writeLost(results, b.rows); err != nil {
+		return 1, err
+	}
 	if err := writePlots(results, b); err != nil {
 		return 1, err
 	}
