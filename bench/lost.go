@@ -170,6 +170,7 @@ func lostCell(acknowledged, lost, failed int64) string {
 // onPawl is the session as a scope: a function for a decision, a data verb for a key.
 type onPawl struct {
 	rt    *pawl.Runtime
+	store persist.Store // nil: in memory
 	scope pawl.Scope[pawlNumbers]
 }
 
@@ -204,7 +205,7 @@ func openPawl(b *bench, store string) (numbers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &onPawl{rt, kind.Scope(rt, "shared")}, nil
+	return &onPawl{rt, kept, kind.Scope(rt, "shared")}, nil
 }
 
 func (p *onPawl) add(ctx context.Context, name string) error {
@@ -228,4 +229,9 @@ func (p *onPawl) all(ctx context.Context) (map[string]int64, error) {
 	return s.Numbers, err
 }
 
-func (p *onPawl) close() { _ = p.rt.Close(context.Background()) }
+func (p *onPawl) close() {
+	_ = p.rt.Close(context.Background())
+	if p.store != nil {
+		_ = p.store.Close()
+	}
+}
