@@ -42,6 +42,7 @@ func (b *bench) grow(c curve) error {
 	for i, size := range c.sizes {
 		r := b.compare(duel{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, cost: true}, all[i], nil)
 		costs = append(costs, r.Ours)
+		b.sized(size)
 	}
 	span := thousands(c.sizes[0]) + " to " + thousands(c.sizes[len(c.sizes)-1])
 	b.figure(fmt.Sprintf(c.work, span), c.store, "exponent", exponent(c.sizes, costs), c.goal)
@@ -54,6 +55,9 @@ func (b *bench) figure(work, store, unit string, v float64, goal *bound) {
 	r.judge(goal, v, false)
 	b.rows = append(b.rows, r)
 }
+
+// sized tells the size that the last row is about.
+func (b *bench) sized(n int) { b.rows[len(b.rows)-1].Size = float64(n) }
 
 // exponent is the slope of the line that fits log(cost) over log(size) best.
 func exponent(sizes []int, costs []float64) float64 {
@@ -192,6 +196,7 @@ func weighInMemory(b *bench, n int, idle, unused *bound) error {
 	clear(held)
 	after := heap()
 	b.figure("scopes that were read, never written, and dropped: "+thousands(n), "memory", "bytes/scope", (after-before)/float64(n), unused)
+	b.sized(n)
 	before = after
 	for i := range n {
 		if _, err := k.Scope(rt, strconv.Itoa(i)).SetState(b.ctx, *newCounter()); err != nil {
@@ -199,12 +204,14 @@ func weighInMemory(b *bench, n int, idle, unused *bound) error {
 		}
 	}
 	b.figure("idle scopes with a small state: "+thousands(n), "memory", "bytes/scope", (heap()-before)/float64(n), idle)
+	b.sized(n)
 	l := b.loop(1, 200, 50)
 	m, err := drive(b.ctx, &instance{do: func(ctx context.Context, _, _ int) error {
 		_, err := k.Scope(rt, strconv.Itoa(rand.IntN(n))).IncState(ctx, "count", 1)
 		return err
 	}}, l)
 	b.compare(duel{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, cost: true}, []measured{m}, nil)
+	b.sized(n)
 	runtime.KeepAlive(held)
 	return err
 }
@@ -233,8 +240,10 @@ func weighStored(b *bench, n int, unused *bound) error {
 		}
 	}
 	b.figure("idle scopes, read once, handle held: "+thousands(n), "memory store", "bytes/scope", (heap()-before)/float64(n), nil)
+	b.sized(n)
 	clear(held)
 	b.figure("scopes, read once, handle dropped: "+thousands(n), "memory store", "bytes/scope", (heap()-before)/float64(n), unused)
+	b.sized(n)
 	runtime.KeepAlive(held)
 	return nil
 }
@@ -285,6 +294,7 @@ func w4(b *bench) error {
 	}
 	for i, n := range crowds[1:] {
 		b.compare(duel{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, cost: true, peer: side{name: "no watchers"}}, all[i+1], all[0])
+		b.sized(n)
 	}
 	return nil
 }

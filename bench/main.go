@@ -75,7 +75,7 @@ func run(ctx context.Context, quick bool, only, results string, check bool) (cod
 	if err := writeLost(results, b.rows); err != nil {
 		return 1, err
 	}
-	if err := writePlots(results, b); err != nil {
+	if err := writePlots(results, b.rows); err != nil {
 		return 1, err
 	}
 	printTable(os.Stdout, b.rows)
