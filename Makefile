@@ -23,7 +23,7 @@ export PAWL_TEST_REQUIRE := postgres strace
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # One after another, the quickest to fail first.
 .PHONY: test
@@ -31,6 +31,7 @@ test: ## run all that CI runs, in about thirteen minutes on two cores
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory bench-test
 	@$(MAKE) --no-print-directory race
 	@$(MAKE) --no-print-directory nocgo
 	@$(MAKE) --no-print-directory cross
@@ -77,6 +78,19 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 .PHONY: crash
 crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 200 times)
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
+
+# A module of its own. Without cgo two drivers would claim one name.
+.PHONY: bench bench-quick bench-test
+bench: need-cc need-postgres ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
+	cd bench && $(GO) run . -check
+
+bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
+	cd bench && $(GO) run . -quick
+
+bench-test: need-cc need-postgres ## vet, lint and test the benchmark itself
+	cd bench && $(GO) vet ./...
+	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
+	cd bench && $(GO) test ./...
 
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing
