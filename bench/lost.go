@@ -105,6 +105,7 @@ func (b *bench) lostRows(work, store string, writers int, all []measured) {
 			ID: b.chapter, Work: work, Store: store, Writers: writers, Unit: "lost updates",
 			Ours: float64(ours.lost), Lost: ours.lost, Failures: ours.failed, Acknowledged: ours.acknowledged,
 			Peer: float64(peer.lost), PeerLost: peer.lost, PeerFailures: peer.failed, PeerAcknowledged: peer.acknowledged, PeerName: s.name,
+			P50: micros(ours.latency.at(0.50)), P99: micros(ours.latency.at(0.99)), PeerP50: micros(peer.latency.at(0.50)), PeerP99: micros(peer.latency.at(0.99)),
 		}
 		r.judge(atMost(0), r.Ours, true)
 		b.rows = append(b.rows, r)
@@ -157,12 +158,12 @@ func lostTable(rows []Row) string {
 
 // lostCell says what became of the calls of one contender.
 func lostCell(acknowledged, lost, failed int64) string {
-	cell := fmt.Sprintf("%d acknowledged, %d present", acknowledged, acknowledged-lost)
+	cell := thousands(int(acknowledged)) + " acknowledged, " + thousands(int(acknowledged-lost)) + " present"
 	if lost > 0 {
-		cell += fmt.Sprintf(", **%d lost**", lost)
+		cell += ", **" + thousands(int(lost)) + " lost**"
 	}
 	if failed > 0 {
-		cell += fmt.Sprintf(", %d calls failed", failed)
+		cell += ", " + count(int(failed), "call") + " failed"
 	}
 	return cell
 }
