@@ -53,7 +53,7 @@ var lostSides = []struct {
 	name string
 	open func(b *bench, store string) (numbers, error)
 }{
-	{"Pawl", openPawl},
+	{"Pawl", openPawlNumbers},
 	{"ADK-Go", openADK},
 	{"get-then-set", openGetSet},
 }
@@ -179,7 +179,7 @@ type pawlNumbers struct {
 	Numbers map[string]int64 `json:"numbers"`
 }
 
-func openPawl(b *bench, store string) (numbers, error) {
+func openPawlNumbers(b *bench, store string) (numbers, error) {
 	var (
 		kept persist.Store
 		kind = pawl.Kind[pawlNumbers]{Name: "numbers", InMemory: store == "memory"}
