@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -44,7 +46,11 @@ type instance struct {
 	do      func(ctx context.Context, writer, i int) error // one unit of work, the i-th of this writer; nil: it is acknowledged
 	present func(ctx context.Context) (int64, error)       // how many units are there now; nil: the work adds nothing that could be counted
 	close   func()                                         // may be nil
-	place   string                                         // where a second process finds the same, for load.twice
+
+	ending    func()       // for load.cut: called when the time is over; may be nil
+	conflicts func() int64 // how many tries lost to another writer and were made again; nil: there are none
+	remote    string       // for load.twice: what a second process opens, a name in remotes,
+	place     string       // and where it finds the same
 }
 
 // load is how a contender is driven.
@@ -53,18 +59,29 @@ type load struct {
 	lasts   time.Duration // a closed loop for so long, or else
 	each    int           // fixed work: so many units by each writer
 	sample  int           // the time of one unit in so many is taken; 0: of every one. For work that costs less than reading the clock
-	twice   string        // run half of the writers in a second process, which opens this side (see process.go); "": one process
+	cut     bool          // whoever sleeps between tries when the time is over ends there, with errCut; else the last units are waited for
+	twice   bool          // run half of the writers in a second process (see process.go)
 }
+
+// errCut is what a unit returns that was given up because the time is over. It is neither acknowledged nor failed; the time that it took so far
+// counts.
+var errCut = errors.New("the time is over")
 
 // measured is what one repetition of one side came to.
 type measured struct {
 	acknowledged, failed, lost int64
-	elapsed                    time.Duration
+	late                       int64 // of the acknowledged: after the time was over
+	conflicts                  int64
+	optimistic                 bool          // it can have conflicts
+	elapsed                    time.Duration // until the time was over, or the work done
+	err                        error         // of one that failed
 	latency                    histogram
 }
 
-func (m *measured) perSecond() float64 { return float64(m.acknowledged) / m.elapsed.Seconds() }
-func (m *measured) nanos() float64     { return float64(m.elapsed.Nanoseconds()) / float64(m.acknowledged) }
+func (m *measured) inTime() float64        { return float64(m.acknowledged - m.late) }
+func (m *measured) perSecond() float64     { return m.inTime() / m.elapsed.Seconds() }
+func (m *measured) nanos() float64         { return float64(m.elapsed.Nanoseconds()) / m.inTime() }
+func (m *measured) conflictsEach() float64 { return float64(m.conflicts) / float64(m.acknowledged) }
 
 // drive lets the writers of l work on in.
 func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
@@ -81,20 +98,26 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 			r := &results[w]
 			ready.Done()
 			<-start
-			for i := 0; l.each == 0 && !stop.Load() || i < l.each; i++ {
+			var err error
+			i := 0
+			for ; l.each == 0 && !stop.Load() || i < l.each; i++ {
 				var began time.Time
 				timed := l.sample <= 1 || i%l.sample == 0
 				if timed {
 					began = time.Now()
 				}
-				if err := in.do(ctx, w, i); err != nil {
-					r.failed++
-				} else {
+				if err = in.do(ctx, w, i); err == nil {
 					r.acknowledged++
+				} else if err != errCut {
+					r.failed++
+					r.err = err
 				}
 				if timed {
 					r.latency.add(time.Since(began))
 				}
+			}
+			if l.each == 0 && i > 0 && err == nil {
+				r.late = 1 // its last unit was under way when the time was over
 			}
 		})
 	}
@@ -107,12 +130,22 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 		case <-ctx.Done():
 		}
 		stop.Store(true)
+		m.elapsed = time.Since(began)
+		if l.cut && in.ending != nil {
+			in.ending()
+		}
 	}
 	done.Wait()
-	m.elapsed = time.Since(began)
+	if l.each != 0 {
+		m.elapsed = time.Since(began)
+	}
 	for i := range results {
 		m.acknowledged += results[i].acknowledged
 		m.failed += results[i].failed
+		m.late += results[i].late
+		if results[i].err != nil {
+			m.err = results[i].err
+		}
 		m.latency.merge(&results[i].latency)
 	}
 	return m, ctx.Err()
@@ -128,7 +161,7 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 		defer in.close()
 	}
 	runtime.GC()
-	if l.twice != "" {
+	if l.twice {
 		m, err = b.driveTwice(in, l)
 	} else {
 		m, err = drive(b.ctx, in, l)
@@ -136,8 +169,8 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 	if err != nil {
 		return m, fmt.Errorf("%s: %w", s.name, err)
 	}
-	if m.acknowledged == 0 {
-		return m, fmt.Errorf("%s: nothing was acknowledged, %d calls failed", s.name, m.failed)
+	if m.inTime() == 0 {
+		return m, fmt.Errorf("%s: nothing was acknowledged, %d calls failed, the last with: %w", s.name, m.failed, m.err)
 	}
 	if in.present != nil {
 		n, err := in.present(b.ctx)
@@ -145,6 +178,9 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 			return m, fmt.Errorf("%s: counting: %w", s.name, err)
 		}
 		m.lost = m.acknowledged - n
+	}
+	if in.conflicts != nil {
+		m.optimistic, m.conflicts = true, in.conflicts()
 	}
 	return m, nil
 }
@@ -154,9 +190,12 @@ type duel struct {
 	work, store string
 	load        load
 	ours, peer  side
+	also        []side // further peers, who take turns with these two: for the record
 	goal        *bound // on the ratio; nil: for the record
 	flawless    bool   // nothing of ours may fail or be lost
 	cost        bool   // compare ns per unit, where less is better; else units per second
+	whole       bool   // compare how often a second the whole of a fixed work could be done
+	conflicts   bool   // tell of conflicts per acknowledged unit, in rows of their own
 	times       int    // repetitions; 0: as the run has it
 	per         int    // one unit of work is so many operations; 0: one
 	tail        *bound // on the ratio of the 99th percentiles, as a row of its own; nil: none
@@ -165,11 +204,22 @@ type duel struct {
 // fight measures a duel: pairs of repetitions, ours and theirs taking turns in being first. The ratio is the median over the pairs, so
 // that whatever else the machine does meets both.
 func (b *bench) fight(d duel) (*Row, error) {
-	all, err := b.rounds(d.load, d.times, d.ours, d.peer)
+	all, err := b.rounds(d.load, d.times, append([]side{d.ours, d.peer}, d.also...)...)
 	if err != nil {
 		return nil, err
 	}
-	return b.compare(d, all[0], all[1]), nil
+	for i := range all[0] {
+		if m := &all[0][i]; d.flawless && m.failed > 0 {
+			fmt.Fprintf(os.Stderr, "%s, %s: %d calls of ours failed, one with: %v\n", d.work, d.store, m.failed, m.err)
+		}
+	}
+	r := b.compare(d, all[0], all[1])
+	for i, s := range d.also {
+		record := d
+		record.peer, record.goal, record.tail = s, nil, nil
+		b.compare(record, all[0], all[2+i])
+	}
+	return r, nil
 }
 
 // rounds measures several sides under the same load; in each round another is first. It returns the repetitions of each.
@@ -195,7 +245,10 @@ func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err 
 func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 	per := float64(max(d.per, 1))
 	unit, of := "ops/s", func(m *measured) float64 { return m.perSecond() * per }
-	if d.cost {
+	switch {
+	case d.whole:
+		unit, of = "jobs/s", func(m *measured) float64 { return 1 / m.elapsed.Seconds() }
+	case d.cost:
 		unit, of = "ns/op", func(m *measured) float64 { return m.nanos() / per }
 	}
 	r := Row{ID: b.chapter, Work: d.work, Store: d.store, Writers: d.load.writers, PeerName: d.peer.name, Unit: unit}
@@ -224,12 +277,28 @@ func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 		tails = append(tails, float64(ours[i].latency.at(0.99))/float64(theirs[i].latency.at(0.99)))
 	}
 	r.Ratio = median(ratios)
+	bare := r // without a verdict
 	r.judge(d.goal, r.Ratio, d.flawless)
 	b.rows = append(b.rows, r)
 	if d.tail != nil {
-		t := r
+		t := bare
 		t.Work, t.Unit, t.Ours, t.Peer, t.Ratio = d.work+", 99th percentile", "us", r.P99, r.PeerP99, median(tails)
 		t.judge(d.tail, t.Ratio, d.flawless)
+		b.rows = append(b.rows, t)
+	}
+	if d.conflicts && theirs[0].optimistic {
+		t := bare
+		t.Unit, t.Ratio = "conflicts/op", 0
+		for figure, all := range map[*float64][]measured{&t.Ours: ours, &t.Peer: theirs} {
+			var each []float64
+			for i := range all {
+				each = append(each, all[i].conflictsEach())
+			}
+			*figure = median(each)
+		}
+		if t.Peer > 0 {
+			t.Ratio = t.Ours / t.Peer
+		}
 		b.rows = append(b.rows, t)
 	}
 	return &r

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,7 +12,7 @@ import (
 	"time"
 )
 
-// A second process takes half of the writers. It is this program again; it opens the side that the load names, says that it is
+// A second process takes half of the writers. It is this program again; it opens the side that the instance names, says that it is
 // ready, starts when it is told to, and writes what it measured.
 
 // errand is what the second process is told, in its environment.
@@ -21,13 +22,15 @@ type errand struct {
 	Writers int           `json:"writers"`
 	Lasts   time.Duration `json:"lasts"`
 	Each    int           `json:"each"`
+	Cut     bool          `json:"cut"`
 }
 
 // report is what the second process answers.
 type report struct {
-	Acknowledged, Failed int64
-	Elapsed              time.Duration
-	Counts               map[int]uint32 // of the histogram
+	Acknowledged, Failed, Late int64
+	Error                      string // of one that failed
+	Elapsed                    time.Duration
+	Counts                     map[int]uint32 // of the histogram
 }
 
 const errandVariable = "PAWL_BENCH_ERRAND"
@@ -68,11 +71,14 @@ func runErrand(text string) error {
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return err
 	}
-	m, err := drive(context.Background(), in, load{writers: e.Writers, lasts: e.Lasts, each: e.Each})
+	m, err := drive(context.Background(), in, load{writers: e.Writers, lasts: e.Lasts, each: e.Each, cut: e.Cut})
 	if err != nil {
 		return err
 	}
-	r := report{Acknowledged: m.acknowledged, Failed: m.failed, Elapsed: m.elapsed, Counts: map[int]uint32{}}
+	r := report{Acknowledged: m.acknowledged, Failed: m.failed, Late: m.late, Elapsed: m.elapsed, Counts: map[int]uint32{}}
+	if m.err != nil {
+		r.Error = m.err.Error()
+	}
 	for i, n := range m.latency.counts {
 		if n > 0 {
 			r.Counts[i] = n
@@ -83,7 +89,7 @@ func runErrand(text string) error {
 
 // driveTwice drives in with half of the writers here, and the others in a second process on the same place.
 func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
-	text, err := json.Marshal(errand{Side: l.twice, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each})
+	text, err := json.Marshal(errand{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
 	if err != nil {
 		return m, err
 	}
@@ -129,6 +135,10 @@ func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
 	}
 	m.acknowledged += r.Acknowledged
 	m.failed += r.Failed
+	m.late += r.Late
+	if r.Error != "" {
+		m.err = errors.New(r.Error)
+	}
 	m.elapsed = max(m.elapsed, r.Elapsed)
 	for i, n := range r.Counts {
 		m.latency.counts[i] += n
