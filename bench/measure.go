@@ -22,6 +22,11 @@ type bench struct {
 	rows    []Row
 	closing []func()
 	server  *pgtest.Server // nil: not started yet
+
+	// What the persisted chapters have open, and keep open: see documents.go.
+	kept   map[string]*contender
+	tables map[string]table // of the peers, who share them
+	filled map[string]bool  // places and documents
 }
 
 func newBench(ctx context.Context, quick bool) *bench { return &bench{ctx: ctx, quick: quick} }

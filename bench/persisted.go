@@ -1,10 +1,127 @@
 package main
 
-func p1(b *bench) error { return nil }
-func p2(b *bench) error { return nil }
-func p3(b *bench) error { return nil }
-func p4(b *bench) error { return nil }
-func p5(b *bench) error { return nil }
-func p6(b *bench) error { return nil }
-func w2(b *bench) error { return nil }
-func w3(b *bench) error { return nil }
+// The persisted chapters: every contender adds units to the same small JSON documents, and what is there afterwards is counted.
+
+// against is a duel of AtomicState with the naive loop of eight tries.
+func (b *bench) against(a access, store string, l load) duel {
+	l.cut = true
+	return duel{work: a.name, store: store, load: l, ours: a.on(atomically, store), peer: a.on(naive8, store), times: b.pick(5, 1)}
+}
+
+// p1: one row, 64 writers.
+func p1(b *bench) error {
+	closed := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(2000, 400)})
+	closed.goal, closed.tail, closed.flawless = atLeast(25), atMost(0.02), true
+	closed.load.cut = false // for the percentile: the last units are waited for, however long they sleep
+
+	fixed := b.against(hotRow, inPostgres, load{writers: 64, each: 20})
+	fixed.work += ", 20 units by each"
+	fixed.goal, fixed.flawless, fixed.whole, fixed.times = atLeast(75), true, true, b.pick(3, 1)
+
+	slow := b.against(hotRow, inSlowPostgres, load{writers: 64, lasts: b.lasting(2000, 400)})
+	slow.goal, slow.flawless, slow.times = atLeast(100), true, b.pick(3, 1)
+
+	record := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(1500, 200)})
+	record.peer, record.also = hotRow.on(naive3, inPostgres), []side{hotRow.on(locking, inPostgres), hotRow.on(byIncrement, inPostgres)}
+	record.times = b.pick(3, 1)
+	return b.fights(closed, fixed, slow, record)
+}
+
+// p2: the same closed loop, half of it in a second process.
+func p2(b *bench) error {
+	d := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(2000, 400), twice: true})
+	d.work += ", two processes"
+	d.goal, d.flawless = atLeast(15), true
+	return b.fights(d)
+}
+
+// p3: one row, 64 writers, where the database is a library or there is none.
+func p3(b *bench) error {
+	l := load{writers: 64, lasts: b.lasting(1000, 300)}
+	lite, files := b.against(hotRow, inSQLite, l), b.against(hotRow, inFiles, l)
+	lite.goal, files.goal = atLeast(25), atLeast(40)
+	lite.also = []side{hotRow.on(naive8Wide, inSQLite)}
+	return b.fights(lite, files)
+}
+
+// p4: many rows, where writers rarely meet. The peer is given more connections, too, for the record.
+func p4(b *bench) error {
+	l := load{writers: 64, lasts: b.lasting(1000, 200)}
+	postgres, crowd, lite := b.against(uniform, inPostgres, l), b.against(uniform, inPostgres, l), b.against(uniform, inSQLite, l)
+	crowd.load.writers = 512
+	postgres.goal, crowd.goal, lite.goal = atLeast(3.5), atLeast(6), atLeast(5)
+	for _, d := range []*duel{&postgres, &crowd, &lite} {
+		d.also = []side{uniform.on(naive8Wide, d.store)}
+	}
+	return b.fights(postgres, crowd, lite)
+}
+
+// p5: nobody else writes, so that all that Pawl does for the others is in the way. It must not cost; the aim is 1.1.
+func p5(b *bench) error {
+	for _, store := range []string{inPostgres, inSQLite, inFiles} {
+		d := b.against(hotRow, store, load{writers: 1, lasts: b.lasting(1000, 200)})
+		d.goal = atLeast(1)
+		if err := b.fights(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// p6: few writers on many rows.
+func p6(b *bench) error {
+	for _, store := range []string{inPostgres, inSQLite} {
+		for _, writers := range []int{1, 2, 4, 8} {
+			if b.quick && (writers == 2 || writers == 4) {
+				continue
+			}
+			d := b.against(uniform, store, load{writers: writers, lasts: b.lasting(700, 200)})
+			d.goal = atLeast(0.95)
+			if err := b.fights(d); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// w2: every store, access and strategy, with the conflicts of each.
+func w2(b *bench) error {
+	run := func(a access, store string, writers int) error {
+		d := b.against(a, store, load{writers: writers, lasts: b.lasting(700, 50)})
+		d.also = []side{a.on(naive3, store), a.on(locking, store)}
+		d.conflicts, d.times = true, b.pick(2, 1)
+		return b.fights(d)
+	}
+	for _, writers := range []int{1, 8} {
+		if err := run(hotRow, inPostgres, writers); err != nil {
+			return err
+		}
+	}
+	for _, store := range []string{inPostgres, inSQLite, inFiles} {
+		for _, a := range []access{hotRow, uniform, zipfian, hotReads} {
+			if b.quick && store != inPostgres && a.name != hotRow.name {
+				continue
+			}
+			if err := run(a, store, 64); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// w3: 64 writers move units between two wallets, both ways.
+func w3(b *bench) error {
+	for _, store := range []string{inPostgres, inSQLite} {
+		d := duel{
+			work: wallets.name, store: store, load: load{writers: 64, lasts: b.lasting(1000, 120), cut: true},
+			ours: wallets.on(transact, store), peer: wallets.on(lockBoth, store), also: []side{wallets.on(swapBoth, store)},
+			flawless: true, times: b.pick(3, 1),
+		}
+		if err := b.fights(d); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,6 +14,32 @@ import (
 )
 
 // Where contenders keep what they keep: a PostgreSQL server of this run's own, and folders.
+
+// The stores, as rows name them.
+const (
+	inPostgres     = "PostgreSQL"
+	inSlowPostgres = "PostgreSQL, 2 ms commits"
+	inSQLite       = "SQLite"
+	inFiles        = "files"
+)
+
+// placeIn returns a fresh place in a store: the URL of a database, the path of a database file, or a folder, which ends in a slash.
+func (b *bench) placeIn(store string) (string, error) {
+	switch store {
+	case inPostgres:
+		return b.database()
+	case inSlowPostgres:
+		return b.database(slowCommits...)
+	}
+	folder, err := b.folder()
+	if err != nil {
+		return "", err
+	}
+	if store == inSQLite {
+		return filepath.Join(folder, "documents.db"), nil
+	}
+	return folder + "/", nil
+}
 
 // folder returns a new folder that goes with the run.
 func (b *bench) folder() (string, error) {

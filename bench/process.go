@@ -36,7 +36,21 @@ type report struct {
 const errandVariable = "PAWL_BENCH_ERRAND"
 
 // remotes are the sides that a second process can open, on a place that the first has prepared.
-var remotes = map[string]func(place string) (*instance, error){}
+var remotes = map[string]func(place string) (*instance, error){
+	atomically.key: onHotRow(atomically),
+	naive8.key:     onHotRow(naive8),
+}
+
+func onHotRow(s strategy) func(place string) (*instance, error) {
+	return func(place string) (*instance, error) {
+		ctx := context.Background()
+		c, err := s.again(ctx, place)
+		if err != nil {
+			return nil, err
+		}
+		return &instance{do: func(ctx context.Context, _, _ int) error { return c.add(ctx, hotRow.ids[0]) }, ending: c.start(), close: c.close}, c.warm(ctx)
+	}
+}
 
 // childOf reports whether this process is the second one, after it has done its errand.
 func childOf([]string) bool {

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/fs"
+	"github.com/pawl-go/pawl/persist/postgres"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+// Pawl on its stores, each opened as docs/stores.md shows: with the zero Config, and on PostgreSQL the pool that pgxpool makes by default.
+
+// documents is the kind of the documents. Scopes are got anew for every call, as is recommended.
+var documents = pawl.Kind[document]{Name: "document"}
+
+// atomically is AtomicState with a function that counts; the comparison is made with it.
+var atomically = pawlStrategy("Pawl", atomicAdd)
+
+func atomicAdd(rt *pawl.Runtime) func(context.Context, string) error {
+	return func(ctx context.Context, id string) error {
+		_, err := documents.Scope(rt, id).AtomicState(ctx, func(_ context.Context, d *document) error {
+			d.Count++
+			return nil
+		})
+		return err
+	}
+}
+
+// byIncrement is IncState, which says the same without a function.
+var byIncrement = pawlStrategy("Pawl, IncState", func(rt *pawl.Runtime) func(context.Context, string) error {
+	return func(ctx context.Context, id string) error {
+		_, err := documents.Scope(rt, id).IncState(ctx, "count", 1)
+		return err
+	}
+})
+
+func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Context, string) error)) strategy {
+	again := func(ctx context.Context, place string) (*contender, error) {
+		c, rt, err := openPawl(ctx, place)
+		if err != nil {
+			return nil, err
+		}
+		c.add = how(rt)
+		return c, nil
+	}
+	return strategy{
+		key:   key,
+		name:  func(string) string { return key },
+		again: again,
+		open: func(b *bench, store string) (*contender, error) {
+			place, err := b.placeIn(store)
+			if err != nil {
+				return nil, err
+			}
+			c, rt, err := openPawl(b.ctx, place)
+			if err != nil {
+				return nil, err
+			}
+			c.add = how(rt)
+			return c, nil
+		},
+	}
+}
+
+// openPawl opens the store at a place, and a runtime on it that counts its conflicts.
+func openPawl(ctx context.Context, place string) (c *contender, rt *pawl.Runtime, err error) {
+	var store persist.Store
+	c = &contender{place: place}
+	var finish func() // closes what counts
+	switch {
+	case strings.HasPrefix(place, "postgres"):
+		if store, err = postgres.Open(ctx, place, postgres.Config{}); err != nil {
+			return nil, nil, err
+		}
+		c.count, finish, err = countInPostgres(ctx, place)
+	case strings.HasSuffix(place, "/"):
+		if store, err = fs.Open(ctx, place, fs.Config{}); err != nil {
+			return nil, nil, err
+		}
+		c.count, finish = countInFiles(place), func() {}
+	default:
+		if store, err = sqlite.Open(ctx, place, sqlite.Config{}); err != nil {
+			return nil, nil, err
+		}
+		c.count, finish, err = countInSQLite(place)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	rt, err = pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{documents}, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		if e.Type == pawl.Conflicted {
+			c.conflicts.Add(1)
+		}
+	})})
+	if err != nil {
+		finish()
+		return nil, nil, errors.Join(err, store.Close())
+	}
+	c.read = func(ctx context.Context, id string) error {
+		_, err := documents.Scope(rt, id).Snapshot(ctx)
+		return err
+	}
+	c.fill = func(ctx context.Context, documents iter.Seq2[string, string]) error {
+		return fillStore(ctx, store, documents)
+	}
+	c.close = func() {
+		_ = rt.Close(context.Background())
+		_ = store.Close()
+		finish()
+	}
+	return c, rt, nil
+}
+
+// fillStore writes documents, in lots.
+func fillStore(ctx context.Context, s persist.Store, all iter.Seq2[string, string]) error {
+	const lot = 1000
+	commit := persist.Commit{}
+	send := func() error {
+		if len(commit.Writes) == 0 {
+			return nil
+		}
+		commit.ID = "fill." + commit.Writes[0].ID
+		_, err := s.Commit(ctx, commit)
+		commit.Writes = commit.Writes[:0]
+		return err
+	}
+	for id, doc := range all {
+		commit.Writes = append(commit.Writes, persist.Write{Key: pawl.Key{Kind: documents.Name, ID: id}, Version: 1, Doc: json.RawMessage(doc)})
+		if len(commit.Writes) == lot {
+			if err := send(); err != nil {
+				return err
+			}
+		}
+	}
+	return send()
+}
+
+// What is there is counted without Pawl, in what its stores have written.
+
+func countInPostgres(ctx context.Context, url string) (count func(context.Context, string) (int64, error), finish func(), err error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, nil, err
+	}
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, rows string) (n int64, err error) {
+		err = pool.QueryRow(ctx, countSQL(rows, "pawl_state", pgNumber)).Scan(&n)
+		return n, err
+	}, pool.Close, nil
+}
+
+func countInSQLite(path string) (count func(context.Context, string) (int64, error), finish func(), err error) {
+	db, err := sql.Open(sqlite.Driver, "file:"+path)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, rows string) (n int64, err error) {
+		err = db.QueryRowContext(ctx, countSQL(rows, "pawl_records", liteNumber)).Scan(&n)
+		return n, err
+	}, func() { _ = db.Close() }, nil
+}
+
+func countInFiles(folder string) func(context.Context, string) (int64, error) {
+	return func(_ context.Context, rows string) (int64, error) {
+		return countFiles(filepath.Join(folder, "records", documents.Name), rows, func(text []byte) (document, error) {
+			var r struct{ Content struct{ Doc document } }
+			err := json.Unmarshal(text, &r)
+			return r.Content.Doc, err
+		})
+	}
+}
