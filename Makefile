@@ -82,7 +82,7 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 # A module of its own. Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-test
 bench: need-cc need-postgres ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
-	cd bench && $(GO) run . -check
+	cd bench && $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
 	cd bench && $(GO) run . -quick

@@ -86,7 +86,7 @@ func g1(b *bench) error {
 	push.load = load{writers: 1, each: lengths[len(lengths)-1], sample: sampled}
 	patch.work, patch.side = "PatchState beside a list of %s", patching
 	patch.load = b.loop(1, 60, 20)
-	atomically.work, atomically.load, atomically.goal = "AtomicState beside a list of %s", patch.load, nil // its function gets a copy of everything
+	atomically.work, atomically.load, atomically.goal = "AtomicState beside a list of %s", load{writers: 1, each: b.pick(20, 4)}, nil // its function gets a copy of everything
 	atomically.side = func(n int) side {
 		return beside(n, func(ctx context.Context, s pawl.Scope[thread], i int) error {
 			_, err := s.AtomicState(ctx, func(_ context.Context, t *thread) error { t.Title = title(i); return nil })

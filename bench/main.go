@@ -29,8 +29,13 @@ func main() {
 		check   = flag.Bool("check", false, "exit 1 when a mandatory goal is missed, more than three others, or one of them by more than 1.5 times")
 		list    = flag.Bool("list", false, "name the chapters")
 		results = flag.String("results", "results", "the folder for latest.json and the plots")
+		docs    = flag.Bool("docs", false, "put the tables into README.md and docs/performance.md; for a full run")
 	)
 	flag.Parse()
+	if *docs && (*quick || *only != "") {
+		fmt.Fprintln(os.Stderr, "bench: -docs is for a full run")
+		os.Exit(2)
+	}
 	if *list {
 		for _, c := range chapters {
 			fmt.Printf("%-4s %s\n", c.id, c.text)
@@ -39,7 +44,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	code, err := run(ctx, *quick, *only, *results, *check)
+	code, err := run(ctx, *quick, *only, *results, *docs, *check)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		code = 1
@@ -48,7 +53,7 @@ func main() {
 }
 
 // run measures the chapters that were picked, prints and writes what it found, and returns the exit code.
-func run(ctx context.Context, quick bool, only, results string, check bool) (code int, err error) {
+func run(ctx context.Context, quick bool, only, results string, docs, check bool) (code int, err error) {
 	picked, err := pick(only)
 	if err != nil {
 		return 1, err
@@ -78,12 +83,18 @@ func run(ctx context.Context, quick bool, only, results string, check bool) (cod
 	if err := writePlots(results, b.rows); err != nil {
 		return 1, err
 	}
+	if docs {
+		if err := writeDocs("..", b.rows); err != nil {
+			return 1, err
+		}
+	}
 	printTable(os.Stdout, b.rows)
 	v := judge(picked, b.rows)
-	fmt.Printf("\n%d of %d goals met\n", v.met, v.goals)
+	fmt.Println()
 	for _, broken := range v.broken {
-		fmt.Println("  " + broken)
+		fmt.Println(broken)
 	}
+	fmt.Printf("%d of %d goals met\n", v.met, v.goals)
 	if check && len(v.broken) > 0 {
 		return 1, nil
 	}
