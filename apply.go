@@ -76,11 +76,11 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m 
 	if err := o.Retry.check(); err != nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Retry", Reason: err.Error()}
 	}
-	defaults := call{env: c.ownEnv(o.Observer), key: Key{Kind: o.Name}, timeout: o.Timeout, retry: o.Retry.or(DefaultRetry)}
+	defaults := &terms{env: c.ownEnv(o.Observer), timeout: o.Timeout, retry: o.Retry.or(DefaultRetry)}
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout
 	}
-	d := dispatch[T]{container: c, typ: typ, defaults: defaults}
+	d := dispatch[T]{container: c, typ: typ, defaults: defaults, key: Key{Kind: o.Name}}
 	if o.Persist != nil {
 		d.backend = custom[T]{o.Persist}
 	}
@@ -123,17 +123,46 @@ type dispatch[T any] struct {
 	tx        *Tx           // that the call is part of; nil: none
 	bound     *binding      // of a scope
 	typ       *state.Type
-	defaults  call
+	defaults  *terms
+	key       Key
 }
 
 // apply takes m through the door: the lock path without a backend, else the compare-and-swap path.
-func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
-	call, ch, around, err := d.prepare(ctx, m, opts)
+func (d *dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
+	var ch change
+	call, err := d.asked(ctx, opts)
+	if err == nil {
+		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), m)
+	}
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return d.enter(ctx, &call, &ch)
+}
+
+// applyOne is apply for a mutation that is a single operation, which need not become a Mutation first.
+func (d *dispatch[T]) applyOne(ctx context.Context, verb string, op *[1]state.Op, opts []Option) (Snapshot[T], error) {
+	var ch change
+	call, err := d.asked(ctx, opts)
+	if err == nil {
+		ch.verb, ch.typ, ch.creates = verb, d.typ, op[0].Verb == state.Set
+		err = ch.prepare(call.key, op[:], nil)
+	}
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return d.enter(ctx, &call, &ch)
+}
+
+// enter takes ch, which is ready to go, to its path.
+func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapshot[T], error) {
+	around, err := d.admit(ctx, call)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
 	if d.tx != nil {
-		return d.applyInTx(ctx, call, &ch)
+		kept := *ch
+		return d.applyInTx(ctx, *call, &kept)
 	}
 	if d.backend == nil {
 		img, err := d.container.applyInMemory(ctx, around.caller(), call, ch)
@@ -148,96 +177,101 @@ func (d dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snap
 	if d.cell == nil {
 		d.cell = &d.container.cell
 	}
-	r, err := d.cell.apply(ctx, around.caller(), call, ch, d.backend)
+	r, err := d.cell.apply(ctx, around.caller(), *call, *ch, d.backend)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
 	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
 }
 
-// prepare makes m ready to go, and tells why it cannot. Around is what ctx was derived from.
-func (d dispatch[T]) prepare(ctx context.Context, m Mutation, opts []Option) (call call, ch change, around *frame, err error) {
+// asked returns the call, with what opts say.
+func (d *dispatch[T]) asked(ctx context.Context, opts []Option) (call, error) {
 	if ctx == nil {
-		return call, ch, nil, &ArgumentError{Argument: "ctx", Reason: "nil"}
+		return call{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
-	if call, err = d.defaults.with(opts); err != nil {
-		return call, ch, nil, err
+	terms, err := d.defaults.with(opts)
+	if err == nil && terms.joined {
+		err = &ArgumentError{Argument: "Via", Reason: "is for Transact"}
 	}
-	if call.joined {
-		return call, ch, nil, &ArgumentError{Argument: "Via", Reason: "is for Transact"}
-	}
-	if ch, err = compile(call.key, d.typ, reflect.TypeFor[T](), m); err != nil {
-		return call, ch, nil, err
-	}
+	return call{terms: terms, key: d.key}, err
+}
+
+// admit tells why a call that is ready cannot go on. Around is what ctx was derived from.
+func (d *dispatch[T]) admit(ctx context.Context, call *call) (around *frame, err error) {
 	if ctx.Err() != nil {
-		return call, ch, nil, leftBy(ctx, call.key, PhaseQueued)
+		return nil, leftBy(ctx, call.key, PhaseQueued)
 	}
 	around = innermost(ctx)
 	if call.lease = around.held(); call.lease != nil {
 		err = call.lease.covers(d.bound)
 	}
-	return call, ch, around, err
+	return around, err
 }
 
 // applyInMemory runs ch in its turn and returns the version that is current then, nil if there is none.
-func (c *Container[T]) applyInMemory(ctx context.Context, parent *frame, call call, ch change) (*image[T], error) {
+func (c *Container[T]) applyInMemory(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
 	if parent != nil {
 		if err := parent.mutating(&c.queue, call.key); err != nil {
 			return nil, err
 		}
 	}
 	if ch.bounded() {
-		if img, err, ran := c.runInPlace(ctx, &call, &ch); ran {
+		if img, err, ran := c.runInPlace(ctx, call, ch); ran {
 			return img, err
 		}
 	}
-	if parent != nil {
-		if err := parent.waitFor(&c.queue); err != nil {
-			return nil, err
-		}
-		defer parent.waited(&c.queue)
+	if parent == nil {
+		return c.runInTurn(ctx, nil, call, ch)
 	}
+	if err := parent.waitFor(&c.queue); err != nil {
+		return nil, err
+	}
+	defer parent.waited(&c.queue)
 	return c.runInTurn(ctx, parent, call, ch)
 }
 
 // runInPlace runs a data verb here and now if nobody is before it. The queue's lock is held meanwhile, which costs
 // others no more than waiting for their turn would: the verb is bounded.
 func (c *Container[T]) runInPlace(ctx context.Context, call *call, ch *change) (img *image[T], err error, ran bool) {
+	cur, img, err, ran := c.tryInPlace(ctx, call, ch)
+	if call.env.observer != nil && ran && err != ErrClosed {
+		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb})
+		c.observeEnd(ctx, call, ch.verb, cur, img, err, 0, 0)
+	}
+	return img, err, ran
+}
+
+func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (cur, img *image[T], err error, ran bool) {
 	q := &c.queue
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.closed {
-		q.mu.Unlock()
-		return nil, ErrClosed, true
+		return nil, nil, ErrClosed, true
 	}
 	if !q.idle() {
-		q.mu.Unlock()
-		return nil, nil, false
+		return nil, nil, nil, false
 	}
-	cur := c.image.Load()
-	func() {
-		defer q.mu.Unlock()
-		if img, err = c.next(ctx, cur, call, ch, &c.tail); err == nil {
-			c.publish(cur, img)
-		}
-	}()
-	if call.env.observer != nil {
-		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb})
-		c.observeEnd(ctx, call, ch, cur, img, err, 0, 0)
+	cur = c.image.Load()
+	if img, err = c.next(ctx, cur, call, ch, &c.tail, nil); err == nil {
+		c.publish(cur, img)
 	}
-	return img, err, true
+	return cur, img, err, true
 }
 
 // runInTurn queues the mutation and waits for its answer.
-func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call call, ch change) (*image[T], error) {
+func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
 	q, e := &c.queue, call.env
 	w := e.waiters.Get().(*waiter)
-	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
-	w.submitted = time.Now()
+	w.ctx, w.parent, w.call = ctx, parent, *call
+	w.keep(ch)
+	w.submitted = now()
 	if call.timeout > 0 {
 		w.deadline = w.submitted.Add(call.timeout)
 		w.arm(w.submitted)
 	}
-	call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+	if e.observer != nil {
+		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+	}
 	q.mu.Lock()
 	err := q.push(w, e.maxQueue)
 	if err == nil {
@@ -264,8 +298,23 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call call, 
 	return img, err
 }
 
+// keep gives w a copy of ch, which its caller has on the stack.
+func (w *waiter) keep(ch *change) {
+	w.change = &w.own
+	if ch.fn != nil {
+		w.own.verb, w.own.typ, w.own.fn = ch.verb, ch.typ, ch.fn
+		return
+	}
+	w.own = *ch
+}
+
 // reset forgets a use of w, so that it can be pooled; its channel and timer stay.
 func (w *waiter) reset() {
+	if w.own.fn != nil {
+		w.own.fn = nil
+	} else {
+		w.own = change{}
+	}
 	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
 	w.submitted, w.deadline = time.Time{}, time.Time{}
 	w.phase, w.left, w.reported = queued, false, false
@@ -277,71 +326,89 @@ func (c *Container[T]) turn() phase { return running }
 
 func (c *Container[T]) rest() {}
 
+// turn is a waiter that has the queue. It holds copies of what is needed afterwards: the waiter itself is its caller's again once it is answered.
+type turn[T any] struct {
+	w         *waiter
+	ctx       context.Context
+	call      call
+	verb      string
+	submitted time.Time
+	waited    time.Duration
+	frame     *frame // nil: of a data verb
+	cur, img  *image[T]
+	err       error
+}
+
+// private is what one run of a function gets: its context, and its copy of the state. It can keep both for as long as it likes.
+type private[T any] struct {
+	frame
+	draft T
+}
+
 // run makes Container a runner: it lets the function of w do its work and publishes the result.
 func (c *Container[T]) run(w *waiter) (driving bool) {
-	var (
-		q             = &c.queue
-		ctx, call, ch = w.ctx, w.call, w.change // w itself is its caller's again once it is answered
-		submitted     = w.submitted
-		observed      = call.env.observer != nil
-		waited        time.Duration
-		cur           = c.image.Load()
-		img           *image[T]
-		err           error
-		tail          *state.Tail
-		f             *frame
-	)
-	if observed {
-		waited = time.Since(submitted)
-		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb, Waited: waited})
+	ch := w.change
+	t := turn[T]{w: w, ctx: w.ctx, call: w.call, verb: ch.verb, submitted: w.submitted, cur: c.image.Load()}
+	if t.call.env.observer != nil {
+		t.waited = time.Since(t.submitted)
+		t.call.observe(t.ctx, Event{Type: Started, Path: "lock", Verb: t.verb, Waited: t.waited})
 	}
-	inside := ctx
+	var (
+		inside = t.ctx
+		tail   *state.Tail
+		draft  *T
+	)
 	if ch.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
-		f = &frame{Context: ctx, queue: q, key: call.key, parent: w.parent, lease: call.lease}
-		f.begin()
-		q.holder.Store(f)
-		inside = f
+		own := &private[T]{frame: frame{Context: t.ctx, queue: &c.queue, key: t.call.key, parent: w.parent, lease: t.call.lease}}
+		t.frame, draft = &own.frame, &own.draft
+		t.frame.begin()
+		c.queue.holder.Store(t.frame)
+		inside = t.frame
 	}
-	settle := func(p *PanicError, exited bool) bool {
-		if f != nil {
-			f.end()
-			q.holder.CompareAndSwap(f, nil)
-		}
-		if p == nil && !exited && err == nil && img != cur && call.lease != nil {
-			err = call.lease.lostAny()
-		}
-		q.mu.Lock()
-		wanted, left := q.release(w), w.left
-		if wanted {
-			if p == nil && !exited && err == nil {
-				c.publish(cur, img)
-			}
-			w.answer, w.err, w.panic, w.exited = img, err, p, exited
-			w.done.Store(true) // from here on its caller cannot leave without the answer
-		}
-		q.mu.Unlock()
-		if p != nil || exited {
-			call.reportPanic(ctx, "lock", ch.verb, p, left || !wanted)
-		} else if wanted && observed {
-			c.observeEnd(ctx, &call, ch, cur, img, err, waited, time.Since(submitted))
-		}
-		if wanted {
-			w.poke()
-		}
-		return wanted
-	}
-	p := guarded(func() { img, err = c.next(inside, cur, &call, ch, tail) }, func() {
-		if settle(nil, true) {
-			go q.work(c) // this goroutine is on its way out
+	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &t.call, ch, tail, draft) }, func() {
+		if c.settle(&t, nil, true) {
+			go c.queue.work(c) // this goroutine is on its way out
 		}
 	})
-	return settle(p, false)
+	return c.settle(&t, p, false)
 }
 
-// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes.
-func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail) (*image[T], error) {
+// settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.
+func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (driving bool) {
+	q, w := &c.queue, t.w
+	if t.frame != nil {
+		t.frame.end()
+		q.holder.CompareAndSwap(t.frame, nil)
+	}
+	if p == nil && !exited && t.err == nil && t.img != t.cur && t.call.lease != nil {
+		t.err = t.call.lease.lostAny()
+	}
+	q.mu.Lock()
+	wanted, left := q.release(w), w.left
+	if wanted {
+		if p == nil && !exited && t.err == nil {
+			c.publish(t.cur, t.img)
+		}
+		w.answer, w.err, w.panic, w.exited = t.img, t.err, p, exited
+		w.done.Store(true) // from here on its caller cannot leave without the answer
+	}
+	q.mu.Unlock()
+	if p != nil || exited {
+		t.call.reportPanic(t.ctx, "lock", t.verb, p, left || !wanted)
+	} else if wanted && t.call.env.observer != nil {
+		c.observeEnd(t.ctx, &t.call, t.verb, t.cur, t.img, t.err, t.waited, time.Since(t.submitted))
+	}
+	if wanted {
+		w.poke()
+	}
+	return wanted
+}
+
+// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A function works on
+// *draft, a zero T of its own.
+func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail, draft *T) (*image[T], error) {
 	var (
 		l       = absent
 		version uint64
@@ -371,7 +438,13 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 		}
 		img.life, img.expires = deleted, 0
 	} else {
-		changed, err := ch.apply(ctx, from, &img.state, tail)
+		var changed bool
+		var err error
+		if ch.fn != nil {
+			changed, err = runFunction(ctx, ch.typ, ch.fn, from, draft, &img.state)
+		} else {
+			changed, err = ch.apply(ctx, from, &img.state, tail)
+		}
 		if err != nil {
 			return nil, refused(call.key, ch.verb, err)
 		}
@@ -440,8 +513,8 @@ func (c *Container[T]) unpin(exhumed bool) {
 	}
 }
 
-func (c *Container[T]) observeEnd(ctx context.Context, call *call, ch *change, cur, img *image[T], err error, waited, took time.Duration) {
-	e := Event{Type: Committed, Path: "lock", Verb: ch.verb, Waited: waited, Took: took, Batch: 1}
+func (c *Container[T]) observeEnd(ctx context.Context, call *call, verb string, cur, img *image[T], err error, waited, took time.Duration) {
+	e := Event{Type: Committed, Path: "lock", Verb: verb, Waited: waited, Took: took, Batch: 1}
 	switch {
 	case err != nil:
 		e.Type, e.Err, e.Batch = Failed, err, 0

@@ -220,7 +220,7 @@ type binding struct {
 	rt       *Runtime
 	kind     *kind
 	typ      *state.Type
-	defaults call // without key
+	defaults *terms
 }
 
 func (k Kind[T]) untyped() *kind {
@@ -332,7 +332,7 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, defaults: call{env: rt.env, timeout: rt.timeout, retry: info.retry.or(rt.retry), ttl: info.ttl}}
+	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.or(rt.retry), ttl: info.ttl}}
 	if info.timeout != 0 {
 		b.defaults.timeout = info.timeout
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"time"
 
@@ -120,8 +121,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	}
 	var snap Snapshot[T]
 	take := func(ctx context.Context) (*Lease, error) {
-		d := dispatch[T]{cell: s.cell, backend: s.bound, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults}
-		d.defaults.key = s.key
+		d := dispatch[T]{cell: s.cell, backend: s.bound, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
 		sent := time.Now()
 		r, err := d.take(ctx, asked)
 		if err != nil {
@@ -143,7 +143,15 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 
 // take is apply for a mutation that takes the lease as well.
 func (d dispatch[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
-	call, ch, around, err := d.prepare(ctx, asked.mutation, asked.opts)
+	var ch change
+	call, err := d.asked(ctx, asked.opts)
+	if err == nil {
+		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), asked.mutation)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	around, err := d.admit(ctx, &call)
 	if err != nil {
 		return reply{}, err
 	}

@@ -58,7 +58,7 @@ func (c *cell) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCall
 		}
 	}
 	w := newWaiter()
-	w.ctx, w.call, w.change = ctx, call{env: rt.env, key: key}, &change{verb: "Acquire"}
+	w.ctx, w.call, w.change = ctx, call{terms: &terms{env: rt.env}, key: key}, &change{verb: "Acquire"}
 	w.submitted = time.Now()
 	w.place = &place{once: !asked.wait, take: take}
 	l.mu.Lock()

@@ -69,6 +69,7 @@ type waiter struct {
 	ctx       context.Context
 	parent    *frame // of the mutator that the call was made in; nil: none
 	change    *change
+	own       change // what change points to, on the lock path
 	call      call
 	submitted time.Time
 	deadline  time.Time // zero: none
@@ -98,6 +99,12 @@ type bell struct {
 	wake  chan struct{} // one slot: "look again"; a stray wake-up is harmless
 	armed atomic.Bool   // the timer has not fired since it was last set
 }
+
+// epoch is a moment to count from.
+var epoch = time.Now()
+
+// now is time.Now for what is only compared with other moments: it reads one clock instead of two.
+func now() time.Time { return epoch.Add(time.Since(epoch)) }
 
 func newBell() *bell { return &bell{wake: make(chan struct{}, 1)} }
 

@@ -111,28 +111,34 @@ type step struct {
 // bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
-// compile makes m ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
-func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, error) {
-	c := change{typ: typ}
+// compile makes c, which is zero, m made ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
+func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) error {
+	c.typ = typ
 	switch m := m.(type) {
 	case deletion:
 		c.verb, c.deletes = "Delete", true
-		return c, nil
+		return nil
 	case function:
 		c.verb, c.fn = "Atomic", m
-		return c, accepts(m, rt)
+		return accepts(m, rt)
 	}
 	c.verb, c.creates = verbOf(m), sets(m)
-	var room [1]state.Op
+	var room [2]state.Op
 	ops, fns, err := flatten(room[:0], nil, rt, m)
 	if err != nil {
-		return c, err
+		return err
 	}
+	return c.prepare(key, ops, fns)
+}
+
+// prepare makes ops ready, which come after fns. They are copied if they have to be kept.
+func (c *change) prepare(key Key, ops []state.Op, fns []step) (err error) {
+	typ := c.typ
 	if fns == nil && !typ.Foreign(ops) {
 		if c.data, err = typ.Prepare(ops); err != nil {
-			return c, refused(key, c.verb, err)
+			return refused(key, c.verb, err)
 		}
-		return c, nil
+		return nil
 	}
 	if len(ops) > 0 {
 		fns = append(fns, step{ops: slices.Clone(ops)})
@@ -144,7 +150,7 @@ func compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) (change, err
 		}
 	}
 	c.steps = fns
-	return c, nil
+	return nil
 }
 
 // sets reports whether m replaces the whole state, at some point.
@@ -281,13 +287,15 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 		}
 		return data.Apply(cur, dst, nil)
 	}
-	draft := typ.Zero()
-	if cur != nil {
-		if err := typ.Clone(cur, draft); err != nil {
-			return false, err
-		}
+	return runFunction(ctx, typ, s.fn, cur, typ.Zero(), dst)
+}
+
+// runFunction lets fn change *draft, which becomes a copy of *cur, and fills *dst with what came of it, like apply.
+func runFunction(ctx context.Context, typ *state.Type, fn function, cur, draft, dst any) (bool, error) {
+	if err := typ.Clone(cur, draft); err != nil {
+		return false, err
 	}
-	if err := s.fn.run(ctx, draft); err != nil {
+	if err := fn.run(ctx, draft); err != nil {
 		return false, userError{err}
 	}
 	return typ.Settle(cur, draft, dst)

@@ -58,7 +58,7 @@ func (r Retry) check() error {
 }
 
 // Option changes one call.
-type Option func(*call)
+type Option func(*terms)
 
 // IfVersion commits only onto this version, without a retry; otherwise *ConcurrencyError, *DeletedError when the scope was
 // deleted since, or ErrExpired. Version 0 is IfAbsent.
@@ -66,33 +66,33 @@ func IfVersion(v uint64) Option {
 	if v == 0 {
 		return IfAbsent()
 	}
-	return func(c *call) { c.pinned, c.version = true, v }
+	return func(t *terms) { t.pinned, t.version = true, v }
 }
 
 // IfAbsent commits only when the scope has no state; otherwise ErrExists. It also creates a deleted scope anew.
-func IfAbsent() Option { return func(c *call) { c.absent = true } }
+func IfAbsent() Option { return func(t *terms) { t.absent = true } }
 
 // IfExists commits only when the scope has state; otherwise ErrNotFound.
-func IfExists() Option { return func(c *call) { c.exists = true } }
+func IfExists() Option { return func(t *terms) { t.exists = true } }
 
 // WithTimeout sets the budget of an in-memory mutation; NoTimeout turns it off, 0 keeps the default. Persisted scopes ignore it.
 func WithTimeout(d time.Duration) Option {
-	return func(c *call) {
+	return func(t *terms) {
 		if d != 0 {
-			c.timeout = d
+			t.timeout = d
 		}
 	}
 }
 
 // WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory scopes ignore it.
-func WithRetry(r Retry) Option { return func(c *call) { c.retry = r.or(c.retry) } }
+func WithRetry(r Retry) Option { return func(t *terms) { t.retry = r.or(t.retry) } }
 
 // WithTTL lets the scope expire d after this commit, instead of its kind's TTL.
-func WithTTL(d time.Duration) Option { return func(c *call) { c.ttl = d } }
+func WithTTL(d time.Duration) Option { return func(t *terms) { t.ttl = d } }
 
 // Via commits a transaction through s instead of the runtime's store: a store that is joined to the caller's own database transaction, as
 // sqlite.Store.Join and postgres.Store.Join return it. It is for Transact only. See there.
-func Via(s persist.Store) Option { return func(c *call) { c.via, c.joined = s, true } }
+func Via(s persist.Store) Option { return func(t *terms) { t.via, t.joined = s, true } }
 
 // env is what all containers of a runtime share, or one container of the caller's own has to itself.
 type env struct {
@@ -118,14 +118,19 @@ func (e *env) logger() *slog.Logger {
 
 func (e *env) newCommitID() string { return fmt.Sprintf("%s.%d", e.writer, e.commits.Add(1)) }
 
-// call is what one call of a verb asks for, with the defaults of its place filled in.
+// call is one call of a verb. It is copied on its way, and what it asks for is not.
 type call struct {
+	*terms
+	key   Key
+	lease *Lease // the innermost of its context; nil: none
+}
+
+// terms are what a call asks for, with the defaults of its place filled in. Those of a place are shared, so they never change.
+type terms struct {
 	env     *env
-	key     Key
 	timeout time.Duration
 	retry   Retry
 	ttl     time.Duration
-	lease   *Lease // the innermost of its context; nil: none
 	via     persist.Store
 	joined  bool // Via
 
@@ -135,30 +140,29 @@ type call struct {
 	exists  bool // IfExists
 }
 
-// with returns c changed by opts. Options are somebody's functions, so what they get lives on the heap; a call without
-// any does not pay for that.
-func (c call) with(opts []Option) (call, error) {
+// with returns t changed by opts, t itself if there are none.
+func (t *terms) with(opts []Option) (*terms, error) {
 	if len(opts) == 0 {
-		return c, nil
+		return t, nil
 	}
-	heap := new(call)
-	*heap = c
+	own := new(terms)
+	*own = *t
 	for _, o := range opts {
 		if o == nil {
-			return c, &ArgumentError{Argument: "option", Reason: "nil"}
+			return nil, &ArgumentError{Argument: "option", Reason: "nil"}
 		}
-		o(heap)
+		o(own)
 	}
-	if err := heap.retry.check(); err != nil {
-		return c, &ArgumentError{Argument: "WithRetry", Reason: err.Error()}
+	if err := own.retry.check(); err != nil {
+		return nil, &ArgumentError{Argument: "WithRetry", Reason: err.Error()}
 	}
-	if heap.timeout < 0 && heap.timeout != NoTimeout {
-		return c, &ArgumentError{Argument: "WithTimeout", Reason: "negative"}
+	if own.timeout < 0 && own.timeout != NoTimeout {
+		return nil, &ArgumentError{Argument: "WithTimeout", Reason: "negative"}
 	}
-	if heap.ttl < 0 {
-		return c, &ArgumentError{Argument: "WithTTL", Reason: "negative"}
+	if own.ttl < 0 {
+		return nil, &ArgumentError{Argument: "WithTTL", Reason: "negative"}
 	}
-	return *heap, nil
+	return own, nil
 }
 
 func (c *call) observe(ctx context.Context, e Event) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -259,31 +260,31 @@ func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snap
 }
 
 // SetState replaces the whole state. It returns *FieldError for a value that not every store can keep.
-func (s Scope[T]) SetState(ctx context.Context, state T, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, Set{State: state}, opts...)
+func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...Option) (Snapshot[T], error) {
+	return s.applyOne(ctx, "Set", &[1]state.Op{{Verb: state.Set, Value: whole}}, opts)
 }
 
 // PushState appends value to a list. It returns *FieldError when the field is not a list that takes it.
 func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, Push{Field: f, Values: []any{value}}, opts...)
+	return s.applyOne(ctx, "Push", &[1]state.Op{{Verb: state.Push, Field: string(f), Values: []any{value}}}, opts)
 }
 
 // IncState adds by, which may be negative, to a number. It returns *FieldError when the field is not
 // a number or would overflow.
 func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, Inc{Field: f, By: by}, opts...)
+	return s.applyOne(ctx, "Inc", &[1]state.Op{{Verb: state.Inc, Field: string(f), By: by}}, opts)
 }
 
 // SetStateRecord sets one entry of a map. Key is taken literally, dots included. It returns
 // *FieldError when the field is not a map that takes the value.
 func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, SetRecord{Field: f, Key: key, Value: value}, opts...)
+	return s.applyOne(ctx, "SetRecord", &[1]state.Op{{Verb: state.SetRecord, Field: string(f), Key: key, Value: value}}, opts)
 }
 
 // DeleteStateRecord removes one entry of a map; removing an absent one changes nothing.
 // It returns *FieldError when the field is not a map.
 func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, DeleteRecord{Field: f, Key: key}, opts...)
+	return s.applyOne(ctx, "DeleteRecord", &[1]state.Op{{Verb: state.DeleteRecord, Field: string(f), Key: key}}, opts)
 }
 
 // AtomicState lets fn change a private copy of the state; if fn returns nil the copy is committed,
@@ -298,20 +299,36 @@ func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
 // short for it. It returns the errors of the verbs it stands for.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
-	if err := s.fault(); err != nil {
+	d, err := s.dispatch()
+	if err != nil {
 		return Snapshot[T]{}, err
 	}
-	d := dispatch[T]{container: s.mem, cell: s.cell, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults}
-	d.defaults.key = s.key
+	return d.apply(ctx, m, opts)
+}
+
+// applyOne is Apply for a mutation that is a single operation.
+func (s Scope[T]) applyOne(ctx context.Context, verb string, op *[1]state.Op, opts []Option) (Snapshot[T], error) {
+	d, err := s.dispatch()
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return d.applyOne(ctx, verb, op, opts)
+}
+
+func (s *Scope[T]) dispatch() (dispatch[T], error) {
+	if err := s.fault(); err != nil {
+		return dispatch[T]{}, err
+	}
+	d := dispatch[T]{container: s.mem, cell: s.cell, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
 	if s.cell != nil {
 		d.backend = s.bound
 	} else if s.local != nil {
 		var err error
 		if d.defaults, err = d.defaults.with(s.local.opts); err != nil {
-			return Snapshot[T]{}, err
+			return dispatch[T]{}, err
 		}
 	}
-	return d.apply(ctx, m, opts)
+	return d, nil
 }
 
 // Delete removes the state and leaves a tombstone: from then on every other verb returns *DeletedError, except one with IfAbsent, which

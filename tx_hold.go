@@ -41,7 +41,7 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 	}
 	w := newWaiter()
 	w.ctx, w.parent, w.change = t.ctx, t.parent, &change{verb: "Transact"}
-	w.call = call{env: t.env, key: p.key, retry: t.retry}
+	w.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}
 	w.submitted, w.deadline = time.Now(), t.deadline.Add(lastWord)
 	w.cas.backend, w.cas.holds = p.bound, true
 	return c.hold(w)

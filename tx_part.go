@@ -185,7 +185,7 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	if d.life != alive {
 		return Snapshot[T]{ID: s.key.ID}, nil
 	}
-	w := &waiter{call: call{env: s.bound.defaults.env, key: s.key}, change: &change{typ: s.bound.typ}}
+	w := &waiter{call: call{terms: s.bound.defaults, key: s.key}, change: &change{typ: s.bound.typ}}
 	w.cas.backend = s.bound
 	v, err := d.decoded(w)
 	if err != nil {
@@ -309,7 +309,7 @@ func (tx *Tx) assemble() (b batch, err error) {
 	for _, p := range tx.order {
 		switch d := &p.draft; {
 		case p.writes():
-			w, next, err := p.bound.write(&call{env: tx.of.env, key: p.key}, d)
+			w, next, err := p.bound.write(&call{terms: &terms{env: tx.of.env}, key: p.key}, d)
 			if err != nil {
 				return b, err
 			}

@@ -73,7 +73,7 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 			return nil, err
 		}
 	}
-	call, err := call{env: rt.env, retry: rt.retry}.with(opts)
+	call, err := (&terms{env: rt.env, retry: rt.retry}).with(opts)
 	if err != nil {
 		return nil, err
 	}
