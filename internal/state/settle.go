@@ -87,19 +87,23 @@ func settle(n *node, old, draft, dst reflect.Value, depth int) (same bool, err e
 // settleTime drops what would not survive JSON: the monotonic reading, and the seconds of an old zone's offset, which
 // would take the instant with them.
 func settleTime(old, draft, dst reflect.Value) (bool, error) {
-	t := draft.Interface().(time.Time).Round(0)
-	if _, offset := t.Zone(); offset%60 != 0 {
-		t = t.UTC()
-	}
-	if sameTime(old.Interface().(time.Time), t) {
-		dst.Set(old)
-		return true, nil
-	}
-	if reason := badTime(t); reason != "" {
+	t, same, reason := settledTime(old.Interface().(time.Time), draft.Interface().(time.Time))
+	if reason != "" {
 		return false, refuse("%s", reason)
 	}
 	dst.Set(reflect.ValueOf(t))
-	return false, nil
+	return same, nil
+}
+
+func settledTime(old, t time.Time) (settled time.Time, same bool, reason string) {
+	t = t.Round(0)
+	if _, offset := t.Zone(); offset%60 != 0 {
+		t = t.UTC()
+	}
+	if sameTime(old, t) {
+		return old, true, ""
+	}
+	return t, false, badTime(t)
 }
 
 func badTime(t time.Time) string {

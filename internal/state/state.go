@@ -14,6 +14,7 @@ const MaxDepth = 100
 // Type is a compiled state type. It is safe for concurrent use.
 type Type struct {
 	root *node
+	plan *plan // of a struct; nil: it has none
 
 	// paths caches resolved field paths. It is replaced, never changed, so
 	// that reading it takes no lock; pathsMu orders the replacements.
@@ -36,7 +37,7 @@ func Of(t reflect.Type) (*Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, _ := types.LoadOrStore(t, &Type{root: root})
+	made, _ := types.LoadOrStore(t, &Type{root: root, plan: planOf(root)})
 	return made.(*Type), nil
 }
 
@@ -61,6 +62,10 @@ func (t *Type) Clone(src, dst any) error {
 	from, ok := t.value(src)
 	if !ok {
 		to.SetZero()
+	} else if t.plan != nil {
+		to.Set(from)
+		t.plan.part(to.Addr().UnsafePointer())
+		return cloneParts(t.plan.rest, from, to)
 	} else if err := clone(t.root, from, to); err != nil {
 		return err
 	}
@@ -81,6 +86,9 @@ func (t *Type) Settle(old, draft, dst any) (changed bool, err error) {
 	to := reflect.ValueOf(dst).Elem()
 	was := t.valueOrZero(old)
 	now := t.valueOrZero(draft)
+	if t.plan != nil {
+		return t.plan.settleAll(was, now, to)
+	}
 	to.SetZero()
 	same, err := settle(t.root, was, now, to, 0)
 	if err != nil {
