@@ -131,22 +131,10 @@ type dispatch[T any] struct {
 func (d *dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
 	var ch change
 	call, err := d.asked(ctx, opts)
-	if err == nil {
+	if f, ok := m.(atomicMutation[T]); ok && f.fn != nil && err == nil {
+		ch.verb, ch.typ, ch.fn = "Atomic", d.typ, f
+	} else if err == nil {
 		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), m)
-	}
-	if err != nil {
-		return Snapshot[T]{}, err
-	}
-	return d.enter(ctx, &call, &ch)
-}
-
-// applyOne is apply for a mutation that is a single operation, which need not become a Mutation first.
-func (d *dispatch[T]) applyOne(ctx context.Context, verb string, op *[1]state.Op, opts []Option) (Snapshot[T], error) {
-	var ch change
-	call, err := d.asked(ctx, opts)
-	if err == nil {
-		ch.verb, ch.typ, ch.creates = verb, d.typ, op[0].Verb == state.Set
-		err = ch.prepare(call.key, op[:], nil)
 	}
 	if err != nil {
 		return Snapshot[T]{}, err
@@ -156,6 +144,13 @@ func (d *dispatch[T]) applyOne(ctx context.Context, verb string, op *[1]state.Op
 
 // enter takes ch, which is ready to go, to its path.
 func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapshot[T], error) {
+	if d.backend == nil && d.tx == nil {
+		img, err := d.inMemory(ctx, call, ch)
+		if err != nil {
+			return Snapshot[T]{}, err
+		}
+		return img.snapshot(call.key.ID), nil
+	}
 	around, err := d.admit(ctx, call)
 	if err != nil {
 		return Snapshot[T]{}, err
@@ -163,16 +158,6 @@ func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapsh
 	if d.tx != nil {
 		kept := *ch
 		return d.applyInTx(ctx, *call, &kept)
-	}
-	if d.backend == nil {
-		img, err := d.container.applyInMemory(ctx, around.caller(), call, ch)
-		if err != nil {
-			return Snapshot[T]{}, err
-		}
-		if img == nil {
-			return Snapshot[T]{ID: call.key.ID}, nil
-		}
-		return img.snapshot(call.key.ID), nil
 	}
 	if d.cell == nil {
 		d.cell = &d.container.cell
@@ -182,6 +167,15 @@ func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapsh
 		return Snapshot[T]{}, err
 	}
 	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
+}
+
+// inMemory takes ch to the lock path. The image is nil if there is no state.
+func (d *dispatch[T]) inMemory(ctx context.Context, call *call, ch *change) (*image[T], error) {
+	around, err := d.admit(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	return d.container.applyInMemory(ctx, around.caller(), call, ch)
 }
 
 // asked returns the call, with what opts say.
@@ -361,7 +355,7 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 	if ch.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
-		own := &private[T]{frame: frame{Context: t.ctx, queue: &c.queue, key: t.call.key, parent: w.parent, lease: t.call.lease}}
+		own := &private[T]{frame: frame{Context: t.ctx, queue: &c.queue, key: c.keyOf(&t.call), parent: w.parent, lease: t.call.lease}}
 		t.frame, draft = &own.frame, &own.draft
 		t.frame.begin()
 		c.queue.holder.Store(t.frame)
@@ -373,6 +367,15 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 		}
 	})
 	return c.settle(&t, p, false)
+}
+
+// keyOf returns the key that calls on c have, for longer than one of them lasts.
+func (c *Container[T]) keyOf(call *call) *Key {
+	if c.home != nil {
+		return &c.home.key
+	}
+	own := call.key
+	return &own
 }
 
 // settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.
@@ -440,10 +443,15 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 	} else {
 		var changed bool
 		var err error
-		if ch.fn != nil {
-			changed, err = runFunction(ctx, ch.typ, ch.fn, from, draft, &img.state)
+		if ch.bounded() {
+			if from != nil {
+				img.state = cur.state // an assignment is faster than reflection
+			}
+			changed, err = ch.data.ApplyCopy(from, &img.state, tail)
+		} else if ch.fn != nil {
+			changed, err = ch.fn.run(ctx, ch.typ, from, draft, &img.state)
 		} else {
-			changed, err = ch.apply(ctx, from, &img.state, tail)
+			changed, err = ch.apply(ctx, from, &img.state, nil)
 		}
 		if err != nil {
 			return nil, refused(call.key, ch.verb, err)
@@ -562,11 +570,14 @@ func (img *image[T]) lifeAt(now int64) life {
 	return img.life
 }
 
+// snapshot returns img, which may be nil, as far as it is alive.
 func (img *image[T]) snapshot(id string) Snapshot[T] {
-	if img.life != alive || img.expires != 0 && img.lifeAt(time.Now().UnixNano()) != alive {
+	if img == nil || img.life != alive || img.expires != 0 && img.over() {
 		return Snapshot[T]{ID: id}
 	}
 	return Snapshot[T]{ID: id, Version: img.version, state: &img.state}
 }
+
+func (img *image[T]) over() bool { return img.lifeAt(time.Now().UnixNano()) != alive }
 
 func typeFor[T any]() (*state.Type, error) { return state.Of(reflect.TypeFor[T]()) }

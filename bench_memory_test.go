@@ -90,6 +90,7 @@ func BenchmarkMemoryData(b *testing.B) {
 			s := benchScope(b, start)
 			ctx := context.Background()
 			b.ReportAllocs()
+			defer cpu(b)()
 			for i := 0; b.Loop(); i++ {
 				if err := v.do(ctx, s, i); err != nil {
 					b.Fatal(err)
@@ -105,11 +106,11 @@ func BenchmarkMemoryData(b *testing.B) {
 			var tail state.Tail
 			var cur atomic.Pointer[small]
 			cur.Store(&start)
+			room := make([]state.Op, 0, 2)
 			apply := func(i int) error {
 				mu.Lock()
 				defer mu.Unlock()
-				var room [2]state.Op
-				p, err := typ.Prepare(v.ops(room[:0], i))
+				p, err := typ.Prepare(v.ops(room, i))
 				if err != nil {
 					return err
 				}
@@ -121,6 +122,7 @@ func BenchmarkMemoryData(b *testing.B) {
 				return nil
 			}
 			b.ReportAllocs()
+			defer cpu(b)()
 			for i := 0; b.Loop(); i++ {
 				if err := apply(i); err != nil {
 					b.Fatal(err)
@@ -134,7 +136,7 @@ func BenchmarkMemoryData(b *testing.B) {
 // goroutine for each function that waits for the one before it.
 func BenchmarkMemoryAtomic(b *testing.B) {
 	start := plain{Name: "n", Tags: []string{"a", "b", "c"}}
-	change := func(p *plain) { p.Count++ }
+	change := func(_ context.Context, p *plain) error { p.Count++; return nil }
 	for _, writers := range []int{1, 64, 1024} {
 		run := func(name string, do func(ctx context.Context) error) {
 			b.Run(fmt.Sprintf("%d/%s", writers, name), func(b *testing.B) {
@@ -144,12 +146,12 @@ func BenchmarkMemoryAtomic(b *testing.B) {
 		}
 		s := benchScope(b, start)
 		run("pawl", func(ctx context.Context) error {
-			_, err := s.AtomicState(ctx, func(_ context.Context, p *plain) error { change(p); return nil })
+			_, err := s.AtomicState(ctx, change)
 			return err
 		})
 		forever := pawl.WithTimeout(pawl.NoTimeout)
 		run("pawl-no-timeout", func(ctx context.Context) error {
-			_, err := s.AtomicState(ctx, func(_ context.Context, p *plain) error { change(p); return nil }, forever)
+			_, err := s.AtomicState(ctx, change, forever)
 			return err
 		})
 		run("pawl-inc", func(ctx context.Context) error {
@@ -163,7 +165,7 @@ func BenchmarkMemoryAtomic(b *testing.B) {
 		step := func() {
 			next := *cur.Load()
 			next.Tags = slices.Clone(next.Tags)
-			change(&next)
+			_ = change(context.Background(), &next)
 			cur.Store(&next)
 		}
 		run("mutex", func(context.Context) error {
@@ -236,6 +238,7 @@ func inParallel(b *testing.B, writers int, do func(ctx context.Context) error) {
 		})
 	}
 	b.ResetTimer()
+	defer cpu(b)()
 	close(gate)
 	wg.Wait()
 }

@@ -16,14 +16,35 @@ import (
 type frame struct {
 	context.Context
 	queue  *queue
-	key    Key
+	key    *Key
 	parent *frame // the mutator or transaction around it
 	lease  *Lease // the innermost that calls with this context are made under; nil: none
 	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
 	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
 	live   atomic.Bool
-	waits  []*queue // where calls made with this context wait; this and below are protected by graph
-	below  []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
+	calls  *calls // made with this context, and not over; nil: there were none. Protected by graph
+}
+
+// calls are what the mutator of a frame waits for. They are protected by graph.
+type calls struct {
+	waits []*queue // where
+	below []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
+}
+
+// waits returns where calls made with f wait. The caller holds graph.
+func (f *frame) waits() []*queue {
+	if f.calls == nil {
+		return nil
+	}
+	return f.calls.waits
+}
+
+// calling returns the calls of f to add to. The caller holds graph.
+func (f *frame) calling() *calls {
+	if f.calls == nil {
+		f.calls = &calls{}
+	}
+	return f.calls
 }
 
 type frameKey struct{}
@@ -99,9 +120,10 @@ func (f *frame) waitFor(q *queue) error {
 	graph.Lock()
 	defer graph.Unlock()
 	if path := f.blocks(q, nil); path != nil {
-		return &DeadlockError{Cycle: append([]Key{f.key}, path...)}
+		return &DeadlockError{Cycle: append([]Key{f.name()}, path...)}
 	}
-	f.waits = append(f.waits, q)
+	c := f.calling()
+	c.waits = append(c.waits, q)
 	return nil
 }
 
@@ -118,26 +140,37 @@ func (f *frame) blocks(q *queue, seen []*queue) []Key {
 func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
 	for a := f; a != nil; a = a.parent {
 		if a == h {
-			return []Key{h.key}
+			return []Key{h.name()}
 		}
-		if a.parent != nil && !slices.Contains(a.parent.waits, a.queue) {
+		if a.parent != nil && !slices.Contains(a.parent.waits(), a.queue) {
 			break // whoever is around it has stopped waiting for it
 		}
 	}
-	for _, q := range h.waits {
+	for _, q := range h.waits() {
 		if path := f.blocks(q, seen); path != nil {
-			return append([]Key{h.key}, path...)
+			return append([]Key{h.name()}, path...)
 		}
 	}
-	for _, b := range h.below {
-		if !slices.Contains(h.waits, b.queue) {
+	if h.calls == nil {
+		return nil
+	}
+	for _, b := range h.calls.below {
+		if !slices.Contains(h.calls.waits, b.queue) {
 			continue // h has stopped waiting for it
 		}
 		if path := f.blockedBehind(b, seen); path != nil {
-			return append([]Key{h.key}, path...)
+			return append([]Key{h.name()}, path...)
 		}
 	}
 	return nil
+}
+
+// name is the key of the scope that f's mutator works on.
+func (f *frame) name() Key {
+	if f.key == nil {
+		return Key{}
+	}
+	return *f.key
 }
 
 // begin makes f the frame of a running mutator, and end of one that has returned.
@@ -148,7 +181,8 @@ func (f *frame) begin() {
 	}
 	graph.Lock()
 	defer graph.Unlock()
-	f.parent.below = append(f.parent.below, f)
+	c := f.parent.calling()
+	c.below = append(c.below, f)
 }
 
 func (f *frame) end() {
@@ -158,14 +192,15 @@ func (f *frame) end() {
 	}
 	graph.Lock()
 	defer graph.Unlock()
-	f.parent.below = slices.DeleteFunc(f.parent.below, func(b *frame) bool { return b == f })
+	c := f.parent.calling()
+	c.below = slices.DeleteFunc(c.below, func(b *frame) bool { return b == f })
 }
 
 // waited removes the edge that waitFor recorded.
 func (f *frame) waited(q *queue) {
 	graph.Lock()
 	defer graph.Unlock()
-	if i := slices.Index(f.waits, q); i >= 0 {
-		f.waits = slices.Delete(f.waits, i, i+1)
+	if i := slices.Index(f.waits(), q); i >= 0 {
+		f.calls.waits = slices.Delete(f.calls.waits, i, i+1)
 	}
 }

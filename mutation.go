@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
@@ -78,13 +79,26 @@ type deletion struct{}
 type function interface {
 	nil() bool
 	takes() reflect.Type
-	run(ctx context.Context, draft any) error
+	// run lets the function change *draft, which becomes a copy of *cur (nil: absent), and fills *dst with what came of it, like
+	// change.apply. Draft and dst are zero, and this is all that is ever done with them.
+	run(ctx context.Context, typ *state.Type, cur, draft, dst any) (changed bool, err error)
 }
 
 func (m atomicMutation[T]) nil() bool           { return m.fn == nil }
 func (m atomicMutation[T]) takes() reflect.Type { return reflect.TypeFor[T]() }
-func (m atomicMutation[T]) run(ctx context.Context, draft any) error {
-	return m.fn(ctx, draft.(*T))
+func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, draft, dst any) (bool, error) {
+	own, out := draft.(*T), dst.(*T)
+	if cur != nil {
+		*own = *cur.(*T)
+	}
+	if err := typ.Deepen(cur, own); err != nil {
+		return false, err
+	}
+	if err := m.fn(ctx, own); err != nil {
+		return false, userError{err}
+	}
+	*out = *own
+	return typ.SettleCopy(cur, own, out)
 }
 
 // change is a mutation made ready for states of one type.
@@ -123,20 +137,19 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 		return accepts(m, rt)
 	}
 	c.verb, c.creates = verbOf(m), sets(m)
-	var room [2]state.Op
-	ops, fns, err := flatten(room[:0], nil, rt, m)
+	ops, fns, err := flatten(nil, nil, rt, m)
 	if err != nil {
 		return err
 	}
-	return c.prepare(key, ops, fns)
+	return c.prepare(&key, ops, fns)
 }
 
 // prepare makes ops ready, which come after fns. They are copied if they have to be kept.
-func (c *change) prepare(key Key, ops []state.Op, fns []step) (err error) {
+func (c *change) prepare(key *Key, ops []state.Op, fns []step) error {
 	typ := c.typ
 	if fns == nil && !typ.Foreign(ops) {
-		if c.data, err = typ.Prepare(ops); err != nil {
-			return refused(key, c.verb, err)
+		if err := c.data.Fill(typ, ops); err != nil {
+			return refused(*key, c.verb, err)
 		}
 		return nil
 	}
@@ -188,14 +201,7 @@ func verbOf(m Mutation) string {
 func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
 	switch m := m.(type) {
 	case Patch:
-		fields := make([]Field, 0, len(m))
-		for f := range m {
-			fields = append(fields, f)
-		}
-		slices.Sort(fields)
-		for i, f := range fields {
-			ops = append(ops, state.Op{Verb: state.Patch, Field: string(f), Value: m[f], Joins: i > 0})
-		}
+		ops = m.flatten(ops)
 	case Set:
 		ops = append(ops, state.Op{Verb: state.Set, Value: m.State})
 	case Push:
@@ -228,6 +234,21 @@ func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state
 		return nil, nil, &ArgumentError{Argument: "mutation", Reason: "a deletion cannot be part of All"}
 	}
 	return ops, steps, nil
+}
+
+// flatten appends a patch to ops, in the order of its fields.
+func (p Patch) flatten(ops []state.Op) []state.Op {
+	first := len(ops)
+	for f, v := range p {
+		ops = append(ops, state.Op{Verb: state.Patch, Field: string(f), Value: v})
+	}
+	if mine := ops[first:]; len(mine) > 1 {
+		slices.SortFunc(mine, func(a, b state.Op) int { return strings.Compare(a.Field, b.Field) })
+		for i := range mine[1:] {
+			mine[i+1].Joins = true
+		}
+	}
+	return ops
 }
 
 // accepts tells why a function cannot run on states of type rt.
@@ -287,18 +308,7 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 		}
 		return data.Apply(cur, dst, nil)
 	}
-	return runFunction(ctx, typ, s.fn, cur, typ.Zero(), dst)
-}
-
-// runFunction lets fn change *draft, which becomes a copy of *cur, and fills *dst with what came of it, like apply.
-func runFunction(ctx context.Context, typ *state.Type, fn function, cur, draft, dst any) (bool, error) {
-	if err := typ.Clone(cur, draft); err != nil {
-		return false, err
-	}
-	if err := fn.run(ctx, draft); err != nil {
-		return false, userError{err}
-	}
-	return typ.Settle(cur, draft, dst)
+	return s.fn.run(ctx, typ, cur, typ.Zero(), dst)
 }
 
 // userError marks an error that a mutator returned, so that it reaches its caller unchanged whatever its type.

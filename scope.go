@@ -179,7 +179,7 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 }
 
 // fault tells why no verb of s can work.
-func (s Scope[T]) fault() error {
+func (s *Scope[T]) fault() error {
 	if s.err == nil && s.bound == nil {
 		return &ArgumentError{Argument: "scope", Reason: "zero; open one with Kind.Scope"}
 	}
@@ -256,35 +256,36 @@ func (s Scope[T]) Abandon() bool {
 // PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a field
 // that T does not have or a value that it cannot hold.
 func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, p, opts...)
+	var room [2]state.Op
+	return s.applyOps(ctx, "Patch", p.flatten(room[:0]), opts)
 }
 
 // SetState replaces the whole state. It returns *FieldError for a value that not every store can keep.
 func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...Option) (Snapshot[T], error) {
-	return s.applyOne(ctx, "Set", &[1]state.Op{{Verb: state.Set, Value: whole}}, opts)
+	return s.applyOps(ctx, "Set", []state.Op{{Verb: state.Set, Value: whole}}, opts)
 }
 
 // PushState appends value to a list. It returns *FieldError when the field is not a list that takes it.
 func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...Option) (Snapshot[T], error) {
-	return s.applyOne(ctx, "Push", &[1]state.Op{{Verb: state.Push, Field: string(f), Values: []any{value}}}, opts)
+	return s.applyOps(ctx, "Push", []state.Op{{Verb: state.Push, Field: string(f), Values: []any{value}}}, opts)
 }
 
 // IncState adds by, which may be negative, to a number. It returns *FieldError when the field is not
 // a number or would overflow.
 func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...Option) (Snapshot[T], error) {
-	return s.applyOne(ctx, "Inc", &[1]state.Op{{Verb: state.Inc, Field: string(f), By: by}}, opts)
+	return s.applyOps(ctx, "Inc", []state.Op{{Verb: state.Inc, Field: string(f), By: by}}, opts)
 }
 
 // SetStateRecord sets one entry of a map. Key is taken literally, dots included. It returns
 // *FieldError when the field is not a map that takes the value.
 func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...Option) (Snapshot[T], error) {
-	return s.applyOne(ctx, "SetRecord", &[1]state.Op{{Verb: state.SetRecord, Field: string(f), Key: key, Value: value}}, opts)
+	return s.applyOps(ctx, "SetRecord", []state.Op{{Verb: state.SetRecord, Field: string(f), Key: key, Value: value}}, opts)
 }
 
 // DeleteStateRecord removes one entry of a map; removing an absent one changes nothing.
 // It returns *FieldError when the field is not a map.
 func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...Option) (Snapshot[T], error) {
-	return s.applyOne(ctx, "DeleteRecord", &[1]state.Op{{Verb: state.DeleteRecord, Field: string(f), Key: key}}, opts)
+	return s.applyOps(ctx, "DeleteRecord", []state.Op{{Verb: state.DeleteRecord, Field: string(f), Key: key}}, opts)
 }
 
 // AtomicState lets fn change a private copy of the state; if fn returns nil the copy is committed,
@@ -293,42 +294,60 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
 // instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
-	return s.Apply(ctx, Atomic(fn), opts...)
+	return s.apply(ctx, Atomic(fn), opts)
 }
 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
 // short for it. It returns the errors of the verbs it stands for.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
-	d, err := s.dispatch()
-	if err != nil {
+	return s.apply(ctx, m, opts)
+}
+
+func (s *Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
+	var d dispatch[T]
+	if err := s.address(&d); err != nil {
 		return Snapshot[T]{}, err
 	}
 	return d.apply(ctx, m, opts)
 }
 
-// applyOne is Apply for a mutation that is a single operation.
-func (s Scope[T]) applyOne(ctx context.Context, verb string, op *[1]state.Op, opts []Option) (Snapshot[T], error) {
-	d, err := s.dispatch()
+// applyOps is apply for a mutation that is data. Neither it nor what it points to need be on the heap.
+func (s *Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, opts []Option) (Snapshot[T], error) {
+	var d dispatch[T]
+	err := s.address(&d)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
-	return d.applyOne(ctx, verb, op, opts)
+	var ch change
+	call, err := d.asked(ctx, opts)
+	if err == nil {
+		ch.verb, ch.typ, ch.creates = verb, d.typ, len(ops) > 0 && ops[0].Verb == state.Set
+		err = ch.prepare(&call.key, ops, nil)
+	}
+	if err == nil && d.backend == nil && d.tx == nil {
+		var img *image[T]
+		if img, err = d.inMemory(ctx, &call, &ch); err == nil {
+			return img.snapshot(s.key.ID), nil
+		}
+	}
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return d.enter(ctx, &call, &ch)
 }
 
-func (s *Scope[T]) dispatch() (dispatch[T], error) {
+// address says where calls on s go.
+func (s *Scope[T]) address(d *dispatch[T]) (err error) {
 	if err := s.fault(); err != nil {
-		return dispatch[T]{}, err
+		return err
 	}
-	d := dispatch[T]{container: s.mem, cell: s.cell, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
+	d.container, d.cell, d.tx, d.bound, d.typ, d.defaults, d.key = s.mem, s.cell, s.tx, s.bound, s.bound.typ, s.bound.defaults, s.key
 	if s.cell != nil {
 		d.backend = s.bound
 	} else if s.local != nil {
-		var err error
-		if d.defaults, err = d.defaults.with(s.local.opts); err != nil {
-			return dispatch[T]{}, err
-		}
+		d.defaults, err = d.defaults.with(s.local.opts)
 	}
-	return d, nil
+	return err
 }
 
 // Delete removes the state and leaves a tombstone: from then on every other verb returns *DeletedError, except one with IfAbsent, which

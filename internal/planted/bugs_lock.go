@@ -65,7 +65,7 @@ var lockBugs = []Bug{
 	{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
 		Proves: []string{"LOCK-10"}, File: "frame.go",
-		Old: "	for _, q := range h.waits {", New: "	for _, q := range h.waits[:0] {",
+		Old: "	for _, q := range h.waits() {", New: "	for _, q := range h.waits()[:0] {",
 		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"},
 	},
 	{

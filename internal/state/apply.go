@@ -12,10 +12,16 @@ import (
 // returns *Error. cur is never modified; nil is absent. After an error, and if
 // nothing changed, *dst is undefined and must be dropped. tail may be nil.
 func (p *Prepared) Apply(cur, dst any, tail *Tail) (changed bool, err error) {
-	v := reflect.ValueOf(dst).Elem()
 	if from, ok := p.t.value(cur); ok {
-		v.Set(from)
+		reflect.ValueOf(dst).Elem().Set(from)
 	}
+	return p.ApplyCopy(cur, dst, tail)
+}
+
+// ApplyCopy is Apply for a *dst that is a plain copy of *cur already, or zero if
+// cur is nil.
+func (p *Prepared) ApplyCopy(cur, dst any, tail *Tail) (changed bool, err error) {
+	v := reflect.ValueOf(dst).Elem()
 	if p.count == 1 {
 		changed, err = p.t.apply(&p.first, v, tail)
 	} else {

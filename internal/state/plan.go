@@ -148,23 +148,6 @@ func copyBits(p unsafe.Pointer, s *spot) {
 	}
 }
 
-// settleAll is settle for a struct with a plan; like there, to becomes what draft is. It reports whether anything differs.
-func (l *plan) settleAll(old, draft, to reflect.Value) (changed bool, err error) {
-	to.Set(draft)
-	same, err := l.settle(old.Addr().UnsafePointer(), to.Addr().UnsafePointer())
-	if err != nil {
-		return false, err
-	}
-	if len(l.rest) == 0 {
-		return !same, nil
-	}
-	for i := range l.rest {
-		to.Field(l.rest[i].index).SetZero()
-	}
-	also, err := settleParts(l.rest, old, draft, to, false, 1)
-	return !same || !also, err
-}
-
 // settle makes the struct at p, a shallow copy of a draft, a committed one that
 // shares with old what is equal, and reports whether all of it is. It looks
 // only at what is its own already: the draft's function could still run.
@@ -264,4 +247,38 @@ func settleStrings(was, now *[]string) (same bool, err error) {
 		}
 	}
 	return *was == nil && *now == nil, nil
+}
+
+// Deepen is Clone for a *dst that is a plain copy of *src already, or zero if
+// src is nil, as an assignment makes it where T is known.
+func (t *Type) Deepen(src, dst any) error {
+	if t.plan == nil {
+		return t.Clone(src, dst)
+	}
+	to := reflect.ValueOf(dst)
+	t.plan.part(to.UnsafePointer())
+	if from, ok := t.value(src); ok && len(t.plan.rest) > 0 {
+		return cloneParts(t.plan.rest, from, to.Elem())
+	}
+	return nil
+}
+
+// SettleCopy is Settle for a *dst that is a plain copy of *draft already.
+func (t *Type) SettleCopy(old, draft, dst any) (changed bool, err error) {
+	if t.plan == nil {
+		return t.Settle(old, draft, dst)
+	}
+	was, to := t.zero, reflect.ValueOf(dst)
+	if old != nil {
+		was = reflect.ValueOf(old)
+	}
+	same, err := t.plan.settle(was.UnsafePointer(), to.UnsafePointer())
+	if err != nil || len(t.plan.rest) == 0 {
+		return !same, err
+	}
+	for i := range t.plan.rest {
+		to.Elem().Field(t.plan.rest[i].index).SetZero()
+	}
+	also, err := settleParts(t.plan.rest, was.Elem(), t.valueOrZero(draft), to.Elem(), false, 1)
+	return !same || !also, err
 }

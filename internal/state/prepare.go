@@ -36,18 +36,24 @@ type change struct {
 // verb or a value that does not fit, and for patches that overlap (a together
 // with a.b), because their order would decide.
 func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
-	// Filled in place: a Prepared is large enough for a copy to be felt.
+	err = p.Fill(t, ops)
+	return
+}
+
+// Fill is Prepare for a zero p in its place: a Prepared is large enough for a
+// copy to be felt.
+func (p *Prepared) Fill(t *Type, ops []Op) error {
 	p.t, p.count = t, len(ops)
 	if len(ops) == 0 {
-		return
+		return nil
 	}
-	if err = t.prepare(&ops[0], &p.first); err != nil || len(ops) == 1 {
-		return
+	if err := t.prepare(&ops[0], &p.first); err != nil || len(ops) == 1 {
+		return err
 	}
 	p.more = make([]change, len(ops)-1)
 	for i := range p.more {
-		if err = t.prepare(&ops[i+1], &p.more[i]); err != nil {
-			return
+		if err := t.prepare(&ops[i+1], &p.more[i]); err != nil {
+			return err
 		}
 	}
 	for first := 0; first < len(ops); {
@@ -55,12 +61,12 @@ func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
 		for last < len(ops) && ops[last].Joins {
 			last++
 		}
-		if err = p.overlap(first, last); err != nil {
-			return
+		if err := p.overlap(first, last); err != nil {
+			return err
 		}
 		first = last
 	}
-	return
+	return nil
 }
 
 // overlap refuses patches, among those from first to last that belong together,

@@ -14,7 +14,8 @@ const MaxDepth = 100
 // Type is a compiled state type. It is safe for concurrent use.
 type Type struct {
 	root *node
-	plan *plan // of a struct; nil: it has none
+	plan *plan         // of a struct; nil: it has none
+	zero reflect.Value // *T, never written to
 
 	// paths caches resolved field paths. It is replaced, never changed, so
 	// that reading it takes no lock; pathsMu orders the replacements.
@@ -37,7 +38,7 @@ func Of(t reflect.Type) (*Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, _ := types.LoadOrStore(t, &Type{root: root, plan: planOf(root)})
+	made, _ := types.LoadOrStore(t, &Type{root: root, plan: planOf(root), zero: root.zero.Addr()})
 	return made.(*Type), nil
 }
 
@@ -64,8 +65,7 @@ func (t *Type) Clone(src, dst any) error {
 		to.SetZero()
 	} else if t.plan != nil {
 		to.Set(from)
-		t.plan.part(to.Addr().UnsafePointer())
-		return cloneParts(t.plan.rest, from, to)
+		return t.Deepen(src, dst)
 	} else if err := clone(t.root, from, to); err != nil {
 		return err
 	}
@@ -87,7 +87,8 @@ func (t *Type) Settle(old, draft, dst any) (changed bool, err error) {
 	was := t.valueOrZero(old)
 	now := t.valueOrZero(draft)
 	if t.plan != nil {
-		return t.plan.settleAll(was, now, to)
+		to.Set(now)
+		return t.SettleCopy(old, draft, dst)
 	}
 	to.SetZero()
 	same, err := settle(t.root, was, now, to, 0)
