@@ -130,7 +130,8 @@ type dispatch[T any] struct {
 // apply takes m through the door: the lock path without a backend, else the compare-and-swap path.
 func (d *dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
 	var ch change
-	call, err := d.asked(ctx, opts)
+	var call call
+	err := d.ask(ctx, opts, &call)
 	if f, ok := m.(atomicMutation[T]); ok && f.fn != nil && err == nil {
 		ch.verb, ch.typ, ch.fn = "Atomic", d.typ, f
 	} else if err == nil {
@@ -178,16 +179,19 @@ func (d *dispatch[T]) inMemory(ctx context.Context, call *call, ch *change) (*im
 	return d.container.applyInMemory(ctx, around.caller(), call, ch)
 }
 
-// asked returns the call, with what opts say.
-func (d *dispatch[T]) asked(ctx context.Context, opts []Option) (call, error) {
+// ask makes call what opts say.
+func (d *dispatch[T]) ask(ctx context.Context, opts []Option, call *call) (err error) {
 	if ctx == nil {
-		return call{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
+		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
-	terms, err := d.defaults.with(opts)
-	if err == nil && terms.joined {
+	call.key, call.terms = d.key, d.defaults
+	if len(opts) == 0 {
+		return nil
+	}
+	if call.terms, err = d.defaults.with(opts); err == nil && call.joined {
 		err = &ArgumentError{Argument: "Via", Reason: "is for Transact"}
 	}
-	return call{terms: terms, key: d.key}, err
+	return err
 }
 
 // admit tells why a call that is ready cannot go on. Around is what ctx was derived from.
@@ -314,6 +318,9 @@ func (w *waiter) reset() {
 	w.phase, w.left, w.reported = queued, false, false
 	w.answer, w.err = nil, nil
 	w.done.Store(false)
+	if w.asleep.Load() {
+		w.asleep.Store(false)
+	}
 }
 
 func (c *Container[T]) turn() phase { return running }
@@ -339,11 +346,28 @@ type private[T any] struct {
 	draft T
 }
 
-// run makes Container a runner: it lets the function of w do its work and publishes the result.
+// run makes Container a runner: it lets the functions of w and of those behind it do their work, one by one, and publishes their results.
 func (c *Container[T]) run(w *waiter) (driving bool) {
+	for w != nil {
+		if w, driving = c.runOne(w); !driving {
+			return false
+		}
+	}
+	return true
+}
+
+// goOn is run for a goroutine that takes over.
+func (c *Container[T]) goOn(next *waiter) {
+	if c.run(next) {
+		c.queue.work(c)
+	}
+}
+
+func (c *Container[T]) runOne(w *waiter) (next *waiter, driving bool) {
 	ch := w.change
-	t := turn[T]{w: w, ctx: w.ctx, call: w.call, verb: ch.verb, submitted: w.submitted, cur: c.image.Load()}
+	t := turn[T]{w: w, ctx: w.ctx, call: w.call, verb: ch.verb, cur: c.image.Load()}
 	if t.call.env.observer != nil {
+		t.submitted = w.submitted
 		t.waited = time.Since(t.submitted)
 		t.call.observe(t.ctx, Event{Type: Started, Path: "lock", Verb: t.verb, Waited: t.waited})
 	}
@@ -362,8 +386,8 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 		inside = t.frame
 	}
 	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &t.call, ch, tail, draft) }, func() {
-		if c.settle(&t, nil, true) {
-			go c.queue.work(c) // this goroutine is on its way out
+		if next, driving := c.settle(&t, nil, true); driving {
+			go c.goOn(next) // this goroutine is on its way out
 		}
 	})
 	return c.settle(&t, p, false)
@@ -378,8 +402,9 @@ func (c *Container[T]) keyOf(call *call) *Key {
 	return &own
 }
 
-// settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.
-func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (driving bool) {
+// settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue,
+// and whose turn is next; nil: nobody waits.
+func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (next *waiter, driving bool) {
 	q, w := &c.queue, t.w
 	if t.frame != nil {
 		t.frame.end()
@@ -396,6 +421,9 @@ func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (driving b
 		}
 		w.answer, w.err, w.panic, w.exited = t.img, t.err, p, exited
 		w.done.Store(true) // from here on its caller cannot leave without the answer
+		if next = q.first; next != nil {
+			q.give(next, running)
+		}
 	}
 	q.mu.Unlock()
 	if p != nil || exited {
@@ -403,10 +431,10 @@ func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (driving b
 	} else if wanted && t.call.env.observer != nil {
 		c.observeEnd(t.ctx, &t.call, t.verb, t.cur, t.img, t.err, t.waited, time.Since(t.submitted))
 	}
-	if wanted {
+	if wanted && w.asleep.Load() {
 		w.poke()
 	}
-	return wanted
+	return next, wanted
 }
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A function works on

@@ -144,7 +144,8 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 // take is apply for a mutation that takes the lease as well.
 func (d dispatch[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
 	var ch change
-	call, err := d.asked(ctx, asked.opts)
+	var call call
+	err := d.ask(ctx, asked.opts, &call)
 	if err == nil {
 		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), asked.mutation)
 	}

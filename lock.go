@@ -62,36 +62,37 @@ const (
 	committing
 )
 
-// waiter is one mutation on its way through a queue.
+// waiter is one mutation on its way through a queue. What its caller writes, what both write and what is rarely used are apart, because
+// they are on different processors as a rule.
 type waiter struct {
-	prev, next *waiter
-
 	ctx       context.Context
 	parent    *frame // of the mutator that the call was made in; nil: none
 	change    *change
-	own       change // what change points to, on the lock path
 	call      call
 	submitted time.Time
 	deadline  time.Time // zero: none
 
-	phase     phase // this and the next three are protected by queue.mu
-	left      bool  // the caller is gone
-	abandoned bool  // the result is not wanted any more
-	reported  bool  // as stuck
-
-	cas   casState // persisted path only
-	place *place   // in the line for a lease only
+	prev, next *waiter
+	phase      phase // this and the next three are protected by queue.mu
+	left       bool  // the caller is gone
+	abandoned  bool  // the result is not wanted any more
+	reported   bool  // as stuck
 
 	// What the caller gets. Written before done is set, read after.
+	exited bool // the function called runtime.Goexit
+	panic  *PanicError
 	answer any // *image[T] or *reply
 	err    error
-	panic  *PanicError
-	exited bool // the function called runtime.Goexit
 
-	done atomic.Bool
+	done   atomic.Bool
+	asleep atomic.Bool // the caller waits for its bell
 	*bell
+	own change // what change points to, on the lock path
+
 	timer *time.Timer // left armed when the waiter is reused; it only wakes
 	rings time.Time   // when timer fires
+	cas   casState    // persisted path only
+	place *place      // in the line for a lease only
 }
 
 // bell is what a waiter's timer holds of it, and nothing else: the Go runtime may keep a stopped timer until it would have rung.
@@ -212,14 +213,19 @@ func (q *queue) work(r runner) {
 			return
 		}
 		idle = 0
-		q.unlink(w)
-		w.phase = r.turn()
-		q.running = w
+		q.give(w, r.turn())
 		q.mu.Unlock()
 		if !r.run(w) {
 			return
 		}
 	}
+}
+
+// give lets w, which is queued, have its turn. The caller holds q.mu.
+func (q *queue) give(w *waiter, p phase) {
+	q.unlink(w)
+	w.phase = p
+	q.running = w
 }
 
 // release gives up the turn of w, if it still has it; otherwise the result of w is not wanted. The caller holds q.mu.
@@ -279,6 +285,14 @@ func (w *waiter) finish() {
 // await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
 // w is answered, otherwise why the caller left; then w is not the caller's any more.
 func (q *queue) await(w *waiter) error {
+	runtime.Gosched() // an answer often comes before its caller would be asleep, and saves waking it
+	if w.done.Load() {
+		return nil
+	}
+	w.asleep.Store(true)
+	if w.done.Load() {
+		return nil
+	}
 	ended := w.ctx.Done()
 	for {
 		if ended == nil {

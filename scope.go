@@ -319,8 +319,8 @@ func (s *Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, op
 		return Snapshot[T]{}, err
 	}
 	var ch change
-	call, err := d.asked(ctx, opts)
-	if err == nil {
+	var call call
+	if err = d.ask(ctx, opts, &call); err == nil {
 		ch.verb, ch.typ, ch.creates = verb, d.typ, len(ops) > 0 && ops[0].Verb == state.Set
 		err = ch.prepare(&call.key, ops, nil)
 	}
