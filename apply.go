@@ -129,24 +129,33 @@ type dispatch[T any] struct {
 
 // apply takes m through the door: the lock path without a backend, else the compare-and-swap path.
 func (d *dispatch[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
-	var ch change
 	var call call
-	err := d.ask(ctx, opts, &call)
-	if f, ok := m.(atomicMutation[T]); ok && f.fn != nil && err == nil {
-		ch.verb, ch.typ, ch.fn = "Atomic", d.typ, f
-	} else if err == nil {
-		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), m)
-	}
-	if err != nil {
+	if err := d.ask(ctx, opts, &call); err != nil {
 		return Snapshot[T]{}, err
 	}
-	return d.enter(ctx, &call, &ch)
+	if f, ok := m.(atomicMutation[T]); ok && f.fn != nil && d.backend == nil && d.tx == nil {
+		img, err := d.inMemory(ctx, &call, nil, f)
+		if err != nil {
+			return Snapshot[T]{}, err
+		}
+		return img.snapshot(call.key.ID), nil
+	}
+	return d.applyOther(ctx, m, &call)
+}
+
+// applyOther is apply for all but functions in memory, whose callers wait in great numbers, each with its stack.
+func (d *dispatch[T]) applyOther(ctx context.Context, m Mutation, call *call) (Snapshot[T], error) {
+	var ch change
+	if err := ch.compile(call.key, d.typ, reflect.TypeFor[T](), m); err != nil {
+		return Snapshot[T]{}, err
+	}
+	return d.enter(ctx, call, &ch)
 }
 
 // enter takes ch, which is ready to go, to its path.
 func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapshot[T], error) {
 	if d.backend == nil && d.tx == nil {
-		img, err := d.inMemory(ctx, call, ch)
+		img, err := d.inMemory(ctx, call, ch, nil)
 		if err != nil {
 			return Snapshot[T]{}, err
 		}
@@ -170,13 +179,30 @@ func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapsh
 	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
 }
 
-// inMemory takes ch to the lock path. The image is nil if there is no state.
-func (d *dispatch[T]) inMemory(ctx context.Context, call *call, ch *change) (*image[T], error) {
+// inMemory takes ch, or else fn, to the lock path, and returns the version that is current then, nil if there is none.
+func (d *dispatch[T]) inMemory(ctx context.Context, call *call, ch *change, fn function) (*image[T], error) {
 	around, err := d.admit(ctx, call)
 	if err != nil {
 		return nil, err
 	}
-	return d.container.applyInMemory(ctx, around.caller(), call, ch)
+	c, parent := d.container, around.caller()
+	if parent != nil {
+		if err := parent.mutating(&c.queue, call.key); err != nil {
+			return nil, err
+		}
+	}
+	if ch != nil && ch.bounded() {
+		if img, err, ran := c.runInPlace(ctx, call, ch); ran {
+			return img, err
+		}
+	}
+	if parent != nil {
+		if err := parent.waitFor(&c.queue); err != nil {
+			return nil, err
+		}
+		defer parent.waited(&c.queue)
+	}
+	return c.runInTurn(ctx, parent, call, d.typ, ch, fn)
 }
 
 // ask makes call what opts say.
@@ -204,28 +230,6 @@ func (d *dispatch[T]) admit(ctx context.Context, call *call) (around *frame, err
 		err = call.lease.covers(d.bound)
 	}
 	return around, err
-}
-
-// applyInMemory runs ch in its turn and returns the version that is current then, nil if there is none.
-func (c *Container[T]) applyInMemory(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
-	if parent != nil {
-		if err := parent.mutating(&c.queue, call.key); err != nil {
-			return nil, err
-		}
-	}
-	if ch.bounded() {
-		if img, err, ran := c.runInPlace(ctx, call, ch); ran {
-			return img, err
-		}
-	}
-	if parent == nil {
-		return c.runInTurn(ctx, nil, call, ch)
-	}
-	if err := parent.waitFor(&c.queue); err != nil {
-		return nil, err
-	}
-	defer parent.waited(&c.queue)
-	return c.runInTurn(ctx, parent, call, ch)
 }
 
 // runInPlace runs a data verb here and now if nobody is before it. The queue's lock is held meanwhile, which costs
@@ -256,19 +260,24 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 	return cur, img, err, true
 }
 
-// runInTurn queues the mutation and waits for its answer.
-func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
+// runInTurn queues ch, or else fn, and waits for its answer.
+func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call, typ *state.Type, ch *change, fn function) (*image[T], error) {
 	q, e := &c.queue, call.env
 	w := e.waiters.Get().(*waiter)
 	w.ctx, w.parent, w.call = ctx, parent, *call
-	w.keep(ch)
+	w.change = &w.own
+	if ch != nil {
+		w.own = *ch // its caller has it on the stack
+	} else {
+		w.own.verb, w.own.typ, w.own.fn = "Atomic", typ, fn
+	}
 	w.submitted = now()
 	if call.timeout > 0 {
 		w.deadline = w.submitted.Add(call.timeout)
 		w.arm(w.submitted)
 	}
 	if e.observer != nil {
-		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: w.own.verb})
 	}
 	q.mu.Lock()
 	err := q.push(w, e.maxQueue)
@@ -294,16 +303,6 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 		e.waiters.Put(w)
 	}
 	return img, err
-}
-
-// keep gives w a copy of ch, which its caller has on the stack.
-func (w *waiter) keep(ch *change) {
-	w.change = &w.own
-	if ch.fn != nil {
-		w.own.verb, w.own.typ, w.own.fn = ch.verb, ch.typ, ch.fn
-		return
-	}
-	w.own = *ch
 }
 
 // reset forgets a use of w, so that it can be pooled; its channel and timer stay.

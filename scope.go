@@ -326,7 +326,7 @@ func (s *Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, op
 	}
 	if err == nil && d.backend == nil && d.tx == nil {
 		var img *image[T]
-		if img, err = d.inMemory(ctx, &call, &ch); err == nil {
+		if img, err = d.inMemory(ctx, &call, &ch, nil); err == nil {
 			return img.snapshot(s.key.ID), nil
 		}
 	}
