@@ -277,7 +277,7 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 		w.arm(w.submitted)
 	}
 	if e.observer != nil {
-		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: w.own.verb})
+		w.observeQueued()
 	}
 	q.mu.Lock()
 	err := q.push(w, e.maxQueue)
@@ -303,6 +303,10 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 		e.waiters.Put(w)
 	}
 	return img, err
+}
+
+func (w *waiter) observeQueued() {
+	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.own.verb})
 }
 
 // reset forgets a use of w, so that it can be pooled; its channel and timer stay.
@@ -420,7 +424,8 @@ func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (next *wai
 		}
 		w.answer, w.err, w.panic, w.exited = t.img, t.err, p, exited
 		w.done.Store(true) // from here on its caller cannot leave without the answer
-		if next = q.first; next != nil {
+		if q.first != nil && t.call.env.observer == nil { // who waits can withdraw while an observer is told
+			next = q.first
 			q.give(next, running)
 		}
 	}

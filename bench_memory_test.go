@@ -90,7 +90,6 @@ func BenchmarkMemoryData(b *testing.B) {
 			s := benchScope(b, start)
 			ctx := context.Background()
 			b.ReportAllocs()
-			defer cpu(b)()
 			for i := 0; b.Loop(); i++ {
 				if err := v.do(ctx, s, i); err != nil {
 					b.Fatal(err)
@@ -122,7 +121,6 @@ func BenchmarkMemoryData(b *testing.B) {
 				return nil
 			}
 			b.ReportAllocs()
-			defer cpu(b)()
 			for i := 0; b.Loop(); i++ {
 				if err := apply(i); err != nil {
 					b.Fatal(err)
@@ -238,7 +236,6 @@ func inParallel(b *testing.B, writers int, do func(ctx context.Context) error) {
 		})
 	}
 	b.ResetTimer()
-	defer cpu(b)()
 	close(gate)
 	wg.Wait()
 }

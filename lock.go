@@ -306,38 +306,44 @@ func (q *queue) await(w *waiter) error {
 		if w.done.Load() {
 			return nil
 		}
-		if w.ctx.Err() != nil {
-			if phase, left := q.leave(w); left {
-				w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
-				return leftBy(w.ctx, w.call.key, phase)
-			}
-			if w.done.Load() {
-				return nil
-			}
-			ended = nil
-		}
-		now := time.Now()
-		if w.cas.backend != nil {
-			if err := q.spend(w, now); err != nil {
-				return err
-			}
-			continue
-		}
-		if w.deadline.IsZero() {
-			continue
-		}
-		if now.Before(w.deadline) {
-			w.arm(now) // a stray wake-up, or the alarm of an earlier use
-			continue
-		}
-		if phase, left := q.leave(w); left {
-			err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
-			w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: err.Waited, Err: err})
-			q.reportStuck(now)
+		if over, err := q.look(w, &ended); over {
 			return err
 		}
-		return nil
 	}
+}
+
+// look is the rest of await, for a caller that woke up without an answer. It is apart because the stacks of those who sleep are to be
+// small. It reports false when there is nothing to do but wait on.
+func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
+	if w.ctx.Err() != nil {
+		if phase, left := q.leave(w); left {
+			w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
+			return true, leftBy(w.ctx, w.call.key, phase)
+		}
+		if w.done.Load() {
+			return true, nil
+		}
+		*ended = nil
+	}
+	now := time.Now()
+	if w.cas.backend != nil {
+		err := q.spend(w, now)
+		return err != nil, err
+	}
+	if w.deadline.IsZero() {
+		return false, nil
+	}
+	if now.Before(w.deadline) {
+		w.arm(now) // a stray wake-up, or the alarm of an earlier use
+		return false, nil
+	}
+	if phase, left := q.leave(w); left {
+		err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
+		w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: err.Waited, Err: err})
+		q.reportStuck(now)
+		return true, err
+	}
+	return true, nil
 }
 
 // leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its

@@ -55,7 +55,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-error-keeps-the-draft", Mechanism: "a mutator that returns an error leaves nothing behind",
 		Proves: []string{"SCOPE-4"}, File: "apply.go",
-		Old: "			if p == nil && !exited && err == nil {", New: "			if img == nil {\n				img = &image[T]{life: alive, version: 1}\n			}\n			if p == nil && !exited {",
+		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if t.img == nil {\n			t.img = &image[T]{life: alive, version: 1}\n		}\n		if p == nil && !exited {\n			c.publish",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
@@ -121,8 +121,14 @@ var historyBugs = []Bug{
 	{
 		Name: "model-draft-is-the-state", Mechanism: "a mutator works on a copy",
 		Proves: []string{"SCOPE-4", "SCOPE-6"}, File: "mutation.go",
-		Old: "		if err := typ.Clone(cur, draft); err != nil {\n			return false, err\n		}\n", New: "		reflect.ValueOf(draft).Elem().Set(reflect.ValueOf(cur).Elem())\n",
+		Old: "	if err := typ.Deepen(cur, own); err != nil {\n		return false, err\n	}\n", New: "",
 		Pkg: ".", Run: "^TestModelInMemory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
+	},
+	{
+		Name: "model-draft-becomes-the-state", Mechanism: "what a mutator made is copied before it is committed",
+		Proves: []string{"SCOPE-4"}, File: "internal/state/plan.go",
+		Old: "	*now = cloneList(*now)\n	for i, item", New: "	for i, item",
+		Pkg: "./internal/state", Run: "^TestPlanDoesWhatReflectionDoes$", Quick: true,
 	},
 	{
 		Name: "model-overflow", Mechanism: "an increment that does not fit is refused",
@@ -145,7 +151,7 @@ var historyBugs = []Bug{
 	{
 		Name: "deadlock-through-a-store", Mechanism: "a circle through a persisted scope is seen",
 		Proves: []string{"LOCK-10"}, File: "frame.go",
-		Old: "	f.parent.below = append(f.parent.below, f)\n", New: "",
+		Old: "	c.below = append(c.below, f)\n", New: "	_ = c\n",
 		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"},
 	},
 	{

@@ -29,7 +29,7 @@ var lockBugs = []Bug{
 	{
 		Name: "deadline-of-a-reused-waiter", Mechanism: "a pooled waiter's alarm is set again when it rings too early",
 		Proves: []string{"LOCK-5"}, File: "lock.go",
-		Old: "			w.arm(now) // a stray wake-up, or the alarm of an earlier use\n", New: "",
+		Old: "		w.arm(now) // a stray wake-up, or the alarm of an earlier use\n", New: "",
 		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -41,7 +41,7 @@ var lockBugs = []Bug{
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "apply.go",
-		Old: "			if p == nil && !exited && err == nil {", New: "			if !left && p == nil && !exited && err == nil {",
+		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if !left && p == nil && !exited && t.err == nil {\n			c.publish",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
 	},
 	{
@@ -71,7 +71,7 @@ var lockBugs = []Bug{
 	{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
-		Old: "			q.reportStuck(now)\n", New: "",
+		Old: "		q.reportStuck(now)\n", New: "",
 		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$",
 	},
 	{

@@ -269,8 +269,8 @@ func (t *Type) SettleCopy(old, draft, dst any) (changed bool, err error) {
 		return t.Settle(old, draft, dst)
 	}
 	was, to := t.zero, reflect.ValueOf(dst)
-	if old != nil {
-		was = reflect.ValueOf(old)
+	if v, ok := t.value(old); ok {
+		was = v.Addr()
 	}
 	same, err := t.plan.settle(was.UnsafePointer(), to.UnsafePointer())
 	if err != nil || len(t.plan.rest) == 0 {

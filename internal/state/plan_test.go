@@ -1,0 +1,120 @@
+package state
+
+import (
+	"math"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+type level int16
+
+type label string
+
+type inside struct {
+	On    bool    `json:"on"`
+	Ratio float32 `json:"ratio"`
+	Codes []level `json:"codes,omitempty"`
+}
+
+type planned struct {
+	Count  int64          `json:"count"`
+	Small  level          `json:"small"`
+	Wide   uint32         `json:"wide"`
+	Score  float64        `json:"score"`
+	Name   label          `json:"name"`
+	At     time.Time      `json:"at"`
+	Tags   []label        `json:"tags"`
+	Notes  []string       `json:"notes,omitempty"`
+	Photo  []byte         `json:"photo"`
+	Flags  []bool         `json:"flags"`
+	Sizes  []uint64       `json:"sizes"`
+	Words  []uint32       `json:"words"`
+	In     inside         `json:"in"`
+	Counts map[string]int `json:"counts"`
+	Next   *inside        `json:"next"`
+	Free   any            `json:"free"`
+	Pairs  []inside       `json:"pairs"`
+}
+
+func drawPlanned(t *rapid.T, name string) planned {
+	text := rapid.SampledFrom([]string{"", "a", "b", "\xff", "x\x00"})
+	number := rapid.SampledFrom([]float64{0, 1, -1, math.Copysign(0, -1), math.NaN(), math.Inf(1)})
+	moment := rapid.SampledFrom([]time.Time{{}, time.Unix(1, 0), time.Unix(1, 0).UTC(), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1, 0).In(time.FixedZone("", 30))})
+	in := rapid.Custom(func(t *rapid.T) inside {
+		return inside{rapid.Bool().Draw(t, "on"), float32(number.Draw(t, "ratio")), rapid.SampledFrom([][]level{nil, {}, {1}, {2}}).Draw(t, "codes")}
+	})
+	p := planned{
+		Count: rapid.Int64Range(0, 2).Draw(t, name), Small: level(rapid.IntRange(0, 1).Draw(t, "small")), Wide: uint32(rapid.IntRange(0, 1).Draw(t, "wide")),
+		Score: number.Draw(t, "score"), Name: label(text.Draw(t, "name")), At: moment.Draw(t, "at"),
+		Notes: rapid.SampledFrom([][]string{nil, {}, {"a"}, {"b", "c"}}).Draw(t, "notes"),
+		Photo: rapid.SampledFrom([][]byte{nil, {}, {1}, {2}}).Draw(t, "photo"),
+		Flags: rapid.SampledFrom([][]bool{nil, {}, {true}, {true, false}}).Draw(t, "flags"),
+		Sizes: rapid.SampledFrom([][]uint64{nil, {}, {1 << 40}, {1, 2}}).Draw(t, "sizes"),
+		Words: rapid.SampledFrom([][]uint32{nil, {}, {7}, {7, 8}}).Draw(t, "words"),
+		In:    in.Draw(t, "in"), Free: rapid.SampledFrom([]any{nil, int64(1), "a"}).Draw(t, "free"),
+		Counts: rapid.SampledFrom([]map[string]int{nil, {}, {"a": 1}}).Draw(t, "counts"),
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "tags") {
+		p.Tags = append(p.Tags, label(text.Draw(t, "tag")))
+	}
+	if rapid.Bool().Draw(t, "next") {
+		next := in.Draw(t, "next")
+		p.Next = &next
+		p.Pairs = []inside{next}
+	}
+	return p
+}
+
+// A plan copies and settles exactly like reflection, and shares nothing with what it was given.
+func TestPlanDoesWhatReflectionDoes(t *testing.T) {
+	typ, err := Of(reflect.TypeFor[planned]())
+	require.NoError(t, err)
+	require.NotNil(t, typ.plan)
+	require.Len(t, typ.plan.rest, 4, "the map, the pointer, the any and the list of structs")
+	slow := &Type{root: typ.root, zero: typ.zero}
+	rapid.Check(t, func(t *rapid.T) {
+		var old any
+		was := drawPlanned(t, "old")
+		settled := new(planned)
+		if _, err := slow.Settle(nil, &was, settled); err == nil && rapid.Bool().Draw(t, "present") {
+			old = settled
+		}
+		draft := drawPlanned(t, "draft")
+		if old != nil && rapid.Bool().Draw(t, "alike") {
+			require.NoError(t, slow.Clone(old, &draft))
+			draft.Tags = append(draft.Tags, "more")
+		}
+		want, got := new(planned), new(planned)
+		wantChanged, wantErr := slow.Settle(old, &draft, want)
+		gotChanged, gotErr := typ.Settle(old, &draft, got)
+		require.Equal(t, wantErr == nil, gotErr == nil, "%v, not %v", gotErr, wantErr)
+		if wantErr != nil {
+			return
+		}
+		require.Equal(t, wantChanged, gotChanged)
+		require.Equal(t, want, got)
+		for i := range draft.Tags {
+			draft.Tags[i] = "changed later"
+		}
+		for i := range draft.Photo {
+			draft.Photo[i]++
+		}
+		require.Equal(t, want, got, "the draft is not the state")
+
+		wantCopy, gotCopy := new(planned), new(planned)
+		require.NoError(t, slow.Clone(got, wantCopy))
+		require.NoError(t, typ.Clone(got, gotCopy))
+		require.Equal(t, wantCopy, gotCopy)
+		for i := range gotCopy.Tags {
+			gotCopy.Tags[i] = "changed later"
+		}
+		for i := range gotCopy.Sizes {
+			gotCopy.Sizes[i]++
+		}
+		require.Equal(t, want, got, "the copy is not the state")
+	})
+}
