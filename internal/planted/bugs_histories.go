@@ -54,7 +54,7 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "history-error-keeps-the-draft", Mechanism: "a mutator that returns an error leaves nothing behind",
-		Proves: []string{"SCOPE-4"}, File: "apply.go",
+		Proves: []string{"SCOPE-4"}, File: "turn.go",
 		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if t.img == nil {\n			t.img = &image[T]{life: alive, version: 1}\n		}\n		if p == nil && !exited {\n			c.publish",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},

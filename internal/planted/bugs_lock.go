@@ -40,7 +40,7 @@ var lockBugs = []Bug{
 	},
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
-		Proves: []string{"LOCK-6"}, File: "apply.go",
+		Proves: []string{"LOCK-6"}, File: "turn.go",
 		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if !left && p == nil && !exited && t.err == nil {\n			c.publish",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
 	},

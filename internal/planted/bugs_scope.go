@@ -11,7 +11,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "error-discards-the-draft", Mechanism: "a mutator that fails changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "mutation.go",
-		Old: "		return false, userError{err}\n	}\n	return typ.Settle(cur, draft, dst)", New: "		if changed, _ := typ.Settle(cur, draft, dst); changed {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	return typ.Settle(cur, draft, dst)",
+		Old: "		return false, userError{err}\n	}\n	*out = *own\n", New: "		if *out = *own; true {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	*out = *own\n",
 		Pkg: ".", Run: "^TestMutatorError$",
 	},
 	{
@@ -22,20 +22,20 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "goexit-frees-the-queue", Mechanism: "runtime.Goexit in a mutator leaves the queue driven",
-		Proves: []string{"SCOPE-5"}, File: "apply.go",
-		Old: "			go q.work(c) // this goroutine is on its way out\n", New: "",
+		Proves: []string{"SCOPE-5"}, File: "turn.go",
+		Old: "			go c.goOn(next) // this goroutine is on its way out\n", New: "			_ = next\n",
 		Pkg: ".", Run: "^TestGoexitInMutator$", Flags: []string{"-timeout=30s"},
 	},
 	{
 		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
-		Old: "		if err := typ.Clone(cur, draft); err != nil {", New: "		reflect.ValueOf(draft).Elem().Set(reflect.ValueOf(cur).Elem())\n		if err := error(nil); err != nil {",
+		Old: "	if err := typ.Deepen(cur, own); err != nil {", New: "	if err := error(nil); err != nil {",
 		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{
 		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
-		Old: "	return typ.Settle(cur, draft, dst)", New: "	changed, err := typ.Settle(cur, draft, dst)\n	reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(draft).Elem())\n	return changed, err",
+		Old: "	return typ.SettleCopy(cur, own, out)", New: "	changed, err := typ.SettleCopy(cur, own, out)\n	*out = *own\n	return changed, err",
 		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{
