@@ -75,15 +75,15 @@ type duel struct {
 }
 
 func (d duel) name() string {
-	name := fmt.Sprintf("%s/writers=%d/rows=%d", d.store, d.writers, d.rows)
+	name := fmt.Sprintf("%s-%d-writers-%d-rows", d.store, d.writers, d.rows)
 	if d.each > 0 {
-		name += "/fixed"
+		name += "-fixed"
 	}
 	if d.processes > 0 {
-		name += fmt.Sprintf("/processes=%d", d.processes)
+		name += fmt.Sprintf("-%d-processes", d.processes)
 	}
 	if d.settings != "" {
-		name += "/slow-commits"
+		name += "-slow-commits"
 	}
 	return name
 }

@@ -257,6 +257,9 @@ func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, 
 	t := &transaction{store: s, conn: conn, patience: patience}
 	t.add(r)
 	t.run(ctx)
+	if err := t.parts[0].err; sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
+		return s.commitOne(ctx, conn, r, patience) // by texts from now on
+	}
 	return t.at, t.parts[0].err
 }
 

@@ -119,6 +119,7 @@ func (j *joined) read(ctx context.Context, s *statement) (answer, error) {
 	if _, err := j.tx.Exec(bounded, setSavepoint); err != nil {
 		return nil, j.explain(ctx, err)
 	}
+	s.prepared = nil // a name that is not known would cost a second try
 	answers, err := roundTrip(bounded, j.tx.Conn().PgConn(), s, releaseSavepoint)
 	if err != nil {
 		j.back(ctx)

@@ -35,7 +35,7 @@ type reads struct {
 }
 
 func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	rows, err := s.run(ctx, query(s.sql.load).string(sought(key.Kind)).string(sought(key.ID)))
+	rows, err := s.run(ctx, s.sql.load.query().string(sought(key.Kind)).string(sought(key.ID)))
 	if err != nil {
 		return persist.Record{}, err
 	}
@@ -141,6 +141,9 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 	bounded, cancel := context.WithTimeout(ctx, s.config.CommitTimeout)
 	defer cancel()
 	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statement)
+	if sqlState(err) == codeNoSuchStatement {
+		answers, err = roundTrip(bounded, conn.Conn().PgConn(), statement) // by its text from now on
+	}
 	if err != nil {
 		return nil, failed(ctx, err)
 	}

@@ -23,7 +23,11 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 	}
 	var batch pgconn.Batch
 	for _, s := range statements {
-		batch.ExecParams(s.text, s.values, s.types, binaryFormat, binaryFormat)
+		if known := s.prepared.on(ctx, conn, s.types); known != nil {
+			batch.ExecStatement(known, s.values, binaryFormat, binaryFormat)
+		} else {
+			batch.ExecParams(s.text, s.values, s.types, binaryFormat, binaryFormat)
+		}
 	}
 	reader := conn.ExecBatch(ctx, &batch)
 	answers := make([]answer, 0, len(statements))
@@ -35,6 +39,9 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 		answers = append(answers, result.Rows)
 	}
 	err := reader.Close()
+	if sqlState(err) == codeNoSuchStatement {
+		forget(statements)
+	}
 	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
 		return nil, unsent(err) // a message that cannot be encoded; all else that fails closes the connection
 	}

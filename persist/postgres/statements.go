@@ -3,17 +3,18 @@ package postgres
 // statements are the SQL texts of a store, with its names in them.
 type statements struct {
 	records     string // the table
-	load        string
+	load        *prepared
 	loadAll     string
-	write       string
+	replaceOne  *prepared
+	write       *prepared
 	bounds      string
 	durable     string
 	lockAbsent  string
-	lockRecords string
-	now         string
+	lockRecords *prepared
+	now         *prepared
 	whole       string
 	create      string
-	replace     string
+	replace     *prepared
 	touch       string
 	lockFloor   string
 	versions    string
@@ -29,22 +30,23 @@ func newStatements(n names) statements {
 	return statements{
 		records: n.of("records"),
 		// One statement, so that the floor is not older than the absence it goes with.
-		load: n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + columns +
-			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`),
+		load: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + columns +
+			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`)),
 		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + columns + `
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
-		write:       n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`),
+		replaceOne:  prepare(n.expand(`SELECT {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)),
+		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		durable:     n.expand(`SELECT {durable}()`),
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),
-		lockRecords: n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`),
+		lockRecords: prepare(n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`)),
 		// Locks do not outlive a client that is frozen or gone, however long its connection does.
-		now: n.expand(`SELECT pg_catalog.clock_timestamp(), value, {durable}(), pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
-			FROM {meta} WHERE name = 'floor'`),
+		now: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), value, {durable}(), pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
+			FROM {meta} WHERE name = 'floor'`)),
 		whole:     n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
 		create:    n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
-		replace:   n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
+		replace:   prepare(n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)),
 		touch:     n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),
 		lockFloor: n.expand(`SELECT value FROM {meta} WHERE name = 'floor' FOR UPDATE`),
 		settings: `SELECT pg_catalog.current_setting('lock_timeout'), pg_catalog.current_setting('statement_timeout'),

@@ -98,7 +98,12 @@ func (t *transaction) lock(ctx context.Context) error {
 		statements = append(statements, query(t.store.sql.confirmAbsent).strings(kinds).strings(ids))
 	}
 	records := t.lockRecords()
-	statements = append(append(statements, records...), query(t.store.sql.now).string(t.store.lifetime()))
+	statements = append(append(statements, records...), t.store.sql.now.query().string(t.store.lifetime()))
+	if t.begun {
+		asTexts(statements) // a name that is not known would end it
+	} else {
+		_ = t.store.sql.replace.on(ctx, t.conn, storing(t.store.sql.replace.query(), t.at, nil).types) // for finish
+	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	if err != nil {
 		return err
@@ -128,6 +133,13 @@ func (t *transaction) lock(ctx context.Context) error {
 	row := cells(answers[len(records)][0])
 	t.at, t.floor = row.time(), uint64(row.int())
 	return nil
+}
+
+// asTexts lets statements be sent by their texts.
+func asTexts(statements []*statement) {
+	for _, s := range statements {
+		s.prepared = nil
+	}
 }
 
 // readLocked reads a row of lock_records.
@@ -203,7 +215,7 @@ func (t *transaction) lockRecords() []*statement {
 			end++
 		}
 		kinds, ids := apart(keys[:end])
-		statements = append(statements, query(t.store.sql.lockRecords).
+		statements = append(statements, t.store.sql.lockRecords.query().
 			strings(kinds).strings(ids).bool(!changed[keys[0]]).int4(milliseconds(t.patience)))
 		keys = keys[end:]
 	}
@@ -252,6 +264,9 @@ func (t *transaction) finish(ctx context.Context) {
 	case len(writes) > 0:
 		statements = append(append(statements, writes...), commit)
 	}
+	if t.begun {
+		asTexts(statements)
+	}
 	if len(statements) == 0 {
 		return // all that was asked for is true while the locks are held
 	}
@@ -298,10 +313,10 @@ func (t *transaction) writes() []*statement {
 	}
 	var statements []*statement
 	if len(created) > 0 {
-		statements = append(statements, storing(t.store.sql.create, t.at, created))
+		statements = append(statements, storing(query(t.store.sql.create), t.at, created))
 	}
 	if len(replaced) > 0 {
-		statements = append(statements, storing(t.store.sql.replace, t.at, replaced))
+		statements = append(statements, storing(t.store.sql.replace.query(), t.at, replaced))
 	}
 	if len(touched) > 0 {
 		statements = append(statements, touching(t.store.sql.touch, touched))
@@ -310,8 +325,8 @@ func (t *transaction) writes() []*statement {
 }
 
 // storing returns the statement that stores whole records.
-func storing(text string, at time.Time, records []persist.Record) *statement {
-	s := query(text).time(at)
+func storing(s *statement, at time.Time, records []persist.Record) *statement {
+	s.time(at)
 	s.strings(column(records, func(r persist.Record) string { return r.Kind }))
 	s.strings(column(records, func(r persist.Record) string { return r.ID }))
 	s.ints(column(records, func(r persist.Record) int64 { return int64(r.Version) }))

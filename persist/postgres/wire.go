@@ -14,16 +14,17 @@ import (
 
 // Values travel in PostgreSQL's binary formats, both ways: they are exact, and neither the
 // session's settings (DateStyle, TimeZone and the like) nor the types that a caller has registered
-// with its pool change them. Statements are never prepared by name, so any connection will do.
+// with its pool change them. Any connection will do, also one that forgets the names of statements; see prepared.
 
 // binaryFormat says that all parameters, or all columns, are binary.
 var binaryFormat = []int16{1}
 
 // statement is an SQL text with its parameters.
 type statement struct {
-	text   string
-	values [][]byte // nil: NULL
-	types  []uint32
+	text     string
+	prepared *prepared // nil: it is sent anew each time
+	values   [][]byte  // nil: NULL
+	types    []uint32
 }
 
 // query returns a statement without parameters yet. They are $1, $2 and so on in the order in which

@@ -24,8 +24,13 @@ func isPlain(c persist.Commit) bool {
 // write is a plain commit: one statement, which is its own transaction unless
 // transactions are not READ COMMITTED by default, or it waits.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
-	statements := []*statement{s.writing(c, patience)}
 	explicit := s.explicit.Load() || milliseconds(patience) > 0
+	if !explicit && isNext(&c.Writes[0]) {
+		if at, err := s.replaceOne(ctx, conn, c); err != nil || !at.IsZero() {
+			return at, err
+		}
+	}
+	statements := []*statement{s.writing(c, patience)}
 	if explicit {
 		defer undo(ctx, conn)
 		statements = []*statement{begin, s.bounds(patience), statements[0], commit}
@@ -34,6 +39,9 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 	switch {
 	case sqlState(err) == codeWrongIsolation && !explicit:
 		s.explicit.Store(true)
+		return s.write(ctx, conn, c, patience)
+	case sqlState(err) == codeNoSuchStatement: // by texts from now on
+		undo(ctx, conn)
 		return s.write(ctx, conn, c, patience)
 	case err != nil && explicit:
 		return time.Time{}, outcome(err, len(answers), 3)
@@ -57,6 +65,27 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
 }
 
+// isNext reports whether w is the next version of a document that is alive, and nothing else.
+func isNext(w *persist.Write) bool {
+	return w.Expected > 0 && !w.Gone && !w.Deleted && w.Acquire == nil && w.DueIn == 0
+}
+
+// replaceOne is a plain commit that isNext, which is most of them. It returns the zero time if it has written nothing, whatever the reason.
+func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.Commit) (time.Time, error) {
+	w := &c.Writes[0]
+	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
+		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
+		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID))
+	switch {
+	case sqlState(err) == codeNoSuchStatement:
+		return time.Time{}, nil
+	case err != nil:
+		return time.Time{}, outcome(err, len(answers), 1)
+	}
+	row := cells(answers[0][0])
+	return row.time(), nil
+}
+
 // writing returns the statement for the one write of c.
 func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
 	w := c.Writes[0]
@@ -67,7 +96,7 @@ func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
 	if w.Acquire != nil {
 		lease = *w.Acquire
 	}
-	return query(s.sql.write).
+	return s.sql.write.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).bool(w.Gone).int(int64(w.Version)).
 		json(w.Doc).int(int64(w.Schema)).string(w.Label).
 		time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).

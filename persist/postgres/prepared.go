@@ -1,0 +1,59 @@
+package postgres
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// prepared is a text that runs all the time. A session that keeps it by name spares the server reading and planning it again.
+// Sessions that forget names, or a proxy that gives transactions to other sessions, are noticed when a name is not known there; from
+// then on the text is sent anew each time. Whoever uses one tries again when that happens, see codeNoSuchStatement: nothing was done.
+type prepared struct {
+	text      string
+	name      string
+	forgotten atomic.Bool
+}
+
+func prepare(text string) *prepared {
+	sum := sha256.Sum256([]byte(text))
+	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12])}
+}
+
+// query returns a statement of p without parameters yet.
+func (p *prepared) query() *statement { return &statement{text: p.text, prepared: p} }
+
+// on returns what conn knows of p, which has parameters of these types, or nil if the text has to be sent. It prepares p where that is
+// missing, but not inside a transaction, which would not survive a failure.
+func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) *pgconn.StatementDescription {
+	if p == nil || p.forgotten.Load() {
+		return nil
+	}
+	if known, ok := conn.CustomData()[p.name].(*pgconn.StatementDescription); ok {
+		return known
+	}
+	if conn.TxStatus() != 'I' {
+		return nil
+	}
+	known, err := conn.Prepare(ctx, p.name, p.text, types)
+	if err != nil {
+		if sqlState(err) != "" { // such as that another client of a proxy has given this name in the session
+			p.forgotten.Store(true)
+		}
+		return nil
+	}
+	conn.CustomData()[p.name] = known
+	return known
+}
+
+// forget is called when a session did not know one of the statements.
+func forget(statements []*statement) {
+	for _, s := range statements {
+		if s.prepared != nil {
+			s.prepared.forgotten.Store(true)
+		}
+	}
+}
