@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -34,6 +35,8 @@ const (
 	exclusiveFor = time.Second
 	// maxRound bounds how many mutations share a commit.
 	maxRound = 1024
+	// gatherYields is how often a round lets others run before it begins, so that more of them are in it.
+	gatherYields = 4
 	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
 	lastWord = 100 * time.Millisecond
 	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
@@ -48,6 +51,7 @@ type cell struct {
 	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
+	crew  int           // how many the last one has answered, with those who waited then
 	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
 	watch alarm         // rings when a function has been slow for long enough
 	spent alarm         // rings when a caller's budget is spent
@@ -62,6 +66,8 @@ type casState struct {
 	out       outcome
 	landed    uint64 // the version that its commit made
 	reply     reply
+	change    change
+	reusable  bool // it was answered, and nobody else knows it any more
 }
 
 // reply is what the caller gets: the state its mutation left behind.
@@ -99,14 +105,15 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 		}
 		defer parent.waited(&c.queue)
 	}
-	w := newWaiter()
-	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &ch
+	w := call.env.waiters.Get().(*waiter)
+	w.cas.change = ch
+	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &w.cas.change
 	w.submitted = time.Now()
 	w.deadline = w.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
 	w.cas.backend = b
-	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
+	w.call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: w.change.verb})
 	c.mu.Lock()
-	err := c.push(w, call.env.maxQueue)
+	err := c.push(w, w.call.env.maxQueue)
 	if err == nil {
 		c.spent.set(w.deadline, c, (*cell).ring)
 		c.start(c)
@@ -119,7 +126,14 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 		return reply{}, err
 	}
 	w.deliver()
-	return w.cas.reply, w.err
+	r, err := w.cas.reply, w.err
+	if w.cas.reusable {
+		env := w.call.env
+		w.cas = casState{}
+		w.reset()
+		env.waiters.Put(w)
+	}
+	return r, err
 }
 
 // turn: a mutation that is taken into a round can be withdrawn until it is computed.
@@ -130,8 +144,12 @@ func (c *cell) run(lead *waiter) bool {
 	if lead.cas.holds {
 		return c.grant(lead)
 	}
-	r := &round{members: []*waiter{lead}, patience: slowAfter}
+	r := &round{patience: slowAfter}
 	c.mu.Lock()
+	if !lead.cas.exclusive {
+		c.gather()
+	}
+	r.members = append(make([]*waiter, 0, 1+min(c.waiting, maxRound)), lead)
 	if lead.cas.exclusive {
 		r.patience = exclusiveFor
 	} else {
@@ -148,6 +166,20 @@ func (c *cell) run(lead *waiter) bool {
 		}
 	}
 	return c.drive(r)
+}
+
+// gather lets those come who were answered by the last round and are about to write again: they share this one instead of waiting for its
+// end. A lone writer does not pay for that. The caller holds queue.mu.
+func (c *cell) gather() {
+	for n := 0; n < gatherYields && c.waiting+1 < c.crew; n++ {
+		came := c.waiting
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		if n > 0 && c.waiting == came {
+			return
+		}
+	}
 }
 
 // drive takes r to its end and reports whether this goroutine still drives the queue.
@@ -290,6 +322,10 @@ func (c *cell) renewed(base, d *doc) {
 func (c *cell) compute(r *round) bool {
 	for r.next < len(r.members) {
 		w := r.members[r.next]
+		if w.change.bounded() {
+			c.computeData(r)
+			continue
+		}
 		r.next++
 		c.mu.Lock()
 		w.cas.out = outcome{}
@@ -297,23 +333,16 @@ func (c *cell) compute(r *round) bool {
 			c.mu.Unlock()
 			continue
 		}
-		w.phase = committing
-		if !w.change.bounded() {
-			w.phase = running
-			if r.solo == nil {
-				c.startWatch(r, w)
-			}
+		w.phase = running
+		if r.solo == nil {
+			c.startWatch(r, w)
 		}
 		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
 		f := &frame{Context: w.ctx, queue: &c.queue, key: &w.call.key, parent: w.parent, lease: w.call.lease, detach: func() { c.detach(r, w) }}
 		f.begin()
 		var out outcome
-		p := guarded(func() {
-			if out = (outcome{draft: from, err: w.call.lease.endedBy(&from, w.call.key)}); out.err == nil {
-				out = evaluate(f, w, from, careful)
-			}
-		}, func() {
+		p := guarded(func() { out = run(f, w, from, careful) }, func() {
 			f.end()
 			go func() { // this goroutine is on its way out
 				if c.computed(r, w, from, outcome{draft: from, exited: true}) && c.drive(r) {
@@ -332,12 +361,57 @@ func (c *cell) compute(r *round) bool {
 	return true
 }
 
-// computed takes the outcome of w into its round. If the round has gone on without w, it takes w to its end alone and reports false.
+// run is evaluate, unless the lease of w ended earlier in the round.
+func run(ctx context.Context, w *waiter, from draft, careful bool) outcome {
+	if err := w.call.lease.endedBy(&from, w.call.key); err != nil {
+		return outcome{draft: from, err: err}
+	}
+	return evaluate(ctx, w, from, careful)
+}
+
+// computeData runs the data verbs that come next. They take no time, and need no frame; but to decode a document may run code of the user's.
+func (c *cell) computeData(r *round) {
+	c.mu.Lock()
+	end := r.next
+	for ; end < len(r.members) && r.members[end].change.bounded(); end++ {
+		w := r.members[end]
+		w.cas.out = outcome{}
+		if !w.left && !w.abandoned {
+			w.phase = committing
+		}
+	}
+	c.mu.Unlock()
+	for r.next < end {
+		p := guarded(func() {
+			for r.next < end {
+				w := r.members[r.next]
+				r.next++
+				if w.phase == committing { // which nobody changes any more
+					w.cas.out = run(w.ctx, w, r.draft, r.careful)
+					w.cas.out.ran = true
+					r.draft = w.cas.out.draft
+				}
+			}
+		}, func() {
+			r.members[r.next-1].cas.out = outcome{draft: r.draft, ran: true, exited: true}
+			go func() { // this goroutine is on its way out
+				if c.drive(r) {
+					c.work(c)
+				}
+			}()
+		})
+		if p != nil {
+			r.members[r.next-1].cas.out = outcome{draft: r.draft, ran: true, panic: p}
+		}
+	}
+}
+
+// computed takes the outcome of w, a function, into its round. If the round has gone on without w, it takes w to its end alone and reports false.
 func (c *cell) computed(r *round, w *waiter, from draft, out outcome) bool {
 	out.ran = true
 	c.mu.Lock()
-	attached := w.change.bounded() || r.solo != nil || r.current == w
-	unwanted := !w.change.bounded() && (w.left || w.abandoned) // a run that outlives its caller is discarded
+	attached := r.solo != nil || r.current == w
+	unwanted := w.left || w.abandoned // a run that outlives its caller is discarded
 	if attached && r.current == w {
 		r.current = nil
 	}
@@ -520,74 +594,4 @@ func (c *cell) again(r *round, members []*waiter, base *doc) bool {
 		}
 	}
 	return len(r.members) > 0
-}
-
-// answer gives every member its outcome, which is durable now.
-func (c *cell) answer(r *round, at time.Time) {
-	batch := 0
-	for _, w := range r.members {
-		if w.cas.out.changed {
-			batch++
-		}
-	}
-	for _, w := range r.members {
-		w.cas.landed = r.draft.version
-		c.finish(w, w.cas.out, batch, at)
-	}
-}
-
-// answerAll gives every member the same error; nothing of the round was committed, or nobody knows.
-func (c *cell) answerAll(r *round, err error) {
-	for _, w := range r.members {
-		c.fail(w, err)
-	}
-}
-
-// fail ends w with err, or with its own panic if it had one: whatever became of the commit, its caller must hear of that.
-func (c *cell) fail(w *waiter, err error) {
-	out := outcome{ran: true, err: err}
-	var unknown *UnknownOutcomeError
-	if own := w.cas.out; own.panic != nil || own.exited {
-		out = own
-	} else if own.ran && !own.changed && errors.As(err, &unknown) {
-		// It had nothing in the commit. Only what it looked at is in doubt.
-		out.err = &UnavailableError{Scope: w.call.key, Cause: unknown.Cause}
-	}
-	c.finish(w, out, 0, time.Time{})
-}
-
-// finish hands w its outcome, unless nobody waits for it any more.
-func (c *cell) finish(w *waiter, out outcome, batch int, at time.Time) {
-	if out.ran && w.call.env.observer != nil {
-		observeOutcome(w, out, batch)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w.left || w.abandoned {
-		if out.panic != nil || out.exited {
-			w.call.logPanic(w.ctx, w.change.verb, out.panic)
-		} else if b, ok := w.cas.backend.(*binding); ok && w.change.takes != nil && out.changed {
-			go b.rt.disown(c, w.call.key, w.change.takes, w.cas.landed)
-		}
-		return
-	}
-	w.err, w.panic, w.exited = out.err, out.panic, out.exited
-	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
-		w.cas.reply = reply{state: d.view.state, version: d.version, landed: w.cas.landed, at: at}
-	}
-	w.finish()
-}
-
-func observeOutcome(w *waiter, out outcome, batch int) {
-	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
-	switch {
-	case out.panic != nil || out.exited:
-		w.reportPanic(out.panic, false)
-		return
-	case out.err != nil:
-		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0
-	case !out.changed:
-		e.Type, e.Batch = Unchanged, 0
-	}
-	w.call.observe(w.ctx, e)
 }

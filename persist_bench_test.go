@@ -124,17 +124,21 @@ func (d duel) run(b *testing.B) {
 		each(d.rows, func(row int) { require.NoError(b, mutate(b.Context(), row)) })
 	}
 	took := make([]duelResult, len(duelists))
-	for turn := range duelTurns * len(duelists) {
+	for turn := range (duelTurns + 1) * len(duelists) {
 		i := turn % len(duelists)
-		if d.processes > 0 {
-			took[i].add(d.spread(b, location, duelists[i]))
-			continue
-		}
 		mutate := naive["naive"]
 		if i > 0 {
 			mutate = pawls[duelists[i]]
 		}
-		took[i].add(d.turn(b.Context(), mutate))
+		var r duelResult
+		if d.processes > 0 {
+			r = d.spread(b, location, duelists[i])
+		} else {
+			r = d.turn(b.Context(), mutate)
+		}
+		if turn >= len(duelists) { // the first turn of each is to warm up
+			took[i].add(r)
+		}
 	}
 	for b.Loop() { // all was measured above
 	}

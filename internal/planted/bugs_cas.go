@@ -77,7 +77,7 @@ var casBugs = []Bug{
 	{
 		Name: "run-without-a-caller", Mechanism: "a run that outlives its caller is discarded",
 		Proves: []string{"CAS-8", "CAS-9"}, File: "cas.go",
-		Old: "	unwanted := !w.change.bounded() && (w.left || w.abandoned)", New: "	unwanted := !w.change.bounded() && w.abandoned",
+		Old: "	unwanted := w.left || w.abandoned", New: "	unwanted := w.abandoned",
 		Pkg: ".", Run: "^TestRunThatOutlivesItsCallerIsDiscarded$",
 	},
 	{
