@@ -49,6 +49,7 @@ type cell struct {
 	seen  atomic.Pointer[doc]
 	line  atomic.Pointer[line]     // who waits for the lease; nil: nobody ever did
 	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
+	site  *home                    // where a scope's cell is registered; nil: nowhere
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
 	crew  int           // how many the last one has answered, with those who waited then

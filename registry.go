@@ -10,7 +10,7 @@ import (
 
 // registry finds the container of a key, so that all handles on it share one. It holds containers by weak pointer: whoever has a
 // handle, waits or runs keeps them. In-memory containers with state are held strongly as well (pinned), because they
-// are the state.
+// are the state; of persisted ones some of those last written to are, to spare the next writer reading them again.
 type registry struct {
 	shards []shard
 	seed   maphash.Seed
@@ -29,13 +29,22 @@ type shard struct {
 	mu      sync.Mutex // protects what follows, and strong of its entries
 	entries map[Key]*entry
 	closed  bool
+	recent  []plot // of persisted containers that are held, in the order in which that began; this and the next bound them
+	bytes   int
+}
+
+// plot names one entry.
+type plot struct {
+	key Key
+	id  uint64
 }
 
 // entry is the place of one container.
 type entry struct {
 	id     uint64 // distinguishes it from a later entry of the same key
 	weak   ref
-	strong resident // pinned; nil: not
+	strong resident // pinned, or written to not long ago; nil: not
+	bytes  int      // of a persisted one that is held
 }
 
 // ref is a weak pointer to a container of some type.
@@ -63,8 +72,10 @@ type resident interface {
 
 const (
 	runtimeShards = 64
-	maxGraves     = 10_000 // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
-	sweepStep     = 4      // pinned containers looked at whenever one is opened
+	maxGraves     = 10_000   // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
+	sweepStep     = 4        // pinned containers looked at whenever one is opened
+	maxRecent     = 16_384   // persisted containers held after use
+	maxRecentSize = 16 << 20 // bytes of their documents
 )
 
 func newRegistry(shards int) *registry {
@@ -163,6 +174,31 @@ func (h *home) bury() {
 	r.gravesMu.Unlock()
 }
 
+// hold keeps c, a persisted container at rest with a document of this size, until others were used since.
+func (h *home) hold(c resident, bytes int) {
+	s := h.registry.shard(h.key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[h.key]
+	if e == nil || s.closed || e.weak.target() != c {
+		return
+	}
+	if e.strong == nil {
+		e.strong = c
+		s.recent = append(s.recent, plot{h.key, e.id})
+	}
+	s.bytes += bytes - e.bytes
+	e.bytes = bytes
+	shards := len(h.registry.shards)
+	for len(s.recent) > 0 && (len(s.recent) > maxRecent/shards || s.bytes > maxRecentSize/shards) {
+		if e := s.entries[s.recent[0].key]; e != nil && e.id == s.recent[0].id {
+			s.bytes -= e.bytes
+			e.strong, e.bytes = nil, 0
+		}
+		s.recent = s.recent[1:]
+	}
+}
+
 // sweep forgets some of what in-memory scopes left behind: tombstones beyond maxGraves, and expired state that it comes by. It is
 // called whenever a container is opened, so that memory does not grow faster than it is swept.
 func (r *registry) sweep(opened Key) {
@@ -216,7 +252,7 @@ func (r *registry) close() []resident {
 				all = append(all, c)
 			}
 		}
-		s.entries = nil
+		s.entries, s.recent = nil, nil
 		s.mu.Unlock()
 	}
 	return all

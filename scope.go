@@ -46,7 +46,7 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
 		}
-		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{} }).(*cell); s.cell != nil {
+		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{site: &home{rt.stored, s.key}} }).(*cell); s.cell != nil {
 			return s
 		}
 		if s.tx != nil {

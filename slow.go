@@ -116,6 +116,9 @@ func (c *cell) rest() {
 	if len(c.away) == 0 {
 		c.spent.stop()
 	}
+	if d := c.seen.Load(); d != nil && c.site != nil {
+		c.site.hold(c, len(d.raw))
+	}
 }
 
 // detach lets r go on without w, whose function runs on.

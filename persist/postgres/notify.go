@@ -22,12 +22,13 @@ import (
 // while it has one to spare, so that nobody is in line for it. When it has had none for a while, a
 // connection is made for one notification, so that hints are not held up for ever either.
 const (
-	notifyPause   = 5 * time.Millisecond // between two
-	notifyTimeout = time.Second          // for one
-	sparePatience = time.Second          // until the pool has a connection to spare
-	notifyTries   = 12                   // half a minute
-	maxOutbox     = 1024                 // keys; beyond that, anything may have changed
-	maxPayload    = 7999                 // bytes; PostgreSQL's limit
+	notifyPause   = 5 * time.Millisecond // between two, longer each time while there is always more to tell
+	longestNotify = 40 * time.Millisecond
+	notifyTimeout = time.Second // for one
+	sparePatience = time.Second // until the pool has a connection to spare
+	notifyTries   = 12          // half a minute
+	maxOutbox     = 1024        // keys; beyond that, anything may have changed
+	maxPayload    = 7999        // bytes; PostgreSQL's limit
 )
 
 // outbox holds the hints that are to be sent to other processes. A goroutine sends them, and ends
@@ -184,7 +185,7 @@ func (o *outbox) close() {
 // sendHints sends what is in the outbox, until it is empty or nothing can be sent.
 func (s *Store) sendHints() {
 	o := &s.outbox
-	for failures := 0; ; {
+	for failures, pause := 0, notifyPause; ; {
 		spare := s.awaitSpare()
 		last := o.isClosing()
 		hints := o.take()
@@ -193,7 +194,8 @@ func (s *Store) sendHints() {
 		}
 		if s.notify(payloads(s.id, hints), spare) == nil {
 			failures = 0
-			o.pause(notifyPause)
+			o.pause(pause)
+			pause = min(2*pause, longestNotify)
 			continue
 		}
 		failures++

@@ -35,7 +35,7 @@ func newStatements(n names) statements {
 		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + columns + `
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
-		replaceOne:  prepare(n.expand(`SELECT {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)),
+		replaceOne:  prepare(n.expand(`SELECT {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)),
 		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		durable:     n.expand(`SELECT {durable}()`),

@@ -32,6 +32,10 @@ type statement struct {
 func query(text string) *statement { return &statement{text: text} }
 
 func (s *statement) add(oid uint32, value []byte) *statement {
+	if s.values == nil {
+		const usual = 12
+		s.values, s.types = make([][]byte, 0, usual), make([]uint32, 0, usual)
+	}
 	s.values, s.types = append(s.values, value), append(s.types, oid)
 	return s
 }

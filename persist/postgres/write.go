@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -75,11 +76,12 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	w := &c.Writes[0]
 	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID))
-	switch {
-	case sqlState(err) == codeNoSuchStatement:
+		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID).string(c.ID[:strings.LastIndexByte(c.ID, '.')+1]))
+	switch sqlState(err) {
+	case codeNoSuchStatement, codeLockNotAvailable:
 		return time.Time{}, nil
-	case err != nil:
+	}
+	if err != nil {
 		return time.Time{}, outcome(err, len(answers), 1)
 	}
 	row := cells(answers[0][0])

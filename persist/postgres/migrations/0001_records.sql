@@ -67,12 +67,7 @@ BEGIN
     IF pg_catalog.cardinality(ring) < 4 THEN
         RETURN ring || id;
     END IF;
-    writer := pg_catalog.left(id, pg_catalog.length(id) - pg_catalog.strpos(pg_catalog.reverse(id), '.'));
-    IF pg_catalog.cardinality(ring) = 4 AND pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(ring, E'\n'),
-        E'\n' || writer || '.', ''), '0123456789', '') = '' THEN -- all are this writer's, as when there is no other
-        RETURN ring[2:4] || id;
-    END IF;
-    writers := ARRAY[writer];
+    writers := ARRAY[pg_catalog.left(id, pg_catalog.length(id) - pg_catalog.strpos(pg_catalog.reverse(id), '.'))];
     FOR n IN REVERSE pg_catalog.cardinality(ring)..1 LOOP
         old := ring[n];
         writer := pg_catalog.left(old, pg_catalog.length(old) - pg_catalog.strpos(pg_catalog.reverse(old), '.'));
@@ -215,33 +210,32 @@ END
 {body};
 
 -- write, with fewer arguments, is what most calls of the other one are: the next version of a record that is alive and that nobody has
--- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked.
+-- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked; so it is when a lock is in the
+-- way, which it fails with 55P03 for. writer is what the ids of the commit's writer begin with.
 CREATE FUNCTION {write}(
     p_kind text, p_id text, p_expected bigint, p_version bigint, p_doc jsonb, p_schema bigint, p_label text,
-    p_due timestamptz, p_ttl interval, p_commit text
+    p_due timestamptz, p_ttl interval, p_commit text, writer text
 ) RETURNS timestamptz
-LANGUAGE plpgsql SET enable_seqscan = off AS {body}
+LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1ms' AS {body}
 DECLARE
-    present record;
-    now     timestamptz;
+    -- Whoever changes the record between this and its lock changes the version, too.
+    now timestamptz := pg_catalog.clock_timestamp();
 BEGIN
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR pg_catalog.current_setting('synchronous_commit') = 'off' THEN
         RETURN NULL;
     END IF;
-    PERFORM pg_catalog.set_config('lock_timeout', '10', true);
-    SELECT r.expires, r.deleted, r.token, r.until, r.commits INTO present FROM {records} r
-    WHERE r.kind = p_kind AND r.id = p_id AND r.version = p_expected FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND OR present.deleted IS NOT NULL THEN
-        RETURN NULL;
-    END IF;
-    now := pg_catalog.clock_timestamp();
-    IF present.expires <= now AND (present.token = 0 OR present.until <= now) THEN
-        RETURN NULL;
-    END IF;
     UPDATE {records} r SET
         version = p_version, doc = p_doc, schema = p_schema, label = p_label, due = p_due, expires = now + p_ttl, updated = now,
-        commits = {remember}(present.commits, p_commit)
-    WHERE r.kind = p_kind AND r.id = p_id;
+        commits = CASE
+            WHEN pg_catalog.cardinality(r.commits) = 4 AND pg_catalog.translate(pg_catalog.replace(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
+            THEN r.commits[2:4] || p_commit -- all are this writer's, as when there is no other
+            ELSE {remember}(r.commits, p_commit) END
+    WHERE r.kind = p_kind AND r.id = p_id AND r.version = p_expected
+        AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
     RETURN now;
 END
 {body};
