@@ -77,11 +77,10 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
 		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID).string(c.ID[:strings.LastIndexByte(c.ID, '.')+1]))
-	switch sqlState(err) {
-	case codeNoSuchStatement, codeLockNotAvailable:
+	switch {
+	case sqlState(err) == codeNoSuchStatement:
 		return time.Time{}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return time.Time{}, outcome(err, len(answers), 1)
 	}
 	row := cells(answers[0][0])

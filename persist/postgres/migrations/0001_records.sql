@@ -210,29 +210,34 @@ END
 {body};
 
 -- write, with fewer arguments, is what most calls of the other one are: the next version of a record that is alive and that nobody has
--- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked; so it is when a lock is in the
--- way, which it fails with 55P03 for. writer is what the ids of the commit's writer begin with.
+-- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked. writer is what the ids of the
+-- commit's writer begin with.
 CREATE FUNCTION {write}(
     p_kind text, p_id text, p_expected bigint, p_version bigint, p_doc jsonb, p_schema bigint, p_label text,
     p_due timestamptz, p_ttl interval, p_commit text, writer text
 ) RETURNS timestamptz
-LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '1ms' AS {body}
+LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '10ms' AS {body}
 DECLARE
-    -- Whoever changes the record between this and its lock changes the version, too.
-    now timestamptz := pg_catalog.clock_timestamp();
+    place tid;
+    now   timestamptz;
 BEGIN
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR pg_catalog.current_setting('synchronous_commit') = 'off' THEN
         RETURN NULL;
     END IF;
-    UPDATE {records} r SET
+    SELECT r.ctid INTO place FROM {records} r
+    WHERE r.kind = p_kind AND r.id = p_id AND r.version = p_expected FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    now := pg_catalog.clock_timestamp();
+    UPDATE {records} r SET -- what is locked stays in its place
         version = p_version, doc = p_doc, schema = p_schema, label = p_label, due = p_due, expires = now + p_ttl, updated = now,
         commits = CASE
             WHEN pg_catalog.cardinality(r.commits) = 4 AND pg_catalog.translate(pg_catalog.replace(
                 E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
             THEN r.commits[2:4] || p_commit -- all are this writer's, as when there is no other
             ELSE {remember}(r.commits, p_commit) END
-    WHERE r.kind = p_kind AND r.id = p_id AND r.version = p_expected
-        AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
+    WHERE r.ctid = place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
