@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 	"weak"
 )
 
@@ -23,20 +24,17 @@ type registry struct {
 	graves   []Key // tombstones of in-memory scopes, oldest first
 
 	expiring atomic.Bool // some in-memory state has a TTL
+
+	airing atomic.Bool // the next time when persisted containers are let go is set
 }
 
 type shard struct {
 	mu      sync.Mutex // protects what follows, and strong of its entries
 	entries map[Key]*entry
 	closed  bool
-	recent  []plot // of persisted containers that are held, in the order in which that began; this and the next bound them
-	bytes   int
-}
-
-// plot names one entry.
-type plot struct {
-	key Key
-	id  uint64
+	airings uint64   // how often persisted containers were let go
+	recent  []*entry // persisted containers that are held because they were used since the last airing
+	before  []*entry // and those that were between the last two, of which some are in recent, too
 }
 
 // entry is the place of one container.
@@ -44,7 +42,7 @@ type entry struct {
 	id     uint64 // distinguishes it from a later entry of the same key
 	weak   ref
 	strong resident // pinned, or written to not long ago; nil: not
-	bytes  int      // of a persisted one that is held
+	used   uint64   // the airing before its last use, of a persisted one that is held
 }
 
 // ref is a weak pointer to a container of some type.
@@ -72,10 +70,11 @@ type resident interface {
 
 const (
 	runtimeShards = 64
-	maxGraves     = 10_000   // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
-	sweepStep     = 4        // pinned containers looked at whenever one is opened
-	maxRecent     = 16_384   // persisted containers held after use
-	maxRecentSize = 16 << 20 // bytes of their documents
+	maxGraves     = 10_000          // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
+	sweepStep     = 4               // pinned containers looked at whenever one is opened
+	maxRecent     = 16_384          // persisted containers held after use
+	maxHeld       = 4 << 10         // bytes of a document that is held
+	airAfter      = 5 * time.Second // persisted containers that were not used for this long are let go, or for twice as long
 )
 
 func newRegistry(shards int) *registry {
@@ -174,28 +173,52 @@ func (h *home) bury() {
 	r.gravesMu.Unlock()
 }
 
-// hold keeps c, a persisted container at rest with a document of this size, until others were used since.
+// hold keeps c, a persisted container at rest with a document of this size, for a while: the next writer need not read it again.
 func (h *home) hold(c resident, bytes int) {
-	s := h.registry.shard(h.key)
+	r := h.registry
+	s := r.shard(h.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[h.key]
-	if e == nil || s.closed || e.weak.target() != c {
+	if e == nil || s.closed || e.used == s.airings+1 || bytes > maxHeld || len(s.recent) >= maxRecent/len(r.shards) || e.weak.target() != c {
 		return
 	}
-	if e.strong == nil {
-		e.strong = c
-		s.recent = append(s.recent, plot{h.key, e.id})
+	e.strong, e.used = c, s.airings+1
+	s.recent = append(s.recent, e)
+	r.airLater()
+}
+
+// airLater makes sure that air is called, unless nobody keeps r.
+func (r *registry) airLater() {
+	if r.airing.CompareAndSwap(false, true) {
+		target := weak.Make(r)
+		time.AfterFunc(airAfter, func() {
+			if r := target.Value(); r != nil {
+				r.air()
+			}
+		})
 	}
-	s.bytes += bytes - e.bytes
-	e.bytes = bytes
-	shards := len(h.registry.shards)
-	for len(s.recent) > 0 && (len(s.recent) > maxRecent/shards || s.bytes > maxRecentSize/shards) {
-		if e := s.entries[s.recent[0].key]; e != nil && e.id == s.recent[0].id {
-			s.bytes -= e.bytes
-			e.strong, e.bytes = nil, 0
+}
+
+// air lets go of persisted containers that were not used since the last time.
+func (r *registry) air() {
+	r.airing.Store(false) // whoever is held from here on sees to the next
+	held := false
+	for i := range r.shards {
+		s := &r.shards[i]
+		s.mu.Lock()
+		s.airings++
+		for _, e := range s.before {
+			if e.used < s.airings { // not since the last time
+				e.strong = nil
+			}
 		}
-		s.recent = s.recent[1:]
+		s.before, s.recent = s.recent, nil
+		held = held || len(s.before) > 0
+		s.mu.Unlock()
+	}
+	if held {
+		r.airLater()
 	}
 }
 
@@ -252,7 +275,7 @@ func (r *registry) close() []resident {
 				all = append(all, c)
 			}
 		}
-		s.entries, s.recent = nil, nil
+		s.entries, s.recent, s.before = nil, nil, nil
 		s.mu.Unlock()
 	}
 	return all

@@ -305,7 +305,11 @@ func (s *Store) acquireFor(then time.Time) (*pgxpool.Conn, error) {
 func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.CommitTimeout)
 	defer cancel()
-	if len(batch) == 1 {
+	batch, err := s.replaceSome(ctx, conn, batch)
+	switch len(batch) {
+	case 0:
+		return err
+	case 1:
 		r := batch[0]
 		at, err := s.commitOne(ctx, conn, r, 0)
 		s.conclude(r, at, err)

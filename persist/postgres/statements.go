@@ -6,6 +6,7 @@ type statements struct {
 	load        *prepared
 	loadAll     string
 	replaceOne  *prepared
+	replaceSome *prepared
 	write       *prepared
 	bounds      string
 	durable     string
@@ -36,6 +37,7 @@ func newStatements(n names) statements {
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		replaceOne:  prepare(n.expand(`SELECT {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)),
+		replaceSome: prepare(n.expand(`SELECT number, at FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)`)),
 		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		durable:     n.expand(`SELECT {durable}()`),

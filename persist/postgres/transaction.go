@@ -362,7 +362,7 @@ func (s *statement) lease(records []persist.Record) *statement {
 }
 
 // column returns one field of all records.
-func column[T any](records []persist.Record, of func(persist.Record) T) []T {
+func column[R, T any](records []R, of func(R) T) []T {
 	values := make([]T, len(records))
 	for i, r := range records {
 		values[i] = of(r)

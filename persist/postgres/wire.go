@@ -67,8 +67,22 @@ func (s *statement) duration(v time.Duration, null bool) *statement {
 	if null {
 		return s.add(pgtype.IntervalOID, nil)
 	}
-	// Days and months, which vary in length, stay 0.
-	return s.add(pgtype.IntervalOID, append(int8Value(v.Microseconds()), make([]byte, 8)...))
+	return s.add(pgtype.IntervalOID, intervalValue(v))
+}
+
+// durations adds intervals; NULL stands for 0.
+func (s *statement) durations(v []time.Duration) *statement {
+	return s.add(pgtype.IntervalArrayOID, arrayOf(pgtype.IntervalOID, v, func(d time.Duration) []byte {
+		if d == 0 {
+			return nil
+		}
+		return intervalValue(d)
+	}))
+}
+
+// intervalValue leaves days and months, which vary in length, 0.
+func intervalValue(v time.Duration) []byte {
+	return append(int8Value(v.Microseconds()), make([]byte, 8)...)
 }
 
 func (s *statement) strings(v []string) *statement {

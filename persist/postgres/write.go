@@ -2,7 +2,10 @@ package postgres
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -76,7 +79,7 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	w := &c.Writes[0]
 	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID).string(c.ID[:strings.LastIndexByte(c.ID, '.')+1]))
+		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID).string(writerPrefix(c.ID)))
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
 		return time.Time{}, nil
@@ -85,6 +88,61 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	}
 	row := cells(answers[0][0])
 	return row.time(), nil
+}
+
+// writerPrefix is what all ids of the writer of this one begin with.
+func writerPrefix(id string) string { return id[:strings.LastIndexByte(id, '.')+1] }
+
+// replaceSome is replaceOne for several requests, if all are of that sort. It answers those that it has written, or all if the outcome is
+// not known, and returns the rest, of which nothing was written.
+func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests []*request) (rest []*request, err error) {
+	if s.explicit.Load() || len(requests) < 2 || slices.ContainsFunc(requests, func(r *request) bool {
+		return !isPlain(r.commit) || !isNext(&r.commit.Writes[0])
+	}) {
+		return requests, nil
+	}
+	answers, err := roundTrip(ctx, conn, replacing(s.sql.replaceSome.query(), requests))
+	if err != nil {
+		if err = outcome(err, len(answers), 1); errors.Is(err, persist.ErrNotApplied) {
+			return requests, nil // one of them may be to blame
+		}
+		for _, r := range requests {
+			s.conclude(r, time.Time{}, err)
+		}
+		return nil, err
+	}
+	written := make([]bool, len(requests))
+	for _, row := range answers[0] {
+		row := cells(row)
+		i, at := row.int()-1, row.time()
+		s.conclude(requests[i], at, nil)
+		written[i] = true
+	}
+	for i, r := range requests {
+		if !written[i] {
+			rest = append(rest, r)
+		}
+	}
+	return rest, nil
+}
+
+// replacing adds the writes of requests, one each, to statement.
+func replacing(statement *statement, requests []*request) *statement {
+	writes := make([]*persist.Write, len(requests))
+	ids, writers := make([]string, len(requests)), make([]string, len(requests))
+	for i, r := range requests {
+		writes[i], ids[i], writers[i] = &r.commit.Writes[0], r.commit.ID, writerPrefix(r.commit.ID)
+	}
+	statement.strings(column(writes, func(w *persist.Write) string { return w.Kind }))
+	statement.strings(column(writes, func(w *persist.Write) string { return w.ID }))
+	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Expected) }))
+	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Version) }))
+	statement.jsons(column(writes, func(w *persist.Write) json.RawMessage { return w.Doc }))
+	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Schema) }))
+	statement.strings(column(writes, func(w *persist.Write) string { return w.Label }))
+	statement.times(column(writes, func(w *persist.Write) time.Time { return w.Due }))
+	statement.durations(column(writes, func(w *persist.Write) time.Duration { return w.TTL }))
+	return statement.strings(ids).strings(writers)
 }
 
 // writing returns the statement for the one write of c.

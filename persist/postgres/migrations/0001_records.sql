@@ -245,6 +245,40 @@ BEGIN
 END
 {body};
 
+-- write, with arrays, is that for several records, each with an outcome of its own. It returns the places of those that it has written.
+CREATE FUNCTION {write}(
+    kinds text[], ids text[], expected bigint[], versions bigint[], docs text[], schemas bigint[], labels text[],
+    dues timestamptz[], ttls interval[], commit_ids text[], writers text[]
+) RETURNS TABLE (number bigint, at timestamptz)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off SET lock_timeout = '10ms' AS {body}
+DECLARE
+    places  tid[];
+    numbers bigint[];
+    now     timestamptz;
+BEGIN
+    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR pg_catalog.current_setting('synchronous_commit') = 'off' THEN
+        RETURN;
+    END IF;
+    SELECT pg_catalog.array_agg(l.place), pg_catalog.array_agg(l.number) INTO places, numbers FROM (
+        SELECT r.ctid AS place, k.number FROM unnest(kinds, ids, expected) WITH ORDINALITY AS k (kind, id, version, number)
+        JOIN {records} r ON r.kind = k.kind AND r.id = k.id AND r.version = k.version
+        ORDER BY r.kind, r.id FOR NO KEY UPDATE OF r SKIP LOCKED
+    ) AS l;
+    now := pg_catalog.clock_timestamp();
+    RETURN QUERY UPDATE {records} r SET
+        version = versions[p.number], doc = docs[p.number]::jsonb, schema = schemas[p.number], label = labels[p.number],
+        due = dues[p.number], expires = now + ttls[p.number], updated = now,
+        commits = CASE
+            WHEN pg_catalog.cardinality(r.commits) = 4 AND pg_catalog.translate(pg_catalog.replace(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || writers[p.number], ''), '0123456789', '') = ''
+            THEN r.commits[2:4] || commit_ids[p.number]
+            ELSE {remember}(r.commits, commit_ids[p.number]) END
+    FROM unnest(places, numbers) AS p (place, number)
+    WHERE r.ctid = p.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now)
+    RETURNING p.number, now;
+END
+{body};
+
 -- lock_absent locks keys, of which all or some are absent, until the transaction ends: for
 -- themselves or, where shared, against those only who would create them. It returns those that
 -- somebody has locked, when patience is 0. The keys come sorted, and are locked before any record.
