@@ -163,6 +163,12 @@ func m6(b *bench) error {
 		}
 		return n
 	})
+	peek := reader(func(_ context.Context, s pawl.Scope[counter]) (n int64) {
+		for range reads {
+			n += s.Peek().Last
+		}
+		return n
+	})
 	lastSeen := reader(func(_ context.Context, s pawl.Scope[counter]) (n int64) {
 		for range reads {
 			snap, _ := s.LastSeen()
@@ -177,7 +183,8 @@ func m6(b *bench) error {
 		return n
 	})
 	return b.fights(
-		duel{work: "small struct, Scope.Snapshot", store: "memory", load: l, ours: snapshot, peer: peer, goal: atMost(2), cost: true, per: reads, times: b.often()},
+		duel{work: "small struct, Scope.Peek", store: "memory", load: l, ours: peek, peer: peer, goal: atMost(2), cost: true, per: reads, times: b.often()},
+		duel{work: "small struct, Scope.Snapshot", store: "memory", load: l, ours: snapshot, peer: peer, cost: true, per: reads, times: b.often()},
 		duel{work: "small struct, Scope.LastSeen", store: "memory", load: l, ours: lastSeen, peer: peer, cost: true, per: reads, times: b.often()},
 		duel{work: "small struct, Container.Snapshot", store: "memory", load: l, ours: own, peer: peer, cost: true, per: reads, times: b.often()},
 	)
