@@ -128,7 +128,7 @@ var historyBugs = []Bug{
 		Name: "model-draft-becomes-the-state", Mechanism: "what a mutator made is copied before it is committed",
 		Proves: []string{"SCOPE-4"}, File: "internal/state/plan.go",
 		Old: "	*now = cloneList(*now)\n	for i, item", New: "	for i, item",
-		Pkg: "./internal/state", Run: "^TestPlanDoesWhatReflectionDoes$", Quick: true,
+		Pkg: "./internal/state", Run: "^TestPlanDoesWhatReflectionDoes$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, Quick: true,
 	},
 	{
 		Name: "model-overflow", Mechanism: "an increment that does not fit is refused",
