@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"runtime"
 	"sync"
@@ -266,4 +267,32 @@ func TestIdleSessionsAreLetGo(t *testing.T) {
 		return grown < most
 	}, waitLong, 50*time.Millisecond)
 	runtime.KeepAlive(rt)
+}
+
+// A scope that was just written to is not read again for its next mutation, although nobody has kept a handle on it; and one that nobody uses is
+// let go after a while. Proves SCOPE-19.
+func TestScopesLastWrittenToAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: memory.New()}
+		rt, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		write := func() {
+			_, err := pawl.Session[board](rt, "one").SetState(t.Context(), board{Title: rand.Text()})
+			require.NoError(t, err)
+			synctest.Wait() // the queue is at rest
+		}
+		write()
+		first := store.loads.Load()
+		for range 3 {
+			collect()
+			write()
+			time.Sleep(4 * time.Second)
+		}
+		require.Equal(t, first, store.loads.Load())
+		time.Sleep(20 * time.Second)
+		collect()
+		write()
+		require.Equal(t, first+1, store.loads.Load())
+		require.NoError(t, rt.Close(t.Context()))
+	})
 }

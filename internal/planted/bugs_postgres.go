@@ -9,6 +9,24 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestForeignCreatorHoldsUpNoBatch$",
 	},
 	{
+		Name: "postgres-forgotten-names", Mechanism: "a session that does not know a statement by name gets its text",
+		Proves: []string{"STORE-10"}, File: "persist/postgres/roundtrip.go",
+		Old: "		forget(statements)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestForgetfulSessions$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "AND r.id = p_id AND r.version = p_expected FOR NO KEY UPDATE SKIP LOCKED;", New: "AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;",
+		Pkg: "./persist/postgres", Run: "^TestConformance$",
+	},
+	{
+		Name: "postgres-next-versions", Mechanism: "the version is tested by the write itself, in batches too",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "r.id = k.id AND r.version = k.version\n", New: "r.id = k.id\n",
+		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
+	},
+	{
 		Name: "postgres-waiting-writer-first", Mechanism: "readers let a writer go first that waits",
 		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
 		Old: "				read[number] = true\n", New: "",

@@ -66,7 +66,7 @@ func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx co
 	}
 	resign := sync.OnceFunc(func() {
 		s.writer.reignSeen = time.Now()
-		s.queue.resign(r)
+		s.queue.resign(r, 1)
 	})
 	defer resign()
 	tx, err := s.writer.beginTx(ctx, r.arrived)

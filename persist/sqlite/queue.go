@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ type queue struct {
 	mu      sync.Mutex // protects what follows
 	waiting []*request // in order of arrival; the leader is the first until it takes its batch
 	led     bool
+	crew    int // how many the last transaction has answered, with those who waited then
 	closed  bool
 	drained chan struct{} // closed when closed is set and nobody leads; nil before close is called
 }
@@ -73,6 +75,23 @@ func (q *queue) withdraw(r *request) bool {
 	return true
 }
 
+// gather lets those come who were answered by the last transaction and are about to write again: they share the next one instead of
+// waiting for its end. A lone writer does not pay for that.
+func (q *queue) gather() {
+	const yields = 8
+	before := -1
+	for range yields {
+		q.mu.Lock()
+		came, all := len(q.waiting), len(q.waiting) >= q.crew
+		q.mu.Unlock()
+		if all || came == before {
+			return
+		}
+		before = came
+		runtime.Gosched()
+	}
+}
+
 // take removes a batch from the queue, the leader's own request first.
 func (q *queue) take() []*request {
 	q.mu.Lock()
@@ -87,13 +106,14 @@ func (q *queue) take() []*request {
 	return batch
 }
 
-// resign hands the lead of r to the next in the queue. Where r could not begin, it is still there.
-func (q *queue) resign(r *request) {
+// resign hands the lead of r, which has answered so many, to the next in the queue. Where r could not begin, it is still there.
+func (q *queue) resign(r *request, done int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if at := slices.Index(q.waiting, r); at >= 0 {
 		q.waiting = slices.Delete(q.waiting, at, at+1)
 	}
+	q.crew = done + len(q.waiting)
 	if len(q.waiting) > 0 {
 		q.waiting[0].signal <- lead
 		return
@@ -126,17 +146,18 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 	if got == answered {
 		return r.at, r.err
 	}
+	s.queue.gather()
 	err = s.writer.begin(ctx, r.arrived)
 	if err != nil {
-		s.queue.resign(r)
+		s.queue.resign(r, 0)
 		return time.Time{}, notApplied(err)
 	}
 	batch := s.queue.take()
 	s.writer.run(batch)
-	s.queue.resign(r)
 	for _, other := range batch[1:] {
 		other.signal <- answered
 	}
+	s.queue.resign(r, len(batch))
 	return r.at, r.err
 }
 

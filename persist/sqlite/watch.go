@@ -81,7 +81,7 @@ func (s *Store) look(ctx context.Context) error {
 	if _, err := s.queueUp(ctx, r); err != nil {
 		return err
 	}
-	defer s.queue.resign(r)
+	defer s.queue.resign(r, 1)
 	if err := s.writer.ready(ctx); err != nil {
 		return err
 	}

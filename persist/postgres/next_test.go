@@ -1,0 +1,88 @@
+package postgres
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+)
+
+// TestBatchOfNextVersions: where a batch is next versions only, which one statement writes, each still has an outcome of its own.
+//
+// Proves STORE-2.
+func TestBatchOfNextVersions(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	leased, brief := put("leased", 0), put("brief", 0)
+	leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
+	brief.Writes[0].TTL = time.Millisecond
+	deleted := put("deleted", 1)
+	deleted.Writes[0].Deleted, deleted.Writes[0].Doc = true, nil
+	must(t, s, put("a", 0), put("moved", 0), put("moved", 1), leased, put("deleted", 0), deleted, brief, put("locked", 0))
+	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, patience, time.Millisecond)
+	release := locked(t, url, "locked")
+	rich := put("a", 1)
+	w := &rich.Writes[0]
+	w.Label, w.Schema, w.TTL, w.Due = "l", 7, time.Hour, time.Date(2030, 1, 2, 3, 4, 5, 6000, time.UTC)
+
+	s.queue.maxDirect = 0
+	back := usedUp(t, s)
+	var answers []<-chan result
+	for _, c := range []persist.Commit{rich, put("leased", 1), put("moved", 1), put("deleted", 2), put("brief", 1), put("absent", 3), put("locked", 1)} {
+		answers = append(answers, commitLater(t.Context(), s, c))
+	}
+	inQueue(t, s, len(answers))
+	back()
+	first, second := answered(t, answers[0]), answered(t, answers[1])
+	sameTime(t, first, second)
+	require.EqualValues(t, 2, winner(t, answered(t, answers[2]).err).Version)
+	require.True(t, winner(t, answered(t, answers[3]).err).Deleted)
+	require.EqualValues(t, 1, winner(t, answered(t, answers[4]).err).Version)
+	require.True(t, winner(t, answered(t, answers[5]).err).Absent())
+	require.Empty(t, answers[6])
+	release()
+	require.NoError(t, answered(t, answers[6]).err)
+
+	r := load(t, s, "a")
+	require.Equal(t, first.at, r.Updated)
+	require.Equal(t, first.at.Add(time.Hour), r.Expires)
+	require.Equal(t, w.Due, r.Due)
+	require.Equal(t, "l", r.Label)
+	require.Equal(t, 7, r.Schema)
+	require.EqualValues(t, []any{uint64(2), uint64(1)}, []any{r.Version, r.Born})
+	require.EqualValues(t, 1, load(t, s, "leased").Lease.Token, "a lease stays")
+}
+
+// TestNextVersionsRemember: whichever way a version is written, the record remembers the same commits.
+//
+// Proves STORE-1, CAS-7.
+func TestNextVersionsRemember(t *testing.T) {
+	ctx := t.Context()
+	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
+	ids := []string{"a.0"}
+	for n := 1; n < 7; n++ {
+		ids = append(ids, fmt.Sprint("a.", n))
+	}
+	ids = append(ids, "a.b.1", "a.b.2", "a", "b", "b.1", ".1", "a.7", "a.8", "a.b.3", "a.b.4", "a.b.5", "a.x", "a.9")
+	for i, id := range ids {
+		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
+		commits[0].ID, commits[1].ID = id, id
+		_, err := model.Commit(ctx, commits[0])
+		require.NoError(t, err)
+		must(t, s, commits[0]) // directly
+		if i == 0 {
+			must(t, s, commits[1], put("beside", 0))
+		} else {
+			sameTime(t, batched(t, s, commits[1], put("beside", uint64(i)))...)
+		}
+		want, err := model.Load(ctx, thing("one"))
+		require.NoError(t, err)
+		require.Equal(t, want.Commits, load(t, s, "one").Commits)
+		require.Equal(t, want.Commits, load(t, s, "two").Commits)
+	}
+}
