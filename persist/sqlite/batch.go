@@ -15,16 +15,23 @@ type batch struct {
 	sql     statements
 	on      executor  // the transaction
 	now     time.Time // of every commit in the transaction, read while the lock is held
-	records map[persist.Key]persist.Record
-	dirty   map[persist.Key]bool
+	records map[persist.Key]*held
 	floor   uint64
 	floored bool           // floor was read
 	failure error          // of the database; the transaction cannot be committed
 	hints   []persist.Hint // for those who watch, once it is committed
 }
 
+// held is a record as the batch has it.
+type held struct {
+	persist.Record
+	row   int64 // the number of its row; 0: it has none, or that is not known
+	dirty bool  // the row is to be written
+	whole bool  // all of it, not only what statements.touch does
+}
+
 func newBatch(statements statements, on executor) *batch {
-	return &batch{sql: statements, on: on, now: hostTime(), records: make(map[persist.Key]persist.Record), dirty: make(map[persist.Key]bool)}
+	return &batch{sql: statements, on: on, now: hostTime(), records: make(map[persist.Key]*held)}
 }
 
 // hostTime is the host's clock as records keep it.
@@ -72,14 +79,14 @@ func empty(c persist.Commit) bool { return len(c.Writes) == 0 && len(c.Guards) =
 // get returns the record of key as the batch has it, or the absent one.
 func (b *batch) get(key persist.Key) (persist.Record, error) {
 	if r, ok := b.records[key]; ok {
-		return r, nil
+		return r.Record, nil
 	}
-	row := row{}
-	err := b.on.QueryRowContext(background, b.sql.load, key.Kind, key.ID).Scan(row.targets()...)
+	row, err := readOne(background, b.on, b.sql.load, key)
 	switch {
 	case err == nil:
-		b.records[key] = row.record(b.now)
-		return b.records[key], nil
+		r := &held{Record: row.record(b.now), row: row.number()}
+		b.records[key] = r
+		return r.Record, nil
 	case errors.Is(err, sql.ErrNoRows):
 		floor, err := b.versionFloor()
 		return persist.Record{Key: key, Version: floor, Now: b.now}, err
@@ -93,18 +100,23 @@ func (b *batch) versionFloor() (uint64, error) {
 	if b.floored {
 		return b.floor, nil
 	}
-	var floor int64
-	if err := b.on.QueryRowContext(background, b.sql.floor).Scan(&floor); err != nil {
+	floor, err := readFloor(background, b.on, b.sql.floor)
+	if err != nil {
 		return 0, b.fail(err)
 	}
-	b.floor, b.floored = uint64(floor), true
+	b.floor, b.floored = floor, true
 	return b.floor, nil
 }
 
 // replace puts a record in the place of what it was before.
 func (b *batch) replace(before, after persist.Record) {
-	b.records[after.Key] = after
-	b.dirty[after.Key] = true
+	r := b.records[after.Key]
+	if r == nil {
+		r = &held{}
+		b.records[after.Key] = r
+	}
+	r.Record, r.dirty = after, true
+	r.whole = r.whole || r.row == 0 || !touches(before, after)
 	if hint, ok := hints.Of(before, after); ok {
 		b.hints = append(b.hints, hint)
 	}
@@ -112,14 +124,22 @@ func (b *batch) replace(before, after persist.Record) {
 
 // flush writes what has changed into the transaction.
 func (b *batch) flush() {
-	for key := range b.dirty {
-		r := b.records[key]
-		if _, err := b.on.ExecContext(background, b.sql.store, values(r)...); err != nil {
+	for _, r := range b.records {
+		var err error
+		switch {
+		case !r.dirty:
+			continue
+		case r.whole:
+			_, err = b.on.ExecContext(background, b.sql.store, values(r.Record)...)
+		default:
+			_, err = b.on.ExecContext(background, b.sql.touch, touched(r.Record, r.row)...)
+		}
+		if err != nil {
 			_ = b.fail(err)
 			return
 		}
+		r.dirty, r.whole = false, false
 	}
-	clear(b.dirty)
 }
 
 // fail notes that the transaction cannot be committed, because of err.

@@ -30,6 +30,9 @@ func foreignCode(err error) int {
 
 // isBusy reports whether err says that another connection has the lock.
 func isBusy(err error) bool {
+	if errors.Is(err, errLocked) {
+		return true
+	}
 	primary := resultCode(err) & 0xff
 	return primary == codeBusy || primary == codeLocked
 }

@@ -20,7 +20,7 @@ type home struct {
 }
 
 // homeOf asks a connection. It does not touch the database.
-func homeOf(ctx context.Context, on executor) (home, error) {
+func homeOf(ctx context.Context, on common) (home, error) {
 	var path, source, options string
 	err := on.QueryRowContext(ctx, `SELECT (SELECT file FROM pragma_database_list WHERE name = 'main'), sqlite_source_id(),
 		(SELECT group_concat(compile_options) FROM pragma_compile_options)`).Scan(&path, &source, &options)
@@ -86,7 +86,7 @@ func (j *joined) reads(ctx context.Context) (reads, error) {
 		}
 		j.known = true
 	}
-	return reads{sql: j.s.sql, on: j.tx}, nil
+	return reads{sql: j.s.sql, on: prepared{common: j.tx}}, nil
 }
 
 // unfit says that a transaction can never do, whatever is tried with it.
@@ -163,7 +163,7 @@ func (j *joined) confirm(ctx context.Context, c persist.Commit) (time.Time, erro
 	if err := j.lives(); err != nil {
 		return time.Time{}, notApplied(err)
 	}
-	b := newBatch(j.s.sql, j.tx)
+	b := newBatch(j.s.sql, prepared{common: j.tx})
 	return b.now, b.apply(c)
 }
 
@@ -185,7 +185,7 @@ func (j *joined) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx c
 	if err := j.begin(ctx); err != nil {
 		return time.Time{}, notApplied(err)
 	}
-	b := newBatch(j.s.sql, j.tx)
+	b := newBatch(j.s.sql, prepared{common: j.tx})
 	returned := false
 	defer func() {
 		if !returned { // fn has panicked, or ended its goroutine

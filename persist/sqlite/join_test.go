@@ -340,7 +340,7 @@ func TestJoinClosed(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
-	group.Go(func() { _, _ = s.Load(ctx, thing("a")) }) // waits for a connection, which tx has
+	group.Go(func() { _, _ = s.LoadAll(ctx, []persist.Key{thing("a")}) }) // waits for a connection, which tx has
 	require.Eventually(t, func() bool { return db.Stats().WaitCount > 0 }, 10*time.Second, time.Millisecond)
 	group.Go(func() { require.NoError(t, s.Close()) }) // waits for that
 	require.Eventually(t, s.ending.Load, 10*time.Second, time.Millisecond)

@@ -62,6 +62,17 @@ func (q *queue) enter(r *request) (leads bool, err error) {
 	return true, nil
 }
 
+// tryLead leads without a request, and reports false if somebody else does.
+func (q *queue) tryLead() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.led || q.closed {
+		return false
+	}
+	q.led = true
+	return true
+}
+
 // withdraw takes r, which does not lead, out of the queue. It reports false when r was signalled
 // or is part of a transaction already.
 func (q *queue) withdraw(r *request) bool {
@@ -106,7 +117,7 @@ func (q *queue) take() []*request {
 	return batch
 }
 
-// resign hands the lead of r, which has answered so many, to the next in the queue. Where r could not begin, it is still there.
+// resign hands the lead of r, or nil, which has answered so many, to the next in the queue. Where r could not begin, it is still there.
 func (q *queue) resign(r *request, done int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

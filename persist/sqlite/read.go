@@ -18,8 +18,7 @@ type reads struct {
 
 // load is Store.Load.
 func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	var found row
-	err := r.on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID).Scan(found.targets()...)
+	found, err := readOne(ctx, r.on, r.sql.load, key)
 	if err == nil {
 		return found.record(hostTime()), nil
 	}
@@ -36,11 +35,11 @@ func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error
 // floor returns the version floor. It is read after the records: it may have risen since, which
 // can only ask for a higher version than necessary.
 func (r reads) floor(ctx context.Context) (uint64, error) {
-	var floor int64
-	if err := r.on.QueryRowContext(ctx, r.sql.floor).Scan(&floor); err != nil {
+	floor, err := readFloor(ctx, r.on, r.sql.floor)
+	if err != nil {
 		return 0, readable(ctx, err)
 	}
-	return uint64(floor), nil
+	return floor, nil
 }
 
 // loadAll is Store.LoadAll.
@@ -138,7 +137,29 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 	if s.closed {
 		return persist.Record{}, persist.ErrClosed
 	}
+	if ctx.Err() == nil {
+		if r, err, done := s.loadIdle(key); done {
+			return r, err
+		}
+	}
+	if s.lanes != nil {
+		return s.lanes.load(ctx, key)
+	}
 	return s.reads.load(ctx, key)
+}
+
+// loadIdle loads by the connection that writes, if nobody uses it now: that one has in its cache what it has
+// read and written, while others have to start over after every commit. It reports false if it did not.
+func (s *Store) loadIdle(key persist.Key) (r persist.Record, err error, done bool) {
+	if !s.queue.tryLead() {
+		return persist.Record{}, nil, false
+	}
+	defer s.queue.resign(nil, 0)
+	if s.writer.conn == nil {
+		return persist.Record{}, nil, false
+	}
+	r, err = reads{sql: s.sql, on: s.writer.on}.load(background, key)
+	return r, err, err == nil || errors.Is(err, persist.ErrNotFound) // others may have more luck
 }
 
 // LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after

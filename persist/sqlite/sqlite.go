@@ -77,6 +77,7 @@ type Store struct {
 	reader  *sql.DB
 	reading prepared  // reader with statements
 	reads   reads     // on reading
+	lanes   *lanes    // of reader, for Load; nil: there are none
 	owned   []*sql.DB // closed with the store
 	home    home      // where the database is
 
@@ -128,10 +129,11 @@ func Open(ctx context.Context, path string, config Config) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("sqlite: %w", err), writing.Close())
 	}
 	readers := max(4, runtime.GOMAXPROCS(0))
-	reading.SetMaxOpenConns(readers)
+	reading.SetMaxOpenConns(2 * readers) // half of them are lanes
 	reading.SetMaxIdleConns(readers)
 
 	s := &Store{config: config, sql: newStatements(config.TablePrefix), reader: reading, owned: []*sql.DB{reading, writing}}
+	s.lanes = newLanes(s.sql, config, reading, readers)
 	s.writer = newWriter(s.sql, config, writing, useWAL, &s.changes)
 	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -193,6 +195,9 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	errs := []error{s.reading.close(), s.writer.close()}
+	if s.lanes != nil {
+		errs = append(errs, s.lanes.close())
+	}
 	for _, db := range s.owned {
 		errs = append(errs, db.Close())
 	}

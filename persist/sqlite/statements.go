@@ -18,6 +18,7 @@ type statements struct {
 	lock       string
 	floor      string
 	store      string
+	touch      string
 	raiseFloor string
 	remove     string
 	selectFrom string
@@ -31,7 +32,7 @@ func newStatements(prefix string) statements {
 	for _, name := range names[2:] { // all but the key
 		updates = append(updates, name+" = excluded."+name)
 	}
-	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
+	selectFrom := "SELECT " + columns + ", rowid FROM " + records + " WHERE "
 	return statements{
 		prefix:   prefix,
 		load:     selectFrom + "kind = ? AND id = ?",
@@ -42,6 +43,8 @@ func newStatements(prefix string) statements {
 		floor: "SELECT value FROM " + meta + " WHERE name = 'floor'",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
+		// It is what most commits come to, and looks for no key and into no index.
+		touch:      "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,

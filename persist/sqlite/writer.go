@@ -36,7 +36,7 @@ type writer struct {
 
 	conn *sql.Conn // nil after a failure; ready connects again
 	busy int       // the busy timeout that the connection had, in milliseconds
-	on   prepared  // conn with the statements of commits
+	on   closer    // conn with the statements of commits
 
 	// The lock was held time and again from reignSince to reignSeen; at reignAsked it was asked
 	// whether others write too.
@@ -127,7 +127,7 @@ func durable(synchronous int) error {
 // prepare prepares the statements of commits.
 func (w *writer) prepare(ctx context.Context) error {
 	var err error
-	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store)
+	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch)
 	return err
 }
 
@@ -136,10 +136,13 @@ func (w *writer) close() error {
 	if w.conn == nil {
 		return nil
 	}
-	errs := []error{w.on.close()}
+	var errs []error
+	if w.on != nil { // it got as far as that
+		errs = append(errs, w.on.close())
+	}
 	_, err := w.conn.ExecContext(background, fmt.Sprintf("PRAGMA busy_timeout=%d", w.busy))
 	errs = append(errs, err, w.conn.Close())
-	w.conn = nil
+	w.conn, w.on = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -148,9 +151,12 @@ func (w *writer) discard() {
 	if w.conn == nil {
 		return
 	}
+	if w.on != nil {
+		_ = w.on.close()
+	}
 	_ = w.conn.Raw(func(any) error { return errDiscard })
 	_ = w.conn.Close()
-	w.conn = nil
+	w.conn, w.on = nil, nil
 }
 
 // ready makes sure that there is a connection.
@@ -235,6 +241,10 @@ func (w *writer) noticeOthers() error {
 // patiently tries again with full jitter while the database is locked, until ctx ends or the busy
 // timeout since then has passed. It returns an error that wraps persist.ErrUnavailable then.
 func (w *writer) patiently(ctx context.Context, since time.Time, try func() error) error {
+	return patiently(ctx, since, w.config.BusyTimeout, try)
+}
+
+func patiently(ctx context.Context, since time.Time, timeout time.Duration, try func() error) error {
 	for limit := firstPause; ; limit = min(2*limit, longestPause) {
 		err := try()
 		if err == nil {
@@ -243,7 +253,7 @@ func (w *writer) patiently(ctx context.Context, since time.Time, try func() erro
 		if !isBusy(err) {
 			return readable(ctx, err)
 		}
-		if time.Since(since) >= w.config.BusyTimeout {
+		if time.Since(since) >= timeout {
 			return errLocked
 		}
 		if err := pause(ctx, rand.N(limit)); err != nil {
