@@ -206,4 +206,16 @@ var fsBugs = []Bug{
 		Old: "!j.stripes.has(stripeOf(w.Key))", New: "false",
 		Pkg: "./persist/fs", Run: "^TestJournalOfOtherLocks$",
 	},
+	{
+		Name: "fs-memo", Mechanism: "a file is decoded unless all of its bytes are known",
+		Proves: []string{"STORE-1"}, File: "persist/fs/memo.go",
+		Old: "!bytes.Equal(known.data, data)", New: "len(known.data) != len(data)",
+		Pkg: "./persist/fs", Run: "^TestMemo$", Quick: true,
+	},
+	{
+		Name: "fs-tenure", Mechanism: "who shares a lock passes the gate again after a while",
+		Proves: []string{"STORE-3"}, File: "persist/fs/share.go",
+		Old: "s.file != nil && time.Since(s.since) < tenure", New: "s.file != nil",
+		Pkg: "./persist/fs", Run: "^TestShare$", Quick: true,
+	},
 }

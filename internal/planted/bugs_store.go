@@ -74,4 +74,10 @@ var storeBugs = []Bug{
 		Old: "b.sql.raiseFloor, int64(highest)); err", New: "b.sql.raiseFloor, int64(highest)-1); err",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$", Quick: true,
 	},
+	{
+		Name: "sqlite-touch", Mechanism: "a row is written as a whole when more than its document changes",
+		Proves: []string{"STORE-1"}, File: "persist/sqlite/row.go",
+		Old: " && before.Lease == after.Lease", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestConformance$",
+	},
 }

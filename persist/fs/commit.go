@@ -105,8 +105,11 @@ func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
 		return change{}, err
 	}
 	ch.makes = makes
-	ch.temp, err = s.writeTemp(stripeOf(r.Key), data)
-	return ch, err
+	if ch.temp, err = s.writeTemp(stripeOf(r.Key), data); err != nil {
+		return change{}, err
+	}
+	s.memo.keep(ch.target, data, asRead(r), makes) // whether or not it gets there
+	return ch, nil
 }
 
 // replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.

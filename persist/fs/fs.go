@@ -30,6 +30,7 @@ type Store struct {
 	journals string
 	locks    *locks
 	hints    hints.Hub
+	memo     memo
 	polls    bool // for tests: watch without the help of the kernel
 
 	folders     sync.Map // those that are known to be durable

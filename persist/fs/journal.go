@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -108,18 +109,45 @@ func (s *Store) newJournal(set stripeSet) string {
 // parseJournal returns what the name of a file in journal/ says, and false for one that is none of
 // ours.
 func parseJournal(name string) (j journal, ok bool) {
-	var number uint64
-	var stripe uint8
-	if _, err := fmt.Sscanf(name, markName, &stripe, &number); err == nil {
+	sort, rest, _ := strings.Cut(name, "-")
+	stripes, rest, _ := strings.Cut(rest, "-")
+	number, isJSON := strings.CutSuffix(rest, extension)
+	if _, ok := hexadecimal(number, 16); !ok || !isJSON {
+		return journal{}, false
+	}
+	switch {
+	case sort == "mark":
+		stripe, ok := hexadecimal(stripes, 2)
 		j.mark = true
 		j.stripes.add(int(stripe))
-		return j, name == fmt.Sprintf(markName, stripe, number)
-	}
-	set := &j.stripes
-	if _, err := fmt.Sscanf(name, commitName, &set[0], &set[1], &set[2], &set[3], &number); err == nil {
-		return j, name == fmt.Sprintf(commitName, set[0], set[1], set[2], set[3], number)
+		return j, ok
+	case sort == "commit" && len(stripes) == 16*len(j.stripes):
+		for i := range j.stripes {
+			if j.stripes[i], ok = hexadecimal(stripes[16*i:16*i+16], 16); !ok {
+				return journal{}, false
+			}
+		}
+		return j, true
 	}
 	return journal{}, false
+}
+
+// hexadecimal returns the number that text is, if it has so many digits, in lower case.
+func hexadecimal(text string, digits int) (n uint64, ok bool) {
+	if len(text) != digits {
+		return 0, false
+	}
+	for _, c := range []byte(text) {
+		switch {
+		case '0' <= c && c <= '9':
+			n = n<<4 | uint64(c-'0')
+		case 'a' <= c && c <= 'f':
+			n = n<<4 | uint64(c-'a'+10)
+		default:
+			return 0, false
+		}
+	}
+	return n, true
 }
 
 // pending returns the journals and marks that have any of these stripes. It fails if there is no

@@ -28,6 +28,9 @@ var reserved = []string{
 // those of any other name: lower case letters, digits, - and _ stay, each other byte becomes %xx. A
 // name of more than maxPiece bytes is cut; all of its pieces but the last end with a plus sign.
 func encode(name string) []string {
+	if len(name) <= maxPiece && strings.IndexFunc(name, special) < 0 && !slices.Contains(reserved, name) {
+		return []string{name} // as most are
+	}
 	pieces := []string{""}
 	for i := range len(name) {
 		unit := name[i : i+1]
@@ -47,6 +50,9 @@ func encode(name string) []string {
 	}
 	return pieces
 }
+
+// special reports whether encode changes a character.
+func special(c rune) bool { return c > 'z' || !plain(byte(c)) }
 
 func plain(c byte) bool {
 	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_'

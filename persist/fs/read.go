@@ -65,13 +65,28 @@ func (s *Store) load(ctx context.Context, key persist.Key) (persist.Record, erro
 // the absent record, and no checksum. It returns *DamagedError.
 func (s *Store) read(key persist.Key) (r persist.Record, checksum string, err error) {
 	path := s.file(key)
-	data, checksum, err := readSealed(path, &r)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, iofs.ErrNotExist) {
+		floor, err := s.floor() // Purge has raised it before it removed the file
+		return persist.Record{Key: key, Version: floor}, "", err
+	}
 	if err != nil {
 		return persist.Record{}, "", err
 	}
-	if data == nil {
-		floor, err := s.floor() // Purge has raised it before it removed the file
-		return persist.Record{Key: key, Version: floor}, "", err
+	if r, checksum, ok := s.memo.recall(path, data); ok {
+		return r, checksum, nil
+	}
+	if r, checksum, err = decodeRecord(path, data, key); err == nil {
+		s.memo.keep(path, data, r, checksum)
+	}
+	return r, checksum, err
+}
+
+// decodeRecord returns the record of key that is in data, which the file at path holds, and its checksum. It
+// returns *DamagedError.
+func decodeRecord(path string, data []byte, key persist.Key) (r persist.Record, checksum string, err error) {
+	if checksum, err = unseal(path, data, &r); err != nil {
+		return persist.Record{}, "", err
 	}
 	if reason := implausible(r, key); reason != "" {
 		return persist.Record{}, "", &DamagedError{Path: path, Reason: reason}

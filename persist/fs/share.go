@@ -1,0 +1,88 @@
+package fs
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/gofrs/flock"
+)
+
+// tenure is how long those who come may join in a shared lock that the process has. Then all leave it,
+// and pass the gate again, behind whoever waits there.
+const tenure = 2 * time.Millisecond
+
+// share is a lock that goroutines of one process have together, by one file, so that they do not meet at
+// its gate: every commit of one record shares the names lock.
+type share struct {
+	mu      sync.Mutex   // protects what follows
+	file    *flock.Flock // nil: they do not have it
+	members int          // who has it
+	since   time.Time
+	opening bool          // somebody is about to get it
+	moved   chan struct{} // closed when that has ended, or the last member has left; nil: nobody waits
+}
+
+// join takes the lock, with the others or by open, until leave is called. It returns open's error, or the
+// cause of ctx's end.
+func (s *share) join(ctx context.Context, open func() (*flock.Flock, error)) (leave func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		switch {
+		case s.file != nil && time.Since(s.since) < tenure:
+			s.members++
+			return s.leave, nil
+		case s.file == nil && !s.opening:
+			s.opening = true
+			s.mu.Unlock()
+			file, err := open()
+			s.mu.Lock()
+			s.opening = false
+			s.wake()
+			if err != nil {
+				return nil, err
+			}
+			s.file, s.members, s.since = file, 1, time.Now()
+			return s.leave, nil
+		}
+		if s.moved == nil {
+			s.moved = make(chan struct{})
+		}
+		moved := s.moved
+		s.mu.Unlock()
+		select {
+		case <-moved:
+			err = nil
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		s.mu.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (s *share) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.members--; s.members == 0 {
+		_ = s.file.Unlock() // a file that is open and locked can be unlocked
+		s.file = nil
+		s.wake()
+	}
+}
+
+// wake lets those who wait look again. The caller has mu.
+func (s *share) wake() {
+	if s.moved != nil {
+		close(s.moved)
+		s.moved = nil
+	}
+}
+
+// unlocking returns what gives a locked file back.
+func unlocking(file *flock.Flock, err error) (func(), error) {
+	return func() { _ = file.Unlock() }, err // a file that is open and locked can be unlocked
+}
