@@ -52,7 +52,7 @@ func TestLoadWhileOthersWrite(t *testing.T) {
 	group.Wait()
 	require.EqualValues(t, cap(s.lanes.free), s.lanes.opened.Load())
 
-	s.queue.resign(nil)
+	s.queue.resign(nil, 0)
 	require.NoError(t, s.Close())
 	require.Zero(t, s.lanes.opened.Load())
 	_, err = s.Load(t.Context(), thing("a"))
