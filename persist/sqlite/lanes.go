@@ -15,7 +15,8 @@ type lanes struct {
 	sql    statements
 	config Config
 	db     *sql.DB
-	free   chan *lane // has room for all
+	free   chan *lane    // has room for all
+	room   chan struct{} // has one for each that may still be opened
 	opened atomic.Int64
 }
 
@@ -26,7 +27,11 @@ type lane struct {
 }
 
 func newLanes(statements statements, config Config, db *sql.DB, n int) *lanes {
-	return &lanes{sql: statements, config: config, db: db, free: make(chan *lane, n)}
+	l := &lanes{sql: statements, config: config, db: db, free: make(chan *lane, n), room: make(chan struct{}, n)}
+	for range n {
+		l.room <- struct{}{}
+	}
+	return l
 }
 
 // load is Store.Load.
@@ -60,20 +65,20 @@ func (l *lanes) take(ctx context.Context) (*lane, error) {
 		return free, nil
 	default:
 	}
-	if l.opened.Add(1) <= int64(cap(l.free)) {
-		opened, err := l.open(ctx)
-		if err != nil {
-			l.opened.Add(-1)
-		}
-		return opened, err
-	}
-	l.opened.Add(-1)
 	select {
 	case free := <-l.free:
 		return free, nil
+	case <-l.room:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	opened, err := l.open(ctx)
+	if err != nil {
+		l.room <- struct{}{} // for whoever waits
+		return nil, err
+	}
+	l.opened.Add(1)
+	return opened, nil
 }
 
 // open opens one more lane. Who uses it waits for locks by itself, so that its context is heeded.

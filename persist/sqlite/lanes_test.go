@@ -2,8 +2,12 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,4 +61,61 @@ func TestLoadWhileOthersWrite(t *testing.T) {
 	require.Zero(t, s.lanes.opened.Load())
 	_, err = s.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrClosed)
+}
+
+// waitingInTake returns how many callers of lanes.take wait for a lane of others.
+func waitingInTake() (n int) {
+	stacks := make([]byte, 1<<20)
+	for _, one := range strings.Split(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		if head, rest, _ := strings.Cut(one, "\n"); strings.Contains(head, "[select") {
+			if top, _, _ := strings.Cut(rest, "\n"); strings.Contains(top, "(*lanes).take(") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// TestLanesThatCouldNotBeOpened: who waits for a lane of others opens one when theirs came to nothing, so that
+// nobody waits for what nobody has.
+//
+// Proves STORE-14.
+func TestLanesThatCouldNotBeOpened(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.True(t, s.queue.tryLead()) // somebody writes
+	defer s.queue.resign(nil, 0)
+	var used []*sql.Conn
+	for range s.reader.Stats().MaxOpenConnections {
+		conn, err := s.reader.Conn(t.Context())
+		require.NoError(t, err)
+		used = append(used, conn)
+	}
+
+	before := s.reader.Stats().WaitCount
+	leaving, leave := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for range cap(s.lanes.free) {
+		group.Go(func() {
+			_, err := s.Load(leaving, thing("a"))
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	require.Eventually(t, func() bool { return s.reader.Stats().WaitCount-before == int64(cap(s.lanes.free)) }, 10*time.Second, time.Millisecond)
+	staying, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	stayed := make(chan error, 1)
+	go func() {
+		_, err := s.Load(staying, thing("a"))
+		stayed <- err
+	}()
+	require.Eventually(t, func() bool { return waitingInTake() == 1 }, 10*time.Second, time.Millisecond)
+	leave()
+	group.Wait()
+	for _, conn := range used {
+		require.NoError(t, conn.Close())
+	}
+	require.NoError(t, <-stayed)
+	require.EqualValues(t, 1, s.lanes.opened.Load())
 }
