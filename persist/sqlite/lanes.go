@@ -87,16 +87,17 @@ func (l *lanes) open(ctx context.Context) (*lane, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
 	var on closer
 	err = patiently(ctx, time.Now(), l.config.BusyTimeout, func() (err error) {
-		on, err = prepareConn(ctx, conn, l.sql.load, l.sql.floor)
+		if _, err = conn.ExecContext(ctx, "PRAGMA busy_timeout=0"); err == nil {
+			on, err = prepareConn(ctx, conn, l.sql.load, l.sql.floor)
+		}
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+		_ = conn.Raw(func(any) error { return errDiscard }) // whoever had it next would not wait for locks
+		_ = conn.Close()
+		return nil, err
 	}
 	return &lane{conn, on}, nil
 }

@@ -119,3 +119,34 @@ func TestLanesThatCouldNotBeOpened(t *testing.T) {
 	require.NoError(t, <-stayed)
 	require.EqualValues(t, 1, s.lanes.opened.Load())
 }
+
+// TestLaneThatFailed: a connection that did not become a lane, and does not wait for locks by itself any more, is not
+// one by which others read.
+//
+// Proves STORE-7.
+func TestLaneThatFailed(t *testing.T) {
+	path := dbPath(t)
+	s := openAt(t, path, Config{})
+	db := database(t, path, appSettings)
+	_, err := db.Exec("ALTER TABLE pawl_meta RENAME TO hidden")
+	require.NoError(t, err)
+	require.True(t, s.queue.tryLead()) // somebody writes
+	defer s.queue.resign(nil, 0)
+	idle, err := s.reader.Conn(t.Context()) // it remembers the tables, and a new one does not
+	require.NoError(t, err)
+	_, err = s.Load(t.Context(), thing("a"))
+	require.NoError(t, idle.Close())
+	require.ErrorContains(t, err, "no such table")
+	require.Zero(t, s.lanes.opened.Load())
+	_, err = db.Exec("ALTER TABLE hidden RENAME TO pawl_meta")
+	require.NoError(t, err)
+
+	for range s.reader.Stats().MaxOpenConnections {
+		conn, err := s.reader.Conn(t.Context())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, conn.Close()) }()
+		var timeout int64
+		require.NoError(t, conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&timeout))
+		require.Equal(t, defaultBusyTimeout.Milliseconds(), timeout)
+	}
+}
