@@ -106,7 +106,7 @@ const everybody = 1 << 30
 // There are two files to a lock. Whoever wants the second one waits for it with the first one, the
 // gate, in its hands. A process that gives the lock back and wants it again therefore finds itself
 // behind the one that has waited meanwhile, and readers cannot keep a writer out by taking turns.
-// Those of one process who share a lock share the file as well; see share.
+// Those of one process who share the names lock, which nobody has for long, share the file as well; see share.
 //
 // The files are never removed: whoever has waited for a file that is gone would have the lock of
 // nothing.
@@ -114,7 +114,7 @@ type locks struct {
 	folder  string
 	timeout time.Duration
 	queues  [lockCount]*semaphore.Weighted
-	shares  [lockCount]share // of those who have a lock shared
+	names   share // of those who have the names lock shared
 }
 
 func newLocks(folder string, timeout time.Duration) *locks {
@@ -178,8 +178,8 @@ func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), 
 	}
 	open := func() (*flock.Flock, error) { return l.open(ctx, filepath.Join(l.folder, lockName(lock)), m) }
 	var free func()
-	if m == shared {
-		free, err = l.shares[lock].join(ctx, open)
+	if lock == namesLock && m == shared {
+		free, err = l.names.join(ctx, open)
 	} else {
 		free, err = unlocking(open())
 	}

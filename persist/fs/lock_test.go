@@ -200,6 +200,26 @@ func TestSharedGuards(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestReadersOfOneProcessShare: those of one process who have a lock together, for however long, keep out nobody
+// who shares it: neither a list that is longer than the lock timeout another list, nor a commit that only looks
+// at a record another one that does.
+//
+// Proves STORE-2.
+func TestReadersOfOneProcessShare(t *testing.T) {
+	s := openAt(t, t.TempDir(), impatient)
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	guarded := persist.Commit{Guards: []persist.Guard{{Key: thing("a"), Read: true, Version: 1}}}
+	release := take(t, s.locks, wanted{stripeOf(thing("a")): shared, listLock: shared})
+	defer release()
+	time.Sleep(2 * tenure) // they came long ago
+	_, err = s.Commit(t.Context(), guarded)
+	require.NoError(t, err)
+	page, err := s.List(t.Context(), persist.Query{})
+	require.NoError(t, err)
+	require.Len(t, page.Records, 1)
+}
+
 func init() { children["busy"] = busyChild }
 
 const childDir = "PAWL_FS_DIR"

@@ -13,7 +13,8 @@ import (
 const tenure = 2 * time.Millisecond
 
 // share is a lock that goroutines of one process have together, by one file, so that they do not meet at
-// its gate: every commit of one record shares the names lock.
+// its gate: every commit of one record shares the names lock. It is for locks that nobody has for long: who comes
+// after the tenure waits for those who have it.
 type share struct {
 	mu      sync.Mutex   // protects what follows
 	file    *flock.Flock // nil: they do not have it
