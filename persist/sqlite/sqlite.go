@@ -215,10 +215,15 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	size := 0
-	c.Writes = slices.Clone(c.Writes)
+	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards) // the caller may leave before it is written
 	for i := range c.Writes {
-		c.Writes[i].Doc = bytes.Clone(c.Writes[i].Doc) // the caller may leave before it is written
-		size += len(c.Writes[i].Doc)
+		w := &c.Writes[i]
+		w.Doc = bytes.Clone(w.Doc)
+		size += len(w.Doc)
+		if w.Acquire != nil {
+			acquire := *w.Acquire
+			w.Acquire = &acquire
+		}
 	}
 	return s.write(ctx, &request{size: size, work: func(b *batch) error { return b.commit(c) }})
 }

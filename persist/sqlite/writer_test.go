@@ -299,3 +299,45 @@ func TestReadersAreNotHeldUp(t *testing.T) {
 	require.Error(t, err, "reading connections cannot write")
 	require.NotErrorIs(t, err, sql.ErrConnDone)
 }
+
+// TestCallerWhoLeftReuses: what a commit tests and writes is what it was when it was called, whatever becomes of the
+// caller's slices once it has left without an answer.
+//
+// Proves STORE-2.
+func TestCallerWhoLeftReuses(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{BusyTimeout: 20 * time.Millisecond})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.True(t, s.queue.tryLead())
+	begun, goOn := make(chan bool), make(chan bool)
+	var group sync.WaitGroup
+	group.Go(func() { // leads a transaction that takes long
+		_, err := s.write(t.Context(), &request{work: func(*batch) error {
+			close(begun)
+			<-goOn
+			return nil
+		}})
+		require.NoError(t, err)
+	})
+	inQueue(t, s, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	c := put("b", 0)
+	c.Guards = []persist.Guard{{Key: thing("a"), Read: true, Version: 1}}
+	c.Writes[0].Acquire = &persist.Acquire{Holder: "b", For: time.Hour}
+	group.Go(func() {
+		_, err := s.Commit(ctx, c)
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		require.NotErrorIs(t, err, persist.ErrNotApplied)
+		c.Guards[0] = persist.Guard{Key: thing("other"), Read: true, Version: 7}
+		c.Writes[0].Acquire.Holder = "other"
+		close(goOn)
+	})
+	inQueue(t, s, 2)
+	s.queue.resign(nil, 0)
+	<-begun
+	leave()
+	group.Wait()
+	r, err := s.Load(t.Context(), thing("b"))
+	require.NoError(t, err)
+	require.Equal(t, "b", r.Lease.Holder)
+}
