@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -13,6 +14,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		return nil, err
 	}
 	q.Unheld = true
+	q.Labels = slices.Clone(q.Labels) // the caller may leave before it is read
 	var taken []persist.Record
 	_, err := s.write(ctx, &request{work: func(b *batch) error {
 		records, err := b.query(q, q.PageSize())

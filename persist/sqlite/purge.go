@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -13,6 +14,7 @@ const purgeStep = 500
 // the version floor in each. Its errors are those of Take.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	q.Deleted = true
+	q.Labels = slices.Clone(q.Labels) // the caller may leave before it is read
 	for {
 		step := purgeStep
 		if q.Limit > 0 {

@@ -306,7 +306,9 @@ func TestReadersAreNotHeldUp(t *testing.T) {
 // Proves STORE-2.
 func TestCallerWhoLeftReuses(t *testing.T) {
 	s := openAt(t, dbPath(t), Config{BusyTimeout: 20 * time.Millisecond})
-	_, err := s.Commit(t.Context(), put("a", 0))
+	labelled := put("a", 0)
+	labelled.Writes[0].Label = "x"
+	_, err := s.Commit(t.Context(), labelled)
 	require.NoError(t, err)
 	require.True(t, s.queue.tryLead())
 	begun, goOn := make(chan bool), make(chan bool)
@@ -324,20 +326,31 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 	c := put("b", 0)
 	c.Guards = []persist.Guard{{Key: thing("a"), Read: true, Version: 1}}
 	c.Writes[0].Acquire = &persist.Acquire{Holder: "b", For: time.Hour}
-	group.Go(func() {
+	var left sync.WaitGroup
+	left.Go(func() {
 		_, err := s.Commit(ctx, c)
 		require.ErrorIs(t, err, persist.ErrUnavailable)
 		require.NotErrorIs(t, err, persist.ErrNotApplied)
 		c.Guards[0] = persist.Guard{Key: thing("other"), Read: true, Version: 7}
 		c.Writes[0].Acquire.Holder = "other"
-		close(goOn)
 	})
 	inQueue(t, s, 2)
+	q := persist.Query{Kind: "thing", Labels: []string{"x"}}
+	left.Go(func() {
+		_, err := s.Take(ctx, q, persist.Acquire{Holder: "x", For: time.Hour})
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		q.Labels[0] = "other"
+	})
+	inQueue(t, s, 3)
 	s.queue.resign(nil, 0)
 	<-begun
 	leave()
+	left.Wait()
+	close(goOn)
 	group.Wait()
-	r, err := s.Load(t.Context(), thing("b"))
-	require.NoError(t, err)
-	require.Equal(t, "b", r.Lease.Holder)
+	for id, holder := range map[string]string{"a": "x", "b": "b"} {
+		r, err := s.Load(t.Context(), thing(id))
+		require.NoError(t, err)
+		require.Equal(t, holder, r.Lease.Holder)
+	}
 }
