@@ -86,3 +86,27 @@ func TestNextVersionsRemember(t *testing.T) {
 		require.Equal(t, want.Commits, load(t, s, "two").Commits)
 	}
 }
+
+// TestNextVersionsRememberBareNumbers: an id without a dot is a writer of its own, also where it is a number.
+//
+// Proves STORE-1, CAS-7.
+func TestNextVersionsRememberBareNumbers(t *testing.T) {
+	ctx := t.Context()
+	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
+	for i, id := range []string{"1", "2", "3", "4", "5", "6", "5.1", "5.2", "5.3", "5.4", "5", "5.5"} {
+		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
+		commits[0].ID, commits[1].ID = id, id
+		_, err := model.Commit(ctx, commits[0])
+		require.NoError(t, err)
+		must(t, s, commits[0])
+		if i == 0 {
+			must(t, s, commits[1], put("beside", 0))
+		} else {
+			sameTime(t, batched(t, s, commits[1], put("beside", uint64(i)))...)
+		}
+		want, err := model.Load(ctx, thing("one"))
+		require.NoError(t, err)
+		require.Equal(t, want.Commits, load(t, s, "one").Commits)
+		require.Equal(t, want.Commits, load(t, s, "two").Commits)
+	}
+}

@@ -90,8 +90,13 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	return row.time(), nil
 }
 
-// writerPrefix is what all ids of the writer of this one begin with.
-func writerPrefix(id string) string { return id[:strings.LastIndexByte(id, '.')+1] }
+// writerPrefix is what all ids of the writer of this one begin with that have a number. An id without a dot is its own writer.
+func writerPrefix(id string) string {
+	if dot := strings.LastIndexByte(id, '.'); dot >= 0 {
+		return id[:dot+1]
+	}
+	return id + "."
+}
 
 // replaceSome is replaceOne for several requests, if all are of that sort. It answers those that it has written, or all if the outcome is
 // not known, and returns the rest, of which nothing was written.
