@@ -24,7 +24,9 @@ func (c *cell) answer(r *round, at time.Time) {
 	c.mu.Lock()
 	answered := r.members[:0]
 	for _, w := range r.members {
-		w.cas.reusable = r.solo == nil
+		if r.solo == nil && !w.left && !w.abandoned { // whoever abandoned it has answered it, and its caller may be looking
+			w.cas.reusable = true
+		}
 		if c.hand(w, &w.cas.out, at) {
 			answered = append(answered, w)
 		}
