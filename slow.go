@@ -68,6 +68,15 @@ func (c *cell) checkSlow() {
 	c.detach(r, w)
 }
 
+// keyOf returns the key of w's call, for longer than w has it: the context of a function may outlive the call.
+func (c *cell) keyOf(w *waiter) *Key {
+	if c.site != nil {
+		return &c.site.key
+	}
+	own := w.call.key
+	return &own
+}
+
 // putOff gives the caller of w, whose function has returned, at least this long until its budget counts as spent: while
 // the function ran it did not. The caller holds queue.mu.
 func (c *cell) putOff(w *waiter, least time.Duration) {
