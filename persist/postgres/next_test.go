@@ -110,3 +110,26 @@ func TestNextVersionsRememberBareNumbers(t *testing.T) {
 		require.Equal(t, want.Commits, load(t, s, "two").Commits)
 	}
 }
+
+// TestSessionEndsBeforeItKnowsTheStatement: a connection that is lost while a statement is given its name has seen nothing of the commit, and
+// says nothing about other sessions.
+//
+// Proves STORE-14.
+func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
+	ctx, url := t.Context(), pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("a", 0))
+	for _, c := range []persist.Commit{put("a", 1), put("b", 0), together(put("a", 1), put("b", 0))} {
+		conn := connect(t, url)
+		pid := conn.PgConn().PID()
+		execute(t, url, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
+		eventually(t, connect(t, url), fmt.Sprintf("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d)", pid))
+		r, err := newRequest(ctx, c)
+		require.NoError(t, err)
+		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
+		unavailable(t, err)
+	}
+	for _, p := range []*prepared{s.sql.replaceOne, s.sql.write, s.sql.replace, s.sql.lockRecords} {
+		require.False(t, p.forgotten.Load())
+	}
+}

@@ -40,7 +40,7 @@ func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) 
 	}
 	known, err := conn.Prepare(ctx, p.name, p.text, types)
 	if err != nil {
-		if sqlState(err) != "" { // such as that another client of a proxy has given this name in the session
+		if sqlState(err) != "" && !conn.IsClosed() { // such as that another client of a proxy has given this name in the session
 			p.forgotten.Store(true)
 		}
 		return nil

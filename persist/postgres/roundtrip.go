@@ -29,6 +29,9 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 			batch.ExecParams(s.text, s.values, s.types, binaryFormat, binaryFormat)
 		}
 	}
+	if conn.IsClosed() { // while a statement was given its name
+		return nil, unsent(errConnectionLost)
+	}
 	reader := conn.ExecBatch(ctx, &batch)
 	answers := make([]answer, 0, len(statements))
 	for reader.NextResult() {
