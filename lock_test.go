@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
+	"runtime"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -523,4 +525,47 @@ func TestWithdrawnMutationsLeaveNothingBehind(t *testing.T) {
 		b, _ := s.State(t.Context())
 		assert.Equal(t, []string{"blocker"}, b.Done)
 	})
+}
+
+// waitingHandler is a handler of logs that takes its time.
+type waitingHandler struct {
+	slog.Handler
+	asked, free chan struct{}
+}
+
+func (h waitingHandler) Handle(context.Context, slog.Record) error {
+	h.asked <- struct{}{}
+	<-h.free
+	return nil
+}
+
+// While it is logged that a function panicked after its caller had left, who waits next can still withdraw. Proves LOCK-7.
+func TestWithdrawWhileAPanicIsLogged(t *testing.T) {
+	for _, exits := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			log := waitingHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError}), make(chan struct{}, 1), make(chan struct{})}
+			s := pawl.Memory[counts](openRuntime(t, pawl.Config{Logger: slog.New(log)}), "a")
+			ctx, leave := context.WithCancel(t.Context())
+			end := make(chan struct{})
+			_, err := s.AtomicState(ctx, func(context.Context, *counts) error {
+				leave()
+				<-end
+				if exits {
+					runtime.Goexit()
+				}
+				panic("too late")
+			})
+			require.ErrorIs(t, err, context.Canceled)
+			withdrawn := push(s, "withdrawn", pawl.WithTimeout(time.Second))
+			after := push(s, "after")
+			close(end)
+			<-log.asked
+			var late *pawl.ScopeMutationTimeoutError
+			require.ErrorAs(t, <-withdrawn, &late)
+			require.Equal(t, pawl.PhaseQueued, late.Phase)
+			close(log.free)
+			require.NoError(t, <-after)
+			require.Equal(t, []string{"after"}, s.Peek().Done)
+		})
+	}
 }

@@ -106,8 +106,9 @@ func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (next *wai
 			c.publish(t.cur, t.img)
 		}
 		w.answer, w.err, w.panic, w.exited = t.img, t.err, p, exited
-		w.done.Store(true)                                // from here on its caller cannot leave without the answer
-		if q.first != nil && t.call.env.observer == nil { // who waits can withdraw while an observer is told
+		w.done.Store(true) // from here on its caller cannot leave without the answer
+		// Who waits can withdraw while an observer or a log is told.
+		if q.first != nil && t.call.env.observer == nil && p == nil && !exited {
 			next = q.first
 			q.give(next, running)
 		}
