@@ -119,6 +119,42 @@ func TestEmbeddedPointersAreCreatedSharedAndCopied(t *testing.T) {
 	assert.ErrorContains(t, err, "unexported")
 }
 
+type unseen struct {
+	Counts map[string]int `json:"counts"`
+}
+
+// What is embedded under a name, but has a type that is not exported, can be
+// decoded, and neither assigned nor returned: it is refused at once, where a
+// function on it would panic each time that it has returned.
+func TestNamedEmbeddedUnexported(t *testing.T) {
+	type byValue struct {
+		unseen `json:"unseen"`
+		N      int `json:"n"`
+	}
+	type byPointer struct {
+		*unseen `json:"unseen"`
+	}
+	type inList struct {
+		List []byValue `json:"list"`
+	}
+	type promoted struct {
+		unseen
+		N int `json:"n"`
+	}
+	for _, rt := range []reflect.Type{reflect.TypeFor[byValue](), reflect.TypeFor[byPointer](), reflect.TypeFor[inList]()} {
+		_, err := Of(rt)
+		require.ErrorContains(t, err, "unexported", rt)
+		require.ErrorContains(t, err, "unseen", rt)
+	}
+	typ, err := Of(reflect.TypeFor[promoted]())
+	require.NoError(t, err)
+	var got, copied promoted
+	_, err = typ.Settle(nil, &promoted{unseen{map[string]int{"a": 1}}, 2}, &got)
+	require.NoError(t, err)
+	require.NoError(t, typ.Clone(&got, &copied))
+	require.Equal(t, promoted{unseen{map[string]int{"a": 1}}, 2}, copied)
+}
+
 func TestVerbsOnMapsOfDynamicParts(t *testing.T) {
 	type state map[string]map[string]any
 	cur := &state{"k": {"x": int64(1), "y": int64(2)}}

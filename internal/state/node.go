@@ -212,6 +212,10 @@ func (c *compiler) compileStruct(n *node, path string) {
 			c.refuse(at, "embedded pointer to unexported %s cannot be decoded", hidden)
 			continue
 		}
+		if hidden := hiddenStruct(n.rt, jf.index); hidden != nil {
+			c.refuse(at, "embedded unexported %s cannot have a name of its own: make it a field, or let it have none", hidden)
+			continue
+		}
 		f := &field{name: jf.name, index: jf.index, node: c.compile(jf.rt, at)}
 		n.fields[jf.name] = f
 		if jf.omitZero && jf.rt != reflect.TypeFor[time.Time]() &&
@@ -234,6 +238,15 @@ func hiddenPointer(t reflect.Type, index []int) reflect.Type {
 				return t
 			}
 		}
+	}
+	return nil
+}
+
+// hiddenStruct returns the unexported type that is embedded at index itself, as
+// a field with a name: reflection could neither set nor return it.
+func hiddenStruct(t reflect.Type, index []int) reflect.Type {
+	if sf := t.FieldByIndex(index); !sf.IsExported() {
+		return sf.Type
 	}
 	return nil
 }
