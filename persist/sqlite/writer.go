@@ -84,10 +84,16 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
+// cacheSize gives the connection that writes 16 MiB, so that it need not read what it has written.
+const cacheSize = "PRAGMA cache_size=-16384"
+
 // useWAL brings a database of our own into WAL mode.
 func useWAL(ctx context.Context, w *writer) error {
 	var mode string
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
+		return err
+	}
+	if _, err := w.conn.ExecContext(ctx, cacheSize); err != nil {
 		return err
 	}
 	return requireWAL(ctx, w)
