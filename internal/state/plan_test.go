@@ -1,6 +1,7 @@
 package state
 
 import (
+	"encoding/json"
 	"math"
 	"reflect"
 	"testing"
@@ -117,4 +118,17 @@ func TestPlanDoesWhatReflectionDoes(t *testing.T) {
 		}
 		require.Equal(t, want, got, "the copy is not the state")
 	})
+}
+
+// Raw JSON has no spare capacity either: who appends to what it reads gets memory of its own.
+func TestRawHasNoSpareCapacity(t *testing.T) {
+	type state struct {
+		Raw json.RawMessage `json:"raw"`
+	}
+	typ, err := Of(reflect.TypeFor[state]())
+	require.NoError(t, err)
+	var got state
+	_, err = typ.Settle(nil, &state{json.RawMessage(`{"a": 1}`)}, &got)
+	require.NoError(t, err)
+	require.Equal(t, len(got.Raw), cap(got.Raw))
 }

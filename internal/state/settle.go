@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -127,7 +128,7 @@ func settleBytes(n *node, old, draft, dst reflect.Value, depth int) (bool, error
 		if err := json.Compact(&compact, b); err != nil {
 			return false, &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
 		}
-		b = bytes.Clone(compact.Bytes())
+		b = slices.Clip(bytes.Clone(compact.Bytes()))
 	}
 	if !old.IsNil() && bytes.Equal(old.Bytes(), b) {
 		dst.Set(old)
