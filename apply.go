@@ -211,9 +211,6 @@ func (d *dispatch[T]) ask(ctx context.Context, opts []Option, call *call) (err e
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	call.key, call.terms = d.key, d.defaults
-	if len(opts) == 0 {
-		return nil
-	}
 	if call.terms, err = d.defaults.with(opts); err == nil && call.joined {
 		err = &ArgumentError{Argument: "Via", Reason: "is for Transact"}
 	}

@@ -50,3 +50,16 @@ func TestPeek(t *testing.T) {
 	}
 	require.Nil(t, pawl.Scope[state]{}.Peek(), "a zero scope has none")
 }
+
+// Via among the defaults of a Local is refused by its verbs, as it is by every verb that it is given to.
+func TestViaOfALocal(t *testing.T) {
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
+	require.NoError(t, err)
+	defer rt.Close(t.Context())
+	local := pawl.NewLocal(rt, pawl.Via(memory.New()))
+	defer local.Close()
+	var wrong *pawl.ArgumentError
+	_, err = pawl.Sequencer[struct{ N int }](local, "1").IncState(t.Context(), "N", 1)
+	require.ErrorAs(t, err, &wrong)
+	require.Equal(t, "Via", wrong.Argument)
+}
