@@ -186,7 +186,7 @@ func (s *Scope[T]) fault() error {
 	return s.err
 }
 
-func (s Scope[T]) isClosed() bool {
+func (s *Scope[T]) isClosed() bool {
 	return s.bound.rt.closed.Load() || s.local != nil && s.local.closed.Load()
 }
 
@@ -230,8 +230,10 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 		return Snapshot[T]{}, false
 	}
 	if s.mem != nil {
-		snap, err := s.Snapshot(context.Background())
-		return snap, err == nil
+		if s.isClosed() {
+			return Snapshot[T]{}, false
+		}
+		return s.mem.image.Load().snapshot(s.key.ID), true
 	}
 	d := s.cell.seen.Load()
 	if d == nil {
