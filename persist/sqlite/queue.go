@@ -124,7 +124,9 @@ func (q *queue) resign(r *request, done int) {
 	if at := slices.Index(q.waiting, r); at >= 0 {
 		q.waiting = slices.Delete(q.waiting, at, at+1)
 	}
-	q.crew = done + len(q.waiting)
+	if r != nil { // a load says nothing of those who write
+		q.crew = done + len(q.waiting)
+	}
 	if len(q.waiting) > 0 {
 		q.waiting[0].signal <- lead
 		return
