@@ -35,8 +35,8 @@ const (
 	exclusiveFor = time.Second
 	// maxRound bounds how many mutations share a commit.
 	maxRound = 1024
-	// gatherYields is how often a round lets others run before it begins, so that more of them are in it.
-	gatherYields = 4
+	// gatherYields is how often a round lets others run in vain before it begins, so that more of them are in it.
+	gatherYields = 8
 	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
 	lastWord = 100 * time.Millisecond
 	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
@@ -172,13 +172,13 @@ func (c *cell) run(lead *waiter) bool {
 // gather lets those come who were answered by the last round and are about to write again: they share this one instead of waiting for its
 // end. A lone writer does not pay for that. The caller holds queue.mu.
 func (c *cell) gather() {
-	for n := 0; n < gatherYields && c.waiting+1 < c.crew; n++ {
+	for idle := 0; idle < gatherYields && c.waiting+1 < c.crew; {
 		came := c.waiting
 		c.mu.Unlock()
 		runtime.Gosched()
 		c.mu.Lock()
-		if n > 0 && c.waiting == came {
-			return
+		if idle++; c.waiting != came {
+			idle = 0
 		}
 	}
 }
