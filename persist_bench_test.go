@@ -1,3 +1,5 @@
+//go:build unix && cgo
+
 package pawl_test
 
 import (
@@ -252,17 +254,12 @@ func duelChild() int {
 		return 1
 	}
 	location, name := os.Getenv(processStore), os.Getenv(duelName)
-	var mutate duelist
-	end := func() error { return nil }
+	open := openPawl
 	if name == "naive" {
-		var all map[string]duelist
-		all, end, err = openNaive(location)
-		mutate = all[name]
-	} else {
-		var all map[string]duelist
-		all, end, err = openPawl(location)
-		mutate = all[name]
+		open = openNaive
 	}
+	all, end, err := open(location)
+	mutate := all[name]
 	if err == nil {
 		err = mutate(ctx, 0)
 	}
