@@ -80,17 +80,19 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
 
 # A module of its own. Without cgo two drivers would claim one name.
-.PHONY: bench bench-quick bench-test
-bench: need-cc need-postgres ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
+.PHONY: bench bench-quick bench-test bench-lint
+bench: need-cc need-postgres bench-lint ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
 	cd bench && $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
 	cd bench && $(GO) run . -quick
 
-bench-test: need-cc need-postgres ## vet, lint and test the benchmark itself
+bench-test: need-cc need-postgres ## vet and test the benchmark itself
 	cd bench && $(GO) vet ./...
-	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 	cd bench && $(GO) test ./...
+
+bench-lint: ## run staticcheck on the benchmark; it reads all of what the peers are made of, which takes a while
+	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing
