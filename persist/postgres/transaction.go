@@ -135,10 +135,12 @@ func (t *transaction) lock(ctx context.Context) error {
 	return nil
 }
 
-// asTexts lets statements be sent by their texts.
+// asTexts lets statements be sent by their texts. Those without parameters are everybody's, and have no name.
 func asTexts(statements []*statement) {
 	for _, s := range statements {
-		s.prepared = nil
+		if s.prepared != nil {
+			s.prepared = nil
+		}
 	}
 }
 
