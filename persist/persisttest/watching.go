@@ -2,8 +2,10 @@ package persisttest
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -453,8 +454,10 @@ func (s suite) watchCancelled(t *testing.T) {
 //
 // Proves SCOPE-13.
 func (s suite) watchClosed(t *testing.T) {
-	before := goleak.IgnoreCurrent()
 	location := s.location(t)
+	// Goroutines inherit labels, and tests beside this one have goroutines, too.
+	mark := rand.Text()
+	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("watching", mark)))
 	store, err := s.open(location)
 	require.NoError(t, err)
 	f := &fixture{T: t, store: store, location: location}
@@ -464,6 +467,7 @@ func (s suite) watchClosed(t *testing.T) {
 	one.seesVersion(thing, 1)
 	two.cancel()
 	require.ErrorIs(t, <-two.ended, context.Canceled)
+	require.NotEmpty(t, marked(mark))
 	require.NoError(t, store.Close())
 	require.ErrorIs(t, <-one.ended, persist.ErrClosed)
 	require.ErrorIs(t, <-three.ended, persist.ErrClosed)
@@ -471,11 +475,24 @@ func (s suite) watchClosed(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrClosed)
 	one.cancel()
 	three.cancel()
-	// Tests beside this one have goroutines, too: it takes a moment in which they have none.
-	require.Eventually(t, func() bool { return goleak.Find(before) == nil }, 6*patience, 10*time.Millisecond, "left behind: %v", leaked{before})
+	pprof.SetGoroutineLabels(t.Context())
+	var left []string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if left = marked(mark); len(left) == 0 {
+			return
+		}
+	}
+	t.Fatalf("left behind: %s", strings.Join(left, "\n"))
 }
 
-// leaked tells what goleak finds, when it is printed.
-type leaked struct{ except goleak.Option }
-
-func (l leaked) String() string { return fmt.Sprint(goleak.Find(l.except)) }
+// marked returns the stacks of goroutines with this label.
+func marked(mark string) (stacks []string) {
+	var all strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&all, 1)
+	for stack := range strings.SplitSeq(all.String(), "\n\n") {
+		if strings.Contains(stack, mark) {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
+}
