@@ -4,8 +4,8 @@ package main
 var lockBugs = []Bug{
 	{
 		Name: "queue-order", Mechanism: "writers are served in order of submission",
-		Proves: []string{"LOCK-1"}, File: "lock.go",
-		Old: "		w := q.first\n		if w == nil {", New: "		w := q.last\n		if w == nil {",
+		Proves: []string{"LOCK-1"}, File: "turn.go",
+		Old: "			next = q.first\n", New: "			next = q.last\n",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
 	},
 	{

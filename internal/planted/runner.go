@@ -133,9 +133,9 @@ func (r runner) overlay(file, text string) (string, func(), error) {
 // test runs a suite, with an overlay if one is named.
 func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
 	// Vet is off because a twin that vet dislikes has not been noticed by a test.
-	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=120s", "-run=" + s.run}
-	args = append(args, strings.Fields(s.flags)...)
-	cmd := exec.CommandContext(ctx, "go", append(args, s.pkg)...)
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=120s", "-run=" + s.run, s.pkg}
+	args = append(args, strings.Fields(s.flags)...) // behind the package: it would be taken for the value of one that go does not know
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = r.root
 	cmd.Env = os.Environ()
 	if overlay != "" {
