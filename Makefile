@@ -31,7 +31,6 @@ test: ## run all that CI runs, in about thirteen minutes on two cores
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory bench-test
 	@$(MAKE) --no-print-directory race
 	@$(MAKE) --no-print-directory nocgo
 	@$(MAKE) --no-print-directory cross
@@ -81,13 +80,13 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 
 # A module of its own. Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-test bench-lint
-bench: need-cc need-postgres bench-lint ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
+bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
 	cd bench && $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
 	cd bench && $(GO) run . -quick
 
-bench-test: need-cc need-postgres ## vet and test the benchmark itself
+bench-test: need-cc need-postgres ## vet and test the benchmark itself; not part of make test, for compiling the peers takes minutes
 	cd bench && $(GO) vet ./...
 	cd bench && $(GO) test ./...
 
