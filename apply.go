@@ -315,8 +315,11 @@ func (w *waiter) reset() {
 	}
 	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
 	w.submitted, w.deadline = time.Time{}, time.Time{}
-	w.phase, w.left, w.reported = queued, false, false
-	w.answer, w.err = nil, nil
+	w.stage.Store(stageQueued)
+	w.next, w.answer = nil, nil
+	if w.err != nil {
+		w.err = nil
+	}
 	w.done.Store(false)
 	if w.asleep.Load() {
 		w.asleep.Store(false)
@@ -389,7 +392,7 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 	return img, nil
 }
 
-// publish makes img current. The caller holds queue.mu.
+// publish makes img current. The caller holds queue.mu, and has the queue.
 func (c *Container[T]) publish(cur, img *image[T]) {
 	if img == cur {
 		return

@@ -137,8 +137,8 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	return r, err
 }
 
-// turn: a mutation that is taken into a round can be withdrawn until it is computed.
-func (c *cell) turn() phase { return queued }
+// take: a mutation that is taken into a round can be withdrawn until it is computed.
+func (c *cell) take(w *waiter) { c.give(w) }
 
 // run makes cell a runner: lead and everybody queued behind it become a round.
 func (c *cell) run(lead *waiter) bool {

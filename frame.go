@@ -130,10 +130,10 @@ func (f *frame) waitFor(q *queue) error {
 // blocks returns the mutators from the holder of q to one that f runs inside of, nil if there is no such way. The caller holds graph.
 func (f *frame) blocks(q *queue, seen []*queue) []Key {
 	h := q.holder.Load()
-	if h == nil || slices.Contains(seen, q) {
+	if h == nil || !h.live.Load() || slices.Contains(seen, q) {
 		return nil
 	}
-	return f.blockedBehind(h, append(seen, q))
+	return f.blockedBehind(&h.frame, append(seen, q))
 }
 
 // blockedBehind returns the mutators from h to one that f runs inside of, following what each waits for. The caller holds graph.

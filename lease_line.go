@@ -107,8 +107,8 @@ func (c *cell) released() {
 	}
 }
 
-// turn: the head of the line can leave whenever it has no commit under way.
-func (l *line) turn() phase { return queued }
+// take: the head of the line can leave whenever it has no commit under way.
+func (l *line) take(w *waiter) { l.give(w) }
 
 // rest ends the hints when nobody waits any more. The caller holds queue.mu.
 func (l *line) rest() {

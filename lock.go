@@ -22,33 +22,46 @@ import (
 //	                                         ▼
 //	                                       discarded
 //
-// Every arrow is taken under queue.mu, so the races of this page are decided by who gets it first:
+// Persisted, every arrow is taken under queue.mu. In memory, who drives the queue takes all that wait at once, under queue.mu, and then gives them
+// their turns without it. The races of this page, and what decides them:
 //   - done against deadline or cancel: leave finds the waiter answered and the caller takes the answer;
-//   - a turn against a withdrawal: leave unlinks, work only sees what is linked;
-//   - a late return against Abandon: release looks whether the run is still the queue's own;
-//   - push against Close: push looks at closed, Close waits for what was pushed before it.
+//   - a turn against a withdrawal: leave unlinks what is linked; what was taken, in memory, has its stage, and whoever changes that first wins;
+//   - a late return against Abandon: persisted, release looks whether the run is still the queue's own; in memory, whoever ends frame.live first wins;
+//   - push against Close: push looks at closed, Close waits for what was pushed before it;
+//   - a data verb in place against a turn: the verb runs under queue.mu when nothing is linked and nothing taken, and nothing is taken without it.
 
 // queue orders the mutations of one container. Its zero value is ready.
 type queue struct {
 	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
-	running     *waiter       // whose function runs now, or who leads the commit; nil: nobody
+	running     *waiter       // who leads the commit, or in memory the first of those that were taken; nil: nobody
 	working     bool          // a goroutine drives the queue
 	away        []*waiter     // persisted: functions that run outside the queue
 	closed      bool          // refuse new work
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
 
-	// holder is the frame of the function that keeps this queue from moving on, for deadlock detection.
-	holder atomic.Pointer[frame]
+	// In memory, whoever drives the queue takes all that wait at once.
+	takes     uint64 // how often it was done; those who were pushed since are linked. This and the next two are protected by mu
+	taken     uint64 // what turns will be when they all have had their turns
+	withdrawn uint64 // how many of them have left since
+
+	_ [cacheLine]byte // what comes next is written in every turn, what came before by every writer
+
+	rest   *waiter               // taken, and still to have their turns; of whoever drives the queue
+	turns  atomic.Uint64         // how many there were
+	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.live
 }
+
+// cacheLine is what processors pass to one another, on most machines.
+const cacheLine = 64
 
 // runner is what drives a queue: a container's lock path or its commit loop.
 type runner interface {
-	// run handles w, whose turn it is, and reports whether this goroutine still drives the queue.
+	// take lets w, the first that waits, have its turn. It is called under the lock.
+	take(w *waiter)
+	// run handles w, which it took, and reports whether this goroutine still drives the queue.
 	run(w *waiter) bool
-	// turn is the phase of a waiter whose turn it is.
-	turn() phase
 	// rest is called, under the lock, when the queue has become empty.
 	rest()
 }
@@ -62,33 +75,41 @@ const (
 	committing
 )
 
-// waiter is one mutation on its way through a queue. What its caller writes, what both write and what is rarely used are apart, because
-// they are on different processors as a rule.
+// stage is where a waiter of an in-memory queue is, once it was taken: who changes it from queued or running has the say.
+const (
+	stageQueued uint32 = iota
+	stageRunning
+	stageLeft // the caller is gone: withdrawn, or while its function ran
+	stageOver // the caller will get a panic, or that it was abandoned
+)
+
+// waiter is one mutation on its way through a queue. Its caller and the goroutine that runs its function are on different processors as a rule, and
+// every cache line that both touch costs as much as the queue itself: what the lock path needs is in the first two.
 type waiter struct {
-	ctx       context.Context
-	parent    *frame // of the mutator that the call was made in; nil: none
-	change    *change
-	call      call
-	submitted time.Time
-	deadline  time.Time // zero: none
-
-	prev, next *waiter
-	phase      phase // this and the next three are protected by queue.mu
-	left       bool  // the caller is gone
-	abandoned  bool  // the result is not wanted any more
-	reported   bool  // as stuck
-
-	// What the caller gets. Written before done is set, read after.
-	exited bool // the function called runtime.Goexit
-	panic  *PanicError
-	answer any // *image[T] or *reply
-	err    error
-
+	ctx    context.Context
+	next   *waiter
+	stage  atomic.Uint32 // in memory
 	done   atomic.Bool
 	asleep atomic.Bool // the caller waits for its bell
-	*bell
-	own change // what change points to, on the lock path
+	answer any         // *image[T] or *reply. What the caller gets is written before done is set, and read after
+	call   call
+	parent *frame // of the mutator that the call was made in; nil: none
+	own    change // what change points to, on the lock path
 
+	err    error
+	panic  *PanicError
+	exited bool // the function called runtime.Goexit
+
+	phase     phase // persisted; this and the next three are protected by queue.mu
+	left      bool  // the caller is gone
+	abandoned bool  // the result is not wanted any more
+	prev      *waiter
+	take      uint64 // queue.takes when it was linked; protected by queue.mu
+
+	change    *change
+	submitted time.Time
+	deadline  time.Time // zero: none
+	*bell
 	timer *time.Timer // left armed when the waiter is reused; it only wakes
 	rings time.Time   // when timer fires
 	cas   casState    // persisted path only
@@ -147,10 +168,17 @@ func (q *queue) push(w *waiter, limit int) error {
 	if q.closed {
 		return ErrClosed
 	}
-	if q.waiting >= limit {
-		return &OverloadedError{Scope: w.call.key, Queue: q.waiting}
+	if waiting := q.waiting + q.behind(); waiting >= limit {
+		return &OverloadedError{Scope: w.call.key, Queue: waiting}
 	}
 	w.phase = queued
+	w.take = q.takes
+	q.link(w)
+	return nil
+}
+
+// link makes w the last that waits. The caller holds q.mu.
+func (q *queue) link(w *waiter) {
 	w.prev, w.next = q.last, nil
 	if q.last != nil {
 		q.last.next = w
@@ -159,7 +187,14 @@ func (q *queue) push(w *waiter, limit int) error {
 	}
 	q.last = w
 	q.waiting++
-	return nil
+}
+
+// behind returns how many of those that were taken still wait for their turn. The caller holds q.mu.
+func (q *queue) behind() int {
+	if now := q.turns.Load() + q.withdrawn; now < q.taken {
+		return int(q.taken - now)
+	}
+	return 0
 }
 
 // unlink removes w, which is queued. The caller holds q.mu.
@@ -198,6 +233,10 @@ func (q *queue) work(r runner) {
 	idle := 0
 	for {
 		q.mu.Lock()
+		q.running = nil
+		if q.holder.Load() != nil {
+			q.holder.Store(nil)
+		}
 		w := q.first
 		if w == nil {
 			if idle < lingerYields && !q.closed {
@@ -213,7 +252,7 @@ func (q *queue) work(r runner) {
 			return
 		}
 		idle = 0
-		q.give(w, r.turn())
+		r.take(w)
 		q.mu.Unlock()
 		if !r.run(w) {
 			return
@@ -221,20 +260,10 @@ func (q *queue) work(r runner) {
 	}
 }
 
-// give lets w, which is queued, have its turn. The caller holds q.mu.
-func (q *queue) give(w *waiter, p phase) {
+// give lets w, which is queued, and stays so for the time being, have its turn. The caller holds q.mu.
+func (q *queue) give(w *waiter) {
 	q.unlink(w)
-	w.phase = p
 	q.running = w
-}
-
-// release gives up the turn of w, if it still has it; otherwise the result of w is not wanted. The caller holds q.mu.
-func (q *queue) release(w *waiter) bool {
-	if q.running != w {
-		return false
-	}
-	q.running = nil
-	return true
 }
 
 // signalDrained tells Close that a closed queue has nothing left. The caller holds q.mu.
@@ -265,7 +294,9 @@ func (q *queue) close() <-chan struct{} {
 func (q *queue) busy() (out []Running) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w := q.running; w != nil {
+	if h := q.holder.Load(); h != nil && h.live.Load() {
+		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.waiting + q.behind()})
+	} else if w := q.running; w != nil && w.cas.backend != nil {
 		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
 	} else if w := q.first; w != nil {
 		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
@@ -340,16 +371,19 @@ func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
 	if phase, left := q.leave(w); left {
 		err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
 		w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: err.Waited, Err: err})
-		q.reportStuck(now)
+		q.reportStuck(now, w.call.env)
 		return true, err
 	}
-	return true, nil
+	return w.done.Load(), nil // if not, its panic is on its way
 }
 
 // leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its
 // caller. It reports how far w had come, or false if w is answered, or takes a lease in a commit that is under way: somebody has to be there
 // to give that back.
 func (q *queue) leave(w *waiter) (Phase, bool) {
+	if w.cas.backend == nil && w.place == nil {
+		return q.leaveTurn(w)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if w.done.Load() || w.phase == committing && w.change.takes != nil {
@@ -360,19 +394,31 @@ func (q *queue) leave(w *waiter) (Phase, bool) {
 
 func (q *queue) leaveLocked(w *waiter) Phase {
 	w.left = true
-	switch w.phase {
-	case queued:
-		if w.prev != nil || q.first == w {
-			q.unlink(w)
-		}
-		return PhaseQueued
-	case committing:
+	if w.phase == committing {
 		return PhaseCommitting
 	}
-	if w.cas.backend != nil {
-		return PhaseQueued // a run that outlives its caller is discarded
+	if w.phase == queued && (w.prev != nil || q.first == w) {
+		q.unlink(w)
 	}
-	return PhaseRunning
+	return PhaseQueued // a run that outlives its caller is discarded
+}
+
+// leaveTurn is leave in memory.
+func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
+	if w.stage.CompareAndSwap(stageQueued, stageLeft) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if w.take == q.takes {
+			q.unlink(w)
+		} else {
+			q.withdrawn++ // whoever took it passes it by
+		}
+		return PhaseQueued, true
+	}
+	if w.done.Load() || !w.stage.CompareAndSwap(stageRunning, stageLeft) {
+		return 0, false
+	}
+	return PhaseRunning, true
 }
 
 // spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
@@ -404,18 +450,14 @@ func (w *waiter) path() string {
 }
 
 // reportStuck tells, once for each run, that a function has outlived somebody's budget.
-func (q *queue) reportStuck(now time.Time) {
-	q.mu.Lock()
-	w := q.running
-	if w == nil || w.reported {
-		q.mu.Unlock()
+func (q *queue) reportStuck(now time.Time, e *env) {
+	h := q.holder.Load()
+	if h == nil || !h.live.Load() || !h.reported.CompareAndSwap(false, true) {
 		return
 	}
-	w.reported = true
-	e, call, ctx := Event{Type: Stuck, Path: w.path(), Verb: w.change.verb, Took: now.Sub(w.submitted)}, w.call, w.ctx
-	q.mu.Unlock()
-	call.observe(ctx, e)
-	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", e.Verb, "since", e.Took)
+	took := now.Sub(epoch) - h.submitted
+	(&call{terms: &terms{env: e}, key: *h.key}).observe(h.Context, Event{Type: Stuck, Path: "lock", Verb: h.verb, Took: took})
+	e.logger().WarnContext(h.Context, "pawl: mutator is stuck", "scope", h.key.String(), "verb", h.verb, "since", took)
 }
 
 // guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
@@ -450,25 +492,57 @@ func (w *waiter) deliver() {
 // abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
 func (q *queue) abandon(r runner) bool {
 	q.mu.Lock()
-	w := q.running
-	if w == nil || w.change.bounded() || q.holder.Load() == nil { // nil: it has its turn, but does not run yet
+	h := q.holder.Load()
+	if h == nil || !h.live.CompareAndSwap(true, false) {
 		q.mu.Unlock()
 		return false
 	}
-	q.running = nil
+	w := h.waiter // whose run nobody else ends now
+	q.running, q.working = nil, false
 	q.holder.Store(nil)
-	w.abandoned = true
-	left := w.left
-	q.working = false
+	q.giveBack()
 	if q.first != nil {
 		q.start(r)
 	}
 	q.signalDrained()
 	q.mu.Unlock()
-	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: w.change.verb})
-	if !left {
+	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: h.verb})
+	if w.stage.CompareAndSwap(stageRunning, stageOver) {
+		w.abandoned = true
 		w.err = wrapKey(ErrAbandoned, w.call.key)
 		w.finish()
 	}
 	return true
+}
+
+// takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
+func (q *queue) takeAll(w *waiter) {
+	q.running, q.rest = w, w
+	q.taken, q.withdrawn = q.turns.Load()+uint64(q.waiting), 0
+	q.first, q.last, q.waiting = nil, nil, 0
+	q.takes++
+}
+
+// giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.
+func (q *queue) giveBack() {
+	later, last := q.first, q.last
+	q.first, q.last = nil, nil
+	for w := q.rest; w != nil; {
+		next := w.next
+		if w.stage.Load() == stageQueued { // or else it has left, or is about to
+			w.take = q.takes
+			q.link(w)
+		}
+		w = next
+	}
+	q.rest, q.taken = nil, 0
+	if later == nil {
+		return
+	}
+	if later.prev = q.last; q.last != nil {
+		q.last.next = later
+	} else {
+		q.first = later
+	}
+	q.last = last
 }

@@ -120,8 +120,8 @@ func (e *env) newCommitID() string { return fmt.Sprintf("%s.%d", e.writer, e.com
 
 // call is one call of a verb. It is copied on its way, and what it asks for is not.
 type call struct {
+	key Key
 	*terms
-	key   Key
 	lease *Lease // the innermost of its context; nil: none
 }
 

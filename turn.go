@@ -1,7 +1,7 @@
 package pawl
 
 import (
-	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/state"
@@ -9,33 +9,40 @@ import (
 
 // The turns of an in-memory container's queue: what its worker does.
 
-func (c *Container[T]) turn() phase { return running }
+func (c *Container[T]) take(w *waiter) { c.queue.takeAll(w) }
 
 func (c *Container[T]) rest() {}
 
-// turn is a waiter that has the queue. It holds copies of what is needed afterwards: the waiter itself is its caller's again once it is answered.
-type turn[T any] struct {
-	w         *waiter
-	ctx       context.Context
-	call      call
+// stint is the run of a function that has the queue to itself. Whoever ends frame.live, the worker or Abandon, has the say about its result.
+type stint struct {
+	frame
+	waiter    *waiter // its caller's again once it is answered: only for whoever ended live
 	verb      string
-	submitted time.Time
-	waited    time.Duration
-	frame     *frame // nil: of a data verb
-	cur, img  *image[T]
-	err       error
+	submitted time.Duration // after epoch
+	reported  atomic.Bool   // as stuck
 }
 
 // private is what one run of a function gets: its context, and its copy of the state. It can keep both for as long as it likes.
 type private[T any] struct {
-	frame
+	stint
 	draft T
 }
 
-// run makes Container a runner: it lets the functions of w and of those behind it do their work, one by one, and publishes their results.
-func (c *Container[T]) run(w *waiter) (driving bool) {
-	for w != nil {
-		if w, driving = c.runOne(w); !driving {
+// turn is what came of a turn.
+type turn[T any] struct {
+	stint    *stint // nil: of a data verb
+	cur, img *image[T]
+	err      error
+	waited   time.Duration
+}
+
+// run makes Container a runner: it gives all who were taken their turns, one by one.
+func (c *Container[T]) run(*waiter) (driving bool) {
+	q := &c.queue
+	for w := q.rest; w != nil; w = q.rest {
+		q.rest = w.next
+		q.turns.Store(q.turns.Load() + 1)
+		if w.stage.CompareAndSwap(stageQueued, stageRunning) && !c.runOne(w) {
 			return false
 		}
 	}
@@ -43,40 +50,41 @@ func (c *Container[T]) run(w *waiter) (driving bool) {
 }
 
 // goOn is run for a goroutine that takes over.
-func (c *Container[T]) goOn(next *waiter) {
-	if c.run(next) {
+func (c *Container[T]) goOn() {
+	if c.run(nil) {
 		c.queue.work(c)
 	}
 }
 
-func (c *Container[T]) runOne(w *waiter) (next *waiter, driving bool) {
-	ch := w.change
-	t := turn[T]{w: w, ctx: w.ctx, call: w.call, verb: ch.verb, cur: c.image.Load()}
-	if t.call.env.observer != nil {
-		t.submitted = w.submitted
-		t.waited = time.Since(t.submitted)
-		t.call.observe(t.ctx, Event{Type: Started, Path: "lock", Verb: t.verb, Waited: t.waited})
+// runOne lets w do its work, and publishes the result. It reports whether this goroutine still has the queue.
+func (c *Container[T]) runOne(w *waiter) (driving bool) {
+	t := turn[T]{cur: c.image.Load()}
+	if w.call.env.observer != nil {
+		t.waited = time.Since(w.submitted)
+		w.call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: w.own.verb, Waited: t.waited})
 	}
 	var (
-		inside = t.ctx
+		inside = w.ctx
 		tail   *state.Tail
 		draft  *T
 	)
-	if ch.bounded() {
+	if w.own.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
-		own := &private[T]{frame: frame{Context: t.ctx, queue: &c.queue, key: c.keyOf(&t.call), parent: w.parent, lease: t.call.lease}}
-		t.frame, draft = &own.frame, &own.draft
-		t.frame.begin()
-		c.queue.holder.Store(t.frame)
-		inside = t.frame
+		own := &private[T]{}
+		f := &own.stint
+		f.Context, f.queue, f.key, f.parent, f.lease = w.ctx, &c.queue, c.keyOf(&w.call), w.parent, w.call.lease
+		f.waiter, f.verb, f.submitted = w, w.own.verb, w.submitted.Sub(epoch)
+		f.begin()
+		c.queue.holder.Store(f)
+		t.stint, draft, inside = f, &own.draft, f
 	}
-	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &t.call, ch, tail, draft) }, func() {
-		if next, driving := c.settle(&t, nil, true); driving {
-			go c.goOn(next) // this goroutine is on its way out
+	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &w.call, &w.own, tail, draft) }, func() {
+		if c.settle(w, &t, nil, true) {
+			go c.goOn() // this goroutine is on its way out
 		}
 	})
-	return c.settle(&t, p, false)
+	return c.settle(w, &t, p, false)
 }
 
 // keyOf returns the key that calls on c have, for longer than one of them lasts.
@@ -88,39 +96,65 @@ func (c *Container[T]) keyOf(call *call) *Key {
 	return &own
 }
 
-// settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue,
-// and whose turn is next; nil: nobody waits.
-func (c *Container[T]) settle(t *turn[T], p *PanicError, exited bool) (next *waiter, driving bool) {
-	q, w := &c.queue, t.w
-	if t.frame != nil {
-		t.frame.end()
-		q.holder.CompareAndSwap(t.frame, nil)
-	}
-	if p == nil && !exited && t.err == nil && t.img != t.cur && t.call.lease != nil {
-		t.err = t.call.lease.lostAny()
-	}
-	q.mu.Lock()
-	wanted, left := q.release(w), w.left
-	if wanted {
-		if p == nil && !exited && t.err == nil {
-			c.publish(t.cur, t.img)
-		}
-		w.answer, w.err, w.panic, w.exited = t.img, t.err, p, exited
-		w.done.Store(true) // from here on its caller cannot leave without the answer
-		// Who waits can withdraw while an observer or a log is told.
-		if q.first != nil && t.call.env.observer == nil && p == nil && !exited {
-			next = q.first
-			q.give(next, running)
-		}
-	}
-	q.mu.Unlock()
+// settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.
+func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool) (driving bool) {
+	abandoned := t.stint != nil && !t.stint.live.CompareAndSwap(true, false)
 	if p != nil || exited {
-		t.call.reportPanic(t.ctx, "lock", t.verb, p, left || !wanted)
-	} else if wanted && t.call.env.observer != nil {
-		c.observeEnd(t.ctx, &t.call, t.verb, t.cur, t.img, t.err, t.waited, time.Since(t.submitted))
+		// Its caller gets it, unless that has left. An abandoned waiter is not used again, so this may still look at it.
+		left := abandoned || !w.stage.CompareAndSwap(stageRunning, stageOver)
+		ctx, call, verb := w.ctx, w.call, w.own.verb
+		if !abandoned {
+			w.panic, w.exited = p, exited
+			w.done.Store(true)
+		}
+		call.reportPanic(ctx, "lock", verb, p, left)
+		if !abandoned {
+			w.poke()
+		}
+		return !abandoned
 	}
-	if wanted && w.asleep.Load() {
+	if abandoned {
+		return false
+	}
+	if t.err == nil && t.img != t.cur {
+		if w.call.lease != nil {
+			t.err = w.call.lease.lostAny()
+		}
+		if t.err == nil {
+			c.publishTurn(t.cur, t.img)
+		}
+	}
+	if t.err != nil {
+		w.err = t.err
+	} else {
+		w.answer = t.img
+	}
+	if w.call.env.observer != nil {
+		c.answerObserved(w, t)
+	} else {
+		w.done.Store(true) // from here on the waiter is its caller's, who may use it again
+	}
+	if w.asleep.Load() {
 		w.poke()
 	}
-	return next, wanted
+	return true
+}
+
+// answerObserved answers w and tells the observer. The caller cannot leave without its answer meanwhile.
+func (c *Container[T]) answerObserved(w *waiter, t *turn[T]) {
+	ctx, call, verb, took := w.ctx, w.call, w.own.verb, time.Since(w.submitted)
+	w.done.Store(true)
+	c.observeEnd(ctx, &call, verb, t.cur, t.img, t.err, t.waited, took)
+}
+
+// publishTurn is publish by whoever has the queue and does not hold its lock. That is needed only where a container may be pinned or unpinned.
+func (c *Container[T]) publishTurn(cur, img *image[T]) {
+	if cur != nil && cur.life == alive && cur.expires == 0 && img.life == alive && img.expires == 0 {
+		c.image.Store(img)
+		c.announce()
+		return
+	}
+	c.queue.mu.Lock()
+	defer c.queue.mu.Unlock()
+	c.publish(cur, img)
 }
