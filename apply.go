@@ -268,11 +268,6 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 	} else {
 		w.own.verb, w.own.typ, w.own.fn = "Atomic", typ, fn
 	}
-	w.submitted = now()
-	if call.timeout > 0 {
-		w.deadline = w.submitted.Add(call.timeout)
-		w.arm(w.submitted)
-	}
 	if e.observer != nil {
 		w.observeQueued()
 	}
@@ -282,8 +277,9 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 		q.start(c)
 	}
 	q.mu.Unlock()
-	if err == nil {
-		err = q.await(w)
+	if err == nil && !w.yield() {
+		w.setAlarm()
+		err = q.sleep(w)
 	}
 	if err != nil {
 		w.disarm()
@@ -302,7 +298,20 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 	return img, err
 }
 
+// setAlarm makes ready for a sleep that ends when the budget is spent. The clock is not read before: most waiters are answered sooner.
+func (w *waiter) setAlarm() {
+	if w.submitted.IsZero() {
+		w.submitted = now()
+	}
+	w.since.Store(int64(w.submitted.Sub(epoch)))
+	if w.call.timeout > 0 {
+		w.deadline = w.submitted.Add(w.call.timeout)
+		w.arm(w.submitted)
+	}
+}
+
 func (w *waiter) observeQueued() {
+	w.submitted = now()
 	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.own.verb})
 }
 
@@ -314,16 +323,15 @@ func (w *waiter) reset() {
 		w.own = change{}
 	}
 	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
-	w.submitted, w.deadline = time.Time{}, time.Time{}
-	w.stage.Store(stageQueued)
 	w.next, w.answer = nil, nil
 	if w.err != nil {
 		w.err = nil
 	}
-	w.done.Store(false)
-	if w.asleep.Load() {
-		w.asleep.Store(false)
+	if !w.submitted.IsZero() {
+		w.submitted, w.deadline = time.Time{}, time.Time{}
+		w.since.Store(0)
 	}
+	w.use += oneUse
 }
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A function works on

@@ -17,12 +17,12 @@ type frame struct {
 	context.Context
 	queue  *queue
 	key    *Key
-	parent *frame // the mutator or transaction around it
-	lease  *Lease // the innermost that calls with this context are made under; nil: none
-	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
-	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
-	live   atomic.Bool
-	calls  *calls // made with this context, and not over; nil: there were none. Protected by graph
+	parent *frame      // the mutator or transaction around it
+	lease  *Lease      // the innermost that calls with this context are made under; nil: none
+	tx     *Tx         // of the function of a transaction, which has neither queue nor key; nil: of a mutator
+	detach func()      // persisted: let the queue move on without this mutator; nil: the queue waits for it
+	over   atomic.Bool // the function has returned, or was abandoned
+	calls  *calls      // made with this context, and not over; nil: there were none. Protected by graph
 }
 
 // calls are what the mutator of a frame waits for. They are protected by graph.
@@ -68,7 +68,7 @@ func innermost(ctx context.Context) *frame {
 }
 
 func (f *frame) caller() *frame {
-	for f != nil && f.queue == nil && (f.tx == nil || !f.live.Load()) {
+	for f != nil && f.queue == nil && (f.tx == nil || f.over.Load()) {
 		f = f.parent
 	}
 	return f
@@ -99,12 +99,12 @@ func (f *frame) mutating(q *queue, key Key) error {
 		return wrapKey(ErrOutsideTx, key)
 	}
 	for a := f; a != nil; a = a.parent {
-		if a.queue == q && a.live.Load() {
+		if a.queue == q && !a.over.Load() {
 			return wrapKey(ErrReentrant, key)
 		}
 	}
 	for a := f; a != nil; a = a.parent {
-		if a.detach != nil && a.live.Load() {
+		if a.detach != nil && !a.over.Load() {
 			a.detach()
 		}
 	}
@@ -129,8 +129,8 @@ func (f *frame) waitFor(q *queue) error {
 
 // blocks returns the mutators from the holder of q to one that f runs inside of, nil if there is no such way. The caller holds graph.
 func (f *frame) blocks(q *queue, seen []*queue) []Key {
-	h := q.holder.Load()
-	if h == nil || !h.live.Load() || slices.Contains(seen, q) {
+	h := q.current()
+	if h == nil || slices.Contains(seen, q) {
 		return nil
 	}
 	return f.blockedBehind(&h.frame, append(seen, q))
@@ -175,7 +175,6 @@ func (f *frame) name() Key {
 
 // begin makes f the frame of a running mutator, and end of one that has returned.
 func (f *frame) begin() {
-	f.live.Store(true)
 	if f.parent == nil || f.detach == nil {
 		return
 	}
@@ -186,7 +185,7 @@ func (f *frame) begin() {
 }
 
 func (f *frame) end() {
-	f.live.Store(false)
+	f.over.Store(true)
 	if f.parent == nil || f.detach == nil {
 		return
 	}

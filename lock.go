@@ -25,8 +25,8 @@ import (
 // Persisted, every arrow is taken under queue.mu. In memory, who drives the queue takes all that wait at once, under queue.mu, and then gives them
 // their turns without it. The races of this page, and what decides them:
 //   - done against deadline or cancel: leave finds the waiter answered and the caller takes the answer;
-//   - a turn against a withdrawal: leave unlinks what is linked; what was taken, in memory, has its stage, and whoever changes that first wins;
-//   - a late return against Abandon: persisted, release looks whether the run is still the queue's own; in memory, whoever ends frame.live first wins;
+//   - a turn against a withdrawal: leave unlinks what is linked; what was taken, in memory, is running or left, whichever it becomes first;
+//   - a late return against Abandon: persisted, release looks whether the run is still the queue's own; in memory, whoever sets frame.over first wins;
 //   - push against Close: push looks at closed, Close waits for what was pushed before it;
 //   - a data verb in place against a turn: the verb runs under queue.mu when nothing is linked and nothing taken, and nothing is taken without it.
 
@@ -42,15 +42,14 @@ type queue struct {
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
 
 	// In memory, whoever drives the queue takes all that wait at once.
-	takes     uint64 // how often it was done; those who were pushed since are linked. This and the next two are protected by mu
-	taken     uint64 // what turns will be when they all have had their turns
-	withdrawn uint64 // how many of them have left since
+	takes     uint64 // how often it was done; those who were pushed since are linked. This and the next are protected by mu
+	withdrawn int    // how many of the last that were taken have left since
 
 	_ [cacheLine]byte // what comes next is written in every turn, what came before by every writer
 
-	rest   *waiter               // taken, and still to have their turns; of whoever drives the queue
-	turns  atomic.Uint64         // how many there were
-	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.live
+	rest   *waiter               // taken, and still to have their turns; this and the next belong to whoever drives the queue
+	behind int                   // how many
+	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 
 // cacheLine is what processors pass to one another, on most machines.
@@ -75,12 +74,15 @@ const (
 	committing
 )
 
-// stage is where a waiter of an in-memory queue is, once it was taken: who changes it from queued or running has the say.
+// What a waiter is, as far as its caller and whoever answers it have to agree on it. The bits above these count the uses of a pooled waiter, so
+// that nothing need be done to begin another.
 const (
-	stageQueued uint32 = iota
-	stageRunning
-	stageLeft // the caller is gone: withdrawn, or while its function ran
-	stageOver // the caller will get a panic, or that it was abandoned
+	isAsleep  uint32 = 1 << iota // its caller waits for the bell
+	isRunning                    // in memory: its function has its turn
+	isLeft                       // in memory: its caller is gone
+	isClosing                    // in memory: its caller cannot leave any more, but has no answer yet
+	isDone                       // answered
+	oneUse
 )
 
 // waiter is one mutation on its way through a queue. Its caller and the goroutine that runs its function are on different processors as a rule, and
@@ -88,10 +90,9 @@ const (
 type waiter struct {
 	ctx    context.Context
 	next   *waiter
-	stage  atomic.Uint32 // in memory
-	done   atomic.Bool
-	asleep atomic.Bool // the caller waits for its bell
-	answer any         // *image[T] or *reply. What the caller gets is written before done is set, and read after
+	is     atomic.Uint32 // see isAsleep and so on; of another use, it is nothing yet
+	use    uint32        // which use this is
+	answer any           // *image[T] or *reply. What the caller gets is written before it is done, and read after
 	call   call
 	parent *frame // of the mutator that the call was made in; nil: none
 	own    change // what change points to, on the lock path
@@ -107,6 +108,7 @@ type waiter struct {
 	take      uint64 // queue.takes when it was linked; protected by queue.mu
 
 	change    *change
+	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
 	submitted time.Time
 	deadline  time.Time // zero: none
 	*bell
@@ -168,7 +170,7 @@ func (q *queue) push(w *waiter, limit int) error {
 	if q.closed {
 		return ErrClosed
 	}
-	if waiting := q.waiting + q.behind(); waiting >= limit {
+	if waiting := q.waiting + q.taken(); waiting >= limit {
 		return &OverloadedError{Scope: w.call.key, Queue: waiting}
 	}
 	w.phase = queued
@@ -189,12 +191,20 @@ func (q *queue) link(w *waiter) {
 	q.waiting++
 }
 
-// behind returns how many of those that were taken still wait for their turn. The caller holds q.mu.
-func (q *queue) behind() int {
-	if now := q.turns.Load() + q.withdrawn; now < q.taken {
-		return int(q.taken - now)
+// taken returns how many of those that were taken wait behind a function. The caller holds q.mu.
+func (q *queue) taken() int {
+	if h := q.current(); h != nil {
+		return max(0, h.behind-q.withdrawn)
 	}
 	return 0
+}
+
+// current returns the function that has the queue to itself, nil if there is none.
+func (q *queue) current() *stint {
+	if h := q.holder.Load(); h != nil && !h.over.Load() {
+		return h
+	}
+	return nil
 }
 
 // unlink removes w, which is queued. The caller holds q.mu.
@@ -294,8 +304,8 @@ func (q *queue) close() <-chan struct{} {
 func (q *queue) busy() (out []Running) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if h := q.holder.Load(); h != nil && h.live.Load() {
-		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.waiting + q.behind()})
+	if h := q.current(); h != nil {
+		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.waiting + q.taken()})
 	} else if w := q.running; w != nil && w.cas.backend != nil {
 		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
 	} else if w := q.first; w != nil {
@@ -307,21 +317,71 @@ func (q *queue) busy() (out []Running) {
 	return out
 }
 
-// finish hands the caller its answer. The waiter must not be touched afterwards: its caller may reuse it.
+// state tells what w is in this use.
+func (w *waiter) state() uint32 { return w.thisUse(w.is.Load()) }
+
+func (w *waiter) thisUse(v uint32) uint32 {
+	if v&^(oneUse-1) != w.use {
+		return 0
+	}
+	return v & (oneUse - 1)
+}
+
+// become adds to what w is, unless it is something else already. It returns what it was.
+func (w *waiter) become(now, unless uint32) (was uint32, ok bool) {
+	for {
+		v := w.is.Load()
+		if was = w.thisUse(v); was&unless != 0 {
+			return was, false
+		}
+		if w.is.CompareAndSwap(v, w.use|was|now) {
+			return was, true
+		}
+	}
+}
+
+func (w *waiter) done() bool { return w.is.Load() == w.use|isDone }
+
+// answered tells the caller, if it looks, that what it gets is there. It reports whether the caller has to be woken to look. The waiter must not
+// be touched afterwards, its bell excepted: its caller may reuse it.
+func (w *waiter) answered() (asleep bool) {
+	done := w.use | isDone
+	return w.is.Swap(done)&isAsleep != 0 // of an earlier use, perhaps: a stray wake-up is harmless
+}
+
+// finish hands the caller its answer.
 func (w *waiter) finish() {
-	w.done.Store(true)
-	w.poke()
+	b := w.bell
+	w.answered()
+	b.poke()
 }
 
 // await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
 // w is answered, otherwise why the caller left; then w is not the caller's any more.
 func (q *queue) await(w *waiter) error {
-	runtime.Gosched() // an answer often comes before its caller would be asleep, and saves waking it
-	if w.done.Load() {
+	if w.yield() {
 		return nil
 	}
-	w.asleep.Store(true)
-	if w.done.Load() {
+	return q.sleep(w)
+}
+
+// awaitYields is how often a caller yields before it sleeps: its answer often comes sooner, and saves waking it.
+const awaitYields = 2
+
+// yield lets others run, and reports whether w is answered by then.
+func (w *waiter) yield() bool {
+	for range awaitYields {
+		runtime.Gosched()
+		if w.done() {
+			return true
+		}
+	}
+	return false
+}
+
+// sleep is the rest of await.
+func (q *queue) sleep(w *waiter) error {
+	if _, ok := w.become(isAsleep, isDone); !ok {
 		return nil
 	}
 	ended := w.ctx.Done()
@@ -334,7 +394,7 @@ func (q *queue) await(w *waiter) error {
 			case <-ended:
 			}
 		}
-		if w.done.Load() {
+		if w.done() {
 			return nil
 		}
 		if over, err := q.look(w, &ended); over {
@@ -351,7 +411,7 @@ func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
 			w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
 			return true, leftBy(w.ctx, w.call.key, phase)
 		}
-		if w.done.Load() {
+		if w.done() {
 			return true, nil
 		}
 		*ended = nil
@@ -374,7 +434,7 @@ func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
 		q.reportStuck(now, w.call.env)
 		return true, err
 	}
-	return w.done.Load(), nil // if not, its panic is on its way
+	return w.done(), nil // if not, its answer is on its way
 }
 
 // leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its
@@ -386,7 +446,7 @@ func (q *queue) leave(w *waiter) (Phase, bool) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.done.Load() || w.phase == committing && w.change.takes != nil {
+	if w.done() || w.phase == committing && w.change.takes != nil {
 		return 0, false
 	}
 	return q.leaveLocked(w), true
@@ -405,27 +465,28 @@ func (q *queue) leaveLocked(w *waiter) Phase {
 
 // leaveTurn is leave in memory.
 func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
-	if w.stage.CompareAndSwap(stageQueued, stageLeft) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		if w.take == q.takes {
-			q.unlink(w)
-		} else {
-			q.withdrawn++ // whoever took it passes it by
-		}
-		return PhaseQueued, true
-	}
-	if w.done.Load() || !w.stage.CompareAndSwap(stageRunning, stageLeft) {
+	was, ok := w.become(isLeft, isClosing|isDone)
+	if !ok {
 		return 0, false
 	}
-	return PhaseRunning, true
+	if was&isRunning != 0 {
+		return PhaseRunning, true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w.take == q.takes {
+		q.unlink(w)
+	} else {
+		q.withdrawn++ // whoever took it passes it by
+	}
+	return PhaseQueued, true
 }
 
 // spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
 // own function runs: that takes as long as it takes.
 func (q *queue) spend(w *waiter, now time.Time) error {
 	q.mu.Lock()
-	if now.Before(w.deadline) || w.done.Load() || w.phase == running {
+	if now.Before(w.deadline) || w.done() || w.phase == running {
 		q.mu.Unlock()
 		return nil
 	}
@@ -451,11 +512,14 @@ func (w *waiter) path() string {
 
 // reportStuck tells, once for each run, that a function has outlived somebody's budget.
 func (q *queue) reportStuck(now time.Time, e *env) {
-	h := q.holder.Load()
-	if h == nil || !h.live.Load() || !h.reported.CompareAndSwap(false, true) {
+	h := q.current()
+	if h == nil || !h.reported.CompareAndSwap(false, true) {
 		return
 	}
-	took := now.Sub(epoch) - h.submitted
+	var took time.Duration
+	if since := h.waiter.since.Load(); since != 0 {
+		took = now.Sub(epoch) - time.Duration(since)
+	}
 	(&call{terms: &terms{env: e}, key: *h.key}).observe(h.Context, Event{Type: Stuck, Path: "lock", Verb: h.verb, Took: took})
 	e.logger().WarnContext(h.Context, "pawl: mutator is stuck", "scope", h.key.String(), "verb", h.verb, "since", took)
 }
@@ -493,7 +557,7 @@ func (w *waiter) deliver() {
 func (q *queue) abandon(r runner) bool {
 	q.mu.Lock()
 	h := q.holder.Load()
-	if h == nil || !h.live.CompareAndSwap(true, false) {
+	if h == nil || !h.over.CompareAndSwap(false, true) {
 		q.mu.Unlock()
 		return false
 	}
@@ -507,7 +571,7 @@ func (q *queue) abandon(r runner) bool {
 	q.signalDrained()
 	q.mu.Unlock()
 	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: h.verb})
-	if w.stage.CompareAndSwap(stageRunning, stageOver) {
+	if _, ok := w.become(isClosing, isLeft); ok {
 		w.abandoned = true
 		w.err = wrapKey(ErrAbandoned, w.call.key)
 		w.finish()
@@ -517,8 +581,7 @@ func (q *queue) abandon(r runner) bool {
 
 // takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
 func (q *queue) takeAll(w *waiter) {
-	q.running, q.rest = w, w
-	q.taken, q.withdrawn = q.turns.Load()+uint64(q.waiting), 0
+	q.running, q.rest, q.behind, q.withdrawn = w, w, q.waiting, 0
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.takes++
 }
@@ -529,13 +592,13 @@ func (q *queue) giveBack() {
 	q.first, q.last = nil, nil
 	for w := q.rest; w != nil; {
 		next := w.next
-		if w.stage.Load() == stageQueued { // or else it has left, or is about to
+		if w.state()&isLeft == 0 {
 			w.take = q.takes
 			q.link(w)
 		}
 		w = next
 	}
-	q.rest, q.taken = nil, 0
+	q.rest, q.behind = nil, 0
 	if later == nil {
 		return
 	}

@@ -97,7 +97,7 @@ func (c *cell) ring() {
 	now := time.Now()
 	look := func(w *waiter) {
 		switch {
-		case w.done.Load():
+		case w.done():
 		case now.Before(w.deadline):
 			c.spent.set(w.deadline, c, (*cell).ring)
 		default:

@@ -13,13 +13,13 @@ func (c *Container[T]) take(w *waiter) { c.queue.takeAll(w) }
 
 func (c *Container[T]) rest() {}
 
-// stint is the run of a function that has the queue to itself. Whoever ends frame.live, the worker or Abandon, has the say about its result.
+// stint is the run of a function that has the queue to itself. Whoever sets frame.over, the worker or Abandon, has the say about its result.
 type stint struct {
 	frame
-	waiter    *waiter // its caller's again once it is answered: only for whoever ended live
-	verb      string
-	submitted time.Duration // after epoch
-	reported  atomic.Bool   // as stuck
+	reported atomic.Bool // as stuck
+	verb     string
+	waiter   *waiter // its caller's again once it is answered: whoever has not set over may look at its atomic fields only
+	behind   int     // how many wait that were taken together with it
 }
 
 // private is what one run of a function gets: its context, and its copy of the state. It can keep both for as long as it likes.
@@ -41,8 +41,8 @@ func (c *Container[T]) run(*waiter) (driving bool) {
 	q := &c.queue
 	for w := q.rest; w != nil; w = q.rest {
 		q.rest = w.next
-		q.turns.Store(q.turns.Load() + 1)
-		if w.stage.CompareAndSwap(stageQueued, stageRunning) && !c.runOne(w) {
+		q.behind--
+		if _, ok := w.become(isRunning, isLeft); ok && !c.runOne(w) {
 			return false
 		}
 	}
@@ -74,7 +74,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		own := &private[T]{}
 		f := &own.stint
 		f.Context, f.queue, f.key, f.parent, f.lease = w.ctx, &c.queue, c.keyOf(&w.call), w.parent, w.call.lease
-		f.waiter, f.verb, f.submitted = w, w.own.verb, w.submitted.Sub(epoch)
+		f.waiter, f.verb, f.behind = w, w.own.verb, c.queue.behind
 		f.begin()
 		c.queue.holder.Store(f)
 		t.stint, draft, inside = f, &own.draft, f
@@ -98,17 +98,20 @@ func (c *Container[T]) keyOf(call *call) *Key {
 
 // settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.
 func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool) (driving bool) {
-	abandoned := t.stint != nil && !t.stint.live.CompareAndSwap(true, false)
+	abandoned := t.stint != nil && !t.stint.over.CompareAndSwap(false, true)
 	if p != nil || exited {
 		// Its caller gets it, unless that has left. An abandoned waiter is not used again, so this may still look at it.
-		left := abandoned || !w.stage.CompareAndSwap(stageRunning, stageOver)
-		ctx, call, verb := w.ctx, w.call, w.own.verb
+		left := abandoned
 		if !abandoned {
+			_, stays := w.become(isClosing, isLeft)
+			left = !stays
 			w.panic, w.exited = p, exited
-			w.done.Store(true)
 		}
-		call.reportPanic(ctx, "lock", verb, p, left)
-		if !abandoned {
+		if !left {
+			w.answered()
+		}
+		w.call.reportPanic(w.ctx, "lock", w.own.verb, p, left) // a waiter with a panic is not used again, either
+		if !left {
 			w.poke()
 		}
 		return !abandoned
@@ -132,19 +135,22 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 	if w.call.env.observer != nil {
 		c.answerObserved(w, t)
 	} else {
-		w.done.Store(true) // from here on the waiter is its caller's, who may use it again
-	}
-	if w.asleep.Load() {
-		w.poke()
+		bell := w.bell
+		if w.answered() { // from here on the waiter is its caller's, who may use it again
+			bell.poke()
+		}
 	}
 	return true
 }
 
 // answerObserved answers w and tells the observer. The caller cannot leave without its answer meanwhile.
 func (c *Container[T]) answerObserved(w *waiter, t *turn[T]) {
-	ctx, call, verb, took := w.ctx, w.call, w.own.verb, time.Since(w.submitted)
-	w.done.Store(true)
+	bell, ctx, call, verb, took := w.bell, w.ctx, w.call, w.own.verb, time.Since(w.submitted)
+	asleep := w.answered()
 	c.observeEnd(ctx, &call, verb, t.cur, t.img, t.err, t.waited, took)
+	if asleep {
+		bell.poke()
+	}
 }
 
 // publishTurn is publish by whoever has the queue and does not hold its lock. That is needed only where a container may be pinned or unpinned.

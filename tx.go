@@ -143,7 +143,7 @@ func (tx *Tx) usable(ctx context.Context, key Key) error {
 // outerTx is the transaction whose function f runs in, nil if there is none.
 func (f *frame) outerTx() *Tx {
 	for a := f; a != nil; a = a.parent {
-		if a.tx != nil && a.live.Load() {
+		if a.tx != nil && !a.over.Load() {
 			return a.tx
 		}
 	}

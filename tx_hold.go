@@ -78,7 +78,7 @@ func (c *cell) hold(w *waiter) (held bool, err error) {
 	}
 	if c.idle() && !c.working {
 		c.working, c.running = true, w
-		w.done.Store(true)
+		w.answered()
 		c.mu.Unlock()
 		return true, nil
 	}
