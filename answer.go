@@ -87,7 +87,7 @@ func (c *cell) hand(w *waiter, out *outcome, at time.Time) bool {
 	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
 		w.cas.reply = reply{state: d.view.state, version: d.version, landed: w.cas.landed, at: at}
 	}
-	w.answered()
+	w.answered(0)
 	return true
 }
 

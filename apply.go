@@ -259,24 +259,32 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 
 // runInTurn queues ch, or else fn, and waits for its answer.
 func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call, typ *state.Type, ch *change, fn function) (*image[T], error) {
-	q, e := &c.queue, call.env
-	w := e.waiters.Get().(*waiter)
+	w := call.env.waiters.Get().(*waiter)
 	w.ctx, w.parent, w.call = ctx, parent, *call
-	w.change = &w.own
 	if ch != nil {
 		w.own = *ch // its caller has it on the stack
 	} else {
 		w.own.verb, w.own.typ, w.own.fn = "Atomic", typ, fn
 	}
+	return c.takeTurn(w)
+}
+
+// runAtomic is runInTurn for a function with no more than the terms of its scope, which is called outside of any other. Its callers wait in great
+// numbers, each with a stack that the next processor to run it has to fetch: it takes the shortest way.
+func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (*image[T], error) {
+	w := b.defaults.env.waiters.Get().(*waiter)
+	w.ctx, w.call.terms, w.call.key = ctx, b.defaults, *key
+	w.own.verb, w.own.typ, w.own.fn = "Atomic", b.typ, fn
+	return c.takeTurn(w)
+}
+
+// takeTurn queues w and waits for its answer.
+func (c *Container[T]) takeTurn(w *waiter) (*image[T], error) {
+	q, e := &c.queue, w.call.env
 	if e.observer != nil {
 		w.observeQueued()
 	}
-	q.mu.Lock()
-	err := q.push(w, e.maxQueue)
-	if err == nil {
-		q.start(c)
-	}
-	q.mu.Unlock()
+	err := q.come(w, e.maxQueue, c)
 	if err == nil && !w.yield() {
 		w.setAlarm()
 		err = q.sleep(w)
@@ -285,16 +293,19 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 		w.disarm()
 		return nil, err // w stays with whoever still holds it
 	}
-	if w.panic != nil || w.exited {
-		w.disarm()
-		w.deliver()
+	if w.is.Load()&isOdd != 0 {
+		if w.panic != nil || w.exited {
+			w.disarm()
+			w.deliver()
+		}
+		if err = w.err; w.abandoned {
+			return nil, err
+		}
+		w.err = nil
 	}
 	img, _ := w.answer.(*image[T])
-	err = w.err
-	if !w.abandoned {
-		w.reset()
-		e.waiters.Put(w)
-	}
+	w.reset()
+	e.waiters.Put(w)
 	return img, err
 }
 
@@ -322,11 +333,7 @@ func (w *waiter) reset() {
 	} else {
 		w.own = change{}
 	}
-	w.ctx, w.parent, w.change, w.call = nil, nil, nil, call{}
-	w.next, w.answer = nil, nil
-	if w.err != nil {
-		w.err = nil
-	}
+	w.ctx, w.parent, w.call, w.next, w.answer = nil, nil, call{}, nil, nil
 	if !w.submitted.IsZero() {
 		w.submitted, w.deadline = time.Time{}, time.Time{}
 		w.since.Store(0)
@@ -474,7 +481,7 @@ func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError
 }
 
 func (w *waiter) reportPanic(p *PanicError, left bool) {
-	w.call.reportPanic(w.ctx, w.path(), w.change.verb, p, left)
+	w.call.reportPanic(w.ctx, w.path(), w.verb(), p, left)
 }
 
 func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {

@@ -130,7 +130,7 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	r, err := w.cas.reply, w.err
 	if w.cas.reusable {
 		env := w.call.env
-		w.cas = casState{}
+		w.cas, w.change, w.err = casState{}, nil, nil
 		w.reset()
 		env.waiters.Put(w)
 	}

@@ -184,7 +184,7 @@ func (l *line) answer(w *waiter, lease *Lease, err error, p *PanicError, exited 
 	left := w.left
 	if !left {
 		w.answer, w.err, w.panic, w.exited = lease, err, p, exited
-		w.answered() // from here on its caller cannot leave without the answer
+		w.answered(0) // from here on its caller cannot leave without the answer
 	}
 	l.mu.Unlock()
 	switch {

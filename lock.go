@@ -36,14 +36,17 @@ type queue struct {
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
 	running     *waiter       // who leads the commit, or in memory the first of those that were taken; nil: nobody
-	working     bool          // a goroutine drives the queue
+	working     atomic.Bool   // a goroutine drives the queue; set under mu
 	away        []*waiter     // persisted: functions that run outside the queue
 	closed      bool          // refuse new work
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
 
-	// In memory, whoever drives the queue takes all that wait at once.
-	takes     uint64 // how often it was done; those who were pushed since are linked. This and the next are protected by mu
-	withdrawn int    // how many of the last that were taken have left since
+	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once.
+	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
+	came    atomic.Int32           // how many they are, or are about to be
+	counted atomic.Int32           // how many wait besides, more or less
+	left    int                    // how many are linked, or were taken, and have left; this and the next are protected by mu
+	enough  int                    // how many are worth a look for them
 
 	_ [cacheLine]byte // what comes next is written in every turn, what came before by every writer
 
@@ -51,6 +54,9 @@ type queue struct {
 	behind int                   // how many
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
+
+// shut is in the inbox of a queue that is closed.
+var shut waiter
 
 // cacheLine is what processors pass to one another, on most machines.
 const cacheLine = 64
@@ -82,6 +88,7 @@ const (
 	isLeft                       // in memory: its caller is gone
 	isClosing                    // in memory: its caller cannot leave any more, but has no answer yet
 	isDone                       // answered
+	isOdd                        // in memory, with isDone: not just with an answer
 	oneUse
 )
 
@@ -95,7 +102,7 @@ type waiter struct {
 	answer any           // *image[T] or *reply. What the caller gets is written before it is done, and read after
 	call   call
 	parent *frame // of the mutator that the call was made in; nil: none
-	own    change // what change points to, on the lock path
+	own    change // in memory
 
 	err    error
 	panic  *PanicError
@@ -105,9 +112,8 @@ type waiter struct {
 	left      bool  // the caller is gone
 	abandoned bool  // the result is not wanted any more
 	prev      *waiter
-	take      uint64 // queue.takes when it was linked; protected by queue.mu
 
-	change    *change
+	change    *change      // persisted
 	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
 	submitted time.Time
 	deadline  time.Time // zero: none
@@ -170,17 +176,10 @@ func (q *queue) push(w *waiter, limit int) error {
 	if q.closed {
 		return ErrClosed
 	}
-	if waiting := q.waiting + q.taken(); waiting >= limit {
+	if waiting := q.depth(); waiting >= limit {
 		return &OverloadedError{Scope: w.call.key, Queue: waiting}
 	}
 	w.phase = queued
-	w.take = q.takes
-	q.link(w)
-	return nil
-}
-
-// link makes w the last that waits. The caller holds q.mu.
-func (q *queue) link(w *waiter) {
 	w.prev, w.next = q.last, nil
 	if q.last != nil {
 		q.last.next = w
@@ -189,14 +188,85 @@ func (q *queue) link(w *waiter) {
 	}
 	q.last = w
 	q.waiting++
+	return nil
 }
 
-// taken returns how many of those that were taken wait behind a function. The caller holds q.mu.
-func (q *queue) taken() int {
-	if h := q.current(); h != nil {
-		return max(0, h.behind-q.withdrawn)
+// come is push in memory, without the lock as long as there is plenty of room. It makes sure that r drives the queue.
+func (q *queue) come(w *waiter, limit int, r runner) error {
+	if int(q.came.Add(1)+q.counted.Load()) > limit {
+		q.came.Add(-1)
+		return q.squeeze(w, limit, r)
 	}
-	return 0
+	for {
+		head := q.inbox.Load()
+		if head == &shut {
+			q.came.Add(-1)
+			return ErrClosed
+		}
+		w.next = head
+		if q.inbox.CompareAndSwap(head, w) {
+			break
+		}
+	}
+	if !q.working.Load() { // who stops driving looks into the inbox afterwards
+		q.mu.Lock()
+		q.start(r)
+		q.mu.Unlock()
+	}
+	return nil
+}
+
+// squeeze is come where there may be no room.
+func (q *queue) squeeze(w *waiter, limit int, r runner) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gather()
+	err := q.push(w, limit)
+	if err == nil {
+		w.prev = nil
+		q.counted.Add(1)
+		q.start(r)
+	}
+	return err
+}
+
+// gather links those who came, in memory. The caller holds q.mu.
+func (q *queue) gather() {
+	if head := q.inbox.Load(); head == nil || head == &shut {
+		return
+	}
+	q.linkCome(q.inbox.Swap(nil))
+}
+
+// linkCome links what was in the inbox. The caller holds q.mu.
+func (q *queue) linkCome(head *waiter) {
+	if head == nil || head == &shut {
+		return
+	}
+	last, n := head, 0
+	var first *waiter
+	for w := head; w != nil; n++ {
+		next := w.next
+		w.next, first, w = first, w, next
+	}
+	if q.last != nil {
+		q.last.next = first
+	} else {
+		q.first = first
+	}
+	q.last = last
+	q.waiting += n
+	q.came.Add(int32(-n))
+	q.counted.Add(int32(n))
+}
+
+// depth returns how many wait. The caller holds q.mu.
+func (q *queue) depth() int {
+	waiting := q.waiting - q.left
+	if h := q.current(); h != nil {
+		waiting += h.behind
+	}
+	return max(0, waiting)
 }
 
 // current returns the function that has the queue to itself, nil if there is none.
@@ -224,12 +294,17 @@ func (q *queue) unlink(w *waiter) {
 }
 
 // idle reports whether a data verb may run at once, in place. The caller holds q.mu.
-func (q *queue) idle() bool { return q.running == nil && q.first == nil }
+func (q *queue) idle() bool {
+	if head := q.inbox.Load(); head != nil && head != &shut {
+		return false
+	}
+	return q.running == nil && q.first == nil
+}
 
 // start makes sure that somebody drives the queue. The caller holds q.mu.
 func (q *queue) start(r runner) {
-	if !q.working {
-		q.working = true
+	if !q.working.Load() {
+		q.working.Store(true)
 		go q.work(r)
 	}
 }
@@ -247,6 +322,7 @@ func (q *queue) work(r runner) {
 		if q.holder.Load() != nil {
 			q.holder.Store(nil)
 		}
+		q.gather()
 		w := q.first
 		if w == nil {
 			if idle < lingerYields && !q.closed {
@@ -255,7 +331,12 @@ func (q *queue) work(r runner) {
 				runtime.Gosched()
 				continue
 			}
-			q.working = false
+			q.working.Store(false)
+			if head := q.inbox.Load(); head != nil && head != &shut { // it came before it could see that nobody drives the queue
+				q.working.Store(true)
+				q.mu.Unlock()
+				continue
+			}
 			r.rest()
 			q.signalDrained()
 			q.mu.Unlock()
@@ -284,13 +365,14 @@ func (q *queue) signalDrained() {
 	}
 }
 
-func (q *queue) empty() bool { return q.idle() && !q.working && len(q.away) == 0 }
+func (q *queue) empty() bool { return q.idle() && !q.working.Load() && len(q.away) == 0 }
 
 // close refuses new work and returns a channel that is closed once the queue is empty, nil if it is empty now.
 func (q *queue) close() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
+	q.linkCome(q.inbox.Swap(&shut))
 	if q.empty() {
 		return nil
 	}
@@ -304,12 +386,13 @@ func (q *queue) close() <-chan struct{} {
 func (q *queue) busy() (out []Running) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.gather()
 	if h := q.current(); h != nil {
-		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.waiting + q.taken()})
+		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.depth()})
 	} else if w := q.running; w != nil && w.cas.backend != nil {
 		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
 	} else if w := q.first; w != nil {
-		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
+		out = append(out, Running{Scope: w.call.key, Verb: w.verb(), Waiting: q.waiting})
 	}
 	for _, w := range q.away {
 		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
@@ -340,19 +423,18 @@ func (w *waiter) become(now, unless uint32) (was uint32, ok bool) {
 	}
 }
 
-func (w *waiter) done() bool { return w.is.Load() == w.use|isDone }
+func (w *waiter) done() bool { return w.is.Load()|isOdd == w.use|isDone|isOdd }
 
 // answered tells the caller, if it looks, that what it gets is there. It reports whether the caller has to be woken to look. The waiter must not
 // be touched afterwards, its bell excepted: its caller may reuse it.
-func (w *waiter) answered() (asleep bool) {
-	done := w.use | isDone
-	return w.is.Swap(done)&isAsleep != 0 // of an earlier use, perhaps: a stray wake-up is harmless
+func (w *waiter) answered(how uint32) (asleep bool) {
+	return w.is.Swap(w.use|isDone|how)&isAsleep != 0 // of an earlier use, perhaps: a stray wake-up is harmless
 }
 
 // finish hands the caller its answer.
 func (w *waiter) finish() {
 	b := w.bell
-	w.answered()
+	w.answered(isOdd)
 	b.poke()
 }
 
@@ -408,7 +490,7 @@ func (q *queue) sleep(w *waiter) error {
 func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
 	if w.ctx.Err() != nil {
 		if phase, left := q.leave(w); left {
-			w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.change.verb, Err: context.Cause(w.ctx)})
+			w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.verb(), Err: context.Cause(w.ctx)})
 			return true, leftBy(w.ctx, w.call.key, phase)
 		}
 		if w.done() {
@@ -430,7 +512,7 @@ func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
 	}
 	if phase, left := q.leave(w); left {
 		err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
-		w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: err.Waited, Err: err})
+		w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.verb(), Took: err.Waited, Err: err})
 		q.reportStuck(now, w.call.env)
 		return true, err
 	}
@@ -474,12 +556,41 @@ func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if w.take == q.takes {
-		q.unlink(w)
-	} else {
-		q.withdrawn++ // whoever took it passes it by
+	q.gather()
+	if q.left++; q.left >= q.enough {
+		q.unlinkLeft()
 	}
 	return PhaseQueued, true
+}
+
+// leastEnough is how many callers leave an in-memory queue before it is looked through for them: one by one, thousands would cost too much.
+const leastEnough = 32
+
+// unlinkLeft removes those who have left, except what was taken: whoever took it passes it by. The caller holds q.mu.
+func (q *queue) unlinkLeft() {
+	w := q.first
+	q.first, q.last = nil, nil
+	for w != nil {
+		next := w.next
+		if w.state()&isLeft != 0 {
+			q.left--
+			q.waiting--
+		} else {
+			q.append(w)
+		}
+		w = next
+	}
+	q.enough = q.left + max(leastEnough, q.waiting/2)
+}
+
+func (q *queue) append(w *waiter) {
+	w.next = nil
+	if q.last != nil {
+		q.last.next = w
+	} else {
+		q.first = w
+	}
+	q.last = w
 }
 
 // spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
@@ -498,8 +609,15 @@ func (q *queue) spend(w *waiter, now time.Time) error {
 	if committing {
 		err = &UnknownOutcomeError{Scope: w.call.key, Cause: cause}
 	}
-	w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.change.verb, Took: now.Sub(w.submitted), Err: err})
+	w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.verb(), Took: now.Sub(w.submitted), Err: err})
 	return err
+}
+
+func (w *waiter) verb() string {
+	if w.change != nil {
+		return w.change.verb
+	}
+	return w.own.verb
 }
 
 // path names the way that w goes, for observers.
@@ -562,7 +680,8 @@ func (q *queue) abandon(r runner) bool {
 		return false
 	}
 	w := h.waiter // whose run nobody else ends now
-	q.running, q.working = nil, false
+	q.running = nil
+	q.working.Store(false)
 	q.holder.Store(nil)
 	q.giveBack()
 	if q.first != nil {
@@ -581,31 +700,31 @@ func (q *queue) abandon(r runner) bool {
 
 // takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
 func (q *queue) takeAll(w *waiter) {
-	q.running, q.rest, q.behind, q.withdrawn = w, w, q.waiting, 0
+	q.running, q.rest, q.behind, q.enough = w, w, q.waiting, leastEnough
 	q.first, q.last, q.waiting = nil, nil, 0
-	q.takes++
+	q.counted.Store(int32(q.behind))
+}
+
+// pass takes note that somebody who was taken had left. The caller drives the queue.
+func (q *queue) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.left--
 }
 
 // giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.
 func (q *queue) giveBack() {
-	later, last := q.first, q.last
-	q.first, q.last = nil, nil
-	for w := q.rest; w != nil; {
+	w, later, last := q.rest, q.first, q.last
+	q.first, q.last, q.rest, q.behind = nil, nil, nil, 0
+	for w != nil {
 		next := w.next
-		if w.state()&isLeft == 0 {
-			w.take = q.takes
-			q.link(w)
-		}
+		q.append(w)
+		q.waiting++
 		w = next
 	}
-	q.rest, q.behind = nil, 0
-	if later == nil {
-		return
+	if later != nil {
+		second := later.next
+		q.append(later)
+		later.next, q.last = second, last
 	}
-	if later.prev = q.last; q.last != nil {
-		q.last.next = later
-	} else {
-		q.first = later
-	}
-	q.last = last
 }

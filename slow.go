@@ -156,7 +156,7 @@ func (c *cell) comeBack(w *waiter) {
 	if i := slices.Index(c.away, w); i >= 0 {
 		c.away = slices.Delete(c.away, i, i+1)
 	}
-	if c.idle() && !c.working {
+	if c.idle() && !c.working.Load() {
 		c.rest()
 	}
 	c.signalDrained()

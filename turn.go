@@ -42,7 +42,9 @@ func (c *Container[T]) run(*waiter) (driving bool) {
 	for w := q.rest; w != nil; w = q.rest {
 		q.rest = w.next
 		q.behind--
-		if _, ok := w.become(isRunning, isLeft); ok && !c.runOne(w) {
+		if _, ok := w.become(isRunning, isLeft); !ok {
+			q.pass()
+		} else if !c.runOne(w) {
 			return false
 		}
 	}
@@ -108,7 +110,7 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 			w.panic, w.exited = p, exited
 		}
 		if !left {
-			w.answered()
+			w.answered(isOdd)
 		}
 		w.call.reportPanic(w.ctx, "lock", w.own.verb, p, left) // a waiter with a panic is not used again, either
 		if !left {
@@ -127,16 +129,17 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 			c.publishTurn(t.cur, t.img)
 		}
 	}
+	how := uint32(0)
 	if t.err != nil {
-		w.err = t.err
+		w.err, how = t.err, isOdd
 	} else {
 		w.answer = t.img
 	}
 	if w.call.env.observer != nil {
-		c.answerObserved(w, t)
+		c.answerObserved(w, t, how)
 	} else {
 		bell := w.bell
-		if w.answered() { // from here on the waiter is its caller's, who may use it again
+		if w.answered(how) { // from here on the waiter is its caller's, who may use it again
 			bell.poke()
 		}
 	}
@@ -144,9 +147,9 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 }
 
 // answerObserved answers w and tells the observer. The caller cannot leave without its answer meanwhile.
-func (c *Container[T]) answerObserved(w *waiter, t *turn[T]) {
+func (c *Container[T]) answerObserved(w *waiter, t *turn[T], how uint32) {
 	bell, ctx, call, verb, took := w.bell, w.ctx, w.call, w.own.verb, time.Since(w.submitted)
-	asleep := w.answered()
+	asleep := w.answered(how)
 	c.observeEnd(ctx, &call, verb, t.cur, t.img, t.err, t.waited, took)
 	if asleep {
 		bell.poke()

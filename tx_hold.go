@@ -76,9 +76,10 @@ func (c *cell) hold(w *waiter) (held bool, err error) {
 		c.mu.Unlock()
 		return false, nil
 	}
-	if c.idle() && !c.working {
-		c.working, c.running = true, w
-		w.answered()
+	if c.idle() && !c.working.Load() {
+		c.working.Store(true)
+		c.running = w
+		w.answered(0)
 		c.mu.Unlock()
 		return true, nil
 	}
@@ -110,7 +111,8 @@ func (c *cell) grant(w *waiter) (driving bool) {
 func (c *cell) letGo() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.running, c.working = nil, false
+	c.running = nil
+	c.working.Store(false)
 	if c.free != nil {
 		close(c.free)
 		c.free = nil
