@@ -264,7 +264,7 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 	if ch != nil {
 		w.own = *ch // its caller has it on the stack
 	} else {
-		w.own.verb, w.own.typ, w.own.fn = "Atomic", typ, fn
+		w.own.typ, w.own.fn = typ, fn
 	}
 	return c.takeTurn(w)
 }
@@ -274,7 +274,7 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (*image[T], error) {
 	w := b.defaults.env.waiters.Get().(*waiter)
 	w.ctx, w.call.terms, w.call.key = ctx, b.defaults, *key
-	w.own.verb, w.own.typ, w.own.fn = "Atomic", b.typ, fn
+	w.own.typ, w.own.fn = b.typ, fn
 	return c.takeTurn(w)
 }
 
@@ -323,7 +323,7 @@ func (w *waiter) setAlarm() {
 
 func (w *waiter) observeQueued() {
 	w.submitted = now()
-	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.own.verb})
+	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.verb()})
 }
 
 // reset forgets a use of w, so that it can be pooled; its channel and timer stay.

@@ -17,12 +17,14 @@ type frame struct {
 	context.Context
 	queue  *queue
 	key    *Key
-	parent *frame      // the mutator or transaction around it
-	lease  *Lease      // the innermost that calls with this context are made under; nil: none
-	tx     *Tx         // of the function of a transaction, which has neither queue nor key; nil: of a mutator
-	detach func()      // persisted: let the queue move on without this mutator; nil: the queue waits for it
-	over   atomic.Bool // the function has returned, or was abandoned
-	calls  *calls      // made with this context, and not over; nil: there were none. Protected by graph
+	parent *frame // the mutator or transaction around it
+	lease  *Lease // the innermost that calls with this context are made under; nil: none
+	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
+	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
+	calls  *calls // made with this context, and not over; nil: there were none. Protected by graph
+
+	over     atomic.Bool // the function has returned, or was abandoned
+	reported atomic.Bool // as stuck
 }
 
 // calls are what the mutator of a frame waits for. They are protected by graph.

@@ -614,6 +614,9 @@ func (q *queue) spend(w *waiter, now time.Time) error {
 }
 
 func (w *waiter) verb() string {
+	if w.own.fn != nil {
+		return "Atomic"
+	}
 	if w.change != nil {
 		return w.change.verb
 	}

@@ -1,7 +1,6 @@
 package pawl
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/state"
@@ -16,10 +15,9 @@ func (c *Container[T]) rest() {}
 // stint is the run of a function that has the queue to itself. Whoever sets frame.over, the worker or Abandon, has the say about its result.
 type stint struct {
 	frame
-	reported atomic.Bool // as stuck
-	verb     string
-	waiter   *waiter // its caller's again once it is answered: whoever has not set over may look at its atomic fields only
-	behind   int     // how many wait that were taken together with it
+	verb   string
+	waiter *waiter // its caller's again once it is answered: whoever has not set over may look at its atomic fields only
+	behind int     // how many wait that were taken together with it
 }
 
 // private is what one run of a function gets: its context, and its copy of the state. It can keep both for as long as it likes.
@@ -63,7 +61,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 	t := turn[T]{cur: c.image.Load()}
 	if w.call.env.observer != nil {
 		t.waited = time.Since(w.submitted)
-		w.call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: w.own.verb, Waited: t.waited})
+		w.call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: w.verb(), Waited: t.waited})
 	}
 	var (
 		inside = w.ctx
@@ -76,7 +74,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		own := &private[T]{}
 		f := &own.stint
 		f.Context, f.queue, f.key, f.parent, f.lease = w.ctx, &c.queue, c.keyOf(&w.call), w.parent, w.call.lease
-		f.waiter, f.verb, f.behind = w, w.own.verb, c.queue.behind
+		f.waiter, f.verb, f.behind = w, w.verb(), c.queue.behind
 		f.begin()
 		c.queue.holder.Store(f)
 		t.stint, draft, inside = f, &own.draft, f
@@ -112,7 +110,7 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 		if !left {
 			w.answered(isOdd)
 		}
-		w.call.reportPanic(w.ctx, "lock", w.own.verb, p, left) // a waiter with a panic is not used again, either
+		w.call.reportPanic(w.ctx, "lock", w.verb(), p, left) // a waiter with a panic is not used again, either
 		if !left {
 			w.poke()
 		}
@@ -148,7 +146,7 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 
 // answerObserved answers w and tells the observer. The caller cannot leave without its answer meanwhile.
 func (c *Container[T]) answerObserved(w *waiter, t *turn[T], how uint32) {
-	bell, ctx, call, verb, took := w.bell, w.ctx, w.call, w.own.verb, time.Since(w.submitted)
+	bell, ctx, call, verb, took := w.bell, w.ctx, w.call, w.verb(), time.Since(w.submitted)
 	asleep := w.answered(how)
 	c.observeEnd(ctx, &call, verb, t.cur, t.img, t.err, t.waited, took)
 	if asleep {
