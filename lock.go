@@ -448,7 +448,7 @@ func (q *queue) await(w *waiter) error {
 }
 
 // awaitYields is how often a caller yields before it sleeps: its answer often comes sooner, and saves waking it.
-const awaitYields = 2
+const awaitYields = 3
 
 // yield lets others run, and reports whether w is answered by then.
 func (w *waiter) yield() bool {
