@@ -36,26 +36,26 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "history-withdrawn-yet-run", Mechanism: "an in-memory mutation that was withdrawn never happens",
-		Proves: []string{"LOCK-7"}, File: "lock.go",
-		Old: "			q.unlink(w)\n		}\n		return PhaseQueued\n", New: "		}\n		return PhaseQueued\n",
+		Proves: []string{"LOCK-7"}, File: "turn.go",
+		Old: "w.become(isRunning, isLeft)", New: "w.become(isRunning, 0)",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
 		Name: "history-running-called-withdrawn", Mechanism: "a caller that leaves a running function is told that it may have happened",
 		Proves: []string{"LOCK-8"}, File: "lock.go",
-		Old: "	return PhaseRunning\n", New: "	return PhaseQueued\n",
+		Old: "		return PhaseRunning, true\n", New: "		return PhaseQueued, true\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
 		Name: "history-exclusion", Mechanism: "no increment is lost between a function and a data verb",
 		Proves: []string{"LOCK-2"}, File: "lock.go",
-		Old: "func (q *queue) idle() bool { return q.running == nil && q.first == nil }", New: "func (q *queue) idle() bool { return q.first == nil }",
+		Old: "	return q.running == nil && q.first == nil\n", New: "	return q.first == nil\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
 		Name: "history-error-keeps-the-draft", Mechanism: "a mutator that returns an error leaves nothing behind",
 		Proves: []string{"SCOPE-4"}, File: "turn.go",
-		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if t.img == nil {\n			t.img = &image[T]{life: alive, version: 1}\n		}\n		if p == nil && !exited {\n			c.publish",
+		Old: "		w.err, how = t.err, isOdd\n", New: "		w.err, how = t.err, isOdd\n		c.publishTurn(t.cur, &image[T]{life: alive, version: 1})\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{

@@ -4,14 +4,15 @@ package main
 var lockBugs = []Bug{
 	{
 		Name: "queue-order", Mechanism: "writers are served in order of submission",
-		Proves: []string{"LOCK-1"}, File: "turn.go",
-		Old: "			next = q.first\n", New: "			next = q.last\n",
+		Proves: []string{"LOCK-1"}, File: "lock.go",
+		Old: "	last, n := head, 0\n	var first *waiter\n	for w := head; w != nil; n++ {\n		next := w.next\n		w.next, first, w = first, w, next\n	}\n",
+		New: "	first, last, n := head, head, 1\n	for ; last.next != nil; n++ {\n		last = last.next\n	}\n",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
 	},
 	{
 		Name: "queue-exclusion", Mechanism: "a data verb waits while a function runs",
 		Proves: []string{"LOCK-1", "LOCK-2"}, File: "lock.go",
-		Old: "return q.running == nil && q.first == nil }", New: "return q.first == nil }",
+		Old: "	return q.running == nil && q.first == nil\n", New: "	return q.first == nil\n",
 		Pkg: ".", Run: "^(TestMutationsRunInSubmissionOrder|TestConcurrentIncrementsAllLand)$",
 	},
 	{
@@ -41,25 +42,25 @@ var lockBugs = []Bug{
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "turn.go",
-		Old: "		if p == nil && !exited && t.err == nil {\n			c.publish", New: "		if !left && p == nil && !exited && t.err == nil {\n			c.publish",
+		Old: "		if t.err == nil {\n			c.publishTurn", New: "		if t.err == nil && w.state()&isLeft == 0 {\n			c.publishTurn",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
 	},
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
-		Proves: []string{"LOCK-7"}, File: "lock.go",
-		Old: "			q.unlink(w)\n		}\n		return PhaseQueued\n", New: "		}\n		return PhaseQueued\n",
+		Proves: []string{"LOCK-7"}, File: "turn.go",
+		Old: "w.become(isRunning, isLeft)", New: "w.become(isRunning, 0)",
 		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
 		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
-		Old: "	return PhaseRunning\n", New: "	return PhaseQueued\n",
+		Old: "		return PhaseRunning, true\n", New: "		return PhaseQueued, true\n",
 		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
 		Name: "re-entrancy", Mechanism: "a mutator cannot wait for itself",
 		Proves: []string{"LOCK-9"}, File: "frame.go",
-		Old: "if a.queue == q && a.live.Load() {", New: "if a.queue == q && !a.live.Load() {",
+		Old: "if a.queue == q && !a.over.Load() {", New: "if a.queue == q && a.over.Load() {",
 		Pkg: ".", Run: "^TestReentrantCallsFailAtOnce$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -71,19 +72,19 @@ var lockBugs = []Bug{
 	{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
-		Old: "		q.reportStuck(now)\n", New: "",
+		Old: "		q.reportStuck(now, w.call.env)\n", New: "",
 		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$",
 	},
 	{
 		Name: "abandoned-result", Mechanism: "the late result of an abandoned function is discarded",
-		Proves: []string{"LOCK-11"}, File: "lock.go",
-		Old: "	if q.running != w {\n		return false\n	}\n	q.running = nil\n	return true", New: "	q.running = nil\n	return true",
+		Proves: []string{"LOCK-11"}, File: "turn.go",
+		Old: "!t.stint.over.CompareAndSwap(false, true)\n", New: "!t.stint.over.CompareAndSwap(false, true) && c == nil\n",
 		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "queue-bound", Mechanism: "a full queue refuses",
 		Proves: []string{"LOCK-14"}, File: "lock.go",
-		Old: "if q.waiting >= limit {", New: "if q.waiting > limit {",
+		Old: "waiting := q.depth(); waiting >= limit {", New: "waiting := q.depth(); waiting > limit {",
 		Pkg: ".", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -91,5 +92,35 @@ var lockBugs = []Bug{
 		Proves: []string{"LOCK-13"}, File: "scope.go",
 		Old: "		if img := s.mem.image.Load(); img != nil {", New: "		if _, err := s.Apply(ctx, Patch{}); err != nil {\n			return Snapshot[T]{}, err\n		}\n		if img := s.mem.image.Load(); img != nil {",
 		Pkg: ".", Run: "^TestOtherScopesAndReadsDoNotWait$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "worker-looks-back", Mechanism: "whoever stops driving a queue looks once more for those who came meanwhile",
+		Proves: []string{"LOCK-2"}, File: "lock.go",
+		Old: "if head := q.inbox.Load(); head != nil && head != &shut { // it came", New: "if head := q.inbox.Load(); head != nil && head == &shut { // it came",
+		Pkg: ".", Run: "^TestComingAsTheWorkerGoes$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "taken-given-back", Mechanism: "those that were taken together with an abandoned function have their turns",
+		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Old: "	q.giveBack()\n", New: "",
+		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatWereTaken$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "taken-still-wait", Mechanism: "those that were taken count as waiting",
+		Proves: []string{"LOCK-14"}, File: "lock.go",
+		Old: "		waiting += h.behind\n", New: "		waiting += 0\n",
+		Pkg: ".", Run: "^TestTakenStillWait$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "shut-inbox", Mechanism: "nobody comes to a closed queue",
+		Proves: []string{"SCOPE-18"}, File: "lock.go",
+		Old: "q.linkCome(q.inbox.Swap(&shut))", New: "q.linkCome(q.inbox.Swap(nil))",
+		Pkg: ".", Run: "^TestCloseFinishesWhatWasTaken$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "left-are-forgotten", Mechanism: "a queue does not keep what callers who left had asked for",
+		Proves: []string{"LOCK-7"}, File: "lock.go",
+		Old: "if q.left++; q.left >= q.enough {", New: "if q.left++; q.left < 0 {",
+		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
 	},
 }

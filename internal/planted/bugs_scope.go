@@ -23,7 +23,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "goexit-frees-the-queue", Mechanism: "runtime.Goexit in a mutator leaves the queue driven",
 		Proves: []string{"SCOPE-5"}, File: "turn.go",
-		Old: "			go c.goOn(next) // this goroutine is on its way out\n", New: "			_ = next\n",
+		Old: "			go c.goOn() // this goroutine is on its way out\n", New: "			_ = c\n",
 		Pkg: ".", Run: "^TestGoexitInMutator$", Flags: []string{"-timeout=30s"},
 	},
 	{
