@@ -55,9 +55,6 @@ type queue struct {
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 
-// shut is in the inbox of a queue that is closed.
-var shut waiter
-
 // cacheLine is what processors pass to one another, on most machines.
 const cacheLine = 64
 
@@ -80,97 +77,6 @@ const (
 	committing
 )
 
-// What a waiter is, as far as its caller and whoever answers it have to agree on it. The bits above these count the uses of a pooled waiter, so
-// that nothing need be done to begin another.
-const (
-	isAsleep  uint32 = 1 << iota // its caller waits for the bell
-	isRunning                    // in memory: its function has its turn
-	isLeft                       // in memory: its caller is gone
-	isClosing                    // in memory: its caller cannot leave any more, but has no answer yet
-	isDone                       // answered
-	isOdd                        // in memory, with isDone: not just with an answer
-	oneUse
-)
-
-// waiter is one mutation on its way through a queue. Its caller and the goroutine that runs its function are on different processors as a rule, and
-// every cache line that both touch costs as much as the queue itself: what the lock path needs is in the first two.
-type waiter struct {
-	ctx    context.Context
-	next   *waiter
-	is     atomic.Uint32 // see isAsleep and so on; of another use, it is nothing yet
-	use    uint32        // which use this is
-	answer any           // *image[T] or *reply. What the caller gets is written before it is done, and read after
-	call   call
-	parent *frame // of the mutator that the call was made in; nil: none
-	own    change // in memory
-
-	err    error
-	panic  *PanicError
-	exited bool // the function called runtime.Goexit
-
-	phase     phase // persisted; this and the next three are protected by queue.mu
-	left      bool  // the caller is gone
-	abandoned bool  // the result is not wanted any more
-	prev      *waiter
-
-	change    *change      // persisted
-	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
-	submitted time.Time
-	deadline  time.Time // zero: none
-	*bell
-	timer *time.Timer // left armed when the waiter is reused; it only wakes
-	rings time.Time   // when timer fires
-	cas   casState    // persisted path only
-	place *place      // in the line for a lease only
-}
-
-// bell is what a waiter's timer holds of it, and nothing else: the Go runtime may keep a stopped timer until it would have rung.
-type bell struct {
-	wake  chan struct{} // one slot: "look again"; a stray wake-up is harmless
-	armed atomic.Bool   // the timer has not fired since it was last set
-}
-
-// epoch is a moment to count from.
-var epoch = time.Now()
-
-// now is time.Now for what is only compared with other moments: it reads one clock instead of two.
-func now() time.Time { return epoch.Add(time.Since(epoch)) }
-
-func newBell() *bell { return &bell{wake: make(chan struct{}, 1)} }
-
-func newWaiter() *waiter { return &waiter{bell: newBell()} }
-
-// disarm lets go of a waiter that is not used again: its alarm would hold it, and all that it was given, until it rings.
-func (w *waiter) disarm() {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-}
-
-func (b *bell) poke() {
-	select {
-	case b.wake <- struct{}{}:
-	default:
-	}
-}
-
-// arm makes sure that a wake-up comes at the deadline. A pooled waiter's timer is usually armed for an earlier deadline
-// already, and setting it again costs more than letting it ring once for nothing.
-func (w *waiter) arm(now time.Time) {
-	switch {
-	case w.deadline.IsZero():
-	case w.timer == nil:
-		w.armed.Store(true)
-		w.rings = w.deadline
-		b := w.bell
-		w.timer = time.AfterFunc(w.deadline.Sub(now), func() { b.armed.Store(false); b.poke() })
-	case !w.armed.Load() || w.deadline.Before(w.rings):
-		w.armed.Store(true)
-		w.rings = w.deadline
-		w.timer.Reset(w.deadline.Sub(now))
-	}
-}
-
 // push appends w. The caller holds q.mu.
 func (q *queue) push(w *waiter, limit int) error {
 	if q.closed {
@@ -188,92 +94,6 @@ func (q *queue) push(w *waiter, limit int) error {
 	}
 	q.last = w
 	q.waiting++
-	return nil
-}
-
-// come is push in memory, without the lock as long as there is plenty of room. It makes sure that r drives the queue.
-func (q *queue) come(w *waiter, limit int, r runner) error {
-	if int(q.came.Add(1)+q.counted.Load()) > limit {
-		q.came.Add(-1)
-		return q.squeeze(w, limit, r)
-	}
-	for {
-		head := q.inbox.Load()
-		if head == &shut {
-			q.came.Add(-1)
-			return ErrClosed
-		}
-		w.next = head
-		if q.inbox.CompareAndSwap(head, w) {
-			break
-		}
-	}
-	if !q.working.Load() { // who stops driving looks into the inbox afterwards
-		q.mu.Lock()
-		q.start(r)
-		q.mu.Unlock()
-	}
-	return nil
-}
-
-// squeeze is come where there may be no room.
-func (q *queue) squeeze(w *waiter, limit int, r runner) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.gather()
-	err := q.push(w, limit)
-	if err == nil {
-		w.prev = nil
-		q.counted.Add(1)
-		q.start(r)
-	}
-	return err
-}
-
-// gather links those who came, in memory. The caller holds q.mu.
-func (q *queue) gather() {
-	if head := q.inbox.Load(); head == nil || head == &shut {
-		return
-	}
-	q.linkCome(q.inbox.Swap(nil))
-}
-
-// linkCome links what was in the inbox. The caller holds q.mu.
-func (q *queue) linkCome(head *waiter) {
-	if head == nil || head == &shut {
-		return
-	}
-	last, n := head, 0
-	var first *waiter
-	for w := head; w != nil; n++ {
-		next := w.next
-		w.next, first, w = first, w, next
-	}
-	if q.last != nil {
-		q.last.next = first
-	} else {
-		q.first = first
-	}
-	q.last = last
-	q.waiting += n
-	q.came.Add(int32(-n))
-	q.counted.Add(int32(n))
-}
-
-// depth returns how many wait. The caller holds q.mu.
-func (q *queue) depth() int {
-	waiting := q.waiting - q.left
-	if h := q.current(); h != nil {
-		waiting += h.behind
-	}
-	return max(0, waiting)
-}
-
-// current returns the function that has the queue to itself, nil if there is none.
-func (q *queue) current() *stint {
-	if h := q.holder.Load(); h != nil && !h.over.Load() {
-		return h
-	}
 	return nil
 }
 
@@ -400,44 +220,6 @@ func (q *queue) busy() (out []Running) {
 	return out
 }
 
-// state tells what w is in this use.
-func (w *waiter) state() uint32 { return w.thisUse(w.is.Load()) }
-
-func (w *waiter) thisUse(v uint32) uint32 {
-	if v&^(oneUse-1) != w.use {
-		return 0
-	}
-	return v & (oneUse - 1)
-}
-
-// become adds to what w is, unless it is something else already. It returns what it was.
-func (w *waiter) become(now, unless uint32) (was uint32, ok bool) {
-	for {
-		v := w.is.Load()
-		if was = w.thisUse(v); was&unless != 0 {
-			return was, false
-		}
-		if w.is.CompareAndSwap(v, w.use|was|now) {
-			return was, true
-		}
-	}
-}
-
-func (w *waiter) done() bool { return w.is.Load()|isOdd == w.use|isDone|isOdd }
-
-// answered tells the caller, if it looks, that what it gets is there. It reports whether the caller has to be woken to look. The waiter must not
-// be touched afterwards, its bell excepted: its caller may reuse it.
-func (w *waiter) answered(how uint32) (asleep bool) {
-	return w.is.Swap(w.use|isDone|how)&isAsleep != 0 // of an earlier use, perhaps: a stray wake-up is harmless
-}
-
-// finish hands the caller its answer.
-func (w *waiter) finish() {
-	b := w.bell
-	w.answered(isOdd)
-	b.poke()
-}
-
 // await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
 // w is answered, otherwise why the caller left; then w is not the caller's any more.
 func (q *queue) await(w *waiter) error {
@@ -545,54 +327,6 @@ func (q *queue) leaveLocked(w *waiter) Phase {
 	return PhaseQueued // a run that outlives its caller is discarded
 }
 
-// leaveTurn is leave in memory.
-func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
-	was, ok := w.become(isLeft, isClosing|isDone)
-	if !ok {
-		return 0, false
-	}
-	if was&isRunning != 0 {
-		return PhaseRunning, true
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.gather()
-	if q.left++; q.left >= q.enough {
-		q.unlinkLeft()
-	}
-	return PhaseQueued, true
-}
-
-// leastEnough is how many callers leave an in-memory queue before it is looked through for them: one by one, thousands would cost too much.
-const leastEnough = 32
-
-// unlinkLeft removes those who have left, except what was taken: whoever took it passes it by. The caller holds q.mu.
-func (q *queue) unlinkLeft() {
-	w := q.first
-	q.first, q.last = nil, nil
-	for w != nil {
-		next := w.next
-		if w.state()&isLeft != 0 {
-			q.left--
-			q.waiting--
-		} else {
-			q.append(w)
-		}
-		w = next
-	}
-	q.enough = q.left + max(leastEnough, q.waiting/2)
-}
-
-func (q *queue) append(w *waiter) {
-	w.next = nil
-	if q.last != nil {
-		q.last.next = w
-	} else {
-		q.first = w
-	}
-	q.last = w
-}
-
 // spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
 // own function runs: that takes as long as it takes.
 func (q *queue) spend(w *waiter, now time.Time) error {
@@ -613,38 +347,6 @@ func (q *queue) spend(w *waiter, now time.Time) error {
 	return err
 }
 
-func (w *waiter) verb() string {
-	if w.own.fn != nil {
-		return "Atomic"
-	}
-	if w.change != nil {
-		return w.change.verb
-	}
-	return w.own.verb
-}
-
-// path names the way that w goes, for observers.
-func (w *waiter) path() string {
-	if w.cas.backend != nil {
-		return "cas"
-	}
-	return "lock"
-}
-
-// reportStuck tells, once for each run, that a function has outlived somebody's budget.
-func (q *queue) reportStuck(now time.Time, e *env) {
-	h := q.current()
-	if h == nil || !h.reported.CompareAndSwap(false, true) {
-		return
-	}
-	var took time.Duration
-	if since := h.waiter.since.Load(); since != 0 {
-		took = now.Sub(epoch) - time.Duration(since)
-	}
-	(&call{terms: &terms{env: e}, key: *h.key}).observe(h.Context, Event{Type: Stuck, Path: "lock", Verb: h.verb, Took: took})
-	e.logger().WarnContext(h.Context, "pawl: mutator is stuck", "scope", h.key.String(), "verb", h.verb, "since", took)
-}
-
 // guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
 // calls exit, the last chance to leave everything in order.
 func guarded(fn func(), exit func()) (p *PanicError) {
@@ -662,72 +364,4 @@ func guarded(fn func(), exit func()) (p *PanicError) {
 	fn()
 	returned = true
 	return nil
-}
-
-// deliver ends the caller's side of w: a panic or Goexit of its mutator is raised again here.
-func (w *waiter) deliver() {
-	if w.panic != nil {
-		panic(w.panic)
-	}
-	if w.exited {
-		runtime.Goexit()
-	}
-}
-
-// abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
-func (q *queue) abandon(r runner) bool {
-	q.mu.Lock()
-	h := q.holder.Load()
-	if h == nil || !h.over.CompareAndSwap(false, true) {
-		q.mu.Unlock()
-		return false
-	}
-	w := h.waiter // whose run nobody else ends now
-	q.running = nil
-	q.working.Store(false)
-	q.holder.Store(nil)
-	q.giveBack()
-	if q.first != nil {
-		q.start(r)
-	}
-	q.signalDrained()
-	q.mu.Unlock()
-	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: h.verb})
-	if _, ok := w.become(isClosing, isLeft); ok {
-		w.abandoned = true
-		w.err = wrapKey(ErrAbandoned, w.call.key)
-		w.finish()
-	}
-	return true
-}
-
-// takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
-func (q *queue) takeAll(w *waiter) {
-	q.running, q.rest, q.behind, q.enough = w, w, q.waiting, leastEnough
-	q.first, q.last, q.waiting = nil, nil, 0
-	q.counted.Store(int32(q.behind))
-}
-
-// pass takes note that somebody who was taken had left. The caller drives the queue.
-func (q *queue) pass() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.left--
-}
-
-// giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.
-func (q *queue) giveBack() {
-	w, later, last := q.rest, q.first, q.last
-	q.first, q.last, q.rest, q.behind = nil, nil, nil, 0
-	for w != nil {
-		next := w.next
-		q.append(w)
-		q.waiting++
-		w = next
-	}
-	if later != nil {
-		second := later.next
-		q.append(later)
-		later.next, q.last = second, last
-	}
 }

@@ -42,7 +42,7 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "history-running-called-withdrawn", Mechanism: "a caller that leaves a running function is told that it may have happened",
-		Proves: []string{"LOCK-8"}, File: "lock.go",
+		Proves: []string{"LOCK-8"}, File: "inbox.go",
 		Old: "		return PhaseRunning, true\n", New: "		return PhaseQueued, true\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},

@@ -4,7 +4,7 @@ package main
 var lockBugs = []Bug{
 	{
 		Name: "queue-order", Mechanism: "writers are served in order of submission",
-		Proves: []string{"LOCK-1"}, File: "lock.go",
+		Proves: []string{"LOCK-1"}, File: "inbox.go",
 		Old: "	last, n := head, 0\n	var first *waiter\n	for w := head; w != nil; n++ {\n		next := w.next\n		w.next, first, w = first, w, next\n	}\n",
 		New: "	first, last, n := head, head, 1\n	for ; last.next != nil; n++ {\n		last = last.next\n	}\n",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
@@ -53,7 +53,7 @@ var lockBugs = []Bug{
 	},
 	{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
-		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
+		Proves: []string{"LOCK-6", "LOCK-8"}, File: "inbox.go",
 		Old: "		return PhaseRunning, true\n", New: "		return PhaseQueued, true\n",
 		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$",
 	},
@@ -101,13 +101,13 @@ var lockBugs = []Bug{
 	},
 	{
 		Name: "taken-given-back", Mechanism: "those that were taken together with an abandoned function have their turns",
-		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Proves: []string{"LOCK-11"}, File: "inbox.go",
 		Old: "	q.giveBack()\n", New: "",
 		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatWereTaken$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "taken-still-wait", Mechanism: "those that were taken count as waiting",
-		Proves: []string{"LOCK-14"}, File: "lock.go",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
 		Old: "		waiting += h.behind\n", New: "		waiting += 0\n",
 		Pkg: ".", Run: "^TestTakenStillWait$", Flags: []string{"-timeout=20s"},
 	},
@@ -119,7 +119,7 @@ var lockBugs = []Bug{
 	},
 	{
 		Name: "left-are-forgotten", Mechanism: "a queue does not keep what callers who left had asked for",
-		Proves: []string{"LOCK-7"}, File: "lock.go",
+		Proves: []string{"LOCK-7"}, File: "inbox.go",
 		Old: "if q.left++; q.left >= q.enough {", New: "if q.left++; q.left < 0 {",
 		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
 	},

@@ -16,7 +16,7 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
-		Proves: []string{"SCOPE-5"}, File: "lock.go",
+		Proves: []string{"SCOPE-5"}, File: "waiter.go",
 		Old: "		panic(w.panic)\n", New: "		return\n",
 		Pkg: ".", Run: "^TestPanicInMutator$",
 	},

@@ -1,0 +1,220 @@
+package pawl
+
+import (
+	"time"
+)
+
+// The queue of an in-memory container: writers come without the lock, and whoever drives the queue takes all that wait at once.
+//
+//	come ─► inbox ─► gather ─► linked ─► takeAll ─► rest ─► turns (turn.go)
+//	                             ▲                    │ Abandon
+//	                             └──── giveBack ──────┘
+
+// shut is in the inbox of a queue that is closed.
+var shut waiter
+
+// come is push in memory, without the lock as long as there is plenty of room. It makes sure that r drives the queue.
+func (q *queue) come(w *waiter, limit int, r runner) error {
+	if int(q.came.Add(1)+q.counted.Load()) > limit {
+		q.came.Add(-1)
+		return q.squeeze(w, limit, r)
+	}
+	for {
+		head := q.inbox.Load()
+		if head == &shut {
+			q.came.Add(-1)
+			return ErrClosed
+		}
+		w.next = head
+		if q.inbox.CompareAndSwap(head, w) {
+			break
+		}
+	}
+	if !q.working.Load() { // who stops driving looks into the inbox afterwards
+		q.mu.Lock()
+		q.start(r)
+		q.mu.Unlock()
+	}
+	return nil
+}
+
+// squeeze is come where there may be no room.
+func (q *queue) squeeze(w *waiter, limit int, r runner) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gather()
+	err := q.push(w, limit)
+	if err == nil {
+		w.prev = nil
+		q.counted.Add(1)
+		q.start(r)
+	}
+	return err
+}
+
+// gather links those who came, in memory. The caller holds q.mu.
+func (q *queue) gather() {
+	if head := q.inbox.Load(); head == nil || head == &shut {
+		return
+	}
+	q.linkCome(q.inbox.Swap(nil))
+}
+
+// linkCome links what was in the inbox. The caller holds q.mu.
+func (q *queue) linkCome(head *waiter) {
+	if head == nil || head == &shut {
+		return
+	}
+	last, n := head, 0
+	var first *waiter
+	for w := head; w != nil; n++ {
+		next := w.next
+		w.next, first, w = first, w, next
+	}
+	if q.last != nil {
+		q.last.next = first
+	} else {
+		q.first = first
+	}
+	q.last = last
+	q.waiting += n
+	q.came.Add(int32(-n))
+	q.counted.Add(int32(n))
+}
+
+// depth returns how many wait. The caller holds q.mu.
+func (q *queue) depth() int {
+	waiting := q.waiting - q.left
+	if h := q.current(); h != nil {
+		waiting += h.behind
+	}
+	return max(0, waiting)
+}
+
+// current returns the function that has the queue to itself, nil if there is none.
+func (q *queue) current() *stint {
+	if h := q.holder.Load(); h != nil && !h.over.Load() {
+		return h
+	}
+	return nil
+}
+
+// leaveTurn is leave in memory.
+func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
+	was, ok := w.become(isLeft, isClosing|isDone)
+	if !ok {
+		return 0, false
+	}
+	if was&isRunning != 0 {
+		return PhaseRunning, true
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gather()
+	if q.left++; q.left >= q.enough {
+		q.unlinkLeft()
+	}
+	return PhaseQueued, true
+}
+
+// leastEnough is how many callers leave an in-memory queue before it is looked through for them: one by one, thousands would cost too much.
+const leastEnough = 32
+
+// unlinkLeft removes those who have left, except what was taken: whoever took it passes it by. The caller holds q.mu.
+func (q *queue) unlinkLeft() {
+	w := q.first
+	q.first, q.last = nil, nil
+	for w != nil {
+		next := w.next
+		if w.state()&isLeft != 0 {
+			q.left--
+			q.waiting--
+		} else {
+			q.append(w)
+		}
+		w = next
+	}
+	q.enough = q.left + max(leastEnough, q.waiting/2)
+}
+
+func (q *queue) append(w *waiter) {
+	w.next = nil
+	if q.last != nil {
+		q.last.next = w
+	} else {
+		q.first = w
+	}
+	q.last = w
+}
+
+// reportStuck tells, once for each run, that a function has outlived somebody's budget.
+func (q *queue) reportStuck(now time.Time, e *env) {
+	h := q.current()
+	if h == nil || !h.reported.CompareAndSwap(false, true) {
+		return
+	}
+	var took time.Duration
+	if since := h.waiter.since.Load(); since != 0 {
+		took = now.Sub(epoch) - time.Duration(since)
+	}
+	(&call{terms: &terms{env: e}, key: *h.key}).observe(h.Context, Event{Type: Stuck, Path: "lock", Verb: h.verb, Took: took})
+	e.logger().WarnContext(h.Context, "pawl: mutator is stuck", "scope", h.key.String(), "verb", h.verb, "since", took)
+}
+
+// abandon gives up the mutator that runs: the queue moves on and its late result is discarded.
+func (q *queue) abandon(r runner) bool {
+	q.mu.Lock()
+	h := q.holder.Load()
+	if h == nil || !h.over.CompareAndSwap(false, true) {
+		q.mu.Unlock()
+		return false
+	}
+	w := h.waiter // whose run nobody else ends now
+	q.running = nil
+	q.working.Store(false)
+	q.holder.Store(nil)
+	q.giveBack()
+	if q.first != nil {
+		q.start(r)
+	}
+	q.signalDrained()
+	q.mu.Unlock()
+	w.call.observe(w.ctx, Event{Type: Abandoned, Path: "lock", Verb: h.verb})
+	if _, ok := w.become(isClosing, isLeft); ok {
+		w.abandoned = true
+		w.err = wrapKey(ErrAbandoned, w.call.key)
+		w.finish()
+	}
+	return true
+}
+
+// takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
+func (q *queue) takeAll(w *waiter) {
+	q.running, q.rest, q.behind, q.enough = w, w, q.waiting, leastEnough
+	q.first, q.last, q.waiting = nil, nil, 0
+	q.counted.Store(int32(q.behind))
+}
+
+// pass takes note that somebody who was taken had left. The caller drives the queue.
+func (q *queue) pass() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.left--
+}
+
+// giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.
+func (q *queue) giveBack() {
+	w, later, last := q.rest, q.first, q.last
+	q.first, q.last, q.rest, q.behind = nil, nil, nil, 0
+	for w != nil {
+		next := w.next
+		q.append(w)
+		q.waiting++
+		w = next
+	}
+	if later != nil {
+		second := later.next
+		q.append(later)
+		later.next, q.last = second, last
+	}
+}
