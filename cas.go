@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -243,44 +242,6 @@ func (c *cell) reload(r *round) bool {
 	r.draft, r.fresh = newDraft(d), true
 	r.draft.fresh = true
 	return true
-}
-
-// ask lets fn call the store for r, until the last budget of its members ends. The context is no caller's: the call is made for several
-// of them, and one that is cut in mid-commit would leave the others in doubt. A panic of the store is an answer like
-// others; if it ends this goroutine (runtime.Goexit), everybody gets an error and a new one goes on.
-func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
-	until := time.Now()
-	if r.solo != nil {
-		until = until.Add(leastTime)
-	}
-	for _, w := range r.members {
-		if d := w.submitted.Add(w.call.retry.Within); d.After(until) {
-			until = d
-		}
-	}
-	ctx, cancel := context.WithDeadline(context.Background(), until)
-	defer cancel()
-	p := guarded(func() { err = fn(ctx) }, func() {
-		go func() {
-			c.answerAll(r, r.broken(errors.New("the store called runtime.Goexit")))
-			if c.ended(r) {
-				c.work(c)
-			}
-		}()
-	})
-	if p != nil {
-		return r.broken(p)
-	}
-	return err
-}
-
-// broken is what a store that answers in no proper way means for the members of r.
-func (r *round) broken(cause error) error {
-	key := r.members[0].call.key
-	if r.draft.changed > 0 {
-		return &UnknownOutcomeError{Scope: key, Cause: cause}
-	}
-	return &UnavailableError{Scope: key, Cause: cause}
 }
 
 // advance remembers d unless something newer was seen.

@@ -17,7 +17,7 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "AND r.id = p_id AND r.version = p_expected FOR NO KEY UPDATE SKIP LOCKED;", New: "AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;",
+		Old: "AND l.id = p_id AND l.version = p_expected FOR NO KEY UPDATE SKIP LOCKED)", New: "AND l.id = p_id FOR NO KEY UPDATE SKIP LOCKED)",
 		Pkg: "./persist/postgres", Run: "^TestConformance$",
 	},
 	{

@@ -55,6 +55,7 @@ type request struct {
 	absent  int // keys that it expects to be absent
 	size    int // bytes to be written, about
 	arrived time.Time
+	patient bool // its caller is the one that commits it
 	state   atomic.Int32
 	done    chan struct{} // closed when there is an answer
 	at      time.Time     // the answer
@@ -87,6 +88,8 @@ func (r *request) answer(at time.Time, err error) {
 // database could not be reached or written, or stayed locked until Config.CommitTimeout; where waiting may help, that error wraps persist.ErrUnavailable too. Any
 // other error leaves the outcome unknown: the connection was lost after the commit was sent, or ctx
 // ended then, and the commit goes on without its caller.
+//
+// A ctx with a method Patient() is that of a caller for whom nobody waits: it has a deadline, and ends no sooner.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
@@ -95,8 +98,18 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if err := s.queue.enter(r); err != nil {
+	direct, err := s.queue.enter(r)
+	if err != nil {
 		return time.Time{}, err
+	}
+	_, patient := ctx.(interface{ Patient() })
+	switch {
+	case direct && patient:
+		r.patient = true
+		s.direct(r) // a goroutine, and waking this one again, can take as long as the commit
+		return r.at, r.err
+	case direct:
+		go s.direct(r)
 	}
 	select {
 	case <-r.done:
@@ -159,6 +172,7 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 
 // direct commits r, which counts as direct in the queue until somebody else is found in its way.
 func (s *Store) direct(r *request) {
+	defer s.queue.end()
 	at, err := s.attempt(r, 0)
 	s.queue.leave()
 	at, err = s.insist(r, at, err, s.attempt)
@@ -231,7 +245,11 @@ func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err e
 	if r.deadline.IsZero() { // its turn has come
 		r.deadline = time.Now().Add(s.config.CommitTimeout)
 	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), r.deadline)
+	until := r.deadline
+	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(until) {
+		until = given // its caller is here
+	}
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), until)
 	defer cancel()
 	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
 	err = waitEnded(err, patience)

@@ -302,7 +302,8 @@ func TestConnectionIsWaitedForOnce(t *testing.T) {
 	enter := func(id string, arrived time.Time) *request {
 		c := put(id, 0)
 		r := &request{ctx: t.Context(), commit: c, keys: c.Keys(), arrived: arrived, done: make(chan struct{})}
-		require.NoError(t, s.queue.enter(r))
+		_, err := s.queue.enter(r)
+		require.NoError(t, err)
 		return r
 	}
 	old, young := enter("old", time.Now().Add(-time.Hour)), enter("young", time.Now())

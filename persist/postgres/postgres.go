@@ -190,7 +190,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error)
 func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	connections := int(pool.Config().MaxConns)
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), purging: make(chan struct{}, 1)}
-	s.queue = queue{run: s.direct, committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
+	s.queue = queue{committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
 	s.id, s.listening.heartbeat = rand.Text(), heartbeat
 	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})
 	conn, err := s.acquire(ctx)

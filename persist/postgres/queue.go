@@ -22,8 +22,7 @@ const (
 // queue decides which way a commit goes, and knows what is under way. There is no goroutine behind
 // it but those of the commits: a committer ends when nothing waits.
 type queue struct {
-	run       func(*request) // commits a request that goes directly, and then calls leave
-	committer func()         // commits what waits, until take returns nothing
+	committer func() // commits what waits, until take returns nothing
 	maxDirect int
 
 	underWay sync.WaitGroup // every call that has begun, and what it left behind
@@ -49,24 +48,25 @@ func (q *queue) begin() error {
 
 func (q *queue) end() { q.underWay.Done() }
 
-// enter sends r on its way, or returns persist.ErrClosed after close.
-func (q *queue) enter(r *request) error {
+// enter lets r in, or returns persist.ErrClosed after close. It reports whether r goes directly: then the caller has to commit it, and to call
+// leave and end.
+func (q *queue) enter(r *request) (direct bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.closed:
-		return persist.ErrClosed
+		return false, persist.ErrClosed
 	case q.committers == 0 && q.direct < q.maxDirect:
 		q.direct++
-		q.underWay.Go(func() { q.run(r) })
-		return nil
+		q.underWay.Add(1)
+		return true, nil
 	}
 	q.waiting = append(q.waiting, r)
 	if q.committers < maxCommitters {
 		q.committers++
 		q.underWay.Go(q.committer)
 	}
-	return nil
+	return false, nil
 }
 
 // leave makes room for the next request that goes directly.

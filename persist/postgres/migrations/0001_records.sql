@@ -211,33 +211,29 @@ END
 
 -- write, with fewer arguments, is what most calls of the other one are: the next version of a record that is alive and that nobody has
 -- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked. writer is what the ids of the
--- commit's writer begin with.
+-- commit's writer begin with. Nobody is waited for, so the clock can be read first.
 CREATE FUNCTION {write}(
     p_kind text, p_id text, p_expected bigint, p_version bigint, p_doc jsonb, p_schema bigint, p_label text,
     p_due timestamptz, p_ttl interval, p_commit text, writer text
 ) RETURNS timestamptz
 LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '10ms' AS {body}
 DECLARE
-    place tid;
-    now   timestamptz;
+    now timestamptz := pg_catalog.clock_timestamp();
 BEGIN
     IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR pg_catalog.current_setting('synchronous_commit') = 'off' THEN
         RETURN NULL;
     END IF;
-    SELECT r.ctid INTO place FROM {records} r
-    WHERE r.kind = p_kind AND r.id = p_id AND r.version = p_expected FOR NO KEY UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    now := pg_catalog.clock_timestamp();
-    UPDATE {records} r SET -- what is locked stays in its place
+    UPDATE {records} r SET
         version = p_version, doc = p_doc, schema = p_schema, label = p_label, due = p_due, expires = now + p_ttl, updated = now,
         commits = CASE
-            WHEN pg_catalog.cardinality(r.commits) = 4 AND pg_catalog.translate(pg_catalog.replace(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
-            THEN r.commits[2:4] || p_commit -- all are this writer's, as when there is no other
+            WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
+                r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
+            THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || p_commit -- the last four are this writer's
             ELSE {remember}(r.commits, p_commit) END
-    WHERE r.ctid = place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
+    WHERE r.ctid = ( -- what is locked stays in its place
+            SELECT l.ctid FROM {records} l
+            WHERE l.kind = p_kind AND l.id = p_id AND l.version = p_expected FOR NO KEY UPDATE SKIP LOCKED)
+        AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
@@ -269,9 +265,9 @@ BEGIN
         version = versions[p.number], doc = docs[p.number]::jsonb, schema = schemas[p.number], label = labels[p.number],
         due = dues[p.number], expires = now + ttls[p.number], updated = now,
         commits = CASE
-            WHEN pg_catalog.cardinality(r.commits) = 4 AND pg_catalog.translate(pg_catalog.replace(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || writers[p.number], ''), '0123456789', '') = ''
-            THEN r.commits[2:4] || commit_ids[p.number]
+            WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
+                r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writers[p.number], ''), '0123456789', '') = ''
+            THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || commit_ids[p.number]
             ELSE {remember}(r.commits, commit_ids[p.number]) END
     FROM unnest(places, numbers) AS p (place, number)
     WHERE r.ctid = p.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now)
