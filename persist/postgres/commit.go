@@ -286,11 +286,12 @@ func (s *Store) commitWaiting() {
 	var batch []*request
 	for s.queue.proceed(batch) {
 		batch = nil
+		began := time.Now()
 		conn, err := s.acquireFor(s.queue.oldest())
 		if err != nil {
-			arrived := time.Now() // the database is down: nobody needs to wait to learn that
+			arrived := began // the database is down, or was; who came since then is not told what may be over
 			if errors.Is(err, errNoConnection) {
-				arrived = arrived.Add(-s.config.AcquireTimeout)
+				arrived = time.Now().Add(-s.config.AcquireTimeout)
 			}
 			for _, r := range s.queue.remove(arrived) {
 				r.answer(time.Time{}, notApplied(err))

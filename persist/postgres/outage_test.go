@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
@@ -238,6 +240,45 @@ func batchedWhileDown(t *testing.T, s *Store) []result {
 		results = append(results, answered(t, answer))
 	}
 	return results
+}
+
+// TestOldErrorOfAConnection: who comes while a connection fails to be made does not get the error of that, but tries anew.
+//
+// Proves STORE-14.
+func TestOldErrorOfAConnection(t *testing.T) {
+	config, err := pgxpool.ParseConfig(pgtest.URL(t))
+	require.NoError(t, err)
+	config.MaxConns = 1
+	var fails atomic.Bool
+	connecting, refuse := make(chan struct{}), make(chan struct{})
+	config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+		if !fails.CompareAndSwap(true, false) {
+			return nil
+		}
+		close(connecting)
+		<-refuse
+		return errors.New("refused")
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer pool.Close()
+	s, err := New(t.Context(), pool, Config{Schema: t.Name()})
+	require.NoError(t, err)
+	defer s.Close()
+	s.queue.maxDirect = 0
+	fails.Store(true)
+	pool.Reset()
+	first := commitLater(t.Context(), s, put("a", 0))
+	<-connecting
+	second := commitLater(t.Context(), s, put("b", 0))
+	require.Eventually(t, func() bool {
+		s.queue.mu.Lock()
+		defer s.queue.mu.Unlock()
+		return len(s.queue.waiting) == 2
+	}, patience, time.Millisecond)
+	close(refuse)
+	require.NoError(t, answered(t, second).err)
+	answered(t, first)
 }
 
 // TestSilentServer: one that accepts connections and says nothing is given up in time.
