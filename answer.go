@@ -7,8 +7,8 @@ import (
 
 // How a round ends for those who wait for it.
 
-// answer gives every member its outcome, which is durable now.
-func (c *cell) answer(r *round, at time.Time) {
+// answer gives every member its outcome, which is durable now; took is how long that took.
+func (c *cell) answer(r *round, at time.Time, took time.Duration) {
 	batch := 0
 	for _, w := range r.members {
 		if w.cas.out.changed {
@@ -33,7 +33,7 @@ func (c *cell) answer(r *round, at time.Time) {
 	}
 	if r.solo == nil { // from here on nobody finds them by the queue
 		r.members, c.round, c.running = nil, nil, nil
-		c.crew = len(answered) + c.waiting
+		c.crew, c.took = len(answered)+c.waiting, took
 	}
 	c.mu.Unlock()
 	for _, w := range answered {

@@ -3,7 +3,6 @@ package pawl
 import (
 	"context"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -34,8 +33,10 @@ const (
 	exclusiveFor = time.Second
 	// maxRound bounds how many mutations share a commit.
 	maxRound = 1024
-	// gatherYields is how often a round lets others run in vain before it begins, so that more of them are in it.
-	gatherYields = 8
+	// longestGather bounds how long a round waits for those who are about to write; it is half the time of a commit, too.
+	longestGather = time.Millisecond
+	// longestSkip bounds how many rounds do not wait after one that did so in vain.
+	longestSkip = 31
 	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
 	lastWord = 100 * time.Millisecond
 	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
@@ -52,6 +53,10 @@ type cell struct {
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
 	crew  int           // how many the last one has answered, with those who waited then
+	all   chan struct{} // closed when so many wait; nil: nobody waits for that
+	vain  int           // how many rounds skip that, after it was in vain
+	skip  int           // of them, those to come
+	took  time.Duration // the last commit
 	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
 	watch alarm         // rings when a function has been slow for long enough
 	spent alarm         // rings when a caller's budget is spent
@@ -117,6 +122,7 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	if err == nil {
 		c.spent.set(w.deadline, c, (*cell).ring)
 		c.start(c)
+		c.came()
 	}
 	c.mu.Unlock()
 	if err == nil {
@@ -168,17 +174,42 @@ func (c *cell) run(lead *waiter) bool {
 	return c.drive(r)
 }
 
-// gather lets those come who were answered by the last round and are about to write again: they share this one instead of waiting for its
-// end. A lone writer does not pay for that. The caller holds queue.mu.
+// gather waits for those who were answered by the last round and are about to write again: they share this one instead of waiting for its
+// end. The last of them wakes it. A lone writer does not pay for that, and where it was in vain it is not done the next times. The caller
+// holds queue.mu.
 func (c *cell) gather() {
-	for idle := 0; idle < gatherYields && c.waiting+1 < c.crew; {
-		came := c.waiting
-		c.mu.Unlock()
-		runtime.Gosched()
-		c.mu.Lock()
-		if idle++; c.waiting != came {
-			idle = 0
-		}
+	wait := min(c.took/2, longestGather)
+	switch {
+	case c.waiting+1 >= c.crew || c.closed || wait <= 0:
+		return
+	case c.skip > 0:
+		c.skip--
+		return
+	}
+	all := make(chan struct{})
+	c.all = all
+	c.mu.Unlock()
+	timer := time.NewTimer(wait)
+	select {
+	case <-all:
+	case <-timer.C:
+	}
+	timer.Stop()
+	c.mu.Lock()
+	if c.all == nil {
+		c.vain = 0
+		return
+	}
+	c.all = nil
+	c.vain = min(2*c.vain+1, longestSkip)
+	c.skip = c.vain
+}
+
+// came tells gather when all are there. The caller holds queue.mu.
+func (c *cell) came() {
+	if c.all != nil && c.waiting+1 >= c.crew {
+		close(c.all)
+		c.all = nil
 	}
 }
 
@@ -428,10 +459,12 @@ func (c *cell) settle(r *round) bool {
 		}
 		var landed *doc
 		d.fences = r.fences()
+		began := time.Now()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
 			return err
 		})
+		took := time.Since(began)
 		if unwritable(err) && !r.careful {
 			r.careful = true
 			return !c.again(r, r.members, d.base)
@@ -446,7 +479,7 @@ func (c *cell) settle(r *round) bool {
 		}
 		if landed != nil {
 			c.advance(landed)
-			c.answer(r, landed.at)
+			c.answer(r, landed.at, took)
 			return true
 		}
 	case d.renews:
@@ -465,11 +498,11 @@ func (c *cell) settle(r *round) bool {
 		}
 		if renewed != nil {
 			c.renewed(d.base, renewed)
-			c.answer(r, d.base.at)
+			c.answer(r, d.base.at, 0)
 			return true
 		}
 	case r.fresh:
-		c.answer(r, d.base.at)
+		c.answer(r, d.base.at, 0)
 		return true
 	default:
 		var now *doc
@@ -482,7 +515,7 @@ func (c *cell) settle(r *round) bool {
 			return true
 		}
 		if now.version == d.base.version && now.life == d.base.life {
-			c.answer(r, d.base.at)
+			c.answer(r, d.base.at, 0)
 			return true
 		}
 		won = now
