@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -403,5 +404,42 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 		require.NoError(t, <-other)
 		assert.LessOrEqual(t, time.Since(start), 1500*time.Millisecond)
 		<-slow
+	})
+}
+
+// Writers who come back one after the other share a commit, and one who stays away holds up the others once. Proves CAS-4.
+func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		const (
+			writers, each = 16, 20
+			lasts         = 10 * time.Millisecond
+		)
+		commits := 0 // one at a time
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			commits++
+			time.Sleep(lasts)
+			return commit()
+		}
+		var all sync.WaitGroup
+		for w := range writers {
+			all.Go(func() {
+				for range each {
+					_, err := s.IncState(t.Context(), "n", 1)
+					assert.NoError(t, err)
+					time.Sleep(time.Duration(w) * 10 * time.Microsecond)
+				}
+			})
+		}
+		all.Wait()
+		assert.LessOrEqual(t, commits, each+1, "the first one begins alone")
+
+		commits = 0
+		start := time.Now()
+		for range each {
+			_, err := s.IncState(t.Context(), "n", 1)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, each, commits)
+		assert.LessOrEqual(t, time.Since(start), each*lasts+2*time.Millisecond)
 	})
 }
