@@ -174,6 +174,7 @@ func (q *queue) abandon(r runner) bool {
 	q.working.Store(false)
 	q.holder.Store(nil)
 	q.giveBack()
+	q.gather() // those who came while somebody drove the queue rely on that
 	if q.first != nil {
 		q.start(r)
 	}
