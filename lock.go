@@ -348,8 +348,21 @@ func (q *queue) spend(w *waiter, now time.Time) error {
 }
 
 // guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
-// calls exit, the last chance to leave everything in order.
+// calls exit, the last chance to leave everything in order; also when a deferred function has panicked on the way out, which does not stop that.
 func guarded(fn func(), exit func()) (p *PanicError) {
+	returned := false
+	defer func() {
+		if !returned {
+			exit()
+		}
+	}()
+	p = caught(fn)
+	returned = true
+	return p
+}
+
+// caught runs fn and returns its panic, nil if there was none.
+func caught(fn func()) (p *PanicError) {
 	returned := false
 	defer func() {
 		if returned {
@@ -357,9 +370,7 @@ func guarded(fn func(), exit func()) (p *PanicError) {
 		}
 		if v := recover(); v != nil {
 			p = &PanicError{Value: v, Stack: debug.Stack()}
-			return
 		}
-		exit()
 	}()
 	fn()
 	returned = true
