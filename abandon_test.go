@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // Whoever came after the function that is given up, and was not taken yet, has its turn without anybody else coming. Proves LOCK-11.
@@ -52,4 +53,46 @@ func TestPanicDuringGoexit(t *testing.T) {
 		_, err := s.AtomicState(ctx, func(_ context.Context, b *counts) error { b.N++; return nil })
 		require.NoError(t, err)
 	})
+}
+
+// What a caller waited with serves another scope while those that were taken together with it have their turns: Close names that scope once, as
+// what runs there. Proves SCOPE-18.
+func TestCloseNamesNothingTwice(t *testing.T) {
+	for range 10 { // what is used again is up to a pool
+		synctest.Test(t, func(t *testing.T) {
+			free := make(chan struct{})
+			rt, err := pawl.Open(pawl.Config{Store: memory.New(), Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+				if e.Type == pawl.Started && e.Verb == "Push" {
+					<-free
+				}
+			})})
+			require.NoError(t, err)
+			s, other := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "b")
+			release, _ := block(s)
+			go func() {
+				_, err := s.AtomicState(context.Background(), say("first"))
+				assert.NoError(t, err)
+				_, err = other.AtomicState(context.Background(), func(context.Context, *counts) error { <-free; return nil })
+				assert.NoError(t, err)
+			}()
+			synctest.Wait()
+			second := push(s, "second")
+			release()
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			var busy *pawl.BusyError
+			require.ErrorAs(t, rt.Close(ctx), &busy)
+			named := 0
+			for _, r := range busy.Running {
+				if r.Scope == other.Key() {
+					named++
+				}
+			}
+			assert.Equal(t, 1, named)
+			close(free)
+			require.NoError(t, <-second)
+			require.NoError(t, rt.Close(context.Background()))
+		})
+	}
 }

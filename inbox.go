@@ -189,9 +189,12 @@ func (q *queue) abandon(r runner) bool {
 	return true
 }
 
+// taken is what runs in a queue of which all were taken: each of them is its caller's again once it is answered, and may serve another queue.
+var taken waiter
+
 // takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
 func (q *queue) takeAll(w *waiter) {
-	q.running, q.rest, q.behind, q.enough = w, w, q.waiting, leastEnough
+	q.running, q.rest, q.behind, q.enough = &taken, w, q.waiting, leastEnough
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.counted.Store(int32(q.behind))
 }

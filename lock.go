@@ -35,7 +35,7 @@ type queue struct {
 	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
-	running     *waiter       // who leads the commit, or in memory the first of those that were taken; nil: nobody
+	running     *waiter       // who leads the commit, or in memory taken; nil: nobody
 	working     atomic.Bool   // a goroutine drives the queue; set under mu
 	away        []*waiter     // persisted: functions that run outside the queue
 	closed      bool          // refuse new work
