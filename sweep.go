@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type SweeperConfig struct {
 	Interval   time.Duration // between two rounds over all kinds; 0: DefaultSweepInterval
 	Batch      int           // scopes cleared in one commit; 0: DefaultSweepBatch
 	Tombstones time.Duration // how long they are kept; 0: DefaultTombstones; KeepTombstones: for good
+	Kinds      []string      // names of those to sweep; nil: all that the runtime knows
 }
 
 // Sweeper clears the content of persisted scopes that have expired, and removes tombstones that are old enough, of the kinds that its runtime
@@ -99,7 +101,7 @@ func (s *Sweeper) Sweep(ctx context.Context) (total Swept, err error) {
 	if ctx == nil {
 		return total, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
-	for _, kind := range s.rt.persistedKinds() {
+	for _, kind := range s.kinds() {
 		did, failed := s.sweep(ctx, kind)
 		total.Cleared += did.Cleared
 		total.Purged += did.Purged
@@ -113,7 +115,7 @@ func (s *Sweeper) take(_ context.Context, limit int) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); len(s.left) == 0 && now.Sub(s.round) >= s.config.Interval {
-		s.left, s.round = s.rt.persistedKinds(), now
+		s.left, s.round = s.kinds(), now
 	}
 	n := min(limit, len(s.left))
 	kinds := s.left[:n]
@@ -197,6 +199,14 @@ func without(writes []persist.Write, records []persist.Record) (rest []persist.W
 		}
 	}
 	return rest
+}
+
+// kinds returns the names of the kinds to sweep.
+func (s *Sweeper) kinds() []string {
+	if s.config.Kinds != nil {
+		return slices.Clone(s.config.Kinds)
+	}
+	return s.rt.persistedKinds()
 }
 
 // persistedKinds returns the names of the persisted kinds that rt knows.
