@@ -1,0 +1,333 @@
+package flow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+)
+
+// With Allow, calls of one session run side by side. Proves FLOW-4.
+func TestAllow(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{})
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	one, two := do(t.Context(), a, flow.IDs{Session: "s"}), do(t.Context(), a, flow.IDs{Session: "s"})
+	b.next(t)
+	b.next(t)
+	close(b.all)
+	require.NoError(t, of(t, one).err)
+	require.NoError(t, of(t, two).err)
+	nothingLeft(t, rt)
+}
+
+// With Reject, a call is told which request is in flight, in whichever process that is; other sessions are not concerned. Proves FLOW-4.
+func TestReject(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		here, rt := s.flow(t, flow.Config{Admit: flow.Reject})
+		there, _ := s.flow(t, flow.Config{Admit: flow.Reject})
+		first := flow.Define(here, "a", b.run)
+		one := do(t.Context(), first, flow.IDs{Request: "one", Session: "s"})
+		b.next(t)
+		for _, f := range []*flow.Flow{here, there} {
+			a := flow.Define(f, "b", b.run)
+			_, err := a.Do(t.Context(), flow.IDs{Request: "two", Session: "s"}, "")
+			var busy *flow.BusyError
+			require.ErrorAs(t, err, &busy)
+			require.Equal(t, "one", busy.InFlight)
+			require.Equal(t, 409, pawl.HTTPStatus(err))
+			require.Equal(t, "IN_FLIGHT", pawl.Code(err))
+			require.True(t, pawl.IsRetryable(err))
+			require.ErrorIs(t, err, pawl.ErrHeld)
+			require.ErrorAs(t, a.Go(t.Context(), flow.IDs{Request: "two", Session: "s"}, ""), &busy)
+
+			b.finish("other")
+			_, err = a.Do(t.Context(), flow.IDs{Request: "other", Session: "another"}, "")
+			require.NoError(t, err)
+		}
+		b.finish("one")
+		require.NoError(t, of(t, one).err)
+		b.finish("two")
+		_, err := flow.Define(there, "c", b.run).Do(t.Context(), flow.IDs{Request: "two", Session: "s"}, "")
+		require.NoError(t, err, "it is free")
+		nothingLeft(t, rt, "s", "another")
+	})
+}
+
+// With Queue, calls run one at a time in the order in which they came, from three processes; each hands over to the next wherever that is. Proves FLOW-4.
+func TestQueueIsInOrder(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		var actions []*flow.Action[string, string]
+		var rt *pawl.Runtime
+		for range 3 {
+			var f *flow.Flow
+			f, rt = s.flow(t, flow.Config{Admit: flow.Queue})
+			actions = append(actions, flow.Define(f, "a", b.run))
+		}
+		var want []string
+		for i := range 100 {
+			want = append(want, fmt.Sprint(i))
+			require.NoError(t, actions[i*7%3].Go(t.Context(), flow.IDs{Request: want[i], Session: "s"}, "")) // has its ticket
+		}
+		require.Equal(t, want, waiting(t, rt, "s"))
+		close(b.all)
+		soon(t, func() bool { return b.runs.Load() == 100 && len(waiting(t, rt, "s")) == 0 })
+		require.Equal(t, want, b.ran())
+		require.EqualValues(t, 1, b.most.Load(), "at a time")
+		soon(t, func() bool { return len(records(t, rt)) == 0 })
+	})
+}
+
+// Admission counts per user or per flow if it is told to, and then sessions do not matter. Proves FLOW-4.
+func TestUnits(t *testing.T) {
+	for _, c := range []struct {
+		per                   flow.Unit
+		first, same, separate flow.IDs
+	}{
+		{flow.PerSession, flow.IDs{Session: "s", User: "u"}, flow.IDs{Session: "s", User: "v"}, flow.IDs{Session: "t", User: "u"}},
+		{flow.PerUser, flow.IDs{Session: "s", User: "u"}, flow.IDs{Session: "t", User: "u"}, flow.IDs{Session: "s", User: "v"}},
+		{flow.PerFlow, flow.IDs{Session: "s", User: "u"}, flow.IDs{}, flow.IDs{}},
+	} {
+		f, rt := inMemory().flow(t, flow.Config{Admit: flow.Reject, Per: c.per})
+		b := newBusyAction()
+		a := flow.Define(f, "a", b.run)
+		first := do(t.Context(), a, c.first)
+		b.next(t)
+		_, err := a.Do(t.Context(), c.same, "")
+		require.ErrorIs(t, err, pawl.ErrHeld)
+		if c.per == flow.PerFlow { // another flow has another gate
+			f = newFlow(t, rt, flow.Config{Kind: "other", Admit: flow.Reject, Per: c.per})
+			a = flow.Define(f, "a", b.run)
+		}
+		separate := do(t.Context(), a, c.separate)
+		b.next(t)
+		close(b.all)
+		require.NoError(t, of(t, first).err)
+		require.NoError(t, of(t, separate).err)
+	}
+}
+
+// Callers who leave the queue, in whatever process, leave no trace in it, and disturb nobody's order. Proves FLOW-4.
+func TestLeavingTheQueue(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		var actions []*flow.Action[string, string]
+		var rt *pawl.Runtime
+		for range 2 {
+			var f *flow.Flow
+			f, rt = s.flow(t, flow.Config{Admit: flow.Queue})
+			actions = append(actions, flow.Define(f, "a", b.run))
+		}
+		var want []string
+		var leave []context.CancelCauseFunc
+		var left []<-chan answer
+		for i := range 30 {
+			id := fmt.Sprint(i)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			answered := do(ctx, actions[i%2], flow.IDs{Request: id, Session: "s"})
+			soon(t, func() bool { return len(waiting(t, rt, "s")) == i+1 })
+			if i%3 == 1 {
+				leave, left = append(leave, cancel), append(left, answered)
+			} else {
+				want = append(want, id)
+			}
+		}
+		for _, cancel := range leave {
+			go cancel(errOfTheAction)
+		}
+		for _, answered := range left {
+			require.ErrorIs(t, of(t, answered).err, errOfTheAction)
+		}
+		require.Equal(t, want, waiting(t, rt, "s"))
+		close(b.all)
+		soon(t, func() bool { return len(waiting(t, rt, "s")) == 0 })
+		require.Equal(t, want, b.ran())
+		require.EqualValues(t, 1, b.most.Load(), "at a time")
+		soon(t, func() bool { return len(records(t, rt)) == 0 })
+	})
+}
+
+// The queue of a gate is bounded. Proves FLOW-4.
+func TestQueueIsBounded(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue, MaxWaiting: 2})
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	for range 3 { // one runs, two wait
+		require.NoError(t, a.Go(t.Context(), flow.IDs{Session: "s"}, ""))
+	}
+	err := a.Go(t.Context(), flow.IDs{Session: "s"}, "")
+	var full *pawl.OverloadedError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, 2, full.Queue)
+	require.NoError(t, a.Go(t.Context(), flow.IDs{Session: "t"}, ""))
+	close(b.all)
+	soon(t, func() bool { return b.runs.Load() == 4 })
+	require.NoError(t, f.Stop(t.Context()))
+	nothingLeft(t, rt, "s", "t")
+}
+
+// An action called inside an admitted one, with its context, passes under the same key: of the same request, of another, of another action, several at a
+// time. One under another key waits for its turn there, and one in the background for its turn here. Proves FLOW-4.
+func TestNestedCallsPass(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Queue, flow.Reject} {
+		f, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		leaf := flow.Define(f, "leaf", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, err := session(c, c.Session).PushState(ctx, "log", c.Request)
+			return c.Request, err
+		})
+		middle := flow.Define(f, "middle", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			one, two := do(ctx, leaf, c.IDs), do(ctx, leaf, flow.IDs{Request: c.Request + "'", Session: c.Session})
+			a, b := <-one, <-two
+			return a.out + " " + b.out, errors.Join(a.err, b.err)
+		})
+		late := make(chan error, 1)
+		outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			out, err := middle.Do(ctx, c.IDs, "")
+			if err != nil {
+				return "", err
+			}
+			if _, err := leaf.Do(ctx, flow.IDs{Request: c.Request, Session: "other"}, ""); err != nil {
+				return "", err
+			}
+			late <- leaf.Go(ctx, flow.IDs{Request: "late", Session: c.Session}, "")
+			return out, nil
+		})
+		out, err := outer.Do(t.Context(), flow.IDs{Request: "r", Session: "s"}, "")
+		require.NoError(t, err)
+		require.Equal(t, "r r'", out)
+		log := []string{"r", "r'"}
+		if err := <-late; admit == flow.Queue {
+			require.NoError(t, err)
+			log = append(log, "late")
+		} else {
+			var busy *flow.BusyError
+			require.ErrorAs(t, err, &busy)
+			require.Equal(t, "r", busy.InFlight)
+		}
+		require.NoError(t, f.Stop(t.Context()))
+		state, err := session(rt, "s").State(t.Context())
+		require.NoError(t, err)
+		require.ElementsMatch(t, log, state.Log, "what is in the background outlives the outer call")
+		nothingLeft(t, rt, "s", "other")
+	}
+}
+
+// Another key's gate is not passed by being admitted elsewhere. Proves FLOW-4.
+func TestNestedCallWaitsElsewhere(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		return a.Do(ctx, flow.IDs{Request: c.Request, Session: "taken"}, "")
+	})
+	first := do(t.Context(), a, flow.IDs{Request: "first", Session: "taken"})
+	b.next(t)
+	nested := do(t.Context(), outer, flow.IDs{Request: "nested", Session: "s"})
+	soon(t, func() bool { return len(waiting(t, rt, "taken")) == 2 })
+	require.EqualValues(t, 1, b.runs.Load())
+	b.finish("first")
+	require.NoError(t, of(t, first).err)
+	require.Equal(t, "nested", b.next(t))
+	b.finish("nested")
+	require.NoError(t, of(t, nested).err)
+	nothingLeft(t, rt, "s", "taken")
+}
+
+// A call that uses the context of an outer one that has ended is refused: nothing of it would be fenced. Proves FLOW-4.
+func TestNestedInWhatHasEnded(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	ran := 0
+	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran++; return "", nil })
+	var kept context.Context
+	outer := flow.Define(f, "outer", func(ctx context.Context, _ *flow.Call, _ string) (string, error) { kept = ctx; return "", nil })
+	ids := flow.IDs{Request: "r", Session: "s"}
+	_, err := outer.Do(t.Context(), ids, "")
+	require.NoError(t, err)
+	_, err = a.Do(kept, ids, "")
+	require.Error(t, err)
+	soon(t, func() bool { // the end of the lease is told to this process a moment later
+		_, err = a.Do(context.WithoutCancel(kept), ids, "")
+		return errors.Is(err, pawl.ErrLeaseLost)
+	})
+	_, err = a.Do(context.WithoutCancel(kept), flow.IDs{Request: "other", Session: "s"}, "")
+	require.ErrorIs(t, err, pawl.ErrLeaseLost)
+	require.Zero(t, ran)
+	nothingLeft(t, rt, "s")
+}
+
+// A request id is in flight once, in all processes together; a second call is told so, and never runs. Afterwards it can be called again. Proves FLOW-4.
+func TestSameRequestTwice(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		here, rt := s.flow(t, flow.Config{Admit: flow.Queue})
+		there, _ := s.flow(t, flow.Config{Admit: flow.Queue})
+		first, second := flow.Define(here, "a", b.run), flow.Define(there, "a", b.run)
+		ids := flow.IDs{Request: "r", Session: "s"}
+		var errs []error
+		answers := make(chan error, 20)
+		for i := range 20 {
+			go func() { answers <- []*flow.Action[string, string]{first, second}[i%2].Go(t.Context(), ids, "") }()
+		}
+		for range 20 {
+			if err := of(t, answers); err != nil {
+				errs = append(errs, err)
+			}
+		}
+		require.Len(t, errs, 19)
+		for _, err := range errs {
+			var busy *flow.BusyError
+			require.ErrorAs(t, err, &busy)
+			require.Equal(t, "r", busy.InFlight)
+		}
+		require.Equal(t, "r", b.next(t))
+		require.EqualValues(t, 1, b.runs.Load())
+		require.Equal(t, []string{"r"}, waiting(t, rt, "s"))
+		b.finish("r")
+		soon(t, func() bool { return len(records(t, rt)) == 0 })
+		b.finish("r")
+		_, err := second.Do(t.Context(), ids, "")
+		require.NoError(t, err)
+		nothingLeft(t, rt, "s")
+	})
+}
+
+// The context's deadline and end reach the action, and its caller gets the cause. Proves FLOW-2.
+func TestContextOfAnAction(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	got := do(ctx, a, flow.IDs{Session: "s"})
+	b.next(t)
+	cancel(errOfTheAction)
+	require.ErrorIs(t, of(t, got).err, errOfTheAction)
+
+	type key struct{}
+	limited, stop := context.WithTimeout(context.WithValue(t.Context(), key{}, "v"), time.Hour)
+	defer stop()
+	look := flow.Define(f, "look", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		want, _ := limited.Deadline()
+		if d, ok := ctx.Deadline(); !ok || d != want {
+			return "", errOfTheAction
+		}
+		return ctx.Value(key{}).(string), nil
+	})
+	out, err := look.Do(limited, flow.IDs{Session: "s"}, "")
+	require.NoError(t, err)
+	require.Equal(t, "v", out)
+
+	brief, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	_, err = a.Do(brief, flow.IDs{Session: "s"}, "")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	nothingLeft(t, rt, "s")
+}

@@ -1,0 +1,294 @@
+package flow
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// A call from its start to its end:
+//
+//	call: hold the record ─► draw a ticket ─► await: the lowest is mine ─► the action ─► leave: ticket and record go in one commit
+//
+// docs/flows.md lists the races, and what decides each.
+
+// leaveWithin bounds the commit that ends a call.
+const leaveWithin = 10 * time.Second
+
+// record is the document of a call in flight.
+type record struct {
+	Action   string `json:"action"`
+	Canceled bool   `json:"canceled,omitempty"`
+}
+
+// call is a call in flight.
+type call struct {
+	IDs
+	flow   *Flow
+	action string
+	outer  *call           // that it was made inside of; nil: none
+	base   context.Context // that the outermost call was made with
+
+	ctx    context.Context // of the action
+	cancel context.CancelCauseFunc
+	local  *pawl.Local
+	record pawl.Scope[record]
+	lease  *pawl.Lease // of the record
+
+	holds  bool   // the lease is its own, not that of an outer call of the same request
+	keeps  bool   // likewise, local
+	unhook func() // from the context that it was made with
+
+	gate     pawl.Scope[gate]
+	ticket   string // its name; empty: it needs none, or has none yet
+	admitted bool   // by the commit that drew the ticket
+}
+
+type callKey struct{}
+
+// outers yields c and the calls around it, from the inside.
+func (c *call) outers(yield func(*call) bool) {
+	for ; c != nil && yield(c); c = c.outer {
+	}
+}
+
+// inside reports whether c was made inside a call of f that is in flight.
+func (c *call) inside(f *Flow) bool {
+	for o := range c.outer.outers {
+		if o.flow == f && o.lease.Context().Err() == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// call starts a call: when it returns, the call is admitted or has its place in the queue. A background call is none inside another, and outlives ctx.
+func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool) (*call, error) {
+	unit, err := f.check(ctx, &ids)
+	if err != nil {
+		return nil, err
+	}
+	c := &call{IDs: ids, flow: f, action: action, base: ctx, record: f.calls.Scope(f.rt, ids.Request)}
+	if f.config.Admit != Allow {
+		c.gate = f.gates.Scope(f.rt, unit)
+	}
+	if outer, _ := ctx.Value(callKey{}).(*call); outer != nil {
+		c.base = outer.base
+		if !background {
+			c.outer = outer
+		}
+	}
+	if err := f.add(c); err != nil {
+		return nil, err
+	}
+	if err = c.hold(ctx, background); err == nil && f.config.Admit != Allow {
+		err = c.draw()
+	}
+	if err != nil {
+		c.leave()
+		return nil, err
+	}
+	return c, nil
+}
+
+// check tells what is wrong with a call before anything is written, and returns the id of its gate.
+func (f *Flow) check(ctx context.Context, ids *IDs) (unit string, err error) {
+	if ctx == nil {
+		return "", &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
+	}
+	if ids.Request == "" {
+		ids.Request = rand.Text()
+	}
+	for _, id := range []struct{ what, id string }{{"request", ids.Request}, {"session", ids.Session}, {"user", ids.User}, {"org", ids.Org}} {
+		if id.id != "" {
+			err = errors.Join(err, f.usable(ctx, id.what, id.id))
+		}
+	}
+	switch f.config.Per {
+	case PerSession:
+		unit = ids.Session
+	case PerUser:
+		unit = ids.User
+	case PerFlow:
+		unit = "flow"
+	}
+	if unit == "" && f.config.Admit != Allow {
+		err = errors.Join(err, &pawl.ArgumentError{Argument: "IDs", Reason: fmt.Sprintf("flow %s admits per %s, whose id is empty", f.config.Kind, unitNames[f.config.Per])})
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return unit, err
+}
+
+// hold gets the record of the request, its lease, and the context of the action.
+func (c *call) hold(ctx context.Context, background bool) error {
+	for o := range c.outer.outers {
+		if o.Request != c.Request {
+			continue
+		}
+		if c.local == nil {
+			c.local = o.local
+		}
+		if o.flow == c.flow { // it is a part of that call
+			c.lease, c.record = o.lease, o.record
+			inner, cancel := context.WithCancelCause(ctx)
+			c.ctx, c.cancel = context.WithValue(inner, callKey{}, c), cancel
+			return context.Cause(o.lease.Context())
+		}
+	}
+	if c.local == nil {
+		c.local, c.keeps = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true
+	}
+	// The lease outlives ctx: it is kept until the action has returned. Only taking it ends with ctx.
+	from := ctx
+	if background {
+		from = c.base
+	}
+	over, stop := context.WithCancelCause(context.WithoutCancel(from))
+	patience := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
+	lease, err := c.take(over)
+	if err != nil {
+		stop(nil)
+		return err
+	}
+	c.lease, c.holds = lease, true
+	inner, cancel := context.WithCancelCause(lease.Context())
+	c.ctx, c.cancel = context.WithValue(inner, callKey{}, c), cancel
+	if !patience() {
+		return context.Cause(ctx)
+	}
+	if !background {
+		leaves := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+		free := func() {}
+		if at, ok := ctx.Deadline(); ok { // for the action to see
+			c.ctx, free = context.WithDeadline(c.ctx, at)
+		}
+		c.unhook = func() { leaves(); free() }
+	}
+	c.flow.held(c)
+	c.flow.rest.Go(c.listen)
+	return nil
+}
+
+// take takes the lease of the record, which is made for it. What a dead call has left is made anew.
+func (c *call) take(ctx context.Context) (*pawl.Lease, error) {
+	set := pawl.Set{State: record{Action: c.action}}
+	asked := []pawl.LeaseOption{pawl.LeaseFor(c.flow.config.Lease), pawl.Applying(set, pawl.IfAbsent())}
+	for {
+		lease, err := c.record.Acquire(ctx, asked...)
+		switch {
+		case errors.Is(err, pawl.ErrHeld):
+			return nil, &BusyError{InFlight: c.Request, Scope: c.record.Key()}
+		case errors.Is(err, pawl.ErrExists):
+			asked[1] = pawl.Applying(set)
+		case gone(err):
+			asked[1] = pawl.Applying(set, pawl.IfAbsent())
+		default:
+			return lease, err
+		}
+	}
+}
+
+// listen waits for the wish to cancel the call, and keeps what it has in the store from expiring, until the call ends.
+func (c *call) listen() {
+	renew := time.NewTicker(idleFor / 3)
+	defer renew.Stop()
+	changes := c.record.Changes(c.ctx)
+	var again <-chan time.Time
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-again:
+			changes = c.record.Changes(c.ctx)
+		case change, ok := <-changes:
+			switch {
+			case !ok:
+				return // with ctx
+			case change.Err != nil: // the store could not be reached
+				changes, again = nil, time.After(lookAgain)
+			case change.Exists() && change.ReadOnly().Canceled:
+				c.cancel(ErrCanceled)
+				return
+			}
+		case <-renew.C:
+			// A write that changes nothing puts off the expiry.
+			if _, err := c.record.Apply(c.ctx, pawl.All{}); err != nil && c.ctx.Err() == nil {
+				c.flow.log.Warn("flow: record not renewed", "scope", c.record.Key().String(), "err", err)
+			}
+			if c.flow.config.Admit == Allow {
+				continue
+			}
+			if _, err := c.gate.Apply(c.ctx, pawl.All{}); err != nil && c.ctx.Err() == nil {
+				c.flow.log.Warn("flow: gate not renewed", "scope", c.gate.Key().String(), "err", err)
+			}
+		}
+	}
+}
+
+// verdict is what Do returns for the action's err.
+func (c *call) verdict(err error) error {
+	var lost *pawl.LeaseLostError
+	cause := context.Cause(c.ctx)
+	switch {
+	case err == nil && errors.As(context.Cause(c.lease.Context()), &lost):
+		return lost
+	case err != nil && cause != nil && errors.Is(err, context.Canceled) && !errors.Is(err, cause):
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return err
+}
+
+// leave ends the call, whatever has become of it.
+func (c *call) leave() {
+	defer c.flow.remove(c)
+	if c.cancel != nil {
+		c.cancel(nil)
+	}
+	if c.unhook != nil {
+		c.unhook()
+	}
+	if c.keeps {
+		c.local.Close()
+	}
+	if c.lease == nil {
+		return
+	}
+	if err := c.forget(); err != nil {
+		c.flow.log.Warn("flow: end of a call not recorded, its lease will run out", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
+	}
+	if c.holds { // its record is gone, and the lease with it, but this process has to stop renewing it
+		c.flow.rest.Go(func() { _ = c.lease.Release(context.WithoutCancel(c.lease.Context())) })
+	}
+}
+
+// forget removes what the call has in the store.
+func (c *call) forget() error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(c.lease.Context()), leaveWithin)
+	defer stop()
+	var err error
+	switch {
+	case c.holds && c.ticket == "":
+		err = c.record.Delete(ctx)
+	case c.holds:
+		err = pawl.Transact(ctx, c.flow.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)
+			return errors.Join(err, c.record.In(tx).Delete(ctx))
+		})
+	case c.ticket != "":
+		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
+	}
+	if err == nil || c.ticket == "" || !errors.Is(err, pawl.ErrLeaseLost) {
+		return err
+	}
+	// Somebody else may have the record now. The ticket can go all the same, for the action has returned.
+	plain, stop := context.WithTimeout(context.Background(), leaveWithin)
+	defer stop()
+	_, err = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
+	return err
+}
