@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -39,9 +40,10 @@ type call struct {
 	record pawl.Scope[record]
 	lease  *pawl.Lease // of the record
 
-	holds  bool   // the lease is its own, not that of an outer call of the same request
-	keeps  bool   // likewise, local
-	unhook func() // from the context that it was made with
+	over   atomic.Bool // the action has returned, or will not run
+	holds  bool        // the lease is its own, not that of an outer call of the same request
+	keeps  bool        // likewise, local
+	unhook func()      // from the context that it was made with
 
 	gate     pawl.Scope[gate]
 	ticket   string // its name; empty: it needs none, or has none yet
@@ -59,7 +61,7 @@ func (c *call) outers(yield func(*call) bool) {
 // inside reports whether c was made inside a call of f that is in flight.
 func (c *call) inside(f *Flow) bool {
 	for o := range c.outer.outers {
-		if o.flow == f && o.lease.Context().Err() == nil {
+		if o.flow == f {
 			return true
 		}
 	}
@@ -80,6 +82,11 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 		c.base = outer.base
 		if !background {
 			c.outer = outer
+		}
+	}
+	for o := range c.outer.outers {
+		if o.over.Load() { // nothing of it could be committed
+			return nil, &pawl.LeaseLostError{Scope: o.record.Key(), Token: o.lease.Token(), Released: true}
 		}
 	}
 	if err := f.add(c); err != nil {
@@ -138,7 +145,7 @@ func (c *call) hold(ctx context.Context, background bool) error {
 			c.lease, c.record = o.lease, o.record
 			inner, cancel := context.WithCancelCause(ctx)
 			c.ctx, c.cancel = context.WithValue(inner, callKey{}, c), cancel
-			return context.Cause(o.lease.Context())
+			return context.Cause(c.ctx)
 		}
 	}
 	if c.local == nil {
@@ -246,6 +253,7 @@ func (c *call) verdict(err error) error {
 
 // leave ends the call, whatever has become of it.
 func (c *call) leave() {
+	c.over.Store(true)
 	defer c.flow.remove(c)
 	if c.cancel != nil {
 		c.cancel(nil)

@@ -109,6 +109,8 @@ func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	if err := f.usable(context.Background(), "kind", c.Kind); err != nil {
 		return nil, err
 	}
+	f.calls.Scope(rt, c.Kind) // makes the kinds known, so that those who look at them need not say more than their names
+	f.gates.Scope(rt, c.Kind)
 	return f, nil
 }
 
