@@ -161,6 +161,13 @@ func (c *call) hold(ctx context.Context, background bool) error {
 	lease, err := c.take(over)
 	if err != nil {
 		stop(nil)
+		if pawl.OutcomeUnknown(err) { // the lease is given back if it lands, but there is a record then
+			c.flow.rest.Go(func() {
+				ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
+				defer stop()
+				_, _, _ = c.flow.probe(ctx, ticket{Request: c.Request}) // else it expires
+			})
+		}
 		return err
 	}
 	c.lease, c.holds = lease, true
