@@ -18,7 +18,7 @@ import (
 // docs/flows.md lists the races, and what decides each.
 
 // leaveWithin bounds the commit that ends a call.
-const leaveWithin = 10 * time.Second
+const leaveWithin = 5 * time.Second
 
 // record is the document of a call in flight.
 type record struct {
@@ -298,12 +298,16 @@ func (c *call) forget() error {
 	case c.ticket != "":
 		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
 	}
-	if err == nil || c.ticket == "" || !errors.Is(err, pawl.ErrLeaseLost) {
+	if !errors.Is(err, pawl.ErrLeaseLost) {
 		return err
 	}
-	// Somebody else may have the record now. The ticket can go all the same, for the action has returned.
-	plain, stop := context.WithTimeout(context.Background(), leaveWithin)
-	defer stop()
-	_, err = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
-	return err
+	// Whoever has the record now looks after it. Others will remove the ticket, too; it can go at once, though, for the action has returned.
+	if c.ticket != "" {
+		c.flow.rest.Go(func() {
+			plain, stop := context.WithTimeout(context.Background(), leaveWithin)
+			defer stop()
+			_, _ = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
+		})
+	}
+	return nil
 }

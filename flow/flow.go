@@ -101,7 +101,7 @@ func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 		gates: pawl.Kind[gate]{Name: "flow." + c.Kind + "." + unitNames[c.Per], TTL: idleFor},
 	}
 	var err error
-	f.sweeper, err = pawl.NewSweeper(rt, pawl.SweeperConfig{Tombstones: gravesFor, Kinds: []string{f.calls.Name, f.gates.Name}})
+	f.sweeper, err = newSweeper(rt, gravesFor, f.calls.Name, f.gates.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +112,11 @@ func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	f.calls.Scope(rt, c.Kind) // makes the kinds known, so that those who look at them need not say more than their names
 	f.gates.Scope(rt, c.Kind)
 	return f, nil
+}
+
+// newSweeper returns one for the kinds of a flow, which may have far more tombstones than others.
+func newSweeper(rt *pawl.Runtime, graves time.Duration, kinds ...string) (*pawl.Sweeper, error) {
+	return pawl.NewSweeper(rt, pawl.SweeperConfig{Tombstones: graves, Kinds: kinds})
 }
 
 func (c *Config) check() error {

@@ -1,0 +1,305 @@
+//go:build unix
+
+package flow_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+func init() {
+	children["victim"] = victim
+	children["crowd"] = crowd
+	children["caller"] = caller
+	children["sleeper"] = sleeper
+}
+
+const (
+	whereStore = "PAWL_TEST_STORE"
+	whichCall  = "PAWL_TEST_CALL"
+	killPoint  = "PAWL_TEST_KILL" // of commits: negative before, positive after
+)
+
+// crashLease is short, so that these tests are.
+const crashLease = time.Second
+
+// childFlow makes the flow of a child.
+func childFlow(lease time.Duration) (*flow.Flow, *pawl.Runtime, *tap, error) {
+	store, err := openStore(os.Getenv(whereStore))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	tapped := &tap{Store: store}
+	rt, err := pawl.Open(pawl.Config{Store: tapped})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	f, err := flow.New(rt, flow.Config{Kind: "chat", Admit: flow.Queue, Lease: lease})
+	return f, rt, tapped, err
+}
+
+func kill() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
+
+// victim makes one call, and dies before or after a certain commit of it.
+func victim() error {
+	f, _, store, err := childFlow(crashLease)
+	if err != nil {
+		return err
+	}
+	at, err := strconv.ParseInt(os.Getenv(killPoint), 10, 64)
+	if err != nil {
+		return err
+	}
+	var n atomic.Int64 // commits that write; renewals come as time passes
+	before := func(c persist.Commit) error {
+		if len(c.Writes) > 0 && n.Add(1) == -at {
+			kill()
+		}
+		return nil
+	}
+	after := func(c persist.Commit) {
+		if len(c.Writes) > 0 && n.Load() == at {
+			kill()
+		}
+	}
+	store.before.Store(&before)
+	store.after.Store(&after)
+	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		_, err := session(c, c.Session).PushState(ctx, "log", "victim")
+		return "", err
+	})
+	id := os.Getenv(whichCall)
+	crashtest.Begin()
+	_, err = a.Do(context.Background(), flow.IDs{Request: id, Session: id}, "")
+	return errors.Join(errors.New("it was to die"), err)
+}
+
+// A process is killed before and after each commit of a call, on each store. Whoever comes next, in another process, is held up for the lease and 2 s at
+// most, what the dead call wrote is there or not, and nothing of it is left. Its request id can be used again. Proves FLOW-4.
+func TestKilledAtEveryStep(t *testing.T) {
+	points := []int{-1, 1, -2, 2, -3, 3, -4, 4} // the record, the ticket, what the action writes, the end
+	onSharedStores(t, func(t *testing.T, s *site) {
+		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
+		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, err := session(c, c.Session).PushState(ctx, "log", "next")
+			return "", err
+		})
+		var victims []*crashtest.Child
+		for _, p := range points {
+			victims = append(victims, crashtest.Start(t, "victim", whereStore+"="+s.location, whichCall+"="+fmt.Sprint(p), killPoint+"="+fmt.Sprint(p)))
+		}
+		crashtest.Ready(victims...)
+		var mu sync.Mutex
+		var worst time.Duration
+		var wg sync.WaitGroup
+		for i, p := range points {
+			_, more := victims[i].Next()
+			require.False(t, more, "it is dead")
+			died := time.Now()
+			wg.Go(func() {
+				_, err := a.Do(t.Context(), flow.IDs{Session: fmt.Sprint(p)}, "")
+				if err != nil {
+					t.Errorf("killed at %d: %v", p, err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				worst = max(worst, time.Since(died))
+			})
+		}
+		wg.Wait()
+		require.Less(t, worst, crashLease+2*time.Second)
+		t.Logf("blocked for %v at most, the lease is %v", worst, crashLease)
+		var sessions []string
+		for i, p := range points {
+			victims[i].Kill()
+			id := fmt.Sprint(p)
+			soon(t, func() bool { // once its lease is over
+				_, err := a.Do(t.Context(), flow.IDs{Request: id, Session: id}, "")
+				if err != nil {
+					var busy *flow.BusyError
+					require.ErrorAs(t, err, &busy)
+				}
+				return err == nil
+			})
+			state, err := session(rt, id).State(t.Context())
+			require.NoError(t, err)
+			want := []string{"next", "next"}
+			if p >= 3 || p == -4 {
+				want = append([]string{"victim"}, want...)
+			}
+			require.Equal(t, want, state.Log, "killed at %d", p)
+			sessions = append(sessions, id)
+		}
+		nothingLeft(t, rt, sessions...)
+	})
+}
+
+// crowd makes one call that runs and many that wait behind it, and says so.
+func crowd() error {
+	f, _, _, err := childFlow(crashLease)
+	if err != nil {
+		return err
+	}
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	crashtest.Begin()
+	for i := range 20 {
+		if err := a.Go(context.Background(), flow.IDs{Request: fmt.Sprint("crowd", i), Session: "s"}, ""); err != nil {
+			return err
+		}
+	}
+	crashtest.Say("waiting")
+	select {}
+}
+
+// A process dies with the call that runs and all that wait next: those behind them, from another process, go on in their order, and are held up for one lease, not for
+// one each. Proves FLOW-4.
+func TestKilledCrowd(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
+		a := flow.Define(f, "a", b.run)
+		child := crashtest.Start(t, "crowd", whereStore+"="+s.location)
+		crashtest.Ready(child)
+		line, _ := child.Next()
+		require.Equal(t, "waiting", line)
+		want := []string{"x", "y", "z"}
+		for _, id := range want {
+			require.NoError(t, a.Go(t.Context(), flow.IDs{Request: id, Session: "s"}, ""))
+		}
+		require.Len(t, waiting(t, rt, "s"), 23)
+		child.Kill()
+		died := time.Now()
+		require.Equal(t, "x", b.next(t))
+		blocked := time.Since(died)
+		require.Less(t, blocked, crashLease+2*time.Second)
+		t.Logf("blocked for %v, the lease is %v", blocked, crashLease)
+		close(b.all)
+		require.NoError(t, f.Stop(within(t, 10*time.Second)))
+		require.Equal(t, want, b.ran())
+		nothingLeft(t, rt, "s")
+	})
+}
+
+const (
+	callers        = 3
+	callsOfACaller = 34
+)
+
+// caller makes calls at once. Each looks whether it is the one with the lowest ticket, and adds its number to a list, in two steps that nothing protects.
+func caller() error {
+	f, rt, _, err := childFlow(flow.DefaultLease)
+	if err != nil {
+		return err
+	}
+	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		g, err := gateOf(rt, "session", "s").State(ctx)
+		if err != nil {
+			return "", err
+		}
+		low, who := uint64(0), ""
+		for _, ticket := range g.Tickets {
+			if low == 0 || ticket.Number < low {
+				low, who = ticket.Number, ticket.Request
+			}
+		}
+		if who != c.Request {
+			return "", fmt.Errorf("%s runs, and the lowest ticket is that of %s", c.Request, who)
+		}
+		state, err := session(c, c.Session).State(ctx)
+		if err != nil {
+			return "", err
+		}
+		state.Log = append(state.Log, fmt.Sprint(low))
+		_, err = session(c, c.Session).SetState(ctx, state)
+		return "", err
+	})
+	crashtest.Begin()
+	var wg sync.WaitGroup
+	errs := make([]error, callsOfACaller)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = a.Do(context.Background(), flow.IDs{Session: "s"}, "") })
+	}
+	wg.Wait()
+	return errors.Join(append(errs, f.Stop(context.Background()))...)
+}
+
+// A hundred callers in three processes are served one at a time, in the order of their tickets. Proves FLOW-4.
+func TestQueueOfProcesses(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, s *site) {
+		rt, _ := s.runtime(t)
+		var processes []*crashtest.Child
+		for range callers {
+			processes = append(processes, crashtest.Start(t, "caller", whereStore+"="+s.location))
+		}
+		crashtest.Ready(processes...)
+		for _, p := range processes {
+			p.Wait()
+		}
+		state, err := session(rt, "s").State(t.Context())
+		require.NoError(t, err)
+		require.Len(t, state.Log, callers*callsOfACaller)
+		for i, n := range state.Log {
+			require.Equal(t, fmt.Sprint(i+1), n)
+		}
+		nothingLeft(t, rt, "s")
+	})
+}
+
+// sleeper stops in the middle of an action, for as long as its parent likes, and says what its commits were answered then.
+func sleeper() error {
+	f, _, _, err := childFlow(crashLease)
+	if err != nil {
+		return err
+	}
+	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		crashtest.Say("%d", os.Getpid())
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		_, err := session(c, c.Session).PushState(context.WithoutCancel(ctx), "log", "late")
+		crashtest.Say("%s", pawl.Code(err))
+		return "", nil
+	})
+	crashtest.Begin()
+	_, err = a.Do(context.Background(), flow.IDs{Request: "sleeper", Session: "s"}, "")
+	crashtest.Say("%s", pawl.Code(err))
+	return f.Stop(context.Background())
+}
+
+// A process that was stopped for longer than its lease wakes up in the middle of an action and commits nothing. Proves FLOW-4.
+func TestStoppedProcess(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, s *site) {
+		b := newBusyAction()
+		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
+		a := flow.Define(f, "a", b.run)
+		child := crashtest.Start(t, "sleeper", whereStore+"="+s.location)
+		crashtest.Ready(child)
+		line, _ := child.Next()
+		pid, err := strconv.Atoi(line)
+		require.NoError(t, err)
+		got := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
+		require.Equal(t, "next", b.next(t))
+		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+		require.Equal(t, []string{"LEASE_LOST", "LEASE_LOST"}, child.Wait())
+		b.finish("next")
+		require.NoError(t, of(t, got).err)
+		state, err := session(rt, "s").State(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, state.Log)
+		nothingLeft(t, rt, "s")
+	})
+}

@@ -1,0 +1,123 @@
+package flow_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A process that is cut off from the store for longer than its lease loses its place: the next in line, in another process, runs, and what the old action commits is
+// refused, with its context or without its end; nothing that it wrote later is there. Proves FLOW-4.
+func TestLeaseLostInMidAction(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		rt, store := s.runtime(t)
+		config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+		here := newFlow(t, rt, config)
+		there, elsewhere := s.flow(t, config)
+		began, again := make(chan struct{}), make(chan struct{})
+		var cause, late, detached error
+		a := flow.Define(here, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			if _, err := session(c, c.Session).PushState(ctx, "log", "old"); err != nil {
+				return "", err
+			}
+			close(began)
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			<-again
+			_, late = session(c, c.Session).PushState(ctx, "log", "late")
+			_, detached = session(c, c.Session).PushState(context.WithoutCancel(ctx), "log", "late")
+			return "out", nil
+		})
+		b := newBusyAction()
+		next := flow.Define(there, "a", b.run)
+		old := do(t.Context(), a, flow.IDs{Request: "old", Session: "s"})
+		of(t, began)
+		store.refuse(func(c persist.Commit) bool { return true })
+		got := do(t.Context(), next, flow.IDs{Request: "new", Session: "s"})
+		require.Equal(t, "new", b.next(t))
+		store.refuse(func(c persist.Commit) bool { return false })
+		close(again)
+		lost := of(t, old)
+		require.ErrorIs(t, lost.err, pawl.ErrLeaseLost)
+		require.Equal(t, "out", lost.out)
+		require.ErrorIs(t, cause, pawl.ErrLeaseLost)
+		require.Error(t, late)
+		require.ErrorIs(t, detached, pawl.ErrLeaseLost)
+		require.Equal(t, []string{"new"}, waiting(t, elsewhere, "s"), "the new one's ticket is left alone")
+		b.finish("new")
+		require.NoError(t, of(t, got).err)
+		state, err := session(elsewhere, "s").State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"old"}, state.Log)
+		nothingLeft(t, elsewhere, "s")
+	})
+}
+
+// A call that loses its lease while it waits never runs, and those behind it are not held up. Proves FLOW-4.
+func TestLeaseLostWhileWaiting(t *testing.T) {
+	s := inMemory()
+	rt, store := s.runtime(t)
+	config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+	here := newFlow(t, rt, config)
+	there, elsewhere := s.flow(t, config)
+	b := newBusyAction()
+	a, other := flow.Define(here, "a", b.run), flow.Define(there, "a", b.run)
+	first := do(t.Context(), other, flow.IDs{Request: "first", Session: "s"})
+	b.next(t)
+	cut := do(t.Context(), a, flow.IDs{Request: "cut", Session: "s"})
+	soon(t, func() bool { return len(waiting(t, elsewhere, "s")) == 2 })
+	last := do(t.Context(), other, flow.IDs{Request: "last", Session: "s"})
+	store.refuse(func(persist.Commit) bool { return true })
+	require.ErrorIs(t, of(t, cut).err, pawl.ErrLeaseLost)
+	b.finish("first")
+	require.NoError(t, of(t, first).err)
+	require.Equal(t, "last", b.next(t))
+	store.refuse(func(persist.Commit) bool { return false })
+	b.finish("last")
+	require.NoError(t, of(t, last).err)
+	require.Equal(t, []string{"first", "last"}, b.ran())
+	nothingLeft(t, elsewhere, "s")
+}
+
+// The lease is kept for as long as the action runs, also when its caller has left: nobody else is admitted before it has returned. Proves FLOW-4.
+func TestLeaseOutlivesTheCaller(t *testing.T) {
+	s := inMemory()
+	config := flow.Config{Admit: flow.Queue, Lease: 200 * time.Millisecond}
+	here, rt := s.flow(t, config)
+	there, _ := s.flow(t, config)
+	began, end := make(chan struct{}), make(chan struct{})
+	a := flow.Define(here, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		close(began)
+		<-ctx.Done()
+		<-end
+		_, err := session(c, c.Session).PushState(context.WithoutCancel(ctx), "log", "tidied up")
+		return "", err
+	})
+	b := newBusyAction()
+	ctx, leave := context.WithCancel(t.Context())
+	got := do(ctx, a, flow.IDs{Request: "slow", Session: "s"})
+	of(t, began)
+	next := do(t.Context(), flow.Define(there, "a", b.run), flow.IDs{Request: "next", Session: "s"})
+	soon(t, func() bool { return len(waiting(t, rt, "s")) == 2 })
+	leave()
+	select {
+	case <-b.began:
+		t.Fatal("two at a time")
+	case <-time.After(800 * time.Millisecond): // four leases
+	}
+	close(end)
+	require.NoError(t, of(t, got).err)
+	require.Equal(t, "next", b.next(t))
+	b.finish("next")
+	require.NoError(t, of(t, next).err)
+	state, err := session(rt, "s").State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"tidied up"}, state.Log)
+	nothingLeft(t, rt, "s")
+}

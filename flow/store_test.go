@@ -1,0 +1,85 @@
+package flow_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Calls that have ended, whichever way, leave no documents but an empty gate, and what is left of their records goes with the flow's own sweeper, which leaves other
+// kinds alone. Proves FLOW-4.
+func TestNothingPilesUp(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		f, rt := s.flow(t, flow.Config{Admit: flow.Queue})
+		store := s.store(t)
+		a := flow.Define(f, "a", func(_ context.Context, _ *flow.Call, err error) (string, error) { return "", err })
+		for i := range 20 {
+			_, err := a.Do(t.Context(), flow.IDs{Request: fmt.Sprint(i), Session: fmt.Sprint("s", i%3)}, []error{nil, errOfTheAction}[i%2])
+			require.ErrorIs(t, err, []error{nil, errOfTheAction}[i%2])
+		}
+		nothingLeft(t, rt, "s0", "s1", "s2")
+		gates := 0
+		for snap, err := range (pawl.Kind[door]{Name: "flow.chat.session"}).List(t.Context(), rt, pawl.Query{}) {
+			require.NoError(t, err)
+			require.Empty(t, snap.ReadOnly().Tickets)
+			gates++
+			r, err := store.Load(t.Context(), persist.Key{Kind: "flow.chat.session", ID: snap.ID})
+			require.NoError(t, err)
+			require.False(t, r.Expires.IsZero(), "one that nobody uses any more goes, too")
+		}
+		require.Equal(t, 3, gates)
+		require.NoError(t, session(rt, "mine").Delete(t.Context()))
+		_, err := session(rt, "mine").SetState(t.Context(), thread{}, pawl.IfAbsent())
+		require.NoError(t, err)
+		require.NoError(t, session(rt, "mine").Delete(t.Context()))
+		swept, err := f.Sweep(t.Context(), time.Hour)
+		require.NoError(t, err)
+		require.Zero(t, swept)
+		soon(t, func() bool { // tombstones have to be older than that
+			more, err := f.Sweep(t.Context(), time.Millisecond)
+			require.NoError(t, err)
+			swept.Purged += more.Purged
+			return swept.Purged >= 20
+		})
+		_, err = store.Load(t.Context(), persist.Key{Kind: "flow.chat.call", ID: "7"})
+		require.ErrorIs(t, err, persist.ErrNotFound)
+		_, err = store.Load(t.Context(), session(rt, "mine").Key())
+		require.NoError(t, err, "it is not the flow's")
+		_, err = a.Do(t.Context(), flow.IDs{Request: "7", Session: "s0"}, nil)
+		require.NoError(t, err)
+	})
+}
+
+// What a call costs in round trips to the store, as docs/flows.md tells it.
+func TestCostOfACall(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		config  flow.Config
+		commits int64 // the last is in the background
+	}{
+		{"allow", flow.Config{}, 3},
+		{"queue", flow.Config{Admit: flow.Queue}, 4},
+		{"reject", flow.Config{Admit: flow.Reject}, 4},
+	} {
+		rt, store := inMemory().runtime(t)
+		f := newFlow(t, rt, c.config)
+		a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { return "", nil })
+		_, err := a.Do(t.Context(), flow.IDs{Session: "s"}, "")
+		require.NoError(t, err)
+		soon(t, func() bool { return store.commits.Load() == c.commits })
+		loads, commits := store.loads.Load(), store.commits.Load()
+		_, err = a.Do(t.Context(), flow.IDs{Session: "s"}, "")
+		require.NoError(t, err)
+		require.NoError(t, f.Stop(t.Context()))
+		t.Logf("%s: first %d loads, %d commits; then %d, %d", c.name, loads, commits, store.loads.Load()-loads, store.commits.Load()-commits)
+		require.Equal(t, c.commits, store.commits.Load()-commits, c.name)
+		require.LessOrEqual(t, store.loads.Load()-loads, int64(2), "%s: the record, and in the background the watch of it", c.name)
+	}
+}
