@@ -34,16 +34,17 @@ type call struct {
 	outer  *call           // that it was made inside of; nil: none
 	base   context.Context // that the outermost call was made with
 
-	ctx    context.Context // of the action
+	wish   context.Context // ends when the caller leaves, and with cancel
 	cancel context.CancelCauseFunc
+	ctx    context.Context // of the action; ends with wish, and with the lease
 	local  *pawl.Local
 	record pawl.Scope[record]
 	lease  *pawl.Lease // of the record
 
-	over   atomic.Bool // the action has returned, or will not run
-	holds  bool        // the lease is its own, not that of an outer call of the same request
-	keeps  bool        // likewise, local
-	unhook func()      // from the context that it was made with
+	over  atomic.Bool // the action has returned, or will not run
+	holds bool        // the lease is its own, not that of an outer call of the same request
+	keeps bool        // likewise, local
+	free  func()      // what the deadline of ctx takes
 
 	gate     pawl.Scope[gate]
 	ticket   string // its name; empty: it needs none, or has none yet
@@ -89,17 +90,37 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 			return nil, &pawl.LeaseLostError{Scope: o.record.Key(), Token: o.lease.Token(), Released: true}
 		}
 	}
+	arrived := func() bool { return true }
+	if background { // once it has its place, the end of ctx means nothing to it
+		c.wish, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		arrived = context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
+	} else {
+		c.wish, c.cancel = context.WithCancelCause(ctx)
+	}
 	if err := f.add(c); err != nil {
+		c.cancel(nil)
+		arrived()
 		return nil, err
 	}
-	if err = c.hold(ctx, background); err == nil && f.config.Admit != Allow {
+	if err = c.hold(background); err == nil && f.config.Admit != Allow {
 		err = c.draw()
+	}
+	if !arrived() && err == nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		c.leave()
 		return nil, err
 	}
 	return c, nil
+}
+
+// ended returns why the context of the action has ended, or is about to; nil if it has not.
+func (c *call) ended() error {
+	if err := context.Cause(c.wish); err != nil {
+		return err
+	}
+	return context.Cause(c.ctx)
 }
 
 // check tells what is wrong with a call before anything is written, and returns the id of its gate.
@@ -133,7 +154,7 @@ func (f *Flow) check(ctx context.Context, ids *IDs) (unit string, err error) {
 }
 
 // hold gets the record of the request, its lease, and the context of the action.
-func (c *call) hold(ctx context.Context, background bool) error {
+func (c *call) hold(background bool) error {
 	for o := range c.outer.outers {
 		if o.Request != c.Request {
 			continue
@@ -142,22 +163,21 @@ func (c *call) hold(ctx context.Context, background bool) error {
 			c.local = o.local
 		}
 		if o.flow == c.flow { // it is a part of that call
-			c.lease, c.record = o.lease, o.record
-			inner, cancel := context.WithCancelCause(ctx)
-			c.ctx, c.cancel = context.WithValue(inner, callKey{}, c), cancel
-			return context.Cause(c.ctx)
+			c.lease = o.lease
+			c.ctx = context.WithValue(c.wish, callKey{}, c)
+			return c.ended()
 		}
 	}
 	if c.local == nil {
 		c.local, c.keeps = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true
 	}
-	// The lease outlives ctx: it is kept until the action has returned. Only taking it ends with ctx.
-	from := ctx
+	// The lease outlives the wish: it is kept until the action has returned. Only taking it ends with the wish.
+	from := c.wish
 	if background {
 		from = c.base
 	}
 	over, stop := context.WithCancelCause(context.WithoutCancel(from))
-	patience := context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) })
+	taking := context.AfterFunc(c.wish, func() { stop(context.Cause(c.wish)) })
 	lease, err := c.take(over)
 	if err != nil {
 		stop(nil)
@@ -171,18 +191,15 @@ func (c *call) hold(ctx context.Context, background bool) error {
 		return err
 	}
 	c.lease, c.holds = lease, true
-	inner, cancel := context.WithCancelCause(lease.Context())
-	c.ctx, c.cancel = context.WithValue(inner, callKey{}, c), cancel
-	if !patience() {
-		return context.Cause(ctx)
+	inner, end := context.WithCancelCause(lease.Context())
+	c.ctx = context.WithValue(inner, callKey{}, c)
+	if !taking() {
+		end(nil)
+		return context.Cause(c.wish)
 	}
-	if !background {
-		leaves := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-		free := func() {}
-		if at, ok := ctx.Deadline(); ok { // for the action to see
-			c.ctx, free = context.WithDeadline(c.ctx, at)
-		}
-		c.unhook = func() { leaves(); free() }
+	context.AfterFunc(c.wish, func() { end(context.Cause(c.wish)) }) // at the latest when the call leaves
+	if at, ok := c.wish.Deadline(); ok {                             // for the action to see
+		c.ctx, c.free = context.WithDeadline(c.ctx, at)
 	}
 	c.flow.held(c)
 	c.flow.rest.Go(c.listen)
@@ -248,7 +265,7 @@ func (c *call) listen() {
 // verdict is what Do returns for the action's err.
 func (c *call) verdict(err error) error {
 	var lost *pawl.LeaseLostError
-	cause := context.Cause(c.ctx)
+	cause := c.ended()
 	switch {
 	case err == nil && errors.As(context.Cause(c.lease.Context()), &lost):
 		return lost
@@ -262,11 +279,9 @@ func (c *call) verdict(err error) error {
 func (c *call) leave() {
 	c.over.Store(true)
 	defer c.flow.remove(c)
-	if c.cancel != nil {
-		c.cancel(nil)
-	}
-	if c.unhook != nil {
-		c.unhook()
+	c.cancel(nil)
+	if c.free != nil {
+		c.free()
 	}
 	if c.keeps {
 		c.local.Close()

@@ -47,8 +47,10 @@ func (g *gate) lowest() (name string) {
 }
 
 const (
-	// lookAgain is how often a waiter looks after the one before it when that is a call of this process, or could not be asked about.
+	// lookAgain is how often a waiter looks after the one before it when that runs, is a call of this process, or could not be asked about.
 	lookAgain = time.Second
+	// lookAgainLate is how often at least it does so otherwise.
+	lookAgainLate = 5 * time.Second
 	// clearFor is how long the lease of a dead call is held, to remove what is left of it.
 	clearFor = 2 * time.Second
 )
@@ -115,7 +117,7 @@ func (c *call) await() error {
 			return err
 		}
 	}
-	return context.Cause(c.ctx) // it may have been canceled just now
+	return c.ended() // it may have been canceled just now
 }
 
 // queue watches the gate until the call's ticket is the lowest, and looks after the one before it.
@@ -134,7 +136,7 @@ func (c *call) queue() error {
 		case change, ok := <-changes:
 			switch {
 			case !ok:
-				return context.Cause(c.ctx)
+				return c.ended()
 			case change.Err != nil:
 				return change.Err
 			}
@@ -168,7 +170,9 @@ func (c *call) clear(g *gate, name string) time.Duration {
 			break
 		}
 		if !over {
-			again = left
+			if again = min(left, lookAgainLate); name == g.lowest() {
+				again = min(left, lookAgain) // it is next: a hint that was lost shall not cost it more
+			}
 			break
 		}
 		dead = append(dead, pawl.DeleteRecord{Field: tickets, Key: name})

@@ -121,3 +121,35 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 	require.Equal(t, []string{"tidied up"}, state.Log)
 	nothingLeft(t, rt, "s")
 }
+
+// A request whose process died is called again under its id once its lease is over. The ticket that it left is not taken for one of the new call: that would wait for
+// itself. Proves FLOW-4.
+func TestRequestOfADeadCall(t *testing.T) {
+	s := inMemory()
+	rt, store := s.runtime(t)
+	config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+	dying := newFlow(t, rt, config)
+	there, elsewhere := s.flow(t, config)
+	b := newBusyAction()
+	old := do(t.Context(), flow.Define(dying, "a", b.run), flow.IDs{Request: "r", Session: "s"})
+	b.next(t)
+	store.refuse(func(persist.Commit) bool { return true })
+	require.ErrorIs(t, of(t, old).err, pawl.ErrLeaseLost)
+	again := flow.Define(there, "a", b.run)
+	var got <-chan answer
+	soon(t, func() bool {
+		got = do(t.Context(), again, flow.IDs{Request: "r", Session: "s"})
+		select {
+		case early := <-got:
+			var busy *flow.BusyError
+			require.ErrorAs(t, early.err, &busy)
+			return false
+		case <-b.began:
+			return true
+		}
+	})
+	b.finish("r")
+	require.NoError(t, of(t, got).err)
+	store.refuse(func(persist.Commit) bool { return false })
+	nothingLeft(t, elsewhere, "s")
+}

@@ -1,0 +1,167 @@
+package main
+
+// flowBugs break flows: the scopes of a call, admission, canceling, stopping.
+var flowBugs = []Bug{
+	{
+		Name: "flow-timeout-ignored", Mechanism: "the flow's mutation timeout is that of its calls' scopes in memory",
+		Proves: []string{"FLOW-1"}, File: "flow/flow.go",
+		Old: "	if c.Timeout != 0 {\n", New: "	if false {\n",
+		Pkg: "./flow", Run: "^TestDefine$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "flow-ids-not-checked", Mechanism: "a bad id is refused before anything is written",
+		Proves: []string{"FLOW-1"}, File: "flow/call.go",
+		Old: "		if id.id != \"\" {\n", New: "		if false {\n",
+		Pkg: "./flow", Run: "^TestBadInput$", Quick: true,
+	},
+	{
+		Name: "flow-boards-outlive-the-call", Mechanism: "state in memory ends with its call",
+		Proves: []string{"FLOW-2"}, File: "flow/call.go",
+		Old: "	if c.keeps {\n", New: "	if false {\n",
+		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$", Quick: true,
+	},
+	{
+		Name: "flow-boards-shared", Mechanism: "two calls at the same time have boards of their own",
+		Proves: []string{"FLOW-2"}, File: "flow/call.go",
+		Old: "		c.local, c.keeps = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true\n", New: "		c.local = c.flow.names\n",
+		Pkg: "./flow", Run: "^(TestBoardsAreOfTheRequest|TestScopesOfACall)$/^(memory)?$", Quick: true,
+	},
+	{
+		Name: "flow-boards-not-shared-inside", Mechanism: "an action inside an action of the same request has its board",
+		Proves: []string{"FLOW-2"}, File: "flow/call.go",
+		Old: "			c.local = o.local\n", New: "			c.local = pawl.NewLocal(c.flow.rt)\n",
+		Pkg: "./flow", Run: "^TestBoardsAreOfTheRequest$", Quick: true,
+	},
+	{
+		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
+		Proves: []string{"FLOW-3"}, File: "lock.go",
+		Old: "return q.running == nil && q.first == nil }", New: "return q.first == nil }",
+		Pkg: "./flow", Run: "^TestTaskBoard$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-no-tickets", Mechanism: "a call waits until its ticket is the lowest",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "	if c.ticket != \"\" && !c.admitted {\n", New: "	if false {\n",
+		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$", Quick: true,
+	},
+	{
+		Name: "flow-last-in-first-out", Mechanism: "calls are admitted in the order of their tickets",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "			g.Last++\n", New: "			g.Last = 1000 - uint64(n)\n",
+		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-rejects-nobody", Mechanism: "Reject refuses a call while another is in flight",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "			case n > 0 && f.config.Admit == Reject:\n", New: "			case n > 1 && f.config.Admit == Reject:\n",
+		Pkg: "./flow", Run: "^TestReject$/^memory$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-dead-are-waited-for", Mechanism: "the ticket of a dead call is removed by the next in line",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "		dead = append(dead, pawl.DeleteRecord{Field: tickets, Key: name})\n", New: "",
+		Pkg: "./flow", Run: "^TestKilledCrowd$/^sqlite$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-living-are-removed", Mechanism: "a ticket is removed only when the lease of its call is over",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "		return false, max(held.Left, time.Millisecond), nil\n", New: "		return true, 0, nil\n",
+		Pkg: "./flow", Run: "^(TestQueueIsInOrder|TestLeavingTheQueue)$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-token-not-compared", Mechanism: "a ticket of a dead call is not taken for one of a new call under its request id",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "		if t.Token != 0 && held.Token != 0 && held.Token != t.Token {\n", New: "		if false {\n",
+		Pkg: "./flow", Run: "^TestRequestOfADeadCall$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-not-fenced", Mechanism: "what an action commits is fenced by the lease of its call",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "	inner, end := context.WithCancelCause(lease.Context())\n", New: "	inner, end := context.WithCancelCause(over)\n	context.AfterFunc(lease.Context(), func() { end(context.Cause(lease.Context())) })\n",
+		Pkg: "./flow", Run: "^TestLeaseLostInMidAction$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-lease-ends-with-its-caller", Mechanism: "the lease is kept until the action has returned",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "	if !taking() {\n", New: "	if _ = taking; false {\n",
+		Pkg: "./flow", Run: "^TestLeaseOutlivesTheCaller$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-waits-for-itself", Mechanism: "a call inside an admitted one passes under the same key",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if false {\n",
+		Pkg: "./flow", Run: "^TestNestedCallsPass$", Flags: []string{"-timeout=10s"}, Quick: true,
+	},
+	{
+		Name: "flow-passes-everywhere", Mechanism: "being admitted at one gate does not pass another",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if o.flow.rt == f.rt {\n",
+		Pkg: "./flow", Run: "^TestNestedCallWaitsElsewhere$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-queue-unbounded", Mechanism: "the queue of a gate is bounded",
+		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
+		Old: "			case n > f.config.MaxWaiting:\n", New: "			case false:\n",
+		Pkg: "./flow", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "flow-ticket-left-behind", Mechanism: "a call that ends takes its ticket with it",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)\n", New: "			var err error\n",
+		Pkg: "./flow", Run: "^TestLeavingTheQueue$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-record-left-behind", Mechanism: "a call that ends takes its record with it",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "		err = c.record.Delete(ctx)\n", New: "",
+		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$", Quick: true,
+	},
+	{
+		Name: "flow-tombstones-pile-up", Mechanism: "a flow sweeps its own kinds, and no others",
+		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
+		Old: "Tombstones: graves, Kinds: kinds}", New: "Tombstones: graves, Kinds: append(kinds[:0:0], \"session\")}",
+		Pkg: "./flow", Run: "^TestNothingPilesUp$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-request-twice", Mechanism: "a request id is in flight once",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "			return nil, &BusyError{InFlight: c.Request, Scope: c.record.Key()}\n", New: "			c.record = c.flow.calls.Scope(c.flow.rt, rand.Text())\n",
+		Pkg: "./flow", Run: "^TestSameRequestTwice$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-deaf-to-cancel", Mechanism: "a call hears that another process canceled it",
+		Proves: []string{"FLOW-5"}, File: "flow/call.go",
+		Old: "				c.cancel(ErrCanceled)\n				return\n", New: "				return\n",
+		Pkg: "./flow", Run: "^TestCancelWhileRunning$/^memory$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-cancel-of-the-dead", Mechanism: "there is nothing to cancel where a process died",
+		Proves: []string{"FLOW-5"}, File: "flow/flow.go",
+		Old: "	if dead {\n", New: "	if false {\n",
+		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$", Quick: true,
+	},
+	{
+		Name: "flow-canceled-and-runs", Mechanism: "a call that was canceled while it waited does not run",
+		Proves: []string{"FLOW-5"}, File: "flow/gate.go",
+		Old: "			case !ok:\n				return c.ended()\n", New: "			case !ok:\n				return nil\n",
+		Pkg: "./flow", Run: "^TestCancelWhileWaiting$/^memory$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-cancel-unnamed", Mechanism: "the caller of a canceled action is told why",
+		Proves: []string{"FLOW-5"}, File: "flow/call.go",
+		Old: "		return fmt.Errorf(\"%w: %w\", cause, err)\n", New: "		return err\n",
+		Pkg: "./flow", Run: "^TestCancelAgainstTheEnd$", Quick: true,
+	},
+	{
+		Name: "flow-stop-does-not-wait", Mechanism: "Stop waits for the calls in flight",
+		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
+		Old: "	if drained != nil {\n", New: "	if false {\n",
+		Pkg: "./flow", Run: "^TestStopWaits$", Flags: []string{"-timeout=40s"},
+	},
+	{
+		Name: "flow-stop-cancels-nobody", Mechanism: "at the end of its patience Stop cancels what is in flight",
+		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
+		Old: "		c.cancel(pawl.ErrClosed)\n", New: "",
+		Pkg: "./flow", Run: "^TestStopCancels$", Flags: []string{"-timeout=20s"},
+	},
+}
