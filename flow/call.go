@@ -102,6 +102,12 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 		arrived()
 		return nil, err
 	}
+	ready := false
+	defer func() { // also when the store panics
+		if !ready {
+			c.leave()
+		}
+	}()
 	if err = c.hold(background); err == nil && f.config.Admit != Allow {
 		err = c.draw()
 	}
@@ -109,9 +115,9 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		c.leave()
 		return nil, err
 	}
+	ready = true
 	return c, nil
 }
 
@@ -225,18 +231,20 @@ func (c *call) take(ctx context.Context) (*pawl.Lease, error) {
 	}
 }
 
-// listen waits for the wish to cancel the call, and keeps what it has in the store from expiring, until the call ends.
+// listen waits for the wish of another process to cancel the call, and keeps what the call has in the store from expiring, for as long as it has its lease: an action may
+// take its time after the end of its context.
 func (c *call) listen() {
+	ctx := c.lease.Context()
 	renew := time.NewTicker(idleFor / 3)
 	defer renew.Stop()
-	changes := c.record.Changes(c.ctx)
+	changes := c.record.Changes(ctx)
 	var again <-chan time.Time
 	for {
 		select {
-		case <-c.ctx.Done():
+		case <-ctx.Done():
 			return
 		case <-again:
-			changes = c.record.Changes(c.ctx)
+			changes = c.record.Changes(ctx)
 		case change, ok := <-changes:
 			switch {
 			case !ok:
@@ -245,18 +253,16 @@ func (c *call) listen() {
 				changes, again = nil, time.After(lookAgain)
 			case change.Exists() && change.ReadOnly().Canceled:
 				c.cancel(ErrCanceled)
-				return
 			}
 		case <-renew.C:
 			// A write that changes nothing puts off the expiry.
-			if _, err := c.record.Apply(c.ctx, pawl.All{}); err != nil && c.ctx.Err() == nil {
-				c.flow.log.Warn("flow: record not renewed", "scope", c.record.Key().String(), "err", err)
+			_, err := c.record.Apply(ctx, pawl.All{})
+			if c.flow.config.Admit != Allow {
+				_, late := c.gate.Apply(ctx, pawl.All{})
+				err = errors.Join(err, late)
 			}
-			if c.flow.config.Admit == Allow {
-				continue
-			}
-			if _, err := c.gate.Apply(c.ctx, pawl.All{}); err != nil && c.ctx.Err() == nil {
-				c.flow.log.Warn("flow: gate not renewed", "scope", c.gate.Key().String(), "err", err)
+			if err != nil && ctx.Err() == nil {
+				c.flow.log.Warn("flow: expiry of a call not put off", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
 			}
 		}
 	}
@@ -309,7 +315,7 @@ func (c *call) forget() error {
 		err = pawl.Transact(ctx, c.flow.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)
 			return errors.Join(err, c.record.In(tx).Delete(ctx))
-		})
+		}, pawl.WithRetry(atGates))
 	case c.ticket != "":
 		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
 	}

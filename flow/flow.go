@@ -29,6 +29,9 @@ const (
 	gravesFor = 10 * time.Minute
 )
 
+// atGates is the budget of a commit at a gate, where all processes meet: it ends with its time only.
+var atGates = pawl.Retry{Attempts: 1 << 20}
+
 // Config defines a flow; only Kind is required.
 type Config struct {
 	Kind    string
@@ -57,9 +60,9 @@ const (
 type Unit uint8
 
 const (
-	PerSession Unit = iota
-	PerUser
-	PerFlow
+	PerSession Unit = iota // IDs.Session
+	PerUser                // IDs.User
+	PerFlow                // all calls of the flow
 )
 
 // unitNames end the names of the kinds of gates.
@@ -98,7 +101,7 @@ func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	f := &Flow{
 		rt: rt, config: c, log: cmp.Or(c.Logger, slog.Default()), actions: map[string]bool{}, live: map[*call]struct{}{}, holders: map[string]*call{},
 		calls: pawl.Kind[record]{Name: "flow." + c.Kind + ".call", TTL: idleFor},
-		gates: pawl.Kind[gate]{Name: "flow." + c.Kind + "." + unitNames[c.Per], TTL: idleFor},
+		gates: pawl.Kind[gate]{Name: "flow." + c.Kind + "." + unitNames[c.Per], TTL: idleFor, Retry: atGates},
 	}
 	var err error
 	f.sweeper, err = newSweeper(rt, gravesFor, f.calls.Name, f.gates.Name)

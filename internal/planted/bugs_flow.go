@@ -131,8 +131,14 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-deaf-to-cancel", Mechanism: "a call hears that another process canceled it",
 		Proves: []string{"FLOW-5"}, File: "flow/call.go",
-		Old: "				c.cancel(ErrCanceled)\n				return\n", New: "				return\n",
+		Old: "				c.cancel(ErrCanceled)\n", New: "",
 		Pkg: "./flow", Run: "^TestCancelWhileRunning$/^memory$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "flow-gate-expires", Mechanism: "a gate does not expire while somebody has a ticket, however long",
+		Proves: []string{"FLOW-4"}, File: "flow/call.go",
+		Old: "				_, late := c.gate.Apply(ctx, pawl.All{})\n", New: "				var late error\n",
+		Pkg: "./flow", Run: "^TestLongAction$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-cancel-of-the-dead", Mechanism: "there is nothing to cancel where a process died",
