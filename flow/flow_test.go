@@ -124,8 +124,9 @@ func TestBadInput(t *testing.T) {
 	})
 	require.ErrorIs(t, err, pawl.ErrOutsideTx)
 	require.True(t, isA[*pawl.LimitError](f.Cancel(t.Context(), "")))
-	require.True(t, isA[*pawl.ArgumentError](f.Cancel(nil, "x"))) //nolint:staticcheck // that is the test
-	require.True(t, isA[*pawl.ArgumentError](f.Stop(nil)))        //nolint:staticcheck
+	var none context.Context
+	require.True(t, isA[*pawl.ArgumentError](f.Cancel(none, "x")))
+	require.True(t, isA[*pawl.ArgumentError](f.Stop(none)))
 	require.False(t, ran)
 	require.Zero(t, store.commits.Load())
 	require.Zero(t, store.loads.Load())
