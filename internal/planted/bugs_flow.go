@@ -35,7 +35,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
 		Proves: []string{"FLOW-3"}, File: "lock.go",
-		Old: "return q.running == nil && q.first == nil }", New: "return q.first == nil }",
+		Old: "	return q.running == nil && q.first == nil\n", New: "	return q.first == nil\n",
 		Pkg: "./flow", Run: "^TestTaskBoard$", Flags: []string{"-timeout=20s"},
 	},
 	{
