@@ -54,10 +54,13 @@ type site struct {
 	memory   persist.Store // the store itself, where it is in memory
 }
 
-// onStores runs test on every store.
+// onStores runs test on every store, on all at the same time: what takes long is mostly waiting.
 func onStores(t *testing.T, test func(t *testing.T, s *site)) {
 	t.Run("memory", func(t *testing.T) { test(t, inMemory()) })
-	onSharedStores(t, test)
+	onSharedStores(t, func(t *testing.T, s *site) {
+		t.Parallel()
+		test(t, s)
+	})
 }
 
 // onSharedStores runs test on every store that processes can share.
