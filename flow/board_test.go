@@ -32,6 +32,27 @@ func TestTaskBoard(t *testing.T) {
 		tasks := pawl.Sequencer[board](c, "board")
 		errs := make([]error, workers)
 		var wg sync.WaitGroup
+		// One that comes while a function runs, and nobody else waits, has to wait, too.
+		running, early := make(chan struct{}), make(chan error, 2)
+		wg.Go(func() {
+			_, err := tasks.AtomicState(ctx, func(_ context.Context, b *board) error {
+				close(running)
+				select {
+				case err := <-early:
+					early <- err
+				case <-time.After(20 * time.Millisecond):
+				}
+				b.Done++
+				return nil
+			})
+			if err != nil {
+				early <- err
+			}
+		})
+		<-running
+		_, err := tasks.SetStateRecord(ctx, "tasks", "early", 1)
+		early <- err
+		wg.Wait()
 		for i := range workers {
 			wg.Go(func() {
 				_, one := tasks.AtomicState(ctx, func(_ context.Context, b *board) error { think(); b.Done++; return nil })
@@ -41,12 +62,12 @@ func TestTaskBoard(t *testing.T) {
 		}
 		wg.Wait()
 		b, err := tasks.State(ctx)
-		return b, errors.Join(append(errs, err)...)
+		return b, errors.Join(append(errs, err, <-early)...)
 	})
 	b, err := a.Do(t.Context(), flow.IDs{}, boardWorkers)
 	require.NoError(t, err)
-	require.Equal(t, boardWorkers, b.Done)
-	require.Len(t, b.Tasks, boardWorkers)
+	require.Equal(t, boardWorkers+1, b.Done)
+	require.Len(t, b.Tasks, boardWorkers+1)
 	nothingLeft(t, rt)
 }
 
