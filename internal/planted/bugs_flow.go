@@ -89,7 +89,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-waits-for-itself", Mechanism: "a call inside an admitted one passes under the same key",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
-		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if false {\n",
+		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if _ = o; false {\n",
 		Pkg: "./flow", Run: "^TestNestedCallsPass$", Flags: []string{"-timeout=10s"}, Quick: true,
 	},
 	{
@@ -143,7 +143,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-cancel-of-the-dead", Mechanism: "there is nothing to cancel where a process died",
 		Proves: []string{"FLOW-5"}, File: "flow/flow.go",
-		Old: "	if dead {\n", New: "	if false {\n",
+		Old: "	if dead {\n", New: "	if _ = dead; false {\n",
 		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$", Quick: true,
 	},
 	{
