@@ -143,26 +143,22 @@ func within(t *testing.T, d time.Duration) context.Context {
 type tap struct {
 	persist.Store
 	loads, commits atomic.Int64
-	busy, purges   atomic.Int64 // calls of the store under way; purges that are over
 	// before is asked about each commit; an error is the answer instead.
 	before atomic.Pointer[func(persist.Commit) error]
 	after  atomic.Pointer[func(persist.Commit)]
 }
 
 func (s *tap) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
-	defer s.enter()()
 	s.loads.Add(1)
 	return s.Store.Load(ctx, k)
 }
 
 func (s *tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	defer s.enter()()
 	s.loads.Add(1)
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
 func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	defer s.enter()()
 	s.commits.Add(1)
 	if f := s.before.Load(); f != nil {
 		if err := (*f)(c); err != nil {
@@ -174,11 +170,6 @@ func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 		(*f)(c)
 	}
 	return at, err
-}
-
-func (s *tap) enter() (leave func()) {
-	s.busy.Add(1)
-	return func() { s.busy.Add(-1) }
 }
 
 // refuse makes the store unreachable for the commits that are asked about with true.
@@ -199,18 +190,14 @@ func (s *tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
 }
 
 func (s *tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	defer s.enter()()
 	return s.Store.(persist.Prober).Versions(ctx, keys)
 }
 
 func (s *tap) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	defer s.enter()()
 	return s.Store.List(ctx, q)
 }
 
 func (s *tap) Purge(ctx context.Context, q persist.Query) (int, error) {
-	defer s.enter()()
-	defer s.purges.Add(1)
 	return s.Store.(persist.Purger).Purge(ctx, q)
 }
 
