@@ -386,7 +386,7 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			changed, err = ch.apply(ctx, from, &img.state, nil)
 		}
 		if err != nil {
-			return nil, refused(call.key, ch.verb, err)
+			return nil, refused(call.key, ch.name(), err)
 		}
 		if !changed && (l == alive || !ch.creates && !call.absent) {
 			if l != alive || call.ttl == 0 {

@@ -122,6 +122,14 @@ type step struct {
 	err  error           // of preparing them; told in their turn
 }
 
+// name is the verb, which a single function need not bring along.
+func (c *change) name() string {
+	if c.fn != nil {
+		return "Atomic"
+	}
+	return c.verb
+}
+
 // bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 

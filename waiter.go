@@ -137,13 +137,10 @@ func (w *waiter) finish() {
 }
 
 func (w *waiter) verb() string {
-	if w.own.fn != nil {
-		return "Atomic"
-	}
 	if w.change != nil {
 		return w.change.verb
 	}
-	return w.own.verb
+	return w.own.name()
 }
 
 // path names the way that w goes, for observers.
