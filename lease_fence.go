@@ -124,3 +124,32 @@ func (c *cell) dropLost(r *round, f *fenced) bool {
 	}
 	return !c.again(r, keep, base)
 }
+
+// ReleaseIn gives the lease back with the commit of tx, both or neither, so that nobody sees what tx wrote while the lease is still held. The commit is tested
+// against the lease, whatever context tx has. It returns *ArgumentError for a nil tx, one with Via, or one of another store.
+func (l *Lease) ReleaseIn(tx *Tx) error {
+	switch {
+	case tx == nil:
+		return &ArgumentError{Argument: "tx", Reason: "nil"}
+	case tx.of.joined():
+		return &ArgumentError{Argument: "ReleaseIn", Reason: "with Via, the caller alone knows when that is"}
+	case l.rt != tx.of.rt:
+		return &ArgumentError{Argument: "tx", Reason: "of another runtime"}
+	}
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	if tx.over || slices.Contains(tx.ended, l) {
+		return nil
+	}
+	if !slices.Contains(tx.leases, l) {
+		tx.leases = append(tx.leases, l)
+	}
+	tx.ended = append(tx.ended, l)
+	tx.after = append(tx.after, func() {
+		if l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
+			l.cell.released()
+			l.observe(LeaseReleased, nil)
+		}
+	})
+	return nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,6 +50,9 @@ func (r Retry) or(d Retry) Retry {
 	}
 	return r
 }
+
+// Delay returns how long to wait after attempt n, the first being 1, has failed: a random part of a bound that doubles from First to Max.
+func (r Retry) Delay(n int) time.Duration { return rand.N(max(backoff(r, n), 1)) }
 
 func (r Retry) check() error {
 	if r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0 {

@@ -104,6 +104,9 @@ func Open(c Config) (*Runtime, error) {
 	return rt, nil
 }
 
+// Store returns the store that the runtime was opened with, nil if it has none: for what scopes do not show, such as the lease of a record.
+func (rt *Runtime) Store() persist.Store { return rt.store }
+
 // thisProcess names this process for people.
 func thisProcess() string {
 	host, err := os.Hostname()

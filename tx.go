@@ -28,6 +28,7 @@ type Tx struct {
 	leases []*Lease // that its verbs were called under; the commit is tested against them, and those around them
 	after  []func()
 	native []nativeCall // what is to run inside the commit
+	ended  []*Lease     // that the commit gives back
 }
 
 // Transact runs fn and commits everything it wrote, or nothing; what it read is checked too. On a

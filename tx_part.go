@@ -146,14 +146,14 @@ func (tx *Tx) savepoint() (undo func()) {
 	for _, p := range tx.order {
 		saved[p] = state{p.draft, len(p.verbs)}
 	}
-	after, native := len(tx.after), len(tx.native)
+	after, native, ended := len(tx.after), len(tx.native), len(tx.ended)
 	return func() {
 		tx.mu.Lock()
 		defer tx.mu.Unlock()
 		if tx.over {
 			return
 		}
-		tx.after, tx.native = tx.after[:after:after], tx.native[:native:native]
+		tx.after, tx.native, tx.ended = tx.after[:after:after], tx.native[:native:native], tx.ended[:ended:ended]
 		for _, p := range tx.order {
 			s, ok := saved[p]
 			if !ok {
@@ -324,10 +324,13 @@ func (tx *Tx) assemble() (b batch, err error) {
 		tx.spareProof(&b)
 	}
 	b.native = tx.native
-	if len(b.Writes)+len(b.renewed)+len(b.native) > 0 {
+	if len(b.Writes)+len(b.renewed)+len(b.native)+len(tx.ended) > 0 {
 		for _, l := range tx.leases {
 			l.fences(&b.Commit)
 		}
+	}
+	for _, l := range tx.ended {
+		guardOf(&b.Commit, l.key).Release = true
 	}
 	return b, nil
 }

@@ -1,0 +1,73 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+)
+
+// TestReleaseInACommit: a lease that a transaction gives back ends with its commit and with nothing else, and one that is over refuses it.
+//
+// Proves STORE-13, TX-1.
+func TestReleaseInACommit(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s, other := ships.Scope(p.rt, "argo"), ships.Scope(p.rt, "pinta")
+		l, err := s.Acquire(ctx, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		err = pawl.Transact(l.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			require.NoError(t, l.ReleaseIn(tx))
+			_, err := s.In(tx).IncState(ctx, "miles", 1)
+			require.NoError(t, err)
+			return errPoor
+		})
+		require.ErrorIs(t, err, errPoor)
+		require.NoError(t, l.Context().Err(), "nothing was committed")
+		require.Equal(t, l.Token(), p.record(t, s.Key()).Lease.Token)
+
+		err = pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if tx.Attempt() == 1 { // another writer is faster, once
+				_, err := s.IncState(t.Context(), "miles", 1)
+				require.NoError(t, err)
+			}
+			state, err := s.In(tx).State(ctx)
+			require.NoError(t, err)
+			failed := pawl.Transact(ctx, tx, func(context.Context, *pawl.Tx) error {
+				require.NoError(t, l.ReleaseIn(tx))
+				return errPoor
+			})
+			require.ErrorIs(t, failed, errPoor, "and is undone")
+			_, err = other.In(tx).PatchState(ctx, pawl.Patch{"miles": state.Miles})
+			return err
+		})
+		require.NoError(t, err)
+		require.NoError(t, l.Context().Err())
+
+		err = pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			require.NoError(t, l.ReleaseIn(tx))
+			_, err := other.In(tx).IncState(ctx, "miles", 1)
+			return err
+		})
+		require.NoError(t, err)
+		require.Zero(t, p.record(t, s.Key()).Lease)
+		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
+		next, err := s.Acquire(ctx)
+		require.NoError(t, err, "it is free at once")
+
+		err = pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			require.NoError(t, l.ReleaseIn(tx))
+			_, err := other.In(tx).IncState(ctx, "miles", 1)
+			return err
+		})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost, "it was given back before")
+		require.Equal(t, next.Token(), p.record(t, s.Key()).Lease.Token)
+		requireState(t, p, other, 2, ship{Miles: 2})
+		var bad *pawl.ArgumentError
+		require.ErrorAs(t, l.ReleaseIn(nil), &bad)
+		require.NoError(t, next.Release(ctx))
+	})
+}
