@@ -1,0 +1,10 @@
+package machine
+
+// Observe lets tests hear of the steps of actions: before claim, after claim, in the body, before the commit, after the commit.
+func (e *Engine) Observe(hook func(step string)) { e.hook = hook }
+
+// Letters is the kind of after-effects.
+var Letters = letters
+
+// Letter is an after-effect as it is stored.
+type Letter = letter

@@ -1,0 +1,197 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// parcel is the entity of these tests.
+type parcel struct {
+	Status string   `json:"status"`
+	Note   string   `json:"note,omitempty"`
+	Log    []string `json:"log,omitempty"` // what bodies wrote with their commits
+}
+
+// ledger counts what bodies wrote beside their entity.
+type ledger struct {
+	Shipped int64 `json:"shipped"`
+}
+
+var (
+	parcels = pawl.Kind[parcel]{Name: "parcel", Label: "status"}
+	ledgers = pawl.Kind[ledger]{Name: "ledger"}
+)
+
+// shipping is the workflow of these tests: admins claim, cron does not.
+func shipping() machine.Workflow {
+	return machine.Workflow{
+		Name: "shipping", Module: "depot", Kind: "parcel", Initial: "packed",
+		Statuses: []string{"packed", "shipping", "shipped", "returning", "returned"},
+		Steps: []machine.Step{
+			{
+				ID: 10, Key: "ship", Status: "packed",
+				Claim:   map[string]machine.Claim{"admin": {"shipping", "packed"}},
+				To:      map[string]string{"admin": "shipped", "cron": "shipped"},
+				Action:  map[string]string{"admin": "Ship", "cron": "Ship"},
+				Effects: map[string][]string{"admin": {"Tell"}},
+			},
+			{
+				ID: 20, Key: "return", Status: "shipped",
+				Claim:  map[string]machine.Claim{"admin": {"returning", "shipped"}},
+				To:     map[string]string{"admin": "returned"},
+				Action: map[string]string{"admin": "Return"},
+			},
+		},
+	}
+}
+
+// body is what the action Ship does in a test.
+type body func(ctx context.Context, a *machine.Action[parcel], in string) error
+
+// depot is a process: a runtime, an engine and its machine.
+type depot struct {
+	rt      *pawl.Runtime
+	e       *machine.Engine
+	m       *machine.Machine[parcel]
+	janitor *machine.Janitor
+
+	mu    sync.Mutex
+	ship  body
+	tell  func(ctx context.Context, d *machine.Delivery[parcel]) error
+	freed []machine.Revert
+}
+
+// settings are what a test wants of a depot.
+type settings struct {
+	config  machine.Config
+	janitor machine.JanitorConfig
+	runtime pawl.Config
+}
+
+// build puts a depot together without starting it.
+func build(store persist.Store, s settings) (*depot, error) {
+	d := &depot{}
+	s.runtime.Store = store
+	s.runtime.Kinds = []pawl.AnyKind{parcels, ledgers}
+	var err error
+	if d.rt, err = pawl.Open(s.runtime); err != nil {
+		return nil, err
+	}
+	d.e = machine.NewEngine(d.rt, s.config)
+	s.janitor.Module = "depot"
+	if s.janitor.Interval == 0 {
+		s.janitor.Interval = time.Hour // tests sweep by hand
+	}
+	s.janitor.Reverted = func(r machine.Revert) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.freed = append(d.freed, r)
+	}
+	d.janitor = d.e.AddJanitor(s.janitor)
+	d.m = machine.Add(d.e, parcels, shipping())
+	machine.Handle(d.m, "Ship", func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		d.mu.Lock()
+		ship := d.ship
+		d.mu.Unlock()
+		if ship == nil {
+			return book(ctx, a, in)
+		}
+		return ship(ctx, a, in)
+	})
+	machine.Handle(d.m, "Return", func(ctx context.Context, a *machine.Action[parcel], _ machine.NoInput) error { return nil })
+	machine.Effect(d.m, "Tell", func(ctx context.Context, e *machine.Delivery[parcel]) error {
+		d.mu.Lock()
+		tell := d.tell
+		d.mu.Unlock()
+		if tell == nil {
+			return nil
+		}
+		return tell(ctx, e)
+	})
+	return d, nil
+}
+
+// book is the ordinary body: it notes itself in the entity and in the ledger.
+func book(_ context.Context, a *machine.Action[parcel], in string) error {
+	a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
+		p.Log = append(p.Log, in)
+		_, err := ledgers.Scope(tx, "all").IncState(ctx, "shipped", 1)
+		return err
+	})
+	return nil
+}
+
+// does sets what Ship does.
+func (d *depot) does(b body) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ship = b
+}
+
+// stop ends the depot's engine and runtime.
+func (d *depot) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return errors.Join(d.e.Stop(ctx), d.rt.Close(ctx))
+}
+
+// open starts a depot that ends with t.
+func open(t testing.TB, store persist.Store, s settings) *depot {
+	t.Helper()
+	d, err := build(store, s)
+	require.NoError(t, err)
+	require.NoError(t, d.e.Start(context.Background()))
+	t.Cleanup(func() { require.NoError(t, d.stop()) })
+	return d
+}
+
+// pack makes a parcel.
+func (d *depot) pack(t testing.TB, id string) {
+	t.Helper()
+	_, err := d.m.Create(t.Context(), id, parcel{})
+	require.NoError(t, err)
+}
+
+// fire fires the step ship as an admin.
+func (d *depot) fire(ctx context.Context, id, in string) (machine.Outcome[parcel], error) {
+	return d.m.Fire(ctx, machine.Trigger{ID: id, Step: "ship", By: "admin", Input: in})
+}
+
+// parcel returns what is stored.
+func (d *depot) parcel(t testing.TB, id string) parcel {
+	t.Helper()
+	p, err := parcels.Scope(d.rt, id).State(context.WithoutCancel(t.Context()))
+	require.NoError(t, err)
+	return p
+}
+
+// shipped returns what the ledger says.
+func (d *depot) shipped(t testing.TB) int64 {
+	t.Helper()
+	l, err := ledgers.Scope(d.rt, "all").State(context.WithoutCancel(t.Context()))
+	require.NoError(t, err)
+	return l.Shipped
+}
+
+// record returns the entity as the store has it.
+func (d *depot) record(t testing.TB, id string) persist.Record {
+	t.Helper()
+	r, err := d.rt.Store().Load(context.WithoutCancel(t.Context()), pawl.Key{Kind: "parcel", ID: id})
+	require.NoError(t, err)
+	return r
+}
+
+// eventually waits until f is true.
+func eventually(t testing.TB, f func() bool, what string) {
+	t.Helper()
+	require.Eventually(t, f, 30*time.Second, 2*time.Millisecond, what)
+}

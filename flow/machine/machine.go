@@ -1,0 +1,246 @@
+package machine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/state"
+)
+
+// Machine fires the steps of one workflow on entities of type T.
+type Machine[T any] struct {
+	*machine[T]
+	owner pawl.Owner // of Create: the runtime, or a transaction
+}
+
+// machine is what all handles on a Machine share.
+type machine[T any] struct {
+	e        *Engine
+	entities pawl.Kind[T]
+	typ      *state.Type
+	w        Workflow
+	routes   map[string]map[string]*route // by step and requester
+	claims   map[string]string            // claim_into to revert_to
+
+	mu        sync.Mutex // protects what follows, until the engine is started
+	actions   map[string]*handler[T]
+	delivered map[string]func(context.Context, *Delivery[T]) error
+	wrong     []error
+}
+
+// route is a step for one requester.
+type route struct {
+	step, by     string
+	from, to     string
+	into, revert string // of the claim; empty: none
+	action       string
+	effects      []string
+}
+
+// handler is the body of an action.
+type handler[T any] struct {
+	in  reflect.Type
+	run func(ctx context.Context, a *Action[T], in any) error
+}
+
+// Add puts a workflow on e. The status of an entity lives in the field that kind.Label names. Faults are returned by Engine.Start: *RuleError for a workflow that
+// is not valid, or does not fit the kind.
+func Add[T any](e *Engine, kind pawl.Kind[T], w Workflow) *Machine[T] {
+	m := &machine[T]{
+		e: e, entities: kind, w: w, routes: map[string]map[string]*route{}, claims: w.claims(),
+		actions: map[string]*handler[T]{}, delivered: map[string]func(context.Context, *Delivery[T]) error{},
+	}
+	fault := func(reason string, values ...string) {
+		m.wrong = append(m.wrong, &RuleError{Rule: RuleEntity, Workflow: w.Name, Reason: reason, Values: values})
+	}
+	if err := w.Validate(); err != nil {
+		m.wrong = append(m.wrong, err)
+	}
+	var err error
+	m.typ, err = state.Of(reflect.TypeFor[T]())
+	switch {
+	case err != nil:
+		fault(err.Error())
+	case kind.Name != w.Kind:
+		fault("entity_kind is not the name of the kind", w.Kind, kind.Name)
+	case kind.InMemory:
+		fault("the kind is in memory only", kind.Name)
+	case kind.Label == "":
+		fault("the kind has no Label, the field of the status", kind.Name)
+	case m.typ.Check(string(kind.Label)) != nil:
+		fault("the entity has no such field", string(kind.Label))
+	}
+	for _, s := range w.Steps {
+		by := map[string]*route{}
+		for who, action := range s.Action {
+			r := &route{step: s.Key, by: who, from: s.Status, to: s.To[who], action: action, effects: slices.Clone(s.Effects[who])}
+			if c := s.Claim[who]; len(c) == 2 {
+				r.into, r.revert = c.Into(), c.Revert()
+			}
+			by[who] = r
+		}
+		m.routes[s.Key] = by
+	}
+	e.add(m)
+	return &Machine[T]{m, e.rt}
+}
+
+// NoInput is the input of an action that takes none; Trigger.Input is nil then.
+type NoInput = struct{}
+
+// Handle registers the body of an action by the name that steps use. In is the type that Trigger.Input must have. Faults are returned by Engine.Start: *HandlerError for a
+// name that is registered twice, or that no step uses.
+func Handle[T, In any](m *Machine[T], action string, fn func(ctx context.Context, a *Action[T], in In) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case fn == nil:
+		m.handlerFault(action, "the action's handler is nil")
+	case m.actions[action] != nil:
+		m.handlerFault(action, "the action is registered twice")
+	}
+	m.actions[action] = &handler[T]{reflect.TypeFor[In](), func(ctx context.Context, a *Action[T], in any) error {
+		typed, _ := in.(In) // nil: the zero value
+		return fn(ctx, a, typed)
+	}}
+}
+
+// Effect registers the body of an after-effect. It runs after the commit that caused it, at least once, in any process that has registered it;
+// Delivery.ID is the same on every attempt. An error is tried again later, unless it is one of GiveUp. Faults are returned by Engine.Start, as for Handle.
+func Effect[T any](m *Machine[T], name string, fn func(ctx context.Context, d *Delivery[T]) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case fn == nil:
+		m.handlerFault(name, "the after-effect's handler is nil")
+	case m.delivered[name] != nil:
+		m.handlerFault(name, "the after-effect is registered twice")
+	}
+	m.delivered[name] = fn
+}
+
+func (m *machine[T]) handlerFault(name, reason string) {
+	m.wrong = append(m.wrong, &HandlerError{Workflow: m.w.Name, Name: name, Reason: reason})
+}
+
+// faults makes machine an anyMachine.
+func (m *machine[T]) faults() []error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := machine[T]{w: m.w, wrong: slices.Clone(m.wrong)}
+	actions, effects := map[string]bool{}, map[string]bool{}
+	for _, s := range m.w.Steps {
+		for _, by := range s.requesters() {
+			if a := s.Action[by]; a != "" && !actions[a] {
+				actions[a] = true
+				if m.actions[a] == nil {
+					all.handlerFault(a, "the action has no handler")
+				}
+			}
+			for _, name := range s.Effects[by] {
+				if !effects[name] {
+					effects[name] = true
+					if m.delivered[name] == nil {
+						all.handlerFault(name, "the after-effect has no handler")
+					}
+					if len(pending(m.w.Name, name)) > pawl.MaxLabel {
+						all.handlerFault(name, "the names of workflow and after-effect are too long together")
+					}
+				}
+			}
+		}
+	}
+	for a := range m.actions {
+		if !actions[a] {
+			all.handlerFault(a, "no step has this action")
+		}
+	}
+	for name := range m.delivered {
+		if !effects[name] {
+			all.handlerFault(name, "no step has this after-effect")
+		}
+	}
+	return all.wrong
+}
+
+func (m *machine[T]) workflow() *Workflow      { return &m.w }
+func (m *machine[T]) stuck() map[string]string { return m.claims }
+func (m *machine[T]) kind() string             { return m.entities.Name }
+
+// status returns the status of an entity.
+func (m *machine[T]) status(entity *T) string {
+	found, _ := m.typ.Lookup(entity, string(m.entities.Label))
+	v := reflect.ValueOf(found)
+	for v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.String {
+		return ""
+	}
+	return v.String()
+}
+
+// errStatus says that an entity does not have the status that a change is to start from.
+var errStatus = errors.New("machine: the status has changed")
+
+// move is the change of status, from one and no other.
+func (m *machine[T]) move(from, to string) pawl.Mutation {
+	return pawl.All{
+		pawl.Atomic(func(_ context.Context, entity *T) error {
+			if m.status(entity) != from {
+				return errStatus
+			}
+			return nil
+		}),
+		pawl.Patch{m.entities.Label: to},
+	}
+}
+
+// In returns the same machine with Create as part of tx. Fire has transactions of its own.
+func (m *Machine[T]) In(tx *pawl.Tx) *Machine[T] { return &Machine[T]{m.machine, tx} }
+
+// Create makes a new entity. A state without a status gets the workflow's initial one. It returns *StepError for a status that no new entity can
+// have (a claim state, or one outside status_types), and the errors of pawl's verbs, pawl.ErrExists among them.
+func (m *Machine[T]) Create(ctx context.Context, id string, entity T) (pawl.Snapshot[T], error) {
+	status := m.status(&entity)
+	if status == "" {
+		status = m.w.Initial
+	}
+	if _, claim := m.claims[status]; claim || !slices.Contains(m.w.Statuses, status) {
+		return pawl.Snapshot[T]{}, &StepError{Workflow: m.w.Name, Reason: fmt.Sprintf("a new entity cannot have the status %q", status)}
+	}
+	return m.entities.Scope(m.owner, id).Apply(ctx, pawl.All{pawl.Set{State: entity}, pawl.Patch{m.entities.Label: status}}, pawl.IfAbsent())
+}
+
+// find returns the route of t, and its input for those who come later.
+func (m *machine[T]) find(t Trigger) (r *route, h *handler[T], input []byte, err error) {
+	fail := func(format string, args ...any) (*route, *handler[T], []byte, error) {
+		return nil, nil, nil, &StepError{Workflow: m.w.Name, Step: t.Step, By: t.By, Reason: fmt.Sprintf(format, args...)}
+	}
+	by, ok := m.routes[t.Step]
+	if !ok {
+		return fail("there is no such step")
+	}
+	if r = by[t.By]; r == nil {
+		return fail("the requester has no action")
+	}
+	h = m.actions[r.action]
+	if t.Input == nil && h.in != reflect.TypeFor[NoInput]() && h.in.Kind() != reflect.Interface {
+		return fail("the action %s needs a %v as its input", r.action, h.in)
+	}
+	if t.Input != nil && !reflect.TypeOf(t.Input).AssignableTo(h.in) {
+		return fail("the action %s takes a %v, not a %T", r.action, h.in, t.Input)
+	}
+	if len(r.effects) > 0 && t.Input != nil {
+		if input, err = json.Marshal(t.Input); err != nil {
+			return fail("the input cannot be kept for after-effects: %v", err)
+		}
+	}
+	return r, h, input, nil
+}
