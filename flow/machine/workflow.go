@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -63,7 +62,13 @@ func (c *Claim) UnmarshalJSON(b []byte) error {
 // Load reads a workflow from JSON and validates it. It returns, joined, a *SyntaxError with line and column for each field that it does not
 // know, each name that occurs twice in an object, and for what is not JSON or not of the right type; or else what Validate returns.
 func Load(text []byte) (Workflow, error) {
-	var w Workflow
+	var (
+		w   Workflow
+		raw json.RawMessage
+	)
+	if err := json.Unmarshal(text, &raw); err != nil {
+		return Workflow{}, at(text, err)
+	}
 	if err := checkNames(text); err != nil {
 		return Workflow{}, err
 	}
@@ -108,7 +113,7 @@ var names = [][]string{
 	{"step_id", "step_key", "status", "successful_claim_state", "successful_state", "action", "success_after_effect"},
 }
 
-// checkNames walks through the text and complains about what encoding/json would let pass: a field that nobody knows, and a name that occurs twice.
+// checkNames walks through the text, which is JSON, and complains about what encoding/json would let pass: a field that nobody knows, and a name that occurs twice.
 func checkNames(text []byte) error {
 	type level struct {
 		seen map[string]bool // of an object; nil: it is a list
@@ -121,14 +126,8 @@ func checkNames(text []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for {
 		token, err := dec.Token()
-		switch {
-		case err == io.EOF && len(stack) == 0:
+		if err != nil { // it is the end: the text is known to be JSON
 			return errors.Join(errs...)
-		case err == io.EOF:
-			err = io.ErrUnexpectedEOF
-			fallthrough
-		case err != nil:
-			return errors.Join(append(errs, at(text, err))...)
 		}
 		top := len(stack) - 1
 		if name, ok := token.(string); ok && top >= 0 && stack[top].key {
@@ -157,13 +156,9 @@ func checkNames(text []byte) error {
 		case json.Delim('}'), json.Delim(']'):
 			stack, top = stack[:top], top-1
 		}
-		if top < 0 { // the value is over
-			if dec.More() {
-				return errors.Join(append(errs, place(text, dec.InputOffset()+1, "more than one value"))...)
-			}
-			continue
+		if top >= 0 {
+			stack[top].key = stack[top].seen != nil
 		}
-		stack[top].key = stack[top].seen != nil
 	}
 }
 
