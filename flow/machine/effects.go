@@ -46,9 +46,6 @@ var letters = pawl.Kind[letter]{Name: "machine.effect", Label: "label", Due: "du
 func pending(workflow, effect string) string   { return "pending " + workflow + " " + effect }
 func abandoned(workflow, effect string) string { return "given up " + workflow + " " + effect }
 
-// pollEffects is how often the outbox is looked at when nothing is heard: hints can be lost.
-const pollEffects = 5 * time.Second
-
 // Delivery is one attempt at an after-effect. The handler's context ends when the attempt's lease is lost, and fences commits.
 type Delivery[T any] struct {
 	ID      string           // stable: deduplicate by it
@@ -112,7 +109,7 @@ type taken struct {
 
 func newOutbox(e *Engine) *outbox {
 	o := &outbox{e: e, machines: map[string]anyMachine{}}
-	o.loop = loop(e, worker.Config[taken]{Name: "after-effects", Take: o.take, Run: o.run, Concurrency: max(e.config.Deliveries, 1), Poll: pollEffects})
+	o.loop = loop(e, worker.Config[taken]{Name: "after-effects", Take: o.take, Run: o.run, Concurrency: max(e.config.Deliveries, 1), Poll: e.config.Poll})
 	return o
 }
 

@@ -17,6 +17,7 @@ import (
 // Defaults of Config.
 const (
 	DefaultDeliveries = 4 // at a time
+	DefaultPoll       = 5 * time.Second
 )
 
 // DefaultEffects is how often an after-effect is tried, in about two hours.
@@ -31,8 +32,10 @@ type Config struct {
 	Commit     pawl.Retry    // of the commit that ends an action; zero fields: DefaultCommit
 	Effects    pawl.Retry    // of after-effects; zero fields: DefaultEffects. Within plays no part
 	Deliveries int           // of after-effects at a time; 0: DefaultDeliveries
-	GaveUp     func(Undelivered)
-	Logger     *slog.Logger // nil: slog.Default()
+	Poll       time.Duration // how often to look for after-effects when nothing is heard of them, because whoever recorded or held them has died; 0: DefaultPoll
+
+	GaveUp func(Undelivered) // told of each after-effect that is given up; nil: logged
+	Logger *slog.Logger      // nil: slog.Default()
 }
 
 // Engine holds the machines of a process, the janitors that cover their claim states, and the delivery of after-effects. Put machines, handlers and
@@ -83,11 +86,11 @@ func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 	if rt == nil || rt.Store() == nil {
 		e.faults = append(e.faults, pawl.ErrNoStore)
 	}
-	if c.Lease < 0 || c.Deliveries < 0 || negative(c.Commit) || negative(c.Effects) {
+	if c.Lease < 0 || c.Deliveries < 0 || c.Poll < 0 || negative(c.Commit) || negative(c.Effects) {
 		e.faults = append(e.faults, &RuleError{Rule: RuleConfig, Reason: "a negative number in Config"})
 	}
 	c.Lease = cmp.Or(c.Lease, pawl.DefaultLease)
-	c.Deliveries = cmp.Or(c.Deliveries, DefaultDeliveries)
+	c.Deliveries, c.Poll = cmp.Or(c.Deliveries, DefaultDeliveries), cmp.Or(c.Poll, DefaultPoll)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Commit, c.Effects = fill(c.Commit, DefaultCommit), fill(c.Effects, DefaultEffects)
 	e.config = c

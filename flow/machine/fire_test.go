@@ -1,12 +1,20 @@
 package machine_test
 
 import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // TestFire: a step claims, runs, and commits its writes with the final status; the lease is over with the commit.
@@ -14,8 +22,19 @@ import (
 // Proves CLAIM-2, CLAIM-5.
 func TestFire(t *testing.T) {
 	onStores(t, func(t *testing.T, store persist.Store) {
-		d := open(t, store, settings{})
+		d := open(t, store, settings{runtime: pawl.Config{Holder: "depot one"}})
 		d.pack(t, "1")
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			r := d.record(t, "1") // what the store has while the body runs
+			require.Equal(t, "shipping", r.Label)
+			require.EqualValues(t, 2, r.Version)
+			require.True(t, r.Held(r.Now))
+			require.Equal(t, r.Version, r.Lease.Token)
+			require.Equal(t, "depot one", r.Lease.Holder)
+			require.Equal(t, parcel{Status: "packed"}, a.Entity)
+			require.Equal(t, []string{"1", "ship", "admin"}, []string{a.ID, a.Step, a.By})
+			return book(ctx, a, in)
+		})
 		out, err := d.fire(t.Context(), "1", "first")
 		require.NoError(t, err)
 		require.Equal(t, machine.Done, out.Result)
@@ -25,7 +44,414 @@ func TestFire(t *testing.T) {
 		r := d.record(t, "1")
 		require.Equal(t, r.Version, out.Entity.Version)
 		require.EqualValues(t, 3, r.Version, "created, claimed, committed")
-		require.Zero(t, r.Lease)
+		require.Zero(t, r.Lease, "the commit gave it back")
+		require.EqualValues(t, 1, d.shipped(t))
+		out, err = d.m.Fire(t.Context(), machine.Trigger{ID: "1", Step: "return", By: "admin"})
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result, "the next step")
+	})
+}
+
+// TestUnclaimed: a requester without a claim runs unclaimed: bodies may run at once, and one of them commits.
+//
+// Proves CLAIM-1.
+func TestUnclaimed(t *testing.T) {
+	d := open(t, memory.New(), settings{})
+	d.pack(t, "1")
+	var both sync.WaitGroup
+	both.Add(2)
+	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		require.Equal(t, "packed", d.parcel(t, "1").Status)
+		require.Zero(t, d.record(t, "1").Lease)
+		both.Done()
+		both.Wait()
+		return book(ctx, a, in)
+	})
+	results := make(chan machine.Outcome[parcel], 2)
+	for range 2 {
+		go func() {
+			out, err := d.m.Fire(t.Context(), machine.Trigger{ID: "1", Step: "ship", By: "cron", Input: "cron"})
+			if err != nil {
+				t.Error(err)
+			}
+			results <- out
+		}()
+	}
+	one, other := <-results, <-results
+	if one.Result != machine.Done {
+		one, other = other, one
+	}
+	require.Equal(t, machine.Done, one.Result)
+	require.Equal(t, machine.WrongStatus, other.Result)
+	require.Equal(t, "shipped", other.Entity.State().Status)
+	require.Equal(t, parcel{Status: "shipped", Log: []string{"cron"}}, d.parcel(t, "1"))
+	require.EqualValues(t, 2, d.record(t, "1").Version)
+	require.EqualValues(t, 1, d.shipped(t))
+}
+
+// TestClaimFailed: a claim is lost when the status differs or the version moved, and no body runs.
+//
+// Proves CLAIM-3.
+func TestClaimFailed(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		d, other := open(t, store, settings{}), open(t, store, settings{})
+		ctx := t.Context()
+		refused := func(out machine.Outcome[parcel], err error) {
+			t.Helper()
+			require.NoError(t, err)
+			require.Equal(t, machine.ClaimFailed, out.Result)
+			require.Equal(t, "claim_failed", out.Result.String())
+			require.Equal(t, "another operation is already in progress", out.Reasons[0])
+		}
+		other.does(func(context.Context, *machine.Action[parcel], string) error {
+			t.Error("a second body")
+			return nil
+		})
+
+		d.pack(t, "claimed")
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			refused(other.fire(t.Context(), "claimed", "second"))
+			refused(other.m.Fire(t.Context(), machine.Trigger{ID: "claimed", Step: "return", By: "admin"})) // another step
+			refused(other.m.Fire(t.Context(), machine.Trigger{ID: "claimed", Step: "ship", By: "cron", Input: "unclaimed"}))
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(ctx, "claimed", "first")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		require.Equal(t, []string{"first"}, d.parcel(t, "claimed").Log)
+
+		d.pack(t, "edited") // between the look and the claim
+		other.e.Observe(func(step string) {
+			if step == "before claim" {
+				_, err := parcels.Scope(d.rt, "edited").PatchState(ctx, pawl.Patch{"note": "fragile"})
+				require.NoError(t, err)
+			}
+		})
+		refused(other.fire(ctx, "edited", "moved"))
+		require.Equal(t, parcel{Status: "packed", Note: "fragile"}, d.parcel(t, "edited"))
+		other.e.Observe(func(string) {})
+
+		d.pack(t, "overtaken") // and back again
+		other.e.Observe(func(step string) {
+			if step == "before claim" {
+				d.does(func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") })
+				out, err := d.fire(ctx, "overtaken", "faster")
+				require.NoError(t, err)
+				require.Equal(t, machine.Failed, out.Result)
+			}
+		})
+		refused(other.fire(ctx, "overtaken", "slower"))
+		require.Equal(t, parcel{Status: "packed"}, d.parcel(t, "overtaken"))
+		other.e.Observe(func(string) {})
+
+		d.pack(t, "held") // by somebody with a purpose of his own
+		l, err := parcels.Scope(d.rt, "held").Acquire(ctx)
+		require.NoError(t, err)
+		refused(other.fire(ctx, "held", "late"))
+		require.NoError(t, l.Release(ctx))
+
+		out, err = other.fire(ctx, "claimed", "again")
+		require.NoError(t, err)
+		require.Equal(t, machine.WrongStatus, out.Result, "nothing is in progress, it is shipped")
+		require.Equal(t, "wrong_status", out.Result.String())
+		require.Equal(t, "shipped", out.Entity.State().Status)
+	})
+}
+
+var errBody = errors.New("the body went wrong")
+
+// TestRelease: whatever does not succeed gives the claim back before its caller hears of it, and nothing is written.
+//
+// Proves CLAIM-6.
+func TestRelease(t *testing.T) {
+	onCommit := func(fn func() error) body {
+		return func(_ context.Context, a *machine.Action[parcel], _ string) error {
+			a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
+				p.Note = "written"
+				_, err := ledgers.Scope(tx, "all").IncState(ctx, "shipped", 1)
+				require.NoError(t, err)
+				return fn()
+			})
+			return nil
+		}
+	}
+	plain := func(fn func() error) body {
+		return func(context.Context, *machine.Action[parcel], string) error { return fn() }
+	}
+	for _, c := range []struct {
+		name   string
+		body   body
+		result machine.Result
+		err    error
+		panics bool
+		exits  bool
+	}{
+		{name: "failed", body: plain(func() error { return machine.Fail("no van") }), result: machine.Failed},
+		{name: "rejected", body: plain(func() error { return machine.Reject("too large", "too heavy") }), result: machine.Rejected},
+		{name: "an error", body: plain(func() error { return errBody }), err: errBody},
+		{name: "a panic", body: plain(func() error { panic(errBody) }), panics: true},
+		{name: "runtime.Goexit", body: plain(func() error { runtime.Goexit(); return nil }), exits: true},
+		{name: "failed in the commit", body: onCommit(func() error { return machine.Fail("no van") }), result: machine.Failed},
+		{name: "rejected in the commit", body: onCommit(func() error { return machine.Reject("too large", "too heavy") }), result: machine.Rejected},
+		{name: "an error in the commit", body: onCommit(func() error { return errBody }), err: errBody},
+		{name: "a panic in the commit", body: onCommit(func() error { panic(errBody) }), panics: true},
+		{name: "a commit that is refused", body: func(_ context.Context, a *machine.Action[parcel], _ string) error {
+			a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
+				_, err := ledgers.Scope(tx, "all").SetState(ctx, ledger{}, pawl.IfAbsent())
+				return err
+			})
+			return nil
+		}, err: pawl.ErrExists},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := open(t, memory.New(), settings{})
+			d.pack(t, "1")
+			_, err := ledgers.Scope(d.rt, "all").SetState(t.Context(), ledger{})
+			require.NoError(t, err)
+			d.does(c.body)
+			var (
+				out    machine.Outcome[parcel]
+				raised any
+				exited = true
+				done   = make(chan struct{})
+			)
+			go func() {
+				defer close(done)
+				defer func() { raised = recover() }()
+				out, err = d.fire(t.Context(), "1", "in vain")
+				exited = false
+			}()
+			<-done
+			require.Equal(t, c.exits, exited && raised == nil)
+			if p, ok := raised.(*pawl.PanicError); c.panics {
+				require.True(t, ok)
+				require.ErrorIs(t, p, errBody)
+				require.Contains(t, string(p.Stack), "fire_test.go", "the stack of the panic itself")
+			} else {
+				require.Nil(t, raised)
+				require.ErrorIs(t, err, c.err)
+				require.Equal(t, c.result, out.Result)
+			}
+			switch c.result {
+			case machine.Rejected:
+				require.Equal(t, []string{"too large", "too heavy"}, out.Reasons)
+			case machine.Failed:
+				require.Equal(t, []string{"no van"}, out.Reasons)
+			}
+			require.Equal(t, parcel{Status: "packed"}, d.parcel(t, "1"))
+			require.Zero(t, d.shipped(t))
+			require.Zero(t, d.record(t, "1").Lease)
+			d.does(nil)
+			out, err = d.fire(t.Context(), "1", "second try")
+			require.NoError(t, err)
+			require.Equal(t, machine.Done, out.Result)
+			require.Equal(t, parcel{Status: "shipped", Log: []string{"second try"}}, d.parcel(t, "1"))
+		})
+	}
+}
+
+// TestBodyRunsOnce: on a conflict the commit is repeated, and not the body; what others wrote into other fields meanwhile stays, and the claim with it.
+//
+// Proves CLAIM-5, CLAIM-9.
+func TestBodyRunsOnce(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		d, other := open(t, store, settings{}), open(t, store, settings{})
+		d.pack(t, "1")
+		edit := func(note string) {
+			_, err := parcels.Scope(other.rt, "1").PatchState(t.Context(), pawl.Patch{"note": note})
+			require.NoError(t, err)
+		}
+		var bodies, commits atomic.Int32
+		var key string
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			bodies.Add(1)
+			key = a.Key()
+			edit("in the body")
+			a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
+				if commits.Add(1) <= 3 {
+					edit("before commit " + string('0'+commits.Load()))
+				}
+				require.Equal(t, key, a.Key())
+				return nil
+			})
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(t.Context(), "1", "once")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		require.EqualValues(t, 1, bodies.Load())
+		require.GreaterOrEqual(t, commits.Load(), int32(4))
+		require.Equal(t, parcel{Status: "shipped", Note: "before commit 3", Log: []string{"once"}}, d.parcel(t, "1"))
 		require.EqualValues(t, 1, d.shipped(t))
 	})
+}
+
+// TestStatusChangedByHand: a claim whose status somebody changed by other means is lost, and that change stays.
+//
+// Proves CLAIM-4.
+func TestStatusChangedByHand(t *testing.T) {
+	d := open(t, memory.New(), settings{})
+	for id, change := range map[string]func(s pawl.Scope[parcel]) error{
+		"changed": func(s pawl.Scope[parcel]) error {
+			_, err := s.PatchState(t.Context(), pawl.Patch{"status": "returned"})
+			return err
+		},
+		"deleted": func(s pawl.Scope[parcel]) error { return s.Delete(t.Context()) },
+	} {
+		d.pack(t, id)
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			require.NoError(t, change(parcels.Scope(d.rt, id)))
+			return book(ctx, a, in)
+		})
+		_, err := d.fire(t.Context(), id, "too late")
+		var lost *machine.ClaimLostError
+		require.ErrorAs(t, err, &lost, id)
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		require.Equal(t, "CLAIM_LOST", pawl.Code(err))
+		require.Equal(t, 409, pawl.HTTPStatus(err))
+		require.Zero(t, d.record(t, id).Lease)
+	}
+	require.Equal(t, parcel{Status: "returned"}, d.parcel(t, "changed"))
+	require.Zero(t, d.shipped(t))
+}
+
+// gate is a store whose commits a test can hold up or let fail, of those that match.
+type gate struct {
+	persist.Store
+	mu     sync.Mutex
+	before func(persist.Commit) error
+}
+
+func (g *gate) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	g.mu.Lock()
+	before := g.before
+	g.mu.Unlock()
+	if before != nil {
+		if err := before(c); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return g.Store.Commit(ctx, c)
+}
+
+func (g *gate) on(before func(persist.Commit) error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.before = before
+}
+
+// TestCallerLeaves: a caller that leaves while its claim is under way leaves no claim behind; one that leaves while its body runs ends the body's context, and
+// keeps the claim alive until the body has returned.
+//
+// Proves CLAIM-6, CLAIM-9.
+func TestCallerLeaves(t *testing.T) {
+	g := &gate{Store: memory.New()}
+	d := open(t, g, settings{config: machine.Config{Lease: 200 * time.Millisecond}})
+	d.pack(t, "claiming")
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	g.on(func(c persist.Commit) error {
+		if len(c.Writes) > 0 && c.Writes[0].Acquire != nil && c.Writes[0].Kind == "parcel" {
+			g.on(nil)
+			leave()
+			<-gone
+		}
+		return nil
+	})
+	_, err := d.fire(ctx, "claiming", "gone")
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, "packed", d.parcel(t, "claiming").Status)
+	close(gone) // now the claim lands
+	eventually(t, func() bool { return d.record(t, "claiming").Version > 1 }, "it landed")
+	eventually(t, func() bool {
+		return d.parcel(t, "claiming").Status == "packed" && d.record(t, "claiming").Lease.Token == 0
+	}, "given back")
+
+	d.pack(t, "running")
+	ctx, leave = context.WithCancel(t.Context())
+	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		leave()
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+		until := d.record(t, "running").Lease.Until
+		eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until.Add(200 * time.Millisecond)) }, "renewed")
+		return book(ctx, a, in)
+	})
+	out, err := d.fire(ctx, "running", "done all the same")
+	require.NoError(t, err)
+	require.Equal(t, machine.Done, out.Result)
+
+	ctx, leave = context.WithCancel(t.Context())
+	leave()
+	d.pack(t, "never")
+	_, err = d.fire(ctx, "never", "left before")
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 1, d.record(t, "never").Version)
+}
+
+// TestCommitOutlivesAnOutage: a store that is away for a moment when the body has done its work costs nothing.
+//
+// Proves CLAIM-5.
+func TestCommitOutlivesAnOutage(t *testing.T) {
+	g := &gate{Store: memory.New()}
+	d := open(t, g, settings{config: machine.Config{Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond}}})
+	d.pack(t, "1")
+	bodies, refused := 0, 0
+	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		bodies++
+		g.on(func(c persist.Commit) error {
+			if refused++; refused <= 5 {
+				return persist.ErrUnavailable
+			}
+			return nil
+		})
+		return book(ctx, a, in)
+	})
+	out, err := d.fire(t.Context(), "1", "patient")
+	require.NoError(t, err)
+	require.Equal(t, machine.Done, out.Result)
+	require.Equal(t, 1, bodies)
+	require.Equal(t, []string{"patient"}, d.parcel(t, "1").Log)
+}
+
+// TestBadTriggers: what fits nothing is refused before anything is written.
+//
+// Proves CLAIM-17.
+func TestBadTriggers(t *testing.T) {
+	d := open(t, memory.New(), settings{})
+	d.pack(t, "1")
+	d.does(func(context.Context, *machine.Action[parcel], string) error {
+		t.Error("a body ran")
+		return nil
+	})
+	for name, c := range map[string]struct {
+		trigger machine.Trigger
+		want    string
+	}{
+		"unknown step":       {machine.Trigger{ID: "1", Step: "sink", By: "admin", Input: ""}, "STEP"},
+		"no step":            {machine.Trigger{ID: "1", By: "admin", Input: ""}, "STEP"},
+		"unknown requester":  {machine.Trigger{ID: "1", Step: "ship", By: "stranger", Input: ""}, "STEP"},
+		"input of a type":    {machine.Trigger{ID: "1", Step: "ship", By: "admin", Input: 7}, "STEP"},
+		"no input":           {machine.Trigger{ID: "1", Step: "ship", By: "admin"}, "STEP"},
+		"input for no input": {machine.Trigger{ID: "1", Step: "return", By: "admin", Input: "x"}, "STEP"},
+		"no such entity":     {machine.Trigger{ID: "2", Step: "ship", By: "admin", Input: ""}, "NOT_FOUND"},
+		"no id":              {machine.Trigger{Step: "ship", By: "admin", Input: ""}, "LIMIT"},
+	} {
+		_, err := d.m.Fire(t.Context(), c.trigger)
+		require.Equal(t, c.want, pawl.Code(err), name)
+	}
+	_, err := d.m.Fire(nil, machine.Trigger{}) //nolint:staticcheck // it is what is tested
+	require.Equal(t, "ARGUMENT", pawl.Code(err))
+	require.EqualValues(t, 1, d.record(t, "1").Version)
+	_, err = d.rt.Store().Load(t.Context(), pawl.Key{Kind: "parcel", ID: "2"})
+	require.ErrorIs(t, err, persist.ErrNotFound)
+	for _, status := range []string{"shipping", "lost"} {
+		_, err = d.m.Create(t.Context(), "3", parcel{Status: status})
+		require.Equal(t, "STEP", pawl.Code(err), status)
+	}
+	_, err = d.m.Create(t.Context(), "1", parcel{})
+	require.ErrorIs(t, err, pawl.ErrExists)
+	require.NoError(t, parcels.Scope(d.rt, "1").Delete(t.Context()))
+	_, err = d.fire(t.Context(), "1", "gone")
+	require.ErrorIs(t, err, pawl.ErrNotFound)
 }

@@ -86,6 +86,9 @@ func build(store persist.Store, s settings) (*depot, error) {
 	if d.rt, err = pawl.Open(s.runtime); err != nil {
 		return nil, err
 	}
+	if s.config.Poll == 0 {
+		s.config.Poll = 100 * time.Millisecond
+	}
 	d.e = machine.NewEngine(d.rt, s.config)
 	s.janitor.Module = "depot"
 	if s.janitor.Interval == 0 {
@@ -135,6 +138,23 @@ func (d *depot) does(b body) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ship = b
+}
+
+// tells sets what the after-effect Tell does.
+func (d *depot) tells(fn func(ctx context.Context, e *machine.Delivery[parcel]) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tell = fn
+}
+
+// letters returns the after-effects that are stored.
+func (d *depot) letters(t testing.TB) (all []machine.Letter) {
+	t.Helper()
+	for snap, err := range machine.Letters.List(context.WithoutCancel(t.Context()), d.rt, pawl.Query{}) {
+		require.NoError(t, err)
+		all = append(all, snap.State())
+	}
+	return all
 }
 
 // stop ends the depot's engine and runtime.

@@ -1,0 +1,290 @@
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/crashtest"
+)
+
+func init() {
+	children["shipper"] = shipperChild
+	children["shippers"] = shippersChild
+	children["pausing"] = pausingChild
+}
+
+// shipperChild fires one step and stops for ever at the step of the protocol that the parent named.
+func shipperChild() error {
+	d, _, err := childDepot(settings{config: machine.Config{Lease: shortLease}, runtime: pawl.Config{Holder: "victim"}})
+	if err != nil {
+		return err
+	}
+	d.tells(func(context.Context, *machine.Delivery[parcel]) error { select {} }) // it dies before that is over
+	d.e.Observe(func(step string) {
+		if step == os.Getenv(envStep) {
+			crashtest.Say("at %s", step)
+			select {}
+		}
+	})
+	crashtest.Begin()
+	_, err = d.fire(context.Background(), "1", "victim")
+	return fmt.Errorf("it was not killed: %w", err)
+}
+
+// TestKilledAtEveryStep: whenever the process of an action dies, its entity ends in a legal status, and has the writes of one body.
+//
+// Proves CLAIM-5, CLAIM-7, CLAIM-8, EFFECT-1.
+func TestKilledAtEveryStep(t *testing.T) {
+	onShared(t, func(t *testing.T, location string) {
+		store, err := openStore(location)
+		require.NoError(t, err)
+		defer store.Close()
+		for _, c := range []struct {
+			step   string
+			status string // that the crash leaves behind
+		}{
+			{"before claim", "packed"},
+			{"after claim", "shipping"},
+			{"in the body", "shipping"},
+			{"before the commit", "shipping"},
+			{"after the commit", "shipped"},
+		} {
+			t.Run(c.step, func(t *testing.T) {
+				d := open(t, store, rescuers)
+				ctx := t.Context()
+				require.NoError(t, parcels.Scope(d.rt, "1").Delete(ctx))
+				_, err := ledgers.Scope(d.rt, "all").SetState(ctx, ledger{})
+				require.NoError(t, err)
+				d.pack(t, "1")
+				told := make(chan string, 10)
+				d.tells(func(_ context.Context, e *machine.Delivery[parcel]) error {
+					var in string
+					require.NoError(t, e.Input(&in))
+					told <- in
+					return nil
+				})
+
+				p := crashtest.Start(t, "shipper", envStore+"="+location, envStep+"="+c.step)
+				crashtest.Ready(p)
+				line, _ := p.Next()
+				require.Equal(t, "at "+c.step, line, "%v", p.Stderr())
+				p.Kill()
+
+				require.Equal(t, c.status, d.parcel(t, "1").Status)
+				if c.status == "shipping" {
+					out, err := d.fire(ctx, "1", "too early")
+					require.NoError(t, err)
+					require.Equal(t, machine.ClaimFailed, out.Result, "no step moves it")
+					freed := 0
+					eventually(t, func() bool {
+						reverts, err := d.janitor.Sweep(ctx)
+						require.NoError(t, err)
+						for _, r := range reverts {
+							require.Equal(t, []string{"shipping", "1", "shipping", "packed", "victim"}, []string{r.Workflow, r.ID, r.From, r.To, r.Holder})
+							require.GreaterOrEqual(t, r.Age, time.Millisecond)
+							freed++
+						}
+						return freed > 0
+					}, "the janitor")
+					require.Equal(t, 1, freed)
+				}
+				want := "victim"
+				if c.status != "shipped" {
+					want = "rescuer"
+					out, err := d.fire(ctx, "1", want)
+					require.NoError(t, err)
+					require.Equal(t, machine.Done, out.Result)
+				}
+				require.Equal(t, parcel{Status: "shipped", Log: []string{want}}, d.parcel(t, "1"))
+				require.EqualValues(t, 1, d.shipped(t))
+				select {
+				case who := <-told:
+					require.Equal(t, want, who, "its after-effect, and no other")
+				case <-time.After(30 * time.Second):
+					t.Fatal("the after-effect is lost")
+				}
+			})
+		}
+	})
+}
+
+const randomParcels = 40
+
+// shippersChild ships parcels one after another, until it is killed.
+func shippersChild() error {
+	d, stop, err := childDepot(settings{config: machine.Config{Lease: shortLease}})
+	if err != nil {
+		return err
+	}
+	d.tells(count)
+	crashtest.Begin()
+	for i := range randomParcels {
+		id := fmt.Sprint("parcel-", i)
+		out, err := d.fire(context.Background(), id, id)
+		if err != nil {
+			return err
+		}
+		crashtest.Say("%s %s", id, out.Result)
+	}
+	return stop()
+}
+
+// TestKilledAtAnyMoment: processes that ship are killed at random moments, again and again; PAWL_KILLS says how often.
+//
+// Proves CLAIM-5, CLAIM-7, EFFECT-1.
+func TestKilledAtAnyMoment(t *testing.T) {
+	kills := 3
+	if n, err := strconv.Atoi(os.Getenv("PAWL_KILLS")); err == nil {
+		kills = n
+	}
+	onShared(t, func(t *testing.T, location string) {
+		store, err := openStore(location)
+		require.NoError(t, err)
+		defer store.Close()
+		d := open(t, store, rescuers)
+		d.tells(count)
+		stuck := 0
+		for n := range kills {
+			ctx := t.Context()
+			for i := range randomParcels {
+				s := parcels.Scope(d.rt, fmt.Sprint("parcel-", i))
+				require.NoError(t, s.Delete(ctx))
+				d.pack(t, s.Key().ID)
+			}
+			before := d.shipped(t)
+			p := crashtest.Start(t, "shippers", envStore+"="+location)
+			crashtest.Ready(p)
+			said := 0
+			for range rand.N(randomParcels - 5) {
+				if _, ok := p.Next(); ok {
+					said++
+				}
+			}
+			time.Sleep(rand.N(10 * time.Millisecond)) // the moment is to be anywhere
+			for _, line := range p.Kill() {
+				require.True(t, strings.HasSuffix(line, " done"), line)
+				said++
+			}
+			shipped := int64(0)
+			eventually(t, func() bool {
+				reverts, err := d.janitor.Sweep(ctx)
+				require.NoError(t, err)
+				stuck += len(reverts)
+				shipped = 0
+				for i := range randomParcels {
+					if d.parcel(t, fmt.Sprint("parcel-", i)).Status == "shipping" {
+						return false
+					}
+				}
+				return true
+			}, "all is free again")
+			for i := range randomParcels {
+				id := fmt.Sprint("parcel-", i)
+				switch p := d.parcel(t, id); p.Status {
+				case "shipped":
+					shipped++
+					require.Equal(t, []string{id}, p.Log)
+				default:
+					require.Equal(t, parcel{Status: "packed"}, p)
+				}
+			}
+			require.Equal(t, before+shipped, d.shipped(t), "kill %d: the ledger and the parcels changed together", n)
+			require.GreaterOrEqual(t, shipped, int64(said), "what was acknowledged")
+			require.LessOrEqual(t, shipped, int64(said)+1)
+		}
+		eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect")
+		told, err := ledgers.Scope(d.rt, "told").State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, d.shipped(t), told.Shipped, "one for each commit, whoever delivered it")
+		t.Logf("%d kills, %d claims left behind", kills, stuck)
+	})
+}
+
+// count is an after-effect that notes itself once, with the commit that ends it.
+func count(_ context.Context, e *machine.Delivery[parcel]) error {
+	e.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := ledgers.Scope(tx, "told").IncState(ctx, "shipped", 1)
+		return err
+	})
+	return nil
+}
+
+// pausingChild is stopped in its body, and says what became of it when it goes on.
+func pausingChild() error {
+	d, _, err := childDepot(settings{config: machine.Config{Lease: shortLease}, runtime: pawl.Config{Holder: "paused"}})
+	if err != nil {
+		return err
+	}
+	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		crashtest.Say("pid %d", os.Getpid())
+		<-ctx.Done() // nothing else ends it
+		crashtest.Say("told %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
+		if os.Getenv(envName) == "tries" { // as one that has not looked at its context
+			_, err := ledgers.Scope(d.rt, "all").IncState(context.WithoutCancel(ctx), "shipped", 1)
+			crashtest.Say("its own write: %s", pawl.Code(err))
+		}
+		return book(ctx, a, in)
+	})
+	crashtest.Begin()
+	_, err = d.fire(context.Background(), "1", "paused")
+	crashtest.Say("%s", pawl.Code(err))
+	crashtest.Begin() // wait for the parent
+	return nil
+}
+
+// TestPausedHolder: a process that is stopped for longer than its lease wakes up to a claim that is somebody else's: it is told through its context, and
+// commits nothing.
+//
+// Proves CLAIM-4, CLAIM-9.
+func TestPausedHolder(t *testing.T) {
+	onShared(t, func(t *testing.T, location string) {
+		store, err := openStore(location)
+		require.NoError(t, err)
+		defer store.Close()
+		d := open(t, store, rescuers)
+		d.pack(t, "1")
+		p := crashtest.Start(t, "pausing", envStore+"="+location, envName+"=tries")
+		crashtest.Ready(p)
+		line, _ := p.Next()
+		pid := 0
+		_, err = fmt.Sscanf(line, "pid %d", &pid)
+		require.NoError(t, err, line)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		freed := 0
+		eventually(t, func() bool {
+			reverts, err := d.janitor.Sweep(t.Context())
+			require.NoError(t, err)
+			freed += len(reverts)
+			return freed > 0
+		}, "the janitor")
+		woken := make(chan struct{})
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body runs on beside the new one
+			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			for _, want := range []string{"told true", "its own write: LEASE_LOST", "CLAIM_LOST"} {
+				line, _ := p.Next()
+				require.Equal(t, want, line)
+			}
+			close(woken)
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(t.Context(), "1", "successor")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		<-woken
+		require.Equal(t, parcel{Status: "shipped", Log: []string{"successor"}}, d.parcel(t, "1"))
+		require.EqualValues(t, 1, d.shipped(t))
+		p.Kill()
+	})
+}
