@@ -346,7 +346,7 @@ func (g *gate) on(before func(persist.Commit) error) {
 // Proves CLAIM-6, CLAIM-9.
 func TestCallerLeaves(t *testing.T) {
 	g := &gate{Store: memory.New()}
-	d := open(t, g, settings{config: machine.Config{Lease: 200 * time.Millisecond}})
+	d := open(t, g, settings{config: machine.Config{Lease: 3 * time.Second}})
 	d.pack(t, "claiming")
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan struct{})
@@ -374,7 +374,7 @@ func TestCallerLeaves(t *testing.T) {
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
 		until := d.record(t, "running").Lease.Until
-		eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until.Add(200 * time.Millisecond)) }, "renewed")
+		eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until) }, "renewed")
 		return book(ctx, a, in)
 	})
 	out, err := d.fire(ctx, "running", "done all the same")

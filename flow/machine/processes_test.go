@@ -171,8 +171,8 @@ func TestGoroutinesRunOneBody(t *testing.T) {
 	require.EqualValues(t, 5, depots[0].shipped(t))
 }
 
-// shortLease is long enough for a busy machine to renew it in time, and short enough to wait for its end.
+// shortLease is that of those who are to die.
 const shortLease = 400 * time.Millisecond
 
 // rescuers are the settings of those who clean up after a crash.
-var rescuers = settings{config: machine.Config{Lease: shortLease}, janitor: machine.JanitorConfig{Age: time.Millisecond}, runtime: pawl.Config{Holder: "rescuer"}}
+var rescuers = settings{janitor: machine.JanitorConfig{Age: time.Millisecond}, runtime: pawl.Config{Holder: "rescuer"}}

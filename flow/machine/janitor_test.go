@@ -1,0 +1,303 @@
+package machine_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+)
+
+// claimed makes a parcel whose claim nobody keeps alive: its lease runs out after length.
+func (d *depot) claimed(t testing.TB, id string, length time.Duration) {
+	t.Helper()
+	d.pack(t, id)
+	ctx, die := context.WithCancel(t.Context())
+	_, err := parcels.Scope(d.rt, id).Acquire(ctx, pawl.LeaseFor(length), pawl.HeldBy("the dead"), pawl.Applying(pawl.Patch{"status": "shipping"}))
+	require.NoError(t, err)
+	die()
+}
+
+// over waits until the lease of a parcel is.
+func (d *depot) over(t testing.TB, id string) {
+	t.Helper()
+	eventually(t, func() bool { r := d.record(t, id); return !r.Held(r.Now) }, "the lease is over")
+}
+
+// TestJanitor: a claim is reverted once its lease has been over for the configured age, by the store's clock, and not before; nothing else is touched.
+//
+// Proves CLAIM-7, CLAIM-8.
+func TestJanitor(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		ctx := t.Context()
+		d := open(t, store, rescuers)
+		patient := open(t, store, settings{janitor: machine.JanitorConfig{Age: time.Hour}})
+		usual := open(t, store, settings{})
+		d.claimed(t, "dead", 50*time.Millisecond)
+		d.claimed(t, "alive", time.Hour)
+		d.pack(t, "packed")
+		for _, each := range []*depot{d, patient, usual} {
+			if r := d.record(t, "dead"); r.Held(r.Now) {
+				reverts, err := each.janitor.Sweep(ctx)
+				require.NoError(t, err)
+				if r = d.record(t, "dead"); r.Held(r.Now) {
+					require.Empty(t, reverts, "it is alive")
+				}
+			}
+		}
+		d.over(t, "dead")
+		_, err := parcels.Scope(patient.rt, "dead").PatchState(ctx, pawl.Patch{"note": "edited since"}) // which is no sign of life
+		require.NoError(t, err)
+		for _, each := range []*depot{patient, usual} {
+			reverts, err := each.janitor.Sweep(ctx)
+			require.NoError(t, err)
+			require.Empty(t, reverts, "it is not over for long enough")
+		}
+		out, err := usual.fire(ctx, "dead", "no step moves it")
+		require.NoError(t, err)
+		require.Equal(t, machine.ClaimFailed, out.Result)
+		was := d.record(t, "dead")
+		var reverts []machine.Revert
+		eventually(t, func() bool {
+			reverts, err = d.e.Sweep(ctx)
+			require.NoError(t, err)
+			return len(reverts) > 0
+		}, "the janitor")
+		require.Len(t, reverts, 1)
+		r := reverts[0]
+		require.GreaterOrEqual(t, r.Age, time.Millisecond)
+		r.Age = 0
+		require.Equal(t, machine.Revert{Workflow: "shipping", ID: "dead", From: "shipping", To: "packed", Holder: "the dead"}, r)
+		require.Len(t, d.freed, 1, "and reported")
+		require.Equal(t, was.Version+1, d.record(t, "dead").Version)
+		require.Equal(t, parcel{Status: "packed", Note: "edited since"}, d.parcel(t, "dead"))
+		require.Equal(t, "shipping", d.parcel(t, "alive").Status)
+		require.EqualValues(t, 1, d.record(t, "packed").Version)
+		reverts, err = d.janitor.Sweep(ctx)
+		require.NoError(t, err)
+		require.Empty(t, reverts)
+	})
+}
+
+// TestSlowActionIsNotReverted: an action that takes far longer than lease and age together is left alone as long as its holder lives, with all the
+// defaults.
+//
+// Proves CLAIM-8, CLAIM-9.
+func TestSlowActionIsNotReverted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		s := settings{janitor: machine.JanitorConfig{Interval: machine.DefaultInterval}, config: machine.Config{Poll: machine.DefaultPoll}}
+		d, other := open(t, store, s), open(t, store, s)
+		d.pack(t, "1")
+		d.claimed(t, "dead", pawl.DefaultLease)
+		began := time.Now()
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			first := d.record(t, "1").Lease
+			time.Sleep(time.Hour)
+			require.NoError(t, ctx.Err())
+			now := d.record(t, "1")
+			require.Equal(t, first.Token, now.Lease.Token)
+			require.EqualValues(t, 2, now.Version, "renewing moves no version")
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(t.Context(), "1", "slow")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		freed := append(d.freed, other.freed...)
+		require.Len(t, freed, 1, "the dead one, once")
+		require.Equal(t, "dead", freed[0].ID)
+		require.GreaterOrEqual(t, freed[0].Age, machine.DefaultAge)
+		at := d.record(t, "dead").Updated.Sub(began)
+		longest := pawl.DefaultLease + machine.DefaultAge + machine.DefaultInterval*5/4
+		require.LessOrEqual(t, at, longest, "the worst case: lease, age, and an interval with its jitter")
+		t.Logf("freed after %v, at most %v", at, longest)
+		require.NoError(t, d.stop())
+		require.NoError(t, other.stop())
+	})
+}
+
+// TestJanitorsTogether: several janitors of one module revert each claim once between them, in batches.
+//
+// Proves CLAIM-8.
+func TestJanitorsTogether(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		const dead = 20
+		s := rescuers
+		s.janitor.Batch = 3
+		var depots []*depot
+		for range 4 {
+			depots = append(depots, open(t, store, s))
+		}
+		for i := range dead {
+			depots[0].claimed(t, fmt.Sprint(i), 10*time.Millisecond)
+		}
+		depots[0].over(t, fmt.Sprint(dead-1))
+		var (
+			wg    sync.WaitGroup
+			mu    sync.Mutex
+			freed = map[string]int{}
+		)
+		for _, d := range depots {
+			wg.Go(func() {
+				for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+					reverts, err := d.janitor.Sweep(t.Context())
+					mu.Lock()
+					if err != nil {
+						t.Error(err)
+					}
+					for _, r := range reverts {
+						freed[r.ID]++
+					}
+					done := len(freed) == dead
+					mu.Unlock()
+					if done {
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Len(t, freed, dead)
+		for id, n := range freed {
+			require.Equal(t, 1, n, id)
+			require.EqualValues(t, 3, depots[0].record(t, id).Version, "created, claimed, reverted")
+		}
+	})
+}
+
+// TestJanitorInTheBackground: it looks at its interval, and Stop leaves nothing behind.
+//
+// Proves CLAIM-8.
+func TestJanitorInTheBackground(t *testing.T) {
+	s := rescuers
+	s.janitor.Interval = 10 * time.Millisecond
+	d := open(t, memory.New(), s)
+	for i := range 3 {
+		id := fmt.Sprint(i)
+		d.claimed(t, id, 10*time.Millisecond)
+		eventually(t, func() bool { return d.parcel(t, id).Status == "packed" }, "freed")
+	}
+	require.NoError(t, d.e.Stop(t.Context()))
+	require.NoError(t, d.e.Stop(t.Context()), "twice")
+	d.mu.Lock()
+	require.Len(t, d.freed, 3)
+	d.mu.Unlock()
+	require.Error(t, d.janitor.Start(t.Context()))
+	_, err := d.fire(t.Context(), "1", "stopped")
+	require.ErrorIs(t, err, machine.ErrNotRunning)
+	require.ErrorIs(t, d.e.Start(t.Context()), machine.ErrNotRunning)
+	require.Equal(t, 503, pawl.HTTPStatus(machine.ErrNotRunning))
+}
+
+// TestJanitorAgainstEdits: an entity that others edit all the time is freed all the same, and one that is claimed anew is not touched.
+//
+// Proves CLAIM-8.
+func TestJanitorAgainstEdits(t *testing.T) {
+	g := &listed{Store: memory.New()}
+	d := open(t, g, rescuers)
+	d.claimed(t, "edited", 10*time.Millisecond)
+	d.over(t, "edited")
+	edits := 0
+	g.after = func() { // what the janitor has seen is old
+		edits++
+		_, err := parcels.Scope(d.rt, "edited").PatchState(t.Context(), pawl.Patch{"note": fmt.Sprint(edits)})
+		require.NoError(t, err)
+	}
+	eventually(t, func() bool {
+		reverts, err := d.janitor.Sweep(t.Context())
+		require.NoError(t, err)
+		return len(reverts) == 1
+	}, "freed")
+	require.Equal(t, parcel{Status: "packed", Note: fmt.Sprint(edits)}, d.parcel(t, "edited"))
+	g.after = nil
+
+	d.claimed(t, "again", 10*time.Millisecond)
+	d.over(t, "again")
+	g.after = func() { // another janitor was faster, and then another caller
+		s := parcels.Scope(d.rt, "again")
+		_, err := s.PatchState(t.Context(), pawl.Patch{"status": "packed"})
+		require.NoError(t, err)
+		_, err = s.Acquire(t.Context(), pawl.LeaseFor(time.Hour), pawl.Applying(pawl.Patch{"status": "shipping"}))
+		require.NoError(t, err)
+		g.after = nil
+	}
+	eventually(t, func() bool { // it is old enough when it is listed
+		reverts, err := d.janitor.Sweep(t.Context())
+		require.NoError(t, err)
+		require.Empty(t, reverts)
+		return g.after == nil
+	}, "listed")
+	require.Equal(t, "shipping", d.parcel(t, "again").Status)
+}
+
+// listed is a store that does something after each list that has found anything.
+type listed struct {
+	persist.Store
+	after func()
+}
+
+func (l *listed) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	page, err := l.Store.List(ctx, q)
+	if l.after != nil && q.Kind == "parcel" && len(page.Records) > 0 {
+		l.after()
+	}
+	return page, err
+}
+
+// TestJanitorWithoutALease: a claim whose lease was given back without its status is freed by the time of its last write.
+//
+// Proves CLAIM-8.
+func TestJanitorWithoutALease(t *testing.T) {
+	store := memory.New()
+	d, usual := open(t, store, rescuers), open(t, store, settings{})
+	d.pack(t, "1")
+	_, err := parcels.Scope(d.rt, "1").PatchState(t.Context(), pawl.Patch{"status": "shipping"})
+	require.NoError(t, err)
+	reverts, err := usual.janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, reverts)
+	eventually(t, func() bool {
+		reverts, err := d.janitor.Sweep(t.Context())
+		require.NoError(t, err)
+		return len(reverts) == 1
+	}, "freed")
+}
+
+// TestJanitorPassesOver: an entity that this release cannot read keeps no other from being freed, and is named.
+//
+// Proves CLAIM-8.
+func TestJanitorPassesOver(t *testing.T) {
+	store := memory.New()
+	d := open(t, store, rescuers)
+	for _, id := range []string{"a", "b", "c"} {
+		d.claimed(t, id, 10*time.Millisecond)
+	}
+	r := d.record(t, "b")
+	_, err := store.Commit(t.Context(), persist.Commit{ID: "newer.1", Writes: []persist.Write{{
+		Key: r.Key, Expected: r.Version, Version: r.Version + 1, Doc: json.RawMessage(`{"status":"shipping"}`), Label: "shipping", Schema: 7,
+	}}})
+	require.NoError(t, err)
+	freed := map[string]bool{}
+	var failed error
+	eventually(t, func() bool {
+		reverts, err := d.janitor.Sweep(t.Context())
+		for _, r := range reverts {
+			freed[r.ID] = true
+		}
+		failed = err
+		return len(freed) == 2
+	}, "the others")
+	var schema *pawl.SchemaError
+	require.ErrorAs(t, failed, &schema)
+	require.Equal(t, "b", schema.Scope.ID)
+	require.Equal(t, map[string]bool{"a": true, "c": true}, freed)
+}

@@ -1,0 +1,88 @@
+//go:build unix
+
+package machine_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/crashtest"
+)
+
+func init() { children["pausing"] = pausingChild }
+
+// pausingChild is stopped in its body, and says what became of it when it goes on.
+func pausingChild() error {
+	d, _, err := childDepot(settings{config: machine.Config{Lease: shortLease}, runtime: pawl.Config{Holder: "paused"}})
+	if err != nil {
+		return err
+	}
+	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+		crashtest.Say("pid %d", os.Getpid())
+		<-ctx.Done() // nothing else ends it
+		crashtest.Say("told %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
+		if os.Getenv(envName) == "tries" { // as one that has not looked at its context
+			_, err := ledgers.Scope(d.rt, "all").IncState(context.WithoutCancel(ctx), "shipped", 1)
+			crashtest.Say("its own write: %s", pawl.Code(err))
+		}
+		return book(ctx, a, in)
+	})
+	crashtest.Begin()
+	_, err = d.fire(context.Background(), "1", "paused")
+	crashtest.Say("%s", pawl.Code(err))
+	crashtest.Begin() // wait for the parent
+	return nil
+}
+
+// TestPausedHolder: a process that is stopped for longer than its lease wakes up to a claim that is somebody else's: it is told through its context, and
+// commits nothing.
+//
+// Proves CLAIM-4, CLAIM-9.
+func TestPausedHolder(t *testing.T) {
+	onShared(t, func(t *testing.T, location string) {
+		store, err := openStore(location)
+		require.NoError(t, err)
+		defer store.Close()
+		d := open(t, store, rescuers)
+		d.pack(t, "1")
+		p := crashtest.Start(t, "pausing", envStore+"="+location, envName+"=tries")
+		crashtest.Ready(p)
+		line, _ := p.Next()
+		pid := 0
+		_, err = fmt.Sscanf(line, "pid %d", &pid)
+		require.NoError(t, err, line)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		freed := 0
+		eventually(t, func() bool {
+			reverts, err := d.janitor.Sweep(t.Context())
+			require.NoError(t, err)
+			freed += len(reverts)
+			return freed > 0
+		}, "the janitor")
+		woken := make(chan struct{})
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body runs on beside the new one
+			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			for _, want := range []string{"told true", "its own write: LEASE_LOST", "CLAIM_LOST"} {
+				line, _ := p.Next()
+				require.Equal(t, want, line)
+			}
+			close(woken)
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(t.Context(), "1", "successor")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		<-woken
+		require.Equal(t, parcel{Status: "shipped", Log: []string{"successor"}}, d.parcel(t, "1"))
+		require.EqualValues(t, 1, d.shipped(t))
+		p.Kill()
+	})
+}
