@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"runtime/debug"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -251,7 +252,8 @@ func (o *outbox) try(ctx context.Context, a *attempt) (err error) {
 		err := errors.New("machine: the after-effect called runtime.Goexit")
 		defer func() {
 			if v := recover(); v != nil {
-				err = panicked(v)
+				err = fmt.Errorf("machine: the after-effect panicked: %v", v)
+				o.e.config.Logger.ErrorContext(ctx, err.Error(), "id", a.id, "effect", a.letter.Effect, "stack", string(debug.Stack()))
 			}
 			done <- err
 		}()
