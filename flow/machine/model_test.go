@@ -44,7 +44,7 @@ func drawProgram(t *rapid.T) []modelStep {
 			minutes: rapid.IntRange(1, 7).Draw(t, "minutes"),
 		}
 	})
-	return rapid.SliceOfN(step, 1, 30).Draw(t, "program")
+	return rapid.SliceOfN(step, 1, 20).Draw(t, "program")
 }
 
 // cuttable is a process's way to the store.

@@ -1,0 +1,163 @@
+// Invoice shows a status machine whose actions must not run twice: regenerating an invoice and applying a payment, by 50 callers in three processes, and a worker that
+// is killed in mid-action.
+//
+//	go run ./examples/invoice
+//	go run ./examples/invoice -store dir:./data
+//	go run ./examples/invoice -store postgres://user:secret@localhost/billing
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/fs"
+	"github.com/pawl-go/pawl/persist/postgres"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+func main() {
+	if os.Getenv(envWorker) != "" {
+		if err := work(context.Background()); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	location := flag.String("store", "", "an SQLite file, dir:FOLDER or postgres://...; empty: a temporary SQLite file")
+	flag.Parse()
+	if err := show(*location); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func show(location string) error {
+	if location == "" {
+		folder, err := os.MkdirTemp("", "invoice")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(folder)
+		location = filepath.Join(folder, "billing.db")
+	}
+	return demo(context.Background(), os.Stdout, location)
+}
+
+// openStore opens the store at a location. All that comes after is the same for each.
+func openStore(ctx context.Context, location string) (persist.Store, error) {
+	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
+		return fs.Open(ctx, folder, fs.Config{})
+	}
+	if strings.HasPrefix(location, "postgres://") {
+		return postgres.Open(ctx, location, postgres.Config{})
+	}
+	return sqlite.Open(ctx, location, sqlite.Config{})
+}
+
+// process is what every process of this program has.
+type process struct {
+	rt      *pawl.Runtime
+	billing *Billing
+	stop    func() error
+}
+
+// start opens the store and starts the engine. The janitor looks when it is told to.
+func start(ctx context.Context, location string, bank Bank, lease time.Duration) (*process, error) {
+	store, err := openStore(ctx, location)
+	if err != nil {
+		return nil, err
+	}
+	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Invoices, Payments, Customers, Postbox}})
+	if err != nil {
+		return nil, err
+	}
+	engine := machine.NewEngine(rt, machine.Config{Lease: lease})
+	billing, err := NewBilling(engine, bank, machine.JanitorConfig{Age: time.Millisecond, Reverted: func(machine.Revert) {}})
+	if err == nil {
+		err = engine.Start(ctx) // refuses while a claim state is uncovered
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &process{rt, billing, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		return errors.Join(engine.Stop(ctx), rt.Close(ctx), store.Close())
+	}}, nil
+}
+
+// What a worker process is told by the one that starts it.
+const (
+	envWorker  = "INVOICE_WORKER" // the step to fire
+	envStore   = "INVOICE_STORE"
+	envInvoice = "INVOICE_ID"
+	envPayment = "INVOICE_PAYMENT" // its reference
+	envCallers = "INVOICE_CALLERS"
+	envHangs   = "INVOICE_HANGS" // the bank does not answer
+)
+
+// bank says what it does, so that whoever started the process can count.
+type bank struct{ hangs bool }
+
+func (b bank) Capture(ctx context.Context, ref string, amount int64) error {
+	fmt.Println("captured", ref, amount)
+	if b.hangs {
+		<-ctx.Done() // which never comes
+	}
+	return ctx.Err()
+}
+
+// silent is the bank of the process that tells the story. It knows every payment already.
+type silent struct{}
+
+func (silent) Capture(context.Context, string, int64) error { return nil }
+
+// work is a worker process: so many callers fire one step at once.
+func work(ctx context.Context) error {
+	lease := pawl.DefaultLease
+	if os.Getenv(envHangs) != "" {
+		lease = time.Second // nobody wants to wait for half a minute to see the rescue
+	}
+	p, err := start(ctx, os.Getenv(envStore), bank{os.Getenv(envHangs) != ""}, lease)
+	if err != nil {
+		return err
+	}
+	t := machine.Trigger{ID: os.Getenv(envInvoice), Step: os.Getenv(envWorker), By: "admin"}
+	if ref := os.Getenv(envPayment); ref != "" {
+		t.Input = Payment{Ref: ref, Amount: 100}
+	}
+	callers := 0
+	if _, err := fmt.Sscan(os.Getenv(envCallers), &callers); err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // all processes begin at once
+		return err
+	}
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	for range callers {
+		wg.Go(func() {
+			out, err := p.billing.invoices.Fire(ctx, t)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Println("result", out.Result)
+			errs = append(errs, err)
+		})
+	}
+	wg.Wait()
+	return errors.Join(append(errs, p.stop())...)
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist/memory"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envWorker) != "" {
+		main()
+		return
+	}
+	code := m.Run()
+	pgtest.Stop()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// The whole story, on an SQLite file.
+func Example() {
+	folder, _ := os.MkdirTemp("", "invoice")
+	defer os.RemoveAll(folder)
+	if err := demo(context.Background(), os.Stdout, filepath.Join(folder, "billing.db")); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// regenerate, 50 callers in 3 processes: 1 done, 49 refused, 1 clone
+	// apply_payment, 50 callers in 3 processes: 1 done, 49 refused, captured 1 time, credit 100
+	// receipts sent: 1
+	// a worker was killed, and its invoice is applying_payment_from_sent
+	// who tries to pay is told: another operation is already in progress
+	// the janitor: applying_payment_from_sent back to sent
+	// then it is paid, credit 200
+}
+
+// Callers branch on what became of a step.
+func ExampleBilling_Pay() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	defer rt.Close(ctx)
+	engine := machine.NewEngine(rt, machine.Config{})
+	billing, _ := NewBilling(engine, silent{}, machine.JanitorConfig{})
+	if err := engine.Start(ctx); err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer engine.Stop(ctx)
+
+	_, _ = billing.invoices.Create(ctx, "1", Invoice{Number: "2026-1", Customer: "ann", Total: 100, Status: "sent"})
+	fmt.Println(billing.Pay(ctx, "1", Payment{Ref: "transfer-1", Amount: 50}))
+	fmt.Println(billing.Pay(ctx, "1", Payment{Ref: "transfer-1", Amount: 100}))
+	fmt.Println(billing.Pay(ctx, "1", Payment{Ref: "transfer-2", Amount: 100}))
+	fmt.Println(billing.Pay(ctx, "2", Payment{Ref: "transfer-2", Amount: 100}))
+	// Output:
+	// rejected: 50 is less than 100 <nil>
+	// paid <nil>
+	// wrong_status: the step starts from "sent", and the status is "paid" <nil>
+	//  pawl: not found: invoice/2
+}
+
+const story = `regenerate, 50 callers in 3 processes: 1 done, 49 refused, 1 clone
+apply_payment, 50 callers in 3 processes: 1 done, 49 refused, captured 1 time, credit 100
+receipts sent: 1
+a worker was killed, and its invoice is applying_payment_from_sent
+who tries to pay is told: another operation is already in progress
+the janitor: applying_payment_from_sent back to sent
+then it is paid, credit 200
+`
+
+// TestStory: the same on every store. Proves CLAIM-4, CLAIM-7, EFFECT-1.
+func TestStory(t *testing.T) {
+	for name, location := range map[string]func(t *testing.T) string{
+		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "billing") },
+		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said strings.Builder
+			require.NoError(t, demo(t.Context(), io.Writer(&said), location(t)))
+			require.Equal(t, story, said.String())
+		})
+	}
+}
