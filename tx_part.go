@@ -146,14 +146,16 @@ func (tx *Tx) savepoint() (undo func()) {
 	for _, p := range tx.order {
 		saved[p] = state{p.draft, len(p.verbs)}
 	}
-	after, native, ended := len(tx.after), len(tx.native), len(tx.ended)
+	after, native := len(tx.after), len(tx.native)
+	ended := len(tx.ended)
 	return func() {
 		tx.mu.Lock()
 		defer tx.mu.Unlock()
 		if tx.over {
 			return
 		}
-		tx.after, tx.native, tx.ended = tx.after[:after:after], tx.native[:native:native], tx.ended[:ended:ended]
+		tx.after, tx.native = tx.after[:after:after], tx.native[:native:native]
+		tx.ended = tx.ended[:ended:ended]
 		for _, p := range tx.order {
 			s, ok := saved[p]
 			if !ok {
