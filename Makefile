@@ -77,6 +77,7 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 .PHONY: crash
 crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 200 times)
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
+	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtAnyMoment$$' ./flow/machine
 
 # A module of its own. Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-test bench-lint

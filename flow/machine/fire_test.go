@@ -455,3 +455,31 @@ func TestBadTriggers(t *testing.T) {
 	_, err = d.fire(t.Context(), "1", "gone")
 	require.ErrorIs(t, err, pawl.ErrNotFound)
 }
+
+// TestWhatItCosts: an unclaimed action is one commit, a claim one more, and giving it back costs none of its own.
+func TestWhatItCosts(t *testing.T) {
+	g := &gate{Store: memory.New()}
+	d := open(t, g, settings{})
+	var entities, letters atomic.Int32
+	g.on(func(c persist.Commit) error {
+		if c.Keys()[0].Kind == machine.Letters.Name {
+			letters.Add(1)
+		} else {
+			entities.Add(1)
+		}
+		return nil
+	})
+	cost := func(by, id string, b body) int32 {
+		d.does(b)
+		d.pack(t, id)
+		entities.Store(0)
+		_, err := d.m.Fire(t.Context(), machine.Trigger{ID: id, Step: "ship", By: by, Input: id})
+		require.NoError(t, err)
+		return entities.Load()
+	}
+	require.EqualValues(t, 1, cost("cron", "unclaimed", nil))
+	require.EqualValues(t, 2, cost("admin", "claimed", nil))
+	require.EqualValues(t, 2, cost("admin", "failed", func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") }))
+	eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
+	require.EqualValues(t, 3, letters.Load(), "an after-effect is taken, counted and deleted")
+}
