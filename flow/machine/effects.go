@@ -157,6 +157,8 @@ func (o *outbox) stop(ctx context.Context) error {
 
 // effects makes machine an anyMachine.
 func (m *machine[T]) effects() (all []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for name := range m.delivered {
 		all = append(all, name)
 	}
@@ -273,7 +275,10 @@ func (m *machine[T]) deliver(ctx context.Context, a *attempt) error {
 	if snap.ID == "" {
 		d.Entity.ID = l.Entity
 	}
-	if err := m.delivered[l.Effect](ctx, d); err != nil {
+	m.mu.Lock()
+	tell := m.delivered[l.Effect]
+	m.mu.Unlock()
+	if err := tell(ctx, d); err != nil {
 		return err
 	}
 	a.onCommit = d.onCommit

@@ -133,7 +133,7 @@ type ClaimLostError struct {
 	Entity pawl.Key
 	Step   string
 	Status string // that was found instead of the claim's; empty: not known
-	Cause  error  // *pawl.LeaseLostError; nil: the status was changed
+	Cause  error  // *pawl.LeaseLostError, joined with what the body returned; nil: the status was changed
 }
 
 func (e *ClaimLostError) Error() string {

@@ -295,6 +295,9 @@ func (r *run[T]) give(err error) (Outcome[T], error) {
 	if errors.As(err, &own) {
 		return Outcome[T]{Result: own.result, Reasons: own.reasons, Entity: r.before}, nil
 	}
+	if r.lease != nil && errors.As(context.Cause(r.lease.Context()), &lost) && !lost.Released {
+		err = &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: errors.Join(lost, err)} // that is why, most likely
+	}
 	return Outcome[T]{}, err
 }
 

@@ -3,6 +3,7 @@ package machine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -400,8 +401,11 @@ func TestCommitOutlivesAnOutage(t *testing.T) {
 	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
 		bodies++
 		g.on(func(c persist.Commit) error {
-			if refused++; refused <= 5 {
-				return persist.ErrUnavailable
+			switch refused++; {
+			case refused <= 3:
+				return fmt.Errorf("%w: %w", persist.ErrUnavailable, persist.ErrNotApplied)
+			case refused <= 6:
+				return persist.ErrUnavailable // nobody knows
 			}
 			return nil
 		})
@@ -440,7 +444,8 @@ func TestBadTriggers(t *testing.T) {
 		_, err := d.m.Fire(t.Context(), c.trigger)
 		require.Equal(t, c.want, pawl.Code(err), name)
 	}
-	_, err := d.m.Fire(nil, machine.Trigger{}) //nolint:staticcheck // it is what is tested
+	var none context.Context
+	_, err := d.m.Fire(none, machine.Trigger{})
 	require.Equal(t, "ARGUMENT", pawl.Code(err))
 	require.EqualValues(t, 1, d.record(t, "1").Version)
 	_, err = d.rt.Store().Load(t.Context(), pawl.Key{Kind: "parcel", ID: "2"})

@@ -28,7 +28,7 @@ type machine[T any] struct {
 	routes   map[string]map[string]*route // by step and requester
 	claims   map[string]string            // claim_into to revert_to
 
-	mu        sync.Mutex // protects what follows, until the engine is started
+	mu        sync.Mutex // protects what follows
 	actions   map[string]*handler[T]
 	delivered map[string]func(context.Context, *Delivery[T]) error
 	wrong     []error
@@ -230,7 +230,9 @@ func (m *machine[T]) find(t Trigger) (r *route, h *handler[T], input []byte, err
 	if r = by[t.By]; r == nil {
 		return fail("the requester has no action")
 	}
+	m.mu.Lock()
 	h = m.actions[r.action]
+	m.mu.Unlock()
 	if t.Input == nil && h.in != reflect.TypeFor[NoInput]() && h.in.Kind() != reflect.Interface {
 		return fail("the action %s needs a %v as its input", r.action, h.in)
 	}
