@@ -3,6 +3,7 @@ package machine_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -208,6 +209,13 @@ func (d *depot) record(t testing.TB, id string) persist.Record {
 	r, err := d.rt.Store().Load(context.WithoutCancel(t.Context()), pawl.Key{Kind: "parcel", ID: id})
 	require.NoError(t, err)
 	return r
+}
+
+// reverts returns what the depot's janitor has reported.
+func (d *depot) reverts() []machine.Revert {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.freed)
 }
 
 // eventually waits until f is true.

@@ -77,7 +77,7 @@ func TestJanitor(t *testing.T) {
 		require.GreaterOrEqual(t, r.Age, time.Millisecond)
 		r.Age = 0
 		require.Equal(t, machine.Revert{Workflow: "shipping", ID: "dead", From: "shipping", To: "packed", Holder: "the dead"}, r)
-		require.Len(t, d.freed, 1, "and reported")
+		require.Len(t, d.reverts(), 1, "and reported")
 		require.Equal(t, was.Version+1, d.record(t, "dead").Version)
 		require.Equal(t, parcel{Status: "packed", Note: "edited since"}, d.parcel(t, "dead"))
 		require.Equal(t, "shipping", d.parcel(t, "alive").Status)
@@ -112,7 +112,7 @@ func TestSlowActionIsNotReverted(t *testing.T) {
 		out, err := d.fire(t.Context(), "1", "slow")
 		require.NoError(t, err)
 		require.Equal(t, machine.Done, out.Result)
-		freed := append(d.freed, other.freed...)
+		freed := append(d.reverts(), other.reverts()...)
 		require.Len(t, freed, 1, "the dead one, once")
 		require.Equal(t, "dead", freed[0].ID)
 		require.GreaterOrEqual(t, freed[0].Age, machine.DefaultAge)
@@ -188,9 +188,7 @@ func TestJanitorInTheBackground(t *testing.T) {
 	}
 	require.NoError(t, d.e.Stop(t.Context()))
 	require.NoError(t, d.e.Stop(t.Context()), "twice")
-	d.mu.Lock()
-	require.Len(t, d.freed, 3)
-	d.mu.Unlock()
+	require.Len(t, d.reverts(), 3)
 	require.Error(t, d.janitor.Start(t.Context()))
 	_, err := d.fire(t.Context(), "1", "stopped")
 	require.ErrorIs(t, err, machine.ErrNotRunning)
