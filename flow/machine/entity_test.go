@@ -2,14 +2,64 @@ package machine_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
+
+// TestHolderWhoDoesNotKnow: a holder whose claim was taken over, and who has not heard of it, commits nothing: neither while it runs, nor at its end, although the
+// status is the claim's again. It is the store that knows.
+//
+// Proves CLAIM-4, CLAIM-9.
+func TestHolderWhoDoesNotKnow(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		d, other := open(t, store, settings{}), open(t, store, rescuers)
+		d.pack(t, "1")
+		began, finish := make(chan struct{}), make(chan struct{})
+		ended := make(chan error)
+		other.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			close(began)
+			<-finish
+			return book(ctx, a, in)
+		})
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			// Its lease is over in the store, and it has yet to renew it.
+			r := d.record(t, "1")
+			_, err := store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Guards: []persist.Guard{{Key: r.Key, Token: r.Lease.Token, Release: true}}})
+			require.NoError(t, err)
+			eventually(t, func() bool {
+				reverts, err := other.janitor.Sweep(t.Context())
+				require.NoError(t, err)
+				return len(reverts) == 1
+			}, "reverted")
+			go func() {
+				out, err := other.fire(context.Background(), "1", "successor")
+				if err == nil && out.Result != machine.Done {
+					err = errors.New(out.Result.String())
+				}
+				ended <- err
+			}()
+			<-began
+			require.NoError(t, ctx.Err(), "it does not know")
+			require.Equal(t, "shipping", d.parcel(t, "1").Status)
+			return book(ctx, a, in)
+		})
+		_, err := d.fire(t.Context(), "1", "late")
+		var lost *machine.ClaimLostError
+		require.ErrorAs(t, err, &lost)
+		require.Equal(t, parcel{Status: "shipping"}, d.parcel(t, "1"), "the successor's claim is left alone")
+		close(finish)
+		require.NoError(t, <-ended)
+		require.Equal(t, parcel{Status: "shipped", Log: []string{"successor"}}, d.parcel(t, "1"))
+		require.EqualValues(t, 1, d.shipped(t))
+	})
+}
 
 // TestAnyEntity: the status may be a type of its own, in a nested field, or a field of dynamic state.
 func TestAnyEntity(t *testing.T) {

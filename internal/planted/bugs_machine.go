@@ -36,7 +36,7 @@ var machineBugs = []Bug{
 		Name: "machine-commit-not-fenced", Mechanism: "what an action commits is tested against its claim, inside the commit",
 		Proves: []string{"CLAIM-4", "CLAIM-9"}, File: "persist/apply.go",
 		Old: "	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token\n", New: "	return false\n",
-		Pkg: "./flow/machine", Run: "^TestModelOfClaims$", Flags: []string{"-timeout=2m"},
+		Pkg: "./flow/machine", Run: "^TestHolderWhoDoesNotKnow$",
 	},
 	{
 		Name: "machine-body-again", Mechanism: "on a conflict the commit is repeated, not the body",
