@@ -78,6 +78,15 @@ func TestNoEffectWithoutACommit(t *testing.T) {
 			require.NoError(t, err)
 			return book(ctx, a, in)
 		},
+		func(_ context.Context, a *machine.Action[parcel], _ string) error { // the same, at the last moment
+			a.OnCommit(func(context.Context, *pawl.Tx, *parcel) error {
+				r := d.record(t, a.ID)
+				_, err := d.rt.Store().Commit(t.Context(), persist.Commit{ID: "foreign.1", Guards: []persist.Guard{{Key: r.Key, Token: r.Lease.Token, Release: true}}})
+				require.NoError(t, err)
+				return nil
+			})
+			return nil
+		},
 	} {
 		id := fmt.Sprint(i)
 		d.pack(t, id)

@@ -125,6 +125,46 @@ func TestSlowActionIsNotReverted(t *testing.T) {
 	})
 }
 
+// TestAgeCountsFromTheEndOfTheLease: neither the time that an action took before its process was cut off nor edits since make a difference to when it is reverted.
+//
+// Proves CLAIM-8, CLAIM-9.
+func TestAgeCountsFromTheEndOfTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		way := &cuttable{Store: store}
+		quiet := settings{config: machine.Config{Poll: time.Hour}, janitor: machine.JanitorConfig{Interval: 1000 * time.Hour}}
+		d, other := open(t, way, quiet), open(t, store, quiet)
+		d.pack(t, "1")
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), pawl.ErrLeaseLost)
+			return context.Cause(ctx)
+		})
+		answer := make(chan error, 1)
+		go func() {
+			_, err := d.fire(context.Background(), "1", "cut off")
+			answer <- err
+		}()
+		time.Sleep(time.Hour)
+		way.cut.Store(true)
+		for minute := 1; minute <= 6; minute++ {
+			time.Sleep(time.Minute)
+			reverts, err := other.janitor.Sweep(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, minute == 6, len(reverts) == 1, "minute %d", minute)
+			if minute < 6 {
+				_, err = parcels.Scope(other.rt, "1").PatchState(t.Context(), pawl.Patch{"note": fmt.Sprint(minute)})
+				require.NoError(t, err)
+			}
+		}
+		require.ErrorIs(t, <-answer, pawl.ErrLeaseLost)
+		require.Equal(t, parcel{Status: "packed", Note: "5"}, other.parcel(t, "1"))
+		way.cut.Store(false)
+		require.NoError(t, d.stop())
+		require.NoError(t, other.stop())
+	})
+}
+
 // TestJanitorsTogether: several janitors of one module revert each claim once between them, in batches.
 //
 // Proves CLAIM-8.
@@ -174,6 +214,24 @@ func TestJanitorsTogether(t *testing.T) {
 	})
 }
 
+// TestSweepLooksThroughAll: one sweep frees all there is, however small its batches.
+//
+// Proves CLAIM-8.
+func TestSweepLooksThroughAll(t *testing.T) {
+	s := rescuers
+	s.janitor.Batch, s.janitor.Age = 2, time.Nanosecond
+	d := open(t, memory.New(), s)
+	for i := range 7 {
+		d.claimed(t, fmt.Sprint(i), 10*time.Millisecond)
+	}
+	for i := range 7 {
+		d.over(t, fmt.Sprint(i))
+	}
+	reverts, err := d.janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Len(t, reverts, 7)
+}
+
 // TestJanitorInTheBackground: it looks at its interval, and Stop leaves nothing behind.
 //
 // Proves CLAIM-8.
@@ -201,7 +259,9 @@ func TestJanitorInTheBackground(t *testing.T) {
 // Proves CLAIM-8.
 func TestJanitorAgainstEdits(t *testing.T) {
 	g := &listed{Store: memory.New()}
-	d := open(t, g, rescuers)
+	hasty := rescuers
+	hasty.janitor.Age = time.Nanosecond // so that whatever is listed is old enough
+	d := open(t, g, hasty)
 	d.claimed(t, "edited", 10*time.Millisecond)
 	d.over(t, "edited")
 	edits := 0
