@@ -229,13 +229,13 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	took := make(chan int, 1)
 	s := quiet
 	s.config.Poll = time.Millisecond
-	second := open(t, store, s)
 	block := make(chan struct{})
-	second.tells(func(ctx context.Context, e *machine.Delivery[parcel]) error {
+	s.tell = func(ctx context.Context, e *machine.Delivery[parcel]) error {
 		took <- e.Attempt
 		<-block
 		return errBody
-	})
+	}
+	second := open(t, store, s)
 	require.Equal(t, 2, <-took)
 	close(late)
 	eventually(t, func() bool { return second.letters(t)[0].Attempts == 2 }, "")
@@ -250,11 +250,11 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	end()
 	gaveUp := make(chan machine.Undelivered, 1)
 	s.config.GaveUp = func(u machine.Undelivered) { gaveUp <- u }
-	third := open(t, store, s)
-	third.tells(func(context.Context, *machine.Delivery[parcel]) error {
+	s.tell = func(context.Context, *machine.Delivery[parcel]) error {
 		t.Error("it is tried again")
 		return nil
-	})
+	}
+	open(t, store, s)
 	u := <-gaveUp
 	require.Contains(t, u.Error, "never ended")
 	close(block)

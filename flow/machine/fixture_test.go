@@ -76,11 +76,12 @@ type settings struct {
 	config  machine.Config
 	janitor machine.JanitorConfig
 	runtime pawl.Config
+	tell    func(ctx context.Context, d *machine.Delivery[parcel]) error // from the start
 }
 
 // build puts a depot together without starting it.
 func build(store persist.Store, s settings) (*depot, error) {
-	d := &depot{}
+	d := &depot{tell: s.tell}
 	s.runtime.Store = store
 	s.runtime.Kinds = []pawl.AnyKind{parcels, ledgers}
 	var err error
