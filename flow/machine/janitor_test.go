@@ -270,11 +270,9 @@ func TestJanitorAgainstEdits(t *testing.T) {
 		_, err := parcels.Scope(d.rt, "edited").PatchState(t.Context(), pawl.Patch{"note": fmt.Sprint(edits)})
 		require.NoError(t, err)
 	}
-	eventually(t, func() bool {
-		reverts, err := d.janitor.Sweep(t.Context())
-		require.NoError(t, err)
-		return len(reverts) == 1
-	}, "freed")
+	reverts, err := d.janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Len(t, reverts, 1)
 	require.Equal(t, parcel{Status: "packed", Note: fmt.Sprint(edits)}, d.parcel(t, "edited"))
 	g.after = nil
 
@@ -288,12 +286,10 @@ func TestJanitorAgainstEdits(t *testing.T) {
 		require.NoError(t, err)
 		g.after = nil
 	}
-	eventually(t, func() bool { // it is old enough when it is listed
-		reverts, err := d.janitor.Sweep(t.Context())
-		require.NoError(t, err)
-		require.Empty(t, reverts)
-		return g.after == nil
-	}, "listed")
+	reverts, err = d.janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, reverts)
+	require.Nil(t, g.after, "it was listed")
 	require.Equal(t, "shipping", d.parcel(t, "again").Status)
 }
 
