@@ -291,6 +291,9 @@ func (c *Container[T]) takeTurn(w *waiter) (*image[T], error) {
 	}
 	if err != nil {
 		w.disarm()
+		if w.state()&isRunning == 0 {
+			w.ctx, w.parent = nil, nil
+		}
 		return nil, err // w stays with whoever still holds it
 	}
 	if w.is.Load()&isOdd != 0 {

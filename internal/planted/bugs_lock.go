@@ -120,7 +120,13 @@ var lockBugs = []Bug{
 	{
 		Name: "left-are-forgotten", Mechanism: "a queue does not keep what callers who left had asked for",
 		Proves: []string{"LOCK-7"}, File: "inbox.go",
-		Old: "if q.left++; q.left >= q.enough {", New: "if q.left++; q.left < 0 {",
+		Old: "	w.own = change{verb: w.own.name()} // it may", New: "	// it may",
 		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "abandon-gathers", Mechanism: "those who came while an abandoned function ran have their turns",
+		Proves: []string{"LOCK-11"}, File: "inbox.go",
+		Old: "	q.gather() // those who came while somebody drove the queue rely on that\n", New: "",
+		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatCame$", Flags: []string{"-timeout=60s"},
 	},
 }
