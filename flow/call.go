@@ -44,7 +44,7 @@ type call struct {
 	over  atomic.Bool // the action has returned, or will not run
 	holds bool        // the lease is its own, not that of an outer call of the same request
 	keeps bool        // likewise, local
-	free  func()      // what the deadline of ctx takes
+	free  func()      // what the deadline of ctx takes, or keep
 
 	gate     pawl.Scope[gate]
 	ticket   string // its name; empty: it needs none, or has none yet
@@ -255,16 +255,34 @@ func (c *call) listen() {
 				c.cancel(ErrCanceled)
 			}
 		case <-renew.C:
-			// A write that changes nothing puts off the expiry.
-			_, err := c.record.Apply(ctx, pawl.All{})
-			if c.flow.config.Admit != Allow {
-				_, late := c.gate.Apply(ctx, pawl.All{})
-				err = errors.Join(err, late)
-			}
-			if err != nil && ctx.Err() == nil {
-				c.flow.log.Warn("flow: expiry of a call not put off", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
-			}
+			c.renew(ctx)
 		}
+	}
+}
+
+// keep does for a call that is a part of another what listen does for that: its gate may be another one.
+func (c *call) keep(ctx context.Context) {
+	renew := time.NewTicker(idleFor / 3)
+	defer renew.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-renew.C:
+			c.renew(ctx)
+		}
+	}
+}
+
+// renew puts off the expiry of what the call has in the store: a write that changes nothing does.
+func (c *call) renew(ctx context.Context) {
+	_, err := c.record.Apply(ctx, pawl.All{})
+	if c.flow.config.Admit != Allow {
+		_, late := c.gate.Apply(ctx, pawl.All{})
+		err = errors.Join(err, late)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.flow.log.Warn("flow: expiry of a call not put off", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
 }
 

@@ -105,6 +105,11 @@ func (c *call) draw() error {
 		}
 		if err == nil {
 			c.admitted = snap.ReadOnly().lowest() == name
+			if !c.holds {
+				var ctx context.Context
+				ctx, c.free = context.WithCancel(c.lease.Context())
+				f.rest.Go(func() { c.keep(ctx) })
+			}
 		}
 		return err
 	}
