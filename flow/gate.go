@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -73,12 +74,15 @@ func (c *call) draw() error {
 	}
 	name, token := rand.Text(), c.lease.Token()
 	for {
+		var full *gate // that has no place for the call
 		snap, err := c.gate.AtomicState(c.ctx, func(_ context.Context, g *gate) error {
+			full = nil
 			n := len(g.Tickets)
 			switch {
 			case n > 0 && f.config.Admit == Reject:
 				return &rejection{g.lowest(), g.Tickets[g.lowest()]}
 			case n > f.config.MaxWaiting:
+				full = &gate{Last: g.Last, Tickets: maps.Clone(g.Tickets)}
 				return &pawl.OverloadedError{Scope: c.gate.Key(), Queue: n - 1}
 			case n == 0:
 				g.Tickets = map[string]ticket{}
@@ -99,6 +103,12 @@ func (c *call) draw() error {
 				return failed
 			}
 			return &BusyError{InFlight: in.Request, Scope: c.gate.Key()}
+		}
+		if errors.As(err, new(*pawl.OverloadedError)) && full != nil {
+			// If those at its end are dead, there is nobody behind them to remove them.
+			if removed, _ := c.clear(full, full.before(full.Last+1)); removed {
+				continue
+			}
 		}
 		if err == nil || pawl.OutcomeUnknown(err) {
 			c.ticket = name
@@ -160,15 +170,16 @@ func (c *call) queue() error {
 				look.Reset(0)
 			}
 		case <-look.C:
-			look.Reset(c.clear(seen, before))
+			_, again := c.clear(seen, before)
+			look.Reset(again)
 		}
 	}
 }
 
-// clear removes the ticket called name if its call is dead, and those before it, up to one that lives. It returns when to look again.
-func (c *call) clear(g *gate, name string) time.Duration {
+// clear removes the ticket called name if its call is dead, and those before it, up to one that lives. It reports whether it removed any, and when to look again.
+func (c *call) clear(g *gate, name string) (removed bool, again time.Duration) {
 	var dead pawl.All
-	again := lookAgain
+	again = lookAgain
 	for ; name != ""; name = g.before(g.Tickets[name].Number) {
 		over, left, err := c.flow.probe(c.ctx, g.Tickets[name])
 		if err != nil {
@@ -184,10 +195,10 @@ func (c *call) clear(g *gate, name string) time.Duration {
 	}
 	if len(dead) > 0 {
 		if _, err := c.gate.Apply(c.ctx, dead); err != nil {
-			return lookAgain
+			return false, lookAgain
 		}
 	}
-	return again
+	return len(dead) > 0, again
 }
 
 // probe asks whether the call of a ticket is over, and otherwise for how long it will not be, whatever happens to it. A ticket without a token stands for

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -43,4 +44,30 @@ func TestLongNestedAction(t *testing.T) {
 		require.NoError(t, f.Stop(t.Context()))
 		require.NoError(t, rt.Close(t.Context()))
 	})
+}
+
+// A queue that is full of the calls of a process that died is free again once their leases are over, though nobody waits in it. Proves FLOW-4.
+func TestQueueFullOfTheDead(t *testing.T) {
+	s := inMemory()
+	rt, store := s.runtime(t)
+	config := flow.Config{Admit: flow.Queue, MaxWaiting: 2, Lease: time.Second}
+	dying := newFlow(t, rt, config)
+	there, elsewhere := s.flow(t, config)
+	b := newBusyAction()
+	a := flow.Define(dying, "a", b.run)
+	for range 3 {
+		require.NoError(t, a.Go(t.Context(), flow.IDs{Session: "s"}, ""))
+	}
+	b.next(t)
+	store.refuse(func(persist.Commit) bool { return true })
+	next := flow.Define(there, "a", func(context.Context, *flow.Call, string) (string, error) { return "", nil })
+	soon(t, func() bool {
+		_, err := next.Do(t.Context(), flow.IDs{Session: "s"}, "")
+		if err != nil {
+			require.ErrorAs(t, err, new(*pawl.OverloadedError))
+		}
+		return err == nil
+	})
+	store.refuse(func(persist.Commit) bool { return false })
+	nothingLeft(t, elsewhere, "s")
 }
