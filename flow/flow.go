@@ -167,7 +167,7 @@ func (f *Flow) Cancel(ctx context.Context, request string) error {
 	if err := f.usable(ctx, "request", request); err != nil {
 		return err
 	}
-	if c := f.here(request); c != nil {
+	if c := f.here(request); c != nil && c.lease.Context().Err() == nil { // else the request may be in flight elsewhere by now
 		c.cancel(ErrCanceled)
 		return nil
 	}

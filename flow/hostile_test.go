@@ -71,3 +71,42 @@ func TestQueueFullOfTheDead(t *testing.T) {
 	store.refuse(func(persist.Commit) bool { return false })
 	nothingLeft(t, elsewhere, "s")
 }
+
+// Where a call has lost its lease but not returned, and its request runs elsewhere by now, Cancel is for the one that runs. Proves FLOW-5.
+func TestCancelIsForTheOneThatRuns(t *testing.T) {
+	s := inMemory()
+	rt, store := s.runtime(t)
+	config := flow.Config{Lease: time.Second}
+	here := newFlow(t, rt, config)
+	there, elsewhere := s.flow(t, config)
+	began, end := make(chan struct{}), make(chan struct{})
+	stubborn := flow.Define(here, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
+		close(began)
+		<-ctx.Done()
+		<-end
+		return "", nil
+	})
+	b := newBusyAction()
+	a := flow.Define(there, "a", b.run)
+	old := do(t.Context(), stubborn, flow.IDs{Request: "r"})
+	of(t, began)
+	store.refuse(func(persist.Commit) bool { return true })
+	var got <-chan answer
+	soon(t, func() bool {
+		got = do(t.Context(), a, flow.IDs{Request: "r"})
+		select {
+		case early := <-got:
+			require.ErrorAs(t, early.err, new(*flow.BusyError))
+			return false
+		case <-b.began:
+			return true
+		}
+	})
+	store.refuse(func(persist.Commit) bool { return false })
+	require.NoError(t, here.Cancel(t.Context(), "r"))
+	require.ErrorIs(t, of(t, got).err, flow.ErrCanceled)
+	require.ErrorIs(t, here.Cancel(t.Context(), "r"), pawl.ErrNotFound, "the old one is no call in flight")
+	close(end)
+	require.ErrorIs(t, of(t, old).err, pawl.ErrLeaseLost)
+	nothingLeft(t, elsewhere)
+}
