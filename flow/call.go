@@ -313,11 +313,31 @@ func (c *call) leave() {
 	if c.lease == nil {
 		return
 	}
-	if err := c.forget(); err != nil {
+	err := c.forget()
+	switch {
+	case err != nil && !c.holds: // the lease does not run out: it is that of an outer call
+		c.flow.rest.Go(c.insist)
+	case err != nil:
 		c.flow.log.Warn("flow: end of a call not recorded, its lease will run out", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
 	if c.holds { // its record is gone, and the lease with it, but this process has to stop renewing it
 		c.flow.rest.Go(func() { _ = c.lease.Release(context.WithoutCancel(c.lease.Context())) })
+	}
+}
+
+// insist removes the ticket of a call that is a part of another, which may have its lease for long.
+func (c *call) insist() {
+	again := time.NewTicker(lookAgain)
+	defer again.Stop()
+	for {
+		select {
+		case <-c.lease.Context().Done():
+			return // it counts as dead now
+		case <-again.C:
+			if c.forget() == nil {
+				return
+			}
+		}
 	}
 }
 

@@ -110,3 +110,47 @@ func TestCancelIsForTheOneThatRuns(t *testing.T) {
 	require.ErrorIs(t, of(t, old).err, pawl.ErrLeaseLost)
 	nothingLeft(t, elsewhere)
 }
+
+// at reports whether c writes to the gate of a session.
+func at(c persist.Commit, session string) bool {
+	for _, w := range c.Writes {
+		if w.Key.Kind == "flow.chat.session" && w.Key.ID == session {
+			return true
+		}
+	}
+	return false
+}
+
+func newEndedAction() *busyAction {
+	b := newBusyAction()
+	close(b.all)
+	return b
+}
+
+// A call that is a part of an outer one ends while the store cannot be reached. Its place is free as soon as it can be: not only when the outer call ends. Proves FLOW-4.
+func TestNestedCallEndsInAnOutage(t *testing.T) {
+	s := inMemory()
+	rt, store := s.runtime(t)
+	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
+	there, _ := s.flow(t, flow.Config{Admit: flow.Queue})
+	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) {
+		store.refuse(func(c persist.Commit) bool { return at(c, "t") })
+		return "", nil
+	})
+	left, end := make(chan struct{}), make(chan struct{})
+	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		_, err := a.Do(ctx, flow.IDs{Request: c.Request, Session: "t"}, "")
+		close(left)
+		<-end
+		return "", err
+	})
+	got := do(t.Context(), outer, flow.IDs{Request: "r", Session: "s"})
+	of(t, left)
+	store.refuse(func(persist.Commit) bool { return false })
+	next := do(t.Context(), flow.Define(there, "a", newEndedAction().run), flow.IDs{Session: "t"})
+	require.NoError(t, of(t, next).err)
+	close(end)
+	require.NoError(t, of(t, got).err)
+	require.NoError(t, f.Stop(t.Context()))
+	nothingLeft(t, rt, "s", "t")
+}
