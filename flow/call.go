@@ -188,11 +188,7 @@ func (c *call) hold(background bool) error {
 	if err != nil {
 		stop(nil)
 		if pawl.OutcomeUnknown(err) { // the lease is given back if it lands, but there is a record then
-			c.flow.rest.Go(func() {
-				ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
-				defer stop()
-				_, _, _ = c.flow.probe(ctx, ticket{Request: c.Request}) // else it expires
-			})
+			c.flow.rest.Go(func() { c.flow.tidy(ticket{Request: c.Request}) })
 		}
 		return err
 	}
@@ -313,7 +309,7 @@ func (c *call) leave() {
 	if c.lease == nil {
 		return
 	}
-	err := c.forget()
+	lost, err := c.forget()
 	switch {
 	case err != nil && !c.holds: // the lease does not run out: it is that of an outer call
 		c.flow.rest.Go(c.insist)
@@ -321,7 +317,31 @@ func (c *call) leave() {
 		c.flow.log.Warn("flow: end of a call not recorded, its lease will run out", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
 	if c.holds { // its record is gone, and the lease with it, but this process has to stop renewing it
-		c.flow.rest.Go(func() { _ = c.lease.Release(context.WithoutCancel(c.lease.Context())) })
+		c.flow.rest.Go(func() {
+			_ = c.lease.Release(context.WithoutCancel(c.lease.Context()))
+			if lost {
+				c.flow.tidy(ticket{Request: c.Request, Token: c.lease.Token()})
+			}
+		})
+	}
+}
+
+// tidy removes the record of a call that has ended, unless another has it. If it takes long, the record is left to expire.
+func (f *Flow) tidy(t ticket) {
+	ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
+	defer stop()
+	for ctx.Err() == nil {
+		over, left, err := f.probe(ctx, t)
+		if over {
+			return
+		}
+		if err != nil {
+			left = lookAgain
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(left, lookAgain)):
+		}
 	}
 }
 
@@ -334,18 +354,17 @@ func (c *call) insist() {
 		case <-c.lease.Context().Done():
 			return // it counts as dead now
 		case <-again.C:
-			if c.forget() == nil {
+			if _, err := c.forget(); err == nil {
 				return
 			}
 		}
 	}
 }
 
-// forget removes what the call has in the store.
-func (c *call) forget() error {
+// forget removes what the call has in the store, unless its lease was lost.
+func (c *call) forget() (lost bool, err error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.lease.Context()), leaveWithin)
 	defer stop()
-	var err error
 	switch {
 	case c.holds && c.ticket == "":
 		err = c.record.Delete(ctx)
@@ -358,9 +377,9 @@ func (c *call) forget() error {
 		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
 	}
 	if !errors.Is(err, pawl.ErrLeaseLost) {
-		return err
+		return false, err
 	}
-	// Whoever has the record now looks after it. Others will remove the ticket, too; it can go at once, though, for the action has returned.
+	// Others will remove the ticket, too; it can go at once, though, for the action has returned.
 	if c.ticket != "" {
 		c.flow.rest.Go(func() {
 			plain, stop := context.WithTimeout(context.Background(), leaveWithin)
@@ -368,5 +387,5 @@ func (c *call) forget() error {
 			_, _ = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
 		})
 	}
-	return nil
+	return true, nil
 }

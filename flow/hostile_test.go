@@ -154,3 +154,41 @@ func TestNestedCallEndsInAnOutage(t *testing.T) {
 	require.NoError(t, f.Stop(t.Context()))
 	nothingLeft(t, rt, "s", "t")
 }
+
+// A call that lost its lease, and its place to nobody, leaves no record once the store can be reached: there may never be anybody who would remove it. Proves FLOW-4.
+func TestLostCallLeavesNoRecord(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
+		rt, store := inMemory().runtime(t)
+		f := newFlow(t, rt, flow.Config{Admit: admit, Lease: 300 * time.Millisecond})
+		lost, end := make(chan struct{}), make(chan struct{})
+		a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
+			store.refuse(func(persist.Commit) bool { return true })
+			<-ctx.Done()
+			close(lost)
+			<-end
+			return "", ctx.Err()
+		})
+		got := do(t.Context(), a, flow.IDs{Request: "r", Session: "s"})
+		of(t, lost)
+		store.refuse(func(persist.Commit) bool { return false })
+		close(end)
+		require.Error(t, of(t, got).err)
+		require.NoError(t, f.Stop(t.Context()))
+		nothingLeft(t, rt, "s")
+	}
+}
+
+// The same where the lease that was lost is one that the call was made under: what is done under it ends with it, and nothing is left. Proves FLOW-4.
+func TestCallUnderALeaseThatEnded(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
+		f, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		b := newBusyAction()
+		a := flow.Define(f, "a", b.run)
+		require.NoError(t, session(rt, "held").Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
+			return a.Go(ctx, flow.IDs{Request: "r", Session: "s"}, "")
+		}))
+		close(b.all)
+		require.NoError(t, f.Stop(t.Context()))
+		nothingLeft(t, rt, "s")
+	}
+}
