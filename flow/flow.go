@@ -204,7 +204,9 @@ func (f *Flow) Stop(ctx context.Context) error {
 		select {
 		case <-drained:
 		case <-ctx.Done():
-			return f.cancelAll(context.Cause(ctx))
+			if err := f.cancelAll(context.Cause(ctx)); err != nil {
+				return err
+			}
 		}
 	}
 	f.rest.Wait() // it is bounded by the time that the end of a lease may take

@@ -2,6 +2,9 @@ package flow_test
 
 import (
 	"context"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,4 +194,36 @@ func TestCallUnderALeaseThatEnded(t *testing.T) {
 		require.NoError(t, f.Stop(t.Context()))
 		nothingLeft(t, rt, "s")
 	}
+}
+
+// late is a context that has ended, and runs told before it says why.
+type late struct {
+	context.Context
+	told func()
+}
+
+func (l late) Value(key any) any { l.told(); return l.Context.Value(key) }
+
+// Stop whose patience ends at the very moment when the last call does has stopped the flow when it returns nil, with all that runs behind it. Proves FLOW-4.
+func TestStopWhileTheLastCallEnds(t *testing.T) {
+	f, _ := inMemory().flow(t, flow.Config{})
+	b := newBusyAction()
+	got := do(t.Context(), flow.Define(f, "a", b.run), flow.IDs{Request: "r"})
+	b.next(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var once atomic.Bool
+	err := f.Stop(late{ended, func() {
+		if once.CompareAndSwap(false, true) {
+			b.finish("r")
+			of(t, got)
+		}
+	}})
+	if err == nil {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		require.NotContains(t, string(stacks), "flow.(*call)")
+		require.NotContains(t, strings.ToLower(string(stacks)), "sweep")
+	}
+	require.NoError(t, f.Stop(t.Context()))
 }
