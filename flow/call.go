@@ -59,10 +59,10 @@ func (c *call) outers(yield func(*call) bool) {
 	}
 }
 
-// inside reports whether c was made inside a call of f that is in flight.
+// inside reports whether c was made inside a call of f that is in flight. The caller holds f.mu.
 func (c *call) inside(f *Flow) bool {
 	for o := range c.outer.outers {
-		if o.flow == f {
+		if _, ok := f.live[o]; ok {
 			return true
 		}
 	}

@@ -227,3 +227,47 @@ func TestStopWhileTheLastCallEnds(t *testing.T) {
 	}
 	require.NoError(t, f.Stop(t.Context()))
 }
+
+// arriving is a context that runs told when a call begins to follow it.
+type arriving struct {
+	context.Context
+	told func()
+}
+
+func (a arriving) Done() <-chan struct{} { a.told(); return a.Context.Done() }
+
+// stackHas reports whether a function is on the stack of the caller.
+func stackHas(function string) bool {
+	buf := make([]byte, 1<<16)
+	return strings.Contains(string(buf[:runtime.Stack(buf, false)]), function)
+}
+
+// A call made inside one in flight that ends before the inner one is in flight comes too late for a flow that has been stopped. Proves FLOW-4.
+func TestNestedCallAgainstStop(t *testing.T) {
+	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	var ran atomic.Bool
+	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran.Store(true); return "", nil })
+	arrived, stopped, inner := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		var n atomic.Int64
+		mine := arriving{context.WithoutCancel(ctx), func() {
+			if !stackHas("flow.(*Flow).check") && n.Add(1) == 1 {
+				close(arrived)
+				<-stopped
+			}
+		}}
+		go func() {
+			_, err := a.Do(mine, c.IDs, "")
+			inner <- err
+		}()
+		<-arrived
+		return "", nil
+	})
+	_, err := outer.Do(t.Context(), flow.IDs{Request: "r", Session: "s"}, "")
+	require.NoError(t, err)
+	require.NoError(t, f.Stop(t.Context()))
+	close(stopped)
+	require.Error(t, of(t, inner))
+	require.False(t, ran.Load(), "after Stop")
+	nothingLeft(t, rt, "s")
+}
