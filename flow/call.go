@@ -168,7 +168,7 @@ func (c *call) hold(background bool) error {
 		if c.local == nil {
 			c.local = o.local
 		}
-		if o.flow == c.flow { // it is a part of that call
+		if o.flow.rt == c.flow.rt && o.record.Key() == c.record.Key() { // it is a part of that call, also if that is of another value of the flow
 			c.lease = o.lease
 			c.ctx = context.WithValue(c.wish, callKey{}, c)
 			return c.ended()

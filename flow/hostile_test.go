@@ -2,6 +2,7 @@ package flow_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -270,4 +271,30 @@ func TestNestedCallAgainstStop(t *testing.T) {
 	require.Error(t, of(t, inner))
 	require.False(t, ran.Load(), "after Stop")
 	nothingLeft(t, rt, "s")
+}
+
+// Two values of one flow in one runtime are one flow: what is called inside an admitted call passes, whichever of them it was defined on. Proves FLOW-4.
+func TestTwoValuesOfOneFlow(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Allow, flow.Queue, flow.Reject} {
+		one, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		two := newFlow(t, rt, flow.Config{Admit: admit})
+		leaf := flow.Define(two, "leaf", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, err := session(c, c.Session).PushState(ctx, "log", c.Request)
+			return "", err
+		})
+		outer := flow.Define(one, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, same := leaf.Do(ctx, c.IDs, "")
+			_, other := leaf.Do(ctx, flow.IDs{Request: "other", Session: c.Session}, "")
+			return "", errors.Join(same, other)
+		})
+		_, err := outer.Do(t.Context(), flow.IDs{Request: "r", Session: "s"}, "")
+		require.NoError(t, err)
+		state, err := session(rt, "s").State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"r", "other"}, state.Log)
+		if admit != flow.Allow {
+			nothingLeft(t, rt, "s")
+		}
+		require.Empty(t, records(t, rt))
+	}
 }
