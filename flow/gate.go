@@ -145,13 +145,21 @@ func (c *call) queue() error {
 	var (
 		seen   *gate
 		before string
+		again  <-chan time.Time
 	)
 	for {
 		select {
+		case <-ctx.Done():
+			return c.ended()
+		case <-again:
+			changes = c.gate.Changes(ctx)
 		case change, ok := <-changes:
 			switch {
 			case !ok:
 				return c.ended()
+			case errors.As(change.Err, new(*pawl.UnavailableError)): // the call has its place all the same
+				changes, again = nil, time.After(lookAgain)
+				continue
 			case change.Err != nil:
 				return change.Err
 			}
@@ -170,8 +178,8 @@ func (c *call) queue() error {
 				look.Reset(0)
 			}
 		case <-look.C:
-			_, again := c.clear(seen, before)
-			look.Reset(again)
+			_, later := c.clear(seen, before)
+			look.Reset(later)
 		}
 	}
 }

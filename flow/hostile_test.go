@@ -298,3 +298,69 @@ func TestTwoValuesOfOneFlow(t *testing.T) {
 		require.Empty(t, records(t, rt))
 	}
 }
+
+// blind is a store that cannot be read while it is told so.
+type blind struct {
+	*tap
+	loads atomic.Pointer[func(persist.Key) error]
+}
+
+func (s *blind) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
+	if f := s.loads.Load(); f != nil {
+		if err := (*f)(k); err != nil {
+			return persist.Record{}, err
+		}
+	}
+	return s.tap.Load(ctx, k)
+}
+
+func (s *blind) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	for _, k := range keys {
+		if f := s.loads.Load(); f != nil {
+			if err := (*f)(k); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s.tap.LoadAll(ctx, keys)
+}
+
+// A call that has its place keeps it while the gate cannot be read, as one does that reads it already. Proves FLOW-4.
+func TestGateCannotBeRead(t *testing.T) {
+	s := inMemory()
+	store := &blind{tap: &tap{Store: s.memory}}
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(within(t, 20*time.Second))) })
+	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
+	b := newBusyAction()
+	a := flow.Define(f, "a", b.run)
+	first := do(t.Context(), a, flow.IDs{Request: "first", Session: "s"})
+	b.next(t)
+	refused := make(chan struct{}, 1000)
+	fail := func(k persist.Key) error {
+		if k.Kind != "flow.chat.session" {
+			return nil
+		}
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return persist.ErrUnavailable
+	}
+	store.loads.Store(&fail)
+	next := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
+	select {
+	case <-refused:
+	case got := <-next:
+		t.Fatal(got.err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("nobody reads it")
+	}
+	store.loads.Store(nil)
+	b.finish("first")
+	require.NoError(t, of(t, first).err)
+	b.finish("next")
+	require.NoError(t, of(t, next).err)
+	nothingLeft(t, rt, "s")
+}
