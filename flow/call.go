@@ -123,6 +123,12 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 
 // ended returns why the context of the action has ended, or is about to; nil if it has not.
 func (c *call) ended() error {
+	if c.ctx.Err() == context.DeadlineExceeded { // it is that of the wish, whose end has a cause of its own
+		select {
+		case <-c.wish.Done():
+		case <-time.After(lookAgain):
+		}
+	}
 	if err := context.Cause(c.wish); err != nil {
 		return err
 	}
@@ -289,7 +295,7 @@ func (c *call) verdict(err error) error {
 	switch {
 	case err == nil && errors.As(context.Cause(c.lease.Context()), &lost):
 		return lost
-	case err != nil && cause != nil && errors.Is(err, context.Canceled) && !errors.Is(err, cause):
+	case err != nil && cause != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, cause):
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err

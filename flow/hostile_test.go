@@ -364,3 +364,18 @@ func TestGateCannotBeRead(t *testing.T) {
 	require.NoError(t, of(t, next).err)
 	nothingLeft(t, rt, "s")
 }
+
+// A deadline has a cause, too, which the caller gets, before the action runs and in the middle of it. Proves FLOW-2.
+func TestCauseOfADeadline(t *testing.T) {
+	f, _ := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	})
+	for range 20 {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errOfTheAction)
+		_, err := a.Do(ctx, flow.IDs{Session: "s"}, "")
+		require.ErrorIs(t, err, errOfTheAction)
+		cancel()
+	}
+}
