@@ -163,7 +163,7 @@ func TestNestedCallEndsInAnOutage(t *testing.T) {
 func TestLostCallLeavesNoRecord(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
 		rt, store := inMemory().runtime(t)
-		f := newFlow(t, rt, flow.Config{Admit: admit, Lease: 300 * time.Millisecond})
+		f := newFlow(t, rt, flow.Config{Admit: admit, Lease: time.Second})
 		lost, end := make(chan struct{}), make(chan struct{})
 		a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
 			store.refuse(func(persist.Commit) bool { return true })

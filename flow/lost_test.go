@@ -17,7 +17,7 @@ import (
 func TestLeaseLostInMidAction(t *testing.T) {
 	onStores(t, func(t *testing.T, s *site) {
 		rt, store := s.runtime(t)
-		config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+		config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 		here := newFlow(t, rt, config)
 		there, elsewhere := s.flow(t, config)
 		began, again := make(chan struct{}), make(chan struct{})
@@ -63,7 +63,7 @@ func TestLeaseLostInMidAction(t *testing.T) {
 func TestLeaseLostWhileWaiting(t *testing.T) {
 	s := inMemory()
 	rt, store := s.runtime(t)
-	config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 	here := newFlow(t, rt, config)
 	there, elsewhere := s.flow(t, config)
 	b := newBusyAction()
@@ -127,7 +127,7 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 func TestRequestOfADeadCall(t *testing.T) {
 	s := inMemory()
 	rt, store := s.runtime(t)
-	config := flow.Config{Admit: flow.Queue, Lease: 300 * time.Millisecond}
+	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 	dying := newFlow(t, rt, config)
 	there, elsewhere := s.flow(t, config)
 	b := newBusyAction()
