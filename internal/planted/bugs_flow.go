@@ -137,7 +137,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-gate-expires", Mechanism: "a gate does not expire while somebody has a ticket, however long",
 		Proves: []string{"FLOW-4"}, File: "flow/call.go",
-		Old: "				_, late := c.gate.Apply(ctx, pawl.All{})\n", New: "				var late error\n",
+		Old: "		_, late := c.gate.Apply(ctx, pawl.All{})\n", New: "				var late error\n",
 		Pkg: "./flow", Run: "^TestLongAction$", Flags: []string{"-timeout=40s"},
 	},
 	{
