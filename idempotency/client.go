@@ -1,0 +1,116 @@
+package idempotency
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// NewKey returns a key that nobody else has: 26 characters, 128 bits of chance. Make one per intent, before the first try, and keep it until
+// there is an answer, in the database if the intent is there.
+func NewKey() string { return rand.Text() }
+
+// DefaultRetry is the budget of Transport.
+var DefaultRetry = pawl.Retry{Attempts: 6, First: 200 * time.Millisecond, Max: 10 * time.Second, Within: time.Minute}
+
+// Transport is a client's side: an http.RoundTripper that gives every request of an unsafe method a key, unless it has one, and repeats it under that key until there
+// is an answer. It repeats after an error of the connection, and after 408, 409 with Retry-After, 425, 429 and every 5xx but 501 and 505, waiting as Retry-After says, or with
+// full jitter. Use it for servers that understand the key: with others, a repeat is a second request. Requests of safe methods are repeated likewise, without a key.
+//
+//	client := &http.Client{Transport: &idempotency.Transport{}}
+//
+// A request with a body that cannot be read again (GetBody is nil) is sent once.
+type Transport struct {
+	Base  http.RoundTripper // nil: http.DefaultTransport
+	Retry pawl.Retry        // zero fields: DefaultRetry's
+}
+
+// RoundTrip makes Transport an http.RoundTripper. When its budget is spent it returns the last response, or the last error of Base.
+func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base, retry := t.Base, t.Retry
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if retry.Attempts == 0 {
+		retry.Attempts = DefaultRetry.Attempts
+	}
+	if retry.First == 0 {
+		retry.First = DefaultRetry.First
+	}
+	if retry.Max == 0 {
+		retry.Max = DefaultRetry.Max
+	}
+	if retry.Within == 0 {
+		retry.Within = DefaultRetry.Within
+	}
+	ctx, until := r.Context(), time.Now().Add(retry.Within)
+	r = r.Clone(ctx)
+	if !isSafe(r.Method) && r.Header.Get(Header) == "" {
+		r.Header.Set(Header, strconv.Quote(NewKey()))
+	}
+	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
+		retry.Attempts = 1
+	}
+	bound := retry.First
+	for n := 1; ; n++ {
+		response, err := base.RoundTrip(r)
+		wait, again := after(response, err, mathrand.N(max(bound, 1)))
+		if !again || n >= retry.Attempts || ctx.Err() != nil || time.Now().Add(wait).After(until) {
+			return response, err
+		}
+		if r.GetBody != nil {
+			body, bodyErr := r.GetBody()
+			if bodyErr != nil {
+				return response, err
+			}
+			r = r.Clone(ctx) // the last one may still be in use
+			r.Body = body
+		}
+		if response != nil {
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that its connection can be used again
+			_ = response.Body.Close()
+		}
+		if !pause(ctx, wait) {
+			return nil, fmt.Errorf("idempotency: gave up after %d tries: %w", n, context.Cause(ctx))
+		}
+		bound = min(bound*2, retry.Max)
+	}
+}
+
+// after tells whether an answer is worth another try, and how long to wait before it.
+func after(response *http.Response, err error, jitter time.Duration) (time.Duration, bool) {
+	if err != nil {
+		return jitter, !errors.Is(err, context.Canceled)
+	}
+	asked := response.Header.Get("Retry-After")
+	status := response.StatusCode
+	again := slices.Contains([]int{408, 425, 429}, status) || status == 409 && asked != "" || status >= 500 && status != 501 && status != 505
+	if seconds, err := strconv.Atoi(asked); err == nil && seconds >= 0 {
+		return time.Duration(seconds)*time.Second + jitter, again
+	}
+	if at, err := http.ParseTime(asked); err == nil {
+		return max(0, time.Until(at)) + jitter, again
+	}
+	return jitter, again
+}
+
+// pause waits, and reports false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
