@@ -120,11 +120,14 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		var zero T
 		done, failed = zero, nil
 		scope := records.Scope(tx, id)
-		now, err := scope.State(ctx)
+		now, err := scope.Snapshot(ctx)
 		if err != nil {
 			return err
 		}
-		if err := now.open(print); err != nil {
+		opts := []pawl.Option{pawl.WithTTL(k.config.TTL)}
+		if r := now.ReadOnly(); r == nil {
+			opts = append(opts, pawl.IfAbsent()) // also where somebody wanted the key forgotten
+		} else if err := r.open(print); err != nil {
 			return err
 		}
 		err = pawl.Transact(ctx, tx, func(ctx context.Context, tx *pawl.Tx) (err error) {
@@ -137,7 +140,7 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		}
 		failed = err
 		r.Print, r.Done = print, true
-		_, err = scope.SetState(ctx, *r, pawl.WithTTL(k.config.TTL))
+		_, err = scope.SetState(ctx, *r, opts...)
 		return err
 	})
 	if err != nil {

@@ -126,6 +126,7 @@ type server struct {
 func serve(t testing.TB, h http.Handler) *server {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
+	s.Client().Transport.(*http.Transport).DisableKeepAlives = true // on a connection that was used before, it repeats requests with a key by itself
 	return &server{t, s}
 }
 
@@ -205,4 +206,50 @@ func counted(runs *atomic.Int64) http.Handler {
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, "run %d of %s", n, body)
 	})
+}
+
+// gate is a handler that waits, once it is entered, until it is told how to go on.
+type gate struct {
+	entered chan *http.Request
+	next    chan func(w http.ResponseWriter, r *http.Request)
+}
+
+func newGate() *gate {
+	return &gate{make(chan *http.Request, 100), make(chan func(http.ResponseWriter, *http.Request), 100)}
+}
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.entered <- r
+	(<-g.next)(w, r)
+}
+
+// in waits until somebody has entered, and returns its request.
+func (g *gate) in(t testing.TB) *http.Request {
+	select {
+	case r := <-g.entered:
+		return r
+	case <-time.After(patience):
+		require.Fail(t, "nobody enters the handler")
+		return nil
+	}
+}
+
+// say is what a handler does that answers.
+func say(status int, text string) func(http.ResponseWriter, *http.Request) {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, text)
+	}
+}
+
+// async sends the usual request and returns where its answer will be.
+func (s *server) async(key string) <-chan answer {
+	out := make(chan answer, 1)
+	go func() {
+		defer close(out)
+		if a, err := s.try(context.Background(), "POST", "/orders", key, `{"item":7}`); err == nil {
+			out <- a
+		}
+	}()
+	return out
 }

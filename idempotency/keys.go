@@ -180,6 +180,9 @@ func (k *Keys) claim(ctx context.Context, id, print string) (*attempt, error) {
 	scope := records.Scope(k.rt, id)
 	a, err := k.acquire(ctx, scope, print, 0)
 	var held *pawl.HeldError
+	if errors.Is(err, pawl.ErrExists) { // it was created at the same moment
+		a, err = k.acquire(ctx, scope, print, 0)
+	}
 	if !errors.As(err, &held) {
 		return a, err
 	}
@@ -226,12 +229,16 @@ func (k *Keys) acquire(ctx context.Context, scope pawl.Scope[record], print stri
 		return nil
 	})
 	opts := []pawl.LeaseOption{pawl.LeaseFor(k.config.Lease), pawl.Applying(bind, pawl.WithTTL(k.config.TTL))}
+	anew := pawl.Applying(bind, pawl.WithTTL(k.config.TTL), pawl.IfAbsent())
 	unwatch := func() {}
 	if limit > 0 {
 		opts = append(opts, pawl.Wait())
 		unwatch = awaitDone(inner, scope, limit, func() { end(errWaited) })
 	}
 	lease, err := scope.Acquire(inner, opts...)
+	if errors.Is(err, pawl.ErrDeleted) { // by somebody who wants the key forgotten
+		lease, err = scope.Acquire(inner, append(opts, anew)...)
+	}
 	unwatch()
 	stay()
 	if err == nil && inner.Err() != nil { // at the same moment

@@ -121,3 +121,139 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, 400, a.status, "an empty key is none")
 	require.Equal(t, before, runs.Load())
 }
+
+// TestInProgress: while the first runs, a repeat gets 409 and another payload 422, in whichever process; then the repeat gets the response.
+//
+// Proves IDEM-1.
+func TestInProgress(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		g := newGate()
+		one := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(g))
+		two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(g))
+		first := one.async("k")
+		g.in(t)
+		for _, s := range []*server{one, two} {
+			a := s.post("k")
+			require.Equal(t, 409, a.status)
+			require.Equal(t, "IDEMPOTENCY_IN_PROGRESS", a.code(t))
+			require.Equal(t, "1", a.header.Get("Retry-After"))
+			require.Equal(t, 422, s.send("POST", "/orders", "k", "another").status)
+		}
+		g.next <- say(200, "done")
+		require.Equal(t, "done", (<-first).body)
+		require.Equal(t, "done", two.post("k").body)
+		require.Empty(t, g.entered)
+	})
+}
+
+// TestWhatIsKept: every response below 500 is stored, 5xx and panics free the key; Keep decides otherwise. The payload stays bound all the same.
+//
+// Proves IDEM-1, IDEM-4.
+func TestWhatIsKept(t *testing.T) {
+	g := newGate()
+	_, keys := onMemory(t, idempotency.Config{})
+	s := serve(t, keys.Middleware(g))
+	for _, status := range []int{200, 204, 301, 304, 400, 404, 409, 422, 499} {
+		key := fmt.Sprint("kept-", status)
+		g.next <- say(status, "")
+		require.Equal(t, status, s.post(key).status)
+		require.Equal(t, status, s.post(key).status)
+		g.in(t)
+	}
+	require.Empty(t, g.entered)
+	for i, fails := range []func(http.ResponseWriter, *http.Request){
+		say(500, "broken"), say(503, "later"),
+		func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200); panic(http.ErrAbortHandler) },
+	} {
+		key := fmt.Sprint("freed-", i)
+		g.next <- fails
+		a, err := s.try(t.Context(), "POST", "/orders", key, `{"item":7}`)
+		g.in(t)
+		if i < 2 {
+			require.NoError(t, err)
+			require.Contains(t, []int{500, 503}, a.status)
+			require.Contains(t, []string{"broken", "later"}, a.body)
+		} else {
+			require.Error(t, err, "the panic goes on")
+		}
+		require.Equal(t, 422, s.send("POST", "/orders", key, "another").status)
+		g.next <- say(200, "second try")
+		a = s.post(key)
+		g.in(t)
+		require.Equal(t, "second try", a.body)
+		require.False(t, a.replayed())
+		require.Equal(t, "second try", s.post(key).body)
+	}
+	_, keys = onMemory(t, idempotency.Config{Keep: func(status int) bool { return status != 429 }})
+	s = serve(t, keys.Middleware(g))
+	g.next <- say(500, "for good")
+	s.post("a")
+	require.True(t, s.post("a").replayed())
+	g.next <- say(429, "slow down")
+	s.post("b")
+	g.next <- say(200, "now")
+	require.Equal(t, "now", s.post("b").body)
+}
+
+// TestOnlyTheHeaderIsAKey: requests with a safe method pass, and so do those without a key, whatever ids they carry for tracing.
+//
+// Proves IDEM-1, IDEM-5.
+func TestOnlyTheHeaderIsAKey(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{})
+	s := serve(t, keys.Middleware(counted(&runs)))
+	n := int64(0)
+	for _, method := range []string{"GET", "HEAD", "OPTIONS", "TRACE"} {
+		for range 2 {
+			n++
+			require.Equal(t, 201, s.send(method, "/", "k", "").status)
+			require.Equal(t, n, runs.Load())
+		}
+	}
+	const id = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for _, trace := range []string{"Traceparent", "Tracestate", "X-Request-Id", "X-Correlation-Id", "Correlation-Id", "X-Trace-Id", "X-B3-Traceid", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "X-Idempotency-Key"} {
+		for range 2 {
+			n++
+			a := s.send("POST", "/orders", "", "", trace, "00-"+id+"-00f067aa0ba902b7-01")
+			require.Equal(t, 201, a.status)
+			require.False(t, a.replayed())
+			require.Equal(t, n, runs.Load(), trace)
+		}
+	}
+	// One trace, two orders with a key each; one key in two traces.
+	for _, key := range []string{"a", "b"} {
+		n++
+		for _, trace := range []string{"one", "two"} {
+			require.Equal(t, 201, s.send("POST", "/orders", key, "", "X-Request-Id", trace, "Traceparent", id).status)
+			require.Equal(t, n, runs.Load())
+		}
+	}
+}
+
+// TestInsideItself: a handler that is wrapped twice runs once.
+func TestInsideItself(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{Require: true})
+	s := serve(t, keys.Middleware(keys.Middleware(counted(&runs))))
+	require.Equal(t, 201, s.post("k").status)
+	require.True(t, s.post("k").replayed())
+	require.EqualValues(t, 1, runs.Load())
+}
+
+// TestConfig: what makes no sense is refused when the program starts.
+func TestConfig(t *testing.T) {
+	rt, _ := onMemory(t, idempotency.Config{})
+	for _, c := range []idempotency.Config{
+		{TTL: -1}, {Lease: -1}, {Wait: -1}, {MaxBody: -1}, {MaxRequest: -1},
+		{Headers: []string{""}}, {Headers: []string{"a b"}}, {Headers: []string{"X-A", "content-length"}}, {Headers: []string{"a\r\nb"}},
+	} {
+		_, err := idempotency.New(rt, c)
+		require.Error(t, err, "%+v", c)
+	}
+	_, err := idempotency.New(nil, idempotency.Config{})
+	require.Error(t, err)
+	keys, err := idempotency.New(rt, idempotency.Config{})
+	require.NoError(t, err)
+	require.Panics(t, func() { keys.Middleware(http.NotFoundHandler()) }, "without a principal")
+}
