@@ -1,0 +1,205 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+)
+
+// forget deletes all records, whoever holds them, as an administrator might: their leases are over.
+func forget(t testing.TB, rt *pawl.Runtime) {
+	t.Helper()
+	kind := pawl.Kind[pawl.Doc]{Name: "idempotency"}
+	n := 0
+	for r, err := range kind.List(t.Context(), rt, pawl.Query{}) {
+		require.NoError(t, err)
+		require.NoError(t, kind.Scope(rt, r.ID).Delete(t.Context()))
+		n++
+	}
+	require.Positive(t, n)
+}
+
+// TestLostLease: a handler that lost its lease is told through its context, commits nothing any more, and its client is told that the outcome is unknown,
+// whether it has noticed or not. The key is free.
+//
+// Proves IDEM-6, IDEM-4.
+func TestLostLease(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		rt, other := runtimeOn(t, store), runtimeOn(t, store)
+		for name, lease := range map[string]time.Duration{"noticed": 300 * time.Millisecond, "unnoticed": time.Hour} {
+			g := newGate()
+			s := serve(t, keysOn(t, rt, idempotency.Config{Lease: lease}).Middleware(g))
+			for i, respond := range []bool{false, true} {
+				key := fmt.Sprint(name, i)
+				first := s.async(key)
+				r := g.in(t)
+				forget(t, other)
+				if name == "noticed" {
+					<-r.Context().Done()
+					var lost *pawl.LeaseLostError
+					require.ErrorAs(t, context.Cause(r.Context()), &lost)
+				}
+				verdict := make(chan error, 1)
+				g.next <- func(w http.ResponseWriter, r *http.Request) {
+					if respond {
+						verdict <- deposit(r.Context(), rt, nil, "never")
+					} else {
+						_, err := accounts.Scope(rt, "ann").IncState(r.Context(), "balance", 1)
+						verdict <- err
+					}
+					w.WriteHeader(200)
+				}
+				a := <-first
+				require.ErrorIs(t, <-verdict, pawl.ErrLeaseLost)
+				require.Equal(t, 503, a.status)
+				require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))
+				require.Equal(t, "1", a.header.Get("Retry-After"))
+				g.next <- say(200, "second")
+				require.Equal(t, "second", s.post(key).body)
+				g.in(t)
+				require.True(t, s.post(key).replayed())
+				require.Zero(t, balance(t, rt))
+			}
+		}
+	})
+}
+
+// TestClientLeaves: the handler's context ends, what it answers is stored nevertheless, and its commits count.
+func TestClientLeaves(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := s.try(ctx, "POST", "/orders", "k", `{"item":7}`)
+		gone <- err
+	}()
+	r := g.in(t)
+	leave()
+	require.Error(t, <-gone)
+	<-r.Context().Done()
+	require.ErrorIs(t, r.Context().Err(), context.Canceled)
+	g.next <- func(w http.ResponseWriter, r *http.Request) {
+		if err := deposit(context.WithoutCancel(r.Context()), rt, nil, "stored"); err != nil {
+			panic(err)
+		}
+	}
+	require.Eventually(t, func() bool { return s.post("k").body == "stored" }, patience, time.Millisecond)
+	go func() {
+		_, err := s.try(t.Context(), "POST", "/orders", "l", `{"item":7}`)
+		gone <- err
+	}()
+	g.in(t)
+	g.next <- say(200, "without a transaction")
+	require.NoError(t, <-gone)
+	require.True(t, s.post("l").replayed())
+}
+
+// TestDeadlines: a deadline around the middleware is the handler's.
+func TestDeadlines(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, http.TimeoutHandler(keys.Middleware(g), 50*time.Millisecond, "too late"))
+	a := s.post("k")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "too late", a.body)
+	r := g.in(t)
+	_, ok := r.Context().Deadline()
+	require.True(t, ok)
+	<-r.Context().Done()
+	require.ErrorIs(t, r.Context().Err(), context.DeadlineExceeded)
+	g.next <- say(200, "finished")
+	require.Eventually(t, func() bool { return s.post("k").body == "finished" }, patience, time.Millisecond)
+}
+
+// TestStoreDown: without the store no handler runs; if it is lost while one runs, nobody hears what could be forgotten.
+func TestStoreDown(t *testing.T) {
+	store := &broken{Store: memory.New()}
+	rt, err := pawl.Open(pawl.Config{Store: store, Retry: pawl.Retry{Within: 20 * time.Millisecond}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
+	g := newGate()
+	s := serve(t, keysOn(t, rt, idempotency.Config{Lease: time.Second}).Middleware(g))
+	store.down.Store(true)
+	a := s.post("k")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "UNAVAILABLE", a.code(t))
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.Empty(t, g.entered)
+	store.down.Store(false)
+	g.next <- func(w http.ResponseWriter, r *http.Request) {
+		store.down.Store(true)
+		w.WriteHeader(200)
+	}
+	a = s.post("k")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))
+	store.down.Store(false)
+	g.next <- say(200, "later")
+	require.Eventually(t, func() bool { return s.post("k").body == "later" }, patience, 10*time.Millisecond)
+}
+
+// broken is a store that can be out of order.
+type broken struct {
+	*memory.Store
+	down atomic.Bool
+}
+
+var errDown = fmt.Errorf("%w: %w", persist.ErrUnavailable, errors.New("down"))
+
+func (s *broken) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if s.down.Load() {
+		return time.Time{}, errDown
+	}
+	return s.Store.Commit(ctx, c)
+}
+
+func (s *broken) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
+	if s.down.Load() {
+		return persist.Record{}, errDown
+	}
+	return s.Store.Load(ctx, k)
+}
+
+// TestExpiry: a key can be used anew once its record has expired, and after the sweeper has been there; a handler may take longer than that.
+//
+// Proves IDEM-3.
+func TestExpiry(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		rt := runtimeOn(t, store)
+		const ttl = 200 * time.Millisecond
+		g := newGate()
+		s := serve(t, keysOn(t, rt, idempotency.Config{TTL: ttl, Lease: time.Second}).Middleware(g))
+		first := s.async("k")
+		g.in(t)
+		<-time.After(2 * ttl) // it does not expire meanwhile
+		require.Equal(t, 409, s.post("k").status)
+		g.next <- say(200, "1")
+		require.Equal(t, "1", (<-first).body)
+		for n := 2; n < 5; n++ {
+			if n == 3 {
+				sweeper, err := pawl.NewSweeper(rt, pawl.SweeperConfig{Interval: 10 * time.Millisecond})
+				require.NoError(t, err)
+				require.NoError(t, sweeper.Start(t.Context()))
+				defer func() { require.NoError(t, sweeper.Stop(context.Background())) }()
+			}
+			g.next <- say(200, fmt.Sprint(n))
+			require.Eventually(t, func() bool {
+				a := s.send("POST", "/orders", "k", fmt.Sprint("payload ", n))
+				return a.status == 200 && a.body == fmt.Sprint(n)
+			}, patience, 10*time.Millisecond)
+		}
+	})
+}

@@ -1,0 +1,260 @@
+package idempotency_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/persist/sqlite"
+)
+
+// account is what handlers of these tests change.
+type account struct {
+	Balance int64 `json:"balance"`
+}
+
+var accounts = pawl.Kind[account]{Name: "account"}
+
+func balance(t testing.TB, rt *pawl.Runtime) int64 {
+	t.Helper()
+	a, err := accounts.Scope(rt, "ann").State(t.Context())
+	require.NoError(t, err)
+	return a.Balance
+}
+
+// deposit adds one to the account and responds in the same transaction, unless that is to fail.
+func deposit(ctx context.Context, rt *pawl.Runtime, fail error, body any) error {
+	return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		if _, err := accounts.Scope(tx, "ann").IncState(ctx, "balance", 1); err != nil {
+			return err
+		}
+		if err := idempotency.Respond(ctx, tx, http.StatusCreated, http.Header{"X-Receipt": {"7"}}, body); err != nil {
+			return err
+		}
+		return fail
+	})
+}
+
+// TestRespond: the handler's writes and the response are one commit. What is committed is sent, whatever else the handler does.
+//
+// Proves IDEM-6.
+func TestRespond(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		g := newGate()
+		rt, other := runtimeOn(t, store), runtimeOn(t, store)
+		one := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))
+		two := serve(t, keysOn(t, other, idempotency.Config{}).Middleware(g))
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Lost", "1")
+			if err := deposit(r.Context(), rt, nil, map[string]int{"receipt": 7}); err != nil {
+				panic(err)
+			}
+			w.WriteHeader(http.StatusTeapot)
+			_, _ = w.Write([]byte(strings.Repeat("whatever", 100_000)))
+			w.(http.Flusher).Flush()
+		}
+		for i, a := range []answer{one.post("k"), one.post("k"), two.post("k")} {
+			require.Equal(t, 201, a.status)
+			require.JSONEq(t, `{"receipt":7}`, a.body)
+			require.Equal(t, "application/json", a.header.Get("Content-Type"))
+			require.Equal(t, "7", a.header.Get("X-Receipt"))
+			require.Empty(t, a.header.Get("X-Lost"))
+			require.Equal(t, i > 0, a.replayed())
+		}
+		require.EqualValues(t, 1, balance(t, rt))
+
+		// The transaction fails: nothing of it is there, and what the handler says is the answer.
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			poor := errors.New("poor")
+			if err := deposit(r.Context(), rt, poor, "no"); !errors.Is(err, poor) {
+				panic(err)
+			}
+			http.Error(w, "poor", http.StatusPaymentRequired)
+		}
+		for _, a := range []answer{one.post("poor"), two.post("poor")} {
+			require.Equal(t, 402, a.status)
+			require.Equal(t, "poor\n", a.body)
+		}
+
+		// A second response is refused, with what comes along.
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			if err := deposit(r.Context(), rt, nil, "first"); err != nil {
+				panic(err)
+			}
+			if err := deposit(r.Context(), rt, nil, "second"); !errors.Is(err, idempotency.ErrResponded) {
+				panic(fmt.Sprint("second response: ", err))
+			}
+		}
+		require.Equal(t, "first", one.post("twice").body)
+		require.Equal(t, "first", two.post("twice").body)
+		require.EqualValues(t, 2, balance(t, rt))
+	})
+}
+
+// TestRespondThen: after the commit nothing is repeated, whether the handler panics, still runs or has lost its client.
+//
+// Proves IDEM-6.
+func TestRespondThen(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	responded, leave := make(chan struct{}), make(chan struct{})
+	g.next <- func(_ http.ResponseWriter, r *http.Request) {
+		if err := deposit(r.Context(), rt, nil, "panicked"); err != nil {
+			panic(err)
+		}
+		panic(http.ErrAbortHandler)
+	}
+	_, err := s.try(t.Context(), "POST", "/orders", "a", `{"item":7}`)
+	require.Error(t, err)
+	require.Equal(t, "panicked", s.post("a").body)
+	g.next <- func(_ http.ResponseWriter, r *http.Request) {
+		if err := deposit(r.Context(), rt, nil, "still running"); err != nil {
+			panic(err)
+		}
+		close(responded)
+		<-leave
+	}
+	first := s.async("b")
+	<-responded
+	require.Equal(t, "still running", s.post("b").body) // although the lease is held
+	close(leave)
+	require.Equal(t, "still running", (<-first).body)
+	require.EqualValues(t, 2, balance(t, rt))
+}
+
+// TestRespondRefuses: what cannot be a response, and where there is no request.
+func TestRespondRefuses(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{MaxBody: 100})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	respond := func(ctx context.Context, status int, body any) error {
+		return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error { return idempotency.Respond(ctx, tx, status, nil, body) })
+	}
+	require.ErrorIs(t, respond(t.Context(), 200, nil), idempotency.ErrNoRequest)
+	var limit *pawl.LimitError
+	var argument *pawl.ArgumentError
+	result := make(chan error, 4)
+	g.next <- func(w http.ResponseWriter, r *http.Request) {
+		result <- respond(r.Context(), 103, nil)
+		result <- respond(r.Context(), 200, strings.Repeat("x", 101))
+		result <- respond(r.Context(), 200, func() {})
+		w.(http.Flusher).Flush()
+		result <- respond(r.Context(), 200, "late")
+	}
+	s.post("k")
+	require.ErrorAs(t, <-result, &argument)
+	require.ErrorAs(t, <-result, &limit)
+	require.Error(t, <-result)
+	require.ErrorIs(t, <-result, idempotency.ErrResponded)
+	for _, failed := range []bool{false, true} { // without a key
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			var fail error
+			if failed {
+				fail = errors.New("failed")
+			}
+			if deposit(r.Context(), rt, fail, "kept by nobody") != nil {
+				http.Error(w, "failed", 500)
+			}
+		}
+		a := s.send("POST", "/", "", "")
+		require.Equal(t, map[bool]int{false: 201, true: 500}[failed], a.status)
+	}
+	require.EqualValues(t, 1, balance(t, rt))
+}
+
+// TestRespondVia: the response is part of the caller's own transaction, of what becomes of it.
+//
+// Proves IDEM-6.
+func TestRespondVia(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	store, err := sqlite.Open(t.Context(), path, sqlite.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	db, err := sql.Open(sqlite.Driver, "file:"+path+"?_txlock=immediate&_synchronous=FULL&_pragma=synchronous(FULL)&_busy_timeout=10000&_pragma=busy_timeout(10000)")
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	rt := runtimeOn(t, store)
+	g := newGate()
+	s := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))
+	for _, commits := range []bool{true, false} {
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			theirs, err := db.BeginTx(r.Context(), nil)
+			if err != nil {
+				panic(err)
+			}
+			err = pawl.Transact(r.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if _, err := accounts.Scope(tx, "ann").IncState(ctx, "balance", 1); err != nil {
+					return err
+				}
+				return idempotency.Respond(ctx, tx, 201, nil, "committed")
+			}, pawl.Via(store.Join(theirs)))
+			if err == nil && commits {
+				err = theirs.Commit()
+			} else {
+				_ = theirs.Rollback()
+			}
+			if err != nil {
+				panic(err)
+			}
+			http.Error(w, "rolled back", 409)
+		}
+		key := fmt.Sprint(commits)
+		want := map[bool]string{true: "committed", false: "rolled back\n"}[commits]
+		require.Equal(t, want, s.post(key).body)
+		require.Equal(t, want, s.post(key).body)
+		require.EqualValues(t, 1, balance(t, rt))
+	}
+}
+
+// deaf is a store that executes commits and does not say so while it is deaf.
+type deaf struct {
+	*memory.Store
+	from  atomic.Int64 // the commit from which on; 0: never
+	count atomic.Int64
+}
+
+func (s *deaf) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	at, err := s.Store.Commit(ctx, c)
+	if from := s.from.Load(); from > 0 && s.count.Add(1) >= from {
+		return time.Time{}, errors.New("the answer was lost")
+	}
+	return at, err
+}
+
+// TestRespondInDoubt: a transaction of which the handler does not know what became is looked up, and answered truly.
+//
+// Proves IDEM-6.
+func TestRespondInDoubt(t *testing.T) {
+	store := &deaf{Store: memory.New()}
+	rt, err := pawl.Open(pawl.Config{Store: store, Retry: pawl.Retry{Within: 50 * time.Millisecond}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
+	g := newGate()
+	s := serve(t, keysOn(t, rt, idempotency.Config{Lease: time.Minute}).Middleware(g))
+	g.next <- func(w http.ResponseWriter, r *http.Request) {
+		store.from.Store(1)
+		err := deposit(r.Context(), rt, nil, "deposited")
+		store.from.Store(0)
+		if !pawl.OutcomeUnknown(err) {
+			panic(fmt.Sprint("not in doubt: ", err))
+		}
+		http.Error(w, err.Error(), pawl.HTTPStatus(err))
+	}
+	require.Equal(t, "deposited", s.post("k").body)
+	require.Equal(t, "deposited", s.post("k").body)
+	require.EqualValues(t, 1, balance(t, rt))
+}
