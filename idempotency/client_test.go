@@ -1,0 +1,170 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+)
+
+// TestTransport: a client repeats under one key until there is an answer, and the work is done once.
+//
+// Proves IDEM-1.
+func TestTransport(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{Require: true})
+	var runs, tries atomic.Int64
+	inner := keys.Middleware(counted(&runs))
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("User", "ann")
+		switch tries.Add(1) {
+		case 1:
+			w.WriteHeader(502)
+		case 2:
+			panic(http.ErrAbortHandler)
+		case 3:
+			inner.ServeHTTP(lost{w}, r) // the work is done, and nobody hears of it
+			panic(http.ErrAbortHandler)
+		default:
+			inner.ServeHTTP(w, r)
+		}
+	}))
+	base := s.Client().Transport
+	client := &http.Client{Transport: &idempotency.Transport{Base: base, Retry: pawl.Retry{First: time.Millisecond, Max: 2 * time.Millisecond}}}
+	response, err := client.Post(s.URL, "text/plain", strings.NewReader("body"))
+	require.NoError(t, err)
+	body, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, "run 1 of body", string(body))
+	require.Equal(t, "true", response.Header.Get(idempotency.Replayed))
+	require.EqualValues(t, 1, runs.Load())
+	require.EqualValues(t, 4, tries.Load())
+
+	// The next request is another one.
+	response, err = client.Post(s.URL, "text/plain", strings.NewReader("body"))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.EqualValues(t, 2, runs.Load())
+	require.NotEqual(t, idempotency.NewKey(), idempotency.NewKey())
+}
+
+// lost is a connection that loses what it is given.
+type lost struct{ http.ResponseWriter }
+
+func (lost) Header() http.Header         { return http.Header{} }
+func (lost) Write(p []byte) (int, error) { return len(p), nil }
+func (lost) WriteHeader(int)             {}
+
+// scripted answers with one status after another.
+type scripted struct {
+	answers []int // 0: an error
+	after   string
+	keys    []string
+	bodies  []string
+}
+
+func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.keys = append(s.keys, r.Header.Get(idempotency.Header))
+	body := ""
+	if r.Body != nil {
+		b, _ := io.ReadAll(r.Body)
+		body = string(b)
+	}
+	s.bodies = append(s.bodies, body)
+	status := s.answers[min(len(s.keys), len(s.answers))-1]
+	if status == 0 {
+		return nil, errors.New("connection lost")
+	}
+	h := http.Header{}
+	if s.after != "" {
+		h.Set("Retry-After", s.after)
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader("x")), Request: r}, nil
+}
+
+// TestTransportDecides: what is repeated, how often, and with what.
+func TestTransportDecides(t *testing.T) {
+	quick := pawl.Retry{Attempts: 3, First: time.Microsecond, Max: time.Microsecond}
+	for name, test := range map[string]struct {
+		answers []int
+		after   string
+		tries   int
+		status  int
+	}{
+		"created":                  {[]int{201}, "", 1, 201},
+		"invalid":                  {[]int{422}, "", 1, 422},
+		"conflict, which is final": {[]int{409}, "", 1, 409},
+		"conflict, in progress":    {[]int{409, 200}, "0", 2, 200},
+		"in progress since 1999":   {[]int{409, 200}, "Fri, 31 Dec 1999 23:59:59 GMT", 2, 200},
+		"limited":                  {[]int{429, 200}, "", 2, 200},
+		"broken":                   {[]int{500, 503, 200}, "", 3, 200},
+		"not implemented":          {[]int{501}, "", 1, 501},
+		"broken for long":          {[]int{503}, "", 3, 503},
+		"an hour is too long":      {[]int{503}, "3600", 1, 503},
+		"connection lost":          {[]int{0, 200}, "", 2, 200},
+		"nobody there":             {[]int{0}, "", 3, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &scripted{answers: test.answers, after: test.after}
+			client := &http.Client{Transport: &idempotency.Transport{Base: s, Retry: quick}}
+			response, err := client.Post("http://x", "", strings.NewReader("body"))
+			if test.status == 0 {
+				require.ErrorContains(t, err, "connection lost")
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, test.status, response.StatusCode)
+				require.NoError(t, response.Body.Close())
+			}
+			require.Len(t, s.keys, test.tries)
+			for i := range s.keys {
+				require.NotEmpty(t, s.keys[i])
+				require.Equal(t, s.keys[0], s.keys[i])
+				require.Equal(t, "body", s.bodies[i])
+			}
+		})
+	}
+	t.Run("a key of one's own", func(t *testing.T) {
+		s := &scripted{answers: []int{200}}
+		r, err := http.NewRequest("POST", "http://x", nil)
+		require.NoError(t, err)
+		r.Header.Set(idempotency.Header, "mine")
+		_, err = (&idempotency.Transport{Base: s}).RoundTrip(r)
+		require.NoError(t, err)
+		require.Equal(t, []string{"mine"}, s.keys)
+	})
+	t.Run("safe", func(t *testing.T) {
+		s := &scripted{answers: []int{503, 200}}
+		r, err := http.NewRequest("GET", "http://x", nil)
+		require.NoError(t, err)
+		_, err = (&idempotency.Transport{Base: s, Retry: quick}).RoundTrip(r)
+		require.NoError(t, err)
+		require.Equal(t, []string{"", ""}, s.keys)
+		require.Empty(t, r.Header)
+	})
+	t.Run("a body that is read once", func(t *testing.T) {
+		s := &scripted{answers: []int{503, 200}}
+		r, err := http.NewRequest("POST", "http://x", io.MultiReader(strings.NewReader("body")))
+		require.NoError(t, err)
+		_, err = (&idempotency.Transport{Base: s, Retry: quick}).RoundTrip(r)
+		require.NoError(t, err)
+		require.Len(t, s.keys, 1)
+	})
+	t.Run("given up", func(t *testing.T) {
+		s := &scripted{answers: []int{503}, after: "30"}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, cancel)
+		r, err := http.NewRequestWithContext(ctx, "POST", "http://x", nil)
+		require.NoError(t, err)
+		_, err = (&idempotency.Transport{Base: s, Retry: quick}).RoundTrip(r)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}

@@ -1,0 +1,135 @@
+package idempotency_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// TestWait: with Wait, repeats wait for the first one's response, in whichever process; when it fails, one of them is the next to run; and when it takes
+// too long, they get 409.
+//
+// Proves IDEM-1, IDEM-2.
+func TestWait(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		g := newGate()
+		rt := runtimeOn(t, store)
+		config := idempotency.Config{Wait: patience}
+		one := serve(t, keysOn(t, rt, config).Middleware(g))
+		two := serve(t, keysOn(t, runtimeOn(t, store), config).Middleware(g))
+
+		t.Run("for the response", func(t *testing.T) {
+			first := one.async("a")
+			g.in(t)
+			repeats := []<-chan answer{one.async("a"), two.async("a"), two.async("a")}
+			require.Equal(t, 422, two.send("POST", "/orders", "a", "another").status, "at once")
+			g.next <- say(200, "answer")
+			require.Equal(t, "answer", (<-first).body)
+			for _, r := range repeats {
+				a := <-r
+				require.Equal(t, "answer", a.body)
+				require.True(t, a.replayed())
+			}
+			require.Empty(t, g.entered)
+		})
+		t.Run("for a failure", func(t *testing.T) {
+			first := one.async("b")
+			g.in(t)
+			repeat := two.async("b")
+			g.next <- say(500, "failed")
+			require.Equal(t, "failed", (<-first).body)
+			g.in(t)
+			g.next <- say(200, "second try")
+			a := <-repeat
+			require.Equal(t, "second try", a.body)
+			require.False(t, a.replayed())
+		})
+		t.Run("for a transaction", func(t *testing.T) {
+			first := one.async("c")
+			g.in(t)
+			repeat := two.async("c")
+			leave, responded := make(chan struct{}), make(chan struct{})
+			g.next <- func(_ http.ResponseWriter, r *http.Request) {
+				if err := deposit(r.Context(), rt, nil, "deposited"); err != nil {
+					panic(err)
+				}
+				close(responded)
+				<-leave
+			}
+			<-responded
+			require.Equal(t, "deposited", (<-repeat).body) // while the handler still runs
+			close(leave)
+			require.Equal(t, "deposited", (<-first).body)
+		})
+	})
+}
+
+// TestWaitInVain: a repeat waits no longer than it may, nor than its client, and leaves the key as it was.
+//
+// Proves IDEM-1.
+func TestWaitInVain(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{Wait: 50 * time.Millisecond})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	first := s.async("k")
+	g.in(t)
+	a := s.post("k")
+	require.Equal(t, 409, a.status)
+	require.Equal(t, "IDEMPOTENCY_IN_PROGRESS", a.code(t))
+	ctx, leave := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer leave()
+	_, err := s.try(ctx, "POST", "/orders", "k", `{"item":7}`)
+	require.Error(t, err)
+	g.next <- say(200, "done")
+	require.Equal(t, "done", (<-first).body)
+	require.True(t, s.post("k").replayed())
+	require.Empty(t, g.entered)
+}
+
+// TestCrowd: many at once, waiting or not, in two processes' runtimes: one handler runs per key.
+//
+// Proves IDEM-2.
+func TestCrowd(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		for _, wait := range []time.Duration{0, patience} {
+			var runs atomic.Int64
+			config := idempotency.Config{Wait: wait}
+			servers := []*server{
+				serve(t, keysOn(t, runtimeOn(t, store), config).Middleware(counted(&runs))),
+				serve(t, keysOn(t, runtimeOn(t, store), config).Middleware(counted(&runs))),
+			}
+			const crowd = 16
+			var all sync.WaitGroup
+			var firsts, repeats, refused atomic.Int64
+			for i := range crowd {
+				all.Go(func() {
+					a, err := servers[i%2].try(context.Background(), "POST", "/orders", "crowd-"+wait.String(), "")
+					switch {
+					case err != nil:
+					case a.status == 409:
+						refused.Add(1)
+					case a.replayed():
+						repeats.Add(1)
+					case a.body == "run 1 of ":
+						firsts.Add(1)
+					}
+				})
+			}
+			all.Wait()
+			require.EqualValues(t, 1, runs.Load())
+			require.EqualValues(t, 1, firsts.Load())
+			require.EqualValues(t, crowd-1, repeats.Load()+refused.Load())
+			if wait > 0 {
+				require.Zero(t, refused.Load())
+			}
+		}
+	})
+}
