@@ -1,0 +1,406 @@
+package idempotency_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/crashtest"
+)
+
+// Real servers: this binary, started again, several times on one store, and killed.
+
+const (
+	serveStore = "PAWL_TEST_IDEM_STORE"
+	serveLease = "PAWL_TEST_IDEM_LEASE"
+)
+
+func init() { children["serve"] = serveChild }
+
+// run counts how often the work of a key was done.
+type run struct {
+	Times int64 `json:"times"`
+}
+
+var executions = pawl.Kind[run]{Name: "execution"}
+
+// serveChild is a server process. It says where it is.
+func serveChild() int {
+	store, err := openStore(os.Getenv(serveStore))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	lease, _ := time.ParseDuration(os.Getenv(serveLease))
+	keys, err := idempotency.New(rt, idempotency.Config{Principal: user, Require: true, Lease: lease})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /plain/{key}", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(rt, w, r, false) })))
+	mux.Handle("POST /tx/{key}", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(rt, w, r, true) })))
+	crashtest.Begin()
+	crashtest.Say("%d http://%s", os.Getpid(), listener.Addr())
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }() // the parent is gone
+	fmt.Fprintln(os.Stderr, http.Serve(listener, mux))
+	return 1
+}
+
+// done is the response: whose it is, and of which execution.
+type done struct{ Key, Payload, Execution string }
+
+// work is what handlers do. A header makes one stop at a point of it and say so.
+func work(rt *pawl.Runtime, w http.ResponseWriter, r *http.Request, respond bool) {
+	reach := func(point string) {
+		if r.Header.Get("Stop") == point {
+			crashtest.Say("at %s", point)
+			<-r.Context().Done()
+			crashtest.Say("ended")
+		}
+	}
+	payload, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), 400)
+		return
+	}
+	key := r.PathValue("key")
+	answer := done{key, string(payload), strconv.FormatUint(rand.Uint64(), 36)}
+	reach("start")
+	if respond {
+		err = pawl.Transact(r.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if _, err := executions.Scope(tx, key).IncState(ctx, "times", 1); err != nil {
+				return err
+			}
+			return idempotency.Respond(ctx, tx, 201, nil, answer)
+		})
+	} else {
+		_, err = executions.Scope(rt, key).IncState(r.Context(), "times", 1)
+	}
+	if err != nil {
+		if r.Header.Get("Stop") != "" {
+			crashtest.Say("refused %s", pawl.Code(err))
+		}
+		http.Error(w, err.Error(), 500)
+		return
+	}
+	reach("worked")
+	w.WriteHeader(201)
+	_ = json.NewEncoder(w).Encode(answer)
+}
+
+// process is a server process.
+type process struct {
+	*crashtest.Child
+	pid int
+	url string
+}
+
+// startServers starts n processes on one store.
+func startServers(t testing.TB, location string, lease time.Duration, n int) (all []*process) {
+	for range n {
+		all = append(all, &process{Child: crashtest.Start(t, "serve", serveStore+"="+location, serveLease+"="+lease.String())})
+	}
+	for _, p := range all {
+		crashtest.Ready(p.Child)
+		line, ok := p.Next()
+		require.True(t, ok)
+		_, err := fmt.Sscan(line, &p.pid, &p.url)
+		require.NoError(t, err)
+	}
+	return all
+}
+
+// expect waits for the next line of a process.
+func (p *process) expect(t testing.TB, line string) {
+	t.Helper()
+	got, ok := p.Next()
+	require.True(t, ok)
+	require.Equal(t, line, got)
+}
+
+var processClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+
+// ask sends a request to a server process, which may be dead.
+func ask(url, mode, key, payload, stop string) (answer, error) {
+	r, err := http.NewRequest("POST", url+"/"+mode+"/"+key, strings.NewReader(payload))
+	if err != nil {
+		return answer{}, err
+	}
+	r.Header = http.Header{"User": {"ann"}, idempotency.Header: {strconv.Quote(key)}}
+	if stop != "" {
+		r.Header.Set("Stop", stop)
+	}
+	response, err := processClient.Do(r)
+	if err != nil {
+		return answer{}, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return answer{response.StatusCode, response.Header, string(body)}, err
+}
+
+// times reads how often the work of a key was done.
+func times(t testing.TB, rt *pawl.Runtime, key string) int64 {
+	t.Helper()
+	r, err := executions.Scope(rt, key).State(context.Background())
+	require.NoError(t, err)
+	return r.Times
+}
+
+// onSharedStores runs test on every store that processes share, with a runtime of the test's own.
+func onSharedStores(t *testing.T, test func(t *testing.T, location string, rt *pawl.Runtime)) {
+	for _, s := range sharedStores {
+		t.Run(s.name, func(t *testing.T) {
+			location := s.location(t)
+			store, err := openStore(location)
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, store.Close()) })
+			test(t, location, runtimeOn(t, store))
+		})
+	}
+}
+
+// numberFrom reads how often a test does something from the environment.
+func numberFrom(t testing.TB, variable string, usual int) int {
+	text := os.Getenv(variable)
+	if text == "" {
+		return usual
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n
+}
+
+// TestTwoFirstRequests: two first requests at the same instant, in two processes, again and again: one handler runs. PAWL_RACES says how often.
+//
+// Proves IDEM-2.
+func TestTwoFirstRequests(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
+		servers := startServers(t, location, time.Minute, 2)
+		replays, refusals := 0, 0
+		for n := range numberFrom(t, "PAWL_RACES", 50) {
+			key := fmt.Sprint("race-", n)
+			var answers [4]answer
+			var errs [4]error
+			var both sync.WaitGroup
+			at := make(chan struct{})
+			for i := range answers {
+				both.Go(func() {
+					<-at
+					answers[i], errs[i] = ask(servers[i%2].url, "plain", key, "p", "")
+				})
+			}
+			close(at)
+			both.Wait()
+			firsts := 0
+			for i, a := range answers {
+				require.NoError(t, errs[i])
+				switch {
+				case a.status == 409:
+					refusals++
+				case a.replayed():
+					replays++
+				default:
+					require.Equal(t, 201, a.status, a.body)
+					firsts++
+				}
+			}
+			require.Equal(t, 1, firsts)
+			require.EqualValues(t, 1, times(t, rt, key))
+		}
+		t.Logf("%d replays, %d refusals", replays, refusals)
+	})
+}
+
+// TestKilledAt: a server is killed at a point of its handler. Before its work is committed, the key is free after the lease, and another does it; after that, with Respond, nothing
+// is repeated, and the response is there at once.
+//
+// Proves IDEM-4, IDEM-6.
+func TestKilledAt(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
+		const lease = time.Second
+		for _, test := range []struct {
+			mode, at string
+			times    int64
+		}{{"tx", "start", 1}, {"tx", "worked", 1}, {"plain", "start", 1}, {"plain", "worked", 2}} {
+			key := test.mode + "-" + test.at
+			servers := startServers(t, location, lease, 2)
+			gone := make(chan error, 1)
+			go func() {
+				_, err := ask(servers[0].url, test.mode, key, "p", test.at)
+				gone <- err
+			}()
+			servers[0].expect(t, "at "+test.at)
+			if key != "tx-worked" {
+				a, err := ask(servers[1].url, test.mode, key, "p", "")
+				require.NoError(t, err)
+				require.Equal(t, 409, a.status)
+			}
+			servers[0].Kill()
+			require.Error(t, <-gone)
+			killed := time.Now()
+			var a answer
+			require.Eventually(t, func() bool {
+				var err error
+				a, err = ask(servers[1].url, test.mode, key, "p", "")
+				return err == nil && a.status == 201
+			}, patience, 10*time.Millisecond)
+			if key == "tx-worked" {
+				require.True(t, a.replayed(), "it was committed")
+			} else {
+				require.False(t, a.replayed())
+				require.Less(t, time.Since(killed), patience)
+			}
+			require.Equal(t, test.times, times(t, rt, key))
+			again, err := ask(servers[1].url, test.mode, key, "p", "")
+			require.NoError(t, err)
+			require.JSONEq(t, a.body, again.body)
+			servers[1].Kill()
+		}
+	})
+}
+
+// TestKilledServers: clients hammer two servers that are killed again and again, at any moment. Each key has one answer, whoever asks and whenever; with Respond
+// its work is done once, without at least once. PAWL_KILLS says how often.
+//
+// Proves IDEM-2, IDEM-6.
+func TestKilledServers(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
+		const clients = 6
+		kills := numberFrom(t, "PAWL_KILLS", 6)
+		h := &hammer{t: t, answers: map[string]string{}}
+		h.urls = make([]string, 2)
+		servers := startServers(t, location, 300*time.Millisecond, 2)
+		for i, s := range servers {
+			h.urls[i] = s.url
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		var all sync.WaitGroup
+		for i := range clients {
+			all.Go(func() { h.client(ctx, i) })
+		}
+		for n := range kills {
+			before := h.count()
+			require.Eventually(t, func() bool { return h.count() > before+5 }, patience, time.Millisecond)
+			i := n % 2
+			servers[i].Kill()
+			servers[i] = startServers(t, location, 300*time.Millisecond, 1)[0]
+			h.mu.Lock()
+			h.urls[i] = servers[i].url
+			h.mu.Unlock()
+		}
+		stop()
+		all.Wait()
+		for _, s := range servers {
+			s.Kill()
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		require.Empty(t, h.faults)
+		again := 0
+		for _, key := range h.tried {
+			n, least := times(t, rt, key), int64(0)
+			if h.answers[key] != "" {
+				least = 1
+			}
+			require.GreaterOrEqual(t, n, least, key)
+			if strings.HasPrefix(key, "tx-") {
+				require.LessOrEqual(t, n, int64(1), key)
+			}
+			again += max(0, int(n)-1)
+		}
+		t.Logf("%d kills, %d keys, %d repeats, %d replays; %d executions too many without Respond", kills, len(h.tried), h.repeats, h.replays, again)
+	})
+}
+
+// hammer is what the clients know together.
+type hammer struct {
+	t       *testing.T
+	mu      sync.Mutex
+	urls    []string
+	tried   []string          // keys
+	answers map[string]string // of keys
+	faults  []string
+	repeats int
+	replays int
+}
+
+func (h *hammer) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.answers)
+}
+
+// heard takes note of an answer.
+func (h *hammer) heard(key, payload string, a answer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var d done
+	if err := json.Unmarshal([]byte(a.body), &d); err != nil || d.Key != key || d.Payload != payload {
+		h.faults = append(h.faults, fmt.Sprintf("%s: a wrong answer: %s", key, a.body))
+	}
+	if was, ok := h.answers[key]; ok && was != d.Execution {
+		h.faults = append(h.faults, fmt.Sprintf("%s: two answers: %s and %s", key, was, d.Execution))
+	}
+	h.answers[key] = d.Execution
+	if a.replayed() {
+		h.replays++
+	}
+}
+
+// client does one piece of work after another, each until it has an answer, and then once more.
+func (h *hammer) client(ctx context.Context, number int) {
+	for n := 0; ctx.Err() == nil; n++ {
+		mode := []string{"plain", "tx"}[n%2]
+		key, payload := fmt.Sprintf("%s-%d-%d", mode, number, n), fmt.Sprint("payload ", n)
+		h.mu.Lock()
+		h.tried = append(h.tried, key)
+		h.mu.Unlock()
+		deadline := time.Now().Add(patience)
+		for answers := 0; answers < 2 && ctx.Err() == nil; {
+			h.mu.Lock()
+			url := h.urls[rand.IntN(2)]
+			h.repeats++
+			h.mu.Unlock()
+			a, err := ask(url, mode, key, payload, "")
+			switch {
+			case err == nil && a.status == 201:
+				h.heard(key, payload, a)
+				answers++
+				continue
+			case err == nil && a.status != 409 && a.status < 500, time.Now().After(deadline):
+				h.mu.Lock()
+				h.faults = append(h.faults, fmt.Sprintf("%s: %d %s %v", key, a.status, a.body, err))
+				h.mu.Unlock()
+				return
+			}
+			time.Sleep(rand.N(20 * time.Millisecond))
+		}
+	}
+}
