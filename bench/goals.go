@@ -34,6 +34,7 @@ var chapters = []chapter{
 	{"W2", "for the record: hot row, uniform, Zipf, 90 % reads, every store, every strategy", false, false, w2},
 	{"W3", "for the record: transactions over two hot wallets", false, false, w3},
 	{"W4", "for the record: cost as documents and the number of watchers grow", false, false, w4},
+	{"W5", "for the record: what an idempotency key costs a request, and how many duplicates get through", false, false, w5},
 }
 
 // The rule that -check enforces: every mandatory goal is met; of the others at most three are missed, none by more than 1.5 times.

@@ -176,6 +176,7 @@ func times(t testing.TB, rt *pawl.Runtime, key string) int64 {
 func onSharedStores(t *testing.T, test func(t *testing.T, location string, rt *pawl.Runtime)) {
 	for _, s := range sharedStores {
 		t.Run(s.name, func(t *testing.T) {
+			t.Parallel() // they wait for leases
 			location := s.location(t)
 			store, err := openStore(location)
 			require.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 // Proves IDEM-4, IDEM-6.
 func TestStoppedHolder(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
-		servers := startServers(t, location, 500*time.Millisecond, 2)
+		servers := startServers(t, location, time.Second, 2)
 		for _, mode := range []string{"plain", "tx"} {
 			late := make(chan answer, 1)
 			go func() {
