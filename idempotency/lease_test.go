@@ -75,6 +75,28 @@ func TestLostLease(t *testing.T) {
 	})
 }
 
+// TestLateHandler: a handler answers while another has its key. What the other answers is what counts.
+//
+// Proves IDEM-6.
+func TestLateHandler(t *testing.T) {
+	onStores(t, func(t *testing.T, store persist.Store) {
+		other := runtimeOn(t, store)
+		late, g := newGate(), newGate()
+		one := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{Lease: time.Hour}).Middleware(late))
+		two := serve(t, keysOn(t, other, idempotency.Config{Lease: time.Hour}).Middleware(g))
+		first := one.async("k")
+		late.in(t)
+		forget(t, other)
+		second := two.async("k")
+		g.in(t)
+		late.next <- say(200, "late")
+		require.Equal(t, 503, (<-first).status)
+		g.next <- say(200, "second")
+		require.Equal(t, "second", (<-second).body)
+		require.Equal(t, "second", one.post("k").body)
+	})
+}
+
 // TestClientLeaves: the handler's context ends, what it answers is stored nevertheless, and its commits count.
 func TestClientLeaves(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
@@ -97,14 +119,17 @@ func TestClientLeaves(t *testing.T) {
 		}
 	}
 	require.Eventually(t, func() bool { return s.post("k").body == "stored" }, patience, time.Millisecond)
+	ctx, leave = context.WithCancel(t.Context()) // without a transaction
 	go func() {
-		_, err := s.try(t.Context(), "POST", "/orders", "l", `{"item":7}`)
+		_, err := s.try(ctx, "POST", "/orders", "l", `{"item":7}`)
 		gone <- err
 	}()
-	g.in(t)
-	g.next <- say(200, "without a transaction")
-	require.NoError(t, <-gone)
-	require.True(t, s.post("l").replayed())
+	g.in(t) // the repeats of "k" found it stored
+	leave()
+	require.Error(t, <-gone)
+	g.next <- say(200, "also stored")
+	require.Eventually(t, func() bool { return s.post("l").body == "also stored" }, patience, time.Millisecond)
+	require.Empty(t, g.entered)
 }
 
 // TestDeadlines: a deadline around the middleware is the handler's.
