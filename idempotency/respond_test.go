@@ -108,9 +108,11 @@ func TestRespond(t *testing.T) {
 //
 // Proves IDEM-6.
 func TestRespondThen(t *testing.T) {
-	rt, keys := onMemory(t, idempotency.Config{})
+	store := memory.New()
+	rt := runtimeOn(t, store)
 	g := newGate()
-	s := serve(t, keys.Middleware(g))
+	s := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))
+	elsewhere := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(g))
 	responded, leave := make(chan struct{}), make(chan struct{})
 	g.next <- func(_ http.ResponseWriter, r *http.Request) {
 		if err := deposit(r.Context(), rt, nil, "panicked"); err != nil {
@@ -131,6 +133,7 @@ func TestRespondThen(t *testing.T) {
 	first := s.async("b")
 	<-responded
 	require.Equal(t, "still running", s.post("b").body) // although the lease is held
+	require.Equal(t, "still running", elsewhere.post("b").body)
 	close(leave)
 	require.Equal(t, "still running", (<-first).body)
 	require.EqualValues(t, 2, balance(t, rt))
@@ -210,7 +213,7 @@ func TestRespondVia(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
-			http.Error(w, "rolled back", 409)
+			http.Error(w, "rolled back", http.StatusConflict)
 		}
 		key := fmt.Sprint(commits)
 		want := map[bool]string{true: "committed", false: "rolled back\n"}[commits]
