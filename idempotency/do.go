@@ -37,7 +37,7 @@ func (op Op) ids() (id, print string, err error) {
 // it lands after that. If the process dies while fn runs, or before its result is stored, fn runs again, after the lease: what fn does to
 // the outside should be safe to repeat, or be done by DoTx.
 //
-// It returns *pawl.HeldError while fn runs elsewhere, longer than Config.Wait; *ReusedError for another input; *pawl.ArgumentError for an Op that is none, or a nil fn; and errors of the
+// It returns *pawl.HeldError while fn runs elsewhere, longer than Config.Wait; *ReusedError for another input; *pawl.ArgumentError for an Op that is none, or a nil fn; pawl.ErrOutsideTx inside a transaction; and errors of the
 // store. If fn ran and its result could not be stored, the error is *pawl.LeaseLostError, *pawl.LimitError for a result that is too large, one of the JSON encoding, or one of the store;
 // the result is returned all the same, but another run may come to another.
 func Do[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context) (T, error)) (result T, replayed bool, err error) {

@@ -9,6 +9,7 @@ import (
 	"mime/multipart"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
@@ -283,4 +284,23 @@ func TestUnusualResponses(t *testing.T) {
 	again := s.send("POST", "/", "k", "")
 	require.Equal(t, 200, again.status)
 	require.True(t, again.replayed())
+}
+
+// TestHTTP2: all the same with HTTP/2.
+func TestHTTP2(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{})
+	h := httptest.NewUnstartedServer(keys.Middleware(counted(&runs)))
+	h.EnableHTTP2 = true
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	s := &server{t, h}
+	for i := range 3 {
+		a := s.post("k")
+		require.Equal(t, `run 1 of {"item":7}`, a.body)
+		require.Equal(t, i > 0, a.replayed())
+	}
+	require.Equal(t, 422, s.send("POST", "/orders", "k", "another").status)
+	require.Equal(t, 413, s.send("POST", "/orders", "l", strings.Repeat("x", 2<<20)).status)
+	require.EqualValues(t, 1, runs.Load())
 }

@@ -180,9 +180,6 @@ func (k *Keys) claim(ctx context.Context, id, print string) (*attempt, error) {
 	scope := records.Scope(k.rt, id)
 	a, err := k.acquire(ctx, scope, print, 0)
 	var held *pawl.HeldError
-	if errors.Is(err, pawl.ErrExists) { // it was created at the same moment
-		a, err = k.acquire(ctx, scope, print, 0)
-	}
 	if !errors.As(err, &held) {
 		return a, err
 	}
@@ -236,12 +233,16 @@ func (k *Keys) acquire(ctx context.Context, scope pawl.Scope[record], print stri
 		unwatch = awaitDone(inner, scope, limit, func() { end(errWaited) })
 	}
 	lease, err := scope.Acquire(inner, opts...)
-	if errors.Is(err, pawl.ErrDeleted) { // by somebody who wants the key forgotten
-		lease, err = scope.Acquire(inner, append(opts, anew)...)
+	for errors.Is(err, pawl.ErrDeleted) { // by somebody who wants the key forgotten
+		if lease, err = scope.Acquire(inner, append(opts, anew)...); errors.Is(err, pawl.ErrExists) { // at the same moment
+			lease, err = scope.Acquire(inner, opts...)
+		}
 	}
 	unwatch()
-	stay()
-	if err == nil && inner.Err() != nil { // at the same moment
+	if !stay() { // the client leaves at the same moment
+		end(context.Cause(ctx))
+	}
+	if err == nil && inner.Err() != nil {
 		_ = lease.Release(context.WithoutCancel(ctx)) // else it runs out
 		err = &pawl.CanceledError{Scope: scope.Key(), Phase: pawl.PhaseQueued, Cause: context.Cause(inner)}
 	}
@@ -266,7 +267,9 @@ func awaitDone(ctx context.Context, scope pawl.Scope[record], limit time.Duratio
 		}
 	}()
 	return func() {
-		over.Stop()
+		if !over.Stop() {
+			enough() // at the same moment
+		}
 		cancel()
 		<-watched
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // TestWait: with Wait, repeats wait for the first one's response, in whichever process; when it fails, one of them is the next to run; and when it takes
@@ -132,4 +133,43 @@ func TestCrowd(t *testing.T) {
 			}
 		}
 	})
+}
+
+// counting is a store that counts how often it is asked.
+type counting struct {
+	*memory.Store
+	loads atomic.Int64
+}
+
+func (s *counting) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
+	s.loads.Add(1)
+	return s.Store.Load(ctx, k)
+}
+
+// TestWaitHearsOfTheResponse: a repeat that waits gets the response when it is committed, although the lease is not free.
+//
+// Proves IDEM-1.
+func TestWaitHearsOfTheResponse(t *testing.T) {
+	store := &counting{Store: memory.New()}
+	rt := runtimeOn(t, store.Store)
+	g := newGate()
+	one := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))
+	two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{Wait: patience}).Middleware(g))
+	first := one.async("k")
+	g.in(t)
+	repeat := two.async("k")
+	// It asks for the lease, looks at the record, and then watches it.
+	require.Eventually(t, func() bool { return store.loads.Load() >= 3 }, patience, time.Millisecond)
+	leave := make(chan struct{})
+	g.next <- func(_ http.ResponseWriter, r *http.Request) {
+		if err := deposit(r.Context(), rt, nil, "deposited"); err != nil {
+			panic(err)
+		}
+		<-leave
+	}
+	a := <-repeat
+	close(leave)
+	require.Equal(t, "deposited", a.body)
+	require.True(t, a.replayed())
+	require.Equal(t, "deposited", (<-first).body)
 }
