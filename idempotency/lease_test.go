@@ -124,9 +124,10 @@ func TestClientLeaves(t *testing.T) {
 		_, err := s.try(ctx, "POST", "/orders", "l", `{"item":7}`)
 		gone <- err
 	}()
-	g.in(t) // the repeats of "k" found it stored
+	r = g.in(t) // the repeats of "k" found it stored
 	leave()
 	require.Error(t, <-gone)
+	<-r.Context().Done()
 	g.next <- say(200, "also stored")
 	require.Eventually(t, func() bool { return s.post("l").body == "also stored" }, patience, time.Millisecond)
 	require.Empty(t, g.entered)

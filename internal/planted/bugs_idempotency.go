@@ -48,7 +48,7 @@ var idempotencyBugs = []Bug{
 		Name: "idem-held-is-not-looked-at", Mechanism: "what is held may be done: the record is looked at",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
 		Old: "	if err := look(ctx, scope, print); err != nil || k.config.Wait == 0 {\n		return nil, either(err, held)", New: "	if k.config.Wait == 0 {\n		return nil, held",
-		Pkg: "./idempotency", Run: "^TestRespondThen$", Quick: true,
+		Pkg: "./idempotency", Run: "^TestRespondThen$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "idem-unfenced-answer", Mechanism: "the response is stored under the lease",
@@ -84,13 +84,13 @@ var idempotencyBugs = []Bug{
 		Name: "idem-respond-stores-nothing", Mechanism: "Respond stores the response in the transaction",
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
 		Old: "		*now = r\n		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))", New: "		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))",
-		Pkg: "./idempotency", Run: "^TestRespond$/memory", Quick: true,
+		Pkg: "./idempotency", Run: "^TestRespond$/memory", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "idem-responds-twice", Mechanism: "there is one response per request",
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
 		Old: "		if now.Done {\n			return ErrResponded", New: "		if false {\n			return ErrResponded",
-		Pkg: "./idempotency", Run: "^TestRespond$/memory", Quick: true,
+		Pkg: "./idempotency", Run: "^TestRespond$/memory", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "idem-doubt-is-believed", Mechanism: "a transaction in doubt is looked up before anything is sent",
@@ -101,7 +101,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-waits-for-the-lease-alone", Mechanism: "a repeat that waits hears of a response before the lease is free",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: "r != nil && r.Done {\n				enough()", New: "r != nil && r.Done && false {\n				enough()",
+		Old: "	changes, watched := scope.Changes(ctx), make(chan struct{})\n", New: "	changes, watched := make(chan pawl.Change[record]), make(chan struct{})\n	close(changes)\n	_ = ctx\n",
 		Pkg: "./idempotency", Run: "^TestWaitHearsOfTheResponse$", Flags: []string{"-timeout=60s"},
 	},
 	{
