@@ -145,7 +145,7 @@ func TestDeadlines(t *testing.T) {
 	_, ok := r.Context().Deadline()
 	require.True(t, ok)
 	<-r.Context().Done()
-	require.ErrorIs(t, r.Context().Err(), context.DeadlineExceeded)
+	require.ErrorIs(t, context.Cause(r.Context()), context.DeadlineExceeded)
 	g.next <- say(200, "finished")
 	require.Eventually(t, func() bool { return s.post("k").body == "finished" }, patience, time.Millisecond)
 }

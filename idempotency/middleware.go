@@ -68,12 +68,14 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 			return
 		}
 		c := &call{keys: k, attempt: a, rec: newRecorder(w, k.config.MaxBody)}
+		var later func()
 		a.run(r.Context(), func(ctx context.Context) {
 			mine := in.with(r.WithContext(context.WithValue(ctx, callKey{}, c)))
 			defer func() { r.MultipartForm = mine.MultipartForm }() // the server removes its files
 			next.ServeHTTP(c.rec, mine)
-			c.finish()
+			later = c.finish()
 		})
+		later()
 	})
 }
 
@@ -88,37 +90,41 @@ func (k *Keys) pass(w http.ResponseWriter, r *http.Request, next http.Handler) {
 
 var unknown = &problem{status: http.StatusServiceUnavailable, code: codeUnknown, detail: "The request may have been processed. Repeat it with the same key.", later: true}
 
-// finish stores and sends what the handler answered.
-func (c *call) finish() {
+// finish stores what the handler answered, and sends it. What is not stored is sent later, when the lease is given back: whoever repeats the request then finds the key free.
+func (c *call) finish() (later func()) {
 	a, rec := c.attempt, c.rec
+	sent := func() {}
 	if rec.direct {
-		return // streamed
+		return sent // streamed
 	}
 	if c.ready != nil { // a transaction of the handler's may have stored it
 		stored, err := a.answer()
 		switch {
 		case err != nil:
-			rec.refuse(unknown)
-			return
+			return func() { rec.refuse(unknown) }
 		case stored != nil:
 			rec.replay(stored, false)
-			return
+			return sent
 		}
 	}
 	response := rec.response(c.keys.headers)
-	err := a.lost()
-	if err == nil && c.keys.config.Keep(response.Status) {
+	err, kept := a.lost(), c.keys.config.Keep(response.Status)
+	if err == nil && kept {
 		err = a.settle(response)
 	}
 	if known, ok := errors.AsType[*answered](err); ok {
 		rec.replay(&known.record, false)
-		return
+		return sent
 	}
-	if _, tooLarge := errors.AsType[*pawl.LimitError](err); err != nil && !tooLarge {
-		rec.refuse(unknown)
-		return
+	_, tooLarge := errors.AsType[*pawl.LimitError](err)
+	switch {
+	case err != nil && !tooLarge:
+		return func() { rec.refuse(unknown) }
+	case tooLarge || !kept:
+		return rec.send
 	}
 	rec.send()
+	return sent
 }
 
 // Respond makes the response to the request of ctx a part of tx: the handler's writes and the answer to every repeat are one commit, after which no

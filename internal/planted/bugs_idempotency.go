@@ -59,7 +59,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-lost-lease-answers", Mechanism: "who lost the lease tells its client that the outcome is unknown",
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
-		Old: "err != nil && !tooLarge {", New: "err != nil && !tooLarge && false {",
+		Old: "	case err != nil && !tooLarge:", New: "	case err != nil && !tooLarge && false:",
 		Pkg: "./idempotency", Run: "^TestLostLease$/memory", Quick: true,
 	},
 	{
