@@ -301,7 +301,7 @@ type listed struct {
 
 func (l *listed) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	page, err := l.Store.List(ctx, q)
-	if l.after != nil && q.Kind == "parcel" && len(page.Records) > 0 {
+	if q.Kind == "parcel" && len(page.Records) > 0 && l.after != nil { // in this order: others list other things meanwhile
 		l.after()
 	}
 	return page, err
