@@ -24,13 +24,13 @@ var flowBugs = []Bug{
 		Name: "flow-boards-shared", Mechanism: "two calls at the same time have boards of their own",
 		Proves: []string{"FLOW-2"}, File: "flow/call.go",
 		Old: "		c.local, c.keeps = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true\n", New: "		c.local = c.flow.names\n",
-		Pkg: "./flow", Run: "^(TestBoardsAreOfTheRequest|TestScopesOfACall)$/^(memory)?$", Quick: true,
+		Pkg: "./flow", Run: "^(TestBoardsAreOfTheRequest|TestScopesOfACall)$/^(memory)?$",
 	},
 	{
 		Name: "flow-boards-not-shared-inside", Mechanism: "an action inside an action of the same request has its board",
 		Proves: []string{"FLOW-2"}, File: "flow/call.go",
 		Old: "			c.local = o.local\n", New: "			c.local = pawl.NewLocal(c.flow.rt)\n",
-		Pkg: "./flow", Run: "^TestBoardsAreOfTheRequest$", Quick: true,
+		Pkg: "./flow", Run: "^TestBoardsAreOfTheRequest$",
 	},
 	{
 		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
@@ -42,7 +42,7 @@ var flowBugs = []Bug{
 		Name: "flow-no-tickets", Mechanism: "a call waits until its ticket is the lowest",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "	if c.ticket != \"\" && !c.admitted {\n", New: "	if false {\n",
-		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$", Quick: true,
+		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$",
 	},
 	{
 		Name: "flow-last-in-first-out", Mechanism: "calls are admitted in the order of their tickets",
@@ -90,7 +90,7 @@ var flowBugs = []Bug{
 		Name: "flow-waits-for-itself", Mechanism: "a call inside an admitted one passes under the same key",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if _ = o; false {\n",
-		Pkg: "./flow", Run: "^TestNestedCallsPass$", Flags: []string{"-timeout=10s"}, Quick: true,
+		Pkg: "./flow", Run: "^TestNestedCallsPass$", Flags: []string{"-timeout=10s"},
 	},
 	{
 		Name: "flow-passes-everywhere", Mechanism: "being admitted at one gate does not pass another",
@@ -102,7 +102,7 @@ var flowBugs = []Bug{
 		Name: "flow-queue-unbounded", Mechanism: "the queue of a gate is bounded",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "			case n > f.config.MaxWaiting:\n", New: "			case false:\n",
-		Pkg: "./flow", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: "./flow", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "flow-ticket-left-behind", Mechanism: "a call that ends takes its ticket with it",
@@ -114,7 +114,7 @@ var flowBugs = []Bug{
 		Name: "flow-record-left-behind", Mechanism: "a call that ends takes its record with it",
 		Proves: []string{"FLOW-4"}, File: "flow/call.go",
 		Old: "		err = c.record.Delete(ctx)\n", New: "",
-		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$", Quick: true,
+		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$",
 	},
 	{
 		Name: "flow-tombstones-pile-up", Mechanism: "a flow sweeps its own kinds, and no others",
@@ -144,7 +144,7 @@ var flowBugs = []Bug{
 		Name: "flow-cancel-of-the-dead", Mechanism: "there is nothing to cancel where a process died",
 		Proves: []string{"FLOW-5"}, File: "flow/flow.go",
 		Old: "	if dead {\n", New: "	if _ = dead; false {\n",
-		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$", Quick: true,
+		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$",
 	},
 	{
 		Name: "flow-canceled-and-runs", Mechanism: "a call that was canceled while it waited does not run",
@@ -156,7 +156,7 @@ var flowBugs = []Bug{
 		Name: "flow-cancel-unnamed", Mechanism: "the caller of a canceled action is told why",
 		Proves: []string{"FLOW-5"}, File: "flow/call.go",
 		Old: "		return fmt.Errorf(\"%w: %w\", cause, err)\n", New: "		return err\n",
-		Pkg: "./flow", Run: "^TestCancelAgainstTheEnd$", Quick: true,
+		Pkg: "./flow", Run: "^TestCancelAgainstTheEnd$",
 	},
 	{
 		Name: "flow-stop-does-not-wait", Mechanism: "Stop waits for the calls in flight",
