@@ -106,9 +106,7 @@ func TestRules(t *testing.T) {
 		{"a claim that is no list", `["closing", "approved"]`, `"closing"`, machine.RuleClaimPair, "close"},                // Proves CLAIM-11.
 		{"an unknown claim_into", `["closing", "approved"]`, `["shutting", "approved"]`, machine.RuleClaimStatus, "close"}, // Proves CLAIM-12.
 		{"an unknown revert_to", `["closing", "approved"]`, `["closing", "ready"]`, machine.RuleClaimStatus, "close"},      // Proves CLAIM-12.
-		{"claim_into is revert_to", `["closing", "approved"]`, `["closing", "closing"]`, machine.RuleClaimNoop, "close"},   // Proves CLAIM-13.
 		{"claim_into is the status", `"status": "approved"`, `"status": "closing"`, machine.RuleClaimSource, "close"},      // Proves CLAIM-14.
-		{"claim_into is the target", `"admin": "closed"`, `"admin": "closing"`, machine.RuleClaimTarget, "close"},          // Proves CLAIM-15.
 		{"another ends in a claim state", `"cron": "closed"`, `"cron": "closing"`, machine.RuleClaimOnly, "close"},
 		{"born in a claim state", `"steps"`, `"initial_status": "closing", "steps"`, machine.RuleClaimOnly, ""},
 		{"an unknown status", `"status": "approved"`, `"status": "ready"`, machine.RuleStatus, "close"},
@@ -129,20 +127,38 @@ func TestRules(t *testing.T) {
 		{"no entity", `"entity_kind": "billing"`, `"entity_kind": ""`, machine.RuleName, ""},
 		{"a step without a key", `"step_key": "close"`, `"step_key": ""`, machine.RuleName, "#1"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			require.Contains(t, billing, c.old)
-			_, err := machine.Load([]byte(strings.Replace(billing, c.old, c.new, 1)))
-			require.Contains(t, rulesOf(t, err), c.rule)
-			for _, one := range err.(interface{ Unwrap() []error }).Unwrap() {
-				var rule *machine.RuleError
-				if require.ErrorAs(t, one, &rule); rule.Rule == c.rule {
-					require.Equal(t, c.step, rule.Step)
-					require.Contains(t, one.Error(), `"billing"`)
-					return
-				}
-			}
-		})
+		t.Run(c.name, func(t *testing.T) { violates(t, c.old, c.new, c.rule, c.step) })
 	}
+}
+
+// violates requires that the workflow with old replaced breaks the rule, in that step.
+func violates(t *testing.T, old, new string, broken machine.Rule, step string) {
+	t.Helper()
+	require.Contains(t, billing, old)
+	_, err := machine.Load([]byte(strings.Replace(billing, old, new, 1)))
+	require.Contains(t, rulesOf(t, err), broken)
+	for _, one := range err.(interface{ Unwrap() []error }).Unwrap() {
+		var rule *machine.RuleError
+		if require.ErrorAs(t, one, &rule); rule.Rule == broken {
+			require.Equal(t, step, rule.Step)
+			require.Contains(t, one.Error(), `"billing"`)
+			return
+		}
+	}
+}
+
+// TestRuleOfNoops: a claim that is its own way back claims nothing.
+//
+// Proves CLAIM-13.
+func TestRuleOfNoops(t *testing.T) {
+	violates(t, `["closing", "approved"]`, `["closing", "closing"]`, machine.RuleClaimNoop, "close")
+}
+
+// TestRuleOfTargets: a step that ends in its claim state leaves the entity to the janitor.
+//
+// Proves CLAIM-15.
+func TestRuleOfTargets(t *testing.T) {
+	violates(t, `"admin": "closed"`, `"admin": "closing"`, machine.RuleClaimTarget, "close")
 }
 
 // TestRuleOfReverts: one claim state reverts to one status, in all steps and for all requesters.
