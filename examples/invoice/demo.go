@@ -78,7 +78,7 @@ func demo(ctx context.Context, w io.Writer, location string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // busy machines start processes slowly
 	defer cancel()
 	for _, chapter := range []func(context.Context, io.Writer, string) error{p.regenerate, p.pay, p.rescue} {
 		if err := chapter(ctx, w, location); err != nil {

@@ -207,6 +207,13 @@ func TestJanitorsTogether(t *testing.T) {
 		}
 		wg.Wait()
 		require.Len(t, freed, dead)
+		reported := map[string]int{}
+		for _, d := range depots {
+			for _, r := range d.reverts() {
+				reported[r.ID]++
+			}
+		}
+		require.Equal(t, freed, reported)
 		for id, n := range freed {
 			require.Equal(t, 1, n, id)
 			require.EqualValues(t, 3, depots[0].record(t, id).Version, "created, claimed, reverted")
