@@ -71,3 +71,32 @@ func TestReleaseInACommit(t *testing.T) {
 		require.NoError(t, next.Release(ctx))
 	})
 }
+
+// TestReleaseInStandsOnWhatWasRead: a transaction that gives a lease back, and writes nothing else, does so only if what it read is current when the lease ends.
+//
+// Proves TX-2.
+func TestReleaseInStandsOnWhatWasRead(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		crew := ships.Scope(p.rt, "crew")
+		l, err := ships.Scope(p.rt, "argo").Acquire(ctx, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		other := ships.Scope(p.another(t), "crew")
+		attempts, miles := 0, 0
+		err = pawl.Transact(l.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			attempts++
+			state, err := crew.In(tx).State(ctx)
+			require.NoError(t, err)
+			miles = int(state.Miles)
+			if attempts == 1 { // there is more to do, before the lease is given back
+				_, err := other.IncState(t.Context(), "miles", 7)
+				require.NoError(t, err)
+			}
+			return l.ReleaseIn(tx)
+		})
+		require.NoError(t, err)
+		require.Equal(t, 7, miles, "the lease was given back in view of this")
+		require.Equal(t, 2, attempts)
+		require.Zero(t, p.record(t, ships.Scope(p.rt, "argo").Key()).Lease)
+	})
+}

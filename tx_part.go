@@ -322,7 +322,8 @@ func (tx *Tx) assemble() (b batch, err error) {
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
-	if !tx.of.joined() { // there it takes place when the caller's own transaction does, and what it read has to stay until then
+	// With Via it takes place when the caller's own transaction does, and what it read has to stay until then; and until a lease ends, if it ends one.
+	if !tx.of.joined() && len(tx.ended) == 0 {
 		tx.spareProof(&b)
 	}
 	b.native = tx.native
