@@ -216,21 +216,23 @@ func (o *outbox) run(ctx context.Context, job taken) {
 		if a.letter.Attempts > o.e.config.Effects.Attempts {
 			err = GiveUp(errors.New("its last attempt never ended"))
 		} else {
-			err = o.try(body, a)
+			err = o.guard(body, a, func() error { return o.machines[a.letter.Workflow].deliver(body, a) })
 		}
 		fenced := context.WithoutCancel(held) // what is done is noted, whoever stops meanwhile
 		if err == nil {
-			err = pawl.Transact(fenced, o.e.rt, func(ctx context.Context, tx *pawl.Tx) error {
-				for _, fn := range a.onCommit {
-					if err := fn(ctx, tx); err != nil {
+			err = o.guard(fenced, a, func() error {
+				return pawl.Transact(fenced, o.e.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					for _, fn := range a.onCommit {
+						if err := fn(ctx, tx); err != nil {
+							return err
+						}
+					}
+					if err := scope.In(tx).Delete(ctx); err != nil {
 						return err
 					}
-				}
-				if err := scope.In(tx).Delete(ctx); err != nil {
-					return err
-				}
-				return l.ReleaseIn(tx)
-			}, pawl.WithRetry(o.e.config.Commit))
+					return l.ReleaseIn(tx)
+				}, pawl.WithRetry(o.e.config.Commit))
+			})
 		}
 		switch {
 		case err == nil || errors.Is(err, pawl.ErrLeaseLost):
@@ -246,9 +248,8 @@ func (o *outbox) run(ctx context.Context, job taken) {
 	}
 }
 
-// try calls the handler; a panic is an error, and so is runtime.Goexit.
-func (o *outbox) try(ctx context.Context, a *attempt) (err error) {
-	m := o.machines[a.letter.Workflow]
+// guard calls fn, which is the handler or calls what it added to its commit; a panic is an error, and so is runtime.Goexit.
+func (o *outbox) guard(ctx context.Context, a *attempt, fn func() error) error {
 	done := make(chan error, 1)
 	go func() { // of its own, for runtime.Goexit
 		err := errors.New("machine: the after-effect called runtime.Goexit")
@@ -259,7 +260,7 @@ func (o *outbox) try(ctx context.Context, a *attempt) (err error) {
 			}
 			done <- err
 		}()
-		err = m.deliver(ctx, a)
+		err = fn()
 	}()
 	return <-done
 }

@@ -1,0 +1,52 @@
+package machine_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist/memory"
+)
+
+// ends lets an after-effect fail until it is given up, and returns what is told then.
+func ends(t *testing.T, tell func(ctx context.Context, d *machine.Delivery[parcel]) error) machine.Undelivered {
+	t.Helper()
+	gaveUp := make(chan machine.Undelivered, 1)
+	d := open(t, memory.New(), settings{tell: tell, config: machine.Config{
+		Effects: pawl.Retry{Attempts: 2, First: time.Millisecond, Max: time.Millisecond},
+		GaveUp:  func(u machine.Undelivered) { gaveUp <- u },
+	}})
+	d.pack(t, "1")
+	_, err := d.fire(t.Context(), "1", "hello")
+	require.NoError(t, err)
+	select {
+	case u := <-gaveUp:
+		return u
+	case <-time.After(30 * time.Second):
+		t.Fatal("it is never given up")
+	}
+	panic("not reached")
+}
+
+// TestEffectWhoseCommitPanics: a panic and runtime.Goexit in what an after-effect adds to its commit are failures as those of the after-effect itself: the next attempt
+// waits for its time, and whoever sees it given up sees why.
+//
+// Proves EFFECT-1.
+func TestEffectWhoseCommitPanics(t *testing.T) {
+	for name, fn := range map[string]func(){"panicked: no ink": func() { panic("no ink") }, "runtime.Goexit": runtime.Goexit} {
+		u := ends(t, func(_ context.Context, d *machine.Delivery[parcel]) error {
+			d.OnCommit(func(context.Context, *pawl.Tx) error {
+				fn()
+				return nil
+			})
+			return nil
+		})
+		require.Equal(t, 2, u.Attempts)
+		require.Contains(t, u.Error, name)
+	}
+}
