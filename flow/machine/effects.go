@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -286,17 +287,29 @@ func (m *machine[T]) deliver(ctx context.Context, a *attempt) error {
 	return nil
 }
 
+// longestError is how much of an error's text is kept, in bytes.
+const longestError = 4096
+
+// legible is the text of an error as a document can hold it: what mail servers say is in no certain encoding.
+func legible(err error) string {
+	s := strings.ReplaceAll(strings.ToValidUTF8(fmt.Sprint(err), "\uFFFD"), "\x00", "\uFFFD")
+	if len(s) > longestError {
+		s = strings.ToValidUTF8(s[:longestError], "") + "…"
+	}
+	return s
+}
+
 // postpone notes that an attempt failed, and when the next is due; or that there is none.
 func (o *outbox) postpone(ctx context.Context, scope pawl.Scope[letter], a *attempt, job taken, why error) error {
 	l := a.letter
 	if l.Attempts < o.e.config.Effects.Attempts && !isGivenUp(why) {
 		delay := o.e.config.Effects.Delay(l.Attempts)
 		now := job.Time.Add(time.Since(job.at)) // by the store's clock
-		_, err := scope.PatchState(ctx, pawl.Patch{"due": now.Add(delay), "error": why.Error()})
+		_, err := scope.PatchState(ctx, pawl.Patch{"due": now.Add(delay), "error": legible(why)})
 		o.loop.WakeIn(delay)
 		return err
 	}
-	snap, err := scope.PatchState(ctx, pawl.Patch{"label": abandoned(l.Workflow, l.Effect), "due": time.Time{}, "error": why.Error()})
+	snap, err := scope.PatchState(ctx, pawl.Patch{"label": abandoned(l.Workflow, l.Effect), "due": time.Time{}, "error": legible(why)})
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,9 @@ package machine_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,5 +50,19 @@ func TestEffectWhoseCommitPanics(t *testing.T) {
 		})
 		require.Equal(t, 2, u.Attempts)
 		require.Contains(t, u.Error, name)
+	}
+}
+
+// TestEffectWithAnErrorThatNoDocumentHolds: what an error says keeps no after-effect from being given up.
+//
+// Proves EFFECT-1.
+func TestEffectWithAnErrorThatNoDocumentHolds(t *testing.T) {
+	for text, want := range map[string]string{
+		"550 unzul\xe4ssig\x00":                 "550 unzul\uFFFDssig\uFFFD",
+		strings.Repeat("ä", pawl.DefaultMaxDoc): "ää",
+	} {
+		u := ends(t, func(context.Context, *machine.Delivery[parcel]) error { return errors.New(text) })
+		require.Equal(t, 2, u.Attempts)
+		require.Contains(t, u.Error, want)
 	}
 }
