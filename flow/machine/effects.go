@@ -44,9 +44,15 @@ type letter struct {
 
 var letters = pawl.Kind[letter]{Name: "machine.effect", Label: "label", Due: "due"}
 
-// The labels of letters.
-func pending(workflow, effect string) string   { return "pending " + workflow + " " + effect }
-func abandoned(workflow, effect string) string { return "given up " + workflow + " " + effect }
+// The labels of letters. The first blank after the workflow's name ends it.
+func pending(workflow, effect string) string {
+	return "pending " + noBlanks.Replace(workflow) + " " + effect
+}
+func abandoned(workflow, effect string) string {
+	return "given up " + noBlanks.Replace(workflow) + " " + effect
+}
+
+var noBlanks = strings.NewReplacer("%", "%25", " ", "%20")
 
 // Delivery is one attempt at an after-effect. The handler's context ends when the attempt's lease is lost, and fences commits.
 type Delivery[T any] struct {

@@ -66,3 +66,52 @@ func TestEffectWithAnErrorThatNoDocumentHolds(t *testing.T) {
 		require.Contains(t, u.Error, want)
 	}
 }
+
+// TestEffectsOfWorkflowsThatShareWords: the after-effects of a workflow are delivered by it, and listed with it, and with no other.
+//
+// Proves EFFECT-1.
+func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
+	ctx := t.Context()
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	gaveUp, told := make(chan machine.Undelivered, 1), make(chan string, 9)
+	process := func(name, effect string, tell func(context.Context, *machine.Delivery[parcel]) error) (*machine.Engine, *machine.Machine[parcel]) {
+		w := shipping()
+		w.Name, w.Steps[0].Effects = name, map[string][]string{"admin": {effect}}
+		e := machine.NewEngine(rt, machine.Config{GaveUp: func(u machine.Undelivered) { gaveUp <- u }})
+		e.AddJanitor(machine.JanitorConfig{Module: "depot"})
+		m := machine.Add(e, parcels, w)
+		machine.Handle(m, "Ship", func(context.Context, *machine.Action[parcel], machine.NoInput) error { return nil })
+		machine.Handle(m, "Return", func(context.Context, *machine.Action[parcel], machine.NoInput) error { return nil })
+		machine.Effect(m, effect, tell)
+		return e, m
+	}
+	ship := func(m *machine.Machine[parcel], id string) {
+		_, err := m.Create(ctx, id, parcel{})
+		require.NoError(t, err)
+		_, err = m.Fire(ctx, machine.Trigger{ID: id, Step: "ship", By: "admin"})
+		require.NoError(t, err)
+	}
+	e, m := process("ship", "out Tell", func(context.Context, *machine.Delivery[parcel]) error { return machine.GiveUp(errBody) })
+	require.NoError(t, e.Start(ctx))
+	ship(m, "1")
+	u := <-gaveUp
+	require.NoError(t, e.Stop(ctx))
+
+	other, m := process("ship out", "Tell", func(_ context.Context, d *machine.Delivery[parcel]) error {
+		told <- d.Entity.ID
+		return nil
+	})
+	for u, err := range other.Undelivered(ctx) {
+		t.Error("not its own", u, err)
+	}
+	require.NoError(t, e.Redeliver(ctx, u.ID)) // by its own process, once that runs again
+	require.NoError(t, other.Start(ctx))
+	ship(m, "2")
+	require.Equal(t, "2", <-told)
+	require.NoError(t, other.Stop(ctx))
+	letter, err := machine.Letters.Scope(rt, u.ID).State(ctx)
+	require.NoError(t, err)
+	require.Zero(t, letter.Attempts)
+}
