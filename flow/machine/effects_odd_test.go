@@ -115,3 +115,26 @@ func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, letter.Attempts)
 }
+
+// TestNamesThatLeaveNoRoomToGiveUp: an engine refuses names under which an after-effect could be recorded, but not given up.
+//
+// Proves EFFECT-1.
+func TestNamesThatLeaveNoRoomToGiveUp(t *testing.T) {
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	for over, want := range map[int]bool{0: false, 1: true} {
+		w := shipping()
+		w.Name = strings.Repeat("w", pawl.MaxLabel-len("given up  Tell")+over)
+		e := machine.NewEngine(rt, machine.Config{})
+		e.AddJanitor(machine.JanitorConfig{Module: "depot"})
+		m := machine.Add(e, parcels, w)
+		machine.Handle(m, "Ship", noBody)
+		machine.Handle(m, "Return", noBody)
+		machine.Effect(m, "Tell", func(context.Context, *machine.Delivery[parcel]) error { return nil })
+		err := e.Start(t.Context())
+		require.NoError(t, e.Stop(t.Context()))
+		var fault *machine.HandlerError
+		require.Equal(t, want, errors.As(err, &fault), err)
+	}
+}

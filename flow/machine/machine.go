@@ -149,7 +149,7 @@ func (m *machine[T]) faults() []error {
 					if m.delivered[name] == nil {
 						all.handlerFault(name, "the after-effect has no handler")
 					}
-					if len(pending(m.w.Name, name)) > pawl.MaxLabel {
+					if max(len(pending(m.w.Name, name)), len(abandoned(m.w.Name, name))) > pawl.MaxLabel {
 						all.handlerFault(name, "the names of workflow and after-effect are too long together")
 					}
 				}
