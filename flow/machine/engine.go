@@ -48,6 +48,7 @@ type Engine struct {
 
 	mu       sync.Mutex // protects what follows
 	state    engineState
+	life     context.Context // of Start
 	machines []anyMachine
 	janitors map[string]*Janitor // by module
 	faults   []error             // of what was put on it
@@ -177,7 +178,7 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := e.outbox.start(ctx, e.machines); err != nil {
 		return err
 	}
-	e.state = running
+	e.state, e.life = running, ctx
 	return nil
 }
 
@@ -228,7 +229,7 @@ func (e *Engine) abort(cause error) error {
 func (e *Engine) enter(ctx context.Context, key pawl.Key) (_ context.Context, leave func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.state != running {
+	if e.state != running || e.life.Err() != nil {
 		return nil, nil, ErrNotRunning
 	}
 	f := &flight{key: key}

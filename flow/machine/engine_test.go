@@ -214,3 +214,19 @@ func TestStop(t *testing.T) {
 	require.NoError(t, d.e.Stop(t.Context()))
 	require.EqualValues(t, 1, d.record(t, "2").Version)
 }
+
+// TestStartEnds: with the context of Start ends all that it began: nobody claims any more once no janitor looks.
+//
+// Proves CLAIM-10.
+func TestStartEnds(t *testing.T) {
+	d, err := build(memory.New(), settings{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, d.e.Start(ctx))
+	d.pack(t, "1")
+	cancel()
+	_, err = d.fire(t.Context(), "1", "too late")
+	require.ErrorIs(t, err, machine.ErrNotRunning)
+	require.EqualValues(t, 1, d.record(t, "1").Version)
+	require.NoError(t, d.stop())
+}

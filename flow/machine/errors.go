@@ -8,7 +8,7 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// ErrNotRunning is returned by what needs an engine that was started and has not been stopped. Code NOT_RUNNING; 503.
+// ErrNotRunning is returned by what needs an engine that was started and has not been stopped, by Stop or with the context of Start. Code NOT_RUNNING; 503.
 var ErrNotRunning error = notRunning{}
 
 type notRunning struct{}
