@@ -239,7 +239,6 @@ func (r *run[T]) left(ctx context.Context) error {
 
 // act runs the body and ends the action, whatever the body does.
 func (r *run[T]) act(ctx context.Context) (Outcome[T], error) {
-	r.action = &Action[T]{ID: r.t.ID, Step: r.t.Step, By: r.t.By, Entity: r.before.State(), key: rand.Text()}
 	body := ctx
 	if r.lease == nil {
 		r.fenced = context.WithoutCancel(ctx)
@@ -261,6 +260,7 @@ func (r *run[T]) act(ctx context.Context) (Outcome[T], error) {
 			panic(panicked(v))
 		}
 	}()
+	r.action = &Action[T]{ID: r.t.ID, Step: r.t.Step, By: r.t.By, Entity: r.before.State(), key: rand.Text()}
 	r.m.e.hook("in the body")
 	err := r.h.run(body, r.action, r.t.Input)
 	if err == nil {
