@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -197,7 +198,13 @@ func overFor(r persist.Record) time.Duration {
 const triesToFree = 8
 
 // free reverts a claim if its holder is gone. It returns nil if there is nothing to revert.
-func (j *Janitor) free(ctx context.Context, m anyMachine, r persist.Record) (*Revert, error) {
+func (j *Janitor) free(ctx context.Context, m anyMachine, r persist.Record) (_ *Revert, err error) {
+	key := r.Key
+	defer func() {
+		if v := recover(); v != nil { // of the entity's own JSON code
+			err = fmt.Errorf("machine: %s: %w", key, panicked(v))
+		}
+	}()
 	for range triesToFree {
 		to, claimed := m.stuck()[r.Label]
 		age := overFor(r)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -66,4 +67,37 @@ func TestEntityThatPanicsWhenClaimed(t *testing.T) {
 	out, err := fire()
 	require.NoError(t, err)
 	require.Equal(t, machine.Done, out.Result)
+}
+
+// TestEntityThatPanicsWhenFreed: an entity whose own code panics keeps the janitor from no other, and is named.
+//
+// Proves CLAIM-8.
+func TestEntityThatPanicsWhenFreed(t *testing.T) {
+	ctx := t.Context()
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	e := machine.NewEngine(rt, machine.Config{})
+	kind := pawl.Kind[sealed]{Name: "parcel", Label: "status"}
+	machine.Add(e, kind, shipping())
+	janitor := e.AddJanitor(machine.JanitorConfig{Module: "depot", Age: time.Nanosecond, Reverted: func(machine.Revert) {}})
+	for _, id := range []string{"a", "b"} {
+		dying, die := context.WithCancel(ctx)
+		_, err := kind.Scope(rt, id).Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.Applying(pawl.Set{State: sealed{Status: "shipping", Seal: "red"}}))
+		require.NoError(t, err)
+		die()
+	}
+	eventually(t, func() bool {
+		r, err := rt.Store().Load(ctx, pawl.Key{Kind: "parcel", ID: "b"})
+		require.NoError(t, err)
+		return !r.Held(r.Now)
+	}, "the leases are over")
+	sealBreaks.Store(true)
+	reverts, err := janitor.Sweep(ctx)
+	require.False(t, sealBreaks.Load(), "it panicked")
+	var raised *pawl.PanicError
+	require.ErrorAs(t, err, &raised)
+	require.ErrorContains(t, err, "parcel/a")
+	require.Len(t, reverts, 1)
+	require.Equal(t, "b", reverts[0].ID)
 }
