@@ -218,11 +218,11 @@ func (j *Janitor) free(ctx context.Context, m anyMachine, r persist.Record) (_ *
 		if reverted {
 			return &Revert{Workflow: m.workflow().Name, ID: r.ID, From: r.Label, To: to, Age: age, Holder: r.Lease.Holder}, nil
 		}
-		if r, err = j.e.rt.Store().Load(ctx, r.Key); err != nil {
+		if r, err = j.e.rt.Store().Load(ctx, key); err != nil {
 			if errors.Is(err, persist.ErrNotFound) {
 				return nil, nil
 			}
-			return nil, j.unavailable(ctx, r.Key, err)
+			return nil, j.unavailable(ctx, key, err)
 		}
 	}
 	return nil, nil

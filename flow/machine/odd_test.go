@@ -3,6 +3,7 @@ package machine_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -100,4 +102,40 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 	require.ErrorContains(t, err, "parcel/a")
 	require.Len(t, reverts, 1)
 	require.Equal(t, "b", reverts[0].ID)
+}
+
+// unreadable is a store that loads no parcel while it is told so.
+type unreadable struct {
+	listed
+	on bool
+}
+
+func (u *unreadable) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	if key.Kind == "parcel" && u.on {
+		return persist.Record{}, errors.New("no answer")
+	}
+	return u.Store.Load(ctx, key)
+}
+
+// TestJanitorNamesWhatItCannotRead: the error of an entity that was edited at the same moment, and cannot be read again, says which.
+//
+// Proves CLAIM-8.
+func TestJanitorNamesWhatItCannotRead(t *testing.T) {
+	s := rescuers
+	s.janitor.Age = time.Nanosecond
+	store := memory.New()
+	u := &unreadable{listed: listed{Store: store}}
+	d, other := open(t, u, s), open(t, store, settings{})
+	d.claimed(t, "1", 10*time.Millisecond)
+	d.over(t, "1")
+	u.after = func() {
+		_, err := parcels.Scope(other.rt, "1").PatchState(t.Context(), pawl.Patch{"note": "edited"})
+		require.NoError(t, err)
+		u.on = true
+	}
+	_, err := d.janitor.Sweep(t.Context())
+	u.on, u.after = false, nil
+	var failed *pawl.UnavailableError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, pawl.Key{Kind: "parcel", ID: "1"}, failed.Scope)
 }
