@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -242,6 +243,11 @@ func (m *machine[T]) revert(ctx context.Context, s *stale) (bool, error) {
 
 func (j *Janitor) report(ctx context.Context, r Revert) {
 	if j.config.Reverted != nil {
+		defer func() {
+			if v := recover(); v != nil { // the entity is free, and others are to be
+				j.e.config.Logger.ErrorContext(ctx, "machine: JanitorConfig.Reverted panicked", "workflow", r.Workflow, "id", r.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			}
+		}()
 		j.config.Reverted(r)
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,6 +103,33 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 	require.ErrorContains(t, err, "parcel/a")
 	require.Len(t, reverts, 1)
 	require.Equal(t, "b", reverts[0].ID)
+}
+
+// TestRevertedPanics: a Reverted that panics keeps the janitor from freeing no other entity in the same round.
+//
+// Proves CLAIM-8.
+func TestRevertedPanics(t *testing.T) {
+	rt, err := pawl.Open(pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{parcels}})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	d := &depot{rt: rt}
+	e := machine.NewEngine(rt, machine.Config{})
+	told := map[string]bool{}
+	janitor := e.AddJanitor(machine.JanitorConfig{Module: "depot", Age: time.Nanosecond, Reverted: func(r machine.Revert) {
+		told[r.ID] = true
+		panic("nobody listens")
+	}})
+	d.m = machine.Add(e, parcels, shipping())
+	for i := range 3 {
+		d.claimed(t, fmt.Sprint(i), 10*time.Millisecond)
+	}
+	for i := range 3 {
+		d.over(t, fmt.Sprint(i))
+	}
+	reverts, err := janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Len(t, reverts, 3)
+	require.Len(t, told, 3)
 }
 
 // unreadable is a store that loads no parcel while it is told so.
