@@ -242,7 +242,7 @@ func (o *outbox) run(ctx context.Context, job taken) {
 			})
 		}
 		switch {
-		case err == nil || errors.Is(err, pawl.ErrLeaseLost):
+		case err == nil || held.Err() != nil:
 			return nil // delivered, or somebody else's
 		case ctx.Err() != nil: // it was stopped; that is nobody's fault
 			_, err = scope.IncState(fenced, "attempts", -1)

@@ -138,3 +138,14 @@ func TestNamesThatLeaveNoRoomToGiveUp(t *testing.T) {
 		require.Equal(t, want, errors.As(err, &fault), err)
 	}
 }
+
+// TestEffectThatLostAnotherClaim: an after-effect that fires a step, and loses that claim, has failed as others do; its own lease is not meant.
+//
+// Proves EFFECT-1.
+func TestEffectThatLostAnotherClaim(t *testing.T) {
+	u := ends(t, func(context.Context, *machine.Delivery[parcel]) error {
+		return &machine.ClaimLostError{Entity: pawl.Key{Kind: "van", ID: "7"}, Step: "load"}
+	})
+	require.Equal(t, 2, u.Attempts)
+	require.Contains(t, u.Error, "van/7")
+}
