@@ -55,7 +55,7 @@ func TestLostAnswers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := open(t, &forgetful{Store: memory.New(), lose: c.lose, execute: c.execute}, settings{config: machine.Config{
-				Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond, Within: 300 * time.Millisecond},
+				Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond, Within: 2 * time.Second},
 			}})
 			d.pack(t, "1")
 			bodies := 0

@@ -172,7 +172,7 @@ func TestGoroutinesRunOneBody(t *testing.T) {
 }
 
 // shortLease is that of those who are to die.
-const shortLease = 400 * time.Millisecond
+const shortLease = 1500 * time.Millisecond // long enough for a pause of a busy machine
 
 // rescuers are the settings of those who clean up after a crash.
 var rescuers = settings{janitor: machine.JanitorConfig{Age: time.Millisecond}, runtime: pawl.Config{Holder: "rescuer"}}
