@@ -149,7 +149,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-runs-uncovered", Mechanism: "nothing is claimed before the engine has started",
 		Proves: []string{"CLAIM-10"}, File: "flow/machine/engine.go",
-		Old: "	if e.state != running {\n		return nil, nil, ErrNotRunning", New: "	if e.state == stopped {\n		return nil, nil, ErrNotRunning",
+		Old: "	if e.state != running || e.life.Err() != nil {\n		return nil, nil, ErrNotRunning", New: "	if e.state == stopped {\n		return nil, nil, ErrNotRunning",
 		Pkg: "./flow/machine", Run: "^TestCoverage$",
 	},
 	{
@@ -217,7 +217,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-effect-forgotten", Mechanism: "a failing after-effect is tried again",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "		if err == nil {\n			err = pawl.Transact(fenced,", New: "		if true {\n			err = pawl.Transact(fenced,",
+		Old: "		if err == nil {\n			err = o.guard(fenced,", New: "		if true {\n			err = o.guard(fenced,",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{
