@@ -62,6 +62,7 @@ type Config struct {
 	// Wait lets a repeat wait this long for the first one's response before it gets 409, and Do and DoTx likewise; 0: not at all.
 	Wait time.Duration
 	// Keep tells whether a response of this status is stored. The default is everything below 500; the rest frees the key.
+	// A 499 that is written when the client has left frees it, too.
 	Keep func(status int) bool
 	// Headers are stored beside Content-Type, Content-Encoding, Content-Language and Location.
 	Headers []string

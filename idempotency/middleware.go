@@ -73,7 +73,7 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 			mine := in.with(r.WithContext(context.WithValue(ctx, callKey{}, c)))
 			defer func() { r.MultipartForm = mine.MultipartForm }() // the server removes its files
 			next.ServeHTTP(c.rec, mine)
-			later = c.finish()
+			later = c.finish(r.Context())
 		})
 		later()
 	})
@@ -88,10 +88,13 @@ func (k *Keys) pass(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	}
 }
 
+// statusLeft is what pawl.HTTPStatus makes of work that was given up because its client left.
+const statusLeft = 499
+
 var unknown = &problem{status: http.StatusServiceUnavailable, code: codeUnknown, detail: "The request may have been processed. Repeat it with the same key.", later: true}
 
 // finish stores what the handler answered, and sends it. What is not stored is sent later, when the lease is given back: whoever repeats the request then finds the key free.
-func (c *call) finish() (later func()) {
+func (c *call) finish(ctx context.Context) (later func()) {
 	a, rec := c.attempt, c.rec
 	sent := func() {}
 	if rec.direct {
@@ -109,6 +112,9 @@ func (c *call) finish() (later func()) {
 	}
 	response := rec.response(c.keys.headers)
 	err, kept := a.lost(), c.keys.config.Keep(response.Status)
+	if response.Status == statusLeft && ctx.Err() != nil {
+		kept = false // it tells nobody anything, and the repeat nothing true
+	}
 	if err == nil && kept {
 		err = a.settle(response)
 	}

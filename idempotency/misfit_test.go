@@ -1,0 +1,54 @@
+package idempotency_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+)
+
+// Handlers and requests that do what few do.
+
+// TestClientLeavesFirst: the client leaves before the handler has done anything, which then says so, as the manual shows. That is nobody's answer: the repeat does the work.
+//
+// Proves IDEM-1.
+func TestClientLeavesFirst(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	work := func(w http.ResponseWriter, r *http.Request) {
+		if err := deposit(r.Context(), rt, nil, "deposited"); err != nil {
+			http.Error(w, pawl.Code(err), pawl.HTTPStatus(err))
+		}
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := s.try(ctx, "POST", "/orders", "k", `{"item":7}`)
+		gone <- err
+	}()
+	r := g.in(t)
+	leave()
+	require.Error(t, <-gone)
+	<-r.Context().Done()
+	g.next <- work
+	g.next <- work
+	var a answer
+	require.Eventually(t, func() bool { a = s.post("k"); return a.code409() == "" }, patience, time.Millisecond)
+	require.Equal(t, 201, a.status, a.body)
+	require.Equal(t, "deposited", a.body)
+	require.EqualValues(t, 1, balance(t, rt))
+}
+
+// code409 is not empty for what says that the first request still runs.
+func (a answer) code409() string {
+	if a.status == 409 {
+		return a.body
+	}
+	return ""
+}
