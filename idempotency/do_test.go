@@ -80,6 +80,7 @@ func TestDo(t *testing.T) {
 		require.Equal(t, pawl.ErrNotFound.Error(), err.Error())
 		require.Equal(t, "NOT_FOUND", pawl.Code(err))
 		require.Equal(t, 404, pawl.HTTPStatus(err))
+		require.True(t, pawl.IsNonRetryable(err), "on every repeat")
 	})
 }
 

@@ -3,6 +3,8 @@ package idempotency
 import (
 	"errors"
 	"fmt"
+
+	"github.com/pawl-go/pawl"
 )
 
 // ErrNoRequest is returned by Respond when its context is not that of a request that came through Middleware.
@@ -27,7 +29,7 @@ func (e *ReusedError) Code() string { return codeReused }
 func (e *ReusedError) HTTPStatus() int { return 422 }
 
 // StoredError is returned by Do and DoTx on a repeat whose first run failed with a pawl.NonRetryable error. It has the code, the status
-// and the text of that.
+// and the text of that, and is as final.
 type StoredError struct {
 	Was    string `json:"code"`
 	Status int    `json:"status"`
@@ -35,6 +37,11 @@ type StoredError struct {
 }
 
 func (e *StoredError) Error() string { return e.Text }
+
+// Unwrap says that it is pawl.NonRetryable.
+func (e *StoredError) Unwrap() error { return errFinal }
+
+var errFinal = pawl.NonRetryable(errors.New("idempotency: stored"))
 
 // Code returns that of the error that was stored.
 func (e *StoredError) Code() string { return e.Was }
