@@ -60,7 +60,10 @@ func Do[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context)
 		}
 		if known, ok := errors.AsType[*answered](stored); ok { // a DoTx was faster
 			result, replayed, err = replayedOr[T](op, known)
-		} else if err == nil {
+		} else if stored != nil {
+			if err != nil { // final, but another run may come to something else
+				stored = fmt.Errorf("%w; fn had failed: %v", stored, err)
+			}
 			err = stored
 		}
 	})

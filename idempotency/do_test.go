@@ -14,6 +14,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 type receipt struct {
@@ -82,6 +83,27 @@ func TestDo(t *testing.T) {
 		require.Equal(t, 404, pawl.HTTPStatus(err))
 		require.True(t, pawl.IsNonRetryable(err), "on every repeat")
 	})
+}
+
+// TestDoFinalButLost: a final error of a run that has lost its lease is not final: it is not stored, and another run may succeed.
+//
+// Proves IDEM-6.
+func TestDoFinalButLost(t *testing.T) {
+	store := memory.New()
+	keys, other := keysOn(t, runtimeOn(t, store), idempotency.Config{Lease: time.Hour}), runtimeOn(t, store)
+	op := idempotency.Op{Name: "n", Key: "k"}
+	_, replayed, err := idempotency.Do(t.Context(), keys, op, func(context.Context) (int, error) {
+		forget(t, other)
+		return 0, pawl.NonRetryable(errors.New("declined"))
+	})
+	require.ErrorIs(t, err, pawl.ErrLeaseLost)
+	require.ErrorContains(t, err, "declined")
+	require.False(t, pawl.IsNonRetryable(err))
+	require.False(t, replayed)
+	n, replayed, err := idempotency.Do(t.Context(), keys, op, func(context.Context) (int, error) { return 1, nil })
+	require.NoError(t, err)
+	require.False(t, replayed)
+	require.Equal(t, 1, n)
 }
 
 // TestDoHeld: while it runs elsewhere, *pawl.HeldError, or with Wait the result; when the lease is lost nothing is stored.
