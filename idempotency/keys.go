@@ -309,12 +309,15 @@ func (a *attempt) settle(r record) error {
 
 // answer returns what a transaction of the handler's own has stored, nil if nothing.
 func (a *attempt) answer() (*record, error) {
-	if seen, ok := a.scope.LastSeen(); ok && seen.Exists() && seen.ReadOnly().Done {
+	if seen, ok := a.scope.LastSeen(); ok && seen.Exists() && seen.ReadOnly().Done && seen.ReadOnly().Print == a.print {
 		return seen.ReadOnly(), nil
 	}
 	now, err := a.scope.Snapshot(context.WithoutCancel(a.lease.Context()))
 	if err != nil || !now.Exists() || !now.ReadOnly().Done {
 		return nil, err
+	}
+	if now.ReadOnly().Print != a.print { // the key was forgotten, and used again
+		return nil, errReused
 	}
 	return now.ReadOnly(), nil
 }

@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -51,4 +52,34 @@ func (a answer) code409() string {
 		return a.body
 	}
 	return ""
+}
+
+// TestLateHandlerOfAnotherPayload: a handler has lost its lease, and the key is forgotten and then used for another payload. Its client does not get that one's response.
+//
+// Proves IDEM-6.
+func TestLateHandlerOfAnotherPayload(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	first := s.async("k")
+	g.in(t)
+	failed, leave := make(chan struct{}), make(chan struct{})
+	g.next <- func(_ http.ResponseWriter, r *http.Request) {
+		_ = deposit(r.Context(), rt, io.EOF, "mine")
+		close(failed)
+		<-leave
+	}
+	<-failed
+	forget(t, rt)
+	g.next <- func(w http.ResponseWriter, r *http.Request) {
+		if err := deposit(r.Context(), rt, nil, "of another"); err != nil {
+			panic(err)
+		}
+	}
+	require.Equal(t, "of another", s.send("POST", "/orders", "k", "another").body)
+	close(leave)
+	a := <-first
+	require.Equal(t, 503, a.status, a.body)
+	require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))
+	require.EqualValues(t, 1, balance(t, rt))
 }
