@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net/http"
@@ -82,4 +83,50 @@ func TestLateHandlerOfAnotherPayload(t *testing.T) {
 	require.Equal(t, 503, a.status, a.body)
 	require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))
 	require.EqualValues(t, 1, balance(t, rt))
+}
+
+// TestImpossibleStatus: a status that is none panics where the handler writes it, as it does without the middleware, and leaves the key free.
+//
+// Proves IDEM-4.
+func TestImpossibleStatus(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	for _, status := range []int{-1, 0, 99, 1000} {
+		panicked := make(chan any, 1)
+		g.next <- func(w http.ResponseWriter, _ *http.Request) {
+			defer func() {
+				panicked <- recover()
+				panic(http.ErrAbortHandler)
+			}()
+			w.WriteHeader(status)
+		}
+		_, err := s.try(t.Context(), "POST", "/orders", "k", `{"item":7}`)
+		g.in(t)
+		require.Error(t, err)
+		require.NotNil(t, <-panicked, status)
+	}
+	g.next <- say(200, "at last")
+	require.Equal(t, "at last", s.post("k").body)
+}
+
+// TestSwitchingProtocols: for the server 101 is a final status, so that it is one here, of a response that cannot be stored.
+//
+// Proves IDEM-3.
+func TestSwitchingProtocols(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	g.next <- func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Upgrade", "odd")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	}
+	conn := s.dial()
+	_, err := io.WriteString(conn, "POST /up HTTP/1.1\r\nHost: x\r\nUser: ann\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n")
+	require.NoError(t, err)
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	require.NoError(t, err)
+	require.Contains(t, line, "101")
+	g.in(t)
+	free(t, s, "/up", "k", g)
 }

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -34,11 +35,14 @@ func (r *recorder) WriteHeader(status int) {
 	case r.direct:
 		r.status = max(r.status, status)
 		r.ResponseWriter.WriteHeader(status)
-	case status >= 100 && status < 200:
+	case r.status != 0: // it is too late
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("idempotency: invalid WriteHeader code %d", status)) // as the server does, but before it is stored
+	case status < 200 && status != http.StatusSwitchingProtocols:
 		r.ResponseWriter.WriteHeader(status) // the response is still to come
-	case r.status == 0:
+	default:
 		r.status, r.header = status, r.Header().Clone()
-		if r.header.Get("Trailer") != "" {
+		if r.header.Get("Trailer") != "" || status == http.StatusSwitchingProtocols {
 			r.pass()
 		}
 	}
