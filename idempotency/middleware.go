@@ -97,6 +97,9 @@ var unknown = &problem{status: http.StatusServiceUnavailable, code: codeUnknown,
 func (c *call) finish(ctx context.Context) (later func()) {
 	a, rec := c.attempt, c.rec
 	sent := func() {}
+	if rec.status == 0 {
+		rec.WriteHeader(http.StatusOK)
+	}
 	if rec.direct {
 		return sent // streamed
 	}
@@ -112,7 +115,9 @@ func (c *call) finish(ctx context.Context) (later func()) {
 	}
 	response := rec.response(c.keys.headers)
 	err, kept := a.lost(), c.keys.config.Keep(response.Status)
-	if response.Status == statusLeft && ctx.Err() != nil {
+	if !rec.storable() {
+		kept = false
+	} else if response.Status == statusLeft && ctx.Err() != nil {
 		kept = false // it tells nobody anything, and the repeat nothing true
 	}
 	if err == nil && kept {

@@ -5,6 +5,9 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,4 +132,54 @@ func TestSwitchingProtocols(t *testing.T) {
 	require.Contains(t, line, "101")
 	g.in(t)
 	free(t, s, "/up", "k", g)
+}
+
+// TestFailedRespondThenTooLarge: a transaction with a response fails, and what the handler answers instead is larger than what is stored. It is not stored.
+//
+// Proves IDEM-3.
+func TestFailedRespondThenTooLarge(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{MaxBody: 100})
+	g := newGate()
+	s := serve(t, keys.Middleware(g))
+	for range 2 {
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			_ = deposit(r.Context(), rt, io.EOF, "no")
+			_, _ = io.WriteString(w, strings.Repeat("x", 101))
+		}
+		a := s.post("k")
+		g.in(t)
+		require.Len(t, a.body, 101)
+		require.False(t, a.replayed())
+	}
+}
+
+// TestUndeclaredTrailers: trailers that are not announced arrive, and such a response is not stored.
+//
+// Proves IDEM-3.
+func TestUndeclaredTrailers(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	var runs atomic.Int64
+	h := httptest.NewUnstartedServer(keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		runs.Add(1)
+		w.Header().Set("X-A", "b")
+		_, _ = io.WriteString(w, "text")
+		w.Header().Set(http.TrailerPrefix+"X-Sum", "7")
+	})))
+	h.EnableHTTP2 = true
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	for n := range 2 {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", h.URL, nil)
+		require.NoError(t, err)
+		r.Header = http.Header{"User": {"ann"}, idempotency.Header: {"k"}}
+		response, err := h.Client().Do(r)
+		require.NoError(t, err)
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		require.Equal(t, "text", string(text))
+		require.Equal(t, "b", response.Header.Get("X-A"))
+		require.Equal(t, "7", response.Trailer.Get("X-Sum"))
+		require.EqualValues(t, n+1, runs.Load())
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // recorder keeps back what a handler writes until it is stored. A response that is flushed, hijacked or too large is passed on instead, from then on as it is written.
@@ -105,9 +106,6 @@ func (r *recorder) pass() {
 
 // response is what was kept back, with the headers that are stored.
 func (r *recorder) response(allowed []string) record {
-	if r.status == 0 {
-		r.WriteHeader(http.StatusOK)
-	}
 	if _, ok := r.header["Content-Type"]; !ok && len(r.body) > 0 && r.header.Get("Content-Encoding") == "" {
 		r.header.Set("Content-Type", http.DetectContentType(r.body)) // as the server would
 	}
@@ -120,8 +118,31 @@ func (r *recorder) response(allowed []string) record {
 	return out
 }
 
+// storable reports whether what was kept back can be stored: after a call of Respond everything is kept back.
+func (r *recorder) storable() bool {
+	return len(r.body) <= r.limit && r.status != http.StatusSwitchingProtocols && !r.trailers()
+}
+
+// trailers reports whether there are any, announced or not.
+func (r *recorder) trailers() bool {
+	for name := range r.Header() {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			return true
+		}
+	}
+	return r.header.Get("Trailer") != ""
+}
+
 // send sends what was kept back. It is complete then, whatever its handler still has to do.
 func (r *recorder) send() {
+	if r.trailers() {
+		late := r.Header().Clone()
+		r.kept = false
+		r.pass()
+		_ = http.NewResponseController(r.ResponseWriter).Flush() // so that there can be something after it
+		maps.Copy(r.Header(), late)
+		return
+	}
 	r.direct = true
 	replace(r.Header(), r.header)
 	deliver(r.ResponseWriter, r.status, r.body)
