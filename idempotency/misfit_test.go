@@ -2,8 +2,10 @@ package idempotency_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
+	"mime/multipart"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -182,4 +184,41 @@ func TestUndeclaredTrailers(t *testing.T) {
 		require.Equal(t, "7", response.Trailer.Get("X-Sum"))
 		require.EqualValues(t, n+1, runs.Load())
 	}
+}
+
+// TestParsedForms: somebody around the handler has read the form already, and with it the body. It is the payload all the same.
+//
+// Proves IDEM-1.
+func TestParsedForms(t *testing.T) {
+	var runs atomic.Int64
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs.Add(1)
+		_, _ = io.WriteString(w, r.FormValue("amount"))
+	})
+	_, keys := onMemory(t, idempotency.Config{Principal: func(r *http.Request) string { return r.FormValue("account") }})
+	s := serve(t, keys.Middleware(h))
+	const kind = "application/x-www-form-urlencoded"
+	require.Equal(t, "7", s.send("POST", "/", "k", "account=a&amount=7", "Content-Type", kind).body)
+	require.True(t, s.send("POST", "/", "k", "account=a&amount=7", "Content-Type", kind).replayed())
+	require.Equal(t, 422, s.send("POST", "/", "k", "account=a&amount=8", "Content-Type", kind).status)
+
+	form := func(name, text string) string {
+		var b bytes.Buffer
+		m := multipart.NewWriter(&b)
+		require.NoError(t, m.SetBoundary("edge"))
+		require.NoError(t, m.WriteField("account", "a"))
+		part, err := m.CreateFormFile("f", name)
+		require.NoError(t, err)
+		_, _ = io.WriteString(part, text)
+		require.NoError(t, m.Close())
+		return b.String()
+	}
+	upload := func(name, text string) answer {
+		return s.send("POST", "/", "file", form(name, text), "Content-Type", "multipart/form-data; boundary=edge")
+	}
+	require.Equal(t, 200, upload("a.txt", "one").status)
+	require.True(t, upload("a.txt", "one").replayed())
+	require.Equal(t, 422, upload("a.txt", "two").status)
+	require.Equal(t, 422, upload("b.txt", "one").status)
+	require.EqualValues(t, 2, runs.Load())
 }

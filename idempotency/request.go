@@ -2,10 +2,14 @@ package idempotency
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/pawl-go/pawl"
@@ -107,7 +111,37 @@ func (k *Keys) read(w http.ResponseWriter, r *http.Request, key string) (in inco
 	}
 	in.id = hash("http", principal, k.route(r), key)
 	in.print = hash(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(in.body))
+	if r.PostForm != nil || r.MultipartForm != nil { // somebody was faster
+		form, err := printOf(r)
+		if err != nil {
+			return in, &problem{status: http.StatusBadRequest, code: codeBody, detail: "The form could not be read to its end."}
+		}
+		in.print = hash(in.print, form)
+	}
 	return in, nil
+}
+
+// printOf is the hash of a form that was read before, by Config.Principal or around the middleware: of its body nothing may be left.
+func printOf(r *http.Request) (string, error) {
+	parts := []string{r.PostForm.Encode()}
+	if r.MultipartForm != nil {
+		parts = append(parts, url.Values(r.MultipartForm.Value).Encode())
+		for _, name := range slices.Sorted(maps.Keys(r.MultipartForm.File)) {
+			for _, h := range r.MultipartForm.File[name] {
+				file, err := h.Open()
+				if err != nil {
+					return "", err
+				}
+				sum := sha256.New()
+				_, err = io.Copy(sum, file)
+				if err = errors.Join(err, file.Close()); err != nil {
+					return "", err
+				}
+				parts = append(parts, name, h.Filename, string(sum.Sum(nil)))
+			}
+		}
+	}
+	return hash(parts...), nil
 }
 
 // route is what the key of r is used for.
