@@ -31,7 +31,7 @@ type callKey struct{}
 // running next, nothing that is committed with this context lands any more, and the client gets IDEMPOTENCY_OUTCOME_UNKNOWN. So it does when the response cannot be
 // stored. A panic of next frees the key and goes on.
 //
-// Middleware panics if Config.Principal is nil. Inside itself it does nothing.
+// Middleware panics if Config.Principal is nil. Inside itself it does nothing, nor inside that of other Keys for the same key, principal and route.
 func (k *Keys) Middleware(next http.Handler) http.Handler {
 	if k.config.Principal == nil {
 		panic("idempotency: Middleware needs Config.Principal: without it, one client's keys would be another's")
@@ -56,6 +56,10 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 		in, p := k.read(w, r, key)
 		if p != nil {
 			p.send(w)
+			return
+		}
+		if c, ok := r.Context().Value(callKey{}).(*call); ok && c.attempt != nil && c.attempt.scope.Key().ID == in.id {
+			next.ServeHTTP(w, in.with(r)) // other Keys hold the same record
 			return
 		}
 		a, err := k.claim(r.Context(), in.id, in.print)

@@ -222,3 +222,18 @@ func TestParsedForms(t *testing.T) {
 	require.Equal(t, 422, upload("b.txt", "one").status)
 	require.EqualValues(t, 2, runs.Load())
 }
+
+// TestInsideAnother: two Keys of one store around a handler are one, where they mean the same key.
+//
+// Proves IDEM-1.
+func TestInsideAnother(t *testing.T) {
+	var runs atomic.Int64
+	rt, outer := onMemory(t, idempotency.Config{})
+	inner := keysOn(t, rt, idempotency.Config{Require: true})
+	s := serve(t, outer.Middleware(inner.Middleware(counted(&runs))))
+	a := s.post("k")
+	require.Equal(t, 201, a.status, a.body)
+	require.Equal(t, `run 1 of {"item":7}`, a.body)
+	require.True(t, s.post("k").replayed())
+	require.EqualValues(t, 1, runs.Load())
+}
