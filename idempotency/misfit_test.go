@@ -237,3 +237,17 @@ func TestInsideAnother(t *testing.T) {
 	require.True(t, s.post("k").replayed())
 	require.EqualValues(t, 1, runs.Load())
 }
+
+// TestNoContentType: a response that was sent without a type, on purpose, is replayed without one.
+//
+// Proves IDEM-1.
+func TestNoContentType(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header()["Content-Type"] = nil
+		_, _ = io.WriteString(w, "<html>")
+	})))
+	for range 2 {
+		require.NotContains(t, s.post("k").header, "Content-Type")
+	}
+}

@@ -177,6 +177,9 @@ func replay(w http.ResponseWriter, stored *record, mark bool) {
 			h[name] = append(h[name], string(value))
 		}
 	}
+	if _, ok := stored.Header["Content-Type"]; !ok {
+		h["Content-Type"] = nil // else the server guesses
+	}
 	if mark {
 		h.Set(Replayed, "true")
 	}
