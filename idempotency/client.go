@@ -80,11 +80,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			_ = response.Body.Close()
 		}
 		if !pause(ctx, wait) {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
 			return nil, fmt.Errorf("idempotency: gave up after %d tries: %w", n, context.Cause(ctx))
 		}
 		bound = min(bound*2, retry.Max)
 	}
 }
+
+// never is longer than anybody waits, and short enough to be added to.
+const never = 100 * 365 * 24 * time.Hour
 
 // after tells whether an answer is worth another try, and how long to wait before it.
 func after(response *http.Response, err error, jitter time.Duration) (time.Duration, bool) {
@@ -94,11 +100,11 @@ func after(response *http.Response, err error, jitter time.Duration) (time.Durat
 	asked := response.Header.Get("Retry-After")
 	status := response.StatusCode
 	again := slices.Contains([]int{408, 425, 429}, status) || status == 409 && asked != "" || status >= 500 && status != 501 && status != 505
-	if seconds, err := strconv.Atoi(asked); err == nil && seconds >= 0 {
-		return time.Duration(seconds)*time.Second + jitter, again
+	if seconds, err := strconv.ParseUint(asked, 10, 64); err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(seconds, uint64(never/time.Second)))*time.Second + jitter, again
 	}
 	if at, err := http.ParseTime(asked); err == nil {
-		return max(0, time.Until(at)) + jitter, again
+		return min(max(0, time.Until(at)), never) + jitter, again
 	}
 	return jitter, again
 }

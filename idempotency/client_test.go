@@ -70,6 +70,20 @@ type scripted struct {
 	after   string
 	keys    []string
 	bodies  []string
+	closed  func() // a response; may be nil
+}
+
+// closing tells when it is closed.
+type closing struct {
+	io.Reader
+	closed func()
+}
+
+func (c closing) Close() error {
+	if c.closed != nil {
+		c.closed()
+	}
+	return nil
 }
 
 func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -78,6 +92,7 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil {
 		b, _ := io.ReadAll(r.Body)
 		body = string(b)
+		_ = r.Body.Close()
 	}
 	s.bodies = append(s.bodies, body)
 	status := s.answers[min(len(s.keys), len(s.answers))-1]
@@ -88,7 +103,7 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s.after != "" {
 		h.Set("Retry-After", s.after)
 	}
-	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader("x")), Request: r}, nil
+	return &http.Response{StatusCode: status, Header: h, Body: closing{strings.NewReader("x"), s.closed}, Request: r}, nil
 }
 
 // TestTransportDecides: what is repeated, how often, and with what.
@@ -110,6 +125,9 @@ func TestTransportDecides(t *testing.T) {
 		"not implemented":          {[]int{501}, "", 1, 501},
 		"broken for long":          {[]int{503}, "", 3, 503},
 		"an hour is too long":      {[]int{503}, "3600", 1, 503},
+		"three centuries, too":     {[]int{503}, "10000000000", 1, 503},
+		"more than that":           {[]int{503}, "9223372036854775807", 1, 503},
+		"until the year 9999":      {[]int{503}, "Fri, 31 Dec 9999 23:59:59 GMT", 1, 503},
 		"connection lost":          {[]int{0, 200}, "", 2, 200},
 		"nobody there":             {[]int{0}, "", 3, 0},
 	} {
@@ -159,12 +177,16 @@ func TestTransportDecides(t *testing.T) {
 		require.Len(t, s.keys, 1)
 	})
 	t.Run("given up", func(t *testing.T) {
-		s := &scripted{answers: []int{503}, after: "30"}
 		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Millisecond, cancel)
+		s := &scripted{answers: []int{503}, after: "30", closed: cancel} // the response is closed before the wait
 		r, err := http.NewRequestWithContext(ctx, "POST", "http://x", nil)
 		require.NoError(t, err)
+		open := 1
+		r.Body = closing{http.NoBody, func() { open-- }}
+		r.GetBody = func() (io.ReadCloser, error) { open++; return closing{http.NoBody, func() { open-- }}, nil }
 		_, err = (&idempotency.Transport{Base: s, Retry: quick}).RoundTrip(r)
 		require.ErrorIs(t, err, context.Canceled)
+		require.Len(t, s.keys, 1)
+		require.Zero(t, open, "bodies")
 	})
 }
