@@ -109,7 +109,9 @@ func New(rt *pawl.Runtime, c Config) (*Keys, error) {
 		if !isToken(name) || slices.Contains(framing, canonical) {
 			return nil, &pawl.ArgumentError{Argument: "Config.Headers", Reason: fmt.Sprintf("%q cannot be replayed", name)}
 		}
-		k.headers = append(k.headers, canonical)
+		if !slices.Contains(k.headers, canonical) {
+			k.headers = append(k.headers, canonical)
+		}
 	}
 	if c.TTL == 0 {
 		k.config.TTL = DefaultTTL

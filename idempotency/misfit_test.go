@@ -238,6 +238,23 @@ func TestInsideAnother(t *testing.T) {
 	require.EqualValues(t, 1, runs.Load())
 }
 
+// TestHeadersTwice: a header that is named twice, or is stored anyhow, is replayed once.
+//
+// Proves IDEM-1.
+func TestHeadersTwice(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{Headers: []string{"location", "X-A", "x-a"}})
+	s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-A", "b")
+		counted(&runs).ServeHTTP(w, r)
+	})))
+	for range 2 {
+		a := s.post("k")
+		require.Equal(t, []string{"/orders/1"}, a.header["Location"])
+		require.Equal(t, []string{"b"}, a.header["X-A"])
+	}
+}
+
 // TestNoContentType: a response that was sent without a type, on purpose, is replayed without one.
 //
 // Proves IDEM-1.
