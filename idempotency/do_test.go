@@ -110,7 +110,8 @@ func TestDoFinalButLost(t *testing.T) {
 //
 // Proves IDEM-2, IDEM-4.
 func TestDoHeld(t *testing.T) {
-	rt, keys := onMemory(t, idempotency.Config{Lease: 300 * time.Millisecond})
+	rt, keys := onMemory(t, idempotency.Config{})
+	short := keysOn(t, rt, idempotency.Config{Lease: 300 * time.Millisecond})
 	patient := keysOn(t, rt, idempotency.Config{Wait: patience})
 	op := idempotency.Op{Name: "n", Key: "k"}
 	entered, leave := make(chan context.Context), make(chan struct{})
@@ -140,7 +141,7 @@ func TestDoHeld(t *testing.T) {
 	require.Equal(t, result{n: 1, replayed: true}, <-second)
 
 	op.Key = "lost"
-	go run(first, keys)
+	go run(first, short)
 	ctx := <-entered
 	forget(t, rt)
 	<-ctx.Done()
