@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"sync/atomic"
 
 	"github.com/pawl-go/pawl"
 )
@@ -12,9 +13,9 @@ import (
 // call is a request on its way through the middleware, for Respond.
 type call struct {
 	keys    *Keys
-	attempt *attempt  // nil: the request has no key
-	rec     *recorder // what the handler writes to
-	ready   *record   // what Respond was given last; nil: nothing
+	attempt *attempt               // nil: the request has no key
+	rec     *recorder              // what the handler writes to
+	ready   atomic.Pointer[record] // what Respond was given last; nil: nothing. Its caller may be a goroutine that outlives the handler, as under http.TimeoutHandler
 }
 
 type callKey struct{}
@@ -85,10 +86,11 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 
 // pass runs next for a request without a key. Respond works there, too, only that nothing is stored.
 func (k *Keys) pass(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	c := &call{keys: k, rec: &recorder{ResponseWriter: w, direct: true}}
+	c := &call{keys: k, rec: &recorder{ResponseWriter: w}}
+	c.rec.direct.Store(true)
 	next.ServeHTTP(c.rec, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
-	if c.ready != nil && c.rec.status < 200 {
-		replay(w, c.ready, false)
+	if c.ready.Load() != nil && c.rec.status < 200 {
+		replay(w, c.ready.Load(), false)
 	}
 }
 
@@ -104,10 +106,10 @@ func (c *call) finish(ctx context.Context) (later func()) {
 	if rec.status == 0 {
 		rec.WriteHeader(http.StatusOK)
 	}
-	if rec.direct {
+	if rec.direct.Load() {
 		return sent // streamed
 	}
-	if c.ready != nil { // a transaction of the handler's may have stored it
+	if c.ready.Load() != nil { // a transaction of the handler's may have stored it
 		stored, err := a.answer()
 		switch {
 		case err != nil:
@@ -178,10 +180,10 @@ func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, b
 	}
 	a := c.attempt
 	if a == nil {
-		c.ready = &r
+		c.ready.Store(&r)
 		return nil
 	}
-	if c.rec.direct {
+	if c.rec.direct.Load() {
 		return ErrResponded
 	}
 	if limit := c.keys.config.MaxBody; len(r.Body) > limit {
@@ -196,7 +198,8 @@ func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, b
 		return nil
 	}, pawl.WithTTL(c.keys.config.TTL))
 	if err == nil {
-		c.ready, c.rec.kept = &r, true
+		c.ready.Store(&r)
+		c.rec.kept.Store(true)
 	}
 	return err
 }

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"mime/multipart"
 	"net/http"
@@ -252,6 +254,43 @@ func TestHeadersTwice(t *testing.T) {
 		a := s.post("k")
 		require.Equal(t, []string{"/orders/1"}, a.header["Location"])
 		require.Equal(t, []string{"b"}, a.header["X-A"])
+	}
+}
+
+// TestTimeoutInside: a handler goes on after http.TimeoutHandler has answered for it, inside the middleware, and responds at about that moment. Its transaction
+// counts for every repeat, or for none.
+//
+// Proves IDEM-6.
+func TestTimeoutInside(t *testing.T) {
+	rt, keys := onMemory(t, idempotency.Config{})
+	verdict := make(chan error, 1)
+	var first atomic.Bool
+	s := serve(t, keys.Middleware(http.TimeoutHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !first.CompareAndSwap(true, false) {
+			_, _ = io.WriteString(w, "second")
+			return
+		}
+		<-r.Context().Done()
+		verdict <- deposit(context.WithoutCancel(r.Context()), rt, nil, "late")
+	}), time.Millisecond, "too late")))
+	landed := int64(0)
+	for n := range 50 {
+		first.Store(true)
+		key := fmt.Sprint("k", n)
+		a := s.post(key)
+		err := <-verdict
+		if err == nil {
+			landed++
+			again := s.post(key)
+			require.True(t, again.replayed())
+			require.Equal(t, "late", again.body)
+		} else {
+			if !errors.Is(err, idempotency.ErrResponded) { // by the other one
+				require.ErrorIs(t, err, pawl.ErrLeaseLost)
+			}
+			require.Equal(t, "too late", a.body)
+		}
+		require.Equal(t, landed, balance(t, rt))
 	}
 }
 

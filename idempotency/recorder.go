@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // recorder keeps back what a handler writes until it is stored. A response that is flushed, hijacked or too large is passed on instead, from then on as it is written.
@@ -20,8 +21,8 @@ type recorder struct {
 	status int         // 0: nothing was written
 	header http.Header // as it was when the status was written
 	body   []byte
-	direct bool // it is passed on
-	kept   bool // Respond was called: nothing is passed on before the handler returns
+	direct atomic.Bool // it is passed on
+	kept   atomic.Bool // Respond was called: nothing is passed on before the handler returns
 }
 
 func newRecorder(w http.ResponseWriter, limit int) *recorder {
@@ -33,7 +34,7 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
 	switch {
-	case r.direct:
+	case r.direct.Load():
 		r.status = max(r.status, status)
 		r.ResponseWriter.WriteHeader(status)
 	case r.status != 0: // it is too late
@@ -53,10 +54,10 @@ func (r *recorder) Write(p []byte) (int, error) {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	if !r.direct && !r.kept && len(r.body)+len(p) > r.limit {
+	if !r.direct.Load() && !r.kept.Load() && len(r.body)+len(p) > r.limit {
 		r.pass()
 	}
-	if r.direct {
+	if r.direct.Load() {
 		return r.ResponseWriter.Write(p)
 	}
 	r.body = append(r.body, p...)
@@ -65,7 +66,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 
 // FlushError is Flush for http.ResponseController.
 func (r *recorder) FlushError() error {
-	if r.kept {
+	if r.kept.Load() {
 		return nil
 	}
 	if r.status == 0 {
@@ -80,22 +81,23 @@ func (r *recorder) Flush() { _ = r.FlushError() }
 
 // Hijack hands the connection over.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	if r.kept || r.status != 0 && !r.direct {
+	if r.kept.Load() || r.status != 0 && !r.direct.Load() {
 		return nil, nil, http.ErrNotSupported
 	}
 	conn, rw, err := http.NewResponseController(r.ResponseWriter).Hijack()
 	if err == nil {
-		r.direct, r.status = true, http.StatusSwitchingProtocols
+		r.status = http.StatusSwitchingProtocols
+		r.direct.Store(true)
 	}
 	return conn, rw, err
 }
 
 // pass sends what was kept back, and from now on everything at once.
 func (r *recorder) pass() {
-	if r.direct || r.kept {
+	if r.direct.Load() || r.kept.Load() {
 		return
 	}
-	r.direct = true
+	r.direct.Store(true)
 	replace(r.Header(), r.header)
 	r.ResponseWriter.WriteHeader(r.status)
 	if len(r.body) > 0 {
@@ -137,27 +139,27 @@ func (r *recorder) trailers() bool {
 func (r *recorder) send() {
 	if r.trailers() {
 		late := r.Header().Clone()
-		r.kept = false
+		r.kept.Store(false)
 		r.pass()
 		_ = http.NewResponseController(r.ResponseWriter).Flush() // so that there can be something after it
 		maps.Copy(r.Header(), late)
 		return
 	}
-	r.direct = true
+	r.direct.Store(true)
 	replace(r.Header(), r.header)
 	deliver(r.ResponseWriter, r.status, r.body)
 }
 
 // replay sends a stored response instead of anything that the handler wrote.
 func (r *recorder) replay(stored *record, mark bool) {
-	r.direct = true
+	r.direct.Store(true)
 	replace(r.Header(), r.outer)
 	replay(r.ResponseWriter, stored, mark)
 }
 
 // refuse sends a problem instead of anything that the handler wrote.
 func (r *recorder) refuse(p *problem) {
-	r.direct = true
+	r.direct.Store(true)
 	replace(r.Header(), r.outer)
 	p.send(r.ResponseWriter)
 }
