@@ -76,7 +76,7 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m 
 	if err := o.Retry.check(); err != nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Retry", Reason: err.Error()}
 	}
-	defaults := &terms{env: c.ownEnv(o.Observer), timeout: o.Timeout, retry: o.Retry.or(DefaultRetry)}
+	defaults := &terms{env: c.ownEnv(o.Observer), timeout: o.Timeout, retry: o.Retry.Or(DefaultRetry)}
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout
 	}

@@ -1,6 +1,7 @@
 package pawl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -34,21 +35,9 @@ type Retry struct {
 	Within   time.Duration // overall
 }
 
-// or fills the zero fields of r from d.
-func (r Retry) or(d Retry) Retry {
-	if r.Attempts == 0 {
-		r.Attempts = d.Attempts
-	}
-	if r.First == 0 {
-		r.First = d.First
-	}
-	if r.Max == 0 {
-		r.Max = d.Max
-	}
-	if r.Within == 0 {
-		r.Within = d.Within
-	}
-	return r
+// Or returns r with its zero fields taken from d.
+func (r Retry) Or(d Retry) Retry {
+	return Retry{Attempts: cmp.Or(r.Attempts, d.Attempts), First: cmp.Or(r.First, d.First), Max: cmp.Or(r.Max, d.Max), Within: cmp.Or(r.Within, d.Within)}
 }
 
 // Delay returns how long to wait after attempt n, the first being 1, has failed: a random part of a bound that doubles from First to Max.
@@ -89,7 +78,7 @@ func WithTimeout(d time.Duration) Option {
 }
 
 // WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory scopes ignore it.
-func WithRetry(r Retry) Option { return func(t *terms) { t.retry = r.or(t.retry) } }
+func WithRetry(r Retry) Option { return func(t *terms) { t.retry = r.Or(t.retry) } }
 
 // WithTTL lets the scope expire d after this commit, instead of its kind's TTL.
 func WithTTL(d time.Duration) Option { return func(t *terms) { t.ttl = d } }

@@ -55,7 +55,7 @@ type Runtime struct {
 // for a kind that contradicts itself or another, *LimitError for a name, ErrNoStore for a persisted kind without a store,
 // *ArgumentError for the rest.
 func Open(c Config) (*Runtime, error) {
-	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.or(DefaultRetry), memory: newRegistry(runtimeShards), stored: newRegistry(runtimeShards)}
+	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: newRegistry(runtimeShards), stored: newRegistry(runtimeShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
 	rt.hub.rt = rt
 	if rt.holder = c.Holder; rt.holder == "" {

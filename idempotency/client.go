@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"net/http"
 	"slices"
 	"strconv"
@@ -36,21 +35,9 @@ type Transport struct {
 
 // RoundTrip makes Transport an http.RoundTripper. When its budget is spent it returns the last response, or the last error of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	base, retry := t.Base, t.Retry
+	base, retry := t.Base, t.Retry.Or(DefaultRetry)
 	if base == nil {
 		base = http.DefaultTransport
-	}
-	if retry.Attempts == 0 {
-		retry.Attempts = DefaultRetry.Attempts
-	}
-	if retry.First == 0 {
-		retry.First = DefaultRetry.First
-	}
-	if retry.Max == 0 {
-		retry.Max = DefaultRetry.Max
-	}
-	if retry.Within == 0 {
-		retry.Within = DefaultRetry.Within
 	}
 	ctx, until := r.Context(), time.Now().Add(retry.Within)
 	r = r.Clone(ctx)
@@ -60,10 +47,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
 		retry.Attempts = 1
 	}
-	bound := retry.First
 	for n := 1; ; n++ {
 		response, err := base.RoundTrip(r)
-		wait, again := after(response, err, mathrand.N(max(bound, 1)))
+		wait, again := after(response, err, retry.Delay(n))
 		if !again || n >= retry.Attempts || ctx.Err() != nil || time.Now().Add(wait).After(until) {
 			return response, err
 		}
@@ -85,7 +71,6 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 			return nil, fmt.Errorf("idempotency: gave up after %d tries: %w", n, context.Cause(ctx))
 		}
-		bound = min(bound*2, retry.Max)
 	}
 }
 

@@ -93,7 +93,7 @@ func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 	c.Lease = cmp.Or(c.Lease, pawl.DefaultLease)
 	c.Deliveries, c.Poll = cmp.Or(c.Deliveries, DefaultDeliveries), cmp.Or(c.Poll, DefaultPoll)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
-	c.Commit, c.Effects = fill(c.Commit, DefaultCommit), fill(c.Effects, DefaultEffects)
+	c.Commit, c.Effects = c.Commit.Or(DefaultCommit), c.Effects.Or(DefaultEffects)
 	e.config = c
 	e.outbox = newOutbox(e)
 	return e
@@ -101,11 +101,6 @@ func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 
 func negative(r pawl.Retry) bool {
 	return r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0
-}
-
-// fill returns r with zero fields taken from d.
-func fill(r, d pawl.Retry) pawl.Retry {
-	return pawl.Retry{Attempts: cmp.Or(r.Attempts, d.Attempts), First: cmp.Or(r.First, d.First), Max: cmp.Or(r.Max, d.Max), Within: cmp.Or(r.Within, d.Within)}
 }
 
 // fault notes what Start will return.
