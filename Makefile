@@ -27,7 +27,7 @@ help: ## list the targets
 
 # One after another, the quickest to fail first.
 .PHONY: test
-test: ## run all that CI runs, in about fourteen minutes on two cores
+test: ## run all that CI runs, in about fifteen minutes on two cores
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
