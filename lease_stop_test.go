@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
@@ -240,7 +241,14 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 	stopped, missed, rounds := 0, 0, 0
 	for ; stopped < want; rounds++ {
 		require.Less(t, missed, 20*want, "hardly ever did anybody take over")
-		require.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), waitLong, waitStep, "not all hold")
+		if !assert.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), waitLong, waitStep, "not all hold") {
+			select {
+			case err := <-heard:
+				t.Fatalf("the holders are gone: %v\n%s", err, p.Stderr())
+			default:
+				t.FailNow()
+			}
+		}
 		time.Sleep(rand.N(300 * time.Millisecond)) // the moment is to be anywhere
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 		if !stoppedFree(t, rt) {

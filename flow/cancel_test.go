@@ -138,6 +138,7 @@ func TestCancelAgainstTheEnd(t *testing.T) {
 // Calls, cancels, callers who leave and flows that stop, all at once and from two processes: at most one call runs at a time, what was told to have been
 // canceled while waiting never ran, every call is answered, and nothing is left. Proves FLOW-4, FLOW-5.
 func TestEverythingAtOnce(t *testing.T) {
+	all := int64(0)
 	for round := range 4 {
 		s := inMemory()
 		if round%3 == 1 {
@@ -208,10 +209,11 @@ func TestEverythingAtOnce(t *testing.T) {
 			require.NoError(t, f.Stop(within(t, 10*time.Second)))
 		}
 		require.LessOrEqual(t, most.Load(), int64(1))
-		require.NotZero(t, ran.Load())
+		all += ran.Load() // in one of the rounds everybody may have been canceled first
 		state, err := session(rt, "s").State(t.Context())
 		require.NoError(t, err)
 		require.LessOrEqual(t, int64(state.A), ran.Load())
 		nothingLeft(t, rt, "s")
 	}
+	require.NotZero(t, all)
 }
