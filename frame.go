@@ -95,6 +95,15 @@ func Detach(ctx context.Context) context.Context {
 	return &frame{Context: ctx, lease: innermost(ctx).held()}
 }
 
+// Unfenced is Detach without the leases too: what is committed with it is not tested against those that ctx is made under. It is for work that goes on after
+// their holder has given them back, such as a call in the background that a handler under a lease leaves behind. Whether ctx has ended is not changed by it.
+func Unfenced(ctx context.Context) context.Context {
+	if innermost(ctx) == nil {
+		return ctx
+	}
+	return &frame{Context: ctx}
+}
+
 // mutating is called when a mutator, or one around it, mutates another scope through its context.
 func (f *frame) mutating(q *queue, key Key) error {
 	if f.outerTx() != nil {

@@ -118,7 +118,8 @@ func TestNestedLeases(t *testing.T) {
 }
 
 // TestWhereALeaseReaches: its context fences scopes in memory by what this process knows, and refuses what it cannot fence: another store, and containers
-// of the caller's own. Detached from a mutator or a transaction, a call is still fenced.
+// of the caller's own. Detached from a mutator or a transaction, a call is still fenced; only
+// Unfenced lifts that.
 //
 // Proves STORE-13.
 func TestWhereALeaseReaches(t *testing.T) {
@@ -168,6 +169,9 @@ func TestWhereALeaseReaches(t *testing.T) {
 		other := usurp(t, beside, "lock")
 		ctx = context.WithoutCancel(ctx)
 		before, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, inc(pawl.Unfenced(ctx)), "no lease is asked about")
+		before, err = s.Snapshot(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, atomically(func(inside context.Context) error {
 			// Only the store knows yet.

@@ -76,7 +76,8 @@ func (a *Action[In, Out]) run(c *call, in In) (out Out, err error) {
 }
 
 // Go is Do in the background, which the end of ctx does not end: it returns once the call is admitted or has its place in the queue. What the action has to say is in its scopes; its error, or a panic, goes
-// to the log. Called inside an action, it is a call of its own, which waits its turn. It returns the errors that Do returns before the action runs.
+// to the log. Called inside an action, it is a call of its own, which waits its turn; leases that ctx is
+// made under, such as that of an idempotency key, do not fence it, for they are given back while it runs. It returns the errors that Do returns before the action runs.
 func (a *Action[In, Out]) Go(ctx context.Context, ids IDs, in In) error {
 	c, err := a.flow.call(ctx, a.name, ids, true)
 	if err != nil {

@@ -330,3 +330,22 @@ func TestContextOfAnAction(t *testing.T) {
 	require.NoError(t, f.Stop(t.Context())) // it may have left while its record was being committed
 	nothingLeft(t, rt, "s")
 }
+
+// TestBackgroundCallOutlivesItsCallersLease: whoever leaves a call behind in the background gives back the leases that he made it under, and the call goes on.
+func TestBackgroundCallOutlivesItsCallersLease(t *testing.T) {
+	onStores(t, func(t *testing.T, s *site) {
+		f, rt := s.flow(t, flow.Config{Kind: "chat", Admit: flow.Queue})
+		released, done := make(chan struct{}), make(chan error, 1)
+		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			<-released
+			_, err := pawl.Session[pawl.Doc](c, c.Session).PatchState(ctx, pawl.Patch{"by": c.Request})
+			done <- err
+			return "", err
+		})
+		require.NoError(t, pawl.User[pawl.Doc](rt, "u").Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
+			return a.Go(ctx, flow.IDs{Request: "r", Session: "s"}, "")
+		}))
+		close(released)
+		require.NoError(t, <-done)
+	})
+}

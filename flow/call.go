@@ -186,7 +186,7 @@ func (c *call) hold(background bool) error {
 	// The lease outlives the wish: it is kept until the action has returned. Only taking it ends with the wish.
 	from := c.wish
 	if background {
-		from = c.base
+		from = pawl.Unfenced(c.base) // it goes on after whoever called it has given back what he holds
 	}
 	over, stop := context.WithCancelCause(context.WithoutCancel(from))
 	taking := context.AfterFunc(c.wish, func() { stop(context.Cause(c.wish)) })
