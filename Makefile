@@ -19,7 +19,7 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 # What tests may not do without, separated by spaces or commas. `go test` alone skips a test whose
 # program is missing and says so; under make it fails. The need-* targets below install them.
-export PAWL_TEST_REQUIRE := postgres strace
+export PAWL_TEST_REQUIRE := postgres strace chromium
 
 .PHONY: help
 help: ## list the targets
@@ -94,6 +94,12 @@ bench-test: need-cc need-postgres ## vet and test the benchmark itself; not part
 bench-lint: ## run staticcheck on the benchmark; it reads all of what the peers are made of, which takes a while
 	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
 
+# A module of its own, as the benchmark is.
+.PHONY: browser
+browser: need-chromium need-postgres ## test the chat example in a real browser, with real server processes
+	cd examples/chat/browser && $(GO) vet ./...
+	cd examples/chat/browser && $(GO) test -timeout 5m ./...
+
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing
 if $(may-install); then \
@@ -132,3 +138,11 @@ need-postgres:
 need-strace:
 	@if [ "$$(uname)" != Linux ] || command -v strace >/dev/null; then exit 0; fi; \
 	$(call missing,strace,strace)
+
+# The page of the chat example is tested in it.
+.PHONY: need-chromium
+need-chromium:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		if command -v $$name >/dev/null; then exit 0; fi; \
+	done; \
+	$(call missing,Chromium,chromium)

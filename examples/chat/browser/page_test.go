@@ -1,0 +1,299 @@
+package browser
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+)
+
+// slowly is how fast answers come in tests that act in the middle of one: a count to 100 takes three seconds.
+const slowly = "-delay=30ms"
+
+// box is where messages are written.
+const box = "#composer-text"
+
+// say types a message and clicks on Send.
+func (tb *tab) say(text string) {
+	tb.t.Helper()
+	tb.do(chromedp.SendKeys(box, text), chromedp.Click("#send"))
+}
+
+// retitle writes a title without leaving its field.
+func (tb *tab) retitle(title string) {
+	tb.t.Helper()
+	tb.do(chromedp.Click("#title"))
+	eval[bool](tb, `document.getElementById("title").select(), true`)
+	tb.do(chromedp.KeyEvent(title))
+}
+
+// answer is the JavaScript for the answer to the nth question.
+func answer(n int) string { return fmt.Sprintf(`document.querySelector('.answer[data-n="%d"]')`, n) }
+
+// text returns what there is of an answer.
+func (tb *tab) text(n int) string {
+	tb.t.Helper()
+	return eval[string](tb, answer(n)+`?.querySelector(".text").textContent ?? ""`)
+}
+
+// writing waits until the nth answer is being written, up to a word.
+func (tb *tab) writing(n int, word string) {
+	tb.t.Helper()
+	tb.until(fmt.Sprintf(`%s?.querySelector(".text").textContent.match(/\b%s\b/)`, answer(n), word), fmt.Sprintf("answer %d gets to %q", n, word))
+}
+
+// over waits until the nth answer has a status.
+func (tb *tab) over(n int, status string) {
+	tb.t.Helper()
+	tb.until(fmt.Sprintf(`%s?.dataset.status === %q`, answer(n), status), fmt.Sprintf("answer %d is %s", n, status))
+	require.Equal(tb.t, "false", eval[string](tb, answer(n)+`.getAttribute("aria-busy")`))
+}
+
+// credits waits until the page shows so many credits.
+func (tb *tab) credits(n int) {
+	tb.t.Helper()
+	tb.until(fmt.Sprintf(`document.getElementById("me-credits").textContent === "%d"`, n), fmt.Sprintf("%d credits", n))
+}
+
+// purse returns the credits that the server knows of.
+func (tb *tab) purse() int {
+	tb.t.Helper()
+	return eval[int](tb, `fetch("/api/me").then(r => r.json()).then(me => me.credits)`)
+}
+
+// questions returns the questions on the page, in order.
+func (tb *tab) questions() []string {
+	tb.t.Helper()
+	return eval[[]string](tb, `Array.from(document.querySelectorAll(".question .text"), q => q.textContent)`)
+}
+
+// conversation returns the whole log as text.
+func (tb *tab) conversation() string {
+	tb.t.Helper()
+	return eval[string](tb, `document.getElementById("log").innerText`)
+}
+
+// counted asserts that a text counts from 1 to n, leaving out and repeating nothing.
+func counted(t *testing.T, text string, n int) {
+	t.Helper()
+	next := 1
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r < '0' || r > '9' }) {
+		if got, err := strconv.Atoi(word); err == nil && next <= n {
+			require.Equal(t, next, got, text)
+			next++
+		}
+	}
+	require.Equal(t, n, next-1, text)
+}
+
+func TestSendAndStream(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "", slowly)
+	tb := guest(t, s.url())
+	before := tb.purse()
+	require.NotZero(t, eval[int](tb, `document.querySelectorAll("#welcome:not([hidden]) button").length`), "examples, as long as the session is empty")
+	eval[bool](tb, `window.texts = new Set(), new MutationObserver(() => texts.add(document.querySelector(".answer .text")?.textContent))
+		.observe(document.getElementById("log"), { subtree: true, childList: true, characterData: true }), true`)
+	tb.say("count to 50")
+	tb.over(1, "done")
+	counted(t, tb.text(1), 50)
+	require.Greater(t, eval[int](tb, `texts.size`), 5, "the answer grew before one's eyes")
+	require.Equal(t, []string{"count to 50"}, tb.questions())
+	require.True(t, eval[bool](tb, `document.getElementById("welcome").hidden`))
+	tb.credits(before - 1)
+
+	tb.do(chromedp.Click("#session-new"))
+	tb.until(`document.querySelectorAll("#session-list li").length === 2`, "a second session")
+	tb.do(chromedp.Click(".example")) // the one with tools
+	tb.over(1, "done")
+	require.NotZero(t, eval[int](tb, `document.querySelectorAll('.call[data-done="true"]').length`))
+	tb.until(`document.querySelectorAll("#charges li").length === 1 && document.querySelectorAll("#mails li").length === 1`, "a charge and a mail in the panel")
+	tb.until(`document.getElementById("claims").children.length === 0`, "all claims given back")
+}
+
+func TestWhatTheServerSaysIsText(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", "-delay=1ms").url())
+	const evil = `<img src=x onerror="document.title='evil'"><script>document.title='evil'</script>`
+	tb.say(evil)
+	tb.over(1, "done")
+	require.Equal(t, []string{evil}, tb.questions())
+	tb.retitle(evil[:60] + kb.Enter)
+	tb.until(fmt.Sprintf(`document.querySelector("#session-list .name").textContent === %q`, evil[:60]), "the title is in the list")
+	require.Zero(t, eval[int](tb, `document.querySelectorAll("main img, main script, nav img").length`))
+	require.NotEqual(t, "evil", eval[string](tb, `document.title`))
+}
+
+func TestReloadInMidAnswer(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	before := tb.purse()
+	tb.say("count to 100")
+	tb.writing(1, "10")
+	so := tb.text(1)
+	tb.do(chromedp.Reload())
+	tb.until(answer(1)+`?.querySelector(".text").textContent`, "the text so far")
+	require.True(t, strings.HasPrefix(tb.text(1), so), "what had been written is there")
+	tb.over(1, "done")
+	counted(t, tb.text(1), 100)
+	require.Equal(t, []string{"count to 100"}, tb.questions())
+	require.Equal(t, before-1, tb.purse())
+}
+
+func TestDoubleClickSendsOnce(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", "-delay=1ms").url())
+	before := tb.purse()
+	tb.do(chromedp.SendKeys(box, "count to 5"), chromedp.DoubleClick("#send"))
+	tb.over(1, "done")
+	tb.say("count to 6") // whatever the second click did came before this
+	tb.over(2, "done")
+	require.Equal(t, []string{"count to 5", "count to 6"}, tb.questions())
+	require.Equal(t, before-2, tb.purse())
+}
+
+func TestReloadWhileSendingSendsOnce(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "", "-delay=1ms")
+	tb := guest(t, s.url())
+	tb.allow("net::ERR_")
+	before := tb.purse()
+	tb.do(chromedp.SendKeys(box, "count to 5"))
+	key := `JSON.parse(sessionStorage["draft:" + location.hash.slice(1)]).key`
+	composed := eval[string](tb, key)
+	s.signal(stopped)
+	tb.do(chromedp.Click("#send"))
+	tb.until(`document.querySelector('.question[data-status="sending"]')`, "the message is shown as being sent")
+	require.Equal(t, composed, eval[string](tb, `JSON.parse(sessionStorage.outbox)[0].key`), "its key is as old as the message")
+	eval[bool](tb, `setTimeout(() => location.reload()), true`) // the request is on its way, and nobody waits for its answer any more
+	s.signal(continued)
+	tb.until(`sessionStorage.outbox === "[]"`, "the reloaded page has sent it")
+	tb.over(1, "done")
+	tb.say("count to 6")
+	tb.over(2, "done")
+	require.Equal(t, []string{"count to 5", "count to 6"}, tb.questions())
+	require.Equal(t, before-2, tb.purse())
+}
+
+func TestRefusedMessageGoesBackIntoTheBox(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", "-delay=1ms").url())
+	eval[bool](tb, `window.realFetch = fetch, window.fetch = (url, o) => o?.method !== "POST" ? realFetch(url, o) :
+		Promise.resolve(new Response('{"code":"INSUFFICIENT_CREDITS"}', { status: 402 })), true`)
+	tb.say("count to 5")
+	tb.until(`document.getElementById("notice-text").textContent.includes("no credits")`, "the reason")
+	require.Equal(t, "count to 5", eval[string](tb, `document.querySelector("`+box+`").value`))
+	require.Empty(t, tb.questions())
+	eval[bool](tb, `window.fetch = realFetch, true`)
+	tb.do(chromedp.Click("#notice-close"), chromedp.Click("#send"))
+	tb.over(1, "done")
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	tb.say("count to 300")
+	tb.writing(1, "10")
+	tb.do(chromedp.Click("#stop"))
+	tb.over(1, "stopped")
+	so := tb.text(1)
+	require.Contains(t, so, "10", "what was written stays")
+	require.NotContains(t, so, "300")
+
+	tb.say("count to 300")
+	tb.writing(2, "5")
+	tb.say("count to 7") // waits behind it
+	tb.until(answer(3)+`?.querySelector(".note").textContent === "In line: number 1"`, "its place")
+	tb.do(chromedp.Click("#claims button")) // of the panel
+	tb.over(2, "stopped")
+	tb.over(3, "done")
+	counted(t, tb.text(3), 7)
+	tb.do(chromedp.Reload())
+	tb.over(1, "stopped")
+	require.Equal(t, so, tb.text(1))
+}
+
+func TestTwoTabs(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	tb.until(`location.hash.length > 1`, "a session")
+	other := tb.another(eval[string](tb, `location.href`))
+	tb.say("count to 20")
+	other.writing(1, "5")
+	other.say("count to 5")
+	for _, x := range []*tab{tb, other} {
+		x.over(1, "done")
+		x.over(2, "done")
+		require.Equal(t, []string{"count to 20", "count to 5"}, x.questions())
+	}
+	require.Equal(t, tb.conversation(), other.conversation())
+
+	// Both rename at once: one is told that the other was faster.
+	other.allow("409")
+	other.retitle("Hers")
+	tb.retitle("His" + kb.Enter)
+	other.until(`document.querySelector("#session-list .name").textContent === "His"`, "the title of the other tab")
+	other.do(chromedp.KeyEvent(kb.Enter))
+	other.until(`document.getElementById("notice-text").textContent.includes("“His”")`, "who was faster")
+	require.Equal(t, "His", eval[string](other, `document.getElementById("title").value`))
+	other.do(chromedp.Click("#notice-action"))
+	tb.until(`document.getElementById("title").value === "Hers"`, "the title after all")
+}
+
+func TestAnotherUserSeesNothing(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "", "-delay=1ms")
+	ann := guest(t, s.url())
+	ann.say("count to 5")
+	ann.over(1, "done")
+	session := eval[string](ann, `location.hash.slice(1)`)
+	turn := eval[string](ann, `fetch("/api/sessions/`+session+`/messages").then(r => r.json()).then(p => p.messages[0].turn)`)
+
+	bob := guest(t, s.url()+"#"+session)
+	bob.allow("status of 40")
+	bob.until(`document.getElementById("notice-text").textContent.includes("not yours")`, "a notice")
+	require.Empty(t, bob.questions())
+	require.NotEqual(t, ann.now(`document.getElementById("me-user").textContent`), bob.now(`document.getElementById("me-user").textContent`))
+	for _, path := range []string{"sessions/" + session + "/messages", "sessions/" + session + "/events", "sessions/" + session + "/panel", "turns/" + turn + "/events"} {
+		require.Contains(t, []int{403, 404}, eval[int](bob, `fetch("/api/`+path+`").then(r => r.status)`), path)
+	}
+	require.Contains(t, []int{403, 404}, eval[int](bob, `fetch("/api/turns/`+turn+`", { method: "DELETE" }).then(r => r.status)`))
+}
+
+// A tab that nobody looks at keeps no connection, and one that is looked at no more than two.
+func TestStreamsOfTabsThatAreHidden(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	tb.do(chromedp.Func(watchStreams))
+	tb.do(chromedp.Reload())
+	tb.until(`window.sources?.length`, "a stream")
+	tb.say("count to 100")
+	tb.writing(1, "3")
+	require.Equal(t, 2, eval[int](tb, `mostStreams()`))
+	cover := tb.another("about:blank", chromedp.WithNewWindow(false)) // in the same window, in front
+	tb.until(`document.hidden && openStreams() === 0`, "no stream")
+	cover.close()
+	tb.until(`!document.hidden && openStreams() > 0`, "streams again")
+	tb.over(1, "done")
+	counted(t, tb.text(1), 100)
+	tb.until(`openStreams() === 1`, "the turn is followed no longer than it lasts")
+	require.Equal(t, 2, eval[int](tb, `mostStreams()`))
+}
+
+func TestContention(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "").url())
+	tb.do(chromedp.Click("#contention"))
+	tb.until(`document.querySelector("#contention-chart svg")`, "a chart")
+	said := strings.Split(eval[string](tb, `document.querySelector("#contention-chart svg").getAttribute("aria-label")`), "; ")
+	require.GreaterOrEqual(t, len(said), 3, "%q", said)
+	for _, way := range said[:len(said)-1] { // the last is a get and a set
+		require.Contains(t, way, "1280 of 1280")
+	}
+	require.Contains(t, said[len(said)-1], "of 1280")
+	require.Equal(t, 3*len(said), eval[int](tb, `document.querySelectorAll("#contention-chart rect").length`))
+}

@@ -1,0 +1,70 @@
+package browser
+
+import (
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+)
+
+// The server is killed in mid-answer and started again: the page connects again by itself and shows the answer going on, and it is paid for once.
+func TestKilledServerResumes(t *testing.T) {
+	t.Parallel()
+	s := serve(t, "", slowly)
+	tb := guest(t, s.url())
+	tb.allow("net::ERR_")
+	before := tb.purse()
+	tb.say("count to 100")
+	tb.writing(1, "10")
+	s.kill()
+	require.Equal(t, "answering", eval[string](tb, answer(1)+".dataset.status"))
+	tb.until(`document.getElementById("connection").dataset.state === "lost"`, "the page says that it is alone")
+	tb.say("count to 5") // kept until there is somebody to take it
+	tb.until(`document.querySelector('.question[data-status="sending"] .note').textContent.includes("again")`, "the message is tried again")
+	s.start()
+	tb.over(1, "done")
+	counted(t, tb.text(1), 100)
+	tb.over(2, "done")
+	counted(t, tb.text(2), 5)
+	require.Equal(t, []string{"count to 100", "count to 5"}, tb.questions())
+	require.Equal(t, "live", eval[string](tb, `document.getElementById("connection").dataset.state`))
+	require.Equal(t, before-2, tb.purse())
+	tb.do(chromedp.Reload())
+	tb.over(2, "done")
+	counted(t, tb.text(1), 100)
+}
+
+// Two servers on one PostgreSQL: one person with a tab at each sees one conversation, answered in order.
+func TestTwoServers(t *testing.T) {
+	t.Parallel()
+	browser(t)
+	store := pgtest.URL(t)
+	a, b := serve(t, store, slowly), serve(t, store, slowly)
+	tb := guest(t, a.url())
+	tb.until(`location.hash.length > 1`, "a session")
+	other := tb.another(b.url() + eval[string](tb, `location.hash`))
+	require.Equal(t, tb.now(`document.getElementById("me-user").textContent`), other.now(`document.getElementById("me-user").textContent`))
+	before := tb.purse()
+	tb.do(chromedp.SendKeys(box, "count to 21"))
+	other.do(chromedp.SendKeys(box, "count to 22"))
+	tabs := []*tab{tb, other}
+	for _, x := range tabs {
+		x.do(chromedp.Click("#send"))
+	}
+	for _, x := range tabs {
+		x.say("count to 3")
+	}
+	for _, x := range tabs {
+		for n := 1; n <= 4; n++ {
+			x.over(n, "done")
+		}
+	}
+	require.Equal(t, tb.conversation(), other.conversation())
+	require.ElementsMatch(t, []string{"count to 21", "count to 22", "count to 3", "count to 3"}, tb.questions())
+	for i, q := range tb.questions() {
+		counted(t, tb.text(i+1), map[string]int{"count to 21": 21, "count to 22": 22, "count to 3": 3}[q])
+	}
+	require.Equal(t, before-4, other.purse())
+}

@@ -1,0 +1,627 @@
+// The page of the chat example. Three rules hold it together:
+//
+//   - What the server says is put in as text, never as HTML.
+//   - A message has its Idempotency-Key from its first keystroke on. However often it is then sent,
+//     by a double click, a retry or a reload, it is one message.
+//   - Every event of a stream carries the whole state, so that the next one makes up for any that was missed.
+
+const $ = id => document.getElementById(id);
+
+const EXAMPLES = [
+  ["Do three things at once", "charge 5; email bob@example.com hello; search pawl ratchet lease"],
+  ["Search the notes", "search pawl ratchet lease"],
+  ["Count, slowly enough to reload", "count to 50"],
+  ["Fail, and get the credit back", "fail"],
+  ["Just talk", "What does a pawl do?"],
+];
+
+const REASONS = {
+  INSUFFICIENT_CREDITS: "you have no credits left",
+  ORG_LIMIT: "the organisation has used up its questions for today",
+  TOO_MANY_WAITING: "too many questions are waiting already",
+};
+
+// ---- Talking to the server
+
+// api resolves to the JSON of the answer. It rejects with an error that has status, code and retryAfter (seconds)
+// of a refusal, and no status if there was no answer.
+async function api(method, path, body, headers = {}) {
+  const request = { method, headers: { ...headers }, signal: AbortSignal.timeout(30_000) };
+  if (body !== undefined) {
+    request.headers["Content-Type"] = "application/json";
+    request.body = JSON.stringify(body);
+  }
+  const response = await fetch(path, request);
+  const text = await response.text();
+  if (response.ok) return text ? JSON.parse(text) : null;
+  let code = `HTTP ${response.status}`;
+  try { code = JSON.parse(text).code || code; } catch { /* an answer of somebody in between */ }
+  const after = response.headers.get("Retry-After");
+  throw Object.assign(new Error(code), { code, status: response.status, retryAfter: after === null ? null : Number(after) || 1 });
+}
+
+const backoff = tries => Math.min(5000, 250 * 2 ** tries) * (0.75 + Math.random() / 2);
+
+// again calls f until it succeeds or is refused for good.
+async function again(f, failed = () => {}) {
+  for (let tries = 0; ; tries++) {
+    try {
+      return await f();
+    } catch (e) {
+      const soon = e.retryAfter != null && e.retryAfter <= 30;
+      if (e.status && e.status < 500 && !soon) throw e;
+      failed();
+      await new Promise(done => setTimeout(done, Math.max(backoff(tries), soon ? e.retryAfter * 1000 : 0)));
+    }
+  }
+}
+
+// follow keeps an EventSource open. It reconnects by itself as long as there is no answer, and gives up on one that is
+// not 200, as from a server that is just starting; then a new one is made.
+function follow(url, onState, onConnected = () => {}) {
+  let source, timer, tries = 0;
+  const retry = () => {
+    source.close();
+    timer = setTimeout(open, backoff(tries++));
+  };
+  function open() {
+    source = new EventSource(url);
+    source.onopen = () => onConnected(true);
+    source.onmessage = e => {
+      tries = 0;
+      onState(JSON.parse(e.data));
+    };
+    source.addEventListener("failed", retry);
+    source.onerror = () => {
+      onConnected(false);
+      if (source.readyState === EventSource.CLOSED) retry();
+    };
+  }
+  open();
+  return { url, close() { clearTimeout(timer); source.close(); } };
+}
+
+const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), b => b.toString(16).padStart(2, "0")).join("");
+
+const stored = (name, fallback) => JSON.parse(sessionStorage.getItem(name)) ?? fallback;
+const store = (name, value) => value == null ? sessionStorage.removeItem(name) : sessionStorage.setItem(name, JSON.stringify(value));
+
+// ---- What is known
+
+let sessions = [];
+let view = null;                    // the session on screen: see show
+let outbox = stored("outbox", []);  // messages without an answer from the server: {key, session, text, failed}
+const flushing = new Set();         // sessions whose outbox is being sent
+let sessionStream = null, turnStream = null;
+
+function show(id) {
+  if (view?.id === id) return;
+  closeStreams();
+  view = {
+    id,
+    session: sessions.find(s => s.id === id),
+    turns: new Map(),               // by number: {n, turn, question, answer}
+    live: null,                     // the newest event of the turn in flight
+    page: 0,                        // the earliest page that was loaded
+    loaded: "",                     // which turns were open, and how many there were, when messages were loaded
+    busyUntil: 0,
+  };
+  $("log").replaceChildren();
+  nodes.clear();
+  $("composer-text").value = stored("draft:" + id, { text: "" }).text;
+  grow();
+  drawSessions();
+  render();
+  openStreams();
+}
+
+function openStreams() {
+  if (!view || document.hidden) return;
+  const v = view;
+  sessionStream ??= follow(`/api/sessions/${v.id}/events`, s => v === view && onSession(s), connected);
+  followTurn();
+  poll();
+}
+
+function closeStreams() {
+  sessionStream?.close();
+  turnStream?.close();
+  sessionStream = turnStream = null;
+}
+
+function connected(yes) {
+  $("connection").dataset.state = yes ? "live" : "lost";
+  $("connection-text").textContent = yes ? "Live" : "Reconnecting";
+}
+
+function onSession(s) {
+  view.session = s;
+  sessions = sessions.map(other => other.id === s.id ? s : other);
+  if (opened(view) !== view.loaded) loadMessages();
+  view.busyUntil = Date.now() + 3000;
+  poll();
+  drawSessions();
+  followTurn();
+  render();
+}
+
+// followTurn follows the oldest turn that is not over. A turn whose end was seen is not followed again, though the
+// session may be a little late to say so.
+function followTurn() {
+  const turn = view.session.open.find(t => !view.turns.get(t.n)?.answer);
+  const url = turn && `/api/turns/${turn.id}/events`;
+  if (turnStream?.url === url || document.hidden) return;
+  turnStream?.close();
+  const v = view;
+  turnStream = url ? follow(url, t => v === view && onTurn(t)) : null;
+}
+
+// opened changes whenever there are other messages to load.
+const opened = v => [v.session.turns, ...v.session.open.map(t => t.id)].join();
+
+function onTurn(t) {
+  view.live = t;
+  if (["done", "stopped", "failed"].includes(t.status)) {
+    keep({ n: t.n, role: "assistant", turn: t.id, text: t.text, status: t.status, steps: t.steps, error: t.error });
+    followTurn();
+    poll();
+  }
+  render();
+}
+
+function keep(m) {
+  const t = view.turns.get(m.n) ?? { n: m.n, turn: m.turn };
+  t[m.role === "user" ? "question" : "answer"] = m;
+  view.turns.set(m.n, t);
+}
+
+// loadMessages gets the pages from the last one back to the first turn whose answer is not here yet.
+let loading = null;
+async function loadMessages() {
+  const v = view;
+  if (loading === v) return void (v.stale = true);
+  loading = v;
+  try {
+    do {
+      v.stale = false;
+      v.loaded = opened(v);
+      const numbers = [...v.turns.keys()];
+      const from = v.page && Math.min(...numbers.filter(n => !v.turns.get(n).answer), Math.max(0, ...numbers) + 1);
+      await loadPages(v, "", from);
+    } while (v.stale && v === view);
+    loadMe();
+  } catch (e) {
+    notice(`The messages could not be loaded: ${e.code}.`);
+  } finally {
+    if (loading === v) loading = null;
+  }
+}
+
+async function loadPages(v, page, from) {
+  const got = await again(() => api("GET", `/api/sessions/${v.id}/messages${page && "?page=" + page}`));
+  if (v !== view) return;
+  got.messages.forEach(keep);
+  v.page = Math.min(v.page || got.page, got.page);
+  if (from && got.page > 1 && got.messages[0]?.n > from) await loadPages(v, got.page - 1, from);
+  followTurn();
+  render();
+}
+
+// ---- Sending
+
+// The draft has its key from the first keystroke on; an emptied box is the end of that message.
+function drafted() {
+  const text = $("composer-text").value;
+  const draft = stored("draft:" + view.id, { key: newKey() });
+  store("draft:" + view.id, text ? { key: draft.key, text } : null);
+  grow();
+}
+
+function send(text, key) {
+  if (!text.trim()) return;
+  outbox.push({ key, session: view.id, text: text.trim() });
+  store("outbox", outbox);
+  render();
+  $("scroll").scrollTop = $("scroll").scrollHeight;
+  flush(view.id);
+}
+
+// flush sends what a session has in the outbox, one after the other, each under its key until there is an answer to it.
+async function flush(session) {
+  if (flushing.has(session)) return;
+  flushing.add(session);
+  for (let item; (item = outbox.find(i => i.session === session)); ) {
+    const post = () => api("POST", `/api/sessions/${session}/messages`, { text: item.text }, { "Idempotency-Key": item.key });
+    let accepted, refused;
+    try {
+      accepted = await again(post, () => { item.failed = true; render(); });
+    } catch (e) {
+      refused = e;
+    }
+    outbox = outbox.filter(i => i !== item);
+    store("outbox", outbox);
+    if (accepted && view?.id === session) keep({ n: accepted.n, role: "user", turn: accepted.turn, text: item.text });
+    if (refused) putBack(item, refused);
+    render();
+    loadMe();
+  }
+  flushing.delete(session);
+}
+
+// putBack returns a refused message to the box, as a new one: its old key stands for the refusal.
+function putBack(item, e) {
+  const draft = stored("draft:" + item.session, { text: "" });
+  const text = [item.text, draft.text].filter(Boolean).join("\n");
+  store("draft:" + item.session, { key: newKey(), text });
+  if (view?.id === item.session) $("composer-text").value = text;
+  grow();
+  notice(`Not sent: ${REASONS[e.code] ?? e.code}.`);
+}
+
+async function stop(turn = view?.session.open[0]?.id) {
+  if (!turn) return;
+  try {
+    await api("DELETE", `/api/turns/${turn}`);
+  } catch (e) {
+    if (e.status !== 404 && e.status !== 409) notice("It could not be stopped. Try again.");
+  }
+  poll();
+}
+
+// ---- Sessions
+
+async function loadSessions() {
+  sessions = await again(() => api("GET", "/api/sessions"));
+  drawSessions();
+}
+
+async function newSession() {
+  const key = stored("new-session", newKey());
+  store("new-session", key);
+  $("session-new").disabled = true;
+  try {
+    const s = await again(() => api("POST", "/api/sessions", {}, { "Idempotency-Key": key }));
+    await loadSessions();
+    location.hash = s.id;
+    $("composer-text").focus();
+  } catch (e) {
+    notice(`No new session: ${e.code}.`);
+  } finally {
+    store("new-session", null);
+    $("session-new").disabled = false;
+  }
+}
+
+// route shows the session that the address names, so that a reload and a second tab find it.
+async function route() {
+  let id = location.hash.slice(1);
+  if (id && !sessions.some(s => s.id === id)) await loadSessions();
+  if (id && !sessions.some(s => s.id === id)) {
+    notice("That session does not exist, or is not yours.");
+    id = "";
+  }
+  if (!id && !sessions.length) return newSession();
+  if (!id) return void (location.hash = sessions[0].id);
+  show(id);
+}
+
+// rename changes the title only if nobody else did in the meantime. A version that moved on for another reason, such as
+// a turn that ended, is no reason to give up.
+let editing = null; // the session as it was when editing of its title began
+async function rename() {
+  const before = editing, title = $("title").value.trim(), v = view;
+  editing = null;
+  if (!before || title === before.title) return drawSessions();
+  for (let base = v.session.title === before.title ? v.session : before; ;) {
+    try {
+      onSession({ ...v.session, ...await api("PATCH", `/api/sessions/${v.id}`, { title }, { "If-Match": `"${base.version}"` }) });
+      return;
+    } catch (e) {
+      if (e.status !== 409 && e.status !== 412) return notice(`Not renamed: ${e.code ?? "no answer"}.`), drawSessions();
+      await loadSessions();
+      base = sessions.find(s => s.id === v.id);
+      if (base?.title === before.title) continue;
+      notice(`Somebody was faster: it is called “${base?.title}” now.`, "Use mine all the same", () => {
+        editing = base;
+        $("title").value = title;
+        rename();
+      });
+      return;
+    }
+  }
+}
+
+async function loadMe() {
+  try {
+    const me = await api("GET", "/api/me");
+    setText($("me-user"), me.user);
+    setText($("me-credits"), String(me.credits));
+    $("org-meter").max = me.org.per_day;
+    $("org-meter").value = me.org.used;
+    setText($("org-used"), `${me.org.used} of ${me.org.per_day}`);
+  } catch { /* the next one will do */ }
+}
+
+// ---- Drawing
+
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  node.append(...children.filter(c => c));
+  return node;
+}
+
+const span = (text, kind) => el("span", { class: kind }, text);
+
+// setText appends where it can, so that a selection in a growing answer stays.
+function setText(node, text) {
+  const old = node.textContent;
+  if (old === text) return;
+  if (old && text.startsWith(old) && node.childNodes.length === 1) node.firstChild.appendData(text.slice(old.length));
+  else node.textContent = text;
+}
+
+// morph makes the children of a node like others, and keeps those that it can: a button that is drawn anew under the
+// pointer cannot be clicked, and loses the focus.
+function morph(node, children) {
+  children.forEach((to, i) => {
+    const from = node.children[i];
+    if (from?.tagName !== to.tagName) return from ? from.replaceWith(to) : node.append(to);
+    for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
+    for (const { name, value } of to.attributes) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+    if (to.children.length) morph(from, [...to.children]);
+    else setText(from, to.textContent);
+  });
+  while (node.children.length > children.length) node.lastElementChild.remove();
+}
+
+function notice(text, action, onAction) {
+  $("notice").hidden = !text;
+  $("notice-text").textContent = text ?? "";
+  $("notice-action").hidden = !action;
+  $("notice-action").textContent = action ?? "";
+  $("notice-action").onclick = () => { notice(); onAction(); };
+}
+
+function drawSessions() {
+  morph($("session-list"), sessions.map(s => el("li", {},
+    el("a", { href: "#" + s.id, "aria-current": s.id === view?.id ? "page" : null },
+      span(s.title || "Untitled session", "name"), span(s.open.length ? "answering" : `${s.turns}`, "count")))));
+  if (!view) return;
+  const title = view.session.title;
+  if (!editing) $("title").value = title;
+  document.title = `${title || "Untitled session"} · Pawl chat`;
+}
+
+const nodes = new Map(); // of the log, by row
+
+// render brings the log in line with what is known. Rows that stay keep their nodes.
+function render() {
+  if (!view) return;
+  const box = $("scroll"), log = $("log");
+  const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+  const rows = [];
+  for (const t of [...view.turns.values()].sort((a, b) => a.n - b.n)) {
+    if (t.question) rows.push(["q" + t.n, questionNode, t.question, ""]);
+    rows.push(["a" + t.n, answerNode, t.answer ?? pending(t)]);
+  }
+  const waiting = outbox.filter(i => i.session === view.id);
+  for (const i of waiting) rows.push([i.key, questionNode, i, i.failed ? "Sending… (trying again)" : "Sending…"]);
+  rows.forEach(([key, draw, ...what], i) => {
+    const node = draw(nodes.get(key), ...what);
+    nodes.set(key, node);
+    if (log.children[i] !== node) log.insertBefore(node, log.children[i] ?? null);
+  });
+  while (log.children.length > rows.length) log.lastChild.remove();
+  const answering = view.session.open.some(t => !view.turns.get(t.n)?.answer);
+  if (!answering && document.activeElement === $("stop")) $("composer-text").focus();
+  $("stop").hidden = !answering;
+  $("earlier").hidden = view.page <= 1;
+  $("welcome").hidden = rows.length > 0 || view.session.turns > 0;
+  if (atEnd) box.scrollTop = box.scrollHeight;
+}
+
+// pending is what there is of an answer that is not complete.
+function pending(t) {
+  const place = view.session.open.findIndex(o => o.id === t.turn);
+  if (view.live?.id === t.turn) return { ...view.live, place };
+  return { n: t.n, turn: t.turn, status: "waiting", text: "", place };
+}
+
+function questionNode(node, m, note) {
+  node ??= el("article", { class: "question", "data-n": m.n, "aria-label": "You" }, el("p", { class: "text" }), el("p", { class: "note" }));
+  setText(node.firstChild, m.text);
+  setText(node.lastChild, note);
+  node.dataset.status = note ? "sending" : "sent";
+  return node;
+}
+
+function answerNode(node, a) {
+  if (node?.drawn === a) return node;
+  node ??= el("article", { class: "answer", "data-n": a.n, "aria-label": "Answer" },
+    el("ul", { class: "steps" }), el("p", { class: "text" }), el("p", { class: "note" }));
+  const [steps, text, note] = node.children;
+  node.drawn = a;
+  node.dataset.status = a.status;
+  node.setAttribute("aria-busy", ["waiting", "answering"].includes(a.status));
+  const calls = JSON.stringify([a.steps, a.board]);
+  if (node.calls !== calls) {
+    node.calls = calls;
+    morph(steps, [...(a.steps ?? []).flatMap(s => s.calls).map(callNode), ...boardNode(a.board)]);
+  }
+  setText(text, a.text ?? "");
+  setText(note, {
+    waiting: a.place > 0 ? `In line: number ${a.place}` : "Starting…",
+    answering: a.text ? "" : "Working…",
+    stopped: "Stopped. What was written stays.",
+    failed: `Failed${a.error ? ": " + a.error : ""}. The credit came back.`,
+  }[a.status] ?? "");
+  return node;
+}
+
+function callNode(c) {
+  return el("li", { class: "call", "data-name": c.name, "data-done": String(c.done) },
+    el("span", { class: "mark", role: "img", "aria-label": c.done ? "done" : "running" }),
+    el("code", {}, c.name), el("span", { class: "args" }, pairs(c.args)),
+    c.result ? el("span", { class: "result" }, c.result) : null);
+}
+
+function pairs(json) {
+  try { return Object.entries(JSON.parse(json)).map(([k, v]) => `${k}: ${typeof v === "string" ? v : JSON.stringify(v)}`).join(", "); } catch { return json; }
+}
+
+function boardNode(board) {
+  if (!board?.of) return [];
+  return [el("li", { class: "board" }, el("progress", { max: board.of, value: board.done, "aria-label": "Searches done" }), span(`${board.done} of ${board.of} searches done`))];
+}
+
+// ---- The panel
+
+// poll asks for the panel, and comes back in a second as long as something is going on.
+let pollTimer = 0, polling = false;
+async function poll() {
+  clearTimeout(pollTimer);
+  if (!view || document.hidden) return;
+  const v = view;
+  if (polling) return void (v.busyUntil = Date.now() + 3000);
+  polling = true;
+  try {
+    const [panel] = await Promise.all([$("panel").checkVisibility() && api("GET", `/api/sessions/${v.id}/panel`), loadMe()]);
+    if (panel && v === view) drawPanel(panel);
+    if (panel?.claims.length || panel?.queue.waiting.length) v.busyUntil = Date.now() + 3000;
+  } catch { /* the next one will do */ }
+  polling = false;
+  const busy = v.session.open.length || outbox.length || Date.now() < v.busyUntil;
+  pollTimer = setTimeout(poll, busy ? 1000 : 10_000);
+}
+
+const list = (id, rows) => morph($(id), rows.slice(0, 12).map(cells => el("li", {}, ...cells)));
+const time = us => us < 1000 ? `${Math.round(us)} µs` : us < 1e6 ? `${(us / 1000).toFixed(us < 1e4 ? 1 : 0)} ms` : `${(us / 1e6).toFixed(1)} s`;
+
+function drawPanel(p) {
+  setText($("state-version"), `version ${p.scope.version}`);
+  setText($("state-key"), p.scope.key);
+  setText($("state"), JSON.stringify(p.scope.state, null, 2) ?? "");
+  setText($("queue-summary"), `${p.queue.depth} waiting in this process now, the longest wait of late ${time(p.queue.longest_us)}`);
+  list("queue", p.queue.waiting.map(w => [span(`Turn ${w.n}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
+  const inClaims = $("claims").contains(document.activeElement);
+  list("claims", p.claims.map(c => [span(c.what, "what"), span(`held for ${time(c.ms * 1000)}`, "quiet"),
+    c.turn && el("button", { type: "button", class: "small", "data-turn": c.turn, "aria-label": "Stop this answer" }, "Stop")]));
+  if (inClaims && !$("claims").contains(document.activeElement)) $("composer-text").focus();
+  morph($("counters"), ["committed", "conflicts", "retries", "failed"].map(name =>
+    el("div", {}, el("dt", {}, name), el("dd", { "data-testid": "counter-" + name }, String(p.counters[name] ?? 0)))));
+  list("recent", p.recent.map(r => [span(r.what, "what"), span(r.scope, "grow mono"), span(`${r.path}, ${r.attempts}×`, "quiet")]));
+  list("charges", p.charges.map(c => [span(String(c.amount), "what"), span(c.id, "grow mono"), span(c.status, "badge")]));
+  list("mails", p.mails.map(m => [span(m.to, "what"), span(m.text, "grow quiet"), span(m.status, "badge")]));
+}
+
+async function contend() {
+  $("contention").disabled = true;
+  setText($("contention-text"), "Running…");
+  try {
+    const r = await api("POST", "/api/contention");
+    setText($("contention-text"), `${r.writers} writers, ${r.each} increments each. The thin bar is the time.`);
+    $("contention-chart").replaceChildren(chart(r.ways));
+  } catch (e) {
+    setText($("contention-text"), e.status === 409 ? "Somebody runs it just now. Try again in a moment." : "It could not be run. Try again.");
+  }
+  $("contention").disabled = false;
+  $("contention").textContent = "Run it again";
+  poll();
+}
+
+// chart draws, for each way, what is there against what should be, and the time that it took.
+function chart(ways) {
+  const width = 320, row = 46;
+  const figures = w => `${w.present} of ${w.expected}, ${time(w.ms * 1000)}`;
+  const shape = (tag, attributes, text) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.textContent = text ?? "";
+    return node;
+  };
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${ways.length * row}`, role: "img",
+    "aria-label": ways.map(w => `${w.name}: ${figures(w)}`).join("; ") });
+  const slowest = Math.max(...ways.map(w => w.ms), 0.001);
+  ways.forEach((w, i) => {
+    const y = i * row, part = Math.min(1, w.present / w.expected), whole = w.present === w.expected;
+    svg.append(
+      shape("text", { x: 0, y: y + 13, class: "name" }, w.name),
+      shape("text", { x: width, y: y + 13, class: whole ? "figure" : "figure bad" }, figures(w)),
+      shape("rect", { x: 0, y: y + 20, width, height: 9, rx: 4.5, class: "expected" }),
+      shape("rect", { x: 0, y: y + 20, width: Math.max(4, part * width), height: 9, rx: 4.5, class: whole ? "present" : "present bad" }),
+      shape("rect", { x: 0, y: y + 32, width: Math.max(2, w.ms / slowest * width), height: 2, rx: 1, class: "time" }));
+  });
+  return svg;
+}
+
+// ---- Hands
+
+function grow() { // for browsers that do not know field-sizing
+  const box = $("composer-text");
+  box.style.height = "auto";
+  box.style.height = Math.min(box.scrollHeight + 2, 180) + "px";
+}
+
+function drawer(open) {
+  document.body.classList.toggle("panel-open", open);
+  $("panel-toggle").setAttribute("aria-expanded", open);
+  if (open) poll();
+}
+
+$("skip").addEventListener("click", () => $("composer-text").focus());
+$("composer").addEventListener("submit", e => {
+  e.preventDefault();
+  const draft = stored("draft:" + view.id, null); // none: the box is empty, as at the second click
+  store("draft:" + view.id, null);
+  $("composer-text").value = "";
+  grow();
+  if (draft) send(draft.text, draft.key);
+  $("composer-text").focus();
+});
+$("composer-text").addEventListener("input", drafted);
+$("composer-text").addEventListener("keydown", e => {
+  if (e.key !== "Enter" || e.shiftKey || e.isComposing) return;
+  e.preventDefault();
+  $("composer").requestSubmit();
+});
+$("stop").addEventListener("click", () => stop());
+$("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.target.dataset.turn));
+$("session-new").addEventListener("click", newSession);
+$("earlier").addEventListener("click", () => loadPages(view, view.page - 1).catch(e => notice(e.code)));
+$("contention").addEventListener("click", contend);
+$("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
+$("notice-close").addEventListener("click", () => { notice(); $("composer-text").focus(); });
+$("title").addEventListener("focus", () => { editing ??= view.session; });
+$("title").addEventListener("blur", rename);
+$("rename").addEventListener("submit", e => { e.preventDefault(); $("composer-text").focus(); });
+document.addEventListener("keydown", e => {
+  if (e.key !== "Escape" || e.isComposing) return;
+  if (document.activeElement === $("title")) {
+    $("title").value = editing.title;
+    $("composer-text").focus();
+  } else if (document.body.classList.contains("panel-open")) {
+    drawer(false);
+    $("panel-toggle").focus();
+  } else {
+    stop();
+  }
+});
+// A browser allows six connections to a host, over all tabs: those that nobody looks at keep none.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) return closeStreams();
+  loadSessions();
+  openStreams();
+});
+window.addEventListener("hashchange", route);
+$("examples").append(...EXAMPLES.map(([label, text]) => el("button", { type: "button", class: "example", onclick: () => send(text, newKey()) },
+  el("strong", {}, label), span(text, "quiet"))));
+
+loadMe();
+await loadSessions();
+await route();
+new Set(outbox.map(i => i.session)).forEach(flush);
