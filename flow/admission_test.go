@@ -332,6 +332,8 @@ func TestContextOfAnAction(t *testing.T) {
 }
 
 // TestBackgroundCallOutlivesItsCallersLease: whoever leaves a call behind in the background gives back the leases that he made it under, and the call goes on.
+//
+// Proves FLOW-1.
 func TestBackgroundCallOutlivesItsCallersLease(t *testing.T) {
 	onStores(t, func(t *testing.T, s *site) {
 		f, rt := s.flow(t, flow.Config{Kind: "chat", Admit: flow.Queue})

@@ -1,38 +1,168 @@
-// Chat is a chat server's state layer over HTTP: sessions, credits and answers, in an SQLite file, or in another store.
+// Chat is an agent and chat server: sessions, credits, tools, streamed answers, and a page to look at it all, in an SQLite file, or in another store.
+// Kill it, double-click, open two tabs, start two of them on one database: nothing is lost, doubled or stuck.
 //
 //	go run ./examples/chat
 //	go run ./examples/chat -store dir:./data
-//	go run ./examples/chat -store postgres://user:secret@localhost/chat
+//	go run ./examples/chat -store postgres://user:secret@localhost/chat -addr :8081
+//	OPENAI_API_KEY=... go run ./examples/chat -model gpt-4o-mini
 //
-//	curl -d '{"text":"hello"}' -H 'X-User: ann' localhost:8080/sessions/1/messages
-//	curl localhost:8080/sessions/1
+// Read state.go first (what there is), then turn.go (a question and its answer), tools.go (what must not happen twice), and server.go (the rest).
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log"
+	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/fs"
 	"github.com/pawl-go/pawl/persist/postgres"
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
+// config is what the flags say.
+type config struct {
+	addr, store         string
+	model, baseURL, key string
+	delay, patience     time.Duration
+}
+
 func main() {
-	addr := flag.String("addr", "127.0.0.1:8080", "address to listen on")
-	location := flag.String("store", "chat.db", "an SQLite file, dir:FOLDER or postgres://...; several servers may share it")
+	var c config
+	flag.StringVar(&c.addr, "addr", "127.0.0.1:8080", "address to listen on; without a host only this machine can reach it")
+	flag.StringVar(&c.store, "store", "chat.db", "an SQLite file, dir:FOLDER or postgres://...; several servers may share it")
+	flag.StringVar(&c.model, "model", cmp.Or(os.Getenv("CHAT_MODEL"), "local"), "local, or the name of a model at -base-url")
+	flag.StringVar(&c.baseURL, "base-url", cmp.Or(os.Getenv("OPENAI_BASE_URL"), "https://api.openai.com/v1"), "of an OpenAI-compatible service; its key is taken from OPENAI_API_KEY")
+	flag.DurationVar(&c.delay, "delay", 40*time.Millisecond, "between two words of the local model")
+	flag.DurationVar(&c.patience, "patience", 20*time.Second, "for answers under way when the server is told to stop; what is left is resumed by the next")
 	flag.Parse()
-	if err := serve(*addr, *location); err != nil {
+	c.key = os.Getenv("OPENAI_API_KEY")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, c, slog.New(slog.NewTextHandler(os.Stderr, nil))); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// run serves until ctx ends.
+func run(ctx context.Context, c config, log *slog.Logger) (err error) {
+	host, port, err := net.SplitHostPort(c.addr)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	s, end, err := open(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	fmt.Printf("http://%s\n", listener.Addr())
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience)
+	defer cancel()
+	s.hangUp() // streams would keep Shutdown waiting
+	return errors.Join(err, srv.Shutdown(patience), end(patience))
+}
+
+// open makes a server, and end what undoes it: answers under way have until its context ends; what is left stays open, and is resumed by the next.
+func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(context.Context) error, err error) {
+	s = &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay}
+	s.quit, s.hangUp = context.WithCancel(context.WithoutCancel(ctx))
+	var opened []func(context.Context) error // closed in reverse
+	end = func(patience context.Context) (err error) {
+		s.hangUp()
+		if s.chat != nil && s.chat.Stop(patience) != nil {
+			log.Info("leaving answers to be resumed")
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(patience), 10*time.Second)
+		defer cancel()
+		for _, stop := range slices.Backward(opened) {
+			err = errors.Join(err, stop(last))
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, end(context.WithoutCancel(ctx)))
+		}
+	}()
+
+	store, err := openStore(ctx, c.store)
+	if err != nil {
+		return nil, nil, err
+	}
+	opened = append(opened, func(context.Context) error { return store.Close() })
+
+	if c.model != "local" {
+		if s.model, err = newOpenAI(c.baseURL, c.key, c.model); err != nil {
+			return nil, nil, err
+		}
+	}
+	if s.rt, err = pawl.Open(pawl.Config{Store: store, Kinds: kinds, Observer: s.stats, Logger: log}); err != nil {
+		return nil, nil, err
+	}
+	opened = append(opened, s.rt.Close)
+	if s.secret, err = loadSecret(ctx, s.rt); err != nil {
+		return nil, nil, err
+	}
+	if _, err = Orgs.Scope(s.rt, orgOfGuests).SetState(ctx, Limits{PerDay: answersADay}, pawl.IfAbsent()); err != nil && !errors.Is(err, pawl.ErrExists) {
+		return nil, nil, err
+	}
+	sweeper, err := pawl.NewSweeper(s.rt, pawl.SweeperConfig{}) // gives back the space of what has expired
+	if err != nil {
+		return nil, nil, err
+	}
+
+	s.keys, err = idempotency.New(s.rt, idempotency.Config{Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: lease, Wait: 2 * lease})
+	if err != nil {
+		return nil, nil, err
+	}
+	// Messages that reach a session at once are answered in order, whichever process they reach.
+	if s.chat, err = flow.New(s.rt, flow.Config{Kind: "chat", Admit: flow.Queue, Per: flow.PerSession, Lease: lease, Logger: log}); err != nil {
+		return nil, nil, err
+	}
+	s.serve, s.answer = flow.Define(s.chat, "serve", s.doServe), flow.Define(s.chat, "answer", s.doAnswer)
+	if s.bench, err = flow.New(s.rt, flow.Config{Kind: "contest", Admit: flow.Reject, Per: flow.PerFlow, Lease: lease, Logger: log}); err != nil {
+		return nil, nil, err
+	}
+	s.contend = flow.Define(s.bench, "contend", s.doContend)
+	engine := machine.NewEngine(s.rt, machine.Config{Lease: lease, Logger: log})
+	s.addMachines(engine)
+
+	whole := context.WithoutCancel(ctx) // until they are stopped
+	opened = append(opened, sweeper.Stop, engine.Stop, s.bench.Stop, s.chat.Stop)
+	if err = errors.Join(sweeper.Start(whole), engine.Start(whole)); err != nil {
+		return nil, nil, err
+	}
+	resumed := make(chan struct{})
+	go func() { defer close(resumed); s.resume(s.quit) }()
+	opened = append(opened, func(context.Context) error { <-resumed; return nil })
+	return s, end, nil
 }
 
 // openStore opens the store at a location. All that comes after is the same for each.
@@ -40,35 +170,8 @@ func openStore(ctx context.Context, location string) (persist.Store, error) {
 	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
 		return fs.Open(ctx, folder, fs.Config{})
 	}
-	if strings.HasPrefix(location, "postgres://") {
+	if strings.HasPrefix(location, "postgres://") || strings.HasPrefix(location, "postgresql://") {
 		return postgres.Open(ctx, location, postgres.Config{})
 	}
 	return sqlite.Open(ctx, location, sqlite.Config{})
-}
-
-func serve(addr, location string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	store, err := openStore(ctx, location)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Threads, Accounts}})
-	if err != nil {
-		return err
-	}
-
-	srv := &http.Server{Addr: addr, Handler: routes(rt), ReadHeaderTimeout: 10 * time.Second}
-	go func() {
-		<-ctx.Done()
-		_ = srv.Shutdown(context.Background())
-	}()
-	log.Printf("listening on http://%s", addr)
-	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	end, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	return rt.Close(end)
 }

@@ -2,178 +2,281 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"embed"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/sse"
 )
 
-// Thread is the state of a session.
-type Thread struct {
-	Owner    string    `json:"owner"`
-	Title    string    `json:"title"`
-	Messages []Message `json:"messages"`
+//go:embed page
+var pageFiles embed.FS
+
+// server is what the handlers share.
+type server struct {
+	rt        *pawl.Runtime
+	model     Model
+	log       *slog.Logger
+	stats     *stats
+	secret    []byte          // of cookies
+	quit      context.Context // the end of all streams
+	hangUp    func()          // brings it about
+	toolDelay time.Duration   // how long the outside world takes
+
+	keys    *idempotency.Keys
+	chat    *flow.Flow
+	serve   *flow.Action[none, none]
+	answer  *flow.Action[none, none]
+	bench   *flow.Flow
+	contend *flow.Action[none, contest]
+	charges *machine.Machine[Charge]
+	mails   *machine.Machine[Mail]
 }
 
-type Message struct {
-	Role string `json:"role"`
-	Text string `json:"text"`
-}
+// routes is all that the server has to say.
+func (s *server) routes() http.Handler {
+	once := s.keys.Middleware // answers a repeated request with the first one's response
+	api := http.NewServeMux()
+	for pattern, h := range map[string]http.Handler{
+		"GET /api/me":                      handler(s.getMe),
+		"PUT /api/settings/{name}":         handler(s.putSetting),
+		"GET /api/sessions":                handler(s.listSessions),
+		"POST /api/sessions":               once(handler(s.newSession)),
+		"PATCH /api/sessions/{id}":         handler(s.renameSession),
+		"GET /api/sessions/{id}/messages":  handler(s.getMessages),
+		"POST /api/sessions/{id}/messages": once(handler(s.ask)),
+		"DELETE /api/turns/{id}":           handler(s.stopTurn),
+		"GET /api/sessions/{id}/panel":     handler(s.getPanel),
+		"POST /api/contention":             handler(s.postContention),
+	} {
+		api.Handle(pattern, limited(h))
+	}
+	api.Handle("GET /api/sessions/{id}/events", handler(s.watchSession))
+	api.Handle("GET /api/turns/{id}/events", handler(s.watchTurn))
 
-// Account is the state of a user.
-type Account struct {
-	Used     int64             `json:"used"` // messages paid for
-	Settings map[string]string `json:"settings"`
-}
-
-// Board is where the parallel tool calls of one answer leave their results.
-type Board struct {
-	Results map[string]string `json:"results"`
-	Done    int               `json:"done"`
-}
-
-const freeMessages = 100
-
-var (
-	Threads  = pawl.Kind[Thread]{Name: pawl.KindSession, Label: "owner"}
-	Accounts = pawl.Kind[Account]{Name: pawl.KindUser}
-)
-
-// The fields that the verbs below address, checked when the program starts.
-var (
-	messages = Threads.MustField("messages")
-	title    = Threads.MustField("title")
-)
-
-func routes(rt *pawl.Runtime) http.Handler {
-	s := &server{rt}
 	mux := http.NewServeMux()
-	mux.Handle("POST /sessions/{id}/messages", handler(s.postMessage))
-	mux.Handle("GET /sessions/{id}", handler(s.getSession))
-	mux.Handle("PATCH /sessions/{id}", handler(s.patchSession))
-	mux.Handle("GET /sessions", handler(s.listSessions))
-	return mux
-}
-
-type server struct{ rt *pawl.Runtime }
-
-// postMessage takes a message and answers it. However many arrive at once, here and in other processes, all of them are in the
-// thread afterwards, and each was paid for once.
-func (s *server) postMessage(w http.ResponseWriter, r *http.Request) error {
-	var in Message
-	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-		return &apiError{"BAD_REQUEST", http.StatusBadRequest}
-	}
-	user, thread := r.Header.Get("X-User"), Threads.Scope(s.rt, r.PathValue("id"))
-	err := pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error { // paid for and recorded, or neither
-		if err := charge(ctx, Accounts.Scope(tx, user)); err != nil {
-			return err
-		}
-		_, err := thread.In(tx).Apply(ctx, pawl.All{
-			pawl.Patch{"owner": user},
-			pawl.Push{Field: messages, Values: []any{Message{Role: "user", Text: in.Text}}},
-		})
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	reply, err := s.answer(r.Context(), in.Text)
-	if err != nil {
-		return err
-	}
-	snap, err := thread.PushState(r.Context(), messages, reply)
-	if err != nil {
-		return err
-	}
-	return respond(w, snap.Version, reply)
-}
-
-// charge counts a message against the user's allowance: a decision, so a function.
-func charge(ctx context.Context, account pawl.Scope[Account]) error {
-	_, err := account.AtomicState(ctx, func(_ context.Context, a *Account) error {
-		if a.Used >= freeMessages {
-			return &apiError{"INSUFFICIENT_CREDITS", http.StatusPaymentRequired}
-		}
-		a.Used++
-		return nil
-	})
-	return err
-}
-
-// answer calls its tools in parallel; they meet on a board that lives as long as the request.
-func (s *server) answer(ctx context.Context, question string) (Message, error) {
-	request := pawl.NewLocal(s.rt)
-	defer request.Close()
-	board := pawl.Sequencer[Board](request, "board")
-	var wg sync.WaitGroup
-	errs := make(chan error, 2)
-	for name, tool := range map[string]func(string) string{"shout": strings.ToUpper, "count": func(q string) string { return fmt.Sprint(len(q)) }} {
-		wg.Go(func() {
-			_, err := board.Apply(ctx, pawl.All{
-				pawl.SetRecord{Field: "results", Key: name, Value: tool(question)},
-				pawl.Inc{Field: "done", By: 1},
-			})
-			errs <- err
+	mux.Handle("/api/", s.known(api))
+	mux.Handle("GET /{$}", limited(handler(s.welcome)))
+	mux.Handle("GET /healthz", limited(handler(s.health)))
+	for _, file := range []string{"app.js", "style.css"} {
+		mux.HandleFunc("GET /"+file, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Cache-Control", "no-cache")
+			http.ServeFileFS(w, r, pageFiles, "page/"+file)
 		})
 	}
-	wg.Wait()
-	for range 2 {
-		if err := <-errs; err != nil {
-			return Message{}, err
-		}
-	}
-	b, err := board.State(ctx)
-	return Message{Role: "assistant", Text: fmt.Sprintf("%s (%s characters)", b.Results["shout"], b.Results["count"])}, err
+	return guarded(s.log, mux)
 }
 
-func (s *server) getSession(w http.ResponseWriter, r *http.Request) error {
-	snap, err := Threads.Scope(s.rt, r.PathValue("id")).Snapshot(r.Context())
+// ownedBy returns a session, to its owner. To others it does not exist.
+func ownedBy(ctx context.Context, session pawl.Scope[Session], user string) (Session, error) {
+	head, err := session.State(ctx)
+	if err == nil && (head.Owner == "" || head.Owner != user) {
+		err = pawl.ErrNotFound
+	}
+	return head, err
+}
+
+func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
+	me := visitorOf(r)
+	account, err := Accounts.Scope(s.rt, me.user).State(r.Context())
 	if err != nil {
 		return err
 	}
-	if !snap.Exists() {
-		return pawl.ErrNotFound
-	}
-	return respond(w, snap.Version, snap.ReadOnly())
-}
-
-// patchSession renames a session; with If-Match only if nobody changed it since.
-func (s *server) patchSession(w http.ResponseWriter, r *http.Request) error {
-	var in struct{ Title string }
-	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-		return &apiError{"BAD_REQUEST", http.StatusBadRequest}
-	}
-	opts := []pawl.Option{pawl.IfExists()}
-	var version uint64
-	if _, err := fmt.Sscanf(r.Header.Get("If-Match"), `"%d"`, &version); err == nil {
-		opts = append(opts, pawl.IfVersion(version))
-	}
-	snap, err := Threads.Scope(s.rt, r.PathValue("id")).PatchState(r.Context(), pawl.Patch{title: in.Title}, opts...)
+	limits, err := Orgs.Scope(s.rt, me.org).State(r.Context())
 	if err != nil {
 		return err
 	}
-	return respond(w, snap.Version, snap.ReadOnly())
+	return respond(w, http.StatusOK, map[string]any{"user": me.user, "credits": account.Credits, "settings": account.Settings,
+		"org": map[string]any{"id": me.org, "per_day": limits.PerDay, "used": limits.Used[time.Now().UTC().Format(time.DateOnly)]}})
+}
+
+// putSetting changes one setting; two tabs that change two at once both succeed.
+func (s *server) putSetting(w http.ResponseWriter, r *http.Request) error {
+	var in struct{ Value string }
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if name := r.PathValue("name"); name != "instructions" && name != "theme" || len(in.Value) > 2000 {
+		return &apiError{"BAD_SETTING", http.StatusBadRequest}
+	}
+	snap, err := Accounts.Scope(s.rt, visitorOf(r).user).SetStateRecord(r.Context(), settings, r.PathValue("name"), in.Value)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, snap.ReadOnly().Settings)
+}
+
+// sessionView is what a page gets to see of a session.
+type sessionView struct {
+	ID      string     `json:"id"`
+	Title   string     `json:"title"`
+	Turns   int        `json:"turns"`
+	Open    []OpenTurn `json:"open"`
+	Version uint64     `json:"version"`
+}
+
+func viewSession(snap pawl.Snapshot[Session]) any {
+	head := snap.ReadOnly()
+	return sessionView{snap.ID, head.Title, head.Turns, append([]OpenTurn{}, head.Open...), snap.Version}
 }
 
 func (s *server) listSessions(w http.ResponseWriter, r *http.Request) error {
-	found := []string{}
-	for thread, err := range Threads.List(r.Context(), s.rt, pawl.Query{Labels: []string{r.Header.Get("X-User")}}) {
+	found := []any{}
+	for session, err := range Sessions.List(r.Context(), s.rt, pawl.Query{Labels: []string{visitorOf(r).user}}) {
 		if err != nil {
 			return err
 		}
-		found = append(found, thread.ID)
+		found = append(found, viewSession(session))
 	}
-	return json.NewEncoder(w).Encode(found)
+	return respond(w, http.StatusOK, found)
 }
 
-func respond(w http.ResponseWriter, version uint64, body any) error {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprint(version)))
-	return json.NewEncoder(w).Encode(body)
+func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
+	id := rand.Text()
+	return pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error {
+		head := Session{Owner: visitorOf(r).user}
+		if _, err := Sessions.Scope(tx, id).SetState(ctx, head, pawl.IfAbsent()); err != nil {
+			return err
+		}
+		return idempotency.Respond(ctx, tx, http.StatusCreated, nil, sessionView{ID: id, Open: []OpenTurn{}, Version: 1})
+	})
+}
+
+// renameSession changes the title; with If-Match only if nobody changed the session since.
+func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
+	var in struct{ Title string }
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.Title = strings.TrimSpace(in.Title); in.Title == "" || len(in.Title) > 200 {
+		return &apiError{"BAD_TITLE", http.StatusBadRequest}
+	}
+	session := Sessions.Scope(s.rt, r.PathValue("id"))
+	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
+		return err
+	}
+	opts := []pawl.Option{pawl.IfExists()}
+	if match := r.Header.Get("If-Match"); match != "" {
+		version, err := strconv.ParseUint(strings.Trim(match, `"`), 10, 64)
+		if err != nil {
+			return &apiError{"BAD_IF_MATCH", http.StatusBadRequest}
+		}
+		opts = append(opts, pawl.IfVersion(version))
+	}
+	snap, err := session.PatchState(r.Context(), pawl.Patch{title: in.Title}, opts...)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprint(snap.Version)))
+	return respond(w, http.StatusOK, viewSession(snap))
+}
+
+// page returns the messages of one page of a thread, in order.
+func (s *server) page(ctx context.Context, session string, page int) ([]Message, error) {
+	found := []Message{}
+	for m, err := range Messages.List(ctx, s.rt, pawl.Query{Prefix: pagePrefix(session, page)}) {
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, m.State())
+	}
+	slices.SortFunc(found, func(a, b Message) int {
+		return strings.Compare(messageID("", a.N, a.Role), messageID("", b.N, b.Role))
+	})
+	return found, nil
+}
+
+func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
+	head, err := ownedBy(r.Context(), Sessions.Scope(s.rt, r.PathValue("id")), visitorOf(r).user)
+	if err != nil {
+		return err
+	}
+	last := max(0, head.Turns-1) / turnsPerPage
+	page := last
+	if asked := r.FormValue("page"); asked != "" {
+		if page, err = strconv.Atoi(asked); err != nil || page < 0 || page > last {
+			return pawl.ErrNotFound
+		}
+	}
+	messages, err := s.page(r.Context(), r.PathValue("id"), page)
+	if err != nil {
+		return err
+	}
+	return respond(w, http.StatusOK, map[string]any{"page": page, "pages": last + 1, "messages": messages})
+}
+
+// watchSession streams the head of a session; messages are fetched when it says that there are new ones.
+func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
+	session := Sessions.Scope(s.rt, r.PathValue("id"))
+	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
+		return err
+	}
+	return stream(w, r, s.quit, session, sse.View(viewSession))
+}
+
+// ownTurn returns the turn of a request, to its owner.
+func (s *server) ownTurn(r *http.Request) (pawl.Scope[Turn], error) {
+	turn := Turns.Scope(s.rt, r.PathValue("id"))
+	t, err := turn.State(r.Context())
+	if err == nil && (t.For.User == "" || t.For.User != visitorOf(r).user) {
+		err = pawl.ErrNotFound
+	}
+	return turn, err
+}
+
+// turnView is what a page gets to see of a turn.
+type turnView struct {
+	ID      string `json:"id"`
+	Session string `json:"session"`
+	N       int    `json:"n"`
+	Status  string `json:"status"`
+	Text    string `json:"text"`
+	Error   string `json:"error"`
+	Steps   []Step `json:"steps"`
+	Board   Board  `json:"board"`
+}
+
+// watchTurn streams an answer while it grows, from wherever it is: a page that was reloaded goes on reading.
+func (s *server) watchTurn(w http.ResponseWriter, r *http.Request) error {
+	turn, err := s.ownTurn(r)
+	if err != nil {
+		return err
+	}
+	return stream(w, r, s.quit, turn, sse.Until(Turn.over), sse.View(func(snap pawl.Snapshot[Turn]) any {
+		t := snap.ReadOnly()
+		return turnView{snap.ID, t.For.Session, t.N, t.Status, t.Text, t.Error, append([]Step{}, t.Steps...), t.Board}
+	}))
+}
+
+// stream serves a scope until the client leaves or the server shuts down. Its errors have been told to the client.
+func stream[T any](w http.ResponseWriter, r *http.Request, quit context.Context, scope pawl.Scope[T], opts ...sse.Option) error {
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(quit, cancel)()
+	_ = sse.Serve(w, r.WithContext(ctx), scope, append(opts, sse.Retry(time.Second))...)
+	return nil
+}
+
+// health asks the store.
+func (s *server) health(w http.ResponseWriter, r *http.Request) error {
+	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := Orgs.Scope(s.rt, orgOfGuests).Snapshot(ctx); err != nil {
+		return &apiError{"UNHEALTHY", http.StatusServiceUnavailable}
+	}
+	return respond(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
 // handler turns errors into answers: one place, no type switch.
@@ -184,18 +287,28 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		return
 	}
-	if pawl.IsRetryable(err) {
+	if pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) {
 		w.Header().Set("Retry-After", "1")
 	}
-	http.Error(w, pawl.Code(err), pawl.HTTPStatus(err))
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(pawl.HTTPStatus(err))
+	_ = json.NewEncoder(w).Encode(map[string]string{"code": pawl.Code(err)})
 }
 
-// apiError is an error of this server's own; pawl.Code and pawl.HTTPStatus know it as pawl.Coded.
-type apiError struct {
-	code   string
-	status int
+func respond(w http.ResponseWriter, status int, body any) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	return json.NewEncoder(w).Encode(body)
 }
 
-func (e *apiError) Error() string   { return e.code }
-func (e *apiError) Code() string    { return e.code }
-func (e *apiError) HTTPStatus() int { return e.status }
+func decode(r *http.Request, into any) error {
+	err := json.NewDecoder(r.Body).Decode(into)
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return &apiError{"TOO_LARGE", http.StatusRequestEntityTooLarge}
+	}
+	if err != nil {
+		return &apiError{"BAD_REQUEST", http.StatusBadRequest}
+	}
+	return nil
+}

@@ -1,27 +1,40 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
 func TestMain(m *testing.M) {
+	if location := os.Getenv("CHAT_TEST_STORE"); location != "" { // a server to be killed
+		if err := run(context.Background(), config{addr: os.Getenv("CHAT_TEST_ADDR"), store: location, model: "local", delay: 10 * time.Millisecond}, quiet); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code := m.Run()
 	pgtest.Stop()
 	http.DefaultClient.CloseIdleConnections()
@@ -32,96 +45,405 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// start serves the example from a store; two calls with one location are two servers.
-func start(t *testing.T, path string) *httptest.Server {
-	t.Helper()
-	store, err := openStore(t.Context(), path)
-	require.NoError(t, err)
-	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Threads, Accounts}})
-	require.NoError(t, err)
-	srv := httptest.NewServer(routes(rt))
-	t.Cleanup(func() {
-		srv.Close()
-		assert.NoError(t, rt.Close(context.Background()))
-		assert.NoError(t, store.Close())
-	})
-	return srv
-}
+var quiet = slog.New(slog.DiscardHandler)
 
-func call(t *testing.T, method, url, body string, header ...string) (int, string, http.Header) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	require.NoError(t, err)
-	r.Header.Set("X-User", "ann")
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(r)
-	require.NoError(t, err)
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
-	return resp.StatusCode, string(b), resp.Header
-}
-
-func TestTwoServersOneThread(t *testing.T) {
+// onStores runs a test on every sort of store, at a location of its own.
+func onStores(t *testing.T, test func(t *testing.T, location string)) {
 	for name, location := range map[string]func(t *testing.T) string{
 		"sqlite":   func(t *testing.T) string { return filepath.Join(t.TempDir(), "chat.db") },
 		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "chat") },
 		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
 	} {
-		t.Run(name, func(t *testing.T) { testTwoServersOneThread(t, location(t)) })
+		t.Run(name, func(t *testing.T) { test(t, location(t)) })
 	}
 }
 
-func testTwoServersOneThread(t *testing.T, path string) {
-	servers := []*httptest.Server{start(t, path), start(t, path)}
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			status, body, _ := call(t, "POST", servers[i%2].URL+"/sessions/1/messages", fmt.Sprintf(`{"text":"m%d"}`, i))
-			assert.Equal(t, http.StatusOK, status, body)
+// site is a server under test.
+type site struct {
+	*server
+	url string
+	end func(patience time.Duration) error // as a signal would
+}
+
+// start serves the example from a store; two calls with one location are two servers.
+func start(t *testing.T, location string, change ...func(*config)) *site {
+	t.Helper()
+	c := config{store: location, model: "local", delay: time.Millisecond}
+	for _, f := range change {
+		f(&c)
+	}
+	s, end, err := open(t.Context(), c, quiet)
+	require.NoError(t, err)
+	srv := httptest.NewServer(s.routes())
+	var once sync.Once
+	stop := func(patience time.Duration) (err error) {
+		once.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			s.hangUp()
+			srv.Close()
+			err = end(ctx)
 		})
+		return err
 	}
-	wg.Wait()
-	_, body, header := call(t, "GET", servers[0].URL+"/sessions/1", "")
-	var thread Thread
-	require.NoError(t, json.Unmarshal([]byte(body), &thread))
-	seen := map[string]int{}
-	for _, m := range thread.Messages {
-		seen[m.Role+m.Text]++
-	}
-	for i := range 40 {
-		assert.Equal(t, 1, seen[fmt.Sprintf("userm%d", i)])
-	}
-	assert.Len(t, thread.Messages, 80)
-	assert.Equal(t, `"80"`, header.Get("ETag"), "one version per message")
-
-	status, _, _ := call(t, "PATCH", servers[1].URL+"/sessions/1", `{"title":"stale"}`, "If-Match", `"79"`)
-	assert.Equal(t, http.StatusConflict, status)
-	status, body, _ = call(t, "PATCH", servers[1].URL+"/sessions/1", `{"title":"new"}`, "If-Match", `"80"`)
-	assert.Equal(t, http.StatusOK, status, body)
-	_, body, _ = call(t, "GET", servers[0].URL+"/sessions", "")
-	assert.JSONEq(t, `["1"]`, body)
-	status, _, _ = call(t, "GET", servers[0].URL+"/sessions/none", "")
-	assert.Equal(t, http.StatusNotFound, status)
+	t.Cleanup(func() { assert.NoError(t, stop(20*time.Second)) })
+	return &site{s, srv.URL, stop}
 }
 
-func TestAllowanceIsExact(t *testing.T) {
-	srv := start(t, filepath.Join(t.TempDir(), "chat.db"))
+// user is a browser, more or less.
+type user struct {
+	t      *testing.T
+	client *http.Client
+}
+
+// visit lets a new user have a look at the page.
+func visit(t *testing.T, url string) *user {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	require.NoError(t, err)
+	u := &user{t, &http.Client{Jar: jar, Transport: &http.Transport{}}}
+	t.Cleanup(u.client.CloseIdleConnections)
+	status, body, _ := u.call("GET", url+"/", "")
+	require.Equal(t, http.StatusOK, status, body)
+	return u
+}
+
+// at lets the user's cookies be sent to another server, too.
+func (u *user) at(from, to string) {
+	a, err := url.Parse(from)
+	require.NoError(u.t, err)
+	b, err := url.Parse(to)
+	require.NoError(u.t, err)
+	u.client.Jar.SetCookies(b, u.client.Jar.Cookies(a))
+}
+
+func (u *user) call(method, url, body string, header ...string) (int, string, http.Header) {
+	u.t.Helper()
+	r, err := http.NewRequestWithContext(u.t.Context(), method, url, strings.NewReader(body))
+	require.NoError(u.t, err)
+	if method == "POST" {
+		r.Header.Set("Idempotency-Key", idempotency.NewKey())
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	response, err := u.client.Do(r)
+	require.NoError(u.t, err)
+	defer response.Body.Close()
+	b, err := io.ReadAll(response.Body)
+	require.NoError(u.t, err)
+	return response.StatusCode, string(b), response.Header
+}
+
+// get decodes what a URL has to say.
+func get[T any](u *user, url string) (v T) {
+	u.t.Helper()
+	status, body, _ := u.call("GET", url, "")
+	require.Equal(u.t, http.StatusOK, status, body)
+	require.NoError(u.t, json.Unmarshal([]byte(body), &v))
+	return v
+}
+
+func (u *user) newSession(url string) string {
+	u.t.Helper()
+	status, body, _ := u.call("POST", url+"/api/sessions", "")
+	require.Equal(u.t, http.StatusCreated, status, body)
+	var view sessionView
+	require.NoError(u.t, json.Unmarshal([]byte(body), &view))
+	return view.ID
+}
+
+// ask sends a question and returns its turn.
+func (u *user) ask(url, session, question string, header ...string) string {
+	u.t.Helper()
+	text, err := json.Marshal(map[string]string{"text": question})
+	require.NoError(u.t, err)
+	status, body, _ := u.call("POST", url+"/api/sessions/"+session+"/messages", string(text), header...)
+	require.Equal(u.t, http.StatusAccepted, status, body)
+	var in struct{ Turn string }
+	require.NoError(u.t, json.Unmarshal([]byte(body), &in))
+	return in.Turn
+}
+
+type thread struct {
+	Page, Pages int
+	Messages    []Message
+}
+
+type me struct {
+	User     string
+	Credits  int64
+	Settings map[string]string
+	Org      struct{ Used int64 }
+}
+
+// settled waits until nothing is open in a session, and returns its thread.
+func (u *user) settled(url, session string) thread {
+	u.t.Helper()
+	require.Eventually(u.t, func() bool {
+		for _, s := range get[[]sessionView](u, url+"/api/sessions") {
+			if s.ID == session {
+				return len(s.Open) == 0
+			}
+		}
+		return false
+	}, time.Minute, 10*time.Millisecond)
+	return get[thread](u, url+"/api/sessions/"+session+"/messages")
+}
+
+// watch reads a turn's stream until until says so, and returns what it saw last.
+func (u *user) watch(url, turn string, until func(turnView) bool) (last turnView) {
+	u.t.Helper()
+	ctx, cancel := context.WithTimeout(u.t.Context(), time.Minute)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, "GET", url+"/api/turns/"+turn+"/events", nil)
+	require.NoError(u.t, err)
+	response, err := u.client.Do(r)
+	require.NoError(u.t, err)
+	defer response.Body.Close()
+	require.Equal(u.t, http.StatusOK, response.StatusCode)
+	lines := bufio.NewScanner(response.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			require.NoError(u.t, json.Unmarshal([]byte(data), &last))
+			if until(last) {
+				return last
+			}
+		}
+	}
+	require.NoError(u.t, lines.Err())
+	return last
+}
+
+func count(n int) string {
+	words := []string{}
+	for i := range n {
+		words = append(words, fmt.Sprint(i+1))
+	}
+	return strings.Join(words, " ")
+}
+
+// TestTwoServersAnswerInOrder: messages that reach two servers at once are all there, paid for once, and answered one after the other, in the order of their numbers.
+func TestTwoServersAnswerInOrder(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		a, b := start(t, location), start(t, location)
+		u := visit(t, a.url)
+		u.at(a.url, b.url)
+		session := u.newSession(a.url)
+		var wg sync.WaitGroup
+		for i := range maxOpen {
+			wg.Go(func() { u.ask([]string{a.url, b.url}[i%2], session, fmt.Sprint("count to ", i+1)) })
+		}
+		wg.Wait()
+		th := u.settled(b.url, session)
+		require.Len(t, th.Messages, 2*maxOpen)
+		seen, last := map[string]bool{}, time.Time{}
+		for i, m := range th.Messages {
+			require.Equal(t, i/2, m.N)
+			if i%2 == 0 {
+				require.Equal(t, "user", m.Role)
+				seen[m.Text] = true
+				continue
+			}
+			var n int
+			_, err := fmt.Sscanf(th.Messages[i-1].Text, "count to %d", &n)
+			require.NoError(t, err)
+			require.Equal(t, count(n), m.Text)
+			require.True(t, m.At.After(last), "answers in the order of questions")
+			last = m.At
+			turn, err := Turns.Scope(a.rt, m.Turn).State(t.Context())
+			require.NoError(t, err)
+			if i > 1 {
+				require.False(t, turn.Started.Before(th.Messages[i-2].At), "one at a time")
+			}
+		}
+		require.Len(t, seen, maxOpen)
+		now := get[me](u, b.url+"/api/me")
+		require.EqualValues(t, freeCredits-maxOpen, now.Credits)
+		require.EqualValues(t, maxOpen, now.Org.Used)
+	})
+}
+
+// TestSentTwice: one key is one message, however often and wherever it is sent, and gets the same response.
+func TestSentTwice(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		a, b := start(t, location), start(t, location)
+		u := visit(t, a.url)
+		u.at(a.url, b.url)
+		session := u.newSession(a.url)
+		turns := make([]string, 20)
+		var wg sync.WaitGroup
+		for i := range turns {
+			wg.Go(func() { turns[i] = u.ask([]string{a.url, b.url}[i%2], session, "hello", "Idempotency-Key", "one") })
+		}
+		wg.Wait()
+		for _, turn := range turns {
+			require.Equal(t, turns[0], turn)
+		}
+		require.Len(t, u.settled(a.url, session).Messages, 2)
+		require.EqualValues(t, freeCredits-1, get[me](u, a.url+"/api/me").Credits)
+	})
+}
+
+// TestCreditsAreExact: of more questions than there are credits, at once, just so many are taken; a failed answer is paid back.
+func TestCreditsAreExact(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	_, err := Accounts.Scope(s.rt, get[me](u, s.url+"/api/me").User).PatchState(t.Context(), pawl.Patch{credits: 5})
+	require.NoError(t, err)
 	var mu sync.Mutex
 	statuses := map[int]int{}
 	var wg sync.WaitGroup
-	for i := range 8 {
-		wg.Go(func() {
-			for j := range (freeMessages + 20) / 8 {
-				status, _, _ := call(t, "POST", fmt.Sprintf("%s/sessions/%d-%d/messages", srv.URL, i, j), `{"text":"x"}`)
+	for range 4 {
+		session := u.newSession(s.url)
+		for range 3 {
+			wg.Go(func() {
+				status, _, _ := u.call("POST", s.url+"/api/sessions/"+session+"/messages", `{"text":"hello"}`)
 				mu.Lock()
+				defer mu.Unlock()
 				statuses[status]++
-				mu.Unlock()
-			}
-		})
+			})
+		}
 	}
 	wg.Wait()
-	assert.Equal(t, map[int]int{http.StatusOK: freeMessages, http.StatusPaymentRequired: 20}, statuses)
+	require.Equal(t, map[int]int{http.StatusAccepted: 5, http.StatusPaymentRequired: 7}, statuses)
+
+	_, err = Accounts.Scope(s.rt, get[me](u, s.url+"/api/me").User).PatchState(t.Context(), pawl.Patch{credits: 1})
+	require.NoError(t, err)
+	session := u.newSession(s.url)
+	u.ask(s.url, session, "fail")
+	th := u.settled(s.url, session)
+	require.Equal(t, failed, th.Messages[1].Status)
+	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "paid back")
+
+	_, err = Orgs.Scope(s.rt, orgOfGuests).PatchState(t.Context(), pawl.Patch{"per_day": 6})
+	require.NoError(t, err)
+	status, body, _ := u.call("POST", s.url+"/api/sessions/"+session+"/messages", `{"text":"hello"}`)
+	require.Equal(t, http.StatusTooManyRequests, status, body)
+	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "nothing of it happened")
+}
+
+// TestStop: an answer is stopped from another server than the one that writes it; what was written stays. One that waits is stopped before it begins.
+func TestStop(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		a, b := start(t, location, func(c *config) { c.delay = 5 * time.Millisecond }), start(t, location)
+		u := visit(t, a.url)
+		u.at(a.url, b.url)
+		session := u.newSession(a.url)
+		first, second := u.ask(a.url, session, "count to 10000"), u.ask(a.url, session, "count to 10000")
+		third := u.ask(a.url, session, "count to 3")
+		u.watch(b.url, first, func(v turnView) bool { return len(v.Text) > 30 })
+		for _, turn := range []string{second, first, first} {
+			status, body, _ := u.call("DELETE", b.url+"/api/turns/"+turn, "")
+			require.Equal(t, http.StatusNoContent, status, body)
+		}
+		v := u.watch(a.url, third, func(v turnView) bool { return v.Status == done })
+		require.Equal(t, count(3), v.Text)
+		th := u.settled(a.url, session)
+		require.Len(t, th.Messages, 6)
+		require.Equal(t, []string{stopped, stopped, done}, []string{th.Messages[1].Status, th.Messages[3].Status, th.Messages[5].Status})
+		require.Greater(t, len(th.Messages[1].Text), 30)
+		require.True(t, strings.HasPrefix(count(10000), th.Messages[1].Text))
+		require.Empty(t, th.Messages[3].Text)
+	})
+}
+
+// TestTools: each does what it is for, once.
+func TestTools(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		s := start(t, location)
+		u, friend := visit(t, s.url), visit(t, s.url)
+		to := get[me](friend, s.url+"/api/me").User
+		session := u.newSession(s.url)
+		u.ask(s.url, session, "charge 50; email bob@example.com hello you; transfer 30 to "+to+"; search pawl lease x; transfer 1000 to "+to+"; transfer 1 to nobody; charge 1000")
+		th := u.settled(s.url, session)
+		require.Equal(t, done, th.Messages[1].Status)
+		require.Len(t, th.Messages[1].Steps, 1)
+		results := []string{}
+		for _, call := range th.Messages[1].Steps[0].Calls {
+			require.True(t, call.Done)
+			results = append(results, call.Result)
+		}
+		require.Equal(t, []string{
+			"charged 50, and added as many credits", "the mail to bob@example.com is on its way", "gave 30 to " + to,
+			"lease: a right that ends by itself when its holder falls silent; pawl: the catch that lets a ratchet turn one way only; x: nothing found",
+			"refused: INSUFFICIENT_CREDITS", "refused: NOT_FOUND", "refused: between 1 and 100",
+		}, results)
+		require.EqualValues(t, freeCredits-1+50-30, get[me](u, s.url+"/api/me").Credits)
+		require.EqualValues(t, freeCredits+30, get[me](friend, s.url+"/api/me").Credits)
+		type panel struct {
+			Charges []struct{ Amount, Status any }
+			Mails   []struct{ To, Status string }
+			Scope   struct{ Version uint64 }
+		}
+		require.Eventually(t, func() bool {
+			p := get[panel](u, s.url+"/api/sessions/"+session+"/panel")
+			return len(p.Mails) == 1 && p.Mails[0].Status == "delivered" && len(p.Charges) == 1 && p.Charges[0].Status == "paid" && p.Scope.Version == 3
+		}, 30*time.Second, 10*time.Millisecond)
+		require.Empty(t, get[panel](friend, s.url+"/api/sessions/"+friend.newSession(s.url)+"/panel").Charges, "nobody else's business")
+	})
+}
+
+// TestLongThread: pages, and a model that is not told everything.
+func TestLongThread(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
+	u := visit(t, s.url)
+	session := u.newSession(s.url)
+	for i := range turnsPerPage + 3 {
+		u.ask(s.url, session, fmt.Sprint("count to ", i+1))
+		if i%maxOpen == maxOpen-1 {
+			u.settled(s.url, session)
+		}
+	}
+	th := u.settled(s.url, session)
+	require.Equal(t, 2, th.Pages)
+	require.Equal(t, 1, th.Page)
+	require.Len(t, th.Messages, 6)
+	th = get[thread](u, s.url+"/api/sessions/"+session+"/messages?page=0")
+	require.Len(t, th.Messages, 2*turnsPerPage)
+	require.Equal(t, turnsPerPage-1, th.Messages[2*turnsPerPage-1].N)
+	for _, page := range []string{"2", "-1", "x"} {
+		status, _, _ := u.call("GET", s.url+"/api/sessions/"+session+"/messages?page="+page, "")
+		require.Equal(t, http.StatusNotFound, status)
+	}
+	turn, err := Turns.Scope(s.rt, th.Messages[2*turnsPerPage-1].Turn).State(t.Context())
+	require.NoError(t, err)
+	seen, err := s.thread(t.Context(), &turn)
+	require.NoError(t, err)
+	require.Len(t, seen, maxContext)
+	require.Equal(t, fmt.Sprint("count to ", turnsPerPage), seen[maxContext-2].Text)
+}
+
+// TestRename: two tabs that rename at once; the second to come is told.
+func TestRename(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	at := s.url + "/api/sessions/" + u.newSession(s.url)
+	status, _, header := u.call("PATCH", at, `{"title":"one"}`, "If-Match", `"1"`)
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, `"2"`, header.Get("ETag"))
+	status, body, _ := u.call("PATCH", at, `{"title":"two"}`, "If-Match", `"1"`)
+	require.Equal(t, http.StatusConflict, status)
+	require.JSONEq(t, `{"code":"CONCURRENCY_ERROR"}`, body)
+	require.Equal(t, "one", get[[]sessionView](u, s.url+"/api/sessions")[0].Title)
+	for _, name := range []string{"theme", "instructions"} {
+		status, body, _ = u.call("PUT", s.url+"/api/settings/"+name, `{"value":"x"}`)
+		require.Equal(t, http.StatusOK, status, body)
+	}
+	require.Len(t, get[me](u, s.url+"/api/me").Settings, 2)
+}
+
+// TestContention: ours lose nothing.
+func TestContention(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	status, body, _ := u.call("POST", s.url+"/api/contention", "")
+	require.Equal(t, http.StatusOK, status, body)
+	var out contest
+	require.NoError(t, json.Unmarshal([]byte(body), &out))
+	require.Len(t, out.Ways, 3)
+	require.EqualValues(t, writers*each, out.Ways[0].Present)
+	require.EqualValues(t, writers*each, out.Ways[1].Present)
+	require.LessOrEqual(t, out.Ways[2].Present, out.Ways[2].Expected)
 }

@@ -33,6 +33,12 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestBoardsAreOfTheRequest$",
 	},
 	{
+		Name: "flow-background-is-fenced", Mechanism: "a call in the background is not fenced by its caller's leases, which are given back while it runs",
+		Proves: []string{"FLOW-1"}, File: "flow/call.go",
+		Old: "		from = pawl.Unfenced(c.base)", New: "		from = c.base",
+		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesItsCallersLease$/^memory$",
+	},
+	{
 		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
 		Proves: []string{"FLOW-3"}, File: "lock.go",
 		Old: "	return q.running == nil && q.first == nil\n", New: "	return q.first == nil\n",

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// Message is a question or an answer of a thread.
+type Message struct {
+	N      int       `json:"n"`    // of its turn
+	Role   string    `json:"role"` // "user" or "assistant"
+	Text   string    `json:"text"`
+	Turn   string    `json:"turn"`
+	Status string    `json:"status,omitempty"` // of an answer: done, stopped or failed
+	Steps  []Step    `json:"steps,omitempty"`  // of an answer
+	At     time.Time `json:"at"`
+}
+
+// Step is what a model asked of its tools in one go. Its calls run in parallel.
+type Step struct {
+	Calls []Call `json:"calls"`
+}
+
+// Call is one call of a tool.
+type Call struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Args   string `json:"args"` // a JSON object
+	Result string `json:"result"`
+	Done   bool   `json:"done"`
+}
+
+// Prompt is what a model is asked.
+type Prompt struct {
+	Key      string    // of this question and step: the same when it is asked again
+	Messages []Message // oldest first; the last is the question
+	Steps    []Step    // of this turn so far, all done
+	Tools    []Tool
+}
+
+// Tool is something that a model may call.
+type Tool struct {
+	Name, Description string
+	Parameters        json.RawMessage // a JSON schema
+}
+
+// Delta is the next piece of an answer: some text, or a complete call with ID, Name and Args.
+type Delta struct {
+	Text string
+	Call *Call
+}
+
+// Model answers a prompt, piece by piece. After an error nothing comes. If there were calls, it is asked again, with their results as the last of Steps. An error that is
+// pawl.NonRetryable is final; after any other the step may be asked again, from its start and under the same key.
+type Model interface {
+	Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error]
+}
+
+// callID names a call whose model gave it no name: the same for the same call of the same prompt, and another for any other.
+func (p Prompt) callID(i int, name, args string) string {
+	return fmt.Sprintf("call_%x", sha256.Sum256(fmt.Appendf(nil, "%q %d %q %q", p.Key, i, name, args)))[:25]
+}
+
+// local is a model without a network. It says the same to the same prompt, one word after the other, and knows a few orders, with "; " between them:
+//
+//	charge 5
+//	email bob@example.com hello
+//	transfer 3 to guest-abcd
+//	search pawl ratchet lease
+//
+// "count to 50" streams numbers, and "fail" fails for good. To anything else it says a few sentences.
+type local struct {
+	delay time.Duration // between two words
+}
+
+// Answer makes local a Model. Its errors are that of "fail", which is pawl.NonRetryable, and the cause of ctx's end.
+func (l local) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
+	return func(yield func(Delta, error) bool) {
+		text, calls, err := p.reply()
+		if err != nil {
+			yield(Delta{}, err)
+			return
+		}
+		for i, word := range strings.SplitAfter(text, " ") {
+			if i > 0 && l.delay > 0 {
+				timer := time.NewTimer(l.delay)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+					timer.Stop()
+				}
+			}
+			if ctx.Err() != nil {
+				yield(Delta{}, context.Cause(ctx))
+				return
+			}
+			if !yield(Delta{Text: word}, nil) {
+				return
+			}
+		}
+		for i, call := range calls {
+			call.ID = p.callID(i, call.Name, call.Args)
+			if !yield(Delta{Call: &call}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// reply is all that the local model has to say.
+func (p Prompt) reply() (string, []Call, error) {
+	if len(p.Steps) > 0 {
+		return p.outcome(), nil, nil
+	}
+	question := ""
+	if n := len(p.Messages); n > 0 {
+		question = strings.TrimSpace(p.Messages[n-1].Text)
+	}
+	var n int
+	switch _, err := fmt.Sscanf(strings.ToLower(question), "count to %d", &n); {
+	case strings.EqualFold(question, "fail"):
+		return "", nil, pawl.NonRetryable(errors.New("the model was asked to fail"))
+	case err == nil && n > 0 && n <= 10_000:
+		numbers := make([]string, n)
+		for i := range numbers {
+			numbers[i] = strconv.Itoa(i + 1)
+		}
+		return strings.Join(numbers, " "), nil, nil
+	}
+	var calls []Call
+	for order := range strings.SplitSeq(question, ";") {
+		call, ok := parseOrder(strings.Fields(order))
+		if !ok || !slices.ContainsFunc(p.Tools, func(t Tool) bool { return t.Name == call.Name }) {
+			return p.smallTalk(question), nil, nil
+		}
+		calls = append(calls, call)
+	}
+	return "One moment, I need a tool for that.\n\n", calls, nil
+}
+
+// parseOrder turns the words of an order into the call of a tool.
+func parseOrder(words []string) (Call, bool) {
+	if len(words) < 2 {
+		return Call{}, false
+	}
+	var name string
+	var args map[string]any
+	amount, err := strconv.Atoi(words[1])
+	switch verb := strings.ToLower(words[0]); {
+	case verb == "charge" && len(words) == 2 && err == nil:
+		name, args = "charge_card", map[string]any{"amount": amount}
+	case verb == "email" && len(words) > 2:
+		name, args = "send_email", map[string]any{"to": words[1], "text": strings.Join(words[2:], " ")}
+	case verb == "transfer" && len(words) == 4 && words[2] == "to" && err == nil:
+		name, args = "transfer", map[string]any{"credits": amount, "to": words[3]}
+	case verb == "search":
+		name, args = "search", map[string]any{"queries": words[1:]}
+	default:
+		return Call{}, false
+	}
+	text, err := json.Marshal(args)
+	return Call{Name: name, Args: string(text)}, err == nil
+}
+
+// outcome tells what came of the calls.
+func (p Prompt) outcome() string {
+	var b strings.Builder
+	b.WriteString("This is what came of it:")
+	for _, step := range p.Steps {
+		for _, call := range step.Calls {
+			fmt.Fprintf(&b, "\n- %s: %s", call.Name, call.Result)
+		}
+	}
+	return b.String()
+}
+
+// smallTalk is the answer to what is no order.
+func (p Prompt) smallTalk(question string) string {
+	said := []rune(question)
+	if len(said) > 80 {
+		said = append(said[:79], '…')
+	}
+	return fmt.Sprintf("You said %q, which has %d words. It is message %d that I see of this thread. I am a small model without a network, so there is not much that I can say about it. "+
+		"Try \"count to 50\", \"search pawl ratchet lease\" or \"charge 5; email bob@example.com hello\".", string(said), len(strings.Fields(question)), len(p.Messages))
+}

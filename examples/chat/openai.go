@@ -1,0 +1,311 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/idempotency"
+)
+
+// What an answer may take and be.
+const (
+	openAIHeaders = 2 * time.Minute        // until one try is answered: some providers send nothing before the first word
+	openAIOpening = 4 * time.Minute        // until there is an answer to read, repeats included
+	openAIIdle    = 2 * time.Minute        // between two lines
+	openAIRest    = 100 * time.Millisecond // for what comes after the last line, so that the connection can be used again
+	openAIBody    = 8 << 20                // bytes
+	openAILine    = 1 << 20
+	openAICalls   = 64
+)
+
+// openAIRetry is the budget of repeats before the answer begins. Whoever asks for more patience with Retry-After is left to the caller.
+var openAIRetry = pawl.Retry{Attempts: 4, First: 250 * time.Millisecond, Max: 5 * time.Second, Within: 30 * time.Second}
+
+var errSilent = errors.New("the model's server has fallen silent")
+
+// openAI is a model behind an endpoint that is compatible with OpenAI's chat completions.
+type openAI struct {
+	url, key, model string
+	client          *http.Client
+	opening, idle   time.Duration
+}
+
+// newOpenAI returns the model of a name behind base, such as http://localhost:11434/v1; "" is OpenAI's own. The key may be empty. It returns an error for a base or a key that cannot be.
+func newOpenAI(base, key, model string) (*openAI, error) {
+	u, err := url.Parse(cmp.Or(base, "https://api.openai.com/v1"))
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, errors.New("the base URL of the model must be http://... or https://...") // without it: there may be a password inside
+	}
+	key = strings.TrimSpace(key)
+	if strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+		return nil, errors.New("the model's key has characters that no key has")
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.ResponseHeaderTimeout = openAIHeaders
+	return &openAI{
+		url: u.JoinPath("chat/completions").String(), key: key, model: model, opening: openAIOpening, idle: openAIIdle,
+		client: &http.Client{
+			Transport:     &idempotency.Transport{Base: transport, Retry: openAIRetry},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // neither key nor prompt is for anybody else
+		},
+	}, nil
+}
+
+// Answer makes openAI a Model. Until the answer begins the request is repeated, under the prompt's key. What the provider refuses for good is pawl.NonRetryable; a stream that breaks, falls silent or
+// makes no sense is not; when ctx ends, the error is its cause.
+func (m *openAI) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
+	return func(yield func(Delta, error) bool) {
+		reading, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		silence := time.AfterFunc(m.opening, func() { cancel(errSilent) })
+		defer silence.Stop()
+		left := false // the consumer has
+		calls, err := m.read(reading, p, silence, func(text string) bool {
+			silence.Stop() // the consumer may take its time
+			left = ctx.Err() == nil && !yield(Delta{Text: text}, nil)
+			return !left && ctx.Err() == nil
+		})
+		switch {
+		case left:
+			return
+		case ctx.Err() != nil:
+			err = context.Cause(ctx)
+		case err != nil && reading.Err() != nil:
+			err = context.Cause(reading)
+		}
+		for i := 0; err == nil && i < len(calls); i++ {
+			if !yield(Delta{Call: &calls[i]}, nil) {
+				return
+			}
+		}
+		if err != nil {
+			yield(Delta{}, err)
+		}
+	}
+}
+
+// read asks, passes the text on, and returns the calls. It ends early when text returns false.
+func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text func(string) bool) ([]Call, error) {
+	response, err := m.post(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	silence.Reset(m.idle)
+	body := http.MaxBytesReader(nil, response.Body, openAIBody)
+	if response.StatusCode != http.StatusOK {
+		return nil, m.refusal(response.StatusCode, body)
+	}
+	lines := bufio.NewScanner(body)
+	lines.Buffer(nil, openAILine)
+	var parts openAIParts
+	finished := false
+	for lines.Scan() && ctx.Err() == nil {
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")) // an event has one line of data here
+		if !ok {
+			silence.Reset(m.idle)
+			continue // between events, a comment that keeps the connection alive, or a field that tells nothing
+		}
+		if data = bytes.TrimSpace(data); string(data) == "[DONE]" {
+			for silence.Reset(openAIRest); lines.Scan(); {
+			}
+			return parts.calls(p)
+		}
+		var chunk openAIChunk
+		if err := json.Unmarshal(data, &chunk); err != nil {
+			return nil, errors.New("the model's server sent what is no chunk of an answer")
+		}
+		if len(chunk.Error) > 0 && string(chunk.Error) != "null" {
+			return nil, fmt.Errorf("the model's server failed while it answered: %s", m.said(data))
+		}
+		for _, choice := range chunk.Choices {
+			if said := choice.Delta.Content + choice.Delta.Refusal; said != "" && !text(said) {
+				return nil, nil
+			}
+			if err := parts.add(choice.Delta.ToolCalls); err != nil {
+				return nil, err
+			}
+			if choice.FinishReason == "content_filter" {
+				return nil, pawl.NonRetryable(errors.New("the model's server withheld the answer"))
+			}
+			finished = finished || choice.FinishReason != ""
+		}
+		silence.Reset(m.idle)
+	}
+	if !finished { // else it is whole, whatever became of the connection
+		return nil, fmt.Errorf("the answer of the model's server broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+	}
+	return parts.calls(p)
+}
+
+// post sends the prompt.
+func (m *openAI) post(ctx context.Context, p Prompt) (*http.Response, error) {
+	var messages, tools []wire
+	for _, message := range p.Messages {
+		messages = appendSteps(messages, message.Steps)
+		messages = append(messages, wire{"role": message.Role, "content": cmp.Or(message.Text, "(no text: "+cmp.Or(message.Status, "empty")+")")})
+	}
+	in := wire{"model": m.model, "stream": true, "messages": appendSteps(messages, p.Steps)}
+	for _, tool := range p.Tools {
+		tools = append(tools, wire{"type": "function", "function": wire{"name": tool.Name, "description": tool.Description, "parameters": tool.Parameters}})
+	}
+	if tools != nil {
+		in["tools"] = tools // an empty list would be refused
+	}
+	body, err := json.Marshal(in)
+	if err != nil {
+		return nil, pawl.NonRetryable(err)
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, m.url, bytes.NewReader(body))
+	if err != nil {
+		return nil, pawl.NonRetryable(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "text/event-stream")
+	if p.Key != "" {
+		r.Header.Set(idempotency.Header, p.Key)
+	}
+	if m.key != "" {
+		r.Header.Set("Authorization", "Bearer "+m.key)
+	}
+	response, err := m.client.Do(r)
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		err = e.Err // the URL may have secrets in its query
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the model's server cannot be reached: %w", err)
+	}
+	return response, nil
+}
+
+// refusal is the error of an answer that is none.
+func (m *openAI) refusal(status int, body io.Reader) error {
+	text, _ := io.ReadAll(io.LimitReader(body, 1<<16))
+	err := fmt.Errorf("the model's server answered %d %s: %s", status, http.StatusText(status), m.said(text))
+	if status >= 500 || slices.Contains([]int{408, 409, 425, 429}, status) {
+		return err
+	}
+	return pawl.NonRetryable(err)
+}
+
+// said is what a provider has to say about an error, cut short, and without words that look like the key or a part of it, which some repeat.
+func (m *openAI) said(body []byte) string {
+	var outer struct{ Error json.RawMessage }
+	var inner struct{ Message string }
+	_ = json.Unmarshal(body, &outer)
+	if json.Unmarshal(outer.Error, &inner.Message) != nil {
+		_ = json.Unmarshal(outer.Error, &inner)
+	}
+	words := strings.FieldsFunc(inner.Message, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) })
+	for i, word := range words {
+		hide := strings.Contains(word, "**")
+		for n := min(8, len(m.key)); n > 0 && !hide && n <= len(m.key); n++ {
+			hide = strings.Contains(word, m.key[max(0, n-8):n])
+		}
+		if hide {
+			words[i] = "[hidden]"
+		}
+	}
+	text := []rune(strings.Join(words, " "))
+	if len(text) > 200 {
+		text = append(text[:199], '…')
+	}
+	return cmp.Or(string(text), "no reason given")
+}
+
+// wire is a JSON object of a request.
+type wire map[string]any
+
+// appendSteps appends what was asked of tools, and what came of it: each call must have an answer.
+func appendSteps(messages []wire, steps []Step) []wire {
+	for _, step := range steps {
+		var calls, results []wire
+		for _, call := range step.Calls {
+			if !call.Done {
+				call.Result = "(not done)"
+			}
+			calls = append(calls, wire{"id": call.ID, "type": "function", "function": wire{"name": call.Name, "arguments": call.Args}})
+			results = append(results, wire{"role": "tool", "tool_call_id": call.ID, "content": call.Result})
+		}
+		if calls != nil {
+			messages = append(append(messages, wire{"role": "assistant", "content": "", "tool_calls": calls}), results...)
+		}
+	}
+	return messages
+}
+
+// openAIChunk is a piece of an answer.
+type openAIChunk struct {
+	Error   json.RawMessage
+	Choices []struct {
+		FinishReason string `json:"finish_reason"`
+		Delta        struct {
+			Content, Refusal string
+			ToolCalls        []openAIPart `json:"tool_calls"`
+		}
+	}
+}
+
+// openAIPart is a piece of a call, and, in openAIParts, what there is of a call so far.
+type openAIPart struct {
+	Index    int
+	ID       string
+	Function struct{ Name, Arguments string }
+	args     []byte
+}
+
+type openAIParts []openAIPart
+
+// add puts pieces where they belong: to the call of their index, unless they have another id, as from providers that give no index.
+func (ps *openAIParts) add(pieces []openAIPart) error {
+	for _, piece := range pieces {
+		i := len(*ps) - 1
+		for ; i >= 0; i-- {
+			if p := (*ps)[i]; p.Index == piece.Index && (piece.ID == "" || p.ID == "" || p.ID == piece.ID) {
+				break
+			}
+		}
+		if i < 0 {
+			if len(*ps) == openAICalls {
+				return fmt.Errorf("the model asked for more than %d calls at once", openAICalls)
+			}
+			i = len(*ps)
+			*ps = append(*ps, openAIPart{Index: piece.Index})
+		}
+		p := &(*ps)[i]
+		p.ID, p.Function.Name = cmp.Or(p.ID, piece.ID), cmp.Or(p.Function.Name, piece.Function.Name)
+		p.args = append(p.args, piece.Function.Arguments...)
+	}
+	return nil
+}
+
+// calls returns the calls, if they are such.
+func (ps openAIParts) calls(p Prompt) ([]Call, error) {
+	var calls []Call
+	for i, part := range ps {
+		var object map[string]json.RawMessage
+		if err := json.Unmarshal(part.args, &object); err != nil || object == nil || part.Function.Name == "" {
+			return nil, errors.New("the model asked for a call without a name, or with arguments that are no JSON object")
+		}
+		id := cmp.Or(part.ID, p.callID(i, part.Function.Name, string(part.args)))
+		if slices.ContainsFunc(calls, func(c Call) bool { return c.ID == id }) {
+			return nil, errors.New("the model asked for two calls with one id")
+		}
+		calls = append(calls, Call{ID: id, Name: part.Function.Name, Args: string(part.args)})
+	}
+	return calls, nil
+}
