@@ -40,7 +40,8 @@ import (
 type config struct {
 	addr, store         string
 	model, baseURL, key string
-	delay, patience     time.Duration
+	delay               time.Duration
+	lease, patience     time.Duration
 }
 
 func main() {
@@ -50,6 +51,7 @@ func main() {
 	flag.StringVar(&c.model, "model", cmp.Or(os.Getenv("CHAT_MODEL"), "local"), "local, or the name of a model at -base-url")
 	flag.StringVar(&c.baseURL, "base-url", cmp.Or(os.Getenv("OPENAI_BASE_URL"), "https://api.openai.com/v1"), "of an OpenAI-compatible service; its key is taken from OPENAI_API_KEY")
 	flag.DurationVar(&c.delay, "delay", 40*time.Millisecond, "between two words of the local model")
+	flag.DurationVar(&c.lease, "lease", 5*time.Second, "how long the work of a server that died is left alone")
 	flag.DurationVar(&c.patience, "patience", 20*time.Second, "for answers under way when the server is told to stop; what is left is resumed by the next")
 	flag.Parse()
 	c.key = os.Getenv("OPENAI_API_KEY")
@@ -91,7 +93,7 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 
 // open makes a server, and end what undoes it: answers under way have until its context ends; what is left stays open, and is resumed by the next.
 func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(context.Context) error, err error) {
-	s = &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay}
+	s = &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease}
 	s.quit, s.hangUp = context.WithCancel(context.WithoutCancel(ctx))
 	var opened []func(context.Context) error // closed in reverse
 	end = func(patience context.Context) (err error) {
@@ -138,20 +140,20 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 		return nil, nil, err
 	}
 
-	s.keys, err = idempotency.New(s.rt, idempotency.Config{Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: lease, Wait: 2 * lease})
+	s.keys, err = idempotency.New(s.rt, idempotency.Config{Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: c.lease, Wait: 2 * c.lease})
 	if err != nil {
 		return nil, nil, err
 	}
 	// Messages that reach a session at once are answered in order, whichever process they reach.
-	if s.chat, err = flow.New(s.rt, flow.Config{Kind: "chat", Admit: flow.Queue, Per: flow.PerSession, Lease: lease, Logger: log}); err != nil {
+	if s.chat, err = flow.New(s.rt, flow.Config{Kind: "chat", Admit: flow.Queue, Per: flow.PerSession, Lease: c.lease, Logger: log}); err != nil {
 		return nil, nil, err
 	}
 	s.serve, s.answer = flow.Define(s.chat, "serve", s.doServe), flow.Define(s.chat, "answer", s.doAnswer)
-	if s.bench, err = flow.New(s.rt, flow.Config{Kind: "contest", Admit: flow.Reject, Per: flow.PerFlow, Lease: lease, Logger: log}); err != nil {
+	if s.bench, err = flow.New(s.rt, flow.Config{Kind: "contest", Admit: flow.Reject, Per: flow.PerFlow, Lease: c.lease, Logger: log}); err != nil {
 		return nil, nil, err
 	}
 	s.contend = flow.Define(s.bench, "contend", s.doContend)
-	engine := machine.NewEngine(s.rt, machine.Config{Lease: lease, Logger: log})
+	engine := machine.NewEngine(s.rt, machine.Config{Lease: c.lease, Logger: log})
 	s.addMachines(engine)
 
 	whole := context.WithoutCancel(ctx) // until they are stopped

@@ -34,6 +34,7 @@ type server struct {
 	quit      context.Context // the end of all streams
 	hangUp    func()          // brings it about
 	toolDelay time.Duration   // how long the outside world takes
+	lease     time.Duration   // how long the work of a server that died is left alone
 
 	keys    *idempotency.Keys
 	chat    *flow.Flow

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if location := os.Getenv("CHAT_TEST_STORE"); location != "" { // a server to be killed
-		if err := run(context.Background(), config{addr: os.Getenv("CHAT_TEST_ADDR"), store: location, model: "local", delay: 10 * time.Millisecond}, quiet); err != nil {
+		if err := run(context.Background(), config{addr: os.Getenv("CHAT_TEST_ADDR"), store: location, model: "local", delay: 10 * time.Millisecond, lease: time.Second}, quiet); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -54,7 +54,10 @@ func onStores(t *testing.T, test func(t *testing.T, location string)) {
 		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "chat") },
 		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
 	} {
-		t.Run(name, func(t *testing.T) { test(t, location(t)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // what takes long is waiting
+			test(t, location(t))
+		})
 	}
 }
 
@@ -68,7 +71,7 @@ type site struct {
 // start serves the example from a store; two calls with one location are two servers.
 func start(t *testing.T, location string, change ...func(*config)) *site {
 	t.Helper()
-	c := config{store: location, model: "local", delay: time.Millisecond}
+	c := config{store: location, model: "local", delay: time.Millisecond, lease: time.Second}
 	for _, f := range change {
 		f(&c)
 	}
@@ -153,12 +156,18 @@ func (u *user) newSession(url string) string {
 	return view.ID
 }
 
-// ask sends a question and returns its turn.
+// ask sends a question and returns its turn. As every client should, it repeats what it does not know the outcome of, under the same key.
 func (u *user) ask(url, session, question string, header ...string) string {
 	u.t.Helper()
 	text, err := json.Marshal(map[string]string{"text": question})
 	require.NoError(u.t, err)
-	status, body, _ := u.call("POST", url+"/api/sessions/"+session+"/messages", string(text), header...)
+	header = append([]string{"Idempotency-Key", idempotency.NewKey()}, header...)
+	var status int
+	var body string
+	poll(u.t, func() bool {
+		status, body, _ = u.call("POST", url+"/api/sessions/"+session+"/messages", string(text), header...)
+		return status != http.StatusServiceUnavailable
+	})
 	require.Equal(u.t, http.StatusAccepted, status, body)
 	var in struct{ Turn string }
 	require.NoError(u.t, json.Unmarshal([]byte(body), &in))
@@ -177,17 +186,25 @@ type me struct {
 	Org      struct{ Used int64 }
 }
 
+// poll asks until the answer is yes.
+func poll(t *testing.T, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
+		require.True(t, time.Now().Before(deadline), "it takes too long")
+	}
+}
+
 // settled waits until nothing is open in a session, and returns its thread.
 func (u *user) settled(url, session string) thread {
 	u.t.Helper()
-	require.Eventually(u.t, func() bool {
+	poll(u.t, func() bool {
 		for _, s := range get[[]sessionView](u, url+"/api/sessions") {
 			if s.ID == session {
 				return len(s.Open) == 0
 			}
 		}
 		return false
-	}, time.Minute, 10*time.Millisecond)
+	})
 	return get[thread](u, url+"/api/sessions/"+session+"/messages")
 }
 
@@ -377,10 +394,10 @@ func TestTools(t *testing.T) {
 			Mails   []struct{ To, Status string }
 			Scope   struct{ Version uint64 }
 		}
-		require.Eventually(t, func() bool {
+		poll(t, func() bool {
 			p := get[panel](u, s.url+"/api/sessions/"+session+"/panel")
 			return len(p.Mails) == 1 && p.Mails[0].Status == "delivered" && len(p.Charges) == 1 && p.Charges[0].Status == "paid" && p.Scope.Version == 3
-		}, 30*time.Second, 10*time.Millisecond)
+		})
 		require.Empty(t, get[panel](friend, s.url+"/api/sessions/"+friend.newSession(s.url)+"/panel").Charges, "nobody else's business")
 	})
 }

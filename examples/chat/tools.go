@@ -83,7 +83,7 @@ func (s *server) addMachines(e *machine.Engine) {
 	machine.Handle(s.charges, "Pay", s.pay)
 	machine.Handle(s.mails, "Send", func(context.Context, *machine.Action[Mail], machine.NoInput) error { return nil })
 	machine.Effect(s.mails, "Deliver", s.deliver)
-	e.AddJanitor(machine.JanitorConfig{Module: "chat", Interval: lookEvery, Age: time.Second})
+	e.AddJanitor(machine.JanitorConfig{Module: "chat", Interval: s.lease / 2, Age: s.lease / 5})
 }
 
 // chargeCard charges once, under a claim: whoever else tries finds it paid, or is told to wait.
@@ -105,7 +105,7 @@ func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount
 		case out.Result != machine.ClaimFailed:
 			return "refused: " + strings.Join(out.Reasons, ", "), nil
 		}
-		if err := sleep(ctx, lease/20); err != nil { // its server died while it was being charged: the janitor frees it
+		if err := sleep(ctx, s.lease/20); err != nil { // its server died while it was being charged: the janitor frees it
 			return "", err
 		}
 	}

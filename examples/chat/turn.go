@@ -26,12 +26,10 @@ import (
 // turn is paid back). In between, whatever the model decides is recorded before it is done, and every tool knows a repeated call by its id. So a crash at
 // any moment leaves an open turn, which is taken up by whoever is next. docs/chat.md has the races.
 const (
-	maxOpen    = 10 // turns of a session that may wait
-	maxSteps   = 8  // rounds of tools in one turn
-	maxContext = 40 // messages that the model gets to see
-	lease      = 5 * time.Second
+	maxOpen    = 10                    // turns of a session that may wait
+	maxSteps   = 8                     // rounds of tools in one turn
+	maxContext = 40                    // messages that the model gets to see
 	flushEvery = 50 * time.Millisecond // how often a growing answer is written down
-	lookEvery  = 2 * time.Second       // for turns that nobody answers
 )
 
 // modelTries is how often a step is asked for before its turn fails.
@@ -133,7 +131,7 @@ func (s *server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error
 		case ctx.Err() != nil:
 			return none{}, err
 		case errors.Is(err, pawl.ErrHeld): // whoever was answering it has died, and its lease is not over yet
-			if err := sleep(ctx, lease/20); err != nil {
+			if err := sleep(ctx, s.lease/20); err != nil {
 				return none{}, err
 			}
 		case errors.Is(err, flow.ErrCanceled): // before it began: the next look finds that it is to stop
@@ -341,7 +339,7 @@ func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 // resume sees to open turns that nobody answers, because a server died. There is at most one call per turn, in all processes: a second is refused for its id.
 func (s *server) resume(ctx context.Context) {
 	for ctx.Err() == nil {
-		for t, err := range Turns.List(ctx, s.rt, pawl.Query{Labels: []string{waiting, answering}, Age: lookEvery}) {
+		for t, err := range Turns.List(ctx, s.rt, pawl.Query{Labels: []string{waiting, answering}, Age: s.lease / 2}) {
 			if err == nil {
 				ids := t.ReadOnly().For
 				ids.Request = "resume-" + t.ID
@@ -351,7 +349,7 @@ func (s *server) resume(ctx context.Context) {
 				s.log.Warn("cannot resume", "err", err)
 			}
 		}
-		_ = sleep(ctx, lookEvery)
+		_ = sleep(ctx, s.lease/2)
 	}
 }
 

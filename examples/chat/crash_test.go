@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+)
+
+// process is a server in a process of its own.
+type process struct {
+	cmd *exec.Cmd
+	url string
+}
+
+func startProcess(t *testing.T, location, addr string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0])}
+	p.cmd.Env = append(os.Environ(), "CHAT_TEST_STORE="+location, "CHAT_TEST_ADDR="+addr)
+	p.cmd.Stderr = os.Stderr
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Start())
+	t.Cleanup(p.kill)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err)
+	p.url = strings.TrimSpace(line)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// TestKilledServers: servers that are killed at any moment of a turn with tools. Whatever was accepted is answered by those that come after, completely, in order, and
+// everything in it happened once: the credit, the charge, the transfer, the mail.
+func TestKilledServers(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		p := startProcess(t, location, "127.0.0.1:0")
+		u, friend := visit(t, p.url), visit(t, p.url)
+		to := get[me](friend, p.url+"/api/me").User
+		session := u.newSession(p.url)
+		const turns = 5
+		for i := range turns {
+			question := fmt.Sprintf("charge %d; transfer 2 to %s; email bob@example.com %d; search pawl lease", 10+i, to, i)
+			if i == 2 {
+				question = "count to 200"
+			}
+			turn := u.ask(p.url, session, question)
+			// Somewhere between the question and its answer.
+			until := rand.IntN(12)
+			u.watch(p.url, turn, func(turnView) bool { until--; return until < 0 })
+			p.kill()
+			before := p.url
+			p = startProcess(t, location, "127.0.0.1:0")
+			u.at(before, p.url)
+			friend.at(before, p.url)
+		}
+		th := u.settled(p.url, session)
+		require.Len(t, th.Messages, 2*turns)
+		for i := range turns {
+			answer := th.Messages[2*i+1]
+			require.Equal(t, done, answer.Status)
+			if i == 2 {
+				require.Equal(t, count(200), answer.Text)
+				continue
+			}
+			require.Contains(t, answer.Text, fmt.Sprintf("charged %d", 10+i))
+			require.Contains(t, answer.Text, "pawl: the catch")
+		}
+		now := get[me](u, p.url+"/api/me")
+		require.EqualValues(t, freeCredits-turns+(10+11+13+14)-4*2, now.Credits, "charged once each")
+		require.EqualValues(t, freeCredits+4*2, get[me](friend, p.url+"/api/me").Credits)
+
+		s := start(t, location) // to look inside
+		charges := 0
+		for c, err := range Charges.List(t.Context(), s.rt, pawl.Query{}) {
+			require.NoError(t, err)
+			require.Equal(t, "paid", c.ReadOnly().Status)
+			charges++
+			captured, err := Bank.Scope(s.rt, c.ID).State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, c.ReadOnly().Amount, captured.Amount)
+			require.LessOrEqual(t, captured.Asked, int64(2), "asked again only by whoever came after a kill")
+		}
+		require.Equal(t, 4, charges)
+		poll(t, func() bool {
+			delivered := 0
+			for m, err := range Mails.List(t.Context(), s.rt, pawl.Query{Labels: []string{"sent"}}) {
+				require.NoError(t, err)
+				if m.ReadOnly().Delivered {
+					delivered++
+				}
+			}
+			return delivered == 4
+		})
+	})
+}
+
+// TestSurvivorTakesOver: of two servers the one that answers is killed; the other, which nobody talks to, answers the rest.
+func TestSurvivorTakesOver(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		p := startProcess(t, location, "127.0.0.1:0")
+		s := start(t, location)
+		u := visit(t, p.url)
+		u.at(p.url, s.url)
+		session := u.newSession(p.url)
+		first, second := u.ask(p.url, session, "count to 300"), u.ask(p.url, session, "count to 3")
+		u.watch(s.url, first, func(v turnView) bool { return len(v.Text) > 20 })
+		p.kill()
+		v := u.watch(s.url, second, func(v turnView) bool { return v.Status == done })
+		require.Equal(t, count(3), v.Text)
+		require.Equal(t, count(300), u.settled(s.url, session).Messages[1].Text)
+		require.EqualValues(t, freeCredits-2, get[me](u, s.url+"/api/me").Credits)
+	})
+}
+
+// TestShutdown: a server that is told to stop finishes what it can, and leaves the rest to the next. Nothing that was accepted is lost, and nobody is left holding anything.
+func TestShutdown(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		a := start(t, location)
+		u := visit(t, a.url)
+		session, other := u.newSession(a.url), u.newSession(a.url)
+		long := u.ask(a.url, session, "count to 2000")
+		u.ask(a.url, session, "count to 2")
+		u.watch(a.url, long, func(v turnView) bool { return len(v.Text) > 20 })
+		var wg sync.WaitGroup
+		accepted := make(chan string, 8)
+		for i := range cap(accepted) {
+			wg.Go(func() { // on its way when the server goes
+				r, err := http.NewRequest("POST", a.url+"/api/sessions/"+other+"/messages", strings.NewReader(`{"text":"hello"}`))
+				assert.NoError(t, err)
+				r.Header.Set("Idempotency-Key", fmt.Sprint("k", i))
+				response, err := u.client.Do(r)
+				if err != nil {
+					return // not accepted
+				}
+				defer response.Body.Close()
+				if response.StatusCode == http.StatusAccepted {
+					accepted <- fmt.Sprint("k", i)
+				}
+			})
+		}
+		require.NoError(t, a.end(20*time.Millisecond))
+		wg.Wait()
+
+		began := time.Now()
+		b := start(t, location)
+		u.at(a.url, b.url)
+		th := u.settled(b.url, session)
+		t.Log("resumed and done after", time.Since(began))
+		require.Len(t, th.Messages, 4)
+		require.Equal(t, count(2000), th.Messages[1].Text)
+		require.Equal(t, count(2), th.Messages[3].Text)
+		for i := range cap(accepted) { // clients repeat what they do not know
+			u.ask(b.url, other, "hello", "Idempotency-Key", fmt.Sprint("k", i))
+		}
+		require.Len(t, u.settled(b.url, other).Messages, 2*cap(accepted))
+		require.EqualValues(t, freeCredits-2-cap(accepted), get[me](u, b.url+"/api/me").Credits)
+	})
+}
