@@ -48,7 +48,7 @@ type openAI struct {
 func newOpenAI(base, key, model string) (*openAI, error) {
 	u, err := url.Parse(cmp.Or(base, "https://api.openai.com/v1"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, errors.New("the base URL of the model must be http://... or https://...") // without it: there may be a password inside
+		return nil, errors.New("the base URL of the model must begin with http:// or https:// and name a host") // without it: there may be a password inside
 	}
 	key = strings.TrimSpace(key)
 	if strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
@@ -114,10 +114,9 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 	lines.Buffer(nil, openAILine)
 	var parts openAIParts
 	finished := false
-	for lines.Scan() && ctx.Err() == nil {
+	for silence.Reset(m.idle); lines.Scan(); silence.Reset(m.idle) {
 		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")) // an event has one line of data here
 		if !ok {
-			silence.Reset(m.idle)
 			continue // between events, a comment that keeps the connection alive, or a field that tells nothing
 		}
 		if data = bytes.TrimSpace(data); string(data) == "[DONE]" {
@@ -144,7 +143,6 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 			}
 			finished = finished || choice.FinishReason != ""
 		}
-		silence.Reset(m.idle)
 	}
 	if !finished { // else it is whole, whatever became of the connection
 		return nil, fmt.Errorf("the answer of the model's server broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
