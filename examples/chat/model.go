@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +42,7 @@ type Call struct {
 // Prompt is what a model is asked.
 type Prompt struct {
 	Key      string    // of this question and step: the same when it is asked again
+	System   string    // the user's wishes for all answers
 	Messages []Message // oldest first; the last is the question
 	Steps    []Step    // of this turn so far, all done
 	Tools    []Tool
@@ -54,7 +54,7 @@ type Tool struct {
 	Parameters        json.RawMessage // a JSON schema
 }
 
-// Delta is the next piece of an answer: some text, or a complete call with ID, Name and Args.
+// Delta is the next piece of an answer: some text, or a complete call with Name and Args.
 type Delta struct {
 	Text string
 	Call *Call
@@ -64,11 +64,6 @@ type Delta struct {
 // pawl.NonRetryable is final; after any other the step may be asked again, from its start and under the same key.
 type Model interface {
 	Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error]
-}
-
-// callID names a call whose model gave it no name: the same for the same call of the same prompt, and another for any other.
-func (p Prompt) callID(i int, name, args string) string {
-	return fmt.Sprintf("call_%x", sha256.Sum256(fmt.Appendf(nil, "%q %d %q %q", p.Key, i, name, args)))[:25]
 }
 
 // local is a model without a network. It says the same to the same prompt, one word after the other, and knows a few orders, with "; " between them:
@@ -108,8 +103,7 @@ func (l local) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
 				return
 			}
 		}
-		for i, call := range calls {
-			call.ID = p.callID(i, call.Name, call.Args)
+		for _, call := range calls {
 			if !yield(Delta{Call: &call}, nil) {
 				return
 			}

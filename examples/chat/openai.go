@@ -122,7 +122,7 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 		if data = bytes.TrimSpace(data); string(data) == "[DONE]" {
 			for silence.Reset(openAIRest); lines.Scan(); {
 			}
-			return parts.calls(p)
+			return parts.calls()
 		}
 		var chunk openAIChunk
 		if err := json.Unmarshal(data, &chunk); err != nil {
@@ -147,12 +147,15 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 	if !finished { // else it is whole, whatever became of the connection
 		return nil, fmt.Errorf("the answer of the model's server broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 	}
-	return parts.calls(p)
+	return parts.calls()
 }
 
 // post sends the prompt.
 func (m *openAI) post(ctx context.Context, p Prompt) (*http.Response, error) {
 	var messages, tools []wire
+	if p.System != "" {
+		messages = append(messages, wire{"role": "system", "content": p.System})
+	}
 	for _, message := range p.Messages {
 		messages = appendSteps(messages, message.Steps)
 		messages = append(messages, wire{"role": message.Role, "content": cmp.Or(message.Text, "(no text: "+cmp.Or(message.Status, "empty")+")")})
@@ -292,18 +295,14 @@ func (ps *openAIParts) add(pieces []openAIPart) error {
 }
 
 // calls returns the calls, if they are such.
-func (ps openAIParts) calls(p Prompt) ([]Call, error) {
+func (ps openAIParts) calls() ([]Call, error) {
 	var calls []Call
-	for i, part := range ps {
+	for _, part := range ps {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(part.args, &object); err != nil || object == nil || part.Function.Name == "" {
 			return nil, errors.New("the model asked for a call without a name, or with arguments that are no JSON object")
 		}
-		id := cmp.Or(part.ID, p.callID(i, part.Function.Name, string(part.args)))
-		if slices.ContainsFunc(calls, func(c Call) bool { return c.ID == id }) {
-			return nil, errors.New("the model asked for two calls with one id")
-		}
-		calls = append(calls, Call{ID: id, Name: part.Function.Name, Args: string(part.args)})
+		calls = append(calls, Call{Name: part.Function.Name, Args: string(part.args)})
 	}
 	return calls, nil
 }

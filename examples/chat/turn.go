@@ -207,6 +207,10 @@ func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 	if err != nil {
 		return err
 	}
+	account, err := Accounts.Scope(c, c.User).State(ctx)
+	if err != nil {
+		return err
+	}
 	for {
 		if n := len(t.Steps); n > 0 && slices.ContainsFunc(t.Steps[n-1].Calls, func(c Call) bool { return !c.Done }) {
 			if t.Steps[n-1], err = s.runStep(ctx, c, t.Steps[n-1]); err != nil {
@@ -221,12 +225,13 @@ func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 		}
 		calls, err := s.askModel(ctx, turn, t, Prompt{
 			Key:      fmt.Sprintf("%s-%d", c.Request, len(t.Steps)),
+			System:   account.Settings["instructions"],
 			Messages: thread, Steps: t.Steps, Tools: tools,
 		})
 		if err != nil || len(calls) == 0 {
 			return err
 		}
-		for i := range calls {
+		for i := range calls { // ids of our own: those of models are not always there, nor unique
 			calls[i].ID = fmt.Sprintf("%s-%d-%d", c.Request, len(t.Steps), i)
 		}
 		t.Steps, t.Kept = append(t.Steps, Step{Calls: calls}), len(t.Text)
