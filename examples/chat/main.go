@@ -79,6 +79,7 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	}
 	srv := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
 	fmt.Printf("http://%s\n", listener.Addr())
+	log.Info("serving", "pid", os.Getpid(), "model", c.model)
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(listener) }()
 	select {

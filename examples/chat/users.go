@@ -84,47 +84,56 @@ func cutLast(s, sep string) (before, after string, ok bool) {
 	return s, "", false
 }
 
-// welcome serves the page, and makes an account for whoever comes without a cookie.
-func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
+// recognize returns who sent a request: whoever has a cookie of ours, and an account.
+func (s *server) recognize(r *http.Request) (visitor, error) {
 	cookie, err := r.Cookie(cookieName)
-	if err != nil || s.verify(cookie.Value, time.Now()) == "" {
-		user := "guest-" + strings.ToLower(rand.Text()[:8])
-		if _, err := Accounts.Scope(s.rt, user).SetState(r.Context(), Account{Org: orgOfGuests, Credits: freeCredits}, pawl.IfAbsent()); err != nil {
-			return err
-		}
-		http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.sign(user, time.Now()), Path: "/", MaxAge: int(cookieFor.Seconds()),
-			HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil})
+	if err != nil {
+		return visitor{}, errUnknownUser
 	}
+	user := s.verify(cookie.Value, time.Now())
+	if user == "" {
+		return visitor{}, errUnknownUser
+	}
+	account, err := Accounts.Scope(s.rt, user).Snapshot(r.Context())
+	if err == nil && !account.Exists() {
+		err = errUnknownUser
+	}
+	if err != nil {
+		return visitor{}, err
+	}
+	return visitor{user, account.ReadOnly().Org}, nil
+}
+
+// welcome serves the page, with an account for whoever has none, and a fresh cookie.
+func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
+	me, err := s.recognize(r)
+	if err == errUnknownUser {
+		me = visitor{"guest-" + strings.ToLower(rand.Text()[:8]), orgOfGuests}
+		_, err = Accounts.Scope(s.rt, me.user).SetState(r.Context(), Account{Org: me.org, Credits: freeCredits}, pawl.IfAbsent())
+	}
+	if err != nil {
+		return err
+	}
+	http.SetCookie(w, &http.Cookie{Name: cookieName, Value: s.sign(me.user, time.Now()), Path: "/", MaxAge: int(cookieFor.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil})
 	w.Header().Set("Cache-Control", "no-store")
 	http.ServeFileFS(w, r, pageFiles, "page/index.html")
 	return nil
 }
 
-// known lets only those pass who have a cookie of ours.
+// known lets only those pass whom we know.
 func (s *server) known(next http.Handler) http.Handler {
 	return handler(func(w http.ResponseWriter, r *http.Request) error {
-		cookie, err := r.Cookie(cookieName)
-		if err != nil {
-			return errUnknownUser
-		}
-		user := s.verify(cookie.Value, time.Now())
-		if user == "" {
-			return errUnknownUser
-		}
-		account, err := Accounts.Scope(s.rt, user).Snapshot(r.Context())
+		me, err := s.recognize(r)
 		if err != nil {
 			return err
 		}
-		if !account.Exists() {
-			return errUnknownUser
-		}
-		ctx := context.WithValue(r.Context(), visitorKey{}, visitor{user, cmp.Or(account.ReadOnly().Org, orgOfGuests)})
-		next.ServeHTTP(w, r.WithContext(ctx))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitorKey{}, me)))
 		return nil
 	})
 }
 
-var errUnknownUser = &apiError{"UNKNOWN_USER", http.StatusUnauthorized}
+var errUnknownUser error = &apiError{"UNKNOWN_USER", http.StatusUnauthorized}
 
 // limited bounds the time and the body of a request that is no stream.
 func limited(next http.Handler) http.Handler {

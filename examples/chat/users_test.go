@@ -47,8 +47,12 @@ func TestCookies(t *testing.T) {
 	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Path=/"} {
 		require.Contains(t, set, want)
 	}
-	_, _, header = u.call("GET", s.url+"/", "")
-	require.Empty(t, header.Get("Set-Cookie"), "who is known stays who he is")
+	before := get[me](u, s.url+"/api/me").User
+	_, _, _ = u.call("GET", s.url+"/", "")
+	require.Equal(t, before, get[me](u, s.url+"/api/me").User, "who is known stays who he is")
+	require.NoError(t, Accounts.Scope(s.rt, before).Delete(t.Context()))
+	_, _, _ = u.call("GET", s.url+"/", "")
+	require.NotEqual(t, before, get[me](u, s.url+"/api/me").User, "a cookie without an account is none")
 }
 
 // TestStrangers: to others, somebody's sessions and turns do not exist, whatever they try.
