@@ -170,7 +170,19 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 		s.log.Error("no answer", "turn", c.Request, "err", err)
 		t.Status, t.Error = failed, pawl.Code(err)
 	}
-	return none{}, pawl.Transact(context.WithoutCancel(ctx), c, func(ctx context.Context, tx *pawl.Tx) error { return finish(ctx, tx, t) })
+	end := func(ctx context.Context, tx *pawl.Tx) error { return finish(ctx, tx, t) }
+	err = pawl.Transact(context.WithoutCancel(ctx), c, end)
+	if unstorable(err) { // nor will it be next time
+		s.log.Error("answer cannot be kept", "turn", c.Request, "err", err)
+		t.Status, t.Error, t.Text, t.Kept, t.Steps = failed, pawl.Code(err), "", 0, nil
+		err = pawl.Transact(context.WithoutCancel(ctx), c, end)
+	}
+	return none{}, err
+}
+
+// unstorable reports whether err says that a document is too large, or has what no store can keep.
+func unstorable(err error) bool {
+	return errors.As(err, new(*pawl.LimitError)) || errors.As(err, new(*pawl.FieldError))
 }
 
 // finish ends a turn, unless it is over.
@@ -302,7 +314,9 @@ func (s *server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, er
 			continue
 		}
 		g.Go(func() (err error) {
-			call.Result, err = s.runTool(ctx, c, *call)
+			if call.Result, err = s.runTool(ctx, c, *call); unstorable(err) {
+				call.Result, err = "refused: "+pawl.Code(err), nil
+			}
 			call.Done = err == nil
 			return err
 		})

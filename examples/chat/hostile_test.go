@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+)
+
+// scripted is a model that says what it is told to, by the number of steps so far.
+type scripted struct {
+	asked atomic.Int64
+	says  func(steps int) []Delta
+}
+
+func (m *scripted) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
+	m.asked.Add(1)
+	return func(yield func(Delta, error) bool) {
+		for _, d := range m.says(len(p.Steps)) {
+			if !yield(d, nil) {
+				return
+			}
+		}
+	}
+}
+
+func calling(name, args string) Delta { return Delta{Call: &Call{Name: name, Args: args}} }
+
+// TestTooLargeForADocument: what no document can hold ends its turn as failed, paid back, however it came about, and the next question is answered.
+func TestTooLargeForADocument(t *testing.T) {
+	large := strings.Repeat("x", pawl.DefaultMaxDoc*6/10)
+	for name, deltas := range map[string][]Delta{
+		"text at once":       {{Text: large + large}},
+		"text that grows":    {{Text: large}, {Text: large}, {Text: large}},
+		"letters to escape":  {{Text: strings.Repeat("\x01", pawl.DefaultMaxDoc/4)}},
+		"arguments":          {{Text: "so "}, calling("search", `{"queries":["`+large+large+`"]}`)},
+		"a name, and result": {calling(large, `{}`)},
+		"terms":              {calling("search", `{"queries":["`+large[:pawl.DefaultMaxDoc*4/10]+`"]}`)},
+		"a receiver":         {calling("transfer", `{"to":"`+large+`","credits":1}`)},
+		"a mail":             {calling("send_email", `{"to":"bob","text":"`+large+`"}`), calling("send_email", `{"to":"bob","text":"`+large+`"}`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.lease = 500 * time.Millisecond })
+			model := &scripted{says: func(steps int) []Delta {
+				if steps > 0 {
+					return []Delta{{Text: "done"}}
+				}
+				return deltas
+			}}
+			s.model = model
+			u := visit(t, s.url)
+			session := u.newSession(s.url)
+			u.ask(s.url, session, "hello")
+			th := u.settled(s.url, session)
+			require.LessOrEqual(t, model.asked.Load(), int64(2), "not for ever")
+			left := freeCredits - 1
+			if th.Messages[1].Status == failed {
+				left++
+			}
+			require.EqualValues(t, left, get[me](u, s.url+"/api/me").Credits)
+			s.model = local{}
+			u.ask(s.url, session, "count to 3")
+			require.Equal(t, count(3), u.settled(s.url, session).Messages[3].Text)
+		})
+	}
+}
+
+// TestCharactersThatStoresRefuse: U+0000, which PostgreSQL cannot keep, from users and from the model, in whatever place. No turn hangs, and no request is told to come again for it.
+func TestCharactersThatStoresRefuse(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		s := start(t, location)
+		u := visit(t, s.url)
+		session := u.newSession(s.url)
+		for _, try := range [][3]string{
+			{"POST", "/api/sessions/" + session + "/messages", `{"text":"a\u0000b"}`},
+			{"PATCH", "/api/sessions/" + session, `{"title":"a\u0000b"}`},
+			{"PUT", "/api/settings/theme", `{"value":"a\u0000b"}`},
+		} {
+			status, body, _ := u.call(try[0], s.url+try[1], try[2])
+			require.Equal(t, http.StatusUnprocessableEntity, status, "%v: %s", try, body)
+		}
+		for i, deltas := range [][]Delta{
+			{{Text: "a\x00b"}}, // there is nothing to show then
+			{calling("a\x00b", `{}`)},
+			{calling("transfer", `{"to":"a\u0000b","credits":1}`)},
+			{calling("transfer", `{"to":"","credits":1}`)},
+			{calling("send_email", `{"to":"a\u0000b","text":"x"}`)},
+			{calling("send_email", `{"to":"bob","text":"a\u0000b"}`)},
+			{calling("search", `{"queries":["a\u0000b", ""]}`)},
+			{calling("search", `{"queries":["", "`+strings.Repeat("x", 5000)+`"]}`)},
+			{calling("charge_card", `{"amount":1e400}`), calling("search", strings.Repeat("[", 20000)), calling("x", "null")},
+		} {
+			s.model = &scripted{says: func(steps int) []Delta {
+				if steps > 0 {
+					return []Delta{{Text: "done"}}
+				}
+				return deltas
+			}}
+			u.ask(s.url, session, "hello")
+			th := u.settled(s.url, session)
+			want := done
+			if i < 2 {
+				want = failed
+			}
+			require.Equal(t, want, th.Messages[len(th.Messages)-1].Status, "%d", i)
+		}
+	})
+}
