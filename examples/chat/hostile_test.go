@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // scripted is a model that says what it is told to, by the number of steps so far.
@@ -113,5 +114,28 @@ func TestCharactersThatStoresRefuse(t *testing.T) {
 			}
 			require.Equal(t, want, th.Messages[len(th.Messages)-1].Status, "%d", i)
 		}
+	})
+}
+
+// TestServersAwayForLong: a question that was accepted does not expire while nobody is there to answer it; once it is answered, its turn does.
+func TestServersAwayForLong(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		a := start(t, location)
+		u := visit(t, a.url)
+		session := u.newSession(a.url)
+		turn := u.ask(a.url, session, "count to 3000")
+		u.watch(a.url, turn, func(v turnView) bool { return len(v.Text) > 20 })
+		require.NoError(t, a.end(time.Millisecond))
+
+		b := start(t, location, func(c *config) { c.delay = 0 })
+		record := func() persist.Record {
+			r, err := b.rt.Store().Load(t.Context(), Turns.Scope(b.rt, turn).Key())
+			require.NoError(t, err)
+			return r
+		}
+		require.Zero(t, record().Expires, "while it is open")
+		u.at(a.url, b.url)
+		u.settled(b.url, session)
+		require.NotZero(t, record().Expires)
 	})
 }

@@ -72,7 +72,7 @@ type Board struct {
 var (
 	Sessions = pawl.Kind[Session]{Name: pawl.KindSession, Label: "owner"}
 	Messages = pawl.Kind[Message]{Name: "message"}
-	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status", TTL: 24 * time.Hour}
+	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"}    // expires once it is over: see finish
 	Accounts = pawl.Kind[Account]{Name: pawl.KindUser, TTL: 2 * cookieFor} // a write renews it, and every question is one
 	Orgs     = pawl.Kind[Limits]{Name: pawl.KindOrg}
 	Secrets  = pawl.Kind[Secret]{Name: "secret"}
