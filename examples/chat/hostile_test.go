@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net/http"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -138,4 +140,60 @@ func TestServersAwayForLong(t *testing.T) {
 		u.settled(b.url, session)
 		require.NotZero(t, record().Expires)
 	})
+}
+
+// TestStopAfterTheBankWasAsked: a server is killed between the bank's answer and its commit, and the user stops the turn before another takes it up. What the bank has captured
+// is credited all the same; what had not begun is not done.
+func TestStopAfterTheBankWasAsked(t *testing.T) {
+	onStores(t, func(t *testing.T, location string) {
+		s := start(t, location)
+		u := visit(t, s.url)
+		session, user := u.newSession(s.url), get[me](u, s.url+"/api/me").User
+		// As it is left behind.
+		ids := flow.IDs{Request: "turn", Session: session, User: user, Org: orgOfGuests}
+		call := func(i, amount int) Call {
+			return Call{ID: fmt.Sprint("turn-0-", i), Name: "charge_card", Args: fmt.Sprintf(`{"amount":%d}`, amount)}
+		}
+		require.NoError(t, s.capture(t.Context(), user+"/turn-0-0", 7))
+		for i, status := range []string{"new", "charging"} {
+			_, err := Charges.Scope(s.rt, user+"/turn-0-0").SetState(t.Context(), Charge{User: user, Amount: 7, Status: status}, pawl.IfVersion(uint64(i)))
+			require.NoError(t, err)
+		}
+		require.NoError(t, pawl.Transact(t.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if _, err := Sessions.Scope(tx, session).SetState(ctx, Session{Owner: user, Turns: 1, Open: []OpenTurn{{"turn", 0}}}); err != nil {
+				return err
+			}
+			_, err := Turns.Scope(tx, "turn").SetState(ctx, Turn{For: ids, Status: answering, Stop: true, Steps: []Step{{Calls: []Call{call(0, 7), call(1, 50)}}}})
+			return err
+		}))
+		th := u.settled(s.url, session)
+		require.Equal(t, stopped, th.Messages[0].Status)
+		require.EqualValues(t, freeCredits+7, get[me](u, s.url+"/api/me").Credits)
+		other, err := Charges.Scope(s.rt, user+"/turn-0-1").Snapshot(t.Context())
+		require.NoError(t, err)
+		require.False(t, other.Exists())
+	})
+}
+
+// TestClaimLostWhileTheBankIsAsked: the claim of a charge is taken away, as by the janitor of another server while this one was paused, and the turn's own lease is not. The turn is resumed: the charge is
+// captured under one reference, and credited once.
+func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 50 * time.Millisecond })
+	u := visit(t, s.url)
+	session, user := u.newSession(s.url), get[me](u, s.url+"/api/me").User
+	turn := u.ask(s.url, session, "charge 7")
+	charge := Charges.Scope(s.rt, user+"/"+turn+"-0-0")
+	poll(t, func() bool {
+		_, err := charge.AtomicState(t.Context(), func(_ context.Context, ch *Charge) error {
+			if ch.Status != "charging" {
+				return pawl.ErrNotFound
+			}
+			ch.Status = "new"
+			return nil
+		}, pawl.IfExists())
+		return err == nil
+	})
+	th := u.settled(s.url, session)
+	require.Equal(t, done, th.Messages[1].Status)
+	require.EqualValues(t, freeCredits-1+7, get[me](u, s.url+"/api/me").Credits)
 }

@@ -111,6 +111,28 @@ func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount
 	}
 }
 
+// endCharges brings the charges of a stopped turn to their end that were claimed at some time: the bank may have captured them.
+func (s *server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
+	if len(t.Steps) == 0 {
+		return nil
+	}
+	calls := t.Steps[len(t.Steps)-1].Calls
+	for i, call := range calls {
+		if call.Done || call.Name != "charge_card" {
+			continue
+		}
+		charge, err := Charges.Scope(c, c.User+"/"+call.ID).Snapshot(ctx)
+		if err == nil && charge.Version > 1 {
+			calls[i].Result, err = s.runTool(ctx, c, call)
+			calls[i].Done = err == nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // pay is the body of the claimed step: it runs once, unless its server dies in it; then the bank knows the charge again by its id.
 func (s *server) pay(ctx context.Context, a *machine.Action[Charge], _ machine.NoInput) error {
 	if err := s.capture(ctx, a.ID, a.Entity.Amount); err != nil {

@@ -164,7 +164,10 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 		t.Status = done
 	case errors.Is(err, flow.ErrCanceled) || errors.Is(context.Cause(ctx), flow.ErrCanceled):
 		t.Status = stopped
-	case ctx.Err() != nil || pawl.IsRetryable(err) || pawl.OutcomeUnknown(err):
+		if err := s.endCharges(context.WithoutCancel(ctx), c, t); err != nil {
+			return none{}, err
+		}
+	case ctx.Err() != nil || pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost):
 		return none{}, err // shutting down, or the store is away, or another took over: the turn stays open
 	default:
 		s.log.Error("no answer", "turn", c.Request, "err", err)
