@@ -33,6 +33,17 @@ type Transport struct {
 	Retry pawl.Retry        // zero fields: DefaultRetry's
 }
 
+// CloseIdleConnections closes those of Base, if it can: http.Client.CloseIdleConnections asks for it.
+func (t *Transport) CloseIdleConnections() {
+	base := t.Base
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	if c, ok := base.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
 // RoundTrip makes Transport an http.RoundTripper. When its budget is spent it returns the last response, or the last error of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	base, retry := t.Base, t.Retry.Or(DefaultRetry)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
@@ -196,4 +198,21 @@ func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
 	th := u.settled(s.url, session)
 	require.Equal(t, done, th.Messages[1].Status)
 	require.EqualValues(t, freeCredits-1+7, get[me](u, s.url+"/api/me").Credits)
+}
+
+// TestNothingLeftOfTheModel: a server that has ended has no connection to the model's service.
+func TestNothingLeftOfTheModel(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		emit(w, textEvent("Hello.")+finishEvent("stop")+doneEvent)
+	}))
+	defer service.Close()
+	before := goleak.IgnoreCurrent()
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.model, c.baseURL = "m", service.URL })
+	u := visit(t, s.url)
+	session := u.newSession(s.url)
+	u.ask(s.url, session, "hello")
+	require.Equal(t, "Hello.", u.settled(s.url, session).Messages[1].Text)
+	require.NoError(t, s.end(time.Minute))
+	u.client.CloseIdleConnections()
+	require.NoError(t, goleak.Find(before))
 }

@@ -122,9 +122,12 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 	opened = append(opened, func(context.Context) error { return store.Close() })
 
 	if c.model != "local" {
-		if s.model, err = newOpenAI(c.baseURL, c.key, c.model); err != nil {
+		service, err := newOpenAI(c.baseURL, c.key, c.model)
+		if err != nil {
 			return nil, nil, err
 		}
+		s.model = service
+		opened = append(opened, func(context.Context) error { service.client.CloseIdleConnections(); return nil })
 	}
 	if s.rt, err = pawl.Open(pawl.Config{Store: store, Kinds: kinds, Observer: s.stats, Logger: log}); err != nil {
 		return nil, nil, err
