@@ -216,3 +216,24 @@ func TestNothingLeftOfTheModel(t *testing.T) {
 	u.client.CloseIdleConnections()
 	require.NoError(t, goleak.Find(before))
 }
+
+// TestRefusedForNow: a request that lost to too many others is told to come again, and then it is not answered with the refusal that it got before.
+func TestRefusedForNow(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	first := true
+	crowded := httptest.NewServer(s.known(s.keys.Middleware(handler(func(w http.ResponseWriter, r *http.Request) error {
+		if first {
+			first = false
+			return &pawl.ConcurrentModificationError{}
+		}
+		return respond(w, http.StatusAccepted, "yes")
+	}))))
+	defer crowded.Close()
+	u.at(s.url, crowded.URL)
+	status, _, header := u.call("POST", crowded.URL+"/api/x", "", "Idempotency-Key", "one")
+	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, "1", header.Get("Retry-After"))
+	status, body, _ := u.call("POST", crowded.URL+"/api/x", "", "Idempotency-Key", "one")
+	require.Equal(t, http.StatusAccepted, status, body)
+}
