@@ -237,3 +237,21 @@ func TestRefusedForNow(t *testing.T) {
 	status, body, _ := u.call("POST", crowded.URL+"/api/x", "", "Idempotency-Key", "one")
 	require.Equal(t, http.StatusAccepted, status, body)
 }
+
+// TestTurnThatKillsItsServers: a turn over which one server after another dies is given up in the end, and paid back.
+func TestTurnThatKillsItsServers(t *testing.T) {
+	location := filepath.Join(t.TempDir(), "chat.db")
+	a := start(t, location, func(c *config) { c.delay = time.Minute })
+	u := visit(t, a.url)
+	session := u.newSession(a.url)
+	turn := u.ask(a.url, session, "hello")
+	u.watch(a.url, turn, func(v turnView) bool { return v.Status == answering })
+	_, err := Turns.Scope(a.rt, turn).PatchState(t.Context(), pawl.Patch{"tries": maxTries})
+	require.NoError(t, err)
+	require.NoError(t, a.end(time.Millisecond))
+	b := start(t, location)
+	u.at(a.url, b.url)
+	th := u.settled(b.url, session)
+	require.Equal(t, failed, th.Messages[1].Status)
+	require.EqualValues(t, freeCredits, get[me](u, b.url+"/api/me").Credits)
+}

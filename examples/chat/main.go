@@ -145,7 +145,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 	}
 
 	s.keys, err = idempotency.New(s.rt, idempotency.Config{
-		Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: c.lease, Wait: 2 * c.lease,
+		Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: c.lease, Wait: 2 * c.lease, TTL: cookieFor,
 		Keep: func(status int) bool { // what may be asked again under its key is not the last word
 			return status < 500 && status != http.StatusConflict && status != http.StatusTooManyRequests
 		},

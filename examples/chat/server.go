@@ -266,6 +266,7 @@ func stream[T any](w http.ResponseWriter, r *http.Request, quit context.Context,
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(quit, cancel)()
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // that of requests would end the stream
 	_ = sse.Serve(w, r.WithContext(ctx), scope, append(opts, sse.Retry(time.Second))...)
 	return nil
 }

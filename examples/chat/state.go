@@ -35,6 +35,7 @@ type Turn struct {
 	Error   string    `json:"error,omitempty"`
 	Asked   time.Time `json:"asked"`
 	Started time.Time `json:"started,omitzero"`
+	Tries   int       `json:"tries"` // how often a server has begun with it
 }
 
 // The states of a turn. The last three are final.
@@ -72,8 +73,8 @@ type Board struct {
 var (
 	Sessions = pawl.Kind[Session]{Name: pawl.KindSession, Label: "owner"}
 	Messages = pawl.Kind[Message]{Name: "message"}
-	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"}    // expires once it is over: see finish
-	Accounts = pawl.Kind[Account]{Name: pawl.KindUser, TTL: 2 * cookieFor} // a write renews it, and every question is one
+	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"} // expires once it is over: see finish
+	Accounts = pawl.Kind[Account]{Name: pawl.KindUser}
 	Orgs     = pawl.Kind[Limits]{Name: pawl.KindOrg}
 	Secrets  = pawl.Kind[Secret]{Name: "secret"}
 	Charges  = pawl.Kind[Charge]{Name: "charge", Label: "status"}

@@ -29,6 +29,7 @@ const (
 	maxOpen    = 10                    // turns of a session that may wait
 	maxSteps   = 8                     // rounds of tools in one turn
 	maxContext = 40                    // messages that the model gets to see
+	maxTries   = 50                    // servers that may die over one turn
 	flushEvery = 50 * time.Millisecond // how often a growing answer is written down
 )
 
@@ -104,12 +105,21 @@ func spend(ctx context.Context, account pawl.Scope[Account], n int64) error {
 
 // countToday counts an answer against the organisation's limit.
 func countToday(ctx context.Context, org pawl.Scope[Limits]) error {
-	day := time.Now().UTC().Format(time.DateOnly)
+	now := time.Now().UTC()
+	day := now.Format(time.DateOnly)
 	_, err := org.AtomicState(ctx, func(_ context.Context, l *Limits) error {
 		if l.Used[day] >= l.PerDay {
 			return &apiError{"ORG_LIMIT", http.StatusTooManyRequests}
 		}
-		l.Used = map[string]int64{day: l.Used[day] + 1} // yesterday is history
+		for old := range l.Used {
+			if old < now.AddDate(0, 0, -1).Format(time.DateOnly) { // yesterday it may still be elsewhere
+				delete(l.Used, old)
+			}
+		}
+		if l.Used == nil {
+			l.Used = map[string]int64{}
+		}
+		l.Used[day]++
 		return nil
 	})
 	return err
@@ -148,15 +158,21 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 		if turn.Status == waiting {
 			turn.Status, turn.Started = answering, time.Now()
 		}
+		if !turn.over() {
+			turn.Tries++
+		}
 		t = *turn
 		return nil
 	}, pawl.IfExists())
 	if err != nil || t.over() {
 		return none{}, err
 	}
-	if t.Stop {
+	switch {
+	case t.Stop:
 		err = flow.ErrCanceled
-	} else {
+	case t.Tries > maxTries:
+		err = &apiError{"GAVE_UP", http.StatusInternalServerError}
+	default:
 		err = s.generate(ctx, c, &t)
 	}
 	switch {
