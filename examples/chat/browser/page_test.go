@@ -148,7 +148,9 @@ func TestDoubleClickSendsOnce(t *testing.T) {
 	t.Parallel()
 	tb := guest(t, serve(t, "", "-delay=1ms").url())
 	before := tb.purse()
-	tb.do(chromedp.SendKeys(box, "count to 5"), chromedp.DoubleClick("#send"))
+	eval[bool](tb, `window.clicks = 0, document.getElementById("send").addEventListener("click", () => clicks++), true`)
+	tb.do(chromedp.SendKeys(box, "count to 5"), chromedp.Click("#send"), chromedp.DoubleClick("#send")) // the latter is the second click only
+	require.Equal(t, 2, eval[int](tb, `clicks`))
 	tb.over(1, "done")
 	tb.say("count to 6") // whatever the second click did came before this
 	tb.over(2, "done")

@@ -90,7 +90,7 @@ const store = (name, value) => value == null ? sessionStorage.removeItem(name) :
 
 let sessions = [];
 let view = null;                    // the session on screen: see show
-let outbox = stored("outbox", []);  // messages without an answer from the server: {key, session, text, failed}
+let outbox = stored("outbox", []);  // messages without an answer from the server: {key, session, text, after which turn, failed}
 const flushing = new Set();         // sessions whose outbox is being sent
 let sessionStream = null, turnStream = null;
 
@@ -104,10 +104,11 @@ function show(id) {
     live: null,                     // the newest event of the turn in flight
     page: 0,                        // the earliest page that was loaded
     loaded: "",                     // which turns were open, and how many there were, when messages were loaded
-    busyUntil: 0,
   };
   $("log").replaceChildren();
+  $("log").ariaBusy = "true"; // what is loaded first is not read out
   nodes.clear();
+  $("composer-text").disabled = $("title").disabled = false;
   $("composer-text").value = stored("draft:" + id, { text: "" }).text;
   grow();
   drawSessions();
@@ -135,21 +136,21 @@ function connected(yes) {
 }
 
 function onSession(s) {
+  if (s.version < view.session.version) return;
   view.session = s;
   sessions = sessions.map(other => other.id === s.id ? s : other);
   if (opened(view) !== view.loaded) loadMessages();
-  view.busyUntil = Date.now() + 3000;
   poll();
   drawSessions();
   followTurn();
   render();
 }
 
-// followTurn follows the oldest turn that is not over. A turn whose end was seen is not followed again, though the
-// session may be a little late to say so.
+// inFlight is the oldest turn that is not over. One whose end was seen is over, though the session may be late to say so.
+const inFlight = () => view?.session.open.find(t => !view.turns.get(t.n)?.answer)?.id;
+
 function followTurn() {
-  const turn = view.session.open.find(t => !view.turns.get(t.n)?.answer);
-  const url = turn && `/api/turns/${turn.id}/events`;
+  const turn = inFlight(), url = turn && `/api/turns/${turn}/events`;
   if (turnStream?.url === url || document.hidden) return;
   turnStream?.close();
   const v = view;
@@ -205,6 +206,7 @@ async function loadPages(v, page, from) {
   if (from && got.page > 1 && got.messages[0]?.n > from) await loadPages(v, got.page - 1, from);
   followTurn();
   render();
+  $("log").ariaBusy = "false";
 }
 
 // ---- Sending
@@ -219,7 +221,7 @@ function drafted() {
 
 function send(text, key) {
   if (!text.trim()) return;
-  outbox.push({ key, session: view.id, text: text.trim() });
+  outbox.push({ key, session: view.id, text: text.trim(), after: Math.max(0, ...view.turns.keys()) });
   store("outbox", outbox);
   render();
   $("scroll").scrollTop = $("scroll").scrollHeight;
@@ -258,7 +260,7 @@ function putBack(item, e) {
   notice(`Not sent: ${REASONS[e.code] ?? e.code}.`);
 }
 
-async function stop(turn = view?.session.open[0]?.id) {
+async function stop(turn = inFlight()) {
   if (!turn) return;
   try {
     await api("DELETE", `/api/turns/${turn}`);
@@ -314,14 +316,16 @@ async function rename() {
   if (!before || title === before.title) return drawSessions();
   for (let base = v.session.title === before.title ? v.session : before; ;) {
     try {
-      onSession({ ...v.session, ...await api("PATCH", `/api/sessions/${v.id}`, { title }, { "If-Match": `"${base.version}"` }) });
-      return;
+      const renamed = await api("PATCH", `/api/sessions/${v.id}`, { title }, { "If-Match": `"${base.version}"` });
+      return v === view && onSession(renamed);
     } catch (e) {
       if (e.status !== 409 && e.status !== 412) return notice(`Not renamed: ${e.code ?? "no answer"}.`), drawSessions();
       await loadSessions();
       base = sessions.find(s => s.id === v.id);
-      if (base?.title === before.title) continue;
-      notice(`Somebody was faster: it is called “${base?.title}” now.`, "Use mine all the same", () => {
+      if (!base || v !== view) return;
+      if (base.title === before.title) continue;
+      onSession(base);
+      notice(`Somebody was faster: it is called “${base.title}” now.`, "Use mine all the same", () => {
         editing = base;
         $("title").value = title;
         rename();
@@ -347,9 +351,8 @@ async function loadMe() {
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value != null) node.setAttribute(name, value);
+    if (name === "onclick") node.addEventListener("click", value);
+    else if (value != null) node.setAttribute(name, value);
   }
   node.append(...children.filter(c => c));
   return node;
@@ -409,15 +412,18 @@ function render() {
     if (t.question) rows.push(["q" + t.n, questionNode, t.question, ""]);
     rows.push(["a" + t.n, answerNode, t.answer ?? pending(t)]);
   }
-  const waiting = outbox.filter(i => i.session === view.id);
-  for (const i of waiting) rows.push([i.key, questionNode, i, i.failed ? "Sending… (trying again)" : "Sending…"]);
+  for (const i of outbox) {
+    // What has arrived, though the answer to it was lost or is late, is not shown twice.
+    const arrived = [...view.turns.values()].some(t => t.n > i.after && t.question?.text === i.text);
+    if (i.session === view.id && !arrived) rows.push([i.key, questionNode, i, i.failed ? "Sending… (trying again)" : "Sending…"]);
+  }
   rows.forEach(([key, draw, ...what], i) => {
     const node = draw(nodes.get(key), ...what);
     nodes.set(key, node);
     if (log.children[i] !== node) log.insertBefore(node, log.children[i] ?? null);
   });
   while (log.children.length > rows.length) log.lastChild.remove();
-  const answering = view.session.open.some(t => !view.turns.get(t.n)?.answer);
+  const answering = inFlight();
   if (!answering && document.activeElement === $("stop")) $("composer-text").focus();
   $("stop").hidden = !answering;
   $("earlier").hidden = view.page <= 1;
@@ -482,21 +488,21 @@ function boardNode(board) {
 // ---- The panel
 
 // poll asks for the panel, and comes back in a second as long as something is going on.
-let pollTimer = 0, polling = false;
+let pollTimer = 0, polling = false, pollAgain = false, busyUntil = 0;
 async function poll() {
   clearTimeout(pollTimer);
   if (!view || document.hidden) return;
+  if (polling) return void (pollAgain = true);
   const v = view;
-  if (polling) return void (v.busyUntil = Date.now() + 3000);
   polling = true;
+  pollAgain = false;
   try {
     const [panel] = await Promise.all([$("panel").checkVisibility() && api("GET", `/api/sessions/${v.id}/panel`), loadMe()]);
     if (panel && v === view) drawPanel(panel);
-    if (panel?.claims.length || panel?.queue.waiting.length) v.busyUntil = Date.now() + 3000;
+    if (panel?.claims.length || view.session.open.length || outbox.length) busyUntil = Date.now() + 5000;
   } catch { /* the next one will do */ }
   polling = false;
-  const busy = v.session.open.length || outbox.length || Date.now() < v.busyUntil;
-  pollTimer = setTimeout(poll, busy ? 1000 : 10_000);
+  pollTimer = setTimeout(poll, pollAgain ? 50 : Date.now() < busyUntil ? 1000 : 10_000);
 }
 
 const list = (id, rows) => morph($(id), rows.slice(0, 12).map(cells => el("li", {}, ...cells)));
@@ -614,14 +620,17 @@ document.addEventListener("keydown", e => {
 // A browser allows six connections to a host, over all tabs: those that nobody looks at keep none.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return closeStreams();
-  loadSessions();
+  loadSessions().catch(() => {});
   openStreams();
 });
 window.addEventListener("hashchange", route);
 $("examples").append(...EXAMPLES.map(([label, text]) => el("button", { type: "button", class: "example", onclick: () => send(text, newKey()) },
   el("strong", {}, label), span(text, "quiet"))));
 
-loadMe();
-await loadSessions();
-await route();
+try {
+  await loadSessions();
+  await route();
+} catch (e) {
+  notice(`The page could not be loaded: ${e.code ?? e.message}.`);
+}
 new Set(outbox.map(i => i.session)).forEach(flush);
