@@ -31,8 +31,8 @@ func (tb *tab) retitle(title string) {
 	tb.do(chromedp.KeyEvent(title))
 }
 
-// answer is the JavaScript for the answer to the nth question.
-func answer(n int) string { return fmt.Sprintf(`document.querySelector('.answer[data-n="%d"]')`, n) }
+// answer is the JavaScript for the answer to the nth question, from 1 on.
+func answer(n int) string { return fmt.Sprintf(`document.querySelector('.answer[data-n="%d"]')`, n-1) }
 
 // text returns what there is of an answer.
 func (tb *tab) text(n int) string {

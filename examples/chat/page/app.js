@@ -102,7 +102,7 @@ function show(id) {
     session: sessions.find(s => s.id === id),
     turns: new Map(),               // by number: {n, turn, question, answer}
     live: null,                     // the newest event of the turn in flight
-    page: 0,                        // the earliest page that was loaded
+    page: null,                     // the earliest page that was loaded
     loaded: "",                     // which turns were open, and how many there were, when messages were loaded
   };
   $("log").replaceChildren();
@@ -187,8 +187,8 @@ async function loadMessages() {
       v.stale = false;
       v.loaded = opened(v);
       const numbers = [...v.turns.keys()];
-      const from = v.page && Math.min(...numbers.filter(n => !v.turns.get(n).answer), Math.max(0, ...numbers) + 1);
-      await loadPages(v, "", from);
+      const from = Math.min(...numbers.filter(n => !v.turns.get(n).answer), Math.max(-1, ...numbers) + 1);
+      await loadPages(v, "", v.page === null ? Infinity : from);
     } while (v.stale && v === view);
     loadMe();
   } catch (e) {
@@ -198,12 +198,12 @@ async function loadMessages() {
   }
 }
 
-async function loadPages(v, page, from) {
-  const got = await again(() => api("GET", `/api/sessions/${v.id}/messages${page && "?page=" + page}`));
+async function loadPages(v, query, from = Infinity) {
+  const got = await again(() => api("GET", `/api/sessions/${v.id}/messages${query}`));
   if (v !== view) return;
   got.messages.forEach(keep);
-  v.page = Math.min(v.page || got.page, got.page);
-  if (from && got.page > 1 && got.messages[0]?.n > from) await loadPages(v, got.page - 1, from);
+  v.page = Math.min(v.page ?? got.page, got.page);
+  if (got.page > 0 && got.messages[0]?.n > from) await loadPages(v, `?page=${got.page - 1}`, from);
   followTurn();
   render();
   $("log").ariaBusy = "false";
@@ -221,7 +221,7 @@ function drafted() {
 
 function send(text, key) {
   if (!text.trim()) return;
-  outbox.push({ key, session: view.id, text: text.trim(), after: Math.max(0, ...view.turns.keys()) });
+  outbox.push({ key, session: view.id, text: text.trim(), after: Math.max(-1, ...view.turns.keys()) });
   store("outbox", outbox);
   render();
   $("scroll").scrollTop = $("scroll").scrollHeight;
@@ -313,7 +313,7 @@ let editing = null; // the session as it was when editing of its title began
 async function rename() {
   const before = editing, title = $("title").value.trim(), v = view;
   editing = null;
-  if (!before || title === before.title) return drawSessions();
+  if (!before || !title || title === before.title) return drawSessions();
   for (let base = v.session.title === before.title ? v.session : before; ;) {
     try {
       const renamed = await api("PATCH", `/api/sessions/${v.id}`, { title }, { "If-Match": `"${base.version}"` });
@@ -426,7 +426,7 @@ function render() {
   const answering = inFlight();
   if (!answering && document.activeElement === $("stop")) $("composer-text").focus();
   $("stop").hidden = !answering;
-  $("earlier").hidden = view.page <= 1;
+  $("earlier").hidden = !view.page;
   $("welcome").hidden = rows.length > 0 || view.session.turns > 0;
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
@@ -513,7 +513,7 @@ function drawPanel(p) {
   setText($("state-key"), p.scope.key);
   setText($("state"), JSON.stringify(p.scope.state, null, 2) ?? "");
   setText($("queue-summary"), `${p.queue.depth} waiting in this process now, the longest wait of late ${time(p.queue.longest_us)}`);
-  list("queue", p.queue.waiting.map(w => [span(`Turn ${w.n}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
+  list("queue", p.queue.waiting.map(w => [span(`Question ${w.n + 1}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
   const inClaims = $("claims").contains(document.activeElement);
   list("claims", p.claims.map(c => [span(c.what, "what"), span(`held for ${time(c.ms * 1000)}`, "quiet"),
     c.turn && el("button", { type: "button", class: "small", "data-turn": c.turn, "aria-label": "Stop this answer" }, "Stop")]));
@@ -521,7 +521,7 @@ function drawPanel(p) {
   morph($("counters"), ["committed", "conflicts", "retries", "failed"].map(name =>
     el("div", {}, el("dt", {}, name), el("dd", { "data-testid": "counter-" + name }, String(p.counters[name] ?? 0)))));
   list("recent", p.recent.map(r => [span(r.what, "what"), span(r.scope, "grow mono"), span(`${r.path}, ${r.attempts}×`, "quiet")]));
-  list("charges", p.charges.map(c => [span(String(c.amount), "what"), span(c.id, "grow mono"), span(c.status, "badge")]));
+  list("charges", p.charges.map(c => [span(String(c.amount), "what"), span(c.id.split("/").pop(), "grow mono"), span(c.status, "badge")]));
   list("mails", p.mails.map(m => [span(m.to, "what"), span(m.text, "grow quiet"), span(m.status, "badge")]));
 }
 
@@ -598,7 +598,7 @@ $("composer-text").addEventListener("keydown", e => {
 $("stop").addEventListener("click", () => stop());
 $("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.target.dataset.turn));
 $("session-new").addEventListener("click", newSession);
-$("earlier").addEventListener("click", () => loadPages(view, view.page - 1).catch(e => notice(e.code)));
+$("earlier").addEventListener("click", () => loadPages(view, `?page=${view.page - 1}`).catch(e => notice(e.code)));
 $("contention").addEventListener("click", contend);
 $("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
 $("notice-close").addEventListener("click", () => { notice(); $("composer-text").focus(); });
