@@ -145,7 +145,7 @@ func (s *server) listSessions(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
-	id := rand.Text()
+	id := fmt.Sprintf("%012x%s", 1<<48-time.Now().UnixMilli(), rand.Text()) // lists are in the order of ids: the newest comes first
 	return pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		head := Session{Owner: visitorOf(r).user}
 		if _, err := Sessions.Scope(tx, id).SetState(ctx, head, pawl.IfAbsent()); err != nil {

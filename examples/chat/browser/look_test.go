@@ -3,6 +3,7 @@ package browser
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -148,22 +149,28 @@ func TestScreenshot(t *testing.T) {
 		t.Skip("without -screenshot there is nothing to do")
 	}
 	tb := guest(t, serve(t, "", "-delay=25ms").url())
-	tb.do(chromedp.EmulateViewport(1280, 800, chromedp.EmulateScale(2)))
-	for n, text := range []string{"What does a pawl do?", "charge 5; email bob@example.com hello; search pawl ratchet lease"} {
+	tb.do(chromedp.EmulateViewport(1280, 860, chromedp.EmulateScale(2)))
+	for i, text := range []string{"What does a pawl do?", "count to 12"} {
 		tb.say(text)
-		tb.over(n+1, "done")
+		tb.over(1, "done")
+		tb.do(chromedp.Click("#session-new"))
+		tb.until(fmt.Sprintf(`document.querySelectorAll("#session-list li").length === %d && document.querySelectorAll(".question").length === 0`, i+2), "another session")
 	}
+	tb.retitle("Three things at once" + kb.Enter)
 	tb.do(chromedp.Click("#contention"))
 	tb.until(`document.querySelector("#contention-chart svg")`, "the chart")
+	tb.say("charge 5; email bob@example.com hello; search pawl ratchet lease")
+	tb.over(1, "done")
 	tb.say("count to 200")
-	tb.say("search pawl lease")
-	tb.writing(3, "60")
-	tb.until(`document.getElementById("claims").children.length && document.getElementById("queue").children.length && document.getElementById("charges").children.length`, "the panel is filled")
+	tb.say("search fence lease")
+	tb.writing(2, "40")
+	tb.until(`["claims", "queue", "charges", "mails"].every(id => document.getElementById(id).children.length)`, "the panel is filled")
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	picture, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(*screenshot, picture, 0o644))
 	tb.do(chromedp.Click("#stop"))
-	tb.over(3, "stopped")
+	tb.over(2, "stopped")
+	tb.over(3, "done")
 }

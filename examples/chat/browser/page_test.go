@@ -219,6 +219,43 @@ func TestStop(t *testing.T) {
 	require.Equal(t, so, tb.text(1))
 }
 
+func TestFailedAnswerIsPaidBack(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", "-delay=1ms").url())
+	before := tb.purse()
+	tb.say("fail")
+	tb.over(1, "failed")
+	tb.credits(before)
+	require.Contains(t, eval[string](tb, answer(1)+`.querySelector(".note").textContent`), "The credit came back")
+}
+
+func TestEarlierMessages(t *testing.T) {
+	t.Parallel()
+	const asked, aPage = 53, 50
+	tb := guest(t, serve(t, "", "-delay=0").url())
+	eval[bool](tb, fmt.Sprintf(`(async () => {
+		const path = "/api/sessions/" + location.hash.slice(1) + "/messages";
+		for (let i = 0; i < %d; ) {
+			const r = await fetch(path, { method: "POST", headers: { "Idempotency-Key": "k" + i, "Content-Type": "application/json" }, body: '{"text":"count to ' + (i + 1) + '"}' });
+			if (r.status === 202) i++; // or too many are waiting
+		}
+		return true;
+	})()`, asked))
+	tb.allow("429")
+	for n := 1; n <= asked; n++ { // those of the first page, too, though there is a second by now
+		tb.over(n, "done")
+	}
+	require.Len(t, tb.questions(), asked)
+	tb.do(chromedp.Reload())
+	tb.over(asked, "done")
+	require.Len(t, tb.questions(), asked-aPage)
+	tb.do(chromedp.Click("#earlier"))
+	tb.over(1, "done")
+	require.Len(t, tb.questions(), asked)
+	require.True(t, eval[bool](tb, `document.getElementById("earlier").hidden`))
+	counted(t, tb.text(asked), asked)
+}
+
 func TestTwoTabs(t *testing.T) {
 	t.Parallel()
 	tb := guest(t, serve(t, "", slowly).url())

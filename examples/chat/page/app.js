@@ -476,8 +476,10 @@ function callNode(c) {
     c.result ? el("span", { class: "result" }, c.result) : null);
 }
 
+// pairs shows the arguments of a call without the signs that JSON needs.
 function pairs(json) {
-  try { return Object.entries(JSON.parse(json)).map(([k, v]) => `${k}: ${typeof v === "string" ? v : JSON.stringify(v)}`).join(", "); } catch { return json; }
+  const plain = v => Array.isArray(v) ? v.map(plain).join(", ") : typeof v === "string" ? v : JSON.stringify(v);
+  try { return Object.entries(JSON.parse(json)).map(([k, v]) => `${k}: ${plain(v)}`).join("; "); } catch { return json; }
 }
 
 function boardNode(board) {
