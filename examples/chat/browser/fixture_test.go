@@ -239,7 +239,7 @@ func (tb *tab) until(condition, what string) {
 
 // watchStreams lets every document of the tab from now on tell of its EventSources.
 func watchStreams(ctx context.Context, target *chromedp.Target) error {
-	_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: `
+	return inject(ctx, target, `
 		window.sources = [];
 		window.openStreams = () => sources.filter(s => s.readyState !== EventSource.CLOSED).length;
 		let most = 0;
@@ -250,6 +250,40 @@ func watchStreams(ctx context.Context, target *chromedp.Target) error {
 				sources.push(this);
 				most = Math.max(most, openStreams());
 			}
-		};`})
+		};`)
+}
+
+// refuseStreams makes the first attempt at every stream meet a 404.
+func refuseStreams(ctx context.Context, target *chromedp.Target) error {
+	return inject(ctx, target, `
+		window.refused = new Set(), window.accepted = new Set();
+		window.EventSource = class extends EventSource {
+			constructor(url) {
+				super(refused.has(url) ? url : "/refused");
+				(refused.has(url) ? accepted : refused).add(url);
+			}
+		};`)
+}
+
+// loseAnswers loses the answers to the first two messages that are sent. It counts all of them in sessionStorage.lost.
+func loseAnswers(ctx context.Context, target *chromedp.Target) error {
+	return inject(ctx, target, `
+		const real = window.fetch;
+		window.fetch = async (url, options) => {
+			const response = await real(url, options);
+			if (options?.method === "POST" && url.endsWith("/messages")) {
+				sessionStorage.lost = Number(sessionStorage.lost ?? 0) + 1;
+				if (sessionStorage.lost === "1") throw new TypeError("lost");
+				if (sessionStorage.lost === "2") await new Promise(() => {});
+			}
+			return response;
+		};
+		window.mostQuestions = 0;
+		new MutationObserver(() => mostQuestions = Math.max(mostQuestions, document.querySelectorAll(".question").length)).observe(document, { subtree: true, childList: true });`)
+}
+
+// inject runs a script in every document of the tab from now on, before its own.
+func inject(ctx context.Context, target *chromedp.Target, script string) error {
+	_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
 	return err
 }

@@ -181,6 +181,27 @@ func TestReloadWhileSendingSendsOnce(t *testing.T) {
 	require.Equal(t, before-2, tb.purse())
 }
 
+// The server takes a message, and its answer is lost: twice, first by an error and then by silence, which somebody ends with a reload.
+func TestLostAnswersSendOnce(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	before := tb.purse()
+	tb.do(chromedp.Func(loseAnswers))
+	tb.do(chromedp.Reload())
+	tb.until(`location.hash.length > 1 && !document.getElementById("composer-text").disabled`, "the page is there again")
+	tb.say("count to 50")
+	tb.until(`sessionStorage.lost === "2"`, "two answers are lost")
+	tb.writing(1, "3")
+	require.Equal(t, 1, eval[int](tb, `mostQuestions`), "what has arrived is not shown as being sent, too")
+	tb.do(chromedp.Reload())
+	tb.until(`sessionStorage.lost === "3" && sessionStorage.outbox === "[]"`, "the third attempt, after the reload, succeeds")
+	tb.over(1, "done")
+	tb.say("count to 6")
+	tb.over(2, "done")
+	require.Equal(t, []string{"count to 50", "count to 6"}, tb.questions())
+	require.Equal(t, before-2, tb.purse())
+}
+
 func TestRefusedMessageGoesBackIntoTheBox(t *testing.T) {
 	t.Parallel()
 	tb := guest(t, serve(t, "", "-delay=1ms").url())
@@ -321,6 +342,20 @@ func TestStreamsOfTabsThatAreHidden(t *testing.T) {
 	counted(t, tb.text(1), 100)
 	tb.until(`openStreams() === 1`, "the turn is followed no longer than it lasts")
 	require.Equal(t, 2, eval[int](tb, `mostStreams()`))
+}
+
+// EventSource gives up on an answer that is not 200, as a server gives that is just starting. The page does not.
+func TestStreamsThatAreRefusedAtFirst(t *testing.T) {
+	t.Parallel()
+	tb := guest(t, serve(t, "", slowly).url())
+	tb.allow("404")
+	tb.do(chromedp.Func(refuseStreams))
+	tb.do(chromedp.Reload())
+	tb.until(`document.getElementById("connection").dataset.state === "lost"`, "the stream is refused")
+	tb.until(`document.getElementById("connection").dataset.state === "live"`, "another one is not")
+	tb.say("count to 30")
+	tb.over(1, "done")
+	require.Equal(t, 4, eval[int](tb, `refused.size + accepted.size`), "of the session and of the turn: each was tried twice")
 }
 
 func TestContention(t *testing.T) {
