@@ -98,7 +98,11 @@ bench-lint: ## run staticcheck on the benchmark; it reads all of what the peers 
 .PHONY: browser
 browser: need-chromium need-postgres ## test the chat example in a real browser, with real server processes
 	cd examples/chat/browser && $(GO) vet ./...
-	cd examples/chat/browser && $(GO) test -timeout 5m ./...
+	cd examples/chat/browser && $(GO) test -timeout 5m -parallel 4 ./...
+
+.PHONY: screenshot
+screenshot: need-chromium ## take the picture of the README anew
+	cd examples/chat/browser && $(GO) test -count=1 -run '^TestScreenshot$$' -screenshot ../../../docs/chat.png .
 
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing

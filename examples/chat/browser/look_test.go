@@ -55,7 +55,9 @@ func TestPhone(t *testing.T) {
 func TestKeyboardOnly(t *testing.T) {
 	t.Parallel()
 	tb := guest(t, serve(t, "", slowly).url())
-	focused := func() string { return eval[string](tb, `document.activeElement.id || document.activeElement.className`) }
+	focused := func() string {
+		return eval[string](tb, `document.activeElement.id || document.activeElement.className`)
+	}
 	// tabTo presses Tab until something has the focus, which has to be seen wherever it is on the way.
 	tabTo := func(want string) {
 		t.Helper()

@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -67,4 +68,30 @@ func TestTwoServers(t *testing.T) {
 		counted(t, tb.text(i+1), map[string]int{"count to 21": 21, "count to 22": 22, "count to 3": 3}[q])
 	}
 	require.Equal(t, before-4, other.purse())
+}
+
+// Two servers on one SQLite file: an answer is stopped from the one that does not write it, and taken over from the one that is killed.
+func TestOneServerForTheOther(t *testing.T) {
+	t.Parallel()
+	store := filepath.Join(t.TempDir(), "chat.db")
+	a, b := serve(t, store, slowly, "-lease=2s"), serve(t, store, slowly, "-lease=2s")
+	tb := guest(t, a.url())
+	tb.allow("net::ERR_")
+	other := tb.another(b.url() + eval[string](tb, `location.hash`))
+	before := tb.purse()
+	tb.say("count to 300")
+	other.writing(1, "5")
+	other.do(chromedp.Click("#stop"))
+	for _, x := range []*tab{tb, other} {
+		x.over(1, "stopped")
+	}
+	require.Equal(t, tb.conversation(), other.conversation())
+
+	tb.say("count to 100")
+	other.writing(2, "10")
+	a.kill()
+	require.Equal(t, "answering", eval[string](other, answer(2)+".dataset.status"))
+	other.over(2, "done")
+	counted(t, other.text(2), 100)
+	require.Equal(t, before-2, other.purse())
 }
