@@ -28,10 +28,11 @@ help: ## list the targets
 # One after another, the quickest to fail first.
 .PHONY: test
 test: ## run all that CI runs, in about fifteen minutes on two cores
-	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
+	@$(MAKE) --no-print-directory need-cc need-postgres need-strace need-chromium
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory race
+	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory nocgo
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)

@@ -514,7 +514,7 @@ function drawPanel(p) {
   setText($("state-version"), `version ${p.scope.version}`);
   setText($("state-key"), p.scope.key);
   setText($("state"), JSON.stringify(p.scope.state, null, 2) ?? "");
-  setText($("queue-summary"), `${p.queue.depth} waiting in this process now, the longest wait of late ${time(p.queue.longest_us)}`);
+  setText($("queue-summary"), `${p.queue.depth} in line; the longest wait of a change of late: ${time(p.queue.longest_us)}`);
   list("queue", p.queue.waiting.map(w => [span(`Question ${w.n + 1}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
   const inClaims = $("claims").contains(document.activeElement);
   list("claims", p.claims.map(c => [span(c.what, "what"), span(`held for ${time(c.ms * 1000)}`, "quiet"),
