@@ -54,7 +54,7 @@ func TestTooLargeForADocument(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.lease = 500 * time.Millisecond })
+			s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.lease = 10 * time.Second })
 			model := &scripted{says: func(steps int) []Delta {
 				if steps > 0 {
 					return []Delta{{Text: "done"}}
@@ -88,7 +88,7 @@ func TestCharactersThatStoresRefuse(t *testing.T) {
 		for _, try := range [][3]string{
 			{"POST", "/api/sessions/" + session + "/messages", `{"text":"a\u0000b"}`},
 			{"PATCH", "/api/sessions/" + session, `{"title":"a\u0000b"}`},
-			{"PUT", "/api/settings/theme", `{"value":"a\u0000b"}`},
+			{"PUT", "/api/settings/name", `{"value":"a\u0000b"}`},
 		} {
 			status, body, _ := u.call(try[0], s.url+try[1], try[2])
 			require.Equal(t, http.StatusUnprocessableEntity, status, "%v: %s", try, body)

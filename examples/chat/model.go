@@ -25,8 +25,9 @@ type Message struct {
 	At     time.Time `json:"at"`
 }
 
-// Step is what a model asked of its tools in one go. Its calls run in parallel.
+// Step is what a model asked of its tools in one go, and what it said before. The calls run in parallel.
 type Step struct {
+	Text  string `json:"text,omitempty"`
 	Calls []Call `json:"calls"`
 }
 
@@ -73,7 +74,7 @@ type Model interface {
 //	transfer 3 to guest-abcd
 //	search pawl ratchet lease
 //
-// "count to 50" streams numbers, and "fail" fails for good. To anything else it says a few sentences.
+// "count to 50" streams numbers, and "fail" fails for good. To anything else it says a few sentences, or one if it is to be brief.
 type local struct {
 	delay time.Duration // between two words
 }
@@ -139,7 +140,7 @@ func (p Prompt) reply() (string, []Call, error) {
 		}
 		calls = append(calls, call)
 	}
-	return "One moment, I need a tool for that.\n\n", calls, nil
+	return "One moment, I need a tool for that.", calls, nil
 }
 
 // parseOrder turns the words of an order into the call of a tool.
@@ -184,6 +185,10 @@ func (p Prompt) smallTalk(question string) string {
 	if len(said) > 80 {
 		said = append(said[:79], '…')
 	}
-	return fmt.Sprintf("You said %q, which has %d words. It is message %d that I see of this thread. I am a small model without a network, so there is not much that I can say about it. "+
-		"Try \"count to 50\", \"search pawl ratchet lease\" or \"charge 5; email bob@example.com hello\".", string(said), len(strings.Fields(question)), len(p.Messages))
+	first := fmt.Sprintf("You said %q, which has %d words.", string(said), len(strings.Fields(question)))
+	if strings.Contains(strings.ToLower(p.System), "brief") {
+		return first
+	}
+	return fmt.Sprintf("%s It is message %d that I see of this thread. I am a small model without a network, so there is not much that I can say about it. "+
+		"Try \"count to 50\", \"search pawl ratchet lease\" or \"charge 5; email bob@example.com hello\".", first, len(p.Messages))
 }

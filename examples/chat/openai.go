@@ -243,7 +243,7 @@ func appendSteps(messages []wire, steps []Step) []wire {
 			results = append(results, wire{"role": "tool", "tool_call_id": call.ID, "content": call.Result})
 		}
 		if calls != nil {
-			messages = append(append(messages, wire{"role": "assistant", "content": "", "tool_calls": calls}), results...)
+			messages = append(append(messages, wire{"role": "assistant", "content": step.Text, "tool_calls": calls}), results...)
 		}
 	}
 	return messages

@@ -140,7 +140,7 @@ func TestOpenAIRequest(t *testing.T) {
 			{Role: "assistant", Status: "stopped", Steps: []Step{{Calls: []Call{{ID: "b", Name: "charge_card", Args: `{"amount":5}`}}}, {}}},
 			{Role: "user", Text: "both"},
 		},
-		Steps: []Step{{Calls: []Call{{ID: "c", Name: "search", Args: `{}`, Result: "Y", Done: true}, {ID: "d", Name: "search", Args: `{}`, Result: "Z", Done: true}}}},
+		Steps: []Step{{Text: "So.", Calls: []Call{{ID: "c", Name: "search", Args: `{}`, Result: "Y", Done: true}, {ID: "d", Name: "search", Args: `{}`, Result: "Z", Done: true}}}},
 		Tools: []Tool{{Name: "search", Description: "Looks it up.", Parameters: json.RawMessage(`{"type":"object"}`)}},
 	}
 	text, calls, err := askAll(t, t.Context(), pr, p)
@@ -159,7 +159,7 @@ func TestOpenAIRequest(t *testing.T) {
 		{"role":"tool","tool_call_id":"b","content":"(not done)"},
 		{"role":"assistant","content":"(no text: stopped)"},
 		{"role":"user","content":"both"},
-		{"role":"assistant","content":"","tool_calls":[{"id":"c","type":"function","function":{"name":"search","arguments":"{}"}},{"id":"d","type":"function","function":{"name":"search","arguments":"{}"}}]},
+		{"role":"assistant","content":"So.","tool_calls":[{"id":"c","type":"function","function":{"name":"search","arguments":"{}"}},{"id":"d","type":"function","function":{"name":"search","arguments":"{}"}}]},
 		{"role":"tool","tool_call_id":"c","content":"Y"},
 		{"role":"tool","tool_call_id":"d","content":"Z"}],
 		"tools":[{"type":"function","function":{"name":"search","description":"Looks it up.","parameters":{"type":"object"}}}]}`, pr.bodies[0])

@@ -109,7 +109,7 @@ func (s *server) putSetting(w http.ResponseWriter, r *http.Request) error {
 	if err := decode(r, &in); err != nil {
 		return err
 	}
-	if name := r.PathValue("name"); name != "instructions" && name != "theme" || len(in.Value) > 2000 {
+	if name := r.PathValue("name"); name != "instructions" && name != "name" || len(in.Value) > 2000 {
 		return &apiError{"BAD_SETTING", http.StatusBadRequest}
 	}
 	snap, err := Accounts.Scope(s.rt, visitorOf(r).user).SetStateRecord(r.Context(), settings, r.PathValue("name"), in.Value)

@@ -444,7 +444,7 @@ func TestRename(t *testing.T) {
 	require.Equal(t, http.StatusConflict, status)
 	require.JSONEq(t, `{"code":"CONCURRENCY_ERROR"}`, body)
 	require.Equal(t, "one", get[[]sessionView](u, s.url+"/api/sessions")[0].Title)
-	for _, name := range []string{"theme", "instructions"} {
+	for _, name := range []string{"name", "instructions"} {
 		status, body, _ = u.call("PUT", s.url+"/api/settings/"+name, `{"value":"x"}`)
 		require.Equal(t, http.StatusOK, status, body)
 	}
@@ -463,4 +463,17 @@ func TestContention(t *testing.T) {
 	require.EqualValues(t, writers*each, out.Ways[0].Present)
 	require.EqualValues(t, writers*each, out.Ways[1].Present)
 	require.LessOrEqual(t, out.Ways[2].Present, out.Ways[2].Expected)
+}
+
+// TestWishes: what the user wishes for reaches the model, in the next answer.
+func TestWishes(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	session := u.newSession(s.url)
+	u.ask(s.url, session, "hello")
+	long := u.settled(s.url, session).Messages[1].Text
+	status, body, _ := u.call("PUT", s.url+"/api/settings/instructions", `{"value":"Be brief."}`)
+	require.Equal(t, http.StatusOK, status, body)
+	u.ask(s.url, session, "hello")
+	require.Less(t, len(u.settled(s.url, session).Messages[3].Text), len(long))
 }

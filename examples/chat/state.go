@@ -28,9 +28,8 @@ type Turn struct {
 	N       int       `json:"n"`
 	Status  string    `json:"status"`
 	Stop    bool      `json:"stop"`  // somebody wants it to end
-	Text    string    `json:"text"`  // the answer so far
-	Kept    int       `json:"kept"`  // bytes of Text that belong to Steps; what follows is written anew after a crash
 	Steps   []Step    `json:"steps"` // what the model asked of its tools
+	Text    string    `json:"text"`  // what it has said since, so far
 	Board   Board     `json:"board"` // a copy of the task board, for those who watch
 	Error   string    `json:"error,omitempty"`
 	Asked   time.Time `json:"asked"`
@@ -91,7 +90,6 @@ var (
 	credits  = Accounts.MustField("credits")
 	settings = Accounts.MustField("settings")
 	text     = Turns.MustField("text")
-	kept     = Turns.MustField("kept")
 	steps    = Turns.MustField("steps")
 	board    = Turns.MustField("board")
 	stop     = Turns.MustField("stop")

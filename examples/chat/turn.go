@@ -193,7 +193,7 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 	err = pawl.Transact(context.WithoutCancel(ctx), c, end)
 	if unstorable(err) { // nor will it be next time
 		s.log.Error("answer cannot be kept", "turn", c.Request, "err", err)
-		t.Status, t.Error, t.Text, t.Kept, t.Steps = failed, pawl.Code(err), "", 0, nil
+		t.Status, t.Error, t.Text, t.Steps = failed, pawl.Code(err), "", nil
 		err = pawl.Transact(context.WithoutCancel(ctx), c, end)
 	}
 	return none{}, err
@@ -256,7 +256,7 @@ func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 		}
 		calls, err := s.askModel(ctx, turn, t, Prompt{
 			Key:      fmt.Sprintf("%s-%d", c.Request, len(t.Steps)),
-			System:   account.Settings["instructions"],
+			System:   wishes(account),
 			Messages: thread, Steps: t.Steps, Tools: tools,
 		})
 		if err != nil || len(calls) == 0 {
@@ -265,11 +265,19 @@ func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 		for i := range calls { // ids of our own: those of models are not always there, nor unique
 			calls[i].ID = fmt.Sprintf("%s-%d-%d", c.Request, len(t.Steps), i)
 		}
-		t.Steps, t.Kept = append(t.Steps, Step{Calls: calls}), len(t.Text)
-		if _, err := turn.PatchState(ctx, pawl.Patch{steps: t.Steps, kept: t.Kept, text: t.Text}); err != nil { // decided; only then done
+		t.Steps, t.Text = append(t.Steps, Step{Text: t.Text, Calls: calls}), ""
+		if _, err := turn.PatchState(ctx, pawl.Patch{steps: t.Steps, text: ""}); err != nil { // decided; only then done
 			return err
 		}
 	}
+}
+
+// wishes is what the model is told about a user.
+func wishes(a Account) string {
+	if name := a.Settings["name"]; name != "" {
+		return strings.TrimSpace("The user is called " + name + ". " + a.Settings["instructions"])
+	}
+	return a.Settings["instructions"]
 }
 
 // thread returns the newest messages up to t's question.
@@ -303,7 +311,7 @@ func (s *server) askModel(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p
 
 func (s *server) stream(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
 	stored, last := t.Text, time.Now() // after a crash, or a second try, there is more in the store than the model has said
-	t.Text = t.Text[:t.Kept]
+	t.Text = ""
 	for delta, err := range s.model.Answer(ctx, p) {
 		if err != nil {
 			return nil, &modelError{err}

@@ -343,6 +343,7 @@ async function loadMe() {
     $("org-meter").max = me.org.per_day;
     $("org-meter").value = me.org.used;
     setText($("org-used"), `${me.org.used} of ${me.org.per_day}`);
+    if (document.activeElement !== $("wishes")) $("wishes").value = me.settings?.instructions ?? "";
   } catch { /* the next one will do */ }
 }
 
@@ -449,7 +450,7 @@ function questionNode(node, m, note) {
 function answerNode(node, a) {
   if (node?.drawn === a) return node;
   node ??= el("article", { class: "answer", "data-n": a.n, "aria-label": "Answer" },
-    el("ul", { class: "steps" }), el("p", { class: "text" }), el("p", { class: "note" }));
+    el("div", { class: "steps" }), el("p", { class: "text" }), el("p", { class: "note" }));
   const [steps, text, note] = node.children;
   node.drawn = a;
   node.dataset.status = a.status;
@@ -457,7 +458,8 @@ function answerNode(node, a) {
   const calls = JSON.stringify([a.steps, a.board]);
   if (node.calls !== calls) {
     node.calls = calls;
-    morph(steps, [...(a.steps ?? []).flatMap(s => s.calls).map(callNode), ...boardNode(a.board)]);
+    morph(steps, (a.steps ?? []).flatMap((s, i) => [el("p", { class: "said" }, s.text ?? ""),
+      el("ul", { class: "step" }, ...s.calls.map(callNode), i === a.steps.length - 1 && boardNode(a.board))]));
   }
   setText(text, a.text ?? "");
   setText(note, {
@@ -483,8 +485,8 @@ function pairs(json) {
 }
 
 function boardNode(board) {
-  if (!board?.of) return [];
-  return [el("li", { class: "board" }, el("progress", { max: board.of, value: board.done, "aria-label": "Searches done" }), span(`${board.done} of ${board.of} searches done`))];
+  if (!board?.of) return null;
+  return el("li", { class: "board" }, el("progress", { max: board.of, value: board.done, "aria-label": "Searches done" }), span(`${board.done} of ${board.of} searches done`));
 }
 
 // ---- The panel
@@ -602,6 +604,7 @@ $("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.targe
 $("session-new").addEventListener("click", newSession);
 $("earlier").addEventListener("click", () => loadPages(view, `?page=${view.page - 1}`).catch(e => notice(e.code)));
 $("contention").addEventListener("click", contend);
+$("wishes").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("wishes").value })).catch(e => notice(`Not kept: ${e.code}.`)));
 $("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
 $("notice-close").addEventListener("click", () => { notice(); $("composer-text").focus(); });
 $("title").addEventListener("focus", () => { editing ??= view.session; });
