@@ -28,15 +28,16 @@ help: ## list the targets
 # One after another, the quickest to fail first.
 .PHONY: test
 test: ## run all that CI runs, in about fifteen minutes on two cores
-	@$(MAKE) --no-print-directory need-cc need-postgres need-strace need-chromium
+	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory race
-	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory nocgo
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
 	@$(MAKE) --no-print-directory planted PLANTED=-short
+	@if $(MAKE) --no-print-directory need-chromium; then $(MAKE) --no-print-directory browser; \
+	else echo "make test: NOT TESTED: the chat example's page, for want of a Chromium. Everything else:" >&2; fi
 	@echo "make test: all green"
 
 .PHONY: fmt
@@ -76,7 +77,7 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 	$(GO) run ./internal/planted $(PLANTED)
 
 .PHONY: crash
-crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 200 times)
+crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 100 times)
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtAnyMoment$$' ./flow/machine
 

@@ -73,8 +73,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			r.Body = body
 		}
 		if response != nil {
-			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<16)) // so that its connection can be used again
-			_ = response.Body.Close()
+			drain(response.Body)
 		}
 		if !pause(ctx, wait) {
 			if r.Body != nil {
@@ -83,6 +82,14 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, fmt.Errorf("idempotency: gave up after %d tries: %w", n, context.Cause(ctx))
 		}
 	}
+}
+
+// drain reads what is left of an answer, so that its connection can be used again, unless that takes longer than a new connection would.
+func drain(body io.ReadCloser) {
+	enough := time.AfterFunc(100*time.Millisecond, func() { _ = body.Close() })
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16))
+	enough.Stop()
+	_ = body.Close()
 }
 
 // never is longer than anybody waits, and short enough to be added to.

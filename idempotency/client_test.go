@@ -190,3 +190,33 @@ func TestTransportDecides(t *testing.T) {
 		require.Zero(t, open, "bodies")
 	})
 }
+
+// TestTransportAndHungAnswers: a server that says 503 and then nothing more does not keep the client from asking again, and http.Client can close the connections through Transport.
+func TestTransportAndHungAnswers(t *testing.T) {
+	var tries atomic.Int64
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if tries.Add(1) > 1 {
+			return
+		}
+		w.WriteHeader(503)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	base := &letGo{RoundTripper: s.Client().Transport}
+	client := &http.Client{Transport: &idempotency.Transport{Base: base, Retry: pawl.Retry{First: time.Millisecond, Max: 2 * time.Millisecond}}}
+	response, err := client.Post(s.URL, "text/plain", strings.NewReader("body"))
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, 200, response.StatusCode)
+	require.EqualValues(t, 2, tries.Load())
+	client.CloseIdleConnections()
+	require.True(t, base.closed)
+}
+
+// letGo notes that it was asked to close its connections.
+type letGo struct {
+	http.RoundTripper
+	closed bool
+}
+
+func (c *letGo) CloseIdleConnections() { c.closed = true }
