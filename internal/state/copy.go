@@ -92,6 +92,11 @@ func cloneParts(parts []part, src, dst reflect.Value) error {
 }
 
 func cloneMap(n *node, src, dst reflect.Value) error {
+	if n.entries != nil {
+		dst.Set(src)
+		n.entries.part(dst.Addr().UnsafePointer())
+		return nil
+	}
 	out := copyMap(src)
 	if !n.elem.flat {
 		value := reflect.New(n.elem.rt).Elem()

@@ -46,7 +46,10 @@ type node struct {
 	parts  []part            // of structs: what to copy, in memory order
 	fields map[string]*field // of structs: by JSON name
 
-	flat    bool // an assignment is a deep copy: nothing mutable, nothing hidden
+	flat    bool    // an assignment is a deep copy: nothing mutable, nothing hidden
+	entries entries // of maps that need no reflection; nil: of others
+	plan    *plan   // of structs that need none; nil: of others
+
 	dynamic bool // an any is somewhere below
 	lists   bool // a slice is somewhere below
 	custom  bool // code of the user's is somewhere below
@@ -310,6 +313,14 @@ func (c *compiler) propagate() {
 			}
 			n.takeParts(n.parts)
 			again = again || was.flat != n.flat || was.dynamic != n.dynamic || was.lists != n.lists || was.custom != n.custom
+		}
+	}
+	for _, n := range c.order {
+		n.entries = entriesOf(n)
+	}
+	for _, n := range c.order {
+		if p := planOf(n); p != nil && len(p.rest) == 0 {
+			n.plan = p
 		}
 	}
 }

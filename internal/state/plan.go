@@ -10,11 +10,12 @@ import (
 
 // plan is how to copy and settle a struct type by the addresses of its fields.
 // Functions change small structs most of all, and there reflection would cost
-// more than all the rest. It knows numbers, strings, times and lists of them;
-// what it does not know is left to clone and settle.
+// more than all the rest. It knows numbers, strings, times, and lists and maps
+// of them; what it does not know is left to clone and settle.
 type plan struct {
-	spots []spot
-	rest  []part // of the struct itself
+	spots  []spot
+	rest   []part // of the struct itself
+	levels int    // how deeply its spots nest
 }
 
 // spot is a field that a plan knows.
@@ -24,6 +25,7 @@ type spot struct {
 	size      uintptr // of a number, or of the numbers in a list
 	path      string  // for errors
 	omitEmpty bool
+	entries   entries // of a map
 }
 
 type shape uint8
@@ -36,6 +38,7 @@ const (
 	shapeTime
 	shapeBitsList
 	shapeStrings
+	shapeMap
 )
 
 // planOf returns nil for what is not a struct, embeds another, or has fields that a copy must not have.
@@ -44,7 +47,7 @@ func planOf(n *node) *plan {
 		return nil
 	}
 	p := &plan{}
-	p.add(n, 0, "")
+	p.add(n, 0, "", 1)
 	return p
 }
 
@@ -54,7 +57,8 @@ func (n *node) carriesAll() bool {
 }
 
 // add takes the fields of n, which is the struct itself or one inside it that onlySpots.
-func (p *plan) add(n *node, base uintptr, path string) {
+func (p *plan) add(n *node, base uintptr, path string, level int) {
+	p.levels = max(p.levels, level+1) // a list or map counts as one more
 	for i := range n.parts {
 		part := &n.parts[i]
 		offset, at := base+n.rt.Field(part.index).Offset, join(path, Escape(part.name))
@@ -62,7 +66,7 @@ func (p *plan) add(n *node, base uintptr, path string) {
 			s.offset, s.path, s.omitEmpty = offset, at, part.omitEmpty
 			p.spots = append(p.spots, s)
 		} else if part.node.onlySpots(1) {
-			p.add(part.node, offset, at)
+			p.add(part.node, offset, at, level+1)
 		} else {
 			p.rest = append(p.rest, *part)
 		}
@@ -99,6 +103,8 @@ func spotOf(n *node) (s spot, ok bool) {
 		case kString:
 			return spot{shape: shapeStrings}, true
 		}
+	case kMap:
+		return spot{shape: shapeMap, entries: n.entries}, n.entries != nil
 	}
 	return s, false
 }
@@ -116,6 +122,8 @@ func (l *plan) part(p unsafe.Pointer) {
 		case shapeStrings:
 			list := at[[]string](p, s)
 			*list = cloneList(*list)
+		case shapeMap:
+			s.entries.part(unsafe.Add(p, s.offset))
 		}
 	}
 }
@@ -184,6 +192,10 @@ func (l *plan) settle(old, p unsafe.Pointer) (same bool, err error) {
 			if equal, err = settleStrings(at[[]string](old, s), at[[]string](p, s)); err != nil {
 				return false, l.refused(s, err)
 			}
+		case shapeMap:
+			if equal, err = s.entries.settle(unsafe.Add(old, s.offset), unsafe.Add(p, s.offset)); err != nil {
+				return false, l.refused(s, err)
+			}
 		}
 		if reason != "" {
 			return false, l.refused(s, refuse("%s", reason))
@@ -202,6 +214,9 @@ func (l *plan) refused(s *spot, err error) error {
 }
 
 func (s *spot) bothEmpty(old, p unsafe.Pointer) bool {
+	if s.shape == shapeMap {
+		return s.entries.empty(unsafe.Add(old, s.offset)) && s.entries.empty(unsafe.Add(p, s.offset))
+	}
 	// The length of a list is where it is whatever the list is of.
 	return s.shape >= shapeBitsList && len(*at[[]struct{}](old, s)) == 0 && len(*at[[]struct{}](p, s)) == 0
 }

@@ -22,29 +22,41 @@ type inside struct {
 }
 
 type planned struct {
-	Count  int64          `json:"count"`
-	Small  level          `json:"small"`
-	Wide   uint32         `json:"wide"`
-	Score  float64        `json:"score"`
-	Name   label          `json:"name"`
-	At     time.Time      `json:"at"`
-	Tags   []label        `json:"tags"`
-	Notes  []string       `json:"notes,omitempty"`
-	Photo  []byte         `json:"photo"`
-	Flags  []bool         `json:"flags"`
-	Sizes  []uint64       `json:"sizes"`
-	Words  []uint32       `json:"words"`
-	In     inside         `json:"in"`
-	Counts map[string]int `json:"counts"`
-	Next   *inside        `json:"next"`
-	Free   any            `json:"free"`
-	Pairs  []inside       `json:"pairs"`
+	Count  int64                     `json:"count"`
+	Small  level                     `json:"small"`
+	Wide   uint32                    `json:"wide"`
+	Score  float64                   `json:"score"`
+	Name   label                     `json:"name"`
+	At     time.Time                 `json:"at"`
+	Tags   []label                   `json:"tags"`
+	Notes  []string                  `json:"notes,omitempty"`
+	Photo  []byte                    `json:"photo"`
+	Flags  []bool                    `json:"flags"`
+	Sizes  []uint64                  `json:"sizes"`
+	Words  []uint32                  `json:"words"`
+	In     inside                    `json:"in"`
+	Counts map[string]int            `json:"counts"`
+	Levels map[label]level           `json:"levels,omitempty"`
+	Lights map[string]bool           `json:"lights"`
+	Shares map[string]float32        `json:"shares"`
+	Scores map[string]float64        `json:"scores"`
+	Names  map[label]label           `json:"names"`
+	Next   *inside                   `json:"next"`
+	Free   any                       `json:"free"`
+	Pairs  []inside                  `json:"pairs"`
+	Rooms  map[string]inside         `json:"rooms"`
+	Boards map[int]map[string]uint32 `json:"boards"`
 }
 
 func drawPlanned(t *rapid.T, name string) planned {
-	text := rapid.SampledFrom([]string{"", "a", "b", "\xff", "x\x00"})
-	number := rapid.SampledFrom([]float64{0, 1, -1, math.Copysign(0, -1), math.NaN(), math.Inf(1)})
-	moment := rapid.SampledFrom([]time.Time{{}, time.Unix(1, 0), time.Unix(1, 0).UTC(), time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC), time.Unix(1, 0).In(time.FixedZone("", 30))})
+	texts, numbers := []string{"", "a", "b"}, []float64{0, 1, -1, math.Copysign(0, -1)}
+	moments := []time.Time{{}, time.Unix(1, 0), time.Unix(1, 0).UTC(), time.Unix(1, 0).In(time.FixedZone("", 30))}
+	keys := []string{"a", "b", "c", "d", "a.b", "e", "f", "g", "h", "i", "j", ""}
+	if rapid.IntRange(0, 2).Draw(t, "odd") == 0 { // what is refused
+		texts, numbers = append(texts, "\xff", "x\x00"), append(numbers, math.NaN(), math.Inf(1))
+		moments, keys = append(moments, time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)), append(keys, "x\x00")
+	}
+	text, number, moment, key := rapid.SampledFrom(texts), rapid.SampledFrom(numbers), rapid.SampledFrom(moments), rapid.SampledFrom(keys)
 	in := rapid.Custom(func(t *rapid.T) inside {
 		return inside{rapid.Bool().Draw(t, "on"), float32(number.Draw(t, "ratio")), rapid.SampledFrom([][]level{nil, {}, {1}, {2}}).Draw(t, "codes")}
 	})
@@ -57,7 +69,16 @@ func drawPlanned(t *rapid.T, name string) planned {
 		Sizes: rapid.SampledFrom([][]uint64{nil, {}, {1 << 40}, {1, 2}}).Draw(t, "sizes"),
 		Words: rapid.SampledFrom([][]uint32{nil, {}, {7}, {7, 8}}).Draw(t, "words"),
 		In:    in.Draw(t, "in"), Free: rapid.SampledFrom([]any{nil, int64(1), "a"}).Draw(t, "free"),
-		Counts: rapid.SampledFrom([]map[string]int{nil, {}, {"a": 1}}).Draw(t, "counts"),
+		Counts: drawMap(t, key, rapid.IntRange(0, 2)),
+		Levels: renamed(drawMap(t, key, rapid.Int16Range(0, 1)), func(n int16) level { return level(n) }),
+		Lights: drawMap(t, key, rapid.Bool()),
+		Shares: drawMap(t, key, rapid.Map(number, func(f float64) float32 { return float32(f) })),
+		Scores: drawMap(t, key, number),
+		Names:  renamed(drawMap(t, key, text), func(s string) label { return label(s) }),
+		Rooms:  drawMap(t, key, in),
+	}
+	if board := drawMap(t, key, rapid.Uint32Range(0, 1)); board != nil {
+		p.Boards = map[int]map[string]uint32{1: board, 2: nil}
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "tags") {
 		p.Tags = append(p.Tags, label(text.Draw(t, "tag")))
@@ -70,13 +91,43 @@ func drawPlanned(t *rapid.T, name string) planned {
 	return p
 }
 
+// drawMap returns a map, which now and then is nil.
+func drawMap[V any](t *rapid.T, key *rapid.Generator[string], value *rapid.Generator[V]) map[string]V {
+	if rapid.IntRange(0, 4).Draw(t, "absent") == 0 {
+		return nil
+	}
+	return rapid.MapOfN(key, value, 0, 11).Draw(t, "map")
+}
+
+func renamed[V, W any](m map[string]V, f func(V) W) map[label]W {
+	if m == nil {
+		return nil
+	}
+	out := map[label]W{}
+	for k, v := range m {
+		out[label(k)] = f(v)
+	}
+	return out
+}
+
+// byReflection returns a type that has no plan, nor has anything inside it.
+func byReflection[T any]() *Type {
+	c := compiler{made: map[reflect.Type]*node{}}
+	root := c.compile(reflect.TypeFor[T](), "")
+	c.propagate()
+	for _, n := range c.order {
+		n.plan, n.entries = nil, nil
+	}
+	return &Type{root: root, zero: root.zero.Addr()}
+}
+
 // A plan copies and settles exactly like reflection, and shares nothing with what it was given.
 func TestPlanDoesWhatReflectionDoes(t *testing.T) {
 	typ, err := Of(reflect.TypeFor[planned]())
 	require.NoError(t, err)
 	require.NotNil(t, typ.plan)
-	require.Len(t, typ.plan.rest, 4, "the map, the pointer, the any and the list of structs")
-	slow := &Type{root: typ.root, zero: typ.zero}
+	require.Len(t, typ.plan.rest, 5, "the pointer, the any, the list of structs, the map of structs and that of maps")
+	slow := byReflection[planned]()
 	rapid.Check(t, func(t *rapid.T) {
 		var old any
 		was := drawPlanned(t, "old")
@@ -88,6 +139,10 @@ func TestPlanDoesWhatReflectionDoes(t *testing.T) {
 		if old != nil && rapid.Bool().Draw(t, "alike") {
 			require.NoError(t, slow.Clone(old, &draft))
 			draft.Tags = append(draft.Tags, "more")
+			delete(draft.Names, "a")
+			if draft.Scores != nil {
+				draft.Scores["b"]++
+			}
 		}
 		want, got := new(planned), new(planned)
 		wantChanged, wantErr := slow.Settle(old, &draft, want)
@@ -104,6 +159,9 @@ func TestPlanDoesWhatReflectionDoes(t *testing.T) {
 		for i := range draft.Photo {
 			draft.Photo[i]++
 		}
+		for k := range draft.Counts {
+			draft.Counts[k]++
+		}
 		require.Equal(t, want, got, "the draft is not the state")
 
 		wantCopy, gotCopy := new(planned), new(planned)
@@ -115,6 +173,9 @@ func TestPlanDoesWhatReflectionDoes(t *testing.T) {
 		}
 		for i := range gotCopy.Sizes {
 			gotCopy.Sizes[i]++
+		}
+		for k := range gotCopy.Levels {
+			gotCopy.Levels[k]++
 		}
 		require.Equal(t, want, got, "the copy is not the state")
 	})

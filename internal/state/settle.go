@@ -76,6 +76,10 @@ func settle(n *node, old, draft, dst reflect.Value, depth int) (same bool, err e
 	}
 	switch n.kind {
 	case kStruct:
+		if n.plan != nil && depth+n.plan.levels <= MaxDepth && old.CanAddr() {
+			dst.Set(draft)
+			return n.plan.settle(old.Addr().UnsafePointer(), dst.Addr().UnsafePointer())
+		}
 		return settleParts(n.parts, old, draft, dst, fresh, depth+1)
 	case kMap:
 		return settleMap(n, old, draft, dst, depth+1)
@@ -305,14 +309,26 @@ func settleMap(n *node, old, draft, dst reflect.Value, depth int) (bool, error) 
 		dst.Set(old)
 		return true, nil
 	}
+	if n.entries != nil {
+		was := reflect.New(n.rt)
+		was.Elem().Set(old)
+		dst.Set(draft)
+		return n.entries.settle(was.UnsafePointer(), dst.Addr().UnsafePointer())
+	}
 	type entry struct{ key, value reflect.Value }
 	var differ []entry
-	scratch := reflect.New(n.elem.rt).Elem()
+	fresh := func(t reflect.Type) reflect.Value { return reflect.New(t).Elem() }
+	key, before, now, scratch := fresh(n.rt.Key()), fresh(n.elem.rt), fresh(n.elem.rt), fresh(n.elem.rt)
 	for iter := draft.MapRange(); iter.Next(); {
-		key := iter.Key()
+		key.SetIterKey(iter)
+		now.SetIterValue(iter)
 		was := old.MapIndex(key)
+		if was.IsValid() { // where it has an address
+			before.Set(was)
+			was = before
+		}
 		scratch.SetZero()
-		same, err := settle(n.elem, was, iter.Value(), scratch, depth)
+		same, err := settle(n.elem, was, now, scratch, depth)
 		if err != nil {
 			return false, under(err, keyName(key))
 		}
@@ -325,7 +341,7 @@ func settleMap(n *node, old, draft, dst reflect.Value, depth int) (bool, error) 
 			}
 		}
 		differ = append(differ, entry{key, scratch})
-		scratch = reflect.New(n.elem.rt).Elem()
+		key, scratch = fresh(n.rt.Key()), fresh(n.elem.rt)
 	}
 	if len(differ) == 0 && old.Len() == draft.Len() && !old.IsNil() {
 		dst.Set(old)
