@@ -251,7 +251,7 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 		return nil, nil, nil, false
 	}
 	cur = c.image.Load()
-	if img, err = c.next(ctx, cur, call, ch, &c.tail, nil); err == nil {
+	if img, err = c.next(ctx, cur, call, ch, nil, &c.tail, nil); err == nil {
 		c.publish(cur, img)
 	}
 	return cur, img, err, true
@@ -266,25 +266,37 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 	} else {
 		w.own.typ, w.own.fn = typ, fn
 	}
-	return c.takeTurn(w)
+	img, _, err := c.takeTurn(w, false)
+	return img, err
 }
 
 // runAtomic is runInTurn for a function with no more than the terms of its scope, which is called outside of any other. Its callers wait in great
-// numbers, each with a stack that the next processor to run it has to fetch: it takes the shortest way.
-func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (*image[T], error) {
+// numbers, each with a stack that the next processor to run it has to fetch: it takes the shortest way. The function goes where the answer will be, and
+// what a pooled waiter knows of its last use, which was on the same scope as a rule, is left there.
+func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (Snapshot[T], error) {
 	w := b.defaults.env.waiters.Get().(*waiter)
-	w.ctx, w.call.terms, w.call.key = ctx, b.defaults, *key
-	w.own.typ, w.own.fn = b.typ, fn
-	return c.takeTurn(w)
+	w.ctx, w.answer = ctx, fn
+	if w.call.terms != b.defaults || w.call.key != *key {
+		w.call.terms, w.call.key = b.defaults, *key
+		w.own.typ, w.own.verb = b.typ, "Atomic"
+	}
+	img, version, err := c.takeTurn(w, true)
+	switch {
+	case err != nil:
+		return Snapshot[T]{}, err
+	case version == 0:
+		return img.snapshot(key.ID), nil
+	}
+	return Snapshot[T]{ID: key.ID, Version: version, state: &img.state}, nil
 }
 
-// takeTurn queues w and waits for its answer.
-func (c *Container[T]) takeTurn(w *waiter) (*image[T], error) {
+// takeTurn queues w and waits for its answer, and for the version of that unless it has to be looked at. What w knows is kept for its next use, or not.
+func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version uint64, err error) {
 	q, e := &c.queue, w.call.env
 	if e.observer != nil {
 		w.observeQueued()
 	}
-	err := q.come(w, e.maxQueue, c)
+	err = q.come(w, e.maxQueue, c)
 	if err == nil && !w.yield() {
 		w.setAlarm()
 		err = q.sleep(w)
@@ -294,7 +306,7 @@ func (c *Container[T]) takeTurn(w *waiter) (*image[T], error) {
 		if w.state()&isRunning == 0 {
 			w.ctx, w.parent = nil, nil
 		}
-		return nil, err // w stays with whoever still holds it
+		return nil, 0, err // w stays with whoever still holds it
 	}
 	if w.is.Load()&isOdd != 0 {
 		if w.panic != nil || w.exited {
@@ -302,14 +314,18 @@ func (c *Container[T]) takeTurn(w *waiter) (*image[T], error) {
 			w.deliver()
 		}
 		if err = w.err; w.abandoned {
-			return nil, err
+			return nil, 0, err
 		}
 		w.err = nil
 	}
-	img, _ := w.answer.(*image[T])
+	img, _ = w.answer.(*image[T])
+	version = w.version
+	if !keep {
+		w.forget()
+	}
 	w.reset()
 	e.waiters.Put(w)
-	return img, err
+	return img, version, err
 }
 
 // setAlarm makes ready for a sleep that ends when the budget is spent. The clock is not read before: most waiters are answered sooner.
@@ -329,14 +345,19 @@ func (w *waiter) observeQueued() {
 	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.verb()})
 }
 
-// reset forgets a use of w, so that it can be pooled; its channel and timer stay.
-func (w *waiter) reset() {
+// forget lets go of what w was given, except by runAtomic.
+func (w *waiter) forget() {
 	if w.own.fn != nil {
 		w.own.fn = nil
 	} else {
 		w.own = change{}
 	}
-	w.ctx, w.parent, w.call, w.next, w.answer = nil, nil, call{}, nil, nil
+	w.parent, w.call = nil, call{}
+}
+
+// reset ends a use of w, so that it can be pooled; its channel and timer stay.
+func (w *waiter) reset() {
+	w.ctx, w.next, w.answer, w.version = nil, nil, nil, 0
 	if !w.submitted.IsZero() {
 		w.submitted, w.deadline = time.Time{}, time.Time{}
 		w.since.Store(0)
@@ -344,9 +365,9 @@ func (w *waiter) reset() {
 	w.use += oneUse
 }
 
-// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A function works on
-// *draft, a zero T of its own.
-func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail, draft *T) (*image[T], error) {
+// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A single
+// function, fn, works on *draft, a zero T of its own.
+func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, fn function, tail *state.Tail, draft *T) (*image[T], error) {
 	var (
 		l       = absent
 		version uint64
@@ -378,13 +399,13 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 	} else {
 		var changed bool
 		var err error
-		if ch.bounded() {
+		if fn != nil {
+			changed, err = fn.run(ctx, ch.typ, from, draft, &img.state)
+		} else if ch.bounded() {
 			if from != nil {
 				img.state = cur.state // an assignment is faster than reflection
 			}
 			changed, err = ch.data.ApplyCopy(from, &img.state, tail)
-		} else if ch.fn != nil {
-			changed, err = ch.fn.run(ctx, ch.typ, from, draft, &img.state)
 		} else {
 			changed, err = ch.apply(ctx, from, &img.state, nil)
 		}

@@ -136,6 +136,7 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	if w.cas.reusable {
 		env := w.call.env
 		w.cas, w.change, w.err = casState{}, nil, nil
+		w.forget()
 		w.reset()
 		env.waiters.Put(w)
 	}

@@ -110,7 +110,7 @@ func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w.own = change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given
+	w.answer, w.own = nil, change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given
 	q.gather()
 	if q.left++; q.left >= q.enough {
 		q.unlinkLeft()

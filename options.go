@@ -113,9 +113,9 @@ func (e *env) newCommitID() string { return fmt.Sprintf("%s.%d", e.writer, e.com
 
 // call is one call of a verb. It is copied on its way, and what it asks for is not.
 type call struct {
-	lease *Lease // the innermost of its context; nil: none
 	*terms
-	key Key
+	key   Key
+	lease *Lease // the innermost of its context; nil: none
 }
 
 // terms are what a call asks for, with the defaults of its place filled in. Those of a place are shared, so they never change.

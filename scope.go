@@ -314,11 +314,7 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
 	if s.mem != nil && s.err == nil && len(opts) == 0 && (s.local == nil || len(s.local.opts) == 0) && ctx != nil && fn != nil && ctx.Err() == nil && innermost(ctx) == nil {
-		img, err := s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
-		if err != nil {
-			return Snapshot[T]{}, err
-		}
-		return img.snapshot(s.key.ID), nil
+		return s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
 	}
 	return s.apply(ctx, Atomic(fn), opts)
 }

@@ -67,8 +67,12 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		inside = w.ctx
 		tail   *state.Tail
 		draft  *T
+		fn     = w.own.fn
 	)
-	if w.own.bounded() {
+	if lone, ok := w.answer.(atomicMutation[T]); ok {
+		fn = lone
+	}
+	if fn == nil && w.own.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
 		own := &private[T]{}
@@ -79,7 +83,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		c.queue.holder.Store(f)
 		t.stint, draft, inside = f, &own.draft, f
 	}
-	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &w.call, &w.own, tail, draft) }, func() {
+	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &w.call, &w.own, fn, tail, draft) }, func() {
 		if c.settle(w, &t, nil, true) {
 			go c.goOn() // this goroutine is on its way out
 		}
@@ -132,6 +136,9 @@ func (c *Container[T]) settle(w *waiter, t *turn[T], p *PanicError, exited bool)
 		w.err, how = t.err, isOdd
 	} else {
 		w.answer = t.img
+		if t.img != nil && t.img.life == alive && t.img.expires == 0 {
+			w.version = t.img.version
+		}
 	}
 	if w.call.env.observer != nil {
 		c.answerObserved(w, t, how)

@@ -20,16 +20,17 @@ const (
 )
 
 // waiter is one mutation on its way through a queue. Its caller and the goroutine that runs its function are on different processors as a rule, and
-// every cache line that both touch costs as much as the queue itself: what the lock path needs is in the first two.
+// every cache line that one writes and the other touches costs as much as the queue itself: a function on the lock path needs to write the first only.
 type waiter struct {
-	ctx    context.Context
-	next   *waiter
-	is     atomic.Uint32 // see isAsleep and so on; of another use, it is nothing yet
-	use    uint32        // which use this is
-	answer any           // *image[T] or *reply. What the caller gets is written before it is done, and read after
-	call   call
-	parent *frame // of the mutator that the call was made in; nil: none
-	own    change // in memory
+	ctx     context.Context
+	next    *waiter
+	is      atomic.Uint32 // see isAsleep and so on; of another use, it is nothing yet
+	use     uint32        // which use this is
+	answer  any           // *image[T] or *reply. What the caller gets is written before it is done, and read after. Until then, see runAtomic
+	version uint64        // of an answer that is alive and does not expire, so that it need not be touched to be handed out; 0: look
+	call    call
+	parent  *frame // of the mutator that the call was made in; nil: none
+	own     change // in memory
 
 	err    error
 	panic  *PanicError

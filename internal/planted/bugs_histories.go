@@ -37,7 +37,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-withdrawn-yet-run", Mechanism: "an in-memory mutation that was withdrawn never happens",
 		Proves: []string{"LOCK-7"}, File: "inbox.go",
-		Old: "	was, ok := w.become(isLeft, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n	w.own = change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given\n",
+		Old: "	was, ok := w.become(isLeft, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n	w.answer, w.own = nil, change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given\n",
 		New: "	was, ok := w.become(0, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},

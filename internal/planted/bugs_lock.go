@@ -48,7 +48,7 @@ var lockBugs = []Bug{
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
 		Proves: []string{"LOCK-7"}, File: "inbox.go",
-		Old: "	was, ok := w.become(isLeft, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n	w.own = change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given\n",
+		Old: "	was, ok := w.become(isLeft, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n	w.answer, w.own = nil, change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given\n",
 		New: "	was, ok := w.become(0, isClosing|isDone)\n	if !ok {\n		return 0, false\n	}\n	if was&isRunning != 0 {\n		return PhaseRunning, true\n	}\n	q.mu.Lock()\n	defer q.mu.Unlock()\n",
 		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$",
 	},
@@ -121,7 +121,7 @@ var lockBugs = []Bug{
 	{
 		Name: "left-are-forgotten", Mechanism: "a queue does not keep what callers who left had asked for",
 		Proves: []string{"LOCK-7"}, File: "inbox.go",
-		Old: "	w.own = change{verb: w.own.name()} // it may", New: "	// it may",
+		Old: "	w.answer, w.own = nil, change{verb: w.own.name()} // it may", New: "	// it may",
 		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
 	},
 	{
