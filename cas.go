@@ -148,6 +148,7 @@ func (c *cell) take(w *waiter) { c.give(w) }
 
 // run makes cell a runner: lead and everybody queued behind it become a round.
 func (c *cell) run(lead *waiter) bool {
+	deepen(0)
 	if lead.cas.holds {
 		return c.grant(lead)
 	}
@@ -173,6 +174,15 @@ func (c *cell) run(lead *waiter) bool {
 		}
 	}
 	return c.drive(r)
+}
+
+// deepen makes the stack as large as a commit needs it, while there is little on it to be moved: a goroutine begins with a small one, which would
+// grow several times on the way to the store.
+//
+//go:noinline
+func deepen(i int) byte {
+	var room [9 << 10]byte
+	return room[i]
 }
 
 // gather waits for those who were answered by the last round and are about to write again: they share this one instead of waiting for its

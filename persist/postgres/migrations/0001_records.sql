@@ -225,10 +225,15 @@ BEGIN
     END IF;
     UPDATE {records} r SET
         version = p_version, doc = p_doc, schema = p_schema, label = p_label, due = p_due, expires = now + p_ttl, updated = now,
-        commits = CASE
+        commits = CASE -- what remember returns, without calling it where that is plain
+            WHEN pg_catalog.cardinality(r.commits) < 4 THEN r.commits || p_commit
             WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
                 r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
             THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || p_commit -- the last four are this writer's
+            WHEN pg_catalog.cardinality(r.commits) < 16 AND 4 * pg_catalog.length(writer) > pg_catalog.length(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n')) - pg_catalog.length(pg_catalog.replace(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || pg_catalog.left(writer, -1), ''))
+            THEN r.commits || p_commit -- fewer than four can be: no more begin like it
             ELSE {remember}(r.commits, p_commit) END
     WHERE r.ctid = ( -- what is locked stays in its place
             SELECT l.ctid FROM {records} l
@@ -264,10 +269,15 @@ BEGIN
     RETURN QUERY UPDATE {records} r SET
         version = versions[p.number], doc = docs[p.number]::jsonb, schema = schemas[p.number], label = labels[p.number],
         due = dues[p.number], expires = now + ttls[p.number], updated = now,
-        commits = CASE
+        commits = CASE -- as above
+            WHEN pg_catalog.cardinality(r.commits) < 4 THEN r.commits || commit_ids[p.number]
             WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
                 r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writers[p.number], ''), '0123456789', '') = ''
             THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || commit_ids[p.number]
+            WHEN pg_catalog.cardinality(r.commits) < 16 AND 4 * pg_catalog.length(writers[p.number]) > pg_catalog.length(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n')) - pg_catalog.length(pg_catalog.replace(
+                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || pg_catalog.left(writers[p.number], -1), ''))
+            THEN r.commits || commit_ids[p.number]
             ELSE {remember}(r.commits, commit_ids[p.number]) END
     FROM unnest(places, numbers) AS p (place, number)
     WHERE r.ctid = p.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now)
