@@ -34,6 +34,7 @@ func (c *cell) answer(r *round, at time.Time, took time.Duration) {
 	if r.solo == nil { // from here on nobody finds them by the queue
 		r.members, c.round, c.running = nil, nil, nil
 		c.crew, c.took = len(answered)+c.waiting, took
+		c.lone = c.crew < 2
 	}
 	c.mu.Unlock()
 	for _, w := range answered {

@@ -126,7 +126,7 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	}
 	c.mu.Unlock()
 	if err == nil {
-		err = c.await(w)
+		err = c.sleep(w) // the store takes its time
 	}
 	if err != nil {
 		return reply{}, err

@@ -39,6 +39,7 @@ type queue struct {
 	working     atomic.Bool   // a goroutine drives the queue; set under mu
 	away        []*waiter     // persisted: functions that run outside the queue
 	closed      bool          // refuse new work
+	lone        bool          // persisted: nobody else waited in the last round, so that no batch forms
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
 
 	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once.
@@ -133,6 +134,14 @@ func (q *queue) start(r runner) {
 // writers that come together form a batch.
 const lingerYields = 8
 
+// linger returns how often a worker yields; to let one writer come again who was just answered, once is enough. The caller holds q.mu.
+func (q *queue) linger() int {
+	if q.lone {
+		return 1
+	}
+	return lingerYields
+}
+
 // work drives the queue until it is empty or r hands it over.
 func (q *queue) work(r runner) {
 	idle := 0
@@ -145,7 +154,7 @@ func (q *queue) work(r runner) {
 		q.gather()
 		w := q.first
 		if w == nil {
-			if idle < lingerYields && !q.closed {
+			if idle < q.linger() && !q.closed {
 				q.mu.Unlock()
 				idle++
 				runtime.Gosched()

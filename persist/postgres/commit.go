@@ -286,6 +286,7 @@ func (s *Store) commitWaiting() {
 	var batch []*request
 	for s.queue.proceed(batch) {
 		batch = nil
+		s.queue.gather()
 		began := time.Now()
 		conn, err := s.acquireFor(s.queue.oldest())
 		if err != nil {

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -90,6 +91,22 @@ func (q *queue) proceed(done []*request) bool {
 		return false
 	}
 	return true
+}
+
+// gather lets those come who were answered by the last batch and are about to commit again: they share the next one.
+func (q *queue) gather() {
+	const yields = 8
+	before := -1
+	for range yields {
+		q.mu.Lock()
+		came := len(q.waiting)
+		q.mu.Unlock()
+		if came == before || came >= maxBatchKeys {
+			return
+		}
+		before = came
+		runtime.Gosched()
+	}
 }
 
 // take removes a batch of requests from the queue, and marks them as sent. No key is in it twice, or
