@@ -18,7 +18,19 @@ var postgresBugs = []Bug{
 		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
 		Old: "AND l.id = p_id AND l.version = p_expected FOR NO KEY UPDATE SKIP LOCKED)", New: "AND l.id = p_id FOR NO KEY UPDATE SKIP LOCKED)",
-		Pkg: "./persist/postgres", Run: "^TestConformance$",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^Versions$",
+	},
+	{
+		Name: "postgres-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "< 16 AND 4 * pg_catalog.length(writer) >", New: "< 16 AND 5 * pg_catalog.length(writer) >",
+		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
+	},
+	{
+		Name: "postgres-next-remembers-in-batches", Mechanism: "a record keeps four ids of each writer, in batches too",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "< 16 AND 4 * pg_catalog.length(writers[p.number]) >", New: "< 16 AND 5 * pg_catalog.length(writers[p.number]) >",
+		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{
 		Name: "postgres-next-versions", Mechanism: "the version is tested by the write itself, in batches too",
