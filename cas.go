@@ -176,15 +176,6 @@ func (c *cell) run(lead *waiter) bool {
 	return c.drive(r)
 }
 
-// deepen makes the stack as large as a commit needs it, while there is little on it to be moved: a goroutine begins with a small one, which would
-// grow several times on the way to the store.
-//
-//go:noinline
-func deepen(i int) byte {
-	var room [9 << 10]byte
-	return room[i]
-}
-
 // gather waits for those who were answered by the last round and are about to write again: they share this one instead of waiting for its
 // end. The last of them wakes it. A lone writer does not pay for that, and where it was in vain it is not done the next times. The caller
 // holds queue.mu.

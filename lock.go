@@ -180,6 +180,15 @@ func (q *queue) work(r runner) {
 	}
 }
 
+// deepen makes the stack as large as a commit needs it, while there is little on it to be moved: a goroutine begins with a small one, which would
+// grow several times on the way to the store.
+//
+//go:noinline
+func deepen(i int) byte {
+	var room [9 << 10]byte
+	return room[i]
+}
+
 // give lets w, which is queued, and stays so for the time being, have its turn. The caller holds q.mu.
 func (q *queue) give(w *waiter) {
 	q.unlink(w)
