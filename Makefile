@@ -52,9 +52,10 @@ vet: ## run go vet
 lint: ## run staticcheck, from the module in tools/
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
+# More packages at a time than there are processors: much of what they do is waiting.
 .PHONY: race
 race: need-cc need-postgres need-strace ## run all tests under the race detector
-	$(GO) test -race -timeout 10m ./...
+	$(GO) test -race -timeout 10m -p 4 ./...
 
 .PHONY: nocgo
 nocgo: need-strace ## run the tests that cgo makes a difference to, without it

@@ -198,6 +198,7 @@ func TestTransportAndHungAnswers(t *testing.T) {
 		if tries.Add(1) > 1 {
 			return
 		}
+		_, _ = io.Copy(io.Discard, r.Body) // or else it does not notice that the client leaves
 		w.WriteHeader(503)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
