@@ -21,7 +21,7 @@ import (
 func init() { children["crash"] = crashChild }
 
 const (
-	defaultKills   = 100 // of each store; PAWL_KILLS overrides it
+	defaultKills   = 200 // of each store, 40 with -short; PAWL_KILLS overrides it
 	crashLineages  = 2   // stores, each killed over and over
 	crashWriters   = 5   // goroutines of a child
 	crashScopes    = 3   // that they share

@@ -21,11 +21,18 @@ import (
 )
 
 const (
-	wantCuts   = 500
 	cutRate    = 0.15 // of the commits
 	cutPurses  = 4
 	cutWriters = 6 // of each runtime
 )
+
+// cutsWanted is how many connections are cut; -short is content with fewer.
+func cutsWanted() int {
+	if testing.Short() {
+		return 150
+	}
+	return 500
+}
 
 func needsPostgres(t *testing.T) {
 	t.Helper()
@@ -63,7 +70,7 @@ func TestCutConnections(t *testing.T) {
 	}
 	var refused, moved atomic.Int64
 	proxy.Cut(cutRate, rand.Uint64())
-	ctx := t.Context()
+	ctx, wantCuts := t.Context(), cutsWanted()
 	// work makes one change and counts it if it was acknowledged. What was not must not be there.
 	work := func(rt *pawl.Runtime) error {
 		i, j := rand.IntN(cutPurses), rand.IntN(cutPurses)

@@ -94,14 +94,22 @@ func TestMemoryHistoriesAreLinearizable(t *testing.T) {
 // Proves CAS-4, CAS-5, CAS-9, SCOPE-17.
 func TestStoredHistoriesAreLinearizable(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
-		requireLively(t, histories(t, 12, 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireLively(t, histories(t, some(12), 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	t.Run("two runtimes", func(t *testing.T) {
-		requireLively(t, histories(t, 12, 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireLively(t, histories(t, some(12), 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	onSharedStores(t, func(t *testing.T, location string) {
-		requireLively(t, histories(t, 6, 1, openFor(t, location), 3*time.Millisecond, storedScope))
+		requireLively(t, histories(t, some(6), 1, openFor(t, location), 3*time.Millisecond, storedScope))
 	})
+}
+
+// some is n, or with -short a third of it.
+func some(n int) int {
+	if testing.Short() {
+		return n / 3
+	}
+	return n
 }
 
 const (

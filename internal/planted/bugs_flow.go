@@ -6,7 +6,7 @@ var flowBugs = []Bug{
 		Name: "flow-timeout-ignored", Mechanism: "the flow's mutation timeout is that of its calls' scopes in memory",
 		Proves: []string{"FLOW-1"}, File: "flow/flow.go",
 		Old: "	if c.Timeout != 0 {\n", New: "	if false {\n",
-		Pkg: "./flow", Run: "^TestDefine$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: "./flow", Run: "^TestDefine$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "flow-ids-not-checked", Mechanism: "a bad id is refused before anything is written",

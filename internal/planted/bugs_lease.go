@@ -6,7 +6,7 @@ var leaseBugs = []Bug{
 		Name: "lease-counted-from-the-answer", Mechanism: "a lease ends here before the store can give it to another",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "			l.extend(sent.Add(l.trusted()))\n", New: "			l.extend(time.Now().Add(l.length))\n",
-		Pkg: ".", Run: "^TestEndOfTheContext$", Quick: true,
+		Pkg: ".", Run: "^TestEndOfTheContext$",
 	},
 	{
 		Name: "lease-that-never-ends", Mechanism: "the context of a lease that is not renewed ends",
