@@ -31,7 +31,7 @@ test: ## run all that CI runs, in about fifteen minutes on two cores
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory race SHORT=-short
+	@$(MAKE) --no-print-directory race PAWL_SHORT=1
 	@$(MAKE) --no-print-directory nocgo
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
@@ -54,8 +54,8 @@ lint: ## run staticcheck, from the module in tools/
 
 # More packages at a time than there are processors: much of what they do is waiting.
 .PHONY: race
-race: need-cc need-postgres need-strace ## run all tests under the race detector (SHORT=-short: with fewer repetitions, as make test does)
-	$(GO) test -race $(SHORT) -timeout 15m -p 4 ./...
+race: need-cc need-postgres need-strace ## run all tests under the race detector (PAWL_SHORT=1: with fewer repetitions, as make test does)
+	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -timeout 15m -p 4 ./...
 
 .PHONY: nocgo
 nocgo: need-strace ## run the tests that cgo makes a difference to, without it

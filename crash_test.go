@@ -21,7 +21,7 @@ import (
 func init() { children["crash"] = crashChild }
 
 const (
-	defaultKills   = 200 // of each store, 40 with -short; PAWL_KILLS overrides it
+	defaultKills   = 200 // of each store, 40 in the short form; PAWL_KILLS overrides it
 	crashLineages  = 2   // stores, each killed over and over
 	crashWriters   = 5   // goroutines of a child
 	crashScopes    = 3   // that they share
@@ -246,7 +246,7 @@ func killsOf(t testing.TB, rule int) int {
 		require.NoError(t, err, crashKillsFrom)
 		return kills
 	}
-	if testing.Short() {
+	if shortForm {
 		return min(rule, 40)
 	}
 	return rule

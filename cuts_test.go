@@ -26,9 +26,9 @@ const (
 	cutWriters = 6 // of each runtime
 )
 
-// cutsWanted is how many connections are cut; -short is content with fewer.
+// cutsWanted is how many connections are cut; the short form is content with fewer.
 func cutsWanted() int {
-	if testing.Short() {
+	if shortForm {
 		return 150
 	}
 	return 500
