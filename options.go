@@ -24,7 +24,7 @@ const (
 )
 
 // DefaultRetry is the budget of a persisted mutation.
-var DefaultRetry = Retry{Attempts: 32, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: 30 * time.Second}
+var DefaultRetry = Retry{Attempts: 16, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: 30 * time.Second}
 
 // Retry is a budget of attempts with full-jitter exponential backoff. Zero fields take the default
 // of the place where it is used; Attempts 1 means no second try.
