@@ -66,22 +66,22 @@ func (s *server) proof(claim string) string {
 
 // verify returns the user that a cookie's value stands for, or nothing.
 func (s *server) verify(value string, now time.Time) string {
-	claim, proof, _ := cutLast(value, ".")
+	claim, proof := cutLast(value, ".")
 	if !hmac.Equal([]byte(proof), []byte(s.proof(claim))) {
 		return ""
 	}
-	user, at, _ := cutLast(claim, ".")
+	user, at := cutLast(claim, ".")
 	if since, err := strconv.ParseInt(at, 36, 64); err != nil || now.Sub(time.Unix(since, 0)) > cookieFor {
 		return ""
 	}
 	return user
 }
 
-func cutLast(s, sep string) (before, after string, ok bool) {
+func cutLast(s, sep string) (before, after string) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
+		return s[:i], s[i+len(sep):]
 	}
-	return s, "", false
+	return s, ""
 }
 
 // recognize returns who sent a request: whoever has a cookie of ours, and an account.
