@@ -305,9 +305,10 @@ func TestStoppedProcess(t *testing.T) {
 				require.Equal(t, "next", name)
 				begun = true
 			case <-time.After(crashLease + 3*time.Second):
-				// Whoever is stopped with a lock of the store in its hands holds up everybody, whatever its lease: another moment may be better.
+				// Whoever is stopped with a lock of the store in its hands holds up everybody, whatever its lease: another moment may be better. On a busy
+				// machine it takes a while to let go of that lock.
 				require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-				time.Sleep(50 * time.Millisecond)
+				time.Sleep(50 * time.Millisecond << min(tries, 4))
 				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 			}
 		}
