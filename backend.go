@@ -21,7 +21,7 @@ func (b *binding) load(ctx context.Context, key Key) (*doc, error) {
 }
 
 func docOf(r persist.Record) *doc {
-	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, born: r.Born}
+	d := &doc{life: alive, version: r.Version, at: r.Updated, expires: r.Expires, raw: r.Doc, schema: r.Schema, born: r.Born, commits: r.Commits}
 	if r.Held(r.Now) {
 		d.held = &tenure{Lease: r.Lease, left: r.Lease.Until.Sub(r.Now)}
 	}
@@ -52,13 +52,16 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 	case !v.landed:
 		return nil, docOf(v.others[0]), nil
 	}
-	next.landed(v, w)
+	next.landed(v, w, c.ID)
 	return next, nil, nil
 }
 
-// landed completes d, which w has made current, with what only the store could tell.
-func (d *doc) landed(v verdict, w persist.Write) {
+// landed completes d, which w, in the commit id, has made current, with what only the store could tell.
+func (d *doc) landed(v verdict, w persist.Write, id string) {
 	d.at = v.at
+	if w.Recent != nil || w.Expected == 0 {
+		d.commits = persist.Remember(w.Recent, id)
+	}
 	if w.TTL > 0 {
 		d.expires = v.at.Add(w.TTL)
 	}
@@ -73,7 +76,7 @@ func (d *doc) landed(v verdict, w persist.Write) {
 func (b *binding) write(call *call, d *draft) (persist.Write, *doc, error) {
 	w := persist.Write{
 		Key: call.key, Expected: d.base.expected(), Gone: d.base.life == deleted || d.base.life == expired,
-		Version: d.version, Schema: b.schema(), TTL: d.ttl, Deleted: d.life == deleted,
+		Version: d.version, Schema: b.schema(), TTL: d.ttl, Deleted: d.life == deleted, Recent: d.base.commits,
 	}
 	if d.life == alive {
 		w.EndLease, w.Acquire = d.over && d.base.life == alive, d.acquire
@@ -118,7 +121,7 @@ func (b *binding) renew(ctx context.Context, call *call, d *draft) (renewed, won
 
 // renewed is d with another expiry.
 func (d *doc) renewed(expires time.Time) *doc {
-	next := &doc{life: d.life, version: d.version, at: d.at, expires: expires, raw: d.raw, schema: d.schema, born: d.born}
+	next := &doc{life: d.life, version: d.version, at: d.at, expires: expires, raw: d.raw, schema: d.schema, born: d.born, commits: d.commits}
 	next.view.Store(d.view.Load())
 	return next
 }

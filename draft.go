@@ -17,8 +17,9 @@ type doc struct {
 	expires time.Time
 	raw     []byte
 	schema  int
-	born    uint64  // the version that its record was created with; it tells whether a later record continues it
-	held    *tenure // by whom, when it was read; nil: by nobody
+	born    uint64   // the version that its record was created with; it tells whether a later record continues it
+	commits []string // the ids of the commits that made it and those before, as the store has them; nil: not known
+	held    *tenure  // by whom, when it was read; nil: by nobody
 	view    atomic.Pointer[view]
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,7 +110,7 @@ func (e *env) logger() *slog.Logger {
 	return slog.Default()
 }
 
-func (e *env) newCommitID() string { return fmt.Sprintf("%s.%d", e.writer, e.commits.Add(1)) }
+func (e *env) newCommitID() string { return e.writer + "." + strconv.FormatUint(e.commits.Add(1), 10) }
 
 // call is one call of a verb. It is copied on its way, and what it asks for is not.
 type call struct {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -54,6 +55,15 @@ func (e foreign) Error() string { return "pawl: the commit was rolled back by it
 // send commits c, whose writes were made for bases, and returns only when its fate is sealed, with *UnknownOutcomeError when ctx
 // ends first or the evidence is gone, or with an error after which nothing was applied: *fenced and foreign are such.
 func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persist.Commit, bases []*doc) (verdict, error) {
+	at, err := carry.commit(ctx, c)
+	if err == nil {
+		return verdict{landed: true, at: at}, nil
+	}
+	return rt.sendOn(ctx, carry, retry, c, bases, at, err)
+}
+
+// sendOn goes on with c after the first answer of the store.
+func (rt *Runtime) sendOn(ctx context.Context, carry carrier, retry Retry, c persist.Commit, bases []*doc, at time.Time, err error) (verdict, error) {
 	keys := append(c.Keys(), Key{Kind: "transaction"})
 	key := keys[0]
 	var (
@@ -62,7 +72,9 @@ func (rt *Runtime) send(ctx context.Context, carry carrier, retry Retry, c persi
 		now     = c     // what is sent: c, or then a look at what became of it
 	)
 	for resent := 1; ; resent++ {
-		at, err := carry.commit(ctx, now)
+		if resent > 1 {
+			at, err = carry.commit(ctx, now)
+		}
 		var (
 			conflict *persist.Conflict
 			lost     *persist.Fenced
@@ -130,9 +142,9 @@ func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 			until = d
 		}
 	}
-	ctx, cancel := context.WithDeadline(context.Background(), until)
-	defer cancel()
-	p := guarded(func() { err = fn(patient{ctx}) }, func() {
+	ctx := &patient{until: until}
+	defer ctx.over()
+	p := guarded(func() { err = fn(ctx) }, func() {
 		go func() {
 			c.answerAll(r, r.broken(errors.New("the store called runtime.Goexit")))
 			if c.ended(r) {
@@ -147,11 +159,59 @@ func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 }
 
 // patient is a context that ends at its deadline only, in a goroutine that no caller waits for: a store need not start another one to be back
-// when it ends.
-type patient struct{ context.Context }
+// when it ends. Until somebody wants to be told of that, it is no more than the time.
+type patient struct {
+	until  time.Time
+	mu     sync.Mutex
+	ctx    context.Context // that tells; nil: nobody has asked
+	cancel context.CancelFunc
+}
 
 // Patient marks it, for stores.
-func (patient) Patient() {}
+func (*patient) Patient() {}
+
+func (p *patient) Deadline() (time.Time, bool) { return p.until, true }
+
+func (p *patient) Done() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx == nil {
+		p.ctx, p.cancel = context.WithDeadline(context.Background(), p.until)
+	}
+	return p.ctx.Done()
+}
+
+func (p *patient) Err() error {
+	if ctx := p.told(); ctx != nil {
+		return ctx.Err()
+	}
+	if time.Now().Before(p.until) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+func (p *patient) Value(key any) any {
+	if ctx := p.told(); ctx != nil {
+		return ctx.Value(key) // a context that is made of this one finds out that way how to be told
+	}
+	return nil
+}
+
+func (p *patient) told() context.Context {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ctx
+}
+
+// over lets go of the timer, if there is one.
+func (p *patient) over() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cancel != nil {
+		p.cancel()
+	}
+}
 
 // broken is what a store that answers in no proper way means for the members of r.
 func (r *round) broken(cause error) error {

@@ -114,7 +114,7 @@ func (t *transaction) remember(b batch, v verdict, err error) {
 		case err != nil:
 			p.cell.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
 		case v.landed:
-			b.next[i].landed(v, b.Writes[i])
+			b.next[i].landed(v, b.Writes[i], b.ID)
 			p.cell.advance(b.next[i])
 			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"iter"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,6 +25,13 @@ var documents = pawl.Kind[document]{Name: "document"}
 
 // atomically is AtomicState with a function that counts; the comparison is made with it.
 var atomically = pawlStrategy("Pawl", atomicAdd)
+
+// observed is the same with an observer, which counts the conflicts. It hears of everything that every call does, and is left out where they are not told of.
+var observed = func() strategy {
+	s := pawlStrategy("Pawl", atomicAdd, pawl.Conflicted)
+	s.key = "Pawl, observed"
+	return s
+}()
 
 func atomicAdd(rt *pawl.Runtime) func(context.Context, string) error {
 	return func(ctx context.Context, id string) error {
@@ -43,9 +51,10 @@ var byIncrement = pawlStrategy("Pawl, IncState", func(rt *pawl.Runtime) func(con
 	}
 })
 
-func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Context, string) error)) strategy {
+// pawlStrategy is how, on a runtime that counts these events, if any.
+func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Context, string) error), counts ...pawl.EventType) strategy {
 	again := func(ctx context.Context, place string) (*contender, error) {
-		c, rt, err := openPawl(ctx, place)
+		c, rt, err := openPawl(ctx, place, counts)
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +70,7 @@ func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Conte
 			if err != nil {
 				return nil, err
 			}
-			c, rt, err := openPawl(b.ctx, place)
+			c, rt, err := openPawl(b.ctx, place, counts)
 			if err != nil {
 				return nil, err
 			}
@@ -71,8 +80,8 @@ func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Conte
 	}
 }
 
-// openPawl opens the store at a place, and a runtime on it that counts its conflicts.
-func openPawl(ctx context.Context, place string) (c *contender, rt *pawl.Runtime, err error) {
+// openPawl opens the store at a place, and a runtime on it that counts events of these types as conflicts.
+func openPawl(ctx context.Context, place string, counts []pawl.EventType) (c *contender, rt *pawl.Runtime, err error) {
 	var store persist.Store
 	c = &contender{place: place}
 	var finish func() // closes what counts
@@ -96,11 +105,15 @@ func openPawl(ctx context.Context, place string) (c *contender, rt *pawl.Runtime
 	if err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
-	rt, err = pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{documents}, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Conflicted {
-			c.conflicts.Add(1)
-		}
-	})})
+	config := pawl.Config{Store: store, Kinds: []pawl.AnyKind{documents}}
+	if len(counts) > 0 {
+		config.Observer = pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+			if slices.Contains(counts, e.Type) {
+				c.conflicts.Add(1)
+			}
+		})
+	}
+	rt, err = pawl.Open(config)
 	if err != nil {
 		finish()
 		return nil, nil, errors.Join(err, store.Close())

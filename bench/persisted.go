@@ -89,7 +89,7 @@ func p6(b *bench) error {
 func w2(b *bench) error {
 	run := func(a access, store string, writers int) error {
 		d := b.against(a, store, load{writers: writers, lasts: b.lasting(700, 50)})
-		d.also = []side{a.on(naive3, store), a.on(locking, store)}
+		d.ours, d.also = a.on(observed, store), []side{a.on(naive3, store), a.on(locking, store)}
 		d.conflicts, d.times = true, b.pick(2, 1)
 		return b.fights(d)
 	}

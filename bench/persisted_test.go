@@ -48,7 +48,7 @@ func TestContendersLoseNothing(t *testing.T) {
 					}
 				})
 			}
-			for _, s := range []strategy{atomically, byIncrement, naive8, naive8Wide, naive3, locking} {
+			for _, s := range []strategy{atomically, observed, byIncrement, naive8, naive8Wide, naive3, locking} {
 				check(hotRow, s)
 				check(hotReads, s)
 			}

@@ -162,7 +162,7 @@ func (w *Write) replace(r Record, commitID string, now time.Time) Record {
 		Version: w.Version,
 		Born:    r.Born,
 		Updated: now,
-		Commits: remember(r.Commits, commitID),
+		Commits: Remember(r.Commits, commitID),
 		Deleted: w.Deleted,
 		Now:     now,
 	}
@@ -207,21 +207,36 @@ const (
 	KeptPerWriter = 4  // ids of each
 )
 
-// remember returns ring with id appended, and without what is then too old.
-func remember(ring []string, id string) []string {
-	next := make([]string, 0, len(ring)+1)
-	next = append(append(next, ring...), id)
-	seen := make(map[string]int, KeptWriters)
+// Remember returns what Record.Commits becomes of recent when the commit id writes the record: id comes last, and what is then too old is left
+// out. It does not change recent.
+func Remember(recent []string, id string) []string {
+	next := append(append(make([]string, 0, len(recent)+1), recent...), id)
+	if len(recent) < KeptPerWriter {
+		return next
+	}
+	var (
+		writers [KeptWriters]string
+		counts  [KeptWriters]int
+		known   = 0
+		kept    = len(next) // the first of those kept so far, which are moved to the end
+	)
 	for i := len(next) - 1; i >= 0; i-- {
 		writer := writerOf(next[i])
-		count, known := seen[writer]
-		if count == KeptPerWriter || !known && len(seen) == KeptWriters {
-			next[i] = "" // no commit id is empty
-			continue
+		place := slices.Index(writers[:known], writer)
+		if place < 0 {
+			if known == KeptWriters {
+				continue
+			}
+			place, writers[known] = known, writer
+			known++
 		}
-		seen[writer] = count + 1
+		if counts[place] < KeptPerWriter {
+			counts[place]++
+			kept--
+			next[kept] = next[i]
+		}
 	}
-	return slices.DeleteFunc(next, func(id string) bool { return id == "" })
+	return next[kept:]
 }
 
 // writerOf returns the part of a commit id before its last dot.

@@ -137,6 +137,10 @@ type Write struct {
 	Swept    bool          // with Deleted and Gone, of an expired record: the tombstone keeps Expires, see Record
 	EndLease bool          // the document starts over: an existing lease ends, and Acquire may take it even so
 	Acquire  *Acquire      // take the lease; *Conflict while another lease is live
+
+	// Recent are the Record.Commits of the record at Expected, if the caller knows them: a store may believe that, and need not read them to
+	// add the commit's id; see Remember. Nil: not known.
+	Recent []string
 }
 
 // KeepTTL as Write.TTL leaves the expiry of a record that is alive as it is; others never expire then.

@@ -16,20 +16,20 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
-		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "AND l.id = p_id AND l.version = p_expected FOR NO KEY UPDATE SKIP LOCKED)", New: "AND l.id = p_id FOR NO KEY UPDATE SKIP LOCKED)",
-		Pkg: "./persist/postgres", Run: "^TestConformance$/^Versions$",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
+		Old: "AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED)",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
 	},
 	{
 		Name: "postgres-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
-		Proves: []string{"CAS-7"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "< 16 AND 4 * pg_catalog.length(writer) >", New: "< 16 AND 5 * pg_catalog.length(writer) >",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/write.go",
+		Old: "strings(persist.Remember(w.Recent, c.ID))", New: "strings(append(slices.Clone(w.Recent), c.ID))",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{
 		Name: "postgres-next-remembers-in-batches", Mechanism: "a record keeps four ids of each writer, in batches too",
-		Proves: []string{"CAS-7"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "< 16 AND 4 * pg_catalog.length(writers[p.number]) >", New: "< 16 AND 5 * pg_catalog.length(writers[p.number]) >",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/write.go",
+		Old: "strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), ", New: "strings.Join(append(slices.Clone(writes[i].Recent), r.commit.ID), ",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{

@@ -29,8 +29,20 @@ var storeBugs = []Bug{
 	{
 		Name: "commit-ring", Mechanism: "a record remembers its recent commits",
 		Proves: []string{"STORE-1"}, File: "persist/apply.go",
-		Old: "		Commits: remember(r.Commits, commitID),\n", New: "		Commits: []string{commitID},\n",
+		Old: "		Commits: Remember(r.Commits, commitID),\n", New: "		Commits: []string{commitID},\n",
 		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
+	},
+	{
+		Name: "sqlite-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
+		Proves: []string{"STORE-2"}, File: "persist/sqlite/statements.go",
+		Old: "AND version = ? AND deleted = 0 AND schema = ?", New: "AND ? > 0 AND deleted = 0 AND schema = ?",
+		Pkg: "./persist/sqlite", Run: "^TestConformance$/^Versions$|^TestConformance$/^Model$",
+	},
+	{
+		Name: "sqlite-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
+		Proves: []string{"CAS-7"}, File: "persist/sqlite/batch.go",
+		Old: "strings.Join(persist.Remember(w.Recent, c.ID), ", New: "strings.Join(append(w.Recent[:len(w.Recent):len(w.Recent)], c.ID), ",
+		Pkg: "./persist/sqlite", Run: "^TestConformance$",
 	},
 	{
 		Name: "sqlite-immediate", Mechanism: "a transaction holds the write lock before it reads",

@@ -13,7 +13,8 @@ import (
 
 func (s suite) commits() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"the ring keeps the last commits of the last writers": s.ring,
+		"the ring keeps the last commits of the last writers": func(t *testing.T) { s.ring(t, false) },
+		"so it does when it is told those before":             func(t *testing.T) { s.ring(t, true) },
 		"several keys change together or not at all":          s.allOrNothing,
 		"a commit of many keys":                               s.manyKeys,
 		"a malformed commit is refused":                       s.malformed,
@@ -24,12 +25,16 @@ func (s suite) commits() map[string]func(*testing.T) {
 // ring: a commit whose answer was lost is found in the record, even after others have written.
 //
 // Proves STORE-1.
-func (s suite) ring(t *testing.T) {
+func (s suite) ring(t *testing.T, told bool) {
 	f := s.fresh(t)
 	version := uint64(0)
 	commit := func(id string) {
 		t.Helper()
-		_, err := f.store.Commit(f.Context(), persist.Commit{ID: id, Writes: []persist.Write{update(thing, version)}})
+		w := update(thing, version)
+		if told && version > 0 {
+			w.Recent = f.load(thing).Commits
+		}
+		_, err := f.store.Commit(f.Context(), persist.Commit{ID: id, Writes: []persist.Write{w}})
 		require.NoError(t, err)
 		version++
 	}

@@ -58,6 +58,7 @@ var durations = []time.Duration{0, 0, time.Microsecond, time.Hour}
 // commit draws a commit whose expectations are right more often than not.
 func (m *model) commit(single bool) persist.Commit {
 	c := persist.Commit{ID: fmt.Sprintf("w%d.%d", rapid.IntRange(0, 2).Draw(m.T, "writer"), lastCommit.Add(1))}
+	single = single || rapid.Bool().Draw(m.T, "alone")
 	for _, id := range modelIDs {
 		k := persist.Key{Kind: m.kind, ID: id}
 		if rapid.IntRange(0, 2).Draw(m.T, "written") == 0 {
@@ -89,12 +90,21 @@ func (m *model) expectation(r persist.Record) (version uint64, gone bool) {
 
 func (m *model) write(k persist.Key) persist.Write {
 	w := persist.Write{Key: k}
+	if r := m.records[k]; rapid.Bool().Draw(m.T, "plain") && !r.Absent() { // as most writes are
+		w.Expected, w.Gone = m.expectation(r)
+		w.Version, w.Doc, w.Schema, w.Label, w.Due = w.Expected+1, doc(rapid.IntRange(0, 99).Draw(m.T, "doc")), r.Schema, r.Label, r.Due
+		w.Recent = r.Commits
+		return w
+	}
 	w.Expected, w.Gone = m.expectation(m.records[k])
 	w.Version = w.Expected + uint64(rapid.IntRange(1, 3).Draw(m.T, "growth"))
 	w.EndLease = rapid.IntRange(0, 3).Draw(m.T, "ends lease") == 0
 	if w.Deleted = rapid.IntRange(0, 5).Draw(m.T, "deleted") == 0; w.Deleted {
 		w.Swept = w.Gone && rapid.Bool().Draw(m.T, "swept")
 		return w
+	}
+	if rapid.Bool().Draw(m.T, "knows commits") {
+		w.Recent = m.records[k].Commits
 	}
 	w.Doc = doc(rapid.IntRange(0, 99).Draw(m.T, "doc"))
 	w.Schema = rapid.IntRange(0, 3).Draw(m.T, "schema")

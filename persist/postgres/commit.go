@@ -245,13 +245,11 @@ func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err e
 	if r.deadline.IsZero() { // its turn has come
 		r.deadline = time.Now().Add(s.config.CommitTimeout)
 	}
-	until := r.deadline
-	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(until) {
-		until = given // its caller is here
+	end := r.deadline
+	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(end) {
+		end = given // its caller is here
 	}
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), until)
-	defer cancel()
-	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
+	at, err = s.commitOne(until{end}, conn.Conn().PgConn(), r, patience)
 	err = waitEnded(err, patience)
 	if inTheWay(err) {
 		r.recall()
@@ -323,8 +321,7 @@ func (s *Store) acquireFor(then time.Time) (*pgxpool.Conn, error) {
 
 // commitBatch commits requests, answers them, and returns what went wrong on the connection.
 func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
-	ctx, cancel := context.WithTimeout(context.Background(), s.config.CommitTimeout)
-	defer cancel()
+	ctx := until{time.Now().Add(s.config.CommitTimeout)}
 	batch, err := s.replaceSome(ctx, conn, batch)
 	switch len(batch) {
 	case 0:

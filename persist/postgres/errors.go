@@ -32,6 +32,9 @@ const (
 
 // sqlState returns the SQLSTATE that the server has given err, or "".
 func sqlState(err error) string {
+	if err == nil { // as it is nearly always
+		return ""
+	}
 	var answered *pgconn.PgError
 	if errors.As(err, &answered) {
 		return answered.Code

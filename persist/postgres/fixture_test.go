@@ -113,8 +113,12 @@ func thing(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
 
 // put is a commit of one write that follows version expected.
 func put(id string, expected uint64) persist.Commit {
+	var recent []string // if all before were put, too
+	for n := range expected {
+		recent = persist.Remember(recent, fmt.Sprintf("test-%s.%d", id, n))
+	}
 	return persist.Commit{ID: fmt.Sprintf("test-%s.%d", id, expected), Writes: []persist.Write{
-		{Key: thing(id), Expected: expected, Version: expected + 1, Doc: []byte(`{"title": "hello", "n": 12345}`)},
+		{Key: thing(id), Expected: expected, Version: expected + 1, Doc: []byte(`{"title": "hello", "n": 12345}`), Recent: recent},
 	}}
 }
 

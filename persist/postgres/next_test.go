@@ -64,6 +64,7 @@ func TestBatchOfNextVersions(t *testing.T) {
 func TestNextVersionsRemember(t *testing.T) {
 	ctx := t.Context()
 	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
+	var recent []string
 	ids := []string{"a.0"}
 	for n := 1; n < 7; n++ {
 		ids = append(ids, fmt.Sprint("a.", n))
@@ -72,6 +73,7 @@ func TestNextVersionsRemember(t *testing.T) {
 	for i, id := range ids {
 		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
 		commits[0].ID, commits[1].ID = id, id
+		commits[0].Writes[0].Recent, commits[1].Writes[0].Recent = recent, recent
 		_, err := model.Commit(ctx, commits[0])
 		require.NoError(t, err)
 		must(t, s, commits[0]) // directly
@@ -84,6 +86,7 @@ func TestNextVersionsRemember(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want.Commits, load(t, s, "one").Commits)
 		require.Equal(t, want.Commits, load(t, s, "two").Commits)
+		recent = want.Commits
 	}
 }
 
@@ -93,9 +96,11 @@ func TestNextVersionsRemember(t *testing.T) {
 func TestNextVersionsRememberBareNumbers(t *testing.T) {
 	ctx := t.Context()
 	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
+	var recent []string
 	for i, id := range []string{"1", "2", "3", "4", "5", "6", "5.1", "5.2", "5.3", "5.4", "5", "5.5"} {
 		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
 		commits[0].ID, commits[1].ID = id, id
+		commits[0].Writes[0].Recent, commits[1].Writes[0].Recent = recent, recent
 		_, err := model.Commit(ctx, commits[0])
 		require.NoError(t, err)
 		must(t, s, commits[0])
@@ -108,6 +113,7 @@ func TestNextVersionsRememberBareNumbers(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want.Commits, load(t, s, "one").Commits)
 		require.Equal(t, want.Commits, load(t, s, "two").Commits)
+		recent = want.Commits
 	}
 }
 

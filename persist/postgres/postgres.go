@@ -226,7 +226,14 @@ func (s *Store) lifetime() string {
 
 // acquire returns a connection of the pool, within Config.AcquireTimeout.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	bounded, cancel := context.WithTimeout(ctx, s.config.AcquireTimeout)
+	end, parent := time.Now().Add(s.config.AcquireTimeout), ctx
+	if _, patient := ctx.(interface{ Patient() }); patient {
+		if given, _ := ctx.Deadline(); given.Before(end) {
+			end = given
+		}
+		parent = context.Background() // there is no other end that it would have to be told of
+	}
+	bounded, cancel := context.WithDeadline(parent, end)
 	defer cancel()
 	conn, err := s.pool.Acquire(bounded)
 	switch {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -32,10 +33,14 @@ func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) 
 	if p == nil || p.forgotten.Load() {
 		return nil
 	}
+	idle := conn.TxStatus() == 'I'
+	if idle {
+		replan(ctx, conn)
+	}
 	if known, ok := conn.CustomData()[p.name].(*pgconn.StatementDescription); ok {
 		return known
 	}
-	if conn.TxStatus() != 'I' {
+	if !idle {
 		return nil
 	}
 	known, err := conn.Prepare(ctx, p.name, p.text, types)
@@ -47,6 +52,24 @@ func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) 
 	}
 	conn.CustomData()[p.name] = known
 	return known
+}
+
+// replanAfter is how old the plans of a session become. One that was made when a table was small reads all of it once it is large, until
+// PostgreSQL has counted its rows again.
+const replanAfter = 10 * time.Second
+
+// replan lets a session forget its plans when they are old. Whether it succeeds does not matter, nor in which session of a proxy.
+func replan(ctx context.Context, conn *pgconn.PgConn) {
+	const planned = "pawl: planned"
+	now := time.Now()
+	since, known := conn.CustomData()[planned].(time.Time)
+	if known && now.Sub(since) < replanAfter {
+		return
+	}
+	conn.CustomData()[planned] = now
+	if known {
+		_ = conn.Exec(ctx, "DISCARD PLANS").Close()
+	}
 }
 
 // forget is called when a session did not know one of the statements.

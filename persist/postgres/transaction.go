@@ -385,6 +385,9 @@ func (t *transaction) losers() []persist.Key {
 
 // lost returns the records that err, a *persist.Conflict or *persist.Fenced, is about.
 func lost(err error) []persist.Record {
+	if err == nil {
+		return nil
+	}
 	var conflict *persist.Conflict
 	if errors.As(err, &conflict) {
 		return conflict.Winners

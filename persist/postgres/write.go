@@ -69,9 +69,9 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
 }
 
-// isNext reports whether w is the next version of a document that is alive, and nothing else.
+// isNext reports whether w is the next version of a document that is alive, and nothing else, and its caller knows the commit ids of the last.
 func isNext(w *persist.Write) bool {
-	return w.Expected > 0 && !w.Gone && !w.Deleted && w.Acquire == nil && w.DueIn == 0
+	return w.Recent != nil && w.Expected > 0 && !w.Gone && !w.Deleted && w.Acquire == nil && w.DueIn == 0
 }
 
 // replaceOne is a plain commit that isNext, which is most of them. It returns the zero time if it has written nothing, whatever the reason.
@@ -79,23 +79,17 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	w := &c.Writes[0]
 	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).duration(w.TTL, w.TTL == 0).string(c.ID).string(writerPrefix(c.ID)))
+		time(w.Due).duration(w.TTL, w.TTL == 0).strings(persist.Remember(w.Recent, c.ID)))
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
 		return time.Time{}, nil
 	case err != nil:
 		return time.Time{}, outcome(err, len(answers), 1)
+	case len(answers[0]) == 0:
+		return time.Time{}, nil
 	}
 	row := cells(answers[0][0])
 	return row.time(), nil
-}
-
-// writerPrefix is what all ids of the writer of this one begin with that have a number. An id without a dot is its own writer.
-func writerPrefix(id string) string {
-	if dot := strings.LastIndexByte(id, '.'); dot >= 0 {
-		return id[:dot+1]
-	}
-	return id + "."
 }
 
 // replaceSome is replaceOne for several requests, if all are of that sort. It answers those that it has written, or all if the outcome is
@@ -134,9 +128,10 @@ func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests [
 // replacing adds the writes of requests, one each, to statement.
 func replacing(statement *statement, requests []*request) *statement {
 	writes := make([]*persist.Write, len(requests))
-	ids, writers := make([]string, len(requests)), make([]string, len(requests))
+	rings := make([]string, len(requests))
 	for i, r := range requests {
-		writes[i], ids[i], writers[i] = &r.commit.Writes[0], r.commit.ID, writerPrefix(r.commit.ID)
+		writes[i] = &r.commit.Writes[0]
+		rings[i] = strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), "\n")
 	}
 	statement.strings(column(writes, func(w *persist.Write) string { return w.Kind }))
 	statement.strings(column(writes, func(w *persist.Write) string { return w.ID }))
@@ -147,7 +142,7 @@ func replacing(statement *statement, requests []*request) *statement {
 	statement.strings(column(writes, func(w *persist.Write) string { return w.Label }))
 	statement.times(column(writes, func(w *persist.Write) time.Time { return w.Due }))
 	statement.durations(column(writes, func(w *persist.Write) time.Duration { return w.TTL }))
-	return statement.strings(ids).strings(writers)
+	return statement.strings(rings)
 }
 
 // writing returns the statement for the one write of c.

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"database/sql"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -39,6 +40,11 @@ func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // commit applies c to the batch. An error leaves the batch as it was, but for b.failure.
 func (b *batch) commit(c persist.Commit) error {
+	if isNext(c) && b.records[c.Writes[0].Key] == nil {
+		if done, err := b.putNext(c); done || err != nil {
+			return err
+		}
+	}
 	keys := c.Keys()
 	current := make(map[persist.Key]persist.Record, len(keys))
 	for _, key := range keys {
@@ -56,6 +62,33 @@ func (b *batch) commit(c persist.Commit) error {
 		b.replace(current[r.Key], r)
 	}
 	return nil
+}
+
+// isNext reports whether c is the next version of one document that is alive and does not expire, and nothing else.
+func isNext(c persist.Commit) bool {
+	if len(c.Writes) != 1 || len(c.Guards) > 0 {
+		return false
+	}
+	w := &c.Writes[0]
+	return w.Recent != nil && w.Expected > 0 && !w.Gone && !w.Deleted && !w.EndLease && w.TTL == 0 && w.DueIn == 0 && w.Acquire == nil
+}
+
+// putNext writes c, which isNext, if there is nothing in its way. It reports false, and has done nothing, if there is, whatever it is.
+func (b *batch) putNext(c persist.Commit) (done bool, err error) {
+	w := &c.Writes[0]
+	result, err := b.on.ExecContext(background, b.sql.next, int64(w.Version), string(w.Doc), b.now.UnixMicro(),
+		strings.Join(persist.Remember(w.Recent, c.ID), "\n"), w.Kind, w.ID, int64(w.Expected), int64(w.Schema), w.Label, toMicros(w.Due))
+	if err != nil {
+		return false, b.fail(err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, b.fail(err)
+	}
+	if n == 1 {
+		b.hints = append(b.hints, persist.Hint{Key: w.Key, Version: w.Version})
+	}
+	return n == 1, nil
 }
 
 // apply applies c, which may be empty, and writes it into the transaction. After an error the

@@ -14,7 +14,9 @@ const (
 	codeError        = 1
 	codeBusy         = 5
 	codeLocked       = 6
+	codeReadOnly     = 8
 	codeFull         = 13
+	codeTooBig       = 18
 	codeConstraint   = 19
 	codeBusySnapshot = 517 // extended
 )

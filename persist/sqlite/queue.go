@@ -31,6 +31,7 @@ type queue struct {
 // request is one caller's work.
 type request struct {
 	work    func(*batch) error // runs inside the transaction; an error leaves no trace in the batch
+	next    *persist.Commit    // what work commits, if that isNext; nil: it is not
 	alone   bool               // instead of work: the caller wants the lead, and to share nothing
 	size    int                // bytes to be written, about
 	arrived time.Time
@@ -103,6 +104,13 @@ func (q *queue) gather() {
 	}
 }
 
+// lone reports whether nobody but the leader wants to write.
+func (q *queue) lone() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.waiting) == 1
+}
+
 // take removes a batch from the queue, the leader's own request first.
 func (q *queue) take() []*request {
 	q.mu.Lock()
@@ -160,6 +168,10 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 		return r.at, r.err
 	}
 	s.queue.gather()
+	if r.next != nil && s.queue.lone() && s.writer.single(r) {
+		s.queue.resign(r, 1)
+		return r.at, r.err
+	}
 	err = s.writer.begin(ctx, r.arrived)
 	if err != nil {
 		s.queue.resign(r, 0)

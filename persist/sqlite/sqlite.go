@@ -225,7 +225,11 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 			w.Acquire = &acquire
 		}
 	}
-	return s.write(ctx, &request{size: size, work: func(b *batch) error { return b.commit(c) }})
+	r := &request{size: size, work: func(b *batch) error { return b.commit(c) }}
+	if isNext(c) {
+		r.next = &c
+	}
+	return s.write(ctx, r)
 }
 
 // validate returns an error that wraps persist.ErrNotApplied if c can never be written.

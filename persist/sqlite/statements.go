@@ -19,6 +19,7 @@ type statements struct {
 	floor      string
 	store      string
 	touch      string
+	next       string
 	raiseFloor string
 	remove     string
 	selectFrom string
@@ -44,7 +45,10 @@ func newStatements(prefix string) statements {
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		// It is what most commits come to, and looks for no key and into no index.
-		touch:      "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
+		touch: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
+		// It is what most commits are, and reads nothing first.
+		next: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ?" +
+			" WHERE kind = ? AND id = ? AND version = ? AND deleted = 0 AND schema = ? AND label = ? AND due IS ? AND expires IS NULL",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,

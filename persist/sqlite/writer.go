@@ -133,7 +133,7 @@ func durable(synchronous int) error {
 // prepare prepares the statements of commits.
 func (w *writer) prepare(ctx context.Context) error {
 	var err error
-	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch)
+	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch, w.sql.next)
 	return err
 }
 
@@ -208,10 +208,7 @@ func (w *writer) beginBy(ctx context.Context, since time.Time, try func() error)
 // processes have no other chance to get it.
 func (w *writer) yield(ctx context.Context) error {
 	now := time.Now()
-	if now.Sub(w.reignSeen) > longestPause {
-		w.reignSince, w.reignAsked = now, now
-	}
-	if w.conn == nil || now.Sub(w.reignAsked) < contendedReign {
+	if w.conn == nil || !w.mayHaveToYield(now) {
 		return nil
 	}
 	w.reignAsked = now
@@ -225,6 +222,14 @@ func (w *writer) yield(ctx context.Context) error {
 	}
 	w.reignSince = now
 	return pause(ctx, longestPause)
+}
+
+// mayHaveToYield reports whether it is time to ask that.
+func (w *writer) mayHaveToYield(now time.Time) bool {
+	if now.Sub(w.reignSeen) > longestPause {
+		w.reignSince, w.reignAsked = now, now
+	}
+	return now.Sub(w.reignAsked) >= contendedReign
 }
 
 // noticeOthers finds out whether other connections have committed since it was last asked, and
@@ -301,6 +306,33 @@ func (w *writer) run(requests []*request) {
 		}
 		answerAll([]*request{r}, w.attempt([]*request{r}))
 	}
+}
+
+// single commits r, which has a next and shares with nobody, in the transaction that SQLite makes of a statement by itself. It reports
+// false if nothing was written and it is to be tried the usual way, which knows what to do.
+func (w *writer) single(r *request) bool {
+	if w.conn == nil || w.mayHaveToYield(time.Now()) {
+		return false
+	}
+	b := newBatch(w.sql, w.on)
+	done, err := b.putNext(*r.next)
+	w.reignSeen = time.Now()
+	switch {
+	case done:
+		r.at = b.now
+		w.changes.Send(b.hints...)
+		return true
+	case err == nil || isBusy(err):
+		return false
+	}
+	switch resultCode(err) & 0xff {
+	case codeError, codeReadOnly, codeFull, codeTooBig, codeConstraint: // before the last frame, which would have made the others count
+		return false
+	}
+	// As after COMMIT, of which this is a part: the last frame may be in the file although it could not be synced.
+	w.discard()
+	r.err = fmt.Errorf("sqlite: commit: %w", err)
+	return true
 }
 
 // answerAll gives every request that has no failure of its own the failure of the transaction.

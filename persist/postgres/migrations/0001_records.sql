@@ -6,7 +6,8 @@
 -- function, and a text that is sent anew is planned anew. All names in them are qualified, whatever
 -- the session's search path is; to set that would reach triggers that users have added. They run with
 -- the rights of the caller. enable_seqscan and its like keep a plan that was made when the
--- table was small from reading all of it once it is large.
+-- table was small from reading all of it once it is large; plan_cache_mode keeps those from being planned anew each
+-- time who are given short arrays, which PostgreSQL would find cheaper than a plan for arrays of any length.
 
 -- Facts about the whole store: the schema version, and the version floor, below which versions
 -- may have been used by tombstones that were purged.
@@ -209,49 +210,14 @@ BEGIN
 END
 {body};
 
--- write, with fewer arguments, is what most calls of the other one are: the next version of a record that is alive and that nobody has
--- locked. It returns when that was, or NULL when it has done nothing, and the other one is to be asked. writer is what the ids of the
--- commit's writer begin with. Nobody is waited for, so the clock can be read first.
-CREATE FUNCTION {write}(
-    p_kind text, p_id text, p_expected bigint, p_version bigint, p_doc jsonb, p_schema bigint, p_label text,
-    p_due timestamptz, p_ttl interval, p_commit text, writer text
-) RETURNS timestamptz
-LANGUAGE plpgsql SET enable_seqscan = off SET lock_timeout = '10ms' AS {body}
-DECLARE
-    now timestamptz := pg_catalog.clock_timestamp();
-BEGIN
-    IF pg_catalog.current_setting('transaction_isolation') <> 'read committed' OR pg_catalog.current_setting('synchronous_commit') = 'off' THEN
-        RETURN NULL;
-    END IF;
-    UPDATE {records} r SET
-        version = p_version, doc = p_doc, schema = p_schema, label = p_label, due = p_due, expires = now + p_ttl, updated = now,
-        commits = CASE -- what remember returns, without calling it where that is plain
-            WHEN pg_catalog.cardinality(r.commits) < 4 THEN r.commits || p_commit
-            WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
-                r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writer, ''), '0123456789', '') = ''
-            THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || p_commit -- the last four are this writer's
-            WHEN pg_catalog.cardinality(r.commits) < 16 AND 4 * pg_catalog.length(writer) > pg_catalog.length(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n')) - pg_catalog.length(pg_catalog.replace(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || pg_catalog.left(writer, -1), ''))
-            THEN r.commits || p_commit -- fewer than four can be: no more begin like it
-            ELSE {remember}(r.commits, p_commit) END
-    WHERE r.ctid = ( -- what is locked stays in its place
-            SELECT l.ctid FROM {records} l
-            WHERE l.kind = p_kind AND l.id = p_id AND l.version = p_expected FOR NO KEY UPDATE SKIP LOCKED)
-        AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now);
-    IF NOT FOUND THEN
-        RETURN NULL;
-    END IF;
-    RETURN now;
-END
-{body};
-
--- write, with arrays, is that for several records, each with an outcome of its own. It returns the places of those that it has written.
+-- write, with arrays, is that for the next versions of several records that are alive and that nobody has locked, each with an outcome of
+-- its own. It returns the places of those that it has written; about the others, the one above is to be asked. rings are the commit ids to
+-- keep, with line breaks in between. Nobody is waited for.
 CREATE FUNCTION {write}(
     kinds text[], ids text[], expected bigint[], versions bigint[], docs text[], schemas bigint[], labels text[],
-    dues timestamptz[], ttls interval[], commit_ids text[], writers text[]
+    dues timestamptz[], ttls interval[], rings text[]
 ) RETURNS TABLE (number bigint, at timestamptz)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off SET lock_timeout = '10ms' AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off SET lock_timeout = '10ms' AS {body}
 DECLARE
     places  tid[];
     numbers bigint[];
@@ -269,16 +235,7 @@ BEGIN
     RETURN QUERY UPDATE {records} r SET
         version = versions[p.number], doc = docs[p.number]::jsonb, schema = schemas[p.number], label = labels[p.number],
         due = dues[p.number], expires = now + ttls[p.number], updated = now,
-        commits = CASE -- as above
-            WHEN pg_catalog.cardinality(r.commits) < 4 THEN r.commits || commit_ids[p.number]
-            WHEN pg_catalog.translate(pg_catalog.replace(E'\n' || pg_catalog.array_to_string(
-                r.commits[pg_catalog.cardinality(r.commits) - 3:], E'\n'), E'\n' || writers[p.number], ''), '0123456789', '') = ''
-            THEN r.commits[:pg_catalog.cardinality(r.commits) - 4] || r.commits[pg_catalog.cardinality(r.commits) - 2:] || commit_ids[p.number]
-            WHEN pg_catalog.cardinality(r.commits) < 16 AND 4 * pg_catalog.length(writers[p.number]) > pg_catalog.length(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n')) - pg_catalog.length(pg_catalog.replace(
-                E'\n' || pg_catalog.array_to_string(r.commits, E'\n'), E'\n' || pg_catalog.left(writers[p.number], -1), ''))
-            THEN r.commits || commit_ids[p.number]
-            ELSE {remember}(r.commits, commit_ids[p.number]) END
+        commits = pg_catalog.string_to_array(rings[p.number], E'\n')
     FROM unnest(places, numbers) AS p (place, number)
     WHERE r.ctid = p.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now)
     RETURNING p.number, now;
@@ -326,7 +283,7 @@ END
 CREATE FUNCTION {lock_records}(kinds text[], ids text[], shared boolean, patience integer)
 RETURNS TABLE (locked boolean, kind text, id text, version bigint, expires timestamptz, updated timestamptz,
     deleted timestamptz, holder text, token bigint, until timestamptz, commits text)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
 DECLARE
     found_count integer;
 BEGIN
@@ -406,7 +363,7 @@ CREATE FUNCTION {replace_records}(
     dues timestamptz[], expiries timestamptz[], deletions timestamptz[], holders text[], tokens bigint[],
     untils timestamptz[], commit_ids text[]
 ) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
 DECLARE
     changed integer;
 BEGIN
@@ -429,7 +386,7 @@ END
 CREATE FUNCTION {touch_records}(
     kinds text[], ids text[], expiries timestamptz[], holders text[], tokens bigint[], untils timestamptz[]
 ) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
 DECLARE
     changed integer;
 BEGIN
