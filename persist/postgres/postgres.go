@@ -216,6 +216,9 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 
 // bounded returns a context that ends after Config.CommitTimeout, at the latest.
 func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, patient := endOf(ctx, s.config.CommitTimeout); patient {
+		return until{end}, func() {}
+	}
 	return context.WithTimeoutCause(ctx, s.config.CommitTimeout, errNoAnswer)
 }
 
@@ -226,11 +229,9 @@ func (s *Store) lifetime() string {
 
 // acquire returns a connection of the pool, within Config.AcquireTimeout.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	end, parent := time.Now().Add(s.config.AcquireTimeout), ctx
-	if _, patient := ctx.(interface{ Patient() }); patient {
-		if given, _ := ctx.Deadline(); given.Before(end) {
-			end = given
-		}
+	parent := ctx
+	end, patient := endOf(ctx, s.config.AcquireTimeout)
+	if patient {
 		parent = context.Background() // there is no other end that it would have to be told of
 	}
 	bounded, cancel := context.WithDeadline(parent, end)
@@ -245,6 +246,16 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		return nil, errNoConnection
 	}
 	return nil, err
+}
+
+// endOf returns when a call in ctx ends that may take so long, as far as that is known now, and whether ctx is patient (see Commit): then it is.
+func endOf(ctx context.Context, limit time.Duration) (end time.Time, patient bool) {
+	end = time.Now().Add(limit)
+	_, patient = ctx.(interface{ Patient() })
+	if given, ok := ctx.Deadline(); ok && given.Before(end) {
+		end = given
+	}
+	return end, patient
 }
 
 // release gives conn back to the pool; err is what happened on it. A connection to a standby, or to

@@ -138,7 +138,7 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 		return nil, failed(ctx, err)
 	}
 	defer conn.Release()
-	bounded, cancel := context.WithTimeout(ctx, s.config.CommitTimeout)
+	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statement)
 	if sqlState(err) == codeNoSuchStatement {

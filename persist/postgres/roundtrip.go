@@ -26,6 +26,21 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 		_ = conn.Conn().SetDeadline(t.Time)
 		defer func() { _ = conn.Conn().SetDeadline(time.Time{}) }()
 	}
+	answers, err := exchange(ctx, conn, statements)
+	if sqlState(err) == codeNoSuchStatement {
+		forget(statements)
+	}
+	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
+		return nil, unsent(err) // a message that cannot be encoded; all else that fails closes the connection
+	}
+	return answers, err
+}
+
+// exchange is roundTrip on a connection that is ready.
+func exchange(ctx context.Context, conn *pgconn.PgConn, statements []*statement) ([]answer, error) {
+	if len(statements) == 1 {
+		return exchangeOne(ctx, conn, statements[0])
+	}
 	var batch pgconn.Batch
 	for _, s := range statements {
 		if known := s.prepared.on(ctx, conn, s.types); known != nil {
@@ -40,20 +55,54 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 	reader := conn.ExecBatch(ctx, &batch)
 	answers := make([]answer, 0, len(statements))
 	for reader.NextResult() {
-		result := reader.ResultReader().Read()
-		if result.Err != nil {
+		rows, _, err := readAll(reader.ResultReader())
+		if err != nil {
 			break
 		}
-		answers = append(answers, result.Rows)
+		answers = append(answers, rows)
 	}
-	err := reader.Close()
-	if sqlState(err) == codeNoSuchStatement {
-		forget(statements)
+	return answers, reader.Close()
+}
+
+// exchangeOne is exchange for one statement, for which pgconn has a shorter way.
+func exchangeOne(ctx context.Context, conn *pgconn.PgConn, s *statement) ([]answer, error) {
+	known := s.prepared.on(ctx, conn, s.types)
+	var reader *pgconn.ResultReader
+	switch {
+	case conn.IsClosed(): // while the statement was given its name
+		return nil, unsent(errConnectionLost)
+	case known != nil:
+		reader = conn.ExecStatement(ctx, known, s.values, binaryFormat, binaryFormat)
+	default:
+		reader = conn.ExecParams(ctx, s.text, s.values, s.types, binaryFormat, binaryFormat)
 	}
-	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
-		return nil, unsent(err) // a message that cannot be encoded; all else that fails closes the connection
+	rows, completed, err := readAll(reader)
+	if err != nil && !completed {
+		return nil, err
 	}
-	return answers, err
+	return []answer{rows}, err
+}
+
+// readAll reads the rows of a statement, and reports whether the server has completed it: an error after that is one of the end of its transaction.
+func readAll(reader *pgconn.ResultReader) (rows answer, completed bool, err error) {
+	for reader.NextRow() {
+		values := reader.Values() // which are there until the next row is
+		row, size := make([][]byte, len(values)), 0
+		for _, v := range values {
+			size += len(v)
+		}
+		bytes := make([]byte, 0, size)
+		for i, v := range values {
+			if v != nil {
+				start := len(bytes)
+				bytes = append(bytes, v...)
+				row[i] = bytes[start:len(bytes):len(bytes)]
+			}
+		}
+		rows = append(rows, row)
+	}
+	tag, err := reader.Close()
+	return rows, tag.String() != "", err
 }
 
 // until is a context that ends at a time and does not tell: the connection is given the time instead, which costs less than a timer that

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,124 +26,144 @@ type statement struct {
 	prepared *prepared // nil: it is sent anew each time
 	values   [][]byte  // nil: NULL
 	types    []uint32
+	bytes    []byte // of the values, one after the other
 }
 
 // query returns a statement without parameters yet. They are $1, $2 and so on in the order in which
 // they are added.
 func query(text string) *statement { return &statement{text: text} }
 
-func (s *statement) add(oid uint32, value []byte) *statement {
+// add adds a parameter. Encode appends its value, and returns nil for NULL.
+func add[T any](s *statement, oid uint32, v T, encode func([]byte, T) []byte) *statement {
 	if s.values == nil {
-		const usual = 12
+		const usual, enough = 12, 256
 		s.values, s.types = make([][]byte, 0, usual), make([]uint32, 0, usual)
+		s.bytes = slices.Grow(s.bytes, enough)
+	}
+	var value []byte
+	if all := encode(s.bytes, v); all != nil {
+		value = all[len(s.bytes):len(all):len(all)]
+		s.bytes = all
 	}
 	s.values, s.types = append(s.values, value), append(s.types, oid)
 	return s
 }
 
-func (s *statement) string(v string) *statement { return s.add(pgtype.TextOID, []byte(v)) }
-
-func (s *statement) int(v int64) *statement { return s.add(pgtype.Int8OID, int8Value(v)) }
-
-func (s *statement) int4(v int32) *statement {
-	return s.add(pgtype.Int4OID, binary.BigEndian.AppendUint32(nil, uint32(v)))
+// addArray adds an array of one dimension in the same way.
+func addArray[T any](s *statement, array, element uint32, v []T, encode func([]byte, T) []byte) *statement {
+	return add(s, array, v, func(buf []byte, v []T) []byte {
+		const dimensions, mayHaveNull, firstIndex, null = 1, 1, 1, ^uint32(0)
+		for _, head := range []uint32{dimensions, mayHaveNull, element, uint32(len(v)), firstIndex} {
+			buf = binary.BigEndian.AppendUint32(buf, head)
+		}
+		for _, e := range v {
+			start := len(buf) + 4
+			buf = binary.BigEndian.AppendUint32(buf, null)
+			if all := encode(buf, e); all != nil {
+				buf = all
+				binary.BigEndian.PutUint32(buf[start-4:], uint32(len(buf)-start))
+			}
+		}
+		return buf
+	})
 }
 
-func (s *statement) bool(v bool) *statement { return s.add(pgtype.BoolOID, boolValue(v)) }
+func (s *statement) string(v string) *statement { return add(s, pgtype.TextOID, v, appendText) }
+
+func (s *statement) int(v int64) *statement { return add(s, pgtype.Int8OID, v, appendInt) }
+
+func (s *statement) int4(v int32) *statement {
+	return add(s, pgtype.Int4OID, uint32(v), binary.BigEndian.AppendUint32)
+}
+
+func (s *statement) bool(v bool) *statement { return add(s, pgtype.BoolOID, v, appendBool) }
 
 // json adds a document, which NULL stands for when it is nil.
 func (s *statement) json(doc json.RawMessage) *statement {
-	if doc == nil {
-		return s.add(pgtype.JSONBOID, nil)
-	}
-	const version = 1
-	return s.add(pgtype.JSONBOID, append([]byte{version}, doc...))
+	return add(s, pgtype.JSONBOID, doc, func(buf []byte, doc json.RawMessage) []byte {
+		if doc == nil {
+			return nil
+		}
+		const version = 1
+		return append(append(buf, version), doc...)
+	})
 }
 
 // time adds a time, in whole microseconds, which NULL stands for when it is zero.
-func (s *statement) time(v time.Time) *statement { return s.add(pgtype.TimestamptzOID, timeValue(v)) }
+func (s *statement) time(v time.Time) *statement {
+	return add(s, pgtype.TimestamptzOID, v, appendTime)
+}
 
 // duration adds an interval, in whole microseconds as stores keep time, or NULL.
 func (s *statement) duration(v time.Duration, null bool) *statement {
-	if null {
-		return s.add(pgtype.IntervalOID, nil)
-	}
-	return s.add(pgtype.IntervalOID, intervalValue(v))
+	return add(s, pgtype.IntervalOID, v, func(buf []byte, v time.Duration) []byte {
+		if null {
+			return nil
+		}
+		return appendInterval(buf, v)
+	})
 }
 
 // durations adds intervals; NULL stands for 0.
 func (s *statement) durations(v []time.Duration) *statement {
-	return s.add(pgtype.IntervalArrayOID, arrayOf(pgtype.IntervalOID, v, func(d time.Duration) []byte {
+	return addArray(s, pgtype.IntervalArrayOID, pgtype.IntervalOID, v, func(buf []byte, d time.Duration) []byte {
 		if d == 0 {
 			return nil
 		}
-		return intervalValue(d)
-	}))
-}
-
-// intervalValue leaves days and months, which vary in length, 0.
-func intervalValue(v time.Duration) []byte {
-	return append(int8Value(v.Microseconds()), make([]byte, 8)...)
+		return appendInterval(buf, d)
+	})
 }
 
 func (s *statement) strings(v []string) *statement {
-	return s.add(pgtype.TextArrayOID, arrayOf(pgtype.TextOID, v, func(text string) []byte { return []byte(text) }))
+	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, appendText)
 }
 
 func (s *statement) ints(v []int64) *statement {
-	return s.add(pgtype.Int8ArrayOID, arrayOf(pgtype.Int8OID, v, int8Value))
+	return addArray(s, pgtype.Int8ArrayOID, pgtype.Int8OID, v, appendInt)
 }
 
 func (s *statement) bools(v []bool) *statement {
-	return s.add(pgtype.BoolArrayOID, arrayOf(pgtype.BoolOID, v, boolValue))
+	return addArray(s, pgtype.BoolArrayOID, pgtype.BoolOID, v, appendBool)
 }
 
 func (s *statement) times(v []time.Time) *statement {
-	return s.add(pgtype.TimestamptzArrayOID, arrayOf(pgtype.TimestamptzOID, v, timeValue))
+	return addArray(s, pgtype.TimestamptzArrayOID, pgtype.TimestamptzOID, v, appendTime)
 }
 
 // jsons adds documents as texts, which PostgreSQL can convert one by one; NULL stands for nil.
 func (s *statement) jsons(v []json.RawMessage) *statement {
-	return s.add(pgtype.TextArrayOID, arrayOf(pgtype.TextOID, v, func(doc json.RawMessage) []byte { return doc }))
-}
-
-// arrayOf returns an array of one dimension; encode returns nil for NULL.
-func arrayOf[T any](oid uint32, elements []T, encode func(T) []byte) []byte {
-	const dimensions, mayHaveNull, firstIndex = 1, 1, 1
-	buf := binary.BigEndian.AppendUint32(nil, dimensions)
-	buf = binary.BigEndian.AppendUint32(buf, mayHaveNull)
-	buf = binary.BigEndian.AppendUint32(buf, oid)
-	buf = binary.BigEndian.AppendUint32(buf, uint32(len(elements)))
-	buf = binary.BigEndian.AppendUint32(buf, firstIndex)
-	for _, element := range elements {
-		value := encode(element)
-		if value == nil {
-			buf = binary.BigEndian.AppendUint32(buf, ^uint32(0)) // -1
-			continue
+	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, func(buf []byte, doc json.RawMessage) []byte {
+		if doc == nil {
+			return nil
 		}
-		buf = binary.BigEndian.AppendUint32(buf, uint32(len(value)))
-		buf = append(buf, value...)
-	}
-	return buf
+		return append(buf, doc...)
+	})
 }
 
-func int8Value(v int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(v)) }
+func appendText(buf []byte, v string) []byte { return append(buf, v...) }
 
-func boolValue(v bool) []byte {
+func appendInt(buf []byte, v int64) []byte { return binary.BigEndian.AppendUint64(buf, uint64(v)) }
+
+func appendBool(buf []byte, v bool) []byte {
 	if v {
-		return []byte{1}
+		return append(buf, 1)
 	}
-	return []byte{0}
+	return append(buf, 0)
+}
+
+// appendInterval leaves days and months, which vary in length, 0.
+func appendInterval(buf []byte, v time.Duration) []byte {
+	return binary.BigEndian.AppendUint64(appendInt(buf, v.Microseconds()), 0)
 }
 
 // epoch is the zero of PostgreSQL's timestamps, which count microseconds.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMicro()
 
-func timeValue(t time.Time) []byte {
+func appendTime(buf []byte, t time.Time) []byte {
 	if t.Truncate(time.Microsecond).IsZero() {
 		return nil
 	}
-	return int8Value(t.UnixMicro() - epoch)
+	return appendInt(buf, t.UnixMicro()-epoch)
 }
 
 // cells are the columns of one row of an answer, read from left to right.

@@ -129,10 +129,14 @@ func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests [
 func replacing(statement *statement, requests []*request) *statement {
 	writes := make([]*persist.Write, len(requests))
 	rings := make([]string, len(requests))
+	size := 0
 	for i, r := range requests {
 		writes[i] = &r.commit.Writes[0]
 		rings[i] = strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), "\n")
+		const numbers = 100 // and lengths, about
+		size += len(writes[i].Kind) + len(writes[i].ID) + len(writes[i].Doc) + len(writes[i].Label) + len(rings[i]) + numbers
 	}
+	statement.bytes = make([]byte, 0, size)
 	statement.strings(column(writes, func(w *persist.Write) string { return w.Kind }))
 	statement.strings(column(writes, func(w *persist.Write) string { return w.ID }))
 	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Expected) }))
