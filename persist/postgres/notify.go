@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -261,9 +263,9 @@ type told struct {
 func payloads(from string, hints []persist.Hint) []string {
 	var all []string
 	head, tail := `{"from":`+encoded(from)+`,"hints":[`, `]}`
-	var body []byte
+	var body, one []byte
 	for _, h := range hints {
-		one := encoded(told{Kind: h.Kind, ID: h.ID, Version: h.Version})
+		one = appendTold(one[:0], h)
 		if h.Key == (persist.Key{}) || len(head)+len(one)+len(tail) > maxPayload {
 			return []string{encoded(notification{From: from})}
 		}
@@ -276,6 +278,26 @@ func payloads(from string, hints []persist.Hint) []string {
 		body = append(body, one...)
 	}
 	return append(all, head+string(body)+tail)
+}
+
+// appendTold appends h in JSON. Most names need no quoting.
+func appendTold(to []byte, h persist.Hint) []byte {
+	if !plain(h.Kind) || !plain(h.ID) || h.Version == 0 {
+		return append(to, encoded(told{Kind: h.Kind, ID: h.ID, Version: h.Version})...)
+	}
+	to = append(append(append(to, `{"k":"`...), h.Kind...), `","i":"`...)
+	to = append(append(to, h.ID...), `","v":`...)
+	return append(strconv.AppendUint(to, h.Version, 10), '}')
+}
+
+// plain reports whether name is written as it is in JSON.
+func plain(name string) bool {
+	for _, c := range []byte(name) {
+		if c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // encoded is v in JSON.
