@@ -139,3 +139,46 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		require.False(t, p.forgotten.Load())
 	}
 }
+
+// TestNextVersionsWaitBriefly: what holds up an update without having the record locked, a lock of the table or somebody's row in an index
+// that was added, does not keep the next version waiting on a connection, whether that knows the statement or not: it is known in time that
+// nothing was written.
+//
+// Proves STORE-14.
+func TestNextVersionsWaitBriefly(t *testing.T) {
+	for name, text := range map[string]string{
+		"table": "LOCK TABLE pawl_records IN SHARE MODE",
+		"index": `UPDATE pawl_records SET doc = '{"title": "taken"}' WHERE id = 'other'`,
+	} {
+		for _, known := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/known=%t", name, known), func(t *testing.T) {
+				url := pgtest.URL(t)
+				s := openAt(t, connections(t, url, 1), Config{})
+				must(t, s, put("a", 0))
+				execute(t, url, "CREATE UNIQUE INDEX ON pawl_records ((doc->>'title'))")
+				other := put("other", 0)
+				other.Writes[0].Doc = []byte(`{"title": "other"}`)
+				must(t, s, other)
+				version := uint64(1)
+				if known {
+					must(t, s, put("a", 1))
+					version = 2
+				}
+				tx, err := connect(t, url).Begin(t.Context())
+				require.NoError(t, err)
+				_, err = tx.Exec(t.Context(), text)
+				require.NoError(t, err)
+				s.config.CommitTimeout = 2 * time.Second
+				c := put("a", version)
+				c.Writes[0].Doc = []byte(`{"title": "taken"}`)
+				answer := commitLater(t.Context(), s, c)
+				eventually(t, connect(t, url), someoneWaits)
+				unavailable(t, answered(t, answer).err)
+				require.NoError(t, tx.Rollback(t.Context()))
+				must(t, s, c)
+				require.EqualValues(t, 1, s.pool.Stat().NewConnsCount(), "the connection was given up")
+				require.False(t, s.sql.replaceOne.forgotten.Load())
+			})
+		}
+	}
+}

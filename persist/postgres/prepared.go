@@ -16,6 +16,7 @@ import (
 type prepared struct {
 	text      string
 	name      string
+	locks     bool // to read it locks a table that is written to, which may have to be waited for
 	forgotten atomic.Bool
 }
 
@@ -43,9 +44,13 @@ func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) 
 	if !idle {
 		return nil
 	}
+	if p.locks {
+		_ = conn.Exec(ctx, "BEGIN; SET LOCAL lock_timeout = '10ms'").Close()
+		defer func() { _ = conn.Exec(ctx, "ROLLBACK").Close() }() // which a name outlives
+	}
 	known, err := conn.Prepare(ctx, p.name, p.text, types)
 	if err != nil {
-		if sqlState(err) != "" && !conn.IsClosed() { // such as that another client of a proxy has given this name in the session
+		if code := sqlState(err); code != "" && code != codeLockNotAvailable && !conn.IsClosed() { // such as that another client of a proxy has given this name in the session
 			p.forgotten.Store(true)
 		}
 		return nil

@@ -5,6 +5,7 @@ type statements struct {
 	records     string // the table
 	load        *prepared
 	loadAll     string
+	brief       *prepared
 	replaceOne  *prepared
 	replaceSome *prepared
 	write       *prepared
@@ -28,7 +29,7 @@ type statements struct {
 }
 
 func newStatements(n names) statements {
-	return statements{
+	texts := statements{
 		records: n.of("records"),
 		// One statement, so that the floor is not older than the absence it goes with.
 		load: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + columns +
@@ -36,6 +37,8 @@ func newStatements(n names) statements {
 		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + columns + `
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
+		// Who waits for nobody still does so for 10 ms where PostgreSQL gives no choice: for the lock of a table, and for a row in a unique index.
+		brief: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true)`),
 		// A statement by itself, for a function takes as long again. Nobody is waited for, so the clock can be read first.
 		replaceOne: prepare(n.expand(`UPDATE {records} r SET
 			version = $4, doc = $5, schema = $6, label = $7, due = $8, expires = c.now + $9, updated = c.now, commits = $10
@@ -69,4 +72,6 @@ func newStatements(n names) statements {
 		// Never inside a commit, which would not be durable.
 		notify: `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`,
 	}
+	texts.replaceOne.locks = true
+	return texts
 }

@@ -77,18 +77,18 @@ func isNext(w *persist.Write) bool {
 // replaceOne is a plain commit that isNext, which is most of them. It returns the zero time if it has written nothing, whatever the reason.
 func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.Commit) (time.Time, error) {
 	w := &c.Writes[0]
-	answers, err := roundTrip(ctx, conn, s.sql.replaceOne.query().
+	answers, err := roundTrip(ctx, conn, s.sql.brief.query(), s.sql.replaceOne.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
 		time(w.Due).duration(w.TTL, w.TTL == 0).strings(persist.Remember(w.Recent, c.ID)))
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
 		return time.Time{}, nil
 	case err != nil:
-		return time.Time{}, outcome(err, len(answers), 1)
-	case len(answers[0]) == 0:
+		return time.Time{}, outcome(err, len(answers), 2)
+	case len(answers[1]) == 0:
 		return time.Time{}, nil
 	}
-	row := cells(answers[0][0])
+	row := cells(answers[1][0])
 	return row.time(), nil
 }
 
