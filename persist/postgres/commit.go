@@ -137,7 +137,7 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
 	for i := range c.Writes {
 		w := &c.Writes[i]
-		w.Doc = bytes.Clone(w.Doc) // the caller may leave before it is written
+		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent) // the caller may leave before it is written
 		if w.Acquire != nil {
 			lease := *w.Acquire
 			w.Acquire = &lease

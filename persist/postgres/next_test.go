@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -181,4 +182,41 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestCallerWhoLeftReuses: the commits that a record remembers are those that were told, whatever becomes of the caller's slice once it has
+// left without an answer.
+//
+// Proves STORE-1, CAS-7.
+func TestCallerWhoLeftReuses(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("slow", 0), put("a", 0))
+	conn := connect(t, url)
+	execute(t, url, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+		PERFORM pg_advisory_lock_shared(1);
+		WHILE NOT pg_try_advisory_xact_lock(2) LOOP PERFORM pg_sleep(0.001); END LOOP;
+		RETURN NEW; END $$`,
+		"CREATE TRIGGER slow BEFORE UPDATE ON pawl_records FOR EACH ROW WHEN (NEW.id = 'slow') EXECUTE FUNCTION slow()")
+	value[any](t, conn, "SELECT pg_advisory_lock(2)")
+	release := locked(t, url, "a")
+
+	s.queue.maxDirect = 0
+	back := usedUp(t, s)
+	slow := commitLater(t.Context(), s, put("slow", 1))
+	inQueue(t, s, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	c := put("a", 1)
+	left := commitLater(ctx, s, c)
+	inQueue(t, s, 2)
+	back()
+	eventually(t, conn, "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	leave()
+	require.NotErrorIs(t, answered(t, left).err, persist.ErrNotApplied, "it is under way")
+	c.Writes[0].Recent[0] = "other.1"
+	release()
+	value[any](t, conn, "SELECT pg_advisory_unlock(2)")
+	require.NoError(t, answered(t, slow).err)
+	eventually(t, conn, "SELECT version = 2 FROM pawl_records WHERE id = 'a'")
+	require.Equal(t, []string{"test-a.0", "test-a.1"}, load(t, s, "a").Commits)
 }

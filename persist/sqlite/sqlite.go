@@ -218,7 +218,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards) // the caller may leave before it is written
 	for i := range c.Writes {
 		w := &c.Writes[i]
-		w.Doc = bytes.Clone(w.Doc)
+		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
 		size += len(w.Doc)
 		if w.Acquire != nil {
 			acquire := *w.Acquire

@@ -310,6 +310,8 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 	labelled.Writes[0].Label = "x"
 	_, err := s.Commit(t.Context(), labelled)
 	require.NoError(t, err)
+	_, err = s.Commit(t.Context(), put("c", 0))
+	require.NoError(t, err)
 	require.True(t, s.queue.tryLead())
 	begun, goOn := make(chan bool), make(chan bool)
 	var group sync.WaitGroup
@@ -342,6 +344,14 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 		q.Labels[0] = "other"
 	})
 	inQueue(t, s, 3)
+	next := put("c", 1)
+	next.Writes[0].Recent = []string{next.ID, "before.2"}
+	left.Go(func() {
+		_, err := s.Commit(ctx, next)
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		next.Writes[0].Recent[1] = "other.2"
+	})
+	inQueue(t, s, 4)
 	s.queue.resign(nil, 0)
 	<-begun
 	leave()
@@ -353,4 +363,7 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, holder, r.Lease.Holder)
 	}
+	r, err := s.Load(t.Context(), thing("c"))
+	require.NoError(t, err)
+	require.Contains(t, r.Commits, "before.2")
 }
