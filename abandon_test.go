@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -95,4 +96,26 @@ func TestCloseNamesNothingTwice(t *testing.T) {
 			require.NoError(t, rt.Close(context.Background()))
 		})
 	}
+}
+
+// TestContextOfACommitEndsWithIt: what a store has left behind in a goroutine of its own hears that the call is over, also if nobody asked for that
+// before.
+func TestContextOfACommitEndsWithIt(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := visits.Scope(p.rt, "a")
+		given := make(chan context.Context, 1)
+		p.store.onCommit(func(ctx context.Context, _ persist.Commit) error {
+			given <- ctx
+			return nil
+		})
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		ctx := <-given
+		soon(t, func() bool { return ctx.Err() == context.Canceled })
+		<-ctx.Done()
+		derived, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		require.ErrorIs(t, derived.Err(), context.Canceled)
+		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+	})
 }

@@ -158,7 +158,7 @@ func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 	return err
 }
 
-// patient is a context that ends at its deadline only, in a goroutine that no caller waits for: a store need not start another one to be back
+// patient is a context that ends at its deadline only, or with the call that it is for, in a goroutine that no caller waits for: a store need not start another one to be back
 // when it ends. Until somebody wants to be told of that, it is no more than the time.
 type patient struct {
 	until  time.Time
@@ -204,14 +204,23 @@ func (p *patient) told() context.Context {
 	return p.ctx
 }
 
-// over lets go of the timer, if there is one.
+// over ends it, for whoever still has it or asks later, and lets go of the timer, if there is one.
 func (p *patient) over() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.cancel != nil {
-		p.cancel()
+	if p.ctx == nil {
+		p.ctx = endedContext
+		return
 	}
+	p.cancel()
 }
+
+// endedContext is one that has been canceled.
+var endedContext = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // broken is what a store that answers in no proper way means for the members of r.
 func (r *round) broken(cause error) error {
