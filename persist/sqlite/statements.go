@@ -46,9 +46,11 @@ func newStatements(prefix string) statements {
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		// It is what most commits come to, and looks for no key and into no index.
 		touch: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
-		// It is what most commits are, and reads nothing first.
+		// It is what most commits are, and reads nothing first. By itself it is a transaction that a trigger of somebody's could fail
+		// and not undo, by RAISE(FAIL): where there are triggers, it does nothing.
 		next: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ?" +
-			" WHERE kind = ? AND id = ? AND version = ? AND deleted = 0 AND schema = ? AND label = ? AND due IS ? AND expires IS NULL",
+			" WHERE kind = ? AND id = ? AND version = ? AND deleted = 0 AND schema = ? AND label = ? AND due IS ? AND expires IS NULL" +
+			" AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE)",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,

@@ -367,3 +367,33 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, r.Commits, "before.2")
 }
+
+// TestTriggersThatRefuse: whichever way a trigger of somebody's refuses a next version, nothing of it is written. What RAISE(FAIL) leaves of a statement would
+// be committed, were the statement a transaction by itself.
+//
+// Proves STORE-7.
+func TestTriggersThatRefuse(t *testing.T) {
+	for _, action := range []string{"ABORT", "FAIL", "ROLLBACK"} {
+		for _, when := range []string{"BEFORE", "AFTER"} {
+			t.Run(when+" "+action, func(t *testing.T) {
+				path := dbPath(t)
+				s := openAt(t, path, Config{})
+				first, next := put("a", 0), put("a", 1)
+				next.Writes[0].Recent = []string{first.ID}
+				_, err := s.Commit(t.Context(), first)
+				require.NoError(t, err)
+				_, err = database(t, path, "_busy_timeout=5000").Exec(fmt.Sprintf(
+					`CREATE TRIGGER refuse %s UPDATE ON Pawl_Records BEGIN SELECT RAISE(%s, 'refused'); END`, when, action))
+				require.NoError(t, err)
+				for range 2 {
+					_, err = s.Commit(t.Context(), next)
+					require.ErrorIs(t, err, persist.ErrNotApplied)
+					require.ErrorContains(t, err, "refused")
+				}
+				r, err := s.Load(t.Context(), thing("a"))
+				require.NoError(t, err)
+				require.EqualValues(t, 1, r.Version)
+			})
+		}
+	}
+}
