@@ -24,7 +24,11 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 	}
 	if t, ok := ctx.(until); ok {
 		_ = conn.Conn().SetDeadline(t.Time)
-		defer func() { _ = conn.Conn().SetDeadline(time.Time{}) }()
+		defer func() {
+			if !conn.IsClosed() { // while pgconn says farewell it has a deadline of its own
+				_ = conn.Conn().SetDeadline(time.Time{})
+			}
+		}()
 	}
 	answers, err := exchange(ctx, conn, statements)
 	if sqlState(err) == codeNoSuchStatement {
