@@ -220,3 +220,23 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 	eventually(t, conn, "SELECT version = 2 FROM pawl_records WHERE id = 'a'")
 	require.Equal(t, []string{"test-a.0", "test-a.1"}, load(t, s, "a").Commits)
 }
+
+// TestCallerWhoseTimeIsUp: a caller whose context ends while no connection is free hears that, and not that the store is to blame.
+//
+// Proves STORE-14.
+func TestCallerWhoseTimeIsUp(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	must(t, s, put("a", 0))
+	back := usedUp(t, s)
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		_, err := s.Load(ctx, thing("a"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, errNoConnection)
+		_, err = s.Commit(ctx, put("a", 1))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		cancel()
+	}
+	back()
+	must(t, s, put("a", 1))
+}

@@ -248,12 +248,14 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, err
 }
 
-// endOf returns when a call in ctx ends that may take so long, as far as that is known now, and whether ctx is patient (see Commit): then it is.
+// endOf returns when a call that begins now and may take so long ends at the latest, and whether that is known from ctx, too, because it is patient (see
+// Commit). The end of any other is left to itself: of two timers that are set to the same moment, this one could be first.
 func endOf(ctx context.Context, limit time.Duration) (end time.Time, patient bool) {
 	end = time.Now().Add(limit)
-	_, patient = ctx.(interface{ Patient() })
-	if given, ok := ctx.Deadline(); ok && given.Before(end) {
-		end = given
+	if _, patient = ctx.(interface{ Patient() }); patient {
+		if given, ok := ctx.Deadline(); ok && given.Before(end) {
+			end = given
+		}
 	}
 	return end, patient
 }
