@@ -3,9 +3,11 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
@@ -239,4 +241,46 @@ func TestCallerWhoseTimeIsUp(t *testing.T) {
 	}
 	back()
 	must(t, s, put("a", 1))
+}
+
+// TestPlansAreMadeAnew: a session whose plan was made when the table was small, and would read all of it, does not keep that for ever once the table is large.
+func TestPlansAreMadeAnew(t *testing.T) {
+	ctx, url := t.Context(), pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("a", 0))
+	execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = off)")
+	execute(t, url, "ANALYZE pawl_records")
+	conn := connect(t, url)
+	version := uint64(1)
+	commit := func() {
+		t.Helper()
+		r, err := newRequest(ctx, put("a", version))
+		require.NoError(t, err)
+		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
+		require.NoError(t, err)
+		version++
+	}
+	plan := func() (text string) {
+		t.Helper()
+		rows, err := conn.Query(ctx, fmt.Sprintf(`EXPLAIN EXECUTE %s ('thing', 'a', 1, 2, '{}', 0, '', NULL, NULL, '{x}')`, s.sql.replaceOne.name), pgx.QueryExecModeSimpleProtocol)
+		require.NoError(t, err)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return strings.Join(lines, "\n")
+	}
+	for range 8 { // the first few are planned for their own parameters
+		commit()
+	}
+	require.Contains(t, plan(), "Seq Scan", "a table of one row")
+	execute(t, url, `INSERT INTO pawl_records SELECT kind, id || n, version, born, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
+		FROM pawl_records, generate_series(1, 5000) AS n`)
+	commit()
+	require.Contains(t, plan(), "Seq Scan", "nobody has counted")
+	for key, value := range conn.PgConn().CustomData() {
+		if since, ok := value.(time.Time); ok {
+			conn.PgConn().CustomData()[key] = since.Add(-2 * replanAfter)
+		}
+	}
+	commit()
+	require.NotContains(t, plan(), "Seq Scan")
 }

@@ -322,7 +322,10 @@ func (w *writer) single(r *request) bool {
 		r.at = b.now
 		w.changes.Send(b.hints...)
 		return true
-	case err == nil || isBusy(err):
+	case err == nil:
+		r.next.Writes[0].Recent = nil // so that it is not tried once more
+		return false
+	case isBusy(err):
 		return false
 	}
 	switch resultCode(err) & 0xff {
