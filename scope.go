@@ -18,7 +18,13 @@ import (
 // *ArgumentError for what cannot work; *OverloadedError; and the errors of the options IfVersion, IfAbsent and IfExists.
 // IsRetryable and OutcomeUnknown sort them. A panic of a mutator is raised again in its caller, as *PanicError.
 type Scope[T any] struct {
-	key   Key
+	*handle[T] // nil: of the zero Scope
+}
+
+// handle is what a Scope knows. It never changes, and is behind a pointer because callers wait in great numbers, each with a stack that the next
+// processor to run it has to fetch: what is passed by value is fetched several times.
+type handle[T any] struct {
+	home
 	bound *binding
 	local *Local
 	mem   *Container[T] // in memory
@@ -29,7 +35,7 @@ type Scope[T any] struct {
 
 // open returns the handle of k.Scope.
 func open[T any](o Owner, k Kind[T], id string) Scope[T] {
-	s := Scope[T]{key: Key{Kind: k.Name, ID: id}}
+	s := Scope[T]{&handle[T]{home: home{key: Key{Kind: k.Name, ID: id}}}}
 	if s.bound, s.err = bind(o, k); s.err != nil {
 		return s
 	}
@@ -56,12 +62,15 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		}
 		return s
 	}
-	r := rt.memory
+	s.registry = rt.memory
 	if s.local = o.owner().local; s.local != nil {
-		r = s.local.memory
+		s.registry = s.local.memory
 	}
-	r.sweep(s.key)
-	found := find(r, s.key, func() *Container[T] { return &Container[T]{home: &home{r, s.key}} })
+	s.registry.sweep(s.key)
+	found := find(s.registry, s.key, func() *Container[T] {
+		s.mem = &Container[T]{home: &s.home}
+		return s.mem
+	})
 	if found == nil {
 		s.err = wrapKey(ErrClosed, s.key)
 		return s
@@ -133,7 +142,12 @@ func snapshotOf[T any](id string, version uint64, at time.Time, state any) Snaps
 }
 
 // Key returns the scope's kind and id.
-func (s Scope[T]) Key() Key { return s.key }
+func (s Scope[T]) Key() Key {
+	if s.handle == nil {
+		return Key{}
+	}
+	return s.key
+}
 
 // State returns a private copy of the current state, the zero T when there is none. A persisted scope asks its store:
 // *UnavailableError, *SchemaError.
@@ -179,14 +193,14 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 }
 
 // fault tells why no verb of s can work.
-func (s *Scope[T]) fault() error {
-	if s.err == nil && s.bound == nil {
+func (s Scope[T]) fault() error {
+	if s.handle == nil {
 		return &ArgumentError{Argument: "scope", Reason: "zero; open one with Kind.Scope"}
 	}
 	return s.err
 }
 
-func (s *Scope[T]) isClosed() bool {
+func (s Scope[T]) isClosed() bool {
 	return s.bound.rt.closed.Load() || s.local != nil && s.local.closed.Load()
 }
 
@@ -246,7 +260,7 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 // Peek returns the state that LastSeen shows, itself: shared with every reader, it must not be modified. It is nil where there is none. For loops that read
 // far more than anybody writes: in memory it costs little more than loading a pointer, and does not look whether the runtime is closed.
 func (s Scope[T]) Peek() *T {
-	if s.mem != nil {
+	if s.handle != nil && s.mem != nil {
 		if img := s.mem.image.Load(); img != nil && img.life == alive && img.expires == 0 {
 			return &img.state
 		}
@@ -255,7 +269,7 @@ func (s Scope[T]) Peek() *T {
 }
 
 // lastState is Peek where that has to look more closely.
-func (s *Scope[T]) lastState() *T {
+func (s Scope[T]) lastState() *T {
 	snap, _ := s.LastSeen()
 	return snap.ReadOnly()
 }
@@ -313,7 +327,7 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
 // instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
-	if s.mem != nil && s.err == nil && len(opts) == 0 && (s.local == nil || len(s.local.opts) == 0) && ctx != nil && fn != nil && ctx.Err() == nil && innermost(ctx) == nil {
+	if s.handle != nil && s.mem != nil && s.err == nil && len(opts) == 0 && (s.local == nil || len(s.local.opts) == 0) && ctx != nil && fn != nil && ctx.Err() == nil && innermost(ctx) == nil {
 		return s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
 	}
 	return s.apply(ctx, Atomic(fn), opts)
@@ -325,7 +339,7 @@ func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapsh
 	return s.apply(ctx, m, opts)
 }
 
-func (s *Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
+func (s Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
 	var d dispatch[T]
 	if err := s.address(&d); err != nil {
 		return Snapshot[T]{}, err
@@ -334,7 +348,7 @@ func (s *Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapsh
 }
 
 // applyOps is apply for a mutation that is data. Neither it nor what it points to need be on the heap.
-func (s *Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, opts []Option) (Snapshot[T], error) {
+func (s Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, opts []Option) (Snapshot[T], error) {
 	var d dispatch[T]
 	err := s.address(&d)
 	if err != nil {
@@ -359,7 +373,7 @@ func (s *Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, op
 }
 
 // address says where calls on s go.
-func (s *Scope[T]) address(d *dispatch[T]) (err error) {
+func (s Scope[T]) address(d *dispatch[T]) (err error) {
 	if err := s.fault(); err != nil {
 		return err
 	}

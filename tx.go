@@ -86,17 +86,21 @@ func (tx *Tx) owner() owner {
 
 // In returns the scope inside tx, as if it had been opened on it.
 func (s Scope[T]) In(tx *Tx) Scope[T] {
+	in := handle[T]{err: s.fault()}
+	if s.handle != nil {
+		in = *s.handle
+	}
 	switch {
 	case tx == nil:
-		s.err = &ArgumentError{Argument: "tx", Reason: "nil"}
-	case s.fault() != nil:
-	case s.cell == nil:
-		s.err = wrapKey(ErrNotPersisted, s.key)
-	case s.bound.rt != tx.of.rt:
-		s.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
+		in.err = &ArgumentError{Argument: "tx", Reason: "nil"}
+	case in.err != nil:
+	case in.cell == nil:
+		in.err = wrapKey(ErrNotPersisted, in.key)
+	case in.bound.rt != tx.of.rt:
+		in.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
 	}
-	s.tx = tx
-	return s
+	in.tx = tx
+	return Scope[T]{&in}
 }
 
 // join runs fn as a part of tx. What it wrote is undone when it fails; what it read stays read, because its error may tell of it.

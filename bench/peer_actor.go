@@ -19,11 +19,12 @@ func actorSide[T any](sh shape[T]) side {
 		}))
 		o := &ownerActor[T]{clone: sh.clone}
 		o.current.Store(sh.start())
+		change := sh.change
 		pid := system.Root.Spawn(actor.PropsFromProducer(func() actor.Actor { return o }))
 		return &instance{
 			do: func(_ context.Context, w, i int) error {
-				change := changeBy[T](func(s *T) { sh.change(s, w, i) })
-				return system.Root.RequestFuture(pid, change, 30*time.Second).Wait()
+				request := changeBy[T](func(s *T) { change(s, w, i) })
+				return system.Root.RequestFuture(pid, request, 30*time.Second).Wait()
 			},
 			present: presentIn(&o.current, sh),
 			close: func() {

@@ -22,6 +22,7 @@ func channelSide[T any](sh shape[T]) side {
 			answers[w] = make(chan *T, 1)
 		}
 		current.Store(sh.start())
+		change := sh.change
 		go func() {
 			for r := range requests {
 				next := sh.clone(current.Load())
@@ -32,7 +33,7 @@ func channelSide[T any](sh shape[T]) side {
 		}()
 		return &instance{
 			do: func(_ context.Context, w, i int) error {
-				requests <- request{func(s *T) { sh.change(s, w, i) }, answers[w]}
+				requests <- request{func(s *T) { change(s, w, i) }, answers[w]}
 				<-answers[w]
 				return nil
 			},

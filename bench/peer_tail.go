@@ -19,9 +19,10 @@ func tailSide[T any](sh shape[T]) side {
 		t := &promiseTail[T]{clone: sh.clone, last: make(chan struct{})}
 		close(t.last)
 		t.current.Store(sh.start())
+		change := sh.change
 		return &instance{
 			do: func(_ context.Context, w, i int) error {
-				return t.mutate(func(s *T) { sh.change(s, w, i) }, 30*time.Second)
+				return t.mutate(func(s *T) { change(s, w, i) }, 30*time.Second)
 			},
 			present: presentIn(&t.current, sh),
 		}, nil

@@ -224,9 +224,10 @@ func pawlSide[T any](name string, sh shape[T], k pawl.Kind[T], do func(ctx conte
 func atomicSide[T any](sh shape[T]) side { return atomicSideOf("Pawl", sh, inMemory[T]()) }
 
 func atomicSideOf[T any](name string, sh shape[T], k pawl.Kind[T]) side {
+	change := sh.change // a function that is made for each unit holds this, here and in the peers, not a copy of the whole shape
 	return pawlSide(name, sh, k, func(ctx context.Context, s pawl.Scope[T], w, i int) error {
 		_, err := s.AtomicState(ctx, func(_ context.Context, st *T) error {
-			sh.change(st, w, i)
+			change(st, w, i)
 			return nil
 		})
 		return err
