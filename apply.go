@@ -15,10 +15,11 @@ import (
 type Container[T any] struct {
 	_ noCopy
 
+	home   *home // where a scope's container is registered; nil for one of the caller's own
+	_      [56]byte
 	cell                            // the queue of both paths, and what the persisted one has seen
 	image  atomic.Pointer[image[T]] // the state, on the lock path
 	tail   state.Tail               // lets lists grow in place; protected by queue.mu
-	home   *home                    // where a scope's container is registered; nil for one of the caller's own
 	pinned bool                     // held by its home; this and the next are protected by queue.mu
 	buried bool                     // among its registry's graves
 	first  uint64                   // the first version; set before image is
@@ -273,21 +274,14 @@ func (c *Container[T]) runInTurn(ctx context.Context, parent *frame, call *call,
 // runAtomic is runInTurn for a function with no more than the terms of its scope, which is called outside of any other. Its callers wait in great
 // numbers, each with a stack that the next processor to run it has to fetch: it takes the shortest way. The function goes where the answer will be, and
 // what a pooled waiter knows of its last use, which was on the same scope as a rule, is left there.
-func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (Snapshot[T], error) {
+func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn atomicMutation[T]) (img *image[T], version uint64, err error) {
 	w := b.defaults.env.waiters.Get().(*waiter)
 	w.ctx, w.answer = ctx, fn
 	if w.call.terms != b.defaults || w.call.key != *key {
 		w.call.terms, w.call.key = b.defaults, *key
 		w.own.typ, w.own.verb = b.typ, "Atomic"
 	}
-	img, version, err := c.takeTurn(w, true)
-	switch {
-	case err != nil:
-		return Snapshot[T]{}, err
-	case version == 0:
-		return img.snapshot(key.ID), nil
-	}
-	return Snapshot[T]{ID: key.ID, Version: version, state: &img.state}, nil
+	return c.takeTurn(w, true)
 }
 
 // takeTurn queues w and waits for its answer, and for the version of that unless it has to be looked at. What w knows is kept for its next use, or not.
@@ -298,25 +292,16 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 	}
 	err = q.come(w, e.maxQueue, c)
 	if err == nil && !w.yield() {
-		w.setAlarm()
-		err = q.sleep(w)
+		err = q.sleepInTurn(w)
 	}
 	if err != nil {
-		w.disarm()
-		if w.state()&isRunning == 0 {
-			w.ctx, w.parent = nil, nil
-		}
+		w.abandon()
 		return nil, 0, err // w stays with whoever still holds it
 	}
 	if w.is.Load()&isOdd != 0 {
-		if w.panic != nil || w.exited {
-			w.disarm()
-			w.deliver()
-		}
-		if err = w.err; w.abandoned {
+		if err = w.odd(); w.abandoned {
 			return nil, 0, err
 		}
-		w.err = nil
 	}
 	img, _ = w.answer.(*image[T])
 	version = w.version
@@ -326,6 +311,27 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 	w.reset()
 	e.waiters.Put(w)
 	return img, version, err
+}
+
+// abandon lets go of a waiter whose caller has left.
+func (w *waiter) abandon() {
+	w.disarm()
+	if w.state()&isRunning == 0 {
+		w.ctx, w.parent = nil, nil
+	}
+}
+
+// odd returns the error of an answer that is not just one, or raises the panic that it is again.
+func (w *waiter) odd() error {
+	if w.panic != nil || w.exited {
+		w.disarm()
+		w.deliver()
+	}
+	err := w.err
+	if !w.abandoned {
+		w.err = nil
+	}
+	return err
 }
 
 // setAlarm makes ready for a sleep that ends when the budget is spent. The clock is not read before: most waiters are answered sooner.
@@ -338,6 +344,11 @@ func (w *waiter) setAlarm() {
 		w.deadline = w.submitted.Add(w.call.timeout)
 		w.arm(w.submitted)
 	}
+}
+
+func (q *queue) sleepInTurn(w *waiter) error {
+	w.setAlarm()
+	return q.sleep(w)
 }
 
 func (w *waiter) observeQueued() {
@@ -528,10 +539,16 @@ func (img *image[T]) lifeAt(now int64) life {
 
 // snapshot returns img, which may be nil, as far as it is alive.
 func (img *image[T]) snapshot(id string) Snapshot[T] {
+	version, state := img.shown()
+	return Snapshot[T]{ID: id, Version: version, state: state}
+}
+
+// shown returns what a snapshot shows of img, zero where there is no state.
+func (img *image[T]) shown() (version uint64, state *T) {
 	if img == nil || img.life != alive || img.expires != 0 && img.over() {
-		return Snapshot[T]{ID: id}
+		return 0, nil
 	}
-	return Snapshot[T]{ID: id, Version: img.version, state: &img.state}
+	return img.version, &img.state
 }
 
 func (img *image[T]) over() bool { return img.lifeAt(time.Now().UnixNano()) != alive }

@@ -198,7 +198,39 @@ func (q *queue) takeAll(w *waiter) {
 	q.running, q.rest, q.behind, q.enough = &taken, w, q.waiting, leastEnough
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.counted.Store(int32(q.behind))
+	q.polls = min(q.polls+max(0, q.behind-2)*pollsEarned, mostPolls)
+	q.crowd = max(q.crowd, float64(q.behind))
 }
+
+// A worker that has nothing left to do polls before it gives way. To yield among many writers is to wait behind all of them, in turns that another
+// processor takes as well: then each writer's stack and waiter are fetched by whichever runs it next, and many of them look for an answer that is not
+// there yet. While the worker stays where it is, they stay on the other. It may poll for as long as those who came together have earned it, so that one or
+// two writers, who are better off on one processor, never make it poll, and what it wastes when they all stop at once is little.
+const (
+	pollsEarned     = 2_000   // for each who came beyond the second; what one takes is about half a nanosecond
+	mostPolls       = 100_000 // some ten microseconds
+	pollsWorthwhile = 5_000
+	pausePerWriter  = 300 // polls between two looks at the inbox, for each who came: to look takes it away from those who come
+	longestPause    = 16_000
+)
+
+// poll waits for somebody to come, and reports whether somebody did. The caller drives the queue.
+func (q *queue) poll() bool {
+	pause := min(int(q.crowd)*pausePerWriter, longestPause)
+	q.crowd -= q.crowd / crowdFades
+	for q.polls > 0 {
+		for range pause {
+			q.holder.Load()
+		}
+		q.polls -= pause
+		if q.inbox.Load() != nil {
+			return true
+		}
+	}
+	return false
+}
+
+const crowdFades = 1000
 
 // pass takes note that somebody who was taken had left. The caller drives the queue.
 func (q *queue) pass() {

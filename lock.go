@@ -32,27 +32,29 @@ import (
 
 // queue orders the mutations of one container. Its zero value is ready.
 type queue struct {
+	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once. Here is all that they touch, because what others
+	// write beside it would have to be fetched with it.
+	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
+	came    atomic.Int32           // how many they are, or are about to be
+	counted atomic.Int32           // how many wait besides, more or less
+	working atomic.Bool            // a goroutine drives the queue; set under mu
+	_       [cacheLine]byte
+
 	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
 	running     *waiter       // who leads the commit, or in memory taken; nil: nobody
-	working     atomic.Bool   // a goroutine drives the queue; set under mu
 	away        []*waiter     // persisted: functions that run outside the queue
 	closed      bool          // refuse new work
 	lone        bool          // persisted: nobody else waited in the last round, so that no batch forms
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
+	left        int           // in memory: how many are linked, or were taken, and have left
+	enough      int           // in memory: how many are worth a look for them
 
-	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once.
-	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
-	came    atomic.Int32           // how many they are, or are about to be
-	counted atomic.Int32           // how many wait besides, more or less
-	left    int                    // how many are linked, or were taken, and have left; this and the next are protected by mu
-	enough  int                    // how many are worth a look for them
-
-	_ [cacheLine]byte // what comes next is written in every turn, what came before by every writer
-
-	rest   *waiter               // taken, and still to have their turns; this and the next belong to whoever drives the queue
+	rest   *waiter               // taken, and still to have their turns; this and the next two belong to whoever drives the queue
 	behind int                   // how many
+	polls  int                   // for how long it may still look for more, and
+	crowd  float64               // how many came together lately, at most
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 
@@ -156,8 +158,12 @@ func (q *queue) work(r runner) {
 		if w == nil {
 			if idle < q.linger() && !q.closed {
 				q.mu.Unlock()
-				idle++
-				runtime.Gosched()
+				if q.polls <= pollsWorthwhile || runtime.GOMAXPROCS(0) == 1 {
+					idle++
+					runtime.Gosched()
+				} else if !q.poll() {
+					idle = lingerYields // behind all who wait to run
+				}
 				continue
 			}
 			q.working.Store(false)

@@ -28,6 +28,7 @@ type handle[T any] struct {
 	bound *binding
 	local *Local
 	mem   *Container[T] // in memory
+	plain bool          // in memory, with no other terms than those of its kind
 	cell  *cell         // persisted
 	tx    *Tx           // that its verbs are part of; nil: each is a commit of its own
 	err   error         // why no verb can work
@@ -76,7 +77,9 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		return s
 	}
 	var ok bool
+	s.plain = s.local == nil || len(s.local.opts) == 0
 	if s.mem, ok = found.(*Container[T]); !ok {
+		s.plain = false
 		s.err = &KindError{Kind: k.Name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
 	}
 	return s
@@ -327,10 +330,20 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
 // instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
-	if s.handle != nil && s.mem != nil && s.err == nil && len(opts) == 0 && (s.local == nil || len(s.local.opts) == 0) && ctx != nil && fn != nil && ctx.Err() == nil && innermost(ctx) == nil {
-		return s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
+	if s.handle == nil || !s.plain || len(opts) != 0 || ctx == nil || fn == nil || ctx.Err() != nil || innermost(ctx) != nil {
+		return s.apply(ctx, Atomic(fn), opts)
 	}
-	return s.apply(ctx, Atomic(fn), opts)
+	img, version, err := s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
+	var id string
+	var shown *T
+	if err == nil {
+		if id = s.key.ID; version == 0 {
+			version, shown = img.shown()
+		} else {
+			shown = &img.state
+		}
+	}
+	return Snapshot[T]{ID: id, Version: version, state: shown}, err
 }
 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
@@ -339,6 +352,7 @@ func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapsh
 	return s.apply(ctx, m, opts)
 }
 
+//go:noinline
 func (s Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
 	var d dispatch[T]
 	if err := s.address(&d); err != nil {

@@ -99,7 +99,7 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 	case in.bound.rt != tx.of.rt:
 		in.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
 	}
-	in.tx = tx
+	in.tx, in.plain = tx, false
 	return Scope[T]{&in}
 }
 
