@@ -16,6 +16,7 @@ type plan struct {
 	spots  []spot
 	rest   []part // of the struct itself
 	levels int    // how deeply its spots nest
+	shares bool   // it has spots that a shallow copy shares
 }
 
 // spot is a field that a plan knows.
@@ -65,6 +66,7 @@ func (p *plan) add(n *node, base uintptr, path string, level int) {
 		if s, ok := spotOf(part.node); ok {
 			s.offset, s.path, s.omitEmpty = offset, at, part.omitEmpty
 			p.spots = append(p.spots, s)
+			p.shares = p.shares || s.shape >= shapeBitsList
 		} else if part.node.onlySpots(1) {
 			p.add(part.node, offset, at, level+1)
 		} else {
@@ -115,6 +117,9 @@ func at[F any](p unsafe.Pointer, s *spot) *F { return (*F)(unsafe.Add(p, s.offse
 
 // part makes the struct at p, a shallow copy of a committed state, a deep one.
 func (l *plan) part(p unsafe.Pointer) {
+	if !l.shares {
+		return
+	}
 	for i := range l.spots {
 		switch s := &l.spots[i]; s.shape {
 		case shapeBitsList:
@@ -170,7 +175,9 @@ func (l *plan) settle(old, p unsafe.Pointer) (same bool, err error) {
 			equal = sameBits(old, p, s)
 		case shapeString:
 			was, now := at[string](old, s), at[string](p, s)
-			if equal = *was == *now; equal {
+			if unsafe.StringData(*was) == unsafe.StringData(*now) && len(*was) == len(*now) {
+				equal = true
+			} else if equal = *was == *now; equal {
 				*now = *was
 			} else {
 				reason = badString(*now)
@@ -270,12 +277,20 @@ func (t *Type) Deepen(src, dst any) error {
 	if t.plan == nil {
 		return t.Clone(src, dst)
 	}
-	to := reflect.ValueOf(dst)
-	t.plan.part(to.UnsafePointer())
-	if from, ok := t.value(src); ok && len(t.plan.rest) > 0 {
-		return cloneParts(t.plan.rest, from, to.Elem())
+	t.plan.part(pointer(dst))
+	if len(t.plan.rest) == 0 {
+		return nil
+	}
+	if from, ok := t.value(src); ok {
+		return cloneParts(t.plan.rest, from, reflect.ValueOf(dst).Elem())
 	}
 	return nil
+}
+
+// pointer returns the pointer that s is, nil for nil.
+func pointer(s any) unsafe.Pointer {
+	type boxed struct{ typ, data unsafe.Pointer }
+	return (*boxed)(unsafe.Pointer(&s)).data
 }
 
 // SettleCopy is Settle for a *dst that is a plain copy of *draft already.
@@ -283,14 +298,15 @@ func (t *Type) SettleCopy(old, draft, dst any) (changed bool, err error) {
 	if t.plan == nil {
 		return t.Settle(old, draft, dst)
 	}
-	was, to := t.zero, reflect.ValueOf(dst)
-	if v, ok := t.value(old); ok {
-		was = v.Addr()
+	from := pointer(old)
+	if from == nil {
+		from = t.zero.UnsafePointer()
 	}
-	same, err := t.plan.settle(was.UnsafePointer(), to.UnsafePointer())
+	same, err := t.plan.settle(from, pointer(dst))
 	if err != nil || len(t.plan.rest) == 0 {
 		return !same, err
 	}
+	was, to := reflect.NewAt(t.root.rt, from), reflect.ValueOf(dst)
 	for i := range t.plan.rest {
 		to.Elem().Field(t.plan.rest[i].index).SetZero()
 	}
