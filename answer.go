@@ -88,6 +88,7 @@ func (c *cell) hand(w *waiter, out *outcome, at time.Time) bool {
 	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
 		w.cas.reply = reply{state: d.view.state, version: d.version, landed: w.cas.landed, at: at}
 	}
+	w.cas.out = outcome{} // here it is at hand, its caller would have to fetch it
 	w.answered(0)
 	return true
 }

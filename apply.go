@@ -173,7 +173,7 @@ func (d *dispatch[T]) enter(ctx context.Context, call *call, ch *change) (Snapsh
 	if d.cell == nil {
 		d.cell = &d.container.cell
 	}
-	r, err := d.cell.apply(ctx, around.caller(), *call, *ch, d.backend)
+	r, err := d.cell.apply(ctx, around.caller(), call, ch, d.backend)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
@@ -288,6 +288,7 @@ func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn a
 func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version uint64, err error) {
 	q, e := &c.queue, w.call.env
 	if e.observer != nil {
+		w.submitted = now()
 		w.observeQueued()
 	}
 	err = q.come(w, e.maxQueue, c)
@@ -352,8 +353,7 @@ func (q *queue) sleepInTurn(w *waiter) error {
 }
 
 func (w *waiter) observeQueued() {
-	w.submitted = now()
-	w.call.observe(w.ctx, Event{Type: Queued, Path: "lock", Verb: w.verb()})
+	w.call.observe(w.ctx, Event{Type: Queued, Path: w.path(), Verb: w.verb()})
 }
 
 // forget lets go of what w was given, except by runAtomic.
@@ -363,8 +363,11 @@ func (w *waiter) forget() {
 	} else {
 		w.own = change{}
 	}
-	w.parent, w.call = nil, call{}
+	w.parent = nil
+	w.forgetCall()
 }
+
+func (w *waiter) forgetCall() { w.call = call{} }
 
 // reset ends a use of w, so that it can be pooled; its channel and timer stay.
 func (w *waiter) reset() {

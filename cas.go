@@ -100,7 +100,7 @@ type round struct {
 func (c *cell) unpin(bool) {}
 
 // apply runs ch in its turn on the persisted state.
-func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b backend) (reply, error) {
+func (c *cell) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {
 	if parent != nil {
 		if err := parent.mutating(&c.queue, call.key); err != nil {
 			return reply{}, err
@@ -111,12 +111,26 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 		defer parent.waited(&c.queue)
 	}
 	w := call.env.waiters.Get().(*waiter)
-	w.cas.change = ch
-	w.ctx, w.parent, w.call, w.change = ctx, parent, call, &w.cas.change
-	w.submitted = time.Now()
-	w.deadline = w.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
-	w.cas.backend = b
-	w.call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: w.change.verb})
+	w.ctx, w.parent, w.call, w.cas.change, w.cas.backend = ctx, parent, *call, *ch, b
+	return c.takeTurn(w)
+}
+
+// runAtomic is apply for a function with no more than the terms of its scope, which is called outside of any other; see there in memory.
+func (c *cell) runAtomic(ctx context.Context, b *binding, key *Key, fn function) (reply, error) {
+	w := b.defaults.env.waiters.Get().(*waiter)
+	w.ctx, w.call.terms, w.call.key, w.cas.backend = ctx, b.defaults, *key, b
+	w.cas.change.typ, w.cas.change.verb, w.cas.change.fn = b.typ, "Atomic", fn
+	return c.takeTurn(w)
+}
+
+// takeTurn queues w and waits for its answer.
+func (c *cell) takeTurn(w *waiter) (reply, error) {
+	w.change = &w.cas.change
+	w.submitted = now()
+	w.deadline = w.submitted.Add(w.call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
+	if w.call.env.observer != nil {
+		w.observeQueued()
+	}
 	c.mu.Lock()
 	err := c.push(w, w.call.env.maxQueue)
 	if err == nil {
@@ -135,12 +149,23 @@ func (c *cell) apply(ctx context.Context, parent *frame, call call, ch change, b
 	r, err := w.cas.reply, w.err
 	if w.cas.reusable {
 		env := w.call.env
-		w.cas, w.change, w.err = casState{}, nil, nil
-		w.forget()
+		w.cas.forget()
+		w.parent, w.change, w.err = nil, nil, nil
+		w.forgetCall()
 		w.reset()
 		env.waiters.Put(w)
 	}
 	return r, err
+}
+
+// forget lets go of what an answered waiter was given. What was computed is gone already, see hand.
+func (s *casState) forget() {
+	if s.change.fn != nil && s.change.takes == nil {
+		s.change.fn = nil // there is nothing else
+	} else {
+		s.change = change{}
+	}
+	s.backend, s.attempts, s.exclusive, s.holds, s.landed, s.reply, s.reusable = nil, 0, false, false, 0, reply{}, false
 }
 
 // take: a mutation that is taken into a round can be withdrawn until it is computed.

@@ -158,7 +158,7 @@ func (d dispatch[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
 	}
 	ch.verb, ch.creates = "Acquire", true
 	ch.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
-	return d.cell.apply(ctx, around.caller(), call, ch, d.backend)
+	return d.cell.apply(ctx, around.caller(), &call, &ch, d.backend)
 }
 
 // newLease is a lease that the store has given; sent is when it was asked.

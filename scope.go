@@ -28,7 +28,7 @@ type handle[T any] struct {
 	bound *binding
 	local *Local
 	mem   *Container[T] // in memory
-	plain bool          // in memory, with no other terms than those of its kind
+	plain bool          // its verbs have no other terms than those of its kind, and are no part of a transaction
 	cell  *cell         // persisted
 	tx    *Tx           // that its verbs are part of; nil: each is a commit of its own
 	err   error         // why no verb can work
@@ -54,6 +54,7 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 			return s
 		}
 		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{site: &home{rt.stored, s.key}} }).(*cell); s.cell != nil {
+			s.plain = s.tx == nil
 			return s
 		}
 		if s.tx != nil {
@@ -333,6 +334,9 @@ func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, 
 	if s.handle == nil || !s.plain || len(opts) != 0 || ctx == nil || fn == nil || ctx.Err() != nil || innermost(ctx) != nil {
 		return s.apply(ctx, Atomic(fn), opts)
 	}
+	if s.cell != nil {
+		return s.atomicStored(ctx, fn)
+	}
 	img, version, err := s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
 	var id string
 	var shown *T
@@ -344,6 +348,17 @@ func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, 
 		}
 	}
 	return Snapshot[T]{ID: id, Version: version, state: shown}, err
+}
+
+// atomicStored is the short way of AtomicState to a store.
+//
+//go:noinline
+func (s Scope[T]) atomicStored(ctx context.Context, fn func(ctx context.Context, state *T) error) (Snapshot[T], error) {
+	r, err := s.cell.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
+	if err != nil {
+		return Snapshot[T]{}, err
+	}
+	return snapshotOf[T](s.key.ID, r.version, r.at, r.state), nil
 }
 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are

@@ -45,7 +45,7 @@ func (a *alarm) stop() {
 
 // startWatch begins to time the function of w. The caller holds queue.mu.
 func (c *cell) startWatch(r *round, w *waiter) {
-	r.current, r.started = w, time.Now()
+	r.current, r.started = w, now()
 	c.watch.set(r.started.Add(r.patience), c, (*cell).checkSlow)
 }
 
@@ -59,7 +59,7 @@ func (c *cell) checkSlow() {
 		return
 	}
 	w := r.current
-	if until := r.started.Add(r.patience); time.Now().Before(until) {
+	if until := r.started.Add(r.patience); now().Before(until) {
 		c.watch.set(until, c, (*cell).checkSlow)
 		c.mu.Unlock()
 		return
@@ -83,7 +83,7 @@ func (c *cell) putOff(w *waiter, least time.Duration) {
 	if w.change.bounded() {
 		return
 	}
-	if at := time.Now().Add(least); at.After(w.deadline) {
+	if at := now().Add(least); at.After(w.deadline) {
 		w.deadline = at
 		c.spent.set(at, c, (*cell).ring)
 	}
