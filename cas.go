@@ -359,7 +359,7 @@ func (c *cell) compute(r *round) bool {
 		}
 		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
-		f := &frame{Context: w.ctx, queue: &c.queue, key: c.keyOf(w), parent: w.parent, lease: w.call.lease, detach: func() { c.detach(r, w) }}
+		f := &frame{Context: w.ctx, queue: &c.queue, key: c.keyOf(w), inside: &inside{parent: w.parent, lease: w.call.lease, detach: func() { c.detach(r, w) }}}
 		f.begin()
 		var out outcome
 		p := guarded(func() { out = run(f, w, from, careful) }, func() {

@@ -15,17 +15,26 @@ import (
 // the context of a lease.
 type frame struct {
 	context.Context
-	queue  *queue
-	key    *Key
-	parent *frame // the mutator or transaction around it
-	lease  *Lease // the innermost that calls with this context are made under; nil: none
-	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
-	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
-	calls  *calls // made with this context, and not over; nil: there were none. Protected by graph
+	*inside
+	queue *queue
+	key   *Key
+	calls *calls // made with this context, and not over; nil: there were none. Protected by graph
 
 	over     atomic.Bool // the function has returned, or was abandoned
 	reported atomic.Bool // as stuck
 }
+
+// inside is what most frames have in common, by which they are smaller: there is one for every function that runs.
+type inside struct {
+	verb   string // in memory
+	parent *frame // the mutator or transaction around it
+	lease  *Lease // the innermost that calls with this context are made under; nil: none
+	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
+	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
+}
+
+// alone is of a function in memory that is called outside of any other.
+var alone = inside{verb: "Atomic"}
 
 // calls are what the mutator of a frame waits for. They are protected by graph.
 type calls struct {
@@ -92,7 +101,7 @@ func Detach(ctx context.Context) context.Context {
 	if frameOf(ctx) == nil {
 		return ctx
 	}
-	return &frame{Context: ctx, lease: innermost(ctx).held()}
+	return &frame{Context: ctx, inside: &inside{lease: innermost(ctx).held()}}
 }
 
 // Unfenced is Detach without the leases too: what is committed with it is not tested against those that ctx is made under. It is for work that goes on after
@@ -101,7 +110,7 @@ func Unfenced(ctx context.Context) context.Context {
 	if innermost(ctx) == nil {
 		return ctx
 	}
-	return &frame{Context: ctx}
+	return &frame{Context: ctx, inside: &inside{}}
 }
 
 // mutating is called when a mutator, or one around it, mutates another scope through its context.

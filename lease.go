@@ -171,7 +171,7 @@ func (rt *Runtime) newLease(ctx context.Context, c *cell, key Key, asked leaseCa
 // under starts the life of the lease in this process, with a context derived from ctx.
 func (l *Lease) under(ctx context.Context) *Lease {
 	inner, cancel := context.WithCancelCause(ctx)
-	l.ctx, l.cancel = &frame{Context: inner, parent: frameOf(ctx), lease: l}, cancel
+	l.ctx, l.cancel = &frame{Context: inner, inside: &inside{parent: frameOf(ctx), lease: l}}, cancel
 	l.mu.Lock()
 	l.expiry = time.AfterFunc(time.Until(l.until), l.expire)
 	l.mu.Unlock()

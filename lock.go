@@ -150,9 +150,6 @@ func (q *queue) work(r runner) {
 	for {
 		q.mu.Lock()
 		q.running = nil
-		if q.holder.Load() != nil {
-			q.holder.Store(nil)
-		}
 		q.gather()
 		w := q.first
 		if w == nil {
@@ -171,6 +168,9 @@ func (q *queue) work(r runner) {
 				q.working.Store(true)
 				q.mu.Unlock()
 				continue
+			}
+			if q.holder.Load() != nil { // it is over, and keeps what its function was given
+				q.holder.Store(nil)
 			}
 			r.rest()
 			q.signalDrained()

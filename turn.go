@@ -15,7 +15,6 @@ func (c *Container[T]) rest() {}
 // stint is the run of a function that has the queue to itself. Whoever sets frame.over, the worker or Abandon, has the say about its result.
 type stint struct {
 	frame
-	verb   string
 	waiter *waiter // its caller's again once it is answered: whoever has not set over may look at its atomic fields only
 	behind int     // how many wait that were taken together with it
 }
@@ -64,10 +63,10 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		w.call.observe(w.ctx, Event{Type: Started, Path: "lock", Verb: w.verb(), Waited: t.waited})
 	}
 	var (
-		inside = w.ctx
-		tail   *state.Tail
-		draft  *T
-		fn     = w.own.fn
+		ctx   = w.ctx
+		tail  *state.Tail
+		draft *T
+		fn    = w.own.fn
 	)
 	if lone, ok := w.answer.(atomicMutation[T]); ok {
 		fn = lone
@@ -77,13 +76,16 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 	} else {
 		own := &private[T]{}
 		f := &own.stint
-		f.Context, f.queue, f.key, f.parent, f.lease = w.ctx, &c.queue, c.keyOf(&w.call), w.parent, w.call.lease
-		f.waiter, f.verb, f.behind = w, w.verb(), c.queue.behind
+		f.Context, f.inside, f.queue, f.key = w.ctx, &alone, &c.queue, c.keyOf(&w.call)
+		if w.parent != nil || w.call.lease != nil || fn == nil {
+			f.inside = &inside{verb: w.verb(), parent: w.parent, lease: w.call.lease}
+		}
+		f.waiter, f.behind = w, c.queue.behind
 		f.begin()
 		c.queue.holder.Store(f)
-		t.stint, draft, inside = f, &own.draft, f
+		t.stint, draft, ctx = f, &own.draft, f
 	}
-	p := guarded(func() { t.img, t.err = c.next(inside, t.cur, &w.call, &w.own, fn, tail, draft) }, func() {
+	p := guarded(func() { t.img, t.err = c.next(ctx, t.cur, &w.call, &w.own, fn, tail, draft) }, func() {
 		if c.settle(w, &t, nil, true) {
 			go c.goOn() // this goroutine is on its way out
 		}

@@ -115,7 +115,7 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 		return err
 	}
 	if frameOf(ctx).outerTx() != tx {
-		f := &frame{Context: ctx, tx: tx, parent: tx.frame, lease: innermost(ctx).held()}
+		f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.frame, lease: innermost(ctx).held()}}
 		f.begin()
 		defer f.end()
 		ctx = f

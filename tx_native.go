@@ -81,7 +81,7 @@ func settled(err error) bool {
 
 // callNative runs the user's code inside the commit of tx. Verbs with its context are refused: they would wait for what the commit has locked.
 func (tx *Tx) callNative(ctx context.Context, calls []nativeCall, handle any) error {
-	f := &frame{Context: ctx, tx: tx, parent: tx.of.parent, lease: tx.of.lease}
+	f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.of.parent, lease: tx.of.lease}}
 	f.begin()
 	defer f.end()
 	for _, call := range calls {

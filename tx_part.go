@@ -256,7 +256,7 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
-		f := &frame{Context: ctx, tx: tx, parent: tx.frame, lease: innermost(ctx).held()}
+		f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.frame, lease: innermost(ctx).held()}}
 		f.begin()
 		defer f.end()
 		ctx = f

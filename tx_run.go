@@ -163,7 +163,7 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 	if t.lease != nil {
 		tx.leases = []*Lease{t.lease}
 	}
-	tx.frame = &frame{Context: t.ctx, tx: tx, parent: t.parent, lease: t.lease}
+	tx.frame = &frame{Context: t.ctx, inside: &inside{tx: tx, parent: t.parent, lease: t.lease}}
 	tx.frame.begin()
 	began := time.Now()
 	defer func() {
