@@ -15,8 +15,9 @@ import (
 type Container[T any] struct {
 	_ noCopy
 
-	home   *home // where a scope's container is registered; nil for one of the caller's own
-	_      [56]byte
+	home *home // where a scope's container is registered; nil for one of the caller's own
+	_    [cacheLine - 8]byte
+
 	cell                            // the queue of both paths, and what the persisted one has seen
 	image  atomic.Pointer[image[T]] // the state, on the lock path
 	tail   state.Tail               // lets lists grow in place; protected by queue.mu
@@ -296,7 +297,7 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 		err = q.sleepInTurn(w)
 	}
 	if err != nil {
-		w.abandon()
+		w.letGo()
 		return nil, 0, err // w stays with whoever still holds it
 	}
 	if w.is.Load()&isOdd != 0 {
@@ -314,8 +315,8 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 	return img, version, err
 }
 
-// abandon lets go of a waiter whose caller has left.
-func (w *waiter) abandon() {
+// letGo is for a waiter whose caller has left.
+func (w *waiter) letGo() {
 	w.disarm()
 	if w.state()&isRunning == 0 {
 		w.ctx, w.parent = nil, nil

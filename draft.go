@@ -92,9 +92,9 @@ type outcome struct {
 }
 
 // evaluate computes what the mutation of w makes of d. It may run code of the user's.
-func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
+func evaluate(ctx context.Context, w *waiter, d *draft, careful bool) (out outcome) {
 	call, ch := &w.call, w.change
-	out := outcome{draft: d}
+	out.draft = *d
 	if out.err = call.admit(ch, d.life, d.version); out.err != nil {
 		return out
 	}
@@ -103,7 +103,7 @@ func evaluate(ctx context.Context, w *waiter, d draft, careful bool) outcome {
 			return out
 		}
 	}
-	next := d
+	next := *d
 	if ch.deletes {
 		if d.life != alive {
 			return out

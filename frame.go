@@ -26,11 +26,11 @@ type frame struct {
 
 // inside is what most frames have in common, by which they are smaller: there is one for every function that runs.
 type inside struct {
-	verb   string // in memory
-	parent *frame // the mutator or transaction around it
-	lease  *Lease // the innermost that calls with this context are made under; nil: none
-	tx     *Tx    // of the function of a transaction, which has neither queue nor key; nil: of a mutator
-	detach func() // persisted: let the queue move on without this mutator; nil: the queue waits for it
+	verb   string     // in memory
+	parent *frame     // the mutator or transaction around it
+	lease  *Lease     // the innermost that calls with this context are made under; nil: none
+	tx     *Tx        // of the function of a transaction, which has neither queue nor key; nil: of a mutator
+	stored *storedRun // persisted: its queue can move on without this mutator; nil: its queue waits for it
 }
 
 // alone is of a function in memory that is called outside of any other.
@@ -124,8 +124,8 @@ func (f *frame) mutating(q *queue, key Key) error {
 		}
 	}
 	for a := f; a != nil; a = a.parent {
-		if a.detach != nil && !a.over.Load() {
-			a.detach()
+		if s := a.stored; s != nil && !a.over.Load() {
+			s.cell.detach(s.round, s.waiter)
 		}
 	}
 	return nil
@@ -195,7 +195,7 @@ func (f *frame) name() Key {
 
 // begin makes f the frame of a running mutator, and end of one that has returned.
 func (f *frame) begin() {
-	if f.parent == nil || f.detach == nil {
+	if f.parent == nil || f.stored == nil {
 		return
 	}
 	graph.Lock()
@@ -206,7 +206,7 @@ func (f *frame) begin() {
 
 func (f *frame) end() {
 	f.over.Store(true)
-	if f.parent == nil || f.detach == nil {
+	if f.parent == nil || f.stored == nil {
 		return
 	}
 	graph.Lock()

@@ -205,13 +205,15 @@ func (q *queue) takeAll(w *waiter) {
 // A worker that has nothing left to do polls before it gives way. To yield among many writers is to wait behind all of them, in turns that another
 // processor takes as well: then each writer's stack and waiter are fetched by whichever runs it next, and many of them look for an answer that is not
 // there yet. While the worker stays where it is, they stay on the other. It may poll for as long as those who came together have earned it, so that one or
-// two writers, who are better off on one processor, never make it poll, and what it wastes when they all stop at once is little.
+// two writers, who are better off on one processor, never make it poll, and what it wastes when they all stop at once is little. All of this is counted
+// in polls, one of which takes about half a nanosecond; a clock would stand still in a test that fakes it.
 const (
-	pollsEarned     = 2_000   // for each who came beyond the second; what one takes is about half a nanosecond
-	mostPolls       = 100_000 // some ten microseconds
+	pollsEarned     = 2_000   // by each who came beyond the second
+	mostPolls       = 100_000 // to be saved
 	pollsWorthwhile = 5_000
-	pausePerWriter  = 300 // polls between two looks at the inbox, for each who came: to look takes it away from those who come
-	longestPause    = 16_000
+	pausePerWriter  = 300    // polls between two looks at the inbox: to look takes it away from those who come
+	longestPause    = 16_000 // of these
+	crowdFades      = 1_000  // pauses, until nothing is left of a crowd, more or less
 )
 
 // poll waits for somebody to come, and reports whether somebody did. The caller drives the queue.
@@ -229,8 +231,6 @@ func (q *queue) poll() bool {
 	}
 	return false
 }
-
-const crowdFades = 1000
 
 // pass takes note that somebody who was taken had left. The caller drives the queue.
 func (q *queue) pass() {

@@ -53,8 +53,8 @@ type queue struct {
 
 	rest   *waiter               // taken, and still to have their turns; this and the next two belong to whoever drives the queue
 	behind int                   // how many
-	polls  int                   // for how long it may still look for more, and
-	crowd  float64               // how many came together lately, at most
+	polls  int                   // how long it may still wait for more, and
+	crowd  float64               // how many came together lately, at most: see poll
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 

@@ -98,7 +98,7 @@ func (v *operation) look() any {
 func (v *operation) evaluate(ctx context.Context, d draft) outcome {
 	w := &waiter{ctx: ctx, call: v.call, change: v.change}
 	w.cas.backend = v.bound
-	out := evaluate(ctx, w, d, true)
+	out := evaluate(ctx, w, &d, true)
 	v.after = nil
 	if out.err == nil && out.draft.life == alive && out.draft.view != nil {
 		v.after = out.draft.view.state

@@ -34,8 +34,8 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "answer-before-the-commit", Mechanism: "an answer waits until what it was computed on is durable",
-		Proves: []string{"CAS-4"}, File: "cas.go",
-		Old: "	case attached:\n		w.cas.out, r.draft = out, out.draft\n", New: "	case attached:\n		w.cas.out, r.draft = out, out.draft\n		if out.err != nil || out.panic != nil {\n			c.finish(w, out, 0, time.Time{})\n		}\n",
+		Proves: []string{"CAS-4"}, File: "compute.go",
+		Old: "	case attached:\n		w.cas.out, r.draft = *out, out.draft\n", New: "	case attached:\n		w.cas.out, r.draft = *out, out.draft\n		if out.err != nil || out.panic != nil {\n			c.finish(w, *out, 0, r.started)\n		}\n",
 		Pkg: ".", Run: "^TestEveryAnswerWaitsForTheCommit$",
 	},
 	{
@@ -58,7 +58,7 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "slow-mutator-on-uncommitted-state", Mechanism: "a function that left the queue counts only on a committed state",
-		Proves: []string{"CAS-8"}, File: "cas.go",
+		Proves: []string{"CAS-8"}, File: "compute.go",
 		Old: "	if from.changed == 0 { // it ran", New: "	if from.changed >= 0 { // it ran",
 		Pkg: ".", Run: "^TestSlowMutatorOnAnUncommittedStateRunsAgain$",
 	},
@@ -71,12 +71,12 @@ var casBugs = []Bug{
 	{
 		Name: "leave-when-mutating-another", Mechanism: "a function that mutates another scope leaves the queue at once",
 		Proves: []string{"CAS-8"}, File: "frame.go",
-		Old: "			a.detach()\n", New: "",
+		Old: "			s.cell.detach(s.round, s.waiter)\n", New: "",
 		Pkg: ".", Run: "^TestMutatingAnotherScopeLeavesTheQueueAtOnce$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "run-without-a-caller", Mechanism: "a run that outlives its caller is discarded",
-		Proves: []string{"CAS-8", "CAS-9"}, File: "cas.go",
+		Proves: []string{"CAS-8", "CAS-9"}, File: "compute.go",
 		Old: "	unwanted := w.left || w.abandoned", New: "	unwanted := w.abandoned",
 		Pkg: ".", Run: "^TestRunThatOutlivesItsCallerIsDiscarded$",
 	},

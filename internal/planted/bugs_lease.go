@@ -143,7 +143,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-detached", Mechanism: "Detach keeps the fence",
 		Proves: []string{"STORE-13"}, File: "frame.go",
-		Old: "	return &frame{Context: ctx, lease: innermost(ctx).held()}\n", New: "	return &frame{Context: ctx}\n",
+		Old: "inside: &inside{lease: innermost(ctx).held()}}", New: "inside: &inside{}}",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",
 	},
 }
