@@ -218,7 +218,7 @@ const (
 
 // poll waits for somebody to come, and reports whether somebody did. The caller drives the queue.
 func (q *queue) poll() bool {
-	pause := min(int(q.crowd)*pausePerWriter, longestPause)
+	pause := min(max(1, int(q.crowd))*pausePerWriter, longestPause)
 	q.crowd -= q.crowd / crowdFades
 	for q.polls > 0 {
 		for range pause {
