@@ -15,8 +15,8 @@ import (
 type Container[T any] struct {
 	_ noCopy
 
-	home *home // where a scope's container is registered; nil for one of the caller's own
-	_    [cacheLine - 8]byte
+	home home // where a scope's container is registered; zero for one of the caller's own. It is no handle, which would keep the runtime
+	_    [cacheLine - 40]byte
 
 	cell                            // the queue of both paths, and what the persisted one has seen
 	image  atomic.Pointer[image[T]] // the state, on the lock path
@@ -439,7 +439,7 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			img.state = *ch.typ.Zero().(*T)
 		}
 	}
-	if cur == nil && c.home != nil {
+	if cur == nil && c.home.registry != nil {
 		version = c.home.registry.floor.Load()
 	}
 	img.version = version + 1
@@ -459,7 +459,7 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 	if img.life == deleted {
 		c.tail = state.Tail{} // it holds lists of the state that was
 	}
-	if c.home == nil {
+	if c.home.registry == nil {
 		return
 	}
 	if !c.pinned {

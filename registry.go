@@ -136,7 +136,7 @@ func forget(t tomb) {
 	}
 }
 
-// home is where an in-memory container is registered.
+// home is where a container is registered.
 type home struct {
 	registry *registry
 	key      Key

@@ -24,7 +24,7 @@ type Scope[T any] struct {
 // handle is what a Scope knows. It never changes, and is behind a pointer because callers wait in great numbers, each with a stack that the next
 // processor to run it has to fetch: what is passed by value is fetched several times.
 type handle[T any] struct {
-	home
+	key   Key
 	bound *binding
 	local *Local
 	mem   *Container[T] // in memory
@@ -36,7 +36,7 @@ type handle[T any] struct {
 
 // open returns the handle of k.Scope.
 func open[T any](o Owner, k Kind[T], id string) Scope[T] {
-	s := Scope[T]{&handle[T]{home: home{key: Key{Kind: k.Name, ID: id}}}}
+	s := Scope[T]{&handle[T]{key: Key{Kind: k.Name, ID: id}}}
 	if s.bound, s.err = bind(o, k); s.err != nil {
 		return s
 	}
@@ -64,15 +64,12 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		}
 		return s
 	}
-	s.registry = rt.memory
+	memory := rt.memory
 	if s.local = o.owner().local; s.local != nil {
-		s.registry = s.local.memory
+		memory = s.local.memory
 	}
-	s.registry.sweep(s.key)
-	found := find(s.registry, s.key, func() *Container[T] {
-		s.mem = &Container[T]{home: &s.home}
-		return s.mem
-	})
+	memory.sweep(s.key)
+	found := find(memory, s.key, func() *Container[T] { return &Container[T]{home: home{memory, s.key}} })
 	if found == nil {
 		s.err = wrapKey(ErrClosed, s.key)
 		return s

@@ -199,6 +199,30 @@ func TestLocalIsLetGo(t *testing.T) {
 	}
 }
 
+// The context of a function that somebody keeps, long after the function has returned, does not keep the runtime, nor the store behind it, of one who
+// has closed it or forgot to.
+func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
+	for _, forgotten := range []bool{false, true} {
+		var gone atomic.Bool
+		kept := func() (kept context.Context) {
+			rt, err := pawl.Open(pawl.Config{})
+			require.NoError(t, err)
+			runtime.AddCleanup(rt, func(gone *atomic.Bool) { gone.Store(true) }, &gone)
+			_, err = pawl.Memory[board](rt, "a").AtomicState(t.Context(), func(ctx context.Context, b *board) error {
+				kept, b.Title = ctx, "t"
+				return nil
+			})
+			require.NoError(t, err)
+			if !forgotten {
+				require.NoError(t, rt.Close(t.Context()))
+			}
+			return kept
+		}()
+		soon(t, func() bool { collect(); return gone.Load() })
+		runtime.KeepAlive(kept)
+	}
+}
+
 // NewLocal's options are the defaults of its scopes. Proves SCOPE-19.
 func TestLocalOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -95,7 +95,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 
 // keyOf returns the key that calls on c have, for longer than one of them lasts.
 func (c *Container[T]) keyOf(call *call) *Key {
-	if c.home != nil {
+	if c.home.registry != nil {
 		return &c.home.key
 	}
 	own := call.key
