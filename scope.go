@@ -10,7 +10,7 @@ import (
 )
 
 // Scope is a handle on one piece of versioned state. Handles on the same key share one container;
-// copy them freely.
+// copy them freely, and compare their keys.
 //
 // Every verb returns the state it committed. Besides what its comment names, a verb can return: ErrClosed; *CanceledError when ctx
 // ends; ErrReentrant; *ScopeMutationTimeoutError, *DeadlockError, ErrAbandoned (in memory); *ConcurrentModificationError,
