@@ -68,7 +68,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-withdrawn-yet-committed", Mechanism: "a persisted mutation that was withdrawn is in no commit",
 		Proves: []string{"CAS-9"}, File: "compute.go",
-		Old: "		if w.left || w.abandoned {\n			c.mu.Unlock()\n			continue", New: "		if w.abandoned {\n			c.mu.Unlock()\n			continue",
+		Old: "		if !w.left && !w.abandoned {\n			w.phase = committing", New: "		if !w.abandoned {\n			w.phase = committing",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
 	},
 	{
