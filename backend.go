@@ -44,12 +44,13 @@ func (b *binding) commit(ctx context.Context, call *call, d *draft) (landed, won
 	if err != nil {
 		return nil, nil, err
 	}
-	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}, Guards: d.fences}
+	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}, Guards: d.fences, Insist: d.insist}
 	v, err := b.rt.send(ctx, b.rt.plainly(), call.retry, c, []*doc{d.base})
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case !v.landed:
+		d.held = v.held
 		return nil, docOf(v.others[0]), nil
 	}
 	next.landed(v, w, c.ID)

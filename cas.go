@@ -352,6 +352,7 @@ func (c *cell) settle(r *round) bool {
 		}
 		var landed *doc
 		d.fences = r.fences()
+		d.insist = 4*lead.cas.attempts >= lead.call.retry.Attempts
 		began := time.Now()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
@@ -436,7 +437,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 			continue
 		}
 		wait := time.Duration(0)
-		if !stale {
+		if !stale && !r.draft.held {
 			wait = backoff(w.call.retry, w.cas.attempts)
 		}
 		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+wait > w.call.retry.Within {

@@ -77,6 +77,8 @@ type draft struct {
 	acquire *persist.Acquire // taken, unless what was leased is deleted again
 	over    bool             // a mutation deleted what was there: a lease on it ends
 	fences  []persist.Guard  // leases that the commit is tested against
+	insist  bool             // so many were lost before that this one is not to be, see persist.Commit
+	held    bool             // it was, and the next one will not be
 }
 
 func newDraft(base *doc) draft { return draft{base: base, life: base.life, version: base.version} }

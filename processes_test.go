@@ -8,12 +8,15 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -158,4 +161,47 @@ func processTurns(owner map[uint64]int) (n int) {
 		}
 	}
 	return n
+}
+
+// TestRivalThatIsAlwaysFaster: a process whose rival commits again whenever it is about to, and knows what is current sooner, has its turn,
+// in which the rival waits for it.
+//
+// Proves CAS-1, CAS-6.
+func TestRivalThatIsAlwaysFaster(t *testing.T) {
+	location := pgtest.URL(t)
+	var rivals sync.WaitGroup
+	defer rivals.Wait()
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	seed(t, rival, counts{})
+	store := &tap{Store: openFor(t, location)}
+	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
+	var commits, turns atomic.Int64
+	held := false
+	commit := func() {
+		_, err := rival.IncState(context.Background(), "n", 1)
+		assert.NoError(t, err)
+		commits.Add(1)
+	}
+	store.onCommit(func(context.Context, persist.Commit) error {
+		if held {
+			rivals.Go(commit) // it is on its way when ours is
+		} else {
+			commit()
+		}
+		return nil
+	})
+	store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+		var lost *persist.Conflict
+		if held = errors.As(err, &lost) && lost.Held; held {
+			turns.Add(1)
+		}
+		return at, err
+	})
+	_, err := s.IncState(t.Context(), "n", 1)
+	require.NoError(t, err)
+	require.NotZero(t, turns.Load())
+	rivals.Wait()
+	snap, err := s.Snapshot(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1+commits.Load(), snap.State().N)
 }

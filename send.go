@@ -23,6 +23,7 @@ import (
 // verdict is what became of a commit.
 type verdict struct {
 	landed bool
+	held   bool             // lost: see persist.Conflict
 	at     time.Time        // landed: when
 	others []persist.Record // records of the commit's keys by others: what it lost to; or, of one whose answer was lost, what is there now
 }
@@ -93,7 +94,7 @@ func (rt *Runtime) sendOn(ctx context.Context, carry carrier, retry Retry, c per
 				return verdict{}, unavailable(key, err) // it does not say what won
 			}
 			if doubt == nil {
-				return verdict{others: winners}, nil
+				return verdict{others: winners, held: conflict.Held}, nil
 			}
 			if winners = moved(c, winners); len(winners) == 0 {
 				break // only a lease is in its way: an earlier sending may land once that is over, and so may this one

@@ -22,7 +22,13 @@ var (
 
 // Conflict says that a version was not the expected one, and carries the records that won:
 // one for each write or guard that failed. Where the key is absent, the record is (Record.Absent).
-type Conflict struct{ Winners []Record }
+type Conflict struct {
+	Winners []Record
+
+	// Held says that the commit insisted, and that for a moment nobody but the caller can replace what won, with a commit that insists, too. It
+	// is over after that one, or a few milliseconds.
+	Held bool
+}
 
 func (e *Conflict) Error() string { return "persist: version conflict" }
 

@@ -118,6 +118,10 @@ type Commit struct {
 	ID     string
 	Writes []Write
 	Guards []Guard
+
+	// Insist says that the caller has lost before, and will come back at once if it loses again. A store may then keep what won as it is for
+	// that long, see Conflict.Held; it need not.
+	Insist bool
 }
 
 // Write replaces a document whose version is still Expected. The fields beside Doc are replaced

@@ -21,6 +21,12 @@ var casBugs = []Bug{
 		Pkg: ".", Run: "^TestBackoffIsFullJitterAndGrows$",
 	},
 	{
+		Name: "insistence", Mechanism: "who loses again and again is let in first",
+		Proves: []string{"CAS-1"}, File: "cas.go",
+		Old: "4*lead.cas.attempts >= lead.call.retry.Attempts", New: "false",
+		Pkg: ".", Run: "^TestRivalThatIsAlwaysFaster$",
+	},
+	{
 		Name: "retry-budget", Mechanism: "attempts are counted",
 		Proves: []string{"CAS-2", "CAS-3"}, File: "cas.go",
 		Old: "if w.cas.attempts >= w.call.retry.Attempts ||", New: "if w.cas.attempts > w.call.retry.Attempts ||",

@@ -12,7 +12,7 @@ var historyBugs = []Bug{
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
-		Old: "	case !v.landed:\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w, c.ID)",
+		Old: "	case !v.landed:\n		d.held = v.held\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w, c.ID)",
 		New: "	case !v.landed:\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w, c.ID)\n	if next.version%16 == 15 {\n		return nil, next, nil\n	}",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},

@@ -47,7 +47,7 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-winner-after-a-wait", Mechanism: "a record that was created anew during a wait is looked for again",
 		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "        IF NOT FOUND THEN -- it is locked,", New: "        IF NOT FOUND AND patience = 0 THEN -- it is locked,",
+		Old: "        IF present.version IS NULL THEN -- it is locked,", New: "        IF present.version IS NULL AND patience = 0 THEN -- it is locked,",
 		Pkg: "./persist/postgres", Run: "^TestWinnerIsNotFromBeforeAWait$",
 	},
 	{
@@ -85,5 +85,23 @@ var postgresBugs = []Bug{
 		Proves: []string{"STORE-14"}, File: "persist/postgres/commit.go",
 		Old: "	left := max(s.config.AcquireTimeout-time.Since(then), min(", New: "	left := max(s.config.AcquireTimeout, min(",
 		Pkg: "./persist/postgres", Run: "^TestConnectionIsWaitedForOnce$",
+	},
+	{
+		Name: "postgres-turn", Mechanism: "what won is locked for who insists",
+		Proves: []string{"CAS-1"}, File: "persist/postgres/turn.go",
+		Old: "		s.keep(t, w.Key, lost.Winners[0].Version)\n", New: "		s.endTurn(t, nil)\n",
+		Pkg: "./persist/postgres", Run: "^TestTurn$", Flags: []string{"-timeout=90s"},
+	},
+	{
+		Name: "postgres-turn-ends", Mechanism: "a turn that nobody takes ends",
+		Proves: []string{"CAS-1", "CAS-11"}, File: "persist/postgres/turn.go",
+		Old: "const longestTurn = 20 * time.Millisecond", New: "const longestTurn = time.Hour",
+		Pkg: "./persist/postgres", Run: "^TestTurnEnds$", Flags: []string{"-timeout=90s"},
+	},
+	{
+		Name: "postgres-too-late-waits", Mechanism: "who has lost in any case does not wait for a lock",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "            IF present.version = p_expected THEN\n", New: "            IF true THEN\n",
+		Pkg: "./persist/postgres", Run: "^TestTooLateWaitsForNobody$",
 	},
 }

@@ -173,7 +173,13 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 // direct commits r, which counts as direct in the queue until somebody else is found in its way.
 func (s *Store) direct(r *request) {
 	defer s.queue.end()
-	at, err := s.attempt(r, 0)
+	var at time.Time
+	var err error
+	if r.insists() {
+		at, err = s.inTurn(r)
+	} else {
+		at, err = s.attempt(r, 0)
+	}
 	s.queue.leave()
 	at, err = s.insist(r, at, err, s.attempt)
 	s.hintCommit(r.commit, err)
@@ -233,28 +239,37 @@ func pause(ctx context.Context, d time.Duration) bool {
 func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err error) {
 	conn, err := s.acquire(r.ctx)
 	if err != nil {
-		if r.ctx.Err() != nil {
-			return time.Time{}, withdrawn(r.ctx)
-		}
-		return time.Time{}, notApplied(err)
+		return time.Time{}, unacquired(r.ctx, err)
 	}
 	defer func() { release(conn, err) }()
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	if r.deadline.IsZero() { // its turn has come
-		r.deadline = time.Now().Add(s.config.CommitTimeout)
-	}
-	end := r.deadline
-	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(end) {
-		end = given // its caller is here
-	}
-	at, err = s.commitOne(until{end}, conn.Conn().PgConn(), r, patience)
+	at, err = s.commitOne(until{s.endOf(r)}, conn.Conn().PgConn(), r, patience)
 	err = waitEnded(err, patience)
 	if inTheWay(err) {
 		r.recall()
 	}
 	return at, err
+}
+
+// endOf returns when the attempt at r that begins now ends at the latest.
+func (s *Store) endOf(r *request) time.Time {
+	if r.deadline.IsZero() { // its turn has come
+		r.deadline = time.Now().Add(s.config.CommitTimeout)
+	}
+	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(r.deadline) {
+		return given // its caller is here
+	}
+	return r.deadline
+}
+
+// unacquired is the error of a commit that got no connection because of err.
+func unacquired(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return withdrawn(ctx)
+	}
+	return notApplied(err)
 }
 
 // waitEnded makes errBusy of the error of a wait that was longer than all of it may be.

@@ -113,13 +113,15 @@ func (c Config) withDefaults() (Config, error) {
 // Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Native, persist.Purger,
 // persist.Watcher and persist.Prober, in a PostgreSQL database.
 type Store struct {
-	config Config
-	pool   *pgxpool.Pool
-	owned  bool // the pool is closed with the store
-	names  names
-	sql    statements
-	queue  queue
-	slots  chan struct{} // one for each connection that may wait for a lock
+	config  Config
+	pool    *pgxpool.Pool
+	owned   bool // the pool is closed with the store
+	names   names
+	sql     statements
+	queue   queue
+	slots   chan struct{} // one for each connection that may wait for a lock
+	turns   turns
+	turnFor time.Duration // longestTurn
 
 	purging chan struct{} // holds one place, for who purges
 
@@ -189,7 +191,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error)
 // start verifies the database, migrates, and returns the store.
 func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	connections := int(pool.Config().MaxConns)
-	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), purging: make(chan struct{}, 1)}
+	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1)}
 	s.queue = queue{committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
 	s.id, s.listening.heartbeat = rand.Text(), heartbeat
 	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})

@@ -10,6 +10,7 @@ type statements struct {
 	replaceSome *prepared
 	write       *prepared
 	bounds      string
+	idle        string
 	durable     string
 	lockAbsent  string
 	lockRecords *prepared
@@ -51,6 +52,7 @@ func newStatements(n names) statements {
 		replaceSome: prepare(n.expand(`SELECT number, at FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)),
 		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
+		idle:        `SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)`,
 		durable:     n.expand(`SELECT {durable}()`),
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),
 		lockRecords: prepare(n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`)),

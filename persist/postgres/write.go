@@ -54,7 +54,12 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 	case explicit:
 		answers = answers[2:]
 	}
-	row := cells(answers[0][0])
+	return written(answers[0][0], &c.Writes[0])
+}
+
+// written returns what the function write says of w.
+func written(values [][]byte, w *persist.Write) (time.Time, error) {
+	row := cells(values)
 	result, at, floor := row.string(), row.time(), row.int()
 	switch result {
 	case "written":
@@ -64,7 +69,7 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit
 	}
 	winner := row.record(at)
 	if winner.Absent() {
-		winner = persist.Record{Key: c.Writes[0].Key, Version: uint64(floor), Now: at}
+		winner = persist.Record{Key: w.Key, Version: uint64(floor), Now: at}
 	}
 	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
 }

@@ -134,10 +134,13 @@ BEGIN
         IF patience > 0 THEN
             PERFORM pg_catalog.pg_advisory_xact_lock(lock_key);
             SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE;
-        ELSE
-            SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
+        ELSE -- who is too late has nothing locked: the next to come would find it so
+            SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
+            IF present.version = p_expected THEN
+                SELECT * INTO present FROM {records} r WHERE r.kind = p_kind AND r.id = p_id FOR NO KEY UPDATE SKIP LOCKED;
+            END IF;
         END IF;
-        IF NOT FOUND THEN -- it is locked, or was purged and created anew during the wait, or is absent
+        IF present.version IS NULL THEN -- it is locked, or was purged and created anew during the wait, or is absent
             PERFORM FROM {records} r WHERE r.kind = p_kind AND r.id = p_id;
             IF FOUND THEN
                 outcome := 'busy';

@@ -1,0 +1,117 @@
+package postgres
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// insisting is c by a caller that has lost before.
+func insisting(c persist.Commit) persist.Commit {
+	c.Insist = true
+	return c
+}
+
+// heldAt asserts that err is a conflict with a version that is held for the caller.
+func heldAt(t *testing.T, version uint64, err error) {
+	t.Helper()
+	require.EqualValues(t, version, winner(t, err).Version)
+	var conflict *persist.Conflict
+	require.True(t, errors.As(err, &conflict) && conflict.Held)
+}
+
+// TestTurn: who insists, and is too late, comes before a rival that knows as much. Its commit waits for the disk, although what the
+// transaction did first, which was nothing, did not have to.
+//
+// Proves CAS-1.
+func TestTurn(t *testing.T) {
+	url := pgtest.URL(t)
+	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
+	s.turnFor = patience
+	must(t, rival, put("a", 0), put("a", 1))
+	execute(t, url, `CREATE TABLE settings (value text)`,
+		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO settings VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$`,
+		`CREATE TRIGGER note BEFORE UPDATE ON pawl_records FOR EACH ROW EXECUTE FUNCTION note()`)
+
+	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+	heldAt(t, 2, err)
+	answer := commitLater(t.Context(), rival, put("a", 2))
+	conn := connect(t, url)
+	eventually(t, conn, someoneWaits)
+	other := put("a", 2)
+	other.ID = "other.1"
+	must(t, s, insisting(other))
+	won := winner(t, answered(t, answer).err)
+	require.EqualValues(t, 3, won.Version)
+	require.Equal(t, "other.1", won.Commits[len(won.Commits)-1])
+	require.Equal(t, "on", value[string](t, conn, "SELECT value FROM settings"))
+
+	_, err = s.Commit(t.Context(), insisting(put("a", 2)))
+	heldAt(t, 3, err)
+	_, err = s.Commit(t.Context(), put("b", 7)) // which is no concern of the turn
+	require.True(t, winner(t, err).Absent())
+	_, err = s.Commit(t.Context(), insisting(put("b", 7)))
+	require.True(t, winner(t, err).Absent())
+	must(t, s, insisting(put("a", 3)), insisting(put("a", 4)), put("a", 5))
+}
+
+// TestTurnEnds: who does not come back keeps nobody from writing for long, and no connection.
+//
+// Proves CAS-1, CAS-11.
+func TestTurnEnds(t *testing.T) {
+	url := pgtest.URL(t)
+	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
+	must(t, rival, put("a", 0), put("a", 1))
+	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+	heldAt(t, 2, err)
+	must(t, rival, put("a", 2))
+	require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, patience, time.Millisecond)
+
+	_, err = s.Commit(t.Context(), insisting(put("a", 2)))
+	heldAt(t, 3, err)
+	require.NoError(t, s.Close())
+	require.Empty(t, s.turns.of)
+	must(t, rival, put("a", 3))
+}
+
+// TestTurnOfALostConnection: a turn whose connection is gone is none.
+//
+// Proves CAS-7.
+func TestTurnOfALostConnection(t *testing.T) {
+	url := pgtest.URL(t)
+	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
+	s.turnFor = patience
+	must(t, rival, put("a", 0), put("a", 1))
+	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+	heldAt(t, 2, err)
+	execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
+	must(t, rival, put("a", 2))
+	_, err = s.Commit(t.Context(), insisting(put("a", 2)))
+	require.Error(t, err)
+	require.Len(t, load(t, s, "a").Commits, 3)
+	_, err = s.Commit(t.Context(), insisting(put("a", 1)))
+	heldAt(t, 3, err)
+	must(t, s, insisting(put("a", 3)))
+}
+
+// TestTooLateWaitsForNobody: a commit that has lost, whatever becomes of who has the record locked, learns that at once.
+//
+// Proves CAS-11, STORE-5.
+func TestTooLateWaitsForNobody(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("a", 0), put("a", 1))
+	release := locked(t, url, "a")
+	unknown := put("a", 1)
+	unknown.Writes[0].Recent = nil
+	for _, c := range []persist.Commit{put("a", 1), unknown} {
+		_, err := s.Commit(t.Context(), c)
+		require.EqualValues(t, 2, winner(t, err).Version)
+	}
+	release()
+}
