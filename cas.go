@@ -37,6 +37,8 @@ const (
 	longestGather = time.Millisecond
 	// longestSkip bounds how many rounds do not wait after one that did so in vain.
 	longestSkip = 31
+	// insistAfter is how many commits are lost before the next one insists; where few may be, after a quarter of them.
+	insistAfter = 4
 	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
 	lastWord = 100 * time.Millisecond
 	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
@@ -89,6 +91,7 @@ type round struct {
 	next     int       // the first member not computed yet
 	draft    draft
 	fresh    bool    // draft.base was read after the members were taken
+	hurried  bool    // it did not pause, and lost what was held for it even so
 	careful  bool    // check the size after each mutation, to find the one that is too large
 	solo     *waiter // one function that left the queue; nil: the queue's own round
 	current  *waiter
@@ -352,7 +355,7 @@ func (c *cell) settle(r *round) bool {
 		}
 		var landed *doc
 		d.fences = r.fences()
-		d.insist = 4*lead.cas.attempts >= lead.call.retry.Attempts
+		d.insist = r.insists()
 		began := time.Now()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
@@ -420,6 +423,8 @@ func (c *cell) settle(r *round) bool {
 // lost prepares r to be computed again on the version that won; it reports true if nobody is left to do so.
 func (c *cell) lost(r *round, won *doc) bool {
 	base, stale := r.draft.base, !r.fresh
+	hurry := r.draft.held && !r.hurried
+	r.hurried = hurry
 	c.replace(base, won)
 	now := time.Now()
 	delay := time.Duration(0)
@@ -437,7 +442,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 			continue
 		}
 		wait := time.Duration(0)
-		if !stale && !r.draft.held {
+		if !stale && !hurry {
 			wait = backoff(w.call.retry, w.cas.attempts)
 		}
 		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+wait > w.call.retry.Within {
@@ -459,6 +464,13 @@ func (c *cell) lost(r *round, won *doc) bool {
 		return !c.reload(r) // where others write all the time, what won has been overwritten meanwhile
 	}
 	return false
+}
+
+// insists reports whether r has lost so often that the store is to hold for it what it loses to next, and whether it would come back for that.
+func (r *round) insists() bool {
+	lead := r.members[0]
+	lost, may := lead.cas.attempts, lead.call.retry.Attempts
+	return r.solo == nil && !lead.cas.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
 }
 
 // again puts r back to the start, on base, with these of its members. Until they are computed they can be withdrawn; those whose callers

@@ -205,3 +205,32 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1+commits.Load(), snap.State().N)
 }
+
+// TestWhoDoesNotInsist: nothing is held for a call that would not come back for it in time: one that may lose no more, and one whose function is slow.
+//
+// Proves CAS-1, CAS-11.
+func TestWhoDoesNotInsist(t *testing.T) {
+	location := pgtest.URL(t)
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	seed(t, rival, counts{})
+	store := &tap{Store: openFor(t, location)}
+	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
+	var insisted []bool
+	store.onCommit(func(_ context.Context, c persist.Commit) error {
+		insisted = append(insisted, c.Insist)
+		_, err := rival.IncState(context.Background(), "n", 1)
+		return err
+	})
+	var spent *pawl.ConcurrentModificationError
+	_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Attempts: 3}))
+	require.ErrorAs(t, err, &spent)
+	require.Equal(t, []bool{false, true, false}, insisted[len(insisted)-3:])
+	insisted = nil
+	_, err = s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
+		time.Sleep(20 * time.Millisecond) // twice as long as a round waits
+		c.N++
+		return nil
+	}, pawl.WithRetry(pawl.Retry{Attempts: 4}))
+	require.ErrorAs(t, err, &spent)
+	require.NotContains(t, insisted, true)
+}

@@ -122,6 +122,7 @@ func (rt *Runtime) sendOn(ctx context.Context, carry carrier, retry Retry, c per
 			return verdict{}, &UnknownOutcomeError{Scope: key, Commit: c.ID, Cause: err}
 		case !notApplied(err):
 			doubt = err
+			now.Insist = false // for whoever is in doubt would not come back at once
 		}
 		// The first time at once: a record keeps the ids of few commits, and later ones of this process bury the id of this one.
 		if resent > 1 && !sleep(ctx, rand.N(backoff(retry, resent-1))) || ctx.Err() != nil {

@@ -23,7 +23,7 @@ var casBugs = []Bug{
 	{
 		Name: "insistence", Mechanism: "who loses again and again is let in first",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "4*lead.cas.attempts >= lead.call.retry.Attempts", New: "false",
+		Old: "		d.insist = r.insists()\n", New: "",
 		Pkg: ".", Run: "^TestRivalThatIsAlwaysFaster$",
 	},
 	{

@@ -56,6 +56,7 @@ type request struct {
 	size    int // bytes to be written, about
 	arrived time.Time
 	patient bool // its caller is the one that commits it
+	inTurn  bool // see turn
 	state   atomic.Int32
 	done    chan struct{} // closed when there is an answer
 	at      time.Time     // the answer
@@ -98,6 +99,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err != nil {
 		return time.Time{}, err
 	}
+	r.inTurn = s.hasTurn(r)
 	direct, err := s.queue.enter(r)
 	if err != nil {
 		return time.Time{}, err
@@ -175,7 +177,7 @@ func (s *Store) direct(r *request) {
 	defer s.queue.end()
 	var at time.Time
 	var err error
-	if r.insists() {
+	if r.inTurn {
 		at, err = s.inTurn(r)
 	} else {
 		at, err = s.attempt(r, 0)

@@ -57,7 +57,7 @@ func (q *queue) enter(r *request) (direct bool, err error) {
 	switch {
 	case q.closed:
 		return false, persist.ErrClosed
-	case q.committers == 0 && q.direct < q.maxDirect, r.insists():
+	case q.committers == 0 && q.direct < q.maxDirect, r.inTurn:
 		q.direct++
 		q.underWay.Add(1)
 		return true, nil

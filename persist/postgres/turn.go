@@ -23,23 +23,14 @@ type turn struct {
 	end     *time.Timer // for a caller who does not come back
 }
 
-// turns are those whose callers have not come back yet: at most one for a record, because it is locked.
+// turns are those whose callers have not come back yet. Whoever removes one has to end it: who takes it, its own timer, or who has the next
+// turn, which means that the connection of this one was lost.
 type turns struct {
 	mu sync.Mutex
 	of map[persist.Key]*turn
 }
 
-// put makes t the turn of whoever follows it.
-func (ts *turns) put(key persist.Key, t *turn) {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.of == nil {
-		ts.of = make(map[persist.Key]*turn)
-	}
-	ts.of[key] = t
-}
-
-// take returns the turn at a version of key, or nil. Whoever gets it has to end it.
+// take removes and returns the turn at a version of key, or returns nil.
 func (ts *turns) take(key persist.Key, version uint64) *turn {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -51,9 +42,25 @@ func (ts *turns) take(key persist.Key, version uint64) *turn {
 	return t
 }
 
-// insists reports whether r can have a turn.
-func (r *request) insists() bool {
-	return r.commit.Insist && isPlain(r.commit) && r.commit.Writes[0].Expected > 0
+// drop removes t, and reports false if that was done.
+func (ts *turns) drop(key persist.Key, t *turn) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if ts.of[key] != t {
+		return false
+	}
+	delete(ts.of, key)
+	return true
+}
+
+// hasTurn reports whether r, which insists, has a turn, or can wait for one. Others go the way of all.
+func (s *Store) hasTurn(r *request) bool {
+	if !r.commit.Insist || !isPlain(r.commit) || r.commit.Writes[0].Expected == 0 {
+		return false
+	}
+	s.turns.mu.Lock()
+	defer s.turns.mu.Unlock()
+	return s.turns.of[r.keys[0]] != nil || len(s.slots) < cap(s.slots)
 }
 
 // inTurn is attempt for a request that insists: it waits for the record, and if it is too late, the next turn is its caller's.
@@ -116,13 +123,24 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 func (s *Store) keep(t *turn, key persist.Key, version uint64) {
 	s.queue.underWay.Add(1)
 	t.version = version
+	s.turns.mu.Lock()
+	last := s.turns.of[key]
+	if s.turns.of == nil {
+		s.turns.of = make(map[persist.Key]*turn)
+	}
+	s.turns.of[key] = t
 	t.end = time.AfterFunc(s.turnFor, func() {
-		if s.turns.take(key, version) == t {
+		if s.turns.drop(key, t) {
 			s.endTurn(t, nil)
 			s.queue.end()
 		}
 	})
-	s.turns.put(key, t)
+	s.turns.mu.Unlock()
+	if last != nil {
+		last.end.Stop()
+		s.endTurn(last, nil)
+		s.queue.end()
+	}
 }
 
 // commitIn commits r in the transaction of t, which then ends.
@@ -135,11 +153,11 @@ func (s *Store) commitIn(t *turn, r *request) (at time.Time, err error) {
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	answers, err := roundTrip(until{s.endOf(r)}, t.conn.Conn().PgConn(), s.writing(r.commit, 0), commit)
+	answers, err := roundTrip(until{s.endOf(r)}, t.conn.Conn().PgConn(), s.bounds(0), s.writing(r.commit, 0), commit)
 	if err != nil {
-		return time.Time{}, outcome(err, len(answers), 1)
+		return time.Time{}, outcome(err, len(answers), 2)
 	}
-	return written(answers[0][0], &r.commit.Writes[0])
+	return written(answers[1][0], &r.commit.Writes[0])
 }
 
 // endTurn ends the transaction of t, if it has not ended, and err was the last that came of it.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -97,6 +98,78 @@ func TestTurnOfALostConnection(t *testing.T) {
 	_, err = s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 3, err)
 	must(t, s, insisting(put("a", 3)))
+}
+
+// TestTurnsAreNotKept: whatever becomes of turns, their connections are given back, and the store can be closed: when the connection of one is lost, and
+// another request of the process has the next, at the same version or a later one; and when they are over at once.
+//
+// Proves STORE-14.
+func TestTurnsAreNotKept(t *testing.T) {
+	for name, test := range map[string]struct {
+		turnFor   time.Duration
+		lost      bool
+		overtaken bool
+	}{
+		"lost":      {turnFor: patience, lost: true},
+		"overtaken": {turnFor: patience, lost: true, overtaken: true},
+		"over":      {turnFor: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s, rival := openAt(t, connections(t, url, 12), Config{}), openAt(t, url, Config{})
+			s.turnFor = test.turnFor
+			must(t, rival, put("a", 0), put("a", 1))
+			for version := uint64(2); version < 100; version++ {
+				_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+				require.EqualValues(t, version, winner(t, err).Version)
+				if !test.lost {
+					must(t, rival, put("a", version))
+					continue
+				}
+				execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'")
+				if !test.overtaken {
+					break
+				}
+				must(t, rival, put("a", version))
+				if version == 5 {
+					break
+				}
+			}
+			if test.lost {
+				s.turnFor = time.Millisecond
+				_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+				winner(t, err)
+			}
+			require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, patience, time.Millisecond)
+			require.NoError(t, s.Close())
+			require.Empty(t, s.turns.of)
+		})
+	}
+}
+
+// TestTurnWritesAsOthersDo: what may take its time without a turn may do so in it, and what the application has chosen that a commit waits for is
+// what it waits for.
+//
+// Proves STORE-10.
+func TestTurnWritesAsOthersDo(t *testing.T) {
+	for _, chosen := range []string{"remote_apply", "local", "off"} {
+		t.Run(chosen, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s := openAt(t, with(t, url, "synchronous_commit", chosen), Config{})
+			s.turnFor = patience
+			must(t, s, put("a", 0), put("a", 1))
+			execute(t, url, `CREATE TABLE settings (n serial, value text)`,
+				`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
+				$$ BEGIN PERFORM pg_sleep(0.5); INSERT INTO settings (value) VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$`,
+				`CREATE TRIGGER note BEFORE UPDATE ON pawl_records FOR EACH ROW EXECUTE FUNCTION note()`)
+			must(t, s, put("a", 2))
+			_, err := s.Commit(t.Context(), insisting(put("a", 1)))
+			heldAt(t, 3, err)
+			must(t, s, insisting(put("a", 3)))
+			want := strings.ReplaceAll(chosen, "off", "on")
+			require.Equal(t, want+" "+want, value[string](t, connect(t, url), "SELECT string_agg(value, ' ' ORDER BY n) FROM settings"))
+		})
+	}
 }
 
 // TestTooLateWaitsForNobody: a commit that has lost, whatever becomes of who has the record locked, learns that at once.

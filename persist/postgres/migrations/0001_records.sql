@@ -193,7 +193,9 @@ BEGIN
         RETURN NEXT;
         RETURN;
     END IF;
-    PERFORM pg_catalog.set_config('synchronous_commit', 'off', true); -- nothing but a lock was written
+    IF patience = 0 THEN -- nothing but a lock was written, and nothing follows
+        PERFORM pg_catalog.set_config('synchronous_commit', 'off', true);
+    END IF;
     kind       := present.kind;
     id         := present.id;
     version    := present.version;
