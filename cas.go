@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,9 +12,9 @@ import (
 // The commit loop. Writers of one process meet in the queue; whoever drives it takes all that wait as one round, applies them in
 // order to the state last seen, commits the result under one version check, and only then answers everybody:
 //
-//	take ─► open ─► compute ─► settle ─► answered
-//	         ▲         │          │
-//	         │         │          └─ lost: adopt the winner, back off, compute again
+//	take ─► open ─► compute ◄─► join ─► settle ─► answered
+//	         ▲         │                  │
+//	         │         │                  └─ lost: adopt the winner, back off, compute again
 //	         └─ Load   └─ a function is slow: the round goes on without it, and it goes solo
 //
 // Races, and what decides them:
@@ -33,6 +34,8 @@ const (
 	exclusiveFor = time.Second
 	// maxRound bounds how many mutations share a commit.
 	maxRound = 1024
+	// joinYields is how often a round lets others run before it sleeps until they have come.
+	joinYields = 2
 	// longestGather bounds how long a round waits for those who are about to write; it is half the time of a commit, too.
 	longestGather = time.Millisecond
 	// longestSkip bounds how many rounds do not wait after one that did so in vain.
@@ -92,6 +95,7 @@ type round struct {
 	draft    draft
 	fresh    bool    // draft.base was read after the members were taken
 	hurried  bool    // it did not pause, and lost what was held for it even so
+	open     bool    // others may join
 	careful  bool    // check the size after each mutation, to find the one that is too large
 	solo     *waiter // one function that left the queue; nil: the queue's own round
 	current  *waiter
@@ -180,37 +184,75 @@ func (c *cell) run(lead *waiter) bool {
 	if lead.cas.holds {
 		return c.grant(lead)
 	}
-	r := &round{patience: slowAfter}
+	r := &round{patience: slowAfter, open: !lead.cas.exclusive}
 	c.mu.Lock()
-	if !lead.cas.exclusive {
-		c.gather()
-	}
-	r.members = append(make([]*waiter, 0, 1+min(c.waiting, maxRound)), lead)
+	r.members = append(make([]*waiter, 0, 1+min(max(c.waiting, c.crew), maxRound)), lead)
 	if lead.cas.exclusive {
 		r.patience = exclusiveFor
 	} else {
-		for w := c.first; w != nil && !w.cas.exclusive && !w.cas.holds && len(r.members) < maxRound; w = c.first {
-			c.unlink(w)
-			r.members = append(r.members, w)
-		}
+		c.admit(r)
 	}
 	c.round = r
 	c.mu.Unlock()
-	for _, w := range r.members {
+	observeStart(r.members)
+	return c.drive(r)
+}
+
+// admit takes those who wait into r and reports whether there were any. The caller holds queue.mu.
+func (c *cell) admit(r *round) bool {
+	before := len(r.members)
+	for w := c.first; w != nil && !w.cas.exclusive && !w.cas.holds && len(r.members) < maxRound; w = c.first {
+		c.unlink(w)
+		r.members = append(r.members, w)
+	}
+	return len(r.members) > before
+}
+
+// join takes those into r, whose members are computed, who have come since it began, and reports whether there were any. It waits for those
+// who were answered by the last round and are about to write again: they share this one, and are computed as they come, instead of waiting for
+// its end. Nobody joins a round whose state was read for those who are there already.
+func (c *cell) join(r *round) bool {
+	if !r.open || r.fresh {
+		return false
+	}
+	c.mu.Lock()
+	before := len(r.members)
+	if before >= c.crew {
+		c.mu.Unlock()
+		return false
+	}
+	joined := c.admit(r)
+	for i := 0; i < joinYields && !joined; i++ {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+		joined = c.admit(r)
+	}
+	if !joined {
+		r.open = false
+		c.gather(r)
+		joined = c.admit(r)
+	}
+	came := r.members[before:]
+	c.mu.Unlock()
+	observeStart(came)
+	return joined
+}
+
+func observeStart(members []*waiter) {
+	for _, w := range members {
 		if w.call.env.observer != nil {
 			w.call.observe(w.ctx, Event{Type: Started, Path: "cas", Verb: w.change.verb, Waited: time.Since(w.submitted)})
 		}
 	}
-	return c.drive(r)
 }
 
-// gather waits for those who were answered by the last round and are about to write again: they share this one instead of waiting for its
-// end. The last of them wakes it. A lone writer does not pay for that, and where it was in vain it is not done the next times. The caller
-// holds queue.mu.
-func (c *cell) gather() {
+// gather waits until all are there whom r can expect. The last of them wakes it. A lone writer does not pay for that, and where it was in vain
+// it is not done the next times. The caller holds queue.mu.
+func (c *cell) gather(r *round) {
 	wait := min(c.took/2, longestGather)
 	switch {
-	case c.waiting+1 >= c.crew || c.closed || wait <= 0:
+	case c.waiting+len(r.members) >= c.crew || c.closed || wait <= 0:
 		return
 	case c.skip > 0:
 		c.skip--
@@ -237,7 +279,7 @@ func (c *cell) gather() {
 
 // came tells gather when all are there. The caller holds queue.mu.
 func (c *cell) came() {
-	if c.all != nil && c.waiting+1 >= c.crew {
+	if c.all != nil && c.waiting+len(c.round.members) >= c.crew {
 		close(c.all)
 		c.all = nil
 	}
@@ -251,6 +293,9 @@ func (c *cell) drive(r *round) bool {
 		}
 		if !c.compute(r) {
 			return false
+		}
+		if c.join(r) {
+			continue
 		}
 		if c.settle(r) {
 			break

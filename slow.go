@@ -137,7 +137,7 @@ func (c *cell) detach(r *round, w *waiter) {
 		c.mu.Unlock()
 		return
 	}
-	r.current = nil
+	r.current, r.open = nil, false // what it makes of the same state is not to lose to those who come later
 	c.away = append(c.away, w)
 	r.next--
 	r.members = slices.Delete(slices.Clone(r.members), r.next, r.next+1)
