@@ -2,7 +2,6 @@ package fs
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,18 +29,16 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 	defer s.calls.Done()
 	ctx = s.locks.patient(ctx)
-	release, err := s.settle(ctx, locksOf(c))
+	keys := c.Keys()
+	found, release, err := s.settle(ctx, locksOf(c), keys...)
 	if err != nil {
 		return time.Time{}, notApplied(err)
 	}
 	defer release()
-	keys := c.Keys()
 	current := make(map[persist.Key]persist.Record, len(keys))
 	checksums := make(map[persist.Key]string, len(keys))
-	for _, key := range keys {
-		if current[key], checksums[key], err = s.read(key); err != nil {
-			return time.Time{}, notApplied(err)
-		}
+	for i, key := range keys {
+		current[key], checksums[key] = found[i].Record, found[i].checksum
 	}
 	at := hostTime() // read with the locks held, so that leases are judged inside the write
 	next, err := persist.Apply(c, current, at)
@@ -56,11 +53,15 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 // write replaces the files of records, all or none. The caller has their stripes exclusively;
 // checksums are those of the files as they are.
 func (s *Store) write(ctx context.Context, records []persist.Record, checksums map[persist.Key]string) error {
+	mode := private
+	if len(records) == 1 {
+		mode = tentative // there will be no journal
+	}
 	var changes []change
 	var err error
 	for _, r := range records {
 		var ch change
-		if ch, err = s.prepare(r, checksums[r.Key]); err != nil {
+		if ch, err = s.prepare(r, checksums[r.Key], mode); err != nil {
 			break
 		}
 		changes = append(changes, ch)
@@ -95,7 +96,7 @@ type change struct {
 }
 
 // prepare writes the new file of r.
-func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
+func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (change, error) {
 	ch := change{record: r, target: s.file(r.Key), replaces: replaces}
 	data, makes, err := seal(r)
 	if err != nil {
@@ -105,7 +106,7 @@ func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
 		return change{}, err
 	}
 	ch.makes = makes
-	if ch.temp, err = s.writeTemp(stripeOf(r.Key), data); err != nil {
+	if ch.temp, err = s.writeTemp(stripeOf(r.Key), data, mode); err != nil {
 		return change{}, err
 	}
 	s.memo.keep(ch.target, data, asRead(r), makes) // whether or not it gets there
@@ -114,20 +115,36 @@ func (s *Store) prepare(r persist.Record, replaces string) (change, error) {
 
 // replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
 func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
-	mark, err := s.writeMark(ch.record.Key)
-	if err != nil {
-		return false, err
-	}
+	old := hold(ch.target)
+	defer s.free(old)
 	if err := s.renameOne(ctx, ch); err != nil {
-		_ = os.Remove(mark)
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
 	}
 	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
-		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // the mark stays
+		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // it stays tentative
 	}
-	_ = os.Remove(mark) // what it asks for can be done again
+	_ = certify(ch.target) // or whoever comes next writes it again
 	return true, nil
+}
+
+// maxFrees is how many files may be closed while nobody waits for that.
+const maxFrees = 8
+
+// free closes a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for.
+func (s *Store) free(old *os.File) {
+	if old == nil {
+		return
+	}
+	if s.freeing.Add(1) > maxFrees {
+		s.freeing.Add(-1)
+		_ = old.Close()
+		return
+	}
+	s.frees.Go(func() {
+		_ = old.Close() // nothing was written to it
+		s.freeing.Add(-1)
+	})
 }
 
 // renameOne puts a record in its place while nobody reads names.
@@ -138,20 +155,6 @@ func (s *Store) renameOne(ctx context.Context, ch change) error {
 	}
 	defer release()
 	return rename(ch.temp, ch.target)
-}
-
-// writeMark creates the mark of a commit of key.
-func (s *Store) writeMark(key persist.Key) (path string, err error) {
-	text, err := json.Marshal(key)
-	if err != nil {
-		return "", err
-	}
-	path = s.newMark(stripeOf(key))
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		_ = os.Remove(path)
-		return "", err
-	}
-	return path, nil
 }
 
 // replaceAll is a commit of several records; see journal.go. It reports false when nothing has
@@ -197,7 +200,7 @@ func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err 
 	if err := syncFolder(s.temps); err != nil {
 		return "", set, err
 	}
-	temp, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data)
+	temp, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
 	return temp, set, err
 }
 

@@ -19,7 +19,7 @@
 //
 // Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the
 // folders of records/ (by inotify, with a watch for each kind and each id that is too long for one
-// name). Where it does not, or has no watches left, journal/ is looked at every 50 ms, and a change by
+// name). Where it does not, or has no watches left, tmp/ is looked at every 50 ms, and a change by
 // another store may be of any document then. That needs a file system that notes the times of
 // modifications to within 50 ms, as those below do. Versions reads the files that it is asked for.
 //
@@ -39,7 +39,7 @@
 //	floor.json                               the version floor, once tombstones were purged
 //	records/session/ann.json                 the document "ann" of the kind "session"
 //	records/session/%41nn%40example.json     the document "Ann@example"
-//	journal/                                 commits that are being made
+//	journal/                                 commits of several documents that are being made
 //	tmp/                                     files that are being written
 //	locks/                                   empty files, not to be removed while the store is open
 //
@@ -72,10 +72,13 @@
 // The content of a document's file is its [persist.Record]. The checksum is the SHA-256 of the
 // content without the white space between its tokens, in hexadecimal digits.
 //
+// A document's file that its owner may not write to has been put in its place, and may not be durable yet. Whoever reads it waits for
+// its writer, or writes it again if that has gone.
+//
 // The content of a journal lists the writes of one commit: for each the kind, the id and the
 // version, the file in tmp/ that is to become the document's file (temp), its checksum (makes), and
-// the checksum of the file that it replaces (replaces). The name of a journal, or of the mark that a
-// commit of one document leaves there for a moment, tells which locks its documents have: the number
+// the checksum of the file that it replaces (replaces). The name of a journal
+// tells which locks its documents have: the number
 // of a document's lock is the first byte of the SHA-256 of its kind, a zero byte and its id.
 //
 // # Repair

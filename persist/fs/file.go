@@ -85,7 +85,7 @@ func unseal(path string, data []byte, content any) (checksum string, err error) 
 // readSealed decodes the content of the file at path and returns its bytes and its checksum, or
 // nothing if there is no such file. It returns *DamagedError as unseal does.
 func readSealed(path string, content any) (data []byte, checksum string, err error) {
-	data, err = os.ReadFile(path)
+	data, _, err = readFile(path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		return nil, "", nil
 	}
@@ -94,6 +94,22 @@ func readSealed(path string, content any) (data []byte, checksum string, err err
 	}
 	checksum, err = unseal(path, data, content)
 	return data, checksum, err
+}
+
+// readFile returns the bytes of the file at path, and its mode, which are those of one file, whatever is renamed meanwhile.
+func readFile(path string) (data []byte, mode os.FileMode, err error) {
+	file, err := openFile(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	text := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
+	_, err = text.ReadFrom(file)
+	return text.Bytes(), info.Mode(), err
 }
 
 // strictly decodes data, which is one JSON value, and refuses what target does not know.
@@ -139,11 +155,14 @@ func nesting(text []byte) int {
 	return most
 }
 
+// private is the mode of files.
+const private os.FileMode = 0o600
+
 // writeTemp writes a new temporary file and syncs it. Its name tells by which lock it is protected:
 // whoever has that lock exclusively knows that no other temporary file of it is in use.
-func (s *Store) writeTemp(lock int, data []byte) (path string, err error) {
+func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
 	path = filepath.Join(s.temps, fmt.Sprintf("%s-%016x%s", lockName(lock), rand.Uint64(), extension))
-	if err := writeSynced(path, data); err != nil {
+	if err := writeSynced(path, data, mode); err != nil {
 		_ = os.Remove(path) // it may not be complete, so it is never tried again
 		return "", err
 	}
@@ -158,8 +177,8 @@ func tempLock(name string) (lock int, ok bool) {
 
 // writeSynced creates the file at path, writes data and syncs it. A file that could not be synced
 // is lost: the kernel may have forgotten that its pages were never written.
-func writeSynced(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+func writeSynced(path string, data []byte, mode os.FileMode) error {
+	file, err := openFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
@@ -174,7 +193,7 @@ func writeSynced(path string, data []byte) error {
 
 // replace puts data durably in the place of the file at path, which the given lock protects.
 func (s *Store) replace(lock int, path string, data []byte) error {
-	temp, err := s.writeTemp(lock, data)
+	temp, err := s.writeTemp(lock, data, private)
 	if err != nil {
 		return err
 	}
@@ -250,7 +269,7 @@ func syncFolders(files []string) error {
 
 // readNames returns the names of what is in a folder, in no order.
 func readNames(folder string) ([]string, error) {
-	file, err := os.Open(folder)
+	file, err := openFile(folder, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

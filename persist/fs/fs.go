@@ -33,6 +33,9 @@ type Store struct {
 	memo     memo
 	polls    bool // for tests: watch without the help of the kernel
 
+	freeing atomic.Int64 // those under way of frees
+	frees   sync.WaitGroup
+
 	folders     sync.Map // those that are known to be durable
 	folderCount atomic.Int64
 
@@ -91,6 +94,8 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.hints.Close()
 	s.calls.Wait()
+	s.frees.Wait()
+	s.locks.close()
 	return nil
 }
 

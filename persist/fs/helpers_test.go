@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,7 +99,29 @@ func copied(t testing.TB, dir string) string {
 	t.Helper()
 	to := scratch(t)
 	require.NoError(t, os.CopyFS(to, os.DirFS(dir)))
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e iofs.DirEntry, err error) error { // CopyFS does not keep modes
+		require.NoError(t, err)
+		info, err := e.Info()
+		require.NoError(t, err)
+		rel, err := filepath.Rel(dir, path)
+		require.NoError(t, err)
+		return os.Chmod(filepath.Join(to, rel), info.Mode().Perm())
+	}))
 	return to
+}
+
+// doubt leaves the file of a key as a writer does that dies before it knows it to be durable.
+func doubt(t testing.TB, s *Store, key persist.Key) {
+	t.Helper()
+	require.NoError(t, os.Chmod(s.file(key), tentative))
+}
+
+// doubted reports whether the file of a key is tentative.
+func doubted(t testing.TB, s *Store, key persist.Key) bool {
+	t.Helper()
+	info, err := os.Stat(s.file(key))
+	require.NoError(t, err)
+	return isTentative(info.Mode())
 }
 
 // scratch returns a directory in memory, if there is such a place, for tests that look at very

@@ -46,7 +46,7 @@ func TestReaderInterrupted(t *testing.T) {
 	runs := 0
 	for role, kills := range map[string][]string{
 		"transfer": {"", renames + ":signal=SIGKILL:when=2", renames + ":signal=SIGKILL:when=3", renames + ":signal=SIGKILL:when=4"},
-		"deposit":  {"", "fsync:signal=SIGKILL:when=3", unlinks + ":signal=SIGKILL:when=1"},
+		"deposit":  {"", "fsync:signal=SIGKILL:when=3", chmods + ":signal=SIGKILL:when=1"},
 	} {
 		for _, kill := range kills {
 			for _, call := range []string{"openat", "close"} {

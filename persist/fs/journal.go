@@ -18,11 +18,10 @@ import (
 //
 // A commit of one record, under the exclusive lock of its stripe:
 //
-//	1 write tmp/x, fsync it
-//	2 create a mark in journal/, not synced
-//	3 rename tmp/x to the record's file          the commit happens here; with the names lock, shared
-//	4 fsync the record's folder
-//	5 remove the mark, acknowledge
+//	1 write tmp/x, which its owner may not write to, fsync it
+//	2 rename tmp/x to the record's file          the commit happens here; with the names lock, shared
+//	3 fsync the record's folder
+//	4 let its owner write to the file, acknowledge
 //
 // A commit of several records, under the exclusive locks of all their stripes:
 //
@@ -36,14 +35,15 @@ import (
 //
 // A writer can die, or meet an error, between any two steps. Before the commit happens that leaves
 // temporary files behind, which Open removes; they are named after their lock, so that whoever
-// has that lock exclusively knows them to be nobody's. After it, the journal or mark stays.
+// has that lock exclusively knows them to be nobody's. After it, the journal stays, or the mode of the one file.
 //
-// The name of a journal or mark lists its stripes. Its writer has all of them exclusively, so
+// The name of a journal lists its stripes. Its writer has all of them exclusively, so
 // whoever has one of them, in either mode, and sees the journal, knows that its writer has gone.
 // That is why everybody who takes stripes looks into journal/ before anything else (settle), and
 // finishes what is there first: lets go, takes all stripes of the journal exclusively in ascending
-// order, and the list lock for a journal of several records, looks whether it is still there, completes it and removes it. Then the stripes are taken
-// again from the start. Finishing can be interrupted like writing, and is begun anew by the next.
+// order, and the list lock, looks whether it is still there, completes it and removes it. Then the stripes are taken
+// again from the start. Finishing can be interrupted like writing, and is begun anew by the next. It is the same with a file
+// that its owner may not write to, a tentative one: whoever reads it with its stripe knows that its writer has gone.
 //
 // To finish a journal means:
 //   - The journal is written again and synced: its writer may have died before step 4 was durable,
@@ -61,21 +61,21 @@ import (
 //     tombstone that was purged before the commit and that a power failure has brought back, because
 //     whoever purged it died before its removal was durable.
 //
-// To finish a mark means to write the record's file again, whichever it is, and to remove the mark.
-// It matters to processes that outlive the writer only: without it they could answer on the
+// To finish a tentative file means to write it again, tentatively, with all steps of a commit (confirm).
+// That matters to processes that outlive the writer only: without it they could answer on the
 // strength of a record that is not durable yet. After a power failure what is there is durable, so
-// a mark may be lost or torn.
+// the mode may be either. The mode and the bytes are read from one open file, so they belong together.
 //
 // Load takes no lock. It reads the file and then looks into journal/. If nothing there has the
-// stripe of the key, then what it read was durable by then, and no commit is half visible: whoever
-// reads one record of a commit in its new state does so after the journal was removed, when
-// all records are. Otherwise it takes the lock, shared, and reads again.
+// stripe of the key, then no commit is half visible: whoever reads one record of a commit in its new state
+// does so after the journal was removed, when all records are. If the file is not tentative either, then what it read is durable.
+// Otherwise it takes the lock, shared, and reads again.
 //
 // List must not see a commit happen between two of its files. It has the list lock, shared, while
 // it reads, so that no journal appears; one that is there when it got the lock is nobody's, and is
 // finished first. To do that List lets go of the list lock, because stripes come before it; whoever
-// finishes a journal then has it exclusively. Marks do appear; what List has read may be the record
-// of one, so it waits for these stripes at the end, again without the list lock.
+// finishes a journal then has it exclusively. Tentative files do appear; for those that it has read List waits
+// at the end, again without the list lock.
 //
 // Whoever reads the names of records has the names lock, exclusively, since some file systems (Btrfs
 // and tmpfs are two) hide a name from those who are reading its folder when it is renamed over, or
@@ -85,21 +85,11 @@ import (
 // journal is an entry of journal/.
 type journal struct {
 	path    string
-	mark    bool // of a commit of one record; else of several
 	stripes stripeSet
 }
 
-// Their names are mark-STRIPE-NUMBER.json and commit-STRIPES-NUMBER.json, with the stripes as a
-// bitmap, all in hexadecimal digits.
-const (
-	markName   = "mark-%02x-%016x" + extension
-	commitName = "commit-%016x%016x%016x%016x-%016x" + extension
-)
-
-// newMark returns the path of a mark.
-func (s *Store) newMark(stripe int) string {
-	return filepath.Join(s.journals, fmt.Sprintf(markName, stripe, rand.Uint64()))
-}
+// commitName is the name of a journal, with its stripes as a bitmap, and a number, all in hexadecimal digits.
+const commitName = "commit-%016x%016x%016x%016x-%016x" + extension
 
 // newJournal returns the path of a journal.
 func (s *Store) newJournal(set stripeSet) string {
@@ -115,21 +105,15 @@ func parseJournal(name string) (j journal, ok bool) {
 	if _, ok := hexadecimal(number, 16); !ok || !isJSON {
 		return journal{}, false
 	}
-	switch {
-	case sort == "mark":
-		stripe, ok := hexadecimal(stripes, 2)
-		j.mark = true
-		j.stripes.add(int(stripe))
-		return j, ok
-	case sort == "commit" && len(stripes) == 16*len(j.stripes):
-		for i := range j.stripes {
-			if j.stripes[i], ok = hexadecimal(stripes[16*i:16*i+16], 16); !ok {
-				return journal{}, false
-			}
-		}
-		return j, true
+	if sort != "commit" || len(stripes) != 16*len(j.stripes) {
+		return journal{}, false
 	}
-	return journal{}, false
+	for i := range j.stripes {
+		if j.stripes[i], ok = hexadecimal(stripes[16*i:16*i+16], 16); !ok {
+			return journal{}, false
+		}
+	}
+	return j, true
 }
 
 // hexadecimal returns the number that text is, if it has so many digits, in lower case.
@@ -150,7 +134,7 @@ func hexadecimal(text string, digits int) (n uint64, ok bool) {
 	return n, true
 }
 
-// pending returns the journals and marks that have any of these stripes. It fails if there is no
+// pending returns the journals that have any of these stripes. It fails if there is no
 // journal/, so that whoever finds no record has looked for it where there is a store.
 func (s *Store) pending(set stripeSet) ([]journal, error) {
 	names, err := readNames(s.journals)
@@ -167,25 +151,81 @@ func (s *Store) pending(set stripeSet) ([]journal, error) {
 	return found, nil
 }
 
-// settle takes stripes when no journal has them.
-func (s *Store) settle(ctx context.Context, want wanted) (release func(), err error) {
+// settle takes locks when no journal has their stripes, and returns what the files of keys, whose stripes are among
+// them, hold: nothing tentative.
+func (s *Store) settle(ctx context.Context, want wanted, keys ...persist.Key) (records []stored, release func(), err error) {
 	for {
 		release, err := s.locks.take(ctx, want)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		found, err := s.pending(want.stripes())
+		var doubtful []persist.Key
 		if err == nil && len(found) == 0 {
-			return release, nil
+			records, doubtful, err = s.readAll(keys)
+			if err == nil && len(doubtful) == 0 {
+				return records, release, nil
+			}
 		}
 		release()
 		if err == nil {
 			err = s.finish(ctx, found)
 		}
+		for _, key := range doubtful {
+			if err == nil {
+				err = s.confirm(ctx, key)
+			}
+		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
+}
+
+// readAll reads the records of keys, and returns which of them are tentative.
+func (s *Store) readAll(keys []persist.Key) (records []stored, doubtful []persist.Key, err error) {
+	records = make([]stored, len(keys))
+	for i, key := range keys {
+		if records[i], err = s.read(key); err != nil {
+			return nil, nil, err
+		}
+		if records[i].tentative {
+			doubtful = append(doubtful, key)
+		}
+	}
+	return records, doubtful, nil
+}
+
+// confirm writes a tentative file again whose writer has gone, whichever it is.
+func (s *Store) confirm(ctx context.Context, key persist.Key) error {
+	stripe, path := stripeOf(key), s.file(key)
+	release, err := s.locks.take(ctx, wanted{stripe: exclusive})
+	if err != nil {
+		return err
+	}
+	defer release()
+	data, mode, err := readFile(path)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !isTentative(mode) {
+		return err // or somebody else has done it
+	}
+	ch := change{target: path}
+	if ch.temp, err = s.writeTemp(stripe, data, tentative); err != nil {
+		return err
+	}
+	committed, err := s.replaceOne(ctx, ch)
+	if !committed {
+		_ = os.Remove(ch.temp)
+	}
+	if err != nil {
+		return err
+	}
+	if _, mode, err = readFile(path); err == nil && isTentative(mode) {
+		err = fmt.Errorf("fs: the mode of %s cannot be changed", path) // or it would be written again for ever
+	}
+	return err
 }
 
 // finish completes and removes journals whose writers have gone.
@@ -205,49 +245,23 @@ func (s *Store) finishOne(ctx context.Context, j journal) error {
 			want.add(stripe, exclusive)
 		}
 	}
-	if j.mark {
-		want.add(namesLock, shared)
-	} else {
-		want.add(listLock, exclusive) // the journal is renamed over, which may hide it from a list's look into journal/
-	}
+	want.add(listLock, exclusive) // the journal is renamed over, which may hide it from a list's look into journal/
 	release, err := s.locks.take(ctx, want)
 	if err != nil {
 		return err
 	}
 	defer release()
-	data, err := os.ReadFile(j.path)
+	data, _, err := readFile(j.path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		return nil // somebody else has finished it
 	}
 	if err != nil {
 		return err
 	}
-	if j.mark {
-		err = s.redoMarked(data)
-	} else {
-		err = s.redo(j, data)
-	}
-	if err != nil {
+	if err := s.redo(j, data); err != nil {
 		return err
 	}
 	return os.Remove(j.path)
-}
-
-// redoMarked makes the record that a mark names durable.
-func (s *Store) redoMarked(mark []byte) error {
-	var key persist.Key
-	if json.Unmarshal(mark, &key) != nil {
-		return nil // its writer did not come as far as renaming, or it was torn by a power failure
-	}
-	path := s.file(key)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, iofs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.replace(stripeOf(key), path, data)
 }
 
 // planned is the content of a journal.

@@ -127,10 +127,10 @@ func TestJournalThatComesBack(t *testing.T) {
 	require.NoFileExists(t, journal)
 }
 
-// TestMarksAreFinished: whoever comes to a record that may not be durable makes it so.
+// TestTentativeFilesAreFinished: whoever comes to a record that may not be durable makes it so.
 //
 // Proves STORE-6.
-func TestMarksAreFinished(t *testing.T) {
+func TestTentativeFilesAreFinished(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, *Store){
 		"Load": func(t *testing.T, s *Store) { load(t, s, thing("a")) },
 		"List": func(t *testing.T, s *Store) {
@@ -141,6 +141,33 @@ func TestMarksAreFinished(t *testing.T) {
 			_, err := s.Commit(t.Context(), put("a", 1))
 			require.NoError(t, err)
 		},
+		"Commit of several": func(t *testing.T, s *Store) {
+			both := put("a", 1)
+			both.Writes = append(both.Writes, setTo(thing("b"), 0, 1))
+			_, err := s.Commit(t.Context(), both)
+			require.NoError(t, err)
+		},
+		"a guard": func(t *testing.T, s *Store) {
+			_, err := s.Commit(t.Context(), persist.Commit{Guards: []persist.Guard{{Key: thing("a"), Read: true, Version: 1}}})
+			require.NoError(t, err)
+		},
+		"a stale commit": func(t *testing.T, s *Store) {
+			_, err := s.Commit(t.Context(), put("a", 0))
+			require.ErrorAs(t, err, new(*persist.Conflict))
+		},
+		"LoadAll": func(t *testing.T, s *Store) {
+			_, err := s.LoadAll(t.Context(), []persist.Key{thing("b"), thing("a")})
+			require.NoError(t, err)
+		},
+		"Versions": func(t *testing.T, s *Store) {
+			_, err := s.Versions(t.Context(), []persist.Key{thing("a")})
+			require.NoError(t, err)
+		},
+		"a lease": func(t *testing.T, s *Store) {
+			taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openAt(t, t.TempDir(), Config{})
@@ -149,23 +176,25 @@ func TestMarksAreFinished(t *testing.T) {
 			before, err := os.Stat(s.file(thing("a")))
 			require.NoError(t, err)
 			require.NoError(t, os.Link(s.file(thing("a")), filepath.Join(t.TempDir(), "kept"))) // so that its number is not used again
-			mark, err := s.writeMark(thing("a"))
-			require.NoError(t, err)
+			doubt(t, s, thing("a"))
 			come(t, s)
-			require.NoFileExists(t, mark)
+			require.False(t, doubted(t, s, thing("a")))
+			require.Empty(t, inFolder(t, s.temps, ""))
 			after, err := os.Stat(s.file(thing("a")))
 			require.NoError(t, err)
 			require.False(t, os.SameFile(before, after), "the record was not written again")
 		})
 	}
 	s := openAt(t, t.TempDir(), Config{})
-	for _, text := range []string{"", `{"kind":"thi`, "\x00\x00", `{"kind":"thing","id":"absent"}`} { // torn by a power failure, or made too early
-		mark := s.newMark(stripeOf(thing("absent")))
-		require.NoError(t, os.WriteFile(mark, []byte(text), 0o600))
-		_, err := s.Load(t.Context(), thing("absent"))
-		require.ErrorIs(t, err, persist.ErrNotFound)
-		require.NoFileExists(t, mark)
-	}
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	before, err := os.Stat(s.file(thing("a")))
+	require.NoError(t, err)
+	require.NoError(t, s.confirm(t.Context(), thing("a")), "somebody else has done it")
+	after, err := os.Stat(s.file(thing("a")))
+	require.NoError(t, err)
+	require.True(t, os.SameFile(before, after))
+	require.NoError(t, s.confirm(t.Context(), thing("absent")), "somebody has removed it")
 }
 
 // TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else,
@@ -247,7 +276,7 @@ func TestJournalOfOtherLocks(t *testing.T) {
 	_, err = s.List(t.Context(), persist.Query{})
 	damaged(t, err, renamed)
 	for _, id := range []string{"a", "b"} {
-		r, _, err := s.read(thing(id))
+		r, err := s.read(thing(id))
 		require.NoError(t, err)
 		require.EqualValues(t, 1, r.Version)
 	}

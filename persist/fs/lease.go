@@ -49,8 +49,8 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 func (s *Store) takeFree(
 	ctx context.Context, q persist.Query, a persist.Acquire,
 ) (taken []persist.Record, busy []persist.Key, err error) {
-	var seen stripeSet
-	for r, err := range s.matching(ctx, q, &seen) {
+	var doubtful []persist.Key // looked at again below
+	for r, err := range s.matching(ctx, q, &doubtful) {
 		if isDamaged(err) {
 			continue
 		}
@@ -79,21 +79,18 @@ func (s *Store) takeFree(
 func (s *Store) takeOne(
 	ctx context.Context, key persist.Key, q persist.Query, a persist.Acquire,
 ) (persist.Record, error) {
-	release, err := s.settle(ctx, wanted{stripeOf(key): exclusive})
+	found, release, err := s.settle(ctx, wanted{stripeOf(key): exclusive}, key)
 	if err != nil {
 		return persist.Record{}, notApplied(err)
 	}
 	defer release()
-	r, checksum, err := s.read(key)
-	if err != nil {
-		return persist.Record{}, notApplied(err)
-	}
+	r := found[0].Record
 	now := hostTime()
 	if !q.Match(r, now) {
 		return persist.Record{}, nil
 	}
 	taken := a.Take(r, now)
-	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]string{key: checksum})
+	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]string{key: found[0].checksum})
 	s.hint(map[persist.Key]persist.Record{key: r}, []persist.Record{taken}, err)
 	return taken, err
 }

@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/pawl-go/pawl/persist"
@@ -100,8 +100,8 @@ const (
 const everybody = 1 << 30
 
 // locks are those of a store. The goroutines of a process queue up for a lock in order of arrival,
-// and the first in the queue asks for the lock's files. Each time it opens them anew, because a
-// file lock belongs to the open file: two goroutines with one open file would have one lock.
+// and the first in the queue asks for the lock's files. It opens them, or takes them from those that are kept
+// open, for itself alone, because a file lock belongs to the open file: two goroutines with one open file would have one lock.
 //
 // There are two files to a lock. Whoever wants the second one waits for it with the first one, the
 // gate, in its hands. A process that gives the lock back and wants it again therefore finds itself
@@ -109,12 +109,28 @@ const everybody = 1 << 30
 // Those of one process who share the names lock, which nobody has for long, share the file as well; see share.
 //
 // The files are never removed: whoever has waited for a file that is gone would have the lock of
-// nothing.
+// nothing. Who finds after all that another one has come in the place of the file, or none, since it was opened, or that the
+// folder was replaced, begins anew.
 type locks struct {
 	folder  string
 	timeout time.Duration
 	queues  [lockCount]*semaphore.Weighted
 	names   share // of those who have the names lock shared
+
+	mu     sync.Mutex // protects what follows
+	kept   map[int]lockFiles
+	closed bool
+}
+
+// keptLocks is how many locks may have their files open while nobody has them.
+const keptLocks = 64
+
+// lockFiles are the two files of a lock.
+type lockFiles struct{ gate, file *lockFile }
+
+func (f lockFiles) close() {
+	f.gate.close()
+	f.file.close()
 }
 
 func newLocks(folder string, timeout time.Duration) *locks {
@@ -136,6 +152,42 @@ func (l *locks) patient(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patienceKey{}, &patience{l.timeout})
 }
 
+// limited is a context of one goroutine that ends with errLocked after a time, which begins when somebody first waits for its end: most
+// locks are free, and need no timer.
+type limited struct {
+	context.Context
+	timeout time.Duration
+	inner   context.Context // nil: nobody has waited
+	cancel  context.CancelFunc
+}
+
+// Done begins the time.
+func (l *limited) Done() <-chan struct{} {
+	if l.inner == nil {
+		l.inner, l.cancel = context.WithTimeoutCause(l.Context, l.timeout, errLocked)
+	}
+	return l.inner.Done()
+}
+
+func (l *limited) now() context.Context {
+	if l.inner == nil {
+		return l.Context
+	}
+	return l.inner
+}
+
+// Err is that of the context as it is now.
+func (l *limited) Err() error { return l.now().Err() }
+
+// Value is that of the context as it is now, by which context.Cause learns why it has ended.
+func (l *limited) Value(key any) any { return l.now().Value(key) }
+
+func (l *limited) end() {
+	if l.cancel != nil {
+		l.cancel()
+	}
+}
+
 // take takes all locks that are wanted, in order, or none. It waits for them until ctx ends, and
 // returns the cause of that then, or until the lock timeout has passed, or what is left of it in a
 // context of patient, and returns errLocked then. With atOnce it takes what is free and does not
@@ -147,8 +199,8 @@ func (l *locks) take(ctx context.Context, want wanted) (release func(), err erro
 		begun := time.Now()
 		defer func() { p.left -= time.Since(begun) }()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errLocked)
-	defer cancel()
+	ctx = &limited{Context: ctx, timeout: timeout}
+	defer ctx.(*limited).end()
 	var held []func()
 	release = func() {
 		for _, free := range slices.Backward(held) {
@@ -176,12 +228,12 @@ func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), 
 			return nil, context.Cause(ctx)
 		}
 	}
-	open := func() (*flock.Flock, error) { return l.open(ctx, filepath.Join(l.folder, lockName(lock)), m) }
+	open := func() (free func(), err error) { return l.open(ctx, lock, m) }
 	var free func()
 	if lock == namesLock && m == shared {
 		free, err = l.names.join(ctx, open)
 	} else {
-		free, err = unlocking(open())
+		free, err = open()
 	}
 	if err != nil {
 		queue.Release(weight)
@@ -193,18 +245,88 @@ func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), 
 	}, nil
 }
 
-// open passes the gate and locks the file at path.
-func (l *locks) open(ctx context.Context, path string, m mode) (*flock.Flock, error) {
-	gate, file := flock.New(path+".gate"), flock.New(path)
-	if err := patiently(ctx, gate.TryLock); err != nil {
-		return nil, err
+// open passes the gate and locks the file of a lock.
+func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err error) {
+	path := filepath.Join(l.folder, lockName(lock))
+	for {
+		files, err := l.files(lock, path)
+		if err != nil {
+			return nil, err
+		}
+		if err := files.pass(ctx, m); err != nil {
+			l.keep(lock, files)
+			return nil, err
+		}
+		if files.file.isAt(path) {
+			return func() {
+				files.file.unlock()
+				l.keep(lock, files)
+			}, nil
+		}
+		files.close()
 	}
-	defer gate.Unlock()
-	try := file.TryRLock
-	if m == exclusive {
-		try = file.TryLock
+}
+
+// pass passes the gate and locks the file.
+func (f lockFiles) pass(ctx context.Context, m mode) error {
+	if err := patiently(ctx, func() (bool, error) { return f.gate.try(exclusive) }); err != nil {
+		return err
 	}
-	return file, patiently(ctx, try)
+	defer f.gate.unlock()
+	return patiently(ctx, func() (bool, error) { return f.file.try(m) })
+}
+
+// files returns the files of a lock, for the caller alone.
+func (l *locks) files(lock int, path string) (lockFiles, error) {
+	l.mu.Lock()
+	files, ok := l.kept[lock]
+	delete(l.kept, lock)
+	l.mu.Unlock()
+	if ok {
+		return files, nil
+	}
+	gate, err := openLockFile(path + ".gate")
+	if err != nil {
+		return lockFiles{}, err
+	}
+	file, err := openLockFile(path)
+	if err != nil {
+		gate.close()
+		return lockFiles{}, err
+	}
+	return lockFiles{gate, file}, nil
+}
+
+// keep keeps the files of a lock, which are not locked, for whoever wants it next.
+func (l *locks) keep(lock int, files lockFiles) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.kept[lock]; ok || l.closed { // those of somebody who shared the lock
+		files.close()
+		return
+	}
+	if l.kept == nil {
+		l.kept = make(map[int]lockFiles)
+	}
+	for other, files := range l.kept { // in no order
+		if len(l.kept) < keptLocks {
+			break
+		}
+		files.close()
+		delete(l.kept, other)
+	}
+	l.kept[lock] = files
+}
+
+// close closes the files that are kept.
+func (l *locks) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, files := range l.kept {
+		files.close()
+	}
+	l.kept = nil
 }
 
 // atOnce is a context that has ended.

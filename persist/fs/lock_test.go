@@ -128,8 +128,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	release := take(t, newLocks(s.locks.folder, time.Minute), wanted{stripeOf(thing("a")): exclusive, listLock: exclusive, metaLock: exclusive})
-	mark, err := s.writeMark(thing("a")) // a commit is under way
-	require.NoError(t, err)
+	doubt(t, s, thing("a")) // a commit is under way
 	both := put("b", 0)
 	both.Writes = append(both.Writes, setTo(thing("c"), 0, 1))
 	unavailable := map[string]func(context.Context) error{
@@ -158,7 +157,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 		cancel()
 		require.ErrorIs(t, <-done, context.Canceled, name)
 	}
-	require.NoError(t, os.Remove(mark))
+	require.NoError(t, certify(s.file(thing("a"))))
 	release()
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
@@ -218,6 +217,59 @@ func TestReadersOfOneProcessShare(t *testing.T) {
 	page, err := s.List(t.Context(), persist.Query{})
 	require.NoError(t, err)
 	require.Len(t, page.Records, 1)
+}
+
+// TestKeptLockFiles: files that are kept open lock what is at their place, also when somebody has put others there, are few, and are
+// closed with the store.
+//
+// Proves STORE-3.
+func TestKeptLockFiles(t *testing.T) {
+	dir := t.TempDir()
+	one, two := newLocks(dir, time.Minute), newLocks(dir, 10*time.Millisecond)
+	excluded := func() {
+		t.Helper()
+		release := take(t, one, sameLock)
+		_, err := two.take(t.Context(), sameLock)
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		release()
+		take(t, two, sameLock)()
+	}
+	for range 3 {
+		excluded()
+	}
+	for _, name := range []string{lockName(7), lockName(7) + ".gate"} {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+	take(t, two, sameLock)() // which makes them again
+	excluded()
+	require.NoError(t, os.Rename(dir, dir+" before"))
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	take(t, two, sameLock)()
+	excluded()
+	for lock := range stripes {
+		take(t, one, wanted{lock: exclusive})()
+	}
+	require.Len(t, one.kept, keptLocks)
+	one.close()
+	require.Empty(t, one.kept)
+	take(t, one, sameLock)()
+	require.Empty(t, one.kept)
+}
+
+// TestSharedLockFiles: those of one process who share a lock have a file each, and whoever gives it back first leaves it to the other.
+//
+// Proves STORE-3.
+func TestSharedLockFiles(t *testing.T) {
+	dir := t.TempDir()
+	one, two := newLocks(dir, time.Minute), newLocks(dir, 10*time.Millisecond)
+	take(t, one, sameLock)() // its files are kept
+	first, second := take(t, one, wanted{7: shared}), take(t, one, wanted{7: shared})
+	first()
+	_, err := two.take(t.Context(), sameLock)
+	require.ErrorIs(t, err, persist.ErrUnavailable, "one has it still")
+	second()
+	require.Len(t, one.kept, 1)
+	take(t, two, sameLock)()
 }
 
 func init() { children["busy"] = busyChild }

@@ -21,16 +21,16 @@ func TestMemo(t *testing.T) {
 	key := persist.Key{Kind: "thing", ID: "a"}
 	same := func() persist.Record {
 		t.Helper()
-		r, checksum, err := s.read(key)
+		found, err := s.read(key)
 		require.NoError(t, err)
 		path := s.file(key)
 		data, err := os.ReadFile(path)
 		require.NoError(t, err)
 		decoded, fresh, err := decodeRecord(path, data, key)
 		require.NoError(t, err)
-		require.Equal(t, decoded, r)
-		require.Equal(t, fresh, checksum)
-		return r
+		require.Equal(t, decoded, found.Record)
+		require.Equal(t, fresh, found.checksum)
+		return found.Record
 	}
 	for i, w := range []persist.Write{
 		{Doc: []byte(" { \"a\" : [ 1 , 2 ],\n\"b\":\"<&>\u2028\" } ")},

@@ -23,19 +23,15 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 	for _, key := range keys {
 		want.add(stripeOf(key), shared)
 	}
-	release, err := s.settle(s.locks.patient(ctx), want)
+	found, release, err := s.settle(s.locks.patient(ctx), want, keys...)
 	if err != nil {
 		return nil, explain(err)
 	}
 	defer release()
 	records, now := make([]persist.Record, len(keys)), hostTime()
-	for i, key := range keys {
-		r, _, err := s.read(key)
-		if err != nil {
-			return nil, explain(err)
-		}
-		r.Now = now
-		records[i] = r
+	for i := range found {
+		records[i] = found[i].Record
+		records[i].Now = now
 	}
 	return records, nil
 }

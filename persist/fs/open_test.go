@@ -62,14 +62,14 @@ func (s *Store) plan(t testing.TB, writes ...persist.Write) (changes []change, s
 	t.Helper()
 	current, checksums := map[persist.Key]persist.Record{}, map[persist.Key]string{}
 	for _, w := range writes {
-		var err error
-		current[w.Key], checksums[w.Key], err = s.read(w.Key)
+		found, err := s.read(w.Key)
 		require.NoError(t, err)
+		current[w.Key], checksums[w.Key] = found.Record, found.checksum
 	}
 	next, err := persist.Apply(persist.Commit{ID: "left.1", Writes: writes}, current, hostTime())
 	require.NoError(t, err)
 	for _, r := range next {
-		ch, err := s.prepare(r, checksums[r.Key])
+		ch, err := s.prepare(r, checksums[r.Key], private)
 		require.NoError(t, err)
 		changes = append(changes, ch)
 		set.add(stripeOf(r.Key))

@@ -39,6 +39,8 @@ func events(t *testing.T, root, log string) []string {
 			found = append(found, "write "+open[args[0]])
 		case "fsync":
 			found = append(found, "sync "+open[args[0]])
+		case "fchmodat", "chmod":
+			found = append(found, "chmod "+name(strings.Trim(args[len(args)-2], `"`)))
 		case "renameat", "renameat2", "rename":
 			paths := slices.DeleteFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, `"`) })
 			found = append(found, "rename "+name(strings.Trim(paths[0], `"`))+" "+name(strings.Trim(paths[1], `"`)))
@@ -56,8 +58,8 @@ func TestSyncBeforeAck(t *testing.T) {
 	for role, want := range map[string][]string{
 		"deposit": {
 			"write tmp/*", "sync tmp/*",
-			"write journal/*", // the mark
 			"rename tmp/* records/account/*", "sync records/account/",
+			"chmod records/account/*", // not before
 			"write answer", "write answer",
 		},
 		"transfer": {

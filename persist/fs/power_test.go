@@ -38,6 +38,7 @@ type disk struct {
 type inode struct {
 	data, synced []byte
 	forgotten    bool // a sync of data has failed
+	made, mode   os.FileMode
 }
 
 // entry is a change of a folder.
@@ -61,8 +62,10 @@ func newDisk(t testing.TB, root string) *disk {
 			d.folders[d.below(path)] = true
 			return nil
 		}
+		info, err := e.Info()
+		require.NoError(t, err)
 		data, err := os.ReadFile(path)
-		d.files[d.below(path)] = &inode{data: data, synced: data}
+		d.files[d.below(path)] = &inode{data: data, synced: data, made: info.Mode(), mode: info.Mode()}
 		return err
 	}))
 	d.cached = maps.Clone(d.files)
@@ -111,7 +114,17 @@ func (d *disk) feed(t testing.TB, line string) bool {
 		if !strings.Contains(args, "O_CREAT") || path == "" || d.cached[path] != nil {
 			return false
 		}
-		d.change(&entry{path: path, inode: &inode{}})
+		mode, err := strconv.ParseUint(args[strings.LastIndexByte(args, ' ')+1:], 8, 32)
+		require.NoError(t, err)
+		d.change(&entry{path: path, inode: &inode{made: os.FileMode(mode), mode: os.FileMode(mode)}})
+	case "fchmodat", "chmod":
+		file := d.cached[d.below(texts[0])]
+		if file == nil {
+			return false
+		}
+		mode, err := strconv.ParseUint(args[strings.LastIndexByte(args, ' ')+1:], 8, 32)
+		require.NoError(t, err)
+		file.mode = os.FileMode(mode)
 	case "close":
 		delete(d.open, fd)
 		return false
@@ -230,7 +243,11 @@ func (d *disk) fail(t testing.TB, choose func() bool) string {
 		if choose() {
 			data = file.data
 		}
-		err := os.WriteFile(filepath.Join(dir, path), data, 0o600)
+		mode := file.made
+		if choose() {
+			mode = file.mode
+		}
+		err := os.WriteFile(filepath.Join(dir, path), data, mode)
 		if !errors.Is(err, iofs.ErrNotExist) { // its folder did not reach the disk
 			require.NoError(t, err)
 		}
@@ -257,7 +274,7 @@ func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 }
 
 // logged are the system calls that a disk wants to know of.
-const logged = "trace=openat,close,write,fsync," + mkdirs + "," + renames + "," + unlinks
+const logged = "trace=openat,close,write,fsync," + mkdirs + "," + renames + "," + unlinks + "," + chmods
 
 // feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is
 // something new to see.
@@ -340,7 +357,7 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 			}
 			require.False(t, deleted || answers > 0, "version %d of what was deleted is back", r.Version)
 		})
-		if r, _, err := newcomer(t, d.fail(t, func() bool { return false })).read(receipt); err == nil && r.Deleted {
+		if r, err := newcomer(t, d.fail(t, func() bool { return false })).read(receipt); err == nil && r.Deleted {
 			deleted = true
 		}
 	})
@@ -358,7 +375,7 @@ func TestFailedSystemCalls(t *testing.T) {
 	for role, c := range commits {
 		for calls, failure := range map[string]string{
 			"openat": "EMFILE", "write": "ENOSPC", "fsync": "EIO", renames: "EROFS",
-			unlinks: "EACCES", mkdirs: "ENOSPC",
+			unlinks: "EACCES", mkdirs: "ENOSPC", chmods: "EPERM",
 		} {
 			for n := 1; ; n++ {
 				dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
@@ -444,7 +461,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 	next := []string{"look", "list", "confirm"}
 	runs, failures := 0, 0
 	for role, c := range commits {
-		for _, calls := range []string{"fsync", renames, unlinks} {
+		for _, calls := range []string{"fsync", renames, unlinks, chmods} {
 			for n := 1; ; n++ {
 				dir, logs := copied(t, start), t.TempDir()
 				d := newDisk(t, dir)
@@ -471,4 +488,37 @@ func TestPowerFailureAfterKill(t *testing.T) {
 		}
 	}
 	t.Logf("%d kills, %d power failures", runs, failures)
+}
+
+// TestPowerFailureAfterKilledFinisher kills a writer whose file is in its place and not durable, then at every sync somebody who comes
+// to it, lets the next one come, and cuts the power at every moment of that. What somebody was told is there stays.
+//
+// Proves STORE-6.
+func TestPowerFailureAfterKilledFinisher(t *testing.T) {
+	start, kills := seed(t), 0
+	for _, next := range []string{"look", "list", "confirm"} {
+		for n := 1; ; n++ {
+			dir, logs := copied(t, start), t.TempDir()
+			d := newDisk(t, dir)
+			play := func(role string, inject ...string) (said []string) {
+				log := filepath.Join(logs, "log")
+				said = trace(t, role, dir, append([]string{"-xx", "-s", "1000000", "-e", logged, "-o", log}, inject...)...)
+				d.feedTrace(t, log, func(answers int) {
+					if answers > 0 && said[0] == "true" {
+						d.failures(t, 4, func(dir string) {
+							require.True(t, state(t, commits["deposit"], byLoad(t, newcomer(t, dir))), "%s, after %d: what was seen is lost", role, n)
+						})
+					}
+				})
+				return said
+			}
+			require.Empty(t, play("deposit", "-e", "inject=fsync:signal=SIGKILL:when=3"))
+			if len(play(next, "-e", fmt.Sprintf("inject=fsync:signal=SIGKILL:when=%d", n))) > 0 {
+				break
+			}
+			kills++
+			require.Equal(t, []string{"true"}, play("look"))
+		}
+	}
+	require.GreaterOrEqual(t, kills, 6) // a file and a folder each
 }

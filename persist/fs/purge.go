@@ -31,8 +31,8 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 		removed, lot = removed+count, nil
 		return err
 	}
-	var seen stripeSet
-	for r, err := range s.matching(ctx, q, &seen) {
+	var doubtful []persist.Key // looked at again below
+	for r, err := range s.matching(ctx, q, &doubtful) {
 		if isDamaged(err) {
 			continue
 		}
@@ -83,7 +83,7 @@ func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) 
 	for _, key := range keys {
 		want.add(stripeOf(key), exclusive)
 	}
-	release, err := s.settle(ctx, want)
+	found, release, err := s.settle(ctx, want, keys...)
 	if err != nil {
 		return 0, notApplied(err)
 	}
@@ -91,12 +91,8 @@ func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) 
 	var highest uint64
 	var files []string
 	now := hostTime()
-	for _, key := range keys {
-		r, _, err := s.read(key)
-		if err != nil {
-			return 0, notApplied(err)
-		}
-		if q.Match(r, now) {
+	for i, key := range keys {
+		if r := found[i].Record; q.Match(r, now) {
 			highest = max(highest, r.Version)
 			files = append(files, s.file(key))
 		}

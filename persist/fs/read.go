@@ -44,42 +44,53 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 func (s *Store) load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	var set stripeSet
 	set.add(stripeOf(key))
-	r, _, readErr := s.read(key)
+	r, readErr := s.read(key)
 	found, err := s.pending(set)
 	if err != nil {
 		return persist.Record{}, err
 	}
-	if len(found) == 0 {
-		return r, readErr
+	if len(found) == 0 && !r.tentative {
+		return r.Record, readErr
 	}
-	release, err := s.settle(ctx, wanted{stripeOf(key): shared})
+	return s.settled(ctx, key)
+}
+
+// settled reads a record when no commit is under way there.
+func (s *Store) settled(ctx context.Context, key persist.Key) (persist.Record, error) {
+	found, release, err := s.settle(ctx, wanted{stripeOf(key): shared}, key)
 	if err != nil {
 		return persist.Record{}, err
 	}
-	defer release()
-	r, _, err = s.read(key)
-	return r, err
+	release()
+	return found[0].Record, nil
 }
 
-// read returns the record that is in the file of key, and the file's checksum; for an absent key
-// the absent record, and no checksum. It returns *DamagedError.
-func (s *Store) read(key persist.Key) (r persist.Record, checksum string, err error) {
+// stored is what the file of a record holds.
+type stored struct {
+	persist.Record
+	checksum  string // none if there is no file
+	tentative bool   // it may not be durable
+}
+
+// read returns what is in the file of key; for an absent key the absent record. It returns *DamagedError.
+func (s *Store) read(key persist.Key) (stored, error) {
 	path := s.file(key)
-	data, err := os.ReadFile(path)
+	data, mode, err := readFile(path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		floor, err := s.floor() // Purge has raised it before it removed the file
-		return persist.Record{Key: key, Version: floor}, "", err
+		return stored{Record: persist.Record{Key: key, Version: floor}}, err
 	}
 	if err != nil {
-		return persist.Record{}, "", err
+		return stored{}, err
 	}
-	if r, checksum, ok := s.memo.recall(path, data); ok {
-		return r, checksum, nil
-	}
-	if r, checksum, err = decodeRecord(path, data, key); err == nil {
+	r, checksum, ok := s.memo.recall(path, data)
+	if !ok {
+		if r, checksum, err = decodeRecord(path, data, key); err != nil {
+			return stored{}, err
+		}
 		s.memo.keep(path, data, r, checksum)
 	}
-	return r, checksum, err
+	return stored{r, checksum, isTentative(mode)}, nil
 }
 
 // decodeRecord returns the record of key that is in data, which the file at path holds, and its checksum. It
@@ -129,9 +140,11 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	}
 	defer s.calls.Done()
 	ctx = s.locks.patient(ctx)
-	page, seen, err := s.page(ctx, q)
-	if err == nil {
-		err = s.awaitMarks(ctx, seen)
+	page, doubtful, err := s.page(ctx, q)
+	for _, key := range doubtful {
+		if err == nil {
+			_, err = s.settled(ctx, key) // what was read is durable then, or what came after it
+		}
 	}
 	if err != nil {
 		return persist.Page{}, explain(err)
@@ -139,17 +152,17 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	return page, nil
 }
 
-// page reads one page, and returns the stripes that it has read from.
-func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, seen stripeSet, err error) {
+// page reads one page, and returns the keys of what it has read that is tentative.
+func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, doubtful []persist.Key, err error) {
 	release, err := s.withoutJournals(ctx)
 	if err != nil {
-		return persist.Page{}, seen, err
+		return persist.Page{}, nil, err
 	}
 	defer release()
 	size := q.PageSize()
-	for r, err := range s.matching(ctx, q, &seen) {
+	for r, err := range s.matching(ctx, q, &doubtful) {
 		if err != nil {
-			return persist.Page{}, seen, err
+			return persist.Page{}, nil, err
 		}
 		if len(page.Records) == size {
 			page.Next = cursor.Of(q, page.Records[size-1]).String()
@@ -157,7 +170,7 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, s
 		}
 		page.Records = append(page.Records, r)
 	}
-	return page, seen, nil
+	return page, doubtful, nil
 }
 
 // withoutJournals takes the list lock, shared, when no commit of several keys is half done.
@@ -168,7 +181,6 @@ func (s *Store) withoutJournals(ctx context.Context) (release func(), err error)
 			return nil, err
 		}
 		found, err := s.pending(everyStripe)
-		found = slices.DeleteFunc(found, func(j journal) bool { return j.mark })
 		if err == nil && len(found) == 0 {
 			return release, nil
 		}
@@ -184,31 +196,9 @@ func (s *Store) withoutJournals(ctx context.Context) (release func(), err error)
 
 var everyStripe = stripeSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 
-// awaitMarks waits until what was read from these stripes is durable.
-func (s *Store) awaitMarks(ctx context.Context, seen stripeSet) error {
-	found, err := s.pending(seen)
-	if err != nil || len(found) == 0 {
-		return err
-	}
-	want := make(wanted)
-	for _, j := range found {
-		for stripe := range stripes {
-			if j.stripes.has(stripe) && seen.has(stripe) {
-				want.add(stripe, shared)
-			}
-		}
-	}
-	release, err := s.settle(ctx, want)
-	if err != nil {
-		return err
-	}
-	release()
-	return nil
-}
-
-// matching yields the records that match q, in the order of the list, and adds to seen the stripes
-// that it has read from. A damaged file is an error after which it goes on; all others end it.
-func (s *Store) matching(ctx context.Context, q persist.Query, seen *stripeSet) iter.Seq2[persist.Record, error] {
+// matching yields the records that match q, in the order of the list, and adds to doubtful the keys of what it has
+// read that is tentative, whether it matches or not. A damaged file is an error after which it goes on; all others end it.
+func (s *Store) matching(ctx context.Context, q persist.Query, doubtful *[]persist.Key) iter.Seq2[persist.Record, error] {
 	return func(yield func(persist.Record, error) bool) {
 		var after cursor.Position
 		if q.After != "" {
@@ -234,14 +224,17 @@ func (s *Store) matching(ctx context.Context, q persist.Query, seen *stripeSet) 
 				yield(persist.Record{}, context.Cause(ctx))
 				return
 			}
-			seen.add(stripeOf(key))
-			r, _, err := s.read(key)
+			found, err := s.read(key)
 			if err != nil {
 				if !yield(persist.Record{}, err) || !isDamaged(err) {
 					return
 				}
 				continue
 			}
+			if found.tentative {
+				*doubtful = append(*doubtful, key)
+			}
+			r := found.Record
 			r.Now = now
 			switch {
 			case !q.Match(r, now) || !isAfter(r):

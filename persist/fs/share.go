@@ -4,8 +4,6 @@ import (
 	"context"
 	"sync"
 	"time"
-
-	"github.com/gofrs/flock"
 )
 
 // tenure is how long those who come may join in a shared lock that the process has. Then all leave it,
@@ -16,9 +14,9 @@ const tenure = 2 * time.Millisecond
 // its gate: every commit of one record shares the names lock. It is for locks that nobody has for long: who comes
 // after the tenure waits for those who have it.
 type share struct {
-	mu      sync.Mutex   // protects what follows
-	file    *flock.Flock // nil: they do not have it
-	members int          // who has it
+	mu      sync.Mutex // protects what follows
+	free    func()     // gives it back; nil: they do not have it
+	members int        // who has it
 	since   time.Time
 	opening bool          // somebody is about to get it
 	moved   chan struct{} // closed when that has ended, or the last member has left; nil: nobody waits
@@ -26,25 +24,25 @@ type share struct {
 
 // join takes the lock, with the others or by open, until leave is called. It returns open's error, or the
 // cause of ctx's end.
-func (s *share) join(ctx context.Context, open func() (*flock.Flock, error)) (leave func(), err error) {
+func (s *share) join(ctx context.Context, open func() (free func(), err error)) (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		switch {
-		case s.file != nil && time.Since(s.since) < tenure:
+		case s.free != nil && time.Since(s.since) < tenure:
 			s.members++
 			return s.leave, nil
-		case s.file == nil && !s.opening:
+		case s.free == nil && !s.opening:
 			s.opening = true
 			s.mu.Unlock()
-			file, err := open()
+			free, err := open()
 			s.mu.Lock()
 			s.opening = false
 			s.wake()
 			if err != nil {
 				return nil, err
 			}
-			s.file, s.members, s.since = file, 1, time.Now()
+			s.free, s.members, s.since = free, 1, time.Now()
 			return s.leave, nil
 		}
 		if s.moved == nil {
@@ -69,8 +67,8 @@ func (s *share) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.members--; s.members == 0 {
-		_ = s.file.Unlock() // a file that is open and locked can be unlocked
-		s.file = nil
+		s.free()
+		s.free = nil
 		s.wake()
 	}
 }
@@ -81,9 +79,4 @@ func (s *share) wake() {
 		close(s.moved)
 		s.moved = nil
 	}
-}
-
-// unlocking returns what gives a locked file back.
-func unlocking(file *flock.Flock, err error) (func(), error) {
-	return func() { _ = file.Unlock() }, err // a file that is open and locked can be unlocked
 }

@@ -21,11 +21,11 @@ func TestShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s share
 		opened := 0
-		open := func() (*flock.Flock, error) {
+		open := func() (free func(), err error) {
 			opened++
 			file := flock.New(path)
-			_, err := file.TryRLock()
-			return file, err
+			_, err = file.TryRLock()
+			return func() { require.NoError(t, file.Unlock()) }, err
 		}
 		others := flock.New(path)
 		isFree := func() bool {
@@ -67,7 +67,7 @@ func TestShare(t *testing.T) {
 		require.True(t, isFree())
 
 		failure := errors.New("no")
-		_, err = s.join(t.Context(), func() (*flock.Flock, error) { return nil, failure })
+		_, err = s.join(t.Context(), func() (func(), error) { return nil, failure })
 		require.ErrorIs(t, err, failure)
 		leave, err = s.join(t.Context(), open)
 		require.NoError(t, err)

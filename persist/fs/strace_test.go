@@ -159,10 +159,11 @@ const (
 	renames = "?rename,?renameat,?renameat2"
 	unlinks = "?unlink,?unlinkat"
 	mkdirs  = "?mkdir,?mkdirat"
+	chmods  = "?chmod,?fchmodat"
 )
 
 // watched are the system calls by which a commit changes anything, or finds out what to change.
-var watched = []string{"openat", "write", "fsync", renames, unlinks, mkdirs, "flock", "close"}
+var watched = []string{"openat", "write", "fsync", renames, unlinks, mkdirs, chmods, "flock", "close"}
 
 // state asserts that all of a commit is there or nothing, and reports which.
 func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {

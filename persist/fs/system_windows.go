@@ -9,6 +9,21 @@ import (
 	"time"
 )
 
+// openFile opens a file or a folder.
+func openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
+	return os.OpenFile(path, flag, mode)
+}
+
+// tentative is no mode of its own: where folders cannot be synced no file is ever known to be durable.
+const tentative = private
+
+func isTentative(os.FileMode) bool { return false }
+
+func certify(string) error { return nil }
+
+// hold does nothing: Windows does not rename over a file that is open.
+func hold(string) *os.File { return nil }
+
 // syncFolder does nothing: Windows cannot sync a folder.
 func syncFolder(string) error { return nil }
 

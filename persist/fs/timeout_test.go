@@ -59,10 +59,10 @@ func TestLockTimeoutOfTake(t *testing.T) {
 		for i, id := range ids { // each is taken by whoever has its lock
 			time.AfterFunc(time.Duration(i+1)*800*time.Millisecond, func() {
 				defer release[id]()
-				r, checksum, err := s.read(thing(id))
+				found, err := s.read(thing(id))
 				if err == nil {
-					r = persist.Acquire{Holder: "other", For: time.Hour}.Take(r, hostTime())
-					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]string{r.Key: checksum})
+					r := persist.Acquire{Holder: "other", For: time.Hour}.Take(found.Record, hostTime())
+					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]string{r.Key: found.checksum})
 				}
 				if err != nil {
 					t.Error(err)

@@ -22,8 +22,8 @@ import (
 // well, and after that the zero hint is sent, for what came into it before. Whoever looks at a hint's
 // record while its commit is not durable yet waits for that, as every reader does. See notify_linux.go.
 //
-// Elsewhere, and where that fails, somebody looks every pollPause whether journal/ was modified:
-// every commit leaves a mark or a journal there before its records change, and removes it after that.
+// Elsewhere, and where that fails, somebody looks every pollPause whether tmp/ was modified:
+// every file comes from there by the rename that changes its record.
 // That is one stat each time. What has changed is not seen that way, so that each hint is the zero
 // one. Two changes within one tick of the file system's clock look like one, and the first may have
 // been seen without the second: therefore every hint is given a second time at the next look, when the
@@ -77,7 +77,7 @@ func (s *Store) follow(to *hints.Subscription) (stop func()) {
 	return stop
 }
 
-// poll sends the zero hint when journal/ is modified, until ctx ends. Seen is when that was last.
+// poll sends the zero hint when tmp/ is modified, until ctx ends. Seen is when that was last.
 func (s *Store) poll(ctx context.Context, to *hints.Subscription, seen time.Time) {
 	timer := time.NewTimer(pollPause) // not a ticker, whose ticks are closer together after a late one
 	defer timer.Stop()
@@ -98,10 +98,10 @@ func (s *Store) poll(ctx context.Context, to *hints.Subscription, seen time.Time
 	}
 }
 
-// modified returns when a commit was last begun or ended. If that cannot be told it is the zero time,
+// modified returns when a record was last about to change, or has changed. If that cannot be told it is the zero time,
 // so that its coming back is a change.
 func (s *Store) modified() time.Time {
-	info, err := os.Stat(s.journals)
+	info, err := os.Stat(s.temps)
 	if err != nil {
 		return time.Time{}
 	}
@@ -173,16 +173,16 @@ func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 }
 
 // versions reads all files before it looks into journal/ once, as load does for one. What has a
-// commit under way there is read again; so is what was damaged, for a journal may replace it.
+// commit under way there, or is tentative, is read again; so is what was damaged, for a journal may replace it.
 func (s *Store) versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	versions, failures := make([]uint64, len(keys)), make([]error, len(keys))
+	records, failures := make([]stored, len(keys)), make([]error, len(keys))
 	var set stripeSet
 	for i, key := range keys {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		set.add(stripeOf(key))
-		versions[i], failures[i] = s.version(key)
+		records[i], failures[i] = s.read(key)
 	}
 	found, err := s.pending(set)
 	if err != nil {
@@ -194,32 +194,18 @@ func (s *Store) versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 			busy[i] |= j.stripes[i]
 		}
 	}
+	versions := make([]uint64, len(keys))
 	for i, key := range keys {
-		if busy.has(stripeOf(key)) {
-			versions[i], failures[i] = s.settledVersion(ctx, key)
+		r, err := records[i].Record, failures[i]
+		if records[i].tentative || busy.has(stripeOf(key)) {
+			r, err = s.settled(ctx, key)
 		}
-		if failures[i] != nil {
-			return nil, failures[i]
+		if err != nil {
+			return nil, err
+		}
+		if !r.Absent() {
+			versions[i] = r.Version
 		}
 	}
 	return versions, nil
-}
-
-// version returns the version that is in the file of key, 0 if there is none.
-func (s *Store) version(key persist.Key) (uint64, error) {
-	r, _, err := s.read(key)
-	if err != nil || r.Absent() {
-		return 0, err
-	}
-	return r.Version, nil
-}
-
-// settledVersion is version when no commit is under way there.
-func (s *Store) settledVersion(ctx context.Context, key persist.Key) (uint64, error) {
-	release, err := s.settle(ctx, wanted{stripeOf(key): shared})
-	if err != nil {
-		return 0, err
-	}
-	defer release()
-	return s.version(key)
 }
