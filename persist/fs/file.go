@@ -43,19 +43,52 @@ func seal(content any) (data []byte, checksum string, err error) {
 	}
 	compact := bytes.TrimSpace(text.Bytes())
 	checksum = sum(compact)
-	line := fmt.Appendf(nil, `{"format":%d,"checksum":%q,"content":%s}`, format, checksum, compact)
-	depth := nesting(line)
-	if depth > deepestJSON {
+	depth := 1 + nesting(compact)
+	switch {
+	case depth > deepestJSON:
 		return nil, "", fmt.Errorf("fs: the document is nested %d levels deep, which is too deep for its file", depth)
+	case depth > deepest:
+		return fmt.Appendf(nil, `{"format":%d,"checksum":%q,"content":%s}`+"\n", format, checksum, compact), checksum, nil
 	}
-	if depth > deepest {
-		return append(line, '\n'), checksum, nil
+	data = make([]byte, 0, 2*len(compact)+256)
+	data = fmt.Appendf(data, "{\n\t\"format\": %d,\n\t\"checksum\": \"%s\",\n\t\"content\": ", format, checksum)
+	data = appendIndented(data, compact, 1)
+	return append(data, "\n}\n"...), checksum, nil
+}
+
+// appendIndented is json.Indent, with tabs, of a JSON text that is known to be one, without white space between its tokens.
+func appendIndented(data, compact []byte, depth int) []byte {
+	const tabs = "\n\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t"
+	quoted, begun := false, 0 // begun is where what was not appended yet begins
+	for i := 0; i < len(compact); i++ {
+		c := compact[i]
+		switch {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			if compact[i+1] == c+2 { // its end
+				i++
+				continue
+			}
+			depth++
+			data = append(append(data, compact[begun:i+1]...), tabs[:depth+1]...)
+			begun = i + 1
+		case c == '}' || c == ']':
+			depth--
+			data = append(append(data, compact[begun:i]...), tabs[:depth+1]...)
+			begun = i
+		case c == ',':
+			data = append(append(data, compact[begun:i+1]...), tabs[:depth+1]...)
+			begun = i + 1
+		case c == ':':
+			data = append(append(data, compact[begun:i]...), ": "...)
+			begun = i + 1
+		}
 	}
-	var indented bytes.Buffer
-	if err := json.Indent(&indented, line, "", "\t"); err != nil {
-		return nil, "", fmt.Errorf("fs: %w", err)
-	}
-	return append(indented.Bytes(), '\n'), checksum, nil
+	return append(data, compact[begun:]...)
 }
 
 // unseal decodes the content of the file at path, which holds data, and returns its checksum. It

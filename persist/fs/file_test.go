@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -246,4 +247,30 @@ func contentOf(t *testing.T, data []byte) []byte {
 	var e envelope
 	require.NoError(t, json.Unmarshal(data, &e))
 	return e.Content
+}
+
+// TestIndentation: files look as json.Indent would have them, whatever is in them.
+func TestIndentation(t *testing.T) {
+	var value func(depth int) *rapid.Generator[any]
+	value = func(depth int) *rapid.Generator[any] {
+		text := rapid.OneOf(rapid.String(), rapid.StringMatching(`["\\\\{}\[\]:, \n]*`))
+		leaves := []*rapid.Generator[any]{text.AsAny(), rapid.Float64().AsAny(), rapid.Bool().AsAny(), rapid.Just[any](nil)}
+		if depth == 0 {
+			return rapid.OneOf(leaves...)
+		}
+		below := value(depth - 1)
+		return rapid.OneOf(append(leaves, rapid.SliceOfN(below, 0, 3).AsAny(), rapid.MapOfN(text, below, 0, 3).AsAny())...)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		content := value(5).Draw(t, "content")
+		data, checksum, err := seal(content)
+		require.NoError(t, err)
+		var compact, want bytes.Buffer
+		encoder := json.NewEncoder(&compact)
+		encoder.SetEscapeHTML(false)
+		require.NoError(t, encoder.Encode(content))
+		line := fmt.Sprintf(`{"format":1,"checksum":%q,"content":%s}`, checksum, bytes.TrimSpace(compact.Bytes()))
+		require.NoError(t, json.Indent(&want, []byte(line), "", "\t"))
+		require.Equal(t, want.String()+"\n", string(data))
+	})
 }

@@ -247,9 +247,8 @@ func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), 
 
 // open passes the gate and locks the file of a lock.
 func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err error) {
-	path := filepath.Join(l.folder, lockName(lock))
 	for {
-		files, err := l.files(lock, path)
+		files, err := l.files(lock)
 		if err != nil {
 			return nil, err
 		}
@@ -257,7 +256,7 @@ func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err er
 			l.keep(lock, files)
 			return nil, err
 		}
-		if files.file.isAt(path) {
+		if files.file.inPlace() {
 			return func() {
 				files.file.unlock()
 				l.keep(lock, files)
@@ -277,7 +276,7 @@ func (f lockFiles) pass(ctx context.Context, m mode) error {
 }
 
 // files returns the files of a lock, for the caller alone.
-func (l *locks) files(lock int, path string) (lockFiles, error) {
+func (l *locks) files(lock int) (lockFiles, error) {
 	l.mu.Lock()
 	files, ok := l.kept[lock]
 	delete(l.kept, lock)
@@ -285,6 +284,7 @@ func (l *locks) files(lock int, path string) (lockFiles, error) {
 	if ok {
 		return files, nil
 	}
+	path := filepath.Join(l.folder, lockName(lock))
 	gate, err := openLockFile(path + ".gate")
 	if err != nil {
 		return lockFiles{}, err

@@ -13,7 +13,7 @@ import (
 // one open file would have one lock.
 type lockFile struct {
 	file *os.File
-	info os.FileInfo
+	stat syscall.Stat_t // of file
 }
 
 // openLockFile opens the file at path, and makes it if there is none.
@@ -22,11 +22,11 @@ func openLockFile(path string) (*lockFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := file.Stat()
-	if err != nil {
+	f := &lockFile{file: file}
+	if err := syscall.Fstat(int(file.Fd()), &f.stat); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return &lockFile{file, info}, nil
+	return f, nil
 }
 
 // try locks the file if others do not have it.
@@ -55,10 +55,11 @@ func (f *lockFile) flock(how int) error {
 	}
 }
 
-// isAt reports whether the file is still the one at path.
-func (f *lockFile) isAt(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && os.SameFile(f.info, info)
+// inPlace reports whether the file is still the one that has its name.
+func (f *lockFile) inPlace() bool {
+	var now syscall.Stat_t
+	err := syscall.Stat(f.file.Name(), &now)
+	return err == nil && now.Dev == f.stat.Dev && now.Ino == f.stat.Ino
 }
 
 // close also unlocks the file.

@@ -20,7 +20,7 @@ func (f *lockFile) try(m mode) (bool, error) {
 // unlock gives the lock back.
 func (f *lockFile) unlock() { _ = f.file.Unlock() } // a file that is open and locked can be unlocked
 
-// isAt reports whether the file is still the one at the path: it was opened just now.
-func (f *lockFile) isAt(string) bool { return true }
+// inPlace reports whether the file is still the one that has its name: it was opened just now.
+func (f *lockFile) inPlace() bool { return true }
 
 func (f *lockFile) close() { f.unlock() }

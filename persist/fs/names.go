@@ -91,10 +91,18 @@ func stripeOf(key persist.Key) int {
 
 // kindFolder returns the path of the folder that holds the records of a kind.
 func (s *Store) kindFolder(kind string) string {
-	return filepath.Join(s.records, filepath.Join(encode(kind)...))
+	return joined(s.records, encode(kind))
 }
 
 // file returns the path of the file that holds the record of key.
 func (s *Store) file(key persist.Key) string {
-	return filepath.Join(s.kindFolder(key.Kind), filepath.Join(encode(key.ID)...)) + extension
+	return joined(s.kindFolder(key.Kind), encode(key.ID)) + extension
+}
+
+// joined is filepath.Join of pieces that are clean, as those of encode are.
+func joined(folder string, pieces []string) string {
+	for _, piece := range pieces {
+		folder += string(filepath.Separator) + piece
+	}
+	return folder
 }
