@@ -115,9 +115,10 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 
 // replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
 func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
-	old := hold(ch.target)
-	defer s.free(old)
-	if err := s.renameOne(ctx, ch); err != nil {
+	letGo := hold(ch.target)
+	err = s.renameOne(ctx, ch)
+	s.free(letGo) // while the folder is synced
+	if err != nil {
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
 	}
@@ -131,18 +132,18 @@ func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err 
 // maxFrees is how many files may be closed while nobody waits for that.
 const maxFrees = 8
 
-// free closes a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for.
-func (s *Store) free(old *os.File) {
-	if old == nil {
+// free lets go of a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for.
+func (s *Store) free(letGo func()) {
+	if letGo == nil {
 		return
 	}
 	if s.freeing.Add(1) > maxFrees {
 		s.freeing.Add(-1)
-		_ = old.Close()
+		letGo()
 		return
 	}
 	s.frees.Go(func() {
-		_ = old.Close() // nothing was written to it
+		letGo()
 		s.freeing.Add(-1)
 	})
 }

@@ -129,22 +129,6 @@ func readSealed(path string, content any) (data []byte, checksum string, err err
 	return data, checksum, err
 }
 
-// readFile returns the bytes of the file at path, and its mode, which are those of one file, whatever is renamed meanwhile.
-func readFile(path string) (data []byte, mode os.FileMode, err error) {
-	file, err := openFile(path, os.O_RDONLY, 0)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, 0, err
-	}
-	text := bytes.NewBuffer(make([]byte, 0, info.Size()+bytes.MinRead))
-	_, err = text.ReadFrom(file)
-	return text.Bytes(), info.Mode(), err
-}
-
 // strictly decodes data, which is one JSON value, and refuses what target does not know.
 func strictly(data []byte, target any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))

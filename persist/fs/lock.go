@@ -201,6 +201,11 @@ func (l *locks) take(ctx context.Context, want wanted) (release func(), err erro
 	}
 	ctx = &limited{Context: ctx, timeout: timeout}
 	defer ctx.(*limited).end()
+	if len(want) == 1 {
+		for lock, m := range want {
+			return l.takeOne(ctx, lock, m)
+		}
+	}
 	var held []func()
 	release = func() {
 		for _, free := range slices.Backward(held) {

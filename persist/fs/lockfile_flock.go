@@ -46,13 +46,8 @@ func (f *lockFile) try(m mode) (bool, error) {
 func (f *lockFile) unlock() { _ = f.flock(syscall.LOCK_UN) } // a file that is open can be unlocked
 
 func (f *lockFile) flock(how int) error {
-	for {
-		err := syscall.Flock(int(f.file.Fd()), how)
-		runtime.KeepAlive(f)
-		if !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
+	defer runtime.KeepAlive(f)
+	return uninterrupted(func() error { return syscall.Flock(int(f.file.Fd()), how) })
 }
 
 // inPlace reports whether the file is still the one that has its name.

@@ -5,19 +5,66 @@ package fs
 import (
 	"errors"
 	"os"
+	"slices"
 	"syscall"
 )
 
 // openFile is os.OpenFile without the five system calls by which that finds out that a regular file or a folder
 // cannot be polled.
 func openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
+	fd, err := open(path, flag, mode)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+func open(path string, flag int, mode os.FileMode) (fd int, err error) {
+	err = uninterrupted(func() error {
+		fd, err = syscall.Open(path, flag|syscall.O_CLOEXEC, uint32(mode.Perm()))
+		return err
+	})
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// uninterrupted makes a system call again that a signal has interrupted.
+func uninterrupted(call func() error) error {
 	for {
-		fd, err := syscall.Open(path, flag|syscall.O_CLOEXEC, uint32(mode.Perm()))
-		switch {
-		case err == nil:
-			return os.NewFile(uintptr(fd), path), nil
-		case !errors.Is(err, syscall.EINTR):
-			return nil, &os.PathError{Op: "open", Path: path, Err: err}
+		if err := call(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// readFile returns the bytes of the file at path, and its permissions, which are those of one file, whatever is renamed meanwhile.
+func readFile(path string) (data []byte, mode os.FileMode, err error) {
+	fd, err := open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer syscall.Close(fd)
+	var stat syscall.Stat_t
+	if err := uninterrupted(func() error { return syscall.Fstat(fd, &stat) }); err != nil {
+		return nil, 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	data = make([]byte, 0, stat.Size+1) // and what tells that there is no more
+	for {
+		n := 0
+		err := uninterrupted(func() error {
+			n, err = syscall.Read(fd, data[len(data):cap(data)])
+			return err
+		})
+		if err != nil {
+			return nil, 0, &os.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			return data, os.FileMode(stat.Mode).Perm(), nil
+		}
+		if data = data[:len(data)+n]; len(data) == cap(data) {
+			data = slices.Grow(data, len(data))
 		}
 	}
 }
@@ -33,13 +80,13 @@ func isTentative(mode os.FileMode) bool { return mode&0o200 == 0 }
 func certify(path string) error { return os.Chmod(path, private) }
 
 // hold opens the file at path, if there is one, so that the kernel frees what it has on the disk when it is closed, and not
-// when another one is renamed over it.
-func hold(path string) *os.File {
-	file, err := openFile(path, os.O_RDONLY, 0)
+// when another one is renamed over it. It returns the function that closes it, nil if there is none.
+func hold(path string) (letGo func()) {
+	fd, err := open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil
 	}
-	return file
+	return func() { _ = syscall.Close(fd) } // nothing was written to it
 }
 
 // syncFolder makes the entries of a folder durable.
@@ -54,13 +101,8 @@ func syncFolder(path string) error {
 // rename puts the file at from in the place of the one at to. Unlike os.Rename it does not look first whether
 // that is a folder, which the kernel refuses as well.
 func rename(from, to string) error {
-	for {
-		err := syscall.Rename(from, to)
-		switch {
-		case err == nil:
-			return nil
-		case !errors.Is(err, syscall.EINTR):
-			return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
-		}
+	if err := uninterrupted(func() error { return syscall.Rename(from, to) }); err != nil {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
 	}
+	return nil
 }

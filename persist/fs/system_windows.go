@@ -14,6 +14,12 @@ func openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
 	return os.OpenFile(path, flag, mode)
 }
 
+// readFile returns the bytes of the file at path; modes tell nothing here.
+func readFile(path string) (data []byte, mode os.FileMode, err error) {
+	data, err = os.ReadFile(path)
+	return data, private, err
+}
+
 // tentative is no mode of its own: where folders cannot be synced no file is ever known to be durable.
 const tentative = private
 
@@ -22,7 +28,7 @@ func isTentative(os.FileMode) bool { return false }
 func certify(string) error { return nil }
 
 // hold does nothing: Windows does not rename over a file that is open.
-func hold(string) *os.File { return nil }
+func hold(string) (letGo func()) { return nil }
 
 // syncFolder does nothing: Windows cannot sync a folder.
 func syncFolder(string) error { return nil }
