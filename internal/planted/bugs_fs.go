@@ -65,7 +65,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-certified-late", Mechanism: "a file is tentative until its folder is synced",
 		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
-		Old: "	if err := s.renameOne(ctx, ch); err != nil {", New: "	_ = certify(ch.temp)\n	if err := s.renameOne(ctx, ch); err != nil {",
+		Old: "	err = s.renameOne(ctx, ch)\n", New: "	_ = certify(ch.temp)\n	err = s.renameOne(ctx, ch)\n",
 		Pkg: "./persist/fs", Run: "^(TestPowerFailureAfterKill|TestSyncBeforeAck)$",
 	},
 	{
@@ -95,7 +95,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-lock-file-replaced", Mechanism: "who has the lock of a file that is not at its place begins anew",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "		if files.file.inPlace() {", New: "		if true {",
+		Old: "		if !kept || files.file.inPlace() {", New: "		if true {",
 		Pkg: "./persist/fs", Run: "^TestKeptLockFiles$", Quick: true,
 	},
 	{

@@ -17,6 +17,8 @@
 // it reads, and whoever reads names holds up commits of one document while that takes. Some
 // thousands of documents of a kind are fine; for more use a database.
 //
+// A store keeps up to 128 files open, those of the locks that it has used, so that they need not be opened for every commit.
+//
 // Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the
 // folders of records/ (by inotify, with a watch for each kind and each id that is too long for one
 // name). Where it does not, or has no watches left, tmp/ is looked at every 50 ms, and a change by

@@ -109,8 +109,8 @@ const everybody = 1 << 30
 // Those of one process who share the names lock, which nobody has for long, share the file as well; see share.
 //
 // The files are never removed: whoever has waited for a file that is gone would have the lock of
-// nothing. Who finds after all that another one has come in the place of the file, or none, since it was opened, or that the
-// folder was replaced, begins anew.
+// nothing. One that was kept is looked at all the same: if another one has come in its place since, or none, or the folder was
+// replaced, the lock is taken anew.
 type locks struct {
 	folder  string
 	timeout time.Duration
@@ -253,15 +253,15 @@ func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), 
 // open passes the gate and locks the file of a lock.
 func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err error) {
 	for {
-		files, err := l.files(lock)
+		files, kept, err := l.files(lock)
 		if err != nil {
 			return nil, err
 		}
 		if err := files.pass(ctx, m); err != nil {
-			l.keep(lock, files)
+			files.close() // they may be to blame
 			return nil, err
 		}
-		if files.file.inPlace() {
+		if !kept || files.file.inPlace() {
 			return func() {
 				files.file.unlock()
 				l.keep(lock, files)
@@ -280,26 +280,26 @@ func (f lockFiles) pass(ctx context.Context, m mode) error {
 	return patiently(ctx, func() (bool, error) { return f.file.try(m) })
 }
 
-// files returns the files of a lock, for the caller alone.
-func (l *locks) files(lock int) (lockFiles, error) {
+// files returns the files of a lock, for the caller alone, and whether they were kept, or opened just now.
+func (l *locks) files(lock int) (files lockFiles, kept bool, err error) {
 	l.mu.Lock()
-	files, ok := l.kept[lock]
+	files, kept = l.kept[lock]
 	delete(l.kept, lock)
 	l.mu.Unlock()
-	if ok {
-		return files, nil
+	if kept {
+		return files, true, nil
 	}
 	path := filepath.Join(l.folder, lockName(lock))
 	gate, err := openLockFile(path + ".gate")
 	if err != nil {
-		return lockFiles{}, err
+		return lockFiles{}, false, err
 	}
 	file, err := openLockFile(path)
 	if err != nil {
 		gate.close()
-		return lockFiles{}, err
+		return lockFiles{}, false, err
 	}
-	return lockFiles{gate, file}, nil
+	return lockFiles{gate, file}, false, nil
 }
 
 // keep keeps the files of a lock, which are not locked, for whoever wants it next.
