@@ -95,7 +95,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-lock-file-replaced", Mechanism: "who has the lock of a file that is not at its place begins anew",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "		if !kept || files.file.inPlace() {", New: "		if true {",
+		Old: "		if !kept || files.file.inPlace() {", New: "		if kept || files.file.inPlace() {",
 		Pkg: "./persist/fs", Run: "^TestKeptLockFiles$", Quick: true,
 	},
 	{
