@@ -69,6 +69,12 @@ var hintBugs = []Bug{
 		Pkg: "./persist/fs", Run: "^TestVersionsWait$",
 	},
 	{
+		Name: "fs-versions-tentative", Mechanism: "a version is told when its file is durable",
+		Proves: []string{"SCOPE-13", "STORE-7"}, File: "persist/fs/watch.go",
+		Old: "if records[i].tentative || busy", New: "if busy",
+		Pkg: "./persist/fs", Run: "^TestVersionsWait$",
+	},
+	{
 		Name: "apply-sweep-forgets", Mechanism: "a swept tombstone tells when the record has expired",
 		Proves: []string{"SCOPE-14"}, File: "persist/apply.go",
 		Old: "if w.Swept {", New: "if false {",

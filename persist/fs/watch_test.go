@@ -417,6 +417,11 @@ func TestVersionsWait(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 1, 0, 1}, versions)
 	require.False(t, doubted(t, s, thing("b")))
+	half, journal := pair(t, 1) // likewise
+	versions, err = half.Versions(t.Context(), []persist.Key{thing("b"), thing("a")})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{2, 2}, versions)
+	require.NoFileExists(t, journal)
 
 	require.NoError(t, os.WriteFile(s.file(thing("b")), []byte("{}"), 0o600))
 	_, err = s.Versions(t.Context(), []persist.Key{thing("a"), thing("b")})
