@@ -17,8 +17,32 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
-		Old: "AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED)",
+		Old: "AND r.version = $3 AND (r.xmax", New: "AND $3::bigint > 0 AND (r.xmax",
 		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
+	},
+	{
+		Name: "postgres-next-mortal-version", Mechanism: "the version is tested by the write itself, on the short way of a record that expires too",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
+		Old: "AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED)",
+		Pkg: "./persist/postgres", Run: "^TestNextVersionIsNotWaitedFor$",
+	},
+	{
+		Name: "postgres-next-locked", Mechanism: "a record that somebody has locked is not waited for on the short way",
+		Proves: []string{"CAS-11", "STORE-14"}, File: "persist/postgres/statements.go",
+		Old: "AND (r.xmax = 0 OR r.xmax = r.xmin) ", New: "",
+		Pkg: "./persist/postgres", Run: "^TestNextVersionIsNotWaitedFor$",
+	},
+	{
+		Name: "postgres-brief-sessions", Mechanism: "other work is not cut short by the lock_timeout of direct commits",
+		Proves: []string{"STORE-10", "STORE-14"}, File: "persist/postgres/session.go",
+		Old: "	_, err := roundTrip(ctx, conn.Conn().PgConn(), query(\"RESET lock_timeout\"))\n", New: "	err := ctx.Err()\n",
+		Pkg: "./persist/postgres", Run: "^TestBriefSession$",
+	},
+	{
+		Name: "postgres-sessions-of-others", Mechanism: "a session that a proxy gives to others has no lock_timeout left behind",
+		Proves: []string{"STORE-10"}, File: "persist/postgres/statements.go",
+		Old: " WHERE pg_catalog.pg_backend_pid() = $1`", New: " WHERE $1::int <> 0`",
+		Pkg: "./persist/postgres", Run: "^TestSessionOfAProxy$",
 	},
 	{
 		Name: "postgres-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",

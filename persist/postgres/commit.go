@@ -239,7 +239,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 // attempt commits r on a connection, and waits for locks for as long as patience. The connection is
 // waited for in the caller's name; what comes then, not even the caller interrupts.
 func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err error) {
-	conn, err := s.acquire(r.ctx)
+	conn, err := s.acquireAny(r.ctx)
 	if err != nil {
 		return time.Time{}, unacquired(r.ctx, err)
 	}
@@ -329,7 +329,7 @@ func (s *Store) acquireFor(then time.Time) (*pgxpool.Conn, error) {
 	left := max(s.config.AcquireTimeout-time.Since(then), min(s.config.AcquireTimeout, shortestWait))
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
-	conn, err := s.acquire(ctx)
+	conn, err := s.acquireAny(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, errNoConnection
 	}

@@ -138,7 +138,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
 		unavailable(t, err)
 	}
-	for _, p := range []*prepared{s.sql.replaceOne, s.sql.write, s.sql.replace, s.sql.lockRecords} {
+	for _, p := range []*prepared{s.sql.replaceOne, s.sql.replaceWith, s.sql.write, s.sql.replace, s.sql.lockRecords} {
 		require.False(t, p.forgotten.Load())
 	}
 }
@@ -153,19 +153,17 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 		"table": "LOCK TABLE pawl_records IN SHARE MODE",
 		"index": `UPDATE pawl_records SET doc = '{"title": "taken"}' WHERE id = 'other'`,
 	} {
-		for _, known := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/known=%t", name, known), func(t *testing.T) {
+		for known, versions := range map[string]int{"false": 1, "true": 2, "brief": enoughCommits} {
+			t.Run(fmt.Sprintf("%s/known=%s", name, known), func(t *testing.T) {
 				url := pgtest.URL(t)
 				s := openAt(t, connections(t, url, 1), Config{})
-				must(t, s, put("a", 0))
+				version := afterCommits(t, s, "a", versions)
 				execute(t, url, "CREATE UNIQUE INDEX ON pawl_records ((doc->>'title'))")
 				other := put("other", 0)
 				other.Writes[0].Doc = []byte(`{"title": "other"}`)
 				must(t, s, other)
-				version := uint64(1)
-				if known {
-					must(t, s, put("a", 1))
-					version = 2
+				if known == "brief" {
+					require.Equal(t, "10ms", setting(t, s))
 				}
 				tx, err := connect(t, url).Begin(t.Context())
 				require.NoError(t, err)
@@ -262,7 +260,7 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	}
 	plan := func() (text string) {
 		t.Helper()
-		rows, err := conn.Query(ctx, fmt.Sprintf(`EXPLAIN EXECUTE %s ('thing', 'a', 1, 2, '{}', 0, '', NULL, NULL, '{x}')`, s.sql.replaceOne.name), pgx.QueryExecModeSimpleProtocol)
+		rows, err := conn.Query(ctx, fmt.Sprintf(`EXPLAIN EXECUTE %s ('thing', 'a', 1, 2, '{}', 0, '', NULL, '{x}')`, s.sql.replaceOne.name), pgx.QueryExecModeSimpleProtocol)
 		require.NoError(t, err)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)

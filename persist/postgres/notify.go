@@ -239,7 +239,9 @@ func (s *Store) notify(payloads []string, spare bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
+	if err = s.patient(ctx, conn); err == nil {
+		_, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
+	}
 	release(conn, err)
 	return err
 }

@@ -229,8 +229,24 @@ func (s *Store) lifetime() string {
 	return strconv.FormatInt(min(max(s.config.CommitTimeout.Milliseconds(), 1), math.MaxInt32), 10)
 }
 
-// acquire returns a connection of the pool, within Config.AcquireTimeout.
+// acquire returns a connection of the pool, within Config.AcquireTimeout, for statements that may wait for locks.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
+	conn, err := s.acquireAny(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.patient(ctx, conn); err != nil {
+		conn.Release()
+		if ctx.Err() != nil {
+			return nil, ended(ctx)
+		}
+		return nil, err
+	}
+	return conn, nil
+}
+
+// acquireAny is acquire for statements that say how long they wait, or can be made again; see session.
+func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
 	parent := ctx
 	end, patient := endOf(ctx, s.config.AcquireTimeout)
 	if patient {

@@ -133,7 +133,7 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 		return nil, err
 	}
 	defer s.queue.end()
-	conn, err := s.acquire(ctx)
+	conn, err := s.acquireAny(ctx)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
@@ -141,6 +141,11 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statement)
+	if sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief {
+		if err = s.patient(bounded, conn); err == nil {
+			answers, err = roundTrip(bounded, conn.Conn().PgConn(), statement)
+		}
+	}
 	if sqlState(err) == codeNoSuchStatement {
 		answers, err = roundTrip(bounded, conn.Conn().PgConn(), statement) // by its text from now on
 	}

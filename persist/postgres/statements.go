@@ -6,7 +6,9 @@ type statements struct {
 	load        *prepared
 	loadAll     string
 	brief       *prepared
+	staysBrief  string
 	replaceOne  *prepared
+	replaceWith *prepared
 	replaceSome *prepared
 	write       *prepared
 	bounds      string
@@ -29,6 +31,9 @@ type statements struct {
 	confirmAbsent string
 }
 
+// short is what a session must be like for a commit to be one UPDATE.
+const short = `pg_catalog.current_setting('transaction_isolation') = 'read committed' AND pg_catalog.current_setting('synchronous_commit') <> 'off'`
+
 func newStatements(n names) statements {
 	texts := statements{
 		records: n.of("records"),
@@ -40,15 +45,23 @@ func newStatements(n names) statements {
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		// Who waits for nobody still does so for 10 ms where PostgreSQL gives no choice: for the lock of a table, and for a row in a unique index.
 		brief: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true)`),
-		// A statement by itself, for a function takes as long again. Nobody is waited for, so the clock can be read first.
+		// For a session as a whole, if that is the one whose number the connection was given: see session.
+		staysBrief: `SELECT pg_catalog.set_config('lock_timeout', '10ms', false) WHERE pg_catalog.pg_backend_pid() = $1`,
+		// A statement by itself, for a function takes as long again, of a record that has no expiry and gets none: no clock has a say. Whom nobody has
+		// locked is seen by xmax; or it is of whoever wrote this version, and so is over, as all versions are that were locked before they were
+		// written. Who locks the record after that look is waited for briefly. Whatever was locked by others meanwhile is left to write.
 		replaceOne: prepare(n.expand(`UPDATE {records} r SET
-			version = $4, doc = $5, schema = $6, label = $7, due = $8, expires = c.now + $9, updated = c.now, commits = $10
+			version = $4, doc = $5, schema = $6, label = $7, due = $8, updated = pg_catalog.clock_timestamp(), commits = $9
+			WHERE r.kind = $1 AND r.id = $2 AND r.version = $3 AND (r.xmax = 0 OR r.xmax = r.xmin) AND r.deleted IS NULL AND r.expires IS NULL
+			AND ` + short + ` RETURNING r.updated`)),
+		// The same with an expiry. Nobody is waited for, so the clock can be read first.
+		replaceWith: prepare(n.expand(`UPDATE {records} r SET
+			version = $4, doc = $5, schema = $6, label = $7, due = $8, updated = c.now, commits = $9, expires = c.now + $10
 			FROM (SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS c
 			WHERE r.ctid = ( -- what is locked stays in its place
 				SELECT l.ctid FROM {records} l WHERE l.kind = $1 AND l.id = $2 AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)
 			AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
-			AND pg_catalog.current_setting('transaction_isolation') = 'read committed' AND pg_catalog.current_setting('synchronous_commit') <> 'off'
-			RETURNING r.updated`)),
+			AND ` + short + ` RETURNING r.updated`)),
 		replaceSome: prepare(n.expand(`SELECT number, at FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)),
 		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
@@ -74,6 +87,6 @@ func newStatements(n names) statements {
 		// Never inside a commit, which would not be durable.
 		notify: `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`,
 	}
-	texts.replaceOne.locks = true
+	texts.replaceOne.locks, texts.replaceWith.locks = true, true
 	return texts
 }

@@ -82,18 +82,30 @@ func isNext(w *persist.Write) bool {
 // replaceOne is a plain commit that isNext, which is most of them. It returns the zero time if it has written nothing, whatever the reason.
 func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.Commit) (time.Time, error) {
 	w := &c.Writes[0]
-	answers, err := roundTrip(ctx, conn, s.sql.brief.query(), s.sql.replaceOne.query().
+	p := s.sql.replaceOne
+	if w.TTL != 0 {
+		p = s.sql.replaceWith
+	}
+	replace := p.query().
 		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).duration(w.TTL, w.TTL == 0).strings(persist.Remember(w.Recent, c.ID)))
+		time(w.Due).strings(persist.Remember(w.Recent, c.ID))
+	if w.TTL != 0 {
+		replace.duration(w.TTL, false)
+	}
+	statements := []*statement{s.sql.brief.query(), replace}
+	if s.staysBrief(ctx, conn) {
+		statements = statements[1:]
+	}
+	answers, err := roundTrip(ctx, conn, statements...)
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
 		return time.Time{}, nil
 	case err != nil:
-		return time.Time{}, outcome(err, len(answers), 2)
-	case len(answers[1]) == 0:
+		return time.Time{}, outcome(err, len(answers), len(statements))
+	case len(answers[len(statements)-1]) == 0:
 		return time.Time{}, nil
 	}
-	row := cells(answers[1][0])
+	row := cells(answers[len(statements)-1][0])
 	return row.time(), nil
 }
 
