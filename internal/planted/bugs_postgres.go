@@ -47,7 +47,7 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
 		Proves: []string{"CAS-7"}, File: "persist/postgres/write.go",
-		Old: "strings(persist.Remember(w.Recent, c.ID))", New: "strings(append(slices.Clone(w.Recent), c.ID))",
+		Old: "recent := persist.Remember(w.Recent, c.ID)\n", New: "recent := append(slices.Clone(w.Recent), c.ID)\n",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{

@@ -58,7 +58,7 @@ type request struct {
 	patient bool // its caller is the one that commits it
 	inTurn  bool // see turn
 	state   atomic.Int32
-	done    chan struct{} // closed when there is an answer
+	done    chan struct{} // closed when there is an answer; nil: nobody waits for it
 	at      time.Time     // the answer
 	err     error
 
@@ -79,7 +79,24 @@ func (r *request) withdraw() bool { return r.state.CompareAndSwap(pending, withd
 
 func (r *request) answer(at time.Time, err error) {
 	r.at, r.err = at, err
-	close(r.done)
+	if r.done != nil {
+		close(r.done)
+	}
+}
+
+// copied lets r have all of its commit to itself: its caller may leave before that is written.
+func (r *request) copied() {
+	r.done = make(chan struct{})
+	c := &r.commit
+	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
+		if w.Acquire != nil {
+			lease := *w.Acquire
+			w.Acquire = &lease
+		}
+	}
 }
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
@@ -100,17 +117,23 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	r.inTurn = s.hasTurn(r)
+	if _, r.patient = ctx.(interface{ Patient() }); r.patient {
+		direct, err := s.queue.enterDirectly(r)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if direct {
+			s.direct(r) // a goroutine, and waking this one again, can take as long as the commit
+			return r.at, r.err
+		}
+		r.patient = false // it may leave
+	}
+	r.copied()
 	direct, err := s.queue.enter(r)
 	if err != nil {
 		return time.Time{}, err
 	}
-	_, patient := ctx.(interface{ Patient() })
-	switch {
-	case direct && patient:
-		r.patient = true
-		s.direct(r) // a goroutine, and waking this one again, can take as long as the commit
-		return r.at, r.err
-	case direct:
+	if direct {
 		go s.direct(r)
 	}
 	select {
@@ -129,21 +152,15 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 }
 
-// newRequest returns the request for c, which is valid, with a copy of it. It returns an error that
+// newRequest returns the request for c, which is valid, and not copied yet. It returns an error that
 // wraps persist.ErrNotApplied if ctx has ended, or PostgreSQL cannot hold c.
 func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 	if ctx.Err() != nil {
 		return nil, withdrawn(ctx)
 	}
-	r := &request{ctx: ctx, arrived: time.Now(), done: make(chan struct{})}
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
+	r := &request{ctx: ctx, arrived: time.Now()}
 	for i := range c.Writes {
 		w := &c.Writes[i]
-		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent) // the caller may leave before it is written
-		if w.Acquire != nil {
-			lease := *w.Acquire
-			w.Acquire = &lease
-		}
 		if w.Version > math.MaxInt64 {
 			return nil, unfit("version %d of %q is too large", w.Version, w.Key)
 		}

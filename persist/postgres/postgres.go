@@ -122,6 +122,7 @@ type Store struct {
 	slots   chan struct{} // one for each connection that may wait for a lock
 	turns   turns
 	turnFor time.Duration // longestTurn
+	ends    ends          // of waiting for connections
 
 	purging chan struct{} // holds one place, for who purges
 
@@ -247,13 +248,15 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // acquireAny is acquire for statements that say how long they wait, or can be made again; see session.
 func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
-	parent := ctx
 	end, patient := endOf(ctx, s.config.AcquireTimeout)
-	if patient {
-		parent = context.Background() // there is no other end that it would have to be told of
+	var bounded context.Context
+	if patient { // there is no other end that it would have to be told of
+		bounded = s.ends.at(end)
+	} else {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithDeadline(ctx, end)
+		defer cancel()
 	}
-	bounded, cancel := context.WithDeadline(parent, end)
-	defer cancel()
 	conn, err := s.pool.Acquire(bounded)
 	switch {
 	case err == nil:
@@ -264,6 +267,27 @@ func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
 		return nil, errNoConnection
 	}
 	return nil, err
+}
+
+// ends are the contexts of those who wait for nothing but time, and share them: to make one takes longer than what is done with it as a rule.
+type ends struct{ last atomic.Pointer[moment] }
+
+// moment is a context that ends then. It is not canceled, because nobody knows who has it.
+type moment struct {
+	context.Context
+	then   time.Time
+	cancel context.CancelFunc
+}
+
+// at returns a context that ends at a time, or earlier by no more than a fraction of the time until then.
+func (e *ends) at(then time.Time) context.Context {
+	if last := e.last.Load(); last != nil && !last.then.After(then) && then.Sub(last.then) <= time.Until(then)/64 {
+		return last
+	}
+	m := &moment{then: then}
+	m.Context, m.cancel = context.WithDeadline(context.Background(), then)
+	e.last.Store(m)
+	return m
 }
 
 // endOf returns when a call that begins now and may take so long ends at the latest, and whether that is known from ctx, too, because it is patient (see

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,15 +15,16 @@ import (
 // Sessions that forget names, or a proxy that gives transactions to other sessions, are noticed when a name is not known there; from
 // then on the text is sent anew each time. Whoever uses one tries again when that happens, see codeNoSuchStatement: nothing was done.
 type prepared struct {
-	text      string
-	name      string
-	locks     bool // to read it locks a table that is written to, which may have to be waited for
-	forgotten atomic.Bool
+	text       string
+	name       string
+	parameters int  // how many it has, about
+	locks      bool // to read it locks a table that is written to, which may have to be waited for
+	forgotten  atomic.Bool
 }
 
 func prepare(text string) *prepared {
 	sum := sha256.Sum256([]byte(text))
-	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12])}
+	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12]), parameters: strings.Count(text, "$")}
 }
 
 // query returns a statement of p without parameters yet.

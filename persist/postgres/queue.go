@@ -49,11 +49,14 @@ func (q *queue) begin() error {
 
 func (q *queue) end() { q.underWay.Done() }
 
-// enter lets r in, or returns persist.ErrClosed after close. It reports whether r goes directly: then the caller has to commit it, and to call
-// leave and end.
-func (q *queue) enter(r *request) (direct bool, err error) {
+// enterDirectly lets r in if it can go directly, as enter does, and reports whether.
+func (q *queue) enterDirectly(r *request) (direct bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	return q.goDirectly(r)
+}
+
+func (q *queue) goDirectly(r *request) (direct bool, err error) {
 	switch {
 	case q.closed:
 		return false, persist.ErrClosed
@@ -61,6 +64,17 @@ func (q *queue) enter(r *request) (direct bool, err error) {
 		q.direct++
 		q.underWay.Add(1)
 		return true, nil
+	}
+	return false, nil
+}
+
+// enter lets r in, or returns persist.ErrClosed after close. It reports whether r goes directly: then the caller has to commit it, and to call
+// leave and end.
+func (q *queue) enter(r *request) (direct bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if direct, err := q.goDirectly(r); direct || err != nil {
+		return direct, err
 	}
 	q.waiting = append(q.waiting, r)
 	if q.committers < maxCommitters {

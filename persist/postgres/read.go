@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"math"
+	"time"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -39,9 +40,11 @@ func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error
 	if err != nil {
 		return persist.Record{}, err
 	}
-	r := loaded(key, rows[0])
+	row := cells(rows[0])
+	now, floor := row.time(), row.int()
+	r := row.content(key, now)
 	if r.Absent() {
-		return r, persist.ErrNotFound
+		return absentAt(key, floor, now), persist.ErrNotFound
 	}
 	return r, nil
 }
@@ -97,6 +100,11 @@ func loaded(key persist.Key, row cells) persist.Record {
 	if r := row.record(now); !r.Absent() {
 		return r
 	}
+	return absentAt(key, floor, now)
+}
+
+// absentAt is the record of a key that has none.
+func absentAt(key persist.Key, floor int64, now time.Time) persist.Record {
 	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,9 +35,14 @@ func query(text string) *statement { return &statement{text: text} }
 // add adds a parameter. Encode appends its value, and returns nil for NULL.
 func add[T any](s *statement, oid uint32, v T, encode func([]byte, T) []byte) *statement {
 	if s.values == nil {
-		const usual, enough = 12, 256
-		s.values, s.types = make([][]byte, 0, usual), make([]uint32, 0, usual)
-		s.bytes = slices.Grow(s.bytes, enough)
+		parameters, each := 12, 20
+		if s.prepared != nil {
+			parameters = s.prepared.parameters
+		}
+		s.values, s.types = make([][]byte, 0, parameters), make([]uint32, 0, parameters)
+		if s.bytes == nil {
+			s.bytes = make([]byte, 0, parameters*each)
+		}
 	}
 	var value []byte
 	if all := encode(s.bytes, v); all != nil {
@@ -217,12 +221,20 @@ func (c *cells) json() json.RawMessage {
 }
 
 // columns are those of a whole record, of the table or row called r, in the order of cells.record.
-const columns = "r.kind, r.id, r.version, r.born, r.doc, r.schema, r.label, r.due, r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, pg_catalog.array_to_string(r.commits, E'\\n')"
+const columns = "r.kind, r.id, " + content
+
+// content is columns without the key.
+const content = "r.version, r.born, r.doc, r.schema, r.label, r.due, r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, pg_catalog.array_to_string(r.commits, E'\\n')"
 
 // record reads columns. It returns the absent record for a row of NULL.
 func (c *cells) record(now time.Time) persist.Record {
+	return c.content(persist.Key{Kind: c.string(), ID: c.string()}, now)
+}
+
+// content reads content, of the record of key. It returns an absent record for a row of NULL.
+func (c *cells) content(key persist.Key, now time.Time) persist.Record {
 	r := persist.Record{
-		Key:     persist.Key{Kind: c.string(), ID: c.string()},
+		Key:     key,
 		Version: uint64(c.int()),
 		Born:    uint64(c.int()),
 		Doc:     c.json(),

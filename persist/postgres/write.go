@@ -86,9 +86,15 @@ func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.C
 	if w.TTL != 0 {
 		p = s.sql.replaceWith
 	}
-	replace := p.query().
-		string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).strings(persist.Remember(w.Recent, c.ID))
+	recent := persist.Remember(w.Recent, c.ID)
+	size := len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + 100 // and numbers
+	for _, id := range recent {
+		size += 4 + len(id)
+	}
+	replace := p.query()
+	replace.bytes = make([]byte, 0, size)
+	replace.string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
+		time(w.Due).strings(recent)
 	if w.TTL != 0 {
 		replace.duration(w.TTL, false)
 	}
