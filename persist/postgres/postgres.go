@@ -6,7 +6,8 @@
 // commits are under way at once, they share transactions, each with an outcome of its own.
 //
 // Nothing but Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
-// by transaction. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
+// by transaction. What Open has made, and no proxy, keeps a lock_timeout while it commits and does nothing
+// else, which is taken back before it does. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
 // that creates thousands of records needs as many locks: see max_locks_per_transaction. One of more
 // than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes, kind
 // and id together, which the indices have no room for.

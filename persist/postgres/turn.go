@@ -86,7 +86,7 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 		return time.Time{}, notApplied(errBusy)
 	}
 	t := &turn{}
-	if t.conn, err = s.acquire(r.ctx); err != nil {
+	if t.conn, err = s.acquireAny(r.ctx); err != nil {
 		<-s.slots
 		return time.Time{}, unacquired(r.ctx, err)
 	}
