@@ -95,7 +95,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-lock-file-replaced", Mechanism: "who has the lock of a file that is not at its place begins anew",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "		if !kept || files.file.inPlace() {", New: "		if kept || files.file.inPlace() {",
+		Old: "		if files.file.inPlace() && (", New: "		if (kept || files.file.inPlace()) && (",
 		Pkg: "./persist/fs", Run: "^TestKeptLockFiles$", Quick: true,
 	},
 	{
@@ -166,7 +166,7 @@ var fsBugs = []Bug{
 	},
 	{
 		Name: "fs-private-files", Mechanism: "files are their owner's",
-		Proves: []string{"STORE-12"}, File: "persist/fs/file.go",
+		Proves: []string{"STORE-12"}, File: "persist/fs/spare.go",
 		Old: "os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)", New: "os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode|0o044)",
 		Pkg: "./persist/fs", Run: "^TestFilesArePrivate$",
 	},
@@ -259,5 +259,23 @@ var fsBugs = []Bug{
 		Proves: []string{"STORE-3"}, File: "persist/fs/share.go",
 		Old: "s.free != nil && time.Since(s.since) < tenure", New: "s.free != nil",
 		Pkg: "./persist/fs", Run: "^TestShare$", Quick: true,
+	},
+	{
+		Name: "fs-spare-that-is-gone", Mechanism: "a file that was made in advance may have been removed",
+		Proves: []string{"STORE-3"}, File: "persist/fs/spare.go",
+		Old: "	if !hasName(kept.file) {", New: "	if false {",
+		Pkg: "./persist/fs", Run: "^TestSpare$",
+	},
+	{
+		Name: "fs-lock-that-was-waited-for", Mechanism: "a lock file is looked at when it is locked",
+		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
+		Old: "		if files.file.inPlace() && (", New: "		if (!kept || files.file.inPlace()) && (",
+		Pkg: "./persist/fs", Run: "^TestLockThatWasWaitedFor$",
+	},
+	{
+		Name: "fs-gate-that-was-replaced", Mechanism: "a gate that was kept is looked at",
+		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
+		Old: "&& (!kept || files.gate.inPlace()) {", New: "{",
+		Pkg: "./persist/fs", Run: "^TestGateThatWasReplaced$",
 	},
 }

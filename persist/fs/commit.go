@@ -89,6 +89,7 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 // change is a record on its way into its file.
 type change struct {
 	record   persist.Record
+	stripe   int
 	target   string // the path of its file
 	temp     string // the path of the new file, which is durable but for its name
 	replaces string // the checksum of the file as it is; empty: there is none
@@ -97,7 +98,7 @@ type change struct {
 
 // prepare writes the new file of r.
 func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (change, error) {
-	ch := change{record: r, target: s.file(r.Key), replaces: replaces}
+	ch := change{record: r, stripe: stripeOf(r.Key), target: s.file(r.Key), replaces: replaces}
 	data, makes, err := seal(r)
 	if err != nil {
 		return change{}, err
@@ -106,7 +107,7 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 		return change{}, err
 	}
 	ch.makes = makes
-	if ch.temp, err = s.writeTemp(stripeOf(r.Key), data, mode); err != nil {
+	if ch.temp, err = s.writeTemp(ch.stripe, data, mode); err != nil {
 		return change{}, err
 	}
 	s.memo.keep(ch.target, data, asRead(r), makes) // whether or not it gets there
@@ -117,7 +118,12 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
 	letGo := hold(ch.target)
 	err = s.renameOne(ctx, ch)
-	s.free(letGo) // while the folder is synced
+	again := s.last.Swap(int64(ch.stripe)) == int64(ch.stripe)
+	s.free(letGo, func() { // while the folder is synced
+		if again {
+			s.keepSpare(ch.stripe)
+		}
+	})
 	if err != nil {
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
@@ -132,9 +138,15 @@ func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err 
 // maxFrees is how many files may be closed while nobody waits for that.
 const maxFrees = 8
 
-// free lets go of a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for.
-func (s *Store) free(letGo func()) {
+// free lets go of a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for. What
+// comes first can be left out.
+func (s *Store) free(letGo, first func()) {
 	if letGo == nil {
+		return
+	}
+	if s.alone {
+		first()
+		letGo()
 		return
 	}
 	if s.freeing.Add(1) > maxFrees {
@@ -143,6 +155,7 @@ func (s *Store) free(letGo func()) {
 		return
 	}
 	s.frees.Go(func() {
+		first()
 		letGo()
 		s.freeing.Add(-1)
 	})
@@ -192,7 +205,7 @@ func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err 
 			Key: ch.record.Key, Version: ch.record.Version,
 			Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
 		})
-		set.add(stripeOf(ch.record.Key))
+		set.add(ch.stripe)
 	}
 	data, _, err := seal(plan)
 	if err != nil {

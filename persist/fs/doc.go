@@ -94,5 +94,8 @@
 // remove a document's file is to forget that the document ever was, so that its versions may be used
 // again. To remove a journal is to abandon what it says, and may leave its commit half done.
 //
+// A file that its owner may not write to is one whose commit is not known to be durable: leave the permissions of files as they are,
+// and do not use a file system that has none.
+//
 // To copy a store, copy its directory while no process writes to it.
 package fs

@@ -73,7 +73,7 @@ func TestFullDisk(t *testing.T) {
 		_, err = s.Commit(t.Context(), both(version))
 		require.NoError(t, err)
 		version++
-		require.Empty(t, inFolder(t, s.temps, ""))
+		require.Empty(t, tempsOf(t, s))
 		require.Empty(t, inFolder(t, s.journals, ""))
 	}
 	require.Greater(t, refusedOnes, 2)
@@ -205,6 +205,7 @@ func handlesChild() error {
 	if err != nil {
 		return err
 	}
+	s.alone = true // it is this thread that is looked at
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 	iofs "io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -178,12 +177,20 @@ const private os.FileMode = 0o600
 // writeTemp writes a new temporary file and syncs it. Its name tells by which lock it is protected:
 // whoever has that lock exclusively knows that no other temporary file of it is in use.
 func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
-	path = filepath.Join(s.temps, fmt.Sprintf("%s-%016x%s", lockName(lock), rand.Uint64(), extension))
-	if err := writeSynced(path, data, mode); err != nil {
-		_ = os.Remove(path) // it may not be complete, so it is never tried again
+	var file *os.File
+	if mode == tentative {
+		file = s.takeSpare(lock)
+	}
+	if file == nil {
+		if file, err = s.newTemp(lock, mode); err != nil {
+			return "", err
+		}
+	}
+	if err := writeSynced(file, data); err != nil {
+		_ = os.Remove(file.Name()) // it may not be complete, so it is never tried again
 		return "", err
 	}
-	return path, nil
+	return file.Name(), nil
 }
 
 // tempLock returns the lock that protects the temporary file of this name.
@@ -192,13 +199,9 @@ func tempLock(name string) (lock int, ok bool) {
 	return lockNumber(prefix)
 }
 
-// writeSynced creates the file at path, writes data and syncs it. A file that could not be synced
+// writeSynced writes data to a new file, and syncs and closes it. A file that could not be synced
 // is lost: the kernel may have forgotten that its pages were never written.
-func writeSynced(path string, data []byte, mode os.FileMode) error {
-	file, err := openFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
+func writeSynced(file *os.File, data []byte) error {
 	if _, err := file.Write(data); err != nil {
 		return errors.Join(err, file.Close())
 	}

@@ -219,7 +219,7 @@ func TestDeepDocuments(t *testing.T) {
 	_, err := s.Commit(t.Context(), nested(deepestJSON-1))
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.NotErrorIs(t, err, persist.ErrUnavailable)
-	require.Empty(t, inFolder(t, s.temps, ""))
+	require.Empty(t, tempsOf(t, s))
 }
 
 // FuzzUnseal: no file, whatever is in it, is more than a damaged one.

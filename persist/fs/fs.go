@@ -32,9 +32,12 @@ type Store struct {
 	hints    hints.Hub
 	memo     memo
 	polls    bool // for tests: watch without the help of the kernel
+	alone    bool // for tests: nothing is done by other goroutines
 
 	freeing atomic.Int64 // those under way of frees
 	frees   sync.WaitGroup
+	last    atomic.Int64 // the stripe of the last commit of one record
+	spare   atomic.Pointer[spare]
 
 	folders     sync.Map // those that are known to be durable
 	folderCount atomic.Int64
@@ -69,6 +72,7 @@ func Open(ctx context.Context, dir string, config Config) (*Store, error) {
 		return nil, err
 	}
 	if err := s.create(ctx); err != nil {
+		s.locks.close()
 		return nil, explain(err)
 	}
 	s.sweep()
@@ -95,6 +99,7 @@ func (s *Store) Close() error {
 	s.hints.Close()
 	s.calls.Wait()
 	s.frees.Wait()
+	discard(s.spare.Swap(nil))
 	s.locks.close()
 	return nil
 }

@@ -158,3 +158,11 @@ func damaged(t testing.TB, err error, path string) {
 	require.Equal(t, path, damaged.Path)
 	require.ErrorContains(t, err, path)
 }
+
+// tempsOf returns the temporary files of s, but for its spare, which it loses.
+func tempsOf(t testing.TB, s *Store) []string {
+	t.Helper()
+	s.frees.Wait()
+	discard(s.spare.Swap(nil))
+	return inFolder(t, s.temps, "")
+}

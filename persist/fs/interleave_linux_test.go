@@ -23,6 +23,7 @@ func init() {
 		if err != nil {
 			return err
 		}
+		s.alone = true // it is this thread that is looked at
 		crashtest.Say("%d", os.Getpid())
 		crashtest.Begin()
 		for _, key := range []persist.Key{ann, bob} {

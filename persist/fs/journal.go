@@ -211,7 +211,7 @@ func (s *Store) confirm(ctx context.Context, key persist.Key) error {
 	if err != nil || !isTentative(mode) {
 		return err // or somebody else has done it
 	}
-	ch := change{target: path}
+	ch := change{stripe: stripe, target: path}
 	if ch.temp, err = s.writeTemp(stripe, data, tentative); err != nil {
 		return err
 	}

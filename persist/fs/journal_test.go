@@ -179,7 +179,7 @@ func TestTentativeFilesAreFinished(t *testing.T) {
 			doubt(t, s, thing("a"))
 			come(t, s)
 			require.False(t, doubted(t, s, thing("a")))
-			require.Empty(t, inFolder(t, s.temps, ""))
+			require.Empty(t, tempsOf(t, s))
 			after, err := os.Stat(s.file(thing("a")))
 			require.NoError(t, err)
 			require.False(t, os.SameFile(before, after), "the record was not written again")

@@ -25,7 +25,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	defer s.calls.Done()
 	q.Unheld = true
 	ctx = s.locks.patient(ctx)
-	taken, busy, err := s.takeFree(ctx, q, a)
+	taken, busy, doubtful, err := s.takeFree(ctx, q, a)
 	for _, key := range busy {
 		if err != nil || len(taken) > 0 {
 			break
@@ -42,20 +42,24 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	if len(taken) > 0 && errors.Is(err, persist.ErrNotApplied) {
 		return taken, nil
 	}
+	if err == nil && len(taken) == 0 { // by what was there, which is to be durable
+		if err = s.settleAll(ctx, doubtful); err != nil {
+			err = notApplied(err)
+		}
+	}
 	return taken, err
 }
 
-// takeFree takes what can be had without waiting, and returns the keys of what else there is.
+// takeFree takes what can be had without waiting, and returns the keys of what else there is, and of what was tentative when it was looked at.
 func (s *Store) takeFree(
 	ctx context.Context, q persist.Query, a persist.Acquire,
-) (taken []persist.Record, busy []persist.Key, err error) {
-	var doubtful []persist.Key // looked at again below
+) (taken []persist.Record, busy, doubtful []persist.Key, err error) {
 	for r, err := range s.matching(ctx, q, &doubtful) {
 		if isDamaged(err) {
 			continue
 		}
 		if err != nil {
-			return taken, nil, notApplied(err)
+			return taken, nil, nil, notApplied(err)
 		}
 		key := r.Key
 		r, err = s.takeOne(atOnce, key, q, a)
@@ -64,7 +68,7 @@ func (s *Store) takeFree(
 		case errors.Is(err, errBusy):
 			busy = append(busy, key)
 		case err != nil:
-			return taken, nil, err
+			return taken, nil, nil, err
 		case !r.Absent():
 			taken = append(taken, r)
 		}
@@ -72,7 +76,7 @@ func (s *Store) takeFree(
 			break
 		}
 	}
-	return taken, busy, nil
+	return taken, busy, doubtful, nil
 }
 
 // takeOne acquires the record of key, and returns it, or the absent one if it no longer matches q.

@@ -33,7 +33,7 @@ func TestNamesAreReadInPeace(t *testing.T) {
 	_, err = s.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 	require.True(t, doubted(t, s, thing("a")))
-	require.Empty(t, inFolder(t, s.temps, ""))
+	require.Empty(t, tempsOf(t, s))
 	release()
 	require.EqualValues(t, 1, load(t, s, thing("a")).Version)
 

@@ -108,21 +108,22 @@ const everybody = 1 << 30
 // behind the one that has waited meanwhile, and readers cannot keep a writer out by taking turns.
 // Those of one process who share the names lock, which nobody has for long, share the file as well; see share.
 //
-// The files are never removed: whoever has waited for a file that is gone would have the lock of
-// nothing. One that was kept is looked at all the same: if another one has come in its place since, or none, or the folder was
-// replaced, the lock is taken anew.
+// The files are never removed. Should somebody do it all the same while nobody has the lock, then whoever has waited for a file that is gone has the lock
+// of nothing: if another one has come in its place since, or none, or the folder was replaced, the lock is taken anew.
 type locks struct {
 	folder  string
 	timeout time.Duration
 	queues  [lockCount]*semaphore.Weighted
 	names   share // of those who have the names lock shared
 
+	mostKept int // how many locks may have their files open while nobody has them
+
 	mu     sync.Mutex // protects what follows
 	kept   map[int]lockFiles
 	closed bool
 }
 
-// keptLocks is how many locks may have their files open while nobody has them.
+// keptLocks is mostKept where the process may open many files.
 const keptLocks = 64
 
 // lockFiles are the two files of a lock.
@@ -134,7 +135,7 @@ func (f lockFiles) close() {
 }
 
 func newLocks(folder string, timeout time.Duration) *locks {
-	l := &locks{folder: folder, timeout: timeout}
+	l := &locks{folder: folder, timeout: timeout, mostKept: max(1, min(keptLocks, fileLimit()/16))}
 	for i := range l.queues {
 		l.queues[i] = semaphore.NewWeighted(everybody)
 	}
@@ -261,13 +262,18 @@ func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err er
 			files.close() // they may be to blame
 			return nil, err
 		}
-		if !kept || files.file.inPlace() {
+		if files.file.inPlace() && (!kept || files.gate.inPlace()) {
 			return func() {
 				files.file.unlock()
 				l.keep(lock, files)
 			}, nil
 		}
 		files.close()
+		select {
+		case <-ctx.Done(): // where files never are what they were
+			return nil, context.Cause(ctx)
+		default:
+		}
 	}
 }
 
@@ -290,16 +296,24 @@ func (l *locks) files(lock int) (files lockFiles, kept bool, err error) {
 		return files, true, nil
 	}
 	path := filepath.Join(l.folder, lockName(lock))
+	if files, err = openLockFiles(path); tooManyFiles(err) {
+		l.closeKept()
+		files, err = openLockFiles(path)
+	}
+	return files, false, err
+}
+
+func openLockFiles(path string) (lockFiles, error) {
 	gate, err := openLockFile(path + ".gate")
 	if err != nil {
-		return lockFiles{}, false, err
+		return lockFiles{}, err
 	}
 	file, err := openLockFile(path)
 	if err != nil {
 		gate.close()
-		return lockFiles{}, false, err
+		return lockFiles{}, err
 	}
-	return lockFiles{gate, file}, false, nil
+	return lockFiles{gate, file}, nil
 }
 
 // keep keeps the files of a lock, which are not locked, for whoever wants it next.
@@ -314,7 +328,7 @@ func (l *locks) keep(lock int, files lockFiles) {
 		l.kept = make(map[int]lockFiles)
 	}
 	for other, files := range l.kept { // in no order
-		if len(l.kept) < keptLocks {
+		if len(l.kept) < l.mostKept {
 			break
 		}
 		files.close()
@@ -323,11 +337,17 @@ func (l *locks) keep(lock int, files lockFiles) {
 	l.kept[lock] = files
 }
 
-// close closes the files that are kept.
+// close closes the files that are kept, and keeps none any more.
 func (l *locks) close() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.closed = true
+	l.mu.Unlock()
+	l.closeKept()
+}
+
+func (l *locks) closeKept() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, files := range l.kept {
 		files.close()
 	}

@@ -161,7 +161,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 	release()
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
-	require.Empty(t, inFolder(t, s.temps, ""))
+	require.Empty(t, tempsOf(t, s))
 }
 
 // TestFailedTakeFreesAll: whoever cannot have the last lock of several keeps none.

@@ -324,6 +324,7 @@ func init() {
 		if err != nil {
 			return err
 		}
+		s.alone = true // it is this thread that is looked at
 		crashtest.Say("%d", os.Getpid())
 		crashtest.Begin()
 		_, err = s.Commit(ctx, commits["transfer"])
@@ -442,6 +443,7 @@ func init() {
 			if err != nil {
 				return err
 			}
+			s.alone = true // it is this thread that is looked at
 			crashtest.Say("%d", os.Getpid())
 			crashtest.Begin()
 			answer, err := child(s)

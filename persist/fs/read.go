@@ -65,6 +65,19 @@ func (s *Store) settled(ctx context.Context, key persist.Key) (persist.Record, e
 	return found[0].Record, nil
 }
 
+// settleAll makes sure that what was read of keys is durable, or what came after it.
+func (s *Store) settleAll(ctx context.Context, keys []persist.Key) error {
+	for _, key := range keys {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if _, err := s.settled(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // stored is what the file of a record holds.
 type stored struct {
 	persist.Record
@@ -141,10 +154,8 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	defer s.calls.Done()
 	ctx = s.locks.patient(ctx)
 	page, doubtful, err := s.page(ctx, q)
-	for _, key := range doubtful {
-		if err == nil {
-			_, err = s.settled(ctx, key) // what was read is durable then, or what came after it
-		}
+	if err == nil {
+		err = s.settleAll(ctx, doubtful)
 	}
 	if err != nil {
 		return persist.Page{}, explain(err)

@@ -64,6 +64,7 @@ func commitTraced(c persist.Commit, more bool) error {
 	if err != nil {
 		return err
 	}
+	s.alone = true // it is this thread that is looked at
 	crashtest.Say("%d", os.Getpid())
 	crashtest.Begin()
 	_, err = s.Commit(context.Background(), c)

@@ -4,6 +4,7 @@ package fs
 
 import (
 	"errors"
+	"math"
 	"os"
 	"slices"
 	"syscall"
@@ -28,6 +29,20 @@ func open(path string, flag int, mode os.FileMode) (fd int, err error) {
 		return -1, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	return fd, nil
+}
+
+// tooManyFiles reports whether err says that no more files can be opened.
+func tooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
+// fileLimit is how many files the process may open.
+func fileLimit() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt
+	}
+	return int(min(uint64(limit.Cur), math.MaxInt32)) // of either sign, by system
 }
 
 // uninterrupted makes a system call again that a signal has interrupted.
@@ -75,6 +90,12 @@ const tentative os.FileMode = 0o400
 // isTentative reports whether a file has that mode. One that its owner may not write to for another reason is taken
 // for such a file, and is written again.
 func isTentative(mode os.FileMode) bool { return mode&0o200 == 0 }
+
+// hasName reports whether a file was not removed.
+func hasName(file *os.File) bool {
+	var stat syscall.Stat_t
+	return uninterrupted(func() error { return syscall.Fstat(int(file.Fd()), &stat) }) == nil && stat.Nlink > 0
+}
 
 // certify says of the tentative file at path that it is durable.
 func certify(path string) error { return os.Chmod(path, private) }

@@ -3,6 +3,7 @@ package fs
 import (
 	"errors"
 	iofs "io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"syscall"
@@ -24,6 +25,13 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 const tentative = private
 
 func isTentative(os.FileMode) bool { return false }
+
+func tooManyFiles(error) bool { return false }
+
+func fileLimit() int { return math.MaxInt }
+
+// hasName is true: an open file cannot be removed.
+func hasName(*os.File) bool { return true }
 
 func certify(string) error { return nil }
 

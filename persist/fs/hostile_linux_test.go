@@ -1,0 +1,221 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gofrs/flock"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// openIn returns the files below dir that this process has open.
+func openIn(t *testing.T, dir string) (found []string) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && strings.HasPrefix(to, dir) {
+			found = append(found, to)
+		}
+	}
+	return found
+}
+
+// TestOpenThatFailsKeepsNothing: no file of it stays open.
+func TestOpenThatFailsKeepsNothing(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "tmp"), nil, 0o600))
+	for range 10 {
+		_, err := Open(t.Context(), dir, Config{})
+		require.Error(t, err)
+	}
+	require.Empty(t, openIn(t, dir))
+}
+
+// TestFewDescriptors: where few files can be open, the store does not keep them for itself.
+func TestFewDescriptors(t *testing.T) {
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	entries, _ := os.ReadDir("/proc/self/fd")
+	limit := before
+	limit.Cur = uint64(len(entries) + 60)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit))
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)
+	s := openAt(t, t.TempDir(), impatient)
+	failed := 0
+	var last error
+	for i := range 200 {
+		if _, err := s.Commit(context.Background(), put(fmt.Sprint(i), 0)); err != nil {
+			failed, last = failed+1, err
+		}
+	}
+	_, loadErr := s.Load(context.Background(), thing("0"))
+	_, foreign := os.ReadFile("/etc/hostname")
+	syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)
+	require.Zero(t, failed, "%v; Load: %v; the program's own: %v", last, loadErr, foreign)
+}
+
+// TestLockThatWasWaitedFor: a lock file that was removed while somebody waited for it is no lock.
+//
+// Proves STORE-3.
+func TestLockThatWasWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := newLocks(dir, time.Minute), newLocks(dir, time.Minute), newLocks(dir, 50*time.Millisecond)
+	releaseA := take(t, a, sameLock)
+	got := make(chan func())
+	go func() { got <- take(t, b, sameLock) }()
+	gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
+	require.Eventually(t, func() bool {
+		free, err := gate.TryLock()
+		if free {
+			_ = gate.Unlock()
+		}
+		return err == nil && !free
+	}, 10*time.Second, time.Millisecond)
+	for _, name := range []string{lockName(7), lockName(7) + ".gate"} {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+	releaseA()
+	releaseB := <-got
+	_, err := c.take(t.Context(), sameLock)
+	require.Error(t, err, "b and c have the same lock exclusively")
+	releaseB()
+}
+
+// TestGateThatWasReplaced: whoever has kept a gate that is gone stands behind those who wait at the new one.
+//
+// Proves STORE-3.
+func TestGateThatWasReplaced(t *testing.T) {
+	dir := t.TempDir()
+	jumped := 0
+	for range 20 {
+		busy, patient := newLocks(dir, time.Minute), newLocks(dir, time.Minute)
+		take(t, busy, sameLock)()
+		require.NoError(t, os.Remove(filepath.Join(dir, lockName(7)+".gate")))
+		release := take(t, busy, sameLock)
+		got := make(chan struct{})
+		var waiter sync.WaitGroup
+		waiter.Go(func() {
+			release := take(t, patient, sameLock)
+			close(got)
+			release()
+		})
+		gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
+		require.Eventually(t, func() bool {
+			free, err := gate.TryLock()
+			if free {
+				_ = gate.Unlock()
+			}
+			return err == nil && !free
+		}, 10*time.Second, time.Millisecond)
+		release()
+		take(t, busy, sameLock)()
+		select {
+		case <-got:
+		default:
+			jumped++
+		}
+		waiter.Wait()
+	}
+	require.Zero(t, jumped)
+}
+
+// TestNothingToTake: that a record has been taken is not said before that is durable.
+//
+// Proves STORE-6.
+func TestNothingToTake(t *testing.T) {
+	s := openAt(t, t.TempDir(), impatient)
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	doubt(t, s, thing("a")) // whoever took it was killed before the sync
+	taken, err = s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{For: time.Hour})
+	require.NoError(t, err)
+	require.Empty(t, taken)
+	require.False(t, doubted(t, s, thing("a")), "Take said that there is nothing to take, because of a lease that is not durable")
+}
+
+// brief is a context that ends after it was looked at so often.
+type brief struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (b *brief) Err() error {
+	if b.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestListEndsWithItsContext: to make sure that what it has read is durable takes long, and ends with the context.
+//
+// Proves STORE-6.
+func TestListEndsWithItsContext(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	const n = 20
+	for i := range n {
+		_, err := s.Commit(t.Context(), put(fmt.Sprint(i), 0))
+		require.NoError(t, err)
+		doubt(t, s, thing(fmt.Sprint(i)))
+	}
+	ctx := &brief{Context: context.Background()}
+	ctx.left.Store(n + n/2)
+	_, err := s.List(ctx, persist.Query{Kind: "thing", Limit: 1000})
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, doubted(t, s, thing(fmt.Sprint(n-1))))
+}
+
+// TestSpare: where one commit follows the other, a file for the next one is there. It is nothing but a temporary file: who opens the store may remove it,
+// and so does Close.
+//
+// Proves STORE-3, STORE-6.
+func TestSpare(t *testing.T) {
+	dir := t.TempDir()
+	s := openAt(t, dir, impatient)
+	temps := func() int {
+		s.frees.Wait()
+		return len(inFolder(t, s.temps, ""))
+	}
+	version := uint64(0)
+	commit := func() {
+		_, err := s.Commit(t.Context(), put("a", version))
+		require.NoError(t, err)
+		version++
+	}
+	for range 10 {
+		commit()
+		require.LessOrEqual(t, temps(), 1)
+	}
+	require.Equal(t, 1, temps())
+	kept := s.spare.Load().file.Name()
+	require.FileExists(t, kept)
+	commit()
+	require.NoFileExists(t, kept, "it was not used")
+
+	openAt(t, dir, impatient)
+	require.Zero(t, temps())
+	commit()
+	require.Equal(t, 1, temps())
+	_, err := s.Commit(t.Context(), put("b", 0))
+	require.NoError(t, err)
+	_, err = s.Commit(t.Context(), put("b", 1))
+	require.NoError(t, err)
+	_, err = s.Commit(t.Context(), put("b", 2))
+	require.NoError(t, err)
+	require.Equal(t, 1, temps(), "that of the record before is left")
+	require.NoError(t, s.Close())
+	require.Zero(t, temps())
+	require.Empty(t, openIn(t, s.temps))
+}
