@@ -95,7 +95,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-lock-file-replaced", Mechanism: "who has the lock of a file that is not at its place begins anew",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "		if files.file.inPlace() && (", New: "		if (kept || files.file.inPlace()) && (",
+		Old: "		if files.file.inPlace() && (", New: "		if kept || files.file.inPlace() && (",
 		Pkg: "./persist/fs", Run: "^TestKeptLockFiles$", Quick: true,
 	},
 	{
@@ -275,7 +275,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-gate-that-was-replaced", Mechanism: "a gate that was kept is looked at",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "&& (!kept || files.gate.inPlace()) {", New: "{",
+		Old: "&& (!kept || files.gate.inPlace()) {", New: "&& (!kept || true) {",
 		Pkg: "./persist/fs", Run: "^TestGateThatWasReplaced$",
 	},
 }
