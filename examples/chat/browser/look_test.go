@@ -37,6 +37,8 @@ func TestPhone(t *testing.T) {
 		require.Less(t, eval[float64](tb, `document.getElementById("send").getBoundingClientRect().bottom`), 741.0, "%s: Send is in reach", when)
 	}
 	fits("empty")
+	eval[string](tb, `document.getElementById("me-user").textContent = "guest-wwwwwwww"`)
+	fits("with the widest of names")
 	tb.say("charge 5; email bob@example.com hello; search pawl ratchet lease")
 	tb.over(1, "done")
 	tb.say(strings.Repeat("wide", 60))
