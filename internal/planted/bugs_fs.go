@@ -276,6 +276,6 @@ var fsBugs = []Bug{
 		Name: "fs-gate-that-was-replaced", Mechanism: "a gate that was kept is looked at",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
 		Old: "&& (!kept || files.gate.inPlace()) {", New: "&& (!kept || true) {",
-		Pkg: "./persist/fs", Run: "^TestGateThatWasReplaced$",
+		Pkg: "./persist/fs", Run: "^TestWhoWaitsIsNext$",
 	},
 }

@@ -6,13 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/gofrs/flock"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/persist"
@@ -73,14 +71,7 @@ func TestLockThatWasWaitedFor(t *testing.T) {
 	releaseA := take(t, a, sameLock)
 	got := make(chan func())
 	go func() { got <- take(t, b, sameLock) }()
-	gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
-	require.Eventually(t, func() bool {
-		free, err := gate.TryLock()
-		if free {
-			_ = gate.Unlock()
-		}
-		return err == nil && !free
-	}, 10*time.Second, time.Millisecond)
+	someoneAtTheGate(t, dir)
 	for _, name := range []string{lockName(7), lockName(7) + ".gate"} {
 		require.NoError(t, os.Remove(filepath.Join(dir, name)))
 	}
@@ -89,44 +80,6 @@ func TestLockThatWasWaitedFor(t *testing.T) {
 	_, err := c.take(t.Context(), sameLock)
 	require.Error(t, err, "b and c have the same lock exclusively")
 	releaseB()
-}
-
-// TestGateThatWasReplaced: whoever has kept a gate that is gone stands behind those who wait at the new one.
-//
-// Proves STORE-3.
-func TestGateThatWasReplaced(t *testing.T) {
-	dir := t.TempDir()
-	jumped := 0
-	for range 20 {
-		busy, patient := newLocks(dir, time.Minute), newLocks(dir, time.Minute)
-		take(t, busy, sameLock)()
-		require.NoError(t, os.Remove(filepath.Join(dir, lockName(7)+".gate")))
-		release := take(t, busy, sameLock)
-		got := make(chan struct{})
-		var waiter sync.WaitGroup
-		waiter.Go(func() {
-			release := take(t, patient, sameLock)
-			close(got)
-			release()
-		})
-		gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
-		require.Eventually(t, func() bool {
-			free, err := gate.TryLock()
-			if free {
-				_ = gate.Unlock()
-			}
-			return err == nil && !free
-		}, 10*time.Second, time.Millisecond)
-		release()
-		take(t, busy, sameLock)()
-		select {
-		case <-got:
-		default:
-			jumped++
-		}
-		waiter.Wait()
-	}
-	require.Zero(t, jumped)
 }
 
 // TestNothingToTake: that a record has been taken is not said before that is durable.

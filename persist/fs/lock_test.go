@@ -84,13 +84,23 @@ func TestLocksAreGivenInOrder(t *testing.T) {
 }
 
 // TestWhoWaitsIsNext: a process that gives a lock back and wants it again comes after another one
-// that waits for it.
+// that waits for it, also if it has kept a gate that was replaced since.
 //
 // Proves STORE-3.
 func TestWhoWaitsIsNext(t *testing.T) {
+	for _, replaced := range []bool{false, true} {
+		t.Run(fmt.Sprintf("replaced=%t", replaced), func(t *testing.T) { testWhoWaitsIsNext(t, replaced) })
+	}
+}
+
+func testWhoWaitsIsNext(t *testing.T, replaced bool) {
 	dir := t.TempDir()
 	for range 20 {
 		busy, patient := newLocks(dir, time.Minute), newLocks(dir, time.Minute)
+		if replaced {
+			take(t, busy, sameLock)()
+			require.NoError(t, os.Remove(filepath.Join(dir, lockName(7)+".gate")))
+		}
 		release := take(t, busy, sameLock)
 		got := make(chan struct{})
 		var waiter sync.WaitGroup
@@ -99,14 +109,7 @@ func TestWhoWaitsIsNext(t *testing.T) {
 			close(got)
 			release()
 		})
-		gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
-		require.Eventually(t, func() bool { // the other one stands at the gate
-			free, err := gate.TryLock()
-			if free {
-				require.NoError(t, gate.Unlock())
-			}
-			return err == nil && !free
-		}, 10*time.Second, time.Millisecond)
+		someoneAtTheGate(t, dir)
 		release()
 		take(t, busy, sameLock)()
 		select {
@@ -116,6 +119,19 @@ func TestWhoWaitsIsNext(t *testing.T) {
 		}
 		waiter.Wait()
 	}
+}
+
+// someoneAtTheGate waits until somebody waits for sameLock.
+func someoneAtTheGate(t *testing.T, dir string) {
+	t.Helper()
+	gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
+	require.Eventually(t, func() bool {
+		free, err := gate.TryLock()
+		if free {
+			require.NoError(t, gate.Unlock())
+		}
+		return err == nil && !free
+	}, 10*time.Second, time.Millisecond)
 }
 
 // TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by
