@@ -63,8 +63,8 @@ type cell struct {
 	skip  int           // of them, those to come
 	took  time.Duration // the last commit
 	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
-	watch alarm         // rings when a function has been slow for long enough
-	spent alarm         // rings when a caller's budget is spent
+	watch alarm         // rings when a function has held up others for long enough
+	aired uint64        // when it was last told that it is used, see hold
 }
 
 // casState is what a waiter needs on this path.
@@ -100,6 +100,7 @@ type round struct {
 	solo     *waiter // one function that left the queue; nil: the queue's own round
 	current  *waiter
 	started  time.Time     // when current's function did
+	slow     bool          // the last function took longer than it might have, had others been waiting
 	patience time.Duration // how long current may take
 }
 
@@ -138,13 +139,9 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 	if w.call.env.observer != nil {
 		w.observeQueued()
 	}
+	w.arm(w.submitted)
 	c.mu.Lock()
-	err := c.push(w, w.call.env.maxQueue)
-	if err == nil {
-		c.spent.set(w.deadline, c, (*cell).ring)
-		c.start(c)
-		c.came()
-	}
+	err := c.enter(w)
 	c.mu.Unlock()
 	if err == nil {
 		err = c.sleep(w) // the store takes its time
@@ -163,6 +160,19 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 		env.waiters.Put(w)
 	}
 	return r, err
+}
+
+// enter queues w and makes sure that somebody drives the queue. The caller holds queue.mu.
+func (c *cell) enter(w *waiter) error {
+	if err := c.push(w, w.call.env.maxQueue); err != nil {
+		return err
+	}
+	if r := c.round; r != nil && r.current != nil {
+		c.watchOver(r)
+	}
+	c.start(c)
+	c.came()
+	return nil
 }
 
 // forget lets go of what an answered waiter was given. What was computed is gone already, see hand.
@@ -515,7 +525,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 func (r *round) insists() bool {
 	lead := r.members[0]
 	lost, may := lead.cas.attempts, lead.call.retry.Attempts
-	return r.solo == nil && !lead.cas.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
+	return r.solo == nil && !r.slow && !lead.cas.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
 }
 
 // again puts r back to the start, on base, with these of its members. Until they are computed they can be withdrawn; those whose callers

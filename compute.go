@@ -120,7 +120,11 @@ func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
 	case unwanted:
 	case attached && r.solo == nil:
 		w.phase = committing
-		c.putOff(w, lastWord)
+		if r.slow = now().Sub(r.started) > r.patience; r.slow { // and nobody was there to mind
+			c.putOff(w, leastTime+lastWord)
+		} else {
+			c.putOff(w, lastWord)
+		}
 	default:
 		w.phase = committing
 		if !attached && from.changed > 0 {

@@ -369,6 +369,60 @@ func TestSlowFunctionIsNotCutByTheAlarmOfAnother(t *testing.T) {
 	}
 }
 
+// A function that is alone in the queue leaves it when it is slow and somebody comes. Proves CAS-8.
+func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		for _, later := range []time.Duration{time.Millisecond, time.Second} {
+			began, over := make(chan struct{}), make(chan struct{})
+			slow := make(chan error, 1)
+			runs := 0
+			go func() {
+				_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+					if runs++; runs == 1 {
+						close(began)
+						<-over
+					}
+					b.N++
+					return nil
+				})
+				slow <- err
+			}()
+			<-began
+			time.Sleep(later)
+			start := time.Now()
+			require.NoError(t, <-push(s, "other"))
+			assert.Less(t, time.Since(start), 50*time.Millisecond)
+			close(over)
+			require.NoError(t, <-slow)
+		}
+	})
+}
+
+// A function that runs for longer than its caller's budget is waited for, and then the store for a while: not for ever. Proves CAS-3.
+func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
+	for _, company := range []bool{false, true} {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			hangs := make(chan struct{})
+			defer close(hangs)
+			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				<-hangs
+				return commit()
+			}
+			began := time.Now()
+			if company {
+				time.AfterFunc(400*time.Millisecond, func() { push(s, "company") })
+			}
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				time.Sleep(500 * time.Millisecond)
+				b.N++
+				return nil
+			}, pawl.WithRetry(pawl.Retry{Within: 50 * time.Millisecond}))
+			assert.True(t, pawl.OutcomeUnknown(err), "company %v: %v", company, err)
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
 // The queue is a losing function's own for one run. Proves CAS-8.
 func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -395,7 +449,9 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 			})
 			slow <- err
 		}()
-		for range 6 { // the first conflict is but a read; the next four make half its attempts
+		<-runs
+		<-push(s, "company") // for which it has to leave the queue; whatever becomes of that
+		for range 5 { // the first conflict is but a read; the next four make half its attempts
 			<-runs
 		}
 		start := time.Now()

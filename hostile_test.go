@@ -77,8 +77,16 @@ func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 			require.NoError(t, err)
 			return time.Time{}, errors.New("connection lost")
 		}
+		began := make(chan struct{})
+		company := make(chan error, 1)
+		go func() {
+			<-began
+			_, err := s.IncState(t.Context(), "n", 0)
+			company <- err
+		}()
 		_, err = s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
-			time.Sleep(50 * time.Millisecond) // it goes solo, so that the queue is free
+			close(began)
+			require.NoError(t, <-company) // it went solo, so that the queue is free
 			b.N += 10
 			return nil
 		})

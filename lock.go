@@ -352,10 +352,15 @@ func (q *queue) leaveLocked(w *waiter) Phase {
 }
 
 // spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
-// own function runs: that takes as long as it takes.
+// own function runs: that takes as long as it takes, and who sees to its end wakes the caller.
 func (q *queue) spend(w *waiter, now time.Time) error {
 	q.mu.Lock()
-	if now.Before(w.deadline) || w.done() || w.phase == running {
+	if now.Before(w.deadline) {
+		w.arm(now) // a stray wake-up, the alarm of an earlier use, or there is more than there was
+		q.mu.Unlock()
+		return nil
+	}
+	if w.done() || w.phase == running {
 		q.mu.Unlock()
 		return nil
 	}

@@ -25,7 +25,8 @@ type registry struct {
 
 	expiring atomic.Bool // some in-memory state has a TTL
 
-	airing atomic.Bool // the next time when persisted containers are let go is set
+	airing  atomic.Bool   // the next time when persisted containers are let go is set
+	airings atomic.Uint64 // how often some were
 }
 
 type shard struct {
@@ -104,6 +105,9 @@ func find[C any, P interface {
 		return nil
 	}
 	if e := s.entries[key]; e != nil {
+		if e.strong != nil {
+			return e.strong
+		}
 		if c := e.weak.target(); c != nil {
 			return c
 		}
@@ -173,9 +177,14 @@ func (h *home) bury() {
 	r.gravesMu.Unlock()
 }
 
-// hold keeps c, a persisted container at rest with a document of this size, for a while: the next writer need not read it again.
-func (h *home) hold(c resident, bytes int) {
+// hold keeps c, a persisted container at rest with a document of this size, for a while: the next writer need not read it again. since is when
+// that was last done; one who is used all the time need not be held each time.
+func (h *home) hold(c resident, since *uint64, bytes int) {
 	r := h.registry
+	airing := r.airings.Load() + 1
+	if *since == airing {
+		return
+	}
 	s := r.shard(h.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,6 +194,7 @@ func (h *home) hold(c resident, bytes int) {
 	}
 	e.strong, e.used = c, s.airings+1
 	s.recent = append(s.recent, e)
+	*since = airing
 	r.airLater()
 }
 
@@ -203,6 +213,7 @@ func (r *registry) airLater() {
 // air lets go of persisted containers that were not used since the last time.
 func (r *registry) air() {
 	r.airing.Store(false) // whoever is held from here on sees to the next
+	r.airings.Add(1)
 	held := false
 	for i := range r.shards {
 		s := &r.shards[i]

@@ -136,7 +136,7 @@ func (rt *Runtime) sendOn(ctx context.Context, carry carrier, retry Retry, c per
 // others; if it ends this goroutine (runtime.Goexit), everybody gets an error and a new one goes on.
 func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 	until := time.Now()
-	if r.solo != nil {
+	if r.solo != nil || r.slow {
 		until = until.Add(leastTime)
 	}
 	for _, w := range r.members {

@@ -35,19 +35,16 @@ func (a *alarm) set(at time.Time, c *cell, ring func(*cell)) {
 	})
 }
 
-// stop makes sure that a cell at rest is not woken.
-func (a *alarm) stop() {
-	if a.timer != nil && !a.at.IsZero() {
-		a.timer.Stop()
-		a.at = time.Time{}
-	}
-}
-
 // startWatch begins to time the function of w. The caller holds queue.mu.
 func (c *cell) startWatch(r *round, w *waiter) {
 	r.current, r.started = w, now()
-	c.watch.set(r.started.Add(r.patience), c, (*cell).checkSlow)
+	if len(r.members) > 1 || c.first != nil {
+		c.watchOver(r)
+	} // else it holds up nobody, until somebody comes
 }
+
+// watchOver sees to it that the function that runs in r does not hold up others for longer than it may. The caller holds queue.mu.
+func (c *cell) watchOver(r *round) { c.watch.set(r.started.Add(r.patience), c, (*cell).checkSlow) }
 
 // checkSlow runs when the watch rings: a function that has used up its patience goes solo.
 func (c *cell) checkSlow() {
@@ -60,7 +57,7 @@ func (c *cell) checkSlow() {
 	}
 	w := r.current
 	if until := r.started.Add(r.patience); now().Before(until) {
-		c.watch.set(until, c, (*cell).checkSlow)
+		c.watchOver(r)
 		c.mu.Unlock()
 		return
 	}
@@ -83,50 +80,19 @@ func (c *cell) putOff(w *waiter, least time.Duration) {
 	if w.change.bounded() {
 		return
 	}
-	if at := now().Add(least); at.After(w.deadline) {
+	now := now()
+	if at := now.Add(least); at.After(w.deadline) {
+		if !now.Before(w.deadline) {
+			w.poke() // it may have looked, and waits for the function, without an alarm
+		}
 		w.deadline = at
-		c.spent.set(at, c, (*cell).ring)
-	}
-}
-
-// ring wakes the callers whose budget is spent; await decides what that means for each.
-func (c *cell) ring() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.spent.at = time.Time{}
-	now := time.Now()
-	look := func(w *waiter) {
-		switch {
-		case w.done():
-		case now.Before(w.deadline):
-			c.spent.set(w.deadline, c, (*cell).ring)
-		default:
-			w.poke()
-		}
-	}
-	if c.running != nil {
-		look(c.running) // it has left the queue, and its round may not be there yet
-	}
-	for w := c.first; w != nil; w = w.next {
-		look(w)
-	}
-	if c.round != nil {
-		for _, w := range c.round.members {
-			look(w)
-		}
-	}
-	for _, w := range c.away {
-		look(w)
 	}
 }
 
 // rest is called when the queue has become empty. The caller holds queue.mu.
 func (c *cell) rest() {
-	if len(c.away) == 0 {
-		c.spent.stop()
-	}
 	if d := c.seen.Load(); d != nil && c.site != nil {
-		c.site.hold(c, len(d.raw))
+		c.site.hold(c, &c.aired, len(d.raw))
 	}
 }
 

@@ -83,14 +83,12 @@ func (c *cell) hold(w *waiter) (held bool, err error) {
 		c.mu.Unlock()
 		return true, nil
 	}
-	err = c.push(w, w.call.env.maxQueue)
-	if err == nil {
-		c.spent.set(w.deadline, c, (*cell).ring)
-		c.start(c)
-	}
+	err = c.enter(w)
 	c.mu.Unlock()
 	if err == nil {
+		w.arm(w.submitted)
 		err = c.await(w)
+		w.disarm()
 	}
 	return err == nil, err
 }

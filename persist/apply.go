@@ -217,23 +217,27 @@ func Remember(recent []string, id string) []string {
 	var (
 		writers [KeptWriters]string
 		counts  [KeptWriters]int
+		own     = strings.LastIndexByte(id, '.') + 1 // how long the writer of id is, with the dot; 0: there is none
 		known   = 0
 		kept    = len(next) // the first of those kept so far, which are moved to the end
 	)
 	for i := len(next) - 1; i >= 0; i-- {
-		writer := writerOf(next[i])
-		place := slices.Index(writers[:known], writer)
-		if place < 0 {
-			if known == KeptWriters {
-				continue
+		old, place := next[i], 0
+		// Most are of the writer who writes now.
+		if known == 0 || own == 0 || len(old) <= own || old[:own] != id[:own] || strings.IndexByte(old[own:], '.') >= 0 {
+			writer := writerOf(old)
+			if place = slices.Index(writers[:known], writer); place < 0 {
+				if known == KeptWriters {
+					continue
+				}
+				place, writers[known] = known, writer
+				known++
 			}
-			place, writers[known] = known, writer
-			known++
 		}
 		if counts[place] < KeptPerWriter {
 			counts[place]++
 			kept--
-			next[kept] = next[i]
+			next[kept] = old
 		}
 	}
 	return next[kept:]

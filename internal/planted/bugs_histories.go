@@ -158,7 +158,19 @@ var historyBugs = []Bug{
 	{
 		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
-		Old: "		c.spent.set(w.deadline, c, (*cell).ring)\n		c.start(c)\n", New: "		c.start(c)\n",
+		Old: "	w.arm(w.submitted)\n	c.mu.Lock()\n", New: "	c.mu.Lock()\n",
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget was spent while its function ran is back soon after that",
+		Proves: []string{"CAS-3"}, File: "slow.go",
+		Old: "			w.poke() // it may", New: "			_ = w // it may",
+		Pkg: ".", Run: "^TestStoreThatHangsAfterASlowFunction$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "late-comer-waits-for-the-slow", Mechanism: "a function that nobody waited for leaves the queue when somebody does",
+		Proves: []string{"CAS-8"}, File: "cas.go",
+		Old: "		c.watchOver(r)\n", New: "		_ = r\n",
+		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesLater$", Flags: []string{"-timeout=20s"},
 	},
 }
