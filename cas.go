@@ -102,6 +102,7 @@ type round struct {
 	started  time.Time     // when current's function did
 	slow     bool          // the last function took longer than it might have, had others been waiting
 	patience time.Duration // how long current may take
+	one      [1]*waiter    // room for the members of most
 }
 
 // unpin makes cell a resident; a persisted state is not kept in the first place.
@@ -196,7 +197,10 @@ func (c *cell) run(lead *waiter) bool {
 	}
 	r := &round{patience: slowAfter, open: !lead.cas.exclusive}
 	c.mu.Lock()
-	r.members = append(make([]*waiter, 0, 1+min(max(c.waiting, c.crew), maxRound)), lead)
+	r.members = append(r.one[:0], lead)
+	if n := max(1+c.waiting, c.crew); n > 1 {
+		r.members = append(make([]*waiter, 0, min(n, maxRound)), lead)
+	}
 	if lead.cas.exclusive {
 		r.patience = exclusiveFor
 	} else {

@@ -34,7 +34,8 @@ func (c *cell) compute(r *round) bool {
 		var out outcome
 		p := guarded(func() { out = run(f, w, &from, careful) }, func() {
 			f.end()
-			go func() { // this goroutine is on its way out
+			from := from // so that others need not be on the heap
+			go func() {  // this goroutine is on its way out
 				if c.computed(r, w, &from, &outcome{draft: from, exited: true}) && c.drive(r) {
 					c.work(c)
 				}

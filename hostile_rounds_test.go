@@ -451,7 +451,7 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 		}()
 		<-runs
 		<-push(s, "company") // for which it has to leave the queue; whatever becomes of that
-		for range 5 { // the first conflict is but a read; the next four make half its attempts
+		for range 5 {        // the first conflict is but a read; the next four make half its attempts
 			<-runs
 		}
 		start := time.Now()

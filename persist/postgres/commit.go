@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
 // A record that somebody else has locked holds up its own writers only. Nobody waits for a lock on a
@@ -86,7 +87,6 @@ func (r *request) answer(at time.Time, err error) {
 
 // copied lets r have all of its commit to itself: its caller may leave before that is written.
 func (r *request) copied() {
-	r.done = make(chan struct{})
 	c := &r.commit
 	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
 	for i := range c.Writes {
@@ -107,7 +107,8 @@ func (r *request) copied() {
 // other error leaves the outcome unknown: the connection was lost after the commit was sent, or ctx
 // ended then, and the commit goes on without its caller.
 //
-// A ctx with a method Patient() is that of a caller for whom nobody waits: it has a deadline, and ends no sooner.
+// A ctx with a method Patient() is that of a caller for whom nobody waits: it has a deadline, and ends no sooner while Commit lasts, and what is
+// in c is never changed.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
@@ -117,7 +118,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	r.inTurn = s.hasTurn(r)
-	if _, r.patient = ctx.(interface{ Patient() }); r.patient {
+	if r.patient = patience.Has(ctx); r.patient {
 		direct, err := s.queue.enterDirectly(r)
 		if err != nil {
 			return time.Time{}, err
@@ -127,8 +128,10 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 			return r.at, r.err
 		}
 		r.patient = false // it may leave
+	} else {
+		r.copied()
 	}
-	r.copied()
+	r.done = make(chan struct{})
 	direct, err := s.queue.enter(r)
 	if err != nil {
 		return time.Time{}, err
@@ -136,10 +139,8 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if direct {
 		go s.direct(r)
 	}
-	select {
-	case <-r.done:
+	if _, ok := patience.Wait(ctx, &s.waits, r.done); ok {
 		return r.at, r.err
-	case <-ctx.Done():
 	}
 	if r.withdraw() {
 		return time.Time{}, withdrawn(ctx)

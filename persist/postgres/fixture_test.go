@@ -16,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// longEnough is how long a test waits for what must happen.
+const longEnough = 30 * time.Second
 
 func openAt(t testing.TB, url string, config Config) *Store {
 	t.Helper()
@@ -99,7 +99,7 @@ func locked(t testing.TB, url string, ids ...string) (release func()) {
 // eventually waits until a query returns true.
 func eventually(t testing.TB, conn *pgx.Conn, text string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(longEnough)
 	for !value[bool](t, conn, text) {
 		require.True(t, time.Now().Before(deadline), "never true: %s", text)
 		time.Sleep(time.Millisecond)
@@ -194,7 +194,7 @@ func answered(t testing.TB, answer <-chan result) result {
 	select {
 	case r := <-answer:
 		return r
-	case <-time.After(patience):
+	case <-time.After(longEnough):
 		require.FailNow(t, "the commit was never answered")
 		return result{}
 	}

@@ -26,7 +26,7 @@ func expired(t *testing.T, s *Store, id string) persist.Record {
 	c := put(id, 0)
 	c.Writes[0].TTL = time.Millisecond
 	must(t, s, c)
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(longEnough)
 	for {
 		if r := load(t, s, id); r.Expired(r.Now) {
 			return r

@@ -285,7 +285,7 @@ func TestCommitTimeoutBeginsWithAConnection(t *testing.T) {
 	release := usedUp(t, s)
 	began := time.Now()
 	answer := commitLater(t.Context(), s, put("a", 0))
-	require.Eventually(t, func() bool { return time.Since(began) > 600*time.Millisecond }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return time.Since(began) > 600*time.Millisecond }, longEnough, 10*time.Millisecond)
 	release()
 	require.NoError(t, answered(t, answer).err)
 }
@@ -310,7 +310,7 @@ func TestConnectionIsWaitedForOnce(t *testing.T) {
 	select {
 	case <-old.done:
 		unavailable(t, old.err)
-	case <-time.After(patience):
+	case <-time.After(longEnough):
 		require.FailNow(t, "it has waited for an hour")
 	}
 	require.False(t, isClosed(young.done))

@@ -27,7 +27,7 @@ func TestBatchOfNextVersions(t *testing.T) {
 	deleted := put("deleted", 1)
 	deleted.Writes[0].Deleted, deleted.Writes[0].Doc = true, nil
 	must(t, s, put("a", 0), put("moved", 0), put("moved", 1), leased, put("deleted", 0), deleted, brief, put("locked", 0))
-	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
 	release := locked(t, url, "locked")
 	rich := put("a", 1)
 	w := &rich.Writes[0]

@@ -115,7 +115,7 @@ func TestNotificationsFail(t *testing.T) {
 		s.outbox.mu.Lock()
 		defer s.outbox.mu.Unlock()
 		return s.outbox.any && !s.outbox.sending
-	}, patience, time.Millisecond)
+	}, longEnough, time.Millisecond)
 	require.EqualValues(t, 3, tried.Load())
 	times, zeros := w.times(thing("a"))
 	require.Zero(t, times)

@@ -48,7 +48,7 @@ func (d *diarist) next() persist.Commit {
 // not true.
 func (d *diarist) write() bool {
 	c, sentBefore := d.next(), false
-	deadline := time.Now().Add(2 * patience)
+	deadline := time.Now().Add(2 * longEnough)
 	for {
 		_, err := d.store.Commit(d.t.Context(), c)
 		var conflict *persist.Conflict
@@ -143,7 +143,7 @@ func TestLostAnswers(t *testing.T) {
 			stop := make(chan struct{})
 			go func() {
 				defer close(stop)
-				deadline := time.Now().Add(patience)
+				deadline := time.Now().Add(longEnough)
 				for time.Now().Before(deadline) {
 					c := proxy.Counts()
 					if min(c.BeforeCommit-before.BeforeCommit, c.AfterSend-before.AfterSend, c.AfterExecute-before.AfterExecute) >= 10 {
@@ -186,7 +186,7 @@ func TestKilledServer(t *testing.T) {
 
 // progress waits until the first diary has grown by some commits.
 func progress(t *testing.T, s *Store, commits *atomic.Int64) {
-	deadline := time.Now().Add(2 * patience)
+	deadline := time.Now().Add(2 * longEnough)
 	for time.Now().Before(deadline) {
 		r, err := s.Load(t.Context(), thing("diary-0"))
 		if err == nil && int64(r.Version) > commits.Load()+20 {
@@ -275,7 +275,7 @@ func TestOldErrorOfAConnection(t *testing.T) {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return len(s.queue.waiting) == 2
-	}, patience, time.Millisecond)
+	}, longEnough, time.Millisecond)
 	close(refuse)
 	require.NoError(t, answered(t, second).err)
 	answered(t, first)
@@ -319,7 +319,7 @@ func TestLeftBehind(t *testing.T) {
 		close(release)
 		select {
 		case <-closed:
-		case <-time.After(patience):
+		case <-time.After(longEnough):
 			require.FailNow(t, "Close does not return")
 		}
 		require.Equal(t, []string{c.ID}, load(t, openAt(t, url, Config{Schema: name}), "a").Commits)

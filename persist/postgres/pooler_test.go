@@ -108,6 +108,6 @@ server_reset_query_always = 1
 			_ = conn.Close()
 		}
 		return err == nil
-	}, patience, 10*time.Millisecond)
+	}, longEnough, 10*time.Millisecond)
 	return own.String()
 }

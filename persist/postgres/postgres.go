@@ -68,6 +68,7 @@ import (
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -123,7 +124,8 @@ type Store struct {
 	slots   chan struct{} // one for each connection that may wait for a lock
 	turns   turns
 	turnFor time.Duration // longestTurn
-	ends    ends          // of waiting for connections
+	ends    patience.Ends // of waiting for connections
+	waits   patience.Ends // and for answers
 
 	purging chan struct{} // holds one place, for who purges
 
@@ -220,7 +222,7 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 
 // bounded returns a context that ends after Config.CommitTimeout, at the latest.
 func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, patient := endOf(ctx, s.config.CommitTimeout); patient {
+	if end, patient := patience.EndOf(ctx, s.config.CommitTimeout); patient {
 		return until{end}, func() {}
 	}
 	return context.WithTimeoutCause(ctx, s.config.CommitTimeout, errNoAnswer)
@@ -249,10 +251,10 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 
 // acquireAny is acquire for statements that say how long they wait, or can be made again; see session.
 func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
-	end, patient := endOf(ctx, s.config.AcquireTimeout)
+	end, patient := patience.EndOf(ctx, s.config.AcquireTimeout)
 	var bounded context.Context
 	if patient { // there is no other end that it would have to be told of
-		bounded = s.ends.at(end)
+		bounded = s.ends.At(end)
 	} else {
 		var cancel context.CancelFunc
 		bounded, cancel = context.WithDeadline(ctx, end)
@@ -268,39 +270,6 @@ func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
 		return nil, errNoConnection
 	}
 	return nil, err
-}
-
-// ends are the contexts of those who wait for nothing but time, and share them: to make one takes longer than what is done with it as a rule.
-type ends struct{ last atomic.Pointer[moment] }
-
-// moment is a context that ends then. It is not canceled, because nobody knows who has it.
-type moment struct {
-	context.Context
-	then   time.Time
-	cancel context.CancelFunc
-}
-
-// at returns a context that ends at a time, or earlier by no more than a fraction of the time until then.
-func (e *ends) at(then time.Time) context.Context {
-	if last := e.last.Load(); last != nil && !last.then.After(then) && then.Sub(last.then) <= time.Until(then)/64 {
-		return last
-	}
-	m := &moment{then: then}
-	m.Context, m.cancel = context.WithDeadline(context.Background(), then)
-	e.last.Store(m)
-	return m
-}
-
-// endOf returns when a call that begins now and may take so long ends at the latest, and whether that is known from ctx, too, because it is patient (see
-// Commit). The end of any other is left to itself: of two timers that are set to the same moment, this one could be first.
-func endOf(ctx context.Context, limit time.Duration) (end time.Time, patient bool) {
-	end = time.Now().Add(limit)
-	if _, patient = ctx.(interface{ Patient() }); patient {
-		if given, ok := ctx.Deadline(); ok && given.Before(end) {
-			end = given
-		}
-	}
-	return end, patient
 }
 
 // release gives conn back to the pool; err is what happened on it. A connection to a standby, or to

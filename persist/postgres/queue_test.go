@@ -40,7 +40,7 @@ func inQueue(t testing.TB, s *Store, n int) {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return len(s.queue.waiting) == n
-	}, patience, time.Millisecond)
+	}, longEnough, time.Millisecond)
 }
 
 // batched commits all at once, in one batch as far as they have no key in common.
@@ -215,7 +215,7 @@ func TestCloseDrains(t *testing.T) {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return s.queue.closed
-	}, patience, time.Millisecond)
+	}, longEnough, time.Millisecond)
 	_, err := s.Commit(t.Context(), put("late", 0))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	release()

@@ -272,7 +272,7 @@ func TestNextVersionWithoutExpiry(t *testing.T) {
 	brief, long := put("brief", 0), put("long", 0)
 	brief.Writes[0].TTL, long.Writes[0].TTL = time.Millisecond, time.Hour
 	must(t, s, brief, long)
-	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
 	_, err := s.Commit(t.Context(), put("brief", 1))
 	require.EqualValues(t, 1, winner(t, err).Version)
 	must(t, s, put("long", 1))

@@ -33,7 +33,7 @@ func heldAt(t *testing.T, version uint64, err error) {
 func TestTurn(t *testing.T) {
 	url := pgtest.URL(t)
 	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
-	s.turnFor = patience
+	s.turnFor = longEnough
 	must(t, rival, put("a", 0), put("a", 1))
 	execute(t, url, `CREATE TABLE settings (value text)`,
 		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO settings VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$`,
@@ -71,7 +71,7 @@ func TestTurnEnds(t *testing.T) {
 	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 2, err)
 	must(t, rival, put("a", 2))
-	require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, longEnough, time.Millisecond)
 
 	_, err = s.Commit(t.Context(), insisting(put("a", 2)))
 	heldAt(t, 3, err)
@@ -86,7 +86,7 @@ func TestTurnEnds(t *testing.T) {
 func TestTurnOfALostConnection(t *testing.T) {
 	url := pgtest.URL(t)
 	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
-	s.turnFor = patience
+	s.turnFor = longEnough
 	must(t, rival, put("a", 0), put("a", 1))
 	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 2, err)
@@ -110,8 +110,8 @@ func TestTurnsAreNotKept(t *testing.T) {
 		lost      bool
 		overtaken bool
 	}{
-		"lost":      {turnFor: patience, lost: true},
-		"overtaken": {turnFor: patience, lost: true, overtaken: true},
+		"lost":      {turnFor: longEnough, lost: true},
+		"overtaken": {turnFor: longEnough, lost: true, overtaken: true},
 		"over":      {turnFor: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +140,7 @@ func TestTurnsAreNotKept(t *testing.T) {
 				_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 				winner(t, err)
 			}
-			require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, longEnough, time.Millisecond)
 			require.NoError(t, s.Close())
 			require.Empty(t, s.turns.of)
 		})
@@ -156,7 +156,7 @@ func TestTurnWritesAsOthersDo(t *testing.T) {
 		t.Run(chosen, func(t *testing.T) {
 			url := pgtest.URL(t)
 			s := openAt(t, with(t, url, "synchronous_commit", chosen), Config{})
-			s.turnFor = patience
+			s.turnFor = longEnough
 			must(t, s, put("a", 0), put("a", 1))
 			execute(t, url, `CREATE TABLE settings (n serial, value text)`,
 				`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS

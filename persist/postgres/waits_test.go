@@ -112,7 +112,7 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 			}
 			for v := uint64(1); v <= 3; v++ {
 				before := commits.Load()
-				require.Eventually(t, func() bool { return commits.Load() > before+readers }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return commits.Load() > before+readers }, longEnough, time.Millisecond)
 				c := put("config", v)
 				if v == 1 {
 					c = together(append([]persist.Commit{c}, company...)...)
@@ -127,7 +127,7 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the patience
+// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the longEnough
 // with it, ends as a whole, and it is known that nothing was written.
 func TestWaitIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
@@ -145,7 +145,7 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 	}
 	share(0)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	var relay sync.WaitGroup
 	relay.Go(func() {

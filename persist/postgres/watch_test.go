@@ -85,7 +85,7 @@ func (w *watch) until(what string, told func() bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return told()
-	}, patience, time.Millisecond, what)
+	}, longEnough, time.Millisecond, what)
 }
 
 // zero waits for the n-th zero hint.
@@ -112,7 +112,7 @@ func (w *watch) ended() error {
 	w.t.Helper()
 	select {
 	case <-w.done:
-	case <-time.After(patience):
+	case <-time.After(longEnough):
 		require.FailNow(w.t, "Watch does not return")
 	}
 	return w.err
@@ -418,11 +418,11 @@ func TestWatchHeartbeat(t *testing.T) {
 	server := pgtest.New(t)
 	network, address := server.Addr()
 	proxy := pgproxy.Start(t, network, address, "pg_listening_channels")
-	s := openAt(t, proxy.URL(server.URL("postgres")), Config{AcquireTimeout: patience})
+	s := openAt(t, proxy.URL(server.URL("postgres")), Config{AcquireTimeout: longEnough})
 	s.listening.heartbeat = time.Millisecond
 	w := watching(t, s)
 	const beats = 20
-	require.Eventually(t, func() bool { return proxy.Counts().Pass >= beats }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return proxy.Counts().Pass >= beats }, longEnough, time.Millisecond)
 	must(t, openAt(t, server.URL("postgres"), Config{}), put("a", 0))
 	w.hears(thing("a"), 1)
 	_, zeros := w.times(thing("a"))

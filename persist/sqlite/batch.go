@@ -38,9 +38,9 @@ func newBatch(statements statements, on executor) *batch {
 // hostTime is the host's clock as records keep it.
 func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// commit applies c to the batch. An error leaves the batch as it was, but for b.failure.
-func (b *batch) commit(c persist.Commit) error {
-	if isNext(c) && b.records[c.Writes[0].Key] == nil {
+// commit applies c to the batch; next says that c isNext. An error leaves the batch as it was, but for b.failure.
+func (b *batch) commit(c persist.Commit, next bool) error {
+	if next && b.records[c.Writes[0].Key] == nil {
 		if done, err := b.putNext(c); done || err != nil {
 			return err
 		}
@@ -54,11 +54,11 @@ func (b *batch) commit(c persist.Commit) error {
 		}
 		current[key] = r
 	}
-	next, err := persist.Apply(c, current, b.now)
+	after, err := persist.Apply(c, current, b.now)
 	if err != nil {
 		return err
 	}
-	for _, r := range next {
+	for _, r := range after {
 		b.replace(current[r.Key], r)
 	}
 	return nil
@@ -95,7 +95,7 @@ func (b *batch) putNext(c persist.Commit) (done bool, err error) {
 // transaction must be rolled back.
 func (b *batch) apply(c persist.Commit) (err error) {
 	if !empty(c) {
-		err = b.commit(c)
+		err = b.commit(c, isNext(c))
 	}
 	if err == nil {
 		b.flush()

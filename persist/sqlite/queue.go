@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"runtime"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
 // Limits of one transaction, so that nobody waits for an endless one.
@@ -30,14 +32,37 @@ type queue struct {
 
 // request is one caller's work.
 type request struct {
-	work    func(*batch) error // runs inside the transaction; an error leaves no trace in the batch
-	next    *persist.Commit    // what work commits, if that isNext; nil: it is not
-	alone   bool               // instead of work: the caller wants the lead, and to share nothing
+	commit  persist.Commit
+	next    bool               // commit isNext, and was not found to be in somebody's way
+	work    func(*batch) error // instead of commit: runs inside the transaction; an error leaves no trace in the batch
+	alone   bool               // instead of both: the caller wants the lead, and to share nothing
 	size    int                // bytes to be written, about
 	arrived time.Time
 	signal  chan signal // receives what the caller has waited for; buffered
 	at      time.Time   // the answer
 	err     error
+}
+
+// copied lets r have all of its commit to itself: its caller may leave before that is written.
+func (r *request) copied() {
+	c := &r.commit
+	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
+		if w.Acquire != nil {
+			acquire := *w.Acquire
+			w.Acquire = &acquire
+		}
+	}
+}
+
+// do does the work of r in b.
+func (r *request) do(b *batch) error {
+	if r.work != nil {
+		return r.work(b)
+	}
+	return b.commit(r.commit, r.next)
 }
 
 type signal int
@@ -168,7 +193,7 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 		return r.at, r.err
 	}
 	s.queue.gather()
-	if r.next != nil && s.queue.lone() && s.writer.single(r) {
+	if r.next && s.queue.lone() && s.writer.single(r) {
 		s.queue.resign(r, 1)
 		return r.at, r.err
 	}
@@ -209,10 +234,8 @@ func (s *Store) queueUp(ctx context.Context, r *request) (signal, error) {
 // await waits until r is answered or leads. A caller whose context ends leaves the queue, unless
 // its work is in a transaction already: then the answer is near, and worth more than leaving.
 func (s *Store) await(ctx context.Context, r *request) (signal, error) {
-	select {
-	case got := <-r.signal:
+	if got, ok := patience.Wait(ctx, &s.waits, r.signal); ok {
 		return got, nil
-	case <-ctx.Done():
 	}
 	if s.queue.withdraw(r) {
 		return 0, notApplied(context.Cause(ctx))

@@ -11,7 +11,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -19,13 +18,13 @@ import (
 	"math"
 	"regexp"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -72,8 +71,9 @@ func (c Config) withDefaults() (Config, error) {
 type Store struct {
 	config  Config
 	sql     statements
-	queue   queue   // the callers that want to write
-	writer  *writer // belongs to whoever leads the queue
+	queue   queue         // the callers that want to write
+	waits   patience.Ends // of those who wait there
+	writer  *writer       // belongs to whoever leads the queue
 	reader  *sql.DB
 	reading prepared  // reader with statements
 	reads   reads     // on reading
@@ -210,24 +210,19 @@ func (s *Store) Close() error {
 // when the database stayed locked for longer than Config.BusyTimeout or could not be written;
 // where waiting may help, that error wraps persist.ErrUnavailable too. Any other error leaves
 // the outcome unknown: the disk failed in the middle of making the commit durable.
+//
+// A ctx with a method Patient() is that of a caller for whom nobody waits: it has a deadline, and ends no sooner while Commit lasts, and what is
+// in c is never changed.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := validate(c); err != nil {
 		return time.Time{}, err
 	}
-	size := 0
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards) // the caller may leave before it is written
+	r := &request{commit: c, next: isNext(c)}
 	for i := range c.Writes {
-		w := &c.Writes[i]
-		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
-		size += len(w.Doc)
-		if w.Acquire != nil {
-			acquire := *w.Acquire
-			w.Acquire = &acquire
-		}
+		r.size += len(c.Writes[i].Doc)
 	}
-	r := &request{size: size, work: func(b *batch) error { return b.commit(c) }}
-	if isNext(c) {
-		r.next = &c
+	if !patience.Has(ctx) {
+		r.copied()
 	}
 	return s.write(ctx, r)
 }

@@ -315,7 +315,7 @@ func (w *writer) single(r *request) bool {
 		return false
 	}
 	b := newBatch(w.sql, w.on)
-	done, err := b.putNext(*r.next)
+	done, err := b.putNext(r.commit)
 	w.reignSeen = time.Now()
 	switch {
 	case done:
@@ -323,7 +323,7 @@ func (w *writer) single(r *request) bool {
 		w.changes.Send(b.hints...)
 		return true
 	case err == nil:
-		r.next.Writes[0].Recent = nil // so that it is not tried once more
+		r.next = false // so that it is not tried once more
 		return false
 	case isBusy(err):
 		return false
@@ -358,7 +358,7 @@ func answerAll(requests []*request, failure error) {
 func (w *writer) attempt(requests []*request) error {
 	b := newBatch(w.sql, w.on)
 	for _, r := range requests {
-		r.at, r.err = b.now, r.work(b)
+		r.at, r.err = b.now, r.do(b)
 		if b.failure != nil {
 			break
 		}
