@@ -63,6 +63,12 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
 	},
 	{
+		Name: "postgres-next-versions-plainly", Mechanism: "the version is tested by the write itself, in batches without expiry too",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
+		Old: "r.id = k.id AND r.version = k.version AND (r.xmax", New: "r.id = k.id AND (r.xmax",
+		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
+	},
+	{
 		Name: "postgres-waiting-writer-first", Mechanism: "readers let a writer go first that waits",
 		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
 		Old: "				read[number] = true\n", New: "",

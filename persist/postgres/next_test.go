@@ -19,46 +19,54 @@ import (
 //
 // Proves STORE-2.
 func TestBatchOfNextVersions(t *testing.T) {
-	url := pgtest.URL(t)
-	s := openAt(t, url, Config{})
-	leased, brief := put("leased", 0), put("brief", 0)
-	leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
-	brief.Writes[0].TTL = time.Millisecond
-	deleted := put("deleted", 1)
-	deleted.Writes[0].Deleted, deleted.Writes[0].Doc = true, nil
-	must(t, s, put("a", 0), put("moved", 0), put("moved", 1), leased, put("deleted", 0), deleted, brief, put("locked", 0))
-	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
-	release := locked(t, url, "locked")
-	rich := put("a", 1)
-	w := &rich.Writes[0]
-	w.Label, w.Schema, w.TTL, w.Due = "l", 7, time.Hour, time.Date(2030, 1, 2, 3, 4, 5, 6000, time.UTC)
+	for _, ttl := range []time.Duration{0, time.Hour} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			url := pgtest.URL(t)
+			s := openAt(t, url, Config{})
+			leased, brief := put("leased", 0), put("brief", 0)
+			leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
+			brief.Writes[0].TTL = time.Millisecond
+			deleted := put("deleted", 1)
+			deleted.Writes[0].Deleted, deleted.Writes[0].Doc = true, nil
+			must(t, s, put("a", 0), put("moved", 0), put("moved", 1), leased, put("deleted", 0), deleted, brief, put("locked", 0))
+			require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
+			release := locked(t, url, "locked")
+			rich := put("a", 1)
+			w := &rich.Writes[0]
+			w.Label, w.Schema, w.TTL, w.Due = "l", 7, ttl, time.Date(2030, 1, 2, 3, 4, 5, 6000, time.UTC)
 
-	s.queue.maxDirect = 0
-	back := usedUp(t, s)
-	var answers []<-chan result
-	for _, c := range []persist.Commit{rich, put("leased", 1), put("moved", 1), put("deleted", 2), put("brief", 1), put("absent", 3), put("locked", 1)} {
-		answers = append(answers, commitLater(t.Context(), s, c))
+			s.queue.maxDirect = 0
+			back := usedUp(t, s)
+			var answers []<-chan result
+			for _, c := range []persist.Commit{rich, put("leased", 1), put("moved", 1), put("deleted", 2), put("brief", 1), put("absent", 3), put("locked", 1)} {
+				answers = append(answers, commitLater(t.Context(), s, c))
+			}
+			inQueue(t, s, len(answers))
+			back()
+			first, second := answered(t, answers[0]), answered(t, answers[1])
+			sameTime(t, first, second)
+			require.EqualValues(t, 2, winner(t, answered(t, answers[2]).err).Version)
+			require.True(t, winner(t, answered(t, answers[3]).err).Deleted)
+			require.EqualValues(t, 1, winner(t, answered(t, answers[4]).err).Version)
+			require.True(t, winner(t, answered(t, answers[5]).err).Absent())
+			require.Empty(t, answers[6])
+			release()
+			require.NoError(t, answered(t, answers[6]).err)
+
+			r := load(t, s, "a")
+			require.Equal(t, first.at, r.Updated)
+			if ttl > 0 {
+				require.Equal(t, first.at.Add(ttl), r.Expires)
+			} else {
+				require.Zero(t, r.Expires)
+			}
+			require.Equal(t, w.Due, r.Due)
+			require.Equal(t, "l", r.Label)
+			require.Equal(t, 7, r.Schema)
+			require.EqualValues(t, []any{uint64(2), uint64(1)}, []any{r.Version, r.Born})
+			require.EqualValues(t, 1, load(t, s, "leased").Lease.Token, "a lease stays")
+		})
 	}
-	inQueue(t, s, len(answers))
-	back()
-	first, second := answered(t, answers[0]), answered(t, answers[1])
-	sameTime(t, first, second)
-	require.EqualValues(t, 2, winner(t, answered(t, answers[2]).err).Version)
-	require.True(t, winner(t, answered(t, answers[3]).err).Deleted)
-	require.EqualValues(t, 1, winner(t, answered(t, answers[4]).err).Version)
-	require.True(t, winner(t, answered(t, answers[5]).err).Absent())
-	require.Empty(t, answers[6])
-	release()
-	require.NoError(t, answered(t, answers[6]).err)
-
-	r := load(t, s, "a")
-	require.Equal(t, first.at, r.Updated)
-	require.Equal(t, first.at.Add(time.Hour), r.Expires)
-	require.Equal(t, w.Due, r.Due)
-	require.Equal(t, "l", r.Label)
-	require.Equal(t, 7, r.Schema)
-	require.EqualValues(t, []any{uint64(2), uint64(1)}, []any{r.Version, r.Born})
-	require.EqualValues(t, 1, load(t, s, "leased").Lease.Token, "a lease stays")
 }
 
 // TestNextVersionsRemember: whichever way a version is written, the record remembers the same commits.
@@ -138,7 +146,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
 		unavailable(t, err)
 	}
-	for _, p := range []*prepared{s.sql.replaceOne, s.sql.replaceWith, s.sql.write, s.sql.replace, s.sql.lockRecords} {
+	for _, p := range []*prepared{s.sql.replaceOne, s.sql.replaceWith, s.sql.replaceMany, s.sql.write, s.sql.replace, s.sql.lockRecords} {
 		require.False(t, p.forgotten.Load())
 	}
 }

@@ -10,6 +10,7 @@ type statements struct {
 	replaceOne  *prepared
 	replaceWith *prepared
 	replaceSome *prepared
+	replaceMany *prepared
 	write       *prepared
 	bounds      string
 	idle        string
@@ -62,6 +63,7 @@ func newStatements(n names) statements {
 				SELECT l.ctid FROM {records} l WHERE l.kind = $1 AND l.id = $2 AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)
 			AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
 			AND ` + short + ` RETURNING r.updated`)),
+		replaceMany: prepare(n.expand(`SELECT number, at FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9)`)),
 		replaceSome: prepare(n.expand(`SELECT number, at FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`)),
 		write:       prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)`)),
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,

@@ -123,7 +123,8 @@ func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests [
 	}) {
 		return requests, nil
 	}
-	answers, err := roundTrip(ctx, conn, replacing(s.sql.replaceSome.query(), requests))
+	slices.SortFunc(requests, func(a, b *request) int { return a.commit.Writes[0].Key.Compare(b.commit.Writes[0].Key) }) // as all do who lock several
+	answers, err := roundTrip(ctx, conn, s.replacing(requests))
 	if err != nil {
 		if err = outcome(err, len(answers), 1); errors.Is(err, persist.ErrNotApplied) {
 			return requests, nil // one of them may be to blame
@@ -148,16 +149,21 @@ func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests [
 	return rest, nil
 }
 
-// replacing adds the writes of requests, one each, to statement.
-func replacing(statement *statement, requests []*request) *statement {
+// replacing returns the statement for the writes of requests, one each.
+func (s *Store) replacing(requests []*request) *statement {
 	writes := make([]*persist.Write, len(requests))
 	rings := make([]string, len(requests))
-	size := 0
+	size, expiring := 0, false
 	for i, r := range requests {
 		writes[i] = &r.commit.Writes[0]
+		expiring = expiring || writes[i].TTL != 0
 		rings[i] = strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), "\n")
 		const numbers = 100 // and lengths, about
 		size += len(writes[i].Kind) + len(writes[i].ID) + len(writes[i].Doc) + len(writes[i].Label) + len(rings[i]) + numbers
+	}
+	statement := s.sql.replaceMany.query()
+	if expiring {
+		statement = s.sql.replaceSome.query()
 	}
 	statement.bytes = make([]byte, 0, size)
 	statement.strings(column(writes, func(w *persist.Write) string { return w.Kind }))
@@ -168,7 +174,9 @@ func replacing(statement *statement, requests []*request) *statement {
 	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Schema) }))
 	statement.strings(column(writes, func(w *persist.Write) string { return w.Label }))
 	statement.times(column(writes, func(w *persist.Write) time.Time { return w.Due }))
-	statement.durations(column(writes, func(w *persist.Write) time.Duration { return w.TTL }))
+	if expiring {
+		statement.durations(column(writes, func(w *persist.Write) time.Duration { return w.TTL }))
+	}
 	return statement.strings(rings)
 }
 
