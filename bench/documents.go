@@ -50,22 +50,29 @@ type access struct {
 	name  string
 	rows  string                    // the ids of its documents, with * for any
 	docs  iter.Seq2[string, string] // what they are in the beginning
-	ids   []string                  // in the order in which they are used, each writer from a place of its own; the same for every contender
+	ids   []string                  // of the documents
+	order []uint16                  // the places in ids as they are used, each writer from a place of its own; the same for every contender; nil: one after the other
 	reads int                       // so many units in ten only read
 }
 
 // idOf returns the document of a writer's i-th unit.
-func (a access) idOf(writer, i int) string { return a.ids[(writer*7919+i)%len(a.ids)] }
+func (a access) idOf(writer, i int) string {
+	at := writer*7919 + i
+	if a.order == nil {
+		return a.ids[at%len(a.ids)]
+	}
+	return a.ids[a.order[at%len(a.order)]]
+}
 
 var (
 	hotRow   = access{name: "one hot row", rows: "hot", docs: newDocuments("hot"), ids: []string{"hot"}}
 	hotReads = access{name: "one hot row, 90 % reads", rows: hotRow.rows, docs: hotRow.docs, ids: hotRow.ids, reads: 9}
 
 	manyIDs = ids(10_000)
-	uniform = access{name: "10,000 rows, uniform", rows: "row-*", docs: newDocuments(manyIDs...), ids: draw(func(r *rand.Rand) func() int {
+	uniform = access{name: "10,000 rows, uniform", rows: "row-*", docs: newDocuments(manyIDs...), ids: manyIDs, order: draw(func(r *rand.Rand) func() int {
 		return func() int { return r.IntN(len(manyIDs)) }
 	})}
-	zipfian = access{name: "10,000 rows, Zipf", rows: uniform.rows, docs: uniform.docs, ids: draw(func(r *rand.Rand) func() int {
+	zipfian = access{name: "10,000 rows, Zipf", rows: uniform.rows, docs: uniform.docs, ids: manyIDs, order: draw(func(r *rand.Rand) func() int {
 		z := rand.NewZipf(r, 1.1, 1, uint64(len(manyIDs)-1))
 		return func() int { return int(z.Uint64()) }
 	})}
@@ -78,12 +85,12 @@ func ids(n int) (all []string) {
 	return all
 }
 
-// draw picks from manyIDs, the same in every run.
-func draw(picker func(*rand.Rand) (next func() int)) []string {
+// draw picks from manyIDs, the same in every run. What it returns has no pointers: the collector is not to have more work in all chapters for it.
+func draw(picker func(*rand.Rand) (next func() int)) []uint16 {
 	next := picker(rand.New(rand.NewPCG(1, 2)))
-	drawn := make([]string, 1<<17)
+	drawn := make([]uint16, 1<<17)
 	for i := range drawn {
-		drawn[i] = manyIDs[next()]
+		drawn[i] = uint16(next())
 	}
 	return drawn
 }
