@@ -39,6 +39,12 @@ var fsBugs = []Bug{
 		Pkg: "./persist/fs", Run: "^(TestWhoeverComesFinishes|TestKilledAtEverySystemCall)$", Quick: true,
 	},
 	{
+		Name: "fs-quiet-for-ever", Mechanism: "journals are looked for again once their folder has changed",
+		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
+		Old: " && info.ModTime().Equal((*quiet).ModTime()) {", New: " {",
+		Pkg: "./persist/fs", Run: "^TestJournalInAQuietFolder$", Quick: true,
+	},
+	{
 		Name: "fs-replay-conditional", Mechanism: "replay leaves what a later commit has changed",
 		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
 		Old: "		return nil // a later commit has changed it\n", New: "",

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	iofs "io/fs"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type Store struct {
 	frees   sync.WaitGroup
 	last    atomic.Int64 // the stripe of the last commit of one record
 	spare   atomic.Pointer[spare]
+	quiet   atomic.Pointer[iofs.FileInfo] // journal/ when it was found empty, and its time will tell when that is over; nil: that is not known
 
 	folders     sync.Map // those that are known to be durable
 	folderCount atomic.Int64

@@ -9,7 +9,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"time"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -137,9 +139,17 @@ func hexadecimal(text string, digits int) (n uint64, ok bool) {
 // pending returns the journals that have any of these stripes. It fails if there is no
 // journal/, so that whoever finds no record has looked for it where there is a store.
 func (s *Store) pending(set stripeSet) ([]journal, error) {
+	began := time.Now()
+	info, unseen := os.Stat(s.journals)
+	if quiet := s.quiet.Load(); quiet != nil && unseen == nil && os.SameFile(*quiet, info) && info.ModTime().Equal((*quiet).ModTime()) {
+		return nil, nil
+	}
 	names, err := readNames(s.journals)
 	if err != nil {
 		return nil, err
+	}
+	if unseen == nil && len(names) == 0 && toldByTime(info.ModTime(), began) {
+		s.quiet.Store(&info)
 	}
 	var found []journal
 	for _, name := range names {
@@ -149,6 +159,17 @@ func (s *Store) pending(set stripeSet) ([]journal, error) {
 		}
 	}
 	return found, nil
+}
+
+// toldByTime reports whether a change of a folder that comes after now gives it a time other than changed, its last: then to see that this is
+// still the time is to see that nothing has got a name there, and takes a fraction of what reading its names does. File systems count time in
+// steps, most of them in those of the kernel, 10 ms at most, some in seconds.
+func toldByTime(changed, now time.Time) bool {
+	step := 10 * time.Millisecond
+	if changed.Nanosecond()%int(step) == 0 {
+		step = 2 * time.Second
+	}
+	return now.Sub(changed) > 4*step && runtime.GOOS != "windows" // where a folder's time may come later
 }
 
 // settle takes locks when no journal has their stripes, and returns what the files of keys, whose stripes are among

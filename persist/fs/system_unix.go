@@ -75,10 +75,11 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 		if err != nil {
 			return nil, 0, &os.PathError{Op: "read", Path: path, Err: err}
 		}
-		if n == 0 {
+		data = data[:len(data)+n]
+		if n == 0 || int64(len(data)) == stat.Size && len(data) < cap(data) { // or there was less than was asked for
 			return data, os.FileMode(stat.Mode).Perm(), nil
 		}
-		if data = data[:len(data)+n]; len(data) == cap(data) {
+		if len(data) == cap(data) {
 			data = slices.Grow(data, len(data))
 		}
 	}
