@@ -56,6 +56,13 @@ func TestURLsAreOfDifferentDatabases(t *testing.T) {
 	}
 }
 
+// settle returns when all databases are dropped that nobody uses.
+func settle() {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	dropAll()
+}
+
 func TestTheDatabaseGoesWithItsTest(t *testing.T) {
 	var url string
 	var conn *pgx.Conn
@@ -63,6 +70,7 @@ func TestTheDatabaseGoesWithItsTest(t *testing.T) {
 		url = URL(inner)
 		conn = connect(t, url) // stays after inner
 	})
+	settle()
 	require.Error(t, conn.Ping(t.Context()), "the connection was cut")
 	_, err := pgx.Connect(t.Context(), url)
 	var refused *pgconn.PgError
@@ -76,6 +84,7 @@ func TestARunningServerIsUsedIfOneIsNamed(t *testing.T) {
 	t.Run("owner", func(t *testing.T) {
 		require.Equal(t, fmt.Sprint(s.port), ask(t, connect(t, URL(t)), "SHOW port"))
 	})
+	settle()
 	require.Equal(t, "0", ask(t, connect(t, s.URL("postgres")), "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'pawl%'"))
 }
 
