@@ -398,6 +398,52 @@ func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
 	})
 }
 
+// A losing function that comes back to have the queue to itself does not wait for one that is alone there, and hangs. Proves CAS-8.
+func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		const losses = 5 // the first conflict is but a read; the next four make half its attempts
+		var ran atomic.Int32
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			if ran.Load() <= losses {
+				h.foreign(t, s.Key(), 100)
+			}
+			return commit()
+		}
+		loser := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				ran.Add(1)
+				time.Sleep(100 * time.Millisecond)
+				b.N++
+				return nil
+			})
+			loser <- err
+		}()
+		synctest.Wait()
+		<-push(s, "company") // for which it has to leave the queue; whatever becomes of that
+		for ran.Load() < losses {
+			time.Sleep(time.Millisecond)
+		}
+		over, hung := make(chan struct{}), make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				<-over
+				b.N++
+				return nil
+			})
+			hung <- err
+		}()
+		start := time.Now()
+		err = <-loser
+		close(over)
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), 10*time.Second)
+		require.NoError(t, <-hung)
+	})
+}
+
 // A function that runs for longer than its caller's budget is waited for, and then the store for a while: not for ever. Proves CAS-3.
 func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
 	for _, company := range []bool{false, true} {

@@ -135,12 +135,11 @@ func (c *cell) requeue(w *waiter) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.left || w.abandoned || c.push(w, w.call.env.maxQueue) != nil {
+	if w.left || w.abandoned || c.enter(w) != nil {
 		return false
 	}
 	w.cas.exclusive = true
 	c.comeBack(w)
-	c.start(c)
 	return true
 }
 
