@@ -147,6 +147,9 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 	if err == nil {
 		err = c.sleep(w) // the store takes its time
 	}
+	if err != nil || !w.cas.reusable || w.panic != nil || w.exited {
+		w.disarm()
+	}
 	if err != nil {
 		return reply{}, err
 	}
