@@ -50,13 +50,24 @@ func (e *Ends) At(then time.Time) context.Context {
 	return m
 }
 
+// shared is how long it is waited with others' timers. Most have their answer by then; and nobody ends a timer that is shared, so that those of
+// callers whose times are far apart would add up until the last of these.
+const shared = time.Second
+
+func soonest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
 // Wait waits for an answer, or until ctx ends: then it reports false. The ends are of those who wait for such answers.
 func Wait[T any](ctx context.Context, ends *Ends, answer <-chan T) (got T, ok bool) {
 	if until, bounded := ctx.Deadline(); bounded && Has(ctx) {
 		select {
 		case got = <-answer:
 			return got, true
-		case <-ends.At(until).Done(): // perhaps a little early
+		case <-ends.At(soonest(until, time.Now().Add(shared))).Done(): // perhaps a little early
 		}
 	}
 	select {

@@ -2,6 +2,7 @@ package patience_test
 
 import (
 	"context"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,4 +79,28 @@ func TestWaitForAnAnswer(t *testing.T) {
 		require.False(t, ok)
 		require.Equal(t, time.Second, time.Since(began))
 	})
+}
+
+// Those whose times are far apart share what they can, and leave nothing behind until the last of them would have ended.
+func TestWaitOfSeveralSortsLeavesNothing(t *testing.T) {
+	const many = 5000
+	var ends patience.Ends
+	wait := func(d time.Duration) {
+		answer := make(chan int, 1)
+		answer <- 7
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		defer cancel()
+		_, ok := patience.Wait(patient{ctx}, &ends, answer)
+		require.True(t, ok)
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for range many {
+		wait(time.Hour)
+		wait(time.Minute)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	require.Less(t, max(after.HeapObjects, before.HeapObjects)-before.HeapObjects, uint64(many))
 }
