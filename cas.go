@@ -100,7 +100,7 @@ type round struct {
 	solo     *waiter // one function that left the queue; nil: the queue's own round
 	current  *waiter
 	started  time.Time     // when current's function did
-	slow     bool          // the last function took longer than it might have, had others been waiting
+	slow     bool          // a function took longer than it might have, had others been waiting
 	patience time.Duration // how long current may take
 	one      [1]*waiter    // room for the members of most
 }

@@ -121,7 +121,8 @@ func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
 	case unwanted:
 	case attached && r.solo == nil:
 		w.phase = committing
-		if r.slow = now().Sub(r.started) > r.patience; r.slow { // and nobody was there to mind
+		if now().Sub(r.started) > r.patience { // and nobody was there to mind
+			r.slow = true
 			c.putOff(w, leastTime+lastWord)
 		} else {
 			c.putOff(w, lastWord)

@@ -173,4 +173,10 @@ var historyBugs = []Bug{
 		Old: "		c.watchOver(r)\n", New: "		_ = r\n",
 		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesLater$", Flags: []string{"-timeout=20s"},
 	},
+	{
+		Name: "loser-comes-back-to-the-slow", Mechanism: "a function that nobody waited for leaves the queue when a losing one comes back",
+		Proves: []string{"CAS-8"}, File: "slow.go",
+		Old: "|| c.enter(w) != nil {", New: "|| c.push(w, w.call.env.maxQueue) != nil {",
+		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesBack$", Flags: []string{"-timeout=20s"},
+	},
 }
