@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"testing"
 	"time"
@@ -51,7 +52,10 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 	}), uint64(many), "who panicked")
 
 	store.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-		entered <- struct{}{}
+		select {
+		case entered <- struct{}{}:
+		case <-hangs: // the one who waited behind it
+		}
 		<-hangs
 		return commit()
 	}
@@ -70,12 +74,19 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	go func() { _ = inc(ctx) }() // nobody else can wait beside it
-	time.Sleep(10 * time.Millisecond)
-	require.Less(t, kept(func() error {
-		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+	refused := func() error {
+		brief, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		err := inc(brief)
+		return inc(brief)
+	}
+	go func() {
+		for ctx.Err() == nil {
+			_ = inc(ctx) // nobody else can wait beside it
+		}
+	}()
+	require.Eventually(t, func() bool { return errors.As(refused(), new(*pawl.OverloadedError)) }, 10*time.Second, time.Millisecond)
+	require.Less(t, kept(func() error {
+		err := refused()
 		require.ErrorAs(t, err, new(*pawl.OverloadedError))
 		return err
 	}), uint64(many), "who was refused")

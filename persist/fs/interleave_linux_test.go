@@ -37,7 +37,7 @@ func init() {
 	}
 }
 
-// TestReaderInterrupted stops a reader of two records after each file that it opens or closes, lets
+// TestReaderInterrupted stops a reader of two records after each file that it opens, closes or looks at, lets
 // a writer come, which gets through or is killed at some point, and lets the reader go on; then the
 // power fails. Who has seen one record of a commit sees the other, and what was seen is not lost.
 //
@@ -50,7 +50,7 @@ func TestReaderInterrupted(t *testing.T) {
 		"deposit":  {"", "fsync:signal=SIGKILL:when=3", chmods + ":signal=SIGKILL:when=1"},
 	} {
 		for _, kill := range kills {
-			for _, call := range []string{"openat", "close"} {
+			for _, call := range []string{"openat", "close", "newfstatat"} {
 				for n := 1; interrupt(t, start, fmt.Sprintf("%s:signal=SIGSTOP:when=%d", call, n), role, kill); n++ {
 					runs++
 				}
