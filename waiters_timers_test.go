@@ -74,19 +74,20 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	refused := func() error {
-		brief, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	refused := func(within time.Duration) error {
+		brief, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
 		return inc(brief)
 	}
 	go func() {
 		for ctx.Err() == nil {
 			_ = inc(ctx) // nobody else can wait beside it
+			time.Sleep(time.Millisecond)
 		}
 	}()
-	require.Eventually(t, func() bool { return errors.As(refused(), new(*pawl.OverloadedError)) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return errors.As(refused(time.Millisecond), new(*pawl.OverloadedError)) }, 10*time.Second, 20*time.Millisecond)
 	require.Less(t, kept(func() error {
-		err := refused()
+		err := refused(time.Minute)
 		require.ErrorAs(t, err, new(*pawl.OverloadedError))
 		return err
 	}), uint64(many), "who was refused")
