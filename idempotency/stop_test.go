@@ -42,7 +42,7 @@ func TestStoppedHolder(t *testing.T) {
 			require.EqualValues(t, 1, times(t, rt, mode))
 			again, err := ask(servers[0].url, mode, mode, "p", "")
 			require.NoError(t, err)
-			require.True(t, again.replayed())
+			require.True(t, again.replayed(), "%+v", again)
 			require.JSONEq(t, second.body, again.body)
 		}
 		for _, s := range servers {
