@@ -1,12 +1,10 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"math"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -85,20 +83,6 @@ func (r *request) answer(at time.Time, err error) {
 	}
 }
 
-// copied lets r have all of its commit to itself: its caller may leave before that is written.
-func (r *request) copied() {
-	c := &r.commit
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
-	for i := range c.Writes {
-		w := &c.Writes[i]
-		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
-		if w.Acquire != nil {
-			lease := *w.Acquire
-			w.Acquire = &lease
-		}
-	}
-}
-
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
 // *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
 // persist.ErrNotApplied when c is malformed or the database rejects it, when it has more than 5000
@@ -129,7 +113,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		}
 		r.patient = false // it may leave
 	} else {
-		r.copied()
+		r.commit = c.Clone() // its caller may leave before it is written
 	}
 	r.done = make(chan struct{})
 	direct, err := s.queue.enter(r)

@@ -134,7 +134,7 @@ func (j *joined) commit(ctx context.Context, c persist.Commit, fn func(ctx conte
 	if err != nil {
 		return time.Time{}, err
 	}
-	r.copied()
+	r.commit = c.Clone()
 	if err := j.begin(); err != nil {
 		return time.Time{}, err
 	}

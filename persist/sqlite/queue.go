@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"context"
 	"runtime"
 	"slices"
@@ -43,20 +42,6 @@ type request struct {
 	signal  chan signal // receives what the caller has waited for; buffered
 	at      time.Time   // the answer
 	err     error
-}
-
-// copied lets r have all of its commit to itself: its caller may leave before that is written.
-func (r *request) copied() {
-	c := &r.commit
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
-	for i := range c.Writes {
-		w := &c.Writes[i]
-		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
-		if w.Acquire != nil {
-			acquire := *w.Acquire
-			w.Acquire = &acquire
-		}
-	}
 }
 
 // do does the work of r in b.

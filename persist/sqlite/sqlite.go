@@ -222,7 +222,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		r.size += len(c.Writes[i].Doc)
 	}
 	if !patience.Has(ctx) {
-		r.copied()
+		r.commit = c.Clone() // its caller may leave before it is written
 	}
 	return s.write(ctx, r)
 }
