@@ -15,6 +15,12 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestForgetfulSessions$", Flags: []string{"-timeout=30s"},
 	},
 	{
+		Name: "postgres-time-was-over", Mechanism: "a connection on which the time was over is not used again",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/roundtrip.go",
+		Old: "			hangUp(conn)\n", New: "			_ = hangUp\n",
+		Pkg: "./persist/postgres", Run: "^TestStoppedWhileItWrites$",
+	},
+	{
 		Name: "postgres-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
 		Old: "AND r.version = $3 AND (r.xmax", New: "AND $3::bigint > 0 AND (r.xmax",

@@ -219,7 +219,7 @@ func (j *joined) back(ctx context.Context) {
 	ctx, cancel := j.store.bounded(context.WithoutCancel(ctx))
 	defer cancel()
 	if _, err := roundTrip(ctx, j.tx.Conn().PgConn(), backToSavepoint, releaseSavepoint); err != nil {
-		hangUp(j.tx.Conn())
+		hangUp(j.tx.Conn().PgConn())
 	}
 }
 

@@ -63,7 +63,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
@@ -277,13 +277,13 @@ func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
 // the primary.
 func release(conn *pgxpool.Conn, err error) {
 	if sqlState(err) == codeReadOnlyTransaction {
-		hangUp(conn.Conn())
+		hangUp(conn.Conn().PgConn())
 	}
 	conn.Release()
 }
 
 // hangUp closes conn at once, without a farewell to the server.
-func hangUp(conn *pgx.Conn) {
+func hangUp(conn *pgconn.PgConn) {
 	closing, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = conn.Close(closing)

@@ -16,20 +16,30 @@ type answer [][][]byte
 // failed. Without a BEGIN among them, they are one transaction, which is committed at the end:
 // an error that comes when all are completed is an error of that.
 //
+// When ctx ends during it the connection is closed, even if the answers were there: pgconn reads in the background while it writes for long,
+// as it does in a process that is stopped there, and keeps the error of a time that is over for whoever comes next.
+//
 // An error that wraps errUnsent says that nothing was sent. pgconn.SafeToRetry does not know that
 // here: it calls a connection that breaks while the first answer is awaited safe, too.
 func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
 	if conn.IsClosed() || ctx.Err() != nil {
 		return nil, unsent(errors.Join(context.Cause(ctx), errConnectionLost))
 	}
-	if t, ok := ctx.(until); ok {
+	t, timed := ctx.(until)
+	if timed {
 		_ = conn.Conn().SetDeadline(t.Time)
-		defer func() {
-			if !conn.IsClosed() { // while pgconn says farewell it has a deadline of its own
-				_ = conn.Conn().SetDeadline(time.Time{})
-			}
-		}()
 	}
+	defer func() {
+		if conn.IsClosed() { // while pgconn says farewell it has a deadline of its own
+			return
+		}
+		if timed {
+			_ = conn.Conn().SetDeadline(time.Time{})
+		}
+		if ctx.Err() != nil {
+			hangUp(conn)
+		}
+	}()
 	answers, err := exchange(ctx, conn, statements)
 	if sqlState(err) == codeNoSuchStatement {
 		forget(statements)

@@ -63,7 +63,7 @@ func (s *Store) patient(ctx context.Context, conn *pgxpool.Conn) error {
 	defer cancel()
 	_, err := roundTrip(ctx, conn.Conn().PgConn(), query("RESET lock_timeout"))
 	if err != nil {
-		hangUp(conn.Conn())
+		hangUp(conn.Conn().PgConn())
 	}
 	return err
 }
