@@ -141,6 +141,9 @@ func TestHeldScopesDoNotExpire(t *testing.T) {
 // Proves SCOPE-14.
 func TestSweepingAndRenewing(t *testing.T) {
 	sessions := 10_000
+	if shortForm {
+		sessions = 3_000
+	}
 	onStores(t, func(t *testing.T, p path) {
 		n := sessions
 		if p.name != "postgres store" {

@@ -27,12 +27,14 @@ func TestBatchesOfNextVersionsRace(t *testing.T) {
 	for i := range keys {
 		must(t, stores[0], put(id(i), 0))
 	}
+	for _, s := range stores {
+		s.queue.maxDirect = 0
+	}
 	until := time.Now().Add(2 * time.Second)
 	var landed [keys]atomic.Uint64
 	var all sync.WaitGroup
 	for n := range writers {
 		s := stores[n%2]
-		s.queue.maxDirect = 0
 		all.Go(func() {
 			for time.Now().Before(until) {
 				i := rand.N(keys)
