@@ -296,23 +296,13 @@ func TestStoppedProcess(t *testing.T) {
 		line, _ := child.Next()
 		pid, err := strconv.Atoi(line)
 		require.NoError(t, err)
-		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		crashtest.Stop(t, pid, func(ctx context.Context) error {
+			_, err := session(rt, "free").PushState(ctx, "log", "free")
+			return err
+		})
 		got := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
-		for tries, begun := 0, false; !begun; tries++ {
-			require.Less(t, tries, 10, "no call began")
-			select {
-			case name := <-b.began:
-				require.Equal(t, "next", name)
-				begun = true
-			case <-time.After(crashLease + 3*time.Second):
-				// Whoever is stopped with a lock of the store in its hands holds up everybody, whatever its lease: another moment may be better. On a busy
-				// machine it takes a while to let go of that lock.
-				require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-				time.Sleep(50 * time.Millisecond << min(tries, 4))
-				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-			}
-		}
-		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+		require.Equal(t, "next", b.next(t))
+		crashtest.Resume(t, pid)
 		require.Equal(t, []string{"LEASE_LOST", "LEASE_LOST"}, child.Wait())
 		b.finish("next")
 		require.NoError(t, of(t, got).err)

@@ -3,13 +3,14 @@
 package idempotency_test
 
 import (
-	"syscall"
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
 )
 
 // TestStoppedHolder: a process is stopped in its handler for longer than its lease, and another does the work meanwhile. When it wakes up it commits nothing, and its client
@@ -26,14 +27,17 @@ func TestStoppedHolder(t *testing.T) {
 				late <- a
 			}()
 			servers[0].expect(t, "at start")
-			require.NoError(t, syscall.Kill(servers[0].pid, syscall.SIGSTOP))
+			crashtest.Stop(t, servers[0].pid, func(ctx context.Context) error {
+				_, err := executions.Scope(rt, "free").IncState(ctx, "times", 1)
+				return err
+			})
 			var second answer
 			require.Eventually(t, func() bool {
 				var err error
 				second, err = ask(servers[1].url, mode, mode, "p", "")
 				return err == nil && second.status == 201
 			}, patience, 10*time.Millisecond)
-			require.NoError(t, syscall.Kill(servers[0].pid, syscall.SIGCONT))
+			crashtest.Resume(t, servers[0].pid)
 			servers[0].expect(t, "ended")
 			servers[0].expect(t, "refused LEASE_LOST")
 			a := <-late

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -59,7 +58,10 @@ func TestPausedHolder(t *testing.T) {
 		pid := 0
 		_, err = fmt.Sscanf(line, "pid %d", &pid)
 		require.NoError(t, err, line)
-		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+		crashtest.Stop(t, pid, func(ctx context.Context) error {
+			_, err := ledgers.Scope(d.rt, "free").IncState(ctx, "shipped", 1)
+			return err
+		})
 		freed := 0
 		eventually(t, func() bool {
 			reverts, err := d.janitor.Sweep(t.Context())
@@ -69,7 +71,7 @@ func TestPausedHolder(t *testing.T) {
 		}, "the janitor")
 		woken := make(chan struct{})
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body runs on beside the new one
-			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			crashtest.Resume(t, pid)
 			for _, want := range []string{"told true", "its own write: LEASE_LOST", "CLAIM_LOST"} {
 				line, _ := p.Next()
 				require.Equal(t, want, line)

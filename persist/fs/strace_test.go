@@ -252,7 +252,7 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	n, err := numberOf(after)
 	require.NoError(t, err)
 	require.Equal(t, map[bool]int{false: 1100, true: 1130}[before.Version > 1], n)
-	require.NoError(t, s.Close()) // which takes its spare file along, see spare.go
+	require.NoError(t, s.Close())  // which takes its spare file along, see spare.go
 	s = openAt(t, again, Config{}) // and whoever opens the store then
 	require.Equal(t, after.Version, byLoad(t, s)(bob).Version)
 	require.Empty(t, inFolder(t, filepath.Join(again, "tmp"), ""))
