@@ -288,12 +288,14 @@ func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn a
 // takeTurn queues w and waits for its answer, and for the version of that unless it has to be looked at. What w knows is kept for its next use, or not.
 func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version uint64, err error) {
 	q, e := &c.queue, w.call.env
-	if e.observer != nil {
+	timed := e.observer != nil
+	if timed {
 		w.submitted = now()
 		w.observeQueued()
 	}
 	err = q.come(w, e.maxQueue, c)
 	if err == nil && !w.yield() {
+		timed = true
 		err = q.sleepInTurn(w)
 	}
 	if err != nil {
@@ -309,6 +311,9 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 	version = w.version
 	if !keep {
 		w.forget()
+	}
+	if timed {
+		w.forgetTime()
 	}
 	w.reset()
 	e.waiters.Put(w)
@@ -373,11 +378,13 @@ func (w *waiter) forgetCall() { w.call = call{} }
 // reset ends a use of w, so that it can be pooled; its channel and timer stay.
 func (w *waiter) reset() {
 	w.ctx, w.next, w.answer, w.version = nil, nil, nil, 0
-	if !w.submitted.IsZero() {
-		w.submitted, w.deadline = time.Time{}, time.Time{}
-		w.since.Store(0)
-	}
 	w.use += oneUse
+}
+
+// forgetTime is for a waiter whose caller has looked at the clock.
+func (w *waiter) forgetTime() {
+	w.submitted, w.deadline = time.Time{}, time.Time{}
+	w.since.Store(0)
 }
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when nothing changes. A single

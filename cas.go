@@ -160,6 +160,7 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 		w.cas.forget()
 		w.parent, w.change, w.err = nil, nil, nil
 		w.forgetCall()
+		w.forgetTime()
 		w.reset()
 		env.waiters.Put(w)
 	}

@@ -104,13 +104,13 @@ func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, draft,
 // change is a mutation made ready for states of one type.
 type change struct {
 	typ     *state.Type
-	fn      function // of one that is a single function, or else
-	steps   []step   // what may run code of the user's, in order
-	verb    string
-	creates bool // brings an absent scope into being even with a zero state
+	fn      function // of one that is a single function, or else steps
+	creates bool     // brings an absent scope into being even with a zero state
 	deletes bool
 	takes   *persist.Acquire // the lease is taken in the same commit; nil: not
-	data    state.Prepared   // of a bounded change
+	steps   []step           // what may run code of the user's, in order
+	verb    string
+	data    state.Prepared // of a bounded change
 }
 
 // step is a part of a change that may run code of the user's: a function, data verbs beside one, or data verbs whose values

@@ -30,7 +30,8 @@ type waiter struct {
 	version uint64        // of an answer that is alive and does not expire, so that it need not be touched to be handed out; 0: look
 	call    call
 	parent  *frame // of the mutator that the call was made in; nil: none
-	own     change // in memory
+	*bell
+	own change // in memory
 
 	err    error
 	panic  *PanicError
@@ -44,12 +45,11 @@ type waiter struct {
 	change    *change      // persisted
 	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
 	submitted time.Time
-	deadline  time.Time // zero: none
-	*bell
-	timer *time.Timer // left armed when the waiter is reused; it only wakes
-	rings time.Time   // when timer fires
-	cas   casState    // persisted path only
-	place *place      // in the line for a lease only
+	deadline  time.Time   // zero: none
+	timer     *time.Timer // left armed when the waiter is reused; it only wakes
+	rings     time.Time   // when timer fires
+	cas       casState    // persisted path only
+	place     *place      // in the line for a lease only
 }
 
 // bell is what a waiter's timer holds of it, and nothing else: the Go runtime may keep a stopped timer until it would have rung.

@@ -100,30 +100,9 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 	for w := range l.writers {
 		ready.Add(1)
 		done.Go(func() {
-			r := &results[w]
 			ready.Done()
 			<-start
-			var err error
-			i := 0
-			for ; l.each == 0 && !stop.Load() || i < l.each; i++ {
-				var began time.Time
-				timed := l.sample <= 1 || i%l.sample == 0
-				if timed {
-					began = time.Now()
-				}
-				if err = in.do(ctx, w, i); err == nil {
-					r.acknowledged++
-				} else if err != errCut {
-					r.failed++
-					r.err = err
-				}
-				if timed {
-					r.latency.add(time.Since(began))
-				}
-			}
-			if l.each == 0 && i > 0 && err == nil {
-				r.late = 1 // its last unit was under way when the time was over
-			}
+			results[w].work(ctx, in.do, w, l, &stop)
 		})
 	}
 	ready.Wait()
@@ -154,6 +133,34 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 		m.latency.merge(&results[i].latency)
 	}
 	return m, ctx.Err()
+}
+
+// work is what one writer does. What it needs for every unit is on its stack: where a thousand writers take turns, each further page of memory that it touches takes longer to
+// fetch than the unit itself does.
+func (m *measured) work(ctx context.Context, do func(ctx context.Context, writer, i int) error, w int, l load, stop *atomic.Bool) {
+	var acknowledged, failed int64
+	var err error
+	i := 0
+	for ; l.each == 0 && !stop.Load() || i < l.each; i++ {
+		var began time.Time
+		timed := l.sample <= 1 || i%l.sample == 0
+		if timed {
+			began = time.Now()
+		}
+		if err = do(ctx, w, i); err == nil {
+			acknowledged++
+		} else if err != errCut {
+			failed++
+			m.err = err
+		}
+		if timed {
+			m.latency.add(time.Since(began))
+		}
+	}
+	m.acknowledged, m.failed = acknowledged, failed
+	if l.each == 0 && i > 0 && err == nil {
+		m.late = 1 // its last unit was under way when the time was over
+	}
 }
 
 // once opens s, drives it, counts what is there and closes it.
