@@ -362,10 +362,10 @@ func (w *waiter) observeQueued() {
 	w.call.observe(w.ctx, Event{Type: Queued, Path: w.path(), Verb: w.verb()})
 }
 
-// forget lets go of what w was given, except by runAtomic.
+// forget lets go of what w was given, except by runAtomic in memory.
 func (w *waiter) forget() {
-	if w.own.fn != nil {
-		w.own.fn = nil
+	if w.own.fn != nil && w.own.takes == nil {
+		w.own.fn = nil // there is nothing else
 	} else {
 		w.own = change{}
 	}

@@ -76,7 +76,6 @@ type casState struct {
 	out       outcome
 	landed    uint64 // the version that its commit made
 	reply     reply
-	change    change
 	reusable  bool // it was answered, and nobody else knows it any more
 }
 
@@ -120,7 +119,7 @@ func (c *cell) apply(ctx context.Context, parent *frame, call *call, ch *change,
 		defer parent.waited(&c.queue)
 	}
 	w := call.env.waiters.Get().(*waiter)
-	w.ctx, w.parent, w.call, w.cas.change, w.cas.backend = ctx, parent, *call, *ch, b
+	w.ctx, w.parent, w.call, w.own, w.cas.backend = ctx, parent, *call, *ch, b
 	return c.takeTurn(w)
 }
 
@@ -128,13 +127,13 @@ func (c *cell) apply(ctx context.Context, parent *frame, call *call, ch *change,
 func (c *cell) runAtomic(ctx context.Context, b *binding, key *Key, fn function) (reply, error) {
 	w := b.defaults.env.waiters.Get().(*waiter)
 	w.ctx, w.call.terms, w.call.key, w.cas.backend = ctx, b.defaults, *key, b
-	w.cas.change.typ, w.cas.change.verb, w.cas.change.fn = b.typ, "Atomic", fn
+	w.own.typ, w.own.verb, w.own.fn = b.typ, "Atomic", fn
 	return c.takeTurn(w)
 }
 
 // takeTurn queues w and waits for its answer.
 func (c *cell) takeTurn(w *waiter) (reply, error) {
-	w.change = &w.cas.change
+	w.change = &w.own
 	w.submitted = now()
 	w.deadline = w.submitted.Add(w.call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
 	if w.call.env.observer != nil {
@@ -158,8 +157,8 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 	if w.cas.reusable {
 		env := w.call.env
 		w.cas.forget()
-		w.parent, w.change, w.err = nil, nil, nil
-		w.forgetCall()
+		w.change, w.err = nil, nil
+		w.forget()
 		w.forgetTime()
 		w.reset()
 		env.waiters.Put(w)
@@ -182,11 +181,6 @@ func (c *cell) enter(w *waiter) error {
 
 // forget lets go of what an answered waiter was given. What was computed is gone already, see hand.
 func (s *casState) forget() {
-	if s.change.fn != nil && s.change.takes == nil {
-		s.change.fn = nil // there is nothing else
-	} else {
-		s.change = change{}
-	}
 	s.backend, s.attempts, s.exclusive, s.holds, s.landed, s.reply, s.reusable = nil, 0, false, false, 0, reply{}, false
 }
 

@@ -31,7 +31,7 @@ type waiter struct {
 	call    call
 	parent  *frame // of the mutator that the call was made in; nil: none
 	*bell
-	own change // in memory
+	own change
 
 	err    error
 	panic  *PanicError
@@ -45,11 +45,11 @@ type waiter struct {
 	change    *change      // persisted
 	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
 	submitted time.Time
-	deadline  time.Time   // zero: none
-	timer     *time.Timer // left armed when the waiter is reused; it only wakes
-	rings     time.Time   // when timer fires
-	cas       casState    // persisted path only
-	place     *place      // in the line for a lease only
+	deadline  time.Time     // zero: none
+	timer     *time.Timer   // left armed when the waiter is reused; it only wakes
+	rings     time.Duration // when timer fires, after epoch
+	cas       casState      // persisted path only
+	place     *place        // in the line for a lease only
 }
 
 // bell is what a waiter's timer holds of it, and nothing else: the Go runtime may keep a stopped timer until it would have rung.
@@ -89,12 +89,12 @@ func (w *waiter) arm(now time.Time) {
 	case w.deadline.IsZero():
 	case w.timer == nil:
 		w.armed.Store(true)
-		w.rings = w.deadline
+		w.rings = w.deadline.Sub(epoch)
 		b := w.bell
 		w.timer = time.AfterFunc(w.deadline.Sub(now), func() { b.armed.Store(false); b.poke() })
-	case !w.armed.Load() || w.deadline.Before(w.rings):
+	case !w.armed.Load() || w.deadline.Sub(epoch) < w.rings:
 		w.armed.Store(true)
-		w.rings = w.deadline
+		w.rings = w.deadline.Sub(epoch)
 		w.timer.Reset(w.deadline.Sub(now))
 	}
 }
