@@ -280,7 +280,7 @@ func (c *Container[T]) runAtomic(ctx context.Context, b *binding, key *Key, fn a
 	w.ctx, w.answer = ctx, fn
 	if w.call.terms != b.defaults || w.call.key != *key {
 		w.call.terms, w.call.key = b.defaults, *key
-		w.own.typ, w.own.verb = b.typ, "Atomic"
+		w.own.verb = "Atomic"
 	}
 	return c.takeTurn(w, true)
 }

@@ -126,7 +126,8 @@ type terms struct {
 	retry   Retry
 	ttl     time.Duration
 	via     persist.Store
-	joined  bool // Via
+	joined  bool    // Via
+	lone    *change // what runAtomic does in memory, but for its function
 
 	pinned  bool // IfVersion
 	version uint64

@@ -66,12 +66,15 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		ctx   = w.ctx
 		tail  *state.Tail
 		draft *T
-		fn    = w.own.fn
+		ch    = &w.own
+		fn    function
 	)
 	if lone, ok := w.answer.(atomicMutation[T]); ok {
-		fn = lone
+		fn, ch = lone, w.call.lone
+	} else {
+		fn = ch.fn
 	}
-	if fn == nil && w.own.bounded() {
+	if fn == nil && ch.bounded() {
 		tail = &c.tail // bounded changes cannot be abandoned half-way, so nobody else uses it now
 	} else {
 		own := &private[T]{}
@@ -85,7 +88,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 		c.queue.holder.Store(f)
 		t.stint, draft, ctx = f, &own.draft, f
 	}
-	p := guarded(func() { t.img, t.err = c.next(ctx, t.cur, &w.call, &w.own, fn, tail, draft) }, func() {
+	p := guarded(func() { t.img, t.err = c.next(ctx, t.cur, &w.call, ch, fn, tail, draft) }, func() {
 		if c.settle(w, &t, nil, true) {
 			go c.goOn() // this goroutine is on its way out
 		}
