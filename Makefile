@@ -32,7 +32,7 @@ test: ## run all that CI runs, in about fifteen minutes on two cores
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1
-	@$(MAKE) --no-print-directory nocgo
+	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
 	@$(MAKE) --no-print-directory planted PLANTED=-short
@@ -59,7 +59,7 @@ race: need-cc need-postgres need-strace ## run all tests under the race detector
 
 .PHONY: nocgo
 nocgo: need-strace ## run the tests that cgo makes a difference to, without it
-	CGO_ENABLED=0 PAWL_TEST_STORE_ONLY=sqlite $(GO) test . ./persist/sqlite/...
+	PAWL_SHORT=$(PAWL_SHORT) CGO_ENABLED=0 PAWL_TEST_STORE_ONLY=sqlite $(GO) test . ./persist/sqlite/...
 
 # vet, not build, because it compiles the tests too.
 .PHONY: cross
