@@ -106,7 +106,7 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 		return time.Time{}, waitEnded(notApplied(err), lockPatience)
 	}
 	at, err = written(answers[3][0], w)
-	if lost, ok := err.(*persist.Conflict); ok && lost.Winners[0].Version > w.Expected && !lost.Winners[0].Absent() {
+	if lost, ok := err.(*persist.Conflict); ok && lost.Winners[0].Version > w.Expected && !lost.Winners[0].Absent() && !conn.IsClosed() {
 		kept, lost.Held = true, true
 		s.keep(t, w.Key, lost.Winners[0].Version)
 		return at, err
