@@ -369,11 +369,8 @@ func (w *waiter) forget() {
 	} else {
 		w.own = change{}
 	}
-	w.parent = nil
-	w.forgetCall()
+	w.parent, w.call = nil, call{}
 }
-
-func (w *waiter) forgetCall() { w.call = call{} }
 
 // reset ends a use of w, so that it can be pooled; its channel and timer stay.
 func (w *waiter) reset() {
