@@ -259,6 +259,7 @@ func TestLeaseEvents(t *testing.T) {
 		elsewhere := rt2(t, h)
 		other := usurp(t, elsewhere, "a")
 		<-l.Context().Done() // by the next renewal
+		synctest.Wait()      // the work is stopped first; then the observer hears why
 		var lost *pawl.LeaseLostError
 		require.ErrorAs(t, context.Cause(l.Context()), &lost)
 		require.Equal(t, "another", lost.Holder)
