@@ -223,7 +223,6 @@ func (s *Store) awaitSpare() bool {
 
 // notify sends payloads, on a connection of the pool if it has one to spare.
 func (s *Store) notify(payloads []string, spare bool) error {
-	statement := query(s.sql.notify).string(s.names.channel()).strings(payloads)
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	if !spare {
@@ -232,16 +231,14 @@ func (s *Store) notify(payloads []string, spare bool) error {
 			return err
 		}
 		defer disconnect(conn)
-		_, err = roundTrip(ctx, conn, statement)
+		_, err = roundTrip(ctx, conn, query(s.sql.notify.text).string(s.names.channel()).strings(payloads))
 		return err
 	}
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	if err = s.patient(ctx, conn); err == nil {
-		_, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
-	}
+	_, err = s.repeatable(ctx, conn, s.sql.notify.query().string(s.names.channel()).strings(payloads))
 	release(conn, err)
 	return err
 }

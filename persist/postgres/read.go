@@ -5,6 +5,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -148,17 +150,23 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 	defer conn.Release()
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
-	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statement)
-	if sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief {
-		if err = s.patient(bounded, conn); err == nil {
-			answers, err = roundTrip(bounded, conn.Conn().PgConn(), statement)
-		}
-	}
-	if sqlState(err) == codeNoSuchStatement {
-		answers, err = roundTrip(bounded, conn.Conn().PgConn(), statement) // by its text from now on
-	}
+	answers, err := s.repeatable(bounded, conn, statement)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
 	return answers[0], nil
+}
+
+// repeatable runs a statement that can be run again on a connection as it is: with a lock_timeout that may be too short for it, or without its name.
+func (s *Store) repeatable(ctx context.Context, conn *pgxpool.Conn, statement *statement) ([]answer, error) {
+	answers, err := roundTrip(ctx, conn.Conn().PgConn(), statement)
+	if sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief {
+		if err = s.patient(ctx, conn); err == nil {
+			answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
+		}
+	}
+	if sqlState(err) == codeNoSuchStatement {
+		answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement) // by its text from now on
+	}
+	return answers, err
 }

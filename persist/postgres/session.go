@@ -13,7 +13,7 @@ import (
 //     given when it was made, which proxies that pool by transaction make up, and by one statement;
 //   - the application uses the session: none of a pool that it has, and what it is lent (see Native) has the setting taken back before;
 //   - a statement that may wait for longer fails: whoever acquires a connection has the setting taken back, except for commits, which say how
-//     long they wait, and reads, which are made again;
+//     long they wait, and reads and notifications, which are made again;
 //   - connections in turns with other work are set and set back all the time: it is done after briefAfter commits without any.
 const briefAfter = 16
 

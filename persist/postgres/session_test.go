@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"os/exec"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -106,13 +107,39 @@ func TestBriefSession(t *testing.T) {
 	}
 }
 
-// TestBriefSessionTellsOthers: notifications, which take turns in all of the database, wait for theirs.
+// TestBriefSessionTellsOthers: notifications, which take turns in all of the database, wait for theirs, and leave a session as it was where they
+// need not wait.
 //
 // Proves SCOPE-13, STORE-14.
 func TestBriefSessionTellsOthers(t *testing.T) {
-	s := openAt(t, connections(t, pgtest.URL(t), 1), Config{})
+	url := pgtest.New(t).URL("postgres")
+	s := openAt(t, connections(t, url, 1), Config{})
 	afterCommits(t, s, "a", enoughCommits)
 	require.NoError(t, s.notify([]string{"{}"}, true))
+	require.Equal(t, "10ms", setting(t, s))
+
+	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	holder, conn := connect(t, url), connect(t, url)
+	var released atomic.Bool
+	held, done := make(chan error, 1), make(chan error, 1)
+	go func() { // its turn lasts until its commit is on a standby, which there is not, as soon as it knows of that
+		var err error
+		for err == nil && !released.Load() {
+			_, err = holder.Exec(context.Background(), "DROP TABLE IF EXISTS held; CREATE TABLE held (); NOTIFY held")
+		}
+		held <- err
+	}()
+	waits := func(event string) bool {
+		return value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '`+event+`' AND clock_timestamp() - query_start > interval '50 ms'`)
+	}
+	require.Eventually(t, func() bool { return waits("SyncRep") }, longEnough, time.Millisecond)
+	go func() { done <- s.notify([]string{"{}"}, true) }()
+	require.Eventually(t, func() bool { return waits("object") }, longEnough, time.Millisecond)
+	require.Empty(t, done)
+	released.Store(true)
+	require.True(t, value[bool](t, conn, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
+	require.NoError(t, <-held)
+	require.NoError(t, <-done)
 	require.Equal(t, "0", setting(t, s))
 }
 

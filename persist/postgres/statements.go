@@ -24,7 +24,7 @@ type statements struct {
 	touch       string
 	lockFloor   string
 	versions    string
-	notify      string
+	notify      *prepared
 
 	// Of transactions that somebody else has begun.
 	settings      string
@@ -87,7 +87,7 @@ func newStatements(n names) statements {
 		versions: n.expand(`SELECT r.version FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place)
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		// Never inside a commit, which would not be durable.
-		notify: `SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`,
+		notify: prepare(`SELECT pg_catalog.set_config('synchronous_commit', 'off', true), pg_catalog.pg_notify($1, payload) FROM pg_catalog.unnest($2) AS payload`),
 	}
 	texts.replaceOne.locks, texts.replaceWith.locks = true, true
 	return texts

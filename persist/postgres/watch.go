@@ -199,7 +199,7 @@ func (s *Store) probe(ctx context.Context, sending *pgconn.PgConn) error {
 	if _, err := s.ask(listening, query("LISTEN "+quote(channel))); err != nil {
 		return err
 	}
-	if _, err := s.ask(sending, query(s.sql.notify).string(channel).strings([]string{""})); err != nil {
+	if _, err := s.ask(sending, query(s.sql.notify.text).string(channel).strings([]string{""})); err != nil {
 		return err
 	}
 	waiting, cancel := context.WithTimeout(ctx, probePatience)
