@@ -38,6 +38,8 @@ const (
 	joinYields = 2
 	// longestGather bounds how long a round waits for those who are about to write; it is half the time of a commit, too.
 	longestGather = time.Millisecond
+	// gatherYields bounds how often it yields in that time, which does not pass for a clock that stands still.
+	gatherYields = 1_000
 	// longestSkip bounds how many rounds do not wait after one that did so in vain.
 	longestSkip = 31
 	// insistAfter is how many commits are lost before the next one insists; where few may be, after a quarter of them.
@@ -222,14 +224,14 @@ func (c *cell) admit(r *round) bool {
 
 // join takes those into r, whose members are computed, who have come since it began, and reports whether there were any. It waits for those
 // who were answered by the last round and are about to write again: they share this one, and are computed as they come, instead of waiting for
-// its end. Nobody joins a round whose state was read for those who are there already.
+// its end. Who has come by then joins, however many there are. Nobody joins a round whose state was read for those who are there already.
 func (c *cell) join(r *round) bool {
 	if !r.open || r.fresh {
 		return false
 	}
 	c.mu.Lock()
 	before := len(r.members)
-	if before >= c.crew {
+	if before >= c.crew && c.waiting == 0 {
 		c.mu.Unlock()
 		return false
 	}
@@ -272,14 +274,18 @@ func (c *cell) gather(r *round) {
 	}
 	all := make(chan struct{})
 	c.all = all
-	c.mu.Unlock()
-	timer := time.NewTimer(wait)
-	select {
-	case <-all:
-	case <-timer.C:
+	if wait < longestGather {
+		c.yieldFor(wait)
+	} else {
+		c.mu.Unlock()
+		timer := time.NewTimer(wait)
+		select {
+		case <-all:
+		case <-timer.C:
+		}
+		timer.Stop()
+		c.mu.Lock()
 	}
-	timer.Stop()
-	c.mu.Lock()
 	if c.all == nil {
 		c.vain = 0
 		return
@@ -287,6 +293,17 @@ func (c *cell) gather(r *round) {
 	c.all = nil
 	c.vain = min(2*c.vain+1, longestSkip)
 	c.skip = c.vain
+}
+
+// yieldFor lets others run for so long, or until all are there whom gather waits for. Where nobody runs, a timer of less than a millisecond takes as
+// long as one. The caller holds queue.mu.
+func (c *cell) yieldFor(wait time.Duration) {
+	began := time.Now()
+	for i := 0; i < gatherYields && c.all != nil && time.Since(began) < wait; i++ {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
 }
 
 // came tells gather when all are there. The caller holds queue.mu.
