@@ -294,7 +294,7 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 		w.observeQueued()
 	}
 	err = q.come(w, e.maxQueue, c)
-	if err == nil && !w.yield() {
+	if err == nil && !w.yield(q.near.Load()) {
 		timed = true
 		err = q.sleepInTurn(w)
 	}

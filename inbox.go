@@ -1,7 +1,10 @@
 package pawl
 
 import (
+	"runtime"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/yield"
 )
 
 // The queue of an in-memory container: writers come without the lock, and whoever drives the queue takes all that wait at once.
@@ -198,8 +201,41 @@ func (q *queue) takeAll(w *waiter) {
 	q.running, q.rest, q.behind, q.enough = &taken, w, q.waiting, leastEnough
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.counted.Store(int32(q.behind))
+	q.settle()
 	q.polls = min(q.polls+max(0, q.behind-2)*pollsEarned, mostPolls)
 	q.crowd = max(q.crowd, float64(q.behind))
+}
+
+// One or two writers and the worker are best off on one processor, where who yields need not tell the others; so are many, who keep every processor
+// busy. In between, writers would stand in line behind a worker that polls for them, and nobody would wake the processor that could run them.
+const (
+	fewWriters   = 2
+	manyWriters  = 32
+	settledAfter = 64 // batches of few
+)
+
+// settle decides who is yielded to. The caller holds q.mu, and has taken all that wait.
+func (q *queue) settle() {
+	near := true
+	if q.behind > fewWriters {
+		q.small = 0
+		near = q.crowd >= manyWriters
+	} else if q.small < settledAfter {
+		q.small++
+		near = q.near.Load()
+	}
+	if near != q.near.Load() {
+		q.near.Store(near)
+	}
+}
+
+// giveWay lets others run: those on this processor, or whoever has waited longest.
+func giveWay(near bool) {
+	if near {
+		yield.Local()
+	} else {
+		runtime.Gosched()
+	}
 }
 
 // A worker that has nothing left to do polls before it gives way. To yield among many writers is to wait behind all of them, in turns that another

@@ -38,6 +38,7 @@ type queue struct {
 	came    atomic.Int32           // how many they are, or are about to be
 	counted atomic.Int32           // how many wait besides, more or less
 	working atomic.Bool            // a goroutine drives the queue; set under mu
+	near    atomic.Bool            // who yields does so to those on its own processor only: see settle
 	_       [cacheLine]byte
 
 	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
@@ -55,6 +56,7 @@ type queue struct {
 	behind int                   // how many
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll
+	small  int                   // how often, one after the other, few came together: see settle
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 
@@ -157,7 +159,7 @@ func (q *queue) work(r runner) {
 				q.mu.Unlock()
 				if q.polls <= pollsWorthwhile || runtime.GOMAXPROCS(0) == 1 {
 					idle++
-					runtime.Gosched()
+					giveWay(q.near.Load())
 				} else if !q.poll() {
 					idle = lingerYields // behind all who wait to run
 				}
@@ -247,7 +249,7 @@ func (q *queue) busy() (out []Running) {
 // await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
 // w is answered, otherwise why the caller left; then w is not the caller's any more.
 func (q *queue) await(w *waiter) error {
-	if w.yield() {
+	if w.yield(q.near.Load()) {
 		return nil
 	}
 	return q.sleep(w)
@@ -256,10 +258,10 @@ func (q *queue) await(w *waiter) error {
 // awaitYields is how often a caller yields before it sleeps: its answer often comes sooner, and saves waking it.
 const awaitYields = 3
 
-// yield lets others run, and reports whether w is answered by then.
-func (w *waiter) yield() bool {
+// yield lets others run, see giveWay, and reports whether w is answered by then.
+func (w *waiter) yield(near bool) bool {
 	for range awaitYields {
-		runtime.Gosched()
+		giveWay(near)
 		if w.done() {
 			return true
 		}
