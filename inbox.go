@@ -18,7 +18,7 @@ var shut waiter
 
 // come is push in memory, without the lock as long as there is plenty of room. It makes sure that r drives the queue.
 func (q *queue) come(w *waiter, limit int, r runner) error {
-	if int(q.came.Add(1)+q.counted.Load()) > limit {
+	if int(q.came.Add(1)) > limit {
 		q.came.Add(-1)
 		return q.squeeze(w, limit, r)
 	}
@@ -49,7 +49,7 @@ func (q *queue) squeeze(w *waiter, limit int, r runner) error {
 	err := q.push(w, limit)
 	if err == nil {
 		w.prev = nil
-		q.counted.Add(1)
+		q.came.Add(1)
 		q.start(r)
 	}
 	return err
@@ -81,8 +81,6 @@ func (q *queue) linkCome(head *waiter) {
 	}
 	q.last = last
 	q.waiting += n
-	q.came.Add(int32(-n))
-	q.counted.Add(int32(n))
 }
 
 // depth returns how many wait. The caller holds q.mu.
@@ -133,6 +131,7 @@ func (q *queue) unlinkLeft() {
 		if w.state()&isLeft != 0 {
 			q.left--
 			q.waiting--
+			q.came.Add(-1)
 		} else {
 			q.append(w)
 		}
@@ -200,10 +199,19 @@ var taken waiter
 func (q *queue) takeAll(w *waiter) {
 	q.running, q.rest, q.behind, q.enough = &taken, w, q.waiting, leastEnough
 	q.first, q.last, q.waiting = nil, nil, 0
-	q.counted.Store(int32(q.behind))
+	q.retire()
+	q.batch = q.behind
 	q.settle()
 	q.polls = min(q.polls+max(0, q.behind-2)*pollsEarned, mostPolls)
 	q.crowd = max(q.crowd, float64(q.behind))
+}
+
+// retire counts those no more who were taken together and have had their turns. The caller holds q.mu, and drives the queue.
+func (q *queue) retire() {
+	if q.batch != 0 {
+		q.came.Add(int32(-q.batch))
+		q.batch = 0
+	}
 }
 
 // One or two writers and the worker are best off on one processor, where who yields need not tell the others; so are many, who keep every processor
@@ -283,6 +291,7 @@ func (q *queue) giveBack() {
 		next := w.next
 		q.append(w)
 		q.waiting++
+		q.batch--
 		w = next
 	}
 	if later != nil {

@@ -35,8 +35,7 @@ type queue struct {
 	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once. Here is all that they touch, because what others
 	// write beside it would have to be fetched with it.
 	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
-	came    atomic.Int32           // how many they are, or are about to be
-	counted atomic.Int32           // how many wait besides, more or less
+	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, and all that were last taken together
 	working atomic.Bool            // a goroutine drives the queue; set under mu
 	near    atomic.Bool            // who yields does so to those on its own processor only: see settle
 	_       [cacheLine]byte
@@ -52,8 +51,9 @@ type queue struct {
 	left        int           // in memory: how many are linked, or were taken, and have left
 	enough      int           // in memory: how many are worth a look for them
 
-	rest   *waiter               // taken, and still to have their turns; this and the next two belong to whoever drives the queue
+	rest   *waiter               // taken, and still to have their turns; this and what follows belong to whoever drives the queue
 	behind int                   // how many
+	batch  int                   // how many were last taken together
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll
 	small  int                   // how often, one after the other, few came together: see settle
@@ -174,6 +174,7 @@ func (q *queue) work(r runner) {
 			if q.holder.Load() != nil { // it is over, and keeps what its function was given
 				q.holder.Store(nil)
 			}
+			q.retire()
 			r.rest()
 			q.signalDrained()
 			q.mu.Unlock()
