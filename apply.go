@@ -24,6 +24,7 @@ type Container[T any] struct {
 	pinned bool                     // held by its home; this and the next are protected by queue.mu
 	buried bool                     // among its registry's graves
 	first  uint64                   // the first version; set before image is
+	alone  *inside                  // see insideOf; nil: none yet. It belongs to whoever drives the queue
 	own    atomic.Pointer[env]      // of a container of the caller's own
 }
 

@@ -27,9 +27,9 @@ func (c *cell) compute(r *round) bool {
 		from, careful := r.draft, r.careful // r is somebody else's as soon as w is detached
 		c.mu.Unlock()
 		own := &storedRun{cell: c, round: r, waiter: w}
-		own.around = inside{parent: w.parent, lease: w.call.lease, stored: own}
+		own.around = inside{queue: &c.queue, key: c.keyOf(w), parent: w.parent, lease: w.call.lease, stored: own}
 		f := &own.frame
-		f.Context, f.inside, f.queue, f.key = w.ctx, &own.around, &c.queue, c.keyOf(w)
+		f.Context, f.inside = w.ctx, &own.around
 		f.begin()
 		var out outcome
 		p := guarded(func() { out = run(f, w, &from, careful) }, func() {

@@ -16,16 +16,15 @@ import (
 type frame struct {
 	context.Context
 	*inside
-	queue *queue
-	key   *Key
-	calls *calls // made with this context, and not over; nil: there were none. Protected by graph
 
-	over     atomic.Bool // the function has returned, or was abandoned
-	reported atomic.Bool // as stuck
+	over   atomic.Bool // the function has returned, or was abandoned
+	behind int32       // in memory: how many wait that were taken together with it
 }
 
-// inside is what most frames have in common, by which they are smaller: there is one for every function that runs.
+// inside is what most frames of a scope have in common, by which they are smaller: there is one for every function that runs.
 type inside struct {
+	queue  *queue     // of a mutator
+	key    *Key       // of a mutator
 	verb   string     // in memory
 	parent *frame     // the mutator or transaction around it
 	lease  *Lease     // the innermost that calls with this context are made under; nil: none
@@ -33,29 +32,38 @@ type inside struct {
 	stored *storedRun // persisted: its queue can move on without this mutator; nil: its queue waits for it
 }
 
-// alone is of a function in memory that is called outside of any other.
-var alone = inside{verb: "Atomic"}
-
 // calls are what the mutator of a frame waits for. They are protected by graph.
 type calls struct {
 	waits []*queue // where
 	below []*frame // mutators of persisted scopes that run for these calls: no queue is held by them
 }
 
+// calls returns those made with f that are not over, nil if there are none. The caller holds graph.
+func (f *frame) calls() *calls { return graph.calls[f] }
+
 // waits returns where calls made with f wait. The caller holds graph.
 func (f *frame) waits() []*queue {
-	if f.calls == nil {
-		return nil
+	if c := f.calls(); c != nil {
+		return c.waits
 	}
-	return f.calls.waits
+	return nil
 }
 
 // calling returns the calls of f to add to. The caller holds graph.
 func (f *frame) calling() *calls {
-	if f.calls == nil {
-		f.calls = &calls{}
+	c := f.calls()
+	if c == nil {
+		c = &calls{}
+		graph.calls[f] = c
 	}
-	return f.calls
+	return c
+}
+
+// called forgets the calls of f when all are over. The caller holds graph.
+func (f *frame) called() {
+	if c := f.calls(); c != nil && len(c.waits) == 0 && len(c.below) == 0 {
+		delete(graph.calls, f)
+	}
 }
 
 type frameKey struct{}
@@ -131,8 +139,11 @@ func (f *frame) mutating(q *queue, key Key) error {
 	return nil
 }
 
-// graph protects the edges "this mutator waits for that queue". It is taken only by calls from inside a mutator.
-var graph sync.Mutex
+// graph has the edges "this mutator waits for that queue". It is taken only by calls from inside a mutator.
+var graph = struct {
+	sync.Mutex
+	calls map[*frame]*calls
+}{calls: map[*frame]*calls{}}
 
 // waitFor records that f's mutator waits for q, or returns *DeadlockError if q cannot move before f's mutator, or one
 // around it, has returned. Every new edge is tested, so no cycle comes into being unseen.
@@ -171,11 +182,12 @@ func (f *frame) blockedBehind(h *frame, seen []*queue) []Key {
 			return append([]Key{h.name()}, path...)
 		}
 	}
-	if h.calls == nil {
+	c := h.calls()
+	if c == nil {
 		return nil
 	}
-	for _, b := range h.calls.below {
-		if !slices.Contains(h.calls.waits, b.queue) {
+	for _, b := range c.below {
+		if !slices.Contains(c.waits, b.queue) {
 			continue // h has stopped waiting for it
 		}
 		if path := f.blockedBehind(b, seen); path != nil {
@@ -213,6 +225,7 @@ func (f *frame) end() {
 	defer graph.Unlock()
 	c := f.parent.calling()
 	c.below = slices.DeleteFunc(c.below, func(b *frame) bool { return b == f })
+	f.parent.called()
 }
 
 // waited removes the edge that waitFor recorded.
@@ -220,6 +233,8 @@ func (f *frame) waited(q *queue) {
 	graph.Lock()
 	defer graph.Unlock()
 	if i := slices.Index(f.waits(), q); i >= 0 {
-		f.calls.waits = slices.Delete(f.calls.waits, i, i+1)
+		c := f.calls()
+		c.waits = slices.Delete(c.waits, i, i+1)
+		f.called()
 	}
 }

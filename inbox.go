@@ -87,7 +87,7 @@ func (q *queue) linkCome(head *waiter) {
 func (q *queue) depth() int {
 	waiting := q.waiting - q.left
 	if h := q.current(); h != nil {
-		waiting += h.behind
+		waiting += int(h.behind)
 	}
 	return max(0, waiting)
 }
@@ -152,8 +152,12 @@ func (q *queue) append(w *waiter) {
 
 // reportStuck tells, once for each run, that a function has outlived somebody's budget.
 func (q *queue) reportStuck(now time.Time, e *env) {
+	q.mu.Lock()
 	h := q.current()
-	if h == nil || !h.reported.CompareAndSwap(false, true) {
+	again := h == q.stuck
+	q.stuck = h
+	q.mu.Unlock()
+	if again || h == nil {
 		return
 	}
 	var took time.Duration
@@ -176,6 +180,7 @@ func (q *queue) abandon(r runner) bool {
 	q.running = nil
 	q.working.Store(false)
 	q.holder.Store(nil)
+	q.stuck = nil
 	q.giveBack()
 	q.gather() // those who came while somebody drove the queue rely on that
 	if q.first != nil {

@@ -40,7 +40,7 @@ type queue struct {
 	near    atomic.Bool            // who yields does so to those on its own processor only: see settle
 	_       [cacheLine]byte
 
-	mu          sync.Mutex    // protects what follows, and phase, left, abandoned and reported of its waiters
+	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
 	first, last *waiter       // those that wait, in order of submission
 	waiting     int           // how many
 	running     *waiter       // who leads the commit, or in memory taken; nil: nobody
@@ -50,8 +50,9 @@ type queue struct {
 	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
 	left        int           // in memory: how many are linked, or were taken, and have left
 	enough      int           // in memory: how many are worth a look for them
+	stuck       *stint        // the last function that was reported to be so
 
-	rest   *waiter               // taken, and still to have their turns; this and what follows belong to whoever drives the queue
+	rest   *waiter               // taken, and still to have their turns; this and the next five belong to whoever drives the queue
 	behind int                   // how many
 	batch  int                   // how many were last taken together
 	polls  int                   // how long it may still wait for more, and
@@ -173,6 +174,7 @@ func (q *queue) work(r runner) {
 			}
 			if q.holder.Load() != nil { // it is over, and keeps what its function was given
 				q.holder.Store(nil)
+				q.stuck = nil
 			}
 			q.retire()
 			r.rest()

@@ -10,13 +10,12 @@ import (
 
 func (c *Container[T]) take(w *waiter) { c.queue.takeAll(w) }
 
-func (c *Container[T]) rest() {}
+func (c *Container[T]) rest() { c.alone = nil }
 
 // stint is the run of a function that has the queue to itself. Whoever sets frame.over, the worker or Abandon, has the say about its result.
 type stint struct {
 	frame
 	waiter *waiter // its caller's again once it is answered: whoever has not set over may look at its atomic fields only
-	behind int     // how many wait that were taken together with it
 }
 
 // private is what one run of a function gets: its context, and its copy of the state. It can keep both for as long as it likes.
@@ -79,11 +78,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 	} else {
 		own := &private[T]{}
 		f := &own.stint
-		f.Context, f.inside, f.queue, f.key = w.ctx, &alone, &c.queue, c.keyOf(&w.call)
-		if w.parent != nil || w.call.lease != nil || fn == nil {
-			f.inside = &inside{verb: w.verb(), parent: w.parent, lease: w.call.lease}
-		}
-		f.waiter, f.behind = w, c.queue.behind
+		f.Context, f.inside, f.waiter, f.behind = w.ctx, c.insideOf(w, fn), w, int32(c.queue.behind)
 		f.begin()
 		c.queue.holder.Store(f)
 		t.stint, draft, ctx = f, &own.draft, f
@@ -96,13 +91,19 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 	return c.settle(w, &t, p, false)
 }
 
-// keyOf returns the key that calls on c have, for longer than one of them lasts.
-func (c *Container[T]) keyOf(call *call) *Key {
-	if c.home.registry != nil {
-		return &c.home.key
+// insideOf returns what the frame of w needs to know. Functions that are called outside of any other share it.
+func (c *Container[T]) insideOf(w *waiter, fn function) *inside {
+	if c.home.registry == nil {
+		key := w.call.key // for longer than the call lasts
+		return &inside{queue: &c.queue, key: &key, verb: w.verb(), parent: w.parent, lease: w.call.lease}
 	}
-	own := call.key
-	return &own
+	if w.parent != nil || w.call.lease != nil || fn == nil {
+		return &inside{queue: &c.queue, key: &c.home.key, verb: w.verb(), parent: w.parent, lease: w.call.lease}
+	}
+	if c.alone == nil {
+		c.alone = &inside{queue: &c.queue, key: &c.home.key, verb: "Atomic"}
+	}
+	return c.alone
 }
 
 // settle ends a turn: it publishes the result and answers, unless the run was abandoned. It reports whether this goroutine still has the queue.

@@ -107,9 +107,21 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatWereTaken$", Flags: []string{"-timeout=20s"},
 	},
 	{
+		Name: "lock-given-back-and-gone", Mechanism: "who is given back by Abandon is counted until it is gone",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
+		Old: "		q.batch--\n", New: "",
+		Pkg: ".", Run: "^TestWhoIsGoneIsNotCounted$",
+	},
+	{
+		Name: "lock-withdrawn-and-counted", Mechanism: "who was withdrawn is counted no more",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
+		Old: "			q.waiting--\n			q.came.Add(-1)\n", New: "			q.waiting--\n",
+		Pkg: ".", Run: "^TestWhoIsGoneIsNotCounted$",
+	},
+	{
 		Name: "taken-still-wait", Mechanism: "those that were taken count as waiting",
 		Proves: []string{"LOCK-14"}, File: "inbox.go",
-		Old: "		waiting += h.behind\n", New: "		waiting += 0\n",
+		Old: "		waiting += int(h.behind)\n", New: "		waiting += 0\n",
 		Pkg: ".", Run: "^TestTakenStillWait$", Flags: []string{"-timeout=20s"},
 	},
 	{
