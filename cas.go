@@ -36,7 +36,7 @@ const (
 	maxRound = 1024
 	// joinYields is how often a round lets others run before it sleeps until they have come.
 	joinYields = 2
-	// longestGather bounds how long a round waits for those who are about to write; it is half the time of a commit, too.
+	// longestGather bounds how long a round waits for those who are about to write, which is half the time of a commit at most, and how long it takes in more.
 	longestGather = time.Millisecond
 	// gatherYields bounds how often it yields in that time, which does not pass for a clock that stands still.
 	gatherYields = 1_000
@@ -94,11 +94,12 @@ type round struct {
 	members  []*waiter // replaced, under queue.mu, by whoever drives the round
 	next     int       // the first member not computed yet
 	draft    draft
-	fresh    bool    // draft.base was read after the members were taken
-	hurried  bool    // it did not pause, and lost what was held for it even so
-	open     bool    // others may join
-	careful  bool    // check the size after each mutation, to find the one that is too large
-	solo     *waiter // one function that left the queue; nil: the queue's own round
+	fresh    bool      // draft.base was read after the members were taken
+	hurried  bool      // it did not pause, and lost what was held for it even so
+	open     bool      // others may join
+	began    time.Time // how long it may go on to take in whoever comes is counted from then
+	careful  bool      // check the size after each mutation, to find the one that is too large
+	solo     *waiter   // one function that left the queue; nil: the queue's own round
 	current  *waiter
 	started  time.Time     // when current's function did
 	slow     bool          // a function took longer than it might have, had others been waiting
@@ -195,7 +196,7 @@ func (c *cell) run(lead *waiter) bool {
 	if lead.cas.holds {
 		return c.grant(lead)
 	}
-	r := &round{patience: slowAfter, open: !lead.cas.exclusive}
+	r := &round{patience: slowAfter, open: !lead.cas.exclusive, began: now()}
 	c.mu.Lock()
 	r.members = append(r.one[:0], lead)
 	if n := max(1+c.waiting, c.crew); n > 1 {
@@ -224,14 +225,14 @@ func (c *cell) admit(r *round) bool {
 
 // join takes those into r, whose members are computed, who have come since it began, and reports whether there were any. It waits for those
 // who were answered by the last round and are about to write again: they share this one, and are computed as they come, instead of waiting for
-// its end. Who has come by then joins, however many there are. Nobody joins a round whose state was read for those who are there already.
+// its end. While it is young, who has come by then joins, however many there are. Nobody joins a round whose state was read for those who are there already.
 func (c *cell) join(r *round) bool {
 	if !r.open || r.fresh {
 		return false
 	}
 	c.mu.Lock()
 	before := len(r.members)
-	if before >= c.crew && c.waiting == 0 {
+	if before >= c.crew && (c.waiting == 0 || now().Sub(r.began) > longestGather) {
 		c.mu.Unlock()
 		return false
 	}

@@ -550,3 +550,24 @@ func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
 		assert.Equal(t, 1, snap.ReadOnly().N)
 	})
 }
+
+// A round takes in who comes while it is young, and then commits, however many more come while their functions run. Proves CAS-4.
+func TestRoundIsNotForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHooked()
+		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h}), "a")
+		var all sync.WaitGroup
+		for range 400 {
+			all.Go(func() {
+				_, err := s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
+					time.Sleep(5 * time.Millisecond) // which is not slow
+					c.Done = append(c.Done, "x")
+					return nil
+				}, pawl.WithRetry(pawl.Retry{Within: time.Second}))
+				assert.NoError(t, err)
+			})
+			time.Sleep(4900 * time.Microsecond)
+		}
+		all.Wait()
+	})
+}

@@ -17,8 +17,7 @@ type frame struct {
 	context.Context
 	*inside
 
-	over   atomic.Bool // the function has returned, or was abandoned
-	behind int32       // in memory: how many wait that were taken together with it
+	over atomic.Bool // the function has returned, or was abandoned
 }
 
 // inside is what most frames of a scope have in common, by which they are smaller: there is one for every function that runs.

@@ -43,16 +43,32 @@ func (q *queue) come(w *waiter, limit int, r runner) error {
 
 // squeeze is come where there may be no room.
 func (q *queue) squeeze(w *waiter, limit int, r runner) error {
+	for {
+		if err, sure := q.trySqueeze(w, limit, r); sure {
+			return err
+		}
+		runtime.Gosched() // until those who are about to come have, or have seen that there is no room
+	}
+}
+
+func (q *queue) trySqueeze(w *waiter, limit int, r runner) (err error, sure bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gather()
-	err := q.push(w, limit)
-	if err == nil {
-		w.prev = nil
-		q.came.Add(1)
-		q.start(r)
+	came, depth := q.came.Load(), q.depth()
+	coming := int(came) - q.waiting - q.batch
+	switch {
+	case q.closed:
+		return ErrClosed, true
+	case depth >= limit:
+		return &OverloadedError{Scope: w.call.key, Queue: depth}, true
+	case depth+coming >= limit || !q.came.CompareAndSwap(came, came+1):
+		return nil, false
 	}
-	return err
+	q.append(w)
+	q.waiting++
+	q.start(r)
+	return nil, true
 }
 
 // gather links those who came, in memory. The caller holds q.mu.
@@ -85,11 +101,7 @@ func (q *queue) linkCome(head *waiter) {
 
 // depth returns how many wait. The caller holds q.mu.
 func (q *queue) depth() int {
-	waiting := q.waiting - q.left
-	if h := q.current(); h != nil {
-		waiting += int(h.behind)
-	}
-	return max(0, waiting)
+	return max(0, q.waiting-q.left+int(q.behind.Load()))
 }
 
 // current returns the function that has the queue to itself, nil if there is none.
@@ -202,13 +214,18 @@ var taken waiter
 
 // takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
 func (q *queue) takeAll(w *waiter) {
-	q.running, q.rest, q.behind, q.enough = &taken, w, q.waiting, leastEnough
+	n := q.waiting
+	q.running, q.rest, q.enough = &taken, w, leastEnough
+	q.behind.Store(int32(n))
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.retire()
-	q.batch = q.behind
+	q.batch = n
+	if q.stuck != nil && q.stuck.over.Load() {
+		q.stuck = nil
+	}
 	q.settle()
-	q.polls = min(q.polls+max(0, q.behind-2)*pollsEarned, mostPolls)
-	q.crowd = max(q.crowd, float64(q.behind))
+	q.polls = min(q.polls+max(0, n-2)*pollsEarned, mostPolls)
+	q.crowd = max(q.crowd, float64(n))
 }
 
 // retire counts those no more who were taken together and have had their turns. The caller holds q.mu, and drives the queue.
@@ -230,7 +247,7 @@ const (
 // settle decides who is yielded to. The caller holds q.mu, and has taken all that wait.
 func (q *queue) settle() {
 	near := true
-	if q.behind > fewWriters {
+	if q.batch > fewWriters {
 		q.small = 0
 		near = q.crowd >= manyWriters
 	} else if q.small < settledAfter {
@@ -286,12 +303,14 @@ func (q *queue) pass() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.left--
+	q.behind.Add(-1)
 }
 
 // giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.
 func (q *queue) giveBack() {
 	w, later, last := q.rest, q.first, q.last
-	q.first, q.last, q.rest, q.behind = nil, nil, nil, 0
+	q.first, q.last, q.rest = nil, nil, nil
+	q.behind.Store(0)
 	for w != nil {
 		next := w.next
 		q.append(w)

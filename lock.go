@@ -53,7 +53,7 @@ type queue struct {
 	stuck       *stint        // the last function that was reported to be so
 
 	rest   *waiter               // taken, and still to have their turns; this and the next five belong to whoever drives the queue
-	behind int                   // how many
+	behind atomic.Int32          // how many; who has the lock may look
 	batch  int                   // how many were last taken together
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll

@@ -506,6 +506,35 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
+// Between two turns those who were taken together with them still wait. Proves LOCK-14.
+func TestQueueIsBoundedBetweenTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var ended atomic.Int32
+		between, release := make(chan struct{}), make(chan struct{})
+		s := pawl.Memory[counts](openRuntime(t, pawl.Config{MaxQueue: 3, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+			if e.Type == pawl.Committed && ended.Add(1) == 2 { // after the blocker, the first of three
+				close(between)
+				<-release
+			}
+		})}), "a")
+		free, _ := block(s)
+		var answers []<-chan error
+		for range 3 {
+			answers = append(answers, push(s, "x"))
+		}
+		free()
+		<-between
+		answers = append(answers, push(s, "there is room for one"))
+		for range 5 {
+			require.ErrorIs(t, <-push(s, "too many"), pawl.ErrOverloaded)
+		}
+		close(release)
+		for _, err := range answers {
+			require.NoError(t, <-err)
+		}
+	})
+}
+
 // Proves LOCK-7, LOCK-14.
 func TestWithdrawnMutationsLeaveNothingBehind(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 10}, func(t *testing.T, rt *pawl.Runtime) {

@@ -37,10 +37,12 @@ func (c *Container[T]) run(*waiter) (driving bool) {
 	q := &c.queue
 	for w := q.rest; w != nil; w = q.rest {
 		q.rest = w.next
-		q.behind--
 		if _, ok := w.become(isRunning, isLeft); !ok {
 			q.pass()
-		} else if !c.runOne(w) {
+			continue
+		}
+		q.behind.Store(q.behind.Load() - 1)
+		if !c.runOne(w) {
 			return false
 		}
 	}
@@ -78,7 +80,7 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 	} else {
 		own := &private[T]{}
 		f := &own.stint
-		f.Context, f.inside, f.waiter, f.behind = w.ctx, c.insideOf(w, fn), w, int32(c.queue.behind)
+		f.Context, f.inside, f.waiter = w.ctx, c.insideOf(w, fn), w
 		f.begin()
 		c.queue.holder.Store(f)
 		t.stint, draft, ctx = f, &own.draft, f

@@ -27,6 +27,12 @@ var casBugs = []Bug{
 		Pkg: ".", Run: "^TestRivalThatIsAlwaysFaster$",
 	},
 	{
+		Name: "round-for-ever", Mechanism: "a round that is not young any more takes in nobody",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "(c.waiting == 0 || now().Sub(r.began) > longestGather)", New: "c.waiting == 0",
+		Pkg: ".", Run: "^TestRoundIsNotForEver$",
+	},
+	{
 		Name: "retry-budget", Mechanism: "attempts are counted",
 		Proves: []string{"CAS-2", "CAS-3"}, File: "cas.go",
 		Old: "if w.cas.attempts >= w.call.retry.Attempts ||", New: "if w.cas.attempts > w.call.retry.Attempts ||",

@@ -107,6 +107,18 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatWereTaken$", Flags: []string{"-timeout=20s"},
 	},
 	{
+		Name: "lock-about-to-come", Mechanism: "who is about to come is counted",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
+		Old: "case depth+coming >= limit ||", New: "case depth+0*coming >= limit ||",
+		Pkg: ".", Run: "^TestWhoIsAboutToComeIsCounted$",
+	},
+	{
+		Name: "lock-stuck-is-kept", Mechanism: "a function that was stuck, and has returned, is forgotten",
+		Proves: []string{"LOCK-7"}, File: "inbox.go",
+		Old: "	if q.stuck != nil && q.stuck.over.Load() {", New: "	if q.stuck != nil && !q.stuck.over.Load() {",
+		Pkg: ".", Run: "^TestWhoWasStuckIsForgotten$",
+	},
+	{
 		Name: "lock-given-back-and-gone", Mechanism: "who is given back by Abandon is counted until it is gone",
 		Proves: []string{"LOCK-14"}, File: "inbox.go",
 		Old: "		q.batch--\n", New: "",
@@ -121,7 +133,7 @@ var lockBugs = []Bug{
 	{
 		Name: "taken-still-wait", Mechanism: "those that were taken count as waiting",
 		Proves: []string{"LOCK-14"}, File: "inbox.go",
-		Old: "		waiting += int(h.behind)\n", New: "		waiting += 0\n",
+		Old: "q.waiting-q.left+int(q.behind.Load())", New: "q.waiting-q.left",
 		Pkg: ".", Run: "^TestTakenStillWait$", Flags: []string{"-timeout=20s"},
 	},
 	{

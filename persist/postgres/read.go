@@ -158,15 +158,18 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 }
 
 // repeatable runs a statement that can be run again on a connection as it is: with a lock_timeout that may be too short for it, or without its name.
-func (s *Store) repeatable(ctx context.Context, conn *pgxpool.Conn, statement *statement) ([]answer, error) {
-	answers, err := roundTrip(ctx, conn.Conn().PgConn(), statement)
-	if sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief {
-		if err = s.patient(ctx, conn); err == nil {
-			answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
+func (s *Store) repeatable(ctx context.Context, conn *pgxpool.Conn, statement *statement) (answers []answer, err error) {
+	for range 3 {
+		answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
+		switch {
+		case sqlState(err) == codeNoSuchStatement: // by its text from now on
+		case sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief:
+			if err := s.patient(ctx, conn); err != nil {
+				return nil, err
+			}
+		default:
+			return answers, err
 		}
-	}
-	if sqlState(err) == codeNoSuchStatement {
-		answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement) // by its text from now on
 	}
 	return answers, err
 }

@@ -34,6 +34,16 @@ func afterCommits(t testing.TB, s *Store, id string, n int) (version uint64) {
 // enoughCommits let a session keep its lock_timeout; the first is a creation.
 const enoughCommits = briefAfter + 2
 
+// untilItWaits returns when something in the database has waited for a lock for longer than direct commits do, and is not done.
+func untilItWaits(t testing.TB, url string, done <-chan error) {
+	t.Helper()
+	conn := connect(t, url)
+	for !value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+		AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '50 ms'`) {
+		require.Empty(t, done)
+	}
+}
+
 // setting returns the lock_timeout of the only connection of a store, past all that the store does when it hands one out.
 func setting(t testing.TB, s *Store) (value string) {
 	t.Helper()
@@ -91,11 +101,7 @@ func TestBriefSession(t *testing.T) {
 			require.NoError(t, err)
 			done := make(chan error, 1)
 			go func() { done <- test.work(context.Background(), s) }()
-			conn := connect(t, url)
-			for !value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
-				AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '50 ms'`) {
-				require.Empty(t, done)
-			}
+			untilItWaits(t, url, done)
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.NoError(t, <-done)
 			require.Equal(t, "25s", setting(t, s))
@@ -141,6 +147,31 @@ func TestBriefSessionTellsOthers(t *testing.T) {
 	require.NoError(t, <-held)
 	require.NoError(t, <-done)
 	require.Equal(t, "0", setting(t, s))
+}
+
+// TestForgottenAndLocked: a read whose statement has lost its name, and which then has to wait for longer than direct commits do, waits.
+//
+// Proves STORE-10.
+func TestForgottenAndLocked(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, connections(t, url, 1), Config{})
+	afterCommits(t, s, "a", enoughCommits)
+	load(t, s, "a")
+	require.Equal(t, "10ms", setting(t, s))
+	_, err := s.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	tx, err := connect(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "LOCK TABLE pawl_records")
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Load(context.Background(), thing("a"))
+		done <- err
+	}()
+	untilItWaits(t, url, done)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, <-done)
 }
 
 // TestSessionOfTheApplication: what a pool of the application's own has set stays as it is, however much is committed.
