@@ -295,7 +295,7 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 		w.observeQueued()
 	}
 	err = q.come(w, e.maxQueue, c)
-	if err == nil && !w.yield(q.near.Load()) {
+	if err == nil && !w.yield(q.spread.Load()) {
 		timed = true
 		err = q.sleepInTurn(w)
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/yield"
 )
 
 // The commit loop. Writers of one process meet in the queue; whoever drives it takes all that wait as one round, applies them in
@@ -239,7 +241,7 @@ func (c *cell) join(r *round) bool {
 	joined := c.admit(r)
 	for i := 0; i < joinYields && !joined; i++ {
 		c.mu.Unlock()
-		runtime.Gosched()
+		yield.Local()
 		c.mu.Lock()
 		joined = c.admit(r)
 	}

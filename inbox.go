@@ -236,35 +236,36 @@ func (q *queue) retire() {
 	}
 }
 
-// One or two writers and the worker are best off on one processor, where who yields need not tell the others; so are many, who keep every processor
-// busy. In between, writers would stand in line behind a worker that polls for them, and nobody would wake the processor that could run them.
+// Who waits for one another is best off on one processor, where who yields need not tell the others: a writer and its worker, as well as many, who keep
+// every processor busy. With more than two writers in memory, and fewer than many, those would stand in line behind a worker that polls for them, and nobody
+// would wake the processor that could run them.
 const (
 	fewWriters   = 2
 	manyWriters  = 32
 	settledAfter = 64 // batches of few
 )
 
-// settle decides who is yielded to. The caller holds q.mu, and has taken all that wait.
+// settle decides, in memory, who is yielded to. The caller holds q.mu, and has taken all that wait.
 func (q *queue) settle() {
-	near := true
+	spread := false
 	if q.batch > fewWriters {
 		q.small = 0
-		near = q.crowd >= manyWriters
+		spread = q.crowd < manyWriters
 	} else if q.small < settledAfter {
 		q.small++
-		near = q.near.Load()
+		spread = q.spread.Load()
 	}
-	if near != q.near.Load() {
-		q.near.Store(near)
+	if spread != q.spread.Load() {
+		q.spread.Store(spread)
 	}
 }
 
-// giveWay lets others run: those on this processor, or whoever has waited longest.
-func giveWay(near bool) {
-	if near {
-		yield.Local()
-	} else {
+// giveWay lets others run: whoever has waited longest, or those on this processor.
+func giveWay(spread bool) {
+	if spread {
 		runtime.Gosched()
+	} else {
+		yield.Local()
 	}
 }
 

@@ -37,7 +37,7 @@ type queue struct {
 	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
 	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, and all that were last taken together
 	working atomic.Bool            // a goroutine drives the queue; set under mu
-	near    atomic.Bool            // who yields does so to those on its own processor only: see settle
+	spread  atomic.Bool            // who yields does so to all processors, not only to its own: see settle
 	_       [cacheLine]byte
 
 	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
@@ -160,7 +160,7 @@ func (q *queue) work(r runner) {
 				q.mu.Unlock()
 				if q.polls <= pollsWorthwhile || runtime.GOMAXPROCS(0) == 1 {
 					idle++
-					giveWay(q.near.Load())
+					giveWay(q.spread.Load())
 				} else if !q.poll() {
 					idle = lingerYields // behind all who wait to run
 				}
@@ -252,7 +252,7 @@ func (q *queue) busy() (out []Running) {
 // await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
 // w is answered, otherwise why the caller left; then w is not the caller's any more.
 func (q *queue) await(w *waiter) error {
-	if w.yield(q.near.Load()) {
+	if w.yield(q.spread.Load()) {
 		return nil
 	}
 	return q.sleep(w)
@@ -262,9 +262,9 @@ func (q *queue) await(w *waiter) error {
 const awaitYields = 3
 
 // yield lets others run, see giveWay, and reports whether w is answered by then.
-func (w *waiter) yield(near bool) bool {
+func (w *waiter) yield(spread bool) bool {
 	for range awaitYields {
-		giveWay(near)
+		giveWay(spread)
 		if w.done() {
 			return true
 		}
