@@ -223,7 +223,7 @@ func (q *queue) takeAll(w *waiter) {
 	if q.stuck != nil && q.stuck.over.Load() {
 		q.stuck = nil
 	}
-	q.settle()
+	q.adapt()
 	q.polls = min(q.polls+max(0, n-2)*pollsEarned, mostPolls)
 	q.crowd = max(q.crowd, float64(n))
 }
@@ -245,8 +245,8 @@ const (
 	settledAfter = 64 // batches of few
 )
 
-// settle decides, in memory, who is yielded to. The caller holds q.mu, and has taken all that wait.
-func (q *queue) settle() {
+// adapt decides, in memory, who is yielded to. The caller holds q.mu, and has taken all that wait.
+func (q *queue) adapt() {
 	spread := false
 	if q.batch > fewWriters {
 		q.small = 0

@@ -37,7 +37,7 @@ type queue struct {
 	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
 	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, and all that were last taken together
 	working atomic.Bool            // a goroutine drives the queue; set under mu
-	spread  atomic.Bool            // who yields does so to all processors, not only to its own: see settle
+	spread  atomic.Bool            // who yields does so to all processors, not only to its own: see adapt
 	_       [cacheLine]byte
 
 	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
@@ -57,7 +57,7 @@ type queue struct {
 	batch  int                   // how many were last taken together
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll
-	small  int                   // how often, one after the other, few came together: see settle
+	small  int                   // how often, one after the other, few came together: see adapt
 	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
 }
 
