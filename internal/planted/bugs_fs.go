@@ -71,7 +71,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-certified-late", Mechanism: "a file is tentative until its folder is synced",
 		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
-		Old: "	err = s.renameOne(ctx, ch)\n", New: "	_ = certify(ch.temp)\n	err = s.renameOne(ctx, ch)\n",
+		Old: "	swapped, err := s.putInPlace(ctx, ch)\n", New: "	_ = certify(ch.temp.path)\n	swapped, err := s.putInPlace(ctx, ch)\n",
 		Pkg: "./persist/fs", Run: "^(TestPowerFailureAfterKill|TestSyncBeforeAck)$",
 	},
 	{
@@ -239,7 +239,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-patience", Mechanism: "all locks of a call share one timeout",
 		Proves: []string{"STORE-14"}, File: "persist/fs/lock.go",
-		Old: "p.left -= time.Since(begun)", New: "_ = begun",
+		Old: "l.of.left -= time.Since(l.begun)", New: "_ = l.begun",
 		Pkg: "./persist/fs", Run: "^(TestLockTimeoutOfCommit|TestLockTimeoutOfTake)$",
 	},
 	{
@@ -267,10 +267,46 @@ var fsBugs = []Bug{
 		Pkg: "./persist/fs", Run: "^TestShare$", Quick: true,
 	},
 	{
-		Name: "fs-spare-that-is-gone", Mechanism: "a file that was made in advance may have been removed",
-		Proves: []string{"STORE-3"}, File: "persist/fs/spare.go",
-		Old: "	if !hasName(kept.file) {", New: "	if false {",
-		Pkg: "./persist/fs", Run: "^TestSpare$",
+		Name: "fs-spare-synced", Mechanism: "what is written over a file is synced before that is a record's",
+		Proves: []string{"STORE-6"}, File: "persist/fs/file.go",
+		Old: "	return syncData(file)", New: "	return nil",
+		Pkg: "./persist/fs", Run: "^(TestPowerFailure|TestSyncBeforeAck)$", Quick: true,
+	},
+	{
+		Name: "fs-spare-tentative", Mechanism: "a file that is used again is tentative until it is durable",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "		err = file.Chmod(tentative)", New: "		err = nil",
+		Pkg: "./persist/fs", Run: "^(TestPowerFailureAfterKill|TestReaderInterrupted)$",
+	},
+	{
+		Name: "fs-spare-read", Mechanism: "a file that somebody reads is not written to",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB)", New: "syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB)",
+		Pkg: "./persist/fs", Run: "^(TestSpareInUse|TestReusedWhileItIsRead)$",
+	},
+	{
+		Name: "fs-spare-seen", Mechanism: "who opened a file that was replaced does not take what is written to it for the record",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "	if isTentative(mode) && !isAt(path, stat) {", New: "	if false && !isAt(path, stat) {",
+		Pkg: "./persist/fs", Run: "^TestReaderInterrupted$",
+	},
+	{
+		Name: "fs-spare-linked", Mechanism: "a file that has another name as well is not written to",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "stat.Nlink != 1 || ", New: "",
+		Pkg: "./persist/fs", Run: "^TestSpareInUse$",
+	},
+	{
+		Name: "fs-spare-in-doubt", Mechanism: "a file that may still be the record's on the disk is not written to",
+		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
+		Old: "			_ = os.Remove(ch.temp.path)", New: "			s.keepSpare(ch.stripe, ch.temp.path)",
+		Pkg: "./persist/fs", Run: "^TestFailedSystemCalls$",
+	},
+	{
+		Name: "fs-spare-forgotten", Mechanism: "nothing is left of a document that was deleted",
+		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
+		Old: "		if r.Deleted {", New: "		if false {",
+		Pkg: "./persist/fs", Run: "^TestSpareOfADeletedDocument$",
 	},
 	{
 		Name: "fs-lock-that-was-waited-for", Mechanism: "a lock file is looked at when it is locked",

@@ -75,10 +75,11 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 		committed, err = s.replaceAll(ctx, changes)
 	}
 	if committed {
+		s.forget(records)
 		return err
 	}
 	for _, ch := range changes {
-		_ = os.Remove(ch.temp) // Open removes what is left
+		ch.temp.remove()
 	}
 	if err == nil {
 		return nil
@@ -91,7 +92,8 @@ type change struct {
 	record   persist.Record
 	stripe   int
 	target   string // the path of its file
-	temp     string // the path of the new file, which is durable but for its name
+	temp     temp   // the new file
+	size     int    // of the new file
 	replaces string // the checksum of the file as it is; empty: there is none
 	makes    string // the checksum of the new file
 }
@@ -106,7 +108,7 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 	if err := s.folder(filepath.Dir(ch.target)); err != nil {
 		return change{}, err
 	}
-	ch.makes = makes
+	ch.makes, ch.size = makes, len(data)
 	if ch.temp, err = s.writeTemp(ch.stripe, data, mode); err != nil {
 		return change{}, err
 	}
@@ -114,61 +116,47 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 	return ch, nil
 }
 
+// forget removes what is left of documents that were deleted.
+func (s *Store) forget(records []persist.Record) {
+	for _, r := range records {
+		if r.Deleted {
+			s.keepSpare(stripeOf(r.Key), "")
+		}
+	}
+}
+
 // replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
 func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
-	letGo := hold(ch.target)
-	err = s.renameOne(ctx, ch)
-	again := s.last.Swap(int64(ch.stripe)) == int64(ch.stripe)
-	s.free(letGo, func() { // while the folder is synced
-		if again {
-			s.keepSpare(ch.stripe)
-		}
-	})
+	swapped, err := s.putInPlace(ctx, ch)
 	if err != nil {
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
 	}
+	ch.temp.letGo()
 	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
+		if swapped {
+			_ = os.Remove(ch.temp.path)
+		}
 		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // it stays tentative
 	}
 	_ = certify(ch.target) // or whoever comes next writes it again
+	if swapped {
+		s.keepSpare(ch.stripe, ch.temp.path) // not before: on the disk it may have been the record's file
+	}
 	return true, nil
 }
 
-// maxFrees is how many files may be closed while nobody waits for that.
-const maxFrees = 8
-
-// free lets go of a file that was replaced. That frees what it has on the disk, which may take as long as a sync, and nobody needs to wait for. What
-// comes first can be left out.
-func (s *Store) free(letGo, first func()) {
-	if letGo == nil {
-		return
-	}
-	if s.alone {
-		first()
-		letGo()
-		return
-	}
-	if s.freeing.Add(1) > maxFrees {
-		s.freeing.Add(-1)
-		letGo()
-		return
-	}
-	s.frees.Go(func() {
-		first()
-		letGo()
-		s.freeing.Add(-1)
-	})
-}
-
-// renameOne puts a record in its place while nobody reads names.
-func (s *Store) renameOne(ctx context.Context, ch change) error {
+// putInPlace makes the new file that of the record while nobody reads names. It reports whether the old one is now where the new one was.
+func (s *Store) putInPlace(ctx context.Context, ch change) (swapped bool, err error) {
 	release, err := s.locks.take(ctx, wanted{namesLock: shared})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
-	return rename(ch.temp, ch.target)
+	if ch.size <= largestSpare && exchange(ch.temp.path, ch.target) == nil {
+		return true, nil
+	}
+	return false, rename(ch.temp.path, ch.target) // it is the first, or they cannot be exchanged
 }
 
 // replaceAll is a commit of several records; see journal.go. It reports false when nothing has
@@ -180,13 +168,13 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) (committed boo
 	}
 	release, err := s.locks.take(ctx, wanted{listLock: exclusive})
 	if err != nil {
-		_ = os.Remove(temp)
+		temp.remove()
 		return false, err
 	}
 	defer release()
 	journal := s.newJournal(set)
-	if err := rename(temp, journal); err != nil {
-		_ = os.Remove(temp)
+	if err := rename(temp.path, journal); err != nil {
+		temp.remove()
 		return false, err
 	}
 	// From here on the commit can only go forward, by this hand or by another.
@@ -198,24 +186,24 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) (committed boo
 }
 
 // writeJournal writes the journal of changes as a temporary file, and makes their own durable.
-func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err error) {
+func (s *Store) writeJournal(changes []change) (journal temp, set stripeSet, err error) {
 	var plan planned
 	for _, ch := range changes {
 		plan.Writes = append(plan.Writes, plannedWrite{
 			Key: ch.record.Key, Version: ch.record.Version,
-			Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
+			Temp: filepath.Base(ch.temp.path), Replaces: ch.replaces, Makes: ch.makes,
 		})
 		set.add(ch.stripe)
 	}
 	data, _, err := seal(plan)
 	if err != nil {
-		return "", set, err
+		return temp{}, set, err
 	}
 	if err := syncFolder(s.temps); err != nil {
-		return "", set, err
+		return temp{}, set, err
 	}
-	temp, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
-	return temp, set, err
+	journal, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
+	return journal, set, err
 }
 
 // rollForward does what a journal that is in its place says.
@@ -225,7 +213,7 @@ func (s *Store) rollForward(changes []change) error {
 	}
 	var targets []string
 	for _, ch := range changes {
-		if err := rename(ch.temp, ch.target); err != nil {
+		if err := rename(ch.temp.path, ch.target); err != nil {
 			s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 			return err
 		}

@@ -2,7 +2,7 @@
 // processes may share: for state that people want to read, compare and repair with the tools that
 // they have.
 //
-// An acknowledged commit is durable: new files are written and synced, renamed into the places of
+// An acknowledged commit is durable: new files are written and synced, put in the places of
 // the old ones, and the folders synced, before Commit returns. A commit of several documents is all
 // or nothing, whatever dies in the middle of it: a journal says what remains to be done, and
 // whoever next comes to one of the documents does it first. No reader sees half of a commit, or
@@ -18,6 +18,10 @@
 // thousands of documents of a kind are fine; for more use a database.
 //
 // A store keeps up to 128 files open, those of the locks that it has used, so that they need not be opened for every commit.
+//
+// On Linux a document that is written to again and again has two files, the document's own and one in tmp/ with what it was before, into which the next
+// commit is written: to write over a file takes half the time of making one and freeing another. There are 256 of those in tmp/ at most, none longer than
+// 64 KiB, and none of a document that was deleted; Close removes them.
 //
 // Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the
 // folders of records/ (by inotify, with a watch for each kind and each id that is too long for one
@@ -42,7 +46,7 @@
 //	records/session/ann.json                 the document "ann" of the kind "session"
 //	records/session/%41nn%40example.json     the document "Ann@example"
 //	journal/                                 commits of several documents that are being made
-//	tmp/                                     files that are being written
+//	tmp/                                     files that are being written, and some that were replaced
 //	locks/                                   empty files, not to be removed while the store is open
 //
 // In the names of kinds and ids, lower case letters, digits, - and _ stay as they are, and every
@@ -97,5 +101,5 @@
 // A file that its owner may not write to is one whose commit is not known to be durable: leave the permissions of files as they are,
 // and do not use a file system that has none.
 //
-// To copy a store, copy its directory while no process writes to it.
+// To copy a store, copy its directory while no process writes to it. Links to the files of documents are copies as well: what has a second name is not written to.
 package fs

@@ -205,7 +205,6 @@ func handlesChild() error {
 	if err != nil {
 		return err
 	}
-	s.alone = true // it is this thread that is looked at
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return err

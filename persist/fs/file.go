@@ -174,23 +174,28 @@ func nesting(text []byte) int {
 // private is the mode of files.
 const private os.FileMode = 0o600
 
-// writeTemp writes a new temporary file and syncs it. Its name tells by which lock it is protected:
-// whoever has that lock exclusively knows that no other temporary file of it is in use.
-func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
-	var file *os.File
-	if mode == tentative {
-		file = s.takeSpare(lock)
-	}
-	if file == nil {
-		if file, err = s.newTemp(lock, mode); err != nil {
-			return "", err
+// writeTemp writes a temporary file and syncs it. Its name tells by which lock it is protected: whoever has that lock exclusively knows that no other temporary
+// file of it is in use.
+func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (temp, error) {
+	if mode == tentative && len(data) <= largestSpare {
+		if spare, size := s.takeSpare(lock); spare != nil {
+			return written(temp{spare.Name(), spare}, overwrite(spare, size, data))
 		}
 	}
-	if err := writeSynced(file, data); err != nil {
-		_ = os.Remove(file.Name()) // it may not be complete, so it is never tried again
-		return "", err
+	file, err := s.newTemp(lock, mode)
+	if err != nil {
+		return temp{}, err
 	}
-	return file.Name(), nil
+	return written(temp{path: file.Name()}, writeSynced(file, data))
+}
+
+// written returns t, unless it could not be written. Then it may not be complete, and is never tried again.
+func written(t temp, err error) (temp, error) {
+	if err != nil {
+		t.remove()
+		return temp{}, err
+	}
+	return t, nil
 }
 
 // tempLock returns the lock that protects the temporary file of this name.
@@ -211,14 +216,27 @@ func writeSynced(file *os.File, data []byte) error {
 	return file.Close()
 }
 
+// overwrite writes data in the place of what is in a file, so many bytes, and syncs it. What is said at writeSynced holds here as well.
+func overwrite(file *os.File, size int64, data []byte) error {
+	if _, err := file.Write(data); err != nil {
+		return err
+	}
+	if size > int64(len(data)) {
+		if err := file.Truncate(int64(len(data))); err != nil {
+			return err
+		}
+	}
+	return syncData(file)
+}
+
 // replace puts data durably in the place of the file at path, which the given lock protects.
 func (s *Store) replace(lock int, path string, data []byte) error {
 	temp, err := s.writeTemp(lock, data, private)
 	if err != nil {
 		return err
 	}
-	if err := rename(temp, path); err != nil {
-		_ = os.Remove(temp)
+	if err := rename(temp.path, path); err != nil {
+		temp.remove()
 		return err
 	}
 	return syncFolder(filepath.Dir(path))

@@ -32,14 +32,9 @@ type Store struct {
 	locks    *locks
 	hints    hints.Hub
 	memo     memo
-	polls    bool // for tests: watch without the help of the kernel
-	alone    bool // for tests: nothing is done by other goroutines
-
-	freeing atomic.Int64 // those under way of frees
-	frees   sync.WaitGroup
-	last    atomic.Int64 // the stripe of the last commit of one record
-	spare   atomic.Pointer[spare]
-	quiet   atomic.Pointer[iofs.FileInfo] // journal/ when it was found empty, and its time will tell when that is over; nil: that is not known
+	polls    bool                          // for tests: watch without the help of the kernel
+	spares   [stripes]string               // paths; that of a stripe belongs to whoever has the stripe exclusively; empty: it has none
+	quiet    atomic.Pointer[iofs.FileInfo] // journal/ when it was found empty, and its time will tell when that is over; nil: that is not known
 
 	folders     sync.Map // those that are known to be durable
 	folderCount atomic.Int64
@@ -100,8 +95,11 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.hints.Close()
 	s.calls.Wait()
-	s.frees.Wait()
-	discard(s.spare.Swap(nil))
+	s.mu.Lock()
+	for stripe := range s.spares {
+		s.keepSpare(stripe, "")
+	}
+	s.mu.Unlock()
 	s.locks.close()
 	return nil
 }

@@ -159,10 +159,11 @@ func damaged(t testing.TB, err error, path string) {
 	require.ErrorContains(t, err, path)
 }
 
-// tempsOf returns the temporary files of s, but for its spare, which it loses.
+// tempsOf returns the temporary files of s, but for its spares, which it loses.
 func tempsOf(t testing.TB, s *Store) []string {
 	t.Helper()
-	s.frees.Wait()
-	discard(s.spare.Swap(nil))
+	for stripe := range s.spares {
+		s.keepSpare(stripe, "")
+	}
 	return inFolder(t, s.temps, "")
 }

@@ -111,7 +111,6 @@ func init() {
 		if err != nil {
 			return err
 		}
-		s.alone = true // it is this thread that is looked at
 		crashtest.Say("%d", os.Getpid())
 		crashtest.Begin()
 		return history(context.Background(), s, seed, func(done int) error { crashtest.Say("%d", done); return nil })

@@ -21,9 +21,11 @@ import (
 // A commit of one record, under the exclusive lock of its stripe:
 //
 //	1 write tmp/x, which its owner may not write to, fsync it
-//	2 rename tmp/x to the record's file          the commit happens here; with the names lock, shared
+//	2 exchange tmp/x and the record's file       the commit happens here; with the names lock, shared
 //	3 fsync the record's folder
-//	4 let its owner write to the file, acknowledge
+//	4 let its owner write to the file, acknowledge; tmp/x can be written to again, see spare.go
+//
+// If there is no file yet, or the two cannot be exchanged, tmp/x is renamed.
 //
 // A commit of several records, under the exclusive locks of all their stripes:
 //
@@ -66,7 +68,7 @@ import (
 // To finish a tentative file means to write it again, tentatively, with all steps of a commit (confirm).
 // That matters to processes that outlive the writer only: without it they could answer on the
 // strength of a record that is not durable yet. After a power failure what is there is durable, so
-// the mode may be either. The mode and the bytes are read from one open file, so they belong together.
+// the mode may be either. The mode and the bytes are read from one open file, and nobody writes to it meanwhile, so they belong together.
 //
 // Load takes no lock. It reads the file and then looks into journal/. If nothing there has the
 // stripe of the key, then no commit is half visible: whoever reads one record of a commit in its new state
@@ -232,13 +234,13 @@ func (s *Store) confirm(ctx context.Context, key persist.Key) error {
 	if err != nil || !isTentative(mode) {
 		return err // or somebody else has done it
 	}
-	ch := change{stripe: stripe, target: path}
+	ch := change{stripe: stripe, target: path, size: len(data)}
 	if ch.temp, err = s.writeTemp(stripe, data, tentative); err != nil {
 		return err
 	}
 	committed, err := s.replaceOne(ctx, ch)
 	if !committed {
-		_ = os.Remove(ch.temp)
+		ch.temp.remove()
 	}
 	if err != nil {
 		return err

@@ -158,13 +158,24 @@ func (l *locks) patient(ctx context.Context) context.Context {
 type limited struct {
 	context.Context
 	timeout time.Duration
+	of      *patience // that pays for it; nil: none
+	begun   time.Time
 	inner   context.Context // nil: nobody has waited
 	cancel  context.CancelFunc
+}
+
+// limited returns a context that ends when the lock timeout has passed, or what is left of it in a context of patient.
+func (l *locks) limited(ctx context.Context) *limited {
+	if p, ok := ctx.Value(patienceKey{}).(*patience); ok {
+		return &limited{Context: ctx, timeout: p.left, of: p}
+	}
+	return &limited{Context: ctx, timeout: l.timeout}
 }
 
 // Done begins the time.
 func (l *limited) Done() <-chan struct{} {
 	if l.inner == nil {
+		l.begun = time.Now()
 		l.inner, l.cancel = context.WithTimeoutCause(l.Context, l.timeout, errLocked)
 	}
 	return l.inner.Done()
@@ -184,8 +195,12 @@ func (l *limited) Err() error { return l.now().Err() }
 func (l *limited) Value(key any) any { return l.now().Value(key) }
 
 func (l *limited) end() {
-	if l.cancel != nil {
-		l.cancel()
+	if l.cancel == nil {
+		return
+	}
+	l.cancel()
+	if l.of != nil {
+		l.of.left -= time.Since(l.begun)
 	}
 }
 
@@ -194,14 +209,9 @@ func (l *limited) end() {
 // context of patient, and returns errLocked then. With atOnce it takes what is free and does not
 // wait.
 func (l *locks) take(ctx context.Context, want wanted) (release func(), err error) {
-	timeout := l.timeout
-	if p, ok := ctx.Value(patienceKey{}).(*patience); ok {
-		timeout = p.left
-		begun := time.Now()
-		defer func() { p.left -= time.Since(begun) }()
-	}
-	ctx = &limited{Context: ctx, timeout: timeout}
-	defer ctx.(*limited).end()
+	waiting := l.limited(ctx)
+	ctx = waiting
+	defer waiting.end()
 	if len(want) == 1 {
 		for lock, m := range want {
 			return l.takeOne(ctx, lock, m)

@@ -51,11 +51,7 @@ func (f *lockFile) flock(how int) error {
 }
 
 // inPlace reports whether the file is still the one that has its name.
-func (f *lockFile) inPlace() bool {
-	var now syscall.Stat_t
-	err := syscall.Stat(f.file.Name(), &now)
-	return err == nil && now.Dev == f.stat.Dev && now.Ino == f.stat.Ino
-}
+func (f *lockFile) inPlace() bool { return isAt(f.file.Name(), f.stat) }
 
 // close also unlocks the file.
 func (f *lockFile) close() { _ = f.file.Close() }

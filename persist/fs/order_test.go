@@ -37,7 +37,7 @@ func events(t *testing.T, root, log string) []string {
 			open[call[3]] = name(strings.Trim(args[1], `"`))
 		case "write":
 			found = append(found, "write "+open[args[0]])
-		case "fsync":
+		case "fsync", "fdatasync":
 			found = append(found, "sync "+open[args[0]])
 		case "fchmodat", "chmod":
 			found = append(found, "chmod "+name(strings.Trim(args[len(args)-2], `"`)))
@@ -60,6 +60,15 @@ func TestSyncBeforeAck(t *testing.T) {
 			"write tmp/*", "sync tmp/*",
 			"rename tmp/* records/account/*", "sync records/account/",
 			"chmod records/account/*", // not before
+			"write answer", "write answer",
+		},
+		"again": {
+			"write tmp/*", "sync tmp/*",
+			"rename tmp/* records/account/*", "sync records/account/",
+			"chmod records/account/*",
+			"write tmp/*", "sync tmp/*", // it is the file that was replaced
+			"rename tmp/* records/account/*", "sync records/account/",
+			"chmod records/account/*",
 			"write answer", "write answer",
 		},
 		"transfer": {

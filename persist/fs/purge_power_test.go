@@ -40,7 +40,6 @@ func init() {
 			if err != nil {
 				return err
 			}
-			s.alone = true // it is this thread that is looked at
 			crashtest.Say("%d", os.Getpid())
 			crashtest.Begin()
 			answer, err := do(s)

@@ -44,7 +44,7 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 func (s *Store) load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	var set stripeSet
 	set.add(stripeOf(key))
-	r, readErr := s.read(key)
+	r, readErr := s.look(ctx, key)
 	found, err := s.pending(set)
 	if err != nil {
 		return persist.Record{}, err
@@ -85,8 +85,24 @@ type stored struct {
 	tentative bool   // it may not be durable
 }
 
-// read returns what is in the file of key; for an absent key the absent record. It returns *DamagedError.
-func (s *Store) read(key persist.Key) (stored, error) {
+// read returns what is in the file of key, whose stripe the caller has; for an absent key the absent record. It returns *DamagedError.
+func (s *Store) read(key persist.Key) (stored, error) { return s.readBy(readFile, key) }
+
+// look is read for those who do not have the stripe. It returns the cause of ctx's end as well, or errLocked after the lock timeout.
+func (s *Store) look(ctx context.Context, key persist.Key) (r stored, err error) {
+	waiting := s.locks.limited(ctx)
+	defer waiting.end()
+	failure := patiently(waiting, func() (bool, error) {
+		r, err = s.readBy(glance, key)
+		return !errors.Is(err, errReused), nil
+	})
+	if failure != nil {
+		return stored{}, failure
+	}
+	return r, err
+}
+
+func (s *Store) readBy(readFile func(path string) ([]byte, os.FileMode, error), key persist.Key) (stored, error) {
 	path := s.file(key)
 	data, mode, err := readFile(path)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -235,7 +251,7 @@ func (s *Store) matching(ctx context.Context, q persist.Query, doubtful *[]persi
 				yield(persist.Record{}, context.Cause(ctx))
 				return
 			}
-			found, err := s.read(key)
+			found, err := s.look(ctx, key)
 			if err != nil {
 				if !yield(persist.Record{}, err) || !isDamaged(err) {
 					return

@@ -1,18 +1,48 @@
 package fs
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 )
 
-// spare is an empty temporary file for the next commit of a record in its stripe. To create a file can take as long as to sync it, so where
-// one commit follows the other it is done while the folder of the one before is synced. A spare is as good as any other
-// temporary file: whoever has its stripe exclusively may find it left behind, and remove it.
-type spare struct {
-	stripe int
-	file   *os.File
+// A commit of one record leaves the file that it has replaced behind, as the spare of its stripe, and the next commit there is written into it. So nothing
+// is allocated on the disk and nothing freed, and to sync the file is to write its bytes: that takes a fraction of what a new file takes.
+//
+// A spare is as good as any other temporary file: whoever has its stripe exclusively may find it left behind, and remove it. It is no record's file any more, and
+// that is durable, so nobody misses what was in it. But somebody may have opened it while it was the file of a record, and not have read it yet:
+//
+//   - Whoever has the stripe, in either mode, has opened no spare: what it reads is in place, and stays there.
+//   - Whoever reads without the stripe (glance) takes a lock of the file itself, shared, until it has read it. A spare is written to under the exclusive lock of
+//     the file, which ends when the file is in place again, and a spare whose lock is not to be had is not used.
+//   - Who could not have that lock opens the path again. So does who finds a file that is tentative and not in place: a commit that has not happened.
+//   - A file that has another name as well, because somebody has linked it, is not used.
+
+// largestSpare is how long a document's file may be whose predecessor is kept; of longer ones it is the bytes that take the time.
+const largestSpare = 64 << 10
+
+// errReused is the answer of glance when the file was taken for another commit meanwhile.
+var errReused = errors.New("the file was replaced and written to")
+
+// temp is a temporary file that is complete and durable but for its name.
+type temp struct {
+	path  string
+	spare *os.File // that it was; has the file's lock until it is closed; nil: it is a new file, and closed
+}
+
+// letGo is called once the file is in its place, or abandoned.
+func (t temp) letGo() {
+	if t.spare != nil {
+		_ = t.spare.Close() // it is synced
+	}
+}
+
+// remove abandons the file.
+func (t temp) remove() {
+	_ = os.Remove(t.path) // Open removes what is left
+	t.letGo()
 }
 
 // newTemp creates a temporary file that the given lock protects.
@@ -21,30 +51,25 @@ func (s *Store) newTemp(lock int, mode os.FileMode) (*os.File, error) {
 	return openFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 }
 
-// keepSpare creates a spare for the next commit, in the place of the last one.
-func (s *Store) keepSpare(stripe int) {
-	if file, err := s.newTemp(stripe, tentative); err == nil {
-		discard(s.spare.Swap(&spare{stripe, file}))
+// takeSpare returns the spare of a stripe, which the caller has exclusively, tentative and with its old bytes in it, and how many they are; or nil.
+func (s *Store) takeSpare(stripe int) (spare *os.File, size int64) {
+	path := s.spares[stripe]
+	if path == "" {
+		return nil, 0
 	}
+	s.spares[stripe] = ""
+	spare, size, err := reuse(path)
+	if err != nil {
+		_ = os.Remove(path) // or it is gone, or Open removes it
+		return nil, 0
+	}
+	return spare, size
 }
 
-// takeSpare returns the spare for a stripe, which the caller has exclusively, or nil.
-func (s *Store) takeSpare(stripe int) *os.File {
-	kept := s.spare.Load()
-	if kept == nil || kept.stripe != stripe || !s.spare.CompareAndSwap(kept, nil) {
-		return nil
+// keepSpare keeps the file at path, which was a record's, as the spare of a stripe, which the caller has exclusively. With an empty path there is none then.
+func (s *Store) keepSpare(stripe int, path string) {
+	if old := s.spares[stripe]; old != "" {
+		_ = os.Remove(old)
 	}
-	if !hasName(kept.file) { // somebody has found it
-		_ = kept.file.Close()
-		return nil
-	}
-	return kept.file
-}
-
-// discard removes a spare that nobody takes; nil: there is none.
-func discard(unused *spare) {
-	if unused != nil {
-		_ = unused.file.Close()
-		_ = os.Remove(unused.file.Name())
-	}
+	s.spares[stripe] = path
 }

@@ -61,9 +61,14 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 		return nil, 0, err
 	}
 	defer syscall.Close(fd)
-	var stat syscall.Stat_t
+	data, stat, err := readOpen(fd, path)
+	return data, os.FileMode(stat.Mode).Perm(), err
+}
+
+// readOpen returns the bytes of the open file fd, whose path is only told, and what the system knows of it.
+func readOpen(fd int, path string) (data []byte, stat syscall.Stat_t, err error) {
 	if err := uninterrupted(func() error { return syscall.Fstat(fd, &stat) }); err != nil {
-		return nil, 0, &os.PathError{Op: "stat", Path: path, Err: err}
+		return nil, stat, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
 	data = make([]byte, 0, stat.Size+1) // and what tells that there is no more
 	for {
@@ -73,11 +78,11 @@ func readFile(path string) (data []byte, mode os.FileMode, err error) {
 			return err
 		})
 		if err != nil {
-			return nil, 0, &os.PathError{Op: "read", Path: path, Err: err}
+			return nil, stat, &os.PathError{Op: "read", Path: path, Err: err}
 		}
 		data = data[:len(data)+n]
 		if n == 0 || int64(len(data)) == stat.Size && len(data) < cap(data) { // or there was less than was asked for
-			return data, os.FileMode(stat.Mode).Perm(), nil
+			return data, stat, nil
 		}
 		if len(data) == cap(data) {
 			data = slices.Grow(data, len(data))
@@ -92,24 +97,15 @@ const tentative os.FileMode = 0o400
 // for such a file, and is written again.
 func isTentative(mode os.FileMode) bool { return mode&0o200 == 0 }
 
-// hasName reports whether a file was not removed.
-func hasName(file *os.File) bool {
-	var stat syscall.Stat_t
-	return uninterrupted(func() error { return syscall.Fstat(int(file.Fd()), &stat) }) == nil && stat.Nlink > 0
+// isAt reports whether the file at path is the one that file is about.
+func isAt(path string, file syscall.Stat_t) bool {
+	var now syscall.Stat_t
+	err := uninterrupted(func() error { return syscall.Stat(path, &now) })
+	return err == nil && now.Dev == file.Dev && now.Ino == file.Ino
 }
 
 // certify says of the tentative file at path that it is durable.
 func certify(path string) error { return os.Chmod(path, private) }
-
-// hold opens the file at path, if there is one, so that the kernel frees what it has on the disk when it is closed, and not
-// when another one is renamed over it. It returns the function that closes it, nil if there is none.
-func hold(path string) (letGo func()) {
-	fd, err := open(path, os.O_RDONLY, 0)
-	if err != nil {
-		return nil
-	}
-	return func() { _ = syscall.Close(fd) } // nothing was written to it
-}
 
 // syncFolder makes the entries of a folder durable.
 func syncFolder(path string) error {

@@ -30,13 +30,7 @@ func tooManyFiles(error) bool { return false }
 
 func fileLimit() int { return math.MaxInt }
 
-// hasName is true: an open file cannot be removed.
-func hasName(*os.File) bool { return true }
-
 func certify(string) error { return nil }
-
-// hold does nothing: Windows does not rename over a file that is open.
-func hold(string) (letGo func()) { return nil }
 
 // syncFolder does nothing: Windows cannot sync a folder.
 func syncFolder(string) error { return nil }

@@ -57,7 +57,9 @@ func TestLockTimeoutOfTake(t *testing.T) {
 		ids := []string{"a", "b", "c", "d"}
 		s, release := held(t, dir, ids...)
 		for i, id := range ids { // each is taken by whoever has its lock
+			require.NoError(t, s.enter())
 			time.AfterFunc(time.Duration(i+1)*800*time.Millisecond, func() {
+				defer s.calls.Done()
 				defer release[id]()
 				found, err := s.read(thing(id))
 				if err == nil {

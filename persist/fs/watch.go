@@ -182,7 +182,7 @@ func (s *Store) versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 			return nil, context.Cause(ctx)
 		}
 		set.add(stripeOf(key))
-		records[i], failures[i] = s.read(key)
+		records[i], failures[i] = s.look(ctx, key)
 	}
 	found, err := s.pending(set)
 	if err != nil {

@@ -1,0 +1,92 @@
+package fs
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"syscall"
+	"unsafe"
+)
+
+// exchange lets two files change places, at once. Not every file system can do that.
+func exchange(a, b string) error {
+	number, known := map[string]uintptr{"amd64": 316, "arm64": 276, "riscv64": 276, "loong64": 276}[runtime.GOARCH] // renameat2
+	if !known {
+		return errors.ErrUnsupported
+	}
+	const (
+		here    = ^uintptr(99) // AT_FDCWD
+		swapped = 1 << 1       // RENAME_EXCHANGE
+	)
+	first, err := syscall.BytePtrFromString(a)
+	if err != nil {
+		return err
+	}
+	second, err := syscall.BytePtrFromString(b)
+	if err != nil {
+		return err
+	}
+	return uninterrupted(func() error {
+		if _, _, errno := syscall.Syscall6(number, here, uintptr(unsafe.Pointer(first)), here, uintptr(unsafe.Pointer(second)), swapped, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}
+
+var errInUse = errors.New("the file is in use")
+
+// reuse opens the file at path to be written to anew: locked, tentative, with its old bytes in it. It returns how many they are, and
+// fails if anybody else has it in use.
+func reuse(path string) (file *os.File, size int64, err error) {
+	if file, err = openFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0); err != nil {
+		return nil, 0, err
+	}
+	fd := int(file.Fd())
+	var stat syscall.Stat_t
+	err = uninterrupted(func() error { return syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) })
+	if err == nil {
+		err = uninterrupted(func() error { return syscall.Fstat(fd, &stat) })
+	}
+	if err == nil && (stat.Nlink != 1 || stat.Mode&syscall.S_IFMT != syscall.S_IFREG) {
+		err = errInUse
+	}
+	if err == nil {
+		err = file.Chmod(tentative)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, file.Close())
+	}
+	return file, stat.Size, nil
+}
+
+// syncData makes what is in a file durable.
+func syncData(file *os.File) error {
+	return uninterrupted(func() error { return syscall.Fdatasync(int(file.Fd())) })
+}
+
+// glance is readFile for those who have no lock that keeps writers away. It returns errReused if the file at path was replaced, and written to for another commit,
+// before it could be read.
+func glance(path string) (data []byte, mode os.FileMode, err error) {
+	fd, err := open(path, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer syscall.Close(fd)
+	err = uninterrupted(func() error { return syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) })
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, 0, errReused
+	}
+	if err != nil {
+		return nil, 0, &os.PathError{Op: "flock", Path: path, Err: err}
+	}
+	data, stat, err := readOpen(fd, path)
+	if err != nil {
+		return nil, 0, err
+	}
+	mode = os.FileMode(stat.Mode).Perm()
+	if isTentative(mode) && !isAt(path, stat) {
+		return nil, 0, errReused
+	}
+	return data, mode, nil
+}
