@@ -18,7 +18,7 @@ var flowBugs = []Bug{
 		Name: "flow-boards-outlive-the-call", Mechanism: "state in memory ends with its call",
 		Proves: []string{"FLOW-2"}, File: "flow/call.go",
 		Old: "	if c.keeps {\n", New: "	if false {\n",
-		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$", Quick: true,
+		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$",
 	},
 	{
 		Name: "flow-boards-shared", Mechanism: "two calls at the same time have boards of their own",

@@ -48,7 +48,7 @@ var fsBugs = []Bug{
 		Name: "fs-replay-conditional", Mechanism: "replay leaves what a later commit has changed",
 		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
 		Old: "		return nil // a later commit has changed it\n", New: "",
-		Pkg: "./persist/fs", Run: "^TestJournalThatComesBack$", Quick: true,
+		Pkg: "./persist/fs", Run: "^TestJournalThatComesBack$",
 	},
 	{
 		Name: "fs-journal-again", Mechanism: "whoever finishes a journal makes it durable first",
@@ -84,13 +84,13 @@ var fsBugs = []Bug{
 		Name: "fs-list-doubts", Mechanism: "List waits for what is tentative",
 		Proves: []string{"STORE-6"}, File: "persist/fs/read.go",
 		Old: "			if found.tentative {\n", New: "			if false {\n",
-		Pkg: "./persist/fs", Run: "^TestTentativeFilesAreFinished$", Quick: true,
+		Pkg: "./persist/fs", Run: "^TestTentativeFilesAreFinished$",
 	},
 	{
 		Name: "fs-settle-doubts", Mechanism: "who has the lock of a tentative file finishes it first",
 		Proves: []string{"STORE-6"}, File: "persist/fs/journal.go",
 		Old: "		if records[i].tentative {\n", New: "		if false {\n",
-		Pkg: "./persist/fs", Run: "^TestTentativeFilesAreFinished$", Quick: true,
+		Pkg: "./persist/fs", Run: "^TestTentativeFilesAreFinished$",
 	},
 	{
 		Name: "fs-confirm", Mechanism: "a tentative file that is written again is tentative until it is durable",
@@ -108,7 +108,7 @@ var fsBugs = []Bug{
 		Name: "fs-lock-file-alone", Mechanism: "an open lock file is in the hands of one",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
 		Old: "	delete(l.kept, lock)\n	l.mu.Unlock()", New: "	l.mu.Unlock()",
-		Pkg: "./persist/fs", Run: "^(TestKeptLockFiles|TestSharedLockFiles)$", Quick: true,
+		Pkg: "./persist/fs", Run: "^(TestKeptLockFiles|TestSharedLockFiles)$",
 	},
 	{
 		Name: "fs-load-looks-for-journals", Mechanism: "Load looks for commits that are half done",
@@ -258,13 +258,13 @@ var fsBugs = []Bug{
 		Name: "fs-memo", Mechanism: "a file is decoded unless all of its bytes are known",
 		Proves: []string{"STORE-1"}, File: "persist/fs/memo.go",
 		Old: "!bytes.Equal(known.data, data)", New: "len(known.data) != len(data)",
-		Pkg: "./persist/fs", Run: "^TestMemo$", Quick: true,
+		Pkg: "./persist/fs", Run: "^TestMemo$",
 	},
 	{
 		Name: "fs-tenure", Mechanism: "who shares a lock passes the gate again after a while",
 		Proves: []string{"STORE-3"}, File: "persist/fs/share.go",
 		Old: "s.free != nil && time.Since(s.since) < tenure", New: "s.free != nil",
-		Pkg: "./persist/fs", Run: "^TestShare$", Quick: true,
+		Pkg: "./persist/fs", Run: "^TestShare$",
 	},
 	{
 		Name: "fs-spare-synced", Mechanism: "what is written over a file is synced before that is a record's",

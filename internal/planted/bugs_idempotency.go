@@ -18,7 +18,7 @@ var idempotencyBugs = []Bug{
 		Name: "idem-body-is-not-compared", Mechanism: "the body is part of the fingerprint",
 		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
 		Old: `r.URL.RawQuery, string(in.body))`, New: `r.URL.RawQuery)`,
-		Pkg: "./idempotency", Run: "^TestReplay$/memory", Quick: true,
+		Pkg: "./idempotency", Run: "^TestReplay$/memory",
 	},
 	{
 		Name: "idem-query-is-not-compared", Mechanism: "the query is part of the fingerprint",

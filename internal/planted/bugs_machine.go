@@ -120,7 +120,7 @@ var machineBugs = []Bug{
 		Name: "machine-janitor-is-hasty", Mechanism: "the lease has to be over for the configured age",
 		Proves: []string{"CLAIM-8"}, File: "flow/machine/janitor.go",
 		Old: "|| age < j.config.Age {", New: "|| age < 0 {",
-		Pkg: "./flow/machine", Run: "^TestJanitor$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestJanitor$",
 	},
 	{
 		Name: "machine-janitor-without-a-version", Mechanism: "the janitor reverts only what it has seen",
@@ -144,7 +144,7 @@ var machineBugs = []Bug{
 		Name: "machine-uncovered", Mechanism: "an engine does not start while a claim state is uncovered",
 		Proves: []string{"CLAIM-10"}, File: "flow/machine/engine.go",
 		Old: "			if e.janitors[w.Module] == nil {", New: "			if len(e.janitors) == 0 {",
-		Pkg: "./flow/machine", Run: "^TestCoverage$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestCoverage$",
 	},
 	{
 		Name: "machine-runs-uncovered", Mechanism: "nothing is claimed before the engine has started",

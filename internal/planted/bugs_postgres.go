@@ -108,7 +108,7 @@ var postgresBugs = []Bug{
 		Name: "postgres-clock-by-search-path", Mechanism: "the clock is the server's, whatever the search path",
 		Proves: []string{"STORE-8", "STORE-10"}, File: "persist/postgres/migrations/0001_records.sql",
 		Old: "    at := pg_catalog.clock_timestamp();", New: "    at := clock_timestamp();",
-		Pkg: "./persist/postgres", Run: "^TestClockIsTheServers$", Quick: true,
+		Pkg: "./persist/postgres", Run: "^TestClockIsTheServers$",
 	},
 	{
 		Name: "postgres-role-timeout", Mechanism: "a role's statement_timeout does not end a wait",
