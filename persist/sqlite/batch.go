@@ -41,7 +41,7 @@ func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 // commit applies c to the batch; next says that c isNext. An error leaves the batch as it was, but for b.failure.
 func (b *batch) commit(c persist.Commit, next bool) error {
 	if next && b.records[c.Writes[0].Key] == nil {
-		if done, err := b.putNext(c); done || err != nil {
+		if done, err := b.putNext(c, b.sql.next); done || err != nil {
 			return err
 		}
 	}
@@ -73,11 +73,12 @@ func isNext(c persist.Commit) bool {
 	return w.Recent != nil && w.Expected > 0 && !w.Gone && !w.Deleted && !w.EndLease && w.TTL == 0 && w.DueIn == 0 && w.Acquire == nil
 }
 
-// putNext writes c, which isNext, if there is nothing in its way. It reports false, and has done nothing, if there is, whatever it is.
-func (b *batch) putNext(c persist.Commit) (done bool, err error) {
+// putNext writes c, which isNext, by statements.next or nextAlone, if there is nothing in its way. It reports false, and has done nothing, if there is,
+// whatever it is: perhaps only that the row is no longer where it was.
+func (b *batch) putNext(c persist.Commit, text string) (done bool, err error) {
 	w := &c.Writes[0]
-	result, err := b.on.ExecContext(background, b.sql.next, int64(w.Version), string(w.Doc), b.now.UnixMicro(),
-		strings.Join(persist.Remember(w.Recent, c.ID), "\n"), w.Kind, w.ID, int64(w.Expected), int64(w.Schema), w.Label, toMicros(w.Due))
+	result, err := b.on.ExecContext(background, text, int64(w.Version), string(w.Doc), b.now.UnixMicro(),
+		strings.Join(persist.Remember(w.Recent, c.ID), "\n"), b.sql.rows.of(w.Key), w.Kind, w.ID, int64(w.Expected), int64(w.Schema), w.Label, toMicros(w.Due))
 	if err != nil {
 		return false, b.fail(err)
 	}
@@ -119,6 +120,7 @@ func (b *batch) get(key persist.Key) (persist.Record, error) {
 	case err == nil:
 		r := &held{Record: row.record(b.now), row: row.number()}
 		b.records[key] = r
+		b.sql.rows.note(key, r.row)
 		return r.Record, nil
 	case errors.Is(err, sql.ErrNoRows):
 		floor, err := b.versionFloor()
@@ -163,7 +165,7 @@ func (b *batch) flush() {
 		case !r.dirty:
 			continue
 		case r.whole:
-			_, err = b.on.ExecContext(background, b.sql.store, values(r.Record)...)
+			err = b.store(r)
 		default:
 			_, err = b.on.ExecContext(background, b.sql.touch, touched(r.Record, r.row)...)
 		}
@@ -173,6 +175,17 @@ func (b *batch) flush() {
 		}
 		r.dirty, r.whole = false, false
 	}
+}
+
+// store writes all of r.
+func (b *batch) store(r *held) error {
+	result, err := b.on.ExecContext(background, b.sql.store, values(r.Record)...)
+	if err != nil || r.row != 0 {
+		return err
+	}
+	number, err := result.LastInsertId()
+	b.sql.rows.note(r.Key, number) // no more than that: a trigger may have kept it from being put in
+	return err
 }
 
 // fail notes that the transaction cannot be committed, because of err.

@@ -14,9 +14,10 @@ import (
 // goroutine at a time, and no context interrupts these statements.
 type direct struct {
 	*sql.Conn
-	statements map[string]statement // by their text
-	args       []driver.NamedValue  // of the statement that runs
-	values     []driver.Value       // of the row that is read
+	texts      []string
+	statements []statement         // of texts
+	args       []driver.NamedValue // of the statement that runs
+	values     []driver.Value      // of the row that is read
 }
 
 // statement is what both drivers prepare.
@@ -31,7 +32,7 @@ var errIndirect = errors.New("a driver with statements of another sort")
 
 // prepareConn returns conn with texts prepared.
 func prepareConn(ctx context.Context, conn *sql.Conn, texts ...string) (on closer, err error) {
-	d := &direct{Conn: conn, statements: make(map[string]statement)}
+	d := &direct{Conn: conn}
 	err = conn.Raw(func(c any) error {
 		preparer, ok := c.(driver.ConnPrepareContext)
 		if !ok {
@@ -42,9 +43,11 @@ func prepareConn(ctx context.Context, conn *sql.Conn, texts ...string) (on close
 			if err != nil {
 				return err
 			}
-			if d.statements[text], ok = stmt.(statement); !ok {
+			s, ok := stmt.(statement)
+			if !ok {
 				return errors.Join(errIndirect, stmt.Close())
 			}
+			d.texts, d.statements = append(d.texts, text), append(d.statements, s)
 		}
 		return nil
 	})
@@ -60,9 +63,17 @@ func prepareConn(ctx context.Context, conn *sql.Conn, texts ...string) (on close
 	return nil, errors.Join(readable(ctx, err), d.close())
 }
 
+// statement returns the prepared statement of text, or nil. These are few and their texts long: to compare one with itself is quicker than to hash it.
+func (d *direct) statement(text string) statement {
+	if i := slices.Index(d.texts, text); i >= 0 {
+		return d.statements[i]
+	}
+	return nil
+}
+
 func (d *direct) ExecContext(ctx context.Context, text string, args ...any) (result sql.Result, err error) {
-	s, ok := d.statements[text]
-	if !ok {
+	s := d.statement(text)
+	if s == nil {
 		return d.Conn.ExecContext(ctx, text, args...)
 	}
 	err = d.Raw(func(any) error {
@@ -73,8 +84,8 @@ func (d *direct) ExecContext(ctx context.Context, text string, args ...any) (res
 }
 
 func (d *direct) one(ctx context.Context, text string, dest []any, args ...any) error {
-	s, ok := d.statements[text]
-	if !ok {
+	s := d.statement(text)
+	if s == nil {
 		return one(d.QueryRowContext(ctx, text, args...), dest)
 	}
 	return d.Raw(func(any) error {
@@ -110,9 +121,7 @@ func (d *direct) close() error {
 	return d.Raw(func(any) error {
 		var errs []error
 		for _, s := range d.statements {
-			if s != nil {
-				errs = append(errs, s.Close())
-			}
+			errs = append(errs, s.Close())
 		}
 		return errors.Join(errs...)
 	})

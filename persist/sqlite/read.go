@@ -20,6 +20,7 @@ type reads struct {
 func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	found, err := readOne(ctx, r.on, r.sql.load, key)
 	if err == nil {
+		r.sql.rows.note(key, found.number())
 		return found.record(hostTime()), nil
 	}
 	if !errors.Is(err, sql.ErrNoRows) {

@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// statements are the SQL texts of a store, with its table names in them.
+// statements are the SQL texts of a store, with its table names in them, and where its rows are.
 type statements struct {
 	prefix     string
 	load       string
@@ -20,9 +20,11 @@ type statements struct {
 	store      string
 	touch      string
 	next       string
+	nextAlone  string
 	raiseFloor string
 	remove     string
 	selectFrom string
+	rows       *rows
 }
 
 func newStatements(prefix string) statements {
@@ -34,6 +36,9 @@ func newStatements(prefix string) statements {
 		updates = append(updates, name+" = excluded."+name)
 	}
 	selectFrom := "SELECT " + columns + ", rowid FROM " + records + " WHERE "
+	next := "UPDATE " + records + " SET version = ?1, doc = ?2, updated = ?3, commits = ?4" +
+		" WHERE rowid = coalesce(?5, (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7" +
+		" AND version = ?8 AND deleted = 0 AND schema = ?9 AND label = ?10 AND due IS ?11 AND expires IS NULL"
 	return statements{
 		prefix:   prefix,
 		load:     selectFrom + "kind = ? AND id = ?",
@@ -46,14 +51,15 @@ func newStatements(prefix string) statements {
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		// It is what most commits come to, and looks for no key and into no index.
 		touch: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
-		// It is what most commits are, and reads nothing first. By itself it is a transaction that a trigger of somebody's could fail
-		// and not undo, by RAISE(FAIL): where there are triggers, it does nothing.
-		next: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ?" +
-			" WHERE kind = ? AND id = ? AND version = ? AND deleted = 0 AND schema = ? AND label = ? AND due IS ? AND expires IS NULL" +
-			" AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE)",
+		// It is what most commits are, and reads nothing first.
+		next: next,
+		// By itself it is a transaction that a trigger of somebody's could fail and not undo, by RAISE(FAIL): where there are triggers, it
+		// does nothing.
+		nextAlone:  next + " AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE)",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,
+		rows:       newRows(),
 	}
 }
 

@@ -133,7 +133,7 @@ func durable(synchronous int) error {
 // prepare prepares the statements of commits.
 func (w *writer) prepare(ctx context.Context) error {
 	var err error
-	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch, w.sql.next)
+	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch, w.sql.next, w.sql.nextAlone)
 	return err
 }
 
@@ -315,7 +315,7 @@ func (w *writer) single(r *request) bool {
 		return false
 	}
 	b := newBatch(w.sql, w.on)
-	done, err := b.putNext(r.commit)
+	done, err := b.putNext(r.commit, w.sql.nextAlone)
 	w.reignSeen = time.Now()
 	switch {
 	case done:
