@@ -38,10 +38,10 @@ func newBatch(statements statements, on executor) *batch {
 // hostTime is the host's clock as records keep it.
 func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
-// commit applies c to the batch; next says that c isNext. An error leaves the batch as it was, but for b.failure.
-func (b *batch) commit(c persist.Commit, next bool) error {
-	if next && b.records[c.Writes[0].Key] == nil {
-		if done, err := b.putNext(c, b.sql.next); done || err != nil {
+// commit applies c to the batch; next is nextOf c, or nil. An error leaves the batch as it was, but for b.failure.
+func (b *batch) commit(c persist.Commit, next []any) error {
+	if next != nil && b.records[c.Writes[0].Key] == nil {
+		if done, err := b.putNext(c, b.sql.next, next); done || err != nil {
 			return err
 		}
 	}
@@ -73,12 +73,22 @@ func isNext(c persist.Commit) bool {
 	return w.Recent != nil && w.Expected > 0 && !w.Gone && !w.Deleted && !w.EndLease && w.TTL == 0 && w.DueIn == 0 && w.Acquire == nil
 }
 
-// putNext writes c, which isNext, by statements.next or nextAlone, if there is nothing in its way. It reports false, and has done nothing, if there is,
-// whatever it is: perhaps only that the row is no longer where it was.
-func (b *batch) putNext(c persist.Commit, text string) (done bool, err error) {
+// nextOf returns the parameters of next and nextAlone for c, but for the first, which is the time, or nil if c is not the next version of a document.
+func (s statements) nextOf(c persist.Commit) []any {
+	if !isNext(c) {
+		return nil
+	}
 	w := &c.Writes[0]
-	result, err := b.on.ExecContext(background, text, int64(w.Version), string(w.Doc), b.now.UnixMicro(),
-		strings.Join(persist.Remember(w.Recent, c.ID), "\n"), b.sql.rows.of(w.Key), w.Kind, w.ID, int64(w.Expected), int64(w.Schema), w.Label, toMicros(w.Due))
+	return []any{nil, int64(w.Version), string(w.Doc), strings.Join(persist.Remember(w.Recent, c.ID), "\n"), s.rows.of(w.Key), w.Kind, w.ID,
+		int64(w.Expected), int64(w.Schema), w.Label, toMicros(w.Due)}
+}
+
+// putNext writes c by statements.next or nextAlone, if there is nothing in its way. It reports false, and has done nothing, if there is, whatever it is:
+// perhaps only that the row is no longer where it was.
+func (b *batch) putNext(c persist.Commit, text string, next []any) (done bool, err error) {
+	w := &c.Writes[0]
+	next[0] = b.now.UnixMicro()
+	result, err := b.on.ExecContext(background, text, next...)
 	if err != nil {
 		return false, b.fail(err)
 	}
@@ -96,7 +106,7 @@ func (b *batch) putNext(c persist.Commit, text string) (done bool, err error) {
 // transaction must be rolled back.
 func (b *batch) apply(c persist.Commit) (err error) {
 	if !empty(c) {
-		err = b.commit(c, isNext(c))
+		err = b.commit(c, b.sql.nextOf(c))
 	}
 	if err == nil {
 		b.flush()

@@ -34,7 +34,7 @@ type queue struct {
 // request is one caller's work.
 type request struct {
 	commit  persist.Commit
-	next    bool               // commit isNext, and was not found to be in somebody's way
+	next    []any              // nextOf commit, until something was found to be in its way
 	work    func(*batch) error // instead of commit: runs inside the transaction; an error leaves no trace in the batch
 	alone   bool               // instead of both: the caller wants the lead, and to share nothing
 	size    int                // bytes to be written, about
@@ -198,7 +198,7 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 		return r.at, r.err
 	}
 	s.queue.gather()
-	if r.next && s.queue.lone() && s.writer.single(r) {
+	if r.next != nil && s.queue.lone() && s.writer.single(r) {
 		s.queue.resign(r, 1)
 		return r.at, r.err
 	}

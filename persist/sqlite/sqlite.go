@@ -217,7 +217,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err := validate(c); err != nil {
 		return time.Time{}, err
 	}
-	r := &request{commit: c, next: isNext(c)}
+	r := &request{commit: c, next: s.sql.nextOf(c)} // by its caller, of whom there are many, and not by the one who writes
 	for i := range c.Writes {
 		r.size += len(c.Writes[i].Doc)
 	}

@@ -36,7 +36,7 @@ func newStatements(prefix string) statements {
 		updates = append(updates, name+" = excluded."+name)
 	}
 	selectFrom := "SELECT " + columns + ", rowid FROM " + records + " WHERE "
-	next := "UPDATE " + records + " SET version = ?1, doc = ?2, updated = ?3, commits = ?4" +
+	next := "UPDATE " + records + " SET updated = ?1, version = ?2, doc = ?3, commits = ?4" +
 		" WHERE rowid = coalesce(?5, (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7" +
 		" AND version = ?8 AND deleted = 0 AND schema = ?9 AND label = ?10 AND due IS ?11 AND expires IS NULL"
 	return statements{

@@ -315,7 +315,7 @@ func (w *writer) single(r *request) bool {
 		return false
 	}
 	b := newBatch(w.sql, w.on)
-	done, err := b.putNext(r.commit, w.sql.nextAlone)
+	done, err := b.putNext(r.commit, w.sql.nextAlone, r.next)
 	w.reignSeen = time.Now()
 	switch {
 	case done:
@@ -323,7 +323,7 @@ func (w *writer) single(r *request) bool {
 		w.changes.Send(b.hints...)
 		return true
 	case err == nil:
-		r.next = false // so that it is not tried once more
+		r.next = nil // so that it is not tried once more
 		return false
 	case isBusy(err):
 		return false
