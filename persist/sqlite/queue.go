@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/yield"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/patience"
 )
@@ -99,7 +100,7 @@ func (q *queue) withdraw(r *request) bool {
 	return true
 }
 
-// gather lets those come who were answered by the last transaction and are about to write again: they share the next one instead of
+// gather lets those come who were answered lately and are about to write again: they share the next one instead of
 // waiting for its end. A lone writer does not pay for that. Few are waited for, where that was not in vain the last times: what they share, to make
 // it durable, is most of what a transaction takes.
 func (q *queue) gather() {
@@ -115,7 +116,7 @@ func (q *queue) gather() {
 	patient := q.crew <= few && q.skip == 0
 	q.skip = max(0, q.skip-1)
 	until := time.Now().Add(fewWait)
-	for n, before := 0, -1; len(q.waiting) < q.crew; n++ {
+	for n, before := 0, -1; len(q.waiting) < q.share(); n++ {
 		switch {
 		case patient && (n == fewYields || time.Now().After(until)):
 			q.vain = min(2*q.vain+1, longestSkip)
@@ -134,6 +135,17 @@ func (q *queue) gather() {
 	}
 }
 
+// share returns how many a transaction is for. Of many it is one half: while these are written, the others, who were answered before, make what
+// they write next, and neither waits for the other.
+func (q *queue) share() int {
+	const many = 8
+	all := max(q.crew, len(q.waiting))
+	if all > many {
+		all = (all + 1) / 2
+	}
+	return min(all, maxBatchRequests)
+}
+
 // lone reports whether nobody but the leader wants to write.
 func (q *queue) lone() bool {
 	q.mu.Lock()
@@ -145,8 +157,8 @@ func (q *queue) lone() bool {
 func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	count, size := 0, 0
-	for count < len(q.waiting) && count < maxBatchRequests && !q.waiting[count].alone && (count == 0 || size+q.waiting[count].size <= maxBatchBytes) {
+	count, size, share := 0, 0, min(len(q.waiting), q.share())
+	for count < share && !q.waiting[count].alone && (count == 0 || size+q.waiting[count].size <= maxBatchBytes) {
 		size += q.waiting[count].size
 		count++
 	}
@@ -155,8 +167,9 @@ func (q *queue) take() []*request {
 	return batch
 }
 
-// resign hands the lead of r, or nil, which has answered so many, to the next in the queue. Where r could not begin, it is still there.
-func (q *queue) resign(r *request, done int) {
+// resign hands the lead of r, or nil, which has answered so many, to the next in the queue, and reports whether there is one. Where r could not
+// begin, it is still there.
+func (q *queue) resign(r *request, done int) (handed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if at := slices.Index(q.waiting, r); at >= 0 {
@@ -167,12 +180,13 @@ func (q *queue) resign(r *request, done int) {
 	}
 	if len(q.waiting) > 0 {
 		q.waiting[0].signal <- lead
-		return
+		return true
 	}
 	q.led = false
 	if q.closed {
 		close(q.drained)
 	}
+	return false
 }
 
 // close lets nobody in any more and waits until everybody is out.
@@ -212,7 +226,9 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 	for _, other := range batch[1:] {
 		other.signal <- answered
 	}
-	s.queue.resign(r, len(batch))
+	if s.queue.resign(r, len(batch)) {
+		yield.Local() // the lead was handed over last, so this one is next: everybody waits for it, and not for those who were answered
+	}
 	return r.at, r.err
 }
 
