@@ -139,11 +139,14 @@ func (q *queue) gather() {
 // they write next, and neither waits for the other.
 func (q *queue) share() int {
 	const many = 8
-	all := max(q.crew, len(q.waiting))
-	if all > many {
-		all = (all + 1) / 2
+	n := q.crew
+	switch {
+	case len(q.waiting) > q.crew: // not all are of those who come again and again
+		n = len(q.waiting)
+	case q.crew > many:
+		n = (q.crew + 1) / 2
 	}
-	return min(all, maxBatchRequests)
+	return min(n, maxBatchRequests)
 }
 
 // lone reports whether nobody but the leader wants to write.

@@ -7,9 +7,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// rows remembers the numbers of rows, so that a write need not look for its key in the index. It may be wrong: a row moves when somebody vacuums
-// the database, and is gone when it is purged. So whoever uses a number tests that the key is there. One place serves many keys, the last
-// of which has it.
+// rows remembers the numbers of rows, so that a write need not look for its key in the index. They may be wrong: VACUUM may move a row, and where one was
+// deleted another is put. So whoever uses a number tests that the key is there. One place serves many keys, the last of which has it.
 type rows struct {
 	seed   maphash.Seed
 	places [1 << 16]atomic.Uint64 // a number, and in the lowest bits a tag that tells most keys of one place apart
