@@ -35,8 +35,14 @@ var storeBugs = []Bug{
 	{
 		Name: "sqlite-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
 		Proves: []string{"STORE-2"}, File: "persist/sqlite/statements.go",
-		Old: "AND version = ? AND deleted = 0 AND schema = ?", New: "AND ? > 0 AND deleted = 0 AND schema = ?",
+		Old: "AND version = ?8 AND deleted = 0 AND schema = ?9", New: "AND ?8 > 0 AND deleted = 0 AND schema = ?9",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$/^Versions$|^TestConformance$/^Model$",
+	},
+	{
+		Name: "sqlite-row-of-another", Mechanism: "a row is written where it was only if it is still there",
+		Proves: []string{"STORE-2"}, File: "persist/sqlite/statements.go",
+		Old: "WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7\"", New: "WHERE kind = ?6 AND id = ?7))\"",
+		Pkg: "./persist/sqlite", Run: "^TestRowsThatHaveMoved$",
 	},
 	{
 		Name: "sqlite-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
