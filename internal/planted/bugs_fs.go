@@ -287,7 +287,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-spare-seen", Mechanism: "who opened a file that was replaced does not take what is written to it for the record",
 		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
-		Old: "	if isTentative(mode) && !isAt(path, stat) {", New: "	if false && !isAt(path, stat) {",
+		Old: "	if (inPlace || isTentative(mode)) && !isAt(path, stat) {", New: "	if inPlace && !isAt(path, stat) {",
 		Pkg: "./persist/fs", Run: "^TestReaderInterrupted$",
 	},
 	{

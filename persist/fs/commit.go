@@ -75,7 +75,7 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 		committed, err = s.replaceAll(ctx, changes)
 	}
 	if committed {
-		s.forget(records)
+		s.forget(records, err == nil)
 		return err
 	}
 	for _, ch := range changes {
@@ -116,11 +116,23 @@ func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (ch
 	return ch, nil
 }
 
-// forget removes what is left of documents that were deleted.
-func (s *Store) forget(records []persist.Record) {
+// forget removes what is left of documents that were deleted: the spares of their stripes, which the caller has exclusively. If the commit is done, so that no
+// journal names any, it removes those of other processes, too.
+func (s *Store) forget(records []persist.Record, done bool) {
+	var deleted stripeSet
 	for _, r := range records {
 		if r.Deleted {
+			deleted.add(stripeOf(r.Key))
 			s.keepSpare(stripeOf(r.Key), "")
+		}
+	}
+	if !done || deleted == (stripeSet{}) {
+		return
+	}
+	names, _ := readNames(s.temps) // or Open removes them
+	for _, name := range names {
+		if lock, ok := tempLock(name); ok && lock < stripes && deleted.has(lock) {
+			_ = os.Remove(filepath.Join(s.temps, name))
 		}
 	}
 }

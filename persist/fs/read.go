@@ -93,7 +93,9 @@ func (s *Store) look(ctx context.Context, key persist.Key) (r stored, err error)
 	waiting := s.locks.limited(ctx)
 	defer waiting.end()
 	failure := patiently(waiting, func() (bool, error) {
-		r, err = s.readBy(glance, key)
+		if r, err = s.readBy(glance, key); isDamaged(err) { // or it has become the file of another record, with the same stripe
+			r, err = s.readBy(stare, key)
+		}
 		return !errors.Is(err, errReused), nil
 	})
 	if failure != nil {

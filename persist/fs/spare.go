@@ -18,6 +18,7 @@ import (
 //   - Whoever reads without the stripe (glance) takes a lock of the file itself, shared, until it has read it. A spare is written to under the exclusive lock of
 //     the file, which ends when the file is in place again, and a spare whose lock is not to be had is not used.
 //   - Who could not have that lock opens the path again. So does who finds a file that is tentative and not in place: a commit that has not happened.
+//   - Who finds that a file is damaged opens the path again, unless the file is in place: it may be that of another record by now, which has the same stripe.
 //   - A file that has another name as well, because somebody has linked it, is not used.
 
 // largestSpare is how long a document's file may be whose predecessor is kept; of longer ones it is the bytes that take the time.
@@ -70,6 +71,14 @@ func (s *Store) takeSpare(stripe int) (spare *os.File, size int64) {
 func (s *Store) keepSpare(stripe int, path string) {
 	if old := s.spares[stripe]; old != "" {
 		_ = os.Remove(old)
+	}
+	s.spares[stripe] = ""
+	if path == "" {
+		return
+	}
+	if info, err := os.Lstat(path); err != nil || info.Size() > largestSpare {
+		_ = os.Remove(path)
+		return
 	}
 	s.spares[stripe] = path
 }

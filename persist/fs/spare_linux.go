@@ -48,7 +48,7 @@ func reuse(path string) (file *os.File, size int64, err error) {
 	if err == nil {
 		err = uninterrupted(func() error { return syscall.Fstat(fd, &stat) })
 	}
-	if err == nil && (stat.Nlink != 1 || stat.Mode&syscall.S_IFMT != syscall.S_IFREG) {
+	if err == nil && (stat.Nlink != 1 || stat.Mode&syscall.S_IFMT != syscall.S_IFREG || int(stat.Uid) != os.Geteuid()) {
 		err = errInUse
 	}
 	if err == nil {
@@ -67,7 +67,12 @@ func syncData(file *os.File) error {
 
 // glance is readFile for those who have no lock that keeps writers away. It returns errReused if the file at path was replaced, and written to for another commit,
 // before it could be read.
-func glance(path string) (data []byte, mode os.FileMode, err error) {
+func glance(path string) (data []byte, mode os.FileMode, err error) { return readUnused(path, false) }
+
+// stare is glance, and returns errReused also if the file was replaced and not written to: what it returns was at path when it was read.
+func stare(path string) (data []byte, mode os.FileMode, err error) { return readUnused(path, true) }
+
+func readUnused(path string, inPlace bool) (data []byte, mode os.FileMode, err error) {
 	fd, err := open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, 0, err
@@ -85,7 +90,7 @@ func glance(path string) (data []byte, mode os.FileMode, err error) {
 		return nil, 0, err
 	}
 	mode = os.FileMode(stat.Mode).Perm()
-	if isTentative(mode) && !isAt(path, stat) {
+	if (inPlace || isTentative(mode)) && !isAt(path, stat) { // with the lock: it has not come back
 		return nil, 0, errReused
 	}
 	return data, mode, nil

@@ -58,6 +58,8 @@ func TestSpare(t *testing.T) {
 	commit(largestSpare)
 	require.Len(t, temps(), 1, "that of the last short one")
 	commit(10)
+	require.Empty(t, temps(), "a long one is not kept")
+	commit(10)
 	require.Len(t, temps(), 1)
 
 	openAt(t, dir, impatient)
