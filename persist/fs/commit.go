@@ -144,7 +144,6 @@ func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err 
 		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 		return false, err
 	}
-	ch.temp.letGo()
 	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
 		if swapped {
 			_ = os.Remove(ch.temp.path)

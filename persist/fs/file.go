@@ -179,7 +179,9 @@ const private os.FileMode = 0o600
 func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (temp, error) {
 	if mode == tentative && len(data) <= largestSpare {
 		if spare, size := s.takeSpare(lock); spare != nil {
-			return written(temp{spare.Name(), spare}, overwrite(spare, size, data))
+			err := overwrite(spare, size, data)
+			letGo(spare)
+			return written(temp{path: spare.Name()}, err)
 		}
 	}
 	file, err := s.newTemp(lock, mode)

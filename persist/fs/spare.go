@@ -16,7 +16,7 @@ import (
 //
 //   - Whoever has the stripe, in either mode, has opened no spare: what it reads is in place, and stays there.
 //   - Whoever reads without the stripe (glance) takes a lock of the file itself, shared, until it has read it. A spare is written to under the exclusive lock of
-//     the file, which ends when the file is in place again, and a spare whose lock is not to be had is not used.
+//     the file, and a spare whose lock is not to be had is not used. That lock ends before the file is in place again, so that nobody waits for a writer to read what is there.
 //   - Who could not have that lock opens the path again. So does who finds a file that is tentative and not in place: a commit that has not happened.
 //   - Who finds that a file is damaged opens the path again, unless the file is in place: it may be that of another record by now, which has the same stripe.
 //   - A file that has another name as well, because somebody has linked it, is not used.
@@ -28,23 +28,10 @@ const largestSpare = 64 << 10
 var errReused = errors.New("the file was replaced and written to")
 
 // temp is a temporary file that is complete and durable but for its name.
-type temp struct {
-	path  string
-	spare *os.File // that it was; has the file's lock until it is closed; nil: it is a new file, and closed
-}
-
-// letGo is called once the file is in its place, or abandoned.
-func (t temp) letGo() {
-	if t.spare != nil {
-		_ = t.spare.Close() // it is synced
-	}
-}
+type temp struct{ path string }
 
 // remove abandons the file.
-func (t temp) remove() {
-	_ = os.Remove(t.path) // Open removes what is left
-	t.letGo()
-}
+func (t temp) remove() { _ = os.Remove(t.path) } // Open removes what is left
 
 // newTemp creates a temporary file that the given lock protects.
 func (s *Store) newTemp(lock int, mode os.FileMode) (*os.File, error) {

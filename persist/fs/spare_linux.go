@@ -60,6 +60,12 @@ func reuse(path string) (file *os.File, size int64, err error) {
 	return file, stat.Size, nil
 }
 
+// letGo ends the lock of reuse, also if a process that is being started has a copy of the open file, and closes it.
+func letGo(file *os.File) {
+	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
+	_ = file.Close() // it is synced, or abandoned
+}
+
 // syncData makes what is in a file durable.
 func syncData(file *os.File) error {
 	return uninterrupted(func() error { return syscall.Fdatasync(int(file.Fd())) })

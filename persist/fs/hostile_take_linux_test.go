@@ -1,0 +1,52 @@
+package fs
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// TestTakePassesOverStoppedWriter: wherever a writer is stopped, but for where it keeps the names, others take what it does not have.
+//
+// Proves STORE-6.
+func TestTakePassesOverStoppedWriter(t *testing.T) {
+	start := seed(t)
+	first := openAt(t, start, Config{})
+	require.NoError(t, add(context.Background(), first, persist.Key{Kind: "account", ID: "carl"}, "seed.1", 1)) // comes after the writer's
+	require.NoError(t, os.Remove(first.file(ann)))
+	require.NoError(t, first.Close())
+	for _, call := range []string{"flock", "renameat2", "fdatasync", "close"} {
+		for n := 1; ; n++ {
+			dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
+			writer := startTrace(t, "again", dir, "-e", "trace=flock,renameat2,close,fdatasync", "-e", fmt.Sprintf("inject=%s:signal=SIGSTOP:when=%d", call, n), "-o", log)
+			if !stopped(t, log) {
+				writer.wait()
+				break
+			}
+			text, err := os.ReadFile(log)
+			require.NoError(t, err)
+			s := openAt(t, dir, impatient)
+			begun := time.Now()
+			release, err := s.locks.take(atOnce, wanted{namesLock: exclusive})
+			if err == nil {
+				release()
+				took, err := s.Take(context.Background(), persist.Query{Kind: "account"}, persist.Acquire{Holder: "me", For: time.Minute})
+				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+				require.NoError(t, err, "%s %d: %s", call, n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
+				require.NotEmpty(t, took)
+				require.Less(t, time.Since(begun), time.Second)
+			}
+			require.NoError(t, syscall.Kill(writer.pid, syscall.SIGCONT))
+			writer.wait()
+		}
+	}
+}
