@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -95,6 +96,28 @@ func TestLongSpare(t *testing.T) {
 			require.LessOrEqual(t, info.Size(), int64(largestSpare))
 		}
 	}
+}
+
+// TestSpareThatIsOpen: who reads a file by other means, and is slow, sees one commit.
+//
+// Proves STORE-6.
+func TestSpareThatIsOpen(t *testing.T) {
+	s := openAt(t, t.TempDir(), impatient)
+	commit := writer(t, s)
+	commit(3000)
+	commit(3001)
+	text, err := os.ReadFile(s.file(thing("a")))
+	require.NoError(t, err)
+	file, err := os.Open(s.file(thing("a")))
+	require.NoError(t, err)
+	defer file.Close()
+	for length := range 3 {
+		commit(2000 + length)
+	}
+	var now strings.Builder
+	_, err = file.WriteTo(&now)
+	require.NoError(t, err)
+	require.Equal(t, string(text), now.String())
 }
 
 // TestSpareOfAnotherOwner: a file that somebody else has put in place is not used again.

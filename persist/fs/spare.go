@@ -19,6 +19,7 @@ import (
 //     the file, and a spare whose lock is not to be had is not used. That lock ends before the file is in place again, so that nobody waits for a writer to read what is there.
 //   - Who could not have that lock opens the path again. So does who finds a file that is tentative and not in place: a commit that has not happened.
 //   - Who finds that a file is damaged opens the path again, unless the file is in place: it may be that of another record by now, which has the same stripe.
+//   - A file that anybody has open, with whatever tool, is not used.
 //   - A file that has another name as well, because somebody has linked it, is not used.
 
 // largestSpare is how long a document's file may be whose predecessor is kept; of longer ones it is the bytes that take the time.

@@ -52,6 +52,9 @@ func reuse(path string) (file *os.File, size int64, err error) {
 		err = errInUse
 	}
 	if err == nil {
+		err = unopened(fd)
+	}
+	if err == nil {
 		err = file.Chmod(tentative)
 	}
 	if err != nil {
@@ -64,6 +67,17 @@ func reuse(path string) (file *os.File, size int64, err error) {
 func letGo(file *os.File) {
 	_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
 	_ = file.Close() // it is synced, or abandoned
+}
+
+// unopened returns an error if anybody else has the file fd open: only who is alone with a file can have a lease of it for writing. That is for people who
+// read files with tools that know nothing of locks. The lease is not kept: who opens the file would wait for its end.
+func unopened(fd int) error {
+	for _, lease := range []uintptr{syscall.F_WRLCK, syscall.F_UNLCK} {
+		if _, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETLEASE, lease); errno != 0 {
+			return errno
+		}
+	}
+	return nil
 }
 
 // syncData makes what is in a file durable.
