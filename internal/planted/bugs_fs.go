@@ -71,7 +71,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-certified-late", Mechanism: "a file is tentative until its folder is synced",
 		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
-		Old: "	swapped, err := s.putInPlace(ctx, ch)\n", New: "	_ = certify(ch.temp.path)\n	swapped, err := s.putInPlace(ctx, ch)\n",
+		Old: "	swapped, err := s.putInPlace(ctx, ch)\n", New: "	_ = certify(ch.temp)\n	swapped, err := s.putInPlace(ctx, ch)\n",
 		Pkg: "./persist/fs", Run: "^(TestPowerFailureAfterKill|TestSyncBeforeAck)$",
 	},
 	{
@@ -288,7 +288,19 @@ var fsBugs = []Bug{
 		Name: "fs-spare-seen", Mechanism: "who opened a file that was replaced does not take what is written to it for the record",
 		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
 		Old: "	if (inPlace || isTentative(mode)) && !isAt(path, stat) {", New: "	if inPlace && !isAt(path, stat) {",
-		Pkg: "./persist/fs", Run: "^TestReaderInterrupted$",
+		Pkg: "./persist/fs", Run: "^TestReusedWhileItIsRead$",
+	},
+	{
+		Name: "fs-spare-of-a-neighbour", Mechanism: "a file that has become another record's is not taken for a damaged one",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "	if (inPlace || isTentative(mode)) && !isAt(path, stat) {", New: "	if isTentative(mode) && !isAt(path, stat) {",
+		Pkg: "./persist/fs", Run: "^TestReusedWhileItIsRead$",
+	},
+	{
+		Name: "fs-spare-open", Mechanism: "a file that somebody has open is not written to",
+		Proves: []string{"STORE-6"}, File: "persist/fs/spare_linux.go",
+		Old: "		err = unopened(fd)", New: "		err = nil",
+		Pkg: "./persist/fs", Run: "^TestSpareThatIsOpen$",
 	},
 	{
 		Name: "fs-spare-linked", Mechanism: "a file that has another name as well is not written to",
@@ -299,7 +311,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-spare-in-doubt", Mechanism: "a file that may still be the record's on the disk is not written to",
 		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
-		Old: "			_ = os.Remove(ch.temp.path)", New: "			s.keepSpare(ch.stripe, ch.temp.path)",
+		Old: "			_ = os.Remove(ch.temp)", New: "			s.keepSpare(ch.stripe, ch.temp)",
 		Pkg: "./persist/fs", Run: "^TestFailedSystemCalls$",
 	},
 	{

@@ -2,6 +2,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -79,7 +80,7 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 		return err
 	}
 	for _, ch := range changes {
-		ch.temp.remove()
+		_ = os.Remove(ch.temp) // Open removes what is left
 	}
 	if err == nil {
 		return nil
@@ -92,7 +93,7 @@ type change struct {
 	record   persist.Record
 	stripe   int
 	target   string // the path of its file
-	temp     temp   // the new file
+	temp     string // the path of the new file, which is durable but for its name
 	size     int    // of the new file
 	replaces string // the checksum of the file as it is; empty: there is none
 	makes    string // the checksum of the new file
@@ -146,13 +147,13 @@ func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err 
 	}
 	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
 		if swapped {
-			_ = os.Remove(ch.temp.path)
+			_ = os.Remove(ch.temp)
 		}
 		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // it stays tentative
 	}
 	_ = certify(ch.target) // or whoever comes next writes it again
 	if swapped {
-		s.keepSpare(ch.stripe, ch.temp.path) // not before: on the disk it may have been the record's file
+		s.keepSpare(ch.stripe, ch.temp) // not before: on the disk it may have been the record's file
 	}
 	return true, nil
 }
@@ -164,10 +165,12 @@ func (s *Store) putInPlace(ctx context.Context, ch change) (swapped bool, err er
 		return false, err
 	}
 	defer release()
-	if ch.size <= largestSpare && exchange(ch.temp.path, ch.target) == nil {
-		return true, nil
+	if ch.size <= largestSpare {
+		if err := exchange(ch.temp, ch.target); !errors.Is(err, errors.ErrUnsupported) {
+			return err == nil, err
+		}
 	}
-	return false, rename(ch.temp.path, ch.target) // it is the first, or they cannot be exchanged
+	return false, rename(ch.temp, ch.target) // it is the first, or they cannot be exchanged
 }
 
 // replaceAll is a commit of several records; see journal.go. It reports false when nothing has
@@ -179,13 +182,13 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) (committed boo
 	}
 	release, err := s.locks.take(ctx, wanted{listLock: exclusive})
 	if err != nil {
-		temp.remove()
+		_ = os.Remove(temp)
 		return false, err
 	}
 	defer release()
 	journal := s.newJournal(set)
-	if err := rename(temp.path, journal); err != nil {
-		temp.remove()
+	if err := rename(temp, journal); err != nil {
+		_ = os.Remove(temp)
 		return false, err
 	}
 	// From here on the commit can only go forward, by this hand or by another.
@@ -197,21 +200,21 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) (committed boo
 }
 
 // writeJournal writes the journal of changes as a temporary file, and makes their own durable.
-func (s *Store) writeJournal(changes []change) (journal temp, set stripeSet, err error) {
+func (s *Store) writeJournal(changes []change) (journal string, set stripeSet, err error) {
 	var plan planned
 	for _, ch := range changes {
 		plan.Writes = append(plan.Writes, plannedWrite{
 			Key: ch.record.Key, Version: ch.record.Version,
-			Temp: filepath.Base(ch.temp.path), Replaces: ch.replaces, Makes: ch.makes,
+			Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
 		})
 		set.add(ch.stripe)
 	}
 	data, _, err := seal(plan)
 	if err != nil {
-		return temp{}, set, err
+		return "", set, err
 	}
 	if err := syncFolder(s.temps); err != nil {
-		return temp{}, set, err
+		return "", set, err
 	}
 	journal, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
 	return journal, set, err
@@ -224,7 +227,7 @@ func (s *Store) rollForward(changes []change) error {
 	}
 	var targets []string
 	for _, ch := range changes {
-		if err := rename(ch.temp.path, ch.target); err != nil {
+		if err := rename(ch.temp, ch.target); err != nil {
 			s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
 			return err
 		}

@@ -20,8 +20,8 @@
 // A store keeps up to 128 files open, those of the locks that it has used, so that they need not be opened for every commit.
 //
 // On Linux a document that is written to again and again has two files, the document's own and one in tmp/ with what it was before, into which the next
-// commit is written: to write over a file takes half the time of making one and freeing another. There are 256 of those in tmp/ at most, none longer than
-// 64 KiB, and none of a document that was deleted; Close removes them.
+// commit is written: to write over a file takes half the time of making one and freeing another. There are 256 of those in tmp/ at most for each process, none longer than
+// 64 KiB, and none of a document that was deleted; Close removes them. What somebody has open, with whatever tool, or has linked elsewhere, is not written to.
 //
 // Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the
 // folders of records/ (by inotify, with a watch for each kind and each id that is too long for one
@@ -101,5 +101,5 @@
 // A file that its owner may not write to is one whose commit is not known to be durable: leave the permissions of files as they are,
 // and do not use a file system that has none.
 //
-// To copy a store, copy its directory while no process writes to it. Links to the files of documents are copies as well: what has a second name is not written to.
+// To copy a store, copy its directory while no process writes to it.
 package fs

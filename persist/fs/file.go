@@ -176,28 +176,28 @@ const private os.FileMode = 0o600
 
 // writeTemp writes a temporary file and syncs it. Its name tells by which lock it is protected: whoever has that lock exclusively knows that no other temporary
 // file of it is in use.
-func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (temp, error) {
+func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
 	if mode == tentative && len(data) <= largestSpare {
 		if spare, size := s.takeSpare(lock); spare != nil {
 			err := overwrite(spare, size, data)
 			letGo(spare)
-			return written(temp{path: spare.Name()}, err)
+			return written(spare.Name(), err)
 		}
 	}
 	file, err := s.newTemp(lock, mode)
 	if err != nil {
-		return temp{}, err
+		return "", err
 	}
-	return written(temp{path: file.Name()}, writeSynced(file, data))
+	return written(file.Name(), writeSynced(file, data))
 }
 
-// written returns t, unless it could not be written. Then it may not be complete, and is never tried again.
-func written(t temp, err error) (temp, error) {
+// written returns path, unless the file there could not be written. Then it may not be complete, and is never tried again.
+func written(path string, err error) (string, error) {
 	if err != nil {
-		t.remove()
-		return temp{}, err
+		_ = os.Remove(path)
+		return "", err
 	}
-	return t, nil
+	return path, nil
 }
 
 // tempLock returns the lock that protects the temporary file of this name.
@@ -237,8 +237,8 @@ func (s *Store) replace(lock int, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := rename(temp.path, path); err != nil {
-		temp.remove()
+	if err := rename(temp, path); err != nil {
+		_ = os.Remove(temp)
 		return err
 	}
 	return syncFolder(filepath.Dir(path))

@@ -240,7 +240,7 @@ func (s *Store) confirm(ctx context.Context, key persist.Key) error {
 	}
 	committed, err := s.replaceOne(ctx, ch)
 	if !committed {
-		ch.temp.remove()
+		_ = os.Remove(ch.temp)
 	}
 	if err != nil {
 		return err

@@ -25,9 +25,9 @@ func pair(t *testing.T, renamed int) (s *Store, journal string) {
 	temp, _, err := s.writeJournal(changes)
 	require.NoError(t, err)
 	journal = s.newJournal(set)
-	require.NoError(t, rename(temp.path, journal))
+	require.NoError(t, rename(temp, journal))
 	for _, ch := range changes[:renamed] {
-		require.NoError(t, rename(ch.temp.path, ch.target))
+		require.NoError(t, rename(ch.temp, ch.target))
 	}
 	return s, journal
 }

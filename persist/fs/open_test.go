@@ -54,7 +54,7 @@ func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write)
 	if path == "" {
 		path = s.newJournal(set)
 	}
-	return rename(temp.path, path)
+	return rename(temp, path)
 }
 
 // plan writes the temporary files of a commit.
@@ -166,8 +166,8 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	require.Len(t, inFolder(t, s.temps, ""), 5)
 
 	second := openAt(t, dir, Config{})
-	require.NoFileExists(t, dead[0].temp.path)
-	require.FileExists(t, live[0].temp.path, "its writer has the lock")
+	require.NoFileExists(t, dead[0].temp)
+	require.FileExists(t, live[0].temp, "its writer has the lock")
 	require.FileExists(t, foreign)
 	require.Len(t, inFolder(t, s.temps, ""), 4, "the journal names two")
 	release()

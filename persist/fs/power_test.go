@@ -409,7 +409,7 @@ func TestFailedSystemCalls(t *testing.T) {
 	outcomes := map[string]int{}
 	for role, c := range commits {
 		for calls, failure := range map[string]string{
-			"openat": "EMFILE", "write": "ENOSPC", "ftruncate": "EIO", "fsync": "EIO", "fdatasync": "EIO", renames: "EROFS",
+			"openat": "EMFILE", "write": "ENOSPC", "ftruncate": "EIO", "fsync": "EIO", "fdatasync": "EIO", "?rename,?renameat": "EROFS", "?renameat2": "EROFS",
 			unlinks: "EACCES", mkdirs: "ENOSPC", "?chmod,?fchmodat": "EPERM", "fchmod": "EPERM", "flock": "ENOLCK",
 		} {
 			for n := 1; ; n++ {
@@ -499,7 +499,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 		if c.Writes[0].Expected > 1 {
 			next = next[:2] // that one asks for the version that comes before
 		}
-		for _, calls := range []string{"fsync", "fdatasync", renames, unlinks, "?chmod,?fchmodat", "fchmod"} {
+		for _, calls := range []string{"fsync", "fdatasync", "?rename,?renameat", "?renameat2", unlinks, "?chmod,?fchmodat", "fchmod"} {
 			for n := 1; ; n++ {
 				dir, logs := copied(t, start), t.TempDir()
 				d := newDisk(t, dir)

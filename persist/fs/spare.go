@@ -28,12 +28,6 @@ const largestSpare = 64 << 10
 // errReused is the answer of glance when the file was taken for another commit meanwhile.
 var errReused = errors.New("the file was replaced and written to")
 
-// temp is a temporary file that is complete and durable but for its name.
-type temp struct{ path string }
-
-// remove abandons the file.
-func (t temp) remove() { _ = os.Remove(t.path) } // Open removes what is left
-
 // newTemp creates a temporary file that the given lock protects.
 func (s *Store) newTemp(lock int, mode os.FileMode) (*os.File, error) {
 	path := filepath.Join(s.temps, fmt.Sprintf("%s-%016x%s", lockName(lock), rand.Uint64(), extension))

@@ -2,13 +2,14 @@ package fs
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"syscall"
 	"unsafe"
 )
 
-// exchange lets two files change places, at once. Not every file system can do that.
+// exchange lets two files change places, at once. Its error wraps errors.ErrUnsupported if there is only one of them, or they cannot do that.
 func exchange(a, b string) error {
 	number, known := map[string]uintptr{"amd64": 316, "arm64": 276, "riscv64": 276, "loong64": 276}[runtime.GOARCH] // renameat2
 	if !known {
@@ -26,12 +27,14 @@ func exchange(a, b string) error {
 	if err != nil {
 		return err
 	}
-	return uninterrupted(func() error {
-		if _, _, errno := syscall.Syscall6(number, here, uintptr(unsafe.Pointer(first)), here, uintptr(unsafe.Pointer(second)), swapped, 0); errno != 0 {
-			return errno
-		}
+	_, _, errno := syscall.Syscall6(number, here, uintptr(unsafe.Pointer(first)), here, uintptr(unsafe.Pointer(second)), swapped, 0)
+	switch errno {
+	case 0:
 		return nil
-	})
+	case syscall.ENOENT, syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP, syscall.EPERM:
+		return fmt.Errorf("%w: %w", errors.ErrUnsupported, errno)
+	}
+	return &os.LinkError{Op: "exchange", Old: a, New: b, Err: errno}
 }
 
 var errInUse = errors.New("the file is in use")
@@ -98,6 +101,11 @@ func readUnused(path string, inPlace bool) (data []byte, mode os.FileMode, err e
 		return nil, 0, err
 	}
 	defer syscall.Close(fd)
+	return readLocked(fd, path, inPlace)
+}
+
+// readLocked is readUnused once the file is open.
+func readLocked(fd int, path string, inPlace bool) (data []byte, mode os.FileMode, err error) {
 	err = uninterrupted(func() error { return syscall.Flock(fd, syscall.LOCK_SH|syscall.LOCK_NB) })
 	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return nil, 0, errReused

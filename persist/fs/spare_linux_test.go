@@ -158,22 +158,36 @@ func TestReusedWhileItIsRead(t *testing.T) {
 	stripe := stripeOf(thing("a"))
 
 	// It is in the hands of a writer.
-	spare, _ := s.takeSpare(stripe)
+	spare, size := s.takeSpare(stripe)
 	require.NotNil(t, spare)
-	_, _, err := glance(spare.Name())
+	late := func(path string, inPlace bool) (data []byte, mode os.FileMode, err error) {
+		fd, err := open(spare.Name(), os.O_RDONLY, 0) // as it was at path before it was replaced
+		require.NoError(t, err)
+		defer syscall.Close(fd)
+		return readLocked(fd, path, inPlace)
+	}
+	_, _, err := late(spare.Name(), false)
 	require.ErrorIs(t, err, errReused)
 
-	// The writer has died after it has written it. To the reader, the path was the spare's.
-	require.NoError(t, overwrite(spare, 0, []byte("what was not committed")))
-	require.NoError(t, spare.Close())
-	real := path + ".real"
-	require.NoError(t, os.Rename(path, real))
-	require.NoError(t, os.Rename(spare.Name(), path))
-	_, mode, err := glance(path)
-	require.NoError(t, err, "it is in place")
+	// The writer has died after it has written it.
+	require.NoError(t, overwrite(spare, size, []byte("what was not committed")))
+	letGo(spare)
+	_, _, err = late(path, false)
+	require.ErrorIs(t, err, errReused)
+
+	// Or it has become the file of another record that has the same lock.
+	require.NoError(t, os.Chmod(spare.Name(), private))
+	data, _, err := late(path, false)
+	require.NoError(t, err)
+	require.Equal(t, "what was not committed", string(data))
+	_, _, err = late(path, true)
+	require.ErrorIs(t, err, errReused)
+
+	// Or it is where it was.
+	require.NoError(t, os.Chmod(spare.Name(), tentative))
+	_, mode, err := late(spare.Name(), true)
+	require.NoError(t, err)
 	require.True(t, isTentative(mode))
-	require.NoError(t, os.Remove(path))
-	require.NoError(t, os.Rename(real, path))
 
 	// Somebody else has a lock of the file for as long as he likes.
 	file, err := os.Open(path)

@@ -170,7 +170,7 @@ const (
 )
 
 // watched are the system calls by which a commit changes anything, or finds out what to change.
-var watched = []string{"openat", "write", "ftruncate", "fsync", "fdatasync", renames, unlinks, mkdirs, "?chmod,?fchmodat", "fchmod", "flock", "close"}
+var watched = []string{"openat", "write", "ftruncate", "fsync", "fdatasync", "?rename,?renameat", "?renameat2", unlinks, mkdirs, "?chmod,?fchmodat", "fchmod", "flock", "close"}
 
 // state asserts that all of a commit is there or nothing, and reports which.
 func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {
