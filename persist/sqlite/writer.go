@@ -84,8 +84,9 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// cacheSize gives the connection that writes 16 MiB, so that it need not read what it has written.
-const cacheSize = "PRAGMA cache_size=-16384"
+// roomy gives the connection that writes 16 MiB, so that it need not read what it has written, and lets the log grow to 8 MiB before its pages are
+// written back: many commits change the same pages, each of which is written back once.
+const roomy = "PRAGMA cache_size=-16384; PRAGMA wal_autocheckpoint=2000"
 
 // useWAL brings a database of our own into WAL mode.
 func useWAL(ctx context.Context, w *writer) error {
@@ -93,7 +94,7 @@ func useWAL(ctx context.Context, w *writer) error {
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
 		return err
 	}
-	if _, err := w.conn.ExecContext(ctx, cacheSize); err != nil {
+	if _, err := w.conn.ExecContext(ctx, roomy); err != nil {
 		return err
 	}
 	return requireWAL(ctx, w)
