@@ -19,6 +19,7 @@ type batch struct {
 	records map[persist.Key]*held
 	floor   uint64
 	floored bool           // floor was read
+	plain   bool           // the table is known to have no triggers, and gets none before the end of the transaction
 	failure error          // of the database; the transaction cannot be committed
 	hints   []persist.Hint // for those who watch, once it is committed
 }
@@ -41,7 +42,7 @@ func hostTime() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 // commit applies c to the batch; next is nextOf c, or nil. An error leaves the batch as it was, but for b.failure.
 func (b *batch) commit(c persist.Commit, next []any) error {
 	if next != nil && b.records[c.Writes[0].Key] == nil {
-		if done, err := b.putNext(c, b.sql.next, next); done || err != nil {
+		if done, err := b.putNext(c, next); done || err != nil {
 			return err
 		}
 	}
@@ -84,9 +85,13 @@ func (s statements) nextOf(c persist.Commit) []any {
 }
 
 // putNext writes c by statements.next or nextAlone, if there is nothing in its way. It reports false, and has done nothing, if there is, whatever it is:
-// perhaps only that the row is no longer where it was.
-func (b *batch) putNext(c persist.Commit, text string, next []any) (done bool, err error) {
-	w := &c.Writes[0]
+// perhaps only that the row is no longer where it was, or that there is a trigger. A trigger that ignores a write may have done something before, so
+// it must not be tried twice.
+func (b *batch) putNext(c persist.Commit, next []any) (done bool, err error) {
+	w, text := &c.Writes[0], b.sql.nextAlone
+	if b.plain {
+		text = b.sql.next
+	}
 	next[0] = b.now.UnixMicro()
 	result, err := b.on.ExecContext(background, text, next...)
 	if err != nil {
@@ -97,6 +102,7 @@ func (b *batch) putNext(c persist.Commit, text string, next []any) (done bool, e
 		return false, b.fail(err)
 	}
 	if n == 1 {
+		b.plain = true
 		b.hints = append(b.hints, persist.Hint{Key: w.Key, Version: w.Version})
 	}
 	return n == 1, nil

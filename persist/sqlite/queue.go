@@ -270,6 +270,11 @@ func (s *Store) await(ctx context.Context, r *request) (signal, error) {
 	case got := <-r.signal:
 		return got, nil
 	case <-patience.C:
+	}
+	select {
+	case got := <-r.signal: // it was there, too; a lead that nobody takes would hold up everybody for ever
+		return got, nil
+	default:
 		return 0, errNoAnswer
 	}
 }

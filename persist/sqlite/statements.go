@@ -51,10 +51,10 @@ func newStatements(prefix string) statements {
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
 		// It is what most commits come to, and looks for no key and into no index.
 		touch: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
-		// It is what most commits are, and reads nothing first.
+		// It is what most commits are, and reads nothing first. It is for where there are no triggers.
 		next: next,
-		// By itself it is a transaction that a trigger of somebody's could fail and not undo, by RAISE(FAIL): where there are triggers, it
-		// does nothing.
+		// The first of a transaction, which shows whether there are. Where there are triggers, it does nothing: by itself it is a transaction that a
+		// trigger of somebody's could fail and not undo, by RAISE(FAIL), and one that ignores it would run once more when it is tried the usual way.
 		nextAlone:  next + " AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE)",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",

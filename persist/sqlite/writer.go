@@ -316,7 +316,7 @@ func (w *writer) single(r *request) bool {
 		return false
 	}
 	b := newBatch(w.sql, w.on)
-	done, err := b.putNext(r.commit, w.sql.nextAlone, r.next)
+	done, err := b.putNext(r.commit, r.next)
 	w.reignSeen = time.Now()
 	switch {
 	case done:
