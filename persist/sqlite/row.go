@@ -119,7 +119,7 @@ func touches(before, after persist.Record) bool {
 
 // touched are the columns of statements.touch.
 func touched(r persist.Record, number int64) []any {
-	return []any{int64(r.Version), string(r.Doc), r.Updated.UnixMicro(), strings.Join(r.Commits, "\n"), number}
+	return []any{int64(r.Version), string(r.Doc), r.Updated.UnixMicro(), strings.Join(r.Commits, "\n"), number, r.Kind, r.ID}
 }
 
 // values are the columns of r.

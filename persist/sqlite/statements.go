@@ -39,6 +39,7 @@ func newStatements(prefix string) statements {
 	next := "UPDATE " + records + " SET updated = ?1, version = ?2, doc = ?3, commits = ?4" +
 		" WHERE rowid = coalesce(?5, (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7" +
 		" AND version = ?8 AND deleted = 0 AND schema = ?9 AND label = ?10 AND due IS ?11 AND expires IS NULL"
+	triggers := " WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE"
 	return statements{
 		prefix:   prefix,
 		load:     selectFrom + "kind = ? AND id = ?",
@@ -49,13 +50,14 @@ func newStatements(prefix string) statements {
 		floor: "SELECT value FROM " + meta + " WHERE name = 'floor'",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
-		// It is what most commits come to, and looks for no key and into no index.
-		touch: "UPDATE " + records + " SET version = ?, doc = ?, updated = ?, commits = ? WHERE rowid = ?",
+		// It is what most commits come to, and looks into no index, unless a trigger has moved the row meanwhile.
+		touch: "UPDATE " + records + " SET version = ?1, doc = ?2, updated = ?3, commits = ?4 WHERE rowid = coalesce(" +
+			"(SELECT rowid FROM " + records + " WHERE rowid = ?5 AND kind = ?6 AND id = ?7), (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7))",
 		// It is what most commits are, and reads nothing first. It is for where there are no triggers.
 		next: next,
 		// The first of a transaction, which shows whether there are. Where there are triggers, it does nothing: by itself it is a transaction that a
 		// trigger of somebody's could fail and not undo, by RAISE(FAIL), and one that ignores it would run once more when it is tried the usual way.
-		nextAlone:  next + " AND NOT EXISTS (SELECT 1 FROM main.sqlite_master WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE)",
+		nextAlone:  next + " AND NOT EXISTS (SELECT 1 FROM main.sqlite_master" + triggers + ") AND NOT EXISTS (SELECT 1 FROM temp.sqlite_master" + triggers + ")",
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
 		selectFrom: selectFrom,
