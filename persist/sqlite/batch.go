@@ -30,6 +30,7 @@ type held struct {
 	row   int64 // the number of its row; 0: it has none, or that is not known
 	dirty bool  // the row is to be written
 	whole bool  // all of it, not only what statements.touch does
+	fresh bool  // there is no row yet
 }
 
 func newBatch(statements statements, on executor) *batch {
@@ -163,7 +164,7 @@ func (b *batch) versionFloor() (uint64, error) {
 func (b *batch) replace(before, after persist.Record) {
 	r := b.records[after.Key]
 	if r == nil {
-		r = &held{}
+		r = &held{fresh: before.Absent()}
 		b.records[after.Key] = r
 	}
 	r.Record, r.dirty = after, true
@@ -196,9 +197,10 @@ func (b *batch) flush() {
 // store writes all of r.
 func (b *batch) store(r *held) error {
 	result, err := b.on.ExecContext(background, b.sql.store, values(r.Record)...)
-	if err != nil || r.row != 0 {
-		return err
+	if err != nil || !r.fresh {
+		return err // an update leaves LastInsertId as it was: the number of another
 	}
+	r.fresh = false
 	number, err := result.LastInsertId()
 	b.sql.rows.note(r.Key, number) // no more than that: a trigger may have kept it from being put in
 	return err

@@ -125,3 +125,19 @@ func TestLeadIsNotLost(t *testing.T) {
 		require.Equal(t, lead, got)
 	}
 }
+
+// TestRowsOfTakenRecordsAreKnown: who takes a record does not forget where it is, nor takes another's place for its own.
+func TestRowsOfTakenRecordsAreKnown(t *testing.T) {
+	path := dbPath(t)
+	s, db := openAt(t, path, Config{}), database(t, path, "_busy_timeout=5000")
+	for _, id := range []string{"a", "b", "c"} {
+		_, err := s.Commit(t.Context(), put(id, 0))
+		require.NoError(t, err)
+	}
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing", Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Minute})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	for _, id := range []string{"a", "b", "c"} {
+		require.Equal(t, rowOf(t, db, id), s.sql.rows.of(thing(id)), id)
+	}
+}
