@@ -20,7 +20,7 @@
 // A store keeps up to 128 files open, those of the locks that it has used, so that they need not be opened for every commit.
 //
 // On Linux a document that is written to again and again has two files, the document's own and one in tmp/ with what it was before, into which the next
-// commit is written: to write over a file takes half the time of making one and freeing another. There are 256 of those in tmp/ at most for each process, none longer than
+// commit is written: to write over a file is quicker than to make one and free another. There are 256 of those in tmp/ at most for each process, none longer than
 // 64 KiB, and none of a document that was deleted; Close removes them. What somebody has open, with whatever tool, or has linked elsewhere, is not written to.
 //
 // Watch costs nothing while nothing changes on Linux: the kernel tells what is renamed into the

@@ -9,7 +9,7 @@ import (
 )
 
 // A commit of one record leaves the file that it has replaced behind, as the spare of its stripe, and the next commit there is written into it. So nothing
-// is allocated on the disk and nothing freed, and to sync the file is to write its bytes: that takes a fraction of what a new file takes.
+// is allocated on the disk and nothing freed, and to sync the file is to write its bytes, and nothing about the file itself.
 //
 // A spare is as good as any other temporary file: whoever has its stripe exclusively may find it left behind, and remove it. It is no record's file any more, and
 // that is durable, so nobody misses what was in it. But somebody may have opened it while it was the file of a record, and not have read it yet:
