@@ -455,35 +455,24 @@ func failedBeforeAnswer(t testing.TB, log string) bool {
 }
 
 func init() {
-	for role, child := range map[string]func(*Store) (string, error){
-		"look": func(s *Store) (string, error) {
-			r, err := s.Load(context.Background(), bob)
-			return strconv.FormatBool(slices.Contains(r.Commits, "child.1")), err
-		},
-		"list": func(s *Store) (string, error) {
-			page, err := s.List(context.Background(), persist.Query{Kind: "account"})
-			return strconv.FormatBool(len(page.Records) == 2 && slices.Contains(page.Records[1].Commits, "child.1")), err
-		},
-		"confirm": func(s *Store) (string, error) {
-			_, err := s.Commit(context.Background(), persist.Commit{Guards: []persist.Guard{{Key: bob, Read: true, Version: 2}}})
-			if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
-				return "false", nil
-			}
-			return "true", err
-		},
-	} {
-		children[role] = func() error {
-			s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
-			if err != nil {
-				return err
-			}
-			crashtest.Say("%d", os.Getpid())
-			crashtest.Begin()
-			answer, err := child(s)
-			crashtest.Say("%s", answer)
-			return err
+	children["look"] = traced(func(s *Store) ([]string, error) {
+		r, err := s.Load(context.Background(), bob)
+		return []string{has(r)}, err
+	})
+	children["list"] = traced(func(s *Store) ([]string, error) {
+		page, err := s.List(context.Background(), persist.Query{Kind: "account"})
+		if len(page.Records) != 2 {
+			return []string{"false"}, err
 		}
-	}
+		return []string{has(page.Records[1])}, err
+	})
+	children["confirm"] = traced(func(s *Store) ([]string, error) {
+		_, err := s.Commit(context.Background(), persist.Commit{Guards: []persist.Guard{{Key: bob, Read: true, Version: 2}}})
+		if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
+			return []string{"false"}, nil
+		}
+		return []string{"true"}, err
+	})
 }
 
 // TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every

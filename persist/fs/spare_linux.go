@@ -9,10 +9,12 @@ import (
 	"unsafe"
 )
 
+// renameat2 is the number of that system call; 0: it is not known.
+var renameat2 = map[string]uintptr{"amd64": 316, "arm64": 276, "riscv64": 276, "loong64": 276}[runtime.GOARCH]
+
 // exchange lets two files change places, at once. Its error wraps errors.ErrUnsupported if there is only one of them, or they cannot do that.
 func exchange(a, b string) error {
-	number, known := map[string]uintptr{"amd64": 316, "arm64": 276, "riscv64": 276, "loong64": 276}[runtime.GOARCH] // renameat2
-	if !known {
+	if renameat2 == 0 {
 		return errors.ErrUnsupported
 	}
 	const (
@@ -27,7 +29,7 @@ func exchange(a, b string) error {
 	if err != nil {
 		return err
 	}
-	_, _, errno := syscall.Syscall6(number, here, uintptr(unsafe.Pointer(first)), here, uintptr(unsafe.Pointer(second)), swapped, 0)
+	_, _, errno := syscall.Syscall6(renameat2, here, uintptr(unsafe.Pointer(first)), here, uintptr(unsafe.Pointer(second)), swapped, 0)
 	switch errno {
 	case 0:
 		return nil

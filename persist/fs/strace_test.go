@@ -91,6 +91,26 @@ func commitTraced(c persist.Commit, more bool) error {
 	return s.Close()
 }
 
+// traced is a child that does something with a store when strace has come, and says what came of it.
+func traced(child func(s *Store) (answers []string, err error)) func() error {
+	return func() error {
+		s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
+		if err != nil {
+			return err
+		}
+		crashtest.Say("%d", os.Getpid())
+		crashtest.Begin()
+		answers, err := child(s)
+		for _, answer := range answers {
+			crashtest.Say("%s", answer)
+		}
+		return err
+	}
+}
+
+// has reports, as a child says it, whether the child's commit is in r.
+func has(r persist.Record) string { return strconv.FormatBool(slices.Contains(r.Commits, "child.1")) }
+
 // The outcomes of a commit, as the error tells them.
 const (
 	committed = "committed"
