@@ -71,11 +71,11 @@ type resident interface {
 
 const (
 	runtimeShards = 64
-	maxGraves     = 10_000           // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
-	sweepStep     = 4                // pinned containers looked at whenever one is opened
-	maxRecent     = 16_384           // persisted containers held after use
-	maxHeld       = 4 << 10          // bytes of a document that is held
-	airAfter      = 20 * time.Second // persisted containers that were not used for this long are let go, or for twice as long
+	maxGraves     = 10_000      // tombstones of in-memory scopes kept before the oldest are forgotten behind the floor
+	sweepStep     = 4           // pinned containers looked at whenever one is opened
+	maxRecent     = 16_384      // persisted containers held after use
+	maxHeld       = 4 << 10     // bytes of a document that is held
+	airAfter      = time.Minute // persisted containers that were not used for this long are let go, or for twice as long
 )
 
 func newRegistry(shards int) *registry {
