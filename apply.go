@@ -314,6 +314,7 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 		w.forget()
 	}
 	if timed {
+		w.silence()
 		w.forgetTime()
 	}
 	w.reset()

@@ -55,6 +55,7 @@ func (q *queue) trySqueeze(w *waiter, limit int, r runner) (err error, sure bool
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.gather()
+	q.uncount()
 	came, depth := q.came.Load(), q.depth()
 	coming := int(came) - q.waiting - q.batch
 	switch {
@@ -212,28 +213,59 @@ func (q *queue) abandon(r runner) bool {
 // taken is what runs in a queue of which all were taken: each of them is its caller's again once it is answered, and may serve another queue.
 var taken waiter
 
-// takeAll lets all that wait, w first, have their turns, one by one. The caller holds q.mu.
+// takeAll lets all that wait, w first, have their turns, one by one. That of w begins here. The caller holds q.mu.
 func (q *queue) takeAll(w *waiter) {
 	n := q.waiting
 	q.running, q.rest, q.enough = &taken, w, leastEnough
-	q.behind.Store(int32(n))
 	q.first, q.last, q.waiting = nil, nil, 0
 	q.retire()
 	q.batch = n
-	if q.stuck != nil && q.stuck.over.Load() {
-		q.stuck = nil
-	}
 	q.adapt()
 	q.polls = min(q.polls+max(0, n-2)*pollsEarned, mostPolls)
 	q.crowd = max(q.crowd, float64(n))
+	if _, ok := w.become(isRunning, isLeft); ok {
+		q.rest = w.next
+		n--
+	}
+	if n > 0 {
+		q.behind.Store(int32(n))
+	}
+	if q.stuck != nil && q.stuck.over.Load() {
+		q.stuck = nil
+	}
 }
 
-// retire counts those no more who were taken together and have had their turns. The caller holds q.mu, and drives the queue.
+// mostServed is how many may have had their turns and still be counted in came: to take each off at once would cost a lone writer more than it is worth.
+const mostServed = 64
+
+// retire counts those as served who were taken together and have had their turns. The caller holds q.mu, and drives the queue.
 func (q *queue) retire() {
-	if q.batch != 0 {
-		q.came.Add(int32(-q.batch))
-		q.batch = 0
+	q.served += q.batch
+	q.batch = 0
+	if q.served > mostServed {
+		q.uncount()
 	}
+}
+
+// uncount takes those off came who were served. The caller holds q.mu.
+func (q *queue) uncount() {
+	if q.served != 0 {
+		q.came.Add(int32(-q.served))
+		q.served = 0
+	}
+}
+
+// nextTurn begins the turn of whoever is next of those that were taken; nil if nobody is left. The caller drives the queue.
+func (q *queue) nextTurn() *waiter {
+	for w := q.rest; w != nil; w = q.rest {
+		q.rest = w.next
+		if _, ok := w.become(isRunning, isLeft); ok {
+			q.behind.Store(q.behind.Load() - 1)
+			return w
+		}
+		q.pass()
+	}
+	return nil
 }
 
 // Who waits for one another is best off on one processor, where who yields need not tell the others: a writer and its worker, as well as many, who keep

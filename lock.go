@@ -35,7 +35,7 @@ type queue struct {
 	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once. Here is all that they touch, because what others
 	// write beside it would have to be fetched with it.
 	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
-	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, and all that were last taken together
+	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, all that were last taken together, and who is served
 	working atomic.Bool            // a goroutine drives the queue; set under mu
 	spread  atomic.Bool            // who yields does so to all processors, not only to its own: see adapt
 	_       [cacheLine]byte
@@ -52,9 +52,10 @@ type queue struct {
 	enough      int           // in memory: how many are worth a look for them
 	stuck       *stint        // the last function that was reported to be so
 
-	rest   *waiter               // taken, and still to have their turns; this and the next five belong to whoever drives the queue
+	rest   *waiter               // taken, and still to have their turns; this and the next six belong to whoever drives the queue
 	behind atomic.Int32          // how many; who has the lock may look
 	batch  int                   // how many were last taken together
+	served int                   // how many have had their turns and are still counted in came
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll
 	small  int                   // how often, one after the other, few came together: see adapt
@@ -177,6 +178,7 @@ func (q *queue) work(r runner) {
 				q.stuck = nil
 			}
 			q.retire()
+			q.uncount()
 			r.rest()
 			q.signalDrained()
 			q.mu.Unlock()

@@ -32,16 +32,14 @@ type turn[T any] struct {
 	waited   time.Duration
 }
 
-// run makes Container a runner: it gives all who were taken their turns, one by one.
-func (c *Container[T]) run(*waiter) (driving bool) {
+// run makes Container a runner: it gives all who were taken their turns, one by one. The turn of first has begun, unless it has left.
+func (c *Container[T]) run(first *waiter) (driving bool) {
 	q := &c.queue
-	for w := q.rest; w != nil; w = q.rest {
-		q.rest = w.next
-		if _, ok := w.become(isRunning, isLeft); !ok {
-			q.pass()
-			continue
-		}
-		q.behind.Store(q.behind.Load() - 1)
+	w := first
+	if w == q.rest {
+		w = q.nextTurn()
+	}
+	for ; w != nil; w = q.nextTurn() {
 		if !c.runOne(w) {
 			return false
 		}
@@ -51,7 +49,7 @@ func (c *Container[T]) run(*waiter) (driving bool) {
 
 // goOn is run for a goroutine that takes over.
 func (c *Container[T]) goOn() {
-	if c.run(nil) {
+	if c.run(c.queue.rest) {
 		c.queue.work(c)
 	}
 }

@@ -46,7 +46,7 @@ type waiter struct {
 	since     atomic.Int64 // in memory: when its caller fell asleep, after epoch; 0: it did not
 	submitted time.Time
 	deadline  time.Time     // zero: none
-	timer     *time.Timer   // left armed when the waiter is reused; it only wakes
+	timer     *time.Timer   // persisted, it is left armed when the waiter is reused; it only wakes
 	rings     time.Duration // when timer fires, after epoch
 	cas       casState      // persisted path only
 	place     *place        // in the line for a lease only
@@ -72,6 +72,15 @@ func newWaiter() *waiter { return &waiter{bell: newBell()} }
 func (w *waiter) disarm() {
 	if w.timer != nil {
 		w.timer.Stop()
+	}
+}
+
+// silence stops the alarm of a waiter that was answered. As long as a processor has a timer to look after, it reads the clock for every goroutine that it
+// turns to, which a queue in memory feels.
+func (w *waiter) silence() {
+	if w.timer != nil && w.armed.Load() {
+		w.timer.Stop()
+		w.armed.Store(false) // if it is ringing, it says so again: then it is set once more than it need be
 	}
 }
 
