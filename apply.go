@@ -305,6 +305,7 @@ func (c *Container[T]) takeTurn(w *waiter, keep bool) (img *image[T], version ui
 	}
 	if w.is.Load()&isOdd != 0 {
 		if err = w.odd(); w.abandoned {
+			w.disarm()
 			return nil, 0, err
 		}
 	}
@@ -345,13 +346,14 @@ func (w *waiter) odd() error {
 
 // setAlarm makes ready for a sleep that ends when the budget is spent. The clock is not read before: most waiters are answered sooner.
 func (w *waiter) setAlarm() {
+	now := now()
 	if w.submitted.IsZero() {
-		w.submitted = now()
+		w.submitted = now
 	}
 	w.since.Store(int64(w.submitted.Sub(epoch)))
 	if w.call.timeout > 0 {
 		w.deadline = w.submitted.Add(w.call.timeout)
-		w.arm(w.submitted)
+		w.arm(now)
 	}
 }
 

@@ -141,10 +141,10 @@ func (c *cell) takeTurn(w *waiter) (reply, error) {
 	w.change = &w.own
 	w.submitted = now()
 	w.deadline = w.submitted.Add(w.call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
+	w.arm(w.submitted)
 	if w.call.env.observer != nil {
 		w.observeQueued()
 	}
-	w.arm(w.submitted)
 	c.mu.Lock()
 	err := c.enter(w)
 	c.mu.Unlock()

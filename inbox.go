@@ -126,6 +126,10 @@ func (q *queue) leaveTurn(w *waiter) (Phase, bool) {
 	defer q.mu.Unlock()
 	w.answer, w.own = nil, change{verb: w.own.name()} // it may stay linked for a while, and must not hold what it was given
 	q.gather()
+	if w.left { // it was passed by, or unlinked, before it got here
+		return PhaseQueued, true
+	}
+	w.left = true
 	if q.left++; q.left >= q.enough {
 		q.unlinkLeft()
 	}
@@ -142,7 +146,7 @@ func (q *queue) unlinkLeft() {
 	for w != nil {
 		next := w.next
 		if w.state()&isLeft != 0 {
-			q.left--
+			q.gone(w)
 			q.waiting--
 			q.came.Add(-1)
 		} else {
@@ -263,7 +267,7 @@ func (q *queue) nextTurn() *waiter {
 			q.behind.Store(q.behind.Load() - 1)
 			return w
 		}
-		q.pass()
+		q.pass(w)
 	}
 	return nil
 }
@@ -332,11 +336,19 @@ func (q *queue) poll() bool {
 }
 
 // pass takes note that somebody who was taken had left. The caller drives the queue.
-func (q *queue) pass() {
+func (q *queue) pass(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.left--
+	q.gone(w)
 	q.behind.Add(-1)
+}
+
+// gone counts w, who has left, no more; not at all, if it was on its way to be counted. The caller holds q.mu.
+func (q *queue) gone(w *waiter) {
+	if w.left {
+		q.left--
+	}
+	w.left = true
 }
 
 // giveBack lets those that were taken and had no turn wait in front of the others. The caller holds q.mu, and drives the queue.

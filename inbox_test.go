@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -93,4 +94,110 @@ func TestWhoWasStuckIsForgotten(t *testing.T) {
 	next <- struct{}{}
 	all.Wait()
 	require.NoError(t, rt.Close(t.Context()))
+}
+
+// Who was served and is not counted off yet takes no place away from others. Proves LOCK-14.
+func TestWhoWasServedTakesNoPlace(t *testing.T) {
+	rt, err := Open(Config{MaxQueue: 1})
+	require.NoError(t, err)
+	s := Memory[struct{ N int }](rt, "a")
+	q := &s.mem.queue
+	q.working.Store(true) // by nobody
+	q.came.Add(mostServed)
+	q.served = mostServed
+	err, sure := q.trySqueeze(newWaiter(), 1, s.mem)
+	require.NoError(t, err)
+	require.True(t, sure)
+	require.EqualValues(t, 1, q.came.Load())
+}
+
+// Who has left, and is not counted as such yet, takes no place away from others once the queue has passed it by. Proves LOCK-14.
+func TestWhoIsAboutToLeaveTakesNoPlace(t *testing.T) {
+	rt, err := Open(Config{MaxQueue: 2})
+	require.NoError(t, err)
+	s := Memory[struct{ N int }](rt, "a")
+	q := &s.mem.queue
+	var all sync.WaitGroup
+	call := func(ctx context.Context) (_, _ chan struct{}) {
+		runs, ends := make(chan struct{}), make(chan struct{})
+		all.Go(func() {
+			_, _ = s.AtomicState(ctx, func(context.Context, *struct{ N int }) error { close(runs); <-ends; return nil })
+		})
+		return runs, ends
+	}
+	linked := func(n int) (first *waiter) {
+		require.Eventually(t, func() bool {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.gather()
+			first = q.first
+			return q.waiting == n
+		}, time.Minute, time.Millisecond)
+		return first
+	}
+	runs, holding := call(t.Context())
+	<-runs
+	ctx, cancel := context.WithCancel(t.Context())
+	_, leaving := call(ctx)
+	gone := linked(1)
+	runs, next := call(t.Context())
+	linked(2)
+	require.Eventually(t, func() bool { return gone.state()&isAsleep != 0 }, time.Minute, time.Millisecond)
+	_, ok := gone.become(isLeft, isClosing|isDone) // its caller gets no further before the queue moves on
+	require.True(t, ok)
+	close(holding)
+	<-runs
+	_, waiting := call(t.Context())
+	linked(1)
+	q.mu.Lock()
+	require.Equal(t, 1, q.depth())
+	q.mu.Unlock()
+	cancel()
+	close(leaving)
+	close(next)
+	close(waiting)
+	all.Wait()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	require.Zero(t, q.left)
+}
+
+// A call that was abandoned leaves no alarm behind, which would keep what it was given until it rings.
+func TestAbandonedCallsLeaveNoAlarm(t *testing.T) {
+	rt, err := Open(Config{})
+	require.NoError(t, err)
+	s := Memory[struct{ N int }](rt, "a")
+	runs, ends, answered := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		_, err := s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { close(runs); <-ends; return nil }, WithTimeout(time.Hour))
+		answered <- err
+	}()
+	<-runs
+	w := s.mem.queue.holder.Load().waiter
+	require.Eventually(t, func() bool { return w.state()&isAsleep != 0 }, time.Minute, time.Millisecond)
+	require.True(t, s.Abandon())
+	require.ErrorIs(t, <-answered, ErrAbandoned)
+	require.False(t, w.timer.Stop()) // it was stopped
+	close(ends)
+	require.NoError(t, rt.Close(t.Context()))
+}
+
+// What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
+func TestObserversTakeOfTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := Open(Config{Observer: ObserverFunc(func(_ context.Context, e Event) {
+			if e.Type == Queued {
+				time.Sleep(300 * time.Millisecond)
+			}
+		})})
+		require.NoError(t, err)
+		s := Memory[struct{ N int }](rt, "a")
+		ends, began := make(chan struct{}), time.Now()
+		_, err = s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { <-ends; return nil }, WithTimeout(400*time.Millisecond))
+		var late *ScopeMutationTimeoutError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, 400*time.Millisecond, time.Since(began))
+		close(ends)
+		require.NoError(t, rt.Close(t.Context()))
+	})
 }

@@ -38,7 +38,7 @@ type waiter struct {
 	exited bool // the function called runtime.Goexit
 
 	phase     phase // persisted; this and the next three are protected by queue.mu
-	left      bool  // the caller is gone
+	left      bool  // the caller is gone; in memory: and was counted, or need not be
 	abandoned bool  // the result is not wanted any more
 	prev      *waiter
 

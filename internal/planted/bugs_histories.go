@@ -158,7 +158,7 @@ var historyBugs = []Bug{
 	{
 		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
-		Old: "	w.arm(w.submitted)\n	c.mu.Lock()\n", New: "	c.mu.Lock()\n",
+		Old: "	w.arm(w.submitted)\n", New: "",
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
 	},
 	{

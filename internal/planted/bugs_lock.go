@@ -24,7 +24,7 @@ var lockBugs = []Bug{
 	{
 		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
 		Proves: []string{"LOCK-5"}, File: "apply.go",
-		Old: "		w.arm(w.submitted)\n", New: "",
+		Old: "		w.arm(now)\n", New: "",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -32,6 +32,24 @@ var lockBugs = []Bug{
 		Proves: []string{"LOCK-5"}, File: "lock.go",
 		Old: "		w.arm(now) // a stray wake-up, or the alarm of an earlier use\n", New: "",
 		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "leaver-not-counted-yet", Mechanism: "who has left takes no place away, however late it is counted",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
+		Old: "	if w.left {\n		q.left--\n	}\n	w.left = true\n", New: "	q.left--\n",
+		Pkg: ".", Run: "^TestWhoIsAboutToLeaveTakesNoPlace$",
+	},
+	{
+		Name: "served-still-counted", Mechanism: "who was served takes no place away, however late it is counted off",
+		Proves: []string{"LOCK-14"}, File: "inbox.go",
+		Old: "	q.gather()\n	q.uncount()\n", New: "	q.gather()\n",
+		Pkg: ".", Run: "^TestWhoWasServedTakesNoPlace$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "first-turn-of-who-left", Mechanism: "a turn does not begin for who has left before it",
+		Proves: []string{"LOCK-7"}, File: "turn.go",
+		Old: "	if w == q.rest {\n", New: "	if w == nil {\n",
+		Pkg: ".", Run: "^TestWhoIsAboutToLeaveTakesNoPlace$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
