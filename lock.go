@@ -55,7 +55,7 @@ type queue struct {
 	rest   *waiter               // taken, and still to have their turns; this and the next six belong to whoever drives the queue
 	behind atomic.Int32          // how many; who has the lock may look
 	batch  int                   // how many were last taken together
-	served int                   // how many have had their turns and are still counted in came
+	served int                   // how many have had their turns and are still counted in came; changed under mu only
 	polls  int                   // how long it may still wait for more, and
 	crowd  float64               // how many came together lately, at most: see poll
 	small  int                   // how often, one after the other, few came together: see adapt
