@@ -1,9 +1,11 @@
 package pawl_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -22,6 +24,37 @@ type path struct {
 	rt     *pawl.Runtime
 	config pawl.Config
 	store  *tap // nil in memory
+}
+
+// another returns a second runtime on the store of p: what another process would be.
+func (p path) another(t *testing.T) *pawl.Runtime {
+	t.Helper()
+	return openRuntime(t, p.config)
+}
+
+// record returns what the store of p has of key; the zero Record if it has nothing, or there is no store.
+func (p path) record(t *testing.T, key pawl.Key) persist.Record {
+	t.Helper()
+	if p.store == nil {
+		return persist.Record{}
+	}
+	r, err := p.store.Store.Load(t.Context(), key)
+	if !errors.Is(err, persist.ErrNotFound) {
+		require.NoError(t, err)
+	}
+	return r
+}
+
+// put writes a document into the store of p as a foreign writer would, whatever is there.
+func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
+	t.Helper()
+	was := p.record(t, key)
+	w := persist.Write{Key: key, Version: was.Version + 1, Doc: json.RawMessage(doc), Schema: schema}
+	if !was.Absent() {
+		w.Expected, w.Gone = was.Version, was.Gone(was.Now)
+	}
+	_, err := p.store.Store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Writes: []persist.Write{w}})
+	require.NoError(t, err)
 }
 
 // paths returns every path, each with a runtime of its own that is closed with the test.
@@ -60,37 +93,6 @@ func onStores(t *testing.T, test func(t *testing.T, p path), configure ...func(*
 	}
 }
 
-// another returns a second runtime on the store of p: what another process would be.
-func (p path) another(t *testing.T) *pawl.Runtime {
-	t.Helper()
-	return openRuntime(t, p.config)
-}
-
-// record returns what the store of p has of key; the zero Record if it has nothing, or there is no store.
-func (p path) record(t *testing.T, key pawl.Key) persist.Record {
-	t.Helper()
-	if p.store == nil {
-		return persist.Record{}
-	}
-	r, err := p.store.Store.Load(t.Context(), key)
-	if !errors.Is(err, persist.ErrNotFound) {
-		require.NoError(t, err)
-	}
-	return r
-}
-
-// put writes a document into the store of p as a foreign writer would, whatever is there.
-func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
-	t.Helper()
-	was := p.record(t, key)
-	w := persist.Write{Key: key, Version: was.Version + 1, Doc: json.RawMessage(doc), Schema: schema}
-	if !was.Absent() {
-		w.Expected, w.Gone = was.Version, was.Gone(was.Now)
-	}
-	_, err := p.store.Store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Writes: []persist.Write{w}})
-	require.NoError(t, err)
-}
-
 func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
 	t.Helper()
 	rt, err := pawl.Open(config)
@@ -100,6 +102,12 @@ func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
 		defer cancel()
 		require.NoError(t, rt.Close(ctx))
 	})
+	return rt
+}
+
+func openOn(t *testing.T, store persist.Store) *pawl.Runtime {
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
 	return rt
 }
 
@@ -299,4 +307,68 @@ func soon(t testing.TB, is func() bool) {
 			t.Fatal("it did not come about")
 		}
 	}
+}
+
+// eventLog is an Observer that remembers.
+type eventLog struct {
+	mu     sync.Mutex
+	events []pawl.Event
+}
+
+func (l *eventLog) Observe(_ context.Context, e pawl.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, e)
+}
+
+// find returns the last event of type typ, the zero Event if there is none.
+func (l *eventLog) find(typ pawl.EventType) pawl.Event {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := len(l.events) - 1; i >= 0; i-- {
+		if l.events[i].Type == typ {
+			return l.events[i]
+		}
+	}
+	return pawl.Event{}
+}
+
+// count returns how many events of type typ there were.
+func (l *eventLog) count(typ pawl.EventType) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.events {
+		if e.Type == typ {
+			n++
+		}
+	}
+	return n
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// shortForm says that some repetitions will do, as for CI. It is not -short, by which property tests become too short to have seen anything.
+var shortForm = os.Getenv("PAWL_SHORT") != ""
+
+// some is n, or in the short form a third of it.
+func some(n int) int {
+	if shortForm {
+		return n / 3
+	}
+	return n
 }

@@ -2,19 +2,15 @@ package pawl_test
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
 )
 
 // What a lease's context fences, and what a fence refuses.
@@ -215,86 +211,84 @@ func TestLeaseInAnyStore(t *testing.T) {
 	}))
 }
 
-// TestFencedInDoubt: the answer to a commit under a lease is lost, and sent again it is refused because the lease is gone. If the first sending has
-// landed that is the answer; if not, that the lease is lost is.
+// oddStore is a store whose values cannot be compared, although its type looks as if they could.
+type oddStore struct{ persist.Store }
+
+type funcStore struct {
+	persist.Store
+	_ func()
+}
+
+// TestLeaseOfAStoreThatCannotBeCompared: under a lease of another runtime such a store is another one.
+func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
+	store := oddStore{funcStore{Store: memory.New()}}
+	one, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
+	l, err := ships.Scope(one, "argo").Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = ships.Scope(other, "argo").IncState(l.Context(), "miles", 1)
+	var argument *pawl.ArgumentError
+	require.ErrorAs(t, err, &argument)
+	require.NoError(t, l.Release(t.Context()))
+}
+
+// TestLeaseLostWhileInMemory: what runs on state in memory under a lease is not committed once this process knows that the lease is lost.
+func TestLeaseLostWhileInMemory(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		lock, m := ships.Scope(p.rt, "lock"), pawl.Memory[ship](p.rt, "argo")
+		l, err := lock.Acquire(ctx)
+		require.NoError(t, err)
+		_, err = m.AtomicState(context.WithoutCancel(l.Context()), func(_ context.Context, s *ship) error {
+			s.Miles++
+			return l.Release(ctx)
+		})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		snap, err := m.Snapshot(ctx)
+		require.NoError(t, err)
+		require.False(t, snap.Exists())
+	})
+}
+
+// TestLeaseInASharedCommit: in a shared commit a lost token drops only its own mutation.
 //
-// Proves STORE-13, CAS-7.
-func TestFencedInDoubt(t *testing.T) {
-	for name, landed := range map[string]bool{"landed": true, "not landed": false} {
-		for _, how := range []string{"verb", "shared", "transaction"} {
-			t.Run(how+", "+name, func(t *testing.T) {
-				persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-					elsewhere := rt2(t, h)
-					l, err := pawl.Session[counts](rt, "lock").Acquire(t.Context())
-					require.NoError(t, err)
-					_, err = s.SetState(t.Context(), counts{})
-					require.NoError(t, err)
-					var other *pawl.Lease
-					writes, entered, hold := 0, make(chan struct{}), make(chan struct{})
-					h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-						if !slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Key == s.Key() }) {
-							return commit()
-						}
-						writes++
-						if how == "shared" && writes == 1 {
-							close(entered)
-							<-hold
-						}
-						if cut := how == "shared"; writes != 1 && !cut || writes != 2 && cut {
-							return commit()
-						}
-						if landed {
-							_, err := commit()
-							require.NoError(t, err)
-						}
-						other = usurp(t, elsewhere, "lock")
-						return time.Time{}, errAnswerLost
-					}
-					ctx := context.WithoutCancel(l.Context())
-					var beside <-chan error
-					switch how {
-					case "verb":
-						_, err = s.IncState(ctx, "n", 1)
-					case "shared":
-						first := push(s, "first")
-						<-entered // its commit is under way: the next ones share one
-						fenced := make(chan error, 1)
-						go func() { _, err := s.IncState(ctx, "n", 1); fenced <- err }()
-						synctest.Wait()
-						beside = push(s, "beside")
-						close(hold)
-						require.NoError(t, <-first)
-						err = <-fenced
-					case "transaction":
-						err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
-							if _, err := pawl.Session[counts](tx, "z").IncState(ctx, "n", 1); err != nil {
-								return err
-							}
-							_, err := s.In(tx).IncState(ctx, "n", 1)
-							return err
-						})
-					}
-					if beside != nil {
-						require.NoError(t, <-beside, "who is not under the lease is not concerned")
-					}
-					got, readErr := s.State(t.Context())
-					require.NoError(t, readErr)
-					if landed {
-						require.NoError(t, err)
-						require.Equal(t, 1, got.N)
-					} else {
-						require.ErrorIs(t, err, pawl.ErrLeaseLost)
-						require.Equal(t, 0, got.N)
-					}
-					if beside != nil {
-						require.Equal(t, []string{"first", "beside"}, got.Done)
-					}
-					require.NoError(t, other.Release(t.Context()))
-					require.NoError(t, elsewhere.Close(t.Context()))
-				})
+// Proves STORE-13.
+func TestLeaseInASharedCommit(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s, lock := ships.Scope(p.rt, "argo"), ships.Scope(p.rt, "lock")
+		l, err := lock.Acquire(ctx, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		seed(t, s, ship{})
+		// The lease is ended behind its holder's back.
+		require.NoError(t, ships.Scope(p.another(t), "lock").Delete(ctx))
+		entered, release := p.store.hold()
+		var wg sync.WaitGroup
+		wg.Go(func() { _, err := s.IncState(ctx, "miles", 1); require.NoError(t, err) })
+		<-entered
+		errs := make([]error, 8)
+		for i := range errs {
+			wg.Go(func() {
+				under := ctx
+				if i%2 == 0 {
+					under = l.Context()
+				}
+				_, errs[i] = s.IncState(under, "miles", 10)
 			})
 		}
-	}
+		release()
+		wg.Wait()
+		for i, err := range errs {
+			if i%2 == 0 {
+				require.ErrorIs(t, err, pawl.ErrLeaseLost, i)
+			} else {
+				require.NoError(t, err, i)
+			}
+		}
+		state, err := s.State(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 41, state.Miles)
+		require.Error(t, l.Context().Err(), "it has heard of it")
+	})
 }
 
 // TestOneCommitOfSeveral: in one shared commit a scope is deleted, made anew and taken. No two have the same token, the old holder's write that
@@ -382,121 +376,4 @@ func TestStartingOverEndsTheLease(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
 		requireState(t, p, s, 6, ship{Captain: "new"})
 	})
-}
-
-// TestEndOfTheContext: a lease that cannot be renewed ends here exactly when the store may give it to another, not later; a commit that was sent before
-// and arrives after is refused.
-//
-// Proves STORE-13.
-func TestEndOfTheContext(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		const length = time.Minute
-		elsewhere := rt2(t, h)
-		var mu sync.Mutex
-		renewed, down, cut := 0, false, true
-		var late func() (time.Time, error)
-		var r persist.Record
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-			mu.Lock()
-			renewal := len(c.Writes) == 0 && c.Guards[0].Extend > 0
-			defer func() {
-				mu.Unlock()
-				if renewal {
-					time.Sleep(3 * time.Second) // the way back is long
-				}
-			}()
-			switch {
-			case renewal:
-				if down {
-					return time.Time{}, errors.New("the network is down")
-				}
-				if renewed++; renewed == 5 {
-					down = true
-				}
-			case len(c.Writes)+len(c.Guards) == 2 && cut: // the write
-				if late == nil {
-					late = commit
-				}
-				return time.Time{}, errAnswerLost
-			}
-			at, err := commit()
-			if err == nil {
-				r, _ = h.Store.Load(context.Background(), s.Key())
-			}
-			return at, err
-		}
-		l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
-		require.NoError(t, err)
-		next := acquire(pawl.Session[counts](elsewhere, "a"), pawl.Wait())
-		<-l.Context().Done()
-		ended := time.Now()
-		mu.Lock()
-		require.Equal(t, 5, renewed)
-		require.False(t, ended.After(r.Lease.Until), "%v, %v", ended, r.Lease.Until)
-		require.Less(t, r.Lease.Until.Sub(ended), length/10, "nor much before")
-		require.Positive(t, r.Lease.Until.Sub(ended), "before another can have it")
-		mu.Unlock()
-		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
-		got := <-next
-		require.NoError(t, got.err)
-		require.False(t, time.Now().Before(ended))
-		require.NoError(t, got.lease.Release(t.Context()))
-		require.NoError(t, elsewhere.Close(t.Context()))
-
-		// A commit is on its way when the lease ends.
-		again, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
-		require.NoError(t, err)
-		write := make(chan error, 1)
-		go func() {
-			_, err := s.IncState(context.WithoutCancel(again.Context()), "n", 1, pawl.WithRetry(pawl.Retry{Within: time.Hour}))
-			write <- err
-		}()
-		<-again.Context().Done()
-		time.Sleep(length / 10) // by now it has ended in the store as well
-		mu.Lock()
-		_, err = late()
-		cut = false
-		mu.Unlock()
-		require.ErrorAs(t, err, new(*persist.Fenced))
-		require.ErrorIs(t, <-write, pawl.ErrLeaseLost)
-		n, err := s.State(t.Context())
-		require.NoError(t, err)
-		require.Zero(t, n.N)
-		time.Sleep(length) // the last renewal is on its long way back
-	})
-}
-
-// TestARenewalWithoutAnAnswer: one that never gets an answer leaves time for others.
-//
-// Proves STORE-13.
-func TestARenewalWithoutAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := &silent{Store: memory.New()}
-		rt, err := pawl.Open(pawl.Config{Store: store})
-		require.NoError(t, err)
-		l, err := pawl.Session[counts](rt, "a").Acquire(t.Context())
-		require.NoError(t, err)
-		time.Sleep(10 * pawl.DefaultLease)
-		require.NoError(t, l.Context().Err())
-		require.Positive(t, store.silences.Load())
-		require.NoError(t, l.Release(t.Context()))
-		require.NoError(t, rt.Close(t.Context()))
-	})
-}
-
-// silent is a store that does not answer every other renewal.
-type silent struct {
-	persist.Store
-	renewals, silences atomic.Int64
-}
-
-func (s *silent) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	if len(c.Writes) == 0 && c.Guards[0].Extend > 0 {
-		if s.renewals.Add(1)%2 == 1 {
-			s.silences.Add(1)
-			<-ctx.Done()
-			return time.Time{}, ctx.Err()
-		}
-	}
-	return s.Store.Commit(ctx, c)
 }

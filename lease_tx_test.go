@@ -5,10 +5,39 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/require"
 )
+
+// TestLeaseAndTransact: a transaction under a lease commits only while that is live.
+//
+// Proves STORE-13.
+func TestLeaseAndTransact(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s, lock := ships.Scope(p.rt, "argo"), ships.Scope(p.rt, "lock")
+		l, err := lock.Acquire(ctx, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		sail := func(ctx context.Context) error {
+			return pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if _, err := lock.In(tx).State(ctx); err != nil {
+					return err
+				}
+				_, err := s.In(tx).IncState(ctx, "miles", 1)
+				return err
+			})
+		}
+		require.NoError(t, sail(l.Context()))
+		require.ErrorIs(t, pawl.Transact(l.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := s.In(tx).Acquire(ctx)
+			return err
+		}), pawl.ErrInTx)
+		require.NoError(t, ships.Scope(p.another(t), "lock").Delete(ctx))
+		err = sail(l.Context())
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		requireState(t, p, s, 1, ship{Miles: 1})
+	})
+}
 
 // TestReleaseInACommit: a lease that a transaction gives back ends with its commit and with nothing else, and one that is over refuses it.
 //

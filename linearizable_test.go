@@ -7,17 +7,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/crashtest"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -104,17 +100,6 @@ func TestStoredHistoriesAreLinearizable(t *testing.T) {
 	})
 }
 
-// shortForm says that some repetitions will do, as for CI. It is not -short, by which property tests become too short to have seen anything.
-var shortForm = os.Getenv("PAWL_SHORT") != ""
-
-// some is n, or in the short form a third of it.
-func some(n int) int {
-	if shortForm {
-		return n / 3
-	}
-	return n
-}
-
 const (
 	histProcesses   = 3
 	histOfProcesses = 2 // histories
@@ -191,86 +176,4 @@ func testHistoriesOfProcesses(t *testing.T, s sharedStore) {
 	}
 	t.Logf("%+v", sum)
 	requireLively(t, sum)
-}
-
-// TestPanicOnAStaleStateIsNoAnswer: a mutator that panicked on a state that was not current any more is not what its caller hears of; on the
-// current one it is not even run.
-//
-// Proves CAS-4, SCOPE-12.
-func TestPanicOnAStaleStateIsNoAnswer(t *testing.T) {
-	store := memory.New()
-	here, err := pawl.Open(pawl.Config{Store: store})
-	require.NoError(t, err)
-	there, err := pawl.Open(pawl.Config{Store: store})
-	require.NoError(t, err)
-	stale := storedScope(here, "x")
-	_, err = stale.Snapshot(t.Context())
-	require.NoError(t, err)
-	_, err = storedScope(there, "x").IncState(t.Context(), "n", 1)
-	require.NoError(t, err)
-	require.NotPanics(t, func() {
-		_, err = stale.AtomicState(t.Context(), func(context.Context, *histState) error { panic("stale") }, pawl.IfAbsent())
-	})
-	require.ErrorIs(t, err, pawl.ErrExists)
-	require.NoError(t, here.Close(t.Context()))
-	require.NoError(t, there.Close(t.Context()))
-}
-
-// scriptedStore calls a function before each commit, with its number.
-type scriptedStore struct {
-	persist.Store
-	before  func(n int64)
-	commits atomic.Int64
-}
-
-func (s *scriptedStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	s.before(s.commits.Add(1))
-	return s.Store.Commit(ctx, c)
-}
-
-// TestSharedCommitThatLosesKeepsItsOrder: a deletion and a creation that waits behind it share a commit, which loses to another runtime. The
-// creation still comes after the deletion, and is not refused by what was there before.
-//
-// Proves CAS-4.
-func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, gate := t.Context(), make(chan struct{})
-		inner := memory.New()
-		there, err := pawl.Open(pawl.Config{Store: inner})
-		require.NoError(t, err)
-		store := &scriptedStore{Store: inner, before: func(n int64) {
-			switch n {
-			case 1: // the others queue up behind the first
-				<-gate
-			case 2:
-				_, err := storedScope(there, "x").IncState(ctx, "n", 1)
-				assert.NoError(t, err)
-			}
-		}}
-		here, err := pawl.Open(pawl.Config{Store: store})
-		require.NoError(t, err)
-		scope := storedScope(here, "x")
-		var created pawl.Snapshot[histState]
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			_, err := scope.IncState(ctx, "n", 1)
-			assert.NoError(t, err)
-		})
-		synctest.Wait()
-		wg.Go(func() { assert.NoError(t, scope.Delete(ctx)) })
-		synctest.Wait()
-		wg.Go(func() {
-			var err error
-			created, err = scope.IncState(ctx, "n", 10, pawl.IfAbsent())
-			assert.NoError(t, err)
-		})
-		synctest.Wait()
-		close(gate)
-		wg.Wait()
-		require.EqualValues(t, 4, created.Version, "two increments, a deletion, a creation")
-		require.EqualValues(t, 10, created.State().N)
-		require.EqualValues(t, 3, store.commits.Load(), "the deletion and the creation shared a commit, which lost once")
-		require.NoError(t, here.Close(ctx))
-		require.NoError(t, there.Close(ctx))
-	})
 }

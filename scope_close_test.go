@@ -99,6 +99,25 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 	}
 }
 
+// Close finishes what was taken, and what came before it. Proves SCOPE-18.
+func TestCloseFinishesWhatWasTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := pawl.Open(pawl.Config{})
+		require.NoError(t, err)
+		s := pawl.Memory[counts](rt, "a")
+		var second <-chan error
+		release, result := taken(t, s, say("first"), func() { second = push(s, "second") })
+		third, closed := push(s, "third"), make(chan error, 1)
+		go func() { closed <- rt.Close(context.Background()) }()
+		synctest.Wait()
+		require.ErrorIs(t, <-push(s, "refused"), pawl.ErrClosed)
+		release()
+		for _, done := range []<-chan error{result, second, third, closed} {
+			require.NoError(t, <-done)
+		}
+	})
+}
+
 // A commit that the store is at work on is finished, too. Proves SCOPE-18.
 func TestCloseFinishesCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -173,6 +192,48 @@ func TestCloseNamesWhatRuns(t *testing.T) {
 	}
 }
 
+// What a caller waited with serves another scope while those that were taken together with it have their turns: Close names that scope once, as
+// what runs there. Proves SCOPE-18.
+func TestCloseNamesNothingTwice(t *testing.T) {
+	for range 10 { // what is used again is up to a pool
+		synctest.Test(t, func(t *testing.T) {
+			free := make(chan struct{})
+			rt, err := pawl.Open(pawl.Config{Store: memory.New(), Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+				if e.Type == pawl.Started && e.Verb == "Push" {
+					<-free
+				}
+			})})
+			require.NoError(t, err)
+			s, other := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "b")
+			release, _ := block(s)
+			go func() {
+				_, err := s.AtomicState(context.Background(), say("first"))
+				assert.NoError(t, err)
+				_, err = other.AtomicState(context.Background(), func(context.Context, *counts) error { <-free; return nil })
+				assert.NoError(t, err)
+			}()
+			synctest.Wait()
+			second := push(s, "second")
+			release()
+			synctest.Wait()
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			var busy *pawl.BusyError
+			require.ErrorAs(t, rt.Close(ctx), &busy)
+			named := 0
+			for _, r := range busy.Running {
+				if r.Scope == other.Key() {
+					named++
+				}
+			}
+			assert.Equal(t, 1, named)
+			close(free)
+			require.NoError(t, <-second)
+			require.NoError(t, rt.Close(context.Background()))
+		})
+	}
+}
+
 // A store that is closed under a runtime gives a clear error: nothing hangs, nothing is lost. Proves SCOPE-18.
 func TestStoreClosedInMidFlight(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
@@ -208,4 +269,91 @@ func TestStoreClosedBeforeTheAnswer(t *testing.T) {
 		require.False(t, pawl.IsRetryable(err))
 		require.NotEmpty(t, unknown.Commit)
 	})
+}
+
+// Close refuses new transactions and waits for those that run.
+//
+// Proves SCOPE-18.
+func TestCloseWaitsForTransactions(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		rt, err := pawl.Open(p.config)
+		require.NoError(t, err)
+		inside, goOn := make(chan struct{}), make(chan struct{})
+		done := make(chan error, 1)
+		go func() {
+			done <- pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if _, err := purses.Scope(tx, "a").State(ctx); err != nil {
+					return err
+				}
+				close(inside)
+				<-goOn
+				return nil
+			})
+		}()
+		<-inside
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var busy *pawl.BusyError
+		require.ErrorAs(t, rt.Close(ctx), &busy)
+		require.Equal(t, []pawl.Running{{Scope: purses.Scope(p.rt, "a").Key(), Verb: "Transact"}}, busy.Running)
+		require.ErrorIs(t, pawl.Transact(t.Context(), rt, func(context.Context, *pawl.Tx) error { return nil }), pawl.ErrClosed)
+		close(goOn)
+		require.NoError(t, rt.Close(t.Context()))
+		require.NoError(t, <-done)
+	})
+}
+
+// A transaction that was accepted before Close may commit.
+//
+// Proves SCOPE-18.
+func TestCloseLetsTransactionsFinish(t *testing.T) {
+	rt := openOn(t, memory.New())
+	a := purses.Scope(rt, "a")
+	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		done <- pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := a.In(tx).IncState(ctx, "balance", 1)
+			close(inside)
+			<-goOn
+			return err
+		})
+	}()
+	<-inside
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var busy *pawl.BusyError
+	require.ErrorAs(t, rt.Close(ctx), &busy)
+	close(goOn)
+	require.NoError(t, rt.Close(t.Context()), "it waits")
+	require.NoError(t, <-done, "it was accepted before Close")
+}
+
+// Close refuses transactions, also when it could not wait for something else.
+//
+// Proves SCOPE-18.
+func TestTransactAfterAnUnfinishedClose(t *testing.T) {
+	rt := openOn(t, memory.New())
+	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
+	seed(t, b, purse{Balance: 1})
+	inside, goOn, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := a.AtomicState(context.Background(), func(context.Context, *purse) error { close(inside); <-goOn; return nil })
+		done <- err
+	}()
+	<-inside
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var busy *pawl.BusyError
+	require.ErrorAs(t, rt.Close(ctx), &busy)
+	defer func() { close(goOn); <-done }()
+	_, err := b.State(t.Context())
+	require.ErrorIs(t, err, pawl.ErrClosed)
+	ran := false
+	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		ran = true
+		_, err := b.In(tx).State(ctx)
+		return err
+	})
+	require.ErrorIs(t, err, pawl.ErrClosed)
+	require.False(t, ran)
 }

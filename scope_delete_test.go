@@ -3,9 +3,13 @@ package pawl_test
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -175,6 +179,44 @@ func TestPurgeUnderCachedState(t *testing.T) {
 	})
 }
 
+// TestPurgedTombstonesReuseNoVersion: tombstones are purged when they are old enough, those of expired scopes too, and what is created
+// afterwards gets a higher version than any of them had.
+//
+// Proves SCOPE-10.
+func TestPurgedTombstonesReuseNoVersion(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		deleted, expired := visits.Scope(p.rt, "deleted"), visits.Scope(p.rt, "expired")
+		for range 5 {
+			_, err := deleted.IncState(ctx, "n", 1)
+			require.NoError(t, err)
+		}
+		require.NoError(t, deleted.Delete(ctx))
+		_, err := expired.IncState(ctx, "n", 1, pawl.WithTTL(time.Millisecond))
+		require.NoError(t, err)
+		keeps, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
+		require.NoError(t, err)
+		soon(t, func() bool { swept, err := keeps.Sweep(ctx); return err == nil && swept.Cleared == 1 })
+		require.True(t, p.record(t, deleted.Key()).Deleted, "seven days have not passed")
+		purges, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{Tombstones: time.Microsecond})
+		require.NoError(t, err)
+		total := 0
+		soon(t, func() bool {
+			swept, err := purges.Sweep(ctx)
+			require.NoError(t, err)
+			total += swept.Purged
+			return total == 2
+		})
+		_, err = p.store.Load(ctx, deleted.Key())
+		require.ErrorIs(t, err, persist.ErrNotFound)
+		for i, s := range []pawl.Scope[visit]{deleted, expired, visits.Scope(p.another(t), "new")} {
+			snap, err := s.IncState(ctx, "n", 1)
+			require.NoError(t, err, i)
+			require.Greater(t, snap.Version, uint64(6), i)
+		}
+	})
+}
+
 // In memory, tombstones beyond 10,000 are forgotten behind a version floor. Proves SCOPE-10.
 func TestTombstonesInMemoryAreBounded(t *testing.T) {
 	const kept, more = 10_000, 200
@@ -213,4 +255,27 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 	fresh, err := pawl.Memory[board](rt, "never seen").IncState(ctx, "count", 1)
 	require.NoError(t, err)
 	require.Greater(t, fresh.Version, uint64(6), "what is absent is created above the floor")
+}
+
+// Tombstones keep the lists of what was deleted.
+func TestTombstonesLetGoOfLists(t *testing.T) {
+	rt, err := pawl.Open(pawl.Config{})
+	require.NoError(t, err)
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range 200 {
+		s := pawl.Memory[counts](rt, strings.Repeat("x", i+1))
+		_, err := s.PushState(t.Context(), "done", strings.Repeat("y", 1<<18))
+		require.NoError(t, err)
+		require.NoError(t, s.Delete(t.Context()))
+	}
+	grew := int64(heap()) - int64(before)
+	assert.Less(t, grew, int64(5<<20))
+	runtime.KeepAlive(rt)
 }

@@ -1,11 +1,9 @@
 package pawl_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/pawl-go/pawl"
@@ -112,146 +110,16 @@ func requireFieldError[T any](t *testing.T, s pawl.Scope[T], verb, field string,
 	require.False(t, snap.Exists())
 }
 
-// Numbers convert where they stay exact, and the edges of their range belong to it. Proves SCOPE-9, SCOPE-16.
-func TestNumbersThatFit(t *testing.T) {
+// MustField panics for a field that is not there, and Field.At quotes what it is given. Proves SCOPE-9.
+func TestMustField(t *testing.T) {
+	kind := pawl.Kind[misfit]{Name: "misfit"}
+	require.Equal(t, pawl.Field("inner.n"), kind.MustField("inner.n"))
+	require.PanicsWithValue(t, `pawl: kind "misfit": MustField: state: "inner.none": pawl_test.inner has no field "none"`, func() { kind.MustField("inner.none") })
+	require.Panics(t, func() { kind.MustField("") })
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[misfit](p, "a")
-		_, err := s.PatchState(t.Context(), pawl.Patch{"small": 127.0, "big": uint32(7), "un": json.Number("18446744073709551615"), "real": 3})
+		_, err := s.Apply(t.Context(), pawl.All{pawl.Inc{Field: pawl.Field("nums").At("a.b"), By: 1}, pawl.Inc{Field: pawl.Field("doc").At(`c\d.e`).At("f"), By: 2}})
 		require.NoError(t, err)
-		for f, by := range map[pawl.Field]int64{"small": -255, "big": math.MaxInt64 - 7, "un": math.MinInt64} {
-			_, err := s.IncState(t.Context(), f, by)
-			require.NoError(t, err)
-		}
-		got, err := s.State(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, misfit{Small: -128, Big: math.MaxInt64, Un: math.MaxInt64, Real: 3}, got)
-	})
-}
-
-// strange are values that not every store could keep.
-var strange = map[string]any{
-	"NaN": math.NaN(), "infinity": math.Inf(1), "minus infinity": math.Inf(-1),
-	"U+0000": "a\x00b", "invalid UTF-8": "a\xffb", "surrogate": "\xed\xa0\x80",
-	"nested": map[string]any{"l": []any{map[string]any{"x": "\x00"}}}, "key": map[string]any{"\x00": 1}, "key of a typed map": map[string]int{"\xff": 1},
-	"float32": []float32{float32(math.Inf(1))}, "raw": json.RawMessage("\"\\u0000\""), "raw surrogate": json.RawMessage("\"\\ud800\""),
-}
-
-// What not every store can keep is refused on every path and by every verb, AtomicState included. Proves SCOPE-16.
-func TestStrangeValues(t *testing.T) {
-	onPaths(t, func(t *testing.T, p path) {
-		for name, v := range strange {
-			t.Run(name, func(t *testing.T) {
-				s := scopeOf[pawl.Doc](p, name)
-				start := pawl.Doc{"f": "was", "l": []any{"x"}, "m": map[string]any{"k": "v"}}
-				seed(t, s, start)
-				for verb, m := range map[string]pawl.Mutation{
-					"Patch": pawl.Patch{"f": v}, "Push": pawl.Push{Field: "l", Values: []any{v}}, "SetRecord": pawl.SetRecord{Field: "m", Key: "k", Value: v},
-					"Set": pawl.Set{State: pawl.Doc{"f": v}}, "Atomic": pawl.Atomic(func(_ context.Context, d *pawl.Doc) error { (*d)["f"] = v; return nil }),
-					"All": pawl.All{pawl.Patch{"f": "other"}, pawl.Atomic(func(_ context.Context, d *pawl.Doc) error { (*d)["f"] = v; return nil })},
-				} {
-					_, err := s.Apply(t.Context(), m)
-					var e *pawl.FieldError
-					require.ErrorAs(t, err, &e, verb)
-					require.Equal(t, verb, e.Verb)
-					require.NotEmpty(t, string(e.Field))
-					requireState(t, p, s, 1, start)
-				}
-			})
-		}
-		if p.store != nil {
-			require.EqualValues(t, len(strange), p.store.commits.Load(), "only the seeds were written")
-		}
-	})
-}
-
-// Likewise in typed fields, and in what names a field or an entry. Proves SCOPE-16.
-func TestStrangeValuesInTypedFields(t *testing.T) {
-	atomic := func(f func(*misfit)) pawl.Mutation {
-		return pawl.Atomic(func(_ context.Context, m *misfit) error { f(m); return nil })
-	}
-	cases := []struct {
-		verb, field string
-		m           pawl.Mutation
-	}{
-		{"Atomic", "title", atomic(func(m *misfit) { m.Title = "\x00" })}, {"Atomic", "title", atomic(func(m *misfit) { m.Title = "\xff" })},
-		{"Atomic", "real", atomic(func(m *misfit) { m.Real = math.NaN() })}, {"Atomic", "real", atomic(func(m *misfit) { m.Real = math.Inf(-1) })},
-		{"Atomic", "tags[1]", atomic(func(m *misfit) { m.Tags = append(m.Tags, "\x00") })}, {"Atomic", "nums", atomic(func(m *misfit) { m.Nums["\x00"] = 1 })},
-		{"Atomic", "float.x", atomic(func(m *misfit) { m.Float = map[string]float64{"x": math.NaN()} })}, {"Atomic", "doc.o.k", atomic(func(m *misfit) { m.Doc["o"].(map[string]any)["k"] = "\xff" })},
-		{"Atomic", "any", atomic(func(m *misfit) { m.Any = math.Inf(1) })},
-		{"Patch", "title", pawl.Patch{"title": "\x00"}}, {"Patch", "real", pawl.Patch{"real": math.NaN()}}, {"Patch", "doc.\x00", pawl.Patch{"doc.\x00": 1}},
-		{"Push", "tags[0]", pawl.Push{Field: "tags", Values: []any{"\xff"}}},
-		{"SetRecord", "nums", pawl.SetRecord{Field: "nums", Key: "\x00", Value: 1}}, {"SetRecord", "doc", pawl.SetRecord{Field: "doc", Key: "\xff", Value: 1}},
-		{"SetRecord", "float.x", pawl.SetRecord{Field: "float", Key: "x", Value: math.Inf(1)}},
-		{"Set", "title", pawl.Set{State: misfit{Title: "\x00"}}}, {"Set", "float.a\\.b", pawl.Set{State: misfit{Float: map[string]float64{"a.b": math.NaN()}}}},
-	}
-	onPaths(t, func(t *testing.T, p path) {
-		s := scopeOf[misfit](p, "a")
-		seed(t, s, newMisfit())
-		for i, c := range cases {
-			t.Run(fmt.Sprint(i, " ", c.verb), func(t *testing.T) {
-				requireFieldError(t, s, c.verb, c.field, c.m)
-				requireState(t, p, s, 1, newMisfit())
-			})
-		}
-	})
-}
-
-// Integers stay exact to both ends of their range, typed and not, through the store and a restart. Proves SCOPE-16.
-func TestIntegersAreExact(t *testing.T) {
-	type typed struct {
-		I []int64  `json:"i"`
-		U []uint64 `json:"u"`
-		A any      `json:"a"`
-	}
-	signed := []int64{math.MinInt64, math.MinInt64 + 1, -1<<53 - 1, -1, 0, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64}
-	unsigned := []uint64{0, 1<<53 + 1, 1 << 63, 1<<63 + 1, math.MaxUint64 - 1, math.MaxUint64}
-	onPaths(t, func(t *testing.T, p path) {
-		list := []any{}
-		for _, i := range signed {
-			list = append(list, i)
-		}
-		for _, u := range unsigned[2:] { // below, they are int64
-			list = append(list, u)
-		}
-		wantDoc, wantTyped := pawl.Doc{"list": list}, typed{I: signed, U: unsigned, A: list}
-		doc, fixed := scopeOf[pawl.Doc](p, "doc"), scopeOf[typed](p, "typed")
-		for _, v := range list {
-			_, err := doc.PushState(t.Context(), "list", v)
-			require.NoError(t, err)
-		}
-		_, err := fixed.SetState(t.Context(), wantTyped)
-		require.NoError(t, err)
-		requireNumbers := func(doc pawl.Scope[pawl.Doc], fixed pawl.Scope[typed]) {
-			gotDoc, err := doc.State(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, wantDoc, gotDoc)
-			gotTyped, err := fixed.State(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, wantTyped, gotTyped)
-		}
-		requireNumbers(doc, fixed)
-		_, err = doc.AtomicState(t.Context(), func(_ context.Context, d *pawl.Doc) error {
-			require.Equal(t, wantDoc, *d)
-			(*d)["more"] = uint64(math.MaxUint64)
-			return nil
-		})
-		require.NoError(t, err)
-		snap, err := doc.IncState(t.Context(), "more", math.MinInt64)
-		require.NoError(t, err)
-		require.Equal(t, int64(math.MaxInt64), snap.State()["more"])
-		snap, err = doc.IncState(t.Context(), "more", 1)
-		require.NoError(t, err)
-		require.Equal(t, uint64(1)<<63, snap.State()["more"], "beyond int64 the sum is exact as well")
-		wantDoc["more"] = uint64(1) << 63
-		requireNumbers(doc, fixed)
-		if p.store == nil {
-			return
-		}
-		raw := string(p.record(t, doc.Key()).Doc)
-		for _, want := range []string{"-9223372036854775808", "9223372036854775807", "18446744073709551615", "9007199254740993"} {
-			require.True(t, strings.Contains(raw, want), "%s is written as it is in %s", want, raw)
-		}
-		restarted := p.another(t)
-		requireNumbers(pawl.Session[pawl.Doc](restarted, "doc"), pawl.Session[typed](restarted, "typed"))
+		requireState(t, p, s, 1, misfit{Nums: map[string]int8{"a.b": 1}, Doc: map[string]any{`c\d.e`: map[string]any{"f": int64(2)}}})
 	})
 }

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -229,4 +232,74 @@ func TestNewSnapshotCopies(t *testing.T) {
 	require.Equal(t, newDeep(), snap.State())
 	require.EqualValues(t, 7, snap.Version)
 	require.Equal(t, at, snap.Time)
+}
+
+// Proves SCOPE-6.
+func TestNewSnapshotBringsValuesIntoForm(t *testing.T) {
+	tags := []string{"a"}
+	snap := pawl.NewSnapshot(pawl.Doc{"tags": tags, "n": 1}, 1, time.Now())
+	tags[0] = "changed"
+	require.Equal(t, pawl.Doc{"tags": []any{"a"}, "n": int64(1)}, snap.State())
+}
+
+// leaveThenChange gives s a value beside a function, leaves while the function runs, changes the value, and lets the function return.
+func leaveThenChange[T any](t *testing.T, s pawl.Scope[T]) {
+	t.Helper()
+	tags := []string{"given"}
+	free := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Apply(ctx, pawl.All{pawl.Atomic(func(context.Context, *T) error { <-free; return nil }), pawl.Patch{"done": tags}})
+		done <- err
+	}()
+	synctest.Wait()
+	cancel()
+	require.ErrorIs(t, <-done, context.Canceled)
+	tags[0] = "changed after the verb returned"
+	close(free)
+	synctest.Wait()
+}
+
+// Values of All with a function are copied before the verb returns. Proves SCOPE-6.
+func TestValuesBesideAFunctionAreCopied(t *testing.T) {
+	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+		kept, discarded := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "a")
+		leaveThenChange(t, kept)
+		b, err := kept.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"given"}, b.Done)
+		leaveThenChange(t, discarded)
+		snap, err := discarded.Snapshot(t.Context())
+		require.NoError(t, err)
+		assert.False(t, snap.Exists(), "a run that outlives its caller is discarded")
+	})
+}
+
+type custom struct {
+	Tags []string
+}
+
+func (c custom) MarshalJSON() ([]byte, error) { return json.Marshal(map[string]any{"tags": c.Tags}) }
+func (c *custom) UnmarshalJSON(b []byte) error {
+	var x struct{ Tags []string }
+	err := json.Unmarshal(b, &x)
+	c.Tags = x.Tags
+	return err
+}
+
+type withCustom struct {
+	C    custom   `json:"c"`
+	Done []string `json:"done"`
+}
+
+// What a data verb was given is copied before it returns, for a T with code of its own too. Proves SCOPE-6.
+func TestValuesForACustomTypeAreCopied(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[withCustom](rt, "a")
+		leaveThenChange(t, s)
+		b, err := s.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"given"}, b.Done)
+	})
 }

@@ -18,81 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes that each open the
-// store by themselves. Proves SCOPE-17.
-func TestReadYourWrites(t *testing.T) { onSharedStores(t, testReadYourWrites) }
-
-func testReadYourWrites(t *testing.T, location string) {
-	var scopes [2]pawl.Scope[board]
-	for i := range scopes {
-		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "a")
-	}
-	const writes = 60
-	var acknowledged atomic.Uint64
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	for i := range 4 {
-		s := scopes[i%2]
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				least := acknowledged.Load()
-				snap, err := s.Snapshot(t.Context())
-				if !assert.NoError(t, err) || !assert.GreaterOrEqual(t, snap.Version, least) || !assert.EqualValues(t, snap.Version, snap.State().Count) {
-					return
-				}
-				state, err := s.State(t.Context())
-				if !assert.NoError(t, err) || !assert.GreaterOrEqual(t, uint64(state.Count), least) {
-					return
-				}
-			}
-		})
-	}
-	for i := range writes {
-		snap, err := scopes[i%2].IncState(t.Context(), "count", 1)
-		require.NoError(t, err)
-		acknowledged.Store(snap.Version)
-		for _, s := range scopes {
-			got, err := s.State(t.Context())
-			require.NoError(t, err)
-			require.GreaterOrEqual(t, got.Count, int64(i+1))
-		}
-	}
-	close(stop)
-	wg.Wait()
-}
-
-// In memory a write is visible to every reader once it is acknowledged, and a read does not wait for the writer at work. Proves SCOPE-17.
-func TestReadsInMemory(t *testing.T) {
-	rt := openRuntime(t, pawl.Config{})
-	s := pawl.Memory[board](rt, "a")
-	require.NoError(t, increment(s))
-	running, leave := make(chan struct{}), make(chan struct{})
-	done := make(chan error)
-	go func() {
-		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
-			close(running)
-			<-leave
-			b.Count = 10
-			return nil
-		})
-		done <- err
-	}()
-	<-running
-	got, err := s.State(t.Context())
-	require.NoError(t, err)
-	require.EqualValues(t, 1, got.Count)
-	close(leave)
-	require.NoError(t, <-done)
-	got, err = pawl.Memory[board](rt, "a").State(t.Context())
-	require.NoError(t, err)
-	require.EqualValues(t, 10, got.Count)
-}
-
 // Memory lives though nobody holds it. Proves SCOPE-19.
 func TestMemoryOutlivesItsHandles(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
@@ -131,6 +56,38 @@ func TestOneTypeInMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, board{Count: 1}, got)
 	require.NoError(t, func() error { _, err := pawl.Memory[pawl.Doc](rt, "b").IncState(t.Context(), "count", 1); return err }(), "another id may have another type")
+}
+
+// They share a queue, too: what waits together commits together, whatever its type. Proves SCOPE-19.
+func TestTwoTypesShareTheQueue(t *testing.T) {
+	type left struct {
+		L int `json:"l"`
+	}
+	type right struct {
+		R int `json:"r"`
+	}
+	synctest.Test(t, func(t *testing.T) {
+		store := &tap{Store: memory.New()}
+		rt := openRuntime(t, pawl.Config{Store: store})
+		l, r := pawl.Org[left](rt, "a"), pawl.Org[right](rt, "a")
+		entered, release := store.hold()
+		var wg sync.WaitGroup
+		wg.Go(func() { _, err := l.IncState(t.Context(), "l", 1); assert.NoError(t, err) })
+		<-entered
+		for range 5 {
+			wg.Go(func() { _, err := l.IncState(t.Context(), "l", 1); assert.NoError(t, err) })
+			wg.Go(func() { _, err := r.IncState(t.Context(), "r", 1); assert.NoError(t, err) })
+		}
+		synctest.Wait()
+		require.EqualValues(t, 1, store.commits.Load(), "they wait for the one before them")
+		release()
+		wg.Wait()
+		require.EqualValues(t, 2, store.commits.Load(), "all that waited share a commit")
+		snap, err := pawl.Org[pawl.Doc](rt, "a").Snapshot(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 11, snap.Version)
+		require.Equal(t, pawl.Doc{"l": int64(6), "r": int64(5)}, snap.State())
+	})
 }
 
 // Sequencer and Target live as long as their request, and are private to it; what is persisted is not. Proves SCOPE-19.
@@ -199,6 +156,23 @@ func TestLocalIsLetGo(t *testing.T) {
 	}
 }
 
+// NewLocal's options are the defaults of its scopes. Proves SCOPE-19.
+func TestLocalOptions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := openRuntime(t, pawl.Config{})
+		local := pawl.NewLocal(rt, pawl.WithTTL(time.Minute))
+		s := pawl.Sequencer[board](local, "a")
+		require.NoError(t, increment(s))
+		time.Sleep(time.Minute)
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		require.False(t, snap.Exists())
+		_, err = pawl.Sequencer[board](pawl.NewLocal(rt, nil), "a").IncState(t.Context(), "count", 1)
+		var e *pawl.ArgumentError
+		require.ErrorAs(t, err, &e)
+	})
+}
+
 // The context of a function that somebody keeps, long after the function has returned, does not keep the runtime, nor the store behind it, of one who
 // has closed it or forgot to.
 func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
@@ -221,23 +195,6 @@ func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
 		soon(t, func() bool { collect(); return gone.Load() })
 		runtime.KeepAlive(kept)
 	}
-}
-
-// NewLocal's options are the defaults of its scopes. Proves SCOPE-19.
-func TestLocalOptions(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt := openRuntime(t, pawl.Config{})
-		local := pawl.NewLocal(rt, pawl.WithTTL(time.Minute))
-		s := pawl.Sequencer[board](local, "a")
-		require.NoError(t, increment(s))
-		time.Sleep(time.Minute)
-		snap, err := s.Snapshot(t.Context())
-		require.NoError(t, err)
-		require.False(t, snap.Exists())
-		_, err = pawl.Sequencer[board](pawl.NewLocal(rt, nil), "a").IncState(t.Context(), "count", 1)
-		var e *pawl.ArgumentError
-		require.ErrorAs(t, err, &e)
-	})
 }
 
 // void is a store that says yes and keeps nothing, so that only the runtime's memory is measured.

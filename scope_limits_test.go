@@ -281,6 +281,27 @@ func TestDepthLimit(t *testing.T) {
 	})
 }
 
+// Proves LOCK-5, SCOPE-11.
+func TestCyclicValueIsRefusedAtOnce(t *testing.T) {
+	list := []any{nil, nil}
+	list[0], list[1] = list, list // looking at all of it would take 2^100 steps
+	type node struct {
+		Kids []*node `json:"kids"`
+		Any  any     `json:"any"`
+	}
+	tree := &node{}
+	tree.Kids = []*node{tree, tree}
+	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+		var limit *pawl.LimitError
+		_, err := pawl.Memory[pawl.Doc](rt, "a").PatchState(t.Context(), pawl.Patch{"list": list})
+		assert.ErrorAs(t, err, &limit)
+		_, err = pawl.Memory[node](rt, "b").SetState(t.Context(), *tree)
+		assert.ErrorAs(t, err, &limit)
+		_, err = pawl.Session[node](rt, "b").AtomicState(t.Context(), func(_ context.Context, n *node) error { *n = *tree; return nil })
+		assert.ErrorAs(t, err, &limit)
+	})
+}
+
 // A store that finds a commit malformed says so as what it is: nothing was written. Proves SCOPE-11.
 func TestStoreRefusesCommit(t *testing.T) {
 	p := paths(t)[1]

@@ -2,11 +2,14 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -165,6 +168,31 @@ func TestRenewalIsConfirmed(t *testing.T) {
 	})
 }
 
+// Expiry is renewed in a transaction as outside.
+//
+// Proves SCOPE-7.
+func TestTTLInATransaction(t *testing.T) {
+	store := memory.New()
+	rt, other := openOn(t, store), openOn(t, store)
+	a := purses.Scope(rt, "a")
+	_, err := a.SetState(t.Context(), purse{Balance: 1}, pawl.WithTTL(time.Hour))
+	require.NoError(t, err)
+	_, err = purses.Scope(other, "a").SetState(t.Context(), purse{Balance: 2}, pawl.WithTTL(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_ = pawl.Transact(ctx, tx, func(ctx context.Context, tx *pawl.Tx) error {
+			_, _ = a.In(tx).PatchState(ctx, pawl.Patch{"balance": 1}, pawl.WithTTL(9*time.Hour))
+			return errors.New("undo")
+		})
+		_, err := a.In(tx).PatchState(ctx, pawl.Patch{"balance": 2}, pawl.WithTTL(5*time.Hour))
+		return err
+	}))
+	r, err := store.Load(t.Context(), a.Key())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, r.Version)
+	require.InDelta(t, 5*time.Hour, r.Expires.Sub(r.Now), float64(time.Minute))
+}
+
 // In a store that fails, a no-op that cannot be confirmed or renewed is an error, not a guess. Proves SCOPE-7.
 func TestUnchangedWithoutStore(t *testing.T) {
 	p := paths(t)[1]
@@ -185,4 +213,30 @@ func TestUnchangedWithoutStore(t *testing.T) {
 	require.ErrorIs(t, err, pawl.ErrUnavailable)
 	p.store.onCommit(nil)
 	requireState(t, p, s, 1, fullBoard)
+}
+
+// Proves SCOPE-7.
+func TestNoOpWithTTLOnOwnPersistIsConfirmed(t *testing.T) {
+	o := &ownPersist{snap: pawl.NewSnapshot(counts{N: 1}, 1, time.Now())}
+	var c pawl.Container[counts]
+	opts := pawl.Options[counts]{Name: "own", Persist: o}
+	_, err := pawl.ApplyMutation(t.Context(), &c, opts, pawl.Inc{Field: "n", By: 1})
+	require.NoError(t, err)
+	o.snap = pawl.NewSnapshot(counts{N: 7}, 3, time.Now()) // moved from outside
+	snap, err := pawl.ApplyMutation(t.Context(), &c, opts, pawl.Patch{"n": 2}, pawl.WithTTL(time.Hour))
+	require.NoError(t, err)
+	assert.EqualValues(t, 4, snap.Version, "what this container remembered was not current")
+}
+
+// ownPersist is a Persist in a variable.
+type ownPersist struct{ snap pawl.Snapshot[counts] }
+
+func (o *ownPersist) Load(context.Context) (pawl.Snapshot[counts], error) { return o.snap, nil }
+
+func (o *ownPersist) Commit(_ context.Context, expected uint64, next pawl.Snapshot[counts]) (pawl.Snapshot[counts], error) {
+	if o.snap.Version != expected {
+		return o.snap, pawl.ErrConflict
+	}
+	o.snap = next
+	return next, nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -131,74 +132,27 @@ func TestAllOrNone(t *testing.T) {
 	})
 }
 
-// The built-in kinds are persisted or in memory as promised, and others can be defined of either sort. Proves SCOPE-3.
-func TestKinds(t *testing.T) {
-	p := paths(t)[1]
-	ctx := t.Context()
-	check := func(t *testing.T, s pawl.Scope[board], kind string, stored bool) {
-		t.Helper()
-		require.Equal(t, pawl.Key{Kind: kind, ID: "x"}, s.Key())
-		snap, err := s.IncState(ctx, "count", 1)
-		require.NoError(t, err)
-		require.EqualValues(t, 1, snap.Version)
-		require.Equal(t, !stored, p.record(t, s.Key()).Absent())
-		require.Equal(t, stored, !snap.Time.IsZero(), "the store's time, if there is a store")
-	}
-	check(t, pawl.Request[board](p.rt, "x"), pawl.KindRequest, true)
-	check(t, pawl.Session[board](p.rt, "x"), pawl.KindSession, true)
-	check(t, pawl.User[board](p.rt, "x"), pawl.KindUser, true)
-	check(t, pawl.Org[board](p.rt, "x"), pawl.KindOrg, true)
-	check(t, pawl.Sequencer[board](p.rt, "x"), pawl.KindSequencer, false)
-	check(t, pawl.Target[board](p.rt, "x"), pawl.KindTarget, false)
-	check(t, pawl.Memory[board](p.rt, "x"), pawl.KindMemory, false)
-	check(t, pawl.Kind[board]{Name: "invoice"}.Scope(p.rt, "x"), "invoice", true)
-	check(t, pawl.Kind[board]{Name: "cursor", InMemory: true}.Scope(p.rt, "x"), "cursor", false)
-}
-
-// What a mutation was given is seen by no-one but the scope it was given to: kinds and ids keep apart. Proves SCOPE-3.
-func TestScopesAreApart(t *testing.T) {
+// Nested All with a Set creates. Proves SCOPE-1.
+func TestNestedAllCreates(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		kind := pawl.Kind[board]{Name: "other", InMemory: p.store == nil}
-		one, two, three := scopeOf[board](p, "a"), scopeOf[board](p, "b"), kind.Scope(p.rt, "a")
-		for i, s := range []pawl.Scope[board]{one, two, three} {
-			_, err := s.IncState(t.Context(), "count", int64(i+1))
-			require.NoError(t, err)
-		}
-		requireState(t, p, one, 1, board{Count: 1})
-		requireState(t, p, two, 1, board{Count: 2})
-		requireState(t, p, three, 1, board{Count: 3})
+		snap, err := scopeOf[counts](p, "flat").Apply(t.Context(), pawl.All{pawl.Set{State: counts{}}})
+		require.NoError(t, err)
+		require.True(t, snap.Exists())
+		snap, err = scopeOf[counts](p, "nested").Apply(t.Context(), pawl.All{pawl.All{pawl.Set{State: counts{}}}})
+		require.NoError(t, err)
+		assert.True(t, snap.Exists())
 	})
 }
 
-// The reads agree: State and Snapshot ask, LastSeen remembers. Proves SCOPE-1.
-func TestReads(t *testing.T) {
+// Proves SCOPE-1.
+func TestPatchesOfAllComeInOrder(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		s := scopeOf[board](p, "a")
-		state, err := s.State(t.Context())
+		s := scopeOf[pawl.Doc](p, "a")
+		snap, err := s.Apply(t.Context(), pawl.All{pawl.Patch{"a": pawl.Doc{"b": 1, "c": 1}}, pawl.Patch{"a.b": 2}})
 		require.NoError(t, err)
-		require.Zero(t, state)
-		snap, err := s.Snapshot(t.Context())
-		require.NoError(t, err)
-		require.False(t, snap.Exists())
-		require.Nil(t, snap.ReadOnly())
-		require.Zero(t, snap.State())
-
-		written, err := s.IncState(t.Context(), "count", 4)
-		require.NoError(t, err)
-		seen, ok := s.LastSeen()
-		require.True(t, ok)
-		require.Equal(t, written.Version, seen.Version)
-		require.Equal(t, board{Count: 4}, seen.State())
-		require.EqualValues(t, 4, seen.ReadOnly().Count)
-		if p.store == nil {
-			return
-		}
-		require.True(t, written.Time.Equal(p.record(t, s.Key()).Updated))
-		loads := p.store.loads.Load()
-		_, _ = s.LastSeen()
-		require.Equal(t, loads, p.store.loads.Load(), "LastSeen does no I/O")
-		unseen := pawl.Session[board](p.another(t), "a")
-		_, ok = unseen.LastSeen()
-		require.False(t, ok)
+		require.Equal(t, pawl.Doc{"a": map[string]any{"b": int64(2), "c": int64(1)}}, snap.State())
+		var field *pawl.FieldError
+		_, err = s.PatchState(t.Context(), pawl.Patch{"a": pawl.Doc{}, "a.b": 2})
+		require.ErrorAs(t, err, &field, "in one patch there is no order")
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/fs"
 	"github.com/pawl-go/pawl/persist/postgres"
 	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/stretchr/testify/require"
 )
 
 // sharedStore is a store that several processes can open.
@@ -75,8 +76,6 @@ type flaky struct {
 	rate float64
 }
 
-var errAnswerLost = errors.New("the answer was lost")
-
 func (s flaky) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	lose := rand.Float64() < s.rate
 	if lose && rand.IntN(3) == 0 {
@@ -92,4 +91,34 @@ func (s flaky) Commit(ctx context.Context, c persist.Commit) (time.Time, error) 
 // LoadAll makes flaky a persist.Reader, as every store of these tests is.
 func (s flaky) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+}
+
+var errAnswerLost = errors.New("the answer was lost")
+
+// oneByOne is a store that cannot commit several keys at once.
+type oneByOne struct{ persist.Store }
+
+func (s oneByOne) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if len(c.Keys()) > 1 {
+		return time.Time{}, persist.ErrUnsupported
+	}
+	return s.Store.Commit(ctx, c)
+}
+
+func needsPostgres(t *testing.T) {
+	t.Helper()
+	if onlyStore != "" && onlyStore != "postgres" {
+		t.Skip("only " + onlyStore + " is to be tested")
+	}
+}
+
+// proxied starts a proxy before a fresh database and returns the database's location behind it, and without it.
+func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
+	t.Helper()
+	needsPostgres(t)
+	direct = pgtest.URL(t)
+	u, err := url.Parse(direct)
+	require.NoError(t, err)
+	proxy = pgproxy.Start(t, "tcp", u.Host, "write", "create_records", "replace_records") // functions of the store that write
+	return proxy, proxy.URL(direct), direct
 }

@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
-
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // txStep is one verb of a random program.

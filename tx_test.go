@@ -7,11 +7,9 @@ import (
 	"runtime"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
 )
 
 // purse is the state of an account in these tests.
@@ -153,6 +151,47 @@ func TestTransactCommitsNothingWhenItFails(t *testing.T) {
 	})
 }
 
+// Mutators inside that panic or exit leave nothing behind.
+//
+// Proves TX-1.
+func TestMutatorsThatFailInATransaction(t *testing.T) {
+	rt := openOn(t, memory.New())
+	a := purses.Scope(rt, "a")
+	seed(t, a, purse{Balance: 1})
+	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		func() {
+			defer func() { require.NotNil(t, recover()) }()
+			_, _ = a.In(tx).AtomicState(ctx, func(_ context.Context, p *purse) error { p.Balance = 77; panic("x") })
+		}()
+		_, err := a.In(tx).IncState(ctx, "balance", 1)
+		if tx.Attempt() == 1 {
+			_, err := a.IncState(context.Background(), "balance", 1)
+			require.NoError(t, err)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	s, _ := a.State(t.Context())
+	require.EqualValues(t, 3, s.Balance)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if tx.Attempt() == 1 {
+				_, _ = a.In(tx).State(ctx)
+				_, _ = a.IncState(context.Background(), "balance", 1)
+				return errPoor
+			}
+			_, err := a.In(tx).AtomicState(ctx, func(_ context.Context, p *purse) error { runtime.Goexit(); return nil })
+			return err
+		})
+	}()
+	<-done
+	_, err = a.IncState(t.Context(), "balance", 1)
+	require.NoError(t, err)
+	require.NoError(t, rt.Close(t.Context()))
+}
+
 // The function sees what it wrote, and only the function does.
 //
 // Proves TX-1.
@@ -194,148 +233,44 @@ func TestTransactReadsItsOwnWrites(t *testing.T) {
 	})
 }
 
-// What cannot be part of a transaction says so.
-//
-// Proves TX-4.
-func TestTransactRefusesWhatIsOutside(t *testing.T) {
-	onStores(t, func(t *testing.T, p path) {
-		var kept *pawl.Tx
-		inside := func(fn func(ctx context.Context, tx *pawl.Tx)) {
-			t.Helper()
-			require.NoError(t, pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-				fn(ctx, tx)
-				return nil
-			}))
-		}
-		inside(func(ctx context.Context, tx *pawl.Tx) {
-			kept = tx
-			outside, memory := purses.Scope(p.rt, "a"), pawl.Memory[board](p.rt, "m")
-			local := pawl.Sequencer[board](pawl.NewLocal(p.rt), "l")
-			_, err := pawl.Memory[board](tx, "m").IncState(ctx, "count", 1)
-			require.ErrorIs(t, err, pawl.ErrNotPersisted)
-			_, err = pawl.Memory[board](tx, "m").State(ctx)
-			require.ErrorIs(t, err, pawl.ErrNotPersisted)
-			_, err = memory.In(tx).State(ctx)
-			require.ErrorIs(t, err, pawl.ErrNotPersisted)
-			for _, derived := range []context.Context{ctx, context.WithValue(ctx, tx, 1)} {
-				_, err = outside.IncState(derived, "balance", 1)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				_, err = outside.State(derived)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				_, err = outside.AtomicState(derived, func(context.Context, *purse) error { return nil })
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				require.ErrorIs(t, outside.Delete(derived), pawl.ErrOutsideTx)
-				_, err = memory.IncState(derived, "count", 1)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				_, err = memory.State(derived)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				_, err = local.AtomicState(derived, func(context.Context, *board) error { return nil })
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				var own pawl.Container[board]
-				_, err = pawl.ApplyMutation(derived, &own, pawl.Options[board]{}, pawl.Inc{Field: "count", By: 1})
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-			}
-			require.ErrorIs(t, pawl.Transact(ctx, p.rt, func(context.Context, *pawl.Tx) error { return nil }), pawl.ErrOutsideTx)
-			for _, err := range purses.List(ctx, tx, pawl.Query{}) {
-				require.ErrorIs(t, err, pawl.ErrInTx)
-			}
-			for _, err := range purses.List(ctx, p.rt, pawl.Query{}) {
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-			}
-			inside(func(_ context.Context, other *pawl.Tx) { // an independent one, by the test's own context
-				_, err = purses.Scope(other, "a").State(ctx)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-			})
-			_, err = outside.IncState(pawl.Detach(ctx), "balance", 1)
-			require.NoError(t, err, "Detach lifts it")
-			_, err = outside.In(tx).AtomicState(ctx, func(ctx context.Context, _ *purse) error {
-				_, err := outside.In(tx).IncState(ctx, "balance", 1)
-				require.ErrorIs(t, err, pawl.ErrReentrant)
-				_, err = outside.State(ctx)
-				require.ErrorIs(t, err, pawl.ErrOutsideTx)
-				return nil
-			})
-			require.NoError(t, err)
-		})
-		_, err := purses.Scope(kept, "a").IncState(t.Context(), "balance", 1)
-		require.ErrorIs(t, err, pawl.ErrClosed)
-		_, err = purses.Scope(kept, "a").State(t.Context())
-		require.ErrorIs(t, err, pawl.ErrClosed)
-		require.ErrorIs(t, pawl.Transact(t.Context(), kept, func(context.Context, *pawl.Tx) error { return nil }), pawl.ErrClosed)
-		kept.AfterCommit(func() { t.Error("it is over") })
-		requireState(t, p, purses.Scope(p.rt, "a"), 1, purse{Balance: 1})
+// A scope can be read inside its own mutator, in a transaction as outside.
+func TestReadingInsideAtomicStateInATransaction(t *testing.T) {
+	rt := openOn(t, memory.New())
+	a := purses.Scope(rt, "a")
+	seed(t, a, purse{Balance: 1})
+	_, err := a.AtomicState(t.Context(), func(ctx context.Context, p *purse) error {
+		_, err := a.State(ctx)
+		return err
 	})
+	require.NoError(t, err, "outside Transact reading is no mutation")
+	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := a.In(tx).AtomicState(ctx, func(ctx context.Context, p *purse) error {
+			_, err := a.In(tx).State(ctx)
+			return err
+		})
+		return err
+	})
+	require.NoError(t, err)
 }
 
-// Transact says what it cannot make sense of.
-func TestTransactRefusesArguments(t *testing.T) {
-	onStores(t, func(t *testing.T, p path) {
-		nothing := func(context.Context, *pawl.Tx) error { return nil }
-		var argument *pawl.ArgumentError
-		var none context.Context
-		require.ErrorAs(t, pawl.Transact(none, p.rt, nothing), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), nil, nothing), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), (*pawl.Tx)(nil), nothing), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), p.rt, nil), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), p.rt, nothing, nil), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), p.rt, nothing, pawl.IfAbsent()), &argument)
-		require.ErrorAs(t, pawl.Transact(t.Context(), p.rt, nothing, pawl.WithRetry(pawl.Retry{Attempts: -1})), &argument)
-		_, err := purses.Scope(p.rt, "a").In(nil).State(t.Context())
-		require.ErrorAs(t, err, &argument)
-		other := p.another(t)
-		require.NoError(t, pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			_, err := purses.Scope(other, "a").In(tx).State(ctx)
-			require.ErrorAs(t, err, &argument)
-			return nil
-		}))
-		memory := openRuntime(t, pawl.Config{})
-		require.ErrorIs(t, pawl.Transact(t.Context(), memory, nothing), pawl.ErrNoStore)
-	})
-}
-
-// A transaction inside another is a part of it: its writes go with the outer one, and are undone by themselves when it fails.
-//
-// Proves TX-1.
-func TestTransactJoins(t *testing.T) {
-	onStores(t, func(t *testing.T, p path) {
-		seed(t, purses.Scope(p.rt, "a"), purse{Balance: 10})
-		before := p.store.commits.Load()
-		var ran []string
-		err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			_, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1)
-			require.NoError(t, err)
-			err = pawl.Transact(ctx, tx, func(ctx context.Context, inner *pawl.Tx) error {
-				inner.AfterCommit(func() { ran = append(ran, "undone") })
-				_, err := purses.Scope(inner, "a").IncState(ctx, "balance", 100)
-				require.NoError(t, err)
-				_, err = purses.Scope(inner, "b").IncState(ctx, "balance", 100)
-				require.NoError(t, err)
-				return errPoor
-			})
-			require.ErrorIs(t, err, errPoor)
-			require.Panics(t, func() {
-				_ = pawl.Transact(t.Context(), tx, func(ctx context.Context, inner *pawl.Tx) error {
-					_, err := purses.Scope(p.rt, "a").State(ctx)
-					assert.ErrorIs(t, err, pawl.ErrOutsideTx, "also when it was not given the context of the outer one")
-					_, err = purses.Scope(inner, "c").IncState(ctx, "balance", 100)
-					assert.NoError(t, err)
-					panic("no")
-				})
-			})
-			return pawl.Transact(ctx, tx, func(ctx context.Context, inner *pawl.Tx) error {
-				inner.AfterCommit(func() { ran = append(ran, "kept") })
-				_, err := purses.Scope(inner, "d").IncState(ctx, "balance", 1)
-				return err
-			}, pawl.WithRetry(pawl.Retry{Attempts: 1}))
-		})
+// Containers that are collected in the middle are not missed.
+func TestCollectionInATransaction(t *testing.T) {
+	rt := openOn(t, memory.New())
+	require.NoError(t, pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := purses.Scope(tx, "a").State(ctx)
 		require.NoError(t, err)
-		require.EqualValues(t, 1, p.store.commits.Load()-before)
-		requireState(t, p, purses.Scope(p.rt, "a"), 2, purse{Balance: 11})
-		requireAbsent(t, p, purses.Scope(p.rt, "b"))
-		requireAbsent(t, p, purses.Scope(p.rt, "c"))
-		requireState(t, p, purses.Scope(p.rt, "d"), 1, purse{Balance: 1})
-		require.Equal(t, []string{"kept"}, ran)
-	})
+		collect()
+		if tx.Attempt() == 1 {
+			_, err = purses.Scope(rt, "a").IncState(context.Background(), "balance", 1)
+			require.NoError(t, err)
+		}
+		collect()
+		_, err = purses.Scope(tx, "a").IncState(ctx, "balance", 1)
+		return err
+	}))
+	s, err := purses.Scope(rt, "a").State(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, s.Balance)
 }
 
 // What changes nothing writes nothing, and what was read last is asked for once more only where that says more.
@@ -369,23 +304,41 @@ func TestTransactThatChangesNothing(t *testing.T) {
 	})
 }
 
-// A store that commits one key at a time cannot do it, and says so.
-func TestTransactOnAStoreOfSingleKeys(t *testing.T) {
-	onStores(t, func(t *testing.T, p path) {
-		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
-			if len(c.Writes)+len(c.Guards) > 1 {
-				return persist.ErrUnsupported
+// What happens to a transaction is told, scope by scope.
+func TestTransactIsObserved(t *testing.T) {
+	var events []pawl.Event
+	observe := func(c *pawl.Config) {
+		c.Observer = pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+			if e.Path == "tx" {
+				events = append(events, e)
 			}
-			return nil
 		})
-		err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			_, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1)
-			require.NoError(t, err)
-			_, err = purses.Scope(tx, "b").IncState(ctx, "balance", 1)
+	}
+	onStores(t, func(t *testing.T, p path) {
+		a := purses.Scope(p.rt, "a")
+		seed(t, a, purse{})
+		p.put(t, a.Key(), `{"balance":1}`, 0)
+		events = nil
+		require.NoError(t, pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if _, err := a.In(tx).IncState(ctx, "balance", 1); err != nil {
+				return err
+			}
+			_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 1)
 			return err
-		})
-		require.ErrorIs(t, err, persist.ErrUnsupported)
-		require.False(t, pawl.IsRetryable(err))
-		requireAbsent(t, p, purses.Scope(p.rt, "a"))
-	})
+		}))
+		require.Len(t, events, 3)
+		require.Equal(t, pawl.Conflicted, events[0].Type)
+		require.EqualValues(t, 2, events[0].Version)
+		for i, want := range []struct {
+			id      string
+			version uint64
+		}{{"a", 3}, {"b", 1}} {
+			e := events[i+1]
+			require.Equal(t, pawl.Committed, e.Type)
+			require.Equal(t, want.id, e.Key.ID)
+			require.Equal(t, want.version, e.Version)
+			require.Equal(t, 2, e.Batch)
+			require.Equal(t, "Transact", e.Verb)
+		}
+	}, observe)
 }

@@ -6,9 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/require"
 )
 
 // TestWatchExpiry: that a state has expired is a change without state and without a new version, also when its expiry was moved without one; what comes

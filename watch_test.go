@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/pawl-go/pawl"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 )
 
 // receive returns the next change of c, within a deadline.
@@ -62,4 +62,164 @@ func TestWatch(t *testing.T) {
 		for range changes {
 		}
 	})
+}
+
+// TestWatchIterator: a loop over a watch can be left and started again, and ends with its context, without an error.
+//
+// Proves SCOPE-13.
+func TestWatchIterator(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := scopeOf[ship](p, "argo")
+		watch := s.Watch(ctx)
+		for range 3 { // the same one, again
+			for change, err := range watch {
+				require.NoError(t, err)
+				if change.Version%5 == 4 {
+					break
+				}
+				_, err := s.IncState(ctx, "miles", 1)
+				require.NoError(t, err)
+				require.Less(t, change.Version, uint64(5))
+			}
+			snap, err := s.Snapshot(ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 4, snap.Version)
+		}
+		got := 0
+		for change, err := range watch {
+			require.NoError(t, err)
+			require.EqualValues(t, 4, change.Version)
+			require.Zero(t, change.Missed, "it is the first")
+			got++
+			cancel()
+		}
+		require.Equal(t, 1, got)
+		for _, err := range watch { // whose context has ended
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		require.Panics(t, func() {
+			for range s.Watch(t.Context()) {
+				panic("the loop's own")
+			}
+		})
+	})
+}
+
+// TestWatchNobodyReceives: a channel that nobody reads from holds nothing back, gets the newest when somebody does, and ends with its context.
+//
+// Proves SCOPE-13.
+func TestWatchNobodyReceives(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := scopeOf[ship](p, "argo")
+		var all []<-chan pawl.Change[ship]
+		for range 20 {
+			all = append(all, s.Changes(ctx))
+			receive(t, all[len(all)-1])
+		}
+		for range 30 {
+			_, err := s.IncState(ctx, "miles", 1)
+			require.NoError(t, err)
+		}
+		for _, c := range all[10:] {
+			for missed := 0; ; {
+				change := receive(t, c)
+				if missed += 1 + change.Missed; change.Version == 30 {
+					require.Equal(t, 30, missed)
+					break
+				}
+			}
+		}
+		cancel()
+		for _, c := range all {
+			for range c {
+			}
+		}
+	})
+}
+
+// TestWatchTwoTypes: one scope is watched as two types, each of which sees its fields.
+//
+// Proves SCOPE-13.
+func TestWatchTwoTypes(t *testing.T) {
+	type log struct {
+		Miles int64 `json:"miles"`
+	}
+	onStores(t, func(t *testing.T, p path) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		boats, logs := pawl.Session[ship](p.rt, "argo"), pawl.Session[log](p.another(t), "argo")
+		here := pawl.Session[log](p.rt, "argo")
+		seed(t, boats, ship{"jason", 1})
+		a, b, c := boats.Changes(ctx), logs.Changes(ctx), here.Changes(ctx)
+		for miles := 1; miles < 5; miles++ {
+			if miles > 1 {
+				_, err := boats.IncState(ctx, "miles", 1)
+				require.NoError(t, err)
+			}
+			require.Equal(t, ship{"jason", miles}, receive(t, a).State())
+			require.EqualValues(t, miles, receive(t, b).State().Miles)
+			require.EqualValues(t, miles, receive(t, c).State().Miles)
+		}
+		cancel()
+	})
+}
+
+// TestWatchAnew: deletion and creation anew are changes, in one sequence of versions.
+//
+// Proves SCOPE-13.
+func TestWatchAnew(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := scopeOf[ship](p, "argo")
+		changes := s.Changes(ctx)
+		receive(t, changes)
+		for version := uint64(1); version < 9; version += 2 {
+			_, err := s.SetState(ctx, ship{Miles: int(version)}, pawl.IfAbsent())
+			require.NoError(t, err)
+			change := receive(t, changes)
+			require.Equal(t, version, change.Version)
+			require.Equal(t, int(version), change.State().Miles)
+			require.NoError(t, s.Delete(ctx))
+			change = receive(t, changes)
+			require.Equal(t, version+1, change.Version)
+			require.False(t, change.Exists())
+			require.Equal(t, "argo", change.ID)
+		}
+		cancel()
+		for range changes {
+		}
+	})
+}
+
+// TestWatchAboveTheFloor: versions in memory start above those that were forgotten; a watcher of what is new there has missed nothing.
+//
+// Proves SCOPE-13.
+func TestWatchAboveTheFloor(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	local := pawl.NewLocal(rt)
+	s := pawl.Memory[ship](local, "argo")
+	changes := s.Changes(t.Context())
+	require.False(t, receive(t, changes).Exists())
+	old := pawl.Memory[ship](local, "old")
+	for range 9 {
+		_, err := old.IncState(t.Context(), "miles", 1, pawl.WithTTL(time.Nanosecond))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { // it is forgotten when others are opened
+		snap, err := pawl.Memory[ship](local, time.Now().String()).IncState(t.Context(), "miles", 1)
+		return err == nil && snap.Version > 1
+	}, waitLong, time.Millisecond)
+	snap, err := s.IncState(t.Context(), "miles", 1)
+	require.NoError(t, err)
+	require.Greater(t, snap.Version, uint64(1))
+	change := receive(t, changes)
+	require.Equal(t, snap.Version, change.Version)
+	require.Zero(t, change.Missed)
 }

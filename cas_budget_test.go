@@ -1,0 +1,157 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Proves CAS-2, CAS-3.
+func TestRetryBudgetInTime(t *testing.T) {
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 1 << 20, Within: 2 * time.Second}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.foreign(t, s.Key(), 1)
+			return commit()
+		}
+		start := time.Now()
+		_, err := s.IncState(t.Context(), "n", 1)
+		var conflict *pawl.ConcurrentModificationError
+		require.ErrorAs(t, err, &conflict)
+		assert.LessOrEqual(t, time.Since(start), 2*time.Second)
+		assert.Greater(t, conflict.Attempts, 4)
+	})
+}
+
+// Proves CAS-3.
+func TestBudgetIsEachCallersOwn(t *testing.T) {
+	t.Run("a short one does not cut the others", func(t *testing.T) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			open, entered := h.gate()
+			first := push(s, "first")
+			<-entered
+			lead := push(s, "lead", pawl.WithRetry(pawl.Retry{Within: 20 * time.Millisecond}))
+			patient := push(s, "patient")
+			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				time.Sleep(time.Second)
+				return commit()
+			}
+			open()
+			require.NoError(t, <-first)
+			assert.True(t, pawl.OutcomeUnknown(<-lead), "its budget ended while the store was at work")
+			assert.NoError(t, <-patient)
+			b, err := s.State(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, []string{"first", "lead", "patient"}, b.Done)
+		})
+	})
+	t.Run("a long one does not hold the others", func(t *testing.T) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			h.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
+				return time.Time{}, errors.New("connection lost")
+			}
+			lead := push(s, "lead")
+			start := time.Now()
+			_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 200 * time.Millisecond}))
+			assert.ErrorIs(t, err, pawl.ErrUnavailable)
+			assert.True(t, pawl.IsRetryable(err), "it was withdrawn from the queue")
+			assert.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
+			assert.ErrorIs(t, <-lead, pawl.ErrUnknownOutcome)
+		})
+	})
+}
+
+// Budget ends while the function runs (not slow), then the commit hangs for a companion with a long budget. Proves CAS-3.
+func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		first := push(s, "first")
+		<-entered
+		patient := push(s, "patient")
+		start := time.Now()
+		short := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				time.Sleep(8 * time.Millisecond)
+				b.N++
+				return nil
+			}, pawl.WithRetry(pawl.Retry{Within: 20 * time.Millisecond}))
+			short <- err
+		}()
+		time.Sleep(115 * time.Millisecond) // its deadline is at 120 ms
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			time.Sleep(20 * time.Second)
+			return commit()
+		}
+		open()
+		require.NoError(t, <-first)
+		err := <-short
+		assert.LessOrEqual(t, time.Since(start), time.Second, "%v", err)
+		assert.True(t, pawl.OutcomeUnknown(err), "%v", err)
+		require.NoError(t, <-patient)
+	})
+}
+
+// An alarm rings while a commit is under way that then loses.
+func TestAlarmWhileACommitIsLost(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.onCommit = nil
+			time.Sleep(time.Second) // the alarm of the short budget rings meanwhile
+			h.foreign(t, s.Key(), 1)
+			return commit()
+		}
+		long := push(s, "long")
+		_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 10 * time.Millisecond}))
+		assert.ErrorIs(t, err, pawl.ErrUnavailable)
+		require.NoError(t, <-long)
+	})
+}
+
+// A function that runs for longer than its caller's budget is waited for, and then the store for a while: not for ever. Proves CAS-3.
+func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
+	for _, company := range []bool{false, true} {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			hangs := make(chan struct{})
+			defer close(hangs)
+			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				<-hangs
+				return commit()
+			}
+			began := time.Now()
+			if company {
+				time.AfterFunc(400*time.Millisecond, func() { push(s, "company") })
+			}
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				time.Sleep(500 * time.Millisecond)
+				b.N++
+				return nil
+			}, pawl.WithRetry(pawl.Retry{Within: 50 * time.Millisecond}))
+			assert.True(t, pawl.OutcomeUnknown(err), "company %v: %v", company, err)
+			assert.Less(t, time.Since(began), 10*time.Second)
+		})
+	}
+}
+
+// A budget without an end.
+func TestEndlessBudget(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		_, err := scopeOf[counts](p, "a").AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil },
+			pawl.WithRetry(pawl.Retry{Within: math.MaxInt64}), pawl.WithTimeout(math.MaxInt64))
+		require.NoError(t, err)
+	})
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			time.Sleep(time.Second)
+			return commit()
+		}
+		_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: math.MaxInt64}))
+		require.NoError(t, err)
+	})
+}

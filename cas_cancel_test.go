@@ -1,0 +1,150 @@
+package pawl_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Proves CAS-9.
+func TestCancelBeforeAndInsideACommit(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		inCommit, leave := context.WithCancel(context.Background())
+		committing := make(chan error, 1)
+		go func() { _, err := s.PushState(inCommit, "done", "committing"); committing <- err }()
+		<-entered
+		waiting, leaveQueue := context.WithCancel(context.Background())
+		queued := make(chan error, 1)
+		go func() { _, err := s.PushState(waiting, "done", "queued"); queued <- err }()
+		synctest.Wait()
+
+		leaveQueue()
+		var canceled *pawl.CanceledError
+		require.ErrorAs(t, <-queued, &canceled)
+		assert.Equal(t, pawl.PhaseQueued, canceled.Phase)
+		leave()
+		err := <-committing
+		require.ErrorAs(t, err, &canceled)
+		assert.Equal(t, pawl.PhaseCommitting, canceled.Phase)
+		assert.True(t, pawl.OutcomeUnknown(err), "it may have landed")
+
+		open()
+		synctest.Wait()
+		b, err := s.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"committing"}, b.Done, "what is in a commit goes on, what waited never runs")
+	})
+}
+
+// Proves CAS-9.
+func TestCancelledMutationIsNotComputedAgain(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		ctx, leave := context.WithCancel(context.Background())
+		left := make(chan struct{})
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.onCommit = nil
+			h.foreign(t, s.Key(), 100)
+			leave()
+			<-left
+			return commit()
+		}
+		_, err := s.IncState(ctx, "n", 1)
+		require.ErrorIs(t, err, context.Canceled)
+		close(left)
+		time.Sleep(time.Minute) // long enough for every backoff
+		b, err := s.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 100, b.N)
+	})
+}
+
+// A detached function whose result cannot count is not in a commit. Proves CAS-9.
+func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		first := push(s, "first")
+		<-entered
+		push(s, "second")
+		ctx, cancel := context.WithCancel(context.Background())
+		runs := 0
+		slow := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(ctx, func(_ context.Context, b *counts) error {
+				runs++
+				time.Sleep(50 * time.Millisecond)
+				b.N++
+				return nil
+			})
+			slow <- err
+		}()
+		synctest.Wait()
+		h.onLoad = func() {
+			cancel()
+			time.Sleep(time.Millisecond)
+		}
+		open()
+		require.NoError(t, <-first)
+		err := <-slow
+		synctest.Wait()
+		assert.Equal(t, 1, runs)
+		assert.False(t, pawl.OutcomeUnknown(err), "it was in no commit: %v", err)
+		b, err := s.State(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, 0, b.N)
+	})
+}
+
+// A renewal that goes on after its caller left is not called withdrawn.
+//
+// Proves CAS-9.
+func TestRenewalThatGoesOnIsNotWithdrawn(t *testing.T) {
+	store := &tap{Store: memory.New()}
+	rt := openOn(t, store)
+	a := purses.Scope(rt, "a")
+	_, err := a.SetState(t.Context(), purse{Balance: 1}, pawl.WithTTL(time.Hour))
+	require.NoError(t, err)
+	entered, release := store.hold()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-entered; cancel() }()
+	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := a.In(tx).PatchState(ctx, pawl.Patch{"balance": 1}, pawl.WithTTL(9*time.Hour))
+		return err
+	})
+	release()
+	require.NoError(t, rt.Close(t.Context()))
+	r, lerr := store.Load(t.Context(), a.Key())
+	require.NoError(t, lerr)
+	t.Log(err, r.Expires.Sub(r.Now))
+	require.Greater(t, r.Expires.Sub(r.Now), 2*time.Hour, "it has landed")
+	requireLeft(t, err, pawl.PhaseCommitting, context.Canceled)
+}
+
+// TestContextOfACommitEndsWithIt: what a store has left behind in a goroutine of its own hears that the call is over, also if nobody asked for that
+// before.
+func TestContextOfACommitEndsWithIt(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := visits.Scope(p.rt, "a")
+		given := make(chan context.Context, 1)
+		p.store.onCommit(func(ctx context.Context, _ persist.Commit) error {
+			given <- ctx
+			return nil
+		})
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		ctx := <-given
+		soon(t, func() bool { return ctx.Err() == context.Canceled })
+		<-ctx.Done()
+		derived, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		require.ErrorIs(t, derived.Err(), context.Canceled)
+		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+	})
+}

@@ -1,0 +1,121 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/stretchr/testify/require"
+)
+
+func init() { children["increment"] = incrementChild }
+
+const (
+	incrementProcesses = 3
+	incrementWriters   = 4
+	incrementsEach     = 50
+)
+
+type processTally struct {
+	N int64 `json:"n"`
+}
+
+// incrementChild adds to the shared counter and says what each answer was. Losing to the other processes until the budget is spent
+// is an answer too; it promises that nothing was added, so it is asked again.
+func incrementChild() int {
+	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
+		var wg sync.WaitGroup
+		errs := make([]error, incrementWriters)
+		for i := range incrementWriters {
+			wg.Go(func() {
+				scope := pawl.Session[processTally](rt, "shared")
+				for n := 0; n < incrementsEach; {
+					var snap pawl.Snapshot[processTally]
+					var err error
+					if n%2 == 0 {
+						snap, err = scope.IncState(ctx, "n", 1)
+					} else {
+						snap, err = scope.AtomicState(ctx, func(_ context.Context, s *processTally) error { s.N++; return nil })
+					}
+					var lost *pawl.ConcurrentModificationError
+					if errors.As(err, &lost) {
+						crashtest.Say("lost")
+						continue
+					}
+					if err != nil {
+						errs[i] = err
+						return
+					}
+					n++
+					crashtest.Say("%d %d", snap.ReadOnly().N, snap.Version)
+					time.Sleep(rand.N(2 * incrementWriters * time.Millisecond)) // think, so that others come in between
+				}
+			})
+		}
+		wg.Wait()
+		return errors.Join(errs...)
+	})
+}
+
+// TestProcessesShareACounter: three processes with four writers each add to one scope, and one answer of the store in twenty is lost. Every
+// addition counts once, and every answer has a version of its own, whoever it was given to.
+//
+// Proves CAS-1, CAS-5, CAS-6, CAS-7.
+func TestProcessesShareACounter(t *testing.T) { onSharedStores(t, testProcessesShareACounter) }
+
+func testProcessesShareACounter(t *testing.T, location string) {
+	var processes []*crashtest.Child
+	for range incrementProcesses {
+		processes = append(processes, crashtest.Start(t, "increment", processStore+"="+location, processFlaky+"=0.05"))
+	}
+	crashtest.Ready(processes...)
+	const want = incrementProcesses * incrementWriters * incrementsEach
+	answered := map[uint64]int{} // by version, which process
+	lost := 0
+	for i, p := range processes {
+		before := uint64(0)
+		for _, line := range p.Wait() {
+			if line == "lost" {
+				lost++
+				continue
+			}
+			var value, version uint64
+			_, err := fmt.Sscan(line, &value, &version)
+			require.NoError(t, err, line)
+			require.Equal(t, version, value, "the answer is not the state at its version")
+			if other, twice := answered[version]; twice {
+				t.Fatalf("version %d was given to process %d and to process %d", version, other, i)
+			}
+			answered[version] = i
+			before = max(before, version)
+		}
+		require.NotZero(t, before, "process %d added nothing", i)
+	}
+	require.Len(t, answered, want)
+	rt, store, err := openProcessStore(location)
+	require.NoError(t, err)
+	snap, err := pawl.Session[processTally](rt, "shared").Snapshot(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, want, snap.Version)
+	require.EqualValues(t, want, snap.ReadOnly().N)
+	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes never met")
+	t.Logf("%d increments, the lead changed between processes %d times, %d budgets were spent", want, processTurns(answered), lost)
+	require.NoError(t, rt.Close(t.Context()))
+	require.NoError(t, store.Close())
+}
+
+// processTurns counts how often successive versions belong to different processes.
+func processTurns(owner map[uint64]int) (n int) {
+	for version, who := range owner {
+		if next, ok := owner[version+1]; ok && next != who {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,233 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Proves CAS-1.
+func TestConflictRunsAgainOnTheWinner(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		var at []time.Time
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			at = append(at, time.Now())
+			if len(at) <= 6 {
+				h.foreign(t, s.Key(), 100) // somebody is always faster
+			}
+			return commit()
+		}
+		var saw []int
+		snap, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
+			saw = append(saw, b.N)
+			b.N++
+			return nil
+		})
+		require.NoError(t, err)
+		assert.Equal(t, []int{0, 100, 200, 300, 400, 500, 600}, saw, "each run sees the state that won")
+		assert.Equal(t, 601, snap.ReadOnly().N)
+		assert.EqualValues(t, 7, snap.Version)
+		for i := 1; i < len(at); i++ {
+			limit := min(5*time.Millisecond<<(i-1), 500*time.Millisecond)
+			assert.LessOrEqual(t, at[i].Sub(at[i-1]), limit, "delay %d", i)
+		}
+		assert.Positive(t, at[6].Sub(at[0]), "it backs off")
+	})
+}
+
+// Proves CAS-1.
+func TestBackoffIsFullJitterAndGrows(t *testing.T) {
+	const runs, attempts = 200, 10
+	longest := make([]time.Duration, attempts)
+	shortest := make([]time.Duration, attempts)
+	for i := range shortest {
+		shortest[i] = time.Hour
+	}
+	for range runs {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			var last time.Time
+			n := 0
+			h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				if n > 0 {
+					d := time.Since(last)
+					longest[n-1], shortest[n-1] = max(longest[n-1], d), min(shortest[n-1], d)
+				}
+				if last, n = time.Now(), n+1; n <= attempts {
+					h.foreign(t, s.Key(), 1)
+				}
+				return commit()
+			}
+			_, err := s.IncState(t.Context(), "n", 1)
+			require.NoError(t, err)
+		})
+	}
+	for i := range attempts {
+		limit := min(5*time.Millisecond<<i, 500*time.Millisecond)
+		assert.LessOrEqual(t, longest[i], limit, "delay %d", i+1)
+		assert.Greater(t, longest[i], limit/2, "delay %d uses its range", i+1)
+		assert.Less(t, shortest[i], limit/4, "delay %d has full jitter", i+1)
+	}
+}
+
+// One caller's long backoff does not hold another. Proves CAS-3.
+func TestBackoffIsEachCallersOwn(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		first := push(s, "first")
+		<-entered
+		calm := push(s, "calm", pawl.WithRetry(pawl.Retry{First: 20 * time.Minute, Max: 20 * time.Minute, Within: time.Hour}))
+		start := time.Now()
+		quick := push(s, "quick")
+		lose := 2 // the first is but a read
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			if lose > 0 {
+				lose--
+				h.foreign(t, s.Key(), 1)
+			}
+			return commit()
+		}
+		open()
+		require.NoError(t, <-first)
+		assert.NoError(t, <-quick)
+		assert.LessOrEqual(t, time.Since(start), time.Second)
+		<-calm
+	})
+}
+
+// Proves CAS-2, CAS-3.
+func TestSpentRetryBudget(t *testing.T) {
+	kind := pawl.Kind[counts]{Name: "job", Retry: pawl.Retry{Attempts: 4}}
+	for _, c := range []struct {
+		name   string
+		config pawl.Config
+		scope  func(*pawl.Runtime) pawl.Scope[counts]
+		opts   []pawl.Option
+		want   int
+	}{
+		{"default", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Session[counts](rt, "a") }, nil, 16},
+		{"runtime", pawl.Config{Retry: pawl.Retry{Attempts: 3}}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Session[counts](rt, "a") }, nil, 3},
+		{"kind", pawl.Config{Retry: pawl.Retry{Attempts: 3}}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, nil, 4},
+		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.Option{pawl.WithRetry(pawl.Retry{Attempts: 5})}, 5},
+		{"a single attempt", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.Option{pawl.WithRetry(pawl.Retry{Attempts: 1})}, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			persisted(t, c.config, func(t *testing.T, h *hooked, rt *pawl.Runtime, _ pawl.Scope[counts]) {
+				s := c.scope(rt)
+				h.foreign(t, s.Key(), 100)
+				h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					h.foreign(t, s.Key(), 100)
+					return commit()
+				}
+				runs, start := 0, time.Now()
+				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { runs++; b.N++; return nil }, c.opts...)
+				var conflict *pawl.ConcurrentModificationError
+				require.ErrorAs(t, err, &conflict)
+				assert.Equal(t, pawl.ConcurrentModificationError{Scope: s.Key(), Expected: uint64(c.want), Actual: uint64(c.want) + 1, Attempts: c.want, Elapsed: time.Since(start)}, *conflict)
+				assert.Equal(t, "CONCURRENT_MODIFICATION", pawl.Code(err))
+				assert.Equal(t, 409, pawl.HTTPStatus(err))
+				assert.True(t, pawl.IsRetryable(err))
+				assert.False(t, pawl.OutcomeUnknown(err))
+				assert.ErrorIs(t, err, pawl.ErrConflict)
+				assert.Equal(t, c.want, runs)
+				b, err := s.State(t.Context())
+				require.NoError(t, err)
+				assert.Zero(t, b.N%100, "nothing of it was committed")
+			})
+		})
+	}
+}
+
+// Proves CAS-3.
+func TestStaleCacheCostsNoAttempt(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		h.foreign(t, s.Key(), 100)
+		start := time.Now()
+		snap, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Attempts: 1}))
+		require.NoError(t, err, "what this process remembered was old: that is a read, not a lost attempt")
+		assert.Equal(t, 102, snap.ReadOnly().N)
+		assert.Zero(t, time.Since(start), "and it does not wait")
+	})
+}
+
+// TestRivalThatIsAlwaysFaster: a process whose rival commits again whenever it is about to, and knows what is current sooner, has its turn,
+// in which the rival waits for it.
+//
+// Proves CAS-1, CAS-6.
+func TestRivalThatIsAlwaysFaster(t *testing.T) {
+	location := pgtest.URL(t)
+	var rivals sync.WaitGroup
+	defer rivals.Wait()
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	seed(t, rival, counts{})
+	store := &tap{Store: openFor(t, location)}
+	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
+	var commits, turns atomic.Int64
+	held := false
+	commit := func() {
+		_, err := rival.IncState(context.Background(), "n", 1)
+		assert.NoError(t, err)
+		commits.Add(1)
+	}
+	store.onCommit(func(context.Context, persist.Commit) error {
+		if held {
+			rivals.Go(commit) // it is on its way when ours is
+		} else {
+			commit()
+		}
+		return nil
+	})
+	store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+		var lost *persist.Conflict
+		if held = errors.As(err, &lost) && lost.Held; held {
+			turns.Add(1)
+		}
+		return at, err
+	})
+	_, err := s.IncState(t.Context(), "n", 1)
+	require.NoError(t, err)
+	require.NotZero(t, turns.Load())
+	rivals.Wait()
+	snap, err := s.Snapshot(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1+commits.Load(), snap.State().N)
+}
+
+// TestWhoDoesNotInsist: nothing is held for a call that would not come back for it in time: one that may lose no more, and one whose function is slow.
+//
+// Proves CAS-1, CAS-11.
+func TestWhoDoesNotInsist(t *testing.T) {
+	location := pgtest.URL(t)
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	seed(t, rival, counts{})
+	store := &tap{Store: openFor(t, location)}
+	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
+	var insisted []bool
+	store.onCommit(func(_ context.Context, c persist.Commit) error {
+		insisted = append(insisted, c.Insist)
+		_, err := rival.IncState(context.Background(), "n", 1)
+		return err
+	})
+	var spent *pawl.ConcurrentModificationError
+	_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Attempts: 3}))
+	require.ErrorAs(t, err, &spent)
+	require.Equal(t, []bool{false, true, false}, insisted[len(insisted)-3:])
+	insisted = nil
+	_, err = s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
+		time.Sleep(20 * time.Millisecond) // twice as long as a round waits
+		c.N++
+		return nil
+	}, pawl.WithRetry(pawl.Retry{Attempts: 4}))
+	require.ErrorAs(t, err, &spent)
+	require.NotContains(t, insisted, true)
+}

@@ -1,0 +1,371 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Proves CAS-4, CAS-5.
+func TestWritersShareACommit(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := h.gate()
+		first := push(s, "first")
+		<-entered // its commit is under way: whoever comes now shares the next one
+		want := []string{"first"}
+		var answers []<-chan error
+		versions := make([]uint64, 50)
+		for i := range versions {
+			name := fmt.Sprint(i)
+			want = append(want, name)
+			done := make(chan error, 1)
+			answers = append(answers, done)
+			go func() {
+				snap, err := s.PushState(context.Background(), "done", name)
+				versions[i] = snap.Version
+				done <- err
+			}()
+			synctest.Wait()
+		}
+		open()
+		require.NoError(t, <-first)
+		for _, a := range answers {
+			require.NoError(t, <-a)
+		}
+		assert.EqualValues(t, 2, h.commits.Load(), "one commit for the first, one for all the others")
+		for i, v := range versions {
+			assert.EqualValues(t, i+2, v, "each mutation has its own version, in submission order")
+		}
+		snap, err := s.Snapshot(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, want, snap.ReadOnly().Done)
+		assert.EqualValues(t, 51, snap.Version)
+	})
+}
+
+// Proves CAS-4.
+func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
+	for _, loses := range []bool{false, true} {
+		t.Run(fmt.Sprintf("loses=%v", loses), func(t *testing.T) {
+			persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				_, err := s.SetState(t.Context(), counts{N: 1})
+				require.NoError(t, err)
+				open, entered := h.gate()
+				first := push(s, "first")
+				<-entered
+				boom := errors.New("boom")
+				results := map[string]chan any{}
+				submit := func(name string, fn func() error) {
+					done := make(chan any, 1)
+					results[name] = done
+					go func() {
+						defer func() {
+							if v := recover(); v != nil {
+								done <- v
+							}
+						}()
+						done <- fn()
+					}()
+					synctest.Wait()
+				}
+				// All of these are computed on the uncommitted increment of the first one.
+				submit("success", func() error { _, err := s.IncState(t.Context(), "n", 10); return err })
+				submit("no-op", func() error {
+					snap, err := s.PatchState(t.Context(), pawl.Patch{"n": 11})
+					if err == nil && loses != (snap.ReadOnly().N == 11 && snap.Version > 4) {
+						return fmt.Errorf("version %d, %+v", snap.Version, *snap.ReadOnly())
+					}
+					return err
+				})
+				submit("error", func() error {
+					_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
+						if b.N == 11 {
+							return boom
+						}
+						return nil
+					})
+					return err
+				})
+				submit("panic", func() error {
+					_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
+						if b.N == 11 {
+							panic(boom)
+						}
+						return nil
+					})
+					return err
+				})
+				submit("refusal", func() error { _, err := s.IncState(t.Context(), "n", 1, pawl.IfVersion(1)); return err })
+				submit("last", func() error { _, err := s.IncState(t.Context(), "n", 100); return err })
+
+				hold := make(chan struct{})
+				second := make(chan struct{}, 10)
+				h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					if len(second) == 0 && loses {
+						h.foreign(t, s.Key(), 1000)
+					}
+					second <- struct{}{}
+					<-hold
+					return commit()
+				}
+				open()
+				require.NoError(t, <-first)
+				<-second
+				synctest.Wait()
+				for name, done := range results {
+					assert.Empty(t, done, "%s was answered before the commit", name)
+				}
+				close(hold)
+				synctest.Wait()
+				assert.Equal(t, nil, <-results["success"])
+				assert.Equal(t, nil, <-results["last"])
+				assert.Equal(t, nil, <-results["no-op"])
+				assert.ErrorIs(t, (<-results["refusal"]).(error), pawl.ErrConflict)
+				b, err := s.State(t.Context())
+				require.NoError(t, err)
+				if loses {
+					// n was 1011 when they ran again: the patch sets it to 11, and then error and panic see that.
+					assert.Equal(t, 111, b.N)
+				} else {
+					assert.Equal(t, 111, b.N)
+				}
+				assert.ErrorIs(t, (<-results["error"]).(error), boom)
+				assert.ErrorIs(t, (<-results["panic"]).(error), boom)
+			})
+		})
+	}
+}
+
+// Proves CAS-4.
+func TestAnswersThatWroteNothingAreConfirmed(t *testing.T) {
+	boom := errors.New("boom")
+	for name, verb := range map[string]func(s pawl.Scope[counts]) error{
+		"no-op": func(s pawl.Scope[counts]) error {
+			snap, err := s.PatchState(context.Background(), pawl.Patch{"n": 1})
+			if err == nil && snap.Version != 3 {
+				err = fmt.Errorf("version %d", snap.Version)
+			}
+			return err
+		},
+		"error": func(s pawl.Scope[counts]) error {
+			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
+				if b.N == 1 {
+					return boom
+				}
+				return nil
+			})
+			return err
+		},
+		"refusal": func(s pawl.Scope[counts]) error {
+			_, err := s.PatchState(context.Background(), pawl.Patch{"n": 5}, pawl.IfVersion(2))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				_, err := s.SetState(t.Context(), counts{N: 1})
+				require.NoError(t, err)
+				h.foreign(t, s.Key(), 100) // this process does not know
+				assert.NoError(t, verb(s), "an answer about a state that is gone")
+			})
+		})
+	}
+}
+
+// TestPanicOnAStaleStateIsNoAnswer: a mutator that panicked on a state that was not current any more is not what its caller hears of; on the
+// current one it is not even run.
+//
+// Proves CAS-4, SCOPE-12.
+func TestPanicOnAStaleStateIsNoAnswer(t *testing.T) {
+	store := memory.New()
+	here, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	there, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	stale := storedScope(here, "x")
+	_, err = stale.Snapshot(t.Context())
+	require.NoError(t, err)
+	_, err = storedScope(there, "x").IncState(t.Context(), "n", 1)
+	require.NoError(t, err)
+	require.NotPanics(t, func() {
+		_, err = stale.AtomicState(t.Context(), func(context.Context, *histState) error { panic("stale") }, pawl.IfAbsent())
+	})
+	require.ErrorIs(t, err, pawl.ErrExists)
+	require.NoError(t, here.Close(t.Context()))
+	require.NoError(t, there.Close(t.Context()))
+}
+
+// lateReader lets one Load return late.
+type lateReader struct {
+	*memory.Store
+	after atomic.Pointer[func()]
+}
+
+func (s *lateReader) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
+	r, err := s.Store.Load(ctx, k)
+	if f := s.after.Swap(nil); f != nil {
+		(*f)()
+	}
+	return r, err
+}
+
+// What another reader of this process brought back late is no proof that it is current.
+//
+// Proves CAS-4.
+func TestLateReaderIsNoProof(t *testing.T) {
+	store := &lateReader{Store: memory.New()}
+	rt, other := openOn(t, store), openOn(t, store.Store)
+	a := purses.Scope(rt, "a")
+	seed(t, a, purse{Balance: 1}) // v1
+	set := func(n int64) {
+		_, err := purses.Scope(other, "a").SetState(t.Context(), purse{Balance: n})
+		require.NoError(t, err)
+	}
+	set(10) // v2
+	loaded, goOn, read := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	f := func() { close(loaded); <-goOn }
+	store.after.Store(&f)
+	go func() { defer close(read); _, _ = a.Snapshot(context.Background()) }() // reads v2, and is slow to say so
+	<-loaded
+	set(1) // v3: from now on, and all through the transaction, the balance is 1
+	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := a.In(tx).PatchState(ctx, pawl.Patch{"balance": 10})
+		if tx.Attempt() == 1 {
+			close(goOn)
+			<-read
+		}
+		return err
+	})
+	require.NoError(t, err)
+	s, err := a.State(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 10, s.Balance, "Transact acknowledged it")
+}
+
+// scriptedStore calls a function before each commit, with its number.
+type scriptedStore struct {
+	persist.Store
+	before  func(n int64)
+	commits atomic.Int64
+}
+
+func (s *scriptedStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	s.before(s.commits.Add(1))
+	return s.Store.Commit(ctx, c)
+}
+
+// TestSharedCommitThatLosesKeepsItsOrder: a deletion and a creation that waits behind it share a commit, which loses to another runtime. The
+// creation still comes after the deletion, and is not refused by what was there before.
+//
+// Proves CAS-4.
+func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, gate := t.Context(), make(chan struct{})
+		inner := memory.New()
+		there, err := pawl.Open(pawl.Config{Store: inner})
+		require.NoError(t, err)
+		store := &scriptedStore{Store: inner, before: func(n int64) {
+			switch n {
+			case 1: // the others queue up behind the first
+				<-gate
+			case 2:
+				_, err := storedScope(there, "x").IncState(ctx, "n", 1)
+				assert.NoError(t, err)
+			}
+		}}
+		here, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		scope := storedScope(here, "x")
+		var created pawl.Snapshot[histState]
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := scope.IncState(ctx, "n", 1)
+			assert.NoError(t, err)
+		})
+		synctest.Wait()
+		wg.Go(func() { assert.NoError(t, scope.Delete(ctx)) })
+		synctest.Wait()
+		wg.Go(func() {
+			var err error
+			created, err = scope.IncState(ctx, "n", 10, pawl.IfAbsent())
+			assert.NoError(t, err)
+		})
+		synctest.Wait()
+		close(gate)
+		wg.Wait()
+		require.EqualValues(t, 4, created.Version, "two increments, a deletion, a creation")
+		require.EqualValues(t, 10, created.State().N)
+		require.EqualValues(t, 3, store.commits.Load(), "the deletion and the creation shared a commit, which lost once")
+		require.NoError(t, here.Close(ctx))
+		require.NoError(t, there.Close(ctx))
+	})
+}
+
+// A round takes in who comes while it is young, and then commits, however many more come while their functions run. Proves CAS-4.
+func TestRoundIsNotForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHooked()
+		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h}), "a")
+		var all sync.WaitGroup
+		for range 400 {
+			all.Go(func() {
+				_, err := s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
+					time.Sleep(5 * time.Millisecond) // which is not slow
+					c.Done = append(c.Done, "x")
+					return nil
+				}, pawl.WithRetry(pawl.Retry{Within: time.Second}))
+				assert.NoError(t, err)
+			})
+			time.Sleep(4900 * time.Microsecond)
+		}
+		all.Wait()
+	})
+}
+
+// Writers who come back one after the other share a commit, and one who stays away holds up the others once. Proves CAS-4.
+func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		const (
+			writers, each = 16, 20
+			lasts         = 10 * time.Millisecond
+		)
+		commits := 0 // one at a time
+		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			commits++
+			time.Sleep(lasts)
+			return commit()
+		}
+		var all sync.WaitGroup
+		for w := range writers {
+			all.Go(func() {
+				for range each {
+					_, err := s.IncState(t.Context(), "n", 1)
+					assert.NoError(t, err)
+					time.Sleep(time.Duration(w) * 10 * time.Microsecond)
+				}
+			})
+		}
+		all.Wait()
+		assert.LessOrEqual(t, commits, each+1, "the first one begins alone")
+
+		commits = 0
+		start := time.Now()
+		for range each {
+			_, err := s.IncState(t.Context(), "n", 1)
+			require.NoError(t, err)
+		}
+		assert.Equal(t, each, commits)
+		assert.LessOrEqual(t, time.Since(start), each*lasts+2*time.Millisecond)
+	})
+}

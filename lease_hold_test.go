@@ -1,0 +1,236 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/require"
+)
+
+type ship struct {
+	Captain string `json:"captain"`
+	Miles   int    `json:"miles"`
+}
+
+var ships = pawl.Kind[ship]{Name: "ship"}
+
+// TestHold: while the lease is held its scope is open to others, another holder is refused, and what is committed with its context is fenced.
+//
+// Proves STORE-13.
+func TestHold(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s := ships.Scope(p.rt, "argo")
+		var lost context.Context
+		err := s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+			require.EqualValues(t, 1, l.Token())
+			lost = ctx
+			_, err := s.Acquire(ctx, pawl.HeldBy("second"))
+			var held *pawl.HeldError
+			require.ErrorAs(t, err, &held)
+			require.Equal(t, "first", held.Holder)
+			require.EqualValues(t, 1, held.Token)
+			require.Positive(t, held.Left)
+			require.ErrorIs(t, err, pawl.ErrHeld)
+			require.True(t, pawl.IsRetryable(err))
+			_, err = s.PatchState(context.WithoutCancel(t.Context()), pawl.Patch{"captain": "jason"})
+			require.NoError(t, err, "others may write")
+			_, err = s.IncState(ctx, "miles", 3)
+			return err
+		}, pawl.HeldBy("first"), pawl.LeaseFor(time.Minute))
+		require.NoError(t, err)
+		requireState(t, p, s, 3, ship{"jason", 3})
+		_, err = s.IncState(lost, "miles", 1)
+		var over *pawl.LeaseLostError
+		require.ErrorAs(t, err, &over)
+		require.True(t, over.Released)
+		_, err = s.IncState(context.WithoutCancel(lost), "miles", 1)
+		require.ErrorAs(t, err, &over)
+		requireState(t, p, s, 3, ship{"jason", 3})
+		require.Zero(t, p.record(t, s.Key()).Lease)
+	})
+}
+
+// TestHoldInsideItself: whoever waits for a lease under that very lease would wait for good, and is told who holds it.
+func TestHoldInsideItself(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		defer cancel()
+		s := ships.Scope(p.rt, "argo")
+		require.NoError(t, s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+			err := s.Hold(ctx, func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+			var held *pawl.HeldError
+			require.ErrorAs(t, err, &held)
+			require.Equal(t, l.Token(), held.Token)
+			return nil
+		}))
+	})
+}
+
+// TestFunctionsThatDoNotReturn: a panic or Goexit of Hold's function or of the mutation of Applying leaves no lease behind, and is the caller's own.
+//
+// Proves STORE-13.
+func TestFunctionsThatDoNotReturn(t *testing.T) {
+	ends := func(fn func() error) (raised any, returned bool) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			defer func() { raised = recover() }()
+			_ = fn()
+			returned = true
+		}()
+		<-done
+		return raised, returned
+	}
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		ctx := context.Background()
+		var inside context.Context
+		hold := func(end func(), opts ...pawl.LeaseOption) func() error {
+			return func() error {
+				return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error { inside = ctx; end(); return nil }, opts...)
+			}
+		}
+		atomic := func(end func()) pawl.LeaseOption {
+			return pawl.Applying(pawl.Atomic(func(context.Context, *counts) error { end(); return nil }))
+		}
+		boom, never := func() { panic("boom") }, func() { t.Error("it has no lease") }
+		for name, c := range map[string]struct {
+			fn     func() error
+			raised any
+		}{
+			"panic in Hold":                {hold(boom), "boom"},
+			"Goexit in Hold":               {hold(runtime.Goexit), nil},
+			"panic in Applying":            {hold(never, atomic(boom)), "mutation"},
+			"Goexit in Applying":           {hold(never, atomic(runtime.Goexit)), nil},
+			"panic in Applying, waiting":   {hold(never, atomic(boom), pawl.Wait()), "mutation"},
+			"Goexit in Applying, waiting":  {hold(never, atomic(runtime.Goexit), pawl.Wait()), nil},
+			"panic in Hold, after waiting": {hold(boom, pawl.Wait()), "boom"},
+		} {
+			raised, returned := ends(c.fn)
+			require.False(t, returned, name)
+			if c.raised == "mutation" {
+				p, ok := raised.(*pawl.PanicError)
+				require.True(t, ok, name)
+				require.Equal(t, "boom", p.Value, name)
+			} else {
+				require.Equal(t, c.raised, raised, name)
+			}
+			l, err := s.Acquire(ctx)
+			require.NoError(t, err, name)
+			require.NoError(t, l.Release(ctx))
+		}
+		require.ErrorIs(t, context.Cause(inside), pawl.ErrLeaseLost)
+		// Who waits behind one that does not return is served.
+		held, err := s.Acquire(ctx)
+		require.NoError(t, err)
+		lost := make(chan struct{})
+		go func() { defer close(lost); _, _ = ends(hold(never, atomic(runtime.Goexit), pawl.Wait())) }()
+		synctest.Wait()
+		next := acquire(s, pawl.Wait())
+		require.NoError(t, held.Release(ctx))
+		<-lost
+		got := <-next
+		require.NoError(t, got.err)
+		require.NoError(t, got.lease.Release(ctx))
+	})
+}
+
+// TestRenewalMovesNoVersion: a lease outlives its length while its holder lives, and its scope stays as it is.
+//
+// Proves STORE-13.
+func TestRenewalMovesNoVersion(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(600*time.Millisecond))
+		require.NoError(t, err)
+		first := p.record(t, s.Key())
+		soon(t, func() bool {
+			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(400 * time.Millisecond))
+		})
+		require.Equal(t, first.Version, p.record(t, s.Key()).Version)
+		require.Equal(t, first.Updated, p.record(t, s.Key()).Updated)
+		require.NoError(t, l.Context().Err())
+		require.NoError(t, l.Release(t.Context()))
+	})
+}
+
+// TestReleaseWithItsOwnContext: a lease can be released with the context that ends by it.
+func TestReleaseWithItsOwnContext(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		l, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(l.Context(), time.Minute)
+		defer cancel()
+		require.NoError(t, l.Release(ctx))
+		require.Zero(t, p.record(t, s.Key()).Lease)
+	})
+}
+
+// TestLeaseEvents: an observer hears of every lease that is taken, given back and lost, with its token.
+//
+// Proves STORE-13.
+func TestLeaseEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHooked()
+		var mu sync.Mutex
+		var heard []pawl.Event
+		rt, err := pawl.Open(pawl.Config{Store: h, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+			mu.Lock()
+			defer mu.Unlock()
+			if e.Type >= pawl.LeaseAcquired {
+				heard = append(heard, e)
+			}
+		})})
+		require.NoError(t, err)
+		s := pawl.Session[counts](rt, "a")
+		require.NoError(t, s.Hold(t.Context(), func(context.Context, *pawl.Lease) error { return nil }))
+		l, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		elsewhere := rt2(t, h)
+		other := usurp(t, elsewhere, "a")
+		<-l.Context().Done() // by the next renewal
+		synctest.Wait()      // the work is stopped first; then the observer hears why
+		var lost *pawl.LeaseLostError
+		require.ErrorAs(t, context.Cause(l.Context()), &lost)
+		require.Equal(t, "another", lost.Holder)
+		require.NoError(t, l.Release(t.Context()))
+		_, err = s.Acquire(t.Context())
+		var held *pawl.HeldError
+		require.ErrorAs(t, err, &held)
+		require.Equal(t, "another", held.Holder)
+		require.Equal(t, other.Token(), held.Token)
+		require.NoError(t, other.Release(t.Context()))
+		down := errors.New("the network is down")
+		l, err = s.Acquire(t.Context())
+		require.NoError(t, err)
+		h.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) { return time.Time{}, down }
+		err = l.Release(t.Context())
+		require.ErrorIs(t, err, pawl.ErrUnavailable)
+		require.ErrorIs(t, err, down)
+		h.onCommit = nil
+		mu.Lock()
+		defer mu.Unlock()
+		want := []pawl.Event{
+			{Type: pawl.LeaseAcquired, Version: 1}, {Type: pawl.LeaseReleased, Version: 1},
+			{Type: pawl.LeaseAcquired, Version: 2}, {Type: pawl.LeaseLost, Version: 2},
+			{Type: pawl.LeaseAcquired, Version: 5}, {Type: pawl.LeaseReleased, Version: 5},
+		}
+		require.Len(t, heard, len(want))
+		for i, e := range heard {
+			require.Equal(t, want[i].Type, e.Type, i)
+			require.Equal(t, want[i].Version, e.Version, i)
+			require.Equal(t, s.Key(), e.Key)
+			require.Equal(t, i == 3 || i == 5, e.Err != nil, i)
+		}
+		require.NoError(t, elsewhere.Close(t.Context()))
+		require.NoError(t, rt.Close(t.Context()))
+	})
+}

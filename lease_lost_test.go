@@ -1,0 +1,236 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
+)
+
+// TestLeaseRunsOut: a holder that cannot renew loses its context before somebody else has the lease, and commits nothing afterwards.
+//
+// Proves STORE-13.
+func TestLeaseRunsOut(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s := ships.Scope(p.rt, "argo")
+		l, err := s.Acquire(ctx, pawl.LeaseFor(60*time.Millisecond))
+		require.NoError(t, err)
+		down := errors.New("the network is down")
+		p.store.onCommit(func(context.Context, persist.Commit) error { return down })
+		<-l.Context().Done()
+		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
+		p.store.onCommit(nil)
+		other, err := ships.Scope(p.another(t), "argo").Acquire(ctx, pawl.Wait())
+		require.NoError(t, err)
+		require.Greater(t, other.Token(), l.Token())
+		_, err = s.PatchState(context.WithoutCancel(l.Context()), pawl.Patch{"captain": "late"})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		require.NoError(t, l.Release(ctx), "nothing to give back")
+		require.Equal(t, other.Token(), p.record(t, s.Key()).Lease.Token)
+		require.NoError(t, other.Release(ctx))
+	})
+}
+
+// TestEndOfTheContext: a lease that cannot be renewed ends here exactly when the store may give it to another, not later; a commit that was sent before
+// and arrives after is refused.
+//
+// Proves STORE-13.
+func TestEndOfTheContext(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		const length = time.Minute
+		elsewhere := rt2(t, h)
+		var mu sync.Mutex
+		renewed, down, cut := 0, false, true
+		var late func() (time.Time, error)
+		var r persist.Record
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			mu.Lock()
+			renewal := len(c.Writes) == 0 && c.Guards[0].Extend > 0
+			defer func() {
+				mu.Unlock()
+				if renewal {
+					time.Sleep(3 * time.Second) // the way back is long
+				}
+			}()
+			switch {
+			case renewal:
+				if down {
+					return time.Time{}, errors.New("the network is down")
+				}
+				if renewed++; renewed == 5 {
+					down = true
+				}
+			case len(c.Writes)+len(c.Guards) == 2 && cut: // the write
+				if late == nil {
+					late = commit
+				}
+				return time.Time{}, errAnswerLost
+			}
+			at, err := commit()
+			if err == nil {
+				r, _ = h.Store.Load(context.Background(), s.Key())
+			}
+			return at, err
+		}
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
+		require.NoError(t, err)
+		next := acquire(pawl.Session[counts](elsewhere, "a"), pawl.Wait())
+		<-l.Context().Done()
+		ended := time.Now()
+		mu.Lock()
+		require.Equal(t, 5, renewed)
+		require.False(t, ended.After(r.Lease.Until), "%v, %v", ended, r.Lease.Until)
+		require.Less(t, r.Lease.Until.Sub(ended), length/10, "nor much before")
+		require.Positive(t, r.Lease.Until.Sub(ended), "before another can have it")
+		mu.Unlock()
+		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
+		got := <-next
+		require.NoError(t, got.err)
+		require.False(t, time.Now().Before(ended))
+		require.NoError(t, got.lease.Release(t.Context()))
+		require.NoError(t, elsewhere.Close(t.Context()))
+
+		// A commit is on its way when the lease ends.
+		again, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
+		require.NoError(t, err)
+		write := make(chan error, 1)
+		go func() {
+			_, err := s.IncState(context.WithoutCancel(again.Context()), "n", 1, pawl.WithRetry(pawl.Retry{Within: time.Hour}))
+			write <- err
+		}()
+		<-again.Context().Done()
+		time.Sleep(length / 10) // by now it has ended in the store as well
+		mu.Lock()
+		_, err = late()
+		cut = false
+		mu.Unlock()
+		require.ErrorAs(t, err, new(*persist.Fenced))
+		require.ErrorIs(t, <-write, pawl.ErrLeaseLost)
+		n, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n.N)
+		time.Sleep(length) // the last renewal is on its long way back
+	})
+}
+
+// TestARenewalWithoutAnAnswer: one that never gets an answer leaves time for others.
+//
+// Proves STORE-13.
+func TestARenewalWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &silent{Store: memory.New()}
+		rt, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		l, err := pawl.Session[counts](rt, "a").Acquire(t.Context())
+		require.NoError(t, err)
+		time.Sleep(10 * pawl.DefaultLease)
+		require.NoError(t, l.Context().Err())
+		require.Positive(t, store.silences.Load())
+		require.NoError(t, l.Release(t.Context()))
+		require.NoError(t, rt.Close(t.Context()))
+	})
+}
+
+// silent is a store that does not answer every other renewal.
+type silent struct {
+	persist.Store
+	renewals, silences atomic.Int64
+}
+
+func (s *silent) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if len(c.Writes) == 0 && c.Guards[0].Extend > 0 {
+		if s.renewals.Add(1)%2 == 1 {
+			s.silences.Add(1)
+			<-ctx.Done()
+			return time.Time{}, ctx.Err()
+		}
+	}
+	return s.Store.Commit(ctx, c)
+}
+
+// TestTakenTooLate: a lease that has run out before its caller could have it is lost, and those behind go on.
+//
+// Proves STORE-13.
+func TestTakenTooLate(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		var slow atomic.Bool
+		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			at, err := commit()
+			if len(c.Writes) > 0 && c.Writes[0].Acquire != nil && slow.CompareAndSwap(true, false) {
+				time.Sleep(time.Second)
+			}
+			return at, err
+		}
+		for range 20 { // who is faster, the caller or the next in line, is not decided
+			slow.Store(true)
+			first, second := acquire(s, pawl.Wait(), pawl.LeaseFor(time.Second)), acquire(s, pawl.Wait())
+			late := <-first
+			require.NoError(t, late.err)
+			got := <-second
+			require.NoError(t, got.err)
+			require.Greater(t, got.lease.Token(), late.lease.Token())
+			require.ErrorIs(t, context.Cause(late.lease.Context()), pawl.ErrLeaseLost)
+			require.NoError(t, got.lease.Release(t.Context()))
+		}
+	})
+}
+
+// TestLeaseThatLandsTooLate: a lease that the store gives when its caller's budget is spent is given back.
+func TestLeaseThatLandsTooLate(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		told := make(chan struct{})
+		p.store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+			<-told
+			return at, err
+		})
+		_, err := s.Acquire(t.Context(), pawl.LeaseFor(time.Hour))
+		require.ErrorIs(t, err, pawl.ErrUnknownOutcome)
+		require.NotZero(t, p.record(t, s.Key()).Lease)
+		close(told)
+		soon(t, func() bool { return p.record(t, s.Key()).Lease.Token == 0 })
+	}, func(c *pawl.Config) { c.Retry.Within = 200 * time.Millisecond })
+}
+
+// TestLaterHolderInThisProcess: when the store gives a lease anew, because its scope was deleted meanwhile, the context of the one before has ended
+// before the new holder has it.
+//
+// Proves STORE-13.
+func TestLaterHolderInThisProcess(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		for _, take := range []bool{false, true} {
+			id := map[bool]string{false: "acquired", true: "taken"}[take]
+			s, elsewhere := errands.Scope(p.rt, id), errands.Scope(p.another(t), id)
+			first, err := s.Acquire(ctx)
+			require.NoError(t, err)
+			require.NoError(t, elsewhere.Delete(ctx))
+			_, err = elsewhere.SetState(ctx, errand{}, pawl.IfAbsent())
+			require.NoError(t, err)
+			var second *pawl.Lease
+			if take {
+				taken, err := errands.Take(ctx, p.rt, pawl.Query{Prefix: id})
+				require.NoError(t, err)
+				require.Len(t, taken, 1)
+				second = taken[0].Lease
+			} else {
+				second, err = s.Acquire(ctx)
+				require.NoError(t, err)
+			}
+			require.Greater(t, second.Token(), first.Token())
+			require.ErrorIs(t, context.Cause(first.Context()), pawl.ErrLeaseLost)
+			require.NoError(t, first.Release(ctx))
+			require.NoError(t, second.Context().Err())
+			require.NoError(t, second.Release(ctx))
+		}
+	})
+}

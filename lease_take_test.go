@@ -1,0 +1,159 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/stretchr/testify/require"
+)
+
+type errand struct {
+	Due  time.Time `json:"due"`
+	Runs int       `json:"runs"`
+}
+
+var errands = pawl.Kind[errand]{Name: "errand", Due: "due"}
+
+// plainStore has nothing but what every store must have.
+type plainStore struct{ persist.Store }
+
+// TestTake: workers of two runtimes share out what is due; each errand is run once at a time, and none is left.
+//
+// Proves STORE-13.
+func TestTake(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
+			t.Run(fmt.Sprint("plain=", plain), func(t *testing.T) {
+				config := p.config
+				if plain {
+					config.Store = plainStore{p.store}
+				}
+				testTake(t, config, fmt.Sprint(plain))
+			})
+		}
+	})
+}
+
+func testTake(t *testing.T, config pawl.Config, prefix string) {
+	ctx := t.Context()
+	runtimes := []*pawl.Runtime{openRuntime(t, config), openRuntime(t, config)}
+	const count = 40
+	for i := range count {
+		at := time.Now().Add(-time.Minute)
+		if i%4 == 0 {
+			at = at.Add(time.Hour) // not due
+		}
+		_, err := errands.Scope(runtimes[0], fmt.Sprint(prefix, i)).SetState(ctx, errand{Due: at})
+		require.NoError(t, err)
+	}
+	var wg sync.WaitGroup
+	for w := range 6 {
+		wg.Go(func() {
+			rt := runtimes[w%2]
+			for {
+				taken, err := errands.Take(ctx, rt, pawl.Query{Prefix: prefix, Due: true, Limit: 3}, pawl.LeaseFor(time.Minute), pawl.HeldBy(fmt.Sprint("worker ", w)))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if len(taken) == 0 {
+					return
+				}
+				for _, job := range taken {
+					err := job.Lease.Run(func(ctx context.Context, l *pawl.Lease) error {
+						_, err := errands.Scope(rt, job.ID).AtomicState(ctx, func(_ context.Context, e *errand) error {
+							e.Runs++
+							e.Due = time.Time{}
+							return nil
+						}, pawl.IfVersion(job.Version))
+						return err
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	ran := 0
+	for snap, err := range errands.List(ctx, runtimes[0], pawl.Query{Prefix: prefix}) {
+		require.NoError(t, err)
+		require.LessOrEqual(t, snap.ReadOnly().Runs, 1)
+		ran += snap.ReadOnly().Runs
+	}
+	require.Equal(t, count*3/4, ran)
+	_, err := errands.Take(ctx, runtimes[0], pawl.Query{}, pawl.Wait())
+	var argument *pawl.ArgumentError
+	require.ErrorAs(t, err, &argument)
+}
+
+// TestTakeRefusesApplying: a mutation that Take would not make is refused, whatever it is.
+func TestTakeRefusesApplying(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := errands.Scope(p.rt, "one")
+		seed(t, s, errand{})
+		for _, m := range []pawl.Mutation{pawl.Inc{Field: "runs", By: 1}, pawl.All{pawl.Inc{Field: "runs", By: 1}}, pawl.All{}} {
+			taken, err := errands.Take(t.Context(), p.rt, pawl.Query{}, pawl.Applying(m))
+			var argument *pawl.ArgumentError
+			require.ErrorAs(t, err, &argument)
+			require.Empty(t, taken)
+		}
+		requireState(t, p, s, 1, errand{})
+	})
+}
+
+// TestTakeUnderALostLease: what is taken under a lease is fenced by it like every other commit.
+//
+// Proves STORE-13.
+func TestTakeUnderALostLease(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		job := errands.Scope(p.rt, "one")
+		seed(t, job, errand{})
+		leader, err := ships.Scope(p.rt, "leader").Acquire(ctx)
+		require.NoError(t, err)
+		taken, err := errands.Take(leader.Context(), p.rt, pawl.Query{})
+		require.NoError(t, err)
+		require.Len(t, taken, 1)
+		require.NoError(t, taken[0].Lease.Release(ctx))
+		// The lease is ended behind its holder's back.
+		require.NoError(t, ships.Scope(p.another(t), "leader").Delete(ctx))
+		taken, err = errands.Take(leader.Context(), p.rt, pawl.Query{})
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		require.Empty(t, taken)
+		requireState(t, p, job, 2, errand{})
+	})
+}
+
+// TestTakeStepsOverWhatItCannotRead: scopes that this release cannot read do not keep workers from those that it can, and stay as they are to others.
+func TestTakeStepsOverWhatItCannotRead(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
+			config := p.config
+			if plain {
+				config.Store = plainStore{p.store}
+			}
+			prefix := fmt.Sprint(plain)
+			rt := openRuntime(t, config)
+			for i := range 3 {
+				p.put(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key(), `{}`, 9)
+			}
+			seed(t, errands.Scope(rt, prefix+"4"), errand{})
+			taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2})
+			var newer *pawl.SchemaError
+			require.ErrorAs(t, err, &newer)
+			require.Len(t, taken, 1)
+			require.Equal(t, prefix+"4", taken[0].ID)
+			require.NoError(t, taken[0].Lease.Release(t.Context()))
+			for i := range 3 {
+				require.Zero(t, p.record(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key()).Lease)
+			}
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package pawl_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Proves LOCK-11.
+func TestFailuresDoNotPoisonTheQueue(t *testing.T) {
+	bubble(t, pawl.Config{Timeout: time.Second, Logger: slog.New(slog.DiscardHandler)}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		boom := errors.New("boom")
+		_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error { return boom })
+		require.ErrorIs(t, err, boom)
+		require.Panics(t, func() {
+			s.AtomicState(t.Context(), func(context.Context, *counts) error { panic("boom") })
+		})
+		_, err = s.AtomicState(t.Context(), func(context.Context, *counts) error { time.Sleep(time.Minute); return boom })
+		require.ErrorIs(t, err, pawl.ErrTimeout)
+		time.Sleep(time.Hour)
+		snap, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, snap.Version)
+	})
+}
+
+// Proves LOCK-11.
+func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
+	var log bytes.Buffer
+	var mu sync.Mutex
+	var events []pawl.Event
+	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events = append(events, e)
+	})
+	bubble(t, pawl.Config{Observer: observer, Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		release, result := block(s, pawl.WithTimeout(pawl.NoTimeout))
+		for range 2 {
+			_, err := s.IncState(t.Context(), "n", 1)
+			var timeout *pawl.ScopeMutationTimeoutError
+			require.ErrorAs(t, err, &timeout)
+			assert.Equal(t, pawl.PhaseQueued, timeout.Phase)
+		}
+		stuck := 0
+		for _, e := range events {
+			if e.Type == pawl.Stuck {
+				stuck++
+				assert.Equal(t, s.Key(), e.Key)
+				assert.Equal(t, 30*time.Second, e.Took)
+			}
+		}
+		assert.Equal(t, 1, stuck, "once, not for every caller")
+		assert.Contains(t, log.String(), "stuck")
+
+		waiting := push(s, "next")
+		assert.True(t, s.Abandon())
+		assert.ErrorIs(t, <-result, pawl.ErrAbandoned)
+		require.NoError(t, <-waiting, "the queue moves on")
+		assert.False(t, s.Abandon(), "nothing runs now")
+		release()
+		synctest.Wait()
+		b, _ := s.State(t.Context())
+		assert.Equal(t, []string{"next"}, b.Done, "the late result is discarded")
+		_, err := s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+	})
+}
+
+// Proves LOCK-11.
+func TestAbandonedOnlyOnce(t *testing.T) {
+	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
+		t.Run(name, func(t *testing.T) {
+			for range 50 {
+				bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+					s := scope(rt, "a")
+					release, result := block(s)
+					var given atomic.Int32
+					var wg sync.WaitGroup
+					for range 4 {
+						wg.Go(func() {
+							if s.Abandon() {
+								given.Add(1)
+							}
+						})
+					}
+					wg.Wait()
+					assert.EqualValues(t, 1, given.Load())
+					assert.ErrorIs(t, <-result, pawl.ErrAbandoned)
+					assert.NoError(t, rt.Close(t.Context()), "nobody waits for it")
+					release()
+				})
+			}
+		})
+	}
+}
+
+// Whoever came after the function that is given up, and was not taken yet, has its turn without anybody else coming. Proves LOCK-11.
+func TestAbandonedBeforeOthersThatCame(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		release, result := block(s)
+		second, third := push(s, "second", pawl.WithTimeout(time.Second)), push(s, "third", pawl.WithTimeout(time.Second))
+		require.True(t, s.Abandon())
+		require.ErrorIs(t, <-result, pawl.ErrAbandoned)
+		require.NoError(t, <-second)
+		require.NoError(t, <-third)
+		release()
+		synctest.Wait()
+		assert.Equal(t, []string{"second", "third"}, said(t, s))
+	})
+}
+
+// The queue goes on with those that were taken together with the function that was given up, before those who came later. Proves LOCK-1, LOCK-11.
+func TestAbandonedBeforeOthersThatWereTaken(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		var late, second, third <-chan error
+		release, result := taken(t, s, say("first"), func() {
+			second = push(s, "second")
+			late = push(s, "late", pawl.WithTimeout(time.Second))
+			third = push(s, "third")
+		})
+		require.ErrorIs(t, <-late, pawl.ErrTimeout)
+		last := push(s, "last")
+		require.True(t, s.Abandon())
+		require.ErrorIs(t, <-result, pawl.ErrAbandoned)
+		for _, done := range []<-chan error{second, third, last} {
+			require.NoError(t, <-done)
+		}
+		release()
+		synctest.Wait()
+		assert.False(t, s.Abandon())
+		require.NoError(t, <-push(s, "after"))
+		assert.Equal(t, []string{"blocker", "second", "third", "last", "after"}, said(t, s))
+	})
+}
+
+// A function that returns at the moment when it is abandoned: its caller has been told by then, and what it waited with is not used for anybody
+// else while the round is not over. Whoever mutates next is answered. Proves CAS-4.
+func TestAbandonedAsItReturns(t *testing.T) {
+	store := &tap{Store: memory.New()}
+	rt := openRuntime(t, pawl.Config{Store: store})
+	s := pawl.Session[counts](rt, "a")
+	within := pawl.WithRetry(pawl.Retry{Within: 3 * time.Second})
+	for deadline := time.Now().Add(2 * time.Second); time.Now().Before(deadline); {
+		var stop, started atomic.Bool
+		done := make(chan error, 1)
+		go func() {
+			_, err := s.AtomicState(context.Background(), func(context.Context, *counts) error {
+				started.Store(true)
+				for !stop.Load() {
+					runtime.Gosched()
+				}
+				return nil
+			}, within)
+			done <- err
+		}()
+		for !started.Load() {
+			runtime.Gosched()
+		}
+		stop.Store(true)
+		abandoned := s.Abandon()
+		err := <-done
+		if err != nil {
+			require.True(t, abandoned)
+			require.ErrorIs(t, err, pawl.ErrAbandoned)
+		}
+		_, err = s.IncState(t.Context(), "n", 1, within)
+		require.NoError(t, err)
+	}
+}

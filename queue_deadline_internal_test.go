@@ -1,0 +1,79 @@
+package pawl
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A function that was reported to be stuck, and has returned, is forgotten while others follow. Proves LOCK-7.
+func TestWhoWasStuckIsForgotten(t *testing.T) {
+	rt, err := Open(Config{})
+	require.NoError(t, err)
+	s := Memory[struct{ N int }](rt, "a")
+	ends, next := make(chan struct{}), make(chan struct{})
+	_, err = s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { <-ends; return nil }, WithTimeout(time.Millisecond))
+	require.ErrorIs(t, err, ErrTimeout)
+	var all sync.WaitGroup
+	all.Go(func() {
+		_, err := s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { next <- struct{}{}; <-next; return nil })
+		require.NoError(t, err)
+	})
+	q := &s.mem.queue
+	require.Eventually(t, func() bool { q.mu.Lock(); defer q.mu.Unlock(); q.gather(); return q.waiting == 1 }, time.Minute, time.Millisecond)
+	q.mu.Lock()
+	require.NotNil(t, q.stuck)
+	q.mu.Unlock()
+	close(ends)
+	<-next // it has its turn, and the queue was never empty
+	q.mu.Lock()
+	require.Nil(t, q.stuck)
+	q.mu.Unlock()
+	next <- struct{}{}
+	all.Wait()
+	require.NoError(t, rt.Close(t.Context()))
+}
+
+// A call that was abandoned leaves no alarm behind, which would keep what it was given until it rings.
+func TestAbandonedCallsLeaveNoAlarm(t *testing.T) {
+	rt, err := Open(Config{})
+	require.NoError(t, err)
+	s := Memory[struct{ N int }](rt, "a")
+	runs, ends, answered := make(chan struct{}), make(chan struct{}), make(chan error)
+	go func() {
+		_, err := s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { close(runs); <-ends; return nil }, WithTimeout(time.Hour))
+		answered <- err
+	}()
+	<-runs
+	w := s.mem.queue.holder.Load().waiter
+	require.Eventually(t, func() bool { return w.state()&isAsleep != 0 }, time.Minute, time.Millisecond)
+	require.True(t, s.Abandon())
+	require.ErrorIs(t, <-answered, ErrAbandoned)
+	require.False(t, w.timer.Stop()) // it was stopped
+	close(ends)
+	require.NoError(t, rt.Close(t.Context()))
+}
+
+// What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
+func TestObserversTakeOfTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt, err := Open(Config{Observer: ObserverFunc(func(_ context.Context, e Event) {
+			if e.Type == Queued {
+				time.Sleep(300 * time.Millisecond)
+			}
+		})})
+		require.NoError(t, err)
+		s := Memory[struct{ N int }](rt, "a")
+		ends, began := make(chan struct{}), time.Now()
+		_, err = s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { <-ends; return nil }, WithTimeout(400*time.Millisecond))
+		var late *ScopeMutationTimeoutError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, 400*time.Millisecond, time.Since(began))
+		close(ends)
+		require.NoError(t, rt.Close(t.Context()))
+	})
+}

@@ -1,0 +1,227 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/stretchr/testify/require"
+)
+
+func init() { children["release"] = releaseChild }
+
+// A rolling deploy, in which two releases run at the same time, takes two steps where the form of a document changes:
+//
+//  1. A release that knows a new field, whose zero value means that it is not set, and the old ones as they were. The schema stays as it is, so the release
+//     before may write too: it keeps the fields that it does not know.
+//  2. Once only that one runs, a release that changes the form: it appends an upgrade, which raises the schema, so that what it has written is refused by
+//     the release before (*SchemaError), which would not understand it. What it has not written yet is open to both. A process of the older release
+//     has to pass such a document on to a newer one (by giving the job back, say) or to fail.
+//
+// So a change that only adds needs one step and refuses nobody; one that renames or removes can be split, into adding the new field next to the old and,
+// a release later, dropping that.
+
+type pageOne struct {
+	Title  string `json:"title"`
+	Visits int    `json:"visits"`
+}
+
+type pageTwo struct {
+	Title  string         `json:"title"`
+	Visits int            `json:"visits"`
+	Lang   string         `json:"lang"` // new
+	Marks  map[string]int `json:"marks"`
+}
+
+type pageThree struct {
+	Title  string         `json:"title"`
+	Lang   string         `json:"lang"`
+	Marks  map[string]int `json:"marks"`
+	Counts map[string]int `json:"counts"` // holds the visits
+}
+
+var (
+	pagesOne   = pawl.Kind[pageOne]{Name: "page"}
+	pagesTwo   = pawl.Kind[pageTwo]{Name: "page"}
+	pagesThree = pawl.Kind[pageThree]{Name: "page", Upgrades: []pawl.Upgrade{func(d pawl.Doc) error {
+		d["counts"] = map[string]any{"visits": d["visits"]}
+		delete(d, "visits")
+		return nil
+	}}}
+)
+
+const (
+	deployPages  = 4
+	deployTurns  = 8
+	deployEnough = 500 // turns after which the newer release must have written everything
+)
+
+// deployed visits a page as a release does. N is the turn.
+var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string, n int) error{
+	"one": func(ctx context.Context, rt *pawl.Runtime, id string, n int) (err error) {
+		s := pagesOne.Scope(rt, id)
+		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
+			switch n % 3 {
+			case 0:
+				_, err = s.IncState(ctx, "visits", 1)
+			case 1:
+				_, err = s.AtomicState(ctx, func(_ context.Context, p *pageOne) error { p.Visits++; return nil })
+			case 2:
+				_, err = s.Apply(ctx, pawl.All{pawl.Patch{"title": fmt.Sprint("by one, ", n)}, pawl.Inc{Field: "visits", By: 1}})
+			}
+			return err
+		}, pawl.Wait())
+	},
+	"two": func(ctx context.Context, rt *pawl.Runtime, id string, n int) (err error) {
+		s := pagesTwo.Scope(rt, id)
+		mark := fmt.Sprint("two-", os.Getenv(crashBatch), "-", n)
+		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
+			if n%2 == 0 {
+				_, err = s.AtomicState(ctx, func(_ context.Context, p *pageTwo) error {
+					if p.Marks == nil {
+						p.Marks = map[string]int{}
+					}
+					p.Lang, p.Marks[mark] = "en", n
+					p.Visits++
+					return nil
+				})
+			} else {
+				_, err = s.Apply(ctx, pawl.All{pawl.SetRecord{Field: "marks", Key: mark, Value: n}, pawl.Inc{Field: "visits", By: 1}})
+			}
+			return err
+		}, pawl.Wait())
+	},
+	"three": func(ctx context.Context, rt *pawl.Runtime, id string, n int) error {
+		s := pagesThree.Scope(rt, id)
+		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
+			_, err := s.IncState(ctx, pawl.Field("counts").At("visits"), 1)
+			return err
+		}, pawl.Wait())
+	},
+}
+
+// releaseChild visits the pages in turn, and says what it was told. With PAWL_TEST_BATCH "until refused" it goes on until it may write none any more.
+func releaseChild() int {
+	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
+		visit := deployed[os.Getenv(crashName)]
+		refused := map[int]bool{}
+		turns := deployTurns
+		if os.Getenv(crashBatch) == "until refused" {
+			turns = deployEnough
+		}
+		for n := 0; n < turns && len(refused) < deployPages; n++ {
+			for page := range deployPages {
+				if refused[page] {
+					continue
+				}
+				err := visit(ctx, rt, fmt.Sprint("page-", page), n)
+				var schema *pawl.SchemaError
+				switch {
+				case err == nil:
+					crashtest.Say("wrote %d %d", page, n)
+				case errors.As(err, &schema):
+					refused[page] = true
+					crashtest.Say("refused %d %d", page, n)
+				default:
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// TestRollingDeploy: two releases of one state write in turn from two processes, in both steps of a rolling deploy, and nothing that either was told is
+// written is lost.
+//
+// Proves SCOPE-8, SCOPE-15, STORE-13.
+func TestRollingDeploy(t *testing.T) {
+	for _, s := range sharedStores {
+		t.Run(s.name, func(t *testing.T) {
+			location := s.location(t)
+			t.Parallel()
+			testRollingDeploy(t, location)
+		})
+	}
+}
+
+func testRollingDeploy(t *testing.T, location string) {
+	store := openFor(t, location)
+	visits, marks := [deployPages]int{}, [deployPages]map[string]int{}
+	for i := range marks {
+		marks[i] = map[string]int{}
+	}
+	start := func(release, batch string) *crashtest.Child {
+		return crashtest.Start(t, "release", processStore+"="+location, crashName+"="+release, crashBatch+"="+batch)
+	}
+	refused := map[string]int{}
+	note := func(release, batch string, lines []string) {
+		for _, line := range lines {
+			var page, n int
+			what, rest, _ := strings.Cut(line, " ")
+			_, err := fmt.Sscan(rest, &page, &n)
+			require.NoError(t, err, line)
+			if what == "refused" {
+				refused[release]++
+				continue
+			}
+			visits[page]++
+			if release == "two" {
+				marks[page][fmt.Sprint("two-", batch, "-", n)] = n
+			}
+		}
+	}
+
+	one, two := start("one", ""), start("two", "")
+	crashtest.Ready(one, two)
+	note("one", "", one.Wait())
+	note("two", "", two.Wait())
+	require.Empty(t, refused, "the schema is the same")
+	before := openRuntime(t, pawl.Config{Store: store})
+	for i := range deployPages {
+		got, err := pagesTwo.Scope(before, fmt.Sprint("page-", i)).State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, pageTwo{Title: "by one, 5", Visits: visits[i], Lang: "en", Marks: marks[i]}, got)
+	}
+
+	const batch = "until refused"
+	two, three := start("two", batch), start("three", "")
+	crashtest.Ready(two)
+	line, ok := three.Next()
+	require.True(t, ok && line == "ready", line)
+	var first []string
+	for range 2 * deployPages {
+		line, ok := two.Next()
+		require.True(t, ok)
+		first = append(first, line)
+	}
+	three.Go() // both run now
+	note("two", batch, append(first, two.Wait()...))
+	note("three", "", three.Wait())
+	require.Equal(t, map[string]int{"two": deployPages}, refused, "the older release may write until the newer one has written")
+	after := openRuntime(t, pawl.Config{Store: store})
+	for i := range deployPages {
+		s := pagesThree.Scope(after, fmt.Sprint("page-", i))
+		got, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, pageThree{Title: "by one, 5", Lang: "en", Marks: marks[i], Counts: map[string]int{"visits": visits[i]}}, got)
+		was, err := store.Load(t.Context(), s.Key())
+		require.NoError(t, err)
+		require.Equal(t, 1, was.Schema)
+		var schema *pawl.SchemaError
+		_, err = pagesTwo.Scope(before, s.Key().ID).Acquire(t.Context())
+		require.ErrorAs(t, err, &schema)
+		require.Equal(t, 1, schema.Stored)
+		err = pagesOne.Scope(before, s.Key().ID).Hold(t.Context(), func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+		require.ErrorAs(t, err, &schema)
+		is, err := store.Load(t.Context(), s.Key())
+		require.NoError(t, err)
+		require.Equal(t, was.Version, is.Version, "what it cannot read it leaves alone")
+		require.Zero(t, is.Lease)
+	}
+}

@@ -1,0 +1,276 @@
+package pawl_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// panicky is what the stack of its panic must name.
+func panicky(_ context.Context, b *board) error {
+	b.Count = 99
+	panic(errMutator)
+}
+
+// A panic is raised again in the caller, with its value and the stack of where it began. Proves SCOPE-5.
+func TestPanicInMutator(t *testing.T) {
+	var events eventLog
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		seed(t, s, board{Count: 1})
+		func() {
+			defer func() {
+				got, ok := recover().(*pawl.PanicError)
+				require.True(t, ok, "the caller got no panic")
+				require.Equal(t, errMutator, got.Value)
+				require.ErrorIs(t, got, errMutator, "a panic with an error is that error")
+				require.Contains(t, string(got.Stack), "panicky")
+				require.Contains(t, got.Error(), "panicky", "an uncaught panic prints the original stack")
+			}()
+			_, _ = s.AtomicState(t.Context(), panicky)
+			t.Error("the caller went on")
+		}()
+		requireState(t, p, s, 1, board{Count: 1})
+		last := events.find(pawl.Panicked)
+		require.Equal(t, s.Key(), last.Key)
+		require.Contains(t, string(last.Stack), "panicky")
+		_, err := s.IncState(t.Context(), "count", 1)
+		require.NoError(t, err, "the queue goes on")
+		requireState(t, p, s, 2, board{Count: 2})
+	}, func(c *pawl.Config) { c.Observer = &events })
+}
+
+// runtime.Goexit in a mutator, as testing's FailNow does it, ends the caller's goroutine and nothing else. Proves SCOPE-5.
+func TestGoexitInMutator(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[board](p, "a")
+		seed(t, s, board{Count: 1})
+		var ran, returned bool
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
+				ran, b.Count = true, 99
+				runtime.Goexit()
+				return nil
+			})
+			returned = true
+		}()
+		<-done
+		require.True(t, ran)
+		require.False(t, returned, "the caller went on")
+		_, err := s.IncState(t.Context(), "count", 1)
+		require.NoError(t, err, "the queue goes on")
+		_, err = s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count++; return nil })
+		require.NoError(t, err)
+		requireState(t, p, s, 3, board{Count: 3})
+	})
+}
+
+// A deferred function may panic while runtime.Goexit ends the goroutine. Proves SCOPE-5, LOCK-11.
+func TestPanicDuringGoexit(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s := scopeOf[counts](p, "a")
+		ended := make(chan any, 1)
+		go func() {
+			defer func() { ended <- recover() }()
+			s.AtomicState(context.Background(), func(context.Context, *counts) error {
+				defer func() { panic("cleanup") }()
+				runtime.Goexit()
+				return nil
+			})
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			require.Fail(t, "its caller waits")
+		}
+		_, err := s.AtomicState(ctx, func(_ context.Context, b *counts) error { b.N++; return nil })
+		require.NoError(t, err)
+	})
+}
+
+// Proves LOCK-1, SCOPE-5.
+func TestGoexitBeforeOthersThatWereTaken(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		var second, third <-chan error
+		release, _ := taken(t, s, func(context.Context, *counts) error { runtime.Goexit(); return nil }, func() {
+			second = push(s, "second")
+			third = push(s, "third")
+		})
+		release()
+		require.NoError(t, <-second)
+		require.NoError(t, <-third)
+		assert.Equal(t, []string{"blocker", "second", "third"}, said(t, s))
+	})
+}
+
+// When the caller has left, the log and the observer hear of a panic, with its stack. Proves SCOPE-5.
+func TestPanicAfterCallerLeft(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		for _, goexit := range []bool{false, true} {
+			t.Run(fmt.Sprintf("stored %v, Goexit %v", stored, goexit), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testPanicAfterCallerLeft(t, stored, goexit) })
+			})
+		}
+	}
+}
+
+func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
+	var log syncBuffer
+	var events eventLog
+	rt := openRuntime(t, pawl.Config{Store: memory.New(), Observer: &events, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	s := pawl.Memory[board](rt, "a")
+	if stored {
+		s = pawl.Session[board](rt, "a")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	started, leave := make(chan struct{}), make(chan struct{})
+	go func() { <-started; cancel() }()
+	_, err := s.AtomicState(ctx, func(ctx context.Context, b *board) error {
+		close(started)
+		<-leave
+		if goexit {
+			runtime.Goexit()
+		}
+		return panicky(ctx, b)
+	})
+	require.ErrorIs(t, err, context.Canceled)
+	close(leave)
+	synctest.Wait()
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	require.Equal(t, s.Key(), events.find(pawl.Panicked).Key)
+	require.Contains(t, log.String(), s.Key().String())
+	if goexit {
+		require.Contains(t, log.String(), "Goexit")
+	} else {
+		require.Contains(t, log.String(), "panicky")
+		require.Contains(t, string(events.find(pawl.Panicked).Stack), "panicky")
+	}
+	snap, err := s.IncState(t.Context(), "count", 1)
+	require.NoError(t, err, "the queue goes on")
+	require.EqualValues(t, 1, snap.Version)
+	require.Equal(t, board{Count: 1}, snap.State())
+}
+
+// Proves SCOPE-5.
+func TestPanicWhileItsCallerLeaves(t *testing.T) {
+	t.Run("in memory", func(t *testing.T) {
+		slow := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+			if e.Type == pawl.Panicked {
+				time.Sleep(time.Minute)
+			}
+		})
+		bubble(t, pawl.Config{Observer: slow}, func(t *testing.T, rt *pawl.Runtime) {
+			assert.Panics(t, func() {
+				pawl.Memory[counts](rt, "a").AtomicState(t.Context(), func(context.Context, *counts) error { panic("boom") })
+			}, "the deadline came after the panic")
+		})
+	})
+	t.Run("persisted", func(t *testing.T) {
+		var log bytes.Buffer
+		persisted(t, pawl.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			open, entered := h.gate()
+			first := push(s, "first")
+			<-entered
+			second := push(s, "second")
+			ctx, leave := context.WithCancel(context.Background())
+			left := make(chan error, 1)
+			go func() {
+				_, err := s.AtomicState(ctx, func(context.Context, *counts) error { panic("boom") })
+				left <- err
+			}()
+			synctest.Wait()
+			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				h.onCommit = nil
+				leave() // its answer is in a commit that is about to lose
+				require.ErrorIs(t, <-left, context.Canceled)
+				h.foreign(t, s.Key(), 1)
+				return commit()
+			}
+			open()
+			require.NoError(t, <-first)
+			require.NoError(t, <-second)
+			assert.Contains(t, log.String(), "boom")
+		})
+	})
+}
+
+var marshals atomic.Int64
+var marshalLimit atomic.Int64
+
+type moody struct{ N int }
+
+func (m moody) MarshalJSON() ([]byte, error) {
+	if marshals.Add(1) > marshalLimit.Load() && marshalLimit.Load() > 0 {
+		panic("moody")
+	}
+	return json.Marshal(map[string]int{"n": m.N})
+}
+func (m *moody) UnmarshalJSON(b []byte) error {
+	var x map[string]int
+	err := json.Unmarshal(b, &x)
+	m.N = x["n"]
+	return err
+}
+
+type moodyState struct {
+	M moody `json:"m"`
+}
+type plainState struct {
+	M map[string]int `json:"m"`
+}
+
+// A type's own code does not run in the turn of another type's data verb. Proves SCOPE-5.
+func TestOtherTypesCode(t *testing.T) {
+	marshalLimit.Store(0)
+	for limit := int64(1); limit < 12; limit++ {
+		h := &hooked{Store: memory.New()}
+		bubble(t, pawl.Config{Store: h}, func(t *testing.T, rt *pawl.Runtime) {
+			marshalLimit.Store(0)
+			a, b := pawl.Session[moodyState](rt, "a"), pawl.Session[plainState](rt, "a")
+			_, err := b.SetStateRecord(t.Context(), "m", "n", 1)
+			require.NoError(t, err)
+			open, entered := h.gate()
+			go b.IncState(context.Background(), "m.n", 1)
+			<-entered
+			resA, resB := make(chan any, 1), make(chan any, 1)
+			go func() {
+				defer func() { resA <- recover() }()
+				a.AtomicState(context.Background(), func(context.Context, *moodyState) error { return nil })
+			}()
+			synctest.Wait()
+			go func() {
+				defer func() { resB <- recover() }()
+				_, err := b.IncState(context.Background(), "m.n", 1)
+				if err != nil {
+					panic(err)
+				}
+			}()
+			synctest.Wait()
+			marshals.Store(0)
+			marshalLimit.Store(limit)
+			open()
+			<-resA
+			assert.Nil(t, <-resB, "limit %d", limit)
+			marshalLimit.Store(0)
+		})
+	}
+}

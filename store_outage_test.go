@@ -1,0 +1,237 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/pgproxy"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	cutRate    = 0.15 // of the commits
+	cutPurses  = 4
+	cutWriters = 6 // of each runtime
+)
+
+// cutsWanted is how many connections are cut; the short form is content with fewer.
+func cutsWanted() int {
+	if shortForm {
+		return 150
+	}
+	return 500
+}
+
+// TestCutConnections: connections to PostgreSQL are cut before a commit is sent, after it was sent, and after it was executed but before the
+// answer, while several writers in two runtimes count, alone and in transactions. Nothing is lost, nothing is doubled, and nobody is left
+// in doubt.
+//
+// Proves CAS-6, CAS-7, TX-1, STORE-14.
+func TestCutConnections(t *testing.T) {
+	proxy, location, direct := proxied(t)
+	var runtimes []*pawl.Runtime
+	for range 2 {
+		runtimes = append(runtimes, openRuntime(t, pawl.Config{Store: openFor(t, location)}))
+	}
+	control := openRuntime(t, pawl.Config{Store: openFor(t, direct)})
+	var added [cutPurses]atomic.Int64
+	for i := range cutPurses {
+		seed(t, purses.Scope(control, fmt.Sprint(i)), purse{})
+	}
+	var refused, moved atomic.Int64
+	proxy.Cut(cutRate, rand.Uint64())
+	ctx, wantCuts := t.Context(), cutsWanted()
+	// work makes one change and counts it if it was acknowledged. What was not must not be there.
+	work := func(rt *pawl.Runtime) error {
+		i, j := rand.IntN(cutPurses), rand.IntN(cutPurses)
+		scope := purses.Scope(rt, fmt.Sprint(i))
+		var err error
+		switch rand.IntN(4) {
+		case 0:
+			_, err = scope.IncState(ctx, "balance", 1)
+		case 1:
+			_, err = scope.AtomicState(ctx, func(_ context.Context, s *purse) error { s.Balance++; return nil })
+		case 2, 3:
+			looks := rand.IntN(2) == 0
+			err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if looks {
+					if _, err := scope.In(tx).State(ctx); err != nil {
+						return err
+					}
+				}
+				if _, err := scope.In(tx).IncState(ctx, "balance", 1001); err != nil {
+					return err
+				}
+				_, err := purses.Scope(tx, fmt.Sprint(j)).IncState(ctx, "balance", -1000)
+				return err
+			})
+			if err == nil {
+				moved.Add(1)
+				added[i].Add(1000)
+				added[j].Add(-1000)
+			}
+		}
+		switch {
+		case err == nil:
+			added[i].Add(1)
+		case errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrConflict):
+			refused.Add(1)
+		default:
+			return err
+		}
+		return nil
+	}
+	var g errgroup.Group
+	for _, rt := range runtimes {
+		for range cutWriters {
+			g.Go(func() error {
+				for proxy.Counts().Cuts() < wantCuts {
+					if err := work(rt); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	require.NoError(t, g.Wait())
+	proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.Pass })
+	counts := proxy.Counts()
+	for i := range cutPurses {
+		s, err := purses.Scope(control, fmt.Sprint(i)).State(ctx)
+		require.NoError(t, err)
+		require.Equal(t, added[i].Load(), s.Balance, "purse %d", i)
+	}
+	t.Logf("%+v; %d transfers acknowledged, %d changes refused", counts, moved.Load(), refused.Load())
+	for name, n := range map[string]int{"before": counts.BeforeCommit, "after sending": counts.AfterSend, "after execution": counts.AfterExecute} {
+		require.Greater(t, n, wantCuts/6, "hardly any cut %s", name)
+	}
+	require.Positive(t, moved.Load())
+}
+
+// TestHeldBackAnswers: an answer that does not come within the budget leaves the caller in doubt, and nobody else: what was committed is
+// there once, and the scope goes on.
+//
+// Proves CAS-7.
+func TestHeldBackAnswers(t *testing.T) {
+	proxy, location, direct := proxied(t)
+	rt := openRuntime(t, pawl.Config{Store: openFor(t, location), Retry: pawl.Retry{Within: 500 * time.Millisecond}})
+	control := openRuntime(t, pawl.Config{Store: openFor(t, direct)})
+	for _, id := range []string{"a", "b"} {
+		seed(t, purses.Scope(rt, id), purse{})
+	}
+	for name, change := range map[string]func() error{
+		"verb": func() error {
+			_, err := purses.Scope(rt, "a").IncState(t.Context(), "balance", 1)
+			return err
+		},
+		"transaction": func() error {
+			return pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if _, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1); err != nil {
+					return err
+				}
+				_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 1)
+				return err
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, err := purses.Scope(control, "a").State(t.Context())
+			require.NoError(t, err)
+			release := make(chan struct{})
+			var once sync.Once
+			proxy.Script(func(pgproxy.Commit) pgproxy.Action {
+				action := pgproxy.Pass
+				once.Do(func() { action = pgproxy.HoldUntil(release) })
+				return action
+			})
+			var unknown *pawl.UnknownOutcomeError
+			require.ErrorAs(t, change(), &unknown)
+			require.True(t, pawl.OutcomeUnknown(unknown))
+			close(release)
+			require.Eventually(t, func() bool { return assert.NoError(t, change()) }, waitLong, waitStep)
+			after, err := purses.Scope(control, "a").State(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, before.Balance+2, after.Balance)
+		})
+	}
+}
+
+// TestServerKilled: the PostgreSQL server is killed and started again, over and over, under the same load. What was acknowledged is there, once;
+// what was refused is not; and work goes on by itself.
+//
+// Proves CAS-6, CAS-7, STORE-14.
+func TestServerKilled(t *testing.T) {
+	needsPostgres(t)
+	kills := killsOf(t, 12)
+	server := pgtest.New(t)
+	rt := openRuntime(t, pawl.Config{Store: openFor(t, server.URL("postgres"))})
+	seed(t, purses.Scope(rt, "bank"), purse{})
+	var acknowledged, refused [cutWriters]int64
+	stop := make(chan struct{})
+	var g errgroup.Group
+	var progress atomic.Int64
+	for i := range cutWriters {
+		g.Go(func() error {
+			for {
+				select {
+				case <-stop:
+					return nil
+				default:
+				}
+				own, err := purses.Scope(rt, fmt.Sprint(i)), error(nil)
+				if i%2 == 0 {
+					_, err = own.IncState(context.Background(), "balance", 1)
+				} else {
+					err = pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+						if _, err := own.In(tx).IncState(ctx, "balance", 1); err != nil {
+							return err
+						}
+						_, err := purses.Scope(tx, "bank").IncState(ctx, "balance", 1)
+						return err
+					})
+				}
+				switch {
+				case err == nil:
+					acknowledged[i]++
+					progress.Add(1)
+				case errors.Is(err, pawl.ErrUnavailable):
+					refused[i]++
+				default:
+					return err
+				}
+			}
+		})
+	}
+	for range kills {
+		was := progress.Load()
+		require.Eventually(t, func() bool { return progress.Load() > was+20 }, waitLong, waitStep, "work does not go on")
+		server.Kill()
+		server.Start()
+	}
+	close(stop)
+	require.NoError(t, g.Wait())
+	bank := int64(0)
+	for i := range cutWriters {
+		s, err := purses.Scope(rt, fmt.Sprint(i)).State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, acknowledged[i], s.Balance, "writer %d", i)
+		if i%2 == 1 {
+			bank += s.Balance
+		}
+	}
+	s, err := purses.Scope(rt, "bank").State(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, bank, s.Balance)
+	t.Logf("%d kills, acknowledged %v, refused %v", kills, acknowledged, refused)
+}

@@ -1,0 +1,170 @@
+package pawl_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/require"
+)
+
+// crowd starts n watchers of s. Each has got its first change when it returns; newest counts those that have got this version.
+func crowd(ctx context.Context, t testing.TB, s pawl.Scope[ship], n int) (newest func(version uint64) int, leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	last := make([]atomic.Uint64, n)
+	var started, all sync.WaitGroup
+	for i := range n {
+		started.Add(1)
+		all.Go(func() {
+			first := true
+			var seen follower[ship]
+			for c, err := range s.Watch(ctx) {
+				if err == nil {
+					err = seen.take(c)
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				last[i].Store(c.Version)
+				if first {
+					first = false
+					started.Done()
+				}
+			}
+		})
+	}
+	started.Wait()
+	return func(version uint64) (have int) {
+			for i := range last {
+				if last[i].Load() >= version {
+					have++
+				}
+			}
+			return have
+		}, func() {
+			cancel()
+			all.Wait()
+		}
+}
+
+// TestTenThousandWatchers: however many watch, each gets the newest.
+//
+// Proves SCOPE-13.
+func TestTenThousandWatchers(t *testing.T) {
+	const watchers = 10_000
+	for _, p := range []path{{name: "in memory", rt: openRuntime(t, pawl.Config{})},
+		{name: "memory store", rt: openRuntime(t, pawl.Config{Store: memory.New()}), store: &tap{}}} {
+		t.Run(p.name, func(t *testing.T) {
+			s := scopeOf[ship](p, "argo")
+			newest, leave := crowd(t.Context(), t, s, watchers)
+			defer leave()
+			for range 3 {
+				var snap pawl.Snapshot[ship]
+				var err error
+				for range 300 {
+					snap, err = s.IncState(t.Context(), "miles", 1)
+					require.NoError(t, err)
+				}
+				require.Eventually(t, func() bool { return newest(snap.Version) == watchers }, 60*time.Second, 5*time.Millisecond)
+			}
+		})
+	}
+}
+
+// TestWatchingManyScopes: looking at thousands of scopes from time to time costs few calls of the store, and reads only what changed.
+//
+// Proves SCOPE-13.
+func TestWatchingManyScopes(t *testing.T) {
+	store := newKnowing()
+	store.deaf = persist.ErrUnsupported
+	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
+		const scopes = 2000
+		var all []<-chan pawl.Change[ship]
+		for i := range scopes {
+			sail(t, there, string(rune('a'+i%26))+time.Duration(i).String())
+			all = append(all, ships.Scope(here, string(rune('a'+i%26))+time.Duration(i).String()).Changes(ctx))
+		}
+		for _, c := range all {
+			receive(t, c)
+		}
+		time.Sleep(time.Second)
+		loads, probes := store.loads.Load(), store.probes.Load()
+		time.Sleep(10 * time.Second)
+		looks := (store.probes.Load() - probes) / 4
+		require.Zero(t, store.loads.Load()-loads, "nothing has changed")
+		require.GreaterOrEqual(t, looks, int64(20))
+		require.LessOrEqual(t, looks, int64(41))
+		for i := range 100 {
+			sail(t, there, string(rune('a'+i%26))+time.Duration(i).String())
+		}
+		loads = store.loads.Load()
+		for i := range 100 {
+			require.EqualValues(t, 2, receive(t, all[i]).Version)
+		}
+		require.LessOrEqual(t, store.loads.Load()-loads, int64(20))
+	})
+}
+
+// BenchmarkWatchers is a writer whose scope is watched by nobody, by one, by a hundred and by ten thousand. They take turns in small steps, so that the machine is
+// equally busy for all. Ratio says how much longer a write takes, by the mean of the steps, than without watchers; some of that is the price of so many goroutines, which the garbage
+// collector visits. Waking is against as many watchers of a scope that stays as it is.
+func BenchmarkWatchers(b *testing.B) {
+	counts := []int{0, 1, 100, 10_000}
+	for _, kind := range []string{"in memory", "memory store"} {
+		b.Run(kind, func(b *testing.B) {
+			p := path{}
+			var config pawl.Config
+			if kind != "in memory" {
+				p.store, config.Store = &tap{}, memory.New()
+			}
+			var err error
+			p.rt, err = pawl.Open(config)
+			require.NoError(b, err)
+			defer p.rt.Close(context.Background())
+			var took, writes [2][]float64
+			for i := range took {
+				took[i], writes[i] = make([]float64, len(counts)), make([]float64, len(counts))
+			}
+			for round := range 4 * len(counts) * 2 {
+				i, idle := round%len(counts), round/len(counts)%2
+				s := scopeOf[ship](p, fmt.Sprint(i))
+				watched := s
+				if idle == 1 {
+					watched = scopeOf[ship](p, "idle")
+				}
+				_, leave := crowd(b.Context(), b, watched, counts[i])
+				runtime.GC()
+				began := time.Now()
+				for time.Since(began) < 200*time.Millisecond+time.Duration(counts[i])*50*time.Microsecond {
+					for range 500 {
+						if _, err := s.IncState(b.Context(), "miles", 1); err != nil {
+							b.Fatal(err)
+						}
+					}
+					writes[idle][i] += 500
+				}
+				took[idle][i] += float64(time.Since(began))
+				leave()
+			}
+			for b.Loop() { // all was measured above
+			}
+			each := func(idle, i int) float64 { return took[idle][i] / writes[idle][i] }
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(each(0, 0), "ns/write")
+			for i, n := range counts {
+				if n > 0 {
+					b.ReportMetric(each(0, i)/each(0, 0), fmt.Sprintf("ratio-%d", n))
+					b.ReportMetric(each(0, i)/each(1, i), fmt.Sprintf("waking-%d", n))
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,256 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// follower checks what one watcher gets: versions in order, none of them twice but to say that it has expired, and an exact count of what was skipped.
+type follower[T any] struct {
+	some    bool
+	last    pawl.Change[T]
+	changes int
+}
+
+// take adds a change, and tells what is wrong with it.
+func (f *follower[T]) take(c pawl.Change[T]) error {
+	if c.Err != nil {
+		return c.Err
+	}
+	was := f.last
+	if f.some && c.Version <= was.Version && (c.Version < was.Version || c.Exists() || !was.Exists()) {
+		return fmt.Errorf("version %d (state: %t) after %d (state: %t)", c.Version, c.Exists(), was.Version, was.Exists())
+	}
+	want := 0
+	if f.some && c.Version > was.Version {
+		want = int(c.Version - was.Version - 1)
+	}
+	if c.Missed != want {
+		return fmt.Errorf("missed %d between %d and %d", c.Missed, was.Version, c.Version)
+	}
+	f.some, f.last = true, c
+	f.changes++
+	return nil
+}
+
+// until receives until a version, or one after it, has come.
+func (f *follower[T]) until(t testing.TB, changes <-chan pawl.Change[T], version uint64) {
+	t.Helper()
+	for !f.some || f.last.Version < version {
+		require.NoError(t, f.take(receive(t, changes)))
+	}
+}
+
+// watching returns the changes of a scope at a location, seen by a runtime of its own.
+func watching[T any](t *testing.T, location, id string) (<-chan pawl.Change[T], *follower[T]) {
+	t.Helper()
+	return pawl.Session[T](openRuntime(t, pawl.Config{Store: openFor(t, location)}), id).Changes(t.Context()), &follower[T]{}
+}
+
+// TestWatchProcesses: what other processes commit arrives, in order, until the last.
+//
+// Proves SCOPE-13.
+func TestWatchProcesses(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, location string) {
+		changes, seen := watching[processTally](t, location, "shared")
+		require.NoError(t, seen.take(receive(t, changes)))
+		var writers []*crashtest.Child
+		for range 2 {
+			writers = append(writers, crashtest.Start(t, "increment", processStore+"="+location))
+		}
+		crashtest.Ready(writers...)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for _, w := range writers {
+				w.Wait()
+			}
+		})
+		seen.until(t, changes, 2*incrementWriters*incrementsEach)
+		wg.Wait()
+		require.EqualValues(t, 2*incrementWriters*incrementsEach, seen.last.Version)
+		require.EqualValues(t, seen.last.Version, seen.last.ReadOnly().N)
+	})
+}
+
+// TestWatchKilledWriters: writers are killed in the midst of their work, before and after they could say so; what they committed arrives.
+//
+// Proves SCOPE-13.
+func TestWatchKilledWriters(t *testing.T) {
+	onSharedStores(t, func(t *testing.T, location string) {
+		rt := openRuntime(t, pawl.Config{Store: openFor(t, location)})
+		var changes [crashScopes]<-chan pawl.Change[crashLedger]
+		var seen [crashScopes]follower[crashLedger]
+		for i := range changes {
+			changes[i] = pawl.Session[crashLedger](rt, crashScope("w", i)).Changes(t.Context())
+			require.NoError(t, seen[i].take(receive(t, changes[i])))
+		}
+		control := openRuntime(t, pawl.Config{Store: openFor(t, location)})
+		for n := range 4 {
+			killAtWork(t, "crash", location, fmt.Sprint("p", n), 5+rand.IntN(60), crashBatch+"=w")
+			for i := range changes {
+				var snap pawl.Snapshot[crashLedger]
+				for again := true; again; again = seen[i].last.Version > snap.Version { // a server may finish what the dead had asked for
+					var err error
+					snap, err = pawl.Session[crashLedger](control, crashScope("w", i)).Snapshot(t.Context())
+					require.NoError(t, err)
+					seen[i].until(t, changes[i], snap.Version)
+				}
+				require.Equal(t, snap.State(), seen[i].last.State())
+			}
+		}
+	})
+}
+
+// TestWatchServerKilled: the server is killed and comes back, the watcher stays and gets the newest.
+//
+// Proves SCOPE-13.
+func TestWatchServerKilled(t *testing.T) {
+	needsPostgres(t)
+	server := pgtest.New(t)
+	changes, seen := watching[ship](t, server.URL("postgres"), "argo")
+	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: openFor(t, server.URL("postgres"))}), "argo")
+	require.NoError(t, seen.take(receive(t, changes)))
+	for range 3 {
+		for range 10 {
+			_, err := s.IncState(t.Context(), "miles", 1)
+			require.NoError(t, err)
+		}
+		server.Kill()
+		server.Start()
+		var snap pawl.Snapshot[ship]
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			snap, err = s.IncState(t.Context(), "miles", 1)
+			return err == nil
+		}, waitLong, waitStep)
+		seen.until(t, changes, snap.Version)
+		require.Equal(t, snap.Version, seen.last.Version)
+	}
+}
+
+// TestWatchCut: the watcher's connections are cut again and again, and for a while there is none; it gets the newest.
+//
+// Proves SCOPE-13.
+func TestWatchCut(t *testing.T) {
+	proxy, behind, direct := proxied(t)
+	changes, seen := watching[ship](t, behind, "argo")
+	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: openFor(t, direct)}), "argo")
+	require.NoError(t, seen.take(receive(t, changes)))
+	for range 5 {
+		proxy.Refuse(true)
+		var snap pawl.Snapshot[ship]
+		for range 1 + rand.IntN(20) {
+			var err error
+			snap, err = s.IncState(t.Context(), "miles", 1)
+			require.NoError(t, err)
+		}
+		proxy.Refuse(false)
+		seen.until(t, changes, snap.Version)
+		require.Equal(t, snap.Version, seen.last.Version)
+	}
+}
+
+// TestWatchOrder: writers in two processes set, delete and create anew, at random; watchers in both, slow and quick, come and go. Nobody sees an older
+// version after a newer one, what is seen is what was committed, and everybody sees the last.
+//
+// Proves SCOPE-13.
+func TestWatchOrder(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		runtimes := []path{p, p}
+		if p.store != nil {
+			runtimes[1].rt = p.another(t)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var mu sync.Mutex
+		committed := map[uint64]ship{} // those with state
+		observed := map[uint64]ship{}
+		see := func(c pawl.Change[ship]) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !c.Exists() {
+				return nil
+			}
+			if was, ok := observed[c.Version]; ok && was != c.State() {
+				return fmt.Errorf("version %d is %v and %v", c.Version, was, c.State())
+			}
+			observed[c.Version] = c.State()
+			return nil
+		}
+		var writers, watchers sync.WaitGroup
+		for i := range 4 {
+			s := scopeOf[ship](runtimes[i%2], "argo")
+			writers.Go(func() {
+				for n := range 40 {
+					var snap pawl.Snapshot[ship]
+					var err error
+					switch rand.IntN(6) {
+					case 0:
+						err = s.Delete(ctx)
+					case 1, 2:
+						snap, err = s.SetState(ctx, ship{fmt.Sprint(i), n}, pawl.IfAbsent())
+					default:
+						snap, err = s.IncState(ctx, "miles", 1, pawl.IfExists())
+					}
+					if err == nil && snap.Exists() {
+						mu.Lock()
+						committed[snap.Version] = snap.State()
+						mu.Unlock()
+					}
+					if err != nil && !errors.Is(err, pawl.ErrDeleted) && !errors.Is(err, pawl.ErrExists) && !errors.Is(err, pawl.ErrNotFound) && !errors.Is(err, pawl.ErrConflict) {
+						assert.NoError(t, err)
+					}
+				}
+			})
+		}
+		for i := range 8 {
+			s := scopeOf[ship](runtimes[i%2], "argo")
+			watchers.Go(func() {
+				for over := false; !over; {
+					var seen follower[ship]
+					stay := 1 + rand.IntN(20)
+					for c, err := range s.Watch(ctx) {
+						if !assert.NoError(t, err) || !assert.NoError(t, seen.take(c)) || !assert.NoError(t, see(c)) {
+							return
+						}
+						if i >= 4 {
+							time.Sleep(rand.N(time.Millisecond)) // a slow one
+						}
+						if over = c.Exists() && c.ReadOnly().Captain == "last"; over || seen.changes == stay {
+							break
+						}
+					}
+					if ctx.Err() != nil {
+						return
+					}
+				}
+			})
+		}
+		writers.Wait()
+		_, err := scopeOf[ship](p, "argo").SetState(ctx, ship{Captain: "last"})
+		if errors.Is(err, pawl.ErrDeleted) {
+			_, err = scopeOf[ship](p, "argo").SetState(ctx, ship{Captain: "last"}, pawl.IfAbsent())
+		}
+		require.NoError(t, err)
+		bound := time.AfterFunc(30*time.Second, cancel)
+		watchers.Wait()
+		require.True(t, bound.Stop(), "the last version did not arrive")
+		for version, state := range observed {
+			if was, ok := committed[version]; ok {
+				require.Equal(t, was, state, version)
+			}
+		}
+		require.NotEmpty(t, observed)
+	})
+}
