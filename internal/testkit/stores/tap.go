@@ -1,0 +1,138 @@
+package stores
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Tap is a store in front of another one. It counts calls, and functions of the test can delay,
+// replace or refuse them. It has the optional methods that every store here has, but not those of
+// persist.Native.
+type Tap struct {
+	persist.Store
+	// Loads counts calls of Load and LoadAll.
+	Loads atomic.Int64
+	// Commits counts calls of Commit.
+	Commits atomic.Int64
+
+	mu           sync.Mutex // protects the rest
+	beforeLoad   func(context.Context) error
+	beforeCommit func(context.Context, persist.Commit) error
+	afterCommit  func(persist.Commit, time.Time, error) (time.Time, error)
+}
+
+// OnLoad makes f run before each Load. An error of f is returned instead. Nil removes f.
+func (s *Tap) OnLoad(f func(context.Context) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beforeLoad = f
+}
+
+// OnCommit makes f run before each commit. An error of f is returned instead. Nil removes f.
+func (s *Tap) OnCommit(f func(context.Context, persist.Commit) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beforeCommit = f
+}
+
+// OnCommitted makes f run after each commit that reached the store. f gets the answer and returns
+// the one for the caller. Nil removes f.
+func (s *Tap) OnCommitted(f func(c persist.Commit, at time.Time, err error) (time.Time, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.afterCommit = f
+}
+
+// Hold blocks the next commit until release is called. entered is closed when it has arrived.
+func (s *Tap) Hold() (entered <-chan struct{}, release func()) {
+	in, out := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	s.OnCommit(func(context.Context, persist.Commit) error {
+		once.Do(func() {
+			close(in)
+			<-out
+		})
+		return nil
+	})
+	return in, func() { close(out) }
+}
+
+// Load implements persist.Store.
+func (s *Tap) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	s.Loads.Add(1)
+	s.mu.Lock()
+	before := s.beforeLoad
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(ctx); err != nil {
+			return persist.Record{}, err
+		}
+	}
+	return s.Store.Load(ctx, key)
+}
+
+// Commit implements persist.Store.
+func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	s.Commits.Add(1)
+	s.mu.Lock()
+	before, after := s.beforeCommit, s.afterCommit
+	s.mu.Unlock()
+	if before != nil {
+		if err := before(ctx, c); err != nil {
+			return time.Time{}, err
+		}
+	}
+	at, err := s.Store.Commit(ctx, c)
+	if after != nil {
+		return after(c, at, err)
+	}
+	return at, err
+}
+
+// LoadAll implements persist.Reader.
+func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	s.Loads.Add(1)
+	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+}
+
+// Take implements persist.Leaser.
+func (s *Tap) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+	return s.Store.(persist.Leaser).Take(ctx, q, a)
+}
+
+// Purge implements persist.Purger.
+func (s *Tap) Purge(ctx context.Context, q persist.Query) (int, error) {
+	return s.Store.(persist.Purger).Purge(ctx, q)
+}
+
+// Watch implements persist.Watcher. It returns persist.ErrUnsupported for a store without it.
+func (s *Tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
+	if w, ok := s.Store.(persist.Watcher); ok {
+		return w.Watch(ctx, wake)
+	}
+	return persist.ErrUnsupported
+}
+
+// Versions implements persist.Prober. It loads the records of a store without it.
+func (s *Tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	if p, ok := s.Store.(persist.Prober); ok {
+		return p.Versions(ctx, keys)
+	}
+	var versions []uint64
+	for _, key := range keys {
+		r, err := s.Store.Load(ctx, key)
+		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+			return nil, err
+		}
+		if r.Absent() {
+			r.Version = 0
+		}
+		versions = append(versions, r.Version)
+	}
+	return versions, nil
+}
