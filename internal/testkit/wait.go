@@ -27,16 +27,13 @@ func EventuallyWithin(t testing.TB, limit time.Duration, condition func() bool, 
 	}
 }
 
-// Receive returns the next value of c. It fails t if c is closed, or empty for [Patience].
+// Receive returns the next value of c, and the zero value if c is closed. It fails t after [Patience].
 func Receive[T any](t testing.TB, c <-chan T, message ...any) T {
 	t.Helper()
 	timeout := time.NewTimer(Patience)
 	defer timeout.Stop()
 	select {
-	case v, ok := <-c:
-		if !ok {
-			t.Fatalf("channel closed: %s", fmt.Sprint(message...))
-		}
+	case v := <-c:
 		return v
 	case <-timeout.C:
 		t.Fatalf("nothing received within %v: %s", Patience, fmt.Sprint(message...))

@@ -53,15 +53,16 @@ type Store struct {
 	New func(t testing.TB) (location string)
 }
 
-// Memory is the store in memory. It cannot be shared between processes.
-var Memory = Store{"memory", newMemory}
+// The stores. Processes can share all of them but Memory.
+var (
+	Memory   = Store{"memory", newMemory}
+	SQLite   = Store{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }}
+	FS       = Store{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }}
+	Postgres = Store{"postgres", func(t testing.TB) string { return pgtest.URL(t) }}
+)
 
 // Shared are the stores that several processes can share, in so far as [Only] wants them tested.
-var Shared = slices.DeleteFunc([]Store{
-	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
-	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
-	{"postgres", func(t testing.TB) string { return pgtest.URL(t) }},
-}, func(s Store) bool { return !wanted(s.Name) })
+var Shared = slices.DeleteFunc([]Store{SQLite, FS, Postgres}, func(s Store) bool { return !wanted(s.Name) })
 
 // wanted reports whether a store is to be tested.
 func wanted(name string) bool { return os.Getenv(Only) == "" || os.Getenv(Only) == name }

@@ -90,6 +90,10 @@ func TestTap(t *testing.T) {
 		tap.OnCommit(func(context.Context, persist.Commit) error { return refused })
 		_, err := tap.Commit(t.Context(), put(1))
 		require.ErrorIs(t, err, refused)
+		tap.RefuseAll()
+		_, err = tap.Commit(t.Context(), put(1))
+		require.ErrorIs(t, err, persist.ErrUnavailable)
+		tap.Refuse(nil)
 
 		entered, release := tap.Hold()
 		answer := make(chan error, 1)
@@ -115,13 +119,18 @@ func TestTap(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, r.Version)
 
-		tap.OnLoad(func(context.Context) error { return refused })
+		tap.OnLoad(func(_ context.Context, keys ...persist.Key) error {
+			require.Equal(t, []persist.Key{key}, keys)
+			return refused
+		})
 		_, err = tap.Load(t.Context(), key)
+		require.ErrorIs(t, err, refused)
+		_, err = tap.LoadAll(t.Context(), []persist.Key{key})
 		require.ErrorIs(t, err, refused)
 		versions, err := tap.Versions(t.Context(), []persist.Key{key, {Kind: "thing", ID: "2"}})
 		require.NoError(t, err)
 		require.Equal(t, []uint64{2, 0}, versions)
-		require.EqualValues(t, 3, tap.Commits.Load())
-		require.EqualValues(t, 3, tap.Loads.Load())
+		require.EqualValues(t, 4, tap.Commits.Load())
+		require.EqualValues(t, 4, tap.Loads.Load())
 	})
 }

@@ -3,6 +3,7 @@ package stores
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,13 +22,13 @@ type Tap struct {
 	Commits atomic.Int64
 
 	mu           sync.Mutex // protects the rest
-	beforeLoad   func(context.Context) error
+	beforeLoad   func(context.Context, ...persist.Key) error
 	beforeCommit func(context.Context, persist.Commit) error
 	afterCommit  func(persist.Commit, time.Time, error) (time.Time, error)
 }
 
-// OnLoad makes f run before each Load. An error of f is returned instead. Nil removes f.
-func (s *Tap) OnLoad(f func(context.Context) error) {
+// OnLoad makes f run before each Load and LoadAll. An error of f is returned instead. Nil removes f.
+func (s *Tap) OnLoad(f func(ctx context.Context, keys ...persist.Key) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beforeLoad = f
@@ -39,6 +40,24 @@ func (s *Tap) OnCommit(f func(context.Context, persist.Commit) error) {
 	defer s.mu.Unlock()
 	s.beforeCommit = f
 }
+
+// Refuse makes commits fail with persist.ErrUnavailable for which the function returns true, in place
+// of the function of OnCommit. Nil lets all commits pass.
+func (s *Tap) Refuse(which func(persist.Commit) bool) {
+	if which == nil {
+		s.OnCommit(nil)
+		return
+	}
+	s.OnCommit(func(_ context.Context, c persist.Commit) error {
+		if which(c) {
+			return fmt.Errorf("%w: refused by the test", persist.ErrUnavailable)
+		}
+		return nil
+	})
+}
+
+// RefuseAll makes every commit fail with persist.ErrUnavailable. Refuse(nil) ends that.
+func (s *Tap) RefuseAll() { s.Refuse(func(persist.Commit) bool { return true }) }
 
 // OnCommitted makes f run after each commit that reached the store. f gets the answer and returns
 // the one for the caller. Nil removes f.
@@ -64,16 +83,22 @@ func (s *Tap) Hold() (entered <-chan struct{}, release func()) {
 
 // Load implements persist.Store.
 func (s *Tap) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	if err := s.loading(ctx, key); err != nil {
+		return persist.Record{}, err
+	}
+	return s.Store.Load(ctx, key)
+}
+
+// loading counts a call and runs the function of OnLoad.
+func (s *Tap) loading(ctx context.Context, keys ...persist.Key) error {
 	s.Loads.Add(1)
 	s.mu.Lock()
 	before := s.beforeLoad
 	s.mu.Unlock()
-	if before != nil {
-		if err := before(ctx); err != nil {
-			return persist.Record{}, err
-		}
+	if before == nil {
+		return nil
 	}
-	return s.Store.Load(ctx, key)
+	return before(ctx, keys...)
 }
 
 // Commit implements persist.Store.
@@ -96,7 +121,9 @@ func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 
 // LoadAll implements persist.Reader.
 func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.Loads.Add(1)
+	if err := s.loading(ctx, keys...); err != nil {
+		return nil, err
+	}
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
