@@ -11,25 +11,26 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // With Allow, calls of one session run side by side. Proves FLOW-4.
 func TestAllow(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{})
+	f, rt := inMemory(t).flow(t, flow.Config{})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
 	one, two := do(t.Context(), a, flow.IDs{Session: "s"}), do(t.Context(), a, flow.IDs{Session: "s"})
 	b.next(t)
 	b.next(t)
 	close(b.all)
-	require.NoError(t, of(t, one).err)
-	require.NoError(t, of(t, two).err)
+	require.NoError(t, testkit.Receive(t, one).err)
+	require.NoError(t, testkit.Receive(t, two).err)
 	nothingLeft(t, rt)
 }
 
 // With Reject, a call is told which request is in flight, in whichever process that is; other sessions are not concerned. Proves FLOW-4.
 func TestReject(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		here, rt := s.flow(t, flow.Config{Admit: flow.Reject})
 		there, _ := s.flow(t, flow.Config{Admit: flow.Reject})
@@ -53,7 +54,7 @@ func TestReject(t *testing.T) {
 			require.NoError(t, err)
 		}
 		b.finish("one")
-		require.NoError(t, of(t, one).err)
+		require.NoError(t, testkit.Receive(t, one).err)
 		b.finish("two")
 		_, err := flow.Define(there, "c", b.run).Do(t.Context(), flow.IDs{Request: "two", Session: "s"}, "")
 		require.NoError(t, err, "it is free")
@@ -63,7 +64,7 @@ func TestReject(t *testing.T) {
 
 // With Queue, calls run one at a time in the order in which they came, from three processes; each hands over to the next wherever that is. Proves FLOW-4.
 func TestQueueIsInOrder(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		var actions []*flow.Action[string, string]
 		var rt *pawl.Runtime
@@ -79,10 +80,10 @@ func TestQueueIsInOrder(t *testing.T) {
 		}
 		require.Equal(t, want, waiting(t, rt, "s"))
 		close(b.all)
-		soon(t, func() bool { return b.runs.Load() == 25 && len(waiting(t, rt, "s")) == 0 })
+		testkit.Eventually(t, func() bool { return b.runs.Load() == 25 && len(waiting(t, rt, "s")) == 0 })
 		require.Equal(t, want, b.ran())
 		require.EqualValues(t, 1, b.most.Load(), "at a time")
-		soon(t, func() bool { return len(records(t, rt)) == 0 })
+		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 	})
 }
 
@@ -96,7 +97,7 @@ func TestUnits(t *testing.T) {
 		{flow.PerUser, flow.IDs{Session: "s", User: "u"}, flow.IDs{Session: "t", User: "u"}, flow.IDs{Session: "s", User: "v"}},
 		{flow.PerFlow, flow.IDs{Session: "s", User: "u"}, flow.IDs{}, flow.IDs{}},
 	} {
-		f, rt := inMemory().flow(t, flow.Config{Admit: flow.Reject, Per: c.per})
+		f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Reject, Per: c.per})
 		b := newBusyAction()
 		a := flow.Define(f, "a", b.run)
 		first := do(t.Context(), a, c.first)
@@ -110,14 +111,14 @@ func TestUnits(t *testing.T) {
 		separate := do(t.Context(), a, c.separate)
 		b.next(t)
 		close(b.all)
-		require.NoError(t, of(t, first).err)
-		require.NoError(t, of(t, separate).err)
+		require.NoError(t, testkit.Receive(t, first).err)
+		require.NoError(t, testkit.Receive(t, separate).err)
 	}
 }
 
 // Callers who leave the queue, in whatever process, leave no trace in it, and disturb nobody's order. Proves FLOW-4.
 func TestLeavingTheQueue(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		var actions []*flow.Action[string, string]
 		var rt *pawl.Runtime
@@ -134,7 +135,7 @@ func TestLeavingTheQueue(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			answered := do(ctx, actions[i%2], flow.IDs{Request: id, Session: "s"})
-			soon(t, func() bool { return len(waiting(t, rt, "s")) == i+1 })
+			testkit.Eventually(t, func() bool { return len(waiting(t, rt, "s")) == i+1 })
 			if i%3 == 1 {
 				leave, left = append(leave, cancel), append(left, answered)
 			} else {
@@ -145,20 +146,20 @@ func TestLeavingTheQueue(t *testing.T) {
 			go cancel(errOfTheAction)
 		}
 		for _, answered := range left {
-			require.ErrorIs(t, of(t, answered).err, errOfTheAction)
+			require.ErrorIs(t, testkit.Receive(t, answered).err, errOfTheAction)
 		}
 		require.Equal(t, want, waiting(t, rt, "s"))
 		close(b.all)
-		soon(t, func() bool { return len(waiting(t, rt, "s")) == 0 })
+		testkit.Eventually(t, func() bool { return len(waiting(t, rt, "s")) == 0 })
 		require.Equal(t, want, b.ran())
 		require.EqualValues(t, 1, b.most.Load(), "at a time")
-		soon(t, func() bool { return len(records(t, rt)) == 0 })
+		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 	})
 }
 
 // The queue of a gate is bounded. Proves FLOW-4.
 func TestQueueIsBounded(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue, MaxWaiting: 2})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue, MaxWaiting: 2})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
 	for range 3 { // one runs, two wait
@@ -170,7 +171,7 @@ func TestQueueIsBounded(t *testing.T) {
 	require.Equal(t, 2, full.Queue)
 	require.NoError(t, a.Go(t.Context(), flow.IDs{Session: "t"}, ""))
 	close(b.all)
-	soon(t, func() bool { return b.runs.Load() == 4 })
+	testkit.Eventually(t, func() bool { return b.runs.Load() == 4 })
 	require.NoError(t, f.Stop(t.Context()))
 	nothingLeft(t, rt, "s", "t")
 }
@@ -179,7 +180,7 @@ func TestQueueIsBounded(t *testing.T) {
 // time. One under another key waits for its turn there, and one in the background for its turn here. Proves FLOW-4.
 func TestNestedCallsPass(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Queue, flow.Reject} {
-		f, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		f, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
 		leaf := flow.Define(f, "leaf", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 			_, err := session(c, c.Session).PushState(ctx, "log", c.Request)
 			return c.Request, err
@@ -223,7 +224,7 @@ func TestNestedCallsPass(t *testing.T) {
 
 // Another key's gate is not passed by being admitted elsewhere. Proves FLOW-4.
 func TestNestedCallWaitsElsewhere(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
 	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
@@ -232,19 +233,19 @@ func TestNestedCallWaitsElsewhere(t *testing.T) {
 	first := do(t.Context(), a, flow.IDs{Request: "first", Session: "taken"})
 	b.next(t)
 	nested := do(t.Context(), outer, flow.IDs{Request: "nested", Session: "s"})
-	soon(t, func() bool { return len(waiting(t, rt, "taken")) == 2 })
+	testkit.Eventually(t, func() bool { return len(waiting(t, rt, "taken")) == 2 })
 	require.EqualValues(t, 1, b.runs.Load())
 	b.finish("first")
-	require.NoError(t, of(t, first).err)
+	require.NoError(t, testkit.Receive(t, first).err)
 	require.Equal(t, "nested", b.next(t))
 	b.finish("nested")
-	require.NoError(t, of(t, nested).err)
+	require.NoError(t, testkit.Receive(t, nested).err)
 	nothingLeft(t, rt, "s", "taken")
 }
 
 // A call that uses the context of an outer one that has ended is refused: nothing of it would be fenced. Proves FLOW-4.
 func TestNestedInWhatHasEnded(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	ran := 0
 	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran++; return "", nil })
 	var kept context.Context
@@ -264,7 +265,7 @@ func TestNestedInWhatHasEnded(t *testing.T) {
 
 // A request id is in flight once, in all processes together; a second call is told so, and never runs. Afterwards it can be called again. Proves FLOW-4.
 func TestSameRequestTwice(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		here, rt := s.flow(t, flow.Config{Admit: flow.Queue})
 		there, _ := s.flow(t, flow.Config{Admit: flow.Queue})
@@ -276,7 +277,7 @@ func TestSameRequestTwice(t *testing.T) {
 			go func() { answers <- []*flow.Action[string, string]{first, second}[i%2].Go(t.Context(), ids, "") }()
 		}
 		for range 20 {
-			if err := of(t, answers); err != nil {
+			if err := testkit.Receive(t, answers); err != nil {
 				errs = append(errs, err)
 			}
 		}
@@ -290,7 +291,7 @@ func TestSameRequestTwice(t *testing.T) {
 		require.EqualValues(t, 1, b.runs.Load())
 		require.Equal(t, []string{"r"}, waiting(t, rt, "s"))
 		b.finish("r")
-		soon(t, func() bool { return len(records(t, rt)) == 0 })
+		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 		b.finish("r")
 		_, err := second.Do(t.Context(), ids, "")
 		require.NoError(t, err)
@@ -300,14 +301,14 @@ func TestSameRequestTwice(t *testing.T) {
 
 // The context's deadline and end reach the action, and its caller gets the cause. Proves FLOW-2.
 func TestContextOfAnAction(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	got := do(ctx, a, flow.IDs{Session: "s"})
 	b.next(t)
 	cancel(errOfTheAction)
-	require.ErrorIs(t, of(t, got).err, errOfTheAction)
+	require.ErrorIs(t, testkit.Receive(t, got).err, errOfTheAction)
 
 	type key struct{}
 	limited, stop := context.WithTimeout(context.WithValue(t.Context(), key{}, "v"), time.Hour)
@@ -335,7 +336,7 @@ func TestContextOfAnAction(t *testing.T) {
 //
 // Proves FLOW-1.
 func TestBackgroundCallOutlivesItsCallersLease(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Kind: "chat", Admit: flow.Queue})
 		released, done := make(chan struct{}), make(chan error, 1)
 		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {

@@ -27,7 +27,7 @@ func think() { time.Sleep(100 * time.Microsecond) }
 
 // 500 workers of one request write to one board at the same time, by data and by functions: all land, and none gives up. Proves FLOW-3.
 func TestTaskBoard(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{})
+	f, rt := inMemory(t).flow(t, flow.Config{})
 	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, workers int) (board, error) {
 		tasks := pawl.Sequencer[board](c, "board")
 		errs := make([]error, workers)

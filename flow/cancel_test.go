@@ -14,12 +14,14 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
 // A call is canceled by its request id from another process, and from its own: it learns of it through its context, and its caller gets ErrCanceled. What it commits
 // several of at a time is all there or not at all, and it may still tidy up. Proves FLOW-5.
 func TestCancelWhileRunning(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		here, rt := s.flow(t, flow.Config{Admit: flow.Queue})
 		there, elsewhere := s.flow(t, flow.Config{Admit: flow.Queue})
 		began := make(chan struct{})
@@ -42,9 +44,9 @@ func TestCancelWhileRunning(t *testing.T) {
 		for i, f := range []*flow.Flow{there, here} {
 			began = make(chan struct{})
 			got := do(t.Context(), a, flow.IDs{Request: "r", Session: "s", User: "u"})
-			of(t, began)
+			testkit.Receive(t, began)
 			require.NoError(t, f.Cancel(t.Context(), "r"))
-			err := of(t, got).err
+			err := testkit.Receive(t, got).err
 			require.ErrorIs(t, err, flow.ErrCanceled)
 			require.Equal(t, 499, pawl.HTTPStatus(err))
 			session, err := session(elsewhere, "s").State(t.Context())
@@ -62,7 +64,7 @@ func TestCancelWhileRunning(t *testing.T) {
 
 // A call that waits can be canceled, too: it never runs, and those behind it move up. Proves FLOW-5.
 func TestCancelWhileWaiting(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		here, rt := s.flow(t, flow.Config{Admit: flow.Queue})
 		there, _ := s.flow(t, flow.Config{Admit: flow.Queue})
@@ -70,17 +72,17 @@ func TestCancelWhileWaiting(t *testing.T) {
 		var got []<-chan answer
 		for i := range 4 {
 			got = append(got, do(t.Context(), a, flow.IDs{Request: fmt.Sprint(i), Session: "s"}))
-			soon(t, func() bool { return len(waiting(t, rt, "s")) == i+1 })
+			testkit.Eventually(t, func() bool { return len(waiting(t, rt, "s")) == i+1 })
 		}
 		require.NoError(t, there.Cancel(t.Context(), "1"))
 		require.NoError(t, here.Cancel(t.Context(), "2"))
-		require.Equal(t, flow.ErrCanceled, of(t, got[1]).err)
-		require.Equal(t, flow.ErrCanceled, of(t, got[2]).err)
+		require.Equal(t, flow.ErrCanceled, testkit.Receive(t, got[1]).err)
+		require.Equal(t, flow.ErrCanceled, testkit.Receive(t, got[2]).err)
 		require.Equal(t, []string{"0", "3"}, waiting(t, rt, "s"))
 		b.finish("0")
-		require.NoError(t, of(t, got[0]).err)
+		require.NoError(t, testkit.Receive(t, got[0]).err)
 		b.finish("3")
-		require.NoError(t, of(t, got[3]).err)
+		require.NoError(t, testkit.Receive(t, got[3]).err)
 		require.Equal(t, []string{"0", "3"}, b.ran())
 		nothingLeft(t, rt, "s")
 	})
@@ -88,7 +90,7 @@ func TestCancelWhileWaiting(t *testing.T) {
 
 // There is nothing to cancel before a call, after it, or where its process died. Proves FLOW-5.
 func TestCancelNothing(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		here, rt := s.flow(t, flow.Config{})
 		there, _ := s.flow(t, flow.Config{})
 		a := flow.Define(here, "a", func(context.Context, *flow.Call, string) (string, error) { return "fine", nil })
@@ -109,7 +111,7 @@ func TestCancelNothing(t *testing.T) {
 
 // An action that does not mind, and returns without an error, has not been canceled; one that fails for another reason keeps its error. Proves FLOW-5.
 func TestCancelAgainstTheEnd(t *testing.T) {
-	f, _ := inMemory().flow(t, flow.Config{})
+	f, _ := inMemory(t).flow(t, flow.Config{})
 	began := make(chan struct{}, 1)
 	a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, how error) (string, error) {
 		began <- struct{}{}
@@ -122,9 +124,9 @@ func TestCancelAgainstTheEnd(t *testing.T) {
 			s, err := a.Do(t.Context(), flow.IDs{Request: "r"}, how)
 			out <- answer{s, err}
 		}()
-		of(t, began)
+		testkit.Receive(t, began)
 		require.NoError(t, f.Cancel(t.Context(), "r"))
-		got := of(t, out)
+		got := testkit.Receive(t, out)
 		require.Equal(t, "fine", got.out)
 		if how == context.Canceled {
 			require.ErrorIs(t, got.err, flow.ErrCanceled)
@@ -140,9 +142,9 @@ func TestCancelAgainstTheEnd(t *testing.T) {
 func TestEverythingAtOnce(t *testing.T) {
 	all := int64(0)
 	for round := range 4 {
-		s := inMemory()
+		s := inMemory(t)
 		if round%3 == 1 {
-			s = onSQLite(t)
+			s = site(stores.SQLite.New(t))
 		}
 		var running, most, ran atomic.Int64
 		var flows []*flow.Flow
@@ -206,7 +208,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		wg.Wait()
 		cancel()
 		for _, f := range flows {
-			require.NoError(t, f.Stop(within(t, 10*time.Second)))
+			require.NoError(t, f.Stop(testkit.Within(t, 10*time.Second)))
 		}
 		require.LessOrEqual(t, most.Load(), int64(1))
 		all += ran.Load() // in one of the rounds everybody may have been canceled first

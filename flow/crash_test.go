@@ -18,46 +18,56 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 )
 
 func init() {
-	children["victim"] = victim
-	children["crowd"] = crowd
-	children["caller"] = caller
-	children["sleeper"] = sleeper
+	testkit.Child("victim", victim)
+	testkit.Child("crowd", crowd)
+	testkit.Child("caller", caller)
+	testkit.Child("sleeper", sleeper)
 }
 
 const (
-	whereStore = "PAWL_TEST_STORE"
-	whichCall  = "PAWL_TEST_CALL"
-	killPoint  = "PAWL_TEST_KILL" // of commits: negative before, positive after
+	whichCall = "PAWL_TEST_CALL"
+	killPoint = "PAWL_TEST_KILL" // of commits: negative before, positive after
 )
 
 // crashLease is short, so that these tests are.
 const crashLease = time.Second
 
-// childFlow makes the flow of a child.
-func childFlow(lease time.Duration) (*flow.Flow, *pawl.Runtime, *tap, error) {
-	store, err := openStore(os.Getenv(whereStore))
+// process is what a child has: a flow, its runtime, and the store that the parent named.
+type process struct {
+	*flow.Flow
+	rt    *pawl.Runtime
+	store *stores.Tap
+}
+
+func startProcess(lease time.Duration) (*process, error) {
+	store, err := stores.OpenGiven()
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
-	tapped := &tap{Store: store}
-	rt, err := pawl.Open(pawl.Config{Store: tapped})
-	if err != nil {
-		return nil, nil, nil, err
+	p := &process{store: &stores.Tap{Store: store}}
+	if p.rt, err = pawl.Open(pawl.Config{Store: p.store}); err != nil {
+		return nil, err
 	}
-	f, err := flow.New(rt, flow.Config{Kind: "chat", Admit: flow.Queue, Lease: lease})
-	return f, rt, tapped, err
+	p.Flow, err = flow.New(p.rt, flow.Config{Kind: "chat", Admit: flow.Queue, Lease: lease})
+	return p, err
+}
+
+func (p *process) stop() error {
+	ctx := context.Background()
+	return errors.Join(p.Stop(ctx), p.rt.Close(ctx), p.store.Close())
 }
 
 func kill() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
 // victim makes one call, and dies before or after a certain commit of it.
 func victim() error {
-	f, _, store, err := childFlow(crashLease)
+	p, err := startProcess(crashLease)
 	if err != nil {
 		return err
 	}
@@ -66,25 +76,24 @@ func victim() error {
 		return err
 	}
 	var n atomic.Int64 // commits that write; renewals come as time passes
-	before := func(c persist.Commit) error {
+	p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 		if len(c.Writes) > 0 && n.Add(1) == -at {
 			kill()
 		}
 		return nil
-	}
-	after := func(c persist.Commit) {
+	})
+	p.store.OnCommitted(func(c persist.Commit, t time.Time, err error) (time.Time, error) {
 		if len(c.Writes) > 0 && n.Load() == at {
 			kill()
 		}
-	}
-	store.before.Store(&before)
-	store.after.Store(&after)
-	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		return t, err
+	})
+	a := flow.Define(p.Flow, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 		_, err := session(c, c.Session).PushState(ctx, "log", "victim")
 		return "", err
 	})
 	id := os.Getenv(whichCall)
-	crashtest.Begin()
+	testkit.Begin()
 	_, err = a.Do(context.Background(), flow.IDs{Request: id, Session: id}, "")
 	return errors.Join(errors.New("it was to die"), err)
 }
@@ -93,17 +102,17 @@ func victim() error {
 // most, what the dead call wrote is there or not, and nothing of it is left. Its request id can be used again. Proves FLOW-4.
 func TestKilledAtEveryStep(t *testing.T) {
 	points := []int{-1, 1, -2, 2, -3, 3, -4, 4} // the record, the ticket, what the action writes, the end
-	onSharedStores(t, func(t *testing.T, s *site) {
+	onSharedStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
 		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 			_, err := session(c, c.Session).PushState(ctx, "log", "next")
 			return "", err
 		})
-		var victims []*crashtest.Child
+		var victims []*testkit.Process
 		for _, p := range points {
-			victims = append(victims, crashtest.Start(t, "victim", whereStore+"="+s.location, whichCall+"="+fmt.Sprint(p), killPoint+"="+fmt.Sprint(p)))
+			victims = append(victims, testkit.Start(t, "victim", s.env(), whichCall+"="+fmt.Sprint(p), killPoint+"="+fmt.Sprint(p)))
 		}
-		crashtest.Ready(victims...)
+		testkit.Ready(victims...)
 		var mu sync.Mutex
 		var worst time.Duration
 		var wg sync.WaitGroup
@@ -128,7 +137,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		for i, p := range points {
 			victims[i].Kill()
 			id := fmt.Sprint(p)
-			soon(t, func() bool { // once its lease is over
+			testkit.Eventually(t, func() bool { // once its lease is over
 				_, err := a.Do(t.Context(), flow.IDs{Request: id, Session: id}, "")
 				if err != nil {
 					var busy *flow.BusyError
@@ -151,33 +160,32 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 // crowd makes one call that runs and many that wait behind it, and says so.
 func crowd() error {
-	f, _, _, err := childFlow(crashLease)
+	p, err := startProcess(crashLease)
 	if err != nil {
 		return err
 	}
 	b := newBusyAction()
-	a := flow.Define(f, "a", b.run)
-	crashtest.Begin()
+	a := flow.Define(p.Flow, "a", b.run)
+	testkit.Begin()
 	for i := range 20 {
 		if err := a.Go(context.Background(), flow.IDs{Request: fmt.Sprint("crowd", i), Session: "s"}, ""); err != nil {
 			return err
 		}
 	}
-	crashtest.Say("waiting")
+	testkit.Say("waiting")
 	select {}
 }
 
 // A process dies with the call that runs and all that wait next: those behind them, from another process, go on in their order, and are held up for one lease, not for
 // one each. Proves FLOW-4.
 func TestKilledCrowd(t *testing.T) {
-	onSharedStores(t, func(t *testing.T, s *site) {
+	onSharedStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
 		a := flow.Define(f, "a", b.run)
-		child := crashtest.Start(t, "crowd", whereStore+"="+s.location)
-		crashtest.Ready(child)
-		line, _ := child.Next()
-		require.Equal(t, "waiting", line)
+		child := testkit.Start(t, "crowd", s.env())
+		testkit.Ready(child)
+		child.Expect("waiting")
 		want := []string{"x", "y", "z"}
 		for _, id := range want {
 			require.NoError(t, a.Go(t.Context(), flow.IDs{Request: id, Session: "s"}, ""))
@@ -190,7 +198,7 @@ func TestKilledCrowd(t *testing.T) {
 		require.Less(t, blocked, crashLease+2*time.Second)
 		t.Logf("blocked for %v, the lease is %v", blocked, crashLease)
 		close(b.all)
-		require.NoError(t, f.Stop(within(t, 10*time.Second)))
+		require.NoError(t, f.Stop(testkit.Within(t, 10*time.Second)))
 		require.Equal(t, want, b.ran())
 		nothingLeft(t, rt, "s")
 	})
@@ -198,22 +206,17 @@ func TestKilledCrowd(t *testing.T) {
 
 const callers = 3
 
-// callsOfACaller is how many calls each makes; PAWL_CALLS says otherwise.
-var callsOfACaller = func() int {
-	if n, err := strconv.Atoi(os.Getenv("PAWL_CALLS")); err == nil {
-		return n
-	}
-	return 12
-}()
+// callsOfACaller is how many calls each makes.
+var callsOfACaller = testkit.Times(12, 12, "PAWL_CALLS")
 
 // caller makes calls at once. Each looks whether it is the one with the lowest ticket, and adds its number to a list, in two steps that nothing protects.
 func caller() error {
-	f, rt, _, err := childFlow(flow.DefaultLease)
+	p, err := startProcess(flow.DefaultLease)
 	if err != nil {
 		return err
 	}
-	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
-		g, err := gateOf(rt, "session", "s").State(ctx)
+	a := flow.Define(p.Flow, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		g, err := gateOf(p.rt, "session", "s").State(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -234,25 +237,25 @@ func caller() error {
 		_, err = session(c, c.Session).SetState(ctx, state)
 		return "", err
 	})
-	crashtest.Begin()
+	testkit.Begin()
 	var wg sync.WaitGroup
 	errs := make([]error, callsOfACaller)
 	for i := range errs {
 		wg.Go(func() { _, errs[i] = a.Do(context.Background(), flow.IDs{Session: "s"}, "") })
 	}
 	wg.Wait()
-	return errors.Join(append(errs, f.Stop(context.Background()))...)
+	return errors.Join(append(errs, p.stop())...)
 }
 
 // Callers in three processes are served one at a time, in the order of their tickets. Proves FLOW-4.
 func TestQueueOfProcesses(t *testing.T) {
-	onSharedStores(t, func(t *testing.T, s *site) {
+	onSharedStores(t, func(t *testing.T, s site) {
 		rt, _ := s.runtime(t)
-		var processes []*crashtest.Child
+		var processes []*testkit.Process
 		for range callers {
-			processes = append(processes, crashtest.Start(t, "caller", whereStore+"="+s.location))
+			processes = append(processes, testkit.Start(t, "caller", s.env()))
 		}
-		crashtest.Ready(processes...)
+		testkit.Ready(processes...)
 		for _, p := range processes {
 			p.Wait()
 		}
@@ -268,44 +271,42 @@ func TestQueueOfProcesses(t *testing.T) {
 
 // sleeper is stopped in the middle of an action, for as long as its parent likes, and says what its commits were answered then.
 func sleeper() error {
-	f, _, _, err := childFlow(crashLease)
+	p, err := startProcess(crashLease)
 	if err != nil {
 		return err
 	}
-	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
-		crashtest.Say("%d", os.Getpid())
+	a := flow.Define(p.Flow, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		testkit.Say("running")
 		<-ctx.Done() // it is stopped until its lease is over
 		_, err := session(c, c.Session).PushState(context.WithoutCancel(ctx), "log", "late")
-		crashtest.Say("%s", pawl.Code(err))
+		testkit.Say("%s", pawl.Code(err))
 		return "", nil
 	})
-	crashtest.Begin()
+	testkit.Begin()
 	_, err = a.Do(context.Background(), flow.IDs{Request: "sleeper", Session: "s"}, "")
-	crashtest.Say("%s", pawl.Code(err))
-	return f.Stop(context.Background())
+	testkit.Say("%s", pawl.Code(err))
+	return p.stop()
 }
 
 // A process that was stopped for longer than its lease wakes up in the middle of an action and commits nothing. Proves FLOW-4.
 func TestStoppedProcess(t *testing.T) {
-	onSharedStores(t, func(t *testing.T, s *site) {
+	onSharedStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
 		a := flow.Define(f, "a", b.run)
-		child := crashtest.Start(t, "sleeper", whereStore+"="+s.location)
-		crashtest.Ready(child)
-		line, _ := child.Next()
-		pid, err := strconv.Atoi(line)
-		require.NoError(t, err)
-		crashtest.Stop(t, pid, func(ctx context.Context) error {
+		child := testkit.Start(t, "sleeper", s.env())
+		testkit.Ready(child)
+		child.Expect("running")
+		child.Pause(func(ctx context.Context) error {
 			_, err := session(rt, "free").PushState(ctx, "log", "free")
 			return err
 		})
 		got := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
 		require.Equal(t, "next", b.next(t))
-		crashtest.Resume(t, pid)
+		child.Resume()
 		require.Equal(t, []string{"LEASE_LOST", "LEASE_LOST"}, child.Wait())
 		b.finish("next")
-		require.NoError(t, of(t, got).err)
+		require.NoError(t, testkit.Receive(t, got).err)
 		state, err := session(rt, "s").State(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, state.Log)

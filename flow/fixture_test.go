@@ -4,117 +4,61 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
-	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// children are what this binary does instead of testing when crashtest.Start names one of them.
-var children = map[string]func() error{}
+func TestMain(m *testing.M) { testkit.Main(m.Run, stores.Stop) }
 
-func TestMain(m *testing.M) {
-	if run := os.Getenv("PAWL_TEST_CHILD"); run != "" {
-		if err := children[run](); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	code := m.Run()
-	pgtest.Stop()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines outlived the tests:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// site is a store that several processes use; each runtime on it stands for one.
-type site struct {
-	location string
-	memory   persist.Store // the store itself, where it is in memory
-}
+// site is the location of a store that several processes use; each runtime on it stands for one.
+type site string
 
 // onStores runs test on every store, on all at the same time: what takes long is mostly waiting.
-func onStores(t *testing.T, test func(t *testing.T, s *site)) {
-	t.Run("memory", func(t *testing.T) { test(t, inMemory()) })
-	onSharedStores(t, func(t *testing.T, s *site) {
-		t.Parallel()
-		test(t, s)
+func onStores(t *testing.T, test func(t *testing.T, s site)) {
+	stores.Each(t, func(t *testing.T, location string) {
+		if stores.Name(location) != "memory" {
+			t.Parallel()
+		}
+		test(t, site(location))
 	})
 }
 
 // onSharedStores runs test on every store that processes can share.
-func onSharedStores(t *testing.T, test func(t *testing.T, s *site)) {
-	t.Run("fs", func(t *testing.T) { test(t, &site{location: "fs:" + filepath.Join(t.TempDir(), "state")}) })
-	t.Run("sqlite", func(t *testing.T) { test(t, onSQLite(t)) })
-	t.Run("postgres", func(t *testing.T) { test(t, &site{location: pgtest.URL(t)}) })
+func onSharedStores(t *testing.T, test func(t *testing.T, s site)) {
+	stores.EachShared(t, func(t *testing.T, location string) { test(t, site(location)) })
 }
 
-func inMemory() *site { return &site{memory: memory.New()} }
-
-func onSQLite(t *testing.T) *site {
-	return &site{location: "sqlite:" + filepath.Join(t.TempDir(), "state.db")}
-}
-
-// openStore opens the store at a location, in any process.
-func openStore(location string) (persist.Store, error) {
-	ctx := context.Background()
-	scheme, rest, _ := strings.Cut(location, ":")
-	switch scheme {
-	case "sqlite":
-		return sqlite.Open(ctx, rest, sqlite.Config{})
-	case "fs":
-		return fs.Open(ctx, rest, fs.Config{LockTimeout: time.Minute})
-	case "postgres":
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return nil, fmt.Errorf("no store is at %q", location)
-}
+func inMemory(t *testing.T) site { return site(stores.Memory.New(t)) }
 
 // store opens the store once more.
-func (s *site) store(t *testing.T) persist.Store {
-	t.Helper()
-	if s.memory != nil {
-		return s.memory
-	}
-	store, err := openStore(s.location)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	return store
-}
+func (s site) store(t *testing.T) persist.Store { return stores.OpenFor(t, string(s)) }
+
+// env makes a child open the store.
+func (s site) env() string { return stores.Env(string(s)) }
 
 // runtime opens another runtime, with a tap on its store.
-func (s *site) runtime(t *testing.T) (*pawl.Runtime, *tap) {
+func (s site) runtime(t *testing.T) (*pawl.Runtime, *stores.Tap) {
 	t.Helper()
-	store := &tap{Store: s.store(t)}
+	store := &stores.Tap{Store: s.store(t)}
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close(within(t, 20*time.Second))) })
+	t.Cleanup(func() { require.NoError(t, rt.Close(testkit.Within(t, 20*time.Second))) })
 	return rt, store
 }
 
 // flow makes the flow that c defines in a runtime of its own.
-func (s *site) flow(t *testing.T, c flow.Config) (*flow.Flow, *pawl.Runtime) {
+func (s site) flow(t *testing.T, c flow.Config) (*flow.Flow, *pawl.Runtime) {
 	t.Helper()
 	rt, _ := s.runtime(t)
 	return newFlow(t, rt, c), rt
@@ -128,77 +72,8 @@ func newFlow(t *testing.T, rt *pawl.Runtime, c flow.Config) *flow.Flow {
 	}
 	f, err := flow.New(rt, c)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, f.Stop(within(t, 20*time.Second))) })
+	t.Cleanup(func() { require.NoError(t, f.Stop(testkit.Within(t, 20*time.Second))) })
 	return f
-}
-
-// within returns a context that outlives t but not d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// tap is a store whose commits are counted, and can be refused.
-type tap struct {
-	persist.Store
-	loads, commits atomic.Int64
-	// before is asked about each commit; an error is the answer instead.
-	before atomic.Pointer[func(persist.Commit) error]
-	after  atomic.Pointer[func(persist.Commit)]
-}
-
-func (s *tap) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
-	s.loads.Add(1)
-	return s.Store.Load(ctx, k)
-}
-
-func (s *tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.loads.Add(1)
-	return s.Store.(persist.Reader).LoadAll(ctx, keys)
-}
-
-func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	s.commits.Add(1)
-	if f := s.before.Load(); f != nil {
-		if err := (*f)(c); err != nil {
-			return time.Time{}, err
-		}
-	}
-	at, err := s.Store.Commit(ctx, c)
-	if f := s.after.Load(); f != nil {
-		(*f)(c)
-	}
-	return at, err
-}
-
-// refuse makes the store unreachable for the commits that are asked about with true.
-func (s *tap) refuse(which func(persist.Commit) bool) {
-	f := func(c persist.Commit) error {
-		if which(c) {
-			return fmt.Errorf("%w: cut off", persist.ErrUnavailable)
-		}
-		return nil
-	}
-	s.before.Store(&f)
-}
-
-// The rest is what every store of these tests can.
-
-func (s *tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	return s.Store.(persist.Watcher).Watch(ctx, wake)
-}
-
-func (s *tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	return s.Store.(persist.Prober).Versions(ctx, keys)
-}
-
-func (s *tap) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	return s.Store.List(ctx, q)
-}
-
-func (s *tap) Purge(ctx context.Context, q persist.Query) (int, error) {
-	return s.Store.(persist.Purger).Purge(ctx, q)
 }
 
 // thread is the state of a session in these tests.
@@ -256,16 +131,6 @@ func nothingLeft(t *testing.T, rt *pawl.Runtime, sessions ...string) {
 	}
 }
 
-// soon waits until it is.
-func soon(t testing.TB, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not come about")
-		}
-	}
-}
-
 // busyAction is an action that tells when it begins, and returns when it is told to, or its context ends.
 type busyAction struct {
 	began chan string // gets the request
@@ -319,13 +184,7 @@ func (b *busyAction) ran() []string {
 // next waits until a call begins, and returns its request.
 func (b *busyAction) next(t *testing.T) string {
 	t.Helper()
-	select {
-	case r := <-b.began:
-		return r
-	case <-time.After(30 * time.Second):
-		t.Fatal("no call began")
-		return ""
-	}
+	return testkit.Receive(t, b.began, "no call began")
 }
 
 // answer is what Do returned.
@@ -342,18 +201,6 @@ func do(ctx context.Context, a *flow.Action[string, string], ids flow.IDs) <-cha
 		out <- answer{s, err}
 	}()
 	return out
-}
-
-// of returns what is in ch, soon.
-func of[T any](t *testing.T, ch <-chan T) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(30 * time.Second):
-		t.Fatal("no answer")
-		panic("unreachable")
-	}
 }
 
 var errOfTheAction = errors.New("an error of the action's own")

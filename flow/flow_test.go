@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 type ask struct{ Words []string }
@@ -20,7 +21,7 @@ type reply struct{ Count int }
 // An action has its own types of input and output, and the flow its options: the budget of mutations in memory among them, which the
 // runtime's does not change. Proves FLOW-1.
 func TestDefine(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Kind: "chat", Timeout: 20 * time.Millisecond})
+	f, rt := inMemory(t).flow(t, flow.Config{Kind: "chat", Timeout: 20 * time.Millisecond})
 	count := flow.Define(f, "count", func(_ context.Context, c *flow.Call, in ask) (reply, error) {
 		if c.Action != "count" || c.Request == "" {
 			return reply{}, errOfTheAction
@@ -55,7 +56,7 @@ func TestDefine(t *testing.T) {
 
 // A flow that cannot work is refused when it is made, and an action when it is defined. Proves FLOW-1.
 func TestFaultsOfDefinitions(t *testing.T) {
-	rt, _ := inMemory().runtime(t)
+	rt, _ := inMemory(t).runtime(t)
 	for name, c := range map[string]flow.Config{
 		"flow.Config.Timeout":    {Kind: "x", Timeout: -2},
 		"flow.Config.Admit":      {Kind: "x", Admit: 3},
@@ -93,7 +94,7 @@ func TestFaultsOfDefinitions(t *testing.T) {
 
 // What cannot work is refused before anything is read or written. Proves FLOW-1.
 func TestBadInput(t *testing.T) {
-	rt, store := inMemory().runtime(t)
+	rt, store := inMemory(t).runtime(t)
 	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
 	ran := false
 	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran = true; return "", nil })
@@ -128,8 +129,8 @@ func TestBadInput(t *testing.T) {
 	require.True(t, isA[*pawl.ArgumentError](f.Cancel(none, "x")))
 	require.True(t, isA[*pawl.ArgumentError](f.Stop(none)))
 	require.False(t, ran)
-	require.Zero(t, store.commits.Load())
-	require.Zero(t, store.loads.Load())
+	require.Zero(t, store.Commits.Load())
+	require.Zero(t, store.Loads.Load())
 }
 
 func isA[E error](err error) bool {
@@ -154,7 +155,7 @@ func unwrap(err error) error {
 
 // An action's scopes are those of its ids, on every store, and what it keeps in memory is its own and ends with it. Proves FLOW-2.
 func TestScopesOfACall(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		f, _ := s.flow(t, flow.Config{})
 		var board, tool pawl.Scope[thread]
 		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, text string) (int, error) {
@@ -198,7 +199,7 @@ func TestScopesOfACall(t *testing.T) {
 
 // Two calls at the same time have boards of their own under one name; an action inside an action of the same request has that one's. Proves FLOW-2.
 func TestBoardsAreOfTheRequest(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{})
+	f, rt := inMemory(t).flow(t, flow.Config{})
 	inner := flow.Define(f, "inner", func(ctx context.Context, c *flow.Call, _ int) (int, error) {
 		snap, err := pawl.Sequencer[thread](c, "board").PushState(ctx, "log", "x")
 		return len(snap.ReadOnly().Log), err
@@ -240,7 +241,7 @@ func TestBoardsAreOfTheRequest(t *testing.T) {
 
 // What an action returns or panics with reaches its caller as it is, and the call has left. Proves FLOW-1.
 func TestEndsOfActions(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Reject})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Reject})
 	a := flow.Define(f, "a", func(_ context.Context, _ *flow.Call, how string) (int, error) {
 		switch how {
 		case "panic":
@@ -256,13 +257,13 @@ func TestEndsOfActions(t *testing.T) {
 	require.Equal(t, 7, n)
 	require.PanicsWithValue(t, "panic", func() { _, _ = a.Do(t.Context(), ids, "panic") })
 	for _, how := range []string{"panic", "error"} {
-		soon(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			err := a.Go(t.Context(), ids, how)
 			require.True(t, err == nil || isA[*flow.BusyError](err), "%v", err)
 			return err == nil
 		})
 	}
-	soon(t, func() bool { n, err = a.Do(t.Context(), ids, ""); return err == nil })
+	testkit.Eventually(t, func() bool { n, err = a.Do(t.Context(), ids, ""); return err == nil })
 	require.Equal(t, 8, n)
 	nothingLeft(t, rt, "s")
 }

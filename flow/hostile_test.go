@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -52,7 +54,7 @@ func TestLongNestedAction(t *testing.T) {
 
 // A queue that is full of the calls of a process that died is free again once their leases are over, though nobody waits in it. Proves FLOW-4.
 func TestQueueFullOfTheDead(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	rt, store := s.runtime(t)
 	config := flow.Config{Admit: flow.Queue, MaxWaiting: 2, Lease: time.Second}
 	dying := newFlow(t, rt, config)
@@ -63,22 +65,22 @@ func TestQueueFullOfTheDead(t *testing.T) {
 		require.NoError(t, a.Go(t.Context(), flow.IDs{Session: "s"}, ""))
 	}
 	b.next(t)
-	store.refuse(func(persist.Commit) bool { return true })
+	store.RefuseAll()
 	next := flow.Define(there, "a", func(context.Context, *flow.Call, string) (string, error) { return "", nil })
-	soon(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		_, err := next.Do(t.Context(), flow.IDs{Session: "s"}, "")
 		if err != nil {
 			require.ErrorAs(t, err, new(*pawl.OverloadedError))
 		}
 		return err == nil
 	})
-	store.refuse(func(persist.Commit) bool { return false })
+	store.Refuse(nil)
 	nothingLeft(t, elsewhere, "s")
 }
 
 // Where a call has lost its lease but not returned, and its request runs elsewhere by now, Cancel is for the one that runs. Proves FLOW-5.
 func TestCancelIsForTheOneThatRuns(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	rt, store := s.runtime(t)
 	config := flow.Config{Lease: time.Second}
 	here := newFlow(t, rt, config)
@@ -93,10 +95,10 @@ func TestCancelIsForTheOneThatRuns(t *testing.T) {
 	b := newBusyAction()
 	a := flow.Define(there, "a", b.run)
 	old := do(t.Context(), stubborn, flow.IDs{Request: "r"})
-	of(t, began)
-	store.refuse(func(persist.Commit) bool { return true })
+	testkit.Receive(t, began)
+	store.RefuseAll()
 	var got <-chan answer
-	soon(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		got = do(t.Context(), a, flow.IDs{Request: "r"})
 		select {
 		case early := <-got:
@@ -106,12 +108,12 @@ func TestCancelIsForTheOneThatRuns(t *testing.T) {
 			return true
 		}
 	})
-	store.refuse(func(persist.Commit) bool { return false })
+	store.Refuse(nil)
 	require.NoError(t, here.Cancel(t.Context(), "r"))
-	require.ErrorIs(t, of(t, got).err, flow.ErrCanceled)
+	require.ErrorIs(t, testkit.Receive(t, got).err, flow.ErrCanceled)
 	require.ErrorIs(t, here.Cancel(t.Context(), "r"), pawl.ErrNotFound, "the old one is no call in flight")
 	close(end)
-	require.ErrorIs(t, of(t, old).err, pawl.ErrLeaseLost)
+	require.ErrorIs(t, testkit.Receive(t, old).err, pawl.ErrLeaseLost)
 	nothingLeft(t, elsewhere)
 }
 
@@ -133,12 +135,12 @@ func newEndedAction() *busyAction {
 
 // A call that is a part of an outer one ends while the store cannot be reached. Its place is free as soon as it can be: not only when the outer call ends. Proves FLOW-4.
 func TestNestedCallEndsInAnOutage(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	rt, store := s.runtime(t)
 	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
 	there, _ := s.flow(t, flow.Config{Admit: flow.Queue})
 	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) {
-		store.refuse(func(c persist.Commit) bool { return at(c, "t") })
+		store.Refuse(func(c persist.Commit) bool { return at(c, "t") })
 		return "", nil
 	})
 	left, end := make(chan struct{}), make(chan struct{})
@@ -149,12 +151,12 @@ func TestNestedCallEndsInAnOutage(t *testing.T) {
 		return "", err
 	})
 	got := do(t.Context(), outer, flow.IDs{Request: "r", Session: "s"})
-	of(t, left)
-	store.refuse(func(persist.Commit) bool { return false })
+	testkit.Receive(t, left)
+	store.Refuse(nil)
 	next := do(t.Context(), flow.Define(there, "a", newEndedAction().run), flow.IDs{Session: "t"})
-	require.NoError(t, of(t, next).err)
+	require.NoError(t, testkit.Receive(t, next).err)
 	close(end)
-	require.NoError(t, of(t, got).err)
+	require.NoError(t, testkit.Receive(t, got).err)
 	require.NoError(t, f.Stop(t.Context()))
 	nothingLeft(t, rt, "s", "t")
 }
@@ -162,21 +164,21 @@ func TestNestedCallEndsInAnOutage(t *testing.T) {
 // A call that lost its lease, and its place to nobody, leaves no record once the store can be reached: there may never be anybody who would remove it. Proves FLOW-4.
 func TestLostCallLeavesNoRecord(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
-		rt, store := inMemory().runtime(t)
+		rt, store := inMemory(t).runtime(t)
 		f := newFlow(t, rt, flow.Config{Admit: admit, Lease: time.Second})
 		lost, end := make(chan struct{}), make(chan struct{})
 		a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
-			store.refuse(func(persist.Commit) bool { return true })
+			store.RefuseAll()
 			<-ctx.Done()
 			close(lost)
 			<-end
 			return "", ctx.Err()
 		})
 		got := do(t.Context(), a, flow.IDs{Request: "r", Session: "s"})
-		of(t, lost)
-		store.refuse(func(persist.Commit) bool { return false })
+		testkit.Receive(t, lost)
+		store.Refuse(nil)
 		close(end)
-		require.Error(t, of(t, got).err)
+		require.Error(t, testkit.Receive(t, got).err)
 		require.NoError(t, f.Stop(t.Context()))
 		nothingLeft(t, rt, "s")
 	}
@@ -185,7 +187,7 @@ func TestLostCallLeavesNoRecord(t *testing.T) {
 // The same where the lease that was lost is one that the call was made under: what is done under it ends with it, and nothing is left. Proves FLOW-4.
 func TestCallUnderALeaseThatEnded(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
-		f, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		f, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
 		b := newBusyAction()
 		a := flow.Define(f, "a", b.run)
 		require.NoError(t, session(rt, "held").Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
@@ -207,7 +209,7 @@ func (l late) Value(key any) any { l.told(); return l.Context.Value(key) }
 
 // Stop whose patience ends at the very moment when the last call does has stopped the flow when it returns nil, with all that runs behind it. Proves FLOW-4.
 func TestStopWhileTheLastCallEnds(t *testing.T) {
-	f, _ := inMemory().flow(t, flow.Config{})
+	f, _ := inMemory(t).flow(t, flow.Config{})
 	b := newBusyAction()
 	got := do(t.Context(), flow.Define(f, "a", b.run), flow.IDs{Request: "r"})
 	b.next(t)
@@ -217,7 +219,7 @@ func TestStopWhileTheLastCallEnds(t *testing.T) {
 	err := f.Stop(late{ended, func() {
 		if once.CompareAndSwap(false, true) {
 			b.finish("r")
-			of(t, got)
+			testkit.Receive(t, got)
 		}
 	}})
 	if err == nil {
@@ -245,7 +247,7 @@ func stackHas(function string) bool {
 
 // A call made inside one in flight that ends before the inner one is in flight comes too late for a flow that has been stopped. Proves FLOW-4.
 func TestNestedCallAgainstStop(t *testing.T) {
-	f, rt := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	var ran atomic.Bool
 	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran.Store(true); return "", nil })
 	arrived, stopped, inner := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -268,7 +270,7 @@ func TestNestedCallAgainstStop(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Stop(t.Context()))
 	close(stopped)
-	require.Error(t, of(t, inner))
+	require.Error(t, testkit.Receive(t, inner))
 	require.False(t, ran.Load(), "after Stop")
 	nothingLeft(t, rt, "s")
 }
@@ -276,7 +278,7 @@ func TestNestedCallAgainstStop(t *testing.T) {
 // Two values of one flow in one runtime are one flow: what is called inside an admitted call passes, whichever of them it was defined on. Proves FLOW-4.
 func TestTwoValuesOfOneFlow(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Allow, flow.Queue, flow.Reject} {
-		one, rt := inMemory().flow(t, flow.Config{Admit: admit})
+		one, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
 		two := newFlow(t, rt, flow.Config{Admit: admit})
 		leaf := flow.Define(two, "leaf", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 			_, err := session(c, c.Session).PushState(ctx, "log", c.Request)
@@ -299,47 +301,17 @@ func TestTwoValuesOfOneFlow(t *testing.T) {
 	}
 }
 
-// blind is a store that cannot be read while it is told so.
-type blind struct {
-	*tap
-	loads atomic.Pointer[func(persist.Key) error]
-}
-
-func (s *blind) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
-	if f := s.loads.Load(); f != nil {
-		if err := (*f)(k); err != nil {
-			return persist.Record{}, err
-		}
-	}
-	return s.tap.Load(ctx, k)
-}
-
-func (s *blind) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	for _, k := range keys {
-		if f := s.loads.Load(); f != nil {
-			if err := (*f)(k); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return s.tap.LoadAll(ctx, keys)
-}
-
 // A call that has its place keeps it while the gate cannot be read, as one does that reads it already. Proves FLOW-4.
 func TestGateCannotBeRead(t *testing.T) {
-	s := inMemory()
-	store := &blind{tap: &tap{Store: s.memory}}
-	rt, err := pawl.Open(pawl.Config{Store: store})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, rt.Close(within(t, 20*time.Second))) })
+	rt, store := inMemory(t).runtime(t)
 	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
 	first := do(t.Context(), a, flow.IDs{Request: "first", Session: "s"})
 	b.next(t)
 	refused := make(chan struct{}, 1000)
-	fail := func(k persist.Key) error {
-		if k.Kind != "flow.chat.session" {
+	store.OnLoad(func(_ context.Context, keys ...persist.Key) error {
+		if !slices.ContainsFunc(keys, func(k persist.Key) bool { return k.Kind == "flow.chat.session" }) {
 			return nil
 		}
 		select {
@@ -347,27 +319,26 @@ func TestGateCannotBeRead(t *testing.T) {
 		default:
 		}
 		return persist.ErrUnavailable
-	}
-	store.loads.Store(&fail)
+	})
 	next := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
 	select {
 	case <-refused:
 	case got := <-next:
 		t.Fatal(got.err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("nobody reads it")
 	}
-	store.loads.Store(nil)
+	store.OnLoad(nil)
 	b.finish("first")
-	require.NoError(t, of(t, first).err)
+	require.NoError(t, testkit.Receive(t, first).err)
 	b.finish("next")
-	require.NoError(t, of(t, next).err)
+	require.NoError(t, testkit.Receive(t, next).err)
 	nothingLeft(t, rt, "s")
 }
 
 // A deadline has a cause, too, which the caller gets, before the action runs and in the middle of it. Proves FLOW-2.
 func TestCauseOfADeadline(t *testing.T) {
-	f, _ := inMemory().flow(t, flow.Config{Admit: flow.Queue})
+	f, _ := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
 		<-ctx.Done()
 		return "", ctx.Err()

@@ -9,13 +9,13 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
-	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // A process that is cut off from the store for longer than its lease loses its place: the next in line, in another process, runs, and what the old action commits is
 // refused, with its context or without its end; nothing that it wrote later is there. Proves FLOW-4.
 func TestLeaseLostInMidAction(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		rt, store := s.runtime(t)
 		config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 		here := newFlow(t, rt, config)
@@ -37,13 +37,13 @@ func TestLeaseLostInMidAction(t *testing.T) {
 		b := newBusyAction()
 		next := flow.Define(there, "a", b.run)
 		old := do(t.Context(), a, flow.IDs{Request: "old", Session: "s"})
-		of(t, began)
-		store.refuse(func(c persist.Commit) bool { return true })
+		testkit.Receive(t, began)
+		store.RefuseAll()
 		got := do(t.Context(), next, flow.IDs{Request: "new", Session: "s"})
 		require.Equal(t, "new", b.next(t))
-		store.refuse(func(c persist.Commit) bool { return false })
+		store.Refuse(nil)
 		close(again)
-		lost := of(t, old)
+		lost := testkit.Receive(t, old)
 		require.ErrorIs(t, lost.err, pawl.ErrLeaseLost)
 		require.Equal(t, "out", lost.out)
 		require.ErrorIs(t, cause, pawl.ErrLeaseLost)
@@ -51,7 +51,7 @@ func TestLeaseLostInMidAction(t *testing.T) {
 		require.ErrorIs(t, detached, pawl.ErrLeaseLost)
 		require.Equal(t, []string{"new"}, waiting(t, elsewhere, "s"), "the new one's ticket is left alone")
 		b.finish("new")
-		require.NoError(t, of(t, got).err)
+		require.NoError(t, testkit.Receive(t, got).err)
 		state, err := session(elsewhere, "s").State(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []string{"old"}, state.Log)
@@ -61,7 +61,7 @@ func TestLeaseLostInMidAction(t *testing.T) {
 
 // A call that loses its lease while it waits never runs, and those behind it are not held up. Proves FLOW-4.
 func TestLeaseLostWhileWaiting(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	rt, store := s.runtime(t)
 	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 	here := newFlow(t, rt, config)
@@ -71,23 +71,23 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 	first := do(t.Context(), other, flow.IDs{Request: "first", Session: "s"})
 	b.next(t)
 	cut := do(t.Context(), a, flow.IDs{Request: "cut", Session: "s"})
-	soon(t, func() bool { return len(waiting(t, elsewhere, "s")) == 2 })
+	testkit.Eventually(t, func() bool { return len(waiting(t, elsewhere, "s")) == 2 })
 	last := do(t.Context(), other, flow.IDs{Request: "last", Session: "s"})
-	store.refuse(func(persist.Commit) bool { return true })
-	require.ErrorIs(t, of(t, cut).err, pawl.ErrLeaseLost)
+	store.RefuseAll()
+	require.ErrorIs(t, testkit.Receive(t, cut).err, pawl.ErrLeaseLost)
 	b.finish("first")
-	require.NoError(t, of(t, first).err)
+	require.NoError(t, testkit.Receive(t, first).err)
 	require.Equal(t, "last", b.next(t))
-	store.refuse(func(persist.Commit) bool { return false })
+	store.Refuse(nil)
 	b.finish("last")
-	require.NoError(t, of(t, last).err)
+	require.NoError(t, testkit.Receive(t, last).err)
 	require.Equal(t, []string{"first", "last"}, b.ran())
 	nothingLeft(t, elsewhere, "s")
 }
 
 // The lease is kept for as long as the action runs, also when its caller has left: nobody else is admitted before it has returned. Proves FLOW-4.
 func TestLeaseOutlivesTheCaller(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	config := flow.Config{Admit: flow.Queue, Lease: 200 * time.Millisecond}
 	here, rt := s.flow(t, config)
 	there, _ := s.flow(t, config)
@@ -102,9 +102,9 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 	b := newBusyAction()
 	ctx, leave := context.WithCancel(t.Context())
 	got := do(ctx, a, flow.IDs{Request: "slow", Session: "s"})
-	of(t, began)
+	testkit.Receive(t, began)
 	next := do(t.Context(), flow.Define(there, "a", b.run), flow.IDs{Request: "next", Session: "s"})
-	soon(t, func() bool { return len(waiting(t, rt, "s")) == 2 })
+	testkit.Eventually(t, func() bool { return len(waiting(t, rt, "s")) == 2 })
 	leave()
 	select {
 	case <-b.began:
@@ -112,10 +112,10 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 	case <-time.After(800 * time.Millisecond): // four leases
 	}
 	close(end)
-	require.NoError(t, of(t, got).err)
+	require.NoError(t, testkit.Receive(t, got).err)
 	require.Equal(t, "next", b.next(t))
 	b.finish("next")
-	require.NoError(t, of(t, next).err)
+	require.NoError(t, testkit.Receive(t, next).err)
 	state, err := session(rt, "s").State(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{"tidied up"}, state.Log)
@@ -125,7 +125,7 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 // A request whose process died is called again under its id once its lease is over. The ticket that it left is not taken for one of the new call: that would wait for
 // itself. Proves FLOW-4.
 func TestRequestOfADeadCall(t *testing.T) {
-	s := inMemory()
+	s := inMemory(t)
 	rt, store := s.runtime(t)
 	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
 	dying := newFlow(t, rt, config)
@@ -133,11 +133,11 @@ func TestRequestOfADeadCall(t *testing.T) {
 	b := newBusyAction()
 	old := do(t.Context(), flow.Define(dying, "a", b.run), flow.IDs{Request: "r", Session: "s"})
 	b.next(t)
-	store.refuse(func(persist.Commit) bool { return true })
-	require.ErrorIs(t, of(t, old).err, pawl.ErrLeaseLost)
+	store.RefuseAll()
+	require.ErrorIs(t, testkit.Receive(t, old).err, pawl.ErrLeaseLost)
 	again := flow.Define(there, "a", b.run)
 	var got <-chan answer
-	soon(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		got = do(t.Context(), again, flow.IDs{Request: "r", Session: "s"})
 		select {
 		case early := <-got:
@@ -149,7 +149,7 @@ func TestRequestOfADeadCall(t *testing.T) {
 		}
 	})
 	b.finish("r")
-	require.NoError(t, of(t, got).err)
-	store.refuse(func(persist.Commit) bool { return false })
+	require.NoError(t, testkit.Receive(t, got).err)
+	store.Refuse(nil)
 	nothingLeft(t, elsewhere, "s")
 }

@@ -10,13 +10,14 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
 // Calls that have ended, whichever way, leave no documents but an empty gate, and what is left of their records goes with the flow's own sweeper, which leaves other
 // kinds alone. Proves FLOW-4.
 func TestNothingPilesUp(t *testing.T) {
-	onStores(t, func(t *testing.T, s *site) {
+	onStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue})
 		store := s.store(t)
 		a := flow.Define(f, "a", func(_ context.Context, _ *flow.Call, err error) (string, error) { return "", err })
@@ -42,7 +43,7 @@ func TestNothingPilesUp(t *testing.T) {
 		swept, err := f.Sweep(t.Context(), time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, swept)
-		soon(t, func() bool { // tombstones have to be older than that
+		testkit.Eventually(t, func() bool { // tombstones have to be older than that
 			more, err := f.Sweep(t.Context(), time.Millisecond)
 			require.NoError(t, err)
 			swept.Purged += more.Purged
@@ -68,18 +69,18 @@ func TestCostOfACall(t *testing.T) {
 		{"queue", flow.Config{Admit: flow.Queue}, 4},
 		{"reject", flow.Config{Admit: flow.Reject}, 4},
 	} {
-		rt, store := inMemory().runtime(t)
+		rt, store := inMemory(t).runtime(t)
 		f := newFlow(t, rt, c.config)
 		a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { return "", nil })
 		_, err := a.Do(t.Context(), flow.IDs{Session: "s"}, "")
 		require.NoError(t, err)
-		soon(t, func() bool { return store.commits.Load() == c.commits })
-		loads, commits := store.loads.Load(), store.commits.Load()
+		testkit.Eventually(t, func() bool { return store.Commits.Load() == c.commits })
+		loads, commits := store.Loads.Load(), store.Commits.Load()
 		_, err = a.Do(t.Context(), flow.IDs{Session: "s"}, "")
 		require.NoError(t, err)
 		require.NoError(t, f.Stop(t.Context()))
-		t.Logf("%s: first %d loads, %d commits; then %d, %d", c.name, loads, commits, store.loads.Load()-loads, store.commits.Load()-commits)
-		require.Equal(t, c.commits, store.commits.Load()-commits, c.name)
-		require.LessOrEqual(t, store.loads.Load()-loads, int64(4), "%s: the record, and in the background the watch of it", c.name)
+		t.Logf("%s: first %d loads, %d commits; then %d, %d", c.name, loads, commits, store.Loads.Load()-loads, store.Commits.Load()-commits)
+		require.Equal(t, c.commits, store.Commits.Load()-commits, c.name)
+		require.LessOrEqual(t, store.Loads.Load()-loads, int64(4), "%s: the record, and in the background the watch of it", c.name)
 	}
 }
