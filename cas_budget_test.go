@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,11 +16,11 @@ import (
 
 // Proves CAS-2, CAS-3.
 func TestRetryBudgetInTime(t *testing.T) {
-	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 1 << 20, Within: 2 * time.Second}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-			h.foreign(t, s.Key(), 1)
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 1 << 20, Within: 2 * time.Second}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			foreign(t, h, s.Key(), 1)
 			return commit()
-		}
+		})
 		start := time.Now()
 		_, err := s.IncState(t.Context(), "n", 1)
 		var conflict *pawl.ConcurrentModificationError
@@ -32,16 +33,16 @@ func TestRetryBudgetInTime(t *testing.T) {
 // Proves CAS-3.
 func TestBudgetIsEachCallersOwn(t *testing.T) {
 	t.Run("a short one does not cut the others", func(t *testing.T) {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-			open, entered := h.gate()
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			open, entered := gate(h)
 			first := push(s, "first")
 			<-entered
 			lead := push(s, "lead", pawl.WithRetry(pawl.Retry{Within: 20 * time.Millisecond}))
 			patient := push(s, "patient")
-			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				time.Sleep(time.Second)
 				return commit()
-			}
+			})
 			open()
 			require.NoError(t, <-first)
 			assert.True(t, pawl.OutcomeUnknown(<-lead), "its budget ended while the store was at work")
@@ -52,10 +53,10 @@ func TestBudgetIsEachCallersOwn(t *testing.T) {
 		})
 	})
 	t.Run("a long one does not hold the others", func(t *testing.T) {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-			h.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			h.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
 				return time.Time{}, errors.New("connection lost")
-			}
+			})
 			lead := push(s, "lead")
 			start := time.Now()
 			_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 200 * time.Millisecond}))
@@ -69,8 +70,8 @@ func TestBudgetIsEachCallersOwn(t *testing.T) {
 
 // Budget ends while the function runs (not slow), then the commit hangs for a companion with a long budget. Proves CAS-3.
 func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
 		patient := push(s, "patient")
@@ -85,10 +86,10 @@ func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 			short <- err
 		}()
 		time.Sleep(115 * time.Millisecond) // its deadline is at 120 ms
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			time.Sleep(20 * time.Second)
 			return commit()
-		}
+		})
 		open()
 		require.NoError(t, <-first)
 		err := <-short
@@ -100,13 +101,13 @@ func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 
 // An alarm rings while a commit is under way that then loses.
 func TestAlarmWhileACommitIsLost(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-			h.onCommit = nil
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(nil)
 			time.Sleep(time.Second) // the alarm of the short budget rings meanwhile
-			h.foreign(t, s.Key(), 1)
+			foreign(t, h, s.Key(), 1)
 			return commit()
-		}
+		})
 		long := push(s, "long")
 		_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 10 * time.Millisecond}))
 		assert.ErrorIs(t, err, pawl.ErrUnavailable)
@@ -117,13 +118,13 @@ func TestAlarmWhileACommitIsLost(t *testing.T) {
 // A function that runs for longer than its caller's budget is waited for, and then the store for a while: not for ever. Proves CAS-3.
 func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
 	for _, company := range []bool{false, true} {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			hangs := make(chan struct{})
 			defer close(hangs)
-			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				<-hangs
 				return commit()
-			}
+			})
 			began := time.Now()
 			if company {
 				time.AfterFunc(400*time.Millisecond, func() { push(s, "company") })
@@ -146,11 +147,11 @@ func TestEndlessBudget(t *testing.T) {
 			pawl.WithRetry(pawl.Retry{Within: math.MaxInt64}), pawl.WithTimeout(math.MaxInt64))
 		require.NoError(t, err)
 	})
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			time.Sleep(time.Second)
 			return commit()
-		}
+		})
 		_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: math.MaxInt64}))
 		require.NoError(t, err)
 	})

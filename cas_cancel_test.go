@@ -7,16 +7,17 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 // Proves CAS-9.
 func TestCancelBeforeAndInsideACommit(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		inCommit, leave := context.WithCancel(context.Background())
 		committing := make(chan error, 1)
 		go func() { _, err := s.PushState(inCommit, "done", "committing"); committing <- err }()
@@ -46,16 +47,16 @@ func TestCancelBeforeAndInsideACommit(t *testing.T) {
 
 // Proves CAS-9.
 func TestCancelledMutationIsNotComputedAgain(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		ctx, leave := context.WithCancel(context.Background())
 		left := make(chan struct{})
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-			h.onCommit = nil
-			h.foreign(t, s.Key(), 100)
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(nil)
+			foreign(t, h, s.Key(), 100)
 			leave()
 			<-left
 			return commit()
-		}
+		})
 		_, err := s.IncState(ctx, "n", 1)
 		require.ErrorIs(t, err, context.Canceled)
 		close(left)
@@ -68,8 +69,8 @@ func TestCancelledMutationIsNotComputedAgain(t *testing.T) {
 
 // A detached function whose result cannot count is not in a commit. Proves CAS-9.
 func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
 		push(s, "second")
@@ -86,10 +87,11 @@ func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
 			slow <- err
 		}()
 		synctest.Wait()
-		h.onLoad = func() {
+		h.OnLoad(func(context.Context, ...persist.Key) error {
 			cancel()
 			time.Sleep(time.Millisecond)
-		}
+			return nil
+		})
 		open()
 		require.NoError(t, <-first)
 		err := <-slow
@@ -106,12 +108,12 @@ func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
 //
 // Proves CAS-9.
 func TestRenewalThatGoesOnIsNotWithdrawn(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
 	a := purses.Scope(rt, "a")
 	_, err := a.SetState(t.Context(), purse{Balance: 1}, pawl.WithTTL(time.Hour))
 	require.NoError(t, err)
-	entered, release := store.hold()
+	entered, release := store.Hold()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
 	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -133,14 +135,14 @@ func TestContextOfACommitEndsWithIt(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := visits.Scope(p.rt, "a")
 		given := make(chan context.Context, 1)
-		p.store.onCommit(func(ctx context.Context, _ persist.Commit) error {
+		p.store.OnCommit(func(ctx context.Context, _ persist.Commit) error {
 			given <- ctx
 			return nil
 		})
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
 		ctx := <-given
-		soon(t, func() bool { return ctx.Err() == context.Canceled })
+		testkit.Eventually(t, func() bool { return ctx.Err() == context.Canceled })
 		<-ctx.Done()
 		derived, cancel := context.WithTimeout(ctx, time.Hour)
 		defer cancel()

@@ -13,23 +13,21 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
 
-func init() { children["crash"] = crashChild }
+func init() { testkit.Child("crash", crashChild) }
 
 const (
-	defaultKills   = 200 // of each store, 40 in the short form; PAWL_KILLS overrides it
-	crashLineages  = 2   // stores, each killed over and over
-	crashWriters   = 5   // goroutines of a child
-	crashScopes    = 3   // that they share
-	killsPerBatch  = 10  // kills before the writers move on to new scopes, so that documents stay small
-	wantInFlight   = 0.3 // of the kills
-	crashName      = "PAWL_TEST_NAME"
-	crashBatch     = "PAWL_TEST_BATCH"
-	crashKillsFrom = "PAWL_KILLS"
+	defaultKills  = 200 // of each store, 40 in the short form; PAWL_KILLS overrides it
+	crashLineages = 2   // stores, each killed over and over
+	crashWriters  = 5   // goroutines of a child
+	crashScopes   = 3   // that they share
+	killsPerBatch = 10  // kills before the writers move on to new scopes, so that documents stay small
+	wantInFlight  = 0.3 // of the kills
 )
 
 // crashLedger is what the writers fill: every mutation leaves its id, in the list or as a record, and counts itself.
@@ -47,40 +45,37 @@ type crashStore struct {
 
 func (s *crashStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	n := s.sent.Add(1)
-	crashtest.Say("begin %d", n)
+	testkit.Say("begin %d", n)
 	at, err := s.Store.Commit(ctx, c)
-	crashtest.Say("end %d", n)
+	testkit.Say("end %d", n)
 	return at, err
 }
 
 // crashChild writes until it is killed.
-func crashChild() int {
-	crashtest.Begin()
+func crashChild() error {
+	testkit.Begin()
 	ctx := context.Background()
-	store, err := openStore(os.Getenv(processStore))
+	store, err := stores.OpenGiven()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	rt, err := pawl.Open(pawl.Config{Store: &crashStore{Store: store}})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	failed := make(chan error)
 	for i := range crashWriters {
 		go func() {
 			for n := 0; ; n++ {
-				scope := pawl.Session[crashLedger](rt, crashScope(os.Getenv(crashBatch), (i+n)%crashScopes))
-				if err := crashWrite(ctx, scope, fmt.Sprintf("%s-%d-%d", os.Getenv(crashName), i, n), i+n/crashScopes); err != nil {
+				scope := pawl.Session[crashLedger](rt, crashScope(os.Getenv(processBatch), (i+n)%crashScopes))
+				if err := crashWrite(ctx, scope, fmt.Sprintf("%s-%d-%d", os.Getenv(processName), i, n), i+n/crashScopes); err != nil {
 					failed <- err
 					return
 				}
 			}
 		}()
 	}
-	fmt.Fprintln(os.Stderr, <-failed)
-	return 1
+	return <-failed
 }
 
 func crashScope(batch string, i int) string { return "batch-" + batch + "-" + strconv.Itoa(i) }
@@ -88,7 +83,7 @@ func crashScope(batch string, i int) string { return "batch-" + batch + "-" + st
 // crashWrite makes one mutation, of the sort that turn picks, and says what it submits and what the answer is. It returns an error for an
 // answer that should not be.
 func crashWrite(ctx context.Context, scope pawl.Scope[crashLedger], id string, turn int) error {
-	crashtest.Say("submit %s %s", scope.Key().ID, id)
+	testkit.Say("submit %s %s", scope.Key().ID, id)
 	push := pawl.All{pawl.Push{Field: "ids", Values: []any{id}}, pawl.Inc{Field: "count", By: 1}}
 	record := pawl.All{pawl.SetRecord{Field: "done", Key: id, Value: true}, pawl.Inc{Field: "count", By: 1}}
 	boom := errors.New("boom")
@@ -116,13 +111,13 @@ func crashWrite(ctx context.Context, scope pawl.Scope[crashLedger], id string, t
 		})
 	}
 	if errors.Is(err, boom) || errors.Is(err, pawl.ErrConflict) || errors.Is(err, pawl.ErrExists) {
-		crashtest.Say("refused %s %s", scope.Key().ID, id)
+		testkit.Say("refused %s %s", scope.Key().ID, id)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	crashtest.Say("acknowledged %s %s %d", scope.Key().ID, id, snap.Version)
+	testkit.Say("acknowledged %s %s %d", scope.Key().ID, id, snap.Version)
 	return nil
 }
 
@@ -224,7 +219,7 @@ func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost
 // kill lets a writer process work, ends it at a random moment, and looks at what it left.
 func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 	// Mostly in the midst of the work, at times while the store is being opened and recovered.
-	heard := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, crashBatch+"="+batch)
+	heard := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, processBatch+"="+batch)
 	l.kills++
 	if l.hear(t, heard) {
 		l.inFlight++
@@ -243,16 +238,16 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 //
 // Proves CAS-4, CAS-5, CAS-6, STORE-6.
 func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) { testKilledWriters(t, s) })
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) { testKilledWriters(t, s) })
 	}
 }
 
-func testKilledWriters(t *testing.T, s sharedStore) {
-	kills := killsOf(t, defaultKills)
+func testKilledWriters(t *testing.T, s stores.Store) {
+	kills := killsOf(defaultKills)
 	lineages := make([]*crashLineage, crashLineages)
 	for i := range lineages {
-		lineages[i] = &crashLineage{location: s.location(t), scopes: map[string]*crashFates{}}
+		lineages[i] = &crashLineage{location: s.New(t), scopes: map[string]*crashFates{}}
 	}
 	t.Run("kill", func(t *testing.T) {
 		for i, l := range lineages {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -21,7 +22,7 @@ func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 		name          string
 		applied       bool // before the answer was lost
 		foreign       bool // somebody wrote on top meanwhile
-		runs, commits int32
+		runs, commits int64
 		n             int
 	}{
 		{"applied", true, false, 1, 2, 1},
@@ -30,23 +31,23 @@ func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 		{"not applied, then somebody else", false, true, 2, 3, 101},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-				h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-					h.onCommit = nil
+			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					h.Around(nil)
 					if c.applied {
 						_, err := commit()
 						require.NoError(t, err)
 					}
 					if c.foreign {
-						h.foreign(t, s.Key(), 100)
+						foreign(t, h, s.Key(), 100)
 					}
 					return time.Time{}, lost
-				}
-				var runs int32
+				})
+				var runs int64
 				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { runs++; b.N++; return nil })
 				require.NoError(t, err)
 				assert.Equal(t, c.runs, runs)
-				assert.Equal(t, c.commits, h.commits.Load())
+				assert.Equal(t, c.commits, h.Commits.Load())
 				b, _ := s.State(t.Context())
 				assert.Equal(t, c.n, b.N)
 			})
@@ -56,9 +57,9 @@ func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 
 // Proves CAS-7.
 func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		lost := errors.New("connection reset")
-		h.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) { return time.Time{}, lost }
+		h.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) { return time.Time{}, lost })
 		start := time.Now()
 		_, err := s.IncState(t.Context(), "n", 1)
 		assert.Equal(t, 30*time.Second, time.Since(start))
@@ -66,7 +67,7 @@ func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
 		require.ErrorAs(t, err, &unknown)
 		assert.ErrorIs(t, err, lost)
 		assert.True(t, pawl.OutcomeUnknown(err))
-		h.onCommit = nil
+		h.Around(nil)
 		snap, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err, "work resumes")
 		assert.Equal(t, 1, snap.ReadOnly().N)
@@ -81,7 +82,7 @@ func TestCreationInDoubt(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := visits.Scope(p.rt, "a")
 		var calls atomic.Int32
-		p.store.onCommit(func(ctx context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if calls.Add(1) > 1 {
 				return nil
 			}
@@ -109,7 +110,7 @@ func TestCreationInDoubtAfterAPurge(t *testing.T) {
 		}
 		require.NoError(t, other.Delete(ctx))
 		var calls atomic.Int32
-		p.store.onCommit(func(ctx context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if calls.Add(1) > 1 {
 				return nil
 			}
@@ -128,19 +129,19 @@ func TestCreationInDoubtAfterAPurge(t *testing.T) {
 
 // Proves CAS-7.
 func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-			h.onCommit = nil
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(nil)
 			_, err := commit() // lands as version 2
 			require.NoError(t, err)
 			_, err = h.Store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Writes: []persist.Write{{Key: s.Key(), Expected: 2, Version: 3, Deleted: true}}})
 			require.NoError(t, err)
-			_, err = h.Store.Purge(t.Context(), persist.Query{Kind: s.Key().Kind})
+			_, err = h.Purge(t.Context(), persist.Query{Kind: s.Key().Kind})
 			require.NoError(t, err)
 			return time.Time{}, errors.New("connection lost")
-		}
+		})
 		_, err = s.IncState(t.Context(), "n", 1)
 		assert.True(t, pawl.OutcomeUnknown(err), "it was applied, and nobody can tell any more")
 		snap, err := s.Snapshot(t.Context())
@@ -154,25 +155,25 @@ func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
 // Proves CAS-7.
 func TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew(t *testing.T) {
 	for _, existed := range []bool{true, false} {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			v := uint64(1)
 			if existed {
 				_, err := s.IncState(t.Context(), "n", 1)
 				require.NoError(t, err)
 				v = 2
 			}
-			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-				h.onCommit = nil
+			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				h.Around(nil)
 				_, err := commit() // lands as version v
 				require.NoError(t, err)
 				_, err = h.Store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Writes: []persist.Write{{Key: s.Key(), Expected: v, Version: v + 1, Deleted: true}}})
 				require.NoError(t, err)
-				_, err = h.Store.Purge(t.Context(), persist.Query{Kind: s.Key().Kind})
+				_, err = h.Purge(t.Context(), persist.Query{Kind: s.Key().Kind})
 				require.NoError(t, err)
 				_, err = h.Store.Commit(t.Context(), persist.Commit{ID: "foreign.2", Writes: []persist.Write{{Key: s.Key(), Version: v + 2, Doc: encode(t, counts{N: 100})}}})
 				require.NoError(t, err)
 				return time.Time{}, errors.New("connection lost")
-			}
+			})
 			_, err := s.IncState(t.Context(), "n", 1)
 			assert.True(t, pawl.OutcomeUnknown(err), "existed %v: it was applied, and nobody can tell any more: %v", existed, err)
 			b, err := s.State(t.Context())
@@ -184,7 +185,7 @@ func TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew(t *testing.T) {
 
 // Proves CAS-7.
 func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		foreign := func(id string) {
 			r, err := h.Store.Load(t.Context(), s.Key())
 			require.NoError(t, err)
@@ -200,7 +201,7 @@ func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 		_, err = s.Snapshot(t.Context()) // what follows continues a record that this runtime has seen
 		require.NoError(t, err)
 		var lost atomic.Bool
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			at, err := commit()
 			if err != nil || !lost.CompareAndSwap(false, true) {
 				return at, err
@@ -211,7 +212,7 @@ func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 			_, err = s.IncState(t.Context(), "n", 100) // and learns of it again, by a later commit
 			require.NoError(t, err)
 			return time.Time{}, errors.New("connection lost")
-		}
+		})
 		began := make(chan struct{})
 		company := make(chan error, 1)
 		go func() {

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
 )
 
-func init() { children["increment"] = incrementChild }
+func init() { testkit.Child("increment", incrementChild) }
 
 const (
 	incrementProcesses = 3
@@ -28,7 +29,7 @@ type processTally struct {
 
 // incrementChild adds to the shared counter and says what each answer was. Losing to the other processes until the budget is spent
 // is an answer too; it promises that nothing was added, so it is asked again.
-func incrementChild() int {
+func incrementChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		var wg sync.WaitGroup
 		errs := make([]error, incrementWriters)
@@ -45,7 +46,7 @@ func incrementChild() int {
 					}
 					var lost *pawl.ConcurrentModificationError
 					if errors.As(err, &lost) {
-						crashtest.Say("lost")
+						testkit.Say("lost")
 						continue
 					}
 					if err != nil {
@@ -53,7 +54,7 @@ func incrementChild() int {
 						return
 					}
 					n++
-					crashtest.Say("%d %d", snap.ReadOnly().N, snap.Version)
+					testkit.Say("%d %d", snap.ReadOnly().N, snap.Version)
 					time.Sleep(rand.N(2 * incrementWriters * time.Millisecond)) // think, so that others come in between
 				}
 			})
@@ -67,14 +68,14 @@ func incrementChild() int {
 // addition counts once, and every answer has a version of its own, whoever it was given to.
 //
 // Proves CAS-1, CAS-5, CAS-6, CAS-7.
-func TestProcessesShareACounter(t *testing.T) { onSharedStores(t, testProcessesShareACounter) }
+func TestProcessesShareACounter(t *testing.T) { stores.EachShared(t, testProcessesShareACounter) }
 
 func testProcessesShareACounter(t *testing.T, location string) {
-	var processes []*crashtest.Child
+	var processes []*testkit.Process
 	for range incrementProcesses {
-		processes = append(processes, crashtest.Start(t, "increment", processStore+"="+location, processFlaky+"=0.05"))
+		processes = append(processes, testkit.Start(t, "increment", stores.Env(location), processFlaky+"=0.05"))
 	}
-	crashtest.Ready(processes...)
+	testkit.Ready(processes...)
 	const want = incrementProcesses * incrementWriters * incrementsEach
 	answered := map[uint64]int{} // by version, which process
 	lost := 0

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,15 +18,15 @@ import (
 
 // Proves CAS-1.
 func TestConflictRunsAgainOnTheWinner(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var at []time.Time
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			at = append(at, time.Now())
 			if len(at) <= 6 {
-				h.foreign(t, s.Key(), 100) // somebody is always faster
+				foreign(t, h, s.Key(), 100) // somebody is always faster
 			}
 			return commit()
-		}
+		})
 		var saw []int
 		snap, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
 			saw = append(saw, b.N)
@@ -53,19 +54,19 @@ func TestBackoffIsFullJitterAndGrows(t *testing.T) {
 		shortest[i] = time.Hour
 	}
 	for range runs {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			var last time.Time
 			n := 0
-			h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				if n > 0 {
 					d := time.Since(last)
 					longest[n-1], shortest[n-1] = max(longest[n-1], d), min(shortest[n-1], d)
 				}
 				if last, n = time.Now(), n+1; n <= attempts {
-					h.foreign(t, s.Key(), 1)
+					foreign(t, h, s.Key(), 1)
 				}
 				return commit()
-			}
+			})
 			_, err := s.IncState(t.Context(), "n", 1)
 			require.NoError(t, err)
 		})
@@ -80,21 +81,21 @@ func TestBackoffIsFullJitterAndGrows(t *testing.T) {
 
 // One caller's long backoff does not hold another. Proves CAS-3.
 func TestBackoffIsEachCallersOwn(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
 		calm := push(s, "calm", pawl.WithRetry(pawl.Retry{First: 20 * time.Minute, Max: 20 * time.Minute, Within: time.Hour}))
 		start := time.Now()
 		quick := push(s, "quick")
 		lose := 2 // the first is but a read
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if lose > 0 {
 				lose--
-				h.foreign(t, s.Key(), 1)
+				foreign(t, h, s.Key(), 1)
 			}
 			return commit()
-		}
+		})
 		open()
 		require.NoError(t, <-first)
 		assert.NoError(t, <-quick)
@@ -120,13 +121,13 @@ func TestSpentRetryBudget(t *testing.T) {
 		{"a single attempt", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.Option{pawl.WithRetry(pawl.Retry{Attempts: 1})}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			persisted(t, c.config, func(t *testing.T, h *hooked, rt *pawl.Runtime, _ pawl.Scope[counts]) {
+			persisted(t, c.config, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, _ pawl.Scope[counts]) {
 				s := c.scope(rt)
-				h.foreign(t, s.Key(), 100)
-				h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-					h.foreign(t, s.Key(), 100)
+				foreign(t, h, s.Key(), 100)
+				h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					foreign(t, h, s.Key(), 100)
 					return commit()
-				}
+				})
 				runs, start := 0, time.Now()
 				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { runs++; b.N++; return nil }, c.opts...)
 				var conflict *pawl.ConcurrentModificationError
@@ -148,10 +149,10 @@ func TestSpentRetryBudget(t *testing.T) {
 
 // Proves CAS-3.
 func TestStaleCacheCostsNoAttempt(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
-		h.foreign(t, s.Key(), 100)
+		foreign(t, h, s.Key(), 100)
 		start := time.Now()
 		snap, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Attempts: 1}))
 		require.NoError(t, err, "what this process remembered was old: that is a read, not a lost attempt")
@@ -168,9 +169,9 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 	location := pgtest.URL(t)
 	var rivals sync.WaitGroup
 	defer rivals.Wait()
-	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), "s")
 	seed(t, rival, counts{})
-	store := &tap{Store: openFor(t, location)}
+	store := &stores.Tap{Store: stores.OpenFor(t, location)}
 	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
 	var commits, turns atomic.Int64
 	held := false
@@ -179,7 +180,7 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 		assert.NoError(t, err)
 		commits.Add(1)
 	}
-	store.onCommit(func(context.Context, persist.Commit) error {
+	store.OnCommit(func(context.Context, persist.Commit) error {
 		if held {
 			rivals.Go(commit) // it is on its way when ours is
 		} else {
@@ -187,7 +188,7 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 		}
 		return nil
 	})
-	store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+	store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
 		var lost *persist.Conflict
 		if held = errors.As(err, &lost) && lost.Held; held {
 			turns.Add(1)
@@ -208,12 +209,12 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 // Proves CAS-1, CAS-11.
 func TestWhoDoesNotInsist(t *testing.T) {
 	location := pgtest.URL(t)
-	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "s")
+	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), "s")
 	seed(t, rival, counts{})
-	store := &tap{Store: openFor(t, location)}
+	store := &stores.Tap{Store: stores.OpenFor(t, location)}
 	s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: store}), "s")
 	var insisted []bool
-	store.onCommit(func(_ context.Context, c persist.Commit) error {
+	store.OnCommit(func(_ context.Context, c persist.Commit) error {
 		insisted = append(insisted, c.Insist)
 		_, err := rival.IncState(context.Background(), "n", 1)
 		return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
@@ -19,8 +20,8 @@ import (
 
 // Proves CAS-4, CAS-5.
 func TestWritersShareACommit(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered // its commit is under way: whoever comes now shares the next one
 		want := []string{"first"}
@@ -43,7 +44,7 @@ func TestWritersShareACommit(t *testing.T) {
 		for _, a := range answers {
 			require.NoError(t, <-a)
 		}
-		assert.EqualValues(t, 2, h.commits.Load(), "one commit for the first, one for all the others")
+		assert.EqualValues(t, 2, h.Commits.Load(), "one commit for the first, one for all the others")
 		for i, v := range versions {
 			assert.EqualValues(t, i+2, v, "each mutation has its own version, in submission order")
 		}
@@ -58,10 +59,10 @@ func TestWritersShareACommit(t *testing.T) {
 func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%v", loses), func(t *testing.T) {
-			persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 				_, err := s.SetState(t.Context(), counts{N: 1})
 				require.NoError(t, err)
-				open, entered := h.gate()
+				open, entered := gate(h)
 				first := push(s, "first")
 				<-entered
 				boom := errors.New("boom")
@@ -111,14 +112,14 @@ func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 
 				hold := make(chan struct{})
 				second := make(chan struct{}, 10)
-				h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 					if len(second) == 0 && loses {
-						h.foreign(t, s.Key(), 1000)
+						foreign(t, h, s.Key(), 1000)
 					}
 					second <- struct{}{}
 					<-hold
 					return commit()
-				}
+				})
 				open()
 				require.NoError(t, <-first)
 				<-second
@@ -173,10 +174,10 @@ func TestAnswersThatWroteNothingAreConfirmed(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 				_, err := s.SetState(t.Context(), counts{N: 1})
 				require.NoError(t, err)
-				h.foreign(t, s.Key(), 100) // this process does not know
+				foreign(t, h, s.Key(), 100) // this process does not know
 				assert.NoError(t, verb(s), "an answer about a state that is gone")
 			})
 		})
@@ -253,18 +254,6 @@ func TestLateReaderIsNoProof(t *testing.T) {
 	require.EqualValues(t, 10, s.Balance, "Transact acknowledged it")
 }
 
-// scriptedStore calls a function before each commit, with its number.
-type scriptedStore struct {
-	persist.Store
-	before  func(n int64)
-	commits atomic.Int64
-}
-
-func (s *scriptedStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	s.before(s.commits.Add(1))
-	return s.Store.Commit(ctx, c)
-}
-
 // TestSharedCommitThatLosesKeepsItsOrder: a deletion and a creation that waits behind it share a commit, which loses to another runtime. The
 // creation still comes after the deletion, and is not refused by what was there before.
 //
@@ -275,15 +264,17 @@ func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
 		inner := memory.New()
 		there, err := pawl.Open(pawl.Config{Store: inner})
 		require.NoError(t, err)
-		store := &scriptedStore{Store: inner, before: func(n int64) {
-			switch n {
+		store := &stores.Tap{Store: inner}
+		store.OnCommit(func(context.Context, persist.Commit) error {
+			switch store.Commits.Load() {
 			case 1: // the others queue up behind the first
 				<-gate
 			case 2:
 				_, err := storedScope(there, "x").IncState(ctx, "n", 1)
 				assert.NoError(t, err)
 			}
-		}}
+			return nil
+		})
 		here, err := pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		scope := storedScope(here, "x")
@@ -306,7 +297,7 @@ func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, 4, created.Version, "two increments, a deletion, a creation")
 		require.EqualValues(t, 10, created.State().N)
-		require.EqualValues(t, 3, store.commits.Load(), "the deletion and the creation shared a commit, which lost once")
+		require.EqualValues(t, 3, store.Commits.Load(), "the deletion and the creation shared a commit, which lost once")
 		require.NoError(t, here.Close(ctx))
 		require.NoError(t, there.Close(ctx))
 	})
@@ -315,7 +306,7 @@ func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
 // A round takes in who comes while it is young, and then commits, however many more come while their functions run. Proves CAS-4.
 func TestRoundIsNotForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHooked()
+		h := newTap()
 		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h}), "a")
 		var all sync.WaitGroup
 		for range 400 {
@@ -335,17 +326,17 @@ func TestRoundIsNotForEver(t *testing.T) {
 
 // Writers who come back one after the other share a commit, and one who stays away holds up the others once. Proves CAS-4.
 func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		const (
 			writers, each = 16, 20
 			lasts         = 10 * time.Millisecond
 		)
 		commits := 0 // one at a time
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			commits++
 			time.Sleep(lasts)
 			return commit()
-		}
+		})
 		var all sync.WaitGroup
 		for w := range writers {
 			all.Go(func() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +19,7 @@ import (
 
 // Proves CAS-8.
 func TestSlowMutatorLeavesTheQueue(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		slow := make(chan error, 1)
 		runs := 0
 		free := make(chan struct{})
@@ -49,8 +50,8 @@ func TestSlowMutatorLeavesTheQueue(t *testing.T) {
 
 // Proves CAS-8.
 func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
 		// These two share a round: the slow one sees the uncommitted push of the other.
@@ -70,12 +71,12 @@ func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
 		// The round's own commit is held up until the slow one has gone its way. If that took the push along, the round
 		// would lose and push again.
 		slowIsDone := make(chan struct{})
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if c.Writes[0].Version == 2 && strings.Contains(string(c.Writes[0].Doc), "second") {
 				<-slowIsDone
 			}
 			return commit()
-		}
+		})
 		open()
 		require.NoError(t, <-first)
 		require.NoError(t, <-slow)
@@ -91,7 +92,7 @@ func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
 
 // Proves CAS-8.
 func TestSlowMutatorThatKeepsLosingGetsTheQueue(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		stop := make(chan struct{})
 		var writers sync.WaitGroup
 		for range 4 {
@@ -125,17 +126,17 @@ func TestSlowMutatorThatKeepsLosingGetsTheQueue(t *testing.T) {
 
 // The queue is a losing function's own for one run. Proves CAS-8.
 func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
-	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
 		var losing atomic.Bool
 		losing.Store(true)
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if losing.Load() {
-				h.foreign(t, s.Key(), 100)
+				foreign(t, h, s.Key(), 100)
 			}
 			return commit()
-		}
+		})
 		slow := make(chan error, 1)
 		runs := make(chan int, 100)
 		go func() {
@@ -165,15 +166,15 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 
 // Proves CAS-8.
 func TestSlowMutatorAfterAnExclusiveRun(t *testing.T) {
-	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 2}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 2}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		loses := true
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if loses {
 				loses = false
-				h.foreign(t, s.Key(), 1)
+				foreign(t, h, s.Key(), 1)
 			}
 			return commit()
-		}
+		})
 		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
 			time.Sleep(50 * time.Millisecond) // solo, loses, and then has the queue to itself, for up to a second
 			b.N++
@@ -197,7 +198,7 @@ func TestSlowMutatorAfterAnExclusiveRun(t *testing.T) {
 // Proves CAS-8, CAS-9.
 func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 	for _, detached := range []bool{false, true} {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			ctx, cancel := context.WithCancel(context.Background())
 			free, slow := make(chan struct{}), make(chan error, 1)
 			go func() {
@@ -214,7 +215,7 @@ func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 			assert.False(t, pawl.OutcomeUnknown(err), "nothing of it will be committed")
 			close(free)
 			synctest.Wait()
-			assert.Zero(t, h.commits.Load())
+			assert.Zero(t, h.Commits.Load())
 			snap, err := s.IncState(t.Context(), "n", 10)
 			require.NoError(t, err)
 			assert.Equal(t, 10, snap.ReadOnly().N)
@@ -224,7 +225,7 @@ func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 
 // Proves CAS-8.
 func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		other := pawl.Memory[counts](rt, "busy")
 		release, _ := block(other)
 		slow := make(chan error, 1)
@@ -250,7 +251,7 @@ func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
 
 // Proves CAS-8.
 func TestMutatorsOfPersistedScopesDoNotDeadlock(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		a, b := pawl.Session[counts](rt, "a"), pawl.User[counts](rt, "b")
 		var inside sync.WaitGroup
 		inside.Add(2)
@@ -283,7 +284,7 @@ func TestMutatorsOfPersistedScopesDoNotDeadlock(t *testing.T) {
 
 // A function that is alone in the queue leaves it when it is slow and somebody comes. Proves CAS-8.
 func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		for _, later := range []time.Duration{time.Millisecond, time.Second} {
 			began, over := make(chan struct{}), make(chan struct{})
 			slow := make(chan error, 1)
@@ -312,17 +313,17 @@ func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
 
 // A losing function that comes back to have the queue to itself does not wait for one that is alone there, and hangs. Proves CAS-8.
 func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
-	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
 		const losses = 5 // the first conflict is but a read; the next four make half its attempts
 		var ran atomic.Int32
-		h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if ran.Load() <= losses {
-				h.foreign(t, s.Key(), 100)
+				foreign(t, h, s.Key(), 100)
 			}
 			return commit()
-		}
+		})
 		loser := make(chan error, 1)
 		go func() {
 			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
@@ -359,11 +360,11 @@ func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
 // The store gets its time for a slow function's commit, whoever else's alarm rings.
 func TestSlowFunctionIsNotCutByTheAlarmOfAnother(t *testing.T) {
 	for _, company := range []bool{false, true} {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				time.Sleep(time.Second)
 				return commit()
-			}
+			})
 			slow := make(chan error, 1)
 			go func() {
 				_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {

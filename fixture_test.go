@@ -5,16 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -23,7 +21,7 @@ type path struct {
 	name   string
 	rt     *pawl.Runtime
 	config pawl.Config
-	store  *tap // nil in memory
+	store  *stores.Tap // nil in memory
 }
 
 // another returns a second runtime on the store of p: what another process would be.
@@ -60,9 +58,9 @@ func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
 // paths returns every path, each with a runtime of its own that is closed with the test.
 func paths(t *testing.T, configure ...func(*pawl.Config)) []path {
 	t.Helper()
-	all := []path{{name: "in memory"}, {name: "memory store", store: &tap{Store: memory.New()}}}
-	for _, s := range sharedStores {
-		all = append(all, path{name: s.name + " store", store: &tap{Store: openFor(t, s.location(t))}})
+	all := []path{{name: "in memory"}, {name: "memory store", store: newTap()}}
+	for _, s := range stores.Shared {
+		all = append(all, path{name: s.Name + " store", store: &stores.Tap{Store: stores.OpenFor(t, s.New(t))}})
 	}
 	for i := range all {
 		p := &all[i]
@@ -105,10 +103,10 @@ func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
 	return rt
 }
 
+// openOn opens a runtime on store, which is closed when t ends.
 func openOn(t *testing.T, store persist.Store) *pawl.Runtime {
-	rt, err := pawl.Open(pawl.Config{Store: store})
-	require.NoError(t, err)
-	return rt
+	t.Helper()
+	return openRuntime(t, pawl.Config{Store: store})
 }
 
 // board is a state with a field for every verb.
@@ -162,151 +160,10 @@ func seed[T any](t *testing.T, s pawl.Scope[T], state T) {
 	require.EqualValues(t, 1, snap.Version)
 }
 
-// tap is a store that counts what it is asked for, and can be made to do something first.
-type tap struct {
-	persist.Store
-	loads, commits atomic.Int64
-
-	mu           sync.Mutex
-	beforeCommit func(context.Context, persist.Commit) error // an error is returned instead
-	afterCommit  func(time.Time, error) (time.Time, error)
-	beforeLoad   func(context.Context) error
-}
-
-func (s *tap) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	s.loads.Add(1)
-	s.mu.Lock()
-	before := s.beforeLoad
-	s.mu.Unlock()
-	if before != nil {
-		if err := before(ctx); err != nil {
-			return persist.Record{}, err
-		}
-	}
-	return s.Store.Load(ctx, key)
-}
-
-// LoadAll makes tap a persist.Reader, as every store of these tests is.
-func (s *tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.loads.Add(1)
-	return s.Store.(persist.Reader).LoadAll(ctx, keys)
-}
-
-// Purge and Take make tap what every store of these tests is.
-func (s *tap) Purge(ctx context.Context, q persist.Query) (int, error) {
-	return s.Store.(persist.Purger).Purge(ctx, q)
-}
-
-func (s *tap) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
-	return s.Store.(persist.Leaser).Take(ctx, q, a)
-}
-
-// Watch and Versions are those of the store.
-func (s *tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	if w, ok := s.Store.(persist.Watcher); ok {
-		return w.Watch(ctx, wake)
-	}
-	return persist.ErrUnsupported
-}
-
-func (s *tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	if p, ok := s.Store.(persist.Prober); ok {
-		return p.Versions(ctx, keys)
-	}
-	var versions []uint64
-	for _, key := range keys {
-		r, err := s.Store.Load(ctx, key)
-		if err != nil && !errors.Is(err, persist.ErrNotFound) {
-			return nil, err
-		}
-		if r.Absent() {
-			r.Version = 0
-		}
-		versions = append(versions, r.Version)
-	}
-	return versions, nil
-}
-
-func (s *tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	s.commits.Add(1)
-	s.mu.Lock()
-	before, after := s.beforeCommit, s.afterCommit
-	s.mu.Unlock()
-	if before != nil {
-		if err := before(ctx, c); err != nil {
-			return time.Time{}, err
-		}
-	}
-	at, err := s.Store.Commit(ctx, c)
-	if after != nil {
-		return after(at, err)
-	}
-	return at, err
-}
-
-// onCommit makes f run before each commit.
-func (s *tap) onCommit(f func(context.Context, persist.Commit) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.beforeCommit = f
-}
-
-// onCommitted lets f change the answer of each commit.
-func (s *tap) onCommitted(f func(time.Time, error) (time.Time, error)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.afterCommit = f
-}
-
-// onLoad makes f run before each load.
-func (s *tap) onLoad(f func(context.Context) error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.beforeLoad = f
-}
-
-// purge removes all tombstones.
-func (s *tap) purge(t *testing.T) int {
-	t.Helper()
-	n, err := s.Store.(persist.Purger).Purge(t.Context(), persist.Query{})
-	require.NoError(t, err)
-	return n
-}
-
-// hold blocks the first commit until release is called; entered is closed once it is there.
-func (s *tap) hold() (entered <-chan struct{}, release func()) {
-	in, out := make(chan struct{}), make(chan struct{})
-	var once sync.Once
-	s.onCommit(func(ctx context.Context, _ persist.Commit) error {
-		once.Do(func() {
-			close(in)
-			<-out
-		})
-		return nil
-	})
-	return in, func() { close(out) }
-}
-
-// How long tests that cannot do without poll for something, and how often.
-const (
-	waitLong = 20 * time.Second
-	waitStep = 5 * time.Millisecond
-)
-
-// collect lets go of what nobody holds, weak pointers and cleanups included.
+// collect frees unreachable memory, with weak pointers, cleanups and pools.
 func collect() {
 	runtime.GC()
 	runtime.GC()
-}
-
-// soon waits until is reports true, and fails t if that takes too long.
-func soon(t testing.TB, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("it did not come about")
-		}
-	}
 }
 
 // eventLog is an Observer that remembers.
@@ -360,15 +217,4 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.b.String()
-}
-
-// shortForm says that some repetitions will do, as for CI. It is not -short, by which property tests become too short to have seen anything.
-var shortForm = os.Getenv("PAWL_SHORT") != ""
-
-// some is n, or in the short form a third of it.
-func some(n int) int {
-	if shortForm {
-		return n / 3
-	}
-	return n
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/anishathalye/porcupine"
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -249,7 +249,7 @@ func (c *histClient) operate() error {
 	}
 	var snap pawl.Snapshot[histState]
 	var err error
-	op.Call = crashtest.Now()
+	op.Call = testkit.Now()
 	switch n := c.rng.IntN(100); {
 	case n < 20:
 		op.Kind = histInc
@@ -288,7 +288,7 @@ func (c *histClient) operate() error {
 			op.N, op.Len = sawN, sawLen
 		}
 	}
-	op.Return = crashtest.Now()
+	op.Return = testkit.Now()
 	return c.record(op, snap, err)
 }
 
@@ -332,9 +332,9 @@ func (c *histClient) record(op histOp, snap pawl.Snapshot[histState], err error)
 func (h *histClients) finish(t testing.TB) ([]histOp, int) {
 	c := histClient{number: h.first + len(h.scopes), scopes: h.scopes[0], seen: make([]uint64, len(h.scopes[0]))}
 	for key, scope := range c.scopes {
-		op := histOp{Client: c.number, Key: key, Kind: histRead, Call: crashtest.Now()}
+		op := histOp{Client: c.number, Key: key, Kind: histRead, Call: testkit.Now()}
 		snap, err := scope.Snapshot(context.Background())
-		op.Return = crashtest.Now()
+		op.Return = testkit.Now()
 		require.NoError(t, err)
 		require.NoError(t, c.record(op, snap, nil))
 	}

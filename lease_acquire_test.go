@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,7 +47,7 @@ func TestApplying(t *testing.T) {
 		requireState(t, p, s, 1, ship{Captain: "jason"})
 		require.EqualValues(t, 1, l.Token())
 		require.EqualValues(t, 1, p.record(t, s.Key()).Lease.Token)
-		require.EqualValues(t, 1, p.store.commits.Load(), "one commit for both")
+		require.EqualValues(t, 1, p.store.Commits.Load(), "one commit for both")
 		require.NoError(t, l.Release(ctx))
 
 		refused := errors.New("refused")
@@ -113,10 +115,10 @@ func TestAcquireAbsentDeletedExpired(t *testing.T) {
 		require.NoError(t, second.Release(ctx))
 		_, err = s.PatchState(ctx, pawl.Patch{"captain": "jason"}, pawl.WithTTL(20*time.Millisecond))
 		require.NoError(t, err)
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			snap, err := s.Snapshot(context.Background())
 			return err == nil && !snap.Exists()
-		}, waitLong, waitStep)
+		})
 		third, err := s.Acquire(ctx)
 		require.NoError(t, err)
 		require.EqualValues(t, 5, third.Token())
@@ -144,10 +146,10 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		select {
 		case <-ended:
-		case <-time.After(waitLong):
+		case <-time.After(testkit.Patience):
 			t.Fatal("the function does not hear of it")
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		l, err := s.Acquire(ctx, pawl.Wait())
 		require.NoError(t, err)
@@ -160,8 +162,8 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 //
 // Proves STORE-13.
 func TestLeavingDuringTheCommit(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := h.gate()
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		open, entered := gate(h)
 		ctx, cancel := context.WithCancel(context.Background())
 		mine := acquireWith(ctx, s, pawl.Wait())
 		<-entered
@@ -185,7 +187,7 @@ func TestAcquireOfACallerThatLeft(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		ctx, leave := context.WithCancel(t.Context())
-		entered, release := p.store.hold()
+		entered, release := p.store.Hold()
 		done := make(chan error)
 		go func() {
 			_, err := s.Acquire(ctx)
@@ -197,6 +199,6 @@ func TestAcquireOfACallerThatLeft(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 		require.True(t, pawl.OutcomeUnknown(err))
 		release()
-		soon(t, func() bool { r := p.record(t, s.Key()); return r.Version == 1 && r.Lease.Token == 0 })
+		testkit.Eventually(t, func() bool { r := p.record(t, s.Key()); return r.Version == 1 && r.Lease.Token == 0 })
 	})
 }

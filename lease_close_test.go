@@ -16,7 +16,7 @@ import (
 // Proves STORE-13.
 func TestCloseEndsLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHooked()
+		h := newTap()
 		rt, err := pawl.Open(pawl.Config{Store: h})
 		require.NoError(t, err)
 		ctx := context.Background()
@@ -35,7 +35,7 @@ func TestCloseEndsLeases(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
-		open, entered := h.gate()
+		open, entered := gate(h)
 		about := acquire(scope("c"), pawl.Wait())
 		<-entered
 		short, cancel := context.WithTimeout(ctx, time.Second)
@@ -69,8 +69,8 @@ func TestCloseEndsLeases(t *testing.T) {
 		r, err := h.Store.Load(ctx, scope("c").Key())
 		require.NoError(t, err)
 		require.Zero(t, r.Lease, "nobody has got it")
-		h.onCommit = nil
-		next := rt2(t, h)
+		h.Around(nil)
+		next := openAnother(t, h)
 		began := time.Now()
 		l, err := pawl.Session[counts](next, "a").Acquire(ctx, pawl.Wait())
 		require.NoError(t, err)

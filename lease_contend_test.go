@@ -7,15 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
-	"github.com/pawl-go/pawl/persist"
 )
 
-func init() { children["contend"] = contendChild }
+func init() { testkit.Child("contend", contendChild) }
 
 const (
 	contendProcesses = 3
@@ -33,11 +33,11 @@ type logbook struct {
 var logbooks = pawl.Kind[logbook]{Name: "logbook"}
 
 // contendChild takes the lease over and over, and says with which token and from when to when it was held.
-func contendChild() int {
+func contendChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		lock, book := logbooks.Scope(rt, "lock"), logbooks.Scope(rt, "book")
 		turn := func(ctx context.Context, l *pawl.Lease) error {
-			began := crashtest.Now()
+			began := testkit.Now()
 			_, err := book.AtomicState(ctx, func(_ context.Context, b *logbook) error {
 				if b.Token >= l.Token() {
 					return fmt.Errorf("token %d after %d", l.Token(), b.Token)
@@ -46,7 +46,7 @@ func contendChild() int {
 				b.Turns++
 				return nil
 			})
-			crashtest.Say("%d %d %d", l.Token(), began, crashtest.Now())
+			testkit.Say("%d %d %d", l.Token(), began, testkit.Now())
 			return err
 		}
 		var g errgroup.Group
@@ -69,9 +69,9 @@ func contendChild() int {
 //
 // Proves STORE-13.
 func TestContendersHoldInTurn(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) {
-			location := s.location(t)
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) {
+			location := s.New(t)
 			t.Parallel()
 			testContenders(t, location)
 		})
@@ -85,12 +85,12 @@ type contendTurn struct {
 }
 
 func testContenders(t *testing.T, location string) {
-	store := openFor(t, location) // so that the processes need not create it all at once
-	var processes []*crashtest.Child
+	store := stores.OpenFor(t, location) // so that the processes need not create it all at once
+	var processes []*testkit.Process
 	for range contendProcesses {
-		processes = append(processes, crashtest.Start(t, "contend", processStore+"="+location))
+		processes = append(processes, testkit.Start(t, "contend", stores.Env(location)))
 	}
-	crashtest.Ready(processes...)
+	testkit.Ready(processes...)
 	var turns []contendTurn
 	first, last := make([]int64, contendProcesses), make([]int64, contendProcesses)
 	for i, p := range processes {

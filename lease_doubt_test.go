@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -17,9 +18,9 @@ import (
 // Proves STORE-13.
 func TestAcquireAnswersLost(t *testing.T) {
 	for _, landed := range []bool{true, false} {
-		persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			sent := 0
-			h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				if sent++; sent > 2 {
 					return commit()
 				}
@@ -27,7 +28,7 @@ func TestAcquireAnswersLost(t *testing.T) {
 					_, _ = commit()
 				}
 				return time.Time{}, errAnswerLost
-			}
+			})
 			l, err := s.Acquire(t.Context(), pawl.Applying(pawl.Inc{Field: "n", By: 1}))
 			require.NoError(t, err)
 			require.EqualValues(t, 1, l.Token())
@@ -62,15 +63,15 @@ func TestAcquireAnswersLost(t *testing.T) {
 //
 // Proves STORE-13, CAS-7.
 func TestAcquireInDoubtMeetsALease(t *testing.T) {
-	persisted(t, pawl.Config{Retry: pawl.Retry{Within: 5 * time.Second}}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		elsewhere := rt2(t, h)
+	persisted(t, pawl.Config{Retry: pawl.Retry{Within: 5 * time.Second}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		elsewhere := openAnother(t, h)
 		held, err := pawl.Session[counts](elsewhere, "a").Acquire(t.Context())
 		require.NoError(t, err)
 		_, err = s.IncState(t.Context(), "n", 1) // from here on this process has seen the newest version, but not who holds it
 		require.NoError(t, err)
 		var late func() (time.Time, error)
 		refused := make(chan struct{}, 100)
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if len(c.Writes) == 0 || c.Writes[0].Acquire == nil {
 				return commit()
 			}
@@ -83,7 +84,7 @@ func TestAcquireInDoubtMeetsALease(t *testing.T) {
 				refused <- struct{}{}
 			}
 			return at, err
-		}
+		})
 		mine := acquire(s, pawl.Applying(pawl.Inc{Field: "n", By: 10}))
 		<-refused
 		require.NoError(t, held.Release(t.Context()))
@@ -120,15 +121,15 @@ func TestFencedInDoubt(t *testing.T) {
 	for name, landed := range map[string]bool{"landed": true, "not landed": false} {
 		for _, how := range []string{"verb", "shared", "transaction"} {
 			t.Run(how+", "+name, func(t *testing.T) {
-				persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-					elsewhere := rt2(t, h)
+				persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+					elsewhere := openAnother(t, h)
 					l, err := pawl.Session[counts](rt, "lock").Acquire(t.Context())
 					require.NoError(t, err)
 					_, err = s.SetState(t.Context(), counts{})
 					require.NoError(t, err)
 					var other *pawl.Lease
 					writes, entered, hold := 0, make(chan struct{}), make(chan struct{})
-					h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 						if !slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Key == s.Key() }) {
 							return commit()
 						}
@@ -146,7 +147,7 @@ func TestFencedInDoubt(t *testing.T) {
 						}
 						other = usurp(t, elsewhere, "lock")
 						return time.Time{}, errAnswerLost
-					}
+					})
 					ctx := context.WithoutCancel(l.Context())
 					var beside <-chan error
 					switch how {

@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
 
@@ -15,7 +18,7 @@ import (
 //
 // Proves STORE-13.
 func TestLeasedScopeDoesNotExpire(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		ctx := t.Context()
 		_, err := s.SetState(ctx, counts{N: 1}, pawl.WithTTL(time.Minute))
 		require.NoError(t, err)
@@ -53,7 +56,7 @@ func TestHeldScopesDoNotExpire(t *testing.T) {
 		s := visits.Scope(p.rt, "a")
 		l, err := s.Acquire(ctx, pawl.Applying(pawl.Set{State: visit{Page: "kept"}}, pawl.WithTTL(time.Millisecond)))
 		require.NoError(t, err)
-		soon(t, func() bool { r := p.record(t, s.Key()); return r.Now.After(r.Expires) })
+		testkit.Eventually(t, func() bool { r := p.record(t, s.Key()); return r.Now.After(r.Expires) })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
 		swept, err := sweeper.Sweep(ctx)
@@ -92,16 +95,16 @@ func TestAcquireKeepsTheExpiry(t *testing.T) {
 //
 // Proves STORE-13.
 func TestTakingKeepsAnExpiryThatWasPutOff(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.SetState(t.Context(), counts{N: 1}, pawl.WithTTL(time.Hour))
 		require.NoError(t, err)
 		entered, free := make(chan struct{}), make(chan struct{})
-		h.onLoad = func() { close(entered); <-free }
-		loser := rt2(t, h)
+		h.OnLoad(func(context.Context, ...persist.Key) error { close(entered); <-free; return nil })
+		loser := openAnother(t, h)
 		other := pawl.Session[counts](loser, "a")
 		go func() { _, _ = other.PatchState(context.Background(), pawl.Patch{}) }()
 		<-entered // the next ones share a round
-		h.onLoad = nil
+		h.OnLoad(nil)
 		put := make(chan error, 1)
 		go func() {
 			_, err := other.PatchState(context.Background(), pawl.Patch{"n": 1}, pawl.WithTTL(3*time.Hour))

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
@@ -71,10 +72,10 @@ func TestNestedLeases(t *testing.T) {
 	} {
 		for _, lost := range []string{"outer", "inner"} {
 			t.Run(name+", "+lost, func(t *testing.T) {
-				persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 					_, err := s.SetState(t.Context(), counts{}, pawl.WithTTL(time.Minute))
 					require.NoError(t, err)
-					elsewhere := rt2(t, h)
+					elsewhere := openAnother(t, h)
 					outer, err := pawl.Session[counts](rt, "outer").Acquire(t.Context())
 					require.NoError(t, err)
 					inner, err := pawl.Session[counts](rt, "inner").Acquire(outer.Context())
@@ -119,10 +120,10 @@ func TestNestedLeases(t *testing.T) {
 //
 // Proves STORE-13.
 func TestWhereALeaseReaches(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		there, err := pawl.Open(pawl.Config{Store: memory.New()})
 		require.NoError(t, err)
-		beside := rt2(t, h)
+		beside := openAnother(t, h)
 		l, err := pawl.Session[counts](rt, "lock").Acquire(t.Context())
 		require.NoError(t, err)
 		ctx := l.Context()
@@ -211,17 +212,9 @@ func TestLeaseInAnyStore(t *testing.T) {
 	}))
 }
 
-// oddStore is a store whose values cannot be compared, although its type looks as if they could.
-type oddStore struct{ persist.Store }
-
-type funcStore struct {
-	persist.Store
-	_ func()
-}
-
 // TestLeaseOfAStoreThatCannotBeCompared: under a lease of another runtime such a store is another one.
 func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
-	store := oddStore{funcStore{Store: memory.New()}}
+	store := plainStore{byValue{Store: memory.New()}} // of a type that looks as if its values could be compared
 	one, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
 	l, err := ships.Scope(one, "argo").Acquire(t.Context())
 	require.NoError(t, err)
@@ -261,7 +254,7 @@ func TestLeaseInASharedCommit(t *testing.T) {
 		seed(t, s, ship{})
 		// The lease is ended behind its holder's back.
 		require.NoError(t, ships.Scope(p.another(t), "lock").Delete(ctx))
-		entered, release := p.store.hold()
+		entered, release := p.store.Hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { _, err := s.IncState(ctx, "miles", 1); require.NoError(t, err) })
 		<-entered
@@ -296,10 +289,10 @@ func TestLeaseInASharedCommit(t *testing.T) {
 //
 // Proves STORE-13.
 func TestOneCommitOfSeveral(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		old, err := s.Acquire(t.Context())
 		require.NoError(t, err)
-		open, entered := h.gate()
+		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered // from here on all share the next commit
 		under := func(ctx context.Context, name string) <-chan error {
@@ -336,7 +329,7 @@ func TestOneCommitOfSeveral(t *testing.T) {
 		require.Equal(t, []string{"anew", "taken", "last"}, decode[counts](t, r).Done)
 		require.Equal(t, l.lease.Token(), r.Lease.Token)
 		require.Greater(t, l.lease.Token(), old.Token())
-		h.onCommit = nil
+		h.Around(nil)
 		_, err = s.IncState(l.lease.Context(), "n", 1)
 		require.NoError(t, err)
 		_, err = s.IncState(context.WithoutCancel(old.Context()), "n", 1)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -61,7 +63,7 @@ func TestHold(t *testing.T) {
 // TestHoldInsideItself: whoever waits for a lease under that very lease would wait for good, and is told who holds it.
 func TestHoldInsideItself(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		ctx, cancel := context.WithTimeout(t.Context(), waitLong)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		s := ships.Scope(p.rt, "argo")
 		require.NoError(t, s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
@@ -89,7 +91,7 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 		<-done
 		return raised, returned
 	}
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		ctx := context.Background()
 		var inside context.Context
 		hold := func(end func(), opts ...pawl.LeaseOption) func() error {
@@ -151,7 +153,7 @@ func TestRenewalMovesNoVersion(t *testing.T) {
 		l, err := s.Acquire(t.Context(), pawl.LeaseFor(600*time.Millisecond))
 		require.NoError(t, err)
 		first := p.record(t, s.Key())
-		soon(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			return p.record(t, s.Key()).Lease.Until.After(first.Lease.Until.Add(400 * time.Millisecond))
 		})
 		require.Equal(t, first.Version, p.record(t, s.Key()).Version)
@@ -179,7 +181,7 @@ func TestReleaseWithItsOwnContext(t *testing.T) {
 // Proves STORE-13.
 func TestLeaseEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHooked()
+		h := newTap()
 		var mu sync.Mutex
 		var heard []pawl.Event
 		rt, err := pawl.Open(pawl.Config{Store: h, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
@@ -194,7 +196,7 @@ func TestLeaseEvents(t *testing.T) {
 		require.NoError(t, s.Hold(t.Context(), func(context.Context, *pawl.Lease) error { return nil }))
 		l, err := s.Acquire(t.Context())
 		require.NoError(t, err)
-		elsewhere := rt2(t, h)
+		elsewhere := openAnother(t, h)
 		other := usurp(t, elsewhere, "a")
 		<-l.Context().Done() // by the next renewal
 		synctest.Wait()      // the work is stopped first; then the observer hears why
@@ -211,11 +213,11 @@ func TestLeaseEvents(t *testing.T) {
 		down := errors.New("the network is down")
 		l, err = s.Acquire(t.Context())
 		require.NoError(t, err)
-		h.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) { return time.Time{}, down }
+		h.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) { return time.Time{}, down })
 		err = l.Release(t.Context())
 		require.ErrorIs(t, err, pawl.ErrUnavailable)
 		require.ErrorIs(t, err, down)
-		h.onCommit = nil
+		h.Around(nil)
 		mu.Lock()
 		defer mu.Unlock()
 		want := []pawl.Event{

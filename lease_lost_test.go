@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
@@ -25,10 +27,10 @@ func TestLeaseRunsOut(t *testing.T) {
 		l, err := s.Acquire(ctx, pawl.LeaseFor(60*time.Millisecond))
 		require.NoError(t, err)
 		down := errors.New("the network is down")
-		p.store.onCommit(func(context.Context, persist.Commit) error { return down })
+		p.store.OnCommit(func(context.Context, persist.Commit) error { return down })
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
-		p.store.onCommit(nil)
+		p.store.OnCommit(nil)
 		other, err := ships.Scope(p.another(t), "argo").Acquire(ctx, pawl.Wait())
 		require.NoError(t, err)
 		require.Greater(t, other.Token(), l.Token())
@@ -45,14 +47,14 @@ func TestLeaseRunsOut(t *testing.T) {
 //
 // Proves STORE-13.
 func TestEndOfTheContext(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		const length = time.Minute
-		elsewhere := rt2(t, h)
+		elsewhere := openAnother(t, h)
 		var mu sync.Mutex
 		renewed, down, cut := 0, false, true
 		var late func() (time.Time, error)
 		var r persist.Record
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			mu.Lock()
 			renewal := len(c.Writes) == 0 && c.Guards[0].Extend > 0
 			defer func() {
@@ -80,7 +82,7 @@ func TestEndOfTheContext(t *testing.T) {
 				r, _ = h.Store.Load(context.Background(), s.Key())
 			}
 			return at, err
-		}
+		})
 		l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
 		require.NoError(t, err)
 		next := acquire(pawl.Session[counts](elsewhere, "a"), pawl.Wait())
@@ -161,15 +163,15 @@ func (s *silent) Commit(ctx context.Context, c persist.Commit) (time.Time, error
 //
 // Proves STORE-13.
 func TestTakenTooLate(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var slow atomic.Bool
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			at, err := commit()
 			if len(c.Writes) > 0 && c.Writes[0].Acquire != nil && slow.CompareAndSwap(true, false) {
 				time.Sleep(time.Second)
 			}
 			return at, err
-		}
+		})
 		for range 20 { // who is faster, the caller or the next in line, is not decided
 			slow.Store(true)
 			first, second := acquire(s, pawl.Wait(), pawl.LeaseFor(time.Second)), acquire(s, pawl.Wait())
@@ -189,7 +191,7 @@ func TestLeaseThatLandsTooLate(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		told := make(chan struct{})
-		p.store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+		p.store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
 			<-told
 			return at, err
 		})
@@ -197,7 +199,7 @@ func TestLeaseThatLandsTooLate(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrUnknownOutcome)
 		require.NotZero(t, p.record(t, s.Key()).Lease)
 		close(told)
-		soon(t, func() bool { return p.record(t, s.Key()).Lease.Token == 0 })
+		testkit.Eventually(t, func() bool { return p.record(t, s.Key()).Lease.Token == 0 })
 	}, func(c *pawl.Config) { c.Retry.Within = 200 * time.Millisecond })
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -26,14 +28,14 @@ type leaseOnCutLine struct {
 
 func cutLine(t *testing.T, length time.Duration) leaseOnCutLine {
 	t.Helper()
-	needsPostgres(t)
+	stores.Need(t, "postgres")
 	location := pgtest.URL(t)
 	u, err := url.Parse(location)
 	require.NoError(t, err)
 	proxy := pgproxy.Start(t, "tcp", u.Host, "write", "create_records", "replace_records", "touch_records")
-	tapped := &tap{Store: openFor(t, proxy.URL(location))}
-	l := leaseOnCutLine{proxy: proxy, direct: openFor(t, location), lostRenewals: new(atomic.Int64)}
-	tapped.onCommitted(func(at time.Time, err error) (time.Time, error) {
+	tapped := &stores.Tap{Store: stores.OpenFor(t, proxy.URL(location))}
+	l := leaseOnCutLine{proxy: proxy, direct: stores.OpenFor(t, location), lostRenewals: new(atomic.Int64)}
+	tapped.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
 		if err != nil {
 			l.lostRenewals.Add(1)
 		}
@@ -85,10 +87,10 @@ func TestLeaseAndCutConnections(t *testing.T) {
 		l.proxy.Refuse(false)
 		_, err := l.here.IncState(l.lease.Context(), "miles", 1)
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			_, err := l.here.IncState(context.Background(), "miles", 1)
 			return err == nil
-		}, waitLong, waitStep, "without the lease it may write again")
+		}, "without the lease it may write again")
 	})
 	t.Run("no answer", func(t *testing.T) { // The server renews it, and nobody hears of that.
 		t.Parallel()
@@ -104,9 +106,9 @@ func TestLeaseAndCutConnections(t *testing.T) {
 		l := cutLine(t, 6*time.Second)
 		first := l.until(t)
 		l.proxy.Refuse(true)
-		require.Eventually(t, func() bool { return l.lostRenewals.Load() > 0 }, waitLong, waitStep)
+		testkit.Eventually(t, func() bool { return l.lostRenewals.Load() > 0 })
 		l.proxy.Refuse(false)
-		require.Eventually(t, func() bool { return l.until(t).After(first) }, waitLong, waitStep)
+		testkit.Eventually(t, func() bool { return l.until(t).After(first) })
 		require.NoError(t, l.lease.Context().Err())
 		_, err := l.here.IncState(l.lease.Context(), "miles", 1)
 		require.NoError(t, err)

@@ -15,14 +15,15 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 )
 
-func init() { children["stopped"] = stoppedChild }
+func init() { testkit.Child("stopped", stoppedChild) }
 
 const (
 	stoppedHolders = 14 // of one process
@@ -47,7 +48,7 @@ type fenceTeller struct{ persist.Store }
 func (s fenceTeller) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	at, err := s.Store.Commit(ctx, c)
 	if fenced := (*persist.Fenced)(nil); len(c.Writes) > 0 && errors.As(err, &fenced) {
-		crashtest.Say("fenced")
+		testkit.Say("fenced")
 	}
 	return at, err
 }
@@ -58,19 +59,17 @@ func (s fenceTeller) LoadAll(ctx context.Context, keys []persist.Key) ([]persist
 }
 
 // stoppedChild holds leases and writes under them, until it is killed.
-func stoppedChild() int {
-	store, err := openStore(os.Getenv(processStore))
+func stoppedChild() error {
+	store, err := stores.OpenGiven()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	rt, err := pawl.Open(pawl.Config{Store: fenceTeller{store}})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
-	crashtest.Begin()
-	crashtest.Say("pid %d", os.Getpid())
+	testkit.Begin()
+	testkit.Say("pid %d", os.Getpid())
 	failed := make(chan error)
 	for i := range stoppedHolders {
 		go func() {
@@ -82,8 +81,7 @@ func stoppedChild() int {
 			}
 		}()
 	}
-	fmt.Fprintln(os.Stderr, <-failed)
-	return 1
+	return <-failed
 }
 
 // stoppedTerm holds a lease until it is lost, and says how many writes under it were acknowledged, and of how many nobody knows.
@@ -95,7 +93,7 @@ func stoppedTerm(rt *pawl.Runtime, i int) error {
 	if err != nil {
 		return err
 	}
-	crashtest.Say("holds %d %d %d", i, l.Token(), crashtest.Now())
+	testkit.Say("holds %d %d %d", i, l.Token(), testkit.Now())
 	ctx := l.Context()
 	if i%2 == 1 {
 		ctx = context.WithoutCancel(ctx) // whoever does not look at the context is refused as well
@@ -116,7 +114,7 @@ func stoppedTerm(rt *pawl.Runtime, i int) error {
 			return err
 		}
 		if l.Context().Err() != nil {
-			crashtest.Say("lost %d %d %d %d %d", i, l.Token(), crashtest.Now(), acknowledged, unsure)
+			testkit.Say("lost %d %d %d %d %d", i, l.Token(), testkit.Now(), acknowledged, unsure)
 			return nil
 		}
 	}
@@ -193,19 +191,19 @@ func (f *stoppedFates) hear(line string) error {
 //
 // Proves STORE-13.
 func TestStoppedAndKilledHolders(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) {
-			location := s.location(t)
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) {
+			location := s.New(t)
 			t.Parallel()
-			testStoppedHolders(t, location, killsOf(t, stoppedWant[s.name]))
+			testStoppedHolders(t, location, killsOf(stoppedWant[s.Name]))
 		})
 	}
 }
 
 func testStoppedHolders(t *testing.T, location string, want int) {
-	rt := openRuntime(t, pawl.Config{Store: openFor(t, location), Holder: "successor"})
-	p := crashtest.Start(t, "stopped", processStore+"="+location)
-	crashtest.Ready(p)
+	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location), Holder: "successor"})
+	p := testkit.Start(t, "stopped", stores.Env(location))
+	testkit.Ready(p)
 	line, _ := p.Next()
 	pid := 0
 	_, err := fmt.Sscanf(line, "pid %d", &pid)
@@ -240,7 +238,7 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 	stopped, missed, rounds := 0, 0, 0
 	for ; stopped < want; rounds++ {
 		require.Less(t, missed, 20*want, "hardly ever did anybody take over")
-		if !assert.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), waitLong, waitStep, "not all hold") {
+		if !assert.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), testkit.Patience, time.Millisecond, "not all hold") {
 			select {
 			case err := <-heard:
 				t.Fatalf("the holders are gone: %v\n%s", err, p.Stderr())
@@ -256,9 +254,9 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 			continue
 		}
 		taken := stoppedTakeOver(t, rt)
-		since := crashtest.Now()
+		since := testkit.Now()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-		require.Eventually(t, all(func(i int) bool { return taken[i] == nil || fates.holds[i] == 0 }), waitLong, waitStep, "not all have noticed")
+		testkit.Eventually(t, all(func(i int) bool { return taken[i] == nil || fates.holds[i] == 0 }), "not all have noticed")
 		for i, l := range taken {
 			if l == nil { // it was stopped while it kept a lock of the store's
 				missed++
@@ -327,9 +325,9 @@ func stoppedTakeOver(t *testing.T, rt *pawl.Runtime) (taken [stoppedHolders]*paw
 }
 
 // stoppedKill kills the process while others wait for its leases, and returns how long it took until all had theirs.
-func stoppedKill(t *testing.T, rt *pawl.Runtime, p *crashtest.Child, pid int, heard <-chan error, holding func() bool) time.Duration {
+func stoppedKill(t *testing.T, rt *pawl.Runtime, p *testkit.Process, pid int, heard <-chan error, holding func() bool) time.Duration {
 	t.Helper()
-	require.Eventually(t, holding, waitLong, waitStep, "not all hold")
+	testkit.Eventually(t, holding, "not all hold")
 	var g errgroup.Group
 	for i := range stoppedHolders {
 		g.Go(func() error {

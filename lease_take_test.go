@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,9 +17,6 @@ type errand struct {
 }
 
 var errands = pawl.Kind[errand]{Name: "errand", Due: "due"}
-
-// plainStore has nothing but what every store must have.
-type plainStore struct{ persist.Store }
 
 // TestTake: workers of two runtimes share out what is due; each errand is run once at a time, and none is left.
 //

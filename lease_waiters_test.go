@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -46,7 +47,7 @@ func TestLeaseLine(t *testing.T) {
 //
 // Proves STORE-13.
 func TestArrivalOrder(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var got []int
 		done := make(chan error, 50)
 		for i := range 50 {
@@ -72,7 +73,7 @@ func TestArrivalOrder(t *testing.T) {
 //
 // Proves STORE-13.
 func TestWaitersLeaveTheLine(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		held, err := s.Acquire(t.Context())
 		require.NoError(t, err)
 		var waiting []<-chan acquired
@@ -114,7 +115,7 @@ func TestWaitersLeaveTheLine(t *testing.T) {
 
 // hinting is a store that gives hints, as the shared ones do.
 type hinting struct {
-	*hooked
+	*stores.Tap
 	mu    sync.Mutex
 	wakes map[int]func(persist.Hint)
 	next  int
@@ -123,7 +124,7 @@ type hinting struct {
 }
 
 func (h *hinting) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	r, err := h.hooked.Load(ctx, key)
+	r, err := h.Tap.Load(ctx, key)
 	h.mu.Lock()
 	after := h.afterLoad
 	h.mu.Unlock()
@@ -151,7 +152,7 @@ func (h *hinting) Watch(ctx context.Context, wake func(persist.Hint)) error {
 }
 
 func (h *hinting) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	at, err := h.hooked.Commit(ctx, c)
+	at, err := h.Tap.Commit(ctx, c)
 	if err == nil {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -171,7 +172,7 @@ func (h *hinting) Commit(ctx context.Context, c persist.Commit) (time.Time, erro
 func TestReleaseIsHeard(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &hinting{hooked: newHooked()}
+			store := &hinting{Tap: newTap()}
 			here, err := pawl.Open(pawl.Config{Store: store})
 			require.NoError(t, err)
 			there, err := pawl.Open(pawl.Config{Store: store})
@@ -217,10 +218,10 @@ func TestReleaseIsHeard(t *testing.T) {
 func TestNobodyKeepsItToThemselves(t *testing.T) {
 	for _, hints := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			h := newHooked()
+			h := newTap()
 			var store persist.Store = struct{ persist.Store }{h} // without hints, whatever h can do
 			if hints {
-				store = &hinting{hooked: h}
+				store = &hinting{Tap: h}
 			}
 			busy, err := pawl.Open(pawl.Config{Store: store})
 			require.NoError(t, err)

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
-func init() { children["history"] = historyChild }
+func init() { testkit.Child("history", historyChild) }
 
 const (
 	histGoroutines = 8
@@ -90,13 +91,13 @@ func TestMemoryHistoriesAreLinearizable(t *testing.T) {
 // Proves CAS-4, CAS-5, CAS-9, SCOPE-17.
 func TestStoredHistoriesAreLinearizable(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
-		requireLively(t, histories(t, some(12), 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireLively(t, histories(t, testkit.Times(12, 4), 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	t.Run("two runtimes", func(t *testing.T) {
-		requireLively(t, histories(t, some(12), 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireLively(t, histories(t, testkit.Times(12, 4), 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
-	onSharedStores(t, func(t *testing.T, location string) {
-		requireLively(t, histories(t, some(6), 1, openFor(t, location), 3*time.Millisecond, storedScope))
+	stores.EachShared(t, func(t *testing.T, location string) {
+		requireLively(t, histories(t, testkit.Times(6, 2), 1, stores.OpenFor(t, location), 3*time.Millisecond, storedScope))
 	})
 }
 
@@ -108,7 +109,7 @@ const (
 )
 
 // historyChild does its part of the histories and says what it did.
-func historyChild() int {
+func historyChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		seed, err := strconv.ParseUint(os.Getenv(histSeed), 10, 64)
 		if err != nil {
@@ -128,9 +129,9 @@ func historyChild() int {
 			if err != nil {
 				return err
 			}
-			crashtest.Say("%s", line)
+			testkit.Say("%s", line)
 		}
-		crashtest.Say("withdrawn %d", h.withdrawn)
+		testkit.Say("withdrawn %d", h.withdrawn)
 		return nil
 	})
 }
@@ -140,20 +141,20 @@ func historyChild() int {
 //
 // Proves SCOPE-17, STORE-3, CAS-6, CAS-7.
 func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) { testHistoriesOfProcesses(t, s) })
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) { testHistoriesOfProcesses(t, s) })
 	}
 }
 
-func testHistoriesOfProcesses(t *testing.T, s sharedStore) {
+func testHistoriesOfProcesses(t *testing.T, s stores.Store) {
 	var sum histFigures
 	for range histOfProcesses {
-		location := s.location(t)
-		var processes []*crashtest.Child
+		location := s.New(t)
+		var processes []*testkit.Process
 		for i := range histProcesses {
-			processes = append(processes, crashtest.Start(t, "history", processStore+"="+location, processFlaky+"=0.05", fmt.Sprintf("%s=%d", histSeed, rand.Uint64()), fmt.Sprintf("%s=%d", histFirst, i*100)))
+			processes = append(processes, testkit.Start(t, "history", stores.Env(location), processFlaky+"=0.05", fmt.Sprintf("%s=%d", histSeed, rand.Uint64()), fmt.Sprintf("%s=%d", histFirst, i*100)))
 		}
-		crashtest.Ready(processes...)
+		testkit.Ready(processes...)
 		var ops []histOp
 		withdrawn := 0
 		for _, p := range processes {

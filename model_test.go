@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
@@ -465,5 +466,5 @@ func TestModelStored(t *testing.T) {
 	fewer := flag.Lookup("rapid.checks").Value
 	defer func(was string) { require.NoError(t, fewer.Set(was)) }(fewer.String())
 	require.NoError(t, fewer.Set("20")) // a check on a disk takes a hundred times as long
-	onSharedStores(t, func(t *testing.T, location string) { runModel(t, 2, openFor(t, location)) })
+	stores.EachShared(t, func(t *testing.T, location string) { runModel(t, 2, stores.OpenFor(t, location)) })
 }

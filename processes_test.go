@@ -3,7 +3,6 @@ package pawl_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -11,20 +10,21 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/stretchr/testify/require"
 )
 
-// Where the parent tells its children to work, and how many answers of the store they are to lose.
+// The environment of child processes.
 const (
-	processStore = "PAWL_TEST_STORE"
-	processFlaky = "PAWL_TEST_FLAKY"
+	processFlaky = "PAWL_TEST_FLAKY" // share of the store's answers that the child loses
+	processName  = "PAWL_TEST_NAME"  // name of the child, unique in its test
+	processBatch = "PAWL_TEST_BATCH" // which scopes the child writes to
 )
 
 // openProcessStore opens a runtime on the store at a location.
 func openProcessStore(location string) (*pawl.Runtime, persist.Store, error) {
-	store, err := openStore(location)
+	store, err := stores.Open(location)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -35,53 +35,34 @@ func openProcessStore(location string) (*pawl.Runtime, persist.Store, error) {
 	return rt, store, err
 }
 
-// processChild does work in a child, with a runtime on the store that the parent named.
-func processChild(work func(context.Context, *pawl.Runtime) error) int {
+// processChild runs work in a child, with a runtime on the store that the parent named.
+func processChild(work func(context.Context, *pawl.Runtime) error) error {
 	ctx := context.Background()
-	rt, store, err := openProcessStore(os.Getenv(processStore))
-	if err == nil {
-		crashtest.Begin() // now, so that the processes meet
-		err = work(ctx, rt)
-	}
-	if err == nil {
-		err = errors.Join(rt.Close(ctx), store.Close())
-	}
+	rt, store, err := openProcessStore(os.Getenv(stores.Variable))
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
-	return 0
+	testkit.Begin() // after opening, so that the processes start to work together
+	if err := work(ctx, rt); err != nil {
+		return err
+	}
+	return errors.Join(rt.Close(ctx), store.Close())
 }
 
-// killsOf is how often a test kills: as a rule, or as PAWL_KILLS says.
-func killsOf(t testing.TB, rule int) int {
-	t.Helper()
-	if s := os.Getenv(crashKillsFrom); s != "" {
-		kills, err := strconv.Atoi(s)
-		require.NoError(t, err, crashKillsFrom)
-		return kills
-	}
-	if shortForm {
-		return min(rule, 40)
-	}
-	return rule
-}
+// killsOf returns how often a test kills: usual, at most 40 in the short form, or PAWL_KILLS.
+func killsOf(usual int) int { return testkit.Times(usual, min(usual, 40), "PAWL_KILLS") }
 
-// killAtWork lets a child work until it has said so many lines, ends it at a random moment soon after, and returns what it said.
+// killAtWork lets a child work until it has sent more than this many lines. It kills the child at a
+// random moment soon after, and returns all lines.
 func killAtWork(t testing.TB, role, location, name string, lines int, env ...string) (heard []string) {
 	t.Helper()
-	p := crashtest.Start(t, role, append(env, processStore+"="+location, crashName+"="+name)...)
+	p := testkit.Start(t, role, append(env, stores.Env(location), processName+"="+name)...)
 	p.Go()
 	for len(heard) <= lines {
-		line, ok := p.Next()
-		if !ok {
-			p.Kill()
-			t.Fatalf("the child ended by itself: %s", p.Stderr())
-		}
-		heard = append(heard, line)
+		heard = append(heard, p.Line())
 	}
 	if lines > 0 {
-		time.Sleep(rand.N(3 * time.Millisecond)) // the moment of the kill is to be anywhere, not right after a line
+		time.Sleep(rand.N(3 * time.Millisecond)) // any moment, not right after a line
 	}
 	return append(heard, p.Kill()...)
 }

@@ -153,7 +153,7 @@ func TestAbandonedBeforeOthersThatWereTaken(t *testing.T) {
 // A function that returns at the moment when it is abandoned: its caller has been told by then, and what it waited with is not used for anybody
 // else while the round is not over. Whoever mutates next is answered. Proves CAS-4.
 func TestAbandonedAsItReturns(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openRuntime(t, pawl.Config{Store: store})
 	s := pawl.Session[counts](rt, "a")
 	within := pawl.WithRetry(pawl.Retry{Within: 3 * time.Second})

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -24,7 +25,7 @@ func TestWhoWasStuckIsForgotten(t *testing.T) {
 		require.NoError(t, err)
 	})
 	q := &s.mem.queue
-	require.Eventually(t, func() bool { q.mu.Lock(); defer q.mu.Unlock(); q.gather(); return q.waiting == 1 }, time.Minute, time.Millisecond)
+	testkit.Eventually(t, func() bool { q.mu.Lock(); defer q.mu.Unlock(); q.gather(); return q.waiting == 1 })
 	q.mu.Lock()
 	require.NotNil(t, q.stuck)
 	q.mu.Unlock()
@@ -50,7 +51,7 @@ func TestAbandonedCallsLeaveNoAlarm(t *testing.T) {
 	}()
 	<-runs
 	w := s.mem.queue.holder.Load().waiter
-	require.Eventually(t, func() bool { return w.state()&isAsleep != 0 }, time.Minute, time.Millisecond)
+	testkit.Eventually(t, func() bool { return w.state()&isAsleep != 0 })
 	require.True(t, s.Abandon())
 	require.ErrorIs(t, <-answered, ErrAbandoned)
 	require.False(t, w.timer.Stop()) // it was stopped

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -97,13 +98,13 @@ func TestWhoIsAboutToLeaveTakesNoPlace(t *testing.T) {
 		return runs, ends
 	}
 	linked := func(n int) (first *waiter) {
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			q.mu.Lock()
 			defer q.mu.Unlock()
 			q.gather()
 			first = q.first
 			return q.waiting == n
-		}, time.Minute, time.Millisecond)
+		})
 		return first
 	}
 	runs, holding := call(t.Context())
@@ -113,7 +114,7 @@ func TestWhoIsAboutToLeaveTakesNoPlace(t *testing.T) {
 	gone := linked(1)
 	runs, next := call(t.Context())
 	linked(2)
-	require.Eventually(t, func() bool { return gone.state()&isAsleep != 0 }, time.Minute, time.Millisecond)
+	testkit.Eventually(t, func() bool { return gone.state()&isAsleep != 0 })
 	_, ok := gone.become(isLeft, isClosing|isDone) // its caller gets no further before the queue moves on
 	require.True(t, ok)
 	close(holding)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -119,11 +120,11 @@ func TestRefusedCallsAreLetGo(t *testing.T) {
 			}
 		}()
 	}
-	require.Eventually(t, func() bool { return made.Load() > 20 }, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, func() bool { return made.Load() > 20 })
 	cancel()
 	<-left
 	<-left
-	require.Eventually(t, func() bool { runtime.GC(); return freed.Load() == made.Load() }, 10*time.Second, time.Millisecond,
+	testkit.Eventually(t, func() bool { runtime.GC(); return freed.Load() == made.Load() },
 		"what was refused or withdrawn must not wait for its deadline")
 	close(stop)
 	require.NoError(t, rt.Close(context.Background()))

@@ -14,8 +14,8 @@ import (
 	"weak"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -186,7 +186,7 @@ func TestCallersWhoLeftAreForgotten(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	soon(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		runtime.GC()
 		alive := len(slices.DeleteFunc(slices.Clone(kept), func(p weak.Pointer[[1 << 10]byte]) bool { return p.Value() == nil }))
 		return alive < callers/10
@@ -198,15 +198,14 @@ func TestCallersWhoLeftAreForgotten(t *testing.T) {
 // Of callers who are refused, or leave, or fail, nothing is kept until their budget would have been spent.
 func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 	entered, hangs := make(chan struct{}), make(chan struct{})
-	store := &hooked{Store: memory.New()}
+	store := newTap()
 	rt := openRuntime(t, pawl.Config{Store: store, MaxQueue: 1, Retry: pawl.Retry{Within: time.Hour}})
 	s := pawl.Session[counts](rt, "a")
 	const many = 2000
 	kept := func(call func() error) uint64 {
 		var before, after runtime.MemStats
 		measure := func(m *runtime.MemStats) {
-			runtime.GC()
-			runtime.GC() // the pool, too
+			collect()
 			runtime.ReadMemStats(m)
 		}
 		require.Error(t, call())
@@ -222,9 +221,9 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 		return err
 	}
 
-	store.onCommit = func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
+	store.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
 		return time.Time{}, persist.ErrNotApplied
-	}
+	})
 	require.Less(t, kept(func() error { return inc(t.Context()) }), uint64(many), "who failed")
 	require.Less(t, kept(func() (err error) {
 		defer func() { err = recover().(error) }()
@@ -232,14 +231,14 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 		return nil
 	}), uint64(many), "who panicked")
 
-	store.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+	store.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 		select {
 		case entered <- struct{}{}:
 		case <-hangs: // the one who waited behind it
 		}
 		<-hangs
 		return commit()
-	}
+	})
 	answered := make(chan error, 1)
 	go func() { answered <- inc(context.Background()) }()
 	<-entered
@@ -266,7 +265,7 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	require.Eventually(t, func() bool { return errors.As(refused(time.Millisecond), new(*pawl.OverloadedError)) }, 10*time.Second, 20*time.Millisecond)
+	testkit.Eventually(t, func() bool { return errors.As(refused(time.Millisecond), new(*pawl.OverloadedError)) })
 	require.Less(t, kept(func() error {
 		err := refused(time.Minute)
 		require.ErrorAs(t, err, new(*pawl.OverloadedError))

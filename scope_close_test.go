@@ -121,11 +121,11 @@ func TestCloseFinishesWhatWasTaken(t *testing.T) {
 // A commit that the store is at work on is finished, too. Proves SCOPE-18.
 func TestCloseFinishesCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt, err := pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		s := pawl.Session[board](rt, "a")
-		entered, release := store.hold()
+		entered, release := store.Hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { assert.NoError(t, increment(s)) })
 		<-entered
@@ -238,7 +238,7 @@ func TestCloseNamesNothingTwice(t *testing.T) {
 func TestStoreClosedInMidFlight(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
-		entered, release := p.store.hold()
+		entered, release := p.store.Hold()
 		errs := make(chan error)
 		go func() { errs <- increment(s) }()
 		<-entered
@@ -256,9 +256,9 @@ func TestStoreClosedInMidFlight(t *testing.T) {
 // A commit whose answer was lost with the store is not taken for a failure. Proves SCOPE-18.
 func TestStoreClosedBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openRuntime(t, pawl.Config{Store: store})
-		store.onCommitted(func(at time.Time, err error) (time.Time, error) {
+		store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
 			store.Close()
 			return time.Time{}, persist.ErrUnavailable
 		})

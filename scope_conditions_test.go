@@ -132,7 +132,7 @@ func remove(s pawl.Scope[board]) error { return s.Delete(context.Background()) }
 func TestConditionLostInCommit(t *testing.T) {
 	for _, attempts := range []int{1, 16} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &tap{Store: memory.New()}
+			store := newTap()
 			rt, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store.Store})
 			for name, c := range map[string]struct {
 				before func(pawl.Scope[board]) error
@@ -145,7 +145,7 @@ func TestConditionLostInCommit(t *testing.T) {
 				s, theirs := pawl.Session[board](rt, name), pawl.Session[board](other, name)
 				require.NoError(t, c.before(theirs))
 				var once sync.Once
-				store.onCommit(func(context.Context, persist.Commit) error {
+				store.OnCommit(func(context.Context, persist.Commit) error {
 					once.Do(func() { require.NoError(t, increment(theirs)) })
 					return nil
 				})
@@ -156,7 +156,7 @@ func TestConditionLostInCommit(t *testing.T) {
 				require.False(t, pawl.IsRetryable(err), "%s: %v", name, err)
 				require.Equal(t, 1, ran)
 				require.Zero(t, time.Since(start), "no backoff")
-				store.onCommit(nil)
+				store.OnCommit(nil)
 				snap, err := s.Snapshot(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, board{Count: 1}, snap.State())

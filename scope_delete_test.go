@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -60,7 +61,7 @@ func TestDelete(t *testing.T) {
 			require.True(t, r.Deleted)
 			require.EqualValues(t, 2, r.Version)
 			require.Nil(t, r.Doc, "the content is gone")
-			require.EqualValues(t, 2, p.store.commits.Load())
+			require.EqualValues(t, 2, p.store.Commits.Load())
 		}
 		// Created anew, it starts from nothing.
 		snap, err := s.IncState(t.Context(), "count", 5, pawl.IfAbsent())
@@ -147,7 +148,7 @@ func TestPurge(t *testing.T) {
 		seed(t, short, fullBoard)
 		require.NoError(t, long.Delete(t.Context()))  // version 10
 		require.NoError(t, short.Delete(t.Context())) // version 2
-		require.Equal(t, 2, p.store.purge(t))
+		require.Equal(t, 2, purge(t, p.store))
 		requireAbsent(t, p, pawl.Session[board](p.another(t), "long"))
 		for i, s := range []pawl.Scope[board]{
 			long, short, // with their tombstones cached
@@ -169,7 +170,7 @@ func TestPurgeUnderCachedState(t *testing.T) {
 		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
 		seed(t, here, fullBoard)
 		require.NoError(t, there.Delete(t.Context()))
-		require.Equal(t, 1, p.store.purge(t))
+		require.Equal(t, 1, purge(t, p.store))
 		_, err := here.IncState(t.Context(), "count", 1, pawl.IfVersion(1))
 		require.Equal(t, &pawl.ConcurrencyError{Subject: here.Key(), Expected: 1}, err)
 		snap, err := here.IncState(t.Context(), "count", 5)
@@ -196,12 +197,12 @@ func TestPurgedTombstonesReuseNoVersion(t *testing.T) {
 		require.NoError(t, err)
 		keeps, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
-		soon(t, func() bool { swept, err := keeps.Sweep(ctx); return err == nil && swept.Cleared == 1 })
+		testkit.Eventually(t, func() bool { swept, err := keeps.Sweep(ctx); return err == nil && swept.Cleared == 1 })
 		require.True(t, p.record(t, deleted.Key()).Deleted, "seven days have not passed")
 		purges, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{Tombstones: time.Microsecond})
 		require.NoError(t, err)
 		total := 0
-		soon(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			swept, err := purges.Sweep(ctx)
 			require.NoError(t, err)
 			total += swept.Purged
@@ -246,7 +247,7 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 			return false
 		}
 		return assert.Greater(t, snap.Version, uint64(6))
-	}, waitLong, waitStep, "the oldest tombstone is forgotten, but its versions are not used again")
+	}, testkit.Patience, time.Millisecond, "the oldest tombstone is forgotten, but its versions are not used again")
 	_, err = pawl.Memory[board](rt, fmt.Sprint(kept+more-1)).IncState(ctx, "count", 1)
 	require.ErrorIs(t, err, pawl.ErrDeleted, "a recent tombstone is kept")
 	snap, err := alive.IncState(ctx, "count", 1)
@@ -262,8 +263,7 @@ func TestTombstonesLetGoOfLists(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{})
 	require.NoError(t, err)
 	heap := func() uint64 {
-		runtime.GC()
-		runtime.GC()
+		collect()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc

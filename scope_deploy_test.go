@@ -9,11 +9,12 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
 )
 
-func init() { children["release"] = releaseChild }
+func init() { testkit.Child("release", releaseChild) }
 
 // A rolling deploy, in which two releases run at the same time, takes two steps where the form of a document changes:
 //
@@ -79,7 +80,7 @@ var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string,
 	},
 	"two": func(ctx context.Context, rt *pawl.Runtime, id string, n int) (err error) {
 		s := pagesTwo.Scope(rt, id)
-		mark := fmt.Sprint("two-", os.Getenv(crashBatch), "-", n)
+		mark := fmt.Sprint("two-", os.Getenv(processBatch), "-", n)
 		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
 			if n%2 == 0 {
 				_, err = s.AtomicState(ctx, func(_ context.Context, p *pageTwo) error {
@@ -106,12 +107,12 @@ var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string,
 }
 
 // releaseChild visits the pages in turn, and says what it was told. With PAWL_TEST_BATCH "until refused" it goes on until it may write none any more.
-func releaseChild() int {
+func releaseChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
-		visit := deployed[os.Getenv(crashName)]
+		visit := deployed[os.Getenv(processName)]
 		refused := map[int]bool{}
 		turns := deployTurns
-		if os.Getenv(crashBatch) == "until refused" {
+		if os.Getenv(processBatch) == "until refused" {
 			turns = deployEnough
 		}
 		for n := 0; n < turns && len(refused) < deployPages; n++ {
@@ -123,10 +124,10 @@ func releaseChild() int {
 				var schema *pawl.SchemaError
 				switch {
 				case err == nil:
-					crashtest.Say("wrote %d %d", page, n)
+					testkit.Say("wrote %d %d", page, n)
 				case errors.As(err, &schema):
 					refused[page] = true
-					crashtest.Say("refused %d %d", page, n)
+					testkit.Say("refused %d %d", page, n)
 				default:
 					return err
 				}
@@ -141,9 +142,9 @@ func releaseChild() int {
 //
 // Proves SCOPE-8, SCOPE-15, STORE-13.
 func TestRollingDeploy(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) {
-			location := s.location(t)
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) {
+			location := s.New(t)
 			t.Parallel()
 			testRollingDeploy(t, location)
 		})
@@ -151,13 +152,13 @@ func TestRollingDeploy(t *testing.T) {
 }
 
 func testRollingDeploy(t *testing.T, location string) {
-	store := openFor(t, location)
+	store := stores.OpenFor(t, location)
 	visits, marks := [deployPages]int{}, [deployPages]map[string]int{}
 	for i := range marks {
 		marks[i] = map[string]int{}
 	}
-	start := func(release, batch string) *crashtest.Child {
-		return crashtest.Start(t, "release", processStore+"="+location, crashName+"="+release, crashBatch+"="+batch)
+	start := func(release, batch string) *testkit.Process {
+		return testkit.Start(t, "release", stores.Env(location), processName+"="+release, processBatch+"="+batch)
 	}
 	refused := map[string]int{}
 	note := func(release, batch string, lines []string) {
@@ -178,7 +179,7 @@ func testRollingDeploy(t *testing.T, location string) {
 	}
 
 	one, two := start("one", ""), start("two", "")
-	crashtest.Ready(one, two)
+	testkit.Ready(one, two)
 	note("one", "", one.Wait())
 	note("two", "", two.Wait())
 	require.Empty(t, refused, "the schema is the same")
@@ -191,7 +192,7 @@ func testRollingDeploy(t *testing.T, location string) {
 
 	const batch = "until refused"
 	two, three := start("two", batch), start("three", "")
-	crashtest.Ready(two)
+	testkit.Ready(two)
 	line, ok := three.Next()
 	require.True(t, ok && line == "ready", line)
 	var first []string

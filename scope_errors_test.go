@@ -12,7 +12,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -38,7 +37,7 @@ func TestMutatorError(t *testing.T) {
 			requireState(t, p, s, 1, start)
 		}
 		if p.store != nil {
-			require.EqualValues(t, 1, p.store.commits.Load(), "only the seed was written")
+			require.EqualValues(t, 1, p.store.Commits.Load(), "only the seed was written")
 		}
 	})
 }
@@ -103,13 +102,13 @@ func TestFailuresInFailedCommit(t *testing.T) {
 			if doubt {
 				failure = persist.ErrUnavailable
 			}
-			store := &tap{Store: memory.New()}
+			store := newTap()
 			rt := openRuntime(t, pawl.Config{Store: store, Retry: pawl.Retry{Within: time.Second}})
 			s := pawl.Session[board](rt, "a")
 			seed(t, s, board{Title: "t"})
 			entered, release := make(chan struct{}), make(chan struct{})
 			first := true
-			store.onCommit(func(context.Context, persist.Commit) error {
+			store.OnCommit(func(context.Context, persist.Commit) error {
 				if first { // the queue's commits come one after another
 					first = false
 					close(entered)
@@ -150,7 +149,7 @@ func TestFailuresInFailedCommit(t *testing.T) {
 			synctest.Wait()
 			close(release)
 			wg.Wait()
-			store.onCommit(nil)
+			store.OnCommit(nil)
 			snap, err := s.Snapshot(t.Context())
 			require.NoError(t, err)
 			require.EqualValues(t, 2, snap.Version)

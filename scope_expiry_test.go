@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/require"
 )
 
@@ -31,7 +32,7 @@ func TestSweptScopesStartAnew(t *testing.T) {
 		seed(t, c, visit{Page: "stays"})
 		seed(t, gone, visit{Page: "gone"})
 		require.NoError(t, gone.Delete(ctx))
-		soon(t, func() bool { s, err := b.Snapshot(ctx); return err == nil && !s.Exists() })
+		testkit.Eventually(t, func() bool { s, err := b.Snapshot(ctx); return err == nil && !s.Exists() })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
 		swept, err := sweeper.Sweep(ctx)

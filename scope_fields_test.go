@@ -90,7 +90,7 @@ func TestFieldErrors(t *testing.T) {
 			})
 		}
 		if p.store != nil {
-			require.EqualValues(t, len(cases), p.store.commits.Load(), "only the seeds were written")
+			require.EqualValues(t, len(cases), p.store.Commits.Load(), "only the seeds were written")
 		}
 	})
 }

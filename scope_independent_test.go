@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -40,9 +41,9 @@ func TestOtherScopesAndReadsDoNotWait(t *testing.T) {
 
 // Proves CAS-11.
 func TestPersistedScopesAreIndependent(t *testing.T) {
-	persisted(t, pawl.Config{}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		locked := make(chan struct{})
-		h.onCommit = func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			switch c.Writes[0].ID {
 			case "locked":
 				<-locked
@@ -50,7 +51,7 @@ func TestPersistedScopesAreIndependent(t *testing.T) {
 				return time.Time{}, fmt.Errorf("%w: not this one", persist.ErrNotApplied)
 			}
 			return commit()
-		}
+		})
 		hung := push(pawl.Session[counts](rt, "locked"), "x")
 		start := time.Now()
 		for i := range 20 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
@@ -67,10 +68,10 @@ func TestTwoTypesShareTheQueue(t *testing.T) {
 		R int `json:"r"`
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openRuntime(t, pawl.Config{Store: store})
 		l, r := pawl.Org[left](rt, "a"), pawl.Org[right](rt, "a")
-		entered, release := store.hold()
+		entered, release := store.Hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { _, err := l.IncState(t.Context(), "l", 1); assert.NoError(t, err) })
 		<-entered
@@ -79,10 +80,10 @@ func TestTwoTypesShareTheQueue(t *testing.T) {
 			wg.Go(func() { _, err := r.IncState(t.Context(), "r", 1); assert.NoError(t, err) })
 		}
 		synctest.Wait()
-		require.EqualValues(t, 1, store.commits.Load(), "they wait for the one before them")
+		require.EqualValues(t, 1, store.Commits.Load(), "they wait for the one before them")
 		release()
 		wg.Wait()
-		require.EqualValues(t, 2, store.commits.Load(), "all that waited share a commit")
+		require.EqualValues(t, 2, store.Commits.Load(), "all that waited share a commit")
 		snap, err := pawl.Org[pawl.Doc](rt, "a").Snapshot(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 11, snap.Version)
@@ -152,7 +153,7 @@ func TestLocalIsLetGo(t *testing.T) {
 				local.Close()
 			}
 		}
-		require.Eventually(t, func() bool { collect(); return gone.Load() == locals }, waitLong, waitStep)
+		testkit.Eventually(t, func() bool { collect(); return gone.Load() == locals })
 	}
 }
 
@@ -192,7 +193,7 @@ func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
 			}
 			return kept
 		}()
-		soon(t, func() bool { collect(); return gone.Load() })
+		testkit.Eventually(t, func() bool { collect(); return gone.Load() })
 		runtime.KeepAlive(kept)
 	}
 }
@@ -215,7 +216,7 @@ func (s *void) Close() error                                              { retu
 // A million sessions, each used once, leave nothing behind. Proves SCOPE-19.
 func TestIdleSessionsAreLetGo(t *testing.T) {
 	sessions, most := 1_000_000, int64(64<<20)
-	if raceEnabled || testing.Short() {
+	if testkit.Race || testing.Short() {
 		sessions, most = 20_000, 8<<20 // kept, they would take about 20 MiB; the registry's maps keep their size
 	}
 	synctest.Test(t, func(t *testing.T) { // what was used lately is kept for a while
@@ -262,7 +263,7 @@ func TestIdleSessionsAreLetGo(t *testing.T) {
 // let go after a while. Proves SCOPE-19.
 func TestScopesLastWrittenToAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt, err := pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		write := func() {
@@ -271,17 +272,17 @@ func TestScopesLastWrittenToAreKept(t *testing.T) {
 			synctest.Wait() // the queue is at rest
 		}
 		write()
-		first := store.loads.Load()
+		first := store.Loads.Load()
 		for range 3 {
 			collect()
 			write()
 			time.Sleep(59 * time.Second)
 		}
-		require.Equal(t, first, store.loads.Load())
+		require.Equal(t, first, store.Loads.Load())
 		time.Sleep(2 * time.Minute)
 		collect()
 		write()
-		require.Equal(t, first+1, store.loads.Load())
+		require.Equal(t, first+1, store.Loads.Load())
 		require.NoError(t, rt.Close(t.Context()))
 	})
 }

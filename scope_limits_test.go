@@ -58,7 +58,7 @@ func TestIDs(t *testing.T) {
 			requireState(t, p, s, 1, board{Count: 1})
 		}
 		if p.store != nil {
-			require.EqualValues(t, 5, p.store.commits.Load())
+			require.EqualValues(t, 5, p.store.Commits.Load())
 		}
 	})
 }
@@ -148,7 +148,7 @@ func TestDocumentLimit(t *testing.T) {
 			require.Equal(t, 413, pawl.HTTPStatus(err))
 			requireState(t, p, s, 1, start)
 		}
-		require.EqualValues(t, 1, p.store.commits.Load())
+		require.EqualValues(t, 1, p.store.Commits.Load())
 		_, err := s.PushState(t.Context(), "tags", "small")
 		require.NoError(t, err)
 	}, func(c *pawl.Config) { c.MaxDoc = limit })
@@ -171,10 +171,10 @@ func TestDocumentLimitIsExact(t *testing.T) {
 // In a shared commit only the one that is too large is refused. Proves SCOPE-11.
 func TestDocumentLimitInSharedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openRuntime(t, pawl.Config{Store: store, MaxDoc: 1000})
 		s := pawl.Session[board](rt, "a")
-		entered, release := store.hold()
+		entered, release := store.Hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { _, err := s.IncState(t.Context(), "count", 1); assert.NoError(t, err) })
 		<-entered
@@ -203,10 +203,10 @@ func TestDocumentLimitInSharedCommit(t *testing.T) {
 // So it is with what the store indexes: a label that is too long, or not a string, is the fault of one. Proves SCOPE-11.
 func TestLabelLimitInSharedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openRuntime(t, pawl.Config{Store: store})
 		s := pawl.Kind[pawl.Doc]{Name: "job", Label: "status", Due: "at"}.Scope(rt, "a")
-		entered, release := store.hold()
+		entered, release := store.Hold()
 		var wg sync.WaitGroup
 		wg.Go(func() { _, err := s.IncState(t.Context(), "n", 1); assert.NoError(t, err) })
 		<-entered
@@ -306,10 +306,10 @@ func TestCyclicValueIsRefusedAtOnce(t *testing.T) {
 func TestStoreRefusesCommit(t *testing.T) {
 	p := paths(t)[1]
 	s := scopeOf[board](p, "a")
-	p.store.onCommit(func(context.Context, persist.Commit) error { return fmt.Errorf("too odd: %w", persist.ErrNotApplied) })
+	p.store.OnCommit(func(context.Context, persist.Commit) error { return fmt.Errorf("too odd: %w", persist.ErrNotApplied) })
 	_, err := s.IncState(t.Context(), "count", 1)
 	require.ErrorIs(t, err, pawl.ErrUnavailable)
-	require.EqualValues(t, 1, p.store.commits.Load(), "not sent again")
-	p.store.onCommit(nil)
+	require.EqualValues(t, 1, p.store.Commits.Load(), "not sent again")
+	p.store.OnCommit(nil)
 	requireAbsent(t, p, s)
 }

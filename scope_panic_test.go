@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
@@ -186,8 +187,8 @@ func TestPanicWhileItsCallerLeaves(t *testing.T) {
 	})
 	t.Run("persisted", func(t *testing.T) {
 		var log bytes.Buffer
-		persisted(t, pawl.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, h *hooked, rt *pawl.Runtime, s pawl.Scope[counts]) {
-			open, entered := h.gate()
+		persisted(t, pawl.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			open, entered := gate(h)
 			first := push(s, "first")
 			<-entered
 			second := push(s, "second")
@@ -198,13 +199,13 @@ func TestPanicWhileItsCallerLeaves(t *testing.T) {
 				left <- err
 			}()
 			synctest.Wait()
-			h.onCommit = func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-				h.onCommit = nil
+			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				h.Around(nil)
 				leave() // its answer is in a commit that is about to lose
 				require.ErrorIs(t, <-left, context.Canceled)
-				h.foreign(t, s.Key(), 1)
+				foreign(t, h, s.Key(), 1)
 				return commit()
-			}
+			})
 			open()
 			require.NoError(t, <-first)
 			require.NoError(t, <-second)
@@ -242,13 +243,13 @@ type plainState struct {
 func TestOtherTypesCode(t *testing.T) {
 	marshalLimit.Store(0)
 	for limit := int64(1); limit < 12; limit++ {
-		h := &hooked{Store: memory.New()}
+		h := newTap()
 		bubble(t, pawl.Config{Store: h}, func(t *testing.T, rt *pawl.Runtime) {
 			marshalLimit.Store(0)
 			a, b := pawl.Session[moodyState](rt, "a"), pawl.Session[plainState](rt, "a")
 			_, err := b.SetStateRecord(t.Context(), "m", "n", 1)
 			require.NoError(t, err)
-			open, entered := h.gate()
+			open, entered := gate(h)
 			go b.IncState(context.Background(), "m.n", 1)
 			<-entered
 			resA, resB := make(chan any, 1), make(chan any, 1)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -38,9 +39,9 @@ func TestReads(t *testing.T) {
 			return
 		}
 		require.True(t, written.Time.Equal(p.record(t, s.Key()).Updated))
-		loads := p.store.loads.Load()
+		loads := p.store.Loads.Load()
 		_, _ = s.LastSeen()
-		require.Equal(t, loads, p.store.loads.Load(), "LastSeen does no I/O")
+		require.Equal(t, loads, p.store.Loads.Load(), "LastSeen does no I/O")
 		unseen := pawl.Session[board](p.another(t), "a")
 		_, ok = unseen.LastSeen()
 		require.False(t, ok)
@@ -90,12 +91,12 @@ func TestPeek(t *testing.T) {
 
 // A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes that each open the
 // store by themselves. Proves SCOPE-17.
-func TestReadYourWrites(t *testing.T) { onSharedStores(t, testReadYourWrites) }
+func TestReadYourWrites(t *testing.T) { stores.EachShared(t, testReadYourWrites) }
 
 func testReadYourWrites(t *testing.T, location string) {
 	var scopes [2]pawl.Scope[board]
 	for i := range scopes {
-		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: openFor(t, location)}), "a")
+		scopes[i] = pawl.Session[board](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), "a")
 	}
 	const writes = 60
 	var acknowledged atomic.Uint64

@@ -139,7 +139,7 @@ func requireSchemaError(t *testing.T, p path, s pawl.Scope[article], want *pawl.
 	require.Equal(t, string(before.Doc), string(after.Doc))
 	require.Equal(t, before.Version, after.Version)
 	require.Equal(t, before.Schema, after.Schema)
-	require.Zero(t, p.store.commits.Load(), "nothing was even tried")
+	require.Zero(t, p.store.Commits.Load(), "nothing was even tried")
 }
 
 // A document of a newer schema than this release knows is refused and left alone. Proves SCOPE-15.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -21,7 +23,7 @@ import (
 // Proves SCOPE-14.
 func TestSweepingAndRenewing(t *testing.T) {
 	sessions := 10_000
-	if shortForm {
+	if testkit.Short {
 		sessions = 3_000
 	}
 	onStores(t, func(t *testing.T, p path) {
@@ -63,7 +65,7 @@ func testSweepingAndRenewing(t *testing.T, p path, sessions int) {
 		_, err := s.SetState(ctx, visit{Page: "home", N: 1}, pawl.WithTTL([]time.Duration{time.Millisecond, time.Minute, time.Second}[i%3]))
 		return err
 	})
-	soon(t, func() bool { return p.record(t, pawl.Key{Kind: "visit", ID: "s0"}).Deleted }) // the sweepers are at it: a quick store is done before they begin
+	testkit.Eventually(t, func() bool { return p.record(t, pawl.Key{Kind: "visit", ID: "s0"}).Deleted }) // the sweepers are at it: a quick store is done before they begin
 	// They come back. Whether in time is for the store to say.
 	var kept, anew atomic.Int64
 	each(func(i int, s pawl.Scope[visit]) error {
@@ -111,11 +113,11 @@ func TestSweepLeavesOut(t *testing.T) {
 			_, err := visits.Scope(p.rt, fmt.Sprint(i)).SetState(ctx, visit{N: i}, pawl.WithTTL(time.Millisecond))
 			require.NoError(t, err)
 		}
-		soon(t, func() bool { r := p.record(t, pawl.Key{Kind: "visit", ID: "4"}); return r.Expired(r.Now) })
+		testkit.Eventually(t, func() bool { r := p.record(t, pawl.Key{Kind: "visit", ID: "4"}); return r.Expired(r.Now) })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
 		came := false
-		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 			if !came {
 				came = true
 				p.put(t, pawl.Key{Kind: "visit", ID: "2"}, `{"page":"","n":42}`, 0)
@@ -123,7 +125,7 @@ func TestSweepLeavesOut(t *testing.T) {
 			return nil
 		})
 		swept, err := sweeper.Sweep(ctx)
-		p.store.onCommit(nil)
+		p.store.OnCommit(nil)
 		require.NoError(t, err)
 		require.Equal(t, 4, swept.Cleared)
 		requireState(t, p, visits.Scope(p.rt, "2"), 2, visit{N: 42})
@@ -143,7 +145,7 @@ func TestSweeperInTheBackground(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, sweeper.Start(ctx))
 		require.NoError(t, sweeper.Start(ctx))
-		soon(t, func() bool { return p.record(t, s.Key()).Absent() })
+		testkit.Eventually(t, func() bool { return p.record(t, s.Key()).Absent() })
 		require.NoError(t, sweeper.Stop(ctx))
 		require.NoError(t, sweeper.Stop(ctx))
 		require.Error(t, sweeper.Start(ctx))
@@ -186,10 +188,10 @@ func TestSweepBatchesThatFit(t *testing.T) {
 		expire(t, p.store, 20)
 		sweep(t, oneByOne{p.store.Store}, 20, 8)
 	})
-	for _, s := range sharedStores {
-		if s.name == "postgres" {
+	for _, s := range stores.Shared {
+		if s.Name == "postgres" {
 			t.Run("larger than PostgreSQL takes", func(t *testing.T) {
-				store := openFor(t, s.location(t))
+				store := stores.OpenFor(t, s.New(t))
 				expire(t, store, 5500)
 				sweep(t, store, 5500, 10_000)
 			})

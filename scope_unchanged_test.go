@@ -75,7 +75,7 @@ func TestUnchangedAsksForNoCommit(t *testing.T) {
 		require.NoError(t, pawl.Session[board](p.rt, "absent").Delete(t.Context()))
 		_, err := pawl.Session[board](p.rt, "absent").Apply(t.Context(), pawl.Inc{Field: "count"})
 		require.NoError(t, err)
-		require.EqualValues(t, 1, p.store.commits.Load())
+		require.EqualValues(t, 1, p.store.Commits.Load())
 	})
 }
 
@@ -198,7 +198,7 @@ func TestUnchangedWithoutStore(t *testing.T) {
 	p := paths(t)[1]
 	s := scopeOf[board](p, "a")
 	seed(t, s, fullBoard)
-	p.store.onLoad(func(context.Context) error { return persist.ErrUnavailable })
+	p.store.OnLoad(func(context.Context, ...persist.Key) error { return persist.ErrUnavailable })
 	for name, m := range noOps {
 		_, err := s.Apply(t.Context(), m)
 		var unavailable *pawl.UnavailableError
@@ -207,11 +207,11 @@ func TestUnchangedWithoutStore(t *testing.T) {
 		require.ErrorIs(t, err, persist.ErrUnavailable)
 		require.True(t, pawl.IsRetryable(err))
 	}
-	p.store.onLoad(nil)
-	p.store.onCommit(func(context.Context, persist.Commit) error { return persist.ErrUnavailable })
+	p.store.OnLoad(nil)
+	p.store.OnCommit(func(context.Context, persist.Commit) error { return persist.ErrUnavailable })
 	_, err := s.Apply(t.Context(), noOps["Set"], pawl.WithTTL(time.Hour))
 	require.ErrorIs(t, err, pawl.ErrUnavailable)
-	p.store.onCommit(nil)
+	p.store.OnCommit(nil)
 	requireState(t, p, s, 1, fullBoard)
 }
 

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -177,7 +176,7 @@ type narrowPurse struct {
 //
 // Proves SCOPE-8.
 func TestTwoTypesInATransaction(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt, other := openOn(t, store), openOn(t, store.Store)
 	wide, narrow := pawl.Session[board](rt, "a"), pawl.Session[narrowPurse](rt, "a")
 	seed(t, wide, board{Title: "t", Count: 1, Tags: []string{"x"}})

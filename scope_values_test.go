@@ -143,7 +143,7 @@ func TestStrangeValues(t *testing.T) {
 			})
 		}
 		if p.store != nil {
-			require.EqualValues(t, len(strange), p.store.commits.Load(), "only the seeds were written")
+			require.EqualValues(t, len(strange), p.store.Commits.Load(), "only the seeds were written")
 		}
 	})
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -24,14 +26,6 @@ const (
 	cutWriters = 6 // of each runtime
 )
 
-// cutsWanted is how many connections are cut; the short form is content with fewer.
-func cutsWanted() int {
-	if shortForm {
-		return 150
-	}
-	return 500
-}
-
 // TestCutConnections: connections to PostgreSQL are cut before a commit is sent, after it was sent, and after it was executed but before the
 // answer, while several writers in two runtimes count, alone and in transactions. Nothing is lost, nothing is doubled, and nobody is left
 // in doubt.
@@ -41,16 +35,16 @@ func TestCutConnections(t *testing.T) {
 	proxy, location, direct := proxied(t)
 	var runtimes []*pawl.Runtime
 	for range 2 {
-		runtimes = append(runtimes, openRuntime(t, pawl.Config{Store: openFor(t, location)}))
+		runtimes = append(runtimes, openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}))
 	}
-	control := openRuntime(t, pawl.Config{Store: openFor(t, direct)})
+	control := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, direct)})
 	var added [cutPurses]atomic.Int64
 	for i := range cutPurses {
 		seed(t, purses.Scope(control, fmt.Sprint(i)), purse{})
 	}
 	var refused, moved atomic.Int64
 	proxy.Cut(cutRate, rand.Uint64())
-	ctx, wantCuts := t.Context(), cutsWanted()
+	ctx, wantCuts := t.Context(), testkit.Times(500, 150)
 	// work makes one change and counts it if it was acknowledged. What was not must not be there.
 	work := func(rt *pawl.Runtime) error {
 		i, j := rand.IntN(cutPurses), rand.IntN(cutPurses)
@@ -125,8 +119,8 @@ func TestCutConnections(t *testing.T) {
 // Proves CAS-7.
 func TestHeldBackAnswers(t *testing.T) {
 	proxy, location, direct := proxied(t)
-	rt := openRuntime(t, pawl.Config{Store: openFor(t, location), Retry: pawl.Retry{Within: 500 * time.Millisecond}})
-	control := openRuntime(t, pawl.Config{Store: openFor(t, direct)})
+	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location), Retry: pawl.Retry{Within: 500 * time.Millisecond}})
+	control := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, direct)})
 	for _, id := range []string{"a", "b"} {
 		seed(t, purses.Scope(rt, id), purse{})
 	}
@@ -159,7 +153,7 @@ func TestHeldBackAnswers(t *testing.T) {
 			require.ErrorAs(t, change(), &unknown)
 			require.True(t, pawl.OutcomeUnknown(unknown))
 			close(release)
-			require.Eventually(t, func() bool { return assert.NoError(t, change()) }, waitLong, waitStep)
+			testkit.Eventually(t, func() bool { return assert.NoError(t, change()) })
 			after, err := purses.Scope(control, "a").State(t.Context())
 			require.NoError(t, err)
 			require.EqualValues(t, before.Balance+2, after.Balance)
@@ -172,10 +166,10 @@ func TestHeldBackAnswers(t *testing.T) {
 //
 // Proves CAS-6, CAS-7, STORE-14.
 func TestServerKilled(t *testing.T) {
-	needsPostgres(t)
-	kills := killsOf(t, 12)
+	stores.Need(t, "postgres")
+	kills := killsOf(12)
 	server := pgtest.New(t)
-	rt := openRuntime(t, pawl.Config{Store: openFor(t, server.URL("postgres"))})
+	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, server.URL("postgres"))})
 	seed(t, purses.Scope(rt, "bank"), purse{})
 	var acknowledged, refused [cutWriters]int64
 	stop := make(chan struct{})
@@ -215,7 +209,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	for range kills {
 		was := progress.Load()
-		require.Eventually(t, func() bool { return progress.Load() > was+20 }, waitLong, waitStep, "work does not go on")
+		testkit.Eventually(t, func() bool { return progress.Load() > was+20 }, "work does not go on")
 		server.Kill()
 		server.Start()
 	}

@@ -8,29 +8,19 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// badStore panics, or ends the goroutine that calls it, once.
-type badStore struct {
-	*memory.Store
-	fail func()
-}
-
-func (s *badStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	if f := s.fail; f != nil {
-		s.fail = nil
-		f()
-	}
-	return s.Store.Commit(ctx, c)
-}
-
 func TestStoreThatPanicsOrExits(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("driver") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
-			store := &badStore{memory.New(), fail}
+			store := newTap()
+			store.OnCommit(func(context.Context, persist.Commit) error {
+				store.OnCommit(nil)
+				fail()
+				return nil
+			})
 			bubble(t, pawl.Config{Store: store}, func(t *testing.T, rt *pawl.Runtime) {
 				s := pawl.Session[counts](rt, "a")
 				_, err := s.IncState(t.Context(), "n", 1)
@@ -43,22 +33,11 @@ func TestStoreThatPanicsOrExits(t *testing.T) {
 	}
 }
 
-// badReader breaks when it is to read several records.
-type badReader struct {
-	*tap
-	bad func()
-}
-
-func (s *badReader) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.bad()
-	return s.tap.LoadAll(ctx, keys)
-}
-
 // A store that panics or ends its goroutine while queues are held leaves them free.
 func TestStoreBreaksInAReadOfSeveral(t *testing.T) {
 	for name, bad := range map[string]func(){"panic": func() { panic("store") }, "exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
-			store := &badReader{&tap{Store: memory.New()}, bad}
+			store := &slowReader{newTap(), bad}
 			rt, other := openOn(t, store), openOn(t, store.Store)
 			b := purses.Scope(rt, "b")
 			seed(t, b, purse{})
@@ -90,17 +69,17 @@ func TestStoreBreaksInAReadOfSeveral(t *testing.T) {
 func TestStoreBreaksInACommitOfSeveral(t *testing.T) {
 	for name, bad := range map[string]func(){"panic": func() { panic("store") }, "exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
-			store := &tap{Store: memory.New()}
+			store := newTap()
 			rt := openOn(t, store)
 			a := purses.Scope(rt, "a")
 			seed(t, a, purse{})
-			store.onCommit(func(context.Context, persist.Commit) error { bad(); return nil })
+			store.OnCommit(func(context.Context, persist.Commit) error { bad(); return nil })
 			err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 				_, err := a.In(tx).IncState(ctx, "balance", 1)
 				return err
 			})
 			require.ErrorIs(t, err, pawl.ErrUnknownOutcome)
-			store.onCommit(nil)
+			store.OnCommit(nil)
 			_, err = a.IncState(t.Context(), "balance", 1)
 			require.NoError(t, err)
 			require.NoError(t, rt.Close(t.Context()))
@@ -112,7 +91,7 @@ func TestStoreBreaksInACommitOfSeveral(t *testing.T) {
 func TestStoreThatPanicsUnderALease(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
-		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 			if len(c.Writes) == 0 {
 				panic("a bug in the store")
 			}
@@ -125,6 +104,6 @@ func TestStoreThatPanicsUnderALease(t *testing.T) {
 		l, err = s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond), pawl.Wait())
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Release(t.Context()), pawl.ErrUnavailable)
-		p.store.onCommit(nil)
+		p.store.OnCommit(nil)
 	})
 }

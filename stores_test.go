@@ -2,75 +2,96 @@ package pawl_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/url"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
-// sharedStore is a store that several processes can open.
-type sharedStore struct {
-	name string
-	// location returns a new place for t, in the form that openStore takes.
-	location func(t testing.TB) string
-}
+// newTap returns a tap on a new store in memory.
+func newTap() *stores.Tap { return &stores.Tap{Store: memory.New()} }
 
-// onlyStore names a store that alone is to be tested, where the others are tested anyhow; empty: all.
-var onlyStore = os.Getenv("PAWL_TEST_STORE_ONLY")
-
-var sharedStores = slices.DeleteFunc([]sharedStore{
-	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
-	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
-	{"postgres", func(t testing.TB) string { return pgtest.URL(t) }},
-}, func(s sharedStore) bool { return onlyStore != "" && onlyStore != s.name })
-
-// openStore opens the store at a location, in any process.
-func openStore(location string) (persist.Store, error) {
-	ctx := context.Background()
-	scheme, rest, _ := strings.Cut(location, ":")
-	switch scheme {
-	case "sqlite":
-		return sqlite.Open(ctx, rest, sqlite.Config{})
-	case "fs":
-		return fs.Open(ctx, rest, fs.Config{LockTimeout: time.Minute}) // on a busy disk the default is soon over
-	case "postgres":
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return nil, fmt.Errorf("no store is at %q", location)
-}
-
-// openFor opens the store at a location until t ends.
-func openFor(t testing.TB, location string) persist.Store {
+// persisted runs fn in a synctest bubble, on a scope whose store passes through a tap.
+func persisted(t *testing.T, c pawl.Config, fn func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts])) {
 	t.Helper()
-	store, err := openStore(location)
+	h := newTap()
+	c.Store = h
+	bubble(t, c, func(t *testing.T, rt *pawl.Runtime) { fn(t, h, rt, pawl.Session[counts](rt, "a")) })
+}
+
+// openAnother opens a second runtime on h, which stands for another process. The caller closes it.
+func openAnother(t *testing.T, h *stores.Tap) *pawl.Runtime {
+	t.Helper()
+	rt, err := pawl.Open(pawl.Config{Store: h, Holder: "another"})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	return store
+	return rt
 }
 
-// onSharedStores runs test with a new location on every store that processes can share.
-func onSharedStores(t *testing.T, test func(t *testing.T, location string)) {
+// foreign adds to n in the store below h, as another process would.
+func foreign(t testing.TB, h *stores.Tap, key pawl.Key, n int) {
 	t.Helper()
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) { test(t, s.location(t)) })
+	r, err := h.Store.Load(context.Background(), key)
+	w := persist.Write{Key: key, Expected: r.Version, Version: r.Version + 1}
+	var doc counts
+	if err == nil {
+		doc = decode[counts](t, r)
 	}
+	doc.N += n
+	w.Doc = encode(t, doc)
+	_, err = h.Store.Commit(context.Background(), persist.Commit{ID: fmt.Sprintf("foreign.%d", r.Version+1), Writes: []persist.Write{w}})
+	require.NoError(t, err)
 }
 
-// flaky is a store that loses some of its answers, of commits that were executed and of commits that were not.
+// gate holds commits until it is opened.
+func gate(h *stores.Tap) (open func(), entered <-chan persist.Commit) {
+	hold, in := make(chan struct{}), make(chan persist.Commit, 100)
+	h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+		in <- c
+		<-hold
+		return commit()
+	})
+	return sync.OnceFunc(func() { close(hold) }), in
+}
+
+// purge removes all tombstones of a store and returns their number.
+func purge(t *testing.T, store persist.Purger) int {
+	t.Helper()
+	n, err := store.Purge(t.Context(), persist.Query{})
+	require.NoError(t, err)
+	return n
+}
+
+// decode returns the document of a record as a T.
+func decode[T any](t testing.TB, r persist.Record) (state T) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal(r.Doc, &state))
+	return state
+}
+
+// encode returns state as a document.
+func encode(t testing.TB, state any) json.RawMessage {
+	t.Helper()
+	b, err := json.Marshal(state)
+	require.NoError(t, err)
+	return b
+}
+
+var errAnswerLost = errors.New("the answer was lost")
+
+// flaky is a store that loses some of its answers, of commits that were executed and of commits
+// that were not.
 type flaky struct {
 	persist.Store
 	rate float64
@@ -93,7 +114,8 @@ func (s flaky) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
-var errAnswerLost = errors.New("the answer was lost")
+// plainStore hides the optional methods of a store.
+type plainStore struct{ persist.Store }
 
 // oneByOne is a store that cannot commit several keys at once.
 type oneByOne struct{ persist.Store }
@@ -105,17 +127,22 @@ func (s oneByOne) Commit(ctx context.Context, c persist.Commit) (time.Time, erro
 	return s.Store.Commit(ctx, c)
 }
 
-func needsPostgres(t *testing.T) {
-	t.Helper()
-	if onlyStore != "" && onlyStore != "postgres" {
-		t.Skip("only " + onlyStore + " is to be tested")
-	}
+// slowReader is a store that calls a function before it reads several records.
+type slowReader struct {
+	*stores.Tap
+	before func()
 }
 
-// proxied starts a proxy before a fresh database and returns the database's location behind it, and without it.
+func (s *slowReader) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	s.before()
+	return s.Tap.LoadAll(ctx, keys)
+}
+
+// proxied starts a proxy in front of a new database. It returns the location of the database behind
+// the proxy and the direct one.
 func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
 	t.Helper()
-	needsPostgres(t)
+	stores.Need(t, "postgres")
 	direct = pgtest.URL(t)
 	u, err := url.Parse(direct)
 	require.NoError(t, err)

@@ -11,11 +11,12 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
 )
 
-func init() { children["bank"] = bankChild }
+func init() { testkit.Child("bank", bankChild) }
 
 const (
 	bankAccounts = 100
@@ -37,13 +38,13 @@ var bankSlips = pawl.Kind[bankSlip]{Name: "slip"}
 func bankAccount(i int) string { return fmt.Sprintf("account-%02d", i) }
 
 // bankChild moves money until it is killed, and says what it was told.
-func bankChild() int {
+func bankChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		failed := make(chan error)
 		for i := range bankTellers {
 			go func() {
 				for n := 0; ; n++ {
-					slip := fmt.Sprintf("%s-%d-%d", os.Getenv(crashName), i, n)
+					slip := fmt.Sprintf("%s-%d-%d", os.Getenv(processName), i, n)
 					if err := bankTransfer(ctx, rt, slip); err != nil {
 						failed <- err
 						return
@@ -64,7 +65,7 @@ func bankTransfer(ctx context.Context, rt *pawl.Runtime, slip string) error {
 	}
 	s := bankSlip{From: bankAccount(rand.IntN(pool)), To: bankAccount(rand.IntN(pool)), Amount: rand.Int64N(50)}
 	looks := rand.IntN(2) == 0
-	crashtest.Say("submit %s", slip)
+	testkit.Say("submit %s", slip)
 	err := pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 		from, to := purses.Scope(tx, s.From), purses.Scope(tx, s.To)
 		if looks {
@@ -87,9 +88,9 @@ func bankTransfer(ctx context.Context, rt *pawl.Runtime, slip string) error {
 	})
 	switch {
 	case err == nil:
-		crashtest.Say("acknowledged %s", slip)
+		testkit.Say("acknowledged %s", slip)
 	case errors.Is(err, errPoor), errors.Is(err, pawl.ErrConflict):
-		crashtest.Say("refused %s", slip)
+		testkit.Say("refused %s", slip)
 	default:
 		return err
 	}
@@ -101,14 +102,14 @@ func bankTransfer(ctx context.Context, rt *pawl.Runtime, slip string) error {
 //
 // Proves TX-1, TX-2, TX-3, CAS-6.
 func TestBankIsConserved(t *testing.T) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) { testBank(t, s.location(t)) })
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) { testBank(t, s.New(t)) })
 	}
 }
 
 func testBank(t *testing.T, location string) {
-	kills := killsOf(t, bankKills)
-	rt := openRuntime(t, pawl.Config{Store: openFor(t, location)})
+	kills := killsOf(bankKills)
+	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)})
 	for i := range bankAccounts {
 		seed(t, purses.Scope(rt, bankAccount(i)), purse{Balance: bankEach})
 	}

@@ -50,7 +50,7 @@ func TestTransactSpendsItsBudget(t *testing.T) {
 //
 // Proves CAS-3.
 func TestOneAttemptOfDataVerbs(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	seed(t, purses.Scope(openOn(t, store), "a"), purse{})
 	rt := openOn(t, store) // has seen nothing
 	a := purses.Scope(rt, "a")
@@ -92,9 +92,9 @@ func TestEveryGuessIsForgivenOnce(t *testing.T) {
 
 // The longest budget there is does not overflow.
 func TestTransactWithAnEndlessBudget(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
-	store.onCommit(func(context.Context, persist.Commit) error { time.Sleep(50 * time.Millisecond); return nil })
+	store.OnCommit(func(context.Context, persist.Commit) error { time.Sleep(50 * time.Millisecond); return nil })
 	endless := pawl.WithRetry(pawl.Retry{Within: math.MaxInt64})
 	_, err := purses.Scope(rt, "a").IncState(t.Context(), "balance", 1, endless)
 	require.NoError(t, err)
@@ -108,9 +108,9 @@ func TestTransactWithAnEndlessBudget(t *testing.T) {
 // A read inside a transaction has a budget, too.
 func TestLoadThatHangsInATransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openOn(t, store)
-		store.onLoad(func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		store.OnLoad(func(ctx context.Context, _ ...persist.Key) error { <-ctx.Done(); return ctx.Err() })
 		_, err := purses.Scope(rt, "a").IncState(t.Context(), "balance", 1, pawl.WithRetry(pawl.Retry{Within: time.Second}))
 		require.ErrorIs(t, err, pawl.ErrUnavailable)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -127,7 +127,7 @@ func TestLoadThatHangsInATransaction(t *testing.T) {
 
 // A read that hangs in a goroutine of its own does not keep Transact from returning.
 func TestLeakedReadDoesNotHoldTransact(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
 	hang := make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -136,7 +136,7 @@ func TestLeakedReadDoesNotHoldTransact(t *testing.T) {
 		defer close(returned)
 		_ = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 			loading := make(chan struct{})
-			store.onLoad(func(context.Context) error { close(loading); <-hang; return nil })
+			store.OnLoad(func(context.Context, ...persist.Key) error { close(loading); <-hang; return nil })
 			go func() { _, _ = purses.Scope(tx, "a").State(context.Background()) }()
 			<-loading
 			cancel()

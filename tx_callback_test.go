@@ -9,7 +9,6 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -59,7 +58,7 @@ func TestAfterCommit(t *testing.T) {
 			return errPoor
 		})
 		require.ErrorIs(t, err, errPoor)
-		p.store.onCommit(func(context.Context, persist.Commit) error {
+		p.store.OnCommit(func(context.Context, persist.Commit) error {
 			return errors.Join(persist.ErrNotApplied, persist.ErrUnavailable)
 		})
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -69,7 +68,7 @@ func TestAfterCommit(t *testing.T) {
 		})
 		require.ErrorIs(t, err, pawl.ErrUnavailable)
 		require.Empty(t, ran)
-		p.store.onCommit(nil)
+		p.store.OnCommit(nil)
 
 		require.PanicsWithError(t, "in a callback", func() {
 			defer func() { panic(recover().(*pawl.PanicError).Value) }()
@@ -90,11 +89,11 @@ func TestAfterCommit(t *testing.T) {
 //
 // Proves TX-5.
 func TestGoexitInALateCallback(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{})
-	entered, release := store.hold()
+	entered, release := store.Hold()
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-entered; cancel() }()
 	second := make(chan struct{})

@@ -31,7 +31,7 @@ func TestTransactCallerLeaves(t *testing.T) {
 			requireState(t, p, a, 1, purse{Balance: 1})
 		})
 		t.Run("in the queue", func(t *testing.T) {
-			entered, release := p.store.hold()
+			entered, release := p.store.Hold()
 			first := make(chan error)
 			go func() {
 				_, err := a.SetStateRecord(context.Background(), "notes", "k", "v")
@@ -47,11 +47,11 @@ func TestTransactCallerLeaves(t *testing.T) {
 			requireLeft(t, err, pawl.PhaseQueued, cause)
 			release()
 			require.NoError(t, <-first)
-			p.store.onCommit(nil)
+			p.store.OnCommit(nil)
 			requireState(t, p, a, 2, purse{Balance: 1, Notes: map[string]string{"k": "v"}})
 		})
 		t.Run("in the commit", func(t *testing.T) {
-			entered, release := p.store.hold()
+			entered, release := p.store.Hold()
 			ctx, cancel := context.WithCancelCause(t.Context())
 			told := make(chan struct{})
 			go func() {
@@ -67,7 +67,7 @@ func TestTransactCallerLeaves(t *testing.T) {
 			require.True(t, pawl.OutcomeUnknown(err))
 			release()
 			<-told
-			p.store.onCommit(nil)
+			p.store.OnCommit(nil)
 			requireState(t, p, a, 3, purse{Balance: 2, Notes: map[string]string{"k": "v"}})
 			_, err = a.IncState(t.Context(), "balance", 1)
 			require.NoError(t, err, "its queue is free again")

@@ -319,11 +319,11 @@ func TestErrorAfterAConditionalVerbIsConfirmed(t *testing.T) {
 
 // A store that names winners nobody asked for breaks nothing.
 func TestWinnerNobodyAskedFor(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{})
-	store.onCommit(func(context.Context, persist.Commit) error {
+	store.OnCommit(func(context.Context, persist.Commit) error {
 		return &persist.Conflict{Winners: []persist.Record{{Key: persist.Key{Kind: "x", ID: "y"}, Version: 9, Updated: time.Now()}}}
 	})
 	require.NotPanics(t, func() {

@@ -26,7 +26,7 @@ func TestDataVerbsAreAppliedToTheWinner(t *testing.T) {
 		seed(t, purses.Scope(p.rt, "b"), purse{Balance: 10})
 		runs := 0
 		var stolen atomic.Int32
-		p.store.onCommit(func(ctx context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if len(c.Writes) == 2 && stolen.Add(1) <= 3 { // just before our commit arrives
 				for _, id := range []string{"a", "b"} {
 					_, err := purses.Scope(other, id).IncState(ctx, "balance", 100)
@@ -46,7 +46,7 @@ func TestDataVerbsAreAppliedToTheWinner(t *testing.T) {
 			_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 1)
 			return err
 		})
-		p.store.onCommit(nil)
+		p.store.OnCommit(nil)
 		require.NoError(t, err)
 		require.Equal(t, 1, runs)
 		requireState(t, p, purses.Scope(p.rt, "a"), 6, purse{Balance: 309, Log: []string{"paid"}})
@@ -68,14 +68,14 @@ func TestLookingAtAnOperationIsReading(t *testing.T) {
 		other := p.another(t)
 		race := func(id string, steal func(ctx context.Context)) {
 			var once sync.Once
-			p.store.onCommit(func(ctx context.Context, c persist.Commit) error {
+			p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 				if c.Keys()[0].ID == id && len(c.Keys()) == 2 {
 					once.Do(func() { steal(ctx) })
 				}
 				return nil
 			})
 		}
-		defer p.store.onCommit(nil)
+		defer p.store.OnCommit(nil)
 		for name, look := range looks {
 			t.Run(name, func(t *testing.T) {
 				race("a "+name, func(ctx context.Context) {

@@ -2,7 +2,6 @@ package pawl_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,13 +10,9 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// errLost stands for an answer that never came.
-var errLost = errors.New("connection lost")
 
 // A commit of several scopes whose answer was lost is sent again until the store shows what became of it, whatever others wrote meanwhile.
 //
@@ -50,7 +45,7 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 					seed(t, purses.Scope(p.rt, id), purse{Balance: 100})
 				}
 				lost := false
-				p.store.onCommit(func(ctx context.Context, c persist.Commit) error {
+				p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 					if lost || len(c.Writes) < 2 {
 						return nil
 					}
@@ -60,7 +55,7 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 						assert.NoError(t, err)
 					}
 					r.then(t, other)
-					return errLost
+					return errAnswerLost
 				})
 				runs, after := 0, 0
 				err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -75,7 +70,7 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 					_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 5)
 					return err
 				})
-				p.store.onCommit(nil)
+				p.store.OnCommit(nil)
 				require.NoError(t, err)
 				require.True(t, lost)
 				require.Equal(t, r.runs, runs)
@@ -100,7 +95,7 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 // Proves CAS-7, TX-5.
 func TestTransactUnknownOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt, err := pawl.Open(pawl.Config{Store: store, Retry: pawl.Retry{Within: 3 * time.Second}})
 		require.NoError(t, err)
 		for _, id := range []string{"a", "b"} {
@@ -108,7 +103,7 @@ func TestTransactUnknownOutcome(t *testing.T) {
 			require.NoError(t, err)
 		}
 		a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
-		store.onCommit(func(context.Context, persist.Commit) error { return errLost })
+		store.OnCommit(func(context.Context, persist.Commit) error { return errAnswerLost })
 		write := func(ctx context.Context, tx *pawl.Tx) error {
 			tx.AfterCommit(func() { t.Error("nothing was committed") })
 			_, err := a.In(tx).IncState(ctx, "balance", 1)
@@ -118,7 +113,7 @@ func TestTransactUnknownOutcome(t *testing.T) {
 		err = pawl.Transact(t.Context(), rt, write)
 		var unknown *pawl.UnknownOutcomeError
 		require.ErrorAs(t, err, &unknown)
-		require.ErrorIs(t, err, errLost)
+		require.ErrorIs(t, err, errAnswerLost)
 		require.NotEmpty(t, unknown.Commit)
 		require.GreaterOrEqual(t, time.Since(began), 3*time.Second, "not before its budget has ended")
 		require.Less(t, time.Since(began), 4*time.Second)
@@ -135,8 +130,12 @@ func TestTransactUnknownOutcome(t *testing.T) {
 
 		// A store that does not even come back.
 		gone, back := make(chan struct{}), make(chan struct{})
-		store.onCommit(nil)
-		store.onCommitted(func(at time.Time, err error) (time.Time, error) { close(gone); <-back; return at, err })
+		store.OnCommit(nil)
+		store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
+			close(gone)
+			<-back
+			return at, err
+		})
 		_, _ = a.State(t.Context())
 		began = time.Now()
 		var ran atomic.Int32
@@ -149,7 +148,7 @@ func TestTransactUnknownOutcome(t *testing.T) {
 		require.ErrorAs(t, err, &unknown)
 		require.Less(t, time.Since(began), 4*time.Second)
 		require.Zero(t, ran.Load())
-		store.onCommitted(nil)
+		store.OnCommitted(nil)
 		close(back)
 		require.NoError(t, rt.Close(t.Context()), "Close waits for it")
 		require.EqualValues(t, 1, ran.Load(), "it was durable in the end, and nobody else would tell")
@@ -160,18 +159,18 @@ func TestTransactUnknownOutcome(t *testing.T) {
 //
 // Proves CAS-7.
 func TestEvidenceOfAnUnmovedWrite(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt, other := openOn(t, store), openOn(t, store.Store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
 	seed(t, a, purse{})
 	seed(t, b, purse{})
 	var once sync.Once
-	store.onCommit(func(ctx context.Context, c persist.Commit) (err error) {
+	store.OnCommit(func(ctx context.Context, c persist.Commit) (err error) {
 		if len(c.Writes) == 2 {
 			once.Do(func() { // never executed; others delete a and purge it
 				assert.NoError(t, purses.Scope(other, "a").Delete(ctx))
-				store.purge(t)
-				err = errLost
+				purge(t, store)
+				err = errAnswerLost
 			})
 		}
 		return err

@@ -19,7 +19,7 @@ import (
 func TestTransactJoins(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		seed(t, purses.Scope(p.rt, "a"), purse{Balance: 10})
-		before := p.store.commits.Load()
+		before := p.store.Commits.Load()
 		var ran []string
 		err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1)
@@ -49,7 +49,7 @@ func TestTransactJoins(t *testing.T) {
 			}, pawl.WithRetry(pawl.Retry{Attempts: 1}))
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 1, p.store.commits.Load()-before)
+		require.EqualValues(t, 1, p.store.Commits.Load()-before)
 		requireState(t, p, purses.Scope(p.rt, "a"), 2, purse{Balance: 11})
 		requireAbsent(t, p, purses.Scope(p.rt, "b"))
 		requireAbsent(t, p, purses.Scope(p.rt, "c"))

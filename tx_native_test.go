@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/postgres"
 	"github.com/pawl-go/pawl/persist/sqlite"
@@ -66,18 +67,18 @@ type theirs struct {
 
 // onLedgers runs test on both databases. The user's pool has so many connections.
 func onLedgers(t *testing.T, connections int, test func(t *testing.T, l ledger)) {
-	for _, s := range sharedStores {
-		switch s.name {
+	for _, s := range stores.Shared {
+		switch s.Name {
 		case "sqlite":
-			t.Run(s.name, func(t *testing.T) { test(t, sqliteLedger(t, s.location(t), connections)) })
+			t.Run(s.Name, func(t *testing.T) { test(t, sqliteLedger(t, s.New(t), connections)) })
 		case "postgres":
-			t.Run(s.name, func(t *testing.T) { test(t, postgresLedger(t, s.location(t), connections)) })
+			t.Run(s.Name, func(t *testing.T) { test(t, postgresLedger(t, s.New(t), connections)) })
 		}
 	}
 }
 
 func sqliteLedger(t *testing.T, location string, connections int) ledger {
-	store := openFor(t, location).(*sqlite.Store)
+	store := stores.OpenFor(t, location).(*sqlite.Store)
 	// Each driver has its own words for the same.
 	const settings = "?_txlock=immediate&_synchronous=FULL&_pragma=synchronous(FULL)&_busy_timeout=10000&_pragma=busy_timeout(10000)"
 	db, err := sql.Open(sqlite.Driver, "file:"+location[len("sqlite:"):]+settings)

@@ -149,12 +149,12 @@ func TestAFunctionThatHangsLetsItsQueuesGo(t *testing.T) {
 // Proves TX-7.
 func TestHoldingOneQueueWhileWaitingForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt := openOn(t, store)
 		a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
 		seed(t, a, purse{})
 		seed(t, b, purse{})
-		store.onCommit(func(ctx context.Context, c persist.Commit) error {
+		store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if len(c.Writes) == 1 && c.Writes[0].ID == "b" {
 				time.Sleep(20 * time.Second) // somebody has a lock on the row of b
 			}
@@ -186,12 +186,12 @@ func TestHoldingOneQueueWhileWaitingForAnother(t *testing.T) {
 // Proves TX-7.
 func TestNoQueueIsHeldDuringABackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &tap{Store: memory.New()}
+		store := newTap()
 		rt, other := openOn(t, store), openOn(t, store.Store)
 		a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
 		seed(t, a, purse{})
 		seed(t, b, purse{})
-		store.onCommit(func(ctx context.Context, c persist.Commit) error {
+		store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if len(c.Writes) == 2 { // another process keeps writing to b
 				_, err := purses.Scope(other, "b").IncState(ctx, "balance", 1)
 				assert.NoError(t, err)
@@ -218,17 +218,6 @@ func TestNoQueueIsHeldDuringABackoff(t *testing.T) {
 	})
 }
 
-// slowReader takes its time to read several records.
-type slowReader struct {
-	*tap
-	all func()
-}
-
-func (s *slowReader) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.all()
-	return s.tap.LoadAll(ctx, keys)
-}
-
 // Nor are queues kept while the store takes its time to read.
 //
 // Proves TX-7.
@@ -236,7 +225,7 @@ func TestNoQueueIsHeldForLongWhileReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		loading := make(chan struct{})
 		once := sync.OnceFunc(func() { close(loading); time.Sleep(20 * time.Second) })
-		store := &slowReader{&tap{Store: memory.New()}, once}
+		store := &slowReader{newTap(), once}
 		rt, other := openOn(t, store), openOn(t, store.Store)
 		a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
 		seed(t, a, purse{})

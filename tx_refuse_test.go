@@ -114,7 +114,7 @@ func TestTransactRefusesArguments(t *testing.T) {
 // A store that commits one key at a time cannot do it, and says so.
 func TestTransactOnAStoreOfSingleKeys(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		p.store.onCommit(func(_ context.Context, c persist.Commit) error {
+		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 			if len(c.Writes)+len(c.Guards) > 1 {
 				return persist.ErrUnsupported
 			}
@@ -171,7 +171,7 @@ func TestVerbInFlightWhenTheFunctionReturns(t *testing.T) {
 //
 // Proves TX-1.
 func TestLateVerbRacesWithNobody(t *testing.T) {
-	store := &tap{Store: memory.New()}
+	store := newTap()
 	rt := openOn(t, store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
 	seed(t, a, purse{})
@@ -179,7 +179,7 @@ func TestLateVerbRacesWithNobody(t *testing.T) {
 	checked, over, verb := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	other := openOn(t, store.Store)
 	var n atomic.Int32
-	store.onCommit(func(ctx context.Context, c persist.Commit) error {
+	store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 		if n.Add(1) == 1 {
 			_, err := purses.Scope(other, "a").IncState(ctx, "balance", 100)
 			close(over)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -43,7 +44,7 @@ func TestHotScopesDoNotStarveATransaction(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(t, func() bool { return written.Load() > writers }, waitLong, waitStep)
+		testkit.Eventually(t, func() bool { return written.Load() > writers })
 		runs := 0
 		for range transfers {
 			err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {

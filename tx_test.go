@@ -46,7 +46,7 @@ func TestTransactCommitsTogether(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		seed(t, purses.Scope(p.rt, "a"), purse{Balance: 10})
 		seed(t, pawl.User[board](p.rt, "gone"), board{Title: "old"})
-		before := p.store.commits.Load()
+		before := p.store.Commits.Load()
 		err := pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			require.Equal(t, 1, tx.Attempt())
 			a := purses.Scope(tx, "a")
@@ -68,7 +68,7 @@ func TestTransactCommitsTogether(t *testing.T) {
 			return pawl.User[board](tx, "gone").Delete(ctx)
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 1, p.store.commits.Load()-before, "one commit of the store")
+		require.EqualValues(t, 1, p.store.Commits.Load()-before, "one commit of the store")
 		requireState(t, p, purses.Scope(p.rt, "a"), 6, purse{Balance: 7, Log: []string{"paid"}, Notes: map[string]string{"k": "v"}})
 		requireState(t, p, purses.Scope(p.rt, "b"), 1, purse{Balance: 3})
 		requireState(t, p, pawl.Session[pawl.Doc](p.rt, "s"), 1, pawl.Doc{"paid": true})
@@ -285,14 +285,14 @@ func TestTransactThatChangesNothing(t *testing.T) {
 		requireState(t, p, a, 1, purse{Balance: 10})
 
 		other := p.another(t) // has seen nothing
-		before := p.store.commits.Load()
+		before := p.store.Commits.Load()
 		require.NoError(t, pawl.Transact(t.Context(), other, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := purses.Scope(tx, "a").State(ctx)
 			return err
 		}))
-		require.Zero(t, p.store.commits.Load()-before)
+		require.Zero(t, p.store.Commits.Load()-before)
 		require.NoError(t, pawl.Transact(t.Context(), other, func(ctx context.Context, tx *pawl.Tx) error { return nil }))
-		require.Zero(t, p.store.commits.Load()-before)
+		require.Zero(t, p.store.Commits.Load()-before)
 
 		// On what has been overwritten since, a verb that would change nothing does change something.
 		p.put(t, a.Key(), `{"balance":11}`, 0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -52,9 +53,9 @@ func TestWatchErrors(t *testing.T) {
 				refuse(inside, s, pawl.ErrOutsideTx)
 				return nil
 			}))
-			p.store.onLoad(func(context.Context) error { return errors.New("down") })
+			p.store.OnLoad(func(context.Context, ...persist.Key) error { return errors.New("down") })
 			refuse(ctx, s, pawl.ErrUnavailable)
-			p.store.onLoad(func(context.Context) error { panic("the store's own") })
+			p.store.OnLoad(func(context.Context, ...persist.Key) error { panic("the store's own") })
 			require.Panics(t, func() {
 				for range s.Watch(ctx) {
 				}
@@ -64,7 +65,7 @@ func TestWatchErrors(t *testing.T) {
 				require.ErrorAs(t, change.Err, &raised)
 			}
 			require.Equal(t, "the store's own", raised.Value)
-			p.store.onLoad(nil)
+			p.store.OnLoad(nil)
 		}
 		require.NoError(t, p.rt.Close(ctx))
 		refuse(ctx, s, pawl.ErrClosed)

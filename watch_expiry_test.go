@@ -104,12 +104,12 @@ func TestWatchExpiryPutOff(t *testing.T) {
 		require.NoError(t, err)
 		changes := s.Changes(ctx)
 		require.EqualValues(t, 2, receive(t, changes).Version)
-		began, loads := time.Now(), store.loads.Load()
+		began, loads := time.Now(), store.Loads.Load()
 		time.AfterFunc(5*time.Second, func() { _ = l.Release(ctx) })
 		gone := within(t, changes, 5*time.Second, 5200*time.Millisecond)
 		require.False(t, gone.Exists())
 		require.EqualValues(t, 2, gone.Version)
-		require.Less(t, store.loads.Load()-loads, int64(50), "in %v", time.Since(began))
+		require.Less(t, store.Loads.Load()-loads, int64(50), "in %v", time.Since(began))
 	})
 }
 

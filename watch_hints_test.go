@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
 // knowing is a store that tells versions and changes: a memory store that is a persist.Prober and a persist.Watcher as well, and can be made to fail at it.
 type knowing struct {
-	*tap
+	*stores.Tap
 	probes  atomic.Int64
 	watches atomic.Int64
 
@@ -38,7 +38,7 @@ func (s *knowing) set(f func()) {
 }
 
 func (s *knowing) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	at, err := s.tap.Commit(ctx, c)
+	at, err := s.Tap.Commit(ctx, c)
 	if err == nil {
 		s.set(func() {
 			for _, w := range c.Writes {
@@ -107,14 +107,14 @@ func (s *knowing) Load(ctx context.Context, key persist.Key) (persist.Record, er
 	if s.set(func() { earlier = s.answer }); earlier != nil {
 		return *earlier, nil
 	}
-	return s.tap.Load(ctx, key)
+	return s.Tap.Load(ctx, key)
 }
 
 func (s *knowing) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	if err := s.readable(keys...); err != nil {
 		return nil, err
 	}
-	return s.tap.LoadAll(ctx, keys)
+	return s.Tap.LoadAll(ctx, keys)
 }
 
 func (s *knowing) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
@@ -122,7 +122,7 @@ func (s *knowing) Versions(ctx context.Context, keys []persist.Key) ([]uint64, e
 	if err := s.readable(keys...); err != nil {
 		return nil, err
 	}
-	records, err := s.tap.Store.(persist.Reader).LoadAll(ctx, keys)
+	records, err := s.Tap.Store.(persist.Reader).LoadAll(ctx, keys)
 	versions := make([]uint64, len(records))
 	for i, r := range records {
 		if !r.Absent() {
@@ -135,7 +135,7 @@ func (s *knowing) Versions(ctx context.Context, keys []persist.Key) ([]uint64, e
 var errUnreadable = errors.New("the record is damaged")
 
 func newKnowing() *knowing {
-	return &knowing{tap: &tap{Store: memory.New()}, ears: map[chan persist.Hint]chan error{}}
+	return &knowing{Tap: newTap(), ears: map[chan persist.Hint]chan error{}}
 }
 
 // inBubble runs test with two runtimes on one store, by a clock of its own.
@@ -237,16 +237,16 @@ func TestWatchBesideADamagedScope(t *testing.T) {
 			sail(t, there, "damaged")
 			receive(t, damaged)
 			store.set(func() { store.bad = []persist.Key{ships.Scope(here, "damaged").Key()} })
-			p := path{store: store.tap}
+			p := path{store: store.Tap}
 			p.put(t, ships.Scope(here, "damaged").Key(), `{"miles":2}`, 0)
 			time.Sleep(10 * time.Second)
 			for range 5 {
 				sail(t, there, "argo")
 				within(t, changes, 0, time.Second)
 			}
-			before := store.loads.Load()
+			before := store.Loads.Load()
 			time.Sleep(time.Minute)
-			require.Less(t, store.loads.Load()-before, int64(2000), "it is read too often")
+			require.Less(t, store.Loads.Load()-before, int64(2000), "it is read too often")
 			store.set(func() { store.bad = nil })
 			require.EqualValues(t, 2, within(t, damaged, 0, 6*time.Second).Version)
 		})
@@ -271,7 +271,7 @@ func TestWatchPurged(t *testing.T) {
 		}
 		require.NoError(t, ships.Scope(there, "graveyard").Delete(ctx))
 		require.NoError(t, ships.Scope(there, "argo").Delete(ctx))
-		require.Equal(t, 2, store.purge(t))
+		require.Equal(t, 2, purge(t, store))
 		gone := within(t, changes, 0, 6*time.Second)
 		require.False(t, gone.Exists())
 		require.Greater(t, gone.Version, uint64(1))
@@ -284,7 +284,7 @@ func TestWatchPurged(t *testing.T) {
 		sail(t, there, "argo")
 		receive(t, changes)
 		require.NoError(t, ships.Scope(there, "argo").Delete(ctx))
-		require.Equal(t, 1, store.purge(t))
+		require.Equal(t, 1, purge(t, store))
 		for range 3 {
 			sail(t, there, "argo")
 		}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
@@ -61,7 +63,7 @@ func crowd(ctx context.Context, t testing.TB, s pawl.Scope[ship], n int) (newest
 func TestTenThousandWatchers(t *testing.T) {
 	const watchers = 10_000
 	for _, p := range []path{{name: "in memory", rt: openRuntime(t, pawl.Config{})},
-		{name: "memory store", rt: openRuntime(t, pawl.Config{Store: memory.New()}), store: &tap{}}} {
+		{name: "memory store", rt: openRuntime(t, pawl.Config{Store: memory.New()}), store: &stores.Tap{}}} {
 		t.Run(p.name, func(t *testing.T) {
 			s := scopeOf[ship](p, "argo")
 			newest, leave := crowd(t.Context(), t, s, watchers)
@@ -73,7 +75,7 @@ func TestTenThousandWatchers(t *testing.T) {
 					snap, err = s.IncState(t.Context(), "miles", 1)
 					require.NoError(t, err)
 				}
-				require.Eventually(t, func() bool { return newest(snap.Version) == watchers }, 60*time.Second, 5*time.Millisecond)
+				testkit.EventuallyWithin(t, time.Minute, func() bool { return newest(snap.Version) == watchers })
 			}
 		})
 	}
@@ -96,20 +98,20 @@ func TestWatchingManyScopes(t *testing.T) {
 			receive(t, c)
 		}
 		time.Sleep(time.Second)
-		loads, probes := store.loads.Load(), store.probes.Load()
+		loads, probes := store.Loads.Load(), store.probes.Load()
 		time.Sleep(10 * time.Second)
 		looks := (store.probes.Load() - probes) / 4
-		require.Zero(t, store.loads.Load()-loads, "nothing has changed")
+		require.Zero(t, store.Loads.Load()-loads, "nothing has changed")
 		require.GreaterOrEqual(t, looks, int64(20))
 		require.LessOrEqual(t, looks, int64(41))
 		for i := range 100 {
 			sail(t, there, string(rune('a'+i%26))+time.Duration(i).String())
 		}
-		loads = store.loads.Load()
+		loads = store.Loads.Load()
 		for i := range 100 {
 			require.EqualValues(t, 2, receive(t, all[i]).Version)
 		}
-		require.LessOrEqual(t, store.loads.Load()-loads, int64(20))
+		require.LessOrEqual(t, store.Loads.Load()-loads, int64(20))
 	})
 }
 
@@ -123,7 +125,7 @@ func BenchmarkWatchers(b *testing.B) {
 			p := path{}
 			var config pawl.Config
 			if kind != "in memory" {
-				p.store, config.Store = &tap{}, memory.New()
+				p.store, config.Store = &stores.Tap{}, memory.New()
 			}
 			var err error
 			p.rt, err = pawl.Open(config)

@@ -10,8 +10,9 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -55,21 +56,21 @@ func (f *follower[T]) until(t testing.TB, changes <-chan pawl.Change[T], version
 // watching returns the changes of a scope at a location, seen by a runtime of its own.
 func watching[T any](t *testing.T, location, id string) (<-chan pawl.Change[T], *follower[T]) {
 	t.Helper()
-	return pawl.Session[T](openRuntime(t, pawl.Config{Store: openFor(t, location)}), id).Changes(t.Context()), &follower[T]{}
+	return pawl.Session[T](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), id).Changes(t.Context()), &follower[T]{}
 }
 
 // TestWatchProcesses: what other processes commit arrives, in order, until the last.
 //
 // Proves SCOPE-13.
 func TestWatchProcesses(t *testing.T) {
-	onSharedStores(t, func(t *testing.T, location string) {
+	stores.EachShared(t, func(t *testing.T, location string) {
 		changes, seen := watching[processTally](t, location, "shared")
 		require.NoError(t, seen.take(receive(t, changes)))
-		var writers []*crashtest.Child
+		var writers []*testkit.Process
 		for range 2 {
-			writers = append(writers, crashtest.Start(t, "increment", processStore+"="+location))
+			writers = append(writers, testkit.Start(t, "increment", stores.Env(location)))
 		}
-		crashtest.Ready(writers...)
+		testkit.Ready(writers...)
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for _, w := range writers {
@@ -87,17 +88,17 @@ func TestWatchProcesses(t *testing.T) {
 //
 // Proves SCOPE-13.
 func TestWatchKilledWriters(t *testing.T) {
-	onSharedStores(t, func(t *testing.T, location string) {
-		rt := openRuntime(t, pawl.Config{Store: openFor(t, location)})
+	stores.EachShared(t, func(t *testing.T, location string) {
+		rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)})
 		var changes [crashScopes]<-chan pawl.Change[crashLedger]
 		var seen [crashScopes]follower[crashLedger]
 		for i := range changes {
 			changes[i] = pawl.Session[crashLedger](rt, crashScope("w", i)).Changes(t.Context())
 			require.NoError(t, seen[i].take(receive(t, changes[i])))
 		}
-		control := openRuntime(t, pawl.Config{Store: openFor(t, location)})
+		control := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)})
 		for n := range 4 {
-			killAtWork(t, "crash", location, fmt.Sprint("p", n), 5+rand.IntN(60), crashBatch+"=w")
+			killAtWork(t, "crash", location, fmt.Sprint("p", n), 5+rand.IntN(60), processBatch+"=w")
 			for i := range changes {
 				var snap pawl.Snapshot[crashLedger]
 				for again := true; again; again = seen[i].last.Version > snap.Version { // a server may finish what the dead had asked for
@@ -116,10 +117,10 @@ func TestWatchKilledWriters(t *testing.T) {
 //
 // Proves SCOPE-13.
 func TestWatchServerKilled(t *testing.T) {
-	needsPostgres(t)
+	stores.Need(t, "postgres")
 	server := pgtest.New(t)
 	changes, seen := watching[ship](t, server.URL("postgres"), "argo")
-	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: openFor(t, server.URL("postgres"))}), "argo")
+	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, server.URL("postgres"))}), "argo")
 	require.NoError(t, seen.take(receive(t, changes)))
 	for range 3 {
 		for range 10 {
@@ -129,11 +130,11 @@ func TestWatchServerKilled(t *testing.T) {
 		server.Kill()
 		server.Start()
 		var snap pawl.Snapshot[ship]
-		require.Eventually(t, func() (ok bool) {
+		testkit.Eventually(t, func() (ok bool) {
 			var err error
 			snap, err = s.IncState(t.Context(), "miles", 1)
 			return err == nil
-		}, waitLong, waitStep)
+		})
 		seen.until(t, changes, snap.Version)
 		require.Equal(t, snap.Version, seen.last.Version)
 	}
@@ -145,7 +146,7 @@ func TestWatchServerKilled(t *testing.T) {
 func TestWatchCut(t *testing.T) {
 	proxy, behind, direct := proxied(t)
 	changes, seen := watching[ship](t, behind, "argo")
-	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: openFor(t, direct)}), "argo")
+	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, direct)}), "argo")
 	require.NoError(t, seen.take(receive(t, changes)))
 	for range 5 {
 		proxy.Refuse(true)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -212,10 +213,10 @@ func TestWatchAboveTheFloor(t *testing.T) {
 		_, err := old.IncState(t.Context(), "miles", 1, pawl.WithTTL(time.Nanosecond))
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { // it is forgotten when others are opened
+	testkit.Eventually(t, func() bool { // it is forgotten when others are opened
 		snap, err := pawl.Memory[ship](local, time.Now().String()).IncState(t.Context(), "miles", 1)
 		return err == nil && snap.Version > 1
-	}, waitLong, time.Millisecond)
+	})
 	snap, err := s.IncState(t.Context(), "miles", 1)
 	require.NoError(t, err)
 	require.Greater(t, snap.Version, uint64(1))

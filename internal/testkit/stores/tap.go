@@ -24,6 +24,7 @@ type Tap struct {
 	mu           sync.Mutex // protects the rest
 	beforeLoad   func(context.Context, ...persist.Key) error
 	beforeCommit func(context.Context, persist.Commit) error
+	aroundCommit func(persist.Commit, func() (time.Time, error)) (time.Time, error)
 	afterCommit  func(persist.Commit, time.Time, error) (time.Time, error)
 }
 
@@ -67,6 +68,14 @@ func (s *Tap) OnCommitted(f func(c persist.Commit, at time.Time, err error) (tim
 	s.afterCommit = f
 }
 
+// Around makes f run in place of each commit. f calls commit to reach the store, as often as it
+// likes, and returns the answer for the caller. Nil removes f.
+func (s *Tap) Around(f func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.aroundCommit = f
+}
+
 // Hold blocks the next commit until release is called. entered is closed when it has arrived.
 func (s *Tap) Hold() (entered <-chan struct{}, release func()) {
 	in, out := make(chan struct{}), make(chan struct{})
@@ -105,14 +114,21 @@ func (s *Tap) loading(ctx context.Context, keys ...persist.Key) error {
 func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	s.Commits.Add(1)
 	s.mu.Lock()
-	before, after := s.beforeCommit, s.afterCommit
+	before, around, after := s.beforeCommit, s.aroundCommit, s.afterCommit
 	s.mu.Unlock()
 	if before != nil {
 		if err := before(ctx, c); err != nil {
 			return time.Time{}, err
 		}
 	}
-	at, err := s.Store.Commit(ctx, c)
+	commit := func() (time.Time, error) { return s.Store.Commit(ctx, c) }
+	var at time.Time
+	var err error
+	if around != nil {
+		at, err = around(c, commit)
+	} else {
+		at, err = commit()
+	}
 	if after != nil {
 		return after(c, at, err)
 	}
