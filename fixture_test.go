@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// path is one of the ways that a verb can take: in memory, or through a store.
+// path is one of the ways that a verb can take: in memory or through a store.
 type path struct {
 	name   string
 	rt     *pawl.Runtime
@@ -24,13 +24,13 @@ type path struct {
 	store  *stores.Tap // nil in memory
 }
 
-// another returns a second runtime on the store of p: what another process would be.
+// another returns a second runtime on the store of p, which stands for another process.
 func (p path) another(t *testing.T) *pawl.Runtime {
 	t.Helper()
 	return openRuntime(t, p.config)
 }
 
-// record returns what the store of p has of key; the zero Record if it has nothing, or there is no store.
+// record returns the record of key in the store of p, or the zero Record without a record or store.
 func (p path) record(t *testing.T, key pawl.Key) persist.Record {
 	t.Helper()
 	if p.store == nil {
@@ -43,7 +43,7 @@ func (p path) record(t *testing.T, key pawl.Key) persist.Record {
 	return r
 }
 
-// put writes a document into the store of p as a foreign writer would, whatever is there.
+// put writes a document into the store of p as another process would, whatever the version is.
 func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
 	t.Helper()
 	was := p.record(t, key)
@@ -55,7 +55,7 @@ func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
 	require.NoError(t, err)
 }
 
-// paths returns every path, each with a runtime of its own that is closed with the test.
+// paths returns every path, each with its own runtime, which is closed when t ends.
 func paths(t *testing.T, configure ...func(*pawl.Config)) []path {
 	t.Helper()
 	all := []path{{name: "in memory"}, {name: "memory store", store: newTap()}}
@@ -91,6 +91,7 @@ func onStores(t *testing.T, test func(t *testing.T, p path), configure ...func(*
 	}
 }
 
+// openRuntime opens a runtime, which is closed when t ends.
 func openRuntime(t *testing.T, config pawl.Config) *pawl.Runtime {
 	t.Helper()
 	rt, err := pawl.Open(config)
@@ -125,7 +126,7 @@ func scopeOf[T any](p path, id string) pawl.Scope[T] {
 	return pawl.Session[T](p.rt, id)
 }
 
-// requireState asserts the state of s, its version, and what the store has of it.
+// requireState asserts the state of s, its version and its record in the store.
 func requireState[T any](t *testing.T, p path, s pawl.Scope[T], version uint64, want T) {
 	t.Helper()
 	snap, err := s.Snapshot(t.Context())
@@ -166,9 +167,9 @@ func collect() {
 	runtime.GC()
 }
 
-// eventLog is an Observer that remembers.
+// eventLog is an Observer that keeps all events.
 type eventLog struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // protects events
 	events []pawl.Event
 }
 
@@ -190,7 +191,7 @@ func (l *eventLog) find(typ pawl.EventType) pawl.Event {
 	return pawl.Event{}
 }
 
-// count returns how many events of type typ there were.
+// count returns the number of events of type typ.
 func (l *eventLog) count(typ pawl.EventType) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -202,8 +203,9 @@ func (l *eventLog) count(typ pawl.EventType) (n int) {
 	return n
 }
 
+// syncBuffer is a buffer that several goroutines may write to.
 type syncBuffer struct {
-	mu sync.Mutex
+	mu sync.Mutex // protects b
 	b  bytes.Buffer
 }
 

@@ -144,11 +144,7 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 			return ctx.Err()
 		})))
 		require.ErrorIs(t, err, context.Canceled)
-		select {
-		case <-ended:
-		case <-time.After(testkit.Patience):
-			t.Fatal("the function does not hear of it")
-		}
+		testkit.Receive(t, ended, "the function does not hear of it")
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		l, err := s.Acquire(ctx, pawl.Wait())

@@ -13,7 +13,6 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -129,34 +128,29 @@ func TestEndOfTheContext(t *testing.T) {
 // Proves STORE-13.
 func TestARenewalWithoutAnAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &silent{Store: memory.New()}
+		store := newTap()
+		var renewals, silences atomic.Int64
+		store.OnCommit(func(ctx context.Context, c persist.Commit) error {
+			if len(c.Writes) > 0 || c.Guards[0].Extend <= 0 {
+				return nil
+			}
+			if renewals.Add(1)%2 == 0 {
+				return nil
+			}
+			silences.Add(1) // every other renewal gets no answer
+			<-ctx.Done()
+			return ctx.Err()
+		})
 		rt, err := pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		l, err := pawl.Session[counts](rt, "a").Acquire(t.Context())
 		require.NoError(t, err)
 		time.Sleep(10 * pawl.DefaultLease)
 		require.NoError(t, l.Context().Err())
-		require.Positive(t, store.silences.Load())
+		require.Positive(t, silences.Load())
 		require.NoError(t, l.Release(t.Context()))
 		require.NoError(t, rt.Close(t.Context()))
 	})
-}
-
-// silent is a store that does not answer every other renewal.
-type silent struct {
-	persist.Store
-	renewals, silences atomic.Int64
-}
-
-func (s *silent) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	if len(c.Writes) == 0 && c.Guards[0].Extend > 0 {
-		if s.renewals.Add(1)%2 == 1 {
-			s.silences.Add(1)
-			<-ctx.Done()
-			return time.Time{}, ctx.Err()
-		}
-	}
-	return s.Store.Commit(ctx, c)
 }
 
 // TestTakenTooLate: a lease that has run out before its caller could have it is lost, and those behind go on.

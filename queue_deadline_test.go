@@ -200,3 +200,21 @@ func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
 		}
 	})
 }
+
+// What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
+func TestObserversTakeOfTheBudget(t *testing.T) {
+	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		if e.Type == pawl.Queued {
+			time.Sleep(300 * time.Millisecond)
+		}
+	})
+	bubble(t, pawl.Config{Observer: observer}, func(t *testing.T, rt *pawl.Runtime) {
+		s := pawl.Memory[counts](rt, "a")
+		ends, began := make(chan struct{}), time.Now()
+		_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error { <-ends; return nil }, pawl.WithTimeout(400*time.Millisecond))
+		var late *pawl.ScopeMutationTimeoutError
+		require.ErrorAs(t, err, &late)
+		require.Equal(t, 400*time.Millisecond, time.Since(began))
+		close(ends)
+	})
+}

@@ -16,7 +16,8 @@ type counts struct {
 	Done []string `json:"done"`
 }
 
-// bubble runs fn on a runtime inside a synctest bubble: time is virtual, and every deadline is exact.
+// bubble runs fn with a runtime inside a synctest bubble, where time is virtual and every deadline is
+// exact.
 func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +28,7 @@ func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)
 	})
 }
 
-// block occupies the scope until the returned function is called, and returns once its mutator runs.
+// block occupies the scope until release is called. It returns when its mutator runs.
 func block(s pawl.Scope[counts], opts ...pawl.Option) (release func(), result <-chan error) {
 	free, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -42,7 +43,7 @@ func block(s pawl.Scope[counts], opts ...pawl.Option) (release func(), result <-
 	return sync.OnceFunc(func() { close(free) }), done
 }
 
-// push submits one PushState in the background and returns once it has its place in the queue.
+// push submits one PushState in the background and returns when it is in the queue.
 func push(s pawl.Scope[counts], value string, opts ...pawl.Option) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -53,9 +54,9 @@ func push(s pawl.Scope[counts], value string, opts ...pawl.Option) <-chan error 
 	return done
 }
 
-// Those that wait in memory are taken together. These tests are about what happens to one of them between that and its turn.
-
-// taken lets a function that runs until it is released, and whatever submit queues behind it, be taken together, and returns once it runs.
+// taken lets the worker take fn and the mutations that submit queues behind it together: a worker
+// takes all waiters of a scope in memory at once. It returns when fn is about to run, and fn runs
+// when release is called.
 func taken(t *testing.T, s pawl.Scope[counts], fn func(context.Context, *counts) error, submit func()) (release func(), result <-chan error) {
 	t.Helper()
 	before, _ := block(s)
@@ -76,11 +77,12 @@ func taken(t *testing.T, s pawl.Scope[counts], fn func(context.Context, *counts)
 	return sync.OnceFunc(func() { close(free) }), done
 }
 
-// say appends name to the list.
+// say returns a mutator that appends name to the list.
 func say(name string) func(context.Context, *counts) error {
 	return func(_ context.Context, b *counts) error { b.Done = append(b.Done, name); return nil }
 }
 
+// said returns the list.
 func said(t *testing.T, s pawl.Scope[counts]) []string {
 	t.Helper()
 	b, err := s.State(context.Background())

@@ -239,7 +239,7 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 		require.NoError(t, s.Delete(ctx))
 	}
 	requireDeleted(t, first, 6) // whoever holds a handle still finds it
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		collect()
 		snap, err := pawl.Memory[board](rt, "first").IncState(ctx, "count", 1)
 		if err != nil {
@@ -247,7 +247,7 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 			return false
 		}
 		return assert.Greater(t, snap.Version, uint64(6))
-	}, testkit.Patience, time.Millisecond, "the oldest tombstone is forgotten, but its versions are not used again")
+	}, "the oldest tombstone is forgotten, but its versions are not used again")
 	_, err = pawl.Memory[board](rt, fmt.Sprint(kept+more-1)).IncState(ctx, "count", 1)
 	require.ErrorIs(t, err, pawl.ErrDeleted, "a recent tombstone is kept")
 	snap, err := alive.IncState(ctx, "count", 1)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
@@ -310,11 +311,7 @@ func TestWakeups(t *testing.T) {
 		for i := range 3 {
 			_, err := errands.Scope(p.another(t), fmt.Sprint(i)).SetState(ctx, errand{})
 			require.NoError(t, err)
-			select {
-			case <-wake:
-			case <-time.After(20 * time.Second):
-				t.Fatal("nobody was woken")
-			}
+			testkit.Receive(t, wake, "nobody was woken")
 		}
 	})
 }

@@ -119,6 +119,17 @@ func TestTap(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 2, r.Version)
 
+		tap.OnCommitted(nil)
+		tap.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			require.Equal(t, put(3), c)
+			at, err := commit()
+			require.NoError(t, err)
+			return at, refused
+		})
+		_, err = tap.Commit(t.Context(), put(3))
+		require.ErrorIs(t, err, refused)
+		tap.Around(nil)
+
 		tap.OnLoad(func(_ context.Context, keys ...persist.Key) error {
 			require.Equal(t, []persist.Key{key}, keys)
 			return refused
@@ -129,8 +140,8 @@ func TestTap(t *testing.T) {
 		require.ErrorIs(t, err, refused)
 		versions, err := tap.Versions(t.Context(), []persist.Key{key, {Kind: "thing", ID: "2"}})
 		require.NoError(t, err)
-		require.Equal(t, []uint64{2, 0}, versions)
-		require.EqualValues(t, 4, tap.Commits.Load())
+		require.Equal(t, []uint64{3, 0}, versions)
+		require.EqualValues(t, 5, tap.Commits.Load())
 		require.EqualValues(t, 4, tap.Loads.Load())
 	})
 }

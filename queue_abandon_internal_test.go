@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/testkit"
@@ -57,24 +56,4 @@ func TestAbandonedCallsLeaveNoAlarm(t *testing.T) {
 	require.False(t, w.timer.Stop()) // it was stopped
 	close(ends)
 	require.NoError(t, rt.Close(t.Context()))
-}
-
-// What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
-func TestObserversTakeOfTheBudget(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		rt, err := Open(Config{Observer: ObserverFunc(func(_ context.Context, e Event) {
-			if e.Type == Queued {
-				time.Sleep(300 * time.Millisecond)
-			}
-		})})
-		require.NoError(t, err)
-		s := Memory[struct{ N int }](rt, "a")
-		ends, began := make(chan struct{}), time.Now()
-		_, err = s.AtomicState(t.Context(), func(context.Context, *struct{ N int }) error { <-ends; return nil }, WithTimeout(400*time.Millisecond))
-		var late *ScopeMutationTimeoutError
-		require.ErrorAs(t, err, &late)
-		require.Equal(t, 400*time.Millisecond, time.Since(began))
-		close(ends)
-		require.NoError(t, rt.Close(t.Context()))
-	})
 }
