@@ -13,6 +13,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -26,7 +28,7 @@ type receipt struct {
 //
 // Proves IDEM-2, IDEM-4.
 func TestDo(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		one, two := keysOn(t, runtimeOn(t, store), idempotency.Config{}), keysOn(t, runtimeOn(t, store), idempotency.Config{})
 		ctx := t.Context()
 		op := idempotency.Op{Principal: "shop", Name: "charge", Key: "message-7", Input: map[string]int{"cents": 7}}
@@ -112,7 +114,7 @@ func TestDoFinalButLost(t *testing.T) {
 func TestDoHeld(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	short := keysOn(t, rt, idempotency.Config{Lease: 300 * time.Millisecond})
-	patient := keysOn(t, rt, idempotency.Config{Wait: patience})
+	patient := keysOn(t, rt, idempotency.Config{Wait: testkit.Patience})
 	op := idempotency.Op{Name: "n", Key: "k"}
 	entered, leave := make(chan context.Context), make(chan struct{})
 	slow := func(ctx context.Context) (int, error) {
@@ -158,7 +160,7 @@ func TestDoHeld(t *testing.T) {
 //
 // Proves IDEM-2, IDEM-6.
 func TestDoTx(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		runtimes := []*pawl.Runtime{runtimeOn(t, store), runtimeOn(t, store)}
 		op := idempotency.Op{Name: "deposit", Key: "k"}
 		add := func(fail error) func(context.Context, *pawl.Tx) (int64, error) {

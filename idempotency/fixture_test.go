@@ -8,93 +8,28 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
-	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
 	"github.com/pawl-go/pawl/persist/memory"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
-
-// children are what this binary is when PAWL_TEST_CHILD names one of them.
-var children = map[string]func() int{}
-
 func TestMain(m *testing.M) {
-	if run := os.Getenv("PAWL_TEST_CHILD"); run != "" {
-		os.Exit(children[run]())
-	}
-	code := m.Run()
-	pgtest.Stop()
-	if code == 0 {
-		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, "goroutines outlived the tests:", err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-// sharedStores are those that several processes can open, each with a new location.
-var sharedStores = []struct {
-	name     string
-	location func(t testing.TB) string
-}{
-	{"sqlite", func(t testing.TB) string { return "sqlite:" + filepath.Join(t.TempDir(), "state.db") }},
-	{"fs", func(t testing.TB) string { return "fs:" + filepath.Join(t.TempDir(), "state") }},
-	{"postgres", func(t testing.TB) string { return pgtest.URL(t) }},
-}
-
-// openStore opens the store at a location, in any process.
-func openStore(location string) (persist.Store, error) {
-	ctx := context.Background()
-	scheme, rest, _ := strings.Cut(location, ":")
-	switch scheme {
-	case "sqlite":
-		return sqlite.Open(ctx, rest, sqlite.Config{})
-	case "fs":
-		return fs.Open(ctx, rest, fs.Config{LockTimeout: time.Minute})
-	}
-	return postgres.Open(ctx, location, postgres.Config{})
-}
-
-// onStores runs test on a new store of every sort.
-func onStores(t *testing.T, test func(t *testing.T, store persist.Store)) {
-	t.Run("memory", func(t *testing.T) { test(t, memory.New()) })
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) {
-			store, err := openStore(s.location(t))
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, store.Close()) })
-			test(t, store)
-		})
-	}
+	testkit.Main(m.Run, stores.Stop, http.DefaultClient.CloseIdleConnections)
 }
 
 // runtimeOn opens a runtime on a store until t ends. Two of them on one store are like two processes.
 func runtimeOn(t testing.TB, store persist.Store) *pawl.Runtime {
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		require.NoError(t, rt.Close(ctx))
-	})
+	t.Cleanup(func() { require.NoError(t, rt.Close(testkit.Within(t, testkit.Patience))) })
 	return rt
 }
 
@@ -168,7 +103,7 @@ func (s *server) post(key string) answer {
 }
 
 func (s *server) try(ctx context.Context, method, path, key, body string, headers ...string) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, s.URL+path, bytes.NewReader([]byte(body)))
 	if err != nil {
@@ -225,13 +160,8 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // in waits until somebody has entered, and returns its request.
 func (g *gate) in(t testing.TB) *http.Request {
-	select {
-	case r := <-g.entered:
-		return r
-	case <-time.After(patience):
-		require.Fail(t, "nobody enters the handler")
-		return nil
-	}
+	t.Helper()
+	return testkit.Receive(t, g.entered, "no request enters the handler")
 }
 
 // say is what a handler does that answers.

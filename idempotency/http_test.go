@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // TestRequestBodies: the handler reads what the client sent, within a limit.
@@ -74,7 +75,7 @@ func (s *server) dial() net.Conn {
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { conn.Close() })
-	require.NoError(s.t, conn.SetDeadline(time.Now().Add(patience)))
+	require.NoError(s.t, conn.SetDeadline(time.Now().Add(testkit.Patience)))
 	return conn
 }
 
@@ -252,7 +253,7 @@ func TestNotStored(t *testing.T) {
 func free(t *testing.T, s *server, path, key string, g *gate) {
 	t.Helper()
 	g.next <- say(500, "ran")
-	require.Eventually(t, func() bool { return s.send("POST", path, key, "").body == "ran" }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.send("POST", path, key, "").body == "ran" })
 	g.in(t)
 }
 
@@ -264,7 +265,7 @@ func TestUnusualResponses(t *testing.T) {
 	g.next <- func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>")
 		w.WriteHeader(http.StatusEarlyHints)
-		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(testkit.Patience)); err != nil {
 			panic(err)
 		}
 	}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -35,7 +37,7 @@ func forget(t testing.TB, rt *pawl.Runtime) {
 //
 // Proves IDEM-6, IDEM-4.
 func TestLostLease(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		rt, other := runtimeOn(t, store), runtimeOn(t, store)
 		for name, lease := range map[string]time.Duration{"noticed": 300 * time.Millisecond, "unnoticed": time.Hour} {
 			g := newGate()
@@ -80,7 +82,7 @@ func TestLostLease(t *testing.T) {
 //
 // Proves IDEM-6.
 func TestLateHandler(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		other := runtimeOn(t, store)
 		late, g := newGate(), newGate()
 		one := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{Lease: time.Hour}).Middleware(late))
@@ -119,7 +121,7 @@ func TestClientLeaves(t *testing.T) {
 			panic(err)
 		}
 	}
-	require.Eventually(t, func() bool { return s.post("k").body == "stored" }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.post("k").body == "stored" })
 	ctx, leave = context.WithCancel(t.Context()) // without a transaction
 	go func() {
 		_, err := s.try(ctx, "POST", "/orders", "l", `{"item":7}`)
@@ -130,7 +132,7 @@ func TestClientLeaves(t *testing.T) {
 	require.Error(t, <-gone)
 	<-r.Context().Done()
 	g.next <- say(200, "also stored")
-	require.Eventually(t, func() bool { return s.post("l").body == "also stored" }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.post("l").body == "also stored" })
 	require.Empty(t, g.entered)
 }
 
@@ -143,7 +145,7 @@ func TestDeadlines(t *testing.T) {
 	require.Equal(t, 503, a.status)
 	require.Equal(t, "too late", a.body)
 	var r *http.Request
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		select {
 		case r = <-g.entered:
 			return true
@@ -151,13 +153,13 @@ func TestDeadlines(t *testing.T) {
 			s.post("k")
 			return false
 		}
-	}, patience, time.Millisecond)
+	})
 	_, ok := r.Context().Deadline()
 	require.True(t, ok)
 	<-r.Context().Done()
 	require.ErrorIs(t, context.Cause(r.Context()), context.DeadlineExceeded)
 	g.next <- say(200, "finished")
-	require.Eventually(t, func() bool { return s.post("k").body == "finished" }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.post("k").body == "finished" })
 }
 
 // TestStoreDown: without the store no handler runs; if it is lost while one runs, nobody hears what could be forgotten.
@@ -184,7 +186,7 @@ func TestStoreDown(t *testing.T) {
 	require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))
 	store.down.Store(false)
 	g.next <- say(200, "later")
-	require.Eventually(t, func() bool { return s.post("k").body == "later" }, patience, 10*time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.post("k").body == "later" })
 }
 
 // broken is a store that can be out of order.
@@ -213,7 +215,7 @@ func (s *broken) Load(ctx context.Context, k persist.Key) (persist.Record, error
 //
 // Proves IDEM-3.
 func TestExpiry(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		rt := runtimeOn(t, store)
 		const ttl = 200 * time.Millisecond
 		g := newGate()
@@ -232,10 +234,10 @@ func TestExpiry(t *testing.T) {
 				defer func() { require.NoError(t, sweeper.Stop(context.Background())) }()
 			}
 			g.next <- say(200, fmt.Sprint(n))
-			require.Eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				a := s.send("POST", "/orders", "k", fmt.Sprint("payload ", n))
 				return a.status == 200 && a.body == fmt.Sprint(n)
-			}, patience, 10*time.Millisecond)
+			})
 		}
 	})
 }

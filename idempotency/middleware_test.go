@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -17,7 +18,7 @@ import (
 //
 // Proves IDEM-1, IDEM-3.
 func TestReplay(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		var runs atomic.Int64
 		one := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(counted(&runs)))
 		two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(counted(&runs)))
@@ -126,7 +127,7 @@ func TestKeys(t *testing.T) {
 //
 // Proves IDEM-1.
 func TestInProgress(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
 		one := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(g))
 		two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{}).Middleware(g))

@@ -19,6 +19,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // Handlers and requests that do what few do.
@@ -48,7 +49,7 @@ func TestClientLeavesFirst(t *testing.T) {
 	g.next <- work
 	g.next <- work
 	var a answer
-	require.Eventually(t, func() bool { a = s.post("k"); return a.code409() == "" }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { a = s.post("k"); return a.code409() == "" })
 	require.Equal(t, 201, a.status, a.body)
 	require.Equal(t, "deposited", a.body)
 	require.EqualValues(t, 1, balance(t, rt))

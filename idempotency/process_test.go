@@ -19,17 +19,15 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
 // Real servers: this binary, started again, several times on one store, and killed.
 
-const (
-	serveStore = "PAWL_TEST_IDEM_STORE"
-	serveLease = "PAWL_TEST_IDEM_LEASE"
-)
+const serveLease = "PAWL_TEST_IDEM_LEASE"
 
-func init() { children["serve"] = serveChild }
+func init() { testkit.Child("serve", serveChild) }
 
 // run counts how often the work of a key was done.
 type run struct {
@@ -39,36 +37,31 @@ type run struct {
 var executions = pawl.Kind[run]{Name: "execution"}
 
 // serveChild is a server process. It says where it is.
-func serveChild() int {
-	store, err := openStore(os.Getenv(serveStore))
+func serveChild() error {
+	store, err := stores.OpenGiven()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	lease, _ := time.ParseDuration(os.Getenv(serveLease))
 	keys, err := idempotency.New(rt, idempotency.Config{Principal: user, Require: true, Lease: lease})
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("POST /plain/{key}", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(rt, w, r, false) })))
 	mux.Handle("POST /tx/{key}", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(rt, w, r, true) })))
-	crashtest.Begin()
-	crashtest.Say("%d http://%s", os.Getpid(), listener.Addr())
+	testkit.Begin()
+	testkit.Say("http://%s", listener.Addr())
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }() // the parent is gone
-	fmt.Fprintln(os.Stderr, http.Serve(listener, mux))
-	return 1
+	return http.Serve(listener, mux)
 }
 
 // done is the response: whose it is, and of which execution.
@@ -78,9 +71,9 @@ type done struct{ Key, Payload, Execution string }
 func work(rt *pawl.Runtime, w http.ResponseWriter, r *http.Request, respond bool) {
 	reach := func(point string) {
 		if r.Header.Get("Stop") == point {
-			crashtest.Say("at %s", point)
+			testkit.Say("at %s", point)
 			<-r.Context().Done()
-			crashtest.Say("ended")
+			testkit.Say("ended")
 		}
 	}
 	payload, err := io.ReadAll(r.Body)
@@ -103,7 +96,7 @@ func work(rt *pawl.Runtime, w http.ResponseWriter, r *http.Request, respond bool
 	}
 	if err != nil {
 		if r.Header.Get("Stop") != "" {
-			crashtest.Say("refused %s", pawl.Code(err))
+			testkit.Say("refused %s", pawl.Code(err))
 		}
 		http.Error(w, err.Error(), 500)
 		return
@@ -115,35 +108,23 @@ func work(rt *pawl.Runtime, w http.ResponseWriter, r *http.Request, respond bool
 
 // process is a server process.
 type process struct {
-	*crashtest.Child
-	pid int
+	*testkit.Process
 	url string
 }
 
 // startServers starts n processes on one store.
 func startServers(t testing.TB, location string, lease time.Duration, n int) (all []*process) {
 	for range n {
-		all = append(all, &process{Child: crashtest.Start(t, "serve", serveStore+"="+location, serveLease+"="+lease.String())})
+		all = append(all, &process{Process: testkit.Start(t, "serve", stores.Env(location), serveLease+"="+lease.String())})
 	}
 	for _, p := range all {
-		crashtest.Ready(p.Child)
-		line, ok := p.Next()
-		require.True(t, ok)
-		_, err := fmt.Sscan(line, &p.pid, &p.url)
-		require.NoError(t, err)
+		testkit.Ready(p.Process)
+		p.url = p.Line()
 	}
 	return all
 }
 
-// expect waits for the next line of a process.
-func (p *process) expect(t testing.TB, line string) {
-	t.Helper()
-	got, ok := p.Next()
-	require.True(t, ok)
-	require.Equal(t, line, got)
-}
-
-var processClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+var processClient = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: testkit.Patience}
 
 // ask sends a request to a server process, which may be dead.
 func ask(url, mode, key, payload, stop string) (answer, error) {
@@ -174,27 +155,10 @@ func times(t testing.TB, rt *pawl.Runtime, key string) int64 {
 
 // onSharedStores runs test on every store that processes share, with a runtime of the test's own.
 func onSharedStores(t *testing.T, test func(t *testing.T, location string, rt *pawl.Runtime)) {
-	for _, s := range sharedStores {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel() // they wait for leases
-			location := s.location(t)
-			store, err := openStore(location)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, store.Close()) })
-			test(t, location, runtimeOn(t, store))
-		})
-	}
-}
-
-// numberFrom reads how often a test does something from the environment.
-func numberFrom(t testing.TB, variable string, usual int) int {
-	text := os.Getenv(variable)
-	if text == "" {
-		return usual
-	}
-	n, err := strconv.Atoi(text)
-	require.NoError(t, err)
-	return n
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // they wait for leases
+		test(t, location, runtimeOn(t, stores.OpenFor(t, location)))
+	})
 }
 
 // TestTwoFirstRequests: two first requests at the same instant, in two processes, again and again: one handler runs. PAWL_RACES says how often.
@@ -204,7 +168,7 @@ func TestTwoFirstRequests(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		servers := startServers(t, location, time.Minute, 2)
 		replays, refusals := 0, 0
-		for n := range numberFrom(t, "PAWL_RACES", 50) {
+		for n := range testkit.Times(50, 50, "PAWL_RACES") {
 			key := fmt.Sprint("race-", n)
 			var answers [4]answer
 			var errs [4]error
@@ -256,7 +220,7 @@ func TestKilledAt(t *testing.T) {
 				_, err := ask(servers[0].url, test.mode, key, "p", test.at)
 				gone <- err
 			}()
-			servers[0].expect(t, "at "+test.at)
+			servers[0].Expect("at " + test.at)
 			if key != "tx-worked" {
 				a, err := ask(servers[1].url, test.mode, key, "p", "")
 				require.NoError(t, err)
@@ -266,16 +230,16 @@ func TestKilledAt(t *testing.T) {
 			require.Error(t, <-gone)
 			killed := time.Now()
 			var a answer
-			require.Eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				var err error
 				a, err = ask(servers[1].url, test.mode, key, "p", "")
 				return err == nil && a.status == 201
-			}, patience, 10*time.Millisecond)
+			})
 			if key == "tx-worked" {
 				require.True(t, a.replayed(), "it was committed")
 			} else {
 				require.False(t, a.replayed())
-				require.Less(t, time.Since(killed), patience)
+				require.Less(t, time.Since(killed), testkit.Patience)
 			}
 			require.Equal(t, test.times, times(t, rt, key))
 			again, err := ask(servers[1].url, test.mode, key, "p", "")
@@ -293,7 +257,7 @@ func TestKilledAt(t *testing.T) {
 func TestKilledServers(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		const clients = 6
-		kills := numberFrom(t, "PAWL_KILLS", 6)
+		kills := testkit.Times(6, 6, "PAWL_KILLS")
 		h := &hammer{t: t, answers: map[string]string{}}
 		h.urls = make([]string, 2)
 		servers := startServers(t, location, 300*time.Millisecond, 2)
@@ -308,7 +272,7 @@ func TestKilledServers(t *testing.T) {
 		}
 		for n := range kills {
 			before := h.count()
-			require.Eventually(t, func() bool { return h.count() > before+5 }, patience, time.Millisecond)
+			testkit.Eventually(t, func() bool { return h.count() > before+5 })
 			i := n % 2
 			servers[i].Kill()
 			servers[i] = startServers(t, location, 300*time.Millisecond, 1)[0]
@@ -383,7 +347,7 @@ func (h *hammer) client(ctx context.Context, number int) {
 		h.mu.Lock()
 		h.tried = append(h.tried, key)
 		h.mu.Unlock()
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(testkit.Patience)
 		for answers := 0; answers < 2 && ctx.Err() == nil; {
 			h.mu.Lock()
 			url := h.urls[rand.IntN(2)]

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/persist/sqlite"
@@ -52,7 +53,7 @@ func deposit(ctx context.Context, rt *pawl.Runtime, fail error, body any) error 
 //
 // Proves IDEM-6.
 func TestRespond(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
 		rt, other := runtimeOn(t, store), runtimeOn(t, store)
 		one := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // TestStoppedHolder: a process is stopped in its handler for longer than its lease, and another does the work meanwhile. When it wakes up it commits nothing, and its client
@@ -26,20 +26,20 @@ func TestStoppedHolder(t *testing.T) {
 				a, _ := ask(servers[0].url, mode, mode, "p", "start")
 				late <- a
 			}()
-			servers[0].expect(t, "at start")
-			crashtest.Stop(t, servers[0].pid, func(ctx context.Context) error {
+			servers[0].Expect("at start")
+			servers[0].Pause(func(ctx context.Context) error {
 				_, err := executions.Scope(rt, "free").IncState(ctx, "times", 1)
 				return err
 			})
 			var second answer
-			require.Eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				var err error
 				second, err = ask(servers[1].url, mode, mode, "p", "")
 				return err == nil && second.status == 201
-			}, patience, 10*time.Millisecond)
-			crashtest.Resume(t, servers[0].pid)
-			servers[0].expect(t, "ended")
-			servers[0].expect(t, "refused LEASE_LOST")
+			})
+			servers[0].Resume()
+			servers[0].Expect("ended")
+			servers[0].Expect("refused LEASE_LOST")
 			a := <-late
 			require.Equal(t, 503, a.status)
 			require.Equal(t, "IDEMPOTENCY_OUTCOME_UNKNOWN", a.code(t))

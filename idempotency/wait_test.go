@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -20,10 +22,10 @@ import (
 //
 // Proves IDEM-1, IDEM-2.
 func TestWait(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
 		rt := runtimeOn(t, store)
-		config := idempotency.Config{Wait: patience}
+		config := idempotency.Config{Wait: testkit.Patience}
 		one := serve(t, keysOn(t, rt, config).Middleware(g))
 		two := serve(t, keysOn(t, runtimeOn(t, store), config).Middleware(g))
 
@@ -99,8 +101,8 @@ func TestWaitInVain(t *testing.T) {
 //
 // Proves IDEM-2.
 func TestCrowd(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
-		for _, wait := range []time.Duration{0, patience} {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		for _, wait := range []time.Duration{0, testkit.Patience} {
 			var runs atomic.Int64
 			config := idempotency.Config{Wait: wait}
 			servers := []*server{
@@ -154,12 +156,12 @@ func TestWaitHearsOfTheResponse(t *testing.T) {
 	rt := runtimeOn(t, store.Store)
 	g := newGate()
 	one := serve(t, keysOn(t, rt, idempotency.Config{}).Middleware(g))
-	two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{Wait: patience}).Middleware(g))
+	two := serve(t, keysOn(t, runtimeOn(t, store), idempotency.Config{Wait: testkit.Patience}).Middleware(g))
 	first := one.async("k")
 	g.in(t)
 	repeat := two.async("k")
 	// It asks for the lease, looks at the record, and then watches it.
-	require.Eventually(t, func() bool { return store.loads.Load() >= 3 }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return store.loads.Load() >= 3 })
 	leave := make(chan struct{})
 	g.next <- func(_ http.ResponseWriter, r *http.Request) {
 		if err := deposit(r.Context(), rt, nil, "deposited"); err != nil {
