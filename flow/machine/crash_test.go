@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,12 +13,13 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
 func init() {
-	children["shipper"] = shipperChild
-	children["shippers"] = shippersChild
+	testkit.Child("shipper", shipperChild)
+	testkit.Child("shippers", shippersChild)
 }
 
 // shipperChild fires one step and stops for ever at the step of the protocol that the parent named.
@@ -31,11 +31,11 @@ func shipperChild() error {
 	d.tells(func(context.Context, *machine.Delivery[parcel]) error { select {} }) // it dies before that is over
 	d.e.Observe(func(step string) {
 		if step == os.Getenv(envStep) {
-			crashtest.Say("at %s", step)
+			testkit.Say("at %s", step)
 			select {}
 		}
 	})
-	crashtest.Begin()
+	testkit.Begin()
 	_, err = d.fire(context.Background(), "1", "victim")
 	return fmt.Errorf("it was not killed: %w", err)
 }
@@ -44,10 +44,8 @@ func shipperChild() error {
 //
 // Proves CLAIM-5, CLAIM-7, CLAIM-8, EFFECT-1.
 func TestKilledAtEveryStep(t *testing.T) {
-	onShared(t, func(t *testing.T, location string) {
-		store, err := openStore(location)
-		require.NoError(t, err)
-		defer store.Close()
+	stores.EachShared(t, func(t *testing.T, location string) {
+		store := stores.OpenFor(t, location)
 		for _, c := range []struct {
 			step   string
 			status string // that the crash leaves behind
@@ -73,10 +71,9 @@ func TestKilledAtEveryStep(t *testing.T) {
 					return nil
 				})
 
-				p := crashtest.Start(t, "shipper", envStore+"="+location, envStep+"="+c.step)
-				crashtest.Ready(p)
-				line, _ := p.Next()
-				require.Equal(t, "at "+c.step, line, "%v", p.Stderr())
+				p := testkit.Start(t, "shipper", stores.Env(location), envStep+"="+c.step)
+				testkit.Ready(p)
+				p.Expect("at " + c.step)
 				p.Kill()
 
 				require.Equal(t, c.status, d.parcel(t, "1").Status)
@@ -85,7 +82,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, machine.ClaimFailed, out.Result, "no step moves it")
 					freed := 0
-					eventually(t, func() bool {
+					testkit.Eventually(t, func() bool {
 						reverts, err := d.janitor.Sweep(ctx)
 						require.NoError(t, err)
 						for _, r := range reverts {
@@ -106,12 +103,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				}
 				require.Equal(t, parcel{Status: "shipped", Log: []string{want}}, d.parcel(t, "1"))
 				require.EqualValues(t, 1, d.shipped(t))
-				select {
-				case who := <-told:
-					require.Equal(t, want, who, "its after-effect, and no other")
-				case <-time.After(30 * time.Second):
-					t.Fatal("the after-effect is lost")
-				}
+				require.Equal(t, want, testkit.Receive(t, told, "the after-effect is lost"), "its after-effect, and no other")
 			})
 		}
 	})
@@ -126,14 +118,14 @@ func shippersChild() error {
 		return err
 	}
 	d.tells(count)
-	crashtest.Begin()
+	testkit.Begin()
 	for i := range randomParcels {
 		id := fmt.Sprint("parcel-", i)
 		out, err := d.fire(context.Background(), id, id)
 		if err != nil {
 			return err
 		}
-		crashtest.Say("%s %s", id, out.Result)
+		testkit.Say("%s %s", id, out.Result)
 	}
 	return stop()
 }
@@ -142,14 +134,9 @@ func shippersChild() error {
 //
 // Proves CLAIM-5, CLAIM-7, EFFECT-1.
 func TestKilledAtAnyMoment(t *testing.T) {
-	kills := 3
-	if n, err := strconv.Atoi(os.Getenv("PAWL_KILLS")); err == nil {
-		kills = n
-	}
-	onShared(t, func(t *testing.T, location string) {
-		store, err := openStore(location)
-		require.NoError(t, err)
-		defer store.Close()
+	kills := testkit.Times(3, 3, "PAWL_KILLS")
+	stores.EachShared(t, func(t *testing.T, location string) {
+		store := stores.OpenFor(t, location)
 		d := open(t, store, rescuers)
 		d.tells(count)
 		stuck := 0
@@ -161,8 +148,8 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				d.pack(t, s.Key().ID)
 			}
 			before := d.shipped(t)
-			p := crashtest.Start(t, "shippers", envStore+"="+location)
-			crashtest.Ready(p)
+			p := testkit.Start(t, "shippers", stores.Env(location))
+			testkit.Ready(p)
 			said := 0
 			for range rand.N(randomParcels - 5) {
 				if _, ok := p.Next(); ok {
@@ -175,7 +162,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 				said++
 			}
 			shipped := int64(0)
-			eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				reverts, err := d.janitor.Sweep(ctx)
 				require.NoError(t, err)
 				stuck += len(reverts)
@@ -201,7 +188,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 			require.GreaterOrEqual(t, shipped, int64(said), "what was acknowledged")
 			require.LessOrEqual(t, shipped, int64(said)+1)
 		}
-		eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect")
+		testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect")
 		told, err := ledgers.Scope(d.rt, "told").State(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, d.shipped(t), told.Shipped, "one for each commit, whoever delivered it")

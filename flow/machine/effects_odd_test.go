@@ -12,6 +12,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -26,13 +27,7 @@ func ends(t *testing.T, tell func(ctx context.Context, d *machine.Delivery[parce
 	d.pack(t, "1")
 	_, err := d.fire(t.Context(), "1", "hello")
 	require.NoError(t, err)
-	select {
-	case u := <-gaveUp:
-		return u
-	case <-time.After(30 * time.Second):
-		t.Fatal("it is never given up")
-	}
-	panic("not reached")
+	return testkit.Receive(t, gaveUp, "it is never given up")
 }
 
 // TestEffectWhoseCommitPanics: a panic and runtime.Goexit in what an after-effect adds to its commit are failures as those of the after-effect itself: the next attempt

@@ -15,6 +15,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -23,7 +25,7 @@ import (
 //
 // Proves EFFECT-1.
 func TestEffect(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d := open(t, store, settings{})
 		d.pack(t, "1")
 		type told struct {
@@ -48,7 +50,7 @@ func TestEffect(t *testing.T) {
 		require.NotEmpty(t, e.ID)
 		require.Equal(t, []any{"ship", "admin", 1, "hello", out.Entity.Version}, []any{e.Step, e.By, e.Attempt, e.in, e.Version})
 		require.Equal(t, parcel{Status: "shipped", Log: []string{"hello"}}, e.Entity.State())
-		eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
+		testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
 		sum, err := ledgers.Scope(d.rt, "told").State(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, sum.Shipped)
@@ -238,7 +240,7 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	second := open(t, store, s)
 	require.Equal(t, 2, <-took)
 	close(late)
-	eventually(t, func() bool { return second.letters(t)[0].Attempts == 2 }, "")
+	testkit.Eventually(t, func() bool { return second.letters(t)[0].Attempts == 2 }, "")
 	require.NoError(t, first.e.Stop(t.Context()))
 	require.Len(t, second.letters(t), 1, "the first one could not delete it")
 	told, err := ledgers.Scope(first.rt, "told").State(t.Context())
@@ -305,5 +307,5 @@ func TestEffectAtStop(t *testing.T) {
 	require.NoError(t, d.rt.Close(t.Context()))
 
 	d = open(t, store, settings{})
-	eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered by the next process")
+	testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered by the next process")
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -18,7 +20,7 @@ import (
 //
 // Proves CLAIM-4, CLAIM-9.
 func TestHolderWhoDoesNotKnow(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, rescuers)
 		d.pack(t, "1")
 		began, finish := make(chan struct{}), make(chan struct{})
@@ -33,7 +35,7 @@ func TestHolderWhoDoesNotKnow(t *testing.T) {
 			r := d.record(t, "1")
 			_, err := store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Guards: []persist.Guard{{Key: r.Key, Token: r.Lease.Token, Release: true}}})
 			require.NoError(t, err)
-			eventually(t, func() bool {
+			testkit.Eventually(t, func() bool {
 				reverts, err := other.janitor.Sweep(t.Context())
 				require.NoError(t, err)
 				return len(reverts) == 1

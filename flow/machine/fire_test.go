@@ -14,6 +14,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -22,7 +24,7 @@ import (
 //
 // Proves CLAIM-2, CLAIM-5.
 func TestFire(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d := open(t, store, settings{runtime: pawl.Config{Holder: "depot one"}})
 		d.pack(t, "1")
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
@@ -94,7 +96,7 @@ func TestUnclaimed(t *testing.T) {
 //
 // Proves CLAIM-3.
 func TestClaimFailed(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, settings{})
 		ctx := t.Context()
 		refused := func(out machine.Outcome[parcel], err error) {
@@ -255,7 +257,7 @@ func TestRelease(t *testing.T) {
 //
 // Proves CLAIM-5, CLAIM-9.
 func TestBodyRunsOnce(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, settings{})
 		d.pack(t, "1")
 		edit := func(note string) {
@@ -316,44 +318,19 @@ func TestStatusChangedByHand(t *testing.T) {
 	require.Zero(t, d.shipped(t))
 }
 
-// gate is a store whose commits a test can hold up or let fail, of those that match.
-type gate struct {
-	persist.Store
-	mu     sync.Mutex
-	before func(persist.Commit) error
-}
-
-func (g *gate) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	g.mu.Lock()
-	before := g.before
-	g.mu.Unlock()
-	if before != nil {
-		if err := before(c); err != nil {
-			return time.Time{}, err
-		}
-	}
-	return g.Store.Commit(ctx, c)
-}
-
-func (g *gate) on(before func(persist.Commit) error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.before = before
-}
-
 // TestCallerLeaves: a caller that leaves while its claim is under way leaves no claim behind; one that leaves while its body runs ends the body's context, and
 // keeps the claim alive until the body has returned.
 //
 // Proves CLAIM-6, CLAIM-9.
 func TestCallerLeaves(t *testing.T) {
-	g := &gate{Store: memory.New()}
-	d := open(t, g, settings{config: machine.Config{Lease: 3 * time.Second}})
+	g := &stores.Tap{Store: memory.New()}
+	d := open(t, stores.Bare{Store: g}, settings{config: machine.Config{Lease: 3 * time.Second}})
 	d.pack(t, "claiming")
 	ctx, leave := context.WithCancel(t.Context())
 	gone := make(chan struct{})
-	g.on(func(c persist.Commit) error {
+	g.OnCommit(func(_ context.Context, c persist.Commit) error {
 		if len(c.Writes) > 0 && c.Writes[0].Acquire != nil && c.Writes[0].Kind == "parcel" {
-			g.on(nil)
+			g.OnCommit(nil)
 			leave()
 			<-gone
 		}
@@ -363,8 +340,8 @@ func TestCallerLeaves(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, "packed", d.parcel(t, "claiming").Status)
 	close(gone) // now the claim lands
-	eventually(t, func() bool { return d.record(t, "claiming").Version > 1 }, "it landed")
-	eventually(t, func() bool {
+	testkit.Eventually(t, func() bool { return d.record(t, "claiming").Version > 1 }, "it landed")
+	testkit.Eventually(t, func() bool {
 		return d.parcel(t, "claiming").Status == "packed" && d.record(t, "claiming").Lease.Token == 0
 	}, "given back")
 
@@ -375,7 +352,7 @@ func TestCallerLeaves(t *testing.T) {
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), context.Canceled)
 		until := d.record(t, "running").Lease.Until
-		eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until) }, "renewed")
+		testkit.Eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until) }, "renewed")
 		return book(ctx, a, in)
 	})
 	out, err := d.fire(ctx, "running", "done all the same")
@@ -394,13 +371,13 @@ func TestCallerLeaves(t *testing.T) {
 //
 // Proves CLAIM-5.
 func TestCommitOutlivesAnOutage(t *testing.T) {
-	g := &gate{Store: memory.New()}
-	d := open(t, g, settings{config: machine.Config{Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond}}})
+	g := &stores.Tap{Store: memory.New()}
+	d := open(t, stores.Bare{Store: g}, settings{config: machine.Config{Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond}}})
 	d.pack(t, "1")
 	bodies, refused := 0, 0
 	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
 		bodies++
-		g.on(func(c persist.Commit) error {
+		g.OnCommit(func(_ context.Context, c persist.Commit) error {
 			switch refused++; {
 			case refused <= 3:
 				return fmt.Errorf("%w: %w", persist.ErrUnavailable, persist.ErrNotApplied)
@@ -463,10 +440,10 @@ func TestBadTriggers(t *testing.T) {
 
 // TestWhatItCosts: an unclaimed action is one commit, a claim one more, and giving it back costs none of its own.
 func TestWhatItCosts(t *testing.T) {
-	g := &gate{Store: memory.New()}
-	d := open(t, g, settings{})
+	g := &stores.Tap{Store: memory.New()}
+	d := open(t, stores.Bare{Store: g}, settings{})
 	var entities, letters atomic.Int32
-	g.on(func(c persist.Commit) error {
+	g.OnCommit(func(_ context.Context, c persist.Commit) error {
 		if c.Keys()[0].Kind == machine.Letters.Name {
 			letters.Add(1)
 		} else {
@@ -485,6 +462,6 @@ func TestWhatItCosts(t *testing.T) {
 	require.EqualValues(t, 1, cost("cron", "unclaimed", nil))
 	require.EqualValues(t, 2, cost("admin", "claimed", nil))
 	require.EqualValues(t, 2, cost("admin", "failed", func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") }))
-	eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
+	testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
 	require.EqualValues(t, 3, letters.Load(), "an after-effect is taken, counted and deleted")
 }

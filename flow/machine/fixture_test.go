@@ -222,9 +222,3 @@ func (d *depot) reverts() []machine.Revert {
 	defer d.mu.Unlock()
 	return slices.Clone(d.freed)
 }
-
-// eventually waits until f is true.
-func eventually(t testing.TB, f func() bool, what string) {
-	t.Helper()
-	require.Eventually(t, f, 30*time.Second, 2*time.Millisecond, what)
-}

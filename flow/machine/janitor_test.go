@@ -13,6 +13,8 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -30,14 +32,14 @@ func (d *depot) claimed(t testing.TB, id string, length time.Duration) {
 // over waits until the lease of a parcel is.
 func (d *depot) over(t testing.TB, id string) {
 	t.Helper()
-	eventually(t, func() bool { r := d.record(t, id); return !r.Held(r.Now) }, "the lease is over")
+	testkit.Eventually(t, func() bool { r := d.record(t, id); return !r.Held(r.Now) }, "the lease is over")
 }
 
 // TestJanitor: a claim is reverted once its lease has been over for the configured age, by the store's clock, and not before; nothing else is touched.
 //
 // Proves CLAIM-7, CLAIM-8.
 func TestJanitor(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		ctx := t.Context()
 		d := open(t, store, rescuers)
 		patient := open(t, store, settings{janitor: machine.JanitorConfig{Age: time.Hour}})
@@ -63,7 +65,7 @@ func TestJanitor(t *testing.T) {
 		require.Equal(t, machine.ClaimFailed, out.Result)
 		was := d.record(t, "dead")
 		var reverts []machine.Revert
-		eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			reverts, err = d.e.Sweep(ctx)
 			require.NoError(t, err)
 			return len(reverts) > 0
@@ -165,7 +167,7 @@ func TestAgeCountsFromTheEndOfTheLease(t *testing.T) {
 //
 // Proves CLAIM-8.
 func TestJanitorsTogether(t *testing.T) {
-	onStores(t, func(t *testing.T, store persist.Store) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		const dead = 20
 		s := rescuers
 		s.janitor.Batch = 3
@@ -245,7 +247,7 @@ func TestJanitorInTheBackground(t *testing.T) {
 	for i := range 3 {
 		id := fmt.Sprint(i)
 		d.claimed(t, id, 10*time.Millisecond)
-		eventually(t, func() bool { return d.parcel(t, id).Status == "packed" }, "freed")
+		testkit.Eventually(t, func() bool { return d.parcel(t, id).Status == "packed" }, "freed")
 	}
 	require.NoError(t, d.e.Stop(t.Context()))
 	require.NoError(t, d.e.Stop(t.Context()), "twice")
@@ -322,7 +324,7 @@ func TestJanitorWithoutALease(t *testing.T) {
 	reverts, err := usual.janitor.Sweep(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, reverts)
-	eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		reverts, err := d.janitor.Sweep(t.Context())
 		require.NoError(t, err)
 		return len(reverts) == 1
@@ -345,7 +347,7 @@ func TestJanitorPassesOver(t *testing.T) {
 	require.NoError(t, err)
 	freed := map[string]bool{}
 	var failed error
-	eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		reverts, err := d.janitor.Sweep(t.Context())
 		for _, r := range reverts {
 			freed[r.ID] = true

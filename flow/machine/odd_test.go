@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -90,7 +91,7 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 		require.NoError(t, err)
 		die()
 	}
-	eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		r, err := rt.Store().Load(ctx, pawl.Key{Kind: "parcel", ID: "b"})
 		require.NoError(t, err)
 		return !r.Held(r.Now)

@@ -5,7 +5,6 @@ package machine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 
@@ -13,10 +12,11 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
-func init() { children["pausing"] = pausingChild }
+func init() { testkit.Child("pausing", pausingChild) }
 
 // pausingChild is stopped in its body, and says what became of it when it goes on.
 func pausingChild() error {
@@ -25,19 +25,19 @@ func pausingChild() error {
 		return err
 	}
 	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
-		crashtest.Say("pid %d", os.Getpid())
+		testkit.Say("in the body")
 		<-ctx.Done() // nothing else ends it
-		crashtest.Say("told %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
+		testkit.Say("told %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
 		if os.Getenv(envName) == "tries" { // as one that has not looked at its context
 			_, err := ledgers.Scope(d.rt, "all").IncState(context.WithoutCancel(ctx), "shipped", 1)
-			crashtest.Say("its own write: %s", pawl.Code(err))
+			testkit.Say("its own write: %s", pawl.Code(err))
 		}
 		return book(ctx, a, in)
 	})
-	crashtest.Begin()
+	testkit.Begin()
 	_, err = d.fire(context.Background(), "1", "paused")
-	crashtest.Say("%s", pawl.Code(err))
-	crashtest.Begin() // wait for the parent
+	testkit.Say("%s", pawl.Code(err))
+	testkit.Begin() // wait for the parent
 	return nil
 }
 
@@ -46,24 +46,19 @@ func pausingChild() error {
 //
 // Proves CLAIM-4, CLAIM-9.
 func TestPausedHolder(t *testing.T) {
-	onShared(t, func(t *testing.T, location string) {
-		store, err := openStore(location)
-		require.NoError(t, err)
-		defer store.Close()
+	stores.EachShared(t, func(t *testing.T, location string) {
+		store := stores.OpenFor(t, location)
 		d := open(t, store, rescuers)
 		d.pack(t, "1")
-		p := crashtest.Start(t, "pausing", envStore+"="+location, envName+"=tries")
-		crashtest.Ready(p)
-		line, _ := p.Next()
-		pid := 0
-		_, err = fmt.Sscanf(line, "pid %d", &pid)
-		require.NoError(t, err, line)
-		crashtest.Stop(t, pid, func(ctx context.Context) error {
+		p := testkit.Start(t, "pausing", stores.Env(location), envName+"=tries")
+		testkit.Ready(p)
+		p.Expect("in the body")
+		p.Pause(func(ctx context.Context) error {
 			_, err := ledgers.Scope(d.rt, "free").IncState(ctx, "shipped", 1)
 			return err
 		})
 		freed := 0
-		eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			reverts, err := d.janitor.Sweep(t.Context())
 			require.NoError(t, err)
 			freed += len(reverts)
@@ -71,10 +66,9 @@ func TestPausedHolder(t *testing.T) {
 		}, "the janitor")
 		woken := make(chan struct{})
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body runs on beside the new one
-			crashtest.Resume(t, pid)
+			p.Resume()
 			for _, want := range []string{"told true", "its own write: LEASE_LOST", "CLAIM_LOST"} {
-				line, _ := p.Next()
-				require.Equal(t, want, line)
+				p.Expect(want)
 			}
 			close(woken)
 			return book(ctx, a, in)

@@ -15,17 +15,17 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-func init() { children["callers"] = callersChild }
+func init() { testkit.Child("callers", callersChild) }
 
 // What the parent tells its children.
 const (
-	envStore = "PAWL_TEST_STORE"
-	envStep  = "PAWL_TEST_STEP"
-	envName  = "PAWL_TEST_NAME"
+	envStep = "PAWL_TEST_STEP"
+	envName = "PAWL_TEST_NAME"
 )
 
 const (
@@ -35,7 +35,7 @@ const (
 
 // childDepot opens a depot on the parent's store.
 func childDepot(s settings) (*depot, func() error, error) {
-	store, err := openStore(os.Getenv(envStore))
+	store, err := stores.OpenGiven()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,16 +77,16 @@ func callersChild() error {
 		return err
 	}
 	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
-		crashtest.Say("body %s", a.ID)
+		testkit.Say("body %s", a.ID)
 		return book(ctx, a, in)
 	})
-	crashtest.Begin()
+	testkit.Begin()
 	for i := range crowds {
 		results, err := crowd(d, fmt.Sprint("parcel-", i), name)
 		if err != nil {
 			return err
 		}
-		crashtest.Say("done %d refused %d", results[machine.Done], results[machine.ClaimFailed]+results[machine.WrongStatus])
+		testkit.Say("done %d refused %d", results[machine.Done], results[machine.ClaimFailed]+results[machine.WrongStatus])
 	}
 	return stop()
 }
@@ -95,19 +95,17 @@ func callersChild() error {
 //
 // Proves CLAIM-3, CLAIM-4.
 func TestProcessesRunOneBody(t *testing.T) {
-	onShared(t, func(t *testing.T, location string) {
-		store, err := openStore(location)
-		require.NoError(t, err)
-		defer store.Close()
+	stores.EachShared(t, func(t *testing.T, location string) {
+		store := stores.OpenFor(t, location)
 		d := open(t, store, settings{})
 		for i := range crowds {
 			d.pack(t, fmt.Sprint("parcel-", i))
 		}
-		var processes []*crashtest.Child
+		var processes []*testkit.Process
 		for i := range 3 {
-			processes = append(processes, crashtest.Start(t, "callers", envStore+"="+location, envName+"="+strconv.Itoa(i)))
+			processes = append(processes, testkit.Start(t, "callers", stores.Env(location), envName+"="+strconv.Itoa(i)))
 		}
-		crashtest.Ready(processes...)
+		testkit.Ready(processes...)
 		bodies, done, refused := map[string]int{}, 0, 0
 		for _, p := range processes {
 			for _, line := range p.Wait() {

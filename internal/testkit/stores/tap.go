@@ -179,3 +179,6 @@ func (s *Tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error
 	}
 	return versions, nil
 }
+
+// Bare hides the optional methods of a store.
+type Bare struct{ persist.Store }
