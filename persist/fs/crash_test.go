@@ -14,15 +14,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
-func init() { children["crash"] = crashChild }
+func init() { testkit.Child("crash", crashChild) }
 
 const (
-	defaultKills  = 200 // PAWL_KILLS overrides it
-	crashLineages = 2   // directories, each with writers that are killed over and over
+	crashLineages = 2 // directories, each with writers that are killed over and over
 	crashName     = "PAWL_FS_NAME"
 )
 
@@ -32,7 +31,7 @@ func counterOf(name string) persist.Key { return persist.Key{Kind: "counter", ID
 // crashChild makes commits of one record and of several until it is killed, and says what was
 // acknowledged.
 func crashChild() error {
-	crashtest.Begin()
+	testkit.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
 	if err != nil {
 		return err
@@ -59,7 +58,7 @@ func crashChild() error {
 					failed <- fmt.Errorf("%s: %w", work, err)
 					return
 				}
-				crashtest.Say("%s %d", work, n)
+				testkit.Say("%s %d", work, n)
 			}
 		}()
 	}
@@ -71,12 +70,7 @@ func crashChild() error {
 //
 // Proves TX-3, STORE-6, STORE-3.
 func TestKilledWriters(t *testing.T) {
-	kills := defaultKills
-	if text := os.Getenv("PAWL_KILLS"); text != "" {
-		var err error
-		kills, err = strconv.Atoi(text)
-		require.NoError(t, err)
-	}
+	kills := testkit.Times(200, 200, "PAWL_KILLS")
 	for lineage := range crashLineages {
 		t.Run(strconv.Itoa(lineage), func(t *testing.T) {
 			t.Parallel()
@@ -102,12 +96,12 @@ func killWriters(t *testing.T, kills int) {
 		}
 	})
 	said := map[string]map[string]int{} // by child, by work, how much was acknowledged
-	started := map[string]*crashtest.Child{}
+	started := map[string]*testkit.Process{}
 	start := func(n int) {
 		name := fmt.Sprintf("p%d", n)
-		started[name] = crashtest.Start(t, "crash", childDir+"="+dir, crashName+"="+name)
+		started[name] = testkit.Start(t, "crash", childDir+"="+dir, crashName+"="+name)
 		said[name] = map[string]int{}
-		crashtest.Ready(started[name])
+		testkit.Ready(started[name])
 	}
 	hear := func(name, line string) {
 		work, n, _ := strings.Cut(line, " ")

@@ -14,8 +14,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
 	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -110,15 +110,15 @@ func TestReadOnlyFileSystem(t *testing.T) {
 }
 
 func init() {
-	children["unprivileged"] = unprivilegedChild
-	children["handles"] = handlesChild
+	testkit.Child("unprivileged", unprivilegedChild)
+	testkit.Child("handles", handlesChild)
 }
 
 // childTest makes a test of a function that runs in a child.
 func childTest(t *testing.T, role, dir string) {
 	t.Helper()
-	child := crashtest.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
-	crashtest.Ready(child)
+	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
+	testkit.Ready(child)
 	require.Equal(t, []string{"done"}, child.Wait())
 }
 
@@ -135,7 +135,7 @@ func TestUnwritableDirectory(t *testing.T) {
 }
 
 func unprivilegedChild() error {
-	crashtest.Begin()
+	testkit.Begin()
 	if os.Geteuid() == 0 { // whom no mode stops
 		const nobody = 65534
 		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
@@ -188,7 +188,7 @@ func unprivilegedChild() error {
 			return fmt.Errorf("%s has version %d: %w", w.Key, r.Version, err)
 		}
 	}
-	crashtest.Say("done")
+	testkit.Say("done")
 	return s.Close()
 }
 
@@ -199,7 +199,7 @@ func unprivilegedChild() error {
 func TestTooManyOpenFiles(t *testing.T) { childTest(t, "handles", seed(t)) }
 
 func handlesChild() error {
-	crashtest.Begin()
+	testkit.Begin()
 	ctx := context.Background()
 	s, err := Open(ctx, os.Getenv(childDir), Config{})
 	if err != nil {
@@ -246,7 +246,7 @@ func handlesChild() error {
 	if outcomes[committed] == 0 || outcomes[refused] == 0 {
 		return fmt.Errorf("outcomes: %v", outcomes)
 	}
-	crashtest.Say("done")
+	testkit.Say("done")
 	return s.Close()
 }
 

@@ -10,34 +10,32 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
 func init() {
-	children["open"] = func() error {
-		crashtest.Say("%d", os.Getpid())
-		crashtest.Begin()
+	testkit.Child("open", func() error {
+		testkit.Begin()
 		s, err := Open(context.Background(), os.Getenv(childDir), Config{})
 		if err != nil {
 			return err
 		}
-		crashtest.Say("open")
+		testkit.Say("open")
 		return s.Close()
-	}
-	children["transfer twice"] = func() error {
+	})
+	testkit.Child("transfer twice", func() error {
 		s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
 		if err != nil {
 			return err
 		}
-		crashtest.Say("%d", os.Getpid())
-		crashtest.Begin()
+		testkit.Begin()
 		if _, err = s.Commit(context.Background(), commits["transfer"]); err != nil {
 			_, err = s.Commit(context.Background(), commits["transfer"])
 		}
-		crashtest.Say("%s", outcomeOf(err))
+		testkit.Say("%s", outcomeOf(err))
 		return nil
-	}
+	})
 }
 
 // TestFolderWhoseSyncFailed is not taken for durable when the commit that made it is tried again.

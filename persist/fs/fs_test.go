@@ -2,36 +2,16 @@ package fs
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/persisttest"
 )
 
-// children are what the test binary can be instead of a test, by role.
-var children = map[string]func() error{}
-
 func TestMain(m *testing.M) {
-	code := 0
-	if child, ok := children[os.Getenv(crashtest.Variable)]; ok {
-		if err := child(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	} else {
-		code = persisttest.Main(m, openAny)
-	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(func() int { return persisttest.Main(m, openAny) })
 }
 
 func openAny(dir string) (persist.Store, error) {

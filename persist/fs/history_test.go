@@ -14,7 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -102,7 +102,7 @@ func portrait(ctx context.Context, s persist.Store) (string, error) {
 }
 
 func init() {
-	children["history"] = func() error {
+	testkit.Child("history", func() error {
 		seed, err := strconv.ParseUint(os.Getenv(historySeed), 10, 64)
 		if err != nil {
 			return err
@@ -111,10 +111,9 @@ func init() {
 		if err != nil {
 			return err
 		}
-		crashtest.Say("%d", os.Getpid())
-		crashtest.Begin()
-		return history(context.Background(), s, seed, func(done int) error { crashtest.Say("%d", done); return nil })
-	}
+		testkit.Begin()
+		return history(context.Background(), s, seed, func(done int) error { testkit.Say("%d", done); return nil })
+	})
 }
 
 // TestPowerFailureInHistory cuts the power in the middle of random commits, one after the other.

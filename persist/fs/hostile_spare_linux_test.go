@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -24,10 +25,10 @@ func neighbour(key persist.Key) persist.Key {
 }
 
 func init() {
-	children["look at ann"] = traced(func(s *Store) ([]string, error) {
+	testkit.Child("look at ann", traced(func(s *Store) ([]string, error) {
 		_, err := s.Load(context.Background(), ann)
 		return []string{fmt.Sprint(err)}, nil
-	})
+	}))
 }
 
 // TestSpareOfANeighbour: who has opened the file of a document, and reads it when it is the file of another one that has the same lock, does not take the document for damaged.
@@ -48,7 +49,7 @@ func TestSpareOfANeighbour(t *testing.T) {
 	require.NoError(t, add(ctx, s, ann, "test.1", 1))   // its file is the spare now,
 	require.NoError(t, add(ctx, s, other, "test.2", 1)) // and would be that of another
 	require.NotEqual(t, number, numberAt(t, s.file(other)), "it is open")
-	require.NoError(t, syscall.Kill(reader.pid, syscall.SIGCONT))
+	reader.child.Resume()
 	require.Equal(t, []string{"<nil>"}, reader.wait())
 }
 

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -45,7 +44,7 @@ func TestTakePassesOverStoppedWriter(t *testing.T) {
 				require.NoError(t, err, "%s %d: %s", call, n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
 				require.True(t, slices.ContainsFunc(took, func(r persist.Record) bool { return r.Key == carl }), "%s %d", call, n) // without having waited: nobody gives the lock back
 			}
-			require.NoError(t, syscall.Kill(writer.pid, syscall.SIGCONT))
+			writer.child.Resume()
 			writer.wait()
 		}
 	}

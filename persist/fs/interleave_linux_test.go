@@ -7,17 +7,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
 func init() {
-	children["two looks"] = traced(func(s *Store) (answers []string, err error) {
+	testkit.Child("two looks", traced(func(s *Store) (answers []string, err error) {
 		for _, key := range []persist.Key{ann, bob} {
 			r, err := s.Load(context.Background(), key)
 			if err != nil {
@@ -26,14 +26,14 @@ func init() {
 			answers = append(answers, has(r))
 		}
 		return answers, nil
-	})
-	children["one list"] = traced(func(s *Store) (answers []string, err error) {
+	}))
+	testkit.Child("one list", traced(func(s *Store) (answers []string, err error) {
 		page, err := s.List(context.Background(), persist.Query{Kind: "account"})
 		for _, r := range page.Records {
 			answers = append(answers, has(r))
 		}
 		return answers, err
-	})
+	}))
 }
 
 // TestReaderInterrupted stops a reader of two records after each file that it opens, closes or looks at, lets
@@ -89,7 +89,7 @@ func interrupt(t *testing.T, start string, quiet time.Duration, look, stop, role
 	if !strings.HasPrefix(kill, "fdatasync") { // by which it writes to the file that it has replaced, unless the reader is about to read it
 		require.Equal(t, kill != "", killed)
 	}
-	require.NoError(t, syscall.Kill(reader.pid, syscall.SIGCONT))
+	reader.child.Resume()
 	seen := reader.wait()
 	require.Len(t, seen, 2, "%q", seen)
 	c := commits[role]
@@ -108,10 +108,10 @@ func interrupt(t *testing.T, start string, quiet time.Duration, look, stop, role
 func stopped(t *testing.T, log string) bool {
 	t.Helper()
 	var text []byte
-	require.Eventually(t, func() bool {
+	testkit.EventuallyWithin(t, time.Minute, func() bool {
 		var err error
 		text, err = os.ReadFile(log)
 		return err == nil && (strings.Contains(string(text), "stopped by SIGSTOP") || strings.Contains(string(text), "+++ exited"))
-	}, time.Minute, time.Millisecond)
+	})
 	return strings.Contains(string(text), "stopped by SIGSTOP")
 }

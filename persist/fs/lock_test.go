@@ -15,7 +15,7 @@ import (
 	"github.com/gofrs/flock"
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -125,13 +125,13 @@ func testWhoWaitsIsNext(t *testing.T, replaced bool) {
 func someoneAtTheGate(t *testing.T, dir string) {
 	t.Helper()
 	gate := flock.New(filepath.Join(dir, lockName(7)+".gate"))
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		free, err := gate.TryLock()
 		if free {
 			require.NoError(t, gate.Unlock())
 		}
 		return err == nil && !free
-	}, 10*time.Second, time.Millisecond)
+	})
 }
 
 // TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by
@@ -288,7 +288,7 @@ func TestSharedLockFiles(t *testing.T) {
 	take(t, two, sameLock)()
 }
 
-func init() { children["busy"] = busyChild }
+func init() { testkit.Child("busy", busyChild) }
 
 const childDir = "PAWL_FS_DIR"
 
@@ -306,7 +306,7 @@ func neighbours(n int) []persist.Key {
 // busyChild keeps one lock busy all the time, with several goroutines, and says how often it was
 // given.
 func busyChild() error {
-	crashtest.Begin()
+	testkit.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
 	if err != nil {
 		return err
@@ -333,8 +333,8 @@ func busyChild() error {
 func TestBusyProcessStarvesNobody(t *testing.T) {
 	dir := t.TempDir()
 	s := openAt(t, dir, Config{LockTimeout: time.Minute})
-	child := crashtest.Start(t, "busy", childDir+"="+dir)
-	crashtest.Ready(child)
+	child := testkit.Start(t, "busy", childDir+"="+dir)
+	testkit.Ready(child)
 	keys := neighbours(5)
 	count := func() (total uint64) {
 		for _, key := range keys[1:] {
@@ -346,7 +346,7 @@ func TestBusyProcessStarvesNobody(t *testing.T) {
 		}
 		return total
 	}
-	require.Eventually(t, func() bool { return count() > 10 }, time.Minute, time.Millisecond)
+	testkit.EventuallyWithin(t, time.Minute, func() bool { return count() > 10 })
 	before := count()
 	const mine = 100
 	for n := range uint64(mine) {

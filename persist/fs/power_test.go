@@ -18,7 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -353,14 +353,13 @@ func TestPowerFailure(t *testing.T) {
 }
 
 func init() {
-	children["purge"] = func() error {
+	testkit.Child("purge", func() error {
 		ctx := context.Background()
 		s, err := Open(ctx, os.Getenv(childDir), Config{})
 		if err != nil {
 			return err
 		}
-		crashtest.Say("%d", os.Getpid())
-		crashtest.Begin()
+		testkit.Begin()
 		_, err = s.Commit(ctx, commits["transfer"])
 		if err == nil {
 			_, err = s.Commit(ctx, persist.Commit{ID: "child.2", Writes: []persist.Write{{Key: receipt, Expected: 1, Version: 2, Deleted: true}}})
@@ -369,9 +368,9 @@ func init() {
 		if err == nil {
 			removed, err = s.Purge(ctx, persist.Query{})
 		}
-		crashtest.Say("%d", removed)
+		testkit.Say("%d", removed)
 		return err
-	}
+	})
 }
 
 // TestPowerFailureAfterPurge: a journal that a power failure brings back does not bring back what
@@ -455,24 +454,24 @@ func failedBeforeAnswer(t testing.TB, log string) bool {
 }
 
 func init() {
-	children["look"] = traced(func(s *Store) ([]string, error) {
+	testkit.Child("look", traced(func(s *Store) ([]string, error) {
 		r, err := s.Load(context.Background(), bob)
 		return []string{has(r)}, err
-	})
-	children["list"] = traced(func(s *Store) ([]string, error) {
+	}))
+	testkit.Child("list", traced(func(s *Store) ([]string, error) {
 		page, err := s.List(context.Background(), persist.Query{Kind: "account"})
 		if len(page.Records) != 2 {
 			return []string{"false"}, err
 		}
 		return []string{has(page.Records[1])}, err
-	})
-	children["confirm"] = traced(func(s *Store) ([]string, error) {
+	}))
+	testkit.Child("confirm", traced(func(s *Store) ([]string, error) {
 		_, err := s.Commit(context.Background(), persist.Commit{Guards: []persist.Guard{{Key: bob, Read: true, Version: 2}}})
 		if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
 			return []string{"false"}, nil
 		}
 		return []string{"true"}, err
-	})
+	}))
 }
 
 // TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every

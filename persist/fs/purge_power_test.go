@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -35,17 +35,16 @@ func init() {
 			return outcomeOf(err), err
 		},
 	} {
-		children[role] = func() error {
+		testkit.Child(role, func() error {
 			s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
 			if err != nil {
 				return err
 			}
-			crashtest.Say("%d", os.Getpid())
-			crashtest.Begin()
+			testkit.Begin()
 			answer, err := do(s)
-			crashtest.Say("%s", answer)
+			testkit.Say("%s", answer)
 			return err
-		}
+		})
 	}
 }
 

@@ -16,17 +16,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
 	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
 func init() {
 	for role, c := range commits {
-		children[role] = func() error { return commitTraced(c, false) }
-		children[role+" and more"] = func() error { return commitTraced(c, true) }
+		testkit.Child(role, func() error { return commitTraced(c, false) })
+		testkit.Child(role+" and more", func() error { return commitTraced(c, true) })
 	}
-	if os.Getenv(crashtest.Variable) != "" {
+	if testkit.Role() != "" {
 		runtime.LockOSThread() // strace counts the system calls of each thread by itself, and follows the first
 	}
 }
@@ -65,8 +65,7 @@ func commitTraced(c persist.Commit, more bool) error {
 	if err != nil {
 		return err
 	}
-	crashtest.Say("%d", os.Getpid())
-	crashtest.Begin()
+	testkit.Begin()
 	for range 3 { // calls may be made to fail
 		r, err := s.Load(context.Background(), bob)
 		if c.Writes[0].Key == bob && err == nil && r.Version < c.Writes[0].Expected {
@@ -74,20 +73,20 @@ func commitTraced(c persist.Commit, more bool) error {
 		}
 	}
 	_, err = s.Commit(context.Background(), c)
-	crashtest.Say("%s", outcomeOf(err))
+	testkit.Say("%s", outcomeOf(err))
 	if !more {
-		crashtest.Say("done")
+		testkit.Say("done")
 		return s.Close()
 	}
 	r, err := s.Load(context.Background(), bob)
 	if err != nil {
 		return err
 	}
-	crashtest.Say("%t", slices.Contains(r.Commits, c.ID))
+	testkit.Say("%t", slices.Contains(r.Commits, c.ID))
 	if err := add(context.Background(), s, bob, "top.1", 1000); err != nil {
 		return err
 	}
-	crashtest.Say("done")
+	testkit.Say("done")
 	return s.Close()
 }
 
@@ -98,11 +97,10 @@ func traced(child func(s *Store) (answers []string, err error)) func() error {
 		if err != nil {
 			return err
 		}
-		crashtest.Say("%d", os.Getpid())
-		crashtest.Begin()
+		testkit.Begin()
 		answers, err := child(s)
 		for _, answer := range answers {
-			crashtest.Say("%s", answer)
+			testkit.Say("%s", answer)
 		}
 		return err
 	}
@@ -130,8 +128,7 @@ func outcomeOf(err error) string {
 
 // tracee is a child that strace follows.
 type tracee struct {
-	child  *crashtest.Child
-	pid    int
+	child  *testkit.Process
 	strace *exec.Cmd
 	lines  *bufio.Scanner // what strace says
 }
@@ -140,15 +137,9 @@ type tracee struct {
 func startTrace(t testing.TB, role, dir string, flags ...string) *tracee {
 	t.Helper()
 	strace := need.Strace(t)
-	child := crashtest.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
-	pid, _ := child.Next()
-	ready, ok := child.Next()
-	require.True(t, ok, "the child does not start")
-	require.Equal(t, "ready", ready)
-	tr := &tracee{child: child, strace: exec.Command(strace, append(flags, "-p", pid)...)}
-	var err error
-	tr.pid, err = strconv.Atoi(pid)
-	require.NoError(t, err)
+	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
+	child.Expect("ready")
+	tr := &tracee{child: child, strace: exec.Command(strace, append(flags, "-p", strconv.Itoa(child.PID()))...)}
 	stderr, err := tr.strace.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, tr.strace.Start())

@@ -15,14 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 func init() {
-	children["five versions"] = func() error {
-		crashtest.Begin()
+	testkit.Child("five versions", func() error {
+		testkit.Begin()
 		s, err := Open(context.Background(), os.Getenv(childDir), Config{})
 		if err != nil {
 			return err
@@ -33,7 +33,7 @@ func init() {
 			}
 		}
 		return s.Close()
-	}
+	})
 }
 
 // told collects hints.
@@ -222,8 +222,8 @@ func TestWatchProcess(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *Store) {
 		s := open(t.TempDir())
 		d := watching(t, s)
-		child := crashtest.Start(t, "five versions", childDir+"="+s.dir)
-		crashtest.Ready(child)
+		child := testkit.Start(t, "five versions", childDir+"="+s.dir)
+		testkit.Ready(child)
 		for version := uint64(0); version < 5; {
 			d.of(thing("a"))
 			d.clear()
