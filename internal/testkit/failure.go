@@ -45,3 +45,5 @@ func (r *recorder) Fatalf(format string, args ...any) {
 }
 
 func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+
+func (r *recorder) Error(args ...any) { r.Errorf("%s", fmt.Sprint(args...)) }
