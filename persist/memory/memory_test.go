@@ -3,11 +3,9 @@ package memory_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/persist/persisttest"
@@ -16,12 +14,7 @@ import (
 func open(string) (persist.Store, error) { return memory.New(), nil }
 
 func TestMain(m *testing.M) {
-	code := persisttest.Main(m, open)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(func() int { return persisttest.Main(m, open) })
 }
 
 // Proves STORE-1.

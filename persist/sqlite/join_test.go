@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -341,9 +342,9 @@ func TestJoinClosed(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
 	group.Go(func() { _, _ = s.LoadAll(ctx, []persist.Key{thing("a")}) }) // waits for a connection, which tx has
-	require.Eventually(t, func() bool { return db.Stats().WaitCount > 0 }, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, func() bool { return db.Stats().WaitCount > 0 })
 	group.Go(func() { require.NoError(t, s.Close()) }) // waits for that
-	require.Eventually(t, s.ending.Load, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, s.ending.Load)
 	_, err = j.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	_, err = j.Commit(t.Context(), put("b", 0))

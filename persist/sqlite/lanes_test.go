@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -102,7 +103,7 @@ func TestLanesThatCouldNotBeOpened(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled)
 		})
 	}
-	require.Eventually(t, func() bool { return s.reader.Stats().WaitCount-before == int64(cap(s.lanes.free)) }, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.reader.Stats().WaitCount-before == int64(cap(s.lanes.free)) })
 	staying, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	stayed := make(chan error, 1)
@@ -110,7 +111,7 @@ func TestLanesThatCouldNotBeOpened(t *testing.T) {
 		_, err := s.Load(staying, thing("a"))
 		stayed <- err
 	}()
-	require.Eventually(t, func() bool { return waitingInTake() == 1 }, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, func() bool { return waitingInTake() == 1 })
 	leave()
 	group.Wait()
 	for _, conn := range used {

@@ -9,10 +9,10 @@ import (
 	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -268,10 +268,10 @@ func TestCommitWithEndedContext(t *testing.T) {
 		})
 		inQueue(t, s, 2)
 		cancel(errLate)
-		require.Eventually(t, func() bool {
+		testkit.Eventually(t, func() bool {
 			_, err := s.Load(t.Context(), thing("b"))
 			return err == nil
-		}, 10*time.Second, time.Millisecond, "others go on while the function hangs")
+		}, "others go on while the function hangs")
 		require.ErrorIs(t, order(t.Context(), tx, "late"), sql.ErrTxDone)
 		close(goOn)
 		group.Wait()
@@ -442,7 +442,7 @@ func TestCommitWithConcurrently(t *testing.T) {
 	})
 	<-inside
 	group.Go(func() { require.NoError(t, s.Close()) })
-	require.Eventually(t, s.ending.Load, 10*time.Second, time.Millisecond)
+	testkit.Eventually(t, s.ending.Load)
 	close(goOn)
 	group.Wait()
 	_, err := s.CommitWith(t.Context(), put("late", 0), nil)

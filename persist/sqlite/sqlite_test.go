@@ -2,13 +2,10 @@ package sqlite_test
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/persisttest"
 	"github.com/pawl-go/pawl/persist/sqlite"
@@ -19,12 +16,7 @@ func open(folder string) (persist.Store, error) {
 }
 
 func TestMain(m *testing.M) {
-	code := persisttest.Main(m, open)
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(func() int { return persisttest.Main(m, open) })
 }
 
 // TestConformance runs with CGO_ENABLED=0 as well, on the driver in pure Go.

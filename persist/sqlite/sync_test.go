@@ -11,10 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
-
-// acknowledgedVariable makes TestAcknowledge, in a process that is traced, say when it was told.
-const acknowledgedVariable = "PAWL_SQLITE_ACKNOWLEDGE"
 
 // TestSyncBeforeAck looks at the system calls, because the page cache survives every crash but one
 // of the machine: after the last write into the WAL comes a sync, and then the answer.
@@ -23,8 +21,8 @@ const acknowledgedVariable = "PAWL_SQLITE_ACKNOWLEDGE"
 func TestSyncBeforeAck(t *testing.T) {
 	strace := need.Strace(t)
 	trace := filepath.Join(t.TempDir(), "trace")
-	command := exec.Command(strace, "-f", "-e", "trace=write,pwrite64,fsync,fdatasync", "-o", trace, os.Args[0], "-test.run=^TestAcknowledge$")
-	command.Env = append(os.Environ(), acknowledgedVariable+"=1")
+	command := exec.Command(strace, "-f", "-e", "trace=write,pwrite64,fsync,fdatasync", "-o", trace, os.Args[0])
+	command.Env = append(os.Environ(), testkit.Variable+"=TestAcknowledge")
 	output, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	text, err := os.ReadFile(trace)
@@ -52,7 +50,7 @@ func TestSyncBeforeAck(t *testing.T) {
 //
 // Proves STORE-7.
 func TestAcknowledge(t *testing.T) {
-	if os.Getenv(acknowledgedVariable) == "" {
+	if testkit.Role() == "" {
 		t.Skip("only as the child of TestSyncBeforeAck")
 	}
 	s := openAt(t, dbPath(t), Config{})

@@ -5,78 +5,18 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
-	"os/exec"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
 // neverPolls only tells what the store itself commits.
 var neverPolls = Config{PollInterval: time.Hour}
-
-// watching is a Watch in the background.
-type watching struct {
-	cancel context.CancelFunc
-	ended  chan error
-	waking atomic.Bool
-
-	mu   sync.Mutex // protects what follows
-	all  []persist.Hint
-	seen int // by next
-}
-
-// watch starts to watch, and returns when it would notice every later change.
-func watch(t *testing.T, s *Store) *watching {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	w := &watching{cancel: cancel, ended: make(chan error, 1)}
-	go func() {
-		w.ended <- s.Watch(ctx, func(h persist.Hint) {
-			require.False(t, w.waking.Swap(true), "wake is called concurrently")
-			defer w.waking.Store(false)
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.all = append(w.all, h)
-		})
-	}()
-	t.Cleanup(cancel)
-	require.Equal(t, persist.Hint{}, w.next(t))
-	return w
-}
-
-// hints returns all hints so far.
-func (w *watching) hints() []persist.Hint {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Clone(w.all)
-}
-
-// next waits for the next hint.
-func (w *watching) next(t *testing.T) (h persist.Hint) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		all := w.hints()
-		if len(all) <= w.seen {
-			return false
-		}
-		h = all[w.seen]
-		w.seen++
-		return true
-	}, 20*time.Second, time.Millisecond)
-	return h
-}
-
-// stop ends it and returns its error.
-func (w *watching) stop() error {
-	w.cancel()
-	return <-w.ended
-}
 
 // TestWatchOwnCommits: what the store commits is told without polling, with key and version, also
 // what it takes and gives back, but not that a lease or an expiry was put off.
@@ -86,15 +26,15 @@ func TestWatchOwnCommits(t *testing.T) {
 	s := openAt(t, dbPath(t), neverPolls)
 	ctx := t.Context()
 	require.NoError(t, s.look(ctx)) // the first look of a connection knows nothing of before
-	w := watch(t, s)
+	w := testkit.NewWatch(t, s)
 	_, err := s.Commit(ctx, put("a", 0))
 	require.NoError(t, err)
-	require.Equal(t, persist.Hint{Key: thing("a"), Version: 1}, w.next(t))
+	require.Equal(t, persist.Hint{Key: thing("a"), Version: 1}, w.Next())
 
 	taken, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "h", For: time.Hour})
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
-	require.Equal(t, persist.Hint{Key: thing("a"), Version: 2}, w.next(t))
+	require.Equal(t, persist.Hint{Key: thing("a"), Version: 2}, w.Next())
 
 	guard := persist.Guard{Key: thing("a"), Token: 2, Extend: time.Hour, Read: true, Version: 2, TTL: time.Hour}
 	_, err = s.Commit(ctx, persist.Commit{Guards: []persist.Guard{guard}})
@@ -103,18 +43,18 @@ func TestWatchOwnCommits(t *testing.T) {
 	require.Error(t, err)
 	_, err = s.Commit(ctx, persist.Commit{Guards: []persist.Guard{{Key: thing("a"), Token: 2, Release: true}}})
 	require.NoError(t, err)
-	require.Equal(t, persist.Hint{Key: thing("a")}, w.next(t), "a release moves no version")
+	require.Equal(t, persist.Hint{Key: thing("a")}, w.Next(), "a release moves no version")
 
 	_, err = s.CommitWith(ctx, put("b", 0), func(context.Context, any) error { return errRefused })
 	require.Error(t, err)
 	_, err = s.CommitWith(ctx, put("c", 0), func(context.Context, any) error { return nil })
 	require.NoError(t, err)
-	require.Equal(t, persist.Hint{Key: thing("c"), Version: 1}, w.next(t))
-	require.ErrorIs(t, w.stop(), context.Canceled)
-	count := len(w.hints())
+	require.Equal(t, persist.Hint{Key: thing("c"), Version: 1}, w.Next())
+	require.ErrorIs(t, w.Stop(), context.Canceled)
+	count := len(w.All())
 	_, err = s.Commit(ctx, put("d", 0))
 	require.NoError(t, err)
-	require.Len(t, w.hints(), count, "nothing is told after Watch has returned")
+	require.Len(t, w.All(), count, "nothing is told after Watch has returned")
 }
 
 // TestWatchJoinInside: what a function writes through Join, in a transaction of the store, is told
@@ -124,13 +64,13 @@ func TestWatchOwnCommits(t *testing.T) {
 func TestWatchJoinInside(t *testing.T) {
 	s := openAt(t, dbPath(t), neverPolls)
 	require.NoError(t, s.look(t.Context()))
-	w := watch(t, s)
+	w := testkit.NewWatch(t, s)
 	_, err := s.CommitWith(t.Context(), persist.Commit{}, func(ctx context.Context, tx any) error {
 		_, err := s.Join(tx.(*sql.Tx)).Commit(ctx, put("a", 0))
 		return err
 	})
 	require.NoError(t, err)
-	require.Equal(t, persist.Hint{}, w.next(t))
+	require.Equal(t, persist.Hint{}, w.Next())
 }
 
 // TestWatchOthers: commits of another store, of a transaction that was joined, and of another
@@ -156,10 +96,10 @@ func TestWatchOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { // Proves SCOPE-13.
 			require.NoError(t, s.look(t.Context())) // so that what was before is old news
-			w := watch(t, s)
-			defer func() { require.ErrorIs(t, w.stop(), context.Canceled) }()
+			w := testkit.NewWatch(t, s)
+			defer func() { require.ErrorIs(t, w.Stop(), context.Canceled) }()
 			commit()
-			require.Equal(t, persist.Hint{}, w.next(t))
+			require.Equal(t, persist.Hint{}, w.Next())
 			versions, err := s.Versions(t.Context(), []persist.Key{thing(name)})
 			require.NoError(t, err)
 			require.Equal(t, []uint64{1}, versions)
@@ -175,11 +115,11 @@ func TestWatchDuringFunction(t *testing.T) {
 	path := dbPath(t)
 	s, other := openAt(t, path, neverPolls), openAt(t, path, Config{})
 	require.NoError(t, s.look(t.Context()))
-	w := watch(t, s)
+	w := testkit.NewWatch(t, s)
 	_, err := other.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	_, err = s.CommitWith(t.Context(), persist.Commit{}, func(context.Context, any) error {
-		require.Equal(t, persist.Hint{}, w.next(t))
+		require.Equal(t, persist.Hint{}, w.Next())
 		return nil
 	})
 	require.NoError(t, err)
@@ -191,7 +131,7 @@ func TestWatchDuringFunction(t *testing.T) {
 func TestWatchToldApart(t *testing.T) {
 	s := openAt(t, dbPath(t), neverPolls)
 	require.NoError(t, s.look(t.Context()))
-	w := watch(t, s)
+	w := testkit.NewWatch(t, s)
 	for version := range uint64(50) {
 		var err error
 		if version%2 == 0 {
@@ -201,11 +141,11 @@ func TestWatchToldApart(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.NoError(t, s.look(t.Context()))
-		require.Equal(t, persist.Hint{Key: thing("a"), Version: version + 1}, w.next(t))
+		require.Equal(t, persist.Hint{Key: thing("a"), Version: version + 1}, w.Next())
 	}
 	s.writer.discard()
 	require.NoError(t, s.look(t.Context()))
-	require.Equal(t, persist.Hint{}, w.next(t), "after a lost connection, anything may have happened")
+	require.Equal(t, persist.Hint{}, w.Next(), "after a lost connection, anything may have happened")
 }
 
 // TestWatchNothingMissed: whoever reads again at every hint ends with the last version, while
@@ -257,10 +197,10 @@ func TestWatchShares(t *testing.T) {
 		return s.polling.watchers, s.polling.stopped
 	}
 	for range 2 {
-		one, two := watch(t, s), watch(t, s)
+		one, two := testkit.NewWatch(t, s), testkit.NewWatch(t, s)
 		watchers, stopped := state()
 		require.Equal(t, 2, watchers)
-		require.ErrorIs(t, one.stop(), context.Canceled)
+		require.ErrorIs(t, one.Stop(), context.Canceled)
 		_, still := state()
 		require.Equal(t, stopped, still)
 		select {
@@ -268,7 +208,7 @@ func TestWatchShares(t *testing.T) {
 			t.Fatal("it ended before the last watcher")
 		default:
 		}
-		require.ErrorIs(t, two.stop(), context.Canceled)
+		require.ErrorIs(t, two.Stop(), context.Canceled)
 		select {
 		case <-stopped:
 		default:
@@ -293,9 +233,9 @@ func TestWatchClose(t *testing.T) {
 		})
 	})
 	<-waking
-	var quick []*watching
+	var quick []*testkit.Watch
 	for range 5 {
-		quick = append(quick, watch(t, s))
+		quick = append(quick, testkit.NewWatch(t, s))
 	}
 	stop := make(chan struct{})
 	group.Go(func() {
@@ -310,11 +250,11 @@ func TestWatchClose(t *testing.T) {
 		}
 	})
 	for _, w := range quick {
-		w.next(t)
+		w.Next()
 	}
 	require.NoError(t, s.Close())
 	for _, w := range quick {
-		require.ErrorIs(t, <-w.ended, persist.ErrClosed)
+		require.ErrorIs(t, w.Ended(), persist.ErrClosed)
 	}
 	close(goOn)
 	close(stop)
@@ -324,27 +264,25 @@ func TestWatchClose(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrClosed)
 }
 
-// elsewhereVariable makes TestCommitElsewhere commit to the database that it names.
-const elsewhereVariable = "PAWL_SQLITE_COMMIT"
-
 // commitElsewhere commits a new document in another process.
 func commitElsewhere(t *testing.T, path, id string) {
 	t.Helper()
-	command := exec.Command(os.Args[0], "-test.run=^TestCommitElsewhere$")
-	command.Env = append(os.Environ(), elsewhereVariable+"="+path, elsewhereVariable+"_ID="+id)
-	output, err := command.CombinedOutput()
-	require.NoError(t, err, "%s", output)
+	testkit.Start(t, "TestCommitElsewhere", elsewherePath+"="+path, elsewhereID+"="+id).Wait()
 }
+
+const (
+	elsewherePath = "PAWL_SQLITE_PATH"
+	elsewhereID   = "PAWL_SQLITE_ID"
+)
 
 // TestCommitElsewhere is the other process of TestWatchOthers.
 //
 // Proves SCOPE-13.
 func TestCommitElsewhere(t *testing.T) {
-	path := os.Getenv(elsewhereVariable)
-	if path == "" {
+	if testkit.Role() == "" {
 		t.Skip("only as the child of TestWatchOthers")
 	}
-	_, err := openAt(t, path, Config{}).Commit(t.Context(), put(os.Getenv(elsewhereVariable+"_ID"), 0))
+	_, err := openAt(t, os.Getenv(elsewherePath), Config{}).Commit(t.Context(), put(os.Getenv(elsewhereID), 0))
 	require.NoError(t, err)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -32,11 +33,11 @@ func lockedBy(t *testing.T, path string) (release func()) {
 // inQueue waits until n requests are in the queue.
 func inQueue(t *testing.T, s *Store, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return len(s.queue.waiting) == n
-	}, 10*time.Second, time.Millisecond)
+	})
 }
 
 // TestLockHeldPastBudget: everybody who waits learns that the database is locked, in SQLite's
@@ -193,11 +194,11 @@ func TestCloseDrains(t *testing.T) {
 	}
 	inQueue(t, s, len(errs))
 	group.Go(func() { require.NoError(t, s.Close()) })
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return s.queue.closed
-	}, 10*time.Second, time.Millisecond)
+	})
 	_, err := s.Commit(t.Context(), put("late", 0))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	release()
