@@ -11,13 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
 // notified is a notifier that does not run yet, so that a test can put things in its way.
 type notified struct {
-	*told
+	*testkit.Hints
+	t   *testing.T
 	n   *notifier
 	to  *hints.Subscription
 	ctx context.Context
@@ -29,14 +31,14 @@ func newNotified(t *testing.T, s *Store) *notified {
 	n, err := newNotifier(s.records)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &notified{told: &told{t: t, news: make(chan struct{})}, n: n, to: new(hints.Hub).Subscribe(), ctx: ctx}
-	d.all.Go(func() { _ = d.to.Deliver(ctx, d.wake) })
+	d := &notified{Hints: testkit.NewHints(t), t: t, n: n, to: new(hints.Hub).Subscribe(), ctx: ctx}
+	d.all.Go(func() { _ = d.to.Deliver(ctx, d.Wake) })
 	t.Cleanup(func() {
 		cancel()
 		d.all.Wait()
 	})
 	d.anything()
-	d.clear()
+	d.Take()
 	return d
 }
 
@@ -65,18 +67,17 @@ func (d *notified) run() {
 func (d *notified) settle() {
 	last := persist.Hint{Key: thing("last")}
 	for settled := false; !settled; {
-		d.clear()
+		d.Take()
 		d.to.Send(last)
-		d.of(last.Key)
-		d.mu.Lock()
-		settled = d.hints[len(d.hints)-1] == last
-		d.mu.Unlock()
+		d.Of(last.Key)
+		all := d.All()
+		settled = all[len(all)-1] == last
 	}
-	d.clear()
+	d.Take()
 }
 
 // anything waits for the zero hint.
-func (d *notified) anything() { d.exactly(persist.Key{}) }
+func (d *notified) anything() { d.Named(persist.Key{}) }
 
 // TestNotifiedOfNewFolders: what came into a folder before it was watched is covered by the zero hint,
 // and what comes later is told by name.
@@ -96,9 +97,9 @@ func TestNotifiedOfNewFolders(t *testing.T) {
 	for _, key := range farApart {
 		_, err := s.Commit(t.Context(), write(key, 1))
 		require.NoError(t, err)
-		d.exactly(key)
+		d.Named(key)
 	}
-	require.NotContains(t, d.hints, persist.Hint{})
+	require.NotContains(t, d.All(), persist.Hint{})
 }
 
 // TestNotifiedOfRemadeFolders: a folder that was removed, and made again, is watched again.
@@ -112,13 +113,13 @@ func TestNotifiedOfRemadeFolders(t *testing.T) {
 	d.run()
 	for range 3 {
 		require.NoError(t, os.RemoveAll(s.kindFolder("thing")))
-		d.clear()
+		d.Take()
 		require.NoError(t, os.Mkdir(s.kindFolder("thing"), 0o700))
 		d.anything()
-		d.clear()
+		d.Take()
 		_, err := s.Commit(t.Context(), put("a", 0))
 		require.NoError(t, err)
-		d.exactly(thing("a"))
+		d.Named(thing("a"))
 	}
 }
 
@@ -148,10 +149,10 @@ func TestNotifiedTooMuch(t *testing.T) {
 	require.NoError(t, err)
 	d.run()
 	d.anything()
-	d.clear()
+	d.Take()
 	_, err = s.Commit(t.Context(), write(late, 1))
 	require.NoError(t, err)
-	d.exactly(late)
+	d.Named(late)
 }
 
 // TestNotifiedOfNothingElse: files that are no records make no hints.
@@ -170,6 +171,6 @@ func TestNotifiedOfNothingElse(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(folder, "sub"), 0o700))
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
-	d.exactly(thing("a"))
-	require.Equal(t, []persist.Hint{{Key: thing("a")}}, d.hints)
+	d.Named(thing("a"))
+	require.Equal(t, []persist.Hint{{Key: thing("a")}}, d.All())
 }

@@ -36,98 +36,6 @@ func init() {
 	})
 }
 
-// told collects hints.
-type told struct {
-	t    testing.TB
-	stop func() // ends Watch, and waits until it has
-
-	mu    sync.Mutex // protects what follows
-	hints []persist.Hint
-	news  chan struct{} // closed with the next hint
-}
-
-func (d *told) wake(hint persist.Hint) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hints = append(d.hints, hint)
-	close(d.news)
-	d.news = make(chan struct{})
-}
-
-// clear forgets all hints so far.
-func (d *told) clear() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hints = nil
-}
-
-// until waits for the hints that are enough.
-func (d *told) until(what string, enough func([]persist.Hint) bool) {
-	d.t.Helper()
-	deadline := time.After(30 * time.Second)
-	for {
-		d.mu.Lock()
-		done, news := enough(d.hints), d.news
-		d.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-news:
-		case <-deadline:
-			d.t.Fatalf("nobody told of %s", what)
-		}
-	}
-}
-
-// of waits for a hint that concerns key.
-func (d *told) of(key persist.Key) {
-	d.t.Helper()
-	d.until(key.String(), func(all []persist.Hint) bool {
-		for _, hint := range all {
-			if hint.Key == key || hint == (persist.Hint{}) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// exactly waits for a hint of key itself.
-func (d *told) exactly(key persist.Key) {
-	d.t.Helper()
-	d.until(key.String()+" by name", func(all []persist.Hint) bool {
-		for _, hint := range all {
-			if hint.Key == key {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// watching watches s, and returns when the first hint is there.
-func watching(t testing.TB, s *Store) *told {
-	t.Helper()
-	return watchingWith(t, s.Watch)
-}
-
-func watchingWith(t testing.TB, watch func(context.Context, func(persist.Hint)) error) *told {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	d := &told{t: t, news: make(chan struct{})}
-	ended := make(chan error, 1)
-	go func() { ended <- watch(ctx, d.wake) }()
-	d.stop = sync.OnceFunc(func() {
-		cancel()
-		<-ended
-	})
-	t.Cleanup(d.stop)
-	d.of(persist.Key{})
-	d.clear()
-	return d
-}
-
 // bothWays runs a test with the help of the kernel, where there is one, and with polling.
 func bothWays(t *testing.T, test func(t *testing.T, open func(dir string) *Store)) {
 	for name, polls := range map[string]bool{"notified": false, "polling": true} {
@@ -163,13 +71,13 @@ func TestWatchOthers(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *Store) {
 		dir := t.TempDir()
 		s, other := open(dir), open(dir)
-		d := watching(t, s)
+		d := testkit.NewWatch(t, s)
 		for version := range uint64(2) {
 			for _, key := range farApart {
-				d.clear()
+				d.Take()
 				_, err := other.Commit(t.Context(), write(key, version))
 				require.NoError(t, err)
-				d.of(key)
+				d.Of(key)
 			}
 		}
 	})
@@ -181,7 +89,7 @@ func TestWatchOthers(t *testing.T) {
 // Proves SCOPE-13.
 func TestWatchOwn(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
-	d := watchingWith(t, s.hints.Watch)
+	d := testkit.NewWatch(t, &s.hints)
 	c := put("a", 0)
 	c.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
 	lease := func(g persist.Guard) persist.Commit {
@@ -200,19 +108,19 @@ func TestWatchOwn(t *testing.T) {
 	} {
 		_, err := s.Commit(t.Context(), step.Commit)
 		require.NoError(t, err)
-		d.until(fmt.Sprintf("%+v", step), func(all []persist.Hint) bool { return len(all) >= step.hints })
+		d.Until(fmt.Sprintf("%+v", step), func(all []persist.Hint) bool { return len(all) >= step.hints })
 	}
 	taken, err := s.Take(t.Context(), persist.Query{Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Hour})
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	_, err = s.Commit(t.Context(), put("last", 0))
 	require.NoError(t, err)
-	d.exactly(thing("last"))
+	d.Named(thing("last"))
 	want := []persist.Hint{
 		{Key: thing("a"), Version: 1}, {Key: thing("a")}, {Key: thing("a"), Version: 2},
 		{Key: thing("b"), Version: 1}, {Key: thing("a"), Version: 3}, {Key: thing("last"), Version: 1},
 	}
-	require.Equal(t, want, d.hints)
+	require.Equal(t, want, d.All())
 }
 
 // TestWatchProcess: what another process changes is noticed.
@@ -221,12 +129,12 @@ func TestWatchOwn(t *testing.T) {
 func TestWatchProcess(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(string) *Store) {
 		s := open(t.TempDir())
-		d := watching(t, s)
+		d := testkit.NewWatch(t, s)
 		child := testkit.Start(t, "five versions", childDir+"="+s.dir)
 		testkit.Ready(child)
 		for version := uint64(0); version < 5; {
-			d.of(thing("a"))
-			d.clear()
+			d.Of(thing("a"))
+			d.Take()
 			versions, err := s.Versions(t.Context(), []persist.Key{thing("a")})
 			require.NoError(t, err)
 			version = versions[0]
@@ -250,10 +158,10 @@ func TestWatchThousand(t *testing.T) {
 			keys = append(keys, thing(fmt.Sprint(i)))
 			c.Writes = append(c.Writes, setTo(keys[i], 0, 1))
 		}
-		d := watching(t, s)
+		d := testkit.NewWatch(t, s)
 		_, err := other.Commit(t.Context(), c)
 		require.NoError(t, err)
-		d.all(s, keys, 1)
+		seesAll(t, d, s, keys, 1)
 		var writers sync.WaitGroup
 		for part := range 4 {
 			writers.Go(func() {
@@ -265,25 +173,21 @@ func TestWatchThousand(t *testing.T) {
 			})
 		}
 		writers.Wait()
-		d.all(s, keys, 2)
+		seesAll(t, d, s, keys, 2)
 	})
 }
 
-// all looks at keys only when told to, until all have the version.
-func (d *told) all(s *Store, keys []persist.Key, version uint64) {
-	d.t.Helper()
+// seesAll looks at keys only when told to, until all have the version.
+func seesAll(t testing.TB, d *testkit.Watch, s *Store, keys []persist.Key, version uint64) {
+	t.Helper()
 	missing := make(map[persist.Key]bool)
 	for _, key := range keys {
 		missing[key] = true
 	}
 	for len(missing) > 0 {
-		d.until(fmt.Sprintf("version %d of %d records", version, len(missing)), func(all []persist.Hint) bool { return len(all) > 0 })
-		d.mu.Lock()
-		batch := d.hints
-		d.hints = nil
-		d.mu.Unlock()
+		d.Until(fmt.Sprintf("version %d of %d records", version, len(missing)), func(all []persist.Hint) bool { return len(all) > 0 })
 		look := make(map[persist.Key]bool)
-		for _, hint := range batch {
+		for _, hint := range d.Take() {
 			if hint == (persist.Hint{}) {
 				look = missing
 				break
@@ -294,7 +198,7 @@ func (d *told) all(s *Store, keys []persist.Key, version uint64) {
 		}
 		for key := range look {
 			r, err := s.Load(context.Background(), key)
-			require.NoError(d.t, err)
+			require.NoError(t, err)
 			if r.Version >= version {
 				delete(missing, key)
 			}
@@ -349,17 +253,17 @@ func TestWatchWithoutRecords(t *testing.T) {
 	dir := t.TempDir()
 	s, other := openAt(t, dir, Config{}), openAt(t, dir, Config{})
 	aside := filepath.Join(t.TempDir(), "records")
-	early := watching(t, s)
+	early := testkit.NewWatch(t, s)
 	require.NoError(t, os.Rename(s.records, aside))
-	late := watching(t, s)
+	late := testkit.NewWatch(t, s)
 	require.NoError(t, os.Rename(aside, s.records))
 	for version := range uint64(3) {
-		early.clear()
-		late.clear()
+		early.Take()
+		late.Take()
 		_, err := other.Commit(t.Context(), put("a", version))
 		require.NoError(t, err)
-		early.of(thing("a"))
-		late.of(thing("a"))
+		early.Of(thing("a"))
+		late.Of(thing("a"))
 	}
 }
 
@@ -371,7 +275,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 		s := open(t.TempDir())
 		before, files := goleak.IgnoreCurrent(), openFiles(t)
 		for range 20 {
-			watching(t, s).stop()
+			require.ErrorIs(t, testkit.NewWatch(t, s).Stop(), context.Canceled)
 		}
 		require.PanicsWithValue(t, "no", func() { _ = s.Watch(t.Context(), func(persist.Hint) { panic("no") }) })
 		require.NoError(t, goleak.Find(before))
