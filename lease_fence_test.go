@@ -214,7 +214,7 @@ func TestLeaseInAnyStore(t *testing.T) {
 
 // TestLeaseOfAStoreThatCannotBeCompared: under a lease of another runtime such a store is another one.
 func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
-	store := plainStore{byValue{Store: memory.New()}} // of a type that looks as if its values could be compared
+	store := stores.Bare{Store: byValue{Store: memory.New()}} // of a type that looks as if its values could be compared
 	one, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
 	l, err := ships.Scope(one, "argo").Acquire(t.Context())
 	require.NoError(t, err)

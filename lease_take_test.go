@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
 )
 
@@ -27,7 +28,7 @@ func TestTake(t *testing.T) {
 			t.Run(fmt.Sprint("plain=", plain), func(t *testing.T) {
 				config := p.config
 				if plain {
-					config.Store = plainStore{p.store}
+					config.Store = stores.Bare{Store: p.store}
 				}
 				testTake(t, config, fmt.Sprint(plain))
 			})
@@ -133,7 +134,7 @@ func TestTakeStepsOverWhatItCannotRead(t *testing.T) {
 		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
 			config := p.config
 			if plain {
-				config.Store = plainStore{p.store}
+				config.Store = stores.Bare{Store: p.store}
 			}
 			prefix := fmt.Sprint(plain)
 			rt := openRuntime(t, config)

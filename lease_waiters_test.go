@@ -219,7 +219,7 @@ func TestNobodyKeepsItToThemselves(t *testing.T) {
 	for _, hints := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTap()
-			var store persist.Store = struct{ persist.Store }{h} // without hints, whatever h can do
+			var store persist.Store = stores.Bare{Store: h} // without hints, whatever h can do
 			if hints {
 				store = &hinting{Tap: h}
 			}

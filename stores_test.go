@@ -114,9 +114,6 @@ func (s flaky) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
-// plainStore hides the optional methods of a store.
-type plainStore struct{ persist.Store }
-
 // oneByOne is a store that cannot commit several keys at once.
 type oneByOne struct{ persist.Store }
 
