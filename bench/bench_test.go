@@ -24,7 +24,7 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// The rule: mandatory goals are met; of the others at most three are missed, and none by more than 1.5 times.
+// The rule: mandatory goals are met, and no other is missed by more than 1.5 times.
 func TestRule(t *testing.T) {
 	ran := []chapter{{id: "A", goal: true, mandatory: true}, {id: "B", goal: true}, {id: "C", goal: true}, {id: "D", goal: true}, {id: "E", goal: true}, {id: "W"}}
 	row := func(id string, ratio float64, goal *bound) Row {
@@ -41,8 +41,7 @@ func TestRule(t *testing.T) {
 		broken int
 	}{
 		"all met":               {rows(1, 1, 1, 1, 1), 5, 0},
-		"three missed a little": {rows(1, 1.2, 1.5, 1.1, 1), 2, 0},
-		"four missed":           {rows(1, 1.2, 1.5, 1.1, 0.9), 1, 1},
+		"four missed a little":  {rows(1, 1.2, 1.5, 1.1, 0.9), 1, 0},
 		"one missed by more":    {rows(1, 1.6, 1, 1, 1), 4, 1},
 		"at least, by more":     {rows(1, 1, 1, 1, 0.6), 4, 1},
 		"mandatory missed":      {rows(1.01, 1, 1, 1, 1), 4, 1},
@@ -61,6 +60,27 @@ func TestRule(t *testing.T) {
 	failed := Row{ID: "A", Failures: 1}
 	failed.judge(atMost(1), 0.5, true)
 	require.False(t, *failed.Met)
+}
+
+// Beside a load a row keeps its goal and is not judged; a failed call or a lost update of ours is
+// named, one of a peer is not.
+func TestLoadedRows(t *testing.T) {
+	b := newBench(t.Context(), true)
+	b.busy = make([]*child, 2)
+	for _, r := range []Row{
+		{ID: "A", Ratio: 9, PeerFailures: 5, PeerLost: 5},
+		{ID: "B", Work: "work", Store: "files", Failures: 1},
+		{ID: "C", Work: "work", Store: "memory", Lost: 2},
+	} {
+		r.judge(atMost(1), r.Ratio, true)
+		b.add(r)
+	}
+	for _, r := range b.rows {
+		require.Nil(t, r.Met)
+		require.Equal(t, "<= 1", r.Goal)
+		require.Equal(t, 2, r.Busy)
+	}
+	require.Equal(t, []string{"B, work, files: 1 call failed, 0 updates lost", "C, work, memory: 0 calls failed, 2 updates lost"}, flaws(b.rows))
 }
 
 // What was picked runs in the order of the suite; what does not exist is refused.

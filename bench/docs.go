@@ -5,28 +5,60 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
-// The pages that show figures of a run. Each has them between two marks, and nobody types them.
-var pages = []struct {
-	path, part string // from the root of the repository; the name in the marks
-	table      func(rows []Row) string
-}{
-	{"README.md", "lost updates", lostTable},
-	{"docs/performance.md", "goals", goalTable},
-	{"docs/performance.md", "for the record", recordTable},
+// runKind is what becomes of the figures of a run: a quiet one, or one beside a load.
+type runKind struct {
+	name      string
+	published string    // the file in results/ that holds the published run
+	pages     []excerpt // they show the published run
+	pictures  bool      // draw plots, and write the table of lost updates
 }
 
-// published is the run that the pages show; latest.json may be a later and shorter one.
-const published = "results/published.json"
+// excerpt is the part of a page that shows figures of a published run, between two marks. It is
+// never edited by hand.
+type excerpt struct {
+	path, part string // from the root of the repository; the name in the marks
+	table      func(rows []Row) string
+}
 
-// writeDocs puts the tables of a run into the pages.
-func writeDocs(root string, rows []Row) error {
-	if err := writeJSON(filepath.Join(root, "bench", published), rows); err != nil {
+var (
+	quietRun = runKind{"quiet", "published.json", []excerpt{
+		{"README.md", "lost updates", lostTable},
+		{"docs/performance.md", "goals", goalTable},
+		{"docs/performance.md", "for the record", recordTable},
+	}, true}
+	loadedRun = runKind{"loaded", "loaded.json", []excerpt{
+		{"docs/performance.md", "beside a load", loadedTable},
+	}, false}
+)
+
+// write writes the rows of a run to a file of a folder, and the pictures beside it.
+func (k runKind) write(folder, file string, rows []Row) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
-	for _, p := range pages {
+	if err := writeJSON(filepath.Join(folder, file), rows); err != nil || !k.pictures {
+		return err
+	}
+	if err := writeLost(folder, rows); err != nil {
+		return err
+	}
+	return writePlots(folder, rows)
+}
+
+// publish makes a run the published one, and puts its tables into the pages.
+func (k runKind) publish(root string, rows []Row) error {
+	if err := k.write(filepath.Join(root, "bench", "results"), k.published, rows); err != nil {
+		return err
+	}
+	return k.writePages(root, rows)
+}
+
+func (k runKind) writePages(root string, rows []Row) error {
+	for _, p := range k.pages {
 		path := filepath.Join(root, p.path)
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -53,32 +85,72 @@ func replacePart(text []byte, part, table string) ([]byte, error) {
 	return bytes.Join([][]byte{before, begin, []byte("\n" + table + "\n"), end, after}, nil), nil
 }
 
-// goalTable is every row that has a goal.
+// column is one of a Markdown table.
+type column struct {
+	title string
+	cell  func(r *Row) string
+}
+
+var (
+	comparison = []column{
+		{"", func(r *Row) string { return r.ID }},
+		{"work", func(r *Row) string { return r.Work }},
+		{"on", func(r *Row) string { return r.Store }},
+		{"writers", func(r *Row) string { return strconv.Itoa(r.Writers) }},
+		{"Pawl", func(r *Row) string { return figure(r.Ours) }},
+		{"peer", func(r *Row) string { return r.versus(r.Peer) }},
+		{"", func(r *Row) string { return r.Unit }},
+		{"against", func(r *Row) string { return r.PeerName }},
+		{"ratio", func(r *Row) string { return r.versus(r.Ratio) }},
+	}
+	judgement = []column{
+		{"goal", func(r *Row) string { return strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal) }},
+		{"", func(r *Row) string { return map[bool]string{true: "met", false: "**missed**"}[*r.Met] }},
+	}
+	failed = []column{{"failed calls", func(r *Row) string { return strconv.FormatInt(r.Failures, 10) }}}
+)
+
+// goalTable shows the rows that have a goal.
 func goalTable(rows []Row) string {
-	return markdown(rows, func(r Row) bool { return r.Met != nil && r.Unit != "lost updates" })
+	return markdown(having(rows, func(r *Row) bool { return r.Met != nil && r.Unit != "lost updates" }), comparison, judgement)
 }
 
-// recordTable is every row against a peer that has none.
+// recordTable shows the rows against a peer that have no goal.
 func recordTable(rows []Row) string {
-	return markdown(rows, func(r Row) bool { return r.Met == nil && r.PeerName != "" && r.Unit != "conflicts/op" })
+	return markdown(having(rows, func(r *Row) bool { return r.Met == nil && r.PeerName != "" && r.Unit != "conflicts/op" }), comparison)
 }
 
-func markdown(rows []Row, shown func(Row) bool) string {
+// loadedTable shows the rows that have a goal on a quiet machine.
+func loadedTable(rows []Row) string {
+	if len(rows) == 0 {
+		return "No run beside a load is published yet.\n"
+	}
+	text := markdown(having(rows, func(r *Row) bool { return r.Goal != "" }), comparison, failed)
+	return "Beside " + busyProcesses(rows[0].Busy) + ":\n\n" + text
+}
+
+func busyProcesses(n int) string {
+	if n == 1 {
+		return "1 busy process"
+	}
+	return strconv.Itoa(n) + " busy processes"
+}
+
+func markdown(rows []Row, groups ...[]column) string {
 	var b strings.Builder
-	b.WriteString("| | work | on | writers | Pawl | peer | | against | ratio | goal | |\n|---|---|---|---|---|---|---|---|---|---|---|\n")
+	line := func(cell func(c column) string) {
+		b.WriteString("|")
+		for _, group := range groups {
+			for _, c := range group {
+				b.WriteString(cell(c))
+			}
+		}
+		b.WriteString("\n")
+	}
+	line(func(c column) string { return strings.TrimSuffix(" "+c.title, " ") + " |" })
+	line(func(column) string { return "---|" })
 	for _, r := range rows {
-		if !shown(r) {
-			continue
-		}
-		peer, ratio, met := "", "", ""
-		if r.PeerName != "" {
-			peer, ratio = figure(r.Peer), figure(r.Ratio)
-		}
-		if r.Met != nil {
-			met = map[bool]string{true: "met", false: "**missed**"}[*r.Met]
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %s | %s | %s | %s | %s | %s | %s |\n", r.ID, r.Work, r.Store, r.Writers, figure(r.Ours), peer, r.Unit, r.PeerName, ratio,
-			strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal), met)
+		line(func(c column) string { return " " + c.cell(&r) + " |" })
 	}
 	return b.String()
 }

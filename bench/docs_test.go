@@ -2,6 +2,9 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
+	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -9,19 +12,63 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The figures in the pages are those of a run, and of one.
+var update = flag.Bool("update", false, "write the tables of the published runs into the pages again")
+
+// The figures in the pages are those of the published runs. There may be none beside a load yet.
 func TestPagesShowARun(t *testing.T) {
-	text, err := os.ReadFile(published)
-	require.NoError(t, err)
-	var rows []Row
-	require.NoError(t, json.Unmarshal(text, &rows))
-	for _, p := range pages {
-		was, err := os.ReadFile(filepath.Join("..", p.path))
-		require.NoError(t, err)
-		now, err := replacePart(was, p.part, p.table(rows))
-		require.NoError(t, err)
-		require.Equal(t, string(now), string(was), "%s, %s: run make bench", p.path, p.part)
+	for _, kind := range []runKind{quietRun, loadedRun} {
+		var rows []Row
+		text, err := os.ReadFile(filepath.Join("results", kind.published))
+		if err == nil {
+			err = json.Unmarshal(text, &rows)
+		}
+		if kind.name != loadedRun.name || !errors.Is(err, fs.ErrNotExist) {
+			require.NoError(t, err)
+		}
+		if *update {
+			require.NoError(t, kind.writePages("..", rows))
+		}
+		for _, p := range kind.pages {
+			was, err := os.ReadFile(filepath.Join("..", p.path))
+			require.NoError(t, err)
+			now, err := replacePart(was, p.part, p.table(rows))
+			require.NoError(t, err)
+			require.Equal(t, string(now), string(was), "%s, %s: go test -run TestPagesShowARun -update", p.path, p.part)
+		}
 	}
+}
+
+// The table of a loaded run tells the load and the failed calls, and no verdict.
+func TestLoadedTable(t *testing.T) {
+	rows := []Row{
+		{ID: "M3", Work: "a", Store: "memory", Writers: 64, Ours: 900, Peer: 300, PeerName: "sync.Mutex", Ratio: 3, Unit: "ns/op", Goal: "<= 4", Failures: 1, Busy: 2},
+		{ID: "W1", Work: "b", Store: "memory", Busy: 2},
+	}
+	require.Equal(t, `Beside 2 busy processes:
+
+| | work | on | writers | Pawl | peer | | against | ratio | failed calls |
+|---|---|---|---|---|---|---|---|---|---|
+| M3 | a | memory | 64 | 900 | 300 | ns/op | sync.Mutex | 3 | 1 |
+`, loadedTable(rows))
+}
+
+// Runs are written apart: one beside a load touches no figure of a quiet one.
+func TestRunsAreApart(t *testing.T) {
+	folder := t.TempDir()
+	require.NoError(t, quietRun.write(folder, "quiet.json", manyRows()))
+	before, err := filepath.Glob(filepath.Join(folder, "*"))
+	require.NoError(t, err)
+	require.Len(t, before, 1+len(plots))
+	for _, path := range before {
+		require.NoError(t, os.WriteFile(path, []byte("quiet"), 0o644))
+	}
+	require.NoError(t, loadedRun.write(folder, "loaded.json", manyRows()))
+	for _, path := range before {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, "quiet", string(text), path)
+	}
+	require.FileExists(t, filepath.Join(folder, "loaded.json"))
 }
 
 // A page without marks is not touched.

@@ -15,18 +15,16 @@ type chapter struct {
 
 // chapters is the suite, in the order in which it runs.
 var chapters = []chapter{
-	{"M1", "in memory: a data verb, uncontended, against its merge under a sync.Mutex", true, true, m1},
-	{"M2", "in memory: AtomicState, uncontended, against a bare channel hand-off", true, false, m2},
-	{"M3", "in memory: AtomicState, 64 and 1024 writers, against sync.Mutex", true, true, m3},
-	{"M4", "in memory: AtomicState against protoactor-go and a promise tail", true, false, m4},
+	{"M1", "in memory: data verbs, one writer, against copy-on-write by hand", true, false, m1},
+	{"M3", "in memory: AtomicState, 64 and 1024 writers, against sync.Mutex", true, false, m3},
+	{"M4", "in memory: AtomicState against protoactor-go and a goroutine per mutation", true, false, m4},
 	{"M5", "in memory: the default budget against no timeout", true, false, m5},
-	{"M6", "in memory: reading a snapshot against atomic.Pointer", true, false, m6},
+	{"M7", "in memory: processor time of 64 writers behind a slow function, against sync.Mutex", true, true, m7},
 	{"P1", "PostgreSQL, one row, 64 writers, against a naive compare-and-swap loop", true, true, p1},
 	{"P2", "PostgreSQL, one row, 64 writers in two processes", true, true, p2},
 	{"P3", "SQLite and files, one row, 64 writers", true, false, p3},
-	{"P4", "10,000 rows: PostgreSQL with 64 and 512 writers, SQLite with 64", true, false, p4},
+	{"P4", "10,000 rows, 64 writers, every store", true, false, p4},
 	{"P5", "one writer, every store", true, false, p5},
-	{"P6", "1 to 8 writers on many rows", true, false, p6},
 	{"G1", "cost as a list grows", true, false, g1},
 	{"G2", "cost as the number of scopes grows", true, false, g2},
 	{"L1", "lost updates: 64 writers on Pawl, ADK-Go sessions and get-then-set", true, true, l1},
@@ -37,21 +35,18 @@ var chapters = []chapter{
 	{"W5", "for the record: what an idempotency key costs a request, and how many duplicates get through", false, false, w5},
 }
 
-// The rule that -check enforces: every mandatory goal is met; of the others at most three are missed, none by more than 1.5 times.
-const (
-	mayMiss   = 3
-	mayMissBy = 1.5
-)
+// mayMissBy is how many times a goal may be missed that is not mandatory.
+const mayMissBy = 1.5
 
-// verdict is what a run comes to.
+// verdict is what a quiet run comes to.
 type verdict struct {
 	met, goals int
-	broken     []string // what breaks the rule
+	broken     []string // what breaks the rule that -check enforces
 }
 
-// judge counts the goals that the rows of these chapters meet. A goal is met when all its rows are, and it has some.
+// judge counts the goals that the rows of these chapters meet. A goal is met when it has rows and
+// all of them meet it.
 func judge(ran []chapter, rows []Row) (v verdict) {
-	missed := 0
 	for _, c := range ran {
 		if !c.goal {
 			continue
@@ -61,7 +56,7 @@ func judge(ran []chapter, rows []Row) (v verdict) {
 		for _, r := range rows {
 			if r.ID == c.id && r.Met != nil {
 				judged = true
-				by = max(by, r.missedBy())
+				by = max(by, r.missed)
 			}
 		}
 		switch {
@@ -71,15 +66,9 @@ func judge(ran []chapter, rows []Row) (v verdict) {
 			v.met++
 		case c.mandatory:
 			v.broken = append(v.broken, fmt.Sprintf("%s is mandatory and missed%s", c.id, factor(by)))
-		default:
-			missed++
-			if by > mayMissBy {
-				v.broken = append(v.broken, fmt.Sprintf("%s is missed%s, more than %.1f times", c.id, factor(by), mayMissBy))
-			}
+		case by > mayMissBy:
+			v.broken = append(v.broken, fmt.Sprintf("%s is missed%s, more than %.1f times", c.id, factor(by), mayMissBy))
 		}
-	}
-	if missed > mayMiss {
-		v.broken = append(v.broken, fmt.Sprintf("%d goals are missed that may be, more than %d", missed, mayMiss))
 	}
 	return v
 }
@@ -89,4 +78,16 @@ func factor(by float64) string {
 		return ""
 	}
 	return fmt.Sprintf(" by %.2f times", by)
+}
+
+// flaws names the rows with failed calls or lost updates of ours. Beside a load this is all that is
+// checked.
+func flaws(rows []Row) (found []string) {
+	for _, r := range rows {
+		if r.Failures != 0 || r.Lost != 0 {
+			found = append(found, fmt.Sprintf("%s, %s, %s: %s failed, %s lost", r.ID, r.Work, r.Store,
+				count(int(r.Failures), "call"), count(int(r.Lost), "update")))
+		}
+	}
+	return found
 }

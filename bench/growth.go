@@ -40,7 +40,7 @@ func (b *bench) grow(c curve) error {
 	}
 	var costs []float64
 	for i, size := range c.sizes {
-		r := b.compare(duel{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, cost: true}, all[i], nil)
+		r := b.compare(duel{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, by: nanosPerOp}, all[i], nil)
 		costs = append(costs, r.Ours)
 		b.sized(size)
 	}
@@ -53,7 +53,7 @@ func (b *bench) grow(c curve) error {
 func (b *bench) figure(work, store, unit string, v float64, goal *bound) {
 	r := Row{ID: b.chapter, Work: work, Store: store, Writers: 1, Unit: unit, Ours: v}
 	r.judge(goal, v, false)
-	b.rows = append(b.rows, r)
+	b.add(r)
 }
 
 // sized tells the size that the last row is about.
@@ -77,16 +77,18 @@ func thousands(n int) string {
 	return s
 }
 
-// g1: what a push costs while a list doubles, so that whatever is copied now and then is in it, and what verbs on another field cost beside a list.
+// g1: what a push costs while a list doubles, so that it includes the copies that growing takes.
+// For the record: what a verb on another field costs beside a list.
 func g1(b *bench) error {
 	lengths := []int{10, 1_000, 100_000}
-	c := curve{store: "memory", sizes: lengths, times: b.pick(7, 2), goal: atMost(0.1)}
+	c := curve{store: "memory", sizes: lengths, times: b.pick(7, 2)}
 	push, patch, atomically := c, c, c
-	push.work, push.side = "PushState to a list of %s", doubling
+	push.work, push.side, push.goal = "PushState to a list of %s", doubling, atMost(0.1)
 	push.load = load{writers: 1, each: lengths[len(lengths)-1], sample: sampled}
 	patch.work, patch.side = "PatchState beside a list of %s", patching
 	patch.load = b.loop(1, 60, 20)
-	atomically.work, atomically.load, atomically.goal = "AtomicState beside a list of %s", load{writers: 1, each: b.pick(20, 4)}, nil // its function gets a copy of everything
+	atomically.work = "AtomicState beside a list of %s" // its function gets a copy of everything
+	atomically.load = load{writers: 1, each: b.pick(20, 4)}
 	atomically.side = func(n int) side {
 		return beside(n, func(ctx context.Context, s pawl.Scope[thread], i int) error {
 			_, err := s.AtomicState(ctx, func(_ context.Context, t *thread) error { t.Title = title(i); return nil })
@@ -210,7 +212,7 @@ func weighInMemory(b *bench, n int, idle, unused *bound) error {
 		_, err := k.Scope(rt, strconv.Itoa(rand.IntN(n))).IncState(ctx, "count", 1)
 		return err
 	}}, l)
-	b.compare(duel{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, cost: true}, []measured{m}, nil)
+	b.compare(duel{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, by: nanosPerOp}, []measured{m}, nil)
 	b.sized(n)
 	runtime.KeepAlive(held)
 	return err
@@ -293,7 +295,7 @@ func w4(b *bench) error {
 		return err
 	}
 	for i, n := range crowds[1:] {
-		b.compare(duel{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, cost: true, peer: side{name: "no watchers"}}, all[i+1], all[0])
+		b.compare(duel{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, by: nanosPerOp, peer: side{name: "no watchers"}}, all[i+1], all[0])
 		b.sized(n)
 	}
 	return nil

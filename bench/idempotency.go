@@ -184,6 +184,6 @@ func (b *bench) duplicates(store string) error {
 	if r.Peer > 0 {
 		r.Ratio = r.Ours / r.Peer
 	}
-	b.rows = append(b.rows, r)
+	b.add(r)
 	return nil
 }

@@ -108,7 +108,7 @@ func (b *bench) lostRows(work, store string, writers int, all []measured) {
 			P50: micros(ours.latency.at(0.50)), P99: micros(ours.latency.at(0.99)), PeerP50: micros(peer.latency.at(0.50)), PeerP99: micros(peer.latency.at(0.99)),
 		}
 		r.judge(atMost(0), r.Ours, true)
-		b.rows = append(b.rows, r)
+		b.add(r)
 	}
 }
 

@@ -1,8 +1,10 @@
-// Command bench measures Pawl against what one would use or write instead, side by side in one run, and tells which goals are met.
+// Command bench measures Pawl against what one would use or write instead, side by side in one run,
+// and tells which goals are met.
 //
 //	go run . -quick           everything, briefly (below a minute)
 //	go run . -only P1,M3      some chapters; -list names them
-//	go run . -check           exit 1 when too much is missed
+//	go run . -check           exit 1 when a goal is missed that must be met
+//	go run . -load            everything beside one busy process per core
 //
 // It needs PostgreSQL's programs on this machine (make need-postgres) and starts a server of its own.
 package main
@@ -13,38 +15,48 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 )
 
+// options are what the command line asks for.
+type options struct {
+	quick, load, check, docs bool
+	only, results            string
+}
+
 func main() {
-	if childOf(os.Args) {
+	if isChild() {
 		return
 	}
-	var (
-		quick   = flag.Bool("quick", false, "measure briefly: once or twice each, in less than a minute")
-		only    = flag.String("only", "", "chapters to run, such as P1,M3 (default: all)")
-		check   = flag.Bool("check", false, "exit 1 when a mandatory goal is missed, more than three others, or one of them by more than 1.5 times")
-		list    = flag.Bool("list", false, "name the chapters")
-		results = flag.String("results", "results", "the folder for latest.json and the plots")
-		docs    = flag.Bool("docs", false, "put the tables into README.md and docs/performance.md; for a full run")
-	)
+	var o options
+	flag.BoolVar(&o.quick, "quick", false, "measure briefly: once or twice each, in less than a minute")
+	flag.BoolVar(&o.load, "load", false, "measure beside one busy process per core; goals are not checked, and exit 1 when a call fails")
+	flag.StringVar(&o.only, "only", "", "chapters to run, such as P1,M3 (default: all)")
+	flag.BoolVar(&o.check, "check", false, "exit 1 when a mandatory goal is missed, or another by more than 1.5 times")
+	flag.BoolVar(&o.docs, "docs", false, "publish a full run: its figures in results/, README.md and docs/performance.md")
+	flag.StringVar(&o.results, "results", "results/latest", "the folder for what this run measured")
+	list := flag.Bool("list", false, "name the chapters")
 	flag.Parse()
-	if *docs && (*quick || *only != "") {
-		fmt.Fprintln(os.Stderr, "bench: -docs is for a full run")
-		os.Exit(2)
-	}
 	if *list {
 		for _, c := range chapters {
 			fmt.Printf("%-4s %s\n", c.id, c.text)
 		}
 		return
 	}
+	if o.docs && (o.quick || o.only != "") {
+		fmt.Fprintln(os.Stderr, "bench: -docs is for a full run")
+		os.Exit(2)
+	}
+	if o.check && o.load {
+		fmt.Fprintln(os.Stderr, "bench: -check is for a quiet run: goals are not checked beside a load")
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	code, err := run(ctx, *quick, *only, *results, *docs, *check)
+	code, err := run(ctx, o)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		code = 1
@@ -53,52 +65,81 @@ func main() {
 }
 
 // run measures the chapters that were picked, prints and writes what it found, and returns the exit code.
-func run(ctx context.Context, quick bool, only, results string, docs, check bool) (code int, err error) {
-	picked, err := pick(only)
+func run(ctx context.Context, o options) (code int, err error) {
+	picked, err := pick(o.only)
 	if err != nil {
 		return 1, err
 	}
-	b := newBench(ctx, quick)
+	b := newBench(ctx, o.quick)
 	defer b.close()
+	kind, banner := quietRun, ""
+	if o.load {
+		if err := b.startBusy(runtime.NumCPU()); err != nil {
+			return 1, err
+		}
+		kind = loadedRun
+		banner = fmt.Sprintf("LOADED RUN, beside %s: goals are not checked, no call may fail\n", busyProcesses(len(b.busy)))
+		fmt.Fprint(os.Stderr, banner)
+	}
+	if err := b.measure(picked); err != nil {
+		return 1, err
+	}
+	if err := kind.write(o.results, kind.name+".json", b.rows); err != nil {
+		return 1, err
+	}
+	if o.docs {
+		if err := kind.publish("..", b.rows); err != nil {
+			return 1, err
+		}
+	}
+	fmt.Print(banner)
+	printTable(os.Stdout, b.rows)
+	fmt.Println()
+	if o.load {
+		return b.concludeLoaded(), nil
+	}
+	v := judge(picked, b.rows)
+	for _, broken := range v.broken {
+		fmt.Println(broken)
+	}
+	fmt.Printf("%d of %d goals met\n", v.met, v.goals)
+	if o.check && len(v.broken) > 0 {
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// measure runs chapters.
+func (b *bench) measure(picked []chapter) error {
 	start := time.Now()
 	for i, c := range picked {
 		fmt.Fprintf(os.Stderr, "[%2d/%d %4.0fs] %s %s\n", i+1, len(picked), time.Since(start).Seconds(), c.id, c.text)
 		b.chapter = c.id
 		if err := c.run(b); err != nil {
-			return 1, fmt.Errorf("%s: %w", c.id, err)
+			return fmt.Errorf("%s: %w", c.id, err)
 		}
-		if err := ctx.Err(); err != nil {
-			return 1, err
+		if err := b.ctx.Err(); err != nil {
+			return err
 		}
-	}
-	if err := os.MkdirAll(results, 0o755); err != nil {
-		return 1, err
-	}
-	if err := writeJSON(filepath.Join(results, "latest.json"), b.rows); err != nil {
-		return 1, err
-	}
-	if err := writeLost(results, b.rows); err != nil {
-		return 1, err
-	}
-	if err := writePlots(results, b.rows); err != nil {
-		return 1, err
-	}
-	if docs {
-		if err := writeDocs("..", b.rows); err != nil {
-			return 1, err
+		if err := b.stillBusy(); err != nil {
+			return fmt.Errorf("%s: %w", c.id, err)
 		}
 	}
-	printTable(os.Stdout, b.rows)
-	v := judge(picked, b.rows)
-	fmt.Println()
-	for _, broken := range v.broken {
-		fmt.Println(broken)
+	return nil
+}
+
+// concludeLoaded prints what a loaded run comes to, and returns the exit code.
+func (b *bench) concludeLoaded() (code int) {
+	found := flaws(b.rows)
+	for _, flaw := range found {
+		fmt.Println(flaw)
 	}
-	fmt.Printf("%d of %d goals met\n", v.met, v.goals)
-	if check && len(v.broken) > 0 {
-		return 1, nil
+	if len(found) > 0 {
+		fmt.Printf("loaded run: FAILED, %s with failed calls or lost updates\n", count(len(found), "row"))
+		return 1
 	}
-	return 0, nil
+	fmt.Println("loaded run: no call failed, no update was lost, goals were not checked")
+	return 0
 }
 
 // pick returns the chapters that a list of ids names, in their own order; all of them for an empty list.

@@ -20,6 +20,7 @@ type bench struct {
 	quick   bool
 	chapter string // that runs
 	rows    []Row
+	busy    []*child // the load beside the run; nil: the run is quiet
 	closing []func()
 	server  *pgtest.Server // nil: not started yet
 
@@ -38,6 +39,14 @@ func (b *bench) close() {
 	for _, f := range slices.Backward(b.closing) {
 		f()
 	}
+}
+
+// add appends a row. Beside a load the goal is told and not judged.
+func (b *bench) add(r Row) {
+	if r.Busy = len(b.busy); r.Busy > 0 {
+		r.Met = nil
+	}
+	b.rows = append(b.rows, r)
 }
 
 // side is one contender: Pawl, or a peer. What it keeps is opened anew for every repetition.
@@ -79,6 +88,7 @@ type measured struct {
 	conflicts                  int64
 	optimistic                 bool          // it can have conflicts
 	elapsed                    time.Duration // until the time was over, or the work done
+	cpu                        time.Duration // that this process used meanwhile, user and system
 	err                        error         // of one that failed
 	latency                    histogram
 }
@@ -87,6 +97,19 @@ func (m *measured) inTime() float64        { return float64(m.acknowledged - m.l
 func (m *measured) perSecond() float64     { return m.inTime() / m.elapsed.Seconds() }
 func (m *measured) nanos() float64         { return float64(m.elapsed.Nanoseconds()) / m.inTime() }
 func (m *measured) conflictsEach() float64 { return float64(m.conflicts) / float64(m.acknowledged) }
+
+// metric is the figure by which two sides are compared.
+type metric struct {
+	unit string
+	of   func(m *measured) float64
+}
+
+var (
+	opsPerSecond  = metric{"ops/s", (*measured).perSecond}
+	nanosPerOp    = metric{"ns/op", (*measured).nanos}
+	jobsPerSecond = metric{"jobs/s", func(m *measured) float64 { return 1 / m.elapsed.Seconds() }} // the fixed work as a whole
+	cpuPerOp      = metric{"cpu us/op", func(m *measured) float64 { return micros(m.cpu) / m.inTime() }}
+)
 
 // drive lets the writers of l work on in.
 func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
@@ -106,7 +129,7 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 		})
 	}
 	ready.Wait()
-	began := time.Now()
+	began, cpu := time.Now(), cpuTime()
 	close(start)
 	if l.each == 0 {
 		select {
@@ -114,14 +137,14 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 		case <-ctx.Done():
 		}
 		stop.Store(true)
-		m.elapsed = time.Since(began)
+		m.elapsed, m.cpu = time.Since(began), cpuTime()-cpu
 		if l.cut && in.ending != nil {
 			in.ending()
 		}
 	}
 	done.Wait()
 	if l.each != 0 {
-		m.elapsed = time.Since(began)
+		m.elapsed, m.cpu = time.Since(began), cpuTime()-cpu
 	}
 	for i := range results {
 		m.acknowledged += results[i].acknowledged
@@ -205,11 +228,9 @@ type duel struct {
 	also        []side // further peers, who take turns with these two: for the record
 	goal        *bound // on the ratio; nil: for the record
 	flawless    bool   // nothing of ours may fail or be lost
-	cost        bool   // compare ns per unit, where less is better; else units per second
-	whole       bool   // compare how often a second the whole of a fixed work could be done
+	by          metric // what is compared; zero: opsPerSecond
 	conflicts   bool   // tell of conflicts per acknowledged unit, in rows of their own
 	times       int    // repetitions; 0: as the run has it
-	per         int    // one unit of work is so many operations; 0: one
 	tail        *bound // on the ratio of the 99th percentiles, as a row of its own; nil: none
 }
 
@@ -221,7 +242,7 @@ func (b *bench) fight(d duel) (*Row, error) {
 		return nil, err
 	}
 	for i := range all[0] {
-		if m := &all[0][i]; d.flawless && m.failed > 0 {
+		if m := &all[0][i]; m.failed > 0 {
 			fmt.Fprintf(os.Stderr, "%s, %s: %d calls of ours failed, one with: %v\n", d.work, d.store, m.failed, m.err)
 		}
 	}
@@ -255,22 +276,17 @@ func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err 
 
 // compare adds the row of a duel that was measured; without a peer (its name is empty) that of ours alone, whose goal is on the figure itself.
 func (b *bench) compare(d duel, ours, theirs []measured) *Row {
-	per := float64(max(d.per, 1))
-	unit, of := "ops/s", func(m *measured) float64 { return m.perSecond() * per }
-	switch {
-	case d.whole:
-		unit, of = "jobs/s", func(m *measured) float64 { return 1 / m.elapsed.Seconds() }
-	case d.cost:
-		unit, of = "ns/op", func(m *measured) float64 { return m.nanos() / per }
+	if d.by.of == nil {
+		d.by = opsPerSecond
 	}
-	r := Row{ID: b.chapter, Work: d.work, Store: d.store, Writers: d.load.writers, PeerName: d.peer.name, Unit: unit}
+	r := Row{ID: b.chapter, Work: d.work, Store: d.store, Writers: d.load.writers, PeerName: d.peer.name, Unit: d.by.unit}
 	figures := func(all []measured, failed, lost *int64) (figure, p50, p99 float64) {
 		var fs, p50s, p99s []float64
 		for i := range all {
 			m := &all[i]
-			fs = append(fs, of(m))
-			p50s = append(p50s, micros(m.latency.at(0.50))/per)
-			p99s = append(p99s, micros(m.latency.at(0.99))/per)
+			fs = append(fs, d.by.of(m))
+			p50s = append(p50s, micros(m.latency.at(0.50)))
+			p99s = append(p99s, micros(m.latency.at(0.99)))
 			*failed += m.failed
 			*lost += m.lost
 		}
@@ -279,24 +295,24 @@ func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 	r.Ours, r.P50, r.P99 = figures(ours, &r.Failures, &r.Lost)
 	if d.peer.name == "" {
 		r.judge(d.goal, r.Ours, d.flawless)
-		b.rows = append(b.rows, r)
+		b.add(r)
 		return &r
 	}
 	r.Peer, r.PeerP50, r.PeerP99 = figures(theirs, &r.PeerFailures, &r.PeerLost)
 	var ratios, tails []float64
 	for i := range ours {
-		ratios = append(ratios, of(&ours[i])/of(&theirs[i]))
+		ratios = append(ratios, d.by.of(&ours[i])/d.by.of(&theirs[i]))
 		tails = append(tails, float64(ours[i].latency.at(0.99))/float64(theirs[i].latency.at(0.99)))
 	}
 	r.Ratio = median(ratios)
 	bare := r // without a verdict
 	r.judge(d.goal, r.Ratio, d.flawless)
-	b.rows = append(b.rows, r)
+	b.add(r)
 	if d.tail != nil {
 		t := bare
 		t.Work, t.Unit, t.Ours, t.Peer, t.Ratio = d.work+", 99th percentile", "us", r.P99, r.PeerP99, median(tails)
 		t.judge(d.tail, t.Ratio, d.flawless)
-		b.rows = append(b.rows, t)
+		b.add(t)
 	}
 	if d.conflicts && theirs[0].optimistic {
 		t := bare
@@ -311,7 +327,7 @@ func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 		if t.Peer > 0 {
 			t.Ratio = t.Ours / t.Peer
 		}
-		b.rows = append(b.rows, t)
+		b.add(t)
 	}
 	return &r
 }
@@ -334,9 +350,14 @@ func (b *bench) pick(full, quick int) int {
 	return full
 }
 
-// lasting is pick for durations, in milliseconds.
+// lasting is pick for durations, in milliseconds. They are doubled beside a load, which takes half
+// of the processors' time.
 func (b *bench) lasting(full, quick int) time.Duration {
-	return time.Duration(b.pick(full, quick)) * time.Millisecond
+	d := time.Duration(b.pick(full, quick)) * time.Millisecond
+	if len(b.busy) > 0 {
+		d *= 2
+	}
+	return d
 }
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }

@@ -2,12 +2,10 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"math"
 	"runtime"
 	"runtime/debug"
-	"slices"
 
 	"github.com/pawl-go/pawl"
 )
@@ -27,39 +25,26 @@ func (b *bench) loop(writers, full, quick int) load {
 // Comparisons of single writers take many short turns: then whatever else runs on the machine meets both sides alike.
 func (b *bench) often() int { return b.pick(15, 5) }
 
+// m1: data verbs by one writer, against the same change written by hand.
 func m1(b *bench) error {
-	l := b.loop(1, 60, 15)
-	fixed := load{writers: 1, each: b.pick(100_000, 25_000), sample: sampled} // lists of equal length for all
-	return b.fights(slices.Concat(verbDuels(b.often(), l, increments), verbDuels(b.often(), l, patches), verbDuels(b.often(), l, records), verbDuels(b.often(), fixed, messages))...)
-}
-
-// verbDuels are a data verb against the same merge under a mutex, and, to show what a merge by field names costs, against a statement under one.
-func verbDuels[T any](times int, l load, sh shape[T]) []duel {
-	work := sh.name + ", " + sh.verb
-	byHand := mutexSide(sh)
-	if sh.name == messages.name {
-		byHand = inPlaceSide(sh) // a copy for each push would be another algorithm
-	}
-	return []duel{
-		{work: work, store: "memory", load: l, ours: dataSide(sh), peer: mergeSide(sh), goal: atMost(1.25), flawless: true, cost: true, times: times},
-		{work: work, store: "memory", load: l, ours: dataSide(sh), peer: byHand, cost: true, times: times},
-	}
-}
-
-func m2(b *bench) error {
-	l := b.loop(1, 100, 25)
-	work := "small struct, AtomicState"
-	return b.fights(
-		duel{work: work, store: "memory", load: l, ours: atomicSide(increments), peer: pingPongSide(), goal: atMost(1.2), flawless: true, cost: true, times: b.often()},
-		duel{work: work, store: "memory", load: l, ours: atomicSide(increments), peer: channelSide(increments), cost: true, times: b.often()},
-	)
+	const length = 1_000 // messages in a list before the first push; then it doubles
+	verb := duel{store: "memory", load: b.loop(1, 60, 15), flawless: true, by: nanosPerOp, times: b.often()}
+	inc, patch, push := verb, verb, verb
+	inc.work, inc.goal = "small struct, IncState", atMost(4)
+	inc.ours, inc.peer = dataSide(increments), copySide(increments)
+	patch.work, patch.goal = "small struct, PatchState of two fields", atMost(12)
+	patch.ours, patch.peer = dataSide(patches), copySide(patches)
+	push.work, push.goal = "PushState onto "+thousands(length)+" messages", atMost(8)
+	push.load = load{writers: 1, each: b.pick(100*length, 25*length), sample: sampled}
+	push.ours, push.peer = doubling(length), doublingByHand(length)
+	return b.fights(inc, patch, push)
 }
 
 func m3(b *bench) error {
 	for _, writers := range []int{64, 1024} {
 		l := b.loop(writers, 200, 60)
 		err := b.fights(duel{work: "small struct, AtomicState", store: "memory", load: l, ours: atomicSide(increments), peer: mutexSide(increments),
-			goal: atMost(2.2), flawless: true, cost: true, times: b.pick(9, 3)})
+			goal: atMost(4), flawless: true, by: nanosPerOp, times: b.pick(9, 3)})
 		if err != nil {
 			return err
 		}
@@ -70,11 +55,10 @@ func m3(b *bench) error {
 func m4(b *bench) error {
 	for _, writers := range []int{64, 1024} {
 		d := duel{work: "small struct, AtomicState", store: "memory", load: b.loop(writers, 200, 60),
-			ours: atomicSide(increments), flawless: true}
-		actor, tail := d, d
-		actor.peer, actor.goal = actorSide(increments), atLeast(4)
-		tail.peer, tail.goal = tailSide(increments), atLeast(5)
-		if err := b.fights(actor, tail); err != nil {
+			ours: atomicSide(increments), goal: atLeast(2), flawless: true}
+		actor, goroutine := d, d
+		actor.peer, goroutine.peer = actorSide(increments), goroutineSide(increments)
+		if err := b.fights(actor, goroutine); err != nil {
 			return err
 		}
 	}
@@ -94,7 +78,7 @@ func m5(b *bench) error {
 		for _, writers := range []int{1, 64} {
 			d.store, d.flawless = "memory", true
 			d.load = b.loop(writers, 60, 15)
-			d.cost, d.goal, d.times = true, atMost(1.15), b.often()
+			d.by, d.goal, d.times = nanosPerOp, atMost(1.15), b.often()
 			if _, err := b.fight(d); err != nil {
 				return err
 			}
@@ -108,7 +92,7 @@ func m5(b *bench) error {
 			}
 			r.Ratio = r.Ours / r.Peer
 			r.judge(atMost(1), r.Ratio, false) // not one more
-			b.rows = append(b.rows, r)
+			b.add(r)
 		}
 	}
 	return nil
@@ -127,7 +111,11 @@ func (b *bench) allocations(s side, writers int) (float64, error) {
 	var before, after runtime.MemStats
 	for range 2 { // the first warms up
 		runtime.ReadMemStats(&before)
-		if _, err := drive(b.ctx, in, l); err != nil {
+		m, err := drive(b.ctx, in, l)
+		if err == nil {
+			err = m.err
+		}
+		if err != nil {
 			return 0, err
 		}
 		runtime.ReadMemStats(&after)
@@ -136,58 +124,16 @@ func (b *bench) allocations(s side, writers int) (float64, error) {
 	return math.Round(per*10) / 10, nil
 }
 
-func m6(b *bench) error {
-	const reads = 1000 // in one unit, so that only they are measured
-	l := load{writers: 1, lasts: b.lasting(30, 10)}
-	peer := pointerSide(reads)
-	var container pawl.Container[counter]
-	if _, err := pawl.ApplyMutation(b.ctx, &container, pawl.Options[counter]{}, pawl.Set{State: *newCounter()}); err != nil {
-		return err
+// m7: the processor time of writers that wait for a slow function. The work is fixed and takes both
+// sides equally long.
+func m7(b *bench) error {
+	if cpuTime() == 0 {
+		return errors.New("the operating system does not tell the processor time of this process")
 	}
-	reader := func(read func(ctx context.Context, s pawl.Scope[counter]) int64) side {
-		return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
-			s, closing, err := openScope(b.ctx, inMemory[counter](), newCounter())
-			return &instance{close: closing, do: func(ctx context.Context, _, _ int) error {
-				sink.Store(read(ctx, s))
-				return nil
-			}}, err
-		}}
-	}
-	snapshot := reader(func(ctx context.Context, s pawl.Scope[counter]) (n int64) {
-		for range reads {
-			snap, err := s.Snapshot(ctx)
-			if err != nil {
-				panic(err)
-			}
-			n += snap.ReadOnly().Last
-		}
-		return n
+	return b.fights(duel{
+		work: "AtomicState, function sleeps 1 ms", store: "memory", load: load{writers: 64, each: b.pick(16, 4)},
+		ours: atomicSide(sleeps), peer: mutexSide(sleeps), by: cpuPerOp, goal: atMost(1.5), flawless: true, times: b.pick(9, 3),
 	})
-	peek := reader(func(_ context.Context, s pawl.Scope[counter]) (n int64) {
-		for range reads {
-			n += s.Peek().Last
-		}
-		return n
-	})
-	lastSeen := reader(func(_ context.Context, s pawl.Scope[counter]) (n int64) {
-		for range reads {
-			snap, _ := s.LastSeen()
-			n += snap.ReadOnly().Last
-		}
-		return n
-	})
-	own := reader(func(context.Context, pawl.Scope[counter]) (n int64) {
-		for range reads {
-			n += container.Snapshot().ReadOnly().Last
-		}
-		return n
-	})
-	return b.fights(
-		duel{work: "small struct, Scope.Peek", store: "memory", load: l, ours: peek, peer: peer, goal: atMost(2), cost: true, per: reads, times: b.often()},
-		duel{work: "small struct, Scope.Snapshot", store: "memory", load: l, ours: snapshot, peer: peer, cost: true, per: reads, times: b.often()},
-		duel{work: "small struct, Scope.LastSeen", store: "memory", load: l, ours: lastSeen, peer: peer, cost: true, per: reads, times: b.often()},
-		duel{work: "small struct, Container.Snapshot", store: "memory", load: l, ours: own, peer: peer, cost: true, per: reads, times: b.often()},
-	)
 }
 
 func w1(b *bench) error {
@@ -200,7 +146,7 @@ func w1(b *bench) error {
 			b.crowd(duel{work: "small struct, IncState", load: l, ours: dataSide(increments)}, mutexSide(increments)),
 			b.crowd(duel{work: "map of 16, AtomicState", load: l, ours: atomicSide(steps)}, copying(steps)...),
 			b.crowd(duel{work: "map of 16, IncState", load: l, ours: dataSide(steps)}, mutexSide(steps)),
-			b.crowd(duel{work: "chat thread, PushState", load: long, ours: dataSide(messages), times: 1}, append(copying(messages), inPlaceSide(messages))...),
+			b.crowd(duel{work: "chat thread, PushState", load: long, ours: dataSide(messages), times: 1}, append(copying(messages), copySide(messages))...),
 		)
 		if err != nil {
 			return err
@@ -211,7 +157,7 @@ func w1(b *bench) error {
 
 // copying are the peers; all change a copy, so that there are snapshots.
 func copying[T any](sh shape[T]) []side {
-	return []side{mutexSide(sh), channelSide(sh), tailSide(sh), actorSide(sh)}
+	return []side{mutexSide(sh), channelSide(sh), goroutineSide(sh), actorSide(sh)}
 }
 
 // crowd is a duel with several peers, all in turns, for the record.

@@ -27,19 +27,17 @@ func TestContendersInMemory(t *testing.T) {
 	contend(t, increments, many)
 	contend(t, steps, many)
 	contend(t, messages, many)
-	contend(t, patches, one) // these count by the one writer's number
-	contend(t, records, one)
-	fair(t, pingPongSide(), one)
-	fair(t, pointerSide(10), one)
+	contend(t, patches, one) // which counts by the number of its one writer
+	contend(t, sleeps, load{writers: 8, each: 3})
+	for _, s := range []side{copySide(increments), copySide(messages), doubling(10), doublingByHand(10)} {
+		fair(t, s, one)
+	}
+	fair(t, copySide(patches), one)
 }
 
 func contend[T any](t *testing.T, sh shape[T], l load) {
 	t.Run(sh.name+", "+sh.verb, func(t *testing.T) {
-		sides := append(copying(sh), atomicSide(sh), dataSide(sh), inPlaceSide(sh))
-		if sh.ops != nil {
-			sides = append(sides, mergeSide(sh))
-		}
-		for _, s := range sides {
+		for _, s := range append(copying(sh), atomicSide(sh), dataSide(sh)) {
 			fair(t, s, l)
 		}
 	})
@@ -63,15 +61,54 @@ func separate[T any](t *testing.T, sh shape[T]) {
 	require.EqualValues(t, 2, sh.count(next))
 }
 
-// A mutation that waits for too long on a promise tail is given up by its caller.
-func TestPromiseTailTimesOut(t *testing.T) {
+// A list that is written by hand leaves older states as they were, although they share its array.
+func TestSharedArray(t *testing.T) {
+	g := new(guarded[thread])
+	g.current.Store(longThread(3))
+	var states []*thread
+	for i := range 100 {
+		states = append(states, g.current.Load())
+		g.update(func(next *thread, _, i int) { next.Messages = append(next.Messages, message{Text: title(i)}) }, 0, i)
+	}
+	for i, s := range states {
+		require.Len(t, s.Messages, 3+i)
+		if i > 0 {
+			require.Equal(t, title(i-1), s.Messages[2+i].Text)
+		}
+	}
+}
+
+// A caller in a chain of goroutines gives up when its time is over.
+func TestChainTimesOut(t *testing.T) {
 	before := make(chan struct{})
-	tail := &promiseTail[counter]{clone: increments.clone, last: before}
-	tail.current.Store(newCounter())
-	require.ErrorIs(t, tail.mutate(func(s *counter) { s.Count++ }, time.Millisecond), errTooLate)
+	c := &chain[counter]{clone: increments.clone, last: before}
+	c.current.Store(newCounter())
+	require.ErrorIs(t, c.mutate(func(s *counter) { s.Count++ }, time.Millisecond), errTooLate)
 	close(before)
-	require.NoError(t, tail.mutate(func(s *counter) { s.Count++ }, time.Minute))
-	require.EqualValues(t, 2, tail.current.Load().Count)
+	require.NoError(t, c.mutate(func(s *counter) { s.Count++ }, time.Minute))
+	require.EqualValues(t, 2, c.current.Load().Count)
+}
+
+// Processor time is that of the units: one that computes uses it, one that sleeps does not.
+func TestProcessorTime(t *testing.T) {
+	if cpuTime() == 0 {
+		t.Skip("the operating system does not tell it")
+	}
+	const used = 20 * time.Millisecond
+	computes := &instance{do: func(context.Context, int, int) error {
+		for start := cpuTime(); cpuTime()-start < used; {
+		}
+		return nil
+	}}
+	m, err := drive(t.Context(), computes, load{writers: 1, each: 2})
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, m.cpu, 2*used)
+	require.GreaterOrEqual(t, cpuPerOp.of(&m), micros(used))
+
+	asleep := &instance{do: func(context.Context, int, int) error { time.Sleep(10 * used); return nil }}
+	m, err = drive(t.Context(), asleep, load{writers: 1, each: 1})
+	require.NoError(t, err)
+	require.Less(t, m.cpu, 10*used)
 }
 
 // Allocations are counted to the unit that makes them.
@@ -93,7 +130,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// Turning the budget off is done by the kind, and takes effect: nobody comes back early.
+// The kind turns the budget off: no call returns early.
 func TestUnbounded(t *testing.T) {
 	k := inMemory[counter]()
 	k.Timeout = pawl.NoTimeout

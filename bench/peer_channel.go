@@ -42,24 +42,3 @@ func channelSide[T any](sh shape[T]) side {
 		}, nil
 	}}
 }
-
-// pingPongSide is the bare hand-off: one goroutine receives a request over a channel and answers over another. It keeps nothing and does nothing
-// in between, so that no design that hands its work to another goroutine through channels costs less.
-func pingPongSide() side {
-	return side{name: "channel ping-pong", open: func(*bench, load) (*instance, error) {
-		ping, pong := make(chan struct{}), make(chan struct{})
-		go func() {
-			for range ping {
-				pong <- struct{}{}
-			}
-		}()
-		return &instance{
-			do: func(context.Context, int, int) error {
-				ping <- struct{}{}
-				<-pong
-				return nil
-			},
-			close: func() { close(ping) },
-		}, nil
-	}}
-}

@@ -2,75 +2,84 @@ package main
 
 import (
 	"context"
-	"reflect"
 	"sync"
 	"sync/atomic"
-
-	"github.com/pawl-go/pawl/internal/state"
 )
 
-// The least that one would write: a sync.Mutex around the change. So that readers get a consistent state without waiting, as Pawl's do,
-// the change is made to a copy, which is published through an atomic.Pointer. There is no deadline, no way out for who waits, and a function that
-// hangs or calls back holds everybody up.
-func mutexSide[T any](sh shape[T]) side {
-	return side{name: "sync.Mutex", open: func(*bench, load) (*instance, error) {
-		var (
-			mu      sync.Mutex
-			current atomic.Pointer[T]
-		)
-		current.Store(sh.start())
+// A sync.Mutex around a change, as one writes it by hand. The change is made to a copy, which an
+// atomic.Pointer publishes, so that readers get a consistent state without waiting, as with Pawl.
+// There is no deadline, and no caller can leave: a function that hangs or calls back stops every
+// writer.
+
+// guarded is a state that writers replace and readers load.
+type guarded[T any] struct {
+	mu      sync.Mutex // held from loading current to storing its successor
+	current atomic.Pointer[T]
+}
+
+// update publishes a changed shallow copy. A change may append to a slice: the array is shared with
+// older states, which end before the new element, and only the newest state is ever appended to. It
+// must not write to an element or to a map.
+func (g *guarded[T]) update(change func(next *T, writer, i int), writer, i int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	next := *g.current.Load()
+	change(&next, writer, i)
+	g.current.Store(&next)
+}
+
+// copySide knows which part its change replaces and copies no more than that. It is for structs and
+// for lists that grow.
+func copySide[T any](sh shape[T]) side {
+	return side{name: "copy-on-write under sync.Mutex", open: func(*bench, load) (*instance, error) {
+		g, change := new(guarded[T]), sh.change
+		g.current.Store(sh.start())
 		return &instance{
-			do: func(_ context.Context, w, i int) error {
-				mu.Lock()
-				defer mu.Unlock()
-				next := sh.clone(current.Load())
-				sh.change(next, w, i)
-				current.Store(next)
-				return nil
-			},
-			present: presentIn(&current, sh),
+			do:      func(_ context.Context, w, i int) error { g.update(change, w, i); return nil },
+			present: presentIn(&g.current, sh),
 		}, nil
 	}}
 }
 
-// inPlaceSide changes the state itself under the mutex, without a copy: the least there is, and no reader can look without the lock.
-func inPlaceSide[T any](sh shape[T]) side {
-	s := mutexSide(sh.inPlace())
-	s.name = "sync.Mutex, in place"
-	return s
+// doublingByHand is doubling with copy-on-write: it appends to lists of n, one after the other,
+// until each has 2n.
+func doublingByHand(n int) side {
+	return side{name: "copy-on-write under sync.Mutex", open: func(_ *bench, l load) (*instance, error) {
+		threads, change := make([]guarded[thread], l.each/n), messages.change
+		start := longThread(n)
+		for i := range threads {
+			own := *start
+			own.Messages = append([]message(nil), start.Messages...)
+			threads[i].current.Store(&own)
+		}
+		return &instance{
+			do: func(_ context.Context, w, i int) error { threads[i/n].update(change, w, i); return nil },
+			present: func(context.Context) (appended int64, err error) {
+				for i := range threads {
+					appended += messages.count(threads[i].current.Load()) - int64(n)
+				}
+				return appended, nil
+			},
+		}, nil
+	}}
 }
 
-// mergeSide is Pawl's own merge function, from a field name and a value to a new state, under a sync.Mutex: what the data verbs would cost
-// without the library around it. Lists grow in place, as ours do.
-func mergeSide[T any](sh shape[T]) side {
-	return side{name: "merge under sync.Mutex", open: func(*bench, load) (*instance, error) {
-		typ, err := state.Of(reflect.TypeFor[T]())
-		if err != nil {
-			return nil, err
-		}
-		var (
-			mu      sync.Mutex
-			tail    state.Tail
-			current atomic.Pointer[T]
-		)
-		current.Store(sh.start())
+// mutexSide gives its function a private copy of everything, which the function may change as it
+// likes.
+func mutexSide[T any](sh shape[T]) side {
+	return side{name: "sync.Mutex", open: func(*bench, load) (*instance, error) {
+		g := new(guarded[T])
+		g.current.Store(sh.start())
 		return &instance{
 			do: func(_ context.Context, w, i int) error {
-				var room [2]state.Op
-				change, err := typ.Prepare(sh.ops(room[:0], w, i))
-				if err != nil {
-					return err
-				}
-				next := new(T)
-				mu.Lock()
-				defer mu.Unlock()
-				changed, err := change.Apply(current.Load(), next, &tail)
-				if err == nil && changed {
-					current.Store(next)
-				}
-				return err
+				g.mu.Lock()
+				defer g.mu.Unlock()
+				next := sh.clone(g.current.Load())
+				sh.change(next, w, i)
+				g.current.Store(next)
+				return nil
 			},
-			present: presentIn(&current, sh),
+			present: presentIn(&g.current, sh),
 		}, nil
 	}}
 }
@@ -78,22 +87,3 @@ func mergeSide[T any](sh shape[T]) side {
 func presentIn[T any](current *atomic.Pointer[T], sh shape[T]) func(context.Context) (int64, error) {
 	return func(context.Context) (int64, error) { return sh.count(current.Load()), nil }
 }
-
-// pointerSide reads a state through an atomic.Pointer: the cheapest consistent read there is.
-func pointerSide(reads int) side {
-	return side{name: "atomic.Pointer", open: func(*bench, load) (*instance, error) {
-		var current atomic.Pointer[counter]
-		current.Store(newCounter())
-		return &instance{do: func(context.Context, int, int) error {
-			n := int64(0)
-			for range reads {
-				n += current.Load().Last
-			}
-			sink.Store(n)
-			return nil
-		}}, nil
-	}}
-}
-
-// sink takes what was read, so that reading is not optimised away.
-var sink atomic.Int64

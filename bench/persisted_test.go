@@ -12,9 +12,9 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// The second process of a test is the test's own program.
+// The child processes of a test are the test's own program.
 func TestMain(m *testing.M) {
-	if childOf(os.Args) {
+	if isChild() {
 		return
 	}
 	os.Exit(m.Run())

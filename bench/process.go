@@ -12,28 +12,103 @@ import (
 	"time"
 )
 
-// A second process takes half of the writers. It is this program again; it opens the side that the instance names, says that it is
-// ready, starts when it is told to, and writes what it measured.
+// Child processes. Each is this program again, with an errand in its environment: to keep a
+// processor busy (busy.go), or to run half of the writers.
 
-// errand is what the second process is told, in its environment.
+// errand is what a child process is to do.
 type errand struct {
-	Side    string        `json:"side"`  // a name in remotes
-	Place   string        `json:"place"` // the store's URL or folder
-	Writers int           `json:"writers"`
-	Lasts   time.Duration `json:"lasts"`
-	Each    int           `json:"each"`
-	Cut     bool          `json:"cut"`
+	// Busy says how long to spin. 0: run half of the writers, as the other fields say.
+	Busy time.Duration `json:"busy,omitempty"`
+
+	Side    string        `json:"side,omitempty"`  // a name in remotes
+	Place   string        `json:"place,omitempty"` // the store's URL or folder
+	Writers int           `json:"writers,omitempty"`
+	Lasts   time.Duration `json:"lasts,omitempty"`
+	Each    int           `json:"each,omitempty"`
+	Cut     bool          `json:"cut,omitempty"`
 }
 
-// report is what the second process answers.
+const errandVariable = "PAWL_BENCH_ERRAND"
+
+// isChild reports whether this process is a child, after it has done its errand.
+func isChild() bool {
+	text, ok := os.LookupEnv(errandVariable)
+	if !ok {
+		return false
+	}
+	if err := runErrand(text); err != nil {
+		fmt.Fprintln(os.Stderr, "bench: child process:", err)
+		os.Exit(1)
+	}
+	return true
+}
+
+func runErrand(text string) error {
+	var e errand
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		return err
+	}
+	if e.Busy > 0 {
+		spin(e.Busy)
+		return nil
+	}
+	return e.driveHalf()
+}
+
+// child is a process that has said that it is ready. Closing its stdin ends it; the kernel does so
+// when this process is killed.
+type child struct {
+	*exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+}
+
+// ready is the line by which a child tells that it is.
+const ready = "ready\n"
+
+// startChild starts a child and waits until it is ready.
+func startChild(ctx context.Context, e errand) (*child, error) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	c := &child{Cmd: exec.CommandContext(ctx, program)}
+	c.Env = append(os.Environ(), errandVariable+"="+string(text))
+	c.Stderr = os.Stderr
+	if c.stdin, err = c.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	c.stdout = bufio.NewReader(stdout)
+	if line, err := c.stdout.ReadString('\n'); line != ready {
+		return nil, fmt.Errorf("child process did not start: %q, %w", line, errors.Join(err, c.end()))
+	}
+	return c, nil
+}
+
+// end closes the child's stdin and waits for its exit.
+func (c *child) end() error {
+	_ = c.stdin.Close()
+	return c.Wait()
+}
+
+// report is what a second process measured.
 type report struct {
 	Acknowledged, Failed, Late int64
 	Error                      string // of one that failed
 	Elapsed                    time.Duration
 	Counts                     map[int]uint32 // of the histogram
 }
-
-const errandVariable = "PAWL_BENCH_ERRAND"
 
 // remotes are the sides that a second process can open, on a place that the first has prepared.
 var remotes = map[string]func(place string) (*instance, error){
@@ -52,24 +127,9 @@ func onHotRow(s strategy) func(place string) (*instance, error) {
 	}
 }
 
-// childOf reports whether this process is the second one, after it has done its errand.
-func childOf([]string) bool {
-	text, ok := os.LookupEnv(errandVariable)
-	if !ok {
-		return false
-	}
-	if err := runErrand(text); err != nil {
-		fmt.Fprintln(os.Stderr, "bench: second process:", err)
-		os.Exit(1)
-	}
-	return true
-}
-
-func runErrand(text string) error {
-	var e errand
-	if err := json.Unmarshal([]byte(text), &e); err != nil {
-		return err
-	}
+// driveHalf is the second process: it opens the side that the errand names, tells that it is ready,
+// starts when it is told to, and writes a report.
+func (e errand) driveHalf() error {
 	open, ok := remotes[e.Side]
 	if !ok {
 		return fmt.Errorf("no side %q", e.Side)
@@ -81,7 +141,7 @@ func runErrand(text string) error {
 	if in.close != nil {
 		defer in.close()
 	}
-	fmt.Println("ready")
+	fmt.Print(ready)
 	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
 		return err
 	}
@@ -101,41 +161,19 @@ func runErrand(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// driveTwice drives in with half of the writers here, and the others in a second process on the same place.
+// driveTwice drives in with half of the writers here and the others in a second process on the same
+// place.
 func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
-	text, err := json.Marshal(errand{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
+	second, err := startChild(b.ctx, errand{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
 	if err != nil {
-		return m, err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return m, err
-	}
-	child := exec.CommandContext(b.ctx, program)
-	child.Env = append(os.Environ(), errandVariable+"="+string(text))
-	child.Stderr = os.Stderr
-	stdin, err := child.StdinPipe()
-	if err != nil {
-		return m, err
-	}
-	stdout, err := child.StdoutPipe()
-	if err != nil {
-		return m, err
-	}
-	if err := child.Start(); err != nil {
 		return m, err
 	}
 	defer func() {
-		_ = stdin.Close()
-		if werr := child.Wait(); err == nil {
-			err = werr
+		if eerr := second.end(); err == nil {
+			err = eerr
 		}
 	}()
-	answers := bufio.NewReader(stdout)
-	if line, err := answers.ReadString('\n'); err != nil || line != "ready\n" {
-		return m, fmt.Errorf("the second process did not start: %q, %w", line, err)
-	}
-	if _, err := io.WriteString(stdin, "go\n"); err != nil {
+	if _, err := io.WriteString(second.stdin, "go\n"); err != nil {
 		return m, err
 	}
 	half := l
@@ -144,7 +182,7 @@ func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
 		return m, err
 	}
 	var r report
-	if err := json.NewDecoder(answers).Decode(&r); err != nil {
+	if err := json.NewDecoder(second.stdout).Decode(&r); err != nil {
 		return m, err
 	}
 	m.acknowledged += r.Acknowledged

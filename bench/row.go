@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// Row is one comparison, as latest.json has it.
+// Row is one comparison, as the JSON files in results/ have it.
 type Row struct {
 	ID       string  `json:"id"`
 	Work     string  `json:"work"`
@@ -21,7 +21,7 @@ type Row struct {
 	PeerName string  `json:"peer_name"` // "": there is none
 	Ratio    float64 `json:"ratio"`     // ours/peer, the median over interleaved pairs
 	Goal     string  `json:"goal"`      // what is asked of Ratio, or of Ours where there is no peer; "": for the record
-	Met      *bool   `json:"met"`       // null without a goal
+	Met      *bool   `json:"met"`       // null without a goal, and beside a load
 	Failures int64   `json:"failures"`  // of ours: calls that returned an error, over all repetitions
 	Lost     int64   `json:"lost"`      // of ours: acknowledged and not there afterwards
 	P50      float64 `json:"p50"`       // of ours, in microseconds
@@ -38,10 +38,10 @@ type Row struct {
 	Acknowledged     int64 `json:"acknowledged,omitempty"` // calls that returned nil, where the row is about what became of them
 	PeerAcknowledged int64 `json:"peer_acknowledged,omitempty"`
 
+	Busy int `json:"busy_processes,omitempty"` // how many ran beside the measurement; 0: it was quiet
+
 	missed float64 // by how many times the goal is missed; 0: met, +Inf: in a way that has no measure
 }
-
-func (r *Row) missedBy() float64 { return r.missed }
 
 // bound is what a goal asks of a figure.
 type bound struct {
@@ -112,14 +112,18 @@ func printTable(w io.Writer, rows []Row) {
 		if r.Met != nil {
 			met = map[bool]string{true: "yes", false: "NO"}[*r.Met]
 		}
-		peer, ratio := "", ""
-		if r.PeerName != "" {
-			peer, ratio = figure(r.Peer), figure(r.Ratio)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\t\n", r.ID, r.Work, r.Store, r.Writers, figure(r.Ours), peer,
-			r.Unit, r.PeerName, ratio, r.Goal, met, r.Failures, r.Lost, figure(r.P50), figure(r.P99), r.PeerFailures, r.PeerLost, figure(r.PeerP99))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%d\t%s\t\n", r.ID, r.Work, r.Store, r.Writers, figure(r.Ours), r.versus(r.Peer),
+			r.Unit, r.PeerName, r.versus(r.Ratio), r.Goal, met, r.Failures, r.Lost, figure(r.P50), figure(r.P99), r.PeerFailures, r.PeerLost, figure(r.PeerP99))
 	}
 	t.Flush()
+}
+
+// versus is figure for what only a row with a peer has.
+func (r *Row) versus(v float64) string {
+	if r.PeerName == "" {
+		return ""
+	}
+	return figure(v)
 }
 
 // figure writes v with three significant digits, and whole from a hundred on.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/internal/state"
 )
 
 // What the contenders in memory keep, and how they change it. All make the same change to the same type.
@@ -19,9 +19,8 @@ type shape[T any] struct {
 	change func(s *T, writer, i int) // the i-th change of this writer, in place
 	count  func(*T) int64            // the changes that are in it
 
-	verb string                                                          // the data verb that makes the same change,
-	data func(ctx context.Context, s pawl.Scope[T], writer, i int) error // called,
-	ops  func(ops []state.Op, writer, i int) []state.Op                  // and appended as package state has it
+	verb string                                                          // the data verb that makes the same change
+	data func(ctx context.Context, s pawl.Scope[T], writer, i int) error // calls it
 }
 
 // The three states: a small struct, a map of 16 entries, and a chat thread.
@@ -62,10 +61,17 @@ var increments = shape[counter]{
 		_, err := s.IncState(ctx, "count", 1)
 		return err
 	},
-	ops: func(ops []state.Op, _, _ int) []state.Op {
-		return append(ops, state.Op{Verb: state.Inc, Field: "count", By: 1})
-	},
 }
+
+// sleeps: the same, and the function that makes the change takes a millisecond.
+var sleeps = func() shape[counter] {
+	s := increments
+	s.change = func(c *counter, _, _ int) {
+		time.Sleep(time.Millisecond)
+		c.Count++
+	}
+	return s
+}()
 
 // patches: two fields of a small struct, by one writer, which counts by itself.
 var patches = shape[counter]{
@@ -78,10 +84,6 @@ var patches = shape[counter]{
 	data: func(ctx context.Context, s pawl.Scope[counter], _, i int) error {
 		_, err := s.PatchState(ctx, pawl.Patch{"count": int64(i) + 1, "last": int64(i)})
 		return err
-	},
-	ops: func(ops []state.Op, _, i int) []state.Op {
-		return append(ops, state.Op{Verb: state.Patch, Field: "count", Value: int64(i) + 1},
-			state.Op{Verb: state.Patch, Field: "last", Value: int64(i), Joins: true})
 	},
 }
 
@@ -123,28 +125,6 @@ var steps = shape[board]{
 	},
 }
 
-// records: one entry of a map is replaced, by one writer, which counts by itself.
-var records = shape[board]{
-	name:   "map of 16",
-	start:  newBoard,
-	clone:  cloneBoard,
-	change: func(s *board, w, i int) { s.Tasks[taskOf(w, i)] = int64(i) + 1 },
-	count: func(s *board) (n int64) {
-		for _, done := range s.Tasks {
-			n = max(n, done)
-		}
-		return n
-	},
-	verb: "SetStateRecord",
-	data: func(ctx context.Context, s pawl.Scope[board], w, i int) error {
-		_, err := s.SetStateRecord(ctx, "tasks", taskOf(w, i), int64(i)+1)
-		return err
-	},
-	ops: func(ops []state.Op, w, i int) []state.Op {
-		return append(ops, state.Op{Verb: state.SetRecord, Field: "tasks", Key: taskOf(w, i), Value: int64(i) + 1})
-	},
-}
-
 var hello = message{Role: "user", Text: "What is the tide like in the harbour of Kiel tomorrow?"}
 
 // messages: a thread gets longer.
@@ -163,9 +143,6 @@ var messages = shape[thread]{
 		_, err := s.PushState(ctx, "messages", hello)
 		return err
 	},
-	ops: func(ops []state.Op, _, _ int) []state.Op {
-		return append(ops, state.Op{Verb: state.Push, Field: "messages", Values: []any{hello}})
-	},
 }
 
 // longThread is a thread of n messages.
@@ -175,12 +152,6 @@ func longThread(n int) *thread {
 		t.Messages[i] = hello
 	}
 	return t
-}
-
-// inPlace is s without copies: whoever reads has to take the lock, or a copy, himself.
-func (s shape[T]) inPlace() shape[T] {
-	s.clone = func(t *T) *T { return t }
-	return s
 }
 
 // Ours.
