@@ -83,12 +83,15 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtAnyMoment$$' ./flow/machine
 
 # A module of its own. Without cgo two drivers would claim one name.
-.PHONY: bench bench-quick bench-test bench-lint
+.PHONY: bench bench-quick bench-load bench-test bench-lint
 bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
 	cd bench && $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
 	cd bench && $(GO) run . -quick
+
+bench-load: need-cc need-postgres ## measure beside one busy process per core; checks only that no call fails
+	cd bench && $(GO) run . -load -docs
 
 bench-test: need-cc need-postgres ## vet and test the benchmark itself; not part of make test, for compiling the peers takes minutes
 	cd bench && $(GO) vet ./...
