@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 const (
@@ -149,7 +150,7 @@ func TestHold(t *testing.T) {
 			f.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.HoldUntil(released) })
 			client := f.client()
 			go func() { answered <- way.commit(t.Context(), client) }()
-			require.Eventually(t, func() bool { return f.number(sum) == way.rows }, patience, time.Millisecond)
+			testkit.Eventually(t, func() bool { return f.number(sum) == way.rows })
 			require.Empty(t, answered, "it is done, and the client is not told")
 			require.Zero(t, f.proxy.Counts())
 			close(released)
@@ -181,7 +182,7 @@ func TestHoldEndsWithTheClient(t *testing.T) {
 		_, err := client.Exec(ctx, addToA)
 		answered <- err
 	}()
-	require.Eventually(t, func() bool { return f.number(sum) == 1 }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return f.number(sum) == 1 })
 	cancel()
 	require.ErrorIs(t, <-answered, context.Canceled)
 	f.alone()

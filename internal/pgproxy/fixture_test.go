@@ -1,33 +1,19 @@
 package pgproxy_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// patience is how long anything may take before a test fails.
-const patience = time.Minute
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	pgtest.Stop()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testkit.Main(m.Run, pgtest.Stop) }
 
 // fixture is a database with two rows, a and b, whose n is 0, a connection to it, and a proxy.
 type fixture struct {
@@ -41,7 +27,7 @@ type fixture struct {
 func start(t *testing.T, writers ...string) *fixture {
 	t.Helper()
 	f := &fixture{T: t, server: pgtest.URL(t)}
-	f.direct = f.connect(f.server)
+	f.direct = pgtest.Connect(f, f.server)
 	f.exec("CREATE TABLE t (id text PRIMARY KEY, n int NOT NULL); INSERT INTO t VALUES ('a', 0), ('b', 0)")
 	return f.with(t, writers...)
 }
@@ -56,16 +42,8 @@ func (f *fixture) with(t *testing.T, writers ...string) *fixture {
 	return &fixture{T: t, server: f.server, direct: f.direct, proxy: proxy, url: proxy.URL(f.server)}
 }
 
-func (f *fixture) connect(url string) *pgx.Conn {
-	f.Helper()
-	conn, err := pgx.Connect(f.Context(), url)
-	require.NoError(f, err)
-	f.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // client returns a connection through the proxy.
-func (f *fixture) client() *pgx.Conn { return f.connect(f.url) }
+func (f *fixture) client() *pgx.Conn { return pgtest.Connect(f, f.url) }
 
 // raw returns the same below pgx, which cancels what it executes when the connection breaks.
 func (f *fixture) raw() *pgproto3.Frontend {
@@ -94,7 +72,7 @@ func (f *fixture) number(question string) (n int) {
 // others began has been committed or rolled back then.
 func (f *fixture) alone() {
 	f.Helper()
-	require.Eventually(f, func() bool {
+	testkit.Eventually(f, func() bool {
 		return f.number("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()") == 0
-	}, patience, 5*time.Millisecond)
+	})
 }

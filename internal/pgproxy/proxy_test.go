@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,6 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // Whatever moment a connection is cut at, what was acknowledged is there, and nothing is there that
@@ -95,7 +96,7 @@ func TestClose(t *testing.T) {
 		_, err := held.Exec(t.Context(), addToA)
 		answered <- err
 	}()
-	require.Eventually(t, func() bool { return f.number(sum) == 1 }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return f.number(sum) == 1 })
 	f.proxy.Close()
 	f.proxy.Close()
 	require.Error(t, <-answered)
@@ -119,7 +120,7 @@ func TestCancel(t *testing.T) {
 		answered <- err
 	}()
 	const sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-	require.Eventually(t, func() bool { return f.number(sleeping) == 1 }, patience, time.Millisecond)
+	testkit.Eventually(t, func() bool { return f.number(sleeping) == 1 })
 	require.NoError(t, conn.PgConn().CancelRequest(t.Context()))
 	require.ErrorContains(t, <-answered, "57014")
 	require.NoError(t, conn.Close(t.Context()))
@@ -168,5 +169,5 @@ func TestEncryptionIsRefused(t *testing.T) {
 	f := start(t)
 	_, err := pgx.Connect(t.Context(), strings.Replace(f.url, "sslmode=disable", "sslmode=require", 1))
 	require.ErrorContains(t, err, "refused TLS")
-	f.connect(strings.Replace(f.url, "sslmode=disable", "sslmode=prefer", 1))
+	pgtest.Connect(f, strings.Replace(f.url, "sslmode=disable", "sslmode=prefer", 1))
 }

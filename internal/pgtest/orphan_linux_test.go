@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // momentVariable tells TestServersOfAChild where to wait for its end.
@@ -28,39 +28,38 @@ func TestNoServerOutlivesItsProcess(t *testing.T) {
 	for _, moment := range moments {
 		t.Run(moment, func(t *testing.T) {
 			folder := openFolder(t)
-			child := crashtest.Start(t, "TestServersOfAChild", "TMPDIR="+folder, momentVariable+"="+moment)
-			crashtest.Ready(child)
+			child := testkit.Start(t, "TestServersOfAChild", "TMPDIR="+folder, momentVariable+"="+moment)
+			testkit.Ready(child)
 			if moment == "any" {
 				time.Sleep(rand.N(2 * time.Second)) // decides nothing: there is no wrong moment
 			} else {
-				line, _ := child.Next()
-				require.Equal(t, moment, line)
+				child.Expect(moment)
 				require.Equal(t, moment == "two servers", len(inside(t, folder, "postgres")) > 0)
 			}
 			child.Kill()
-			require.Eventually(t, func() bool {
+			testkit.EventuallyWithin(t, patience, func() bool {
 				left, err := os.ReadDir(folder)
 				return err == nil && len(left) == 0 && len(inside(t, folder, "")) == 0
-			}, patience, 20*time.Millisecond)
+			})
 		})
 	}
 }
 
 // TestServersOfAChild is the part of TestNoServerOutlivesItsProcess that is killed.
 func TestServersOfAChild(t *testing.T) {
-	if os.Getenv(crashtest.Variable) == "" {
+	if testkit.Role() == "" {
 		t.Skip("only as a child of TestNoServerOutlivesItsProcess")
 	}
 	waitAt := func(moment string) {
 		if os.Getenv(momentVariable) == moment {
-			crashtest.Say("%s", moment)
+			testkit.Say("%s", moment)
 			_, _ = io.Copy(io.Discard, os.Stdin)
 		}
 	}
-	crashtest.Begin()
-	connect(t, URL(t))
+	testkit.Begin()
+	Connect(t, URL(t))
 	s := New(t)
-	connect(t, s.URL("postgres"))
+	Connect(t, s.URL("postgres"))
 	waitAt("two servers")
 	Stop()
 	s.Kill()

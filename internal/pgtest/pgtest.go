@@ -71,6 +71,17 @@ func URL(t testing.TB) string {
 	return withDatabase(t, admin, db.name)
 }
 
+// Connect connects to a database, past every store, until t ends.
+func Connect(t testing.TB, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatalf("pgtest: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
 // takeSpare returns the next database, and begins to make the one after that.
 func takeSpare(admin string) <-chan made {
 	process.mu.Lock()

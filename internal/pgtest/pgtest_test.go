@@ -1,42 +1,17 @@
 package pgtest
 
 import (
-	"context"
-	"flag"
 	"fmt"
-	"os"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
-	"github.com/pawl-go/pawl/internal/crashtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	if role := os.Getenv(crashtest.Variable); role != "" {
-		flag.Parse()
-		_ = flag.Set("test.run", "^"+role+"$")
-	}
-	code := m.Run()
-	Stop()
-	Stop()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func connect(t *testing.T, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
+func TestMain(m *testing.M) { testkit.Main(m.Run, Stop, Stop) }
 
 func mustExec(t *testing.T, conn *pgx.Conn, statement string) {
 	t.Helper()
@@ -52,7 +27,7 @@ func ask(t *testing.T, conn *pgx.Conn, question string) (answer string) {
 
 func TestURLsAreOfDifferentDatabases(t *testing.T) {
 	for range 2 {
-		mustExec(t, connect(t, URL(t)), "CREATE TABLE mine (n int)")
+		mustExec(t, Connect(t, URL(t)), "CREATE TABLE mine (n int)")
 	}
 }
 
@@ -68,7 +43,7 @@ func TestTheDatabaseGoesWithItsTest(t *testing.T) {
 	var conn *pgx.Conn
 	t.Run("owner", func(inner *testing.T) {
 		url = URL(inner)
-		conn = connect(t, url) // stays after inner
+		conn = Connect(t, url) // stays after inner
 	})
 	settle()
 	require.Error(t, conn.Ping(t.Context()), "the connection was cut")
@@ -82,15 +57,15 @@ func TestARunningServerIsUsedIfOneIsNamed(t *testing.T) {
 	s := New(t)
 	t.Setenv(Variable, s.URL("postgres"))
 	t.Run("owner", func(t *testing.T) {
-		require.Equal(t, fmt.Sprint(s.port), ask(t, connect(t, URL(t)), "SHOW port"))
+		require.Equal(t, fmt.Sprint(s.port), ask(t, Connect(t, URL(t)), "SHOW port"))
 	})
 	settle()
-	require.Equal(t, "0", ask(t, connect(t, s.URL("postgres")), "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'pawl%'"))
+	require.Equal(t, "0", ask(t, Connect(t, s.URL("postgres")), "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'pawl%'"))
 }
 
 func TestAVariableThatIsNoURLIsNotPrinted(t *testing.T) {
 	t.Setenv(Variable, "host=localhost password=secret")
-	message := failure(t, func(t testing.TB) { URL(t) })
+	message := testkit.Failure(t, func(t testing.TB) { URL(t) })
 	require.Contains(t, message, Variable)
 	require.NotContains(t, message, "secret")
 }

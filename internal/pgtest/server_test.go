@@ -3,18 +3,18 @@ package pgtest
 import (
 	"fmt"
 	"net"
-	"runtime"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 func TestSettings(t *testing.T) {
 	s := New(t, "max_connections=20", "commit_delay=2000")
-	conn := connect(t, s.URL("postgres"))
+	conn := Connect(t, s.URL("postgres"))
 	for setting, want := range map[string]string{
 		"max_connections":    "20",
 		"commit_delay":       "2000",
@@ -33,7 +33,7 @@ func TestSettings(t *testing.T) {
 func TestAKilledServerComesBackWithWhatItHad(t *testing.T) {
 	s := New(t)
 	url := s.URL("postgres")
-	conn := connect(t, url)
+	conn := Connect(t, url)
 	mustExec(t, conn, "CREATE TABLE kept (n int)")
 	s.Kill()
 	s.Kill()
@@ -42,9 +42,9 @@ func TestAKilledServerComesBackWithWhatItHad(t *testing.T) {
 	require.Error(t, err)
 	s.Start()
 	s.Start()
-	mustExec(t, connect(t, url), "INSERT INTO kept VALUES (1)")
+	mustExec(t, Connect(t, url), "INSERT INTO kept VALUES (1)")
 	s.Restart()
-	require.Equal(t, "1", ask(t, connect(t, url), "SELECT count(*)::text FROM kept"))
+	require.Equal(t, "1", ask(t, Connect(t, url), "SELECT count(*)::text FROM kept"))
 }
 
 func TestAPasswordIsAskedFor(t *testing.T) {
@@ -67,13 +67,13 @@ func TestATakenPortIsLeftAlone(t *testing.T) {
 		return freePort()
 	}
 	defer func() { pickPort = freePort }()
-	connect(t, New(t).URL("postgres"))
+	Connect(t, New(t).URL("postgres"))
 	require.Equal(t, 2, picked)
 }
 
 func TestTheLogSaysWhyAServerDoesNotStart(t *testing.T) {
 	find(t)
-	message := failure(t, func(t testing.TB) { New(t, "no_such_setting=1") })
+	message := testkit.Failure(t, func(t testing.TB) { New(t, "no_such_setting=1") })
 	require.Contains(t, message, `unrecognized configuration parameter "no_such_setting"`)
 }
 
@@ -83,36 +83,11 @@ func TestWithoutPostgres(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv(Variable, "")
 	t.Setenv(need.Variable, "postgres")
-	require.Contains(t, failure(t, func(t testing.TB) { New(t) }), "make need-postgres")
+	require.Contains(t, testkit.Failure(t, func(t testing.TB) { New(t) }), "make need-postgres")
 }
 
 func TestTheNewestIsTaken(t *testing.T) {
 	require.Equal(t, 9, majorVersion("/usr/lib/postgresql/9.6/bin"))
 	require.Equal(t, 17, majorVersion("/usr/lib/postgresql/17/bin"))
 	require.Equal(t, 16, majorVersion("/usr/pgsql-16/bin"))
-}
-
-// failure returns what f says when it fails the test it is given.
-func failure(t *testing.T, f func(testing.TB)) string {
-	t.Helper()
-	r := &recorder{TB: t}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f(r)
-	}()
-	<-done
-	require.NotEmpty(t, r.message, "it did not fail")
-	return r.message
-}
-
-// recorder is a test that stops where it fails and tells nobody.
-type recorder struct {
-	testing.TB
-	message string
-}
-
-func (r *recorder) Fatalf(format string, args ...any) {
-	r.message = fmt.Sprintf(format, args...)
-	runtime.Goexit()
 }
