@@ -55,7 +55,7 @@ func TestDurableWhateverTheDefault(t *testing.T) {
 		// Deferred until the transaction ends.
 		`CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON pawl_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
 	exercise(t, s)
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	require.EqualValues(t, 3, value[int64](t, conn, "SELECT count(DISTINCT operation) FROM seen"))
 	require.Zero(t, value[int64](t, conn, "SELECT count(*) FROM seen WHERE setting <> 'on'"))
 }
@@ -66,7 +66,7 @@ func TestDurableWhateverTheDefault(t *testing.T) {
 func TestReadOnlyDatabase(t *testing.T) {
 	url := pgtest.URL(t)
 	require.NoError(t, openAt(t, url, Config{}).Close())
-	database := value[string](t, connect(t, url), "SELECT quote_ident(current_database())")
+	database := value[string](t, pgtest.Connect(t, url), "SELECT quote_ident(current_database())")
 	execute(t, url, "ALTER DATABASE "+database+" SET default_transaction_read_only = on")
 	s := openAt(t, connections(t, url, 3), Config{}) // there is nothing to migrate
 	for range 5 {
@@ -85,7 +85,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 	require.ErrorContains(t, err, "read-only")
 
-	admin := connect(t, url)
+	admin := pgtest.Connect(t, url)
 	_, err = admin.Exec(t.Context(), "SET default_transaction_read_only = off")
 	require.NoError(t, err)
 	_, err = admin.Exec(t.Context(), "ALTER DATABASE "+database+" RESET default_transaction_read_only")
@@ -175,7 +175,7 @@ func TestView(t *testing.T) {
 	leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
 	dead.Writes[0].Deleted, dead.Writes[0].Doc = true, nil
 	must(t, s, put("alive", 0), expired, leased, dead)
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	eventually(t, conn, "SELECT NOT EXISTS (SELECT FROM pawl_state WHERE id = 'expired')")
 	require.Equal(t, "alive,leased", value[string](t, conn, "SELECT string_agg(id, ',' ORDER BY id) FROM pawl_state WHERE kind = 'thing'"))
 	require.Equal(t, "hello", value[string](t, conn, "SELECT doc->>'title' FROM pawl_state WHERE id = 'alive' AND version = 1 AND holder IS NULL"))
@@ -192,7 +192,7 @@ func TestIndices(t *testing.T) {
 		SELECT 'k', n::text, 1, 1, '{}', 0, CASE WHEN n % 100 = 0 THEN 'open' ELSE 'done' END,
 			CASE WHEN n % 100 = 1 THEN now() - n * interval '1 s' END, CASE WHEN n % 100 = 2 THEN now() - interval '1 s' END,
 			now(), CASE WHEN n % 100 = 3 THEN now() - interval '2 h' END, '', 0, '{}' FROM generate_series(1, 20000) n`, "ANALYZE pawl_records")
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	for index, q := range map[string]persist.Query{
 		"pawl_label":        {Kind: "k", Labels: []string{"open"}},
 		"pawl_due":          {Kind: "k", Due: true, Unheld: true},
@@ -227,7 +227,7 @@ func plan(t *testing.T, conn *pgx.Conn, s *statement) string {
 func TestRememberedAlike(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	for range 20 {
 		writers, ring := 1+rand.IntN(30), []string(nil)
 		for n := range 200 {

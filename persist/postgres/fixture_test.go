@@ -13,11 +13,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
-
-// longEnough is how long a test waits for what must happen.
-const longEnough = 30 * time.Second
 
 func openAt(t testing.TB, url string, config Config) *Store {
 	t.Helper()
@@ -43,19 +42,10 @@ func connections(t testing.TB, url string, n int) string {
 	return with(t, url, "pool_max_conns", fmt.Sprint(n))
 }
 
-// connect connects as an application would.
-func connect(t testing.TB, url string) *pgx.Conn {
-	t.Helper()
-	conn, err := pgx.Connect(t.Context(), url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
-}
-
 // execute runs statements one by one, on a connection of their own.
 func execute(t testing.TB, url string, statements ...string) {
 	t.Helper()
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	for _, text := range statements {
 		_, err := conn.Exec(t.Context(), text)
 		require.NoError(t, err, text)
@@ -88,7 +78,7 @@ func pooled(t testing.TB, url string, change func(*pgxpool.Config)) *pgxpool.Poo
 // locked locks records in a transaction of somebody else's, and returns the function that lets go.
 func locked(t testing.TB, url string, ids ...string) (release func()) {
 	t.Helper()
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	tag, err := tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE kind = 'thing' AND id = ANY ($1) ORDER BY id FOR UPDATE", ids)
 	require.NoError(t, err)
@@ -99,11 +89,7 @@ func locked(t testing.TB, url string, ids ...string) (release func()) {
 // eventually waits until a query returns true.
 func eventually(t testing.TB, conn *pgx.Conn, text string) {
 	t.Helper()
-	deadline := time.Now().Add(longEnough)
-	for !value[bool](t, conn, text) {
-		require.True(t, time.Now().Before(deadline), "never true: %s", text)
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, func() bool { return value[bool](t, conn, text) }, text)
 }
 
 // someoneWaits is true while a connection to this database waits for a lock.
@@ -191,11 +177,5 @@ func commitLater(ctx context.Context, s *Store, c persist.Commit) <-chan result 
 // answered returns what becomes of a commit.
 func answered(t testing.TB, answer <-chan result) result {
 	t.Helper()
-	select {
-	case r := <-answer:
-		return r
-	case <-time.After(longEnough):
-		require.FailNow(t, "the commit was never answered")
-		return result{}
-	}
+	return testkit.Receive(t, answer, "the commit was never answered")
 }

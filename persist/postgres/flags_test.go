@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -26,14 +27,9 @@ func expired(t *testing.T, s *Store, id string) persist.Record {
 	c := put(id, 0)
 	c.Writes[0].TTL = time.Millisecond
 	must(t, s, c)
-	deadline := time.Now().Add(longEnough)
-	for {
-		if r := load(t, s, id); r.Expired(r.Now) {
-			return r
-		}
-		require.True(t, time.Now().Before(deadline))
-		time.Sleep(time.Millisecond)
-	}
+	var r persist.Record
+	testkit.Eventually(t, func() bool { r = load(t, s, id); return r.Expired(r.Now) })
+	return r
 }
 
 // found returns the ids of the things that match q.
@@ -200,7 +196,7 @@ func TestSweepingStepsOverNothing(t *testing.T) {
 	execute(t, url, `INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, expires, updated, deleted, holder, token, commits)
 		SELECT 'k', n::text, 1, 1, CASE WHEN n % 100 = 0 THEN '{}'::jsonb END, 0, '', now() - interval '1 s', now(),
 			CASE WHEN n % 100 > 0 THEN now() END, '', 0, '{}' FROM generate_series(1, 20000) n`, "VACUUM ANALYZE pawl_records")
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	require.EqualValues(t, 200, value[float32](t, conn, "SELECT reltuples FROM pg_class WHERE relname = 'pawl_expires'"))
 	for _, q := range []persist.Query{{Kind: "k", Expired: true}, {Kind: "k", Expired: true, Unheld: true, Limit: 10}} {
 		statement, err := s.sql.list(q, q.PageSize())

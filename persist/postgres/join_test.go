@@ -35,7 +35,7 @@ func newJoined(t *testing.T, size int32) *joinedFixture {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	execute(t, url, ledger)
-	return &joinedFixture{t, url, pool, s, connect(t, url)}
+	return &joinedFixture{t, url, pool, s, pgtest.Connect(t, url)}
 }
 
 // begin begins a transaction, which is rolled back with the test if it is still there.

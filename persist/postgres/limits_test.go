@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -26,7 +27,7 @@ func TestStatementTimeoutOfTheRole(t *testing.T) {
 	s = openAt(t, connections(t, with(t, url, "statement_timeout", "120"), 8), Config{}) // of which two may wait
 	release := locked(t, url, "a", "b")
 	one, two := commitLater(t.Context(), s, put("a", 1)), commitLater(t.Context(), s, together(put("b", 1), put("c", 0)))
-	eventually(t, connect(t, url), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
+	eventually(t, pgtest.Connect(t, url), `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
 		AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '180 ms'`)
 	release()
 	require.NoError(t, answered(t, one).err)
@@ -106,7 +107,7 @@ func TestOneNewSchemaForManyStores(t *testing.T) {
 func TestOpenIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	require.NoError(t, openAt(t, url, Config{}).Close())
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "LOCK TABLE pawl_meta IN ACCESS EXCLUSIVE MODE")
 	require.NoError(t, err)
@@ -125,7 +126,7 @@ func TestClockIsTheServers(t *testing.T) {
 		execute(t, url, "CREATE FUNCTION public."+name+"() RETURNS timestamptz LANGUAGE sql AS $$SELECT '2140-01-01'::timestamptz$$")
 	}
 	url = with(t, url, "search_path", "public, pg_catalog")
-	require.Equal(t, 2140, value[time.Time](t, connect(t, url), "SELECT clock_timestamp()").Year())
+	require.Equal(t, 2140, value[time.Time](t, pgtest.Connect(t, url), "SELECT clock_timestamp()").Year())
 	s := openAt(t, url, Config{Schema: "public"})
 	leased := put("a", 0)
 	leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
@@ -139,7 +140,7 @@ func TestClockIsTheServers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, taken, 2, "one is leased")
 	require.Less(t, taken[0].Now.Year(), 2140)
-	require.EqualValues(t, 3, value[int64](t, connect(t, url), "SELECT count(*) FROM pawl_state WHERE held_until < '2140-01-01'"))
+	require.EqualValues(t, 3, value[int64](t, pgtest.Connect(t, url), "SELECT count(*) FROM pawl_state WHERE held_until < '2140-01-01'"))
 }
 
 // TestHugeCommitIsRefused before it fills the server's table of locks.
@@ -234,7 +235,7 @@ func TestLargestNumbers(t *testing.T) {
 func TestPurgesLeaveConnections(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, connections(t, url, 2), Config{})
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT FROM pawl_meta WHERE name = 'floor' FOR UPDATE")
 	require.NoError(t, err)
@@ -252,7 +253,7 @@ func TestPurgesLeaveConnections(t *testing.T) {
 	for range purges {
 		<-begun
 	}
-	eventually(t, connect(t, url), someoneWaits)
+	eventually(t, pgtest.Connect(t, url), someoneWaits)
 	for version := range uint64(10) {
 		must(t, s, put("free", version))
 	}
@@ -267,7 +268,7 @@ func TestPurgeIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	s.config.CommitTimeout = time.Second // from here on: to open it may take longer
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT FROM pawl_meta WHERE name = 'floor' FOR UPDATE")
 	require.NoError(t, err)
@@ -285,7 +286,7 @@ func TestCommitTimeoutBeginsWithAConnection(t *testing.T) {
 	release := usedUp(t, s)
 	began := time.Now()
 	answer := commitLater(t.Context(), s, put("a", 0))
-	require.Eventually(t, func() bool { return time.Since(began) > 600*time.Millisecond }, longEnough, 10*time.Millisecond)
+	testkit.Eventually(t, func() bool { return time.Since(began) > 600*time.Millisecond })
 	release()
 	require.NoError(t, answered(t, answer).err)
 }
@@ -307,12 +308,8 @@ func TestConnectionIsWaitedForOnce(t *testing.T) {
 		return r
 	}
 	old, young := enter("old", time.Now().Add(-time.Hour)), enter("young", time.Now())
-	select {
-	case <-old.done:
-		unavailable(t, old.err)
-	case <-time.After(longEnough):
-		require.FailNow(t, "it has waited for an hour")
-	}
+	testkit.Receive(t, old.done, "it has waited for an hour")
+	unavailable(t, old.err)
 	require.False(t, isClosed(young.done))
 	release()
 	<-young.done

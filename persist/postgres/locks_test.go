@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -52,9 +53,9 @@ const foreignCreation = `INSERT INTO pawl_records (kind, id, version, born, doc,
 func TestForeignCreator(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	for i, c := range []persist.Commit{put("0", 0), together(put("1", 0), put("other", 0))} {
-		tx, err := connect(t, url).Begin(t.Context())
+		tx, err := pgtest.Connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), foreignCreation, fmt.Sprint(i))
 		require.NoError(t, err)
@@ -71,10 +72,10 @@ func TestForeignCreator(t *testing.T) {
 func TestConflictAfterAWait(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	must(t, s, put("a", 0), put("b", 0))
 	for i, c := range []persist.Commit{put("a", 1), together(put("a", 2), put("b", 1))} {
-		tx, err := connect(t, url).Begin(t.Context())
+		tx, err := pgtest.Connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `UPDATE pawl_records SET version = version + 1, doc = '{"by": "another"}', commits = commits || ARRAY['another.1'] WHERE id = 'a'`)
 		require.NoError(t, err)
@@ -96,7 +97,7 @@ func TestConflictAfterAWait(t *testing.T) {
 func TestJudgedAfterAWait(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	const lifetime = lockPatience / 3 // so that it runs out during the first wait
 	for round := range 3 {
 		leased, mortal := put(fmt.Sprint("leased-", round), 0), put(fmt.Sprint("mortal-", round), 0)
@@ -127,12 +128,12 @@ func TestJudgedAfterAWait(t *testing.T) {
 func TestDeadlockIsRetried(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, with(t, url, "deadlock_timeout", "100ms"), Config{}) // ours looks for circles first
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	must(t, s, put("a", 0), put("b", 0))
-	deadline := time.Now().Add(longEnough)
+	deadline := time.Now().Add(testkit.Patience)
 	for version := uint64(1); ; version++ {
 		require.True(t, time.Now().Before(deadline), "no deadlock came about")
-		tx, err := connect(t, url).Begin(t.Context())
+		tx, err := pgtest.Connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE id = 'b' FOR UPDATE")
 		require.NoError(t, err)
@@ -176,7 +177,7 @@ func TestLockedRecordHoldsUpItsWritersOnly(t *testing.T) {
 				}
 				stuck = append(stuck, commitLater(t.Context(), s, c))
 			}
-			conn := connect(t, url)
+			conn := pgtest.Connect(t, url)
 			eventually(t, conn, someoneWaits)
 			var group sync.WaitGroup
 			for i := range others {
@@ -229,10 +230,10 @@ func TestLockedPastBudget(t *testing.T) {
 func TestReadersShare(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	must(t, s, put("read", 0))
 	for lock, free := range map[string]bool{"FOR SHARE": true, "FOR KEY SHARE": true, "FOR NO KEY UPDATE": false, "FOR UPDATE": false} {
-		tx, err := connect(t, url).Begin(t.Context())
+		tx, err := pgtest.Connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), "SELECT FROM pawl_records WHERE id = 'read' "+lock)
 		require.NoError(t, err)
@@ -260,8 +261,8 @@ func TestReadersShare(t *testing.T) {
 func TestAbsenceIsWaitedFor(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
-	tx, err := connect(t, url).Begin(t.Context())
+	conn := pgtest.Connect(t, url)
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", s.names.lockKey(thing("new")))
 	require.NoError(t, err)

@@ -87,7 +87,7 @@ func TestNativeAgrees(t *testing.T) {
 		})
 	}
 	group.Wait()
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	sameAsLedger(t, conn)
 	require.Equal(t, applied.Load(), value[int64](t, conn, "SELECT count(*) FROM ledger"))
 	require.Positive(t, applied.Load())
@@ -102,7 +102,7 @@ func TestNativeFunctions(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, connections(t, url, 1), Config{})
 	execute(t, url, ledger, "ALTER TABLE ledger ADD CONSTRAINT later UNIQUE (version) DEFERRABLE INITIALLY DEFERRED")
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	failure := errors.New("failure")
 	call := func(fn func(ctx context.Context, tx pgx.Tx) error) error {
 		_, err := s.CommitWith(t.Context(), put("a", 0), func(ctx context.Context, tx any) error {
@@ -242,7 +242,7 @@ func TestNativeCommits(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	execute(t, url, ledger)
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	require.Equal(t, "pgx.Tx", s.NativeType().String())
 	guarded := persist.Commit{Guards: []persist.Guard{{Key: thing("a"), Read: true, Version: 1}}}
 	swept := persist.Commit{ID: "sweep.1", Writes: []persist.Write{{Key: thing("c"), Expected: 1, Gone: true, Version: 2, Deleted: true, Swept: true}}}
@@ -284,7 +284,7 @@ func TestNativeSettings(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	require.Equal(t, "on", value[string](t, connect(t, url), "SELECT string_agg(setting, ',') FROM seen"))
+	require.Equal(t, "on", value[string](t, pgtest.Connect(t, url), "SELECT string_agg(setting, ',') FROM seen"))
 }
 
 // TestNativeWaits: a commit that waits for a lock leaves the only connection to others, and its
@@ -296,7 +296,7 @@ func TestNativeWaits(t *testing.T) {
 	for _, size := range []int{1, 8} {
 		s := openAt(t, connections(t, url, size), Config{Schema: fmt.Sprint("s", size)})
 		must(t, s, put("a", 0))
-		tx, err := connect(t, url).Begin(t.Context())
+		tx, err := pgtest.Connect(t, url).Begin(t.Context())
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), fmt.Sprintf("SELECT FROM s%d.pawl_records FOR UPDATE", size))
 		require.NoError(t, err)
@@ -332,7 +332,7 @@ func TestNativeWaitsInVain(t *testing.T) {
 		_, err := s.CommitWith(ctx, put("a", 1), never)
 		answer <- result{err: err}
 	}()
-	eventually(t, connect(t, url), someoneWaits)
+	eventually(t, pgtest.Connect(t, url), someoneWaits)
 	cancel()
 	err := answered(t, answer).err
 	require.ErrorIs(t, err, persist.ErrNotApplied)
@@ -437,8 +437,7 @@ func TestNativeEndedByStatement(t *testing.T) {
 		})
 		require.Error(t, err)
 		require.NotErrorIs(t, err, persist.ErrNotApplied)
-		w.hears(thing(end), 0)
-		w.until("no version", func() bool { return w.latest[thing(end)] == 0 })
+		w.hearsNoVersion(t, thing(end))
 		must(t, s, put("next", uint64(version)))
 	}
 	require.EqualValues(t, 1, load(t, s, "COMMIT").Version)

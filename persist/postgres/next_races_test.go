@@ -51,7 +51,7 @@ func TestBatchesOfNextVersionsRace(t *testing.T) {
 		})
 	}
 	for n := range 2 {
-		conn := connect(t, url)
+		conn := pgtest.Connect(t, url)
 		all.Go(func() {
 			for time.Now().Before(until) {
 				tx, err := conn.Begin(t.Context())

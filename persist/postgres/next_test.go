@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
@@ -29,7 +30,7 @@ func TestBatchOfNextVersions(t *testing.T) {
 			deleted := put("deleted", 1)
 			deleted.Writes[0].Deleted, deleted.Writes[0].Doc = true, nil
 			must(t, s, put("a", 0), put("moved", 0), put("moved", 1), leased, put("deleted", 0), deleted, brief, put("locked", 0))
-			require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
+			testkit.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) })
 			release := locked(t, url, "locked")
 			rich := put("a", 1)
 			w := &rich.Writes[0]
@@ -137,10 +138,10 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0))
 	for _, c := range []persist.Commit{put("a", 1), put("b", 0), together(put("a", 1), put("b", 0))} {
-		conn := connect(t, url)
+		conn := pgtest.Connect(t, url)
 		pid := conn.PgConn().PID()
 		execute(t, url, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
-		eventually(t, connect(t, url), fmt.Sprintf("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d)", pid))
+		eventually(t, pgtest.Connect(t, url), fmt.Sprintf("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = %d)", pid))
 		r, err := newRequest(ctx, c)
 		require.NoError(t, err)
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
@@ -173,7 +174,7 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 				if known == "brief" {
 					require.Equal(t, "10ms", setting(t, s))
 				}
-				tx, err := connect(t, url).Begin(t.Context())
+				tx, err := pgtest.Connect(t, url).Begin(t.Context())
 				require.NoError(t, err)
 				_, err = tx.Exec(t.Context(), text)
 				require.NoError(t, err)
@@ -181,7 +182,7 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 				c := put("a", version)
 				c.Writes[0].Doc = []byte(`{"title": "taken"}`)
 				answer := commitLater(t.Context(), s, c)
-				eventually(t, connect(t, url), someoneWaits)
+				eventually(t, pgtest.Connect(t, url), someoneWaits)
 				unavailable(t, answered(t, answer).err)
 				require.NoError(t, tx.Rollback(t.Context()))
 				must(t, s, c)
@@ -200,7 +201,7 @@ func TestCallerWhoLeftReuses(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	must(t, s, put("slow", 0), put("a", 0))
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	execute(t, url, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
 		PERFORM pg_advisory_lock_shared(1);
 		WHILE NOT pg_try_advisory_xact_lock(2) LOOP PERFORM pg_sleep(0.001); END LOOP;
@@ -256,7 +257,7 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	must(t, s, put("a", 0))
 	execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = off)")
 	execute(t, url, "ANALYZE pawl_records")
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	version := uint64(1)
 	commit := func() {
 		t.Helper()

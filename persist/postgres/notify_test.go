@@ -16,6 +16,7 @@ import (
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -111,11 +112,11 @@ func TestNotificationsFail(t *testing.T) {
 	})
 	s.outbox.tries = 3
 	must(t, s, put("a", 0))
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.outbox.mu.Lock()
 		defer s.outbox.mu.Unlock()
 		return s.outbox.any && !s.outbox.sending
-	}, longEnough, time.Millisecond)
+	})
 	require.EqualValues(t, 3, tried.Load())
 	times, zeros := w.times(thing("a"))
 	require.Zero(t, times)
@@ -163,8 +164,7 @@ func TestUnknownOutcomeIsHinted(t *testing.T) {
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, persist.ErrNotApplied)
 		for _, write := range c.Writes {
-			w.hears(write.Key, 0)
-			w.until("no version", func() bool { return w.latest[write.Key] == 0 })
+			w.hearsNoVersion(t, write.Key)
 		}
 		_, err = test.commit(t.Context(), c)
 		require.True(t, isConflict(err))
@@ -248,7 +248,7 @@ func TestForeignNotification(t *testing.T) {
 	s := openAt(t, url, Config{})
 	w := watching(t, s)
 	for i, payload := range []string{"", "hello", "[1]", `{"from":"a later release","what":1}`, `{"hints":[{"k":7}]}`, `{"hints":[{}]}`} {
-		_, err := connect(t, url).Exec(t.Context(), "SELECT pg_notify($1, $2)", s.names.channel(), payload)
+		_, err := pgtest.Connect(t, url).Exec(t.Context(), "SELECT pg_notify($1, $2)", s.names.channel(), payload)
 		require.NoError(t, err)
 		w.zero(2 + i)
 	}
@@ -297,7 +297,7 @@ func TestVersions(t *testing.T) {
 	require.Empty(t, got)
 
 	typed := strings.NewReplacer("$1", "$1::text[]", "$2", "$2::text[]").Replace(s.sql.versions)
-	plan := value[string](t, connect(t, url), "EXPLAIN (FORMAT json, VERBOSE) "+typed, []string{"thing"}, []string{"a"})
+	plan := value[string](t, pgtest.Connect(t, url), "EXPLAIN (FORMAT json, VERBOSE) "+typed, []string{"thing"}, []string{"a"})
 	require.Contains(t, plan, `["r.version", "k.place"]`) // what is below it passes on where documents are, unread
 	require.Contains(t, plan, "pawl_records_pkey")
 

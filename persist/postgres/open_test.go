@@ -123,7 +123,7 @@ func TestNamesAreQuoted(t *testing.T) {
 	for _, name := range hostileNames {
 		s := openAt(t, url, Config{Schema: name, TablePrefix: name})
 		exercise(t, s)
-		conn := connect(t, url)
+		conn := pgtest.Connect(t, url)
 		require.True(t, value[bool](t, conn, "SELECT to_regclass($1) IS NOT NULL", quote(name)+"."+quote(name+"records")), name)
 		again := openAt(t, url, Config{Schema: name, TablePrefix: name})
 		require.EqualValues(t, 2, load(t, again, "a").Version)
@@ -178,7 +178,7 @@ func TestMigratedTogether(t *testing.T) {
 		must(t, stores[i], put("a", uint64(i)))
 		require.NoError(t, stores[i].Close())
 	}
-	require.EqualValues(t, 2, value[int64](t, connect(t, address), "SELECT count(*) FROM fresh.pawl_meta"))
+	require.EqualValues(t, 2, value[int64](t, pgtest.Connect(t, address), "SELECT count(*) FROM fresh.pawl_meta"))
 }
 
 // TestNothingToMigrate takes no lock.
@@ -187,7 +187,7 @@ func TestMigratedTogether(t *testing.T) {
 func TestNothingToMigrate(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", s.names.migrationLock())
 	require.NoError(t, err)
@@ -201,7 +201,7 @@ func TestNothingToMigrate(t *testing.T) {
 // Proves STORE-9, STORE-14.
 func TestMigrationTakesTooLong(t *testing.T) {
 	url := pgtest.URL(t)
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", names{schema: "public", prefix: "pawl_"}.migrationLock())
 	require.NoError(t, err)
@@ -219,7 +219,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	_, err := Open(t.Context(), url, Config{})
 	require.ErrorIs(t, err, persist.ErrNewerSchema)
 	require.ErrorContains(t, err, "99")
-	require.EqualValues(t, 99, value[int64](t, connect(t, url), `SELECT value FROM pawl_meta WHERE name = 'schema'`))
+	require.EqualValues(t, 99, value[int64](t, pgtest.Connect(t, url), `SELECT value FROM pawl_meta WHERE name = 'schema'`))
 }
 
 // TestFailedMigration leaves nothing half done.
@@ -230,5 +230,5 @@ func TestFailedMigration(t *testing.T) {
 	execute(t, url, `CREATE TABLE pawl_records (something text)`)
 	_, err := Open(t.Context(), url, Config{})
 	require.ErrorContains(t, err, "0001_records.sql")
-	require.EqualValues(t, 1, value[int64](t, connect(t, url), `SELECT count(*) FROM pg_class WHERE relname LIKE 'pawl%'`))
+	require.EqualValues(t, 1, value[int64](t, pgtest.Connect(t, url), `SELECT count(*) FROM pg_class WHERE relname LIKE 'pawl%'`))
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -48,7 +49,7 @@ func (d *diarist) next() persist.Commit {
 // not true.
 func (d *diarist) write() bool {
 	c, sentBefore := d.next(), false
-	deadline := time.Now().Add(2 * longEnough)
+	deadline := time.Now().Add(2 * testkit.Patience)
 	for {
 		_, err := d.store.Commit(d.t.Context(), c)
 		var conflict *persist.Conflict
@@ -143,7 +144,7 @@ func TestLostAnswers(t *testing.T) {
 			stop := make(chan struct{})
 			go func() {
 				defer close(stop)
-				deadline := time.Now().Add(longEnough)
+				deadline := time.Now().Add(testkit.Patience)
 				for time.Now().Before(deadline) {
 					c := proxy.Counts()
 					if min(c.BeforeCommit-before.BeforeCommit, c.AfterSend-before.AfterSend, c.AfterExecute-before.AfterExecute) >= 10 {
@@ -186,7 +187,7 @@ func TestKilledServer(t *testing.T) {
 
 // progress waits until the first diary has grown by some commits.
 func progress(t *testing.T, s *Store, commits *atomic.Int64) {
-	deadline := time.Now().Add(2 * longEnough)
+	deadline := time.Now().Add(2 * testkit.Patience)
 	for time.Now().Before(deadline) {
 		r, err := s.Load(t.Context(), thing("diary-0"))
 		if err == nil && int64(r.Version) > commits.Load()+20 {
@@ -271,11 +272,11 @@ func TestOldErrorOfAConnection(t *testing.T) {
 	first := commitLater(t.Context(), s, put("a", 0))
 	<-connecting
 	second := commitLater(t.Context(), s, put("b", 0))
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return len(s.queue.waiting) == 2
-	}, longEnough, time.Millisecond)
+	})
 	close(refuse)
 	require.NoError(t, answered(t, second).err)
 	answered(t, first)
@@ -317,11 +318,7 @@ func TestLeftBehind(t *testing.T) {
 		require.Never(t, func() bool { return isClosed(closed) }, 50*time.Millisecond, 10*time.Millisecond)
 		proxy.Script(nil)
 		close(release)
-		select {
-		case <-closed:
-		case <-time.After(longEnough):
-			require.FailNow(t, "Close does not return")
-		}
+		testkit.Receive(t, closed, "Close does not return")
 		require.Equal(t, []string{c.ID}, load(t, openAt(t, url, Config{Schema: name}), "a").Commits)
 	}
 }

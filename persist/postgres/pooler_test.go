@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
 // TestForgetfulSessions: each transaction finds a session that has forgotten everything, as behind
@@ -102,12 +103,12 @@ server_reset_query_always = 1
 		_ = command.Wait()
 	})
 	own := url.URL{Scheme: "postgres", User: url.User(target.User.Username()), Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(address.Port)), Path: "/postgres", RawQuery: "sslmode=disable"}
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		conn, err := net.Dial("tcp", own.Host)
 		if err == nil {
 			_ = conn.Close()
 		}
 		return err == nil
-	}, longEnough, 10*time.Millisecond)
+	})
 	return own.String()
 }

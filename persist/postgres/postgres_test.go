@@ -2,13 +2,10 @@ package postgres_test
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/persisttest"
 	"github.com/pawl-go/pawl/persist/postgres"
@@ -19,13 +16,7 @@ func open(url string) (persist.Store, error) {
 }
 
 func TestMain(m *testing.M) {
-	code := persisttest.Main(m, open)
-	pgtest.Stop()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(func() int { return persisttest.Main(m, open) }, pgtest.Stop)
 }
 
 // Proves STORE-1, STORE-3.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -36,11 +37,11 @@ func usedUp(t testing.TB, s *Store) (release func()) {
 // inQueue waits until n requests wait for a committer.
 func inQueue(t testing.TB, s *Store, n int) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return len(s.queue.waiting) == n
-	}, longEnough, time.Millisecond)
+	})
 }
 
 // batched commits all at once, in one batch as far as they have no key in common.
@@ -143,7 +144,7 @@ func TestLockedRecordInABatch(t *testing.T) {
 	s := openAt(t, url, Config{})
 	must(t, s, put("locked", 0), put("a", 0))
 	release := locked(t, url, "locked")
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1)", s.names.lockKey(thing("locked while absent")))
 	require.NoError(t, err)
@@ -192,7 +193,7 @@ func TestWithdrawn(t *testing.T) {
 	defer locked(t, url, "locked")()
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := commitLater(ctx, s, put("locked", 1))
-	eventually(t, connect(t, url), someoneWaits)
+	eventually(t, pgtest.Connect(t, url), someoneWaits)
 	cancel() // it is being waited for a lock: no answer is known, or one that says it was withdrawn
 	require.ErrorIs(t, answered(t, answer).err, context.Canceled)
 }
@@ -211,11 +212,11 @@ func TestCloseDrains(t *testing.T) {
 	inQueue(t, s, 4)
 	var group sync.WaitGroup
 	group.Go(func() { require.NoError(t, s.Close()) })
-	require.Eventually(t, func() bool {
+	testkit.Eventually(t, func() bool {
 		s.queue.mu.Lock()
 		defer s.queue.mu.Unlock()
 		return s.queue.closed
-	}, longEnough, time.Millisecond)
+	})
 	_, err := s.Commit(t.Context(), put("late", 0))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	release()

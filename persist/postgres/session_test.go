@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -37,7 +38,7 @@ const enoughCommits = briefAfter + 2
 // untilItWaits returns when something in the database has waited for a lock for longer than direct commits do, and is not done.
 func untilItWaits(t testing.TB, url string, done <-chan error) {
 	t.Helper()
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	for !value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database()
 		AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '50 ms'`) {
 		require.Empty(t, done)
@@ -95,7 +96,7 @@ func TestBriefSession(t *testing.T) {
 			s := openAt(t, with(t, connections(t, url, 1), "lock_timeout", "25s"), Config{})
 			version := afterCommits(t, s, "a", enoughCommits)
 			require.Equal(t, "10ms", setting(t, s))
-			tx, err := connect(t, url).Begin(t.Context())
+			tx, err := pgtest.Connect(t, url).Begin(t.Context())
 			require.NoError(t, err)
 			_, err = tx.Exec(t.Context(), test.lock)
 			require.NoError(t, err)
@@ -125,7 +126,7 @@ func TestBriefSessionTellsOthers(t *testing.T) {
 	require.Equal(t, "10ms", setting(t, s))
 
 	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
-	holder, conn := connect(t, url), connect(t, url)
+	holder, conn := pgtest.Connect(t, url), pgtest.Connect(t, url)
 	var released atomic.Bool
 	held, done := make(chan error, 1), make(chan error, 1)
 	go func() { // its turn lasts until its commit is on a standby, which there is not, as soon as it knows of that
@@ -138,9 +139,9 @@ func TestBriefSessionTellsOthers(t *testing.T) {
 	waits := func(event string) bool {
 		return value[bool](t, conn, `SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = '`+event+`' AND clock_timestamp() - query_start > interval '50 ms'`)
 	}
-	require.Eventually(t, func() bool { return waits("SyncRep") }, longEnough, time.Millisecond)
+	testkit.Eventually(t, func() bool { return waits("SyncRep") })
 	go func() { done <- s.notify([]string{"{}"}, true) }()
-	require.Eventually(t, func() bool { return waits("object") }, longEnough, time.Millisecond)
+	testkit.Eventually(t, func() bool { return waits("object") })
 	require.Empty(t, done)
 	released.Store(true)
 	require.True(t, value[bool](t, conn, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"))
@@ -160,7 +161,7 @@ func TestForgottenAndLocked(t *testing.T) {
 	require.Equal(t, "10ms", setting(t, s))
 	_, err := s.pool.Exec(t.Context(), "DEALLOCATE ALL", pgx.QueryExecModeSimpleProtocol)
 	require.NoError(t, err)
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), "LOCK TABLE pawl_records")
 	require.NoError(t, err)
@@ -273,14 +274,14 @@ func TestNextVersionIsNotWaitedFor(t *testing.T) {
 					return c
 				}
 				must(t, s, next(0), next(1), put("b", 0))
-				conn := connect(t, url).PgConn()
+				conn := pgtest.Connect(t, url).PgConn()
 				var txs []pgx.Tx
 				locks := []string{lock}
 				if lock == "several" {
 					locks = []string{"FOR SHARE", "FOR SHARE"}
 				}
 				for _, lock := range locks {
-					tx, err := connect(t, url).Begin(ctx)
+					tx, err := pgtest.Connect(t, url).Begin(ctx)
 					require.NoError(t, err)
 					_, err = tx.Exec(ctx, "SELECT FROM pawl_records WHERE id = 'a' "+lock)
 					require.NoError(t, err)
@@ -330,7 +331,7 @@ func TestNextVersionWithoutExpiry(t *testing.T) {
 	brief, long := put("brief", 0), put("long", 0)
 	brief.Writes[0].TTL, long.Writes[0].TTL = time.Millisecond, time.Hour
 	must(t, s, brief, long)
-	require.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) }, longEnough, time.Millisecond)
+	testkit.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) })
 	_, err := s.Commit(t.Context(), put("brief", 1))
 	require.EqualValues(t, 1, winner(t, err).Version)
 	must(t, s, put("long", 1))

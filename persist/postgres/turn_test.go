@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -33,7 +34,7 @@ func heldAt(t *testing.T, version uint64, err error) {
 func TestTurn(t *testing.T) {
 	url := pgtest.URL(t)
 	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
-	s.turnFor = longEnough
+	s.turnFor = testkit.Patience
 	must(t, rival, put("a", 0), put("a", 1))
 	execute(t, url, `CREATE TABLE settings (value text)`,
 		`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO settings VALUES (current_setting('synchronous_commit')); RETURN NEW; END $$`,
@@ -42,7 +43,7 @@ func TestTurn(t *testing.T) {
 	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 2, err)
 	answer := commitLater(t.Context(), rival, put("a", 2))
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	eventually(t, conn, someoneWaits)
 	other := put("a", 2)
 	other.ID = "other.1"
@@ -71,7 +72,7 @@ func TestTurnEnds(t *testing.T) {
 	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 2, err)
 	must(t, rival, put("a", 2))
-	require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, longEnough, time.Millisecond)
+	testkit.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 })
 
 	_, err = s.Commit(t.Context(), insisting(put("a", 2)))
 	heldAt(t, 3, err)
@@ -86,7 +87,7 @@ func TestTurnEnds(t *testing.T) {
 func TestTurnOfALostConnection(t *testing.T) {
 	url := pgtest.URL(t)
 	s, rival := openAt(t, url, Config{}), openAt(t, url, Config{})
-	s.turnFor = longEnough
+	s.turnFor = testkit.Patience
 	must(t, rival, put("a", 0), put("a", 1))
 	_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 	heldAt(t, 2, err)
@@ -110,8 +111,8 @@ func TestTurnsAreNotKept(t *testing.T) {
 		lost      bool
 		overtaken bool
 	}{
-		"lost":      {turnFor: longEnough, lost: true},
-		"overtaken": {turnFor: longEnough, lost: true, overtaken: true},
+		"lost":      {turnFor: testkit.Patience, lost: true},
+		"overtaken": {turnFor: testkit.Patience, lost: true, overtaken: true},
 		"over":      {turnFor: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +141,7 @@ func TestTurnsAreNotKept(t *testing.T) {
 				_, err := s.Commit(t.Context(), insisting(put("a", 1)))
 				winner(t, err)
 			}
-			require.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 }, longEnough, time.Millisecond)
+			testkit.Eventually(t, func() bool { return s.pool.Stat().AcquiredConns() == 0 && len(s.slots) == 0 })
 			require.NoError(t, s.Close())
 			require.Empty(t, s.turns.of)
 		})
@@ -156,7 +157,7 @@ func TestTurnWritesAsOthersDo(t *testing.T) {
 		t.Run(chosen, func(t *testing.T) {
 			url := pgtest.URL(t)
 			s := openAt(t, with(t, url, "synchronous_commit", chosen), Config{})
-			s.turnFor = longEnough
+			s.turnFor = testkit.Patience
 			must(t, s, put("a", 0), put("a", 1))
 			execute(t, url, `CREATE TABLE settings (n serial, value text)`,
 				`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS
@@ -167,7 +168,7 @@ func TestTurnWritesAsOthersDo(t *testing.T) {
 			heldAt(t, 3, err)
 			must(t, s, insisting(put("a", 3)))
 			want := strings.ReplaceAll(chosen, "off", "on")
-			require.Equal(t, want+" "+want, value[string](t, connect(t, url), "SELECT string_agg(value, ' ' ORDER BY n) FROM settings"))
+			require.Equal(t, want+" "+want, value[string](t, pgtest.Connect(t, url), "SELECT string_agg(value, ' ' ORDER BY n) FROM settings"))
 		})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -19,7 +20,7 @@ import (
 // returns the function that undoes it.
 func creating(t testing.TB, url string, ids ...string) (undo func()) {
 	t.Helper()
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	for _, id := range ids {
 		_, err = tx.Exec(t.Context(), foreignCreation, id)
@@ -64,7 +65,7 @@ func TestForeignCreatorsLeaveConnections(t *testing.T) {
 	for _, id := range ids {
 		answers = append(answers, commitLater(t.Context(), s, put(id, 0)))
 	}
-	eventually(t, connect(t, url), someoneWaits)
+	eventually(t, pgtest.Connect(t, url), someoneWaits)
 	for version := range uint64(20) {
 		must(t, s, put("free", version))
 	}
@@ -112,7 +113,7 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 			}
 			for v := uint64(1); v <= 3; v++ {
 				before := commits.Load()
-				require.Eventually(t, func() bool { return commits.Load() > before+readers }, longEnough, time.Millisecond)
+				testkit.Eventually(t, func() bool { return commits.Load() > before+readers })
 				c := put("config", v)
 				if v == 1 {
 					c = together(append([]persist.Commit{c}, company...)...)
@@ -127,8 +128,8 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the longEnough
-// with it, ends as a whole, and it is known that nothing was written.
+// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the limit, ends
+// as a whole, and it is known that nothing was written.
 func TestWaitIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
@@ -137,7 +138,7 @@ func TestWaitIsBounded(t *testing.T) {
 	const wait = 200 * time.Millisecond
 	var sharers [2]*pgx.Conn
 	for i := range sharers {
-		sharers[i] = connect(t, url)
+		sharers[i] = pgtest.Connect(t, url)
 	}
 	share := func(i int) {
 		if _, err := sharers[i].Exec(context.Background(), "BEGIN; SELECT FROM pawl_records WHERE id = 'a' FOR SHARE"); err != nil {
@@ -145,7 +146,7 @@ func TestWaitIsBounded(t *testing.T) {
 		}
 	}
 	share(0)
-	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	var relay sync.WaitGroup
 	relay.Go(func() {
@@ -185,7 +186,7 @@ func TestWinnerIsNotFromBeforeAWait(t *testing.T) {
 			if waitsFor == "a" {
 				release := locked(t, url, "a")
 				answer = commitLater(t.Context(), s, together(put("a", 1), again))
-				eventually(t, connect(t, url), someoneWaits)
+				eventually(t, pgtest.Connect(t, url), someoneWaits)
 				removed, err := other.Purge(t.Context(), persist.Query{})
 				require.NoError(t, err)
 				require.Equal(t, 1, removed)
@@ -194,14 +195,14 @@ func TestWinnerIsNotFromBeforeAWait(t *testing.T) {
 				must(t, other, created)
 				release()
 			} else {
-				tx, err := connect(t, url).Begin(t.Context())
+				tx, err := pgtest.Connect(t, url).Begin(t.Context())
 				require.NoError(t, err)
 				_, err = tx.Exec(t.Context(), "DELETE FROM pawl_records WHERE id = 'b'")
 				require.NoError(t, err)
 				_, err = tx.Exec(t.Context(), foreignCreation, "b")
 				require.NoError(t, err)
 				answer = commitLater(t.Context(), s, again)
-				eventually(t, connect(t, url), someoneWaits)
+				eventually(t, pgtest.Connect(t, url), someoneWaits)
 				require.NoError(t, tx.Commit(t.Context()))
 			}
 			r := winner(t, answered(t, answer).err)
@@ -222,7 +223,7 @@ func TestLeaseIsCopied(t *testing.T) {
 	c.Writes[0].Acquire = lease
 	ctx, cancel := context.WithCancel(t.Context())
 	answer := commitLater(ctx, s, c)
-	eventually(t, connect(t, url), someoneWaits)
+	eventually(t, pgtest.Connect(t, url), someoneWaits)
 	cancel()
 	require.ErrorIs(t, answered(t, answer).err, context.Canceled)
 	lease.Holder = "somebody else"

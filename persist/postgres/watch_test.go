@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,26 +16,15 @@ import (
 
 	"github.com/pawl-go/pawl/internal/pgproxy"
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
-// watch is a Watch under way, and what it was told.
-type watch struct {
-	t      testing.TB
-	cancel context.CancelFunc
-	done   chan struct{} // closed when Watch has returned err
-	err    error
-
-	mu       sync.Mutex // protects what follows
-	busy     bool       // wake is being called
-	returned bool
-	zeros    int
-	latest   map[persist.Key]uint64 // versions that were told
-	count    map[persist.Key]int
-}
+// watch is a Watch under way. Its first hint, the zero one, is not taken.
+type watch struct{ *testkit.Watch }
 
 // watching begins to watch s, and returns when the first zero hint has come.
-func watching(t testing.TB, s *Store) *watch {
+func watching(t testing.TB, s *Store) watch {
 	t.Helper()
 	w := watchLater(t, s)
 	w.zero(1)
@@ -42,80 +32,46 @@ func watching(t testing.TB, s *Store) *watch {
 }
 
 // watchLater begins to watch s.
-func watchLater(t testing.TB, s *Store) *watch {
+func watchLater(t testing.TB, s *Store) watch {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	w := &watch{t: t, cancel: cancel, done: make(chan struct{}), latest: make(map[persist.Key]uint64), count: make(map[persist.Key]int)}
-	go func() {
-		defer close(w.done)
-		w.err = s.Watch(ctx, w.wake)
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.returned = true
-	}()
-	t.Cleanup(func() { w.cancel(); <-w.done })
-	return w
+	return watch{testkit.StartWatch(t, s.Watch)}
 }
 
-func (w *watch) wake(h persist.Hint) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.busy || w.returned {
-		w.t.Error("wake is called at a wrong time")
+// count returns how many hints are of a record.
+func count(hints []persist.Hint, key persist.Key) (n int) {
+	for _, h := range hints {
+		if h.Key == key {
+			n++
+		}
 	}
-	w.busy = true
-	w.mu.Unlock() // so that it is seen if two are called at once
-	w.mu.Lock()
-	w.busy = false
-	if h == (persist.Hint{}) {
-		w.zeros++
-		return
-	}
-	if len(w.count) == 0 && w.zeros == 0 {
-		w.t.Error("the first hint is not the zero hint")
-	}
-	w.latest[h.Key] = max(w.latest[h.Key], h.Version)
-	w.count[h.Key]++
-}
-
-// until waits until something has been told.
-func (w *watch) until(what string, told func() bool) {
-	w.t.Helper()
-	require.Eventually(w.t, func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return told()
-	}, longEnough, time.Millisecond, what)
+	return n
 }
 
 // zero waits for the n-th zero hint.
-func (w *watch) zero(n int) {
-	w.t.Helper()
-	w.until("zero hint", func() bool { return w.zeros >= n })
+func (w watch) zero(n int) {
+	w.Until("zero hint", func(hints []persist.Hint) bool { return count(hints, persist.Key{}) >= n })
 }
 
 // hears waits until the watch was told of a version of a record.
-func (w *watch) hears(key persist.Key, version uint64) {
-	w.t.Helper()
-	w.until(fmt.Sprintf("%s at %d", key, version), func() bool { return w.latest[key] >= version && w.count[key] > 0 })
+func (w watch) hears(key persist.Key, version uint64) {
+	w.Until(fmt.Sprintf("%s at %d", key, version), func(hints []persist.Hint) bool {
+		return slices.ContainsFunc(hints, func(h persist.Hint) bool { return h.Key == key && h.Version >= version })
+	})
+}
+
+// hearsNoVersion waits until the watch was told of a record, and asserts that no hint has a version.
+func (w watch) hearsNoVersion(t testing.TB, key persist.Key) {
+	t.Helper()
+	w.hears(key, 0)
+	for _, h := range w.All() {
+		require.True(t, h.Key != key || h.Version == 0, "%v", h)
+	}
 }
 
 // times returns how often the watch was told of a record, and of any.
-func (w *watch) times(key persist.Key) (times, zeros int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.count[key], w.zeros
-}
-
-// ended waits for the end of the watch and returns its error.
-func (w *watch) ended() error {
-	w.t.Helper()
-	select {
-	case <-w.done:
-	case <-time.After(longEnough):
-		require.FailNow(w.t, "Watch does not return")
-	}
-	return w.err
+func (w watch) times(key persist.Key) (times, zeros int) {
+	all := w.All()
+	return count(all, key), count(all, persist.Key{})
 }
 
 // TestWatch: everybody hears of what changes a record, by whomever, and of nothing else.
@@ -124,7 +80,7 @@ func (w *watch) ended() error {
 func TestWatch(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
-	watches := []*watch{watching(t, s), watching(t, s), watching(t, other)}
+	watches := []watch{watching(t, s), watching(t, s), watching(t, other)}
 	hear := func(id string, version uint64) {
 		t.Helper()
 		for _, w := range watches {
@@ -166,7 +122,7 @@ func TestWatch(t *testing.T) {
 
 	must(t, other, persist.Commit{ID: "w.4", Guards: []persist.Guard{{Key: thing("b"), Token: 2, Release: true}}})
 	for i, w := range watches {
-		w.until("release", func() bool { return w.count[thing("b")] > before[i] })
+		w.Until("release", func(hints []persist.Hint) bool { return count(hints, thing("b")) > before[i] })
 	}
 }
 
@@ -213,7 +169,7 @@ func TestWatchTellsOwnChangesDirectly(t *testing.T) {
 func TestWatchManyWriters(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, connections(t, url, 4), Config{}), openAt(t, url, Config{})
-	watches := []*watch{watching(t, s), watching(t, other)}
+	watches := []watch{watching(t, s), watching(t, other)}
 	const writers, versions = 40, 8
 	var group sync.WaitGroup
 	for i := range writers {
@@ -239,16 +195,21 @@ func TestWatchManyWriters(t *testing.T) {
 func TestWatchThousands(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
-	for name, count := range map[string]int{"few": maxOutbox / 2, "many": maxOutbox + 1} {
+	for name, n := range map[string]int{"few": maxOutbox / 2, "many": maxOutbox + 1} {
 		w := watching(t, other)
 		all := put(name, 0)
-		for i := range count {
+		for i := range n {
 			all.Writes = append(all.Writes, put(fmt.Sprint(name, i), 0).Writes...)
 		}
 		must(t, s, all)
-		w.until("all", func() bool { return w.zeros > 1 || len(w.latest) == count+1 })
-		w.cancel()
-		require.ErrorIs(t, w.ended(), context.Canceled)
+		w.Until("all", func(hints []persist.Hint) bool {
+			told := map[persist.Key]bool{}
+			for _, h := range hints {
+				told[h.Key] = true
+			}
+			return count(hints, persist.Key{}) > 1 || len(told) == 1+n+1
+		})
+		require.ErrorIs(t, w.Stop(), context.Canceled)
 	}
 }
 
@@ -259,7 +220,7 @@ func TestWatchThousands(t *testing.T) {
 func TestWatchWithOneConnection(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, connections(t, url, 1), Config{}), openAt(t, connections(t, url, 1), Config{})
-	watches := []*watch{watching(t, s), watching(t, s), watching(t, other)}
+	watches := []watch{watching(t, s), watching(t, s), watching(t, other)}
 	for version := range uint64(10) {
 		must(t, s, put("a", version))
 		for _, w := range watches {
@@ -278,17 +239,15 @@ func TestWatchWithOneConnection(t *testing.T) {
 func TestWatchSharesAConnection(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	conn := connect(t, url)
+	conn := pgtest.Connect(t, url)
 	listeners := fmt.Sprintf("SELECT count(*) = %%d FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%%%%%s%%%%'", s.names.channel())
 	for range 3 {
 		one, two := watching(t, s), watching(t, s)
 		eventually(t, conn, fmt.Sprintf(listeners, 1))
-		one.cancel()
-		require.ErrorIs(t, one.ended(), context.Canceled)
+		require.ErrorIs(t, one.Stop(), context.Canceled)
 		must(t, s, put(fmt.Sprint(time.Now().UnixNano()), 0))
 		eventually(t, conn, fmt.Sprintf(listeners, 1))
-		two.cancel()
-		require.ErrorIs(t, two.ended(), context.Canceled)
+		require.ErrorIs(t, two.Stop(), context.Canceled)
 		eventually(t, conn, fmt.Sprintf(listeners, 0))
 	}
 }
@@ -311,11 +270,11 @@ func TestWatchEnds(t *testing.T) {
 	down := watchLater(t, s)
 	proxy.Refuse(false)
 	down.zero(1)
-	others := []*watch{down, watching(t, s)}
+	others := []watch{down, watching(t, s)}
 	proxy.Refuse(true)
 	require.NoError(t, s.Close())
 	for _, w := range others {
-		require.ErrorIs(t, w.ended(), persist.ErrClosed)
+		require.ErrorIs(t, w.Ended(), persist.ErrClosed)
 	}
 	require.ErrorIs(t, s.Watch(t.Context(), never), persist.ErrClosed)
 }
@@ -328,13 +287,13 @@ func TestWatchClosedAtOnce(t *testing.T) {
 	for range 20 {
 		s, err := Open(t.Context(), url, Config{})
 		require.NoError(t, err)
-		var watches []*watch
+		var watches []watch
 		for range 4 {
 			watches = append(watches, watchLater(t, s))
 		}
 		require.NoError(t, s.Close())
 		for _, w := range watches {
-			require.ErrorIs(t, w.ended(), persist.ErrClosed)
+			require.ErrorIs(t, w.Ended(), persist.ErrClosed)
 		}
 	}
 }
@@ -353,7 +312,7 @@ func TestWatchMayCloseTheStore(t *testing.T) {
 func TestWatchKilledServer(t *testing.T) {
 	server := pgtest.New(t)
 	s, other := openAt(t, server.URL("postgres"), Config{}), openAt(t, server.URL("postgres"), Config{})
-	watches := []*watch{watching(t, s), watching(t, other)}
+	watches := []watch{watching(t, s), watching(t, other)}
 	for round := range 2 {
 		server.Restart()
 		for _, w := range watches {
@@ -408,7 +367,7 @@ func TestWatchSilentPeer(t *testing.T) {
 	must(t, openAt(t, server.URL("postgres"), Config{}), put("a", 0))
 	w.hears(thing("a"), 1)
 	require.NoError(t, s.Close())
-	require.ErrorIs(t, w.ended(), persist.ErrClosed)
+	require.ErrorIs(t, w.Ended(), persist.ErrClosed)
 }
 
 // TestWatchHeartbeat: while the server answers, the connection stays.
@@ -418,11 +377,11 @@ func TestWatchHeartbeat(t *testing.T) {
 	server := pgtest.New(t)
 	network, address := server.Addr()
 	proxy := pgproxy.Start(t, network, address, "pg_listening_channels")
-	s := openAt(t, proxy.URL(server.URL("postgres")), Config{AcquireTimeout: longEnough})
+	s := openAt(t, proxy.URL(server.URL("postgres")), Config{AcquireTimeout: testkit.Patience})
 	s.listening.heartbeat = time.Millisecond
 	w := watching(t, s)
 	const beats = 20
-	require.Eventually(t, func() bool { return proxy.Counts().Pass >= beats }, longEnough, time.Millisecond)
+	testkit.Eventually(t, func() bool { return proxy.Counts().Pass >= beats })
 	must(t, openAt(t, server.URL("postgres"), Config{}), put("a", 0))
 	w.hears(thing("a"), 1)
 	_, zeros := w.times(thing("a"))
@@ -461,7 +420,7 @@ func TestWatchOwnPool(t *testing.T) {
 	must(t, openAt(t, address, Config{}), put("a", 0))
 	w.hears(thing("a"), 1)
 	require.NoError(t, s.Close())
-	require.ErrorIs(t, w.ended(), persist.ErrClosed)
+	require.ErrorIs(t, w.Ended(), persist.ErrClosed)
 	require.Zero(t, pool.Stat().AcquiredConns())
 }
 
@@ -494,10 +453,10 @@ func TestWatchJoined(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
 	w := watching(t, other)
-	tx, err := connect(t, url).Begin(t.Context())
+	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
 	_, err = s.Join(tx).Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	require.NoError(t, tx.Commit(t.Context()))
-	w.until("a hint at what was committed", func() bool { return w.count[thing("a")] > 0 })
+	w.hears(thing("a"), 0)
 }
