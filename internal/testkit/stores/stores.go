@@ -106,6 +106,17 @@ func Name(location string) string {
 	return name
 }
 
+// Flag returns a location in the form that the flag -store of the examples takes.
+func Flag(location string) string {
+	switch name, rest, _ := strings.Cut(location, ":"); name {
+	case "sqlite":
+		return rest
+	case "fs":
+		return "dir:" + rest
+	}
+	return location
+}
+
 // Open returns another handle on the store at a location, in any process.
 func Open(location string) (persist.Store, error) {
 	ctx := context.Background()
