@@ -3,31 +3,18 @@ package sse_test
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, "goroutines outlived the tests:", err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// patience is how long anything may take before a test fails.
-const patience = 30 * time.Second
+func TestMain(m *testing.M) { testkit.Main(m.Run) }
 
 // tally is the state of these tests.
 type tally struct {
@@ -81,19 +68,13 @@ func serve(t testing.TB, http2 bool, handler func(http.ResponseWriter, *http.Req
 // result returns what the handler returned.
 func (s *server) result() error {
 	s.t.Helper()
-	select {
-	case err := <-s.results:
-		return err
-	case <-time.After(patience):
-		s.t.Fatal("the handler does not return")
-		return nil
-	}
+	return testkit.Receive(s.t, s.results, "the handler does not return")
 }
 
 // get asks for the stream; last is the client's Last-Event-ID, empty for none.
 func (s *server) get(method, query, last string) *client {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	r, err := http.NewRequestWithContext(ctx, method, s.URL+query, nil)
 	require.NoError(s.t, err)
 	if last != "" {

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/sse"
@@ -344,7 +345,7 @@ func TestShutdown(t *testing.T) {
 		})
 		c := server.get("GET", "", "")
 		c.want(message{name: "gone", id: "0-gone", data: "null"})
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		require.NoError(t, server.Config.Shutdown(ctx))
 		c.over()
