@@ -1,12 +1,11 @@
 package main
 
 import (
-	"bufio"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -16,39 +15,36 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
+
+func init() { testkit.Child("server", serverChild) }
+
+const serverStore = "CHAT_TEST_STORE"
+
+// serverChild is a server to be killed. It prints its URL.
+func serverChild() error {
+	c := config{addr: "127.0.0.1:0", store: os.Getenv(serverStore), model: "local", delay: 10 * time.Millisecond, lease: time.Second}
+	return run(context.Background(), c, quiet)
+}
 
 // process is a server in a process of its own.
 type process struct {
-	cmd *exec.Cmd
+	*testkit.Process
 	url string
 }
 
-func startProcess(t *testing.T, location, addr string) *process {
+func startProcess(t *testing.T, location string) process {
 	t.Helper()
-	p := &process{cmd: exec.Command(os.Args[0])}
-	p.cmd.Env = append(os.Environ(), "CHAT_TEST_STORE="+location, "CHAT_TEST_ADDR="+addr)
-	p.cmd.Stderr = os.Stderr
-	out, err := p.cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
-	t.Cleanup(p.kill)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	require.NoError(t, err)
-	p.url = strings.TrimSpace(line)
-	return p
-}
-
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
+	p := testkit.Start(t, "server", serverStore+"="+location)
+	return process{p, p.Line()}
 }
 
 // TestKilledServers: servers that are killed at any moment of a turn with tools. Whatever was accepted is answered by those that come after, completely, in order, and
 // everything in it happened once: the credit, the charge, the transfer, the mail.
 func TestKilledServers(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
-		p := startProcess(t, location, "127.0.0.1:0")
+		p := startProcess(t, location)
 		u, friend := visit(t, p.url), visit(t, p.url)
 		to := get[me](friend, p.url+"/api/me").User
 		session := u.newSession(p.url)
@@ -62,9 +58,9 @@ func TestKilledServers(t *testing.T) {
 			// Somewhere between the question and its answer.
 			until := rand.IntN(12)
 			u.watch(p.url, turn, func(turnView) bool { until--; return until < 0 })
-			p.kill()
+			p.Kill()
 			before := p.url
-			p = startProcess(t, location, "127.0.0.1:0")
+			p = startProcess(t, location)
 			u.at(before, p.url)
 			friend.at(before, p.url)
 		}
@@ -96,7 +92,7 @@ func TestKilledServers(t *testing.T) {
 			require.LessOrEqual(t, captured.Asked, int64(2), "asked again only by whoever came after a kill")
 		}
 		require.Equal(t, 4, charges)
-		poll(t, func() bool {
+		testkit.EventuallyWithin(t, time.Minute, func() bool {
 			delivered := 0
 			for m, err := range Mails.List(t.Context(), s.rt, pawl.Query{Labels: []string{"sent"}}) {
 				require.NoError(t, err)
@@ -112,14 +108,14 @@ func TestKilledServers(t *testing.T) {
 // TestSurvivorTakesOver: of two servers the one that answers is killed; the other, which nobody talks to, answers the rest.
 func TestSurvivorTakesOver(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
-		p := startProcess(t, location, "127.0.0.1:0")
+		p := startProcess(t, location)
 		s := start(t, location)
 		u := visit(t, p.url)
 		u.at(p.url, s.url)
 		session := u.newSession(p.url)
 		first, second := u.ask(p.url, session, "count to 300"), u.ask(p.url, session, "count to 3")
 		u.watch(s.url, first, func(v turnView) bool { return len(v.Text) > 20 })
-		p.kill()
+		p.Kill()
 		v := u.watch(s.url, second, func(v turnView) bool { return v.Status == done })
 		require.Equal(t, count(3), v.Text)
 		require.Equal(t, count(300), u.settled(s.url, session).Messages[1].Text)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -185,7 +186,7 @@ func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
 	session, user := u.newSession(s.url), get[me](u, s.url+"/api/me").User
 	turn := u.ask(s.url, session, "charge 7")
 	charge := Charges.Scope(s.rt, user+"/"+turn+"-0-0")
-	poll(t, func() bool {
+	testkit.EventuallyWithin(t, time.Minute, func() bool {
 		_, err := charge.AtomicState(t.Context(), func(_ context.Context, ch *Charge) error {
 			if ch.Status != "charging" {
 				return pawl.ErrNotFound

@@ -11,7 +11,6 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -20,45 +19,25 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
-	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
 func TestMain(m *testing.M) {
-	if location := os.Getenv("CHAT_TEST_STORE"); location != "" { // a server to be killed
-		if err := run(context.Background(), config{addr: os.Getenv("CHAT_TEST_ADDR"), store: location, model: "local", delay: 10 * time.Millisecond, lease: time.Second}, quiet); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	code := m.Run()
-	pgtest.Stop()
-	http.DefaultClient.CloseIdleConnections()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(m.Run, stores.Stop, http.DefaultClient.CloseIdleConnections)
 }
 
 var quiet = slog.New(slog.DiscardHandler)
 
 // onStores runs a test on every sort of store, at a location of its own.
 func onStores(t *testing.T, test func(t *testing.T, location string)) {
-	for name, location := range map[string]func(t *testing.T) string{
-		"sqlite":   func(t *testing.T) string { return filepath.Join(t.TempDir(), "chat.db") },
-		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "chat") },
-		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel() // what takes long is waiting
-			test(t, location(t))
-		})
-	}
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // what takes long is waiting
+		test(t, stores.Flag(location))
+	})
 }
 
 // site is a server under test.
@@ -164,7 +143,7 @@ func (u *user) ask(url, session, question string, header ...string) string {
 	header = append([]string{"Idempotency-Key", idempotency.NewKey()}, header...)
 	var status int
 	var body string
-	poll(u.t, func() bool {
+	testkit.EventuallyWithin(u.t, time.Minute, func() bool {
 		status, body, _ = u.call("POST", url+"/api/sessions/"+session+"/messages", string(text), header...)
 		return status != http.StatusServiceUnavailable
 	})
@@ -186,18 +165,10 @@ type me struct {
 	Org      struct{ Used int64 }
 }
 
-// poll asks until the answer is yes.
-func poll(t *testing.T, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		require.True(t, time.Now().Before(deadline), "it takes too long")
-	}
-}
-
 // settled waits until nothing is open in a session, and returns its thread.
 func (u *user) settled(url, session string) thread {
 	u.t.Helper()
-	poll(u.t, func() bool {
+	testkit.EventuallyWithin(u.t, time.Minute, func() bool {
 		for _, s := range get[[]sessionView](u, url+"/api/sessions") {
 			if s.ID == session {
 				return len(s.Open) == 0
@@ -394,7 +365,7 @@ func TestTools(t *testing.T) {
 			Mails   []struct{ To, Status string }
 			Scope   struct{ Version uint64 }
 		}
-		poll(t, func() bool {
+		testkit.EventuallyWithin(t, time.Minute, func() bool {
 			p := get[panel](u, s.url+"/api/sessions/"+session+"/panel")
 			return len(p.Mails) == 1 && p.Mails[0].Status == "delivered" && len(p.Charges) == 1 && p.Charges[0].Status == "paid" && p.Scope.Version == 3
 		})

@@ -3,18 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
-	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -23,13 +22,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	code := m.Run()
-	pgtest.Stop()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+	testkit.Main(m.Run, stores.Stop)
 }
 
 // The whole story, on an SQLite file.
@@ -85,14 +78,9 @@ then it is paid, credit 200
 
 // TestStory: the same on every store. Proves CLAIM-4, CLAIM-7, EFFECT-1.
 func TestStory(t *testing.T) {
-	for name, location := range map[string]func(t *testing.T) string{
-		"fs":       func(t *testing.T) string { return "dir:" + filepath.Join(t.TempDir(), "billing") },
-		"postgres": func(t *testing.T) string { return pgtest.URL(t) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var said strings.Builder
-			require.NoError(t, demo(t.Context(), io.Writer(&said), location(t)))
-			require.Equal(t, story, said.String())
-		})
-	}
+	stores.EachShared(t, func(t *testing.T, location string) {
+		var said strings.Builder
+		require.NoError(t, demo(t.Context(), &said, stores.Flag(location)))
+		require.Equal(t, story, said.String())
+	})
 }
