@@ -5,12 +5,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m.Run) }
 
 func TestRequired(t *testing.T) {
 	for list, want := range map[string]bool{

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
@@ -218,7 +219,7 @@ func TestStopWaitsForOnce(t *testing.T) {
 		waiting := once(context.Background(), l)
 		synctest.Wait()
 		var busy *worker.BusyError
-		require.ErrorAs(t, l.Stop(within(t, time.Hour)), &busy)
+		require.ErrorAs(t, l.Stop(testkit.Within(t, time.Hour)), &busy)
 		assert.Equal(t, 1, busy.Jobs)
 		require.NoError(t, l.Stop(context.Background()))
 		results := []result{<-got, <-waiting}
@@ -238,7 +239,7 @@ func TestStopEndsTheTakeOfOnce(t *testing.T) {
 		l := d.loop(worker.Config[int]{})
 		got := once(context.Background(), l)
 		synctest.Wait()
-		require.NoError(t, l.Stop(within(t, time.Hour)))
+		require.NoError(t, l.Stop(testkit.Within(t, time.Hour)))
 		assert.Equal(t, []int{0}, d.done())
 		assert.Equal(t, result{1, worker.ErrStopped}, <-got)
 	})

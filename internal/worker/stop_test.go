@@ -11,15 +11,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/worker"
 )
-
-// within returns a context that ends after d.
-func within(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // start returns a started loop over d whose first look is over. It must be called in a bubble.
 func start(t *testing.T, d *desk, c worker.Config[int]) *worker.Loop[int] {
@@ -41,7 +35,7 @@ func TestStopWaitsForJobs(t *testing.T) {
 		l := start(t, d, worker.Config[int]{Concurrency: 3})
 		began := time.Now()
 		l.Wake()
-		require.NoError(t, l.Stop(within(t, time.Hour)))
+		require.NoError(t, l.Stop(testkit.Within(t, time.Hour)))
 		assert.Equal(t, 3*time.Minute, time.Since(began))
 		assert.Equal(t, numbers(3), d.done())
 		assert.Equal(t, 1, d.count())
@@ -64,7 +58,7 @@ func TestStopLosesPatience(t *testing.T) {
 		d.put(0, 1)
 		l := start(t, d, worker.Config[int]{Concurrency: 3})
 		began := time.Now()
-		err := l.Stop(within(t, time.Minute))
+		err := l.Stop(testkit.Within(t, time.Minute))
 		assert.Equal(t, time.Minute, time.Since(began))
 		var busy *worker.BusyError
 		require.ErrorAs(t, err, &busy)
@@ -100,7 +94,7 @@ func TestStopsAtTheSameTime(t *testing.T) {
 		began := time.Now()
 		results := make(chan error)
 		for i := range 5 {
-			go func() { results <- l.Stop(within(t, time.Duration(1+i)*time.Hour)) }()
+			go func() { results <- l.Stop(testkit.Within(t, time.Duration(1+i)*time.Hour)) }()
 		}
 		require.ErrorIs(t, <-results, context.DeadlineExceeded)
 		assert.Equal(t, time.Hour, time.Since(began))
@@ -134,7 +128,7 @@ func TestStopEndsTake(t *testing.T) {
 		}}
 		l := start(t, d, worker.Config[int]{})
 		began := time.Now()
-		require.NoError(t, l.Stop(within(t, time.Hour)))
+		require.NoError(t, l.Stop(testkit.Within(t, time.Hour)))
 		assert.Zero(t, time.Since(began))
 		assert.Zero(t, d.lines("\n"), "that is nothing to complain about")
 	})
@@ -159,7 +153,7 @@ func TestJobsTakenWhileStoppingAreRun(t *testing.T) {
 				d.put(0, 1)
 				l := start(t, d, worker.Config[int]{Concurrency: 2})
 				began := time.Now()
-				require.NoError(t, l.Stop(within(t, time.Hour)))
+				require.NoError(t, l.Stop(testkit.Within(t, time.Hour)))
 				assert.Equal(t, time.Minute, time.Since(began))
 				assert.Equal(t, []int{0, 1}, d.done())
 				assert.False(t, cut.Load())
@@ -184,7 +178,7 @@ func TestTakeThatHangs(t *testing.T) {
 		d.put(0)
 		l := start(t, d, worker.Config[int]{})
 		began := time.Now()
-		err := l.Stop(within(t, time.Minute))
+		err := l.Stop(testkit.Within(t, time.Minute))
 		assert.Equal(t, time.Minute, time.Since(began))
 		var busy *worker.BusyError
 		require.ErrorAs(t, err, &busy)
