@@ -1,19 +1,15 @@
 package persisttest
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -57,16 +53,6 @@ func refuseChild(t *testing.T) {
 type child struct {
 	store persist.Store
 	name  string
-	mu    sync.Mutex // protects out
-	out   io.Writer
-}
-
-// say reports one line to the parent. Lines are written at once, so that a child that is killed
-// has said all that it claims.
-func (c *child) say(format string, args ...any) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	fmt.Fprintf(c.out, format+"\n", args...)
 }
 
 var roles = map[string]func(context.Context, *child) error{
@@ -83,99 +69,39 @@ var roles = map[string]func(context.Context, *child) error{
 func runChild(role func(context.Context, *child) error, open Opener) error {
 	ctx, cancel := context.WithTimeout(context.Background(), childTimeout)
 	defer cancel()
-	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
-		return fmt.Errorf("the parent is gone: %w", err)
-	}
+	testkit.Begin()
 	store, err := open(os.Getenv(locationVariable))
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	if err := role(ctx, &child{store: store, name: os.Getenv(nameVariable), out: os.Stdout}); err != nil {
+	if err := role(ctx, &child{store: store, name: os.Getenv(nameVariable)}); err != nil {
 		return err
 	}
 	return store.Close()
 }
 
-// process is a child as its parent sees it.
-type process struct {
-	t       *testing.T
-	command *exec.Cmd
-	in      io.WriteCloser
-	out     *bufio.Scanner
-	errors  strings.Builder
-}
-
 // spawn starts a child and waits until it is ready.
-func (s suite) spawn(t *testing.T, role, location, name string) *process {
+func (s suite) spawn(t *testing.T, role, location, name string) *testkit.Process {
 	t.Helper()
 	require.True(t, calledMain, "TestMain must call persisttest.Main, or Run get Options.Volatile")
-	p := &process{t: t, command: exec.Command(os.Args[0])}
-	p.command.Env = append(os.Environ(), roleVariable+"="+role, locationVariable+"="+location, nameVariable+"="+name)
-	p.command.Stderr = &p.errors
-	var err error
-	p.in, err = p.command.StdinPipe()
-	require.NoError(t, err)
-	out, err := p.command.StdoutPipe()
-	require.NoError(t, err)
-	p.out = bufio.NewScanner(out)
-	require.NoError(t, p.command.Start())
-	t.Cleanup(func() {
-		if p.command.ProcessState == nil { // the test failed before it waited
-			_ = p.command.Process.Kill()
-			_ = p.command.Wait()
-		}
-	})
-	require.True(t, p.out.Scan(), "the child does not start: %s", &p.errors)
-	require.Equal(t, "ready", p.out.Text())
+	p := testkit.Spawn(t, roleVariable+"="+role, locationVariable+"="+location, nameVariable+"="+name)
+	p.Expect("ready")
 	return p
-}
-
-// start gives the child its sign.
-func (p *process) start() {
-	p.t.Helper()
-	_, err := io.WriteString(p.in, "go\n")
-	require.NoError(p.t, err)
-}
-
-// wait returns the lines that the child still has to say, and requires that it ends well.
-func (p *process) wait() []string {
-	p.t.Helper()
-	lines := p.rest()
-	require.NoError(p.t, p.command.Wait(), "%s", &p.errors)
-	return lines
-}
-
-// kill ends the child without warning and returns the lines that it had said.
-func (p *process) kill() []string {
-	p.t.Helper()
-	require.NoError(p.t, p.command.Process.Kill())
-	lines := p.rest()
-	_ = p.command.Wait()
-	return lines
-}
-
-func (p *process) rest() []string {
-	var lines []string
-	for p.out.Scan() {
-		lines = append(lines, p.out.Text())
-	}
-	return lines
 }
 
 // crowd runs n children of a role at the same time and returns what each said.
 func (s suite) crowd(t *testing.T, n int, role, location string) [][]string {
 	t.Helper()
-	var processes []*process
+	var processes []*testkit.Process
 	for i := range n {
 		processes = append(processes, s.spawn(t, role, location, fmt.Sprintf("p%d", i)))
 	}
 	for _, p := range processes {
-		p.start()
+		p.Go()
 	}
 	var said [][]string
 	for _, p := range processes {
-		said = append(said, p.wait())
+		said = append(said, p.Wait())
 	}
 	return said
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -44,7 +45,7 @@ func incrementRole(ctx context.Context, c *child) error {
 				if err := increment(ctx, c.store, thing, id); err != nil {
 					return err
 				}
-				c.say("%s", id)
+				testkit.Say("%s", id)
 			}
 			return nil
 		})
@@ -71,7 +72,7 @@ func createRole(ctx context.Context, c *child) error {
 		_, err := c.store.Commit(ctx, persist.Commit{ID: fmt.Sprintf("%s.%d", c.name, i), Writes: []persist.Write{w}})
 		switch {
 		case err == nil:
-			c.say("%d %s", i, w.Doc)
+			testkit.Say("%d %s", i, w.Doc)
 		case !isConflict(err):
 			return err
 		}
@@ -132,7 +133,7 @@ func foreverRole(ctx context.Context, c *child) error {
 				if err := increment(ctx, c.store, thing, id); err != nil {
 					return err
 				}
-				c.say("%s", id)
+				testkit.Say("%s", id)
 			}
 		})
 	}
@@ -152,17 +153,16 @@ func (s suite) killed(t *testing.T) {
 			survivor = s.at(t, location)
 		}
 		p := s.spawn(t, "forever", location, fmt.Sprintf("p%d", round))
-		p.start()
+		p.Go()
 		for range 1 + rand.IntN(8) {
-			require.True(t, p.out.Scan(), "the child ended by itself: %s", &p.errors)
-			acked[p.out.Text()] = true
+			acked[p.Line()] = true
 			if survivor != nil {
 				id := fmt.Sprintf("survivor.%d", len(acked))
 				require.NoError(t, increment(t.Context(), survivor.store, thing, id))
 				acked[id] = true
 			}
 		}
-		for _, line := range p.kill() {
+		for _, line := range p.Kill() {
 			acked[line] = true
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -257,14 +258,14 @@ func (s suite) changedElsewhere(t *testing.T) {
 	f.must(acquire(key("released"), 0, "me", time.Hour))
 	w := f.watch()
 	p := s.spawn(t, "change", f.location, "p")
-	p.start()
+	p.Go()
 	w.seesVersion(key("created"), 1)
 	w.seesVersion(key("updated"), 2)
 	w.seesVersion(key("deleted"), 2)
 	w.seesVersion(key("taken"), 2)
 	w.sees(key("released"), "released", func(r persist.Record) bool { return r.Lease.Token == 0 })
 	w.seesVersion(persist.Key{Kind: "a new kind", ID: strings.Repeat("long ", 50)}, 1)
-	p.wait()
+	p.Wait()
 }
 
 const watchedVersions = 5
@@ -290,13 +291,13 @@ func watchRole(ctx context.Context, c *child) error {
 			return err
 		}
 		if !begun {
-			c.say("watching")
+			testkit.Say("watching")
 		}
 		r, err := c.store.Load(ctx, thing)
 		if err != nil && !errors.Is(err, persist.ErrNotFound) {
 			return err
 		}
-		c.say("%d", r.Version)
+		testkit.Say("%d", r.Version)
 		if r.Version == watchedVersions {
 			cancel()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -313,22 +314,18 @@ func (s suite) watchedElsewhere(t *testing.T) {
 	f := s.fresh(t)
 	f.watcher()
 	p := s.spawn(t, "watch", f.location, "p")
-	p.start()
+	p.Go()
 	hears := func(want string) {
 		t.Helper()
-		for p.out.Scan() {
-			if p.out.Text() == want {
-				return
-			}
+		for p.Line() != want {
 		}
-		t.Fatalf("the child ended before it said %q: %s", want, &p.errors)
 	}
 	hears("watching")
 	for version := range uint64(watchedVersions) {
 		f.must(update(thing, version))
 		hears(fmt.Sprint(version + 1))
 	}
-	p.wait()
+	p.Wait()
 }
 
 // lastChange: whatever hints are merged on the way, whoever looks when told ends up with what is
