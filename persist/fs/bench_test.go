@@ -4,39 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
-
-// inParallel runs b.N iterations on n goroutines.
-func inParallel(b *testing.B, n int, run func(writer, i int) error) {
-	b.Helper()
-	b.ResetTimer()
-	var next atomic.Int64
-	var writers sync.WaitGroup
-	for writer := range n {
-		writers.Go(func() {
-			for i := int(next.Add(1)); i <= b.N; i = int(next.Add(1)) {
-				if err := run(writer, i); err != nil {
-					b.Error(err)
-					return
-				}
-			}
-		})
-	}
-	writers.Wait()
-}
 
 // BenchmarkHotKey: all writers want the same record; those who lose look and try again.
 func BenchmarkHotKey(b *testing.B) {
 	for _, writers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
 			s := openAt(b, b.TempDir(), Config{LockTimeout: time.Minute})
-			inParallel(b, writers, func(writer, i int) error {
+			testkit.Parallel(b, writers, func(writer, i int) error {
 				return add(context.Background(), s, thing("hot"), fmt.Sprintf("w%d.%d", writer, i), 1)
 			})
 		})
@@ -50,7 +30,7 @@ func BenchmarkManyKeys(b *testing.B) {
 			b.Run(fmt.Sprintf("writers=%d/records=%d", writers, size), func(b *testing.B) {
 				s := openAt(b, b.TempDir(), Config{LockTimeout: time.Minute})
 				versions := make([]uint64, writers)
-				inParallel(b, writers, func(writer, i int) error {
+				testkit.Parallel(b, writers, func(writer, i int) error {
 					c := persist.Commit{ID: fmt.Sprintf("w%d.%d", writer, i)}
 					for n := range size {
 						c.Writes = append(c.Writes, setTo(thing(fmt.Sprintf("%d-%d", writer, n)), versions[writer], i))
@@ -69,7 +49,7 @@ func BenchmarkLoad(b *testing.B) {
 	if _, err := s.Commit(context.Background(), put("a", 0)); err != nil {
 		b.Fatal(err)
 	}
-	inParallel(b, 4, func(int, int) error {
+	testkit.Parallel(b, 4, func(int, int) error {
 		_, err := s.Load(context.Background(), thing("a"))
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -35,8 +36,8 @@ func benchCommit(b *testing.B, direct, writers, size int) {
 	fillTable(b, s)
 	s.queue.maxDirect = direct
 	var versions [benchRows]atomic.Uint64
-	inParallel(b, writers, func(i int) error {
-		row := i % benchRows
+	testkit.Parallel(b, writers, func(_, i int) error {
+		row := i * 7919 % benchRows
 		expected := 1 + versions[row].Load()
 		_, err := s.Commit(context.Background(), put(fmt.Sprint(row), expected))
 		if conflict := (*persist.Conflict)(nil); errors.As(err, &conflict) {
@@ -45,6 +46,7 @@ func benchCommit(b *testing.B, direct, writers, size int) {
 		versions[row].Add(1)
 		return err
 	})
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }
 
 // fillTable creates the rows that a benchmark writes to.
@@ -59,33 +61,4 @@ func fillTable(b *testing.B, s *Store) {
 			b.Fatal(err)
 		}
 	}
-}
-
-// inParallel runs b.N iterations on n goroutines.
-func inParallel(b *testing.B, n int, run func(i int) error) {
-	b.Helper()
-	b.ResetTimer()
-	var next atomic.Int64
-	done := make(chan error, n)
-	for range n {
-		go func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= b.N {
-					done <- nil
-					return
-				}
-				if err := run(i * 7919); err != nil {
-					done <- err
-					return
-				}
-			}
-		}()
-	}
-	for range n {
-		if err := <-done; err != nil {
-			b.Error(err)
-		}
-	}
-	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "commits/s")
 }

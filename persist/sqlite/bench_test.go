@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -24,8 +25,8 @@ func BenchmarkCommit(b *testing.B) {
 			}
 			defer s.Close()
 			var versions [benchRows]atomic.Uint64
-			inParallel(b, writers, func(i int) error {
-				row := i % benchRows
+			testkit.Parallel(b, writers, func(_, i int) error {
+				row := i * 7919 % benchRows
 				expected := versions[row].Load()
 				c := put(fmt.Sprint(row), expected)
 				_, err := s.Commit(context.Background(), c)
@@ -49,7 +50,7 @@ func BenchmarkCommit(b *testing.B) {
 			if _, err := db.Exec("CREATE TABLE rows (kind TEXT, id TEXT, version INTEGER, doc TEXT, PRIMARY KEY (kind, id))"); err != nil {
 				b.Fatal(err)
 			}
-			inParallel(b, writers, func(i int) error { return naive(db, fmt.Sprint(i%benchRows)) })
+			testkit.Parallel(b, writers, func(_, i int) error { return naive(db, fmt.Sprint(i*7919%benchRows)) })
 		})
 	}
 }
@@ -71,32 +72,4 @@ func naive(db *sql.DB, id string) error {
 		return err
 	}
 	return tx.Commit()
-}
-
-// inParallel runs b.N iterations on n goroutines.
-func inParallel(b *testing.B, n int, run func(i int) error) {
-	b.Helper()
-	b.ResetTimer()
-	var next atomic.Int64
-	done := make(chan error, n)
-	for range n {
-		go func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= b.N {
-					done <- nil
-					return
-				}
-				if err := run(i * 7919); err != nil {
-					done <- err
-					return
-				}
-			}
-		}()
-	}
-	for range n {
-		if err := <-done; err != nil {
-			b.Error(err)
-		}
-	}
 }
