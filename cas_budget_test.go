@@ -68,7 +68,8 @@ func TestBudgetIsEachCallersOwn(t *testing.T) {
 	})
 }
 
-// Budget ends while the function runs (not slow), then the commit hangs for a companion with a long budget. Proves CAS-3.
+// The budget ends while the function runs: the caller returns, and the result is discarded, although
+// the commit goes on for another caller. Proves CAS-3.
 func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
@@ -94,8 +95,12 @@ func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 		require.NoError(t, <-first)
 		err := <-short
 		assert.LessOrEqual(t, time.Since(start), time.Second, "%v", err)
-		assert.True(t, pawl.OutcomeUnknown(err), "%v", err)
+		assert.ErrorIs(t, err, pawl.ErrUnavailable)
+		assert.False(t, pawl.OutcomeUnknown(err), "%v", err)
 		require.NoError(t, <-patient)
+		now, err := s.State(t.Context())
+		require.NoError(t, err)
+		assert.Zero(t, now.N, "the result was discarded")
 	})
 }
 
@@ -115,7 +120,7 @@ func TestAlarmWhileACommitIsLost(t *testing.T) {
 	})
 }
 
-// A function that runs for longer than its caller's budget is waited for, and then the store for a while: not for ever. Proves CAS-3.
+// A slow function leaves the store less time; the caller does not wait beyond its budget. Proves CAS-3.
 func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
 	for _, company := range []bool{false, true} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -133,9 +138,9 @@ func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
 				time.Sleep(500 * time.Millisecond)
 				b.N++
 				return nil
-			}, pawl.WithRetry(pawl.Retry{Within: 50 * time.Millisecond}))
+			}, pawl.WithRetry(pawl.Retry{Within: 600 * time.Millisecond}))
 			assert.True(t, pawl.OutcomeUnknown(err), "company %v: %v", company, err)
-			assert.Less(t, time.Since(began), 10*time.Second)
+			assert.LessOrEqual(t, time.Since(began), time.Second)
 		})
 	}
 }

@@ -123,16 +123,12 @@ func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
 		w.phase = committing
 		if now().Sub(r.started) > r.patience { // and nobody was there to mind
 			r.slow = true
-			c.putOff(w, leastTime+lastWord)
-		} else {
-			c.putOff(w, lastWord)
 		}
 	default:
 		w.phase = committing
 		if !attached && from.changed > 0 {
 			w.phase = queued // it ran on what may never be committed, and runs again
 		}
-		c.putOff(w, leastTime+lastWord)
 	}
 	c.mu.Unlock()
 	if unwanted && (out.panic != nil || out.exited) {

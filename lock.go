@@ -358,8 +358,8 @@ func (q *queue) leaveLocked(w *waiter) Phase {
 	return PhaseQueued // a run that outlives its caller is discarded
 }
 
-// spend takes the caller of a persisted mutation away when its budget is spent. It returns nil when there is more, or while the caller's
-// own function runs: that takes as long as it takes, and who sees to its end wakes the caller.
+// spend takes the caller of a persisted mutation away when its budget is spent, also while its function runs: the result is discarded
+// then. It returns nil while there is budget left.
 func (q *queue) spend(w *waiter, now time.Time) error {
 	q.mu.Lock()
 	if now.Before(w.deadline) {
@@ -367,7 +367,7 @@ func (q *queue) spend(w *waiter, now time.Time) error {
 		q.mu.Unlock()
 		return nil
 	}
-	if w.done() || w.phase == running {
+	if w.done() {
 		q.mu.Unlock()
 		return nil
 	}

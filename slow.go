@@ -74,21 +74,6 @@ func (c *cell) keyOf(w *waiter) *Key {
 	return &own
 }
 
-// putOff gives the caller of w, whose function has returned, at least this long until its budget counts as spent: while
-// the function ran it did not. The caller holds queue.mu.
-func (c *cell) putOff(w *waiter, least time.Duration) {
-	if w.change.bounded() {
-		return
-	}
-	now := now()
-	if at := now.Add(least); at.After(w.deadline) {
-		if !now.Before(w.deadline) {
-			w.poke() // it may have looked, and waits for the function, without an alarm
-		}
-		w.deadline = at
-	}
-}
-
 // rest is called when the queue has become empty. The caller holds queue.mu.
 func (c *cell) rest() {
 	if d := c.seen.Load(); d != nil && c.site != nil {

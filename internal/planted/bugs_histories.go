@@ -162,10 +162,10 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget was spent while its function ran is back soon after that",
-		Proves: []string{"CAS-3"}, File: "slow.go",
-		Old: "			w.poke() // it may", New: "			_ = w // it may",
-		Pkg: ".", Run: "^TestStoreThatHangsAfterASlowFunction$", Flags: []string{"-timeout=20s"},
+		Name: "budget-after-a-slow-function", Mechanism: "a caller whose function runs on returns when its budget is over",
+		Proves: []string{"CAS-3"}, File: "lock.go",
+		Old: "	if w.done() {\n		q.mu.Unlock()\n		return nil\n	}\n	committing", New: "	if w.done() || w.phase == running {\n		q.mu.Unlock()\n		return nil\n	}\n	committing",
+		Pkg: ".", Run: "^TestBudgetThatEndsWhileTheFunctionRuns$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "late-comer-waits-for-the-slow", Mechanism: "a function that nobody waited for leaves the queue when somebody does",
