@@ -16,7 +16,7 @@ func (c *cell) answer(r *round, at time.Time, took time.Duration) {
 		}
 	}
 	for _, w := range r.members {
-		w.cas.landed = r.draft.version
+		w.cas.landed = r.draft.Version
 		if w.cas.out.ran && w.call.env.observer != nil {
 			observeOutcome(w, w.cas.out, batch)
 		}
@@ -85,8 +85,8 @@ func (c *cell) hand(w *waiter, out *outcome, at time.Time) bool {
 		return false
 	}
 	w.err, w.panic, w.exited = out.err, out.panic, out.exited
-	if d := &out.draft; out.err == nil && d.life == alive && d.view != nil {
-		w.cas.reply = reply{state: d.view.state, version: d.version, landed: w.cas.landed, at: at}
+	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
+		w.cas.reply = reply{state: d.View.State, version: d.Version, landed: w.cas.landed, at: at}
 	}
 	w.cas.out = outcome{} // here it is at hand, its caller would have to fetch it
 	w.answered(0)
@@ -94,7 +94,7 @@ func (c *cell) hand(w *waiter, out *outcome, at time.Time) bool {
 }
 
 func observeOutcome(w *waiter, out outcome, batch int) {
-	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
+	e := Event{Type: Committed, Path: "cas", Verb: w.change.verb, Version: out.draft.Version, Attempts: w.cas.attempts + 1, Batch: batch, Took: time.Since(w.submitted)}
 	switch {
 	case out.panic != nil || out.exited:
 		w.reportPanic(out.panic, false)

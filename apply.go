@@ -99,11 +99,11 @@ func (c *Container[T]) Snapshot() Snapshot[T] {
 	if d == nil {
 		return Snapshot[T]{}
 	}
-	v := d.view.Load()
+	v := d.View()
 	if v == nil {
 		return Snapshot[T]{}
 	}
-	return snapshotOf[T]("", d.version, d.at, v.state)
+	return snapshotOf[T]("", d.Version, d.At, v.State)
 }
 
 func (c *Container[T]) ownEnv(o Observer) *env {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/internal/yield"
 )
 
@@ -55,7 +56,7 @@ const (
 // cell is a queue and what this process last saw of the persisted state behind it.
 type cell struct {
 	queue
-	seen  atomic.Pointer[doc]
+	seen  atomic.Pointer[document.Doc]
 	line  atomic.Pointer[line]     // who waits for the lease; nil: nobody ever did
 	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
 	site  *home                    // where a scope's cell is registered; nil: nowhere
@@ -95,7 +96,7 @@ type reply struct {
 type round struct {
 	members  []*waiter // replaced, under queue.mu, by whoever drives the round
 	next     int       // the first member not computed yet
-	draft    draft
+	draft    document.Draft
 	fresh    bool      // draft.base was read after the members were taken
 	hurried  bool      // it did not pause, and lost what was held for it even so
 	open     bool      // others may join
@@ -320,7 +321,7 @@ func (c *cell) came() {
 // drive takes r to its end and reports whether this goroutine still drives the queue.
 func (c *cell) drive(r *round) bool {
 	for {
-		if r.draft.base == nil && !c.open(r) {
+		if r.draft.Base == nil && !c.open(r) {
 			break
 		}
 		if !c.compute(r) {
@@ -357,8 +358,8 @@ func (c *cell) ended(r *round) bool {
 
 // open finds the state to start from: what was last seen, or else the store's.
 func (c *cell) open(r *round) bool {
-	if d := c.seen.Load(); d != nil && r.solo == nil && (d.expires.IsZero() || time.Now().Before(d.expires)) {
-		r.draft = newDraft(d)
+	if d := c.seen.Load(); d != nil && r.solo == nil && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
+		r.draft = document.NewDraft(d)
 		return true
 	}
 	return c.reload(r)
@@ -367,7 +368,7 @@ func (c *cell) open(r *round) bool {
 // reload asks the store; if it does not answer, everybody learns that.
 func (c *cell) reload(r *round) bool {
 	w := r.members[0]
-	var d *doc
+	var d *document.Doc
 	err := c.ask(r, func(ctx context.Context) (err error) {
 		d, err = w.cas.backend.load(ctx, w.call.key)
 		return err
@@ -377,23 +378,23 @@ func (c *cell) reload(r *round) bool {
 		return false
 	}
 	c.advance(d)
-	r.draft, r.fresh = newDraft(d), true
-	r.draft.fresh = true
+	r.draft, r.fresh = document.NewDraft(d), true
+	r.draft.Fresh = true
 	return true
 }
 
 // advance remembers d unless something newer was seen.
-func (c *cell) advance(d *doc) {
+func (c *cell) advance(d *document.Doc) {
 	for {
 		cur := c.seen.Load()
-		if cur != nil && cur.version > d.version {
+		if cur != nil && cur.Version > d.Version {
 			return
 		}
-		if cur != nil && cur.version == d.version && cur.life == d.life {
-			d.view.CompareAndSwap(nil, cur.view.Load()) // a version has one content: spare the next one the decoding
+		if cur != nil && cur.Same(d) {
+			d.CacheFrom(cur) // a version has one content: spare the next one the decoding
 		}
 		if c.seen.CompareAndSwap(cur, d) {
-			if cur == nil || cur.version != d.version || cur.life != d.life {
+			if cur == nil || !cur.Same(d) {
 				c.announce()
 			}
 			return
@@ -402,7 +403,7 @@ func (c *cell) advance(d *doc) {
 }
 
 // replace puts won, which is current by the store's word, in the place of base, whatever their versions say, or else advances to it.
-func (c *cell) replace(base, won *doc) {
+func (c *cell) replace(base, won *document.Doc) {
 	if c.seen.CompareAndSwap(base, won) {
 		c.announce()
 		return
@@ -411,7 +412,7 @@ func (c *cell) replace(base, won *doc) {
 }
 
 // renewed puts d, which is base with another expiry, in its place.
-func (c *cell) renewed(base, d *doc) {
+func (c *cell) renewed(base, d *document.Doc) {
 	if c.seen.CompareAndSwap(base, d) {
 		c.announce() // who waits for the expiry
 	}
@@ -424,15 +425,15 @@ func (c *cell) settle(r *round) bool {
 		return true
 	}
 	lead, d := r.members[0], &r.draft
-	var won *doc
+	var won *document.Doc
 	switch {
-	case d.changed > 0:
+	case d.Changed > 0:
 		if r.solo != nil {
 			c.giveWay()
 		}
-		var landed *doc
-		d.fences = r.fences()
-		d.insist = r.insists()
+		var landed *document.Doc
+		d.Lease.Guards = r.fences()
+		d.Contention.Insist = r.insists()
 		began := time.Now()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
@@ -441,24 +442,24 @@ func (c *cell) settle(r *round) bool {
 		took := time.Since(began)
 		if unwritable(err) && !r.careful {
 			r.careful = true
-			return !c.again(r, r.members, d.base)
+			return !c.again(r, r.members, d.Base)
 		}
 		if f := asFenced(err); f != nil {
 			return c.dropLost(r, f)
 		}
 		if err != nil {
-			c.seen.CompareAndSwap(d.base, nil) // whatever is current now, it need not be this
+			c.seen.CompareAndSwap(d.Base, nil) // whatever is current now, it need not be this
 			c.answerAll(r, err)
 			return true
 		}
 		if landed != nil {
 			c.advance(landed)
-			c.answer(r, landed.at, took)
+			c.answer(r, landed.At, took)
 			return true
 		}
-	case d.renews:
-		var renewed *doc
-		d.fences = r.fences()
+	case d.Expiry.Renew:
+		var renewed *document.Doc
+		d.Lease.Guards = r.fences()
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d)
 			return err
@@ -471,15 +472,15 @@ func (c *cell) settle(r *round) bool {
 			return true
 		}
 		if renewed != nil {
-			c.renewed(d.base, renewed)
-			c.answer(r, d.base.at, 0)
+			c.renewed(d.Base, renewed)
+			c.answer(r, d.Base.At, 0)
 			return true
 		}
 	case r.fresh:
-		c.answer(r, d.base.at, 0)
+		c.answer(r, d.Base.At, 0)
 		return true
 	default:
-		var now *doc
+		var now *document.Doc
 		err := c.ask(r, func(ctx context.Context) (err error) {
 			now, err = lead.cas.backend.load(ctx, lead.call.key)
 			return err
@@ -488,8 +489,8 @@ func (c *cell) settle(r *round) bool {
 			c.answerAll(r, err)
 			return true
 		}
-		if now.version == d.base.version && now.life == d.base.life {
-			c.answer(r, d.base.at, 0)
+		if now.Same(d.Base) {
+			c.answer(r, d.Base.At, 0)
 			return true
 		}
 		won = now
@@ -498,9 +499,9 @@ func (c *cell) settle(r *round) bool {
 }
 
 // lost prepares r to be computed again on the version that won; it reports true if nobody is left to do so.
-func (c *cell) lost(r *round, won *doc) bool {
-	base, stale := r.draft.base, !r.fresh
-	hurry := r.draft.held && !r.hurried
+func (c *cell) lost(r *round, won *document.Doc) bool {
+	base, stale := r.draft.Base, !r.fresh
+	hurry := r.draft.Contention.Held && !r.hurried
 	r.hurried = hurry
 	c.replace(base, won)
 	now := time.Now()
@@ -510,11 +511,11 @@ func (c *cell) lost(r *round, won *doc) bool {
 		if !stale { // the first conflict of a state from before the call is but its read
 			w.cas.attempts++
 		}
-		if r.draft.changed > 0 {
-			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.version, Attempts: w.cas.attempts})
+		if r.draft.Changed > 0 {
+			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.Version, Attempts: w.cas.attempts})
 		}
 		// If nobody comes before w, won is what it would run on, and no retry would change its refusal.
-		if err := w.call.admit(w.change, won.life, won.version); err != nil && len(keep) == 0 {
+		if err := w.call.admit(w.change, won.Life, won.Version); err != nil && len(keep) == 0 {
 			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on what is not current an answer
 			continue
 		}
@@ -523,7 +524,7 @@ func (c *cell) lost(r *round, won *doc) bool {
 			wait = backoff(w.call.retry, w.cas.attempts)
 		}
 		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+wait > w.call.retry.Within {
-			c.fail(w, &ConcurrentModificationError{Scope: w.call.key, Expected: base.expected(), Actual: won.version,
+			c.fail(w, &ConcurrentModificationError{Scope: w.call.key, Expected: base.Expected(), Actual: won.Version,
 				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)})
 			continue
 		}
@@ -552,7 +553,7 @@ func (r *round) insists() bool {
 
 // again puts r back to the start, on base, with these of its members. Until they are computed they can be withdrawn; those whose callers
 // left are dropped. It reports whether any are left.
-func (c *cell) again(r *round, members []*waiter, base *doc) bool {
+func (c *cell) again(r *round, members []*waiter, base *document.Doc) bool {
 	var dropped []*waiter
 	c.mu.Lock()
 	r.members = slices.DeleteFunc(slices.Clone(members), func(w *waiter) bool {
@@ -563,8 +564,8 @@ func (c *cell) again(r *round, members []*waiter, base *doc) bool {
 		w.phase = queued
 		return false
 	})
-	r.next, r.draft = 0, newDraft(base)
-	r.draft.fresh = r.fresh
+	r.next, r.draft = 0, document.NewDraft(base)
+	r.draft.Fresh = r.fresh
 	c.mu.Unlock()
 	for _, w := range dropped {
 		if out := w.cas.out; out.panic != nil || out.exited {

@@ -1,6 +1,10 @@
 package pawl
 
-import "context"
+import (
+	"context"
+
+	"github.com/pawl-go/pawl/internal/document"
+)
 
 // What a round makes of its draft, one mutation after the other.
 
@@ -62,7 +66,7 @@ type storedRun struct {
 }
 
 // run is evaluate, unless the lease of w ended earlier in the round.
-func run(ctx context.Context, w *waiter, from *draft, careful bool) outcome {
+func run(ctx context.Context, w *waiter, from *document.Draft, careful bool) outcome {
 	if err := w.call.lease.endedBy(from, w.call.key); err != nil {
 		return outcome{draft: *from, err: err}
 	}
@@ -107,7 +111,7 @@ func (c *cell) computeData(r *round) {
 }
 
 // computed takes the outcome of w, a function, into its round. If the round has gone on without w, it takes w to its end alone and reports false.
-func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
+func (c *cell) computed(r *round, w *waiter, from *document.Draft, out *outcome) bool {
 	out.ran = true
 	c.mu.Lock()
 	attached := r.solo != nil || r.current == w
@@ -126,7 +130,7 @@ func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
 		}
 	default:
 		w.phase = committing
-		if !attached && from.changed > 0 {
+		if !attached && from.Changed > 0 {
 			w.phase = queued // it ran on what may never be committed, and runs again
 		}
 	}
@@ -144,7 +148,7 @@ func (c *cell) computed(r *round, w *waiter, from *draft, out *outcome) bool {
 		return false
 	}
 	alone := &round{members: []*waiter{w}, solo: w}
-	if from.changed == 0 { // it ran on a committed state, so its result may count
+	if from.Changed == 0 { // it ran on a committed state, so its result may count
 		w.cas.out = *out
 		alone.next, alone.draft = 1, out.draft
 	}

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -185,7 +187,7 @@ func (h *hub) hear(ctx context.Context, w persist.Watcher, hearing *atomic.Bool)
 		if failed == 1 {
 			h.rt.env.logger().WarnContext(ctx, "pawl: the store's hints have stopped; changes of other processes are noticed later", "err", err)
 		}
-		if !sleep(ctx, rand.N(backoff(DefaultRetry, failed))) {
+		if !commit.Sleep(ctx, rand.N(backoff(DefaultRetry, failed))) {
 			return
 		}
 	}
@@ -197,7 +199,7 @@ func (h *hub) wake(hint persist.Hint) {
 	h.mu.Lock()
 	look := false
 	mark := func(w *watched) {
-		if d := w.cell.seen.Load(); d == nil || hint.Version == 0 || d.version < hint.Version {
+		if d := w.cell.seen.Load(); d == nil || hint.Version == 0 || d.Version < hint.Version {
 			w.dirty, look = true, true
 		}
 	}
@@ -282,7 +284,7 @@ func (h *hub) look(ctx context.Context, hearing *atomic.Bool, due *bell) {
 		if !more {
 			continue
 		}
-		if !sleep(ctx, pause) {
+		if !commit.Sleep(ctx, pause) {
 			return
 		}
 		due.poke()
@@ -353,7 +355,7 @@ func (h *hub) changed(ctx context.Context, some []candidate) []candidate {
 	var out []candidate
 	for i, s := range some {
 		d := s.cell.seen.Load()
-		if s.reread || d == nil || versions[i] > d.version || versions[i] == 0 && d.life != absent {
+		if s.reread || d == nil || versions[i] > d.Version || versions[i] == 0 && d.Life != absent {
 			out = append(out, s)
 		}
 	}
@@ -365,7 +367,7 @@ func (h *hub) read(ctx context.Context, some []candidate) (failed []candidate, e
 	records, err := loadAll(ctx, h.rt.store, keysOf(some))
 	if err == nil {
 		for i, r := range records {
-			some[i].cell.advance(docOf(r))
+			some[i].cell.advance(document.Of(r))
 		}
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -106,12 +107,12 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 				return
 			}
 			for _, r := range page.Records {
-				v, err := b.view(docOf(r), r.Key)
+				v, err := b.view(document.Of(r), r.Key)
 				if err != nil {
 					yield(Snapshot[T]{ID: r.ID}, err)
 					return
 				}
-				if !yield(snapshotOf[T](r.ID, r.Version, r.Updated, v.state), nil) {
+				if !yield(snapshotOf[T](r.ID, r.Version, r.Updated, v.State), nil) {
 					return
 				}
 				if left--; left == 0 {
@@ -287,7 +288,7 @@ func (k Kind[T]) faults() (errs []error) {
 		fault("%v", err)
 		return errs
 	}
-	zero := &view{typ: typ, state: typ.Zero()}
+	zero := document.NewView(typ, typ.Zero())
 	for name, only := range map[string]*kind{"Label": {label: k.Label}, "Due": {due: k.Due}} {
 		f := only.label + only.due
 		if f == "" {
@@ -380,7 +381,7 @@ func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
 }
 
 // indexed returns what the store indexes of a document: its label and its due time.
-func (k *kind) indexed(key Key, v *view, raw []byte) (label string, due time.Time, err error) {
+func (k *kind) indexed(key Key, v *document.View, raw []byte) (label string, due time.Time, err error) {
 	if k.label != "" {
 		value, err := lookup(v, raw, k.label)
 		if err != nil {
@@ -425,8 +426,8 @@ func (k *kind) indexed(key Key, v *view, raw []byte) (label string, due time.Tim
 
 // lookup finds a field in a decoded document, or, if its type does not know the field, in the document itself. The result is not
 // valid where there is nothing.
-func lookup(v *view, raw []byte, f Field) (reflect.Value, error) {
-	typ, from := v.typ, v.state
+func lookup(v *document.View, raw []byte, f Field) (reflect.Value, error) {
+	typ, from := v.Type, v.State
 	if typ.Check(string(f)) != nil {
 		d := Doc{}
 		if _, err := docType.Decode(raw, &d); err != nil {

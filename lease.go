@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -213,7 +214,7 @@ func (l *Lease) giveBack(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(l.length, leastTime))
 	defer cancel()
 	err := l.guard(limited, persist.Guard{Release: true})
-	for n := 1; err != nil && asFenced(err) == nil && !errors.Is(err, ErrClosed) && sleep(limited, rand.N(backoff(l.rt.retry, n))); n++ {
+	for n := 1; err != nil && asFenced(err) == nil && !errors.Is(err, ErrClosed) && commit.Sleep(limited, rand.N(backoff(l.rt.retry, n))); n++ {
 		err = l.guard(limited, persist.Guard{Release: true})
 	}
 	switch {
@@ -230,7 +231,7 @@ func (l *Lease) giveBack(ctx context.Context) error {
 func (l *Lease) guard(ctx context.Context, g persist.Guard) (err error) {
 	g.Key, g.Token = l.key, l.token
 	c := persist.Commit{ID: l.rt.env.newCommitID(), Guards: []persist.Guard{g}}
-	if p := guarded(func() { _, err = l.rt.send(ctx, l.rt.plainly(), l.rt.retry, c, nil) }, func() {}); p != nil {
+	if p := guarded(func() { _, err = l.rt.send(ctx, l.rt.route(), l.rt.retry, c, nil) }, func() {}); p != nil {
 		return &UnavailableError{Scope: l.key, Cause: p}
 	}
 	return err
@@ -240,7 +241,7 @@ func (l *Lease) guard(ctx context.Context, g persist.Guard) (err error) {
 func (l *Lease) keep() {
 	step := l.length / 3
 	wait := time.Until(l.until) - 2*step
-	for n := 1; sleep(l.ctx, wait); {
+	for n := 1; commit.Sleep(l.ctx, wait); {
 		sent := time.Now()
 		until := l.knownUntil()
 		if one := sent.Add(max(step, leastRenewal)); one.Before(until) {

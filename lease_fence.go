@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -59,8 +60,8 @@ func (l *Lease) fences(c *persist.Commit) {
 }
 
 // endedBy tells that l, or a lease around it, is one of key and ended by a mutation in d: the commit, tested as a whole, would let pass what came after.
-func (l *Lease) endedBy(d *draft, key Key) error {
-	for ; d.over && l != nil; l = l.outer {
+func (l *Lease) endedBy(d *document.Draft, key Key) error {
+	for ; d.Lease.Over && l != nil; l = l.outer {
 		if l.key == key {
 			return &LeaseLostError{Scope: key, Token: l.token}
 		}
@@ -102,7 +103,7 @@ func (r *round) fences() []persist.Guard {
 
 // dropLost answers the members of r whose lease was lost and prepares the others to be computed again; it reports true if there are none.
 func (c *cell) dropLost(r *round, f *fenced) bool {
-	tested := persist.Commit{Guards: r.draft.fences}
+	tested := persist.Commit{Guards: r.draft.Lease.Guards}
 	var lost, keep []*waiter
 	for _, w := range r.members {
 		if w.call.lease.within(f, &tested) != nil {
@@ -111,7 +112,7 @@ func (c *cell) dropLost(r *round, f *fenced) bool {
 			keep = append(keep, w)
 		}
 	}
-	base := r.draft.base
+	base := r.draft.Base
 	for _, w := range lost {
 		l := w.call.lease.within(f, &tested)
 		err := l.lostTo(f)

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -43,6 +45,11 @@ func (r Retry) Or(d Retry) Retry {
 
 // Delay returns how long to wait after attempt n, the first being 1, has failed: a random part of a bound that doubles from First to Max.
 func (r Retry) Delay(n int) time.Duration { return rand.N(max(backoff(r, n), 1)) }
+
+func (r Retry) backoff() commit.Backoff { return commit.Backoff{First: r.First, Max: r.Max} }
+
+// backoff is the upper bound of the delay before the next attempt.
+func backoff(r Retry, attempts int) time.Duration { return r.backoff().Bound(attempts) }
 
 func (r Retry) check() error {
 	if r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0 {
@@ -169,13 +176,13 @@ func (c *call) observe(ctx context.Context, e Event) {
 }
 
 // life is whether a scope has state, and if not, why.
-type life uint8
+type life = document.Life
 
 const (
-	absent  life = iota // never written, or purged
-	alive               // has state
-	deleted             // a tombstone
-	expired             // outlived its TTL
+	absent  = document.Absent
+	alive   = document.Alive
+	deleted = document.Deleted
+	expired = document.Expired
 )
 
 // admit tests the call's preconditions against a version of the scope.

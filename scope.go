@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -188,7 +189,7 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
 		return Snapshot[T]{}, s.bound.readError(ctx, s.key, err)
 	}
-	d := docOf(r)
+	d := document.Of(r)
 	s.cell.advance(d)
 	return s.seen(d)
 }
@@ -206,15 +207,15 @@ func (s Scope[T]) isClosed() bool {
 }
 
 // seen makes a snapshot of a persisted version.
-func (s Scope[T]) seen(d *doc) (Snapshot[T], error) {
-	if d.life != alive {
+func (s Scope[T]) seen(d *document.Doc) (Snapshot[T], error) {
+	if d.Life != alive {
 		return Snapshot[T]{ID: s.key.ID}, nil
 	}
 	v, err := s.bound.view(d, s.key)
 	if err != nil {
 		return Snapshot[T]{ID: s.key.ID}, err
 	}
-	return snapshotOf[T](s.key.ID, d.version, d.at, v.state), nil
+	return snapshotOf[T](s.key.ID, d.Version, d.At, v.State), nil
 }
 
 // ready tells why a read cannot be tried.

@@ -77,7 +77,7 @@ func (c *cell) keyOf(w *waiter) *Key {
 // rest is called when the queue has become empty. The caller holds queue.mu.
 func (c *cell) rest() {
 	if d := c.seen.Load(); d != nil && c.site != nil {
-		c.site.hold(c, &c.aired, len(d.raw))
+		c.site.hold(c, &c.aired, len(d.Raw))
 	}
 }
 

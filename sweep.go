@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/worker"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -171,7 +172,7 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 		if err == nil {
 			return len(c.Writes), true, nil
 		}
-		if n := len(c.Writes); n > 1 && notApplied(err) && !errors.Is(err, persist.ErrUnavailable) && !errors.Is(err, persist.ErrClosed) && ctx.Err() == nil {
+		if n := len(c.Writes); n > 1 && commit.NotApplied(err) && !errors.Is(err, persist.ErrUnavailable) && !errors.Is(err, persist.ErrClosed) && ctx.Err() == nil {
 			*size, c.Writes = n/2, c.Writes[:n/2]
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -54,7 +55,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 			err = errors.Join(err, s.err)
 			continue
 		}
-		d := docOf(r)
+		d := document.Of(r)
 		s.cell.advance(d)
 		l := rt.newLease(ctx, s.cell, r.Key, asked, r.Lease.Token, sent)
 		snap, fault := s.seen(d)

@@ -7,15 +7,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
 )
 
 // The end of a transaction: its commit, with or without its caller, and what comes after.
 
 // deliver sends b, the commit of tx (nil: only a confirmation), and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
-func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) {
+func (t *transaction) deliver(tx *Tx, b batch, after []func()) (commit.Verdict, error) {
 	if b.empty() {
 		tx.land()
-		return verdict{landed: true}, nil
+		return commit.Verdict{Kind: commit.Landed}, nil
 	}
 	b.ID = t.env.newCommitID()
 	if t.joined() || len(b.native) > 0 {
@@ -23,13 +26,13 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 	}
 	var (
 		claimed atomic.Bool // by whoever goes on when the verdict is there: this goroutine, or the one that sends
-		v       verdict
+		v       commit.Verdict
 		err     error
 		arrived = make(chan struct{})
 	)
 	settled := func() {
 		t.remember(b, v, err)
-		if err == nil && v.landed {
+		if err == nil && v.Kind == commit.Landed {
 			tx.land()
 		}
 		if claimed.CompareAndSwap(false, true) {
@@ -38,14 +41,14 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 		}
 		t.letGo()
 		defer t.rt.transactions.end(t)
-		if err == nil && v.landed {
+		if err == nil && v.Kind == commit.Landed {
 			t.runAllAlone(after)
 		}
 	}
 	go func() {
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
 		defer cancel()
-		p := guarded(func() { v, err = t.rt.send(ctx, t.rt.plainly(), t.retry, b.Commit, b.bases()) }, func() {
+		p := guarded(func() { v, err = t.rt.send(ctx, t.rt.route(), t.retry, b.Commit, b.bases()) }, func() {
 			err = b.broken(errors.New("the store called runtime.Goexit"))
 			settled()
 		})
@@ -74,22 +77,22 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (verdict, error) 
 		<-arrived
 		return v, err
 	}
-	return verdict{}, leaving
+	return commit.Verdict{}, leaving
 }
 
 // deliverHere is deliver for a commit in which the caller's own transaction or code takes part: neither can be used any more once the
 // caller has gone on.
-func (t *transaction) deliverHere(tx *Tx, b batch) (v verdict, err error) {
+func (t *transaction) deliverHere(tx *Tx, b batch) (v commit.Verdict, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline)
 	defer cancel()
-	p := guarded(func() { v, err = t.rt.send(ctx, t.carrier(tx, b.native), t.retry, b.Commit, b.bases()) }, func() {
+	p := guarded(func() { v, err = t.rt.send(ctx, t.route(tx, b.native), t.retry, b.Commit, b.bases()) }, func() {
 		t.remember(b, v, b.broken(errors.New("runtime.Goexit was called")))
 	})
 	if p != nil {
 		err = b.broken(p)
 	}
 	t.remember(b, v, err)
-	if err == nil && v.landed {
+	if err == nil && v.Kind == commit.Landed {
 		tx.land()
 	}
 	if t.ctx.Err() == nil {
@@ -105,7 +108,7 @@ func (t *transaction) deliverHere(tx *Tx, b batch) (v verdict, err error) {
 }
 
 // remember keeps what the store said about b for the next who uses its scopes.
-func (t *transaction) remember(b batch, v verdict, err error) {
+func (t *transaction) remember(b batch, v commit.Verdict, err error) {
 	if t.joined() {
 		return // it may be undone
 	}
@@ -113,22 +116,22 @@ func (t *transaction) remember(b batch, v verdict, err error) {
 		switch {
 		case err != nil:
 			p.cell.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
-		case v.landed:
-			b.next[i].landed(v, b.Writes[i], b.ID)
+		case v.Kind == commit.Landed:
+			b.next[i].Landed(b.Writes[i], b.ID, v.At, v.Records)
 			p.cell.advance(b.next[i])
 			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
 		}
 	}
-	if err != nil || !v.landed {
+	if err != nil || v.Kind != commit.Landed {
 		return
 	}
-	for _, r := range v.others {
+	for _, r := range v.Records {
 		if i := slices.IndexFunc(b.writers, func(p *part) bool { return p.key == r.Key }); i >= 0 {
-			b.writers[i].cell.advance(docOf(r))
+			b.writers[i].cell.advance(document.Of(r))
 		}
 	}
 	for _, p := range b.renewed {
-		p.cell.renewed(p.base, p.base.renewed(v.at.Add(p.draft.ttl)))
+		p.cell.renewed(p.base, p.base.Renewed(v.At.Add(p.draft.Expiry.TTL)))
 	}
 }
 

@@ -2,11 +2,11 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"reflect"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -47,36 +47,26 @@ func WithNative[H any](tx *Tx, fn func(ctx context.Context, h H) error) error {
 	return nil
 }
 
-// carrier is the way of the commit of tx, with the user's own code in it.
-func (t *transaction) carrier(tx *Tx, calls []nativeCall) carrier {
-	commit := t.store.Commit
+// route is the way of the commit of tx, with the user's own code in it.
+func (t *transaction) route(tx *Tx, calls []nativeCall) commit.Route {
+	send := t.store.Commit
 	if len(calls) > 0 {
-		commit = func(ctx context.Context, c persist.Commit) (time.Time, error) {
+		send = func(ctx context.Context, c persist.Commit) (time.Time, error) {
 			return t.store.(persist.Native).CommitWith(ctx, c, func(ctx context.Context, handle any) error {
 				return tx.callNative(ctx, calls, handle)
 			})
 		}
 	}
 	if !t.joined() {
-		return carrier{commit: commit, once: len(calls) > 0}
+		return commit.Route{Store: t.rt.store, Commit: send, Once: len(calls) > 0}
 	}
-	return carrier{once: true, last: true, commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
-		at, err := commit(ctx, c)
-		if settled(err) || notApplied(err) || len(calls) > 0 { // the user's code may have ended the transaction
+	return commit.Route{Store: t.rt.store, Once: true, Last: true, Commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
+		at, err := send(ctx, c)
+		if commit.Answered(err) || commit.NotApplied(err) || len(calls) > 0 { // the user's code may have ended the transaction
 			return at, err
 		}
 		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err) // nothing of a transaction that is not committed stays
 	}}
-}
-
-// settled reports whether the store has answered a commit.
-func settled(err error) bool {
-	var (
-		conflict *persist.Conflict
-		lost     *persist.Fenced
-		own      foreign
-	)
-	return err == nil || errors.As(err, &conflict) || errors.As(err, &lost) || errors.As(err, &own)
 }
 
 // callNative runs the user's code inside the commit of tx. Verbs with its context are refused: they would wait for what the commit has locked.
@@ -88,7 +78,7 @@ func (tx *Tx) callNative(ctx context.Context, calls []nativeCall, handle any) er
 		var end ending
 		end.panic = guarded(func() { end.err = call(f, handle) }, func() {})
 		if end.failed() {
-			return foreign{end}
+			return &commit.OwnError{Err: foreign{end}}
 		}
 	}
 	return nil

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -15,13 +17,13 @@ type part struct {
 	key    Key
 	bound  *binding
 	cell   *cell
-	base   *doc
+	base   *document.Doc
 	fresh  bool // base was read from the store by this transaction, not seen before by whomever
 	moment bool // base was read together with others, at one moment
 	read   bool // the function has seen base, so that the commit must find it there
 	busy   bool // a function of AtomicState runs on it
 	undone int  // how often writes of it were undone
-	draft  draft
+	draft  document.Draft
 	verbs  []*operation // what the draft is made of; enough to make it again as long as read is not set
 }
 
@@ -47,7 +49,7 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 	p := &part{tx: tx, key: key, bound: b, cell: c}
 	if d := tx.of.moment[key]; d != nil {
 		p.base, p.moment, p.fresh = d, true, true
-	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.expires.IsZero() || time.Now().Before(d.expires)) {
+	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
 		p.base = d
 	} else {
 		tx.mu.Unlock()
@@ -64,7 +66,7 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 		}
 		p.base, p.fresh = d, true
 	}
-	p.draft = newDraft(p.base)
+	p.draft = document.NewDraft(p.base)
 	tx.parts[key] = p
 	tx.of.named(key)
 	tx.order = append(tx.order, p)
@@ -95,23 +97,23 @@ func (v *operation) look() any {
 }
 
 // evaluate computes what v makes of d.
-func (v *operation) evaluate(ctx context.Context, d draft) outcome {
+func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
 	w := &waiter{ctx: ctx, call: v.call, change: v.change}
 	w.cas.backend = v.bound
 	out := evaluate(ctx, w, &d, true)
 	v.after = nil
-	if out.err == nil && out.draft.life == alive && out.draft.view != nil {
-		v.after = out.draft.view.state
+	if out.err == nil && out.draft.Life == alive && out.draft.View != nil {
+		v.after = out.draft.View.State
 	}
 	return out
 }
 
 // rebase makes the draft of p again, on base. It reports false when the function has to run again, because it has seen more of the old
 // base than its operations did, or because one of them is refused now.
-func (p *part) rebase(base *doc, fresh bool) bool {
+func (p *part) rebase(base *document.Doc, fresh bool) bool {
 	p.tx.mu.Lock()
 	defer p.tx.mu.Unlock()
-	p.base, p.fresh, p.moment, p.draft = base, fresh, false, newDraft(base)
+	p.base, p.fresh, p.moment, p.draft = base, fresh, false, document.NewDraft(base)
 	if p.read {
 		return false
 	}
@@ -126,20 +128,20 @@ func (p *part) rebase(base *doc, fresh bool) bool {
 }
 
 // stale reports whether this process has seen something newer than the base of p, and what.
-func (p *part) stale() (*doc, bool) {
+func (p *part) stale() (*document.Doc, bool) {
 	d := p.cell.seen.Load()
-	return d, d != nil && d.version > p.base.version && !p.tx.of.joined()
+	return d, d != nil && d.Version > p.base.Version && !p.tx.of.joined()
 }
 
 // writes reports whether the commit will change the document of p.
-func (p *part) writes() bool { return p.draft.changed > 0 }
+func (p *part) writes() bool { return p.draft.Changed > 0 }
 
 // savepoint returns a function that undoes what is written from now on.
 func (tx *Tx) savepoint() (undo func()) {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	type state struct {
-		draft draft
+		draft document.Draft
 		verbs int
 	}
 	saved := map[*part]state{}
@@ -159,7 +161,7 @@ func (tx *Tx) savepoint() (undo func()) {
 		for _, p := range tx.order {
 			s, ok := saved[p]
 			if !ok {
-				s.draft = newDraft(p.base)
+				s.draft = document.NewDraft(p.base)
 			}
 			if len(p.verbs) > s.verbs {
 				p.read = true // that they were not refused has told something
@@ -184,20 +186,20 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	}
 	p.read = true
 	d := &p.draft
-	if d.life != alive {
+	if d.Life != alive {
 		return Snapshot[T]{ID: s.key.ID}, nil
 	}
 	w := &waiter{call: call{terms: s.bound.defaults, key: s.key}, change: &change{typ: s.bound.typ}}
 	w.cas.backend = s.bound
-	v, err := d.decoded(w)
+	v, err := decoded(d, w)
 	if err != nil {
 		return Snapshot[T]{ID: s.key.ID}, err
 	}
 	at := time.Time{}
-	if d.changed == 0 {
-		at = d.base.at
+	if d.Changed == 0 {
+		at = d.Base.At
 	}
-	return snapshotOf[T](s.key.ID, d.version, at, v.state), nil
+	return snapshotOf[T](s.key.ID, d.Version, at, v.State), nil
 }
 
 // applyInTx is Scope.Apply inside a transaction. What it returns for a data verb has no version, and becomes a read when it is looked at.
@@ -234,7 +236,7 @@ func (d dispatch[T]) applyInTx(ctx context.Context, call call, ch *change) (Snap
 	p.verbs = append(p.verbs, v)
 	snap := Snapshot[T]{ID: key.ID, verb: v}
 	if p.read && v.after != nil {
-		snap.Version = out.draft.version
+		snap.Version = out.draft.Version
 	}
 	return snap, nil
 }
@@ -282,15 +284,15 @@ func (c *change) reads() bool {
 // batch is a commit of a transaction, which has no id until it is sent.
 type batch struct {
 	persist.Commit
-	writers []*part // of Writes, one by one
-	next    []*doc  // what Writes leave when they land
-	renewed []*part // whose expiry the guards put off
+	writers []*part         // of Writes, one by one
+	next    []*document.Doc // what Writes leave when they land
+	renewed []*part         // whose expiry the guards put off
 	native  []nativeCall
 }
 
-func (b *batch) bases() (bases []*doc) {
+func (b *batch) bases() (bases []commit.Base) {
 	for _, p := range b.writers {
-		bases = append(bases, p.base)
+		bases = append(bases, baseOf(p.base))
 	}
 	return bases
 }
@@ -316,8 +318,8 @@ func (tx *Tx) assemble() (b batch, err error) {
 				return b, err
 			}
 			b.Writes, b.writers, b.next = append(b.Writes, w), append(b.writers, p), append(b.next, next)
-		case d.renews:
-			b.Guards, b.renewed = append(b.Guards, persist.Guard{Key: p.key, Read: true, Version: p.base.version, TTL: d.ttl}), append(b.renewed, p)
+		case d.Expiry.Renew:
+			b.Guards, b.renewed = append(b.Guards, persist.Guard{Key: p.key, Read: true, Version: p.base.Version, TTL: d.Expiry.TTL}), append(b.renewed, p)
 		case p.seen():
 			b.Guards = append(b.Guards, p.guard())
 		}
@@ -368,7 +370,7 @@ func (tx *Tx) confirmation() (b batch) {
 
 // guard is the test that the base of p is current.
 func (p *part) guard() persist.Guard {
-	return persist.Guard{Key: p.key, Read: true, Version: p.base.expected(), Gone: p.base.life == deleted || p.base.life == expired}
+	return p.base.Guard(p.key)
 }
 
 // spareProof empties b if it only tests one record that was read from the store just now, or several that were read at one moment: that is

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -45,12 +47,12 @@ type transaction struct {
 	started  time.Time
 	deadline time.Time // of the budget; the function's own time does not count
 	runs     int
-	attempts int          // commits that lost
-	forgiven map[Key]bool // scopes of which what this process had seen before was old
-	fresh    bool         // it had to wait for others, so that what was seen before is not worth a try
-	left     bool         // the caller is gone, and the commit under way ends the transaction
-	touched  []*part      // by the runs that lost
-	moment   map[Key]*doc // what they were at one moment; nil: not known
+	attempts int                   // commits that lost
+	forgiven map[Key]bool          // scopes of which what this process had seen before was old
+	fresh    bool                  // it had to wait for others, so that what was seen before is not worth a try
+	left     bool                  // the caller is gone, and the commit under way ends the transaction
+	touched  []*part               // by the runs that lost
+	moment   map[Key]*document.Doc // what they were at one moment; nil: not known
 
 	mu   sync.Mutex // protects what follows
 	held []*cell
@@ -211,11 +213,11 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			if err != nil {
 				return true, err
 			}
-			if v.landed {
+			if v.Kind == commit.Landed {
 				t.letGo()
 				return true, runAll(tx.after)
 			}
-			losses, byStore = tx.losses(v.others), true
+			losses, byStore = tx.losses(v.Records), true
 		}
 		if again, err := t.lost(losses, byStore); again || err != nil {
 			return err != nil, err
@@ -241,10 +243,10 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 		if err != nil && end.panic == nil && !t.joined() { // there the function may have failed because the caller's own transaction has
 			return true, err
 		}
-		if err != nil || v.landed {
+		if err != nil || v.Kind == commit.Landed {
 			return true, end.deliver()
 		}
-		losses, byStore = tx.losses(v.others), true
+		losses, byStore = tx.losses(v.Records), true
 	}
 	_, err := t.lost(losses, byStore)
 	return err != nil, err
@@ -253,7 +255,7 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 // loss is a scope in which somebody else was faster.
 type loss struct {
 	part *part
-	won  *doc
+	won  *document.Doc
 }
 
 // outdated returns the parts that something newer was seen of.
@@ -270,7 +272,7 @@ func (tx *Tx) outdated() (losses []loss) {
 func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
 	for _, r := range winners {
 		if p := tx.parts[r.Key]; p != nil {
-			losses = append(losses, loss{p, docOf(r)})
+			losses = append(losses, loss{p, document.Of(r)})
 		}
 	}
 	return losses
@@ -289,18 +291,18 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	}
 	for _, l := range losses {
 		p := l.part
-		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.version, Attempts: t.attempts})
+		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.Version, Attempts: t.attempts})
 		if !t.joined() {
 			p.cell.replace(p.base, l.won)
 		}
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
-		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.expected(), Actual: first.won.version,
+		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.Expected(), Actual: first.won.Version,
 			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started)}
 	}
 	if wait > 0 {
 		t.letGo()
-		if !sleep(t.ctx, rand.N(wait)) {
+		if !commit.Sleep(t.ctx, rand.N(wait)) {
 			return false, t.canceled(PhaseQueued)
 		}
 		t.fresh = true
@@ -333,7 +335,7 @@ func (t *transaction) guessed(losses []loss) bool {
 }
 
 // rebase is part.rebase, which may run code of the state's type: its panic is one of the function.
-func (t *transaction) rebase(p *part, base *doc, fresh bool) (ok bool) {
+func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) (ok bool) {
 	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() {}); panicked != nil {
 		panic(panicked)
 	}
@@ -348,7 +350,7 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 		return false, err
 	}
 	for i, p := range tx.order {
-		if d := docs[i]; (d.version != p.base.version || d.life != p.base.life) && !t.rebase(p, d, true) {
+		if d := docs[i]; !d.Same(p.base) && !t.rebase(p, d, true) {
 			again = true
 		}
 	}
@@ -356,7 +358,7 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 }
 
 // load asks the store for the scopes of these parts, and reports whether they are as they were at one moment.
-func (t *transaction) load(parts []*part) (docs []*doc, oneMoment bool, err error) {
+func (t *transaction) load(parts []*part) (docs []*document.Doc, oneMoment bool, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
 	defer cancel()
 	_, oneMoment = t.store.(persist.Reader)
@@ -369,7 +371,7 @@ func (t *transaction) load(parts []*part) (docs []*doc, oneMoment bool, err erro
 		return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
 	}
 	for i, r := range records {
-		docs = append(docs, docOf(r))
+		docs = append(docs, document.Of(r))
 		t.advance(parts[i].cell, docs[i])
 	}
 	return docs, oneMoment, nil
@@ -379,18 +381,18 @@ func (t *transaction) load(parts []*part) (docs []*doc, oneMoment bool, err erro
 // nothing in this process is waited for: whoever is in front may be waiting for the connection that the caller has.
 func (t *transaction) joined() bool { return t.via }
 
-func (t *transaction) advance(c *cell, d *doc) {
+func (t *transaction) advance(c *cell, d *document.Doc) {
 	if !t.joined() {
 		c.advance(d)
 	}
 }
 
-func (t *transaction) loadOne(ctx context.Context, key Key) (*doc, error) {
+func (t *transaction) loadOne(ctx context.Context, key Key) (*document.Doc, error) {
 	records, err := loadAll(ctx, t.store, []Key{key})
 	if err != nil {
 		return nil, err
 	}
-	return docOf(records[0]), nil
+	return document.Of(records[0]), nil
 }
 
 // preload reads all that the last run touched for the next one, which then sees it as it was at one moment: a run that only reads cannot
@@ -400,7 +402,7 @@ func (t *transaction) preload() error {
 	if err != nil || !oneMoment {
 		return err
 	}
-	t.moment = make(map[Key]*doc, len(docs))
+	t.moment = make(map[Key]*document.Doc, len(docs))
 	for i, p := range t.touched {
 		t.moment[p.key] = docs[i]
 	}

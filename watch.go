@@ -256,9 +256,9 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 		return 0, false // nobody knows; the hub will
 	}
 	snap, err := s.seen(d)
-	w.prepare(sight{true, d.version, d.life, d.born}, snap, err)
+	w.prepare(sight{true, d.Version, d.Life, d.Born}, snap, err)
 	// By this host's clock, which may be ahead of the store's; and what somebody holds does not expire.
-	return max(time.Until(d.expires), 100*time.Millisecond), d.life == alive && !d.expires.IsZero()
+	return max(time.Until(d.Expires), 100*time.Millisecond), d.Life == alive && !d.Expires.IsZero()
 }
 
 // prepare makes snap the change to deliver, if it is newer than what was.

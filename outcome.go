@@ -1,0 +1,105 @@
+package pawl
+
+import (
+	"context"
+
+	"github.com/pawl-go/pawl/internal/document"
+)
+
+// outcome is what a mutation made of a draft, before anything is committed.
+type outcome struct {
+	draft   document.Draft // the state after it
+	ran     bool
+	changed bool
+	err     error
+	panic   *PanicError
+	exited  bool
+}
+
+// evaluate computes what the mutation of w makes of d. It may run code of the user's. Careful has the document encoded and checked at once, while it
+// is known which mutation is to blame.
+func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (out outcome) {
+	call, ch := &w.call, w.change
+	out.draft = *d
+	if out.err = call.admit(ch, d.Life, d.Version); out.err != nil {
+		return out
+	}
+	if ch.takes != nil {
+		if out.err = heldError(call.key, d); out.err != nil {
+			return out
+		}
+	}
+	next := *d
+	if ch.deletes {
+		if d.Life != alive {
+			return out
+		}
+		next.Delete()
+		out.draft, out.changed = next, true
+		return out
+	}
+	var (
+		from *document.View
+		cur  any
+	)
+	if d.Life == alive {
+		if from, out.err = decoded(d, w); out.err != nil {
+			return out
+		}
+		cur = from.State
+	}
+	dst := ch.typ.Zero()
+	changed, err := ch.apply(ctx, cur, dst, nil)
+	if err != nil {
+		out.err = refused(call.key, ch.verb, err)
+		return out
+	}
+	if !changed && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
+		if d.Life == alive && call.ttl > 0 {
+			out.draft.Renew(call.ttl)
+		}
+		if d.Life == alive {
+			out.draft.Show(from)
+		}
+		return out
+	}
+	switch {
+	case changed:
+		next.Replace(from, ch.typ, dst, call.ttl)
+	case d.Life == alive: // nothing but the lease moves
+		next.Touch(from)
+	default:
+		next.Replace(from, ch.typ, ch.typ.Zero(), call.ttl)
+	}
+	if ch.takes != nil {
+		next.Take(ch.takes)
+	}
+	if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
+		if err := next.EncodeNow(call.env.maxDoc); err != nil {
+			out.err = unencodable(call.key, err)
+		} else if careful {
+			out.err = w.cas.backend.check(call.key, next.View)
+		}
+		if out.err != nil {
+			return out
+		}
+	}
+	out.draft, out.changed = next, true
+	return out
+}
+
+// decoded returns the state of d so far as the type of w sees it.
+func decoded(d *document.Draft, w *waiter) (*document.View, error) {
+	if d.View == nil {
+		return w.cas.backend.view(d.Base, w.call.key)
+	}
+	if d.View.Type == w.change.typ {
+		return d.View, nil
+	}
+	// Two types share the scope: the state that the other one made passes through JSON.
+	raw, err := d.Encode(w.call.env.maxDoc)
+	if err != nil {
+		return nil, unencodable(w.call.key, err)
+	}
+	return w.cas.backend.view(&document.Doc{Life: alive, Raw: raw, Schema: w.cas.backend.schema()}, w.call.key)
+}

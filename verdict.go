@@ -1,0 +1,81 @@
+package pawl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// The errors that callers get for what the engine reports.
+
+// verdictError returns the error of a verdict: nil where the commit landed or was lost, *fenced, foreign, *UnknownOutcomeError, or an error of
+// unavailable.
+func verdictError(v commit.Verdict) error {
+	switch v.Kind {
+	case commit.Landed, commit.Lost:
+		return nil
+	case commit.Fenced:
+		return &fenced{v.Records[0]}
+	case commit.RolledBack:
+		return v.Cause
+	case commit.Unavailable:
+		return unavailable(orTransaction(v.Key), v.Cause)
+	}
+	return &UnknownOutcomeError{Scope: orTransaction(v.Key), Commit: v.ID, Cause: v.Cause}
+}
+
+// orTransaction returns the key that an error names: that of a transaction where a commit has none.
+func orTransaction(key Key) Key {
+	if key == (Key{}) {
+		return Key{Kind: "transaction"}
+	}
+	return key
+}
+
+// fenced is the answer to a commit under a lease that is not live any more. Nothing was applied.
+type fenced struct{ current persist.Record }
+
+func (e *fenced) Error() string { return "pawl: " + e.current.Key.String() + ": lease lost" }
+
+func asFenced(err error) *fenced {
+	f, _ := err.(*fenced)
+	return f
+}
+
+// foreign is the failure of the caller's own code inside a commit, which was then rolled back.
+type foreign struct{ ending }
+
+func (e foreign) Error() string { return "pawl: the commit was rolled back by its own code" }
+
+// unavailable returns the error of a store that failed and applied nothing: ErrClosed, one that wraps persist.ErrUnsupported, or
+// *UnavailableError.
+func unavailable(key Key, err error) error {
+	switch {
+	case errors.Is(err, persist.ErrClosed):
+		return fmt.Errorf("%w: %s: the store is", ErrClosed, key)
+	case errors.Is(err, persist.ErrUnsupported):
+		return fmt.Errorf("pawl: %s: %w", key, err) // no retry will change that
+	}
+	return &UnavailableError{Scope: key, Cause: err}
+}
+
+// unencodable returns the error of a state that cannot be encoded: *LimitError or *FieldError, or the type's own.
+func unencodable(key Key, err error) error {
+	var size *document.SizeError
+	if errors.As(err, &size) {
+		return &LimitError{Scope: key, What: "document", Limit: size.Limit, Got: size.Size}
+	}
+	return refused(key, "", err)
+}
+
+// heldError returns the error of a mutation that cannot take the lease. Nil means that nothing is known to prevent it.
+func heldError(key Key, d *document.Draft) error {
+	h, held := d.HeldBy()
+	if !held {
+		return nil
+	}
+	return &HeldError{Scope: key, Holder: h.Holder, Token: h.Token, Left: h.Left}
+}
