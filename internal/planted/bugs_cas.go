@@ -5,12 +5,12 @@ var casBugs = []Bug{
 	{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "	r.next, r.draft = 0, newDraft(base)\n", New: "	r.draft.base = base\n",
+		Old: "	r.next, r.draft = 0, document.NewDraft(base)\n", New: "	r.draft.Base = base\n",
 		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinner$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "backoff", Mechanism: "a loser waits, longer each time",
-		Proves: []string{"CAS-1"}, File: "send.go",
+		Proves: []string{"CAS-1"}, File: "internal/commit/backoff.go",
 		Old: "		d *= 2\n", New: "",
 		Pkg: ".", Run: "^TestBackoffIsFullJitterAndGrows$",
 	},
@@ -23,7 +23,7 @@ var casBugs = []Bug{
 	{
 		Name: "insistence", Mechanism: "who loses again and again is let in first",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "		d.insist = r.insists()\n", New: "",
+		Old: "		d.Contention.Insist = r.insists()\n", New: "",
 		Pkg: ".", Run: "^TestRivalThatIsAlwaysFaster$",
 	},
 	{
@@ -58,8 +58,8 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "version-per-mutation", Mechanism: "each mutation of a shared commit has a version of its own",
-		Proves: []string{"CAS-5"}, File: "draft.go",
-		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
+		Proves: []string{"CAS-5"}, File: "internal/document/draft.go",
+		Old: "	d.Version++\n	d.Changed++\n", New: "	if d.Changed == 0 {\n		d.Version++\n	}\n	d.Changed++\n",
 		Pkg: ".", Run: "^TestWritersShareACommit$",
 	},
 	{
@@ -71,7 +71,7 @@ var casBugs = []Bug{
 	{
 		Name: "slow-mutator-on-uncommitted-state", Mechanism: "a function that left the queue counts only on a committed state",
 		Proves: []string{"CAS-8"}, File: "compute.go",
-		Old: "	if from.changed == 0 { // it ran", New: "	if from.changed >= 0 { // it ran",
+		Old: "	if from.Changed == 0 { // it ran", New: "	if from.Changed >= 0 { // it ran",
 		Pkg: ".", Run: "^TestSlowMutatorOnAnUncommittedStateRunsAgain$",
 	},
 	{
@@ -106,8 +106,8 @@ var casBugs = []Bug{
 	},
 	{
 		Name: "commit-evidence", Mechanism: "a commit whose answer was lost is found by its id",
-		Proves: []string{"CAS-7"}, File: "send.go",
-		Old: "			return landedThen\n", New: "			return neverLanded\n",
+		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
+		Old: "			return yes\n		}\n		w, n", New: "			return never\n		}\n		w, n",
 		Pkg: ".", Run: "^TestLostAnswersAreSettledByTheCommitID$",
 	},
 }

@@ -12,14 +12,14 @@ var historyBugs = []Bug{
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
-		Old: "	case !v.landed:\n		d.held = v.held\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w, c.ID)",
-		New: "	case !v.landed:\n		return nil, docOf(v.others[0]), nil\n	}\n	next.landed(v, w, c.ID)\n	if next.version%16 == 15 {\n		return nil, next, nil\n	}",
+		Old: "	next.Landed(w, c.ID, v.At, v.Records)\n",
+		New: "	next.Landed(w, c.ID, v.At, v.Records)\n	if next.Version%16 == 15 {\n		return nil, next, nil\n	}\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
 		Name: "killed-version-per-mutation", Mechanism: "a shared commit moves the version by the number of its mutations",
-		Proves: []string{"CAS-5"}, File: "draft.go",
-		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
+		Proves: []string{"CAS-5"}, File: "internal/document/draft.go",
+		Old: "	d.Version++\n	d.Changed++\n", New: "	if d.Changed == 0 {\n		d.Version++\n	}\n	d.Changed++\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
@@ -31,7 +31,7 @@ var historyBugs = []Bug{
 	{
 		Name: "processes-re-run-on-the-winner", Mechanism: "what loses to another process is computed again on what won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "	r.next, r.draft = 0, newDraft(base)\n", New: "	r.draft.base = base\n",
+		Old: "	r.next, r.draft = 0, document.NewDraft(base)\n", New: "	r.draft.Base = base\n",
 		Pkg: ".", Run: "^TestProcessesShareACounter$", Flags: []string{"-timeout=60s"},
 	},
 	{
@@ -79,8 +79,8 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "history-version-per-mutation", Mechanism: "each answer of a shared commit has a version of its own",
-		Proves: []string{"CAS-5"}, File: "draft.go",
-		Old: "	next.version++\n	next.changed++\n", New: "	if next.changed == 0 {\n		next.version++\n	}\n	next.changed++\n",
+		Proves: []string{"CAS-5"}, File: "internal/document/draft.go",
+		Old: "	d.Version++\n	d.Changed++\n", New: "	if d.Changed == 0 {\n		d.Version++\n	}\n	d.Changed++\n",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
 	},
 	{
@@ -103,8 +103,8 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "model-versions-restart", Mechanism: "a scope created anew continues its versions",
-		Proves: []string{"SCOPE-10"}, File: "draft.go",
-		Old: "	next.version++\n	next.changed++\n", New: "	if d.life == deleted {\n		next.version = d.version + 1\n	}\n	next.version++\n	next.changed++\n",
+		Proves: []string{"SCOPE-10"}, File: "internal/document/draft.go",
+		Old: "	d.Life, d.View = Alive, v.replaced(typ, s)\n", New: "	if d.Life == Deleted {\n		d.Version++\n	}\n	d.Life, d.View = Alive, v.replaced(typ, s)\n",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{
@@ -115,8 +115,8 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "model-no-op", Mechanism: "what changes nothing moves no version",
-		Proves: []string{"SCOPE-7"}, File: "draft.go",
-		Old: "		if !changed && ch.takes == nil && (d.life == alive || ", New: "		if !changed && ch.takes == nil && (false || ",
+		Proves: []string{"SCOPE-7"}, File: "outcome.go",
+		Old: "	if !changed && ch.takes == nil && (d.Life == alive || ", New: "	if !changed && ch.takes == nil && (false || ",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{
@@ -139,13 +139,13 @@ var historyBugs = []Bug{
 	},
 	{
 		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt is not taken for lost when its record is gone",
-		Proves: []string{"CAS-7"}, File: "send.go",
-		Old: "	if won.Absent() {\n		return evidenceGone", New: "	if won.Absent() {\n		return neverLanded",
+		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
+		Old: "	if won.Absent() {\n		return gone", New: "	if won.Absent() {\n		return never",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$",
 	},
 	{
 		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",
-		Proves: []string{"CAS-7"}, File: "send.go",
+		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
 		Old: "!earlier && len(writers) >= persist.KeptWriters {", New: "later == 0 && !earlier && len(writers) >= persist.KeptWriters {",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$",
 	},

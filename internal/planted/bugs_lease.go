@@ -47,7 +47,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-passes-its-own-end", Mechanism: "in a shared commit a write after the deletion that ended its lease is refused",
 		Proves: []string{"STORE-13"}, File: "lease_fence.go",
-		Old: "	for ; d.over && l != nil; l = l.outer {", New: "	for ; false; l = l.outer {",
+		Old: "	for ; d.Lease.Over && l != nil; l = l.outer {", New: "	for ; false; l = l.outer {",
 		Pkg: ".", Run: "^TestOneCommitOfSeveral$",
 	},
 	{
@@ -101,13 +101,13 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-not-in-the-write", Mechanism: "the shared commit of verbs is tested against their leases",
 		Proves: []string{"STORE-13"}, File: "cas.go",
-		Old: "		var landed *doc\n		d.fences = r.fences()\n", New: "		var landed *doc\n",
+		Old: "		var landed *document.Doc\n		d.Lease.Guards = r.fences()\n", New: "		var landed *document.Doc\n",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
 		Name: "lease-not-in-the-renewal", Mechanism: "putting off an expiry is tested against the lease",
 		Proves: []string{"STORE-13"}, File: "cas.go",
-		Old: "		var renewed *doc\n		d.fences = r.fences()\n", New: "		var renewed *doc\n",
+		Old: "		var renewed *document.Doc\n		d.Lease.Guards = r.fences()\n", New: "		var renewed *document.Doc\n",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
@@ -118,26 +118,26 @@ var leaseBugs = []Bug{
 	},
 	{
 		Name: "lease-survives-starting-over", Mechanism: "deleting and creating anew in one commit ends the lease",
-		Proves: []string{"STORE-13"}, File: "draft.go",
-		Old: "		next.over, next.acquire = true, nil\n", New: "		next.acquire = nil\n",
+		Proves: []string{"STORE-13"}, File: "internal/document/draft.go",
+		Old: "	d.Lease.Over, d.Lease.Acquire = true, nil\n", New: "	d.Lease.Acquire = nil\n",
 		Pkg: ".", Run: "^TestStartingOverEndsTheLease$/^memory",
 	},
 	{
 		Name: "lease-forgets-an-expiry", Mechanism: "taking a lease does not undo an expiry that was put off in the same commit",
-		Proves: []string{"STORE-13"}, File: "draft.go",
-		Old: "d.changed == 0 && !d.renews {", New: "d.changed == 0 {",
+		Proves: []string{"STORE-13"}, File: "internal/document/draft.go",
+		Old: "d.Changed == 0 && !d.Expiry.Renew {", New: "d.Changed == 0 {",
 		Pkg: ".", Run: "^TestTakingKeepsAnExpiryThatWasPutOff$",
 	},
 	{
 		Name: "lease-doubt-fenced", Mechanism: "a commit in doubt that is refused because of its lease may have landed before",
-		Proves: []string{"STORE-13", "CAS-7"}, File: "send.go",
-		Old: "			refusal = &fenced{lost.Current}\n			if doubt == nil {", New: "			refusal = &fenced{lost.Current}\n			if true {",
+		Proves: []string{"STORE-13", "CAS-7"}, File: "internal/commit/commit.go",
+		Old: "		s.fence = &lost.Current\n		if s.doubt == nil {", New: "		s.fence = &lost.Current\n		if true {",
 		Pkg: ".", Run: "^TestFencedInDoubt$",
 	},
 	{
 		Name: "lease-doubt-held", Mechanism: "an Acquire in doubt that is refused because of a lease may still land",
-		Proves: []string{"STORE-13", "CAS-7"}, File: "send.go",
-		Old: "winners = moved(c, winners); len(winners) == 0 {", New: "false {",
+		Proves: []string{"STORE-13", "CAS-7"}, File: "internal/commit/commit.go",
+		Old: "	winners = moved(s.commit, winners)\n", New: "",
 		Pkg: ".", Run: "^TestAcquireInDoubtMeetsALease$",
 	},
 	{

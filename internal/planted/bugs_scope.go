@@ -46,20 +46,20 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing moves no version",
-		Proves: []string{"SCOPE-7"}, File: "draft.go",
-		Old: "		if !changed && ch.takes == nil && (d.life == alive", New: "		if !changed && ch.takes == nil && (d.life == absent",
+		Proves: []string{"SCOPE-7"}, File: "outcome.go",
+		Old: "	if !changed && ch.takes == nil && (d.Life == alive", New: "	if !changed && ch.takes == nil && (d.Life == absent",
 		Pkg: ".", Run: "^TestUnchanged$",
 	},
 	{
 		Name: "no-op-renews", Mechanism: "a mutation that changes nothing renews the expiry",
-		Proves: []string{"SCOPE-7"}, File: "draft.go",
-		Old: "				out.draft.renews, out.draft.ttl = true, call.ttl\n", New: "",
+		Proves: []string{"SCOPE-7"}, File: "outcome.go",
+		Old: "			out.draft.Renew(call.ttl)\n", New: "",
 		Pkg: ".", Run: "^TestUnchangedRenewsExpiry$",
 	},
 	{
 		Name: "unknown-fields", Mechanism: "fields that the type does not know are written back",
-		Proves: []string{"SCOPE-8"}, File: "draft.go",
-		Old: "	if err == nil && v.lossy {", New: "	if err == nil && v.lossy && v.typ == nil {",
+		Proves: []string{"SCOPE-8"}, File: "internal/document/view.go",
+		Old: "	if err == nil && v.source.lossy {", New: "	if err == nil && v.source.lossy && v.Type == nil {",
 		Pkg: ".", Run: "^TestUnknownFieldsSurvive$",
 	},
 	{
@@ -82,8 +82,8 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "document-limit", Mechanism: "a document over the limit is refused",
-		Proves: []string{"SCOPE-11"}, File: "draft.go",
-		Old: "	if len(raw) > call.env.maxDoc && ", New: "	if len(raw) > 2*call.env.maxDoc && ",
+		Proves: []string{"SCOPE-11"}, File: "internal/document/draft.go",
+		Old: "	if len(raw) > limit && ", New: "	if len(raw) > 2*limit && ",
 		Pkg: ".", Run: "^TestDocumentLimit$",
 	},
 	{
@@ -107,7 +107,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "newer-schema", Mechanism: "a newer document is refused",
 		Proves: []string{"SCOPE-15"}, File: "backend.go",
-		Old: "	if d.schema > known {", New: "	if d.schema > known+1000 {",
+		Old: "	if d.Schema > known {", New: "	if d.Schema > known+1000 {",
 		Pkg: ".", Run: "^TestNewerSchema$",
 	},
 	{

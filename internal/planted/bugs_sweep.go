@@ -10,7 +10,7 @@ var sweepBugs = []Bug{
 	},
 	{
 		Name: "swept-is-not-deleted", Mechanism: "what was swept has expired, and was not deleted",
-		Proves: []string{"SCOPE-14"}, File: "backend.go",
+		Proves: []string{"SCOPE-14"}, File: "internal/document/document.go",
 		Old: "	case r.Deleted && !r.Expires.IsZero(): // swept\n", New: "	case false:\n",
 		Pkg: ".", Run: "^TestSweptScopesStartAnew$",
 	},
@@ -28,8 +28,8 @@ var sweepBugs = []Bug{
 	},
 	{
 		Name: "taking-keeps-the-expiry", Mechanism: "taking a lease leaves the expiry as it is",
-		Proves: []string{"SCOPE-14"}, File: "draft.go",
-		Old: "				next.ttl = persist.KeepTTL\n", New: "",
+		Proves: []string{"SCOPE-14"}, File: "internal/document/draft.go",
+		Old: "		d.Expiry.TTL = persist.KeepTTL\n", New: "",
 		Pkg: ".", Run: "^TestAcquireKeepsTheExpiry$",
 	},
 	{

@@ -72,7 +72,7 @@ var watchBugs = []Bug{
 	{
 		Name: "hub-overlooks-a-purge", Mechanism: "a record that is not there any more is read",
 		Proves: []string{"SCOPE-13"}, File: "hub.go",
-		Old: " || versions[i] == 0 && d.life != absent {", New: " {",
+		Old: " || versions[i] == 0 && d.Life != absent {", New: " {",
 		Pkg: ".", Run: "^TestWatchPurged$", Flags: []string{"-timeout=20s"},
 	},
 	{
