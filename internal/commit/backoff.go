@@ -18,6 +18,9 @@ type Backoff struct {
 func (b Backoff) Bound(n int) time.Duration {
 	d := b.First
 	for i := 1; i < n && d < b.Max; i++ {
+		if d > b.Max/2 {
+			return b.Max // doubled, it could overflow
+		}
 		d *= 2
 	}
 	return min(d, b.Max)
