@@ -12,11 +12,13 @@ import (
 
 // backend is the authority behind a cell: a store, or a Persist of the caller's own.
 type backend interface {
+	// load returns the current version of key.
 	load(ctx context.Context, key Key) (*document.Doc, error)
-	// commit makes d current. It returns the new version; or the version that won; or an error after which
-	// nothing was applied, or *UnknownOutcomeError.
+	// commit makes d current. It returns the new version, or the version that won, or an error after
+	// which nothing was applied, or *UnknownOutcomeError.
 	commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error)
-	// renew puts off the expiry of d.Base and returns d.Base with the new one, or the version that won if d.Base is not current.
+	// renew puts off the expiry of d.Base. It returns d.Base with the new expiry, or the version that
+	// won if d.Base is not current.
 	renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error)
 	// view decodes d for this backend's type.
 	view(d *document.Doc, key Key) (*document.View, error)
@@ -26,7 +28,7 @@ type backend interface {
 	schema() int
 }
 
-// A binding is the backend of all persisted scopes of one kind and type: the way from a draft to the store.
+// A binding is the backend of all persisted scopes of one kind and type.
 
 // load returns the store's version of key.
 func (b *binding) load(ctx context.Context, key Key) (*document.Doc, error) {
@@ -56,7 +58,8 @@ func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (la
 	return next, nil, nil
 }
 
-// write makes the write of d, and the document that it leaves when it lands.
+// write returns the write of d, and the Doc that it leaves when it lands. It returns *LimitError,
+// *FieldError, or an error of the type's own code.
 func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document.Doc, error) {
 	w, next, err := d.Write(call.key, b.schema(), call.env.maxDoc)
 	if err != nil {
@@ -86,9 +89,10 @@ func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (ren
 	return d.Base.Renewed(v.At.Add(d.Expiry.TTL)), nil, nil
 }
 
-// unwritable reports whether a commit was never sent, because of what one of its mutations made of the document.
+// unwritable reports whether a commit was never sent, because a mutation made a document that cannot
+// be written.
 func unwritable(err error) bool {
-	switch err.(type) { // as it is: what a Persist wraps says nothing of the kind
+	switch err.(type) { // without unwrapping: an error inside one of a Persist says nothing about it
 	case *LimitError, *FieldError:
 		return true
 	}
@@ -123,7 +127,8 @@ func (b *binding) view(d *document.Doc, key Key) (*document.View, error) {
 	return v, nil
 }
 
-// custom is a Persist of the caller's own as a backend. It has no commit ids, so that a lost answer stays unknown.
+// custom is a Persist of the caller's own as a backend. It has no commit ids, so a commit in doubt
+// cannot be settled.
 type custom[T any] struct{ p Persist[T] }
 
 func (c custom[T]) load(ctx context.Context, key Key) (*document.Doc, error) {
@@ -158,7 +163,7 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *document.Draft) (l
 	case err == nil:
 		return c.doc(stored), nil, nil
 	case errors.Is(err, ErrConflict):
-		if stored.Version == 0 || stored.Version == d.Base.Version { // it did not say who won
+		if stored.Version == 0 || stored.Version == d.Base.Version { // it did not return the version that won
 			won, err := c.load(ctx, call.key)
 			return nil, won, err
 		}

@@ -28,7 +28,7 @@ import (
 //     like a foreign writer, and only onto a state that was really committed (round.draft had no uncommitted change).
 //   - a caller leaves: before its mutation is computed it is withdrawn; a function that outlives its caller is
 //     discarded; what is in a commit goes on, and is not computed again if that commit loses.
-//   - a commit's answer is lost: see binding.commit.
+//   - a commit is in doubt: see internal/commit.
 
 const (
 	// slowAfter is how long a function may hold up the round it is in.

@@ -24,7 +24,7 @@ import (
 //     sent, so that it ends before somebody else can have the lease.
 //   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the store refuses the commit.
 //   - a commit under the lease is sent, and the lease runs out on the way: it is refused, or it landed before. An answer that was lost is
-//     settled as ever (send.go).
+//     settled as ever (internal/commit).
 //   - the caller of Acquire leaves while its commit is under way: if it lands, the lease is given back.
 //   - two holders of one scope in one shared commit: the one with the smaller token has lost; only its mutation is dropped.
 //   - the scope is deleted: its lease ends with it, whoever deletes.

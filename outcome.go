@@ -6,18 +6,18 @@ import (
 	"github.com/pawl-go/pawl/internal/document"
 )
 
-// outcome is what a mutation made of a draft, before anything is committed.
+// outcome is the result of one mutation on a draft, before the commit.
 type outcome struct {
-	draft   document.Draft // the state after it
-	ran     bool
-	changed bool
-	err     error
-	panic   *PanicError
-	exited  bool
+	draft   document.Draft // with the mutation, or as it was where the mutation failed
+	ran     bool           // the mutation was computed
+	changed bool           // it changed something
+	err     error          // it failed, or was refused
+	panic   *PanicError    // it panicked
+	exited  bool           // it called runtime.Goexit
 }
 
-// evaluate computes what the mutation of w makes of d. It may run code of the user's. Careful has the document encoded and checked at once, while it
-// is known which mutation is to blame.
+// evaluate applies the mutation of w to d. It may run code of the user's. Careful has the document
+// encoded and checked at once, while it is known which mutation is to blame.
 func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (out outcome) {
 	call, ch := &w.call, w.change
 	out.draft = *d
@@ -74,7 +74,7 @@ func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (
 	if ch.takes != nil {
 		next.Take(ch.takes)
 	}
-	if careful || ch.typ.Custom() { // encoding may be slow, wrong, or the user's: while it can be told whose
+	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the user's
 		if err := next.EncodeNow(call.env.maxDoc); err != nil {
 			out.err = unencodable(call.key, err)
 		} else if careful {

@@ -13,23 +13,25 @@ import (
 
 // How the runtime calls its store: commits to their verdict, and calls for a round.
 
-// route sends commits to the runtime's store as they are.
+// route returns the way of a commit to the runtime's store without code of the caller's in it.
 func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.store} }
 
-// send commits c, whose writes replace bases, and returns the verdict. It returns an error unless c landed or was lost; see verdictError.
+// send commits c, whose writes replace bases, and returns the verdict. It returns an error unless c
+// landed or was lost; see verdictError.
 func (rt *Runtime) send(ctx context.Context, route commit.Route, retry Retry, c persist.Commit, bases []commit.Base) (commit.Verdict, error) {
 	v := commit.Send(ctx, route, retry.backoff(), c, bases)
 	return v, verdictError(v)
 }
 
-// baseOf returns what settling a commit in doubt depends on.
+// baseOf returns the facts about a base that settle a commit in doubt.
 func baseOf(d *document.Doc) commit.Base {
 	return commit.Base{Absent: d.Life == absent, Born: d.Born}
 }
 
-// ask lets fn call the store for r, until the last budget of its members ends. The context is no caller's: the call is made for several
-// of them, and one that is cut in mid-commit would leave the others in doubt. A panic of the store is an answer like
-// others; if it ends this goroutine (runtime.Goexit), everybody gets an error and a new one goes on.
+// ask lets fn call the store for r, until the last budget of its members ends. The context belongs
+// to no caller: several share the call, and cutting it in mid-commit for one would leave the others
+// in doubt. A panic of the store is an answer like others. If the store ends this goroutine
+// (runtime.Goexit), every member gets an error and a new goroutine drives the queue.
 func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 	until := time.Now()
 	if r.solo != nil || r.slow {
@@ -56,16 +58,20 @@ func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 	return err
 }
 
-// patient is a context that ends at its deadline only, or with the call that it is for, in a goroutine that no caller waits for: a store need not start another one to be back
-// when it ends. Until somebody wants to be told of that, it is no more than the time.
+// patient is a context that ends at its deadline, or when the call that it is made for returns. No
+// caller waits for that goroutine, so a store need not start another one to return in time. It
+// starts a timer only when Done is called.
 type patient struct {
-	until  time.Time
-	mu     sync.Mutex
-	ctx    context.Context // that tells; nil: nobody has asked
+	until time.Time
+
+	// mu protects the fields below.
+	mu sync.Mutex
+	// ctx has the timer. Nil means that Done was not called.
+	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// Patient marks it, for stores.
+// Patient marks the context for stores.
 func (*patient) Patient() {}
 
 func (p *patient) Deadline() (time.Time, bool) { return p.until, true }
@@ -80,7 +86,7 @@ func (p *patient) Done() <-chan struct{} {
 }
 
 func (p *patient) Err() error {
-	if ctx := p.told(); ctx != nil {
+	if ctx := p.timed(); ctx != nil {
 		return ctx.Err()
 	}
 	if time.Now().Before(p.until) {
@@ -90,19 +96,20 @@ func (p *patient) Err() error {
 }
 
 func (p *patient) Value(key any) any {
-	if ctx := p.told(); ctx != nil {
-		return ctx.Value(key) // a context that is made of this one finds out that way how to be told
+	if ctx := p.timed(); ctx != nil {
+		return ctx.Value(key) // a context derived from this one looks here for the one with the timer
 	}
 	return nil
 }
 
-func (p *patient) told() context.Context {
+// timed returns the context with the timer. Nil means that there is none.
+func (p *patient) timed() context.Context {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ctx
 }
 
-// over ends it, for whoever still has it or asks later, and lets go of the timer, if there is one.
+// over ends the context and stops its timer.
 func (p *patient) over() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,14 +120,14 @@ func (p *patient) over() {
 	p.cancel()
 }
 
-// endedContext is one that has been canceled.
+// endedContext is a canceled context.
 var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx
 }()
 
-// broken is what a store that answers in no proper way means for the members of r.
+// broken returns the error of the members of r when the store panics or ends the goroutine.
 func (r *round) broken(cause error) error {
 	key := r.members[0].call.key
 	if r.draft.Changed > 0 {

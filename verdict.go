@@ -9,10 +9,10 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// The errors that callers get for what the engine reports.
+// The errors that callers get for the results of internal/commit and internal/document.
 
-// verdictError returns the error of a verdict: nil where the commit landed or was lost, *fenced, foreign, *UnknownOutcomeError, or an error of
-// unavailable.
+// verdictError returns the error of a verdict: *fenced, foreign, *UnknownOutcomeError, or an error of
+// unavailable. It returns nil where the commit landed or was lost.
 func verdictError(v commit.Verdict) error {
 	switch v.Kind {
 	case commit.Landed, commit.Lost:
@@ -27,7 +27,7 @@ func verdictError(v commit.Verdict) error {
 	return &UnknownOutcomeError{Scope: orTransaction(v.Key), Commit: v.ID, Cause: v.Cause}
 }
 
-// orTransaction returns the key that an error names: that of a transaction where a commit has none.
+// orTransaction returns key, or a key that stands for the transaction where a commit has none.
 func orTransaction(key Key) Key {
 	if key == (Key{}) {
 		return Key{Kind: "transaction"}
@@ -35,7 +35,7 @@ func orTransaction(key Key) Key {
 	return key
 }
 
-// fenced is the answer to a commit under a lease that is not live any more. Nothing was applied.
+// fenced is the error of a commit under a lease that is not live any more. Nothing was applied.
 type fenced struct{ current persist.Record }
 
 func (e *fenced) Error() string { return "pawl: " + e.current.Key.String() + ": lease lost" }
@@ -50,8 +50,8 @@ type foreign struct{ ending }
 
 func (e foreign) Error() string { return "pawl: the commit was rolled back by its own code" }
 
-// unavailable returns the error of a store that failed and applied nothing: ErrClosed, one that wraps persist.ErrUnsupported, or
-// *UnavailableError.
+// unavailable returns the error of a store that failed and applied nothing: ErrClosed, one that
+// wraps persist.ErrUnsupported, or *UnavailableError.
 func unavailable(key Key, err error) error {
 	switch {
 	case errors.Is(err, persist.ErrClosed):
@@ -62,7 +62,8 @@ func unavailable(key Key, err error) error {
 	return &UnavailableError{Scope: key, Cause: err}
 }
 
-// unencodable returns the error of a state that cannot be encoded: *LimitError or *FieldError, or the type's own.
+// unencodable returns the error of a state that cannot be encoded: *LimitError, *FieldError, or an
+// error of the type's own code.
 func unencodable(key Key, err error) error {
 	var size *document.SizeError
 	if errors.As(err, &size) {
@@ -71,7 +72,8 @@ func unencodable(key Key, err error) error {
 	return refused(key, "", err)
 }
 
-// heldError returns the error of a mutation that cannot take the lease. Nil means that nothing is known to prevent it.
+// heldError returns *HeldError where a mutation on top of d cannot take the lease, as far as it is
+// known before the commit.
 func heldError(key Key, d *document.Draft) error {
 	h, held := d.HeldBy()
 	if !held {
