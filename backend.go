@@ -89,8 +89,8 @@ func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (ren
 	return d.Base.Renewed(v.At.Add(d.Expiry.TTL)), nil, nil
 }
 
-// unwritable reports whether a commit was never sent, because a mutation made a document that cannot
-// be written.
+// unwritable reports whether a commit was never sent, because a mutation made a document that
+// cannot be written.
 func unwritable(err error) bool {
 	switch err.(type) { // without unwrapping: an error inside one of a Persist says nothing about it
 	case *LimitError, *FieldError:

@@ -11,8 +11,8 @@ import (
 
 // The errors that callers get for the results of internal/commit and internal/document.
 
-// verdictError returns the error of a verdict: *fenced, foreign, *UnknownOutcomeError, or an error of
-// unavailable. It returns nil where the commit landed or was lost.
+// verdictError returns the error of a verdict: *fenced, foreign, *UnknownOutcomeError, or an error
+// of unavailable. It returns nil where the commit landed or was lost.
 func verdictError(v commit.Verdict) error {
 	switch v.Kind {
 	case commit.Landed, commit.Lost:

@@ -115,8 +115,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// A commit in doubt is sent as it was first sent, but for Insist: its pauses are too long to have the
-// winners held. Proves CAS-7.
+// A commit in doubt is sent as it was first sent, but for Insist: its pauses are too long to have
+// the winners held. Proves CAS-7.
 func TestCommitInDoubtIsFrozen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &scripted{answers: []error{errCut, errBusy, errCut, nil}}
@@ -192,8 +192,8 @@ func TestNoResendingAfterTheContext(t *testing.T) {
 	require.Len(t, store.got, 1)
 }
 
-// The floor is asked for only where a creation in doubt depends on it; a store that does not tell is
-// one that may have purged.
+// The floor is asked for only where a creation in doubt depends on it; a store that does not tell
+// may have purged.
 func TestFloorDecidesACreation(t *testing.T) {
 	for _, c := range []struct {
 		floor uint64

@@ -24,7 +24,7 @@
 //   - two sendings of one commit: both expect the same versions, so the store accepts one at most.
 //   - another writer commits on top of a sending that landed: the record keeps the ids of recent
 //     commits, and the id is found there.
-//   - later commits push the id out of the record: the evidence is gone, and the verdict is Unknown.
+//   - later commits push the id out of the record: the evidence is gone, the verdict is Unknown.
 //   - the record is purged and made anew between two sendings: Record.Born and the store's version
 //     floor tell, otherwise the verdict is Unknown.
 //   - the lease runs out between two sendings: the versions that the commit expects are tested

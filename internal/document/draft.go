@@ -131,8 +131,8 @@ func (d *Draft) Encode(limit int) ([]byte, error) {
 	return raw, nil
 }
 
-// EncodeNow encodes the state of an alive draft while the mutation that made it is known. It returns
-// the errors of Encode.
+// EncodeNow encodes the state of an alive draft while the mutation that made it is known. It
+// returns the errors of Encode.
 func (d *Draft) EncodeNow(limit int) error {
 	if d.View.Encoded != nil {
 		return nil
