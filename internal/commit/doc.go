@@ -4,21 +4,16 @@
 // does not promise that nothing was written leaves the commit in doubt. [Send] then sends it again
 // until the store accepts it, or until the records that refuse it tell what became of it:
 //
-//	        ┌──────────── in doubt: pause, send again ◄───────────┐
-//	        ▼                                                     │
-//	send ─► answer ─┬─ accepted ───────────────────────────► Landed
-//	                ├─ conflict ── in doubt? ─ no ─────────► Lost │
-//	                │                 └─ yes: evidence ────► Landed, Lost or Unknown
-//	                ├─ lease lost ─ in doubt? ─ no ────────► Fenced
-//	                │                 └─ yes: test what it would have written
-//	                ├─ code inside it failed ──────────────► RolledBack
-//	                ├─ nothing written, not in doubt ──────► Unavailable
-//	                └─ anything else: in doubt ───────────────────┘
+//	send ─► answer ─┬─ accepted ─────────► Landed
+//	  ▲             ├─ conflict ─────────► Lost; in doubt: Landed, Lost or Unknown, by the evidence
+//	  │             ├─ lease not live ───► Fenced; in doubt: its versions are tested first
+//	  │             ├─ own code failed ──► RolledBack
+//	  │             ├─ nothing written ──► Unavailable; in doubt: as below
+//	  └── pause ◄───┴─ anything else: in doubt
 //
 // A commit in doubt is frozen: its id, its writes and its expected versions stay as they were first
-// sent. An earlier sending may still be executing, so reading the old version proves nothing. A
-// commit with other content under the same id could land beside the first, and its id would then
-// prove that both landed.
+// sent. An earlier sending may still be executing, so reading the old version proves nothing. If the
+// content changed, the id in a record would no longer tell which content landed.
 //
 // Races, and what decides each:
 //   - two sendings of one commit: both expect the same versions, so the store accepts one at most.

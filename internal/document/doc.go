@@ -4,7 +4,7 @@
 //	persist.Record ─► Of ─► Doc ─► Decode ─► View
 //	                         │                 │
 //	                         └──► NewDraft ◄───┘
-//	                                │  Delete, Replace, Take, Renew: one per mutation
+//	                                │  Delete, Replace, Touch, Take, Renew: the mutations
 //	                                ▼
 //	                              Write ─► persist.Write, and the Doc that it leaves
 //
