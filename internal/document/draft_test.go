@@ -100,7 +100,9 @@ func TestSizeLimit(t *testing.T) {
 		mutate(t, &d, func(p *profile) { p.Name = name })
 		return d.EncodeNow(64)
 	}
-	require.NoError(t, grow(stored(`{}`), "x"))
+	rest := len(`{"name":"","home":{"city":""}}`)
+	require.NoError(t, grow(stored(`{}`), strings.Repeat("x", 64-rest)))
+	require.Equal(t, &SizeError{Limit: 64, Size: 65}, grow(stored(`{}`), strings.Repeat("x", 65-rest)))
 	require.Equal(t, &SizeError{Limit: 64, Size: len(large)}, grow(stored(`{}`), strings.Repeat("x", 100)))
 	require.NoError(t, grow(stored(large), strings.Repeat("x", 99)), "it may shrink")
 	require.Error(t, grow(stored(large), strings.Repeat("x", 101)))
