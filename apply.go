@@ -15,17 +15,14 @@ import (
 type Container[T any] struct {
 	_ noCopy
 
-	home home // where a scope's container is registered; zero for one of the caller's own. It is no handle, which would keep the runtime
-	_    [cacheLine - 40]byte
+	home registration // zero for a container of the caller's own. It fills a cache line, and does not keep the runtime
 
-	cell                            // the queue of both paths, and what the persisted one has seen
-	image  atomic.Pointer[image[T]] // the state, on the lock path
-	tail   state.Tail               // lets lists grow in place; protected by queue.mu
-	pinned bool                     // held by its home; this and the next are protected by queue.mu
-	buried bool                     // among its registry's graves
-	first  uint64                   // the first version; set before image is
-	alone  *inside                  // see insideOf; nil: none yet. It belongs to whoever drives the queue
-	own    atomic.Pointer[env]      // of a container of the caller's own
+	cell                           // the queue of both paths, and what the persisted one has seen
+	image atomic.Pointer[image[T]] // the state, on the lock path
+	tail  state.Tail               // lets lists grow in place; protected by queue.mu
+	first uint64                   // the first version; set before image is
+	alone *inside                  // see insideOf; nil: none yet. It belongs to whoever drives the queue
+	own   atomic.Pointer[env]      // of a container of the caller's own
 }
 
 type noCopy struct{}
@@ -447,8 +444,8 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			img.state = *ch.typ.Zero().(*T)
 		}
 	}
-	if cur == nil && c.home.registry != nil {
-		version = c.home.registry.floor.Load()
+	if cur == nil {
+		version = c.home.Floor()
 	}
 	img.version = version + 1
 	return img, nil
@@ -467,36 +464,28 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 	if img.life == deleted {
 		c.tail = state.Tail{} // it holds lists of the state that was
 	}
-	if c.home.registry == nil {
+	if !c.home.Registered() {
 		return
 	}
-	if !c.pinned {
-		c.pinned = true
-		c.home.pin(c)
-	}
-	if img.life == deleted && !c.buried {
-		c.buried = true
-		c.home.bury()
+	c.home.Pin()
+	if img.life == deleted {
+		c.home.AddTombstone()
 	}
 	if img.expires != 0 {
-		c.home.registry.expiring.Store(true)
+		c.home.Expires()
 	}
 }
 
-// unpin makes Container a resident: without state it need not be kept.
-func (c *Container[T]) unpin(exhumed bool) {
+// release makes Container a resident: it unpins a container without state. A tombstone stays until it is forgotten.
+func (c *Container[T]) release(forgotten bool) {
 	c.queue.mu.Lock()
 	defer c.queue.mu.Unlock()
-	if exhumed {
-		c.buried = false
-	}
-	if !c.pinned {
+	img := c.image.Load()
+	if img == nil {
 		return
 	}
-	img := c.image.Load()
-	if l := img.lifeAt(time.Now().UnixNano()); l == expired || l == deleted && exhumed {
-		c.pinned = false
-		c.home.unpin(img.version)
+	if l := img.lifeAt(time.Now().UnixNano()); l == expired || l == deleted && forgotten {
+		c.home.Unpin(img.version)
 	}
 }
 

@@ -59,7 +59,7 @@ type cell struct {
 	seen  atomic.Pointer[document.Doc]
 	line  atomic.Pointer[line]     // who waits for the lease; nil: nobody ever did
 	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
-	site  *home                    // where a scope's cell is registered; nil: nowhere
+	site  *registration            // where a scope's cell is registered; nil: nowhere
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
 	crew  int           // how many the last one has answered, with those who waited then
@@ -69,7 +69,6 @@ type cell struct {
 	took  time.Duration // the last commit
 	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
 	watch alarm         // rings when a function has held up others for long enough
-	aired uint64        // when it was last told that it is used, see hold
 }
 
 // casState is what a waiter needs on this path.
@@ -110,8 +109,14 @@ type round struct {
 	one      [1]*waiter    // room for the members of most
 }
 
-// unpin makes cell a resident; a persisted state is not kept in the first place.
-func (c *cell) unpin(bool) {}
+// newCell returns an empty cell and the place that it is registered at.
+func newCell() (resident, *registration) {
+	c := &cell{site: &registration{}}
+	return c, c.site
+}
+
+// release makes cell a resident; a persisted container is never pinned.
+func (c *cell) release(bool) {}
 
 // apply runs ch in its turn on the persisted state.
 func (c *cell) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {

@@ -420,7 +420,7 @@ func (s *leases) enter(l *Lease) (leave func()) {
 	}
 }
 
-// close makes leases a resident: it ends the contexts of those that are live, and turns away who waits for one. It does not release them: what
+// close makes leases closable: it ends the contexts of those that are live, and turns away who waits for one. It does not release them: what
 // was done under them may still go on. It returns a channel that is closed once no function of Hold runs, nil if none does now.
 func (s *leases) close() <-chan struct{} {
 	s.mu.Lock()
@@ -458,6 +458,3 @@ func (s *leases) busy() (out []Running) {
 	}
 	return out
 }
-
-// unpin makes leases a resident; there is nothing to keep.
-func (s *leases) unpin(bool) {}

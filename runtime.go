@@ -14,6 +14,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/pawl-go/pawl/internal/registry"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -36,10 +37,10 @@ type Runtime struct {
 	env     *env
 	timeout time.Duration
 	retry   Retry
-	kinds   sync.Map  // name → *kind
-	memory  *registry // in-memory scopes
-	stored  *registry // persisted ones
-	locals  sync.Map  // weak.Pointer[registry] → nothing; those of the Locals that are not closed
+	kinds   sync.Map    // name → *kind
+	memory  *containers // in-memory scopes
+	stored  *containers // persisted ones
+	locals  sync.Map    // weak.Pointer[containers] → nothing; those of the Locals that are not closed
 	closed  atomic.Bool
 
 	holder       string       // of leases, unless HeldBy says otherwise
@@ -48,14 +49,35 @@ type Runtime struct {
 	hub          hub
 
 	unfinishedMu sync.Mutex
-	unfinished   []resident // closed containers in which something still ran
+	unfinished   []closable // closed containers in which something still ran
+}
+
+// containers finds the container of a key.
+type containers = registry.Registry[resident]
+
+// registration is where a container is registered.
+type registration = registry.Place[resident]
+
+// resident is a container of some type in a registry.
+type resident interface {
+	closable
+	// release unpins an in-memory container without state. Forgotten says that its tombstone is not listed any more.
+	release(forgotten bool)
+}
+
+// closable is a part of the runtime that Close waits for.
+type closable interface {
+	// close refuses new work. It returns a channel that is closed once all work is finished, nil if there is none now.
+	close() <-chan struct{}
+	// busy describes the work that is not finished, for BusyError.
+	busy() []Running
 }
 
 // Open checks the configuration and returns a Runtime. It does no I/O. It returns every fault it finds, joined: *KindError
 // for a kind that contradicts itself or another, *LimitError for a name, ErrNoStore for a persisted kind without a store,
 // *ArgumentError for the rest.
 func Open(c Config) (*Runtime, error) {
-	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: newRegistry(runtimeShards), stored: newRegistry(runtimeShards)}
+	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: registry.New[resident](registry.DefaultShards), stored: registry.New[resident](registry.DefaultShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
 	rt.hub.rt = rt
 	if rt.holder = c.Holder; rt.holder == "" {
@@ -130,7 +152,7 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	rt.leases.close()
 	rt.hub.close()
 	rt.locals.Range(func(key, _ any) bool {
-		if r := key.(weak.Pointer[registry]).Value(); r != nil {
+		if r := key.(weak.Pointer[containers]).Value(); r != nil {
 			rt.finish(r)
 		}
 		return true
@@ -160,18 +182,23 @@ func (rt *Runtime) Close(ctx context.Context) error {
 }
 
 // finish closes the containers of r and returns those of rt, from earlier calls too, in which something still runs.
-func (rt *Runtime) finish(r *registry) []resident {
-	all := slices.DeleteFunc(r.close(), func(c resident) bool { return c.close() == nil })
+func (rt *Runtime) finish(r *containers) []closable {
+	var all []closable
+	for _, c := range r.Close() {
+		if c.close() != nil {
+			all = append(all, c)
+		}
+	}
 	rt.unfinishedMu.Lock()
 	defer rt.unfinishedMu.Unlock()
 	if len(rt.unfinished)+len(all) > 0 {
-		rt.unfinished = slices.DeleteFunc(append(rt.unfinished, all...), func(c resident) bool { return c.close() == nil })
+		rt.unfinished = slices.DeleteFunc(append(rt.unfinished, all...), func(c closable) bool { return c.close() == nil })
 	}
 	return slices.Clone(rt.unfinished)
 }
 
 // forgetLocal is for a Local that nobody holds and nobody closed.
-func (rt *Runtime) forgetLocal(known weak.Pointer[registry]) { rt.locals.Delete(known) }
+func (rt *Runtime) forgetLocal(known weak.Pointer[containers]) { rt.locals.Delete(known) }
 
 // Owner is what a scope can be opened on, and decides how long it lives and when it commits: a *Runtime (for good, each verb by itself), a
 // *Local (its in-memory scopes end with it) or a *Tx (together with the transaction).
@@ -196,15 +223,15 @@ func (l *Local) owner() owner {
 // and Close lets them go. Persisted scopes opened on it are the runtime's.
 type Local struct {
 	rt     *Runtime
-	memory *registry
-	known  weak.Pointer[registry] // under which the runtime knows memory
+	memory *containers
+	known  weak.Pointer[containers] // under which the runtime knows memory
 	opts   []Option
 	closed atomic.Bool
 }
 
 // NewLocal returns a lifetime on the owner's runtime; opts are the defaults of verbs on its in-memory scopes.
 func NewLocal(o Owner, opts ...Option) *Local {
-	l := &Local{memory: newRegistry(1), opts: opts}
+	l := &Local{memory: registry.New[resident](1), opts: opts}
 	if o != nil {
 		l.rt = o.owner().rt
 	}

@@ -54,8 +54,8 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
 		}
-		if s.cell, _ = find(rt.stored, s.key, func() *cell { return &cell{site: &home{rt.stored, s.key}} }).(*cell); s.cell != nil {
-			s.plain = s.tx == nil
+		if found, open := rt.stored.Find(s.key, newCell); open {
+			s.cell, s.plain = found.(*cell), s.tx == nil
 			return s
 		}
 		if s.tx != nil {
@@ -69,9 +69,9 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 	if s.local = o.owner().local; s.local != nil {
 		memory = s.local.memory
 	}
-	memory.sweep(s.key)
-	found := find(memory, s.key, func() *Container[T] { return &Container[T]{home: home{memory, s.key}} })
-	if found == nil {
+	memory.Sweep(s.key, resident.release)
+	found, open := memory.Find(s.key, func() (resident, *registration) { c := &Container[T]{}; return c, &c.home })
+	if !open {
 		s.err = wrapKey(ErrClosed, s.key)
 		return s
 	}

@@ -68,7 +68,7 @@ func (c *cell) checkSlow() {
 // keyOf returns the key of w's call, for longer than w has it: the context of a function may outlive the call.
 func (c *cell) keyOf(w *waiter) *Key {
 	if c.site != nil {
-		return &c.site.key
+		return c.site.Key()
 	}
 	own := w.call.key
 	return &own
@@ -77,7 +77,7 @@ func (c *cell) keyOf(w *waiter) *Key {
 // rest is called when the queue has become empty. The caller holds queue.mu.
 func (c *cell) rest() {
 	if d := c.seen.Load(); d != nil && c.site != nil {
-		c.site.hold(c, &c.aired, len(d.Raw))
+		c.site.Keep(len(d.Raw))
 	}
 }
 

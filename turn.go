@@ -93,15 +93,15 @@ func (c *Container[T]) runOne(w *waiter) (driving bool) {
 
 // insideOf returns what the frame of w needs to know. Functions that are called outside of any other share it.
 func (c *Container[T]) insideOf(w *waiter, fn function) *inside {
-	if c.home.registry == nil {
+	if !c.home.Registered() {
 		key := w.call.key // for longer than the call lasts
 		return &inside{queue: &c.queue, key: &key, verb: w.verb(), parent: w.parent, lease: w.call.lease}
 	}
 	if w.parent != nil || w.call.lease != nil || fn == nil {
-		return &inside{queue: &c.queue, key: &c.home.key, verb: w.verb(), parent: w.parent, lease: w.call.lease}
+		return &inside{queue: &c.queue, key: c.home.Key(), verb: w.verb(), parent: w.parent, lease: w.call.lease}
 	}
 	if c.alone == nil {
-		c.alone = &inside{queue: &c.queue, key: &c.home.key, verb: "Atomic"}
+		c.alone = &inside{queue: &c.queue, key: c.home.Key(), verb: "Atomic"}
 	}
 	return c.alone
 }

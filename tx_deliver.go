@@ -197,7 +197,7 @@ func (s *transactions) end(t *transaction) {
 	}
 }
 
-// close makes transactions a resident: it refuses new ones and returns a channel that is closed once there are none, nil if there are none now.
+// close makes transactions closable: it refuses new ones and returns a channel that is closed once there are none, nil if there are none now.
 func (s *transactions) close() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,6 +222,3 @@ func (s *transactions) busy() (out []Running) {
 	}
 	return out
 }
-
-// unpin makes transactions a resident; there is nothing to keep.
-func (s *transactions) unpin(bool) {}

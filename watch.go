@@ -312,7 +312,7 @@ func (c *cell) announce() {
 	}
 }
 
-// close makes cell a resident: it refuses new work, and ends the watches.
+// close makes cell closable: it refuses new work, and ends the watches.
 func (c *cell) close() <-chan struct{} {
 	if a := c.crowd.Load(); a != nil {
 		a.close()

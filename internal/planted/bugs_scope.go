@@ -76,9 +76,9 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "floor-in-memory", Mechanism: "forgetting a tombstone raises the version floor",
-		Proves: []string{"SCOPE-10"}, File: "registry.go",
-		Old: "floor >= version || h.registry.floor", New: "floor <= version || h.registry.floor",
-		Pkg: ".", Run: "^TestTombstonesInMemoryAreBounded$",
+		Proves: []string{"SCOPE-10"}, File: "internal/registry/place.go",
+		Old: "floor >= version || r.floor", New: "floor <= version || r.floor",
+		Pkg: "./internal/registry", Run: "^TestTombstonesAreForgotten$", Quick: true,
 	},
 	{
 		Name: "document-limit", Mechanism: "a document over the limit is refused",
@@ -131,13 +131,25 @@ var scopeBugs = []Bug{
 	{
 		Name: "memory-is-kept", Mechanism: "in-memory state outlives its handles",
 		Proves: []string{"SCOPE-19"}, File: "apply.go",
-		Old: "		c.home.pin(c)\n", New: "",
+		Old: "	c.home.Pin()\n", New: "",
 		Pkg: ".", Run: "^TestMemoryOutlivesItsHandles$",
 	},
 	{
 		Name: "idle-containers-are-let-go", Mechanism: "persisted containers that nobody holds are collected",
-		Proves: []string{"SCOPE-19"}, File: "registry.go",
-		Old: "	e := &entry{id: r.ids.Add(1), weak: weakRef[C, P]{weak.Make((*C)(c))}}\n", New: "	e := &entry{id: r.ids.Add(1), weak: weakRef[C, P]{weak.Make((*C)(c))}, strong: c}\n",
+		Proves: []string{"SCOPE-19"}, File: "internal/registry/registry.go",
+		Old: "entry[C]{place: weak.Make(p)}", New: "entry[C]{place: weak.Make(p), pinned: p}",
 		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$",
+	},
+	{
+		Name: "eviction-generation-first", Mechanism: "a container that is kept during an eviction round survives the next one",
+		Proves: []string{"SCOPE-19"}, File: "internal/registry/place.go",
+		Old: "	r.scheduled.Store(false) // a container kept from here on schedules the next round\n", New: "	r.scheduled.Store(false)\n	r.generation.Add(1)\n	defer r.generation.Add(^uint32(0))\n",
+		Pkg: "./internal/registry", Run: "^TestKeepWhileEvicting$", Quick: true,
+	},
+	{
+		Name: "tombstone-listed-twice", Mechanism: "a container that is deleted again and again is listed as one tombstone",
+		Proves: []string{"SCOPE-10"}, File: "internal/registry/place.go",
+		Old: "	if p.tombstone {\n", New: "	if p.tombstone && p.registry == nil {\n",
+		Pkg: "./internal/registry", Run: "^TestOneTombstonePerContainer$", Quick: true,
 	},
 }
