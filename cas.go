@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/notify"
 	"github.com/pawl-go/pawl/internal/yield"
 )
 
@@ -57,9 +58,9 @@ const (
 type cell struct {
 	queue
 	seen  atomic.Pointer[document.Doc]
-	line  atomic.Pointer[line]     // who waits for the lease; nil: nobody ever did
-	crowd atomic.Pointer[audience] // who watches; nil: nobody ever did
-	site  *registration            // where a scope's cell is registered; nil: nowhere
+	line  atomic.Pointer[line]         // who waits for the lease; nil: nobody ever did
+	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
+	site  *registration                // where a scope's cell is registered; nil: nowhere
 
 	round *round        // the queue's round in progress; this and the next are protected by queue.mu
 	crew  int           // how many the last one has answered, with those who waited then

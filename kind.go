@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/notify"
 	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -149,12 +150,12 @@ func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
 // Wakeups returns a channel that gets a value when any scope of this persisted kind may have changed, in this process or in another, until ctx ends. Wake-ups are coalesced, and can be for
 // nothing; they can be missing, too, so that whoever waits for one should look from time to time. A kind that cannot be listed gets none.
 func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
-	b := newBell()
+	changed := notify.NewSignal()
 	bound, err := k.listable(ctx, o)
 	if err == nil {
-		context.AfterFunc(ctx, bound.rt.hub.listenKind(k.Name, b.poke))
+		context.AfterFunc(ctx, bound.rt.hub.ListenKind(k.Name, changed.Set))
 	}
-	return b.wake
+	return changed
 }
 
 // Names of the built-in kinds. A Kind declared under one of them and listed in Config.Kinds gives

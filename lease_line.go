@@ -204,14 +204,14 @@ func (l *line) listen() bool {
 	if l.unsub != nil {
 		return false
 	}
-	l.unsub = l.rt.hub.listen(l.key, func(uint64) { l.bell.poke() })
+	l.unsub = l.rt.hub.Listen(l.key, l.bell.poke)
 	return true
 }
 
 // wait returns when the lease may be free, or the head may have left.
 func (l *line) wait(left time.Duration) {
 	atMost := askAgainDeaf
-	if l.rt.hub.hears() {
+	if l.rt.hub.Hears() {
 		atMost = askAgain
 	}
 	// A little later than it runs out, so that it has when the store is asked; and not all processes at once.

@@ -14,6 +14,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/pawl-go/pawl/internal/hints"
 	"github.com/pawl-go/pawl/internal/registry"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -46,7 +47,7 @@ type Runtime struct {
 	holder       string       // of leases, unless HeldBy says otherwise
 	transactions transactions // that have not ended
 	leases       leases
-	hub          hub
+	hub          *hints.Hub
 
 	unfinishedMu sync.Mutex
 	unfinished   []closable // closed containers in which something still ran
@@ -79,7 +80,7 @@ type closable interface {
 func Open(c Config) (*Runtime, error) {
 	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: registry.New[resident](registry.DefaultShards), stored: registry.New[resident](registry.DefaultShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
-	rt.hub.rt = rt
+	rt.hub = newHub(rt)
 	if rt.holder = c.Holder; rt.holder == "" {
 		rt.holder = thisProcess()
 	}
@@ -150,7 +151,7 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	rt.closed.Store(true)
 	rt.transactions.close()
 	rt.leases.close()
-	rt.hub.close()
+	rt.hub.Close()
 	rt.locals.Range(func(key, _ any) bool {
 		if r := key.(weak.Pointer[containers]).Value(); r != nil {
 			rt.finish(r)

@@ -432,3 +432,19 @@ func (t *transaction) canceled(phase Phase) error {
 	defer t.mu.Unlock()
 	return leftBy(t.ctx, t.key, phase)
 }
+
+// loadAll reads several records, at one moment where the store can.
+func loadAll(ctx context.Context, store persist.Store, keys []Key) ([]persist.Record, error) {
+	if reader, ok := store.(persist.Reader); ok && len(keys) > 1 {
+		return reader.LoadAll(ctx, keys)
+	}
+	var records []persist.Record
+	for _, key := range keys {
+		r, err := store.Load(ctx, key)
+		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+			return nil, err
+		}
+		records = append(records, r)
+	}
+	return records, nil
+}

@@ -3,27 +3,22 @@ package pawl
 import (
 	"context"
 	"iter"
-	"sync"
-	"sync/atomic"
+	"math/rand/v2"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/hints"
+	"github.com/pawl-go/pawl/internal/notify"
+	"github.com/pawl-go/pawl/persist"
 )
 
-// Who watches a scope. A writer that has something new only marks that (announce); a herald, one goroutine per watched scope, wakes the watchers,
-// and they look at the newest there is. So a writer does the same for one watcher as for ten thousand, and a slow watcher
-// skips versions instead of collecting them. What other processes write comes through the hub.
+// Watchers of a scope. A writer only marks that there is a new version (announce), and internal/notify wakes the watchers, which look at the
+// newest. Versions of other processes come through internal/hints.
 //
 // Races, and what decides them:
 //   - a version between a watcher's first look and its registration: it registers first.
-//   - a version while the herald wakes watchers: the mark is taken off before, so that it is set again.
-//   - a version read from the store that is older than one committed here meanwhile: cell.advance keeps the newer, and a watcher takes nothing older
-//     than what it saw, nor the state of a version that it saw expired (sight.after).
-
-// heraldPause is how long a herald rests after waking everybody: at least this, and so much for each watcher.
-const (
-	heraldPause     = time.Millisecond
-	heraldPauseEach = 64 * time.Microsecond // waking one costs about 3, so that this is a twentieth of a core
-	heraldPauseMost = time.Second
-)
+//   - a version read from the store that is older than one committed here meanwhile: cell.advance keeps the newer, and a watcher takes no version
+//     older than the one it saw, nor the state of a version that it saw expired (sight.after).
 
 // Change is a snapshot that a watcher receives. Where the scope has no state, having been deleted or expired, it does not exist (Exists), and Version says since when.
 type Change[T any] struct {
@@ -93,7 +88,7 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 // spectator is one watch.
 type spectator[T any] struct {
 	scope   Scope[T]
-	bell    *bell
+	signal  notify.Signal
 	quit    <-chan struct{} // closed with the scope's owner
 	leave   func()
 	got     sight // what it got last
@@ -151,10 +146,10 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	if s.mem != nil {
 		c = &s.mem.cell
 	}
-	w := &spectator[T]{scope: s, bell: newBell()}
-	crowd := c.audience()
-	w.quit = crowd.join(w.bell)
-	w.leave = func() { crowd.leave(w.bell) }
+	w := &spectator[T]{scope: s, signal: notify.NewSignal()}
+	group := c.watchers()
+	w.quit = group.Join(w.signal)
+	w.leave = func() { group.Leave(w.signal) }
 	stays := false
 	defer func() { // also if the store panics
 		if !stays {
@@ -168,8 +163,8 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 		stays = true
 		return w, nil
 	}
-	unwatch := s.bound.rt.hub.watch(c, s.key)
-	w.leave = func() { crowd.leave(w.bell); unwatch() }
+	unwatch := s.bound.rt.hub.Watch(s.key, watchedCell{c})
+	w.leave = func() { group.Leave(w.signal); unwatch() }
 	d, err := s.bound.load(ctx, s.key)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -217,10 +212,10 @@ func (w *spectator[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 			stop()
 			w.deliver()
 			return w.change.Err == nil
-		case <-w.bell.wake:
+		case <-w.signal:
 		case <-expiry:
 			if w.scope.cell != nil {
-				w.scope.bound.rt.hub.reread(w.scope.key)
+				w.scope.bound.rt.hub.Reread(w.scope.key)
 			}
 		}
 		stop()
@@ -253,7 +248,7 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 	}
 	d := s.cell.seen.Load()
 	if d == nil {
-		return 0, false // nobody knows; the hub will
+		return 0, false // not read yet; the hub will wake this watcher
 	}
 	snap, err := s.seen(d)
 	w.prepare(sight{true, d.Version, d.Life, d.Born}, snap, err)
@@ -280,100 +275,56 @@ func (w *spectator[T]) prepare(now sight, snap Snapshot[T], err error) {
 	}
 }
 
-// audience is who watches one scope.
-type audience struct {
-	mu     sync.Mutex // protects what follows
-	bells  map[*bell]struct{}
-	herald bool          // one runs
-	over   chan struct{} // closed with the scope's owner
-	closed bool
-
-	marked atomic.Bool // there is something new that the herald has not announced yet
-	news   *bell       // wakes the herald
-	alone  *bell       // and tells it that nobody is left
-}
-
-// audience returns that of c, which is made if there is none.
-func (c *cell) audience() *audience {
-	a := c.crowd.Load()
-	if a == nil {
-		a = &audience{bells: map[*bell]struct{}{}, over: make(chan struct{}), news: newBell(), alone: newBell()}
-		if !c.crowd.CompareAndSwap(nil, a) {
-			a = c.crowd.Load()
+// watchers returns the group of c, which is made if there is none.
+func (c *cell) watchers() *notify.Group {
+	g := c.group.Load()
+	if g == nil {
+		g = notify.NewGroup()
+		if !c.group.CompareAndSwap(nil, g) {
+			g = c.group.Load()
 		}
 	}
-	return a
+	return g
 }
 
-// announce tells the audience, if there is one, that there is something new. It does not wait, and costs the same whatever the number of watchers.
+// announce wakes the watchers, if there are any. It does not wait, and costs the same for any number of them.
 func (c *cell) announce() {
-	if a := c.crowd.Load(); a != nil && !a.marked.Load() && a.marked.CompareAndSwap(false, true) {
-		a.news.poke()
+	if g := c.group.Load(); g != nil {
+		g.Notify()
 	}
 }
 
 // close makes cell closable: it refuses new work, and ends the watches.
 func (c *cell) close() <-chan struct{} {
-	if a := c.crowd.Load(); a != nil {
-		a.close()
+	if g := c.group.Load(); g != nil {
+		g.Close()
 	}
 	return c.queue.close()
 }
 
-func (a *audience) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.closed {
-		a.closed = true
-		close(a.over)
+// watchedCell makes a cell a hints.Scope. The methods are not the cell's own, because those would be part of Container.
+type watchedCell struct{ *cell }
+
+// Seen returns the version that this process saw last.
+func (w watchedCell) Seen() (version uint64, gone, known bool) {
+	d := w.seen.Load()
+	if d == nil {
+		return 0, false, false
 	}
+	return d.Version, d.Life == absent, true
 }
 
-// join adds a watcher, who is woken by b; over is closed when there will be nothing more.
-func (a *audience) join(b *bell) (over <-chan struct{}) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.bells[b] = struct{}{}
-	if !a.herald {
-		a.herald = true
-		go a.announce()
-	}
-	return a.over
-}
+// Adopt takes a record that was read, unless a newer version was seen.
+func (w watchedCell) Adopt(r persist.Record) { w.advance(document.Of(r)) }
 
-func (a *audience) leave(b *bell) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.bells, b)
-	if len(a.bells) == 0 {
-		a.alone.poke()
-	}
-}
-
-// announce is the herald: it wakes everybody when there is something new, until nobody is left.
-func (a *audience) announce() {
-	for {
-		select {
-		case <-a.news.wake:
-		case <-a.alone.wake:
-		}
-		a.marked.Store(false)
-		a.mu.Lock()
-		if len(a.bells) == 0 {
-			a.herald = false
-			a.mu.Unlock()
-			return
-		}
-		for b := range a.bells {
-			b.poke()
-		}
-		rest := time.NewTimer(min(heraldPause+time.Duration(len(a.bells))*heraldPauseEach, heraldPauseMost))
-		a.mu.Unlock()
-		select {
-		case <-rest.C:
-		case <-a.alone.wake:
-			a.alone.poke()
-		}
-		rest.Stop()
-	}
+// newHub returns the hub of a runtime.
+func newHub(rt *Runtime) *hints.Hub {
+	store, env := rt.store, rt.env
+	return hints.New(hints.Config{
+		Store:   store,
+		Load:    func(ctx context.Context, keys []Key) ([]persist.Record, error) { return loadAll(ctx, store, keys) },
+		Timeout: leastTime,
+		Backoff: func(failures int) time.Duration { return rand.N(backoff(DefaultRetry, failures)) },
+		Logger:  env.logger,
+	})
 }

@@ -138,7 +138,7 @@ var scopeBugs = []Bug{
 		Name: "idle-containers-are-let-go", Mechanism: "persisted containers that nobody holds are collected",
 		Proves: []string{"SCOPE-19"}, File: "internal/registry/registry.go",
 		Old: "entry[C]{place: weak.Make(p)}", New: "entry[C]{place: weak.Make(p), pinned: p}",
-		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$",
+		Pkg: "./internal/registry", Run: "^TestUnusedContainersAreCollected$", Quick: true,
 	},
 	{
 		Name: "eviction-generation-first", Mechanism: "a container that is kept during an eviction round survives the next one",
