@@ -137,7 +137,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "idle-containers-are-let-go", Mechanism: "persisted containers that nobody holds are collected",
 		Proves: []string{"SCOPE-19"}, File: "internal/registry/registry.go",
-		Old: "entry[C]{place: weak.Make(p)}", New: "entry[C]{place: weak.Make(p), pinned: p}",
+		Old: "entry[C]{place: weak.Make(p)}", New: "entry[C]{place: weak.Make(p), container: c, pinned: true}",
 		Pkg: "./internal/registry", Run: "^TestUnusedContainersAreCollected$", Quick: true,
 	},
 	{

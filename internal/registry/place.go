@@ -28,7 +28,7 @@ func (p *Place[C]) Pin() {
 		return
 	}
 	p.pinned = true
-	p.setPinned(p)
+	p.update(p.container, true)
 }
 
 // Unpin undoes Pin for a container whose state is gone, after it has raised the floor to the
@@ -39,16 +39,16 @@ func (p *Place[C]) Unpin(version uint64) {
 	}
 	p.pinned = false
 	p.registry.raiseFloor(version)
-	p.setPinned(nil)
+	var none C
+	p.update(none, false)
 }
 
-func (p *Place[C]) setPinned(to *Place[C]) {
+func (p *Place[C]) update(container C, pinned bool) {
 	s := p.registry.shard(p.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.entries[p.key]; ok {
-		e.pinned = to
-		s.entries[p.key] = e
+	if e := s.entries[p.key]; e != nil {
+		e.container, e.pinned = container, pinned
 	}
 }
 

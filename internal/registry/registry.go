@@ -64,16 +64,18 @@ type Registry[C any] struct {
 // shard holds the containers of some keys.
 type shard[C any] struct {
 	mu      sync.Mutex // protects the fields below
-	entries map[persist.Key]entry[C]
+	entries map[persist.Key]*entry[C]
 	closed  bool
 	recent  []*Place[C] // kept, and used since the last eviction round
 	before  []*Place[C] // kept, and used between the last two rounds
 }
 
-// entry refers to the place of one container.
+// entry refers to one container. It is an object of its own, because a map keeps the size it once
+// had. It holds a pinned container itself, not its place: finding that touches no memory of it.
 type entry[C any] struct {
-	place  weak.Pointer[Place[C]]
-	pinned *Place[C] // nil: not pinned
+	place     weak.Pointer[Place[C]]
+	container C // zero: not pinned
+	pinned    bool
 }
 
 // Place is what a container knows about its registration. It is part of the container, or refers to
@@ -93,7 +95,7 @@ type Place[C any] struct {
 func New[C any](shards int) *Registry[C] {
 	r := &Registry[C]{shards: make([]shard[C], shards), seed: maphash.MakeSeed()}
 	for i := range r.shards {
-		r.shards[i].entries = map[persist.Key]entry[C]{}
+		r.shards[i].entries = map[persist.Key]*entry[C]{}
 	}
 	r.generation.Store(1)
 	return r
@@ -115,16 +117,17 @@ func (r *Registry[C]) Find(key persist.Key, create func() (C, *Place[C])) (c C, 
 	if s.closed {
 		return c, false
 	}
-	e := s.entries[key]
-	if e.pinned != nil {
-		return e.pinned.container, true
-	}
-	if p := e.place.Value(); p != nil {
-		return p.container, true
+	if e := s.entries[key]; e != nil {
+		if e.pinned {
+			return e.container, true
+		}
+		if p := e.place.Value(); p != nil {
+			return p.container, true
+		}
 	}
 	c, p := create()
 	p.registry, p.key, p.container = r, key, c
-	s.entries[key] = entry[C]{place: weak.Make(p)}
+	s.entries[key] = &entry[C]{place: weak.Make(p)}
 	runtime.AddCleanup(p, remove[C], collected[C]{weak.Make(r), key})
 	return c, true
 }
@@ -145,7 +148,7 @@ func remove[C any](gone collected[C]) {
 	s := r.shard(gone.key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e := s.entries[gone.key]; e.pinned == nil && e.place.Value() == nil {
+	if e := s.entries[gone.key]; e != nil && !e.pinned && e.place.Value() == nil {
 		delete(s.entries, gone.key)
 	}
 }
@@ -161,8 +164,8 @@ func (r *Registry[C]) Sweep(opened persist.Key, release func(c C, forgotten bool
 	if !r.expiring.Load() {
 		return
 	}
-	for _, p := range r.somePinned(opened) {
-		release(p.container, false)
+	for _, c := range r.somePinned(opened) {
+		release(c, false)
 	}
 }
 
@@ -182,13 +185,13 @@ func (r *Registry[C]) forget() (forgotten []*Place[C]) {
 
 // somePinned returns pinned containers among a few entries, which the map picks at random, of the
 // shard of key.
-func (r *Registry[C]) somePinned(key persist.Key) (some []*Place[C]) {
+func (r *Registry[C]) somePinned(key persist.Key) (some []C) {
 	s, seen := r.shard(key), 0
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.entries {
-		if e.pinned != nil {
-			some = append(some, e.pinned)
+		if e.pinned {
+			some = append(some, e.container)
 		}
 		if seen++; seen == expiryStep {
 			break

@@ -113,7 +113,8 @@ func survives(r *Registry[*box], id any) bool {
 	s := r.shard(key(id))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.entries[key(id)].place.Value() != nil
+	e := s.entries[key(id)]
+	return e != nil && e.place.Value() != nil
 }
 
 func TestFind(t *testing.T) {
