@@ -1,0 +1,420 @@
+// Package queue is a FIFO of waiters that one worker serves.
+//
+// A caller pushes a waiter, makes sure that a worker runs, and awaits the answer. The worker takes
+// waiters from the front, does their work and answers them. The package knows neither state nor
+// stores: a container keeps what it protects beside its queue, under the queue's lock.
+//
+// The life of a waiter:
+//
+//	         Push             the worker                 Answer
+//	(caller) ────► Waiting ──────────────► Running ─┬──────────────► Answered
+//	                 ▲ │                      │     └► Committing ─►
+//	                 │ │ deadline, or         │ deadline, or
+//	                 │ │ context ends         │ context ends
+//	                 │ ▼                      ▼
+//	                 │ withdrawn              left: the caller is gone, the work goes on
+//	                 └─ a commit that lost a conflict puts its waiters back to Waiting
+//
+// Every arrow but Push is taken under the queue's lock. Push has a lock of its own, so that many
+// callers that arrive do not keep the worker from its next turn: it appends to a second list, the
+// arrivals, which the worker moves behind the first list when that is empty.
+//
+// The races, and what decides each:
+//   - an answer against a deadline or a canceled context: the lock. Await finds the waiter answered
+//     and returns the answer, or marks the waiter as left and Answer finds the caller gone.
+//   - a turn against a withdrawal: the lock. A withdrawn waiter is unlinked, or, when the worker has
+//     taken it already, marked as left before its work starts.
+//   - Push against a worker that stops: the lock of the arrivals. The worker stops only if it finds
+//     none, and Push starts a worker only if none drives the queue.
+//   - Push against Close: the lock of the arrivals. Push fails on a closed queue; Close waits for
+//     waiters pushed before it.
+//   - a function that returns against Abandon: Current. The worker asks, under the lock, whether the
+//     queue still runs its waiter; Abandon takes that away.
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrClosed is returned by Push after Close.
+var ErrClosed = errors.New("queue: closed")
+
+// FullError is returned by Push when as many waiters as allowed are waiting.
+type FullError struct{ Waiting int }
+
+func (e *FullError) Error() string { return fmt.Sprintf("queue full: %d waiting", e.Waiting) }
+
+// State says how far the work of a waiter has come.
+type State uint8
+
+// The states of a waiter; see the drawing in the package comment.
+const (
+	Waiting    State = iota // a caller that leaves withdraws it
+	Running                 // its function runs
+	Committing              // its result is part of a commit
+	Answered                // its caller has, or will take, the answer
+)
+
+// Ownership says who drives a queue after a step.
+type Ownership bool
+
+// The values of Ownership.
+const (
+	Kept   Ownership = true  // the goroutine that took the step goes on
+	Passed Ownership = false // another goroutine drives the queue, or none does
+)
+
+// Worker serves a queue.
+type Worker interface {
+	// Work runs on a goroutine of its own. It takes waiters until Next returns nil, or until it
+	// passes the queue on.
+	Work()
+}
+
+// Queue is a FIFO of waiters. The zero value is an empty, open queue.
+type Queue[V any] struct {
+	sync.Mutex // protects the fields below, the states of the waiters, and what the owner keeps beside them
+	list       list[V]
+	current    *Waiter[V]    // the waiter whose turn it is; nil: none, or it was abandoned
+	detached   int           // functions that run outside the queue
+	drained    chan struct{} // closed once the queue is closed and empty; nil: not asked for
+
+	arrivals arrivals[V]
+}
+
+// arrivals are the waiters that were pushed since the worker last looked. Its lock is taken after
+// the queue's, or alone.
+type arrivals[V any] struct {
+	sync.Mutex // protects the fields below
+	list       list[V]
+	driven     bool         // a worker, or a transaction that holds the queue, drives it
+	closed     bool         // Push fails
+	waiting    atomic.Int64 // in both lists
+}
+
+// list is a doubly linked list of waiters.
+type list[V any] struct{ first, last *Waiter[V] }
+
+// Waiter is one entry of a queue.
+type Waiter[V any] struct {
+	Value V
+	// Bell wakes the caller. It is set before Push.
+	Bell *Bell
+	// Deadline is when the caller stops waiting; zero: never. It is set before Push.
+	Deadline time.Time
+
+	// State and the rest are protected by the queue's lock, the links of an arrival by that of the
+	// arrivals.
+	State      State
+	left       bool     // the caller is gone
+	in         *list[V] // the list that it is linked in; nil: none
+	prev, next *Waiter[V]
+}
+
+// Bell wakes the caller of a waiter. A caller that got its answer may use its bell for its next
+// waiter: making one costs as much as the rest of a call.
+type Bell struct {
+	ready chan struct{} // one slot; gets one value when the answer may be read
+	timer *time.Timer   // nil: no deadline was set yet
+}
+
+// NewBell returns a bell for one waiter at a time.
+func NewBell() *Bell { return &Bell{ready: make(chan struct{}, 1)} }
+
+// set makes the timer fire at the deadline.
+func (b *Bell) set(deadline time.Time) <-chan time.Time {
+	if left := time.Until(deadline); b.timer == nil {
+		b.timer = time.NewTimer(left)
+	} else {
+		b.timer.Reset(left)
+	}
+	return b.timer.C
+}
+
+// Left reports whether the caller of w is gone. The caller of Left holds the lock.
+func (w *Waiter[V]) Left() bool { return w.left }
+
+// Push appends w and makes sure that a worker drives the queue. It returns ErrClosed, or *FullError
+// when limit waiters wait already. A waiter that was taken may be pushed again. The caller may hold the queue's lock, but need not.
+func (q *Queue[V]) Push(w *Waiter[V], limit int, worker Worker) error {
+	a := &q.arrivals
+	a.Lock()
+	defer a.Unlock()
+	if a.closed {
+		return ErrClosed
+	}
+	if n := int(a.waiting.Load()); n >= limit {
+		return &FullError{Waiting: n}
+	}
+	a.waiting.Add(1)
+	w.State = Waiting
+	a.list.append(w)
+	a.start(worker)
+	return nil
+}
+
+// start makes sure that a worker drives the queue. The caller holds the lock of the arrivals.
+func (a *arrivals[V]) start(w Worker) {
+	if !a.driven {
+		a.driven = true
+		go w.Work()
+	}
+}
+
+// First returns the waiter at the front, nil if none waits. The caller holds the lock.
+func (q *Queue[V]) First() *Waiter[V] {
+	q.gather()
+	return q.list.first
+}
+
+// gather moves the arrivals to the end of the list. The caller holds the lock.
+func (q *Queue[V]) gather() {
+	a := &q.arrivals
+	a.Lock()
+	defer a.Unlock()
+	q.gatherLocked()
+}
+
+func (q *Queue[V]) gatherLocked() {
+	from, to := &q.arrivals.list, &q.list
+	if from.first == nil {
+		return
+	}
+	for w := from.first; w != nil; w = w.next {
+		w.in = to
+	}
+	if from.first.prev = to.last; to.last != nil {
+		to.last.next = from.first
+	} else {
+		to.first = from.first
+	}
+	to.last = from.last
+	*from = list[V]{}
+}
+
+// Len returns how many wait.
+func (q *Queue[V]) Len() int { return int(q.arrivals.waiting.Load()) }
+
+// Next ends the current turn and gives the turn to the first waiter, which stays Waiting until the
+// worker changes that. It returns nil when none waits: the worker no longer drives the queue then,
+// and must return. The caller holds the lock and drives the queue.
+func (q *Queue[V]) Next() *Waiter[V] {
+	q.current = nil
+	if q.list.first == nil && !q.moreArrived() {
+		q.signalDrained()
+		return nil
+	}
+	q.current = q.Take()
+	return q.current
+}
+
+// moreArrived gathers the arrivals. If there are none, the queue has no driver any more.
+func (q *Queue[V]) moreArrived() bool {
+	a := &q.arrivals
+	a.Lock()
+	defer a.Unlock()
+	q.gatherLocked()
+	a.driven = q.list.first != nil
+	return a.driven
+}
+
+// lingerYields is how often a worker without work yields before it stops.
+const lingerYields = 4
+
+// Linger yields a few times while none waits: callers that were just answered can submit again, and
+// find the worker still there. The caller drives the queue and does not hold the lock.
+func (q *Queue[V]) Linger() {
+	for i := 0; i < lingerYields && q.Len() == 0; i++ {
+		runtime.Gosched()
+	}
+}
+
+// Take removes the waiter at the front and returns it, nil if none waits. Unlike Next it changes no
+// turn: the taken waiter shares the current one. The caller holds the lock.
+func (q *Queue[V]) Take() *Waiter[V] {
+	w := q.list.first
+	if w != nil {
+		q.unlink(w)
+	}
+	return w
+}
+
+// Current returns the waiter whose turn it is, nil if there is none. The caller holds the lock.
+func (q *Queue[V]) Current() *Waiter[V] { return q.current }
+
+// Claim makes the caller the driver of an idle queue, with w as its current waiter, and reports
+// whether the queue was idle and open. Release ends that. The caller holds the lock.
+func (q *Queue[V]) Claim(w *Waiter[V]) bool {
+	a := &q.arrivals
+	a.Lock()
+	defer a.Unlock()
+	if a.closed || a.driven || !q.Idle() {
+		return false
+	}
+	a.driven, q.current = true, w
+	w.State = Answered
+	return true
+}
+
+// Release ends the current turn and stops driving the queue; if any wait, a new worker starts. The
+// caller holds the lock, and either drives the queue or takes it from a driver that is stuck.
+func (q *Queue[V]) Release(w Worker) {
+	a := &q.arrivals
+	a.Lock()
+	q.current, a.driven = nil, false
+	if !q.Idle() {
+		a.start(w)
+	}
+	a.Unlock()
+	q.signalDrained()
+}
+
+// Detach counts one more function that runs outside the queue, Attach one less. Close waits for
+// them. The caller holds the lock.
+func (q *Queue[V]) Detach() { q.detached++ }
+
+// Attach ends what Detach began.
+func (q *Queue[V]) Attach() {
+	q.detached--
+	q.signalDrained()
+}
+
+// Idle reports whether no waiter waits or has its turn. The caller holds the lock.
+func (q *Queue[V]) Idle() bool { return q.current == nil && q.Len() == 0 }
+
+// Driven reports whether the queue has a driver.
+func (q *Queue[V]) Driven() bool {
+	q.arrivals.Lock()
+	defer q.arrivals.Unlock()
+	return q.arrivals.driven
+}
+
+// Closed reports whether Close was called.
+func (q *Queue[V]) Closed() bool {
+	q.arrivals.Lock()
+	defer q.arrivals.Unlock()
+	return q.arrivals.closed
+}
+
+// Answer marks w as answered and reports whether its caller is there to read the answer: then Wake
+// must follow. What the caller reads is written before. The caller of Answer holds the lock.
+func (q *Queue[V]) Answer(w *Waiter[V]) (present bool) {
+	if w.left || w.State == Answered {
+		return false
+	}
+	w.State = Answered
+	return true
+}
+
+// Wake lets the caller of an answered waiter return. The worker must not touch w afterwards.
+func (w *Waiter[V]) Wake() { w.Bell.ready <- struct{}{} }
+
+// Ending says why Await returned.
+type Ending uint8
+
+// The endings of Await.
+const (
+	GotAnswer Ending = iota // the answer can be read
+	Canceled                // the context ended first
+	TimedOut                // the deadline passed first
+)
+
+// Await waits until w is answered, its deadline passes or ctx ends. When the caller left without an
+// answer, state says how far w had come: a waiter in Waiting is withdrawn and will never run.
+func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, state State) {
+	var expired <-chan time.Time
+	if !w.Deadline.IsZero() {
+		expired = w.Bell.set(w.Deadline)
+		defer w.Bell.timer.Stop()
+	}
+	select {
+	case <-w.Bell.ready:
+		return GotAnswer, Answered
+	case <-ctx.Done():
+		ending = Canceled
+	case <-expired:
+		ending = TimedOut
+	}
+	if state, left := q.leave(w); left {
+		return ending, state
+	}
+	<-w.Bell.ready
+	return GotAnswer, Answered
+}
+
+// leave takes the caller of w away, and reports false if it has to wait for the answer.
+func (q *Queue[V]) leave(w *Waiter[V]) (State, bool) {
+	q.Lock()
+	defer q.Unlock()
+	if w.State == Answered {
+		return w.State, false
+	}
+	w.left = true
+	q.gather() // from here on w is linked in the list, or taken
+	if w.in != nil {
+		q.unlink(w)
+	}
+	return w.State, true
+}
+
+// Close makes Push fail. It returns a channel that is closed once the queue is empty and without a
+// driver, nil if it is so now. Calling it again is safe.
+func (q *Queue[V]) Close() <-chan struct{} {
+	q.Lock()
+	defer q.Unlock()
+	q.arrivals.Lock()
+	q.arrivals.closed = true
+	q.arrivals.Unlock()
+	if q.empty() {
+		return nil
+	}
+	if q.drained == nil {
+		q.drained = make(chan struct{})
+	}
+	return q.drained
+}
+
+func (q *Queue[V]) empty() bool { return q.Idle() && q.detached == 0 && !q.Driven() }
+
+func (q *Queue[V]) signalDrained() {
+	if q.drained != nil && q.empty() {
+		close(q.drained)
+		q.drained = nil
+	}
+}
+
+// unlink removes w, which waits, from the list.
+func (q *Queue[V]) unlink(w *Waiter[V]) {
+	q.list.remove(w)
+	q.arrivals.waiting.Add(-1)
+}
+
+func (l *list[V]) append(w *Waiter[V]) {
+	w.in, w.prev, w.next = l, l.last, nil
+	if l.last != nil {
+		l.last.next = w
+	} else {
+		l.first = w
+	}
+	l.last = w
+}
+
+func (l *list[V]) remove(w *Waiter[V]) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		l.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		l.last = w.prev
+	}
+	w.in, w.prev, w.next = nil, nil, nil
+}

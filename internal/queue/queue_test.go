@@ -1,0 +1,269 @@
+package queue_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/queue"
+	"github.com/pawl-go/pawl/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m.Run) }
+
+// recorder is a worker that runs the function of each waiter.
+type recorder struct {
+	queue.Queue[func()]
+}
+
+func (r *recorder) Work() {
+	for {
+		r.Lock()
+		w := r.Next()
+		if w != nil {
+			w.State = queue.Running
+		}
+		r.Unlock()
+		if w == nil {
+			return
+		}
+		w.Value()
+		r.Lock()
+		owner, present := r.Current() == w, false
+		if owner {
+			present = r.Answer(w)
+		}
+		r.Unlock()
+		if present {
+			w.Wake()
+		}
+		if !owner {
+			return
+		}
+	}
+}
+
+// submit pushes fn and starts the worker.
+func (r *recorder) submit(fn func(), within time.Duration, limit int) (*queue.Waiter[func()], error) {
+	w := &queue.Waiter[func()]{Value: fn, Bell: queue.NewBell()}
+	if within > 0 {
+		w.Deadline = time.Now().Add(within)
+	}
+	return w, r.Push(w, limit, r)
+}
+
+// Proves LOCK-1.
+func TestOrder(t *testing.T) {
+	var (
+		r    recorder
+		got  []int
+		want []int
+		last *queue.Waiter[func()]
+	)
+	gate := make(chan struct{})
+	_, err := r.submit(func() { <-gate }, 0, 100)
+	require.NoError(t, err)
+	for i := range 50 {
+		last, err = r.submit(func() { got = append(got, i) }, 0, 100)
+		require.NoError(t, err)
+		want = append(want, i)
+	}
+	close(gate)
+	ending, _ := r.Await(t.Context(), last)
+	require.Equal(t, queue.GotAnswer, ending)
+	require.Equal(t, want, got)
+}
+
+// The bound counts the waiters that wait, and no others: not the one that runs, nor those that were
+// answered or withdrawn. Proves LOCK-14.
+func TestLimit(t *testing.T) {
+	var r recorder
+	gate, runs := make(chan struct{}), make(chan struct{})
+	_, err := r.submit(func() { close(runs); <-gate }, 0, 1)
+	require.NoError(t, err)
+	<-runs
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting, err := r.submit(func() {}, 0, 1)
+	require.NoError(t, err, "the one that runs takes no place")
+	_, err = r.submit(func() {}, 0, 1)
+	var full *queue.FullError
+	require.ErrorAs(t, err, &full)
+	require.Equal(t, 1, full.Waiting)
+	cancel()
+	ending, reached := r.Await(ctx, waiting)
+	require.Equal(t, queue.Canceled, ending)
+	require.Equal(t, queue.Waiting, reached)
+	last, err := r.submit(func() {}, 0, 1)
+	require.NoError(t, err, "a withdrawn waiter takes no place")
+	close(gate)
+	ending, _ = r.Await(t.Context(), last)
+	require.Equal(t, queue.GotAnswer, ending)
+}
+
+// Proves LOCK-5, LOCK-7.
+func TestDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		gate, ran := make(chan struct{}), false
+		running, err := r.submit(func() { <-gate }, time.Second, 10)
+		require.NoError(t, err)
+		waiting, err := r.submit(func() { ran = true }, time.Second, 10)
+		require.NoError(t, err)
+		began := time.Now()
+		ending, reached := r.Await(t.Context(), running)
+		require.Equal(t, queue.TimedOut, ending)
+		require.Equal(t, queue.Running, reached)
+		ending, reached = r.Await(t.Context(), waiting)
+		require.Equal(t, queue.TimedOut, ending)
+		require.Equal(t, queue.Waiting, reached)
+		require.Equal(t, time.Second, time.Since(began))
+		close(gate)
+		synctest.Wait()
+		require.False(t, ran)
+		require.Nil(t, r.Close())
+	})
+}
+
+// A function that was abandoned does not drive the queue when it returns. Proves LOCK-11.
+func TestRelease(t *testing.T) {
+	var r recorder
+	gate, runs := make(chan struct{}), make(chan struct{})
+	stuck, err := r.submit(func() { close(runs); <-gate }, 0, 10)
+	require.NoError(t, err)
+	<-runs
+	next, err := r.submit(func() {}, 0, 10)
+	require.NoError(t, err)
+	r.Lock()
+	require.Same(t, stuck, r.Current())
+	require.True(t, r.Answer(stuck))
+	r.Release(&r)
+	r.Unlock()
+	stuck.Wake()
+	ending, _ := r.Await(t.Context(), next)
+	require.Equal(t, queue.GotAnswer, ending)
+	ending, _ = r.Await(t.Context(), stuck)
+	require.Equal(t, queue.GotAnswer, ending)
+	close(gate)
+}
+
+// Proves SCOPE-18.
+func TestClose(t *testing.T) {
+	var r recorder
+	gate := make(chan struct{})
+	w, err := r.submit(func() { <-gate }, 0, 10)
+	require.NoError(t, err)
+	drained := r.Close()
+	require.NotNil(t, drained)
+	_, err = r.submit(func() {}, 0, 10)
+	require.ErrorIs(t, err, queue.ErrClosed)
+	select {
+	case <-drained:
+		t.Fatal("drained while a function runs")
+	default:
+	}
+	close(gate)
+	<-drained
+	ending, _ := r.Await(t.Context(), w)
+	require.Equal(t, queue.GotAnswer, ending)
+	require.Nil(t, r.Close())
+}
+
+// Claim takes an idle queue only, and Release starts a worker for those that came meanwhile.
+func TestClaim(t *testing.T) {
+	var r recorder
+	holder := &queue.Waiter[func()]{}
+	r.Lock()
+	require.True(t, r.Claim(holder))
+	require.False(t, r.Claim(&queue.Waiter[func()]{}))
+	r.Unlock()
+	w, err := r.submit(func() {}, 0, 10)
+	require.NoError(t, err)
+	r.Lock()
+	require.Equal(t, 1, r.Len())
+	r.Release(&r)
+	r.Unlock()
+	ending, _ := r.Await(t.Context(), w)
+	require.Equal(t, queue.GotAnswer, ending)
+}
+
+// Callers that leave at any moment: a withdrawn waiter never ran, an answered one ran, and in the
+// end the queue is empty. Proves LOCK-7, LOCK-14.
+func TestLeaveAtAnyMoment(t *testing.T) {
+	const callers, each, limit = 64, 50, 32
+	var (
+		r   recorder
+		all sync.WaitGroup
+	)
+	for c := range callers {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(1, uint64(c)))
+			for range each {
+				var ran atomic.Bool
+				w, err := r.submit(func() { ran.Store(true) }, time.Duration(1+random.IntN(200))*time.Microsecond, limit)
+				if err != nil {
+					continue
+				}
+				switch ending, reached := r.Await(context.Background(), w); {
+				case ending == queue.GotAnswer:
+					if !ran.Load() {
+						t.Error("answered, and did not run")
+					}
+				case reached == queue.Waiting:
+					if ran.Load() {
+						t.Error("withdrawn, and ran")
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	if drained := r.Close(); drained != nil {
+		<-drained
+	}
+	r.Lock()
+	defer r.Unlock()
+	require.Zero(t, r.Len())
+	require.True(t, r.Idle())
+}
+
+// printer is a worker that prints what it is given.
+type printer struct{ queue.Queue[string] }
+
+func (p *printer) Work() {
+	for {
+		p.Lock()
+		w := p.Next()
+		p.Unlock()
+		if w == nil {
+			return
+		}
+		fmt.Println(w.Value)
+		p.Lock()
+		present := p.Answer(w)
+		p.Unlock()
+		if present {
+			w.Wake()
+		}
+	}
+}
+
+func Example() {
+	var p printer
+	w := &queue.Waiter[string]{Value: "hello", Bell: queue.NewBell(), Deadline: time.Now().Add(time.Minute)}
+	if err := p.Push(w, 100, &p); err != nil {
+		return
+	}
+	if ending, _ := p.Await(context.Background(), w); ending == queue.GotAnswer {
+		fmt.Println("answered")
+	}
+	// Output:
+	// hello
+	// answered
+}
