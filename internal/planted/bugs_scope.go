@@ -143,7 +143,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "eviction-generation-first", Mechanism: "a container that is kept during an eviction round survives the next one",
 		Proves: []string{"SCOPE-19"}, File: "internal/registry/place.go",
-		Old: "	r.scheduled.Store(false) // a container kept from here on schedules the next round\n", New: "	r.scheduled.Store(false)\n	r.generation.Add(1)\n	defer r.generation.Add(^uint32(0))\n",
+		Old: "	r.scheduled.Store(false) // a container kept from here on schedules the next round\n", New: "	r.generation.Add(1)\n	defer r.generation.Add(^uint32(0))\n	r.scheduled.Store(false)\n",
 		Pkg: "./internal/registry", Run: "^TestKeepWhileEvicting$", Quick: true,
 	},
 	{

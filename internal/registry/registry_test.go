@@ -15,13 +15,12 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// box is a container with its place inside, big enough for an allocation of its own.
+// box is a container with its place inside.
 type box struct {
 	place   Place[*box]
 	mu      sync.Mutex // protects the field below, and calls Pin, Unpin and Keep of place
 	version uint64     // 0: no state
 	dead    bool       // version is a tombstone
-	room    [256]byte
 }
 
 func newBox() (*box, *Place[*box]) {
@@ -350,19 +349,25 @@ func TestKeepIsBounded(t *testing.T) {
 // A container that is used after an eviction round survives the next one, although it was kept
 // while the first was under way. Proves SCOPE-19.
 func TestKeepWhileEvicting(t *testing.T) {
-	r := New[*box](DefaultShards)
-	b := open(t, r, "a")
-	for range 2_000 {
+	r := New[*box](2)
+	id := 0
+	for r.shard(key(id)) == &r.shards[0] {
+		id++
+	}
+	b := open(t, r, id)
+	for range 10 {
+		r.scheduled.Store(true)
+		r.shards[0].mu.Lock() // the round stops before it has seen b
 		done := make(chan struct{})
 		go func() { r.evict(); close(done) }()
-		for ended := false; !ended; {
-			select {
-			case <-done:
-				ended = true
-			default:
-			}
-			b.keep(1)
+		for r.scheduled.Load() {
+			time.Sleep(time.Millisecond)
 		}
+		time.Sleep(time.Millisecond)
+		b.keep(1)
+		r.shards[0].mu.Unlock()
+		<-done
+		b.keep(1)
 		r.evict()
 		recent, before := r.listed()
 		require.Positive(t, recent+before, "used, and dropped by the next round")
