@@ -2,86 +2,101 @@ package pawl
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
 	"github.com/pawl-go/pawl/internal/notify"
-	"github.com/pawl-go/pawl/internal/yield"
+	"github.com/pawl-go/pawl/internal/queue"
+	"github.com/pawl-go/pawl/internal/waitgraph"
 )
 
-// The commit loop. Writers of one process meet in the queue; whoever drives it takes all that wait as one round, applies them in
-// order to the state last seen, commits the result under one version check, and only then answers everybody:
+// The persisted path, from top to bottom:
 //
-//	take ─► open ─► compute ◄─► join ─► settle ─► answered
-//	         ▲         │                  │
-//	         │         │                  └─ lost: adopt the winner, back off, compute again
-//	         └─ Load   └─ a function is slow: the round goes on without it, and it goes solo
+//	apply ─► queue ─► Work ─► gather a batch ─► open ─► compute ─► settle ─► answer
+//	                                           ▲        │  │        │
+//	                                           │ Load   │  └ join   └ conflict: adopt the winner, back off, compute again
+//	                                           store    └ a function is slow: the batch goes on without it (cas_slow.go)
 //
-// Races, and what decides them:
-//   - another process commits first: the store's version test; the round runs again on the winner.
-//   - an answer that wrote nothing (no-op, error, refusal) on a state that is not current any more: settle confirms
-//     the state unless it was read after the round was taken.
-//   - a slow function returns when the round has gone on: queue.mu, round.current; it then commits against the store
-//     like a foreign writer, and only onto a state that was really committed (round.draft had no uncommitted change).
-//   - a caller leaves: before its mutation is computed it is withdrawn; a function that outlives its caller is
-//     discarded; what is in a commit goes on, and is not computed again if that commit loses.
-//   - a commit is in doubt: see internal/commit.
+// Writers of one process meet in the queue. The worker takes all that wait as one batch, applies
+// them in order to the state last seen, and commits the result under one version check. Only then
+// it answers them.
+//
+// Races, and what decides each:
+//   - another process commits first: the store's version test; the batch is computed again on the winner.
+//   - an answer that wrote nothing (no-op, error, refusal) on a state that is no longer current:
+//     settle confirms the state, unless it was read after the batch was taken.
+//   - a slow function returns when its batch has gone on: batch.running, under the queue's lock. The
+//     function then commits by itself, and only onto a state that was really committed.
+//   - a caller leaves: before its mutation is computed it is withdrawn; the result of a function that
+//     outlives its caller is discarded; what is in a commit stays in it, and is not computed again if
+//     that commit loses.
+//   - a commit's answer is lost: see send.
 
 const (
-	// slowAfter is how long a function may hold up the round it is in.
-	slowAfter = 10 * time.Millisecond
-	// exclusiveFor is how long a function that kept losing may have the queue to itself.
-	exclusiveFor = time.Second
-	// maxRound bounds how many mutations share a commit.
-	maxRound = 1024
-	// joinYields is how often a round lets others run before it sleeps until they have come.
-	joinYields = 2
-	// longestGather bounds how long a round waits for those who are about to write, which is half the time of a commit at most, and how long it takes in more.
-	longestGather = time.Millisecond
-	// gatherYields bounds how often it yields in that time, which does not pass for a clock that stands still.
-	gatherYields = 1_000
-	// longestSkip bounds how many rounds do not wait after one that did so in vain.
-	longestSkip = 31
-	// insistAfter is how many commits are lost before the next one insists; where few may be, after a quarter of them.
+	// maxBatch bounds how many mutations share a commit.
+	maxBatch = 1024
+	// maxGather bounds how long a batch waits for writers that are about to submit again.
+	maxGather = time.Millisecond
+	// skipAfterVain is how many batches do not wait after one that waited in vain.
+	skipAfterVain = 31
+	// insistAfter is how many commits are lost before the next one insists; where few may be lost, a
+	// quarter of them.
 	insistAfter = 4
-	// lastWord is how long a caller waits beyond its budget for what the store has to say when it ends.
+	// lastWord is how long a caller waits beyond its budget for the store's answer at its end.
 	lastWord = 100 * time.Millisecond
-	// leastTime is what the store gets for an answer even when a slow function has used up the budget.
-	leastTime = 5 * time.Second
 )
 
-// cell is a queue and what this process last saw of the persisted state behind it.
-type cell struct {
-	queue
+// stored is a persisted scope in this process: the queue of its writers, and the version last seen.
+type stored struct {
+	queue queue.Queue[storedCall]
+	lane  waitgraph.Lane // the queue as deadlock detection sees it; no function holds it
 	seen  atomic.Pointer[document.Doc]
 	line  atomic.Pointer[line]         // who waits for the lease; nil: nobody ever did
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
-	site  *registration                // where a scope's cell is registered; nil: nowhere
+	place *registration                // where a scope's container is registered; nil: nowhere
 
-	round *round        // the queue's round in progress; this and the next are protected by queue.mu
-	crew  int           // how many the last one has answered, with those who waited then
-	all   chan struct{} // closed when so many wait; nil: nobody waits for that
-	vain  int           // how many rounds skip that, after it was in vain
-	skip  int           // of them, those to come
-	took  time.Duration // the last commit
-	free  chan struct{} // closed when the transaction that holds the queue lets go; nil: nobody waits for that
-	watch alarm         // rings when a function has held up others for long enough
+	// Protected by the queue's lock.
+	batch    *batch          // the queue's batch in progress; nil: none
+	alone    []*storedWaiter // functions that left their batch and run on their own
+	crew     int             // mutations that the last batch answered, with those that waited then
+	took     time.Duration   // how long its commit took
+	skip     int             // batches that do not gather, after one that did in vain
+	complete chan struct{}   // closed when as many wait as gather waits for; nil: it does not
+	free     chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
 }
 
-// casState is what a waiter needs on this path.
-type casState struct {
+type storedWaiter = queue.Waiter[storedCall]
+
+// storedCall is a mutation in a persisted queue.
+type storedCall struct {
+	ctx       context.Context
+	parent    *frame // of the function that the call was made in; nil: none
+	call      call
+	change    *change
 	backend   backend
-	attempts  int  // commits that it took part in and that lost
+	holds     bool // a transaction, which keeps the queue until it lets go
+	submitted time.Time
+
+	// Of the worker that drives its batch.
+	attempts int     // commits that it took part in and that lost
+	out      outcome // what the mutation made of the draft
+	landed   uint64  // the version that its commit made
+
+	// Protected by the queue's lock.
 	exclusive bool // it had, or waits for, the queue to itself
-	holds     bool // it is a transaction, which keeps the queue until it lets go
-	out       outcome
-	landed    uint64 // the version that its commit made
-	reply     reply
-	reusable  bool // it was answered, and nobody else knows it any more
+	abandoned bool // its result is not wanted any more
+	stuck     bool // it was reported as stuck
+
+	// The answer: written before the waiter is answered, read by the caller after that.
+	reply  reply
+	err    error
+	panic  *PanicError
+	exited bool // the function called runtime.Goexit
 }
 
 // reply is what the caller gets: the state its mutation left behind.
@@ -92,491 +107,754 @@ type reply struct {
 	at      time.Time
 }
 
-// round is a set of mutations that share a commit.
-type round struct {
-	members  []*waiter // replaced, under queue.mu, by whoever drives the round
-	next     int       // the first member not computed yet
-	draft    document.Draft
-	fresh    bool      // draft.base was read after the members were taken
-	hurried  bool      // it did not pause, and lost what was held for it even so
-	open     bool      // others may join
-	began    time.Time // how long it may go on to take in whoever comes is counted from then
-	careful  bool      // check the size after each mutation, to find the one that is too large
-	solo     *waiter   // one function that left the queue; nil: the queue's own round
-	current  *waiter
-	started  time.Time     // when current's function did
-	slow     bool          // a function took longer than it might have, had others been waiting
-	patience time.Duration // how long current may take
-	one      [1]*waiter    // room for the members of most
-}
+// batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
+// except for the fields that the queue's lock protects.
+type batch struct {
+	next    int // the first member not computed yet
+	draft   document.Draft
+	fresh   bool          // draft.Base was read after the members were taken
+	hurried bool          // it did not pause after its last conflict, and lost even so
+	joined  bool          // it took in later arrivals once
+	slow    bool          // a function took longer than it may when others wait
+	careful bool          // check the size after each mutation, to find the one that is too large
+	alone   *storedWaiter // the only member, a function that left the queue; nil: the queue's own batch
+	allowed time.Duration // how long a function may hold up the others
 
-// newCell returns an empty cell and the place that it is registered at.
-func newCell() (resident, *registration) {
-	c := &cell{site: &registration{}}
-	return c, c.site
+	// Protected by the queue's lock; members is replaced by the driver only.
+	members []*storedWaiter
+	running *storedWaiter // the function that runs now; nil: none, or it was detached
+	started time.Time     // when it did
+	watch   *time.Timer   // calls checkSlow; nil: nothing to watch
 }
-
-// release makes cell a resident; a persisted container is never pinned.
-func (c *cell) release(bool) {}
 
 // apply runs ch in its turn on the persisted state.
-func (c *cell) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {
+func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {
 	if parent != nil {
-		if err := parent.mutating(&c.queue, call.key); err != nil {
+		if err := parent.enter(&s.lane, call.key); err != nil {
 			return reply{}, err
 		}
-		if err := parent.waitFor(&c.queue); err != nil {
+		if err := parent.waitFor(&s.lane); err != nil {
 			return reply{}, err
 		}
-		defer parent.waited(&c.queue)
+		defer parent.Waited(&s.lane)
 	}
-	w := call.env.waiters.Get().(*waiter)
-	w.ctx, w.parent, w.call, w.own, w.cas.backend = ctx, parent, *call, *ch, b
-	return c.takeTurn(w)
-}
-
-// runAtomic is apply for a function with no more than the terms of its scope, which is called outside of any other; see there in memory.
-func (c *cell) runAtomic(ctx context.Context, b *binding, key *Key, fn function) (reply, error) {
-	w := b.defaults.env.waiters.Get().(*waiter)
-	w.ctx, w.call.terms, w.call.key, w.cas.backend = ctx, b.defaults, *key, b
-	w.own.typ, w.own.verb, w.own.fn = b.typ, "Atomic", fn
-	return c.takeTurn(w)
-}
-
-// takeTurn queues w and waits for its answer.
-func (c *cell) takeTurn(w *waiter) (reply, error) {
-	w.change = &w.own
-	w.submitted = now()
-	w.deadline = w.submitted.Add(w.call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
-	w.arm(w.submitted)
-	if w.call.env.observer != nil {
-		w.observeQueued()
-	}
-	c.mu.Lock()
-	err := c.enter(w)
-	c.mu.Unlock()
-	if err == nil {
-		err = c.sleep(w) // the store takes its time
-	}
-	if err != nil || !w.cas.reusable || w.panic != nil || w.exited {
-		w.disarm()
-	}
+	kept := *ch
+	w := &storedWaiter{Bell: queue.NewBell(), Value: storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}}
+	v := &w.Value
+	w.Deadline = v.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
+	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
+	s.queue.Lock()
+	err := s.enter(w)
+	s.queue.Unlock()
 	if err != nil {
 		return reply{}, err
 	}
-	w.deliver()
-	r, err := w.cas.reply, w.err
-	if w.cas.reusable {
-		env := w.call.env
-		w.cas.forget()
-		w.change, w.err = nil, nil
-		w.forget()
-		w.forgetTime()
-		w.reset()
-		env.waiters.Put(w)
+	if err := s.await(w); err != nil {
+		return reply{}, err
 	}
-	return r, err
+	raise(v.panic, v.exited)
+	return v.reply, v.err
 }
 
-// enter queues w and makes sure that somebody drives the queue. The caller holds queue.mu.
-func (c *cell) enter(w *waiter) error {
-	if err := c.push(w, w.call.env.maxQueue); err != nil {
-		return err
+// enter queues w and makes sure that a worker drives the queue. The caller holds the queue's lock.
+func (s *stored) enter(w *storedWaiter) error {
+	if err := s.queue.Push(w, w.Value.call.env.maxQueue, s); err != nil {
+		return refusedByQueue(err, w.Value.call.key)
 	}
-	if r := c.round; r != nil && r.current != nil {
-		c.watchOver(r)
+	if b := s.batch; b != nil && b.running != nil {
+		s.watch(b) // now it holds up another
 	}
-	c.start(c)
-	c.came()
+	if s.complete != nil && s.queue.Len() >= s.crew {
+		close(s.complete)
+		s.complete = nil
+	}
 	return nil
 }
 
-// forget lets go of what an answered waiter was given. What was computed is gone already, see hand.
-func (s *casState) forget() {
-	s.backend, s.attempts, s.exclusive, s.holds, s.landed, s.reply, s.reusable = nil, 0, false, false, 0, reply{}, false
+// await waits for the answer of w. It returns an error if the caller left without one.
+func (s *stored) await(w *storedWaiter) error {
+	v := &w.Value
+	ending, reached := s.queue.Await(v.ctx, w)
+	if ending == queue.GotAnswer {
+		return nil
+	}
+	phase := PhaseQueued // also of a function that runs: its result is discarded
+	if reached == queue.Committing {
+		phase = PhaseCommitting
+	}
+	if ending == queue.Canceled {
+		v.call.observe(v.ctx, Event{Type: Withdrawn, Path: "cas", Verb: v.change.verb, Err: context.Cause(v.ctx)})
+		return leftBy(v.ctx, v.call.key, phase)
+	}
+	cause := fmt.Errorf("no answer within the budget of %v", v.call.retry.Within)
+	var err error = &UnavailableError{Scope: v.call.key, Cause: cause}
+	if phase == PhaseCommitting {
+		err = &UnknownOutcomeError{Scope: v.call.key, Cause: cause}
+	}
+	v.call.observe(v.ctx, Event{Type: TimedOut, Path: "cas", Verb: v.change.verb, Took: time.Since(v.submitted), Err: err})
+	if reached == queue.Running {
+		s.reportStuck(w)
+	}
+	return err
 }
 
-// take: a mutation that is taken into a round can be withdrawn until it is computed.
-func (c *cell) take(w *waiter) { c.give(w) }
-
-// run makes cell a runner: lead and everybody queued behind it become a round.
-func (c *cell) run(lead *waiter) bool {
-	deepen(0)
-	if lead.cas.holds {
-		return c.grant(lead)
-	}
-	r := &round{patience: slowAfter, open: !lead.cas.exclusive, began: now()}
-	c.mu.Lock()
-	r.members = append(r.one[:0], lead)
-	if n := max(1+c.waiting, c.crew); n > 1 {
-		r.members = append(make([]*waiter, 0, min(n, maxRound)), lead)
-	}
-	if lead.cas.exclusive {
-		r.patience = exclusiveFor
-	} else {
-		c.admit(r)
-	}
-	c.round = r
-	c.mu.Unlock()
-	observeStart(r.members)
-	return c.drive(r)
-}
-
-// admit takes those who wait into r and reports whether there were any. The caller holds queue.mu.
-func (c *cell) admit(r *round) bool {
-	before := len(r.members)
-	for w := c.first; w != nil && !w.cas.exclusive && !w.cas.holds && len(r.members) < maxRound; w = c.first {
-		c.unlink(w)
-		r.members = append(r.members, w)
-	}
-	return len(r.members) > before
-}
-
-// join takes those into r, whose members are computed, who have come since it began, and reports whether there were any. It waits for those
-// who were answered by the last round and are about to write again: they share this one, and are computed as they come, instead of waiting for
-// its end. While it is young, who has come by then joins, however many there are. Nobody joins a round whose state was read for those who are there already.
-func (c *cell) join(r *round) bool {
-	if !r.open || r.fresh {
-		return false
-	}
-	c.mu.Lock()
-	before := len(r.members)
-	if before >= c.crew && (c.waiting == 0 || now().Sub(r.began) > longestGather) {
-		c.mu.Unlock()
-		return false
-	}
-	joined := c.admit(r)
-	for i := 0; i < joinYields && !joined; i++ {
-		c.mu.Unlock()
-		yield.Local()
-		c.mu.Lock()
-		joined = c.admit(r)
-	}
-	if !joined {
-		r.open = false
-		c.gather(r)
-		joined = c.admit(r)
-	}
-	came := r.members[before:]
-	c.mu.Unlock()
-	observeStart(came)
-	return joined
-}
-
-func observeStart(members []*waiter) {
-	for _, w := range members {
-		if w.call.env.observer != nil {
-			w.call.observe(w.ctx, Event{Type: Started, Path: "cas", Verb: w.change.verb, Waited: time.Since(w.submitted)})
-		}
-	}
-}
-
-// gather waits until all are there whom r can expect. The last of them wakes it. A lone writer does not pay for that, and where it was in vain
-// it is not done the next times. The caller holds queue.mu.
-func (c *cell) gather(r *round) {
-	wait := min(c.took/2, longestGather)
-	switch {
-	case c.waiting+len(r.members) >= c.crew || c.closed || wait <= 0:
-		return
-	case c.skip > 0:
-		c.skip--
-		return
-	}
-	all := make(chan struct{})
-	c.all = all
-	if wait < longestGather {
-		c.yieldFor(wait)
-	} else {
-		c.mu.Unlock()
-		timer := time.NewTimer(wait)
-		select {
-		case <-all:
-		case <-timer.C:
-		}
-		timer.Stop()
-		c.mu.Lock()
-	}
-	if c.all == nil {
-		c.vain = 0
-		return
-	}
-	c.all = nil
-	c.vain = min(2*c.vain+1, longestSkip)
-	c.skip = c.vain
-}
-
-// yieldFor lets others run for so long, or until all are there whom gather waits for. Where nobody runs, a timer of less than a millisecond takes as
-// long as one. The caller holds queue.mu.
-func (c *cell) yieldFor(wait time.Duration) {
-	began := time.Now()
-	for i := 0; i < gatherYields && c.all != nil && time.Since(began) < wait; i++ {
-		c.mu.Unlock()
-		runtime.Gosched()
-		c.mu.Lock()
-	}
-}
-
-// came tells gather when all are there. The caller holds queue.mu.
-func (c *cell) came() {
-	if c.all != nil && c.waiting+len(c.round.members) >= c.crew {
-		close(c.all)
-		c.all = nil
-	}
-}
-
-// drive takes r to its end and reports whether this goroutine still drives the queue.
-func (c *cell) drive(r *round) bool {
+// Work makes stored a queue.Worker: it takes what waits as batches.
+func (s *stored) Work() {
 	for {
-		if r.draft.Base == nil && !c.open(r) {
-			break
+		s.queue.Linger()
+		s.gather()
+		s.queue.Lock()
+		w := s.queue.Next()
+		if w == nil {
+			s.rest()
+			s.queue.Unlock()
+			return
 		}
-		if !c.compute(r) {
-			return false
-		}
-		if c.join(r) {
+		if w.Value.holds {
+			ownership := s.grant(w)
+			s.queue.Unlock()
+			if ownership == queue.Passed {
+				return
+			}
 			continue
 		}
-		if c.settle(r) {
-			break
-		}
-		if r.solo != nil && c.requeue(r.solo) {
-			return false
-		}
-		if w := r.members[0]; r.solo == nil && w.cas.exclusive {
-			c.goSolo(r, w)
-			return true
+		b := s.newBatch(w)
+		s.queue.Unlock()
+		observeStart(b.members)
+		if s.drive(b) == queue.Passed {
+			return
 		}
 	}
-	return c.ended(r)
 }
 
-// ended closes r and reports whether whoever drove it drives the queue.
-func (c *cell) ended(r *round) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if r.solo != nil {
-		c.comeBack(r.solo)
+// gather waits until as many writers wait as the last batch answered. They are about to submit
+// again, and share one commit instead of two. The wait is at most half of the last commit's time; if
+// it was in vain, the next batches do not wait.
+func (s *stored) gather() {
+	s.queue.Lock()
+	wait, n := min(s.took/2, maxGather), s.queue.Len()
+	if n == 0 || n >= s.crew || wait <= 0 || s.queue.Closed() {
+		s.queue.Unlock()
+		return
+	}
+	if s.skip > 0 {
+		s.skip--
+		s.queue.Unlock()
+		return
+	}
+	complete := make(chan struct{})
+	s.complete = complete
+	s.queue.Unlock()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-complete:
+	case <-timer.C:
+		s.queue.Lock()
+		s.complete, s.skip = nil, skipAfterVain
+		s.queue.Unlock()
+	}
+}
+
+// newBatch makes the batch of w, the first that waits, and those behind it. The caller holds the
+// queue's lock.
+func (s *stored) newBatch(w *storedWaiter) *batch {
+	b := &batch{members: []*storedWaiter{w}, allowed: slowAfter}
+	if w.Value.exclusive {
+		b.allowed, b.joined = exclusiveFor, true
+	} else {
+		s.admit(b)
+	}
+	s.batch = b
+	return b
+}
+
+// admit takes those that wait into b. The caller holds the queue's lock.
+func (s *stored) admit(b *batch) {
+	for len(b.members) < maxBatch {
+		w := s.queue.First()
+		if w == nil || w.Value.exclusive || w.Value.holds {
+			return
+		}
+		b.members = append(b.members, s.queue.Take())
+	}
+}
+
+// join adds waiters that arrived after b was taken, once, and reports whether there were any. None
+// join a batch whose state was read for its present members.
+func (s *stored) join(b *batch) bool {
+	if b.joined || b.fresh {
 		return false
 	}
-	c.round, c.running = nil, nil
-	return true
+	s.queue.Lock()
+	b.joined = true
+	before := len(b.members)
+	s.admit(b)
+	came := b.members[before:]
+	s.queue.Unlock()
+	observeStart(came)
+	return len(came) > 0
 }
 
-// open finds the state to start from: what was last seen, or else the store's.
-func (c *cell) open(r *round) bool {
-	if d := c.seen.Load(); d != nil && r.solo == nil && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
-		r.draft = document.NewDraft(d)
+func observeStart(members []*storedWaiter) {
+	for _, w := range members {
+		if v := &w.Value; v.call.env.observer != nil {
+			v.call.observe(v.ctx, Event{Type: Started, Path: "cas", Verb: v.change.verb, Waited: time.Since(v.submitted)})
+		}
+	}
+}
+
+// drive takes b to its end, and says whether this goroutine still drives the queue.
+func (s *stored) drive(b *batch) queue.Ownership {
+	for {
+		if b.draft.Base == nil && !s.open(b) {
+			break
+		}
+		if s.compute(b) == queue.Passed {
+			return queue.Passed
+		}
+		if s.join(b) {
+			continue
+		}
+		if s.settle(b) == settled {
+			break
+		}
+		if b.alone != nil && s.requeue(b.alone) {
+			return queue.Passed
+		}
+		if w := b.members[0]; b.alone == nil && w.Value.exclusive {
+			s.goOnAlone(b, w)
+			return queue.Kept
+		}
+	}
+	return s.ended(b)
+}
+
+// ended closes b.
+func (s *stored) ended(b *batch) queue.Ownership {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	if b.alone != nil {
+		s.endAlone(b.alone)
+		return queue.Passed
+	}
+	s.batch = nil
+	return queue.Kept
+}
+
+// open finds the state to start from: the version last seen, or else the store's. It reports false
+// when the store did not answer, and all members were told.
+func (s *stored) open(b *batch) bool {
+	if d := s.seen.Load(); d != nil && b.alone == nil && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
+		b.draft = document.NewDraft(d)
 		return true
 	}
-	return c.reload(r)
+	return s.reload(b)
 }
 
-// reload asks the store; if it does not answer, everybody learns that.
-func (c *cell) reload(r *round) bool {
-	w := r.members[0]
+// reload asks the store for the state to start from.
+func (s *stored) reload(b *batch) bool {
+	v := &b.members[0].Value
 	var d *document.Doc
-	err := c.ask(r, func(ctx context.Context) (err error) {
-		d, err = w.cas.backend.load(ctx, w.call.key)
+	err := s.ask(b, func(ctx context.Context) (err error) {
+		d, err = v.backend.load(ctx, v.call.key)
 		return err
 	})
 	if err != nil {
-		c.answerAll(r, err)
+		s.failAll(b, err)
 		return false
 	}
-	c.advance(d)
-	r.draft, r.fresh = document.NewDraft(d), true
-	r.draft.Fresh = true
+	s.advance(d)
+	b.draft, b.fresh = document.NewDraft(d), true
+	b.draft.Fresh = true
 	return true
 }
 
-// advance remembers d unless something newer was seen.
-func (c *cell) advance(d *document.Doc) {
+// compute runs the members of b that were not, in order.
+func (s *stored) compute(b *batch) queue.Ownership {
+	for b.next < len(b.members) {
+		if w := b.members[b.next]; w.Value.change.bounded() {
+			s.computeData(b)
+		} else if s.computeFunction(b, w) == queue.Passed {
+			return queue.Passed
+		}
+	}
+	return queue.Kept
+}
+
+// storedRun is the run of a function on a persisted scope: its context, and its place in a batch.
+type storedRun struct {
+	frame
+	container *stored
+	batch     *batch
+	waiter    *storedWaiter
+}
+
+// computeFunction runs the function of w. If the batch goes on without it meanwhile, it takes w to
+// its end alone and says that the batch was passed on.
+func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
+	v := &w.Value
+	b.next++
+	s.queue.Lock()
+	v.out = outcome{}
+	if w.Left() || v.abandoned {
+		s.queue.Unlock()
+		return queue.Kept
+	}
+	w.State = queue.Running
+	if b.alone == nil {
+		b.running, b.started = w, time.Now()
+		if len(b.members) > 1 || s.queue.First() != nil {
+			s.watch(b)
+		}
+	}
+	from, careful := b.draft, b.careful // b belongs to another goroutine once w is detached
+	s.queue.Unlock()
+
+	r := &storedRun{container: s, batch: b, waiter: w}
+	r.frame.init(v.ctx, v.parent, v.call.lease)
+	r.stored, r.Lane, r.Name, r.Apart = r, &s.lane, v.call.key, true
+	r.Begin()
+	var out outcome
+	p := guarded(func() { out = evaluateFenced(&r.frame, v, &from, careful) }, func() {
+		r.End()
+		go func() { // this goroutine is ending
+			if s.computed(b, w, &from, outcome{draft: from, exited: true}) == queue.Kept && s.drive(b) == queue.Kept {
+				s.Work()
+			}
+		}()
+	})
+	r.End()
+	if p != nil {
+		out = outcome{draft: from, panic: p}
+	}
+	return s.computed(b, w, &from, out)
+}
+
+// evaluateFenced is evaluate, unless the lease of the call ended earlier in the batch.
+func evaluateFenced(ctx context.Context, v *storedCall, from *document.Draft, careful bool) outcome {
+	if err := v.call.lease.endedBy(from, v.call.key); err != nil {
+		return outcome{draft: *from, err: err}
+	}
+	return evaluate(ctx, &v.call, v.change, v.backend, from, careful)
+}
+
+// computeData runs the data verbs that come next. They are bounded and need no context of their own;
+// but decoding a document may run user code.
+func (s *stored) computeData(b *batch) {
+	s.queue.Lock()
+	end := b.next
+	for ; end < len(b.members) && b.members[end].Value.change.bounded(); end++ {
+		w := b.members[end]
+		w.Value.out = outcome{}
+		if !w.Left() && !w.Value.abandoned {
+			w.State = queue.Committing
+		}
+	}
+	s.queue.Unlock()
+	for b.next < end {
+		p := guarded(func() {
+			for b.next < end {
+				w := b.members[b.next]
+				b.next++
+				if w.State == queue.Committing { // only the driver changes that
+					w.Value.out = evaluateFenced(w.Value.ctx, &w.Value, &b.draft, b.careful)
+					w.Value.out.ran = true
+					b.draft = w.Value.out.draft
+				}
+			}
+		}, func() {
+			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, exited: true}
+			go func() { // this goroutine is ending
+				if s.drive(b) == queue.Kept {
+					s.Work()
+				}
+			}()
+		})
+		if p != nil {
+			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, panic: p}
+		}
+	}
+}
+
+// computed takes the outcome of a function into its batch. If the batch has gone on without w, it
+// takes w to its end alone.
+func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out outcome) queue.Ownership {
+	v := &w.Value
+	out.ran = true
+	s.queue.Lock()
+	attached := b.alone != nil || b.running == w
+	unwanted := w.Left() || v.abandoned
+	if b.running == w {
+		b.running = nil
+	}
+	switch {
+	case unwanted && !attached:
+		s.endAlone(w)
+	case unwanted:
+	case !attached && from.Changed > 0:
+		w.State = queue.Waiting // it ran on a state that may never be committed, and runs again
+	default:
+		w.State = queue.Committing
+		b.slow = b.slow || attached && b.alone == nil && time.Since(b.started) > b.allowed
+	}
+	s.queue.Unlock()
+	if unwanted && (out.panic != nil || out.exited) {
+		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, true)
+	}
+	switch {
+	case attached && unwanted:
+		return queue.Kept
+	case attached:
+		v.out, b.draft = out, out.draft
+		return queue.Kept
+	case unwanted:
+		return queue.Passed
+	}
+	alone := &batch{members: []*storedWaiter{w}, alone: w, joined: true}
+	if from.Changed == 0 { // it ran on a committed state, so its result may count
+		v.out = out
+		alone.next, alone.draft = 1, out.draft
+	}
+	s.drive(alone)
+	return queue.Passed
+}
+
+// progress says whether a batch is at its end.
+type progress bool
+
+const (
+	settled    progress = true
+	startsOver progress = false // its members are to be computed again
+)
+
+// settle commits or confirms the state that the members of b were computed on, and answers them.
+func (s *stored) settle(b *batch) progress {
+	if len(b.members) == 0 {
+		return settled
+	}
+	switch {
+	case b.draft.Changed > 0:
+		return s.commit(b)
+	case b.draft.Expiry.Renew:
+		return s.renew(b)
+	case b.fresh:
+		s.answer(b, b.draft.Base.At, 0)
+		return settled
+	}
+	return s.confirm(b)
+}
+
+// commit writes the draft of b.
+func (s *stored) commit(b *batch) progress {
+	v, d := &b.members[0].Value, &b.draft
+	if b.alone != nil {
+		s.giveWay()
+	}
+	var landed, won *document.Doc
+	d.Lease.Guards, d.Contention.Insist = b.fences(), b.insists()
+	began := time.Now()
+	err := s.ask(b, func(ctx context.Context) (err error) {
+		landed, won, err = v.backend.commit(ctx, &v.call, d)
+		return err
+	})
+	if unwritable(err) && !b.careful {
+		b.careful = true
+		return s.startOver(b, b.members, d.Base)
+	}
+	if f := asFenced(err); f != nil {
+		return s.dropLost(b, f)
+	}
+	if err != nil {
+		s.seen.CompareAndSwap(d.Base, nil) // it may no longer be current
+		s.failAll(b, err)
+		return settled
+	}
+	if landed == nil {
+		return s.retry(b, won)
+	}
+	s.advance(landed)
+	s.answer(b, landed.At, time.Since(began))
+	return settled
+}
+
+// renew puts off the expiry of a state that no member changed.
+func (s *stored) renew(b *batch) progress {
+	v, d := &b.members[0].Value, &b.draft
+	var renewed, won *document.Doc
+	d.Lease.Guards = b.fences()
+	err := s.ask(b, func(ctx context.Context) (err error) {
+		renewed, won, err = v.backend.renew(ctx, &v.call, d)
+		return err
+	})
+	if f := asFenced(err); f != nil {
+		return s.dropLost(b, f)
+	}
+	if err != nil {
+		s.failAll(b, err)
+		return settled
+	}
+	if renewed == nil {
+		return s.retry(b, won)
+	}
+	s.renewed(d.Base, renewed)
+	s.answer(b, d.Base.At, 0)
+	return settled
+}
+
+// confirm asks the store whether the state that the members looked at is current.
+func (s *stored) confirm(b *batch) progress {
+	v, base := &b.members[0].Value, b.draft.Base
+	var now *document.Doc
+	err := s.ask(b, func(ctx context.Context) (err error) {
+		now, err = v.backend.load(ctx, v.call.key)
+		return err
+	})
+	if err != nil {
+		s.failAll(b, err)
+		return settled
+	}
+	if now.Version == base.Version && now.Life == base.Life {
+		s.answer(b, base.At, 0)
+		return settled
+	}
+	return s.retry(b, now)
+}
+
+// retry adopts the version that won, and prepares b to be computed again on it. Members whose budget
+// is spent are answered.
+func (s *stored) retry(b *batch, won *document.Doc) progress {
+	base, stale := b.draft.Base, !b.fresh
+	hurry := b.draft.Contention.Held && !b.hurried
+	b.hurried = hurry
+	s.replace(base, won)
+	now := time.Now()
+	delay := time.Duration(0)
+	keep := b.members[:0:0]
+	for _, w := range b.members {
+		v := &w.Value
+		if !stale { // the first conflict of a state from before the call is only its read
+			v.attempts++
+		}
+		if b.draft.Changed > 0 {
+			v.call.observe(v.ctx, Event{Type: Conflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
+		}
+		// The first member would run on won itself, and no retry changes that refusal.
+		if err := v.call.admit(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
+			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on a stale state an answer
+			continue
+		}
+		wait := time.Duration(0)
+		if !stale && !hurry {
+			wait = backoff(v.call.retry, v.attempts)
+		}
+		if v.attempts >= v.call.retry.Attempts || now.Sub(v.submitted)+wait > v.call.retry.Within {
+			s.fail(w, &ConcurrentModificationError{Scope: v.call.key, Expected: base.Expected(), Actual: won.Version,
+				Attempts: max(v.attempts, 1), Elapsed: now.Sub(v.submitted)})
+			continue
+		}
+		if delay == 0 || wait < delay {
+			delay = wait // the shortest: no member waits for another's backoff
+		}
+		keep = append(keep, w)
+	}
+	b.fresh = true
+	if s.startOver(b, keep, won) == settled {
+		return settled
+	}
+	if delay > 0 {
+		time.Sleep(rand.N(delay))
+		if !s.reload(b) { // under steady writes, won has been overwritten meanwhile
+			return settled
+		}
+	}
+	return startsOver
+}
+
+// insists reports whether b has lost so often that the store is asked to hold the winner for it. A
+// batch that could not be back at once does not ask.
+func (b *batch) insists() bool {
+	v := &b.members[0].Value
+	lost, may := v.attempts, v.call.retry.Attempts
+	return b.alone == nil && !b.slow && !v.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
+}
+
+// startOver puts b back to its start, on base, with these of its members. Those whose callers left
+// are dropped; the others can be withdrawn until they are computed again.
+func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc) progress {
+	var dropped []*storedWaiter
+	s.queue.Lock()
+	b.members = slices.DeleteFunc(slices.Clone(members), func(w *storedWaiter) bool {
+		if w.Left() || w.Value.abandoned {
+			dropped = append(dropped, w)
+			return true
+		}
+		w.State = queue.Waiting
+		return false
+	})
+	b.next, b.draft = 0, document.NewDraft(base)
+	b.draft.Fresh = b.fresh
+	s.queue.Unlock()
+	for _, w := range dropped {
+		if v := &w.Value; v.out.panic != nil || v.out.exited {
+			v.call.reportPanic(v.ctx, "cas", v.change.verb, v.out.panic, true)
+		}
+	}
+	if len(b.members) == 0 {
+		return settled
+	}
+	return startsOver
+}
+
+// answer gives every member its outcome, which is durable now; took is how long the commit took.
+func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
+	size := 0
+	for _, w := range b.members {
+		if w.Value.out.changed {
+			size++
+		}
+	}
+	if b.alone == nil {
+		s.queue.Lock()
+		s.crew, s.took = len(b.members)+s.queue.Len(), took
+		s.queue.Unlock()
+	}
+	for _, w := range b.members {
+		w.Value.landed = b.draft.Version
+		s.finish(w, w.Value.out, size, at)
+	}
+}
+
+// failAll gives every member the same error; nothing of the batch was committed, or that is unknown.
+func (s *stored) failAll(b *batch, err error) {
+	for _, w := range b.members {
+		s.fail(w, err)
+	}
+}
+
+// fail ends w with err, or with its own panic if it had one: its caller must hear of that, whatever
+// became of the commit.
+func (s *stored) fail(w *storedWaiter, err error) {
+	out := outcome{ran: true, err: err}
+	var unknown *UnknownOutcomeError
+	if own := w.Value.out; own.panic != nil || own.exited {
+		out = own
+	} else if own.ran && !own.changed && errors.As(err, &unknown) {
+		// It wrote nothing in the commit. Only the state that it looked at is in doubt.
+		out.err = &UnavailableError{Scope: w.Value.call.key, Cause: unknown.Cause}
+	}
+	s.finish(w, out, 0, time.Time{})
+}
+
+// finish hands w its outcome, unless its caller has left.
+func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
+	v := &w.Value
+	if out.ran && v.call.env.observer != nil {
+		observeOutcome(v, out, size)
+	}
+	s.queue.Lock()
+	present := !v.abandoned && s.queue.Answer(w)
+	if present {
+		v.err, v.panic, v.exited = out.err, out.panic, out.exited
+		if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
+			v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
+		}
+	}
+	s.queue.Unlock()
+	switch b, ok := v.backend.(*binding); {
+	case present:
+		w.Wake()
+	case out.panic != nil || out.exited:
+		v.call.logPanic(v.ctx, v.change.verb, out.panic)
+	case ok && v.change.takes != nil && out.changed:
+		go b.rt.disown(s, v.call.key, v.change.takes, v.landed)
+	}
+}
+
+func observeOutcome(v *storedCall, out outcome, size int) {
+	e := Event{Type: Committed, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Took: time.Since(v.submitted)}
+	switch {
+	case out.panic != nil || out.exited:
+		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)
+		return
+	case out.err != nil:
+		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0
+	case !out.changed:
+		e.Type, e.Batch = Unchanged, 0
+	}
+	v.call.observe(v.ctx, e)
+}
+
+// advance remembers d unless a newer version was seen.
+func (s *stored) advance(d *document.Doc) {
 	for {
-		cur := c.seen.Load()
+		cur := s.seen.Load()
 		if cur != nil && cur.Version > d.Version {
 			return
 		}
-		if cur != nil && cur.Same(d) {
-			d.CacheFrom(cur) // a version has one content: spare the next one the decoding
+		if cur != nil && cur.Version == d.Version && cur.Life == d.Life {
+			d.CacheFrom(cur) // a version has one content: no need to decode it again
 		}
-		if c.seen.CompareAndSwap(cur, d) {
-			if cur == nil || !cur.Same(d) {
-				c.announce()
+		if s.seen.CompareAndSwap(cur, d) {
+			if cur == nil || cur.Version != d.Version || cur.Life != d.Life {
+				notifyWatchers(&s.group)
 			}
 			return
 		}
 	}
 }
 
-// replace puts won, which is current by the store's word, in the place of base, whatever their versions say, or else advances to it.
-func (c *cell) replace(base, won *document.Doc) {
-	if c.seen.CompareAndSwap(base, won) {
-		c.announce()
+// replace puts won, which is current by the store's word, in the place of base, whatever their
+// versions say; if another version was seen meanwhile, it advances to won.
+func (s *stored) replace(base, won *document.Doc) {
+	if s.seen.CompareAndSwap(base, won) {
+		notifyWatchers(&s.group)
 		return
 	}
-	c.advance(won)
+	s.advance(won)
 }
 
 // renewed puts d, which is base with another expiry, in its place.
-func (c *cell) renewed(base, d *document.Doc) {
-	if c.seen.CompareAndSwap(base, d) {
-		c.announce() // who waits for the expiry
+func (s *stored) renewed(base, d *document.Doc) {
+	if s.seen.CompareAndSwap(base, d) {
+		notifyWatchers(&s.group) // a watcher may wait for the expiry
 	}
 }
 
-// settle commits or confirms what the members of r were computed on and answers them. It reports false when they have to
-// be computed again.
-func (c *cell) settle(r *round) bool {
-	if len(r.members) == 0 {
-		return true
+// rest is called when the queue has become empty. The caller holds the queue's lock.
+func (s *stored) rest() {
+	if d := s.seen.Load(); d != nil && s.place != nil {
+		s.place.Keep(len(d.Raw))
 	}
-	lead, d := r.members[0], &r.draft
-	var won *document.Doc
-	switch {
-	case d.Changed > 0:
-		if r.solo != nil {
-			c.giveWay()
-		}
-		var landed *document.Doc
-		d.Lease.Guards = r.fences()
-		d.Contention.Insist = r.insists()
-		began := time.Now()
-		err := c.ask(r, func(ctx context.Context) (err error) {
-			landed, won, err = lead.cas.backend.commit(ctx, &lead.call, d)
-			return err
-		})
-		took := time.Since(began)
-		if unwritable(err) && !r.careful {
-			r.careful = true
-			return !c.again(r, r.members, d.Base)
-		}
-		if f := asFenced(err); f != nil {
-			return c.dropLost(r, f)
-		}
-		if err != nil {
-			c.seen.CompareAndSwap(d.Base, nil) // whatever is current now, it need not be this
-			c.answerAll(r, err)
-			return true
-		}
-		if landed != nil {
-			c.advance(landed)
-			c.answer(r, landed.At, took)
-			return true
-		}
-	case d.Expiry.Renew:
-		var renewed *document.Doc
-		d.Lease.Guards = r.fences()
-		err := c.ask(r, func(ctx context.Context) (err error) {
-			renewed, won, err = lead.cas.backend.renew(ctx, &lead.call, d)
-			return err
-		})
-		if f := asFenced(err); f != nil {
-			return c.dropLost(r, f)
-		}
-		if err != nil {
-			c.answerAll(r, err)
-			return true
-		}
-		if renewed != nil {
-			c.renewed(d.Base, renewed)
-			c.answer(r, d.Base.At, 0)
-			return true
-		}
-	case r.fresh:
-		c.answer(r, d.Base.At, 0)
-		return true
-	default:
-		var now *document.Doc
-		err := c.ask(r, func(ctx context.Context) (err error) {
-			now, err = lead.cas.backend.load(ctx, lead.call.key)
-			return err
-		})
-		if err != nil {
-			c.answerAll(r, err)
-			return true
-		}
-		if now.Same(d.Base) {
-			c.answer(r, d.Base.At, 0)
-			return true
-		}
-		won = now
-	}
-	return c.lost(r, won)
 }
 
-// lost prepares r to be computed again on the version that won; it reports true if nobody is left to do so.
-func (c *cell) lost(r *round, won *document.Doc) bool {
-	base, stale := r.draft.Base, !r.fresh
-	hurry := r.draft.Contention.Held && !r.hurried
-	r.hurried = hurry
-	c.replace(base, won)
-	now := time.Now()
-	delay := time.Duration(0)
-	keep := r.members[:0:0]
-	for _, w := range r.members {
-		if !stale { // the first conflict of a state from before the call is but its read
-			w.cas.attempts++
-		}
-		if r.draft.Changed > 0 {
-			w.call.observe(w.ctx, Event{Type: Conflicted, Path: "cas", Verb: w.change.verb, Version: won.Version, Attempts: w.cas.attempts})
-		}
-		// If nobody comes before w, won is what it would run on, and no retry would change its refusal.
-		if err := w.call.admit(w.change, won.Life, won.Version); err != nil && len(keep) == 0 {
-			c.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on what is not current an answer
-			continue
-		}
-		wait := time.Duration(0)
-		if !stale && !hurry {
-			wait = backoff(w.call.retry, w.cas.attempts)
-		}
-		if w.cas.attempts >= w.call.retry.Attempts || now.Sub(w.submitted)+wait > w.call.retry.Within {
-			c.fail(w, &ConcurrentModificationError{Scope: w.call.key, Expected: base.Expected(), Actual: won.Version,
-				Attempts: max(w.cas.attempts, 1), Elapsed: now.Sub(w.submitted)})
-			continue
-		}
-		if delay == 0 || wait < delay {
-			delay = wait // of the most eager: nobody waits for another's backoff
-		}
-		keep = append(keep, w)
-	}
-	r.fresh = true
-	if !c.again(r, keep, won) {
-		return true
-	}
-	if delay > 0 {
-		time.Sleep(rand.N(delay))
-		return !c.reload(r) // where others write all the time, what won has been overwritten meanwhile
-	}
-	return false
+// close makes stored closable: it refuses new work and ends the watches.
+func (s *stored) close() <-chan struct{} {
+	closeWatchers(&s.group)
+	return s.queue.Close()
 }
 
-// insists reports whether r has lost so often that the store is to hold for it what it loses to next, and whether it would come back for that.
-func (r *round) insists() bool {
-	lead := r.members[0]
-	lost, may := lead.cas.attempts, lead.call.retry.Attempts
-	return r.solo == nil && !r.slow && !lead.cas.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
+// busy describes what runs, for BusyError.
+func (s *stored) busy() (out []Running) {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	running := slices.Clone(s.alone)
+	if w := s.queue.Current(); w != nil {
+		running = append(running, w)
+	} else if w := s.queue.First(); w != nil {
+		running = append(running, w)
+	}
+	for _, w := range running {
+		out = append(out, Running{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: s.queue.Len()})
+	}
+	return out
 }
 
-// again puts r back to the start, on base, with these of its members. Until they are computed they can be withdrawn; those whose callers
-// left are dropped. It reports whether any are left.
-func (c *cell) again(r *round, members []*waiter, base *document.Doc) bool {
-	var dropped []*waiter
-	c.mu.Lock()
-	r.members = slices.DeleteFunc(slices.Clone(members), func(w *waiter) bool {
-		if w.left || w.abandoned {
-			dropped = append(dropped, w)
-			return true
-		}
-		w.phase = queued
-		return false
-	})
-	r.next, r.draft = 0, document.NewDraft(base)
-	r.draft.Fresh = r.fresh
-	c.mu.Unlock()
-	for _, w := range dropped {
-		if out := w.cas.out; out.panic != nil || out.exited {
-			w.reportPanic(out.panic, true)
-		}
-	}
-	return len(r.members) > 0
+// newStored returns an empty container and the place that it is registered at.
+func newStored() (resident, *registration) {
+	s := &stored{place: &registration{}}
+	return s, s.place
 }
+
+// release makes stored a resident; a persisted container is never pinned.
+func (s *stored) release(bool) {}

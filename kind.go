@@ -334,7 +334,7 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl, lone: &change{typ: typ, verb: "Atomic"}}}
+	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl}}
 	if info.timeout != 0 {
 		b.defaults.timeout = info.timeout
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/drain"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -41,7 +42,7 @@ const leastRenewal = time.Second
 type Lease struct {
 	rt     *Runtime
 	key    Key
-	cell   *cell
+	stored *stored
 	holder string
 	token  uint64
 	length time.Duration
@@ -81,7 +82,8 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Run", Reason: "nil function"}
 	}
-	defer l.rt.leases.enter(l)()
+	l.rt.leases.runs.Continue(l)
+	defer l.rt.leases.runs.End(l)
 	defer func() {
 		if err := l.Release(context.WithoutCancel(l.ctx)); err != nil {
 			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released, it will run out", "scope", l.key.String(), "err", err)
@@ -101,7 +103,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 		return nil, none, s.fault()
 	case ctx == nil:
 		return nil, none, &ArgumentError{Argument: "ctx", Reason: "nil"}
-	case s.cell == nil:
+	case s.stored == nil:
 		return nil, none, wrapKey(ErrNotPersisted, s.key)
 	case s.tx != nil:
 		return nil, none, wrapKey(ErrInTx, s.key)
@@ -122,16 +124,19 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	}
 	var snap Snapshot[T]
 	take := func(ctx context.Context) (*Lease, error) {
-		d := dispatch[T]{cell: s.cell, backend: s.bound, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
+		t, err := s.target()
+		if err != nil {
+			return nil, err
+		}
 		sent := time.Now()
-		r, err := d.take(ctx, asked)
+		r, err := t.take(ctx, asked)
 		if err != nil {
 			return nil, err
 		}
 		snap = snapshotOf[T](s.key.ID, r.version, r.at, r.state)
-		return rt.newLease(ctx, s.cell, s.key, asked, r.landed, sent), nil
+		return rt.newLease(ctx, s.stored, s.key, asked, r.landed, sent), nil
 	}
-	l, err := s.cell.inLine(ctx, rt, s.key, asked, take)
+	l, err := s.stored.inLine(ctx, rt, s.key, asked, take)
 	if err != nil {
 		return nil, none, err
 	}
@@ -142,29 +147,28 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	return l.under(ctx), snap, nil
 }
 
-// take is apply for a mutation that takes the lease as well.
-func (d dispatch[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
-	var ch change
-	var call call
-	err := d.ask(ctx, asked.opts, &call)
-	if err == nil {
-		err = ch.compile(call.key, d.typ, reflect.TypeFor[T](), asked.mutation)
-	}
+// take applies a mutation that takes the lease as well.
+func (t *target[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
+	call, err := t.call(ctx, asked.opts)
 	if err != nil {
 		return reply{}, err
 	}
-	around, err := d.admit(ctx, &call)
+	var ch change
+	if err := ch.compile(call.key, t.typ, reflect.TypeFor[T](), asked.mutation); err != nil {
+		return reply{}, err
+	}
+	around, err := t.admit(ctx, &call)
 	if err != nil {
 		return reply{}, err
 	}
 	ch.verb, ch.creates = "Acquire", true
 	ch.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
-	return d.cell.apply(ctx, around.caller(), &call, &ch, d.backend)
+	return t.stored.apply(ctx, around.caller(), &call, &ch, t.backend)
 }
 
 // newLease is a lease that the store has given; sent is when it was asked.
-func (rt *Runtime) newLease(ctx context.Context, c *cell, key Key, asked leaseCall, token uint64, sent time.Time) *Lease {
-	l := &Lease{rt: rt, key: key, cell: c, holder: asked.holder, token: token, length: asked.length, outer: innermost(ctx).held()}
+func (rt *Runtime) newLease(ctx context.Context, s *stored, key Key, asked leaseCall, token uint64, sent time.Time) *Lease {
+	l := &Lease{rt: rt, key: key, stored: s, holder: asked.holder, token: token, length: asked.length, outer: innermost(ctx).held()}
 	l.until = sent.Add(l.trusted())
 	return l
 }
@@ -172,7 +176,7 @@ func (rt *Runtime) newLease(ctx context.Context, c *cell, key Key, asked leaseCa
 // under starts the life of the lease in this process, with a context derived from ctx.
 func (l *Lease) under(ctx context.Context) *Lease {
 	inner, cancel := context.WithCancelCause(ctx)
-	l.ctx, l.cancel = &frame{Context: inner, inside: &inside{parent: frameOf(ctx), lease: l}}, cancel
+	l.ctx, l.cancel = newFrame(inner, frameOf(ctx), l), cancel
 	l.mu.Lock()
 	l.expiry = time.AfterFunc(time.Until(l.until), l.expire)
 	l.mu.Unlock()
@@ -219,7 +223,7 @@ func (l *Lease) giveBack(ctx context.Context) error {
 	}
 	switch {
 	case err == nil, asFenced(err) != nil:
-		l.cell.released()
+		l.stored.released()
 		return nil
 	case ctx.Err() != nil:
 		return leftBy(ctx, l.key, PhaseCommitting)
@@ -305,7 +309,7 @@ func (l *Lease) end(why *LeaseLostError) bool {
 	l.cancel(why)
 	l.rt.leases.remove(l)
 	if !why.Released { // else the store has to be told first
-		l.cell.released()
+		l.stored.released()
 		l.observe(LeaseLost, why)
 	}
 	return true
@@ -343,12 +347,12 @@ func (l *Lease) observe(t EventType, err error) {
 
 // leases are those of a runtime that are live, and the lines in which somebody waits for one.
 type leases struct {
-	mu      sync.Mutex
-	live    map[Key]*Lease
-	lines   map[*line]struct{}
-	runs    map[*Lease]struct{} // in which a function runs
-	closed  bool
-	drained chan struct{}
+	mu     sync.Mutex
+	live   map[Key]*Lease
+	lines  map[*line]struct{}
+	closed bool
+
+	runs drain.Group[*Lease] // leases under which a function runs
 }
 
 // add makes l live, or, after Close, ends it. Of two leases of one scope the earlier is lost, whatever it has heard of that.
@@ -401,25 +405,6 @@ func (s *leases) remove(l *Lease) {
 	}
 }
 
-// enter notes that a function runs under l, until leave.
-func (s *leases) enter(l *Lease) (leave func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.runs == nil {
-		s.runs = map[*Lease]struct{}{}
-	}
-	s.runs[l] = struct{}{}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.runs, l)
-		if len(s.runs) == 0 && s.drained != nil {
-			close(s.drained)
-			s.drained = nil
-		}
-	}
-}
-
 // close makes leases closable: it ends the contexts of those that are live, and turns away who waits for one. It does not release them: what
 // was done under them may still go on. It returns a channel that is closed once no function of Hold runs, nil if none does now.
 func (s *leases) close() <-chan struct{} {
@@ -430,30 +415,18 @@ func (s *leases) close() <-chan struct{} {
 		live = append(live, l)
 	}
 	for l := range s.lines {
-		l.bell.poke()
-	}
-	var drained chan struct{}
-	if len(s.runs) > 0 {
-		if s.drained == nil {
-			s.drained = make(chan struct{})
-		}
-		drained = s.drained
+		l.free.Set()
 	}
 	s.mu.Unlock()
 	for _, l := range live {
 		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: ErrClosed})
 	}
-	if drained == nil {
-		return nil
-	}
-	return drained
+	return s.runs.Close()
 }
 
 // busy describes the functions that run, for BusyError.
 func (s *leases) busy() (out []Running) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for l := range s.runs {
+	for _, l := range s.runs.Live() {
 		out = append(out, Running{Scope: l.key, Verb: "Hold"})
 	}
 	return out

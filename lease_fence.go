@@ -91,39 +91,39 @@ func guardOf(c *persist.Commit, key Key) *persist.Guard {
 }
 
 // fences returns the tests of the leases that the members of r run under.
-func (r *round) fences() []persist.Guard {
+func (b *batch) fences() []persist.Guard {
 	var c persist.Commit
-	for _, w := range r.members {
-		if w.cas.out.ran && w.cas.out.err == nil {
-			w.call.lease.fences(&c)
+	for _, w := range b.members {
+		if v := &w.Value; v.out.ran && v.out.err == nil {
+			v.call.lease.fences(&c)
 		}
 	}
 	return c.Guards
 }
 
-// dropLost answers the members of r whose lease was lost and prepares the others to be computed again; it reports true if there are none.
-func (c *cell) dropLost(r *round, f *fenced) bool {
-	tested := persist.Commit{Guards: r.draft.Lease.Guards}
-	var lost, keep []*waiter
-	for _, w := range r.members {
-		if w.call.lease.within(f, &tested) != nil {
+// dropLost answers the members of b whose lease was lost, and prepares the others to be computed again.
+func (s *stored) dropLost(b *batch, f *fenced) progress {
+	tested := persist.Commit{Guards: b.draft.Lease.Guards}
+	var lost, keep []*storedWaiter
+	for _, w := range b.members {
+		if w.Value.call.lease.within(f, &tested) != nil {
 			lost = append(lost, w)
 		} else {
 			keep = append(keep, w)
 		}
 	}
-	base := r.draft.Base
+	base := b.draft.Base
 	for _, w := range lost {
-		l := w.call.lease.within(f, &tested)
+		l := w.Value.call.lease.within(f, &tested)
 		err := l.lostTo(f)
 		l.end(err)
-		c.fail(w, err)
+		s.fail(w, err)
 	}
-	if len(lost) == 0 { // the store speaks of a lease that it was not asked about
-		c.answerAll(r, &UnavailableError{Scope: r.members[0].call.key, Cause: f})
-		return true
+	if len(lost) == 0 { // the store names a lease that it was not asked about
+		s.failAll(b, &UnavailableError{Scope: b.members[0].Value.call.key, Cause: f})
+		return settled
 	}
-	return !c.again(r, keep, base)
+	return s.startOver(b, keep, base)
 }
 
 // ReleaseIn gives the lease back with the commit of tx, both or neither, so that nobody sees what tx wrote while the lease is still held. The commit is tested
@@ -148,7 +148,7 @@ func (l *Lease) ReleaseIn(tx *Tx) error {
 	tx.ended = append(tx.ended, l)
 	tx.after = append(tx.after, func() {
 		if l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
-			l.cell.released()
+			l.stored.released()
 			l.observe(LeaseReleased, nil)
 		}
 	})

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/notify"
+	"github.com/pawl-go/pawl/internal/queue"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -28,89 +30,105 @@ const (
 	askAgainDeaf = 250 * time.Millisecond
 )
 
-// line is who waits for the lease of one scope in this process.
+// line is the queue for the lease of one scope in this process.
 type line struct {
-	queue
-	rt      *Runtime
-	key     Key
-	patient int   // how many wait, protected by queue.mu; the others take it or leave it
-	bell    *bell // rings when the lease may be free
+	queue queue.Queue[place]
+	rt    *Runtime
+	key   Key
+	free  notify.Signal // set when the lease may be free
 
-	// What belongs to the head.
+	waiting int // callers that wait for the lease, and do not just try; protected by the queue's lock
+
+	// Of the worker.
 	unsub func() // ends the hints of the store; nil: it gets none now
-	last  *Lease // that somebody of this line got
+	last  *Lease // the last lease that a caller of this line got
 	turns int    // how often in a row this process had the lease
 }
 
-// place is what a waiter in a line asks for.
+// place is a caller in a line.
 type place struct {
-	once bool // it does not wait
+	ctx  context.Context
+	once bool // it tries, and does not wait
 	take func(ctx context.Context) (*Lease, error)
+
+	// The answer: written before the waiter is answered, read by the caller after that.
+	lease  *Lease
+	err    error
+	panic  *PanicError
+	exited bool
 }
 
 // inLine waits for its turn and takes the lease.
-func (c *cell) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCall, take func(context.Context) (*Lease, error)) (*Lease, error) {
-	l := c.line.Load()
+func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCall, take func(context.Context) (*Lease, error)) (*Lease, error) {
+	l := s.line.Load()
 	if l == nil {
-		l = &line{rt: rt, key: key, bell: newBell()}
-		if !c.line.CompareAndSwap(nil, l) {
-			l = c.line.Load()
+		l = &line{rt: rt, key: key, free: notify.NewSignal()}
+		if !s.line.CompareAndSwap(nil, l) {
+			l = s.line.Load()
 		}
 	}
-	w := newWaiter()
-	w.ctx, w.call, w.change = ctx, call{terms: &terms{env: rt.env}, key: key}, &change{verb: "Acquire"}
-	w.submitted = time.Now()
-	w.place = &place{once: !asked.wait, take: take}
-	l.mu.Lock()
-	if w.place.once && l.patient > 0 {
-		l.mu.Unlock()
+	w := &queue.Waiter[place]{Bell: queue.NewBell(), Value: place{ctx: ctx, once: !asked.wait, take: take}}
+	p := &w.Value
+	l.queue.Lock()
+	if p.once && l.waiting > 0 {
+		l.queue.Unlock()
 		return nil, &HeldError{Scope: key, Holder: "those who wait for it in " + rt.holder}
 	}
-	err := l.push(w, rt.env.maxQueue)
-	if err == nil {
-		if asked.wait {
-			l.patient++
-			defer l.left()
-		}
-		l.start(l)
+	err := l.queue.Push(w, rt.env.maxQueue, l)
+	if err == nil && asked.wait {
+		l.waiting++
+		defer l.left()
 	}
-	l.mu.Unlock()
-	if err == nil {
-		err = l.await(w)
-	}
+	l.queue.Unlock()
 	if err != nil {
-		l.bell.poke() // it may be the head who has left
-		return nil, err
+		return nil, refusedByQueue(err, key)
 	}
-	w.deliver()
-	lease, _ := w.answer.(*Lease)
-	return lease, w.err
+	if ending, reached := l.queue.Await(ctx, w); ending != queue.GotAnswer {
+		l.free.Set() // the head may have left
+		(&call{terms: &terms{env: rt.env}, key: key}).observe(ctx, Event{Type: Withdrawn, Path: "lock", Verb: "Acquire", Err: context.Cause(ctx)})
+		return nil, leftBy(ctx, key, phaseOf(reached))
+	}
+	raise(p.panic, p.exited)
+	return p.lease, p.err
 }
 
 // disown gives a lease back that the store gave when nobody waited for it any more.
-func (rt *Runtime) disown(c *cell, key Key, a *persist.Acquire, token uint64) {
-	l := rt.newLease(context.Background(), c, key, leaseCall{holder: a.Holder, length: a.For}, token, time.Now())
+func (rt *Runtime) disown(s *stored, key Key, a *persist.Acquire, token uint64) {
+	l := rt.newLease(context.Background(), s, key, leaseCall{holder: a.Holder, length: a.For}, token, time.Now())
 	_ = l.giveBack(context.Background()) // else it runs out
 }
 
-// left ends somebody's waiting.
+// left ends a caller's waiting.
 func (l *line) left() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.patient--
+	l.queue.Lock()
+	defer l.queue.Unlock()
+	l.waiting--
 }
 
 // released is called when a lease of this process is over.
-func (c *cell) released() {
-	if l := c.line.Load(); l != nil {
-		l.bell.poke()
+func (s *stored) released() {
+	if l := s.line.Load(); l != nil {
+		l.free.Set()
 	}
 }
 
-// take: the head of the line can leave whenever it has no commit under way.
-func (l *line) take(w *waiter) { l.give(w) }
+// Work makes line a queue.Worker: it takes the lease for each caller in turn.
+func (l *line) Work() {
+	for {
+		l.queue.Lock()
+		w := l.queue.Next()
+		if w == nil {
+			l.rest()
+		}
+		l.queue.Unlock()
+		if w == nil {
+			return
+		}
+		l.serve(w)
+	}
+}
 
-// rest ends the hints when nobody waits any more. The caller holds queue.mu.
+// rest ends the hints when no caller waits any more. The caller holds the queue's lock.
 func (l *line) rest() {
 	l.rt.leases.quit(l)
 	if l.unsub != nil {
@@ -119,13 +137,13 @@ func (l *line) rest() {
 	}
 }
 
-// run makes line a runner: it takes the lease for w, or waits until it can.
-func (l *line) run(w *waiter) (driving bool) {
-	p := w.place
+// serve takes the lease for w, or waits until it can.
+func (l *line) serve(w *queue.Waiter[place]) {
+	p := &w.Value
 	l.rt.leases.join(l)
 	if !p.once && l.last != nil && l.last.live() {
 		l.listen()
-		l.wait(l.last.length) // nobody need be asked who has it
+		l.wait(l.last.length) // this process holds it: the store need not be asked
 	}
 	for {
 		if l.turns >= ownTurns {
@@ -133,24 +151,25 @@ func (l *line) run(w *waiter) (driving bool) {
 			time.Sleep(pauseFor)
 		}
 		if l.rt.closed.Load() {
-			return l.answer(w, nil, wrapKey(ErrClosed, l.key), nil, false)
+			l.answer(w, nil, wrapKey(ErrClosed, l.key), nil, false)
+			return
 		}
-		l.mu.Lock()
-		if w.left {
-			l.running = nil
-			l.mu.Unlock()
-			return true
+		l.queue.Lock()
+		left := w.Left()
+		if !left {
+			w.State = queue.Committing
 		}
-		w.phase = committing
-		l.mu.Unlock()
+		l.queue.Unlock()
+		if left {
+			return
+		}
 		var (
 			lease *Lease
 			err   error
 		)
-		// A commit that may have been sent goes on when the caller leaves; see queue.leave.
-		panicked := guarded(func() { lease, err = p.take(w.ctx) }, func() {
+		panicked := guarded(func() { lease, err = p.take(p.ctx) }, func() {
 			l.answer(w, nil, nil, nil, true)
-			go l.work(l) // this goroutine is on its way out
+			go l.Work() // this goroutine is ending
 		})
 		if panicked != nil {
 			if own, ok := panicked.Value.(*PanicError); ok {
@@ -159,11 +178,12 @@ func (l *line) run(w *waiter) (driving bool) {
 		}
 		held, isHeld := err.(*HeldError)
 		if panicked != nil || p.once || !isHeld {
-			return l.answer(w, lease, err, panicked, false)
+			l.answer(w, lease, err, panicked, false)
+			return
 		}
-		l.mu.Lock()
-		w.phase = queued
-		l.mu.Unlock()
+		l.queue.Lock()
+		w.State = queue.Waiting
+		l.queue.Unlock()
 		if l.last == nil || held.Token != l.last.token {
 			l.turns = 0
 		}
@@ -173,30 +193,28 @@ func (l *line) run(w *waiter) (driving bool) {
 	}
 }
 
-// answer gives w what became of its wish. A lease that nobody waits for is given back.
-func (l *line) answer(w *waiter, lease *Lease, err error, p *PanicError, exited bool) (driving bool) {
+// answer gives w its lease or its error. A lease whose caller has left is given back.
+func (l *line) answer(w *queue.Waiter[place], lease *Lease, err error, panicked *PanicError, exited bool) {
+	p := &w.Value
 	if lease != nil {
 		l.last = lease
 		l.turns++
 	}
-	l.mu.Lock()
-	l.running = nil
-	left := w.left
-	if !left {
-		w.answer, w.err, w.panic, w.exited = lease, err, p, exited
-		w.answered(0) // from here on its caller cannot leave without the answer
+	l.queue.Lock()
+	present := l.queue.Answer(w)
+	if present {
+		p.lease, p.err, p.panic, p.exited = lease, err, panicked, exited
 	}
-	l.mu.Unlock()
+	l.queue.Unlock()
 	switch {
-	case !left:
-		w.poke()
+	case present:
+		w.Wake()
 	case lease != nil:
 		l.last = nil
 		_ = lease.giveBack(context.Background()) // else it runs out
-	case p != nil || exited:
-		w.reportPanic(p, true)
+	case panicked != nil || exited:
+		(&call{terms: &terms{env: l.rt.env}, key: l.key}).reportPanic(p.ctx, "lock", "Acquire", panicked, true)
 	}
-	return true
 }
 
 // listen makes sure that hints ring the bell, and reports whether they did not before.
@@ -204,7 +222,7 @@ func (l *line) listen() bool {
 	if l.unsub != nil {
 		return false
 	}
-	l.unsub = l.rt.hub.Listen(l.key, l.bell.poke)
+	l.unsub = l.rt.hub.Listen(l.key, l.free.Set)
 	return true
 }
 
@@ -218,7 +236,7 @@ func (l *line) wait(left time.Duration) {
 	t := time.NewTimer(min(left, atMost) + rand.N(10*time.Millisecond))
 	defer t.Stop()
 	select {
-	case <-l.bell.wake:
+	case <-l.free:
 	case <-t.C:
 	}
 }

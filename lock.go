@@ -2,389 +2,433 @@ package pawl
 
 import (
 	"context"
-	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/notify"
+	"github.com/pawl-go/pawl/internal/queue"
+	"github.com/pawl-go/pawl/internal/state"
+	"github.com/pawl-go/pawl/internal/waitgraph"
 )
 
-// The queue of a container, and the life of a waiter in it:
+// The in-memory path, from top to bottom:
 //
-//	            push            work                 release
-//	(caller) ─────────► queued ─────────► running ─────────► answered
-//	                      │                  │  ▲ persisted: back to queued
-//	          deadline or │      deadline or │  │ when its commit lost
-//	          ctx ends    ▼      ctx ends    ▼
-//	                  withdrawn            left: the caller is gone, the run is not
-//	                                         │ Abandon
-//	                                         ▼
-//	                                       discarded
+//	apply ─► applyInPlace   a data verb on an idle queue: applied under the queue's lock
+//	  │
+//	  └────► applyInTurn ─► queue ─► Work ─► turn ─► next ─► finish ─► publish and answer
 //
-// Persisted, every arrow is taken under queue.mu. In memory, who drives the queue takes all that wait at once, under queue.mu, and then gives them
-// their turns without it. The races of this page, and what decides them:
-//   - done against deadline or cancel: leave finds the waiter answered and the caller takes the answer;
-//   - a turn against a withdrawal: leave unlinks what is linked; what was taken, in memory, is running or left, whichever it becomes first;
-//   - a late return against Abandon: persisted, release looks whether the run is still the queue's own; in memory, whoever sets frame.over first wins;
-//   - push against Close: push looks at closed, Close waits for what was pushed before it;
-//   - a data verb in place against a turn: the verb runs under queue.mu when nothing is linked and nothing taken, and nothing is taken without it.
+// A data verb is bounded, so it may run on its caller's goroutine. A function is user code: it runs
+// on the worker's goroutine, which its caller can leave at its deadline. The function then runs on,
+// and if it returns, its result commits. The races of the queue are described in internal/queue;
+// two more are decided here:
+//   - a data verb in place against a turn: the verb runs under the queue's lock, and only while no
+//     waiter waits or has its turn.
+//   - a function that returns against Abandon: both take the queue's lock, and the one that finds
+//     the turn still current decides what becomes of the result.
 
-// queue orders the mutations of one container. Its zero value is ready.
-type queue struct {
-	// In memory, writers come without the lock, and whoever drives the queue takes all that wait at once. Here is all that they touch, because what others
-	// write beside it would have to be fetched with it.
-	inbox   atomic.Pointer[waiter] // those who came, the last first; shut after Close. Whoever has the lock may link them
-	came    atomic.Int32           // how many wait, or are about to: these, those that are linked, all that were last taken together, and who is served
-	working atomic.Bool            // a goroutine drives the queue; set under mu
-	spread  atomic.Bool            // who yields does so to all processors, not only to its own: see adapt
-	_       [cacheLine]byte
+// Container holds one state and the queue of its writers. The zero value is empty and ready; it must not be copied. Scopes have
+// their own; a container of yours is for ApplyMutation, always with the same path.
+type Container[T any] struct {
+	_ noCopy
 
-	mu          sync.Mutex    // protects what follows, and phase, left and abandoned of its waiters
-	first, last *waiter       // those that wait, in order of submission
-	waiting     int           // how many
-	running     *waiter       // who leads the commit, or in memory taken; nil: nobody
-	away        []*waiter     // persisted: functions that run outside the queue
-	closed      bool          // refuse new work
-	lone        bool          // persisted: nobody else waited in the last round, so that no batch forms
-	drained     chan struct{} // closed once closed and empty; nil until somebody waits for that
-	left        int           // in memory: how many are linked, or were taken, and have left
-	enough      int           // in memory: how many are worth a look for them
-	stuck       *stint        // the last function that was reported to be so
+	place registration // where a scope's container is registered; zero for one of the caller's own
+	queue queue.Queue[pending[T]]
+	lane  waitgraph.Lane // the queue as deadlock detection sees it
+	image atomic.Pointer[image[T]]
+	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
 
-	rest   *waiter               // taken, and still to have their turns; this and the next six belong to whoever drives the queue
-	behind atomic.Int32          // how many; who has the lock may look
-	batch  int                   // how many were last taken together
-	served int                   // how many have had their turns and are still counted in came; changed under mu only
-	polls  int                   // how long it may still wait for more, and
-	crowd  float64               // how many came together lately, at most: see poll
-	small  int                   // how often, one after the other, few came together: see adapt
-	holder atomic.Pointer[stint] // the function that keeps this queue from moving on. It may be over; see frame.over
+	// Protected by the queue's lock.
+	tail  state.Tail // lets lists grow in place
+	first uint64     // the first version; set before image is
+
+	own    atomic.Pointer[env]    // of a container of the caller's own
+	stored atomic.Pointer[stored] // the persisted path of a container of the caller's own
 }
 
-// cacheLine is what processors pass to one another, on most machines.
-const cacheLine = 64
+type noCopy struct{}
 
-// runner is what drives a queue: a container's lock path or its commit loop.
-type runner interface {
-	// take lets w, the first that waits, have its turn. It is called under the lock.
-	take(w *waiter)
-	// run handles w, which it took, and reports whether this goroutine still drives the queue.
-	run(w *waiter) bool
-	// rest is called, under the lock, when the queue has become empty.
-	rest()
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// image is one committed version of an in-memory state. It never changes.
+type image[T any] struct {
+	state   T
+	version uint64
+	life    life
+	expires int64 // Unix nanoseconds; 0: never
 }
 
-// phase is where a waiter is; see the drawing above.
-type phase uint8
+// pending is a mutation in an in-memory queue.
+type pending[T any] struct {
+	ctx       context.Context
+	parent    *frame // of the function that the call was made in; nil: none
+	call      call
+	change    change
+	submitted time.Time
 
-const (
-	queued phase = iota
-	running
-	committing
-)
+	// Of its run, protected by the queue's lock.
+	runs    bool  // its function has the turn
+	frame   frame // the context of its function
+	started time.Time
+	stuck   bool // it was reported as stuck
 
-// push appends w. The caller holds q.mu.
-func (q *queue) push(w *waiter, limit int) error {
-	if q.closed {
-		return ErrClosed
+	// The answer: written by the worker before it answers, read by the caller after that.
+	image  *image[T]
+	err    error
+	panic  *PanicError
+	exited bool // the function called runtime.Goexit
+}
+
+// apply runs ch in its turn, and returns the version that is current then, nil if there is none.
+func (c *Container[T]) apply(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
+	if parent != nil {
+		if err := parent.enter(&c.lane, call.key); err != nil {
+			return nil, err
+		}
 	}
-	if waiting := q.depth(); waiting >= limit {
-		return &OverloadedError{Scope: w.call.key, Queue: waiting}
+	if ch.bounded() {
+		if img, ran, err := c.applyInPlace(ctx, call, ch); ran {
+			return img, err
+		}
 	}
-	w.phase = queued
-	w.prev, w.next = q.last, nil
-	if q.last != nil {
-		q.last.next = w
+	if parent != nil {
+		if err := parent.waitFor(&c.lane); err != nil {
+			return nil, err
+		}
+		defer parent.Waited(&c.lane)
+	}
+	return c.applyInTurn(ctx, parent, call, ch)
+}
+
+// applyInPlace runs a data verb under the queue's lock, and reports false if it has to wait its turn.
+func (c *Container[T]) applyInPlace(ctx context.Context, call *call, ch *change) (img *image[T], ran bool, err error) {
+	cur, img, ran, err := c.tryInPlace(ctx, call, ch)
+	if ran && err != ErrClosed && call.env.observer != nil {
+		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb})
+		observeEnd(ctx, call, ch.verb, cur, img, err, 0, 0)
+	}
+	return img, ran, err
+}
+
+func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (cur, img *image[T], ran bool, err error) {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	if c.queue.Closed() {
+		return nil, nil, true, ErrClosed
+	}
+	if !c.queue.Idle() {
+		return nil, nil, false, nil
+	}
+	cur = c.image.Load()
+	if img, err = c.next(ctx, cur, call, ch, &c.tail); err == nil {
+		c.publish(cur, img)
+	}
+	return cur, img, true, err
+}
+
+// applyInTurn queues ch and waits for its answer.
+func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
+	w := &queue.Waiter[pending[T]]{Bell: call.env.bells.Get().(*queue.Bell)}
+	p := &w.Value
+	p.ctx, p.parent, p.call, p.change, p.submitted = ctx, parent, *call, *ch, time.Now()
+	if call.timeout > 0 {
+		w.Deadline = p.submitted.Add(call.timeout)
+	}
+	if call.env.observer != nil {
+		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+	}
+	if err := c.queue.Push(w, call.env.maxQueue, c); err != nil {
+		return nil, refusedByQueue(err, call.key)
+	}
+	switch ending, reached := c.queue.Await(ctx, w); ending {
+	case queue.Canceled:
+		call.observe(ctx, Event{Type: Withdrawn, Path: "lock", Verb: ch.verb, Err: context.Cause(ctx)})
+		return nil, leftBy(ctx, call.key, phaseOf(reached))
+	case queue.TimedOut:
+		err := &ScopeMutationTimeoutError{Scope: call.key, Budget: call.timeout, Waited: time.Since(p.submitted), Phase: phaseOf(reached)}
+		call.observe(ctx, Event{Type: TimedOut, Path: "lock", Verb: ch.verb, Took: err.Waited, Err: err})
+		c.reportStuck()
+		return nil, err
+	}
+	call.env.bells.Put(w.Bell)
+	raise(p.panic, p.exited)
+	return p.image, p.err
+}
+
+// Work makes Container a queue.Worker: it gives every waiter its turn.
+func (c *Container[T]) Work() {
+	for {
+		c.queue.Linger()
+		c.queue.Lock()
+		w := c.queue.Next()
+		if w != nil {
+			w.State = queue.Running
+			if !w.Value.change.bounded() {
+				c.begin(&w.Value)
+			}
+		}
+		c.queue.Unlock()
+		if w == nil || c.turn(w) == queue.Passed {
+			return
+		}
+	}
+}
+
+// begin makes the context of p's function. The caller holds the queue's lock.
+func (c *Container[T]) begin(p *pending[T]) {
+	p.runs = true
+	p.frame.init(p.ctx, p.parent, p.call.lease)
+	p.frame.Lane, p.frame.Name = &c.lane, p.call.key
+	p.started = time.Now()
+	c.lane.Hold(&p.frame.Node)
+}
+
+// turn is what came of the turn of a waiter.
+type turn[T any] struct {
+	cur, img *image[T]
+	err      error
+	panic    *PanicError
+	exited   bool
+	waited   time.Duration
+}
+
+// turn computes the result of w and publishes it.
+func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
+	p := &w.Value
+	t := turn[T]{cur: c.image.Load()}
+	if p.call.env.observer != nil {
+		t.waited = time.Since(p.submitted)
+		p.call.observe(p.ctx, Event{Type: Started, Path: "lock", Verb: p.change.verb, Waited: t.waited})
+	}
+	ctx, tail := p.ctx, &c.tail
+	if p.runs {
+		ctx, tail = &p.frame, nil // an abandoned function may still run beside the next one
+	}
+	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change, tail) }, func() {
+		t.exited = true
+		if c.finish(w, &t) == queue.Kept {
+			go c.Work() // this goroutine is ending
+		}
+	})
+	return c.finish(w, &t)
+}
+
+// finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
+func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Ownership {
+	p := &w.Value
+	ownership, present := queue.Passed, false
+	c.queue.Lock()
+	if c.queue.Current() == w {
+		ownership = queue.Kept
+		if p.runs {
+			p.frame.End()
+			c.lane.Release()
+		}
+		if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
+			if t.err = p.call.lease.lostAny(); t.err == nil {
+				c.publish(t.cur, t.img)
+			}
+		}
+		p.image, p.err, p.panic, p.exited = t.img, t.err, t.panic, t.exited
+		present = c.queue.Answer(w)
+	}
+	c.queue.Unlock()
+	switch {
+	case t.panic != nil || t.exited:
+		p.call.reportPanic(p.ctx, "lock", p.change.verb, t.panic, !present)
+	case ownership == queue.Kept && p.call.env.observer != nil:
+		observeEnd(p.ctx, &p.call, p.change.verb, t.cur, t.img, t.err, t.waited, time.Since(p.submitted))
+	}
+	if present {
+		w.Wake()
+	}
+	return ownership
+}
+
+// next computes the version that ch makes of cur, which is nil at first. It returns cur itself when
+// nothing changes.
+func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail) (*image[T], error) {
+	var (
+		l       = absent
+		version uint64
+		from    any
+		now     int64
+	)
+	if call.ttl > 0 || cur != nil && cur.expires != 0 {
+		now = time.Now().UnixNano()
+	}
+	if cur != nil {
+		if l, version = cur.lifeAt(now), cur.version; l == alive {
+			from = &cur.state
+		}
+	}
+	if err := call.admit(ch, l, version); err != nil {
+		return nil, err
+	}
+	img := &image[T]{life: alive}
+	if call.ttl > 0 {
+		if img.expires = now + int64(call.ttl); img.expires < now {
+			img.expires = math.MaxInt64
+		}
+	}
+	if ch.deletes {
+		if l != alive {
+			return cur, nil
+		}
+		img.life, img.expires = deleted, 0
 	} else {
-		q.first = w
+		changed, err := ch.apply(ctx, from, &img.state, tail)
+		if err != nil {
+			return nil, refused(call.key, ch.verb, err)
+		}
+		if !changed && (l == alive || !ch.creates && !call.absent) {
+			if l != alive || call.ttl == 0 {
+				return cur, nil
+			}
+			renewed := *cur // only the expiry moves
+			renewed.expires = img.expires
+			return &renewed, nil
+		}
+		if !changed { // the scope is created with a zero state, which for a map is an empty one
+			img.state = *ch.typ.Zero().(*T)
+		}
 	}
-	q.last = w
-	q.waiting++
-	return nil
+	if cur == nil {
+		version = c.place.Floor()
+	}
+	img.version = version + 1
+	return img, nil
 }
 
-// unlink removes w, which is queued. The caller holds q.mu.
-func (q *queue) unlink(w *waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		q.first = w.next
+// publish makes img current. The caller holds the queue's lock and has the turn.
+func (c *Container[T]) publish(cur, img *image[T]) {
+	if img == cur {
+		return
 	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		q.last = w.prev
+	if cur == nil {
+		c.first = img.version
 	}
-	w.prev, w.next = nil, nil
-	q.waiting--
+	c.image.Store(img)
+	notifyWatchers(&c.group)
+	if img.life == deleted {
+		c.tail = state.Tail{} // it refers to lists of the deleted state
+	}
+	if !c.place.Registered() {
+		return
+	}
+	c.place.Pin()
+	if img.life == deleted {
+		c.place.AddTombstone()
+	}
+	if img.expires != 0 {
+		c.place.Expires()
+	}
 }
 
-// idle reports whether a data verb may run at once, in place. The caller holds q.mu.
-func (q *queue) idle() bool {
-	if head := q.inbox.Load(); head != nil && head != &shut {
+// reportStuck reports the function that has the turn, once for each run.
+func (c *Container[T]) reportStuck() {
+	c.queue.Lock()
+	w := c.queue.Current()
+	if w == nil || !w.Value.runs || w.Value.stuck {
+		c.queue.Unlock()
+		return
+	}
+	p := &w.Value
+	p.stuck = true
+	ctx, call, verb, took := p.ctx, p.call, p.change.verb, time.Since(p.submitted)
+	c.queue.Unlock()
+	call.observe(ctx, Event{Type: Stuck, Path: "lock", Verb: verb, Took: took})
+	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", verb, "since", took)
+}
+
+// abandon discards the result of the function that has the turn, and lets the queue move on. It
+// reports false if no function has the turn.
+func (c *Container[T]) abandon() bool {
+	c.queue.Lock()
+	w := c.queue.Current()
+	if w == nil || !w.Value.runs {
+		c.queue.Unlock()
 		return false
 	}
-	return q.running == nil && q.first == nil
-}
-
-// start makes sure that somebody drives the queue. The caller holds q.mu.
-func (q *queue) start(r runner) {
-	if !q.working.Load() {
-		q.working.Store(true)
-		go q.work(r)
+	p := &w.Value
+	p.frame.End()
+	c.lane.Release()
+	p.err = wrapKey(ErrAbandoned, p.call.key)
+	present := c.queue.Answer(w)
+	c.queue.Release(c)
+	c.queue.Unlock()
+	p.call.observe(p.ctx, Event{Type: Abandoned, Path: "lock", Verb: p.change.verb})
+	if present {
+		w.Wake()
 	}
+	return true
 }
 
-// lingerYields is how often a worker without work yields before it goes: writers in a loop find it still there, and
-// writers that come together form a batch.
-const lingerYields = 8
-
-// linger returns how often a worker yields; to let one writer come again who was just answered, once is enough. The caller holds q.mu.
-func (q *queue) linger() int {
-	if q.lone {
-		return 1
-	}
-	return lingerYields
-}
-
-// work drives the queue until it is empty or r hands it over.
-func (q *queue) work(r runner) {
-	idle := 0
-	for {
-		q.mu.Lock()
-		q.running = nil
-		q.gather()
-		w := q.first
-		if w == nil {
-			if idle < q.linger() && !q.closed {
-				q.mu.Unlock()
-				if q.polls <= pollsWorthwhile || runtime.GOMAXPROCS(0) == 1 {
-					idle++
-					giveWay(q.spread.Load())
-				} else if !q.poll() {
-					idle = lingerYields // behind all who wait to run
-				}
-				continue
-			}
-			q.working.Store(false)
-			if head := q.inbox.Load(); head != nil && head != &shut { // it came before it could see that nobody drives the queue
-				q.working.Store(true)
-				q.mu.Unlock()
-				continue
-			}
-			if q.holder.Load() != nil { // it is over, and keeps what its function was given
-				q.holder.Store(nil)
-				q.stuck = nil
-			}
-			q.retire()
-			q.uncount()
-			r.rest()
-			q.signalDrained()
-			q.mu.Unlock()
-			return
-		}
-		idle = 0
-		r.take(w)
-		q.mu.Unlock()
-		if !r.run(w) {
-			return
-		}
-	}
-}
-
-// deepen makes the stack as large as a commit needs it, while there is little on it to be moved: a goroutine begins with a small one, which would
-// grow several times on the way to the store.
-//
-//go:noinline
-func deepen(i int) byte {
-	var room [9 << 10]byte
-	return room[i]
-}
-
-// give lets w, which is queued, and stays so for the time being, have its turn. The caller holds q.mu.
-func (q *queue) give(w *waiter) {
-	q.unlink(w)
-	q.running = w
-}
-
-// signalDrained tells Close that a closed queue has nothing left. The caller holds q.mu.
-func (q *queue) signalDrained() {
-	if q.drained != nil && q.empty() {
-		close(q.drained)
-		q.drained = nil
-	}
-}
-
-func (q *queue) empty() bool { return q.idle() && !q.working.Load() && len(q.away) == 0 }
-
-// close refuses new work and returns a channel that is closed once the queue is empty, nil if it is empty now.
-func (q *queue) close() <-chan struct{} {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.linkCome(q.inbox.Swap(&shut))
-	if q.empty() {
-		return nil
-	}
-	if q.drained == nil {
-		q.drained = make(chan struct{})
-	}
-	return q.drained
+// close makes Container closable: it refuses new work and ends the watches.
+func (c *Container[T]) close() <-chan struct{} {
+	closeWatchers(&c.group)
+	return c.queue.Close()
 }
 
 // busy describes what runs, for BusyError.
-func (q *queue) busy() (out []Running) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.gather()
-	if h := q.current(); h != nil {
-		out = append(out, Running{Scope: *h.key, Verb: h.verb, Waiting: q.depth()})
-	} else if w := q.running; w != nil && w.cas.backend != nil {
-		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
-	} else if w := q.first; w != nil {
-		out = append(out, Running{Scope: w.call.key, Verb: w.verb(), Waiting: q.waiting})
+func (c *Container[T]) busy() []Running {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	w := c.queue.Current()
+	if w == nil {
+		w = c.queue.First()
 	}
-	for _, w := range q.away {
-		out = append(out, Running{Scope: w.call.key, Verb: w.change.verb, Waiting: q.waiting})
-	}
-	return out
-}
-
-// await waits for the answer of w, which was pushed, until its deadline or the end of its context. It returns nil when
-// w is answered, otherwise why the caller left; then w is not the caller's any more.
-func (q *queue) await(w *waiter) error {
-	if w.yield(q.spread.Load()) {
+	if w == nil {
 		return nil
 	}
-	return q.sleep(w)
+	return []Running{{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: c.queue.Len()}}
 }
 
-// awaitYields is how often a caller yields before it sleeps: its answer often comes sooner, and saves waking it.
-const awaitYields = 3
-
-// yield lets others run, see giveWay, and reports whether w is answered by then.
-func (w *waiter) yield(spread bool) bool {
-	for range awaitYields {
-		giveWay(spread)
-		if w.done() {
-			return true
-		}
+// release makes Container a resident: it unpins a container without state. A tombstone stays until it is forgotten.
+func (c *Container[T]) release(forgotten bool) {
+	c.queue.Lock()
+	defer c.queue.Unlock()
+	img := c.image.Load()
+	if img == nil {
+		return
 	}
-	return false
-}
-
-// sleep is the rest of await.
-func (q *queue) sleep(w *waiter) error {
-	if _, ok := w.become(isAsleep, isDone); !ok {
-		return nil
-	}
-	ended := w.ctx.Done()
-	for {
-		if ended == nil {
-			<-w.wake
-		} else {
-			select {
-			case <-w.wake:
-			case <-ended:
-			}
-		}
-		if w.done() {
-			return nil
-		}
-		if over, err := q.look(w, &ended); over {
-			return err
-		}
+	if l := img.lifeAt(time.Now().UnixNano()); l == expired || l == deleted && forgotten {
+		c.place.Unpin(img.version)
 	}
 }
 
-// look is the rest of await, for a caller that woke up without an answer. It is apart because the stacks of those who sleep are to be
-// small. It reports false when there is nothing to do but wait on.
-func (q *queue) look(w *waiter, ended *<-chan struct{}) (over bool, err error) {
-	if w.ctx.Err() != nil {
-		if phase, left := q.leave(w); left {
-			w.call.observe(w.ctx, Event{Type: Withdrawn, Path: w.path(), Verb: w.verb(), Err: context.Cause(w.ctx)})
-			return true, leftBy(w.ctx, w.call.key, phase)
-		}
-		if w.done() {
-			return true, nil
-		}
-		*ended = nil
+// lifeAt judges expiry by the host's clock, in Unix nanoseconds.
+func (img *image[T]) lifeAt(now int64) life {
+	if img.life == alive && img.expires != 0 && img.expires <= now {
+		return expired
 	}
-	now := time.Now()
-	if w.cas.backend != nil {
-		err := q.spend(w, now)
-		return err != nil, err
-	}
-	if w.deadline.IsZero() {
-		return false, nil
-	}
-	if now.Before(w.deadline) {
-		w.arm(now) // a stray wake-up, or the alarm of an earlier use
-		return false, nil
-	}
-	if phase, left := q.leave(w); left {
-		err := &ScopeMutationTimeoutError{Scope: w.call.key, Budget: w.call.timeout, Waited: now.Sub(w.submitted), Phase: phase}
-		w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.verb(), Took: err.Waited, Err: err})
-		q.reportStuck(now, w.call.env)
-		return true, err
-	}
-	return w.done(), nil // if not, its answer is on its way
+	return img.life
 }
 
-// leave takes the caller of w away: a queued mutation is withdrawn and never runs, one that runs does so without its
-// caller. It reports how far w had come, or false if w is answered, or takes a lease in a commit that is under way: somebody has to be there
-// to give that back.
-func (q *queue) leave(w *waiter) (Phase, bool) {
-	if w.cas.backend == nil && w.place == nil {
-		return q.leaveTurn(w)
+// snapshot returns img, which may be nil, if it is alive.
+func (img *image[T]) snapshot(id string) Snapshot[T] {
+	if img == nil || img.life != alive || img.expires != 0 && img.lifeAt(time.Now().UnixNano()) != alive {
+		return Snapshot[T]{ID: id}
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if w.done() || w.phase == committing && w.change.takes != nil {
-		return 0, false
-	}
-	return q.leaveLocked(w), true
+	return Snapshot[T]{ID: id, Version: img.version, state: &img.state}
 }
 
-func (q *queue) leaveLocked(w *waiter) Phase {
-	w.left = true
-	if w.phase == committing {
-		return PhaseCommitting
+// raise raises the panic or Goexit of a function again, on the goroutine of its caller.
+func raise(p *PanicError, exited bool) {
+	if p != nil {
+		panic(p)
 	}
-	if w.phase == queued && (w.prev != nil || q.first == w) {
-		q.unlink(w)
+	if exited {
+		runtime.Goexit()
 	}
-	return PhaseQueued // a run that outlives its caller is discarded
 }
 
-// spend takes the caller of a persisted mutation away when its budget is spent, also while its function runs: the result is discarded
-// then. It returns nil while there is budget left.
-func (q *queue) spend(w *waiter, now time.Time) error {
-	q.mu.Lock()
-	if now.Before(w.deadline) {
-		w.arm(now) // a stray wake-up, the alarm of an earlier use, or there is more than there was
-		q.mu.Unlock()
-		return nil
-	}
-	if w.done() {
-		q.mu.Unlock()
-		return nil
-	}
-	committing := w.phase == committing
-	q.leaveLocked(w)
-	q.mu.Unlock()
-	cause := fmt.Errorf("no answer within the budget of %v", w.call.retry.Within)
-	var err error = &UnavailableError{Scope: w.call.key, Cause: cause}
-	if committing {
-		err = &UnknownOutcomeError{Scope: w.call.key, Cause: cause}
-	}
-	w.call.observe(w.ctx, Event{Type: TimedOut, Path: w.path(), Verb: w.verb(), Took: now.Sub(w.submitted), Err: err})
-	return err
-}
-
-// guarded runs fn, which may be somebody's code, and reports how it ended. After runtime.Goexit it does not return, but
-// calls exit, the last chance to leave everything in order; also when a deferred function has panicked on the way out, which does not stop that.
+// guarded runs fn, which may be user code, and returns its panic, nil if there was none. If fn calls
+// runtime.Goexit, guarded calls exit and does not return, even when a deferred function of fn
+// panicked on the way out.
 func guarded(fn func(), exit func()) (p *PanicError) {
 	returned := false
 	defer func() {

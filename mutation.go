@@ -122,14 +122,6 @@ type step struct {
 	err  error           // of preparing them; told in their turn
 }
 
-// name is the verb, which a single function need not bring along.
-func (c *change) name() string {
-	if c.fn != nil {
-		return "Atomic"
-	}
-	return c.verb
-}
-
 // bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
@@ -145,6 +137,13 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 		return accepts(m, rt)
 	}
 	c.verb, c.creates = verbOf(m), sets(m)
+	if op, ok := opOf(m); ok {
+		return c.prepare(&key, []state.Op{op}, nil)
+	}
+	if p, ok := m.(Patch); ok {
+		var room [4]state.Op
+		return c.prepare(&key, p.flatten(room[:0]), nil)
+	}
 	ops, fns, err := flatten(nil, nil, rt, m)
 	if err != nil {
 		return err
@@ -205,21 +204,31 @@ func verbOf(m Mutation) string {
 	return "Atomic"
 }
 
+// opOf returns a mutation that is one data verb.
+func opOf(m Mutation) (state.Op, bool) {
+	switch m := m.(type) {
+	case Set:
+		return state.Op{Verb: state.Set, Value: m.State}, true
+	case Push:
+		return state.Op{Verb: state.Push, Field: string(m.Field), Values: m.Values}, true
+	case Inc:
+		return state.Op{Verb: state.Inc, Field: string(m.Field), By: m.By}, true
+	case SetRecord:
+		return state.Op{Verb: state.SetRecord, Field: string(m.Field), Key: m.Key, Value: m.Value}, true
+	case DeleteRecord:
+		return state.Op{Verb: state.DeleteRecord, Field: string(m.Field), Key: m.Key}, true
+	}
+	return state.Op{}, false
+}
+
 // flatten appends m to ops as data verbs; a function closes the run of data verbs before it and becomes a step.
 func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
+	if op, ok := opOf(m); ok {
+		return append(ops, op), steps, nil
+	}
 	switch m := m.(type) {
 	case Patch:
 		ops = m.flatten(ops)
-	case Set:
-		ops = append(ops, state.Op{Verb: state.Set, Value: m.State})
-	case Push:
-		ops = append(ops, state.Op{Verb: state.Push, Field: string(m.Field), Values: m.Values})
-	case Inc:
-		ops = append(ops, state.Op{Verb: state.Inc, Field: string(m.Field), By: m.By})
-	case SetRecord:
-		ops = append(ops, state.Op{Verb: state.SetRecord, Field: string(m.Field), Key: m.Key, Value: m.Value})
-	case DeleteRecord:
-		ops = append(ops, state.Op{Verb: state.DeleteRecord, Field: string(m.Field), Key: m.Key})
 	case All:
 		for _, part := range m {
 			var err error

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/queue"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -103,11 +104,11 @@ type env struct {
 	maxQueue int
 	writer   string        // starts the id of every commit
 	commits  atomic.Uint64 // how many ids were given out
-	waiters  sync.Pool     // of *waiter, lock path only
+	bells    sync.Pool     // of *queue.Bell
 }
 
 func newEnv() *env {
-	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), waiters: sync.Pool{New: func() any { return newWaiter() }}}
+	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), bells: sync.Pool{New: func() any { return queue.NewBell() }}}
 }
 
 func (e *env) logger() *slog.Logger {
@@ -133,8 +134,7 @@ type terms struct {
 	retry   Retry
 	ttl     time.Duration
 	via     persist.Store
-	joined  bool    // Via
-	lone    *change // what runAtomic does in memory, but for its function
+	joined  bool // Via
 
 	pinned  bool // IfVersion
 	version uint64

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/state"
 )
 
 // outcome is the result of one mutation on a draft, before the commit.
@@ -16,10 +17,9 @@ type outcome struct {
 	exited  bool           // it called runtime.Goexit
 }
 
-// evaluate applies the mutation of w to d. It may run code of the user's. Careful has the document
+// evaluate applies ch to d. It may run code of the user's. Careful has the document
 // encoded and checked at once, while it is known which mutation is to blame.
-func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (out outcome) {
-	call, ch := &w.call, w.change
+func evaluate(ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool) (out outcome) {
 	out.draft = *d
 	if out.err = call.admit(ch, d.Life, d.Version); out.err != nil {
 		return out
@@ -43,7 +43,7 @@ func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (
 		cur  any
 	)
 	if d.Life == alive {
-		if from, out.err = decoded(d, w); out.err != nil {
+		if from, out.err = decoded(d, call, ch.typ, b); out.err != nil {
 			return out
 		}
 		cur = from.State
@@ -78,7 +78,7 @@ func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (
 		if err := next.EncodeNow(call.env.maxDoc); err != nil {
 			out.err = unencodable(call.key, err)
 		} else if careful {
-			out.err = w.cas.backend.check(call.key, next.View)
+			out.err = b.check(call.key, next.View)
 		}
 		if out.err != nil {
 			return out
@@ -88,18 +88,18 @@ func evaluate(ctx context.Context, w *waiter, d *document.Draft, careful bool) (
 	return out
 }
 
-// decoded returns the state of d so far as the type of w sees it.
-func decoded(d *document.Draft, w *waiter) (*document.View, error) {
+// decoded returns the state of d so far as typ sees it.
+func decoded(d *document.Draft, call *call, typ *state.Type, b backend) (*document.View, error) {
 	if d.View == nil {
-		return w.cas.backend.view(d.Base, w.call.key)
+		return b.view(d.Base, call.key)
 	}
-	if d.View.Type == w.change.typ {
+	if d.View.Type == typ {
 		return d.View, nil
 	}
 	// Two types share the scope: the state that the other one made passes through JSON.
-	raw, err := d.Encode(w.call.env.maxDoc)
+	raw, err := d.Encode(call.env.maxDoc)
 	if err != nil {
-		return nil, unencodable(w.call.key, err)
+		return nil, unencodable(call.key, err)
 	}
-	return w.cas.backend.view(&document.Doc{Life: alive, Raw: raw, Schema: w.cas.backend.schema()}, w.call.key)
+	return b.view(&document.Doc{Life: alive, Raw: raw, Schema: b.schema()}, call.key)
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
-	"github.com/pawl-go/pawl/internal/state"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -22,17 +21,15 @@ type Scope[T any] struct {
 	*handle[T] // nil: of the zero Scope
 }
 
-// handle is what a Scope knows. It never changes, and is behind a pointer because callers wait in great numbers, each with a stack that the next
-// processor to run it has to fetch: what is passed by value is fetched several times.
+// handle is what a Scope knows. It never changes.
 type handle[T any] struct {
-	key   Key
-	bound *binding
-	local *Local
-	mem   *Container[T] // in memory
-	plain bool          // its verbs have no other terms than those of its kind, and are no part of a transaction
-	cell  *cell         // persisted
-	tx    *Tx           // that its verbs are part of; nil: each is a commit of its own
-	err   error         // why no verb can work
+	key    Key
+	bound  *binding
+	local  *Local
+	memory *Container[T] // in memory; nil: persisted
+	stored *stored       // persisted; nil: in memory
+	tx     *Tx           // that its verbs are part of; nil: each is a commit of its own
+	err    error         // why no verb can work
 }
 
 // open returns the handle of k.Scope.
@@ -54,12 +51,12 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
 		}
-		if found, open := rt.stored.Find(s.key, newCell); open {
-			s.cell, s.plain = found.(*cell), s.tx == nil
+		if found, open := rt.stored.Find(s.key, newStored); open {
+			s.stored = found.(*stored)
 			return s
 		}
 		if s.tx != nil {
-			s.cell = &cell{} // the transaction was accepted before Close, and may finish
+			s.stored = &stored{} // the transaction was accepted before Close, and may finish
 		} else {
 			s.err = wrapKey(ErrClosed, s.key)
 		}
@@ -70,15 +67,13 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		memory = s.local.memory
 	}
 	memory.Sweep(s.key, resident.release)
-	found, open := memory.Find(s.key, func() (resident, *registration) { c := &Container[T]{}; return c, &c.home })
+	found, open := memory.Find(s.key, func() (resident, *registration) { c := &Container[T]{}; return c, &c.place })
 	if !open {
 		s.err = wrapKey(ErrClosed, s.key)
 		return s
 	}
 	var ok bool
-	s.plain = s.local == nil || len(s.local.opts) == 0
-	if s.mem, ok = found.(*Container[T]); !ok {
-		s.plain = false
+	if s.memory, ok = found.(*Container[T]); !ok {
 		s.err = &KindError{Kind: k.Name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
 	}
 	return s
@@ -173,11 +168,11 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	if frameOf(ctx).outerTx() != nil {
 		return Snapshot[T]{}, wrapKey(ErrOutsideTx, s.key)
 	}
-	if s.mem != nil {
+	if s.memory != nil {
 		if s.isClosed() {
 			return Snapshot[T]{}, wrapKey(ErrClosed, s.key)
 		}
-		if img := s.mem.image.Load(); img != nil {
+		if img := s.memory.image.Load(); img != nil {
 			return img.snapshot(s.key.ID), nil
 		}
 		return Snapshot[T]{ID: s.key.ID}, nil
@@ -190,7 +185,7 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 		return Snapshot[T]{}, s.bound.readError(ctx, s.key, err)
 	}
 	d := document.Of(r)
-	s.cell.advance(d)
+	s.stored.advance(d)
 	return s.seen(d)
 }
 
@@ -245,13 +240,13 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	if s.fault() != nil {
 		return Snapshot[T]{}, false
 	}
-	if s.mem != nil {
+	if s.memory != nil {
 		if s.isClosed() {
 			return Snapshot[T]{}, false
 		}
-		return s.mem.image.Load().snapshot(s.key.ID), true
+		return s.memory.image.Load().snapshot(s.key.ID), true
 	}
-	d := s.cell.seen.Load()
+	d := s.stored.seen.Load()
 	if d == nil {
 		return Snapshot[T]{}, false
 	}
@@ -262,8 +257,8 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 // Peek returns the state that LastSeen shows, itself: shared with every reader, it must not be modified. It is nil where there is none. For loops that read
 // far more than anybody writes: in memory it costs little more than loading a pointer, and does not look whether the runtime is closed.
 func (s Scope[T]) Peek() *T {
-	if s.handle != nil && s.mem != nil {
-		if img := s.mem.image.Load(); img != nil && img.life == alive && img.expires == 0 {
+	if s.handle != nil && s.memory != nil {
+		if img := s.memory.image.Load(); img != nil && img.life == alive && img.expires == 0 {
 			return &img.state
 		}
 	}
@@ -282,45 +277,44 @@ func (s Scope[T]) Abandon() bool {
 	switch {
 	case s.fault() != nil:
 		return false
-	case s.mem != nil:
-		return s.mem.queue.abandon(s.mem)
+	case s.memory != nil:
+		return s.memory.abandon()
 	}
-	return s.cell.abandon()
+	return s.stored.abandon()
 }
 
 // PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a field
 // that T does not have or a value that it cannot hold.
 func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snapshot[T], error) {
-	var room [2]state.Op
-	return s.applyOps(ctx, "Patch", p.flatten(room[:0]), opts)
+	return s.Apply(ctx, p, opts...)
 }
 
 // SetState replaces the whole state. It returns *FieldError for a value that not every store can keep.
 func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...Option) (Snapshot[T], error) {
-	return s.applyOps(ctx, "Set", []state.Op{{Verb: state.Set, Value: whole}}, opts)
+	return s.Apply(ctx, Set{State: whole}, opts...)
 }
 
 // PushState appends value to a list. It returns *FieldError when the field is not a list that takes it.
 func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...Option) (Snapshot[T], error) {
-	return s.applyOps(ctx, "Push", []state.Op{{Verb: state.Push, Field: string(f), Values: []any{value}}}, opts)
+	return s.Apply(ctx, Push{Field: f, Values: []any{value}}, opts...)
 }
 
 // IncState adds by, which may be negative, to a number. It returns *FieldError when the field is not
 // a number or would overflow.
 func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...Option) (Snapshot[T], error) {
-	return s.applyOps(ctx, "Inc", []state.Op{{Verb: state.Inc, Field: string(f), By: by}}, opts)
+	return s.Apply(ctx, Inc{Field: f, By: by}, opts...)
 }
 
 // SetStateRecord sets one entry of a map. Key is taken literally, dots included. It returns
 // *FieldError when the field is not a map that takes the value.
 func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...Option) (Snapshot[T], error) {
-	return s.applyOps(ctx, "SetRecord", []state.Op{{Verb: state.SetRecord, Field: string(f), Key: key, Value: value}}, opts)
+	return s.Apply(ctx, SetRecord{Field: f, Key: key, Value: value}, opts...)
 }
 
 // DeleteStateRecord removes one entry of a map; removing an absent one changes nothing.
 // It returns *FieldError when the field is not a map.
 func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...Option) (Snapshot[T], error) {
-	return s.applyOps(ctx, "DeleteRecord", []state.Op{{Verb: state.DeleteRecord, Field: string(f), Key: key}}, opts)
+	return s.Apply(ctx, DeleteRecord{Field: f, Key: key}, opts...)
 }
 
 // AtomicState lets fn change a private copy of the state; if fn returns nil the copy is committed,
@@ -329,88 +323,32 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
 // instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
-	if s.handle == nil || !s.plain || len(opts) != 0 || ctx == nil || fn == nil || ctx.Err() != nil || innermost(ctx) != nil {
-		return s.apply(ctx, Atomic(fn), opts)
-	}
-	if s.cell != nil {
-		return s.atomicStored(ctx, fn)
-	}
-	img, version, err := s.mem.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
-	var id string
-	var shown *T
-	if err == nil {
-		if id = s.key.ID; version == 0 {
-			version, shown = img.shown()
-		} else {
-			shown = &img.state
-		}
-	}
-	return Snapshot[T]{ID: id, Version: version, state: shown}, err
-}
-
-// atomicStored is the short way of AtomicState to a store.
-//
-//go:noinline
-func (s Scope[T]) atomicStored(ctx context.Context, fn func(ctx context.Context, state *T) error) (Snapshot[T], error) {
-	r, err := s.cell.runAtomic(ctx, s.bound, &s.key, atomicMutation[T]{fn})
-	if err != nil {
-		return Snapshot[T]{}, err
-	}
-	return snapshotOf[T](s.key.ID, r.version, r.at, r.state), nil
+	return s.Apply(ctx, Atomic(fn), opts...)
 }
 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
 // short for it. It returns the errors of the verbs it stands for.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
-	return s.apply(ctx, m, opts)
-}
-
-//go:noinline
-func (s Scope[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
-	var d dispatch[T]
-	if err := s.address(&d); err != nil {
-		return Snapshot[T]{}, err
-	}
-	return d.apply(ctx, m, opts)
-}
-
-// applyOps is apply for a mutation that is data. Neither it nor what it points to need be on the heap.
-func (s Scope[T]) applyOps(ctx context.Context, verb string, ops []state.Op, opts []Option) (Snapshot[T], error) {
-	var d dispatch[T]
-	err := s.address(&d)
+	t, err := s.target()
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
-	var ch change
-	var call call
-	if err = d.ask(ctx, opts, &call); err == nil {
-		ch.verb, ch.typ, ch.creates = verb, d.typ, len(ops) > 0 && ops[0].Verb == state.Set
-		err = ch.prepare(&call.key, ops, nil)
-	}
-	if err == nil && d.backend == nil && d.tx == nil {
-		var img *image[T]
-		if img, err = d.inMemory(ctx, &call, &ch, nil); err == nil {
-			return img.snapshot(s.key.ID), nil
-		}
-	}
-	if err != nil {
-		return Snapshot[T]{}, err
-	}
-	return d.enter(ctx, &call, &ch)
+	return t.apply(ctx, m, opts)
 }
 
-// address says where calls on s go.
-func (s Scope[T]) address(d *dispatch[T]) (err error) {
+// target says where mutations of s go.
+func (s Scope[T]) target() (target[T], error) {
 	if err := s.fault(); err != nil {
-		return err
+		return target[T]{}, err
 	}
-	d.container, d.cell, d.tx, d.bound, d.typ, d.defaults, d.key = s.mem, s.cell, s.tx, s.bound, s.bound.typ, s.bound.defaults, s.key
-	if s.cell != nil {
-		d.backend = s.bound
+	t := target[T]{memory: s.memory, stored: s.stored, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
+	var err error
+	if s.stored != nil {
+		t.backend = s.bound
 	} else if s.local != nil {
-		d.defaults, err = d.defaults.with(s.local.opts)
+		t.defaults, err = t.defaults.with(s.local.opts)
 	}
-	return err
+	return t, err
 }
 
 // Delete removes the state and leaves a tombstone: from then on every other verb returns *DeletedError, except one with IfAbsent, which

@@ -8,10 +8,11 @@ import (
 
 	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/queue"
 	"github.com/pawl-go/pawl/persist"
 )
 
-// How the runtime calls its store: commits to their verdict, and calls for a round.
+// How the runtime calls its store: commits to their verdict, and calls for a batch.
 
 // route returns the way of a commit to the runtime's store without code of the caller's in it.
 func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.store} }
@@ -28,17 +29,14 @@ func baseOf(d *document.Doc) commit.Base {
 	return commit.Base{Absent: d.Life == absent, Born: d.Born}
 }
 
-// ask lets fn call the store for r, until the last budget of its members ends. The context belongs
+// ask lets fn call the store for b, until the last budget of its members ends. The context belongs
 // to no caller: several share the call, and cutting it in mid-commit for one would leave the others
 // in doubt. A panic of the store is an answer like others. If the store ends this goroutine
 // (runtime.Goexit), every member gets an error and a new goroutine drives the queue.
-func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
+func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 	until := time.Now()
-	if r.solo != nil || r.slow {
-		until = until.Add(leastTime)
-	}
-	for _, w := range r.members {
-		if d := w.submitted.Add(w.call.retry.Within); d.After(until) {
+	for _, w := range b.members {
+		if d := w.Value.submitted.Add(w.Value.call.retry.Within); d.After(until) {
 			until = d
 		}
 	}
@@ -46,17 +44,20 @@ func (c *cell) ask(r *round, fn func(ctx context.Context) error) (err error) {
 	defer ctx.over()
 	p := guarded(func() { err = fn(ctx) }, func() {
 		go func() {
-			c.answerAll(r, r.broken(errors.New("the store called runtime.Goexit")))
-			if c.ended(r) {
-				c.work(c)
+			s.failAll(b, b.broken(errors.New("the store called runtime.Goexit")))
+			if s.ended(b) == queue.Kept {
+				s.Work()
 			}
 		}()
 	})
 	if p != nil {
-		return r.broken(p)
+		return b.broken(p)
 	}
 	return err
 }
+
+// leastTime is what the store gets for an answer where no caller's budget limits it.
+const leastTime = 5 * time.Second
 
 // patient is a context that ends at its deadline, or when the call that it is made for returns. No
 // caller waits for that goroutine, so a store need not start another one to return in time. It
@@ -127,10 +128,10 @@ var endedContext = func() context.Context {
 	return ctx
 }()
 
-// broken returns the error of the members of r when the store panics or ends the goroutine.
-func (r *round) broken(cause error) error {
-	key := r.members[0].call.key
-	if r.draft.Changed > 0 {
+// broken returns the error of the members of b when the store panics or ends the goroutine.
+func (b *batch) broken(cause error) error {
+	key := b.members[0].Value.call.key
+	if b.draft.Changed > 0 {
 		return &UnknownOutcomeError{Scope: key, Cause: cause}
 	}
 	return &UnavailableError{Scope: key, Cause: cause}

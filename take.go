@@ -56,8 +56,8 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 			continue
 		}
 		d := document.Of(r)
-		s.cell.advance(d)
-		l := rt.newLease(ctx, s.cell, r.Key, asked, r.Lease.Token, sent)
+		s.stored.advance(d)
+		l := rt.newLease(ctx, s.stored, r.Key, asked, r.Lease.Token, sent)
 		snap, fault := s.seen(d)
 		if fault != nil {
 			err, unreadable = errors.Join(err, fault), append(unreadable, l)

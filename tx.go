@@ -94,12 +94,12 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 	case tx == nil:
 		in.err = &ArgumentError{Argument: "tx", Reason: "nil"}
 	case in.err != nil:
-	case in.cell == nil:
+	case in.stored == nil:
 		in.err = wrapKey(ErrNotPersisted, in.key)
 	case in.bound.rt != tx.of.rt:
 		in.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
 	}
-	in.tx, in.plain = tx, false
+	in.tx = tx
 	return Scope[T]{&in}
 }
 
@@ -115,9 +115,9 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 		return err
 	}
 	if frameOf(ctx).outerTx() != tx {
-		f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.frame, lease: innermost(ctx).held()}}
-		f.begin()
-		defer f.end()
+		f := newFrame(ctx, tx.frame, innermost(ctx).held())
+		f.tx = tx
+		defer f.End()
 		ctx = f
 	}
 	undo := tx.savepoint()
@@ -141,16 +141,6 @@ func (tx *Tx) usable(ctx context.Context, key Key) error {
 	}
 	if other := frameOf(ctx).outerTx(); other != nil && other != tx {
 		return wrapKey(ErrOutsideTx, key)
-	}
-	return nil
-}
-
-// outerTx is the transaction whose function f runs in, nil if there is none.
-func (f *frame) outerTx() *Tx {
-	for a := f; a != nil; a = a.parent {
-		if a.tx != nil && !a.over.Load() {
-			return a.tx
-		}
 	}
 	return nil
 }

@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/internal/drain"
 )
 
 // The end of a transaction: its commit, with or without its caller, and what comes after.
 
 // deliver sends b, the commit of tx (nil: only a confirmation), and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
-func (t *transaction) deliver(tx *Tx, b batch, after []func()) (commit.Verdict, error) {
+func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdict, error) {
 	if b.empty() {
 		tx.land()
 		return commit.Verdict{Kind: commit.Landed}, nil
@@ -40,7 +40,7 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (commit.Verdict, 
 			return
 		}
 		t.letGo()
-		defer t.rt.transactions.end(t)
+		defer t.rt.transactions.End(t)
 		if err == nil && v.Kind == commit.Landed {
 			t.runAllAlone(after)
 		}
@@ -82,7 +82,7 @@ func (t *transaction) deliver(tx *Tx, b batch, after []func()) (commit.Verdict, 
 
 // deliverHere is deliver for a commit in which the caller's own transaction or code takes part: neither can be used any more once the
 // caller has gone on.
-func (t *transaction) deliverHere(tx *Tx, b batch) (v commit.Verdict, err error) {
+func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline)
 	defer cancel()
 	p := guarded(func() { v, err = t.rt.send(ctx, t.route(tx, b.native), t.retry, b.Commit, b.bases()) }, func() {
@@ -108,17 +108,17 @@ func (t *transaction) deliverHere(tx *Tx, b batch) (v commit.Verdict, err error)
 }
 
 // remember keeps what the store said about b for the next who uses its scopes.
-func (t *transaction) remember(b batch, v commit.Verdict, err error) {
+func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 	if t.joined() {
 		return // it may be undone
 	}
 	for i, p := range b.writers {
 		switch {
 		case err != nil:
-			p.cell.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
+			p.stored.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
 		case v.Kind == commit.Landed:
 			b.next[i].Landed(b.Writes[i], b.ID, v.At, v.Records)
-			p.cell.advance(b.next[i])
+			p.stored.advance(b.next[i])
 			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
 		}
 	}
@@ -127,11 +127,11 @@ func (t *transaction) remember(b batch, v commit.Verdict, err error) {
 	}
 	for _, r := range v.Records {
 		if i := slices.IndexFunc(b.writers, func(p *part) bool { return p.key == r.Key }); i >= 0 {
-			b.writers[i].cell.advance(document.Of(r))
+			b.writers[i].stored.advance(document.Of(r))
 		}
 	}
 	for _, p := range b.renewed {
-		p.cell.renewed(p.base, p.base.Renewed(v.At.Add(p.draft.Expiry.TTL)))
+		p.stored.renewed(p.base, p.base.Renewed(v.At.Add(p.draft.Expiry.TTL)))
 	}
 }
 
@@ -167,55 +167,14 @@ func (tx *Tx) land() {
 }
 
 // transactions are those of a runtime that have not ended, so that Close can wait for them.
-type transactions struct {
-	mu      sync.Mutex
-	live    map[*transaction]struct{}
-	closed  bool
-	drained chan struct{}
-}
+type transactions struct{ drain.Group[*transaction] }
 
-func (s *transactions) begin(t *transaction) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	if s.live == nil {
-		s.live = map[*transaction]struct{}{}
-	}
-	s.live[t] = struct{}{}
-	return true
-}
+// close makes transactions closable: it refuses new ones.
+func (s *transactions) close() <-chan struct{} { return s.Close() }
 
-func (s *transactions) end(t *transaction) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.live, t)
-	if len(s.live) == 0 && s.drained != nil {
-		close(s.drained)
-		s.drained = nil
-	}
-}
-
-// close makes transactions closable: it refuses new ones and returns a channel that is closed once there are none, nil if there are none now.
-func (s *transactions) close() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	if len(s.live) == 0 {
-		return nil
-	}
-	if s.drained == nil {
-		s.drained = make(chan struct{})
-	}
-	return s.drained
-}
-
-// busy describes those that have not ended, for BusyError.
+// busy describes the transactions that have not ended, for BusyError.
 func (s *transactions) busy() (out []Running) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for t := range s.live {
+	for _, t := range s.Live() {
 		t.mu.Lock()
 		out = append(out, Running{Scope: t.key, Verb: "Transact"})
 		t.mu.Unlock()

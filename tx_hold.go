@@ -3,6 +3,8 @@ package pawl
 import (
 	"slices"
 	"time"
+
+	"github.com/pawl-go/pawl/internal/queue"
 )
 
 // How a transaction keeps the queues of its scopes. See transaction for why it does, and for how long.
@@ -22,7 +24,7 @@ func (t *transaction) hold(parts []*part) error {
 			continue
 		}
 		t.mu.Lock()
-		t.held = append(t.held, p.cell)
+		t.held = append(t.held, p.stored)
 		if t.hour == nil {
 			t.hour = time.AfterFunc(exclusiveFor, t.letGo)
 		}
@@ -32,22 +34,20 @@ func (t *transaction) hold(parts []*part) error {
 }
 
 func (t *transaction) holdOne(p *part) (held bool, err error) {
-	c := p.cell
+	s := p.stored
 	if t.parent != nil {
-		if err := t.parent.waitFor(&c.queue); err != nil {
+		if err := t.parent.waitFor(&s.lane); err != nil {
 			return false, err
 		}
-		defer t.parent.waited(&c.queue)
+		defer t.parent.Waited(&s.lane)
 	}
-	w := newWaiter()
-	w.ctx, w.parent, w.change = t.ctx, t.parent, &change{verb: "Transact"}
-	w.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}
-	w.submitted, w.deadline = time.Now(), t.deadline.Add(lastWord)
-	w.cas.backend, w.cas.holds = p.bound, true
-	return c.hold(w)
+	w := &storedWaiter{Bell: queue.NewBell(), Deadline: t.deadline.Add(lastWord)}
+	w.Value = storedCall{ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound, holds: true, submitted: time.Now()}
+	w.Value.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}
+	return s.hold(w)
 }
 
-func (t *transaction) heldCells() []*cell {
+func (t *transaction) heldQueues() []*stored {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.held
@@ -63,78 +63,69 @@ func (t *transaction) letGo() {
 		t.hour = nil
 	}
 	t.mu.Unlock()
-	for _, c := range held {
-		c.letGo()
+	for _, s := range held {
+		s.letGo()
 	}
 }
 
-// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. A queue that is closed cannot be held: whoever is
-// still at work finishes without. It returns the errors of await and push.
-func (c *cell) hold(w *waiter) (held bool, err error) {
-	c.mu.Lock()
-	if c.closed {
-		c.mu.Unlock()
+// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. A
+// closed queue cannot be held: work accepted before Close finishes without. It returns the errors of
+// enter and await.
+func (s *stored) hold(w *storedWaiter) (held bool, err error) {
+	s.queue.Lock()
+	if s.queue.Closed() {
+		s.queue.Unlock()
 		return false, nil
 	}
-	if c.idle() && !c.working.Load() {
-		c.working.Store(true)
-		c.running = w
-		w.answered(0)
-		c.mu.Unlock()
+	if s.queue.Claim(w) {
+		s.queue.Unlock()
 		return true, nil
 	}
-	err = c.enter(w)
-	c.mu.Unlock()
+	err = s.enter(w)
+	s.queue.Unlock()
 	if err == nil {
-		w.arm(w.submitted)
-		err = c.await(w)
-		w.disarm()
+		err = s.await(w)
 	}
 	return err == nil, err
 }
 
-// grant gives the queue to w, whose turn it is. From then on w's transaction drives it.
-func (c *cell) grant(w *waiter) (driving bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if w.left {
-		c.running = nil
-		return true
+// grant gives the queue to w, whose turn it is. From then on w's transaction drives it. The caller
+// holds the queue's lock.
+func (s *stored) grant(w *storedWaiter) queue.Ownership {
+	if !s.queue.Answer(w) {
+		return queue.Kept
 	}
-	w.finish()
-	return false
+	w.Wake()
+	return queue.Passed
 }
 
 // letGo ends what hold began.
-func (c *cell) letGo() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.running = nil
-	c.working.Store(false)
-	if c.free != nil {
-		close(c.free)
-		c.free = nil
+func (s *stored) letGo() {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	if s.free != nil {
+		close(s.free)
+		s.free = nil
 	}
-	if c.first != nil {
-		c.start(c)
-		return
+	if s.queue.First() == nil {
+		s.rest()
 	}
-	c.rest()
-	c.signalDrained()
+	s.queue.Release(s)
 }
 
-// giveWay waits while a transaction holds the queue: a function that left it is not to be faster than one that waited for it.
-func (c *cell) giveWay() {
-	c.mu.Lock()
-	if c.running == nil || !c.running.cas.holds {
-		c.mu.Unlock()
+// giveWay waits while a transaction holds the queue: a function that left the queue must not be
+// faster than a transaction that waited for it.
+func (s *stored) giveWay() {
+	s.queue.Lock()
+	if w := s.queue.Current(); w == nil || !w.Value.holds {
+		s.queue.Unlock()
 		return
 	}
-	if c.free == nil {
-		c.free = make(chan struct{})
+	if s.free == nil {
+		s.free = make(chan struct{})
 	}
-	free := c.free
-	c.mu.Unlock()
+	free := s.free
+	s.queue.Unlock()
 	limit := time.NewTimer(exclusiveFor)
 	defer limit.Stop()
 	select {

@@ -71,9 +71,9 @@ func (t *transaction) route(tx *Tx, calls []nativeCall) commit.Route {
 
 // callNative runs the user's code inside the commit of tx. Verbs with its context are refused: they would wait for what the commit has locked.
 func (tx *Tx) callNative(ctx context.Context, calls []nativeCall, handle any) error {
-	f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.of.parent, lease: tx.of.lease}}
-	f.begin()
-	defer f.end()
+	f := newFrame(ctx, tx.of.parent, tx.of.lease)
+	f.tx = tx
+	defer f.End()
 	for _, call := range calls {
 		var end ending
 		end.panic = guarded(func() { end.err = call(f, handle) }, func() {})

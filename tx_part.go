@@ -16,7 +16,7 @@ type part struct {
 	tx     *Tx
 	key    Key
 	bound  *binding
-	cell   *cell
+	stored *stored
 	base   *document.Doc
 	fresh  bool // base was read from the store by this transaction, not seen before by whomever
 	moment bool // base was read together with others, at one moment
@@ -37,19 +37,19 @@ type operation struct {
 }
 
 // enter finds or makes the part of a scope. The caller holds tx.mu, which is given up while the store is asked.
-func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, error) {
+func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part, error) {
 	if p, err := tx.find(key); p != nil || err != nil {
 		return p, err
 	}
 	if tx.of.parent != nil {
-		if err := tx.of.parent.mutating(&c.queue, key); err != nil {
+		if err := tx.of.parent.enter(&s.lane, key); err != nil {
 			return nil, err
 		}
 	}
-	p := &part{tx: tx, key: key, bound: b, cell: c}
+	p := &part{tx: tx, key: key, bound: b, stored: s}
 	if d := tx.of.moment[key]; d != nil {
 		p.base, p.moment, p.fresh = d, true, true
-	} else if d := c.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
+	} else if d := s.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
 		p.base = d
 	} else {
 		tx.mu.Unlock()
@@ -60,7 +60,7 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, c *cell) (*part, e
 		if err != nil {
 			return nil, b.readError(ctx, key, err)
 		}
-		tx.of.advance(c, d)
+		tx.of.advance(s, d)
 		if p, err := tx.find(key); p != nil || err != nil {
 			return p, err // it was not the only one who asked
 		}
@@ -98,9 +98,7 @@ func (v *operation) look() any {
 
 // evaluate computes what v makes of d.
 func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
-	w := &waiter{ctx: ctx, call: v.call, change: v.change}
-	w.cas.backend = v.bound
-	out := evaluate(ctx, w, &d, true)
+	out := evaluate(ctx, &v.call, v.change, v.bound, &d, true)
 	v.after = nil
 	if out.err == nil && out.draft.Life == alive && out.draft.View != nil {
 		v.after = out.draft.View.State
@@ -129,7 +127,7 @@ func (p *part) rebase(base *document.Doc, fresh bool) bool {
 
 // stale reports whether this process has seen something newer than the base of p, and what.
 func (p *part) stale() (*document.Doc, bool) {
-	d := p.cell.seen.Load()
+	d := p.stored.seen.Load()
 	return d, d != nil && d.Version > p.base.Version && !p.tx.of.joined()
 }
 
@@ -180,7 +178,7 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	p, err := tx.enter(ctx, s.key, s.bound, s.cell)
+	p, err := tx.enter(ctx, s.key, s.bound, s.stored)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
@@ -189,9 +187,7 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	if d.Life != alive {
 		return Snapshot[T]{ID: s.key.ID}, nil
 	}
-	w := &waiter{call: call{terms: s.bound.defaults, key: s.key}, change: &change{typ: s.bound.typ}}
-	w.cas.backend = s.bound
-	v, err := decoded(d, w)
+	v, err := decoded(d, &call{terms: s.bound.defaults, key: s.key}, s.bound.typ, s.bound)
 	if err != nil {
 		return Snapshot[T]{ID: s.key.ID}, err
 	}
@@ -203,7 +199,7 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 }
 
 // applyInTx is Scope.Apply inside a transaction. What it returns for a data verb has no version, and becomes a read when it is looked at.
-func (d dispatch[T]) applyInTx(ctx context.Context, call call, ch *change) (Snapshot[T], error) {
+func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snapshot[T], error) {
 	tx, key := d.tx, call.key
 	if err := tx.usable(ctx, key); err != nil {
 		return Snapshot[T]{}, err
@@ -211,7 +207,7 @@ func (d dispatch[T]) applyInTx(ctx context.Context, call call, ch *change) (Snap
 	ch.freeze()
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	p, err := tx.enter(ctx, key, d.bound, d.cell)
+	p, err := tx.enter(ctx, key, d.bound, d.stored)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
@@ -258,9 +254,9 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
-		f := &frame{Context: ctx, inside: &inside{tx: tx, parent: tx.frame, lease: innermost(ctx).held()}}
-		f.begin()
-		defer f.end()
+		f := newFrame(ctx, tx.frame, innermost(ctx).held())
+		f.tx = tx
+		defer f.End()
 		ctx = f
 	}
 	return v.evaluate(ctx, from)
@@ -281,8 +277,8 @@ func (c *change) reads() bool {
 	return c.fn != nil || slices.ContainsFunc(c.steps, func(s step) bool { return s.fn != nil })
 }
 
-// batch is a commit of a transaction, which has no id until it is sent.
-type batch struct {
+// txCommit is a commit of a transaction, which has no id until it is sent.
+type txCommit struct {
 	persist.Commit
 	writers []*part         // of Writes, one by one
 	next    []*document.Doc // what Writes leave when they land
@@ -290,17 +286,17 @@ type batch struct {
 	native  []nativeCall
 }
 
-func (b *batch) bases() (bases []commit.Base) {
+func (b *txCommit) bases() (bases []commit.Base) {
 	for _, p := range b.writers {
 		bases = append(bases, baseOf(p.base))
 	}
 	return bases
 }
 
-func (b *batch) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.native) == 0 }
+func (b *txCommit) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.native) == 0 }
 
 // broken is what no proper answer to b means.
-func (b *batch) broken(cause error) error {
+func (b *txCommit) broken(cause error) error {
 	key := append(b.Keys(), Key{Kind: "transaction"})[0]
 	if len(b.Writes)+len(b.native) > 0 {
 		return &UnknownOutcomeError{Scope: key, Commit: b.ID, Cause: cause}
@@ -309,7 +305,7 @@ func (b *batch) broken(cause error) error {
 }
 
 // assemble makes the commit of what tx wants. It is empty where there is nothing to ask the store.
-func (tx *Tx) assemble() (b batch, err error) {
+func (tx *Tx) assemble() (b txCommit, err error) {
 	for _, p := range tx.order {
 		switch d := &p.draft; {
 		case p.writes():
@@ -341,7 +337,7 @@ func (tx *Tx) assemble() (b batch, err error) {
 }
 
 // lostLease is what it means that the commit of tx, b, was refused because of a lease.
-func (tx *Tx) lostLease(b *batch, f *fenced) error {
+func (tx *Tx) lostLease(b *txCommit, f *fenced) error {
 	for _, l := range tx.leases {
 		if l := l.within(f, &b.Commit); l != nil {
 			err := l.lostTo(f)
@@ -358,7 +354,7 @@ func (tx *Tx) lostLease(b *batch, f *fenced) error {
 func (p *part) seen() bool { return p.read || len(p.verbs) > 0 }
 
 // confirmation makes the commit that only tests what tx knows.
-func (tx *Tx) confirmation() (b batch) {
+func (tx *Tx) confirmation() (b txCommit) {
 	for _, p := range tx.order {
 		if p.seen() {
 			b.Guards = append(b.Guards, p.guard())
@@ -375,7 +371,7 @@ func (p *part) guard() persist.Guard {
 
 // spareProof empties b if it only tests one record that was read from the store just now, or several that were read at one moment: that is
 // when the transaction took place.
-func (tx *Tx) spareProof(b *batch) {
+func (tx *Tx) spareProof(b *txCommit) {
 	if len(b.Writes)+len(b.renewed)+len(tx.native) > 0 {
 		return
 	}

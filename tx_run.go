@@ -55,7 +55,7 @@ type transaction struct {
 	moment   map[Key]*document.Doc // what they were at one moment; nil: not known
 
 	mu   sync.Mutex // protects what follows
-	held []*cell
+	held []*stored
 	hour *time.Timer // when they are let go; nil: nothing is held
 	key  Key         // the first that was touched, for people
 }
@@ -93,7 +93,7 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 	if call.joined {
 		t.store, t.via = call.via, true
 	}
-	if !rt.transactions.begin(t) {
+	if !rt.transactions.Begin(t) {
 		return nil, ErrClosed
 	}
 	return t, nil
@@ -103,7 +103,7 @@ func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transacti
 func (t *transaction) end() {
 	if !t.left {
 		t.letGo()
-		t.rt.transactions.end(t)
+		t.rt.transactions.End(t)
 	}
 }
 
@@ -165,11 +165,11 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 	if t.lease != nil {
 		tx.leases = []*Lease{t.lease}
 	}
-	tx.frame = &frame{Context: t.ctx, inside: &inside{tx: tx, parent: t.parent, lease: t.lease}}
-	tx.frame.begin()
+	tx.frame = newFrame(t.ctx, t.parent, t.lease)
+	tx.frame.tx = tx
 	began := time.Now()
 	defer func() {
-		tx.frame.end()
+		tx.frame.End()
 		tx.mu.Lock()
 		tx.over = true
 		tx.mu.Unlock()
@@ -192,7 +192,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 		if len(tx.after) > 0 && t.joined() {
 			return true, &ArgumentError{Argument: "AfterCommit", Reason: "with Via, the caller alone knows when that is"}
 		}
-		if len(t.heldCells()) == 0 {
+		if len(t.heldQueues()) == 0 {
 			if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
 				return true, err
 			}
@@ -293,7 +293,7 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		p := l.part
 		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.Version, Attempts: t.attempts})
 		if !t.joined() {
-			p.cell.replace(p.base, l.won)
+			p.stored.replace(p.base, l.won)
 		}
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
@@ -372,7 +372,7 @@ func (t *transaction) load(parts []*part) (docs []*document.Doc, oneMoment bool,
 	}
 	for i, r := range records {
 		docs = append(docs, document.Of(r))
-		t.advance(parts[i].cell, docs[i])
+		t.advance(parts[i].stored, docs[i])
 	}
 	return docs, oneMoment, nil
 }
@@ -381,7 +381,7 @@ func (t *transaction) load(parts []*part) (docs []*document.Doc, oneMoment bool,
 // nothing in this process is waited for: whoever is in front may be waiting for the connection that the caller has.
 func (t *transaction) joined() bool { return t.via }
 
-func (t *transaction) advance(c *cell, d *document.Doc) {
+func (t *transaction) advance(c *stored, d *document.Doc) {
 	if !t.joined() {
 		c.advance(d)
 	}

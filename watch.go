@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
@@ -142,12 +143,13 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	case frameOf(ctx).outerTx() != nil:
 		return nil, wrapKey(ErrOutsideTx, s.key)
 	}
-	c := s.cell
-	if s.mem != nil {
-		c = &s.mem.cell
-	}
 	w := &spectator[T]{scope: s, signal: notify.NewSignal()}
-	group := c.watchers()
+	var group *notify.Group
+	if s.memory != nil {
+		group = watchersOf(&s.memory.group)
+	} else {
+		group = watchersOf(&s.stored.group)
+	}
 	w.quit = group.Join(w.signal)
 	w.leave = func() { group.Leave(w.signal) }
 	stays := false
@@ -159,11 +161,11 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	if s.isClosed() {
 		return nil, wrapKey(ErrClosed, s.key)
 	}
-	if s.mem != nil {
+	if s.memory != nil {
 		stays = true
 		return w, nil
 	}
-	unwatch := s.bound.rt.hub.Watch(s.key, watchedCell{c})
+	unwatch := s.bound.rt.hub.Watch(s.key, watchedScope{s.stored})
 	w.leave = func() { group.Leave(w.signal); unwatch() }
 	d, err := s.bound.load(ctx, s.key)
 	if err != nil {
@@ -172,7 +174,7 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 		}
 		return nil, err
 	}
-	c.advance(d)
+	s.stored.advance(d)
 	stays = true
 	return w, nil
 }
@@ -214,7 +216,7 @@ func (w *spectator[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 			return w.change.Err == nil
 		case <-w.signal:
 		case <-expiry:
-			if w.scope.cell != nil {
+			if w.scope.stored != nil {
 				w.scope.bound.rt.hub.Reread(w.scope.key)
 			}
 		}
@@ -228,8 +230,8 @@ func (w *spectator[T]) deliver() { w.got, w.waiting = w.ahead, false }
 // look prepares the newest there is, unless it was delivered, and tells when it expires.
 func (w *spectator[T]) look() (left time.Duration, expires bool) {
 	s := w.scope
-	if s.mem != nil {
-		img := s.mem.image.Load()
+	if s.memory != nil {
+		img := s.memory.image.Load()
 		if img == nil {
 			w.prepare(sight{some: true}, Snapshot[T]{ID: s.key.ID}, nil)
 			return 0, false
@@ -241,12 +243,12 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 			snap.Version, snap.state = img.version, &img.state
 		}
 		if w.got.life == absent {
-			w.got.version = s.mem.first - 1 // that versions start higher is nothing that was missed
+			w.got.version = s.memory.first - 1 // that versions start higher is nothing that was missed
 		}
 		w.prepare(sight{some: true, version: img.version, life: l}, snap, nil)
 		return time.Duration(img.expires - now), l == alive && img.expires != 0
 	}
-	d := s.cell.seen.Load()
+	d := s.stored.seen.Load()
 	if d == nil {
 		return 0, false // not read yet; the hub will wake this watcher
 	}
@@ -275,38 +277,37 @@ func (w *spectator[T]) prepare(now sight, snap Snapshot[T], err error) {
 	}
 }
 
-// watchers returns the group of c, which is made if there is none.
-func (c *cell) watchers() *notify.Group {
-	g := c.group.Load()
+// watchersOf returns the group in p, which is made if there is none.
+func watchersOf(p *atomic.Pointer[notify.Group]) *notify.Group {
+	g := p.Load()
 	if g == nil {
 		g = notify.NewGroup()
-		if !c.group.CompareAndSwap(nil, g) {
-			g = c.group.Load()
+		if !p.CompareAndSwap(nil, g) {
+			g = p.Load()
 		}
 	}
 	return g
 }
 
-// announce wakes the watchers, if there are any. It does not wait, and costs the same for any number of them.
-func (c *cell) announce() {
-	if g := c.group.Load(); g != nil {
+// notifyWatchers wakes the watchers in p, if there are any. It does not wait, and costs the same for any number of them.
+func notifyWatchers(p *atomic.Pointer[notify.Group]) {
+	if g := p.Load(); g != nil {
 		g.Notify()
 	}
 }
 
-// close makes cell closable: it refuses new work, and ends the watches.
-func (c *cell) close() <-chan struct{} {
-	if g := c.group.Load(); g != nil {
+// closeWatchers ends the watches in p, if there are any.
+func closeWatchers(p *atomic.Pointer[notify.Group]) {
+	if g := p.Load(); g != nil {
 		g.Close()
 	}
-	return c.queue.close()
 }
 
 // watchedCell makes a cell a hints.Scope. The methods are not the cell's own, because those would be part of Container.
-type watchedCell struct{ *cell }
+type watchedScope struct{ *stored }
 
 // Seen returns the version that this process saw last.
-func (w watchedCell) Seen() (version uint64, gone, known bool) {
+func (w watchedScope) Seen() (version uint64, gone, known bool) {
 	d := w.seen.Load()
 	if d == nil {
 		return 0, false, false
@@ -315,7 +316,7 @@ func (w watchedCell) Seen() (version uint64, gone, known bool) {
 }
 
 // Adopt takes a record that was read, unless a newer version was seen.
-func (w watchedCell) Adopt(r persist.Record) { w.advance(document.Of(r)) }
+func (w watchedScope) Adopt(r persist.Record) { w.advance(document.Of(r)) }
 
 // newHub returns the hub of a runtime.
 func newHub(rt *Runtime) *hints.Hub {

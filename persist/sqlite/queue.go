@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pawl-go/pawl/internal/yield"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/patience"
 )
@@ -230,7 +229,7 @@ func (s *Store) write(ctx context.Context, r *request) (time.Time, error) {
 		other.signal <- answered
 	}
 	if s.queue.resign(r, len(batch)) {
-		yield.Local() // the lead was handed over last, so this one is next: everybody waits for it, and not for those who were answered
+		runtime.Gosched() // the lead was handed over last, so this one is next: everybody waits for it, and not for those who were answered
 	}
 	return r.at, r.err
 }

@@ -1,0 +1,163 @@
+package pawl
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pawl-go/pawl/internal/queue"
+)
+
+// Slow functions on the persisted path. A batch waits for a function for slowAfter at most. Then, or
+// at once when the function mutates another scope, the batch goes on without it on a new goroutine.
+// The function commits alone, like a writer of another process, and after half its attempts it gets
+// the queue to itself for one run of at most exclusiveFor.
+
+const (
+	// slowAfter is how long a function may hold up the batch it is in.
+	slowAfter = 10 * time.Millisecond
+	// exclusiveFor is how long a function that kept losing may have the queue to itself.
+	exclusiveFor = time.Second
+)
+
+// watch makes sure that the running function of b does not hold up others for too long. The timer
+// stays set when the function returns: it serves the next function, too. The caller holds the
+// queue's lock.
+func (s *stored) watch(b *batch) {
+	if b.watch == nil {
+		b.watch = time.AfterFunc(time.Until(b.started.Add(b.allowed)), func() { s.checkSlow(b) })
+	}
+}
+
+// checkSlow detaches the running function of b if it has used up its time.
+func (s *stored) checkSlow(b *batch) {
+	s.queue.Lock()
+	b.watch = nil
+	w := b.running
+	if w != nil && time.Since(b.started) < b.allowed { // a later function than the timer was set for
+		s.watch(b)
+		w = nil
+	}
+	s.queue.Unlock()
+	if w != nil {
+		s.detach(b, w)
+	}
+}
+
+// detach lets b go on without w, whose function runs on.
+func (s *stored) detach(b *batch, w *storedWaiter) {
+	s.queue.Lock()
+	if b.running != w {
+		s.queue.Unlock()
+		return
+	}
+	b.running, b.joined = nil, true // the function must not lose to writers that come later
+	s.beginAlone(w)
+	b.next--
+	b.members = slices.Delete(slices.Clone(b.members), b.next, b.next+1)
+	call, ctx, verb := w.Value.call, w.Value.ctx, w.Value.change.verb
+	s.queue.Unlock()
+	call.observe(ctx, Event{Type: Detached, Path: "cas", Verb: verb})
+	go func() {
+		if s.drive(b) == queue.Kept {
+			s.Work()
+		}
+	}()
+}
+
+// beginAlone notes that w runs outside the queue. The caller holds the queue's lock.
+func (s *stored) beginAlone(w *storedWaiter) {
+	s.alone = append(s.alone, w)
+	s.queue.Detach()
+}
+
+// endAlone ends beginAlone. The caller holds the queue's lock.
+func (s *stored) endAlone(w *storedWaiter) {
+	i := slices.Index(s.alone, w)
+	if i < 0 {
+		return
+	}
+	s.alone = slices.Delete(s.alone, i, i+1)
+	s.queue.Attach()
+	if s.queue.Idle() && !s.queue.Driven() {
+		s.rest()
+	}
+}
+
+// requeue gives a function that keeps losing outside the queue one bounded run with the queue to
+// itself. It reports false if that is not due, or was had.
+func (s *stored) requeue(w *storedWaiter) bool {
+	v := &w.Value
+	if v.exclusive || v.attempts < v.call.retry.Attempts/2 {
+		return false
+	}
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	if w.Left() || v.abandoned || s.enter(w) != nil {
+		return false
+	}
+	v.exclusive = true
+	s.endAlone(w)
+	return true
+}
+
+// goOnAlone ends the time that w, which lost again, had the queue to itself: b, which has no other
+// member, goes on outside.
+func (s *stored) goOnAlone(b *batch, w *storedWaiter) {
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	b.alone = w
+	s.batch = nil
+	s.beginAlone(w)
+	go s.drive(b)
+}
+
+// reportStuck reports, once, that the function of w has outlived its caller's budget.
+func (s *stored) reportStuck(w *storedWaiter) {
+	v := &w.Value
+	s.queue.Lock()
+	again := v.stuck
+	v.stuck = true
+	s.queue.Unlock()
+	if again {
+		return
+	}
+	took := time.Since(v.submitted)
+	v.call.observe(v.ctx, Event{Type: Stuck, Path: "cas", Verb: v.change.verb, Took: took})
+	v.call.env.logger().WarnContext(v.ctx, "pawl: mutator is stuck", "scope", v.call.key.String(), "verb", v.change.verb, "since", took)
+}
+
+// abandon discards the results of the functions that run, in the queue and outside.
+func (s *stored) abandon() bool {
+	s.queue.Lock()
+	b := s.batch
+	var given, present []*storedWaiter
+	if b != nil && b.running != nil && !b.running.Value.abandoned {
+		given = append(given, b.running)
+	}
+	for _, w := range s.alone {
+		if w.State == queue.Running && !w.Value.abandoned {
+			given = append(given, w)
+		}
+	}
+	for _, w := range given {
+		w.Value.abandoned = true
+		w.Value.err = wrapKey(ErrAbandoned, w.Value.call.key)
+		if s.queue.Answer(w) {
+			present = append(present, w)
+		}
+	}
+	s.queue.Unlock()
+	for _, w := range given {
+		if b != nil {
+			s.detach(b, w)
+		}
+		s.queue.Lock()
+		s.endAlone(w) // Close does not wait for it any more
+		s.queue.Unlock()
+		w.Value.call.observe(w.Value.ctx, Event{Type: Abandoned, Path: "cas", Verb: w.Value.change.verb})
+	}
+	for _, w := range present {
+		w.Wake()
+	}
+	return len(given) > 0
+}
