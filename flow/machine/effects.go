@@ -18,7 +18,7 @@ import (
 //
 //	         Take, under a lease      attempts +1        handler      nil: deleted, with what OnCommit wrote
 //	pending ───────────────────────────────────────────────────────► error: pending again, due later
-//	   ▲                                                             └─ attempts spent, or GiveUp: given up, until Redeliver
+//	   ▲                                                             └─ attempts spent, or pawl.NonRetryable: given up, until Redeliver
 //	   └── the worker dies: its lease runs out, and the letter is due still
 //
 // Races, and what decides them:
@@ -221,7 +221,7 @@ func (o *outbox) run(ctx context.Context, job taken) {
 		}
 		a := &attempt{id: job.ID, letter: snap.State()}
 		if a.letter.Attempts > o.e.config.Effects.Attempts {
-			err = GiveUp(errors.New("its last attempt never ended"))
+			err = pawl.NonRetryable(errors.New("its last attempt never ended"))
 		} else {
 			err = o.guard(body, a, func() error { return o.machines[a.letter.Workflow].deliver(body, a) })
 		}
@@ -244,7 +244,7 @@ func (o *outbox) run(ctx context.Context, job taken) {
 		switch {
 		case err == nil || held.Err() != nil:
 			return nil // delivered, or somebody else's
-		case ctx.Err() != nil: // it was stopped; that is nobody's fault
+		case ctx.Err() != nil && !pawl.IsNonRetryable(err): // Stop interrupted it: no attempt was made
 			_, err = scope.IncState(fenced, "attempts", -1)
 			return err
 		}
@@ -308,7 +308,7 @@ func legible(err error) string {
 // postpone notes that an attempt failed, and when the next is due; or that there is none.
 func (o *outbox) postpone(ctx context.Context, scope pawl.Scope[letter], a *attempt, job taken, why error) error {
 	l := a.letter
-	if l.Attempts < o.e.config.Effects.Attempts && !isGivenUp(why) {
+	if l.Attempts < o.e.config.Effects.Attempts && !pawl.IsNonRetryable(why) {
 		delay := o.e.config.Effects.Delay(l.Attempts)
 		now := job.Time.Add(time.Since(job.at)) // by the store's clock
 		_, err := scope.PatchState(ctx, pawl.Patch{"due": now.Add(delay), "error": legible(why)})

@@ -88,7 +88,7 @@ func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
 		_, err = m.Fire(ctx, machine.Trigger{ID: id, Step: "ship", By: "admin"})
 		require.NoError(t, err)
 	}
-	e, m := process("ship", "out Tell", func(context.Context, *machine.Delivery[parcel]) error { return machine.GiveUp(errBody) })
+	e, m := process("ship", "out Tell", func(context.Context, *machine.Delivery[parcel]) error { return pawl.NonRetryable(errBody) })
 	require.NoError(t, e.Start(ctx))
 	ship(m, "1")
 	u := <-gaveUp

@@ -175,22 +175,62 @@ func TestEffectIsRetried(t *testing.T) {
 	})
 }
 
-// TestEffectGivenUpAtOnce: what GiveUp wraps is not tried again.
+// TestEffectGivenUpAtOnce: an error marked by pawl.NonRetryable ends an after-effect after one
+// attempt, whether its handler or its commit returned it.
 //
 // Proves EFFECT-1.
 func TestEffectGivenUpAtOnce(t *testing.T) {
-	gaveUp := make(chan machine.Undelivered, 1)
-	d := open(t, memory.New(), settings{config: machine.Config{GaveUp: func(u machine.Undelivered) { gaveUp <- u }}})
-	d.pack(t, "1")
-	d.tells(func(context.Context, *machine.Delivery[parcel]) error {
-		return fmt.Errorf("wrapped: %w", machine.GiveUp(errBody))
+	final := fmt.Errorf("wrapped: %w", pawl.NonRetryable(errBody))
+	for name, tell := range map[string]func(context.Context, *machine.Delivery[parcel]) error{
+		"handler": func(context.Context, *machine.Delivery[parcel]) error { return final },
+		"commit": func(_ context.Context, d *machine.Delivery[parcel]) error {
+			d.OnCommit(func(context.Context, *pawl.Tx) error { return final })
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gaveUp := make(chan machine.Undelivered, 1)
+			d := open(t, memory.New(), settings{tell: tell, config: machine.Config{
+				Effects: pawl.Retry{Attempts: 3, First: time.Millisecond, Max: time.Millisecond},
+				GaveUp:  func(u machine.Undelivered) { gaveUp <- u },
+			}})
+			d.pack(t, "1")
+			_, err := d.fire(t.Context(), "1", "hello")
+			require.NoError(t, err)
+			u := <-gaveUp
+			require.Equal(t, 1, u.Attempts)
+			require.Contains(t, u.Error, final.Error())
+		})
+	}
+}
+
+// TestFinalErrorAtStop: an error marked by pawl.NonRetryable is final even if Stop has already ended
+// the context of its handler.
+//
+// Proves EFFECT-1.
+func TestFinalErrorAtStop(t *testing.T) {
+	d := open(t, memory.New(), settings{config: machine.Config{GaveUp: func(machine.Undelivered) {}}})
+	began := make(chan struct{})
+	d.tells(func(ctx context.Context, _ *machine.Delivery[parcel]) error {
+		close(began)
+		<-ctx.Done()
+		return pawl.NonRetryable(errBody)
 	})
+	d.pack(t, "1")
 	_, err := d.fire(t.Context(), "1", "hello")
 	require.NoError(t, err)
-	u := <-gaveUp
-	require.Equal(t, 1, u.Attempts)
-	require.NoError(t, machine.GiveUp(nil))
-	require.ErrorIs(t, machine.GiveUp(errBody), errBody)
+	<-began
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = d.e.Stop(ended) // it may return before the handler does
+	require.NoError(t, d.e.Stop(t.Context()))
+	var all []machine.Undelivered
+	for u, err := range d.e.Undelivered(t.Context()) {
+		require.NoError(t, err)
+		all = append(all, u)
+	}
+	require.Len(t, all, 1)
+	require.Equal(t, 1, all[0].Attempts)
 }
 
 // TestEffectOfADeadWorker: an after-effect whose worker died is taken over once its lease is over; one that kills each of its workers is given up in the end; and a

@@ -1,7 +1,6 @@
 package machine
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -194,20 +193,3 @@ func Reject(reasons ...string) error { return &ending{Rejected, reasons} }
 
 // Fail ends an action that did not succeed, in the ordinary course of things. Return it as Reject.
 func Fail(reasons ...string) error { return &ending{Failed, reasons} }
-
-// GiveUp wraps an error of an after-effect that no further attempt can mend; nil stays nil.
-func GiveUp(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &givenUp{err}
-}
-
-type givenUp struct{ error }
-
-func (e *givenUp) Unwrap() error { return e.error }
-
-func isGivenUp(err error) bool {
-	var g *givenUp
-	return errors.As(err, &g)
-}

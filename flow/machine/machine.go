@@ -112,7 +112,7 @@ func Handle[T, In any](m *Machine[T], action string, fn func(ctx context.Context
 }
 
 // Effect registers the body of an after-effect. It runs after the commit that caused it, at least once, in any process that has registered it;
-// Delivery.ID is the same on every attempt. An error is tried again later, unless it is one of GiveUp. Faults are returned by Engine.Start, as for Handle.
+// Delivery.ID is the same on every attempt. An error is tried again later, unless pawl.NonRetryable marks it as final. Faults are returned by Engine.Start, as for Handle.
 func Effect[T any](m *Machine[T], name string, fn func(ctx context.Context, d *Delivery[T]) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

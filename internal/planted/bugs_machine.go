@@ -235,8 +235,20 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-effect-without-end", Mechanism: "an after-effect is given up when its attempts are spent",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "	if l.Attempts < o.e.config.Effects.Attempts && !isGivenUp(why) {", New: "	if !isGivenUp(why) {",
+		Old: "	if l.Attempts < o.e.config.Effects.Attempts && !pawl.IsNonRetryable(why) {", New: "	if !pawl.IsNonRetryable(why) {",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "machine-effect-final-error-retried", Mechanism: "a NonRetryable error ends an after-effect at once",
+		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
+		Old: "Effects.Attempts && !pawl.IsNonRetryable(why) {", New: "Effects.Attempts {",
+		Pkg: "./flow/machine", Run: "^TestEffectGivenUpAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "machine-effect-final-error-lost-at-stop", Mechanism: "a NonRetryable error is final at Stop, too",
+		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
+		Old: "		case ctx.Err() != nil && !pawl.IsNonRetryable(err):", New: "		case ctx.Err() != nil:",
+		Pkg: "./flow/machine", Run: "^TestFinalErrorAtStop$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-backoff", Mechanism: "attempts at an after-effect come ever later",
