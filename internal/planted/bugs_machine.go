@@ -41,7 +41,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-body-again", Mechanism: "on a conflict the commit is repeated, not the body",
 		Proves: []string{"CLAIM-5"}, File: "flow/machine/fire.go",
-		Old: "	e := r.scope.In(tx)\n	snap, err := e.Snapshot(ctx)\n	if err != nil {\n		return err\n	}\n	from :=", New: "	if tx.Attempt() > 1 {\n		r.action.onCommit = nil\n		_ = r.h.run(r.fenced, r.action, r.t.Input)\n	}\n	e := r.scope.In(tx)\n	snap, err := e.Snapshot(ctx)\n	if err != nil {\n		return err\n	}\n	from :=",
+		Old: "	e := r.scope.In(tx)\n	snap, err := e.Snapshot(ctx)\n	if err != nil {\n		return err\n	}\n	from :=", New: "	if r.outcome.Result == Done {\n		r.action.onCommit = nil\n		_ = r.h.run(r.fenced, r.action, r.t.Input)\n	}\n	e := r.scope.In(tx)\n	snap, err := e.Snapshot(ctx)\n	if err != nil {\n		return err\n	}\n	from :=",
 		Pkg: "./flow/machine", Run: "^TestBodyRunsOnce$",
 	},
 	{
