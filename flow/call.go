@@ -13,12 +13,14 @@ import (
 
 // A call from its start to its end:
 //
-//	call: hold the record ─► draw a ticket ─► await: the lowest is mine ─► the action ─► leave: ticket and record go in one commit
+//	newCall: acquire the record ─► draw a ticket ─► awaitAdmission: it is the lowest ─► the action
+//	                                                                                      │
+//	         ticket and record are deleted in one commit ◄── leave ◄──────────────────────┘
 //
 // docs/flows.md lists the races, and what decides each.
 
-// leaveWithin bounds the commit that ends a call.
-const leaveWithin = 5 * time.Second
+// leaveTimeout bounds the commit that ends a call.
+const leaveTimeout = 5 * time.Second
 
 // record is the document of a call in flight.
 type record struct {
@@ -31,29 +33,40 @@ type call struct {
 	IDs
 	flow   *Flow
 	action string
-	outer  *call           // that it was made inside of; nil: none
-	base   context.Context // that the outermost call was made with
+	// outer is the call in whose action this call was made; nil: none.
+	outer *call
+	// base is the context that the outermost call was made with.
+	base context.Context
 
-	wish   context.Context // ends when the caller leaves, and with cancel
-	cancel context.CancelCauseFunc
-	ctx    context.Context // of the action; ends with wish, and with the lease
+	// callerCtx ends with the caller's context, and by cancel.
+	callerCtx context.Context
+	cancel    context.CancelCauseFunc
+	// ctx is the context of the action. It ends with callerCtx and with the lease.
+	ctx    context.Context
 	local  *pawl.Local
 	record pawl.Scope[record]
-	lease  *pawl.Lease // of the record
+	// lease is the lease of the record; nil: not acquired.
+	lease *pawl.Lease
 
-	over  atomic.Bool // the action has returned, or will not run
-	holds bool        // the lease is its own, not that of an outer call of the same request
-	keeps bool        // likewise, local
-	free  func()      // what the deadline of ctx takes, or keep
+	// over is set once the action has returned, or will not run.
+	over atomic.Bool
+	// ownsLease is false if the lease belongs to an outer call of the same request.
+	ownsLease bool
+	// ownsLocal is false if local belongs to an outer call of the same request.
+	ownsLocal bool
+	// cleanup releases the deadline of ctx, or stops renewNested; nil: there is neither.
+	cleanup func()
 
-	gate     pawl.Scope[gate]
-	ticket   string // its name; empty: it needs none, or has none yet
-	admitted bool   // by the commit that drew the ticket
+	gate pawl.Scope[gate]
+	// ticket is the name of the call's ticket; empty: it needs none, or has none yet.
+	ticket string
+	// admitted is set if the ticket was the lowest when it was drawn.
+	admitted bool
 }
 
 type callKey struct{}
 
-// outers yields c and the calls around it, from the inside.
+// outers yields c and the calls around it, from the innermost to the outermost.
 func (c *call) outers(yield func(*call) bool) {
 	for ; c != nil && yield(c); c = c.outer {
 	}
@@ -62,16 +75,17 @@ func (c *call) outers(yield func(*call) bool) {
 // inside reports whether c was made inside a call of f that is in flight. The caller holds f.mu.
 func (c *call) inside(f *Flow) bool {
 	for o := range c.outer.outers {
-		if _, ok := f.live[o]; ok {
+		if _, ok := f.inFlight[o]; ok {
 			return true
 		}
 	}
 	return false
 }
 
-// call starts a call: when it returns, the call is admitted or has its place in the queue. A background call is none inside another, and outlives ctx.
-func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool) (*call, error) {
-	unit, err := f.check(ctx, &ids)
+// newCall starts a call. When it returns, the call is admitted or has its place in the queue. A
+// background call is never a nested call, and outlives ctx.
+func (f *Flow) newCall(ctx context.Context, action string, ids IDs, background bool) (*call, error) {
+	unit, err := f.checkCall(ctx, &ids)
 	if err != nil {
 		return nil, err
 	}
@@ -86,20 +100,21 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 		}
 	}
 	for o := range c.outer.outers {
-		if o.over.Load() { // nothing of it could be committed
+		if o.over.Load() { // no commit of c could pass the fence
 			return nil, &pawl.LeaseLostError{Scope: o.record.Key(), Token: o.lease.Token(), Released: true}
 		}
 	}
-	arrived := func() bool { return true }
-	if background { // once it has its place, the end of ctx means nothing to it
-		c.wish, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-		arrived = context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
+	// detach makes a background call independent of ctx. It reports false if ctx ended first.
+	detach := func() bool { return true }
+	if background {
+		c.callerCtx, c.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+		detach = context.AfterFunc(ctx, func() { c.cancel(context.Cause(ctx)) })
 	} else {
-		c.wish, c.cancel = context.WithCancelCause(ctx)
+		c.callerCtx, c.cancel = context.WithCancelCause(ctx)
 	}
 	if err := f.add(c); err != nil {
 		c.cancel(nil)
-		arrived()
+		detach()
 		return nil, err
 	}
 	ready := false
@@ -108,10 +123,10 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 			c.leave()
 		}
 	}()
-	if err = c.hold(background); err == nil && f.config.Admit != Allow {
-		err = c.draw()
+	if err = c.obtainLease(background); err == nil && f.config.Admit != Allow {
+		err = c.drawTicket()
 	}
-	if !arrived() && err == nil {
+	if !detach() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -121,31 +136,35 @@ func (f *Flow) call(ctx context.Context, action string, ids IDs, background bool
 	return c, nil
 }
 
-// ended returns why the context of the action has ended, or is about to; nil if it has not.
-func (c *call) ended() error {
-	if c.ctx.Err() == context.DeadlineExceeded { // it is that of the wish, whose end has a cause of its own
+// endCause returns why the context of the action has ended, or is about to end; nil if neither.
+func (c *call) endCause() error {
+	// The deadline of ctx is that of callerCtx. Wait for callerCtx, which has its own cause.
+	if c.ctx.Err() == context.DeadlineExceeded {
 		select {
-		case <-c.wish.Done():
-		case <-time.After(lookAgain):
+		case <-c.callerCtx.Done():
+		case <-time.After(checkInterval):
 		}
 	}
-	if err := context.Cause(c.wish); err != nil {
+	if err := context.Cause(c.callerCtx); err != nil {
 		return err
 	}
 	return context.Cause(c.ctx)
 }
 
-// check tells what is wrong with a call before anything is written, and returns the id of its gate.
-func (f *Flow) check(ctx context.Context, ids *IDs) (unit string, err error) {
+// checkCall validates a call before anything is written, and returns the id of its gate. It sets an
+// empty request id.
+func (f *Flow) checkCall(ctx context.Context, ids *IDs) (unit string, err error) {
 	if ctx == nil {
 		return "", &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	if ids.Request == "" {
 		ids.Request = rand.Text()
 	}
-	for _, id := range []struct{ what, id string }{{"request", ids.Request}, {"session", ids.Session}, {"user", ids.User}, {"org", ids.Org}} {
+	for _, id := range []struct{ what, id string }{
+		{"request", ids.Request}, {"session", ids.Session}, {"user", ids.User}, {"org", ids.Org},
+	} {
 		if id.id != "" {
-			err = errors.Join(err, f.usable(ctx, id.what, id.id))
+			err = errors.Join(err, f.checkID(ctx, id.what, id.id))
 		}
 	}
 	switch f.config.Per {
@@ -157,7 +176,9 @@ func (f *Flow) check(ctx context.Context, ids *IDs) (unit string, err error) {
 		unit = "flow"
 	}
 	if unit == "" && f.config.Admit != Allow {
-		err = errors.Join(err, &pawl.ArgumentError{Argument: "IDs", Reason: fmt.Sprintf("flow %s admits per %s, whose id is empty", f.config.Kind, unitNames[f.config.Per])})
+		reason := fmt.Sprintf("flow %s admits per %s, and the %s id is empty", f.config.Kind,
+			unitNames[f.config.Per], unitNames[f.config.Per])
+		err = errors.Join(err, &pawl.ArgumentError{Argument: "IDs", Reason: reason})
 	}
 	if err == nil {
 		err = context.Cause(ctx)
@@ -165,8 +186,9 @@ func (f *Flow) check(ctx context.Context, ids *IDs) (unit string, err error) {
 	return unit, err
 }
 
-// hold gets the record of the request, its lease, and the context of the action.
-func (c *call) hold(background bool) error {
+// obtainLease acquires the record of the request and derives the action's context from its lease. A
+// nested call of the same request shares the lease of the outer call.
+func (c *call) obtainLease(background bool) error {
 	for o := range c.outer.outers {
 		if o.Request != c.Request {
 			continue
@@ -174,48 +196,51 @@ func (c *call) hold(background bool) error {
 		if c.local == nil {
 			c.local = o.local
 		}
-		if o.flow.rt == c.flow.rt && o.record.Key() == c.record.Key() { // it is a part of that call, also if that is of another value of the flow
+		// The record is the same one even if o belongs to another Flow value of this kind.
+		if o.flow.rt == c.flow.rt && o.record.Key() == c.record.Key() {
 			c.lease = o.lease
-			c.ctx = context.WithValue(c.wish, callKey{}, c)
-			return c.ended()
+			c.ctx = context.WithValue(c.callerCtx, callKey{}, c)
+			return c.endCause()
 		}
 	}
 	if c.local == nil {
-		c.local, c.keeps = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true
+		c.local, c.ownsLocal = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true
 	}
-	// The lease outlives the wish: it is kept until the action has returned. Only taking it ends with the wish.
-	from := c.wish
+	// The lease outlives callerCtx: it is kept until the action has returned. The end of callerCtx
+	// only stops the attempt to acquire it.
+	from := c.callerCtx
 	if background {
-		from = pawl.Unfenced(c.base) // it goes on after whoever called it has given back what he holds
+		from = pawl.Unfenced(c.base) // the call continues after its caller has released its leases
 	}
 	over, stop := context.WithCancelCause(context.WithoutCancel(from))
-	taking := context.AfterFunc(c.wish, func() { stop(context.Cause(c.wish)) })
-	lease, err := c.take(over)
+	acquired := context.AfterFunc(c.callerCtx, func() { stop(context.Cause(c.callerCtx)) })
+	lease, err := c.acquireRecord(over)
 	if err != nil {
 		stop(nil)
-		if pawl.OutcomeUnknown(err) { // the lease is given back if it lands, but there is a record then
-			c.flow.rest.Go(func() { c.flow.tidy(ticket{Request: c.Request}) })
+		if pawl.OutcomeUnknown(err) { // if the commit lands, the lease is released, but the record stays
+			c.flow.background.Go(func() { c.flow.removeRecord(ticket{Request: c.Request}) })
 		}
 		return err
 	}
-	c.lease, c.holds = lease, true
+	c.lease, c.ownsLease = lease, true
 	inner, end := context.WithCancelCause(lease.Context())
 	c.ctx = context.WithValue(inner, callKey{}, c)
-	if !taking() {
+	if !acquired() {
 		end(nil)
-		return context.Cause(c.wish)
+		return context.Cause(c.callerCtx)
 	}
-	context.AfterFunc(c.wish, func() { end(context.Cause(c.wish)) }) // at the latest when the call leaves
-	if at, ok := c.wish.Deadline(); ok {                             // for the action to see
-		c.ctx, c.free = context.WithDeadline(c.ctx, at)
+	// leave cancels callerCtx at the latest.
+	context.AfterFunc(c.callerCtx, func() { end(context.Cause(c.callerCtx)) })
+	if at, ok := c.callerCtx.Deadline(); ok { // for the action to see
+		c.ctx, c.cleanup = context.WithDeadline(c.ctx, at)
 	}
-	c.flow.held(c)
-	c.flow.rest.Go(c.listen)
+	c.flow.addHolder(c)
+	c.flow.background.Go(c.watchRecord)
 	return nil
 }
 
-// take takes the lease of the record, which is made for it. What a dead call has left is made anew.
-func (c *call) take(ctx context.Context) (*pawl.Lease, error) {
+// acquireRecord creates the record and acquires its lease. It replaces the record of a dead call.
+func (c *call) acquireRecord(ctx context.Context) (*pawl.Lease, error) {
 	set := pawl.Set{State: record{Action: c.action}}
 	asked := []pawl.LeaseOption{pawl.LeaseFor(c.flow.config.Lease), pawl.Applying(set, pawl.IfAbsent())}
 	for {
@@ -233,162 +258,170 @@ func (c *call) take(ctx context.Context) (*pawl.Lease, error) {
 	}
 }
 
-// listen waits for the wish of another process to cancel the call, and keeps what the call has in the store from expiring, for as long as it has its lease: an action may
-// take its time after the end of its context.
-func (c *call) listen() {
+// watchRecord cancels the call when another process asks for it, and renews the call's documents. It
+// runs until the lease ends, because the action may continue after the end of its context.
+func (c *call) watchRecord() {
 	ctx := c.lease.Context()
-	renew := time.NewTicker(idleFor / 3)
+	renew := time.NewTicker(idleTTL / 3)
 	defer renew.Stop()
 	changes := c.record.Changes(ctx)
-	var again <-chan time.Time
+	var retry <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again:
+		case <-retry:
 			changes = c.record.Changes(ctx)
 		case change, ok := <-changes:
 			switch {
 			case !ok:
-				return // with ctx
+				return // ctx has ended
 			case change.Err != nil: // the store could not be reached
-				changes, again = nil, time.After(lookAgain)
+				changes, retry = nil, time.After(checkInterval)
 			case change.Exists() && change.ReadOnly().Canceled:
 				c.cancel(ErrCanceled)
 			}
 		case <-renew.C:
-			c.renew(ctx)
+			c.renewDocuments(ctx)
 		}
 	}
 }
 
-// keep does for a call that is a part of another what listen does for that: its gate may be another one.
-func (c *call) keep(ctx context.Context) {
-	renew := time.NewTicker(idleFor / 3)
+// renewNested renews the documents of a nested call that shares a lease: watchRecord of the outer
+// call does not know its gate.
+func (c *call) renewNested(ctx context.Context) {
+	renew := time.NewTicker(idleTTL / 3)
 	defer renew.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-renew.C:
-			c.renew(ctx)
+			c.renewDocuments(ctx)
 		}
 	}
 }
 
-// renew puts off the expiry of what the call has in the store: a write that changes nothing does.
-func (c *call) renew(ctx context.Context) {
+// renewDocuments extends the time to live of the call's record and gate, by writes that change
+// nothing.
+func (c *call) renewDocuments(ctx context.Context) {
 	_, err := c.record.Apply(ctx, pawl.All{})
 	if c.flow.config.Admit != Allow {
-		_, late := c.gate.Apply(ctx, pawl.All{})
-		err = errors.Join(err, late)
+		_, failed := c.gate.Apply(ctx, pawl.All{})
+		err = errors.Join(err, failed)
 	}
 	if err != nil && ctx.Err() == nil {
-		c.flow.log.Warn("flow: expiry of a call not put off", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
+		c.flow.log.Warn("flow: cannot extend the time to live of a call's documents",
+			"flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
 }
 
-// verdict is what Do returns for the action's err.
-func (c *call) verdict(err error) error {
+// actionError returns what Do returns for the action's err.
+func (c *call) actionError(err error) error {
 	var lost *pawl.LeaseLostError
-	cause := c.ended()
+	cause := c.endCause()
+	reportsEnd := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case err == nil && errors.As(context.Cause(c.lease.Context()), &lost):
 		return lost
-	case err != nil && cause != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) && !errors.Is(err, cause):
+	case cause != nil && reportsEnd && !errors.Is(err, cause):
 		return fmt.Errorf("%w: %w", cause, err)
 	}
 	return err
 }
 
-// leave ends the call, whatever has become of it.
+// leave ends the call, in whatever state it is.
 func (c *call) leave() {
 	c.over.Store(true)
 	defer c.flow.remove(c)
 	c.cancel(nil)
-	if c.free != nil {
-		c.free()
+	if c.cleanup != nil {
+		c.cleanup()
 	}
-	if c.keeps {
+	if c.ownsLocal {
 		c.local.Close()
 	}
 	if c.lease == nil {
 		return
 	}
-	lost, err := c.forget()
+	lost, err := c.removeDocuments()
 	switch {
-	case err != nil && !c.holds: // the lease does not run out: it is that of an outer call
-		c.flow.rest.Go(c.insist)
+	case err != nil && !c.ownsLease: // the lease does not run out: it belongs to an outer call
+		c.flow.background.Go(c.retryRemoval)
 	case err != nil:
-		c.flow.log.Warn("flow: end of a call not recorded, its lease will run out", "flow", c.flow.config.Kind, "request", c.Request, "err", err)
+		c.flow.log.Warn("flow: cannot record the end of a call; its lease will run out",
+			"flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
-	if c.holds { // its record is gone, and the lease with it, but this process has to stop renewing it
-		c.flow.rest.Go(func() {
+	if c.ownsLease { // the lease ended with its record; Release stops its renewal in this process
+		c.flow.background.Go(func() {
 			_ = c.lease.Release(context.WithoutCancel(c.lease.Context()))
 			if lost {
-				c.flow.tidy(ticket{Request: c.Request, Token: c.lease.Token()})
+				c.flow.removeRecord(ticket{Request: c.Request, Token: c.lease.Token()})
 			}
 		})
 	}
 }
 
-// tidy removes the record of a call that has ended, unless another has it. If it takes long, the record is left to expire.
-func (f *Flow) tidy(t ticket) {
-	ctx, stop := context.WithTimeout(context.Background(), leaveWithin)
+// removeRecord removes the record of a call that has ended, unless another call holds it. It gives up
+// after leaveTimeout and leaves the record to expire.
+func (f *Flow) removeRecord(t ticket) {
+	ctx, stop := context.WithTimeout(context.Background(), leaveTimeout)
 	defer stop()
 	for ctx.Err() == nil {
-		over, left, err := f.probe(ctx, t)
-		if over {
+		dead, left, err := f.checkDead(ctx, t)
+		if dead {
 			return
 		}
 		if err != nil {
-			left = lookAgain
+			left = checkInterval
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(min(left, lookAgain)):
+		case <-time.After(min(left, checkInterval)):
 		}
 	}
 }
 
-// insist removes the ticket of a call that is a part of another, which may have its lease for long.
-func (c *call) insist() {
-	again := time.NewTicker(lookAgain)
-	defer again.Stop()
+// retryRemoval removes the ticket of a nested call that shares a lease, until it succeeds or the
+// outer call ends. The outer call may hold its lease for a long time.
+func (c *call) retryRemoval() {
+	retry := time.NewTicker(checkInterval)
+	defer retry.Stop()
 	for {
 		select {
 		case <-c.lease.Context().Done():
-			return // it counts as dead now
-		case <-again.C:
-			if _, err := c.forget(); err == nil {
+			return // the call counts as dead now
+		case <-retry.C:
+			if _, err := c.removeDocuments(); err == nil {
 				return
 			}
 		}
 	}
 }
 
-// forget removes what the call has in the store, unless its lease was lost.
-func (c *call) forget() (lost bool, err error) {
-	ctx, stop := context.WithTimeout(context.WithoutCancel(c.lease.Context()), leaveWithin)
+// removeDocuments removes the call's record and ticket. It reports whether the lease was lost, which
+// is not an error: other calls remove the documents then.
+func (c *call) removeDocuments() (lost bool, err error) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(c.lease.Context()), leaveTimeout)
 	defer stop()
 	switch {
-	case c.holds && c.ticket == "":
+	case c.ownsLease && c.ticket == "":
 		err = c.record.Delete(ctx)
-	case c.holds:
+	case c.ownsLease:
 		err = pawl.Transact(ctx, c.flow.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := c.gate.In(tx).DeleteStateRecord(ctx, tickets, c.ticket)
 			return errors.Join(err, c.record.In(tx).Delete(ctx))
-		}, pawl.WithRetry(atGates))
+		}, pawl.WithRetry(gateRetry))
 	case c.ticket != "":
 		_, err = c.gate.DeleteStateRecord(ctx, tickets, c.ticket)
 	}
 	if !errors.Is(err, pawl.ErrLeaseLost) {
 		return false, err
 	}
-	// Others will remove the ticket, too; it can go at once, though, for the action has returned.
+	// The action has returned, so the ticket can be removed without waiting for another call.
 	if c.ticket != "" {
-		c.flow.rest.Go(func() {
-			plain, stop := context.WithTimeout(context.Background(), leaveWithin)
+		c.flow.background.Go(func() {
+			plain, stop := context.WithTimeout(context.Background(), leaveTimeout)
 			defer stop()
 			_, _ = c.gate.DeleteStateRecord(plain, tickets, c.ticket)
 		})

@@ -11,10 +11,12 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// gate is the document of a session, user or flow whose calls are admitted one at a time: the one with the lowest ticket is.
+// gate is the document of a session, user or flow whose calls are admitted one at a time. The call
+// with the lowest ticket is admitted.
 type gate struct {
-	Last    uint64            `json:"last"`              // number given out
-	Tickets map[string]ticket `json:"tickets,omitempty"` // by a name of their own, known before the number is
+	Last uint64 `json:"last"` // the highest number given out
+	// Tickets are stored by a random name, which a call knows before it knows its number.
+	Tickets map[string]ticket `json:"tickets,omitempty"`
 }
 
 const tickets pawl.Field = "tickets"
@@ -23,11 +25,11 @@ const tickets pawl.Field = "tickets"
 type ticket struct {
 	Number  uint64 `json:"number"`
 	Request string `json:"request"`
-	Token   uint64 `json:"token"` // of the lease of its record
+	Token   uint64 `json:"token"` // of the lease of the call's record
 }
 
-// before returns the name of the highest ticket below number, empty if there is none.
-func (g *gate) before(number uint64) (name string) {
+// predecessor returns the name of the highest ticket below number, or "" if there is none.
+func (g *gate) predecessor(number uint64) (name string) {
 	best := uint64(0)
 	for k, t := range g.Tickets {
 		if t.Number < number && t.Number > best {
@@ -37,7 +39,7 @@ func (g *gate) before(number uint64) (name string) {
 	return name
 }
 
-// lowest returns the name of the ticket that is admitted, empty if there is none.
+// lowest returns the name of the admitted ticket, or "" if there is none.
 func (g *gate) lowest() (name string) {
 	for k, t := range g.Tickets {
 		if name == "" || t.Number < g.Tickets[name].Number {
@@ -48,15 +50,17 @@ func (g *gate) lowest() (name string) {
 }
 
 const (
-	// lookAgain is how often a waiter looks after the one before it when that runs, is a call of this process, or could not be asked about.
-	lookAgain = time.Second
-	// lookAgainLate is how often at least it does so otherwise.
-	lookAgainLate = 5 * time.Second
-	// clearFor is how long the lease of a dead call is held, to remove what is left of it.
-	clearFor = 2 * time.Second
+	// checkInterval is how often a waiter checks whether the call before it is alive, if that call
+	// runs, belongs to this process, or could not be checked the last time. It is also the delay
+	// before a read or a write that failed is repeated.
+	checkInterval = time.Second
+	// slowCheckInterval is the longest time between two checks otherwise.
+	slowCheckInterval = 5 * time.Second
+	// removalLease is how long the lease of a dead call is taken, to remove its record.
+	removalLease = 2 * time.Second
 )
 
-// rejection is the ticket that a call is rejected for.
+// rejection is the ticket because of which a call is rejected.
 type rejection struct {
 	name string
 	ticket
@@ -64,8 +68,8 @@ type rejection struct {
 
 func (r *rejection) Error() string { return "in flight: " + r.Request }
 
-// draw gets a ticket for the gate, unless a call around c has one there.
-func (c *call) draw() error {
+// drawTicket adds a ticket for the call to its gate, unless an outer call has one there.
+func (c *call) drawTicket() error {
 	f := c.flow
 	for o := range c.outer.outers {
 		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {
@@ -74,7 +78,7 @@ func (c *call) draw() error {
 	}
 	name, token := rand.Text(), c.lease.Token()
 	for {
-		var full *gate // that has no place for the call
+		var full *gate // a copy of the gate if it has no place for the call
 		snap, err := c.gate.AtomicState(c.ctx, func(_ context.Context, g *gate) error {
 			full = nil
 			n := len(g.Tickets)
@@ -93,7 +97,7 @@ func (c *call) draw() error {
 		})
 		var in *rejection
 		if errors.As(err, &in) {
-			dead, _, failed := f.probe(c.ctx, in.ticket)
+			dead, _, failed := f.checkDead(c.ctx, in.ticket)
 			if failed == nil && dead {
 				if _, failed = c.gate.DeleteStateRecord(c.ctx, tickets, in.name); failed == nil {
 					continue
@@ -105,8 +109,8 @@ func (c *call) draw() error {
 			return &BusyError{InFlight: in.Request, Scope: c.gate.Key()}
 		}
 		if errors.As(err, new(*pawl.OverloadedError)) && full != nil {
-			// If those at its end are dead, there is nobody behind them to remove them.
-			if removed, _ := c.clear(full, full.before(full.Last+1)); removed {
+			// Dead calls at the end of the queue have no waiter behind them to remove their tickets.
+			if removed, _ := c.removeDead(full, full.predecessor(full.Last+1)); removed {
 				continue
 			}
 		}
@@ -115,50 +119,51 @@ func (c *call) draw() error {
 		}
 		if err == nil {
 			c.admitted = snap.ReadOnly().lowest() == name
-			if !c.holds {
+			if !c.ownsLease {
 				var ctx context.Context
-				ctx, c.free = context.WithCancel(c.lease.Context())
-				f.rest.Go(func() { c.keep(ctx) })
+				ctx, c.cleanup = context.WithCancel(c.lease.Context())
+				f.background.Go(func() { c.renewNested(ctx) })
 			}
 		}
 		return err
 	}
 }
 
-// await waits until the call is admitted.
-func (c *call) await() error {
+// awaitAdmission waits until the call is admitted.
+func (c *call) awaitAdmission() error {
 	if c.ticket != "" && !c.admitted {
-		if err := c.queue(); err != nil {
+		if err := c.waitInQueue(); err != nil {
 			return err
 		}
 	}
-	return c.ended() // it may have been canceled just now
+	return c.endCause() // it may have been canceled in the meantime
 }
 
-// queue watches the gate until the call's ticket is the lowest, and looks after the one before it.
-func (c *call) queue() error {
+// waitInQueue watches the gate until the call's ticket is the lowest. Meanwhile it removes the
+// tickets of dead calls directly before its own.
+func (c *call) waitInQueue() error {
 	ctx, stop := context.WithCancel(c.ctx)
 	defer stop()
 	changes := c.gate.Changes(ctx)
-	look := time.NewTimer(time.Hour)
-	defer look.Stop()
+	check := time.NewTimer(time.Hour)
+	defer check.Stop()
 	var (
 		seen   *gate
-		before string
-		again  <-chan time.Time
+		before string // the name of the ticket directly before this call's
+		retry  <-chan time.Time
 	)
 	for {
 		select {
 		case <-ctx.Done():
-			return c.ended()
-		case <-again:
+			return c.endCause()
+		case <-retry:
 			changes = c.gate.Changes(ctx)
 		case change, ok := <-changes:
 			switch {
 			case !ok:
-				return c.ended()
-			case errors.As(change.Err, new(*pawl.UnavailableError)): // the call has its place all the same
-				changes, again = nil, time.After(lookAgain)
+				return c.endCause()
+			case errors.As(change.Err, new(*pawl.UnavailableError)): // the call keeps its ticket
+				changes, retry = nil, time.After(checkInterval)
 				continue
 			case change.Err != nil:
 				return change.Err
@@ -167,35 +172,37 @@ func (c *call) queue() error {
 				seen = &gate{}
 			}
 			mine, ok := seen.Tickets[c.ticket]
-			if !ok { // others may remove it only when the lease is over
-				return &pawl.LeaseLostError{Scope: c.record.Key(), Token: c.lease.Token(), Cause: errors.New("the ticket is gone")}
+			if !ok { // other calls may remove it only after the lease has ended
+				cause := errors.New("ticket removed from the gate")
+				return &pawl.LeaseLostError{Scope: c.record.Key(), Token: c.lease.Token(), Cause: cause}
 			}
 			was := before
-			if before = seen.before(mine.Number); before == "" {
+			if before = seen.predecessor(mine.Number); before == "" {
 				return nil
 			}
 			if before != was {
-				look.Reset(0)
+				check.Reset(0)
 			}
-		case <-look.C:
-			_, later := c.clear(seen, before)
-			look.Reset(later)
+		case <-check.C:
+			_, next := c.removeDead(seen, before)
+			check.Reset(next)
 		}
 	}
 }
 
-// clear removes the ticket called name if its call is dead, and those before it, up to one that lives. It reports whether it removed any, and when to look again.
-func (c *call) clear(g *gate, name string) (removed bool, again time.Duration) {
+// removeDead removes the ticket called name if its call is dead, and then the tickets before it, down
+// to the first one whose call is alive. It reports whether it removed any, and when to check again.
+func (c *call) removeDead(g *gate, name string) (removed bool, next time.Duration) {
 	var dead pawl.All
-	again = lookAgain
-	for ; name != ""; name = g.before(g.Tickets[name].Number) {
-		over, left, err := c.flow.probe(c.ctx, g.Tickets[name])
+	next = checkInterval
+	for ; name != ""; name = g.predecessor(g.Tickets[name].Number) {
+		over, left, err := c.flow.checkDead(c.ctx, g.Tickets[name])
 		if err != nil {
 			break
 		}
 		if !over {
-			if again = min(left, lookAgainLate); name == g.lowest() {
-				again = min(left, lookAgain) // it is next: a hint that was lost shall not cost it more
+			if next = min(left, slowCheckInterval); name == g.lowest() {
+				next = min(left, checkInterval) // c is next: bound its delay after a lost hint
 			}
 			break
 		}
@@ -203,36 +210,39 @@ func (c *call) clear(g *gate, name string) (removed bool, again time.Duration) {
 	}
 	if len(dead) > 0 {
 		if _, err := c.gate.Apply(c.ctx, dead); err != nil {
-			return false, lookAgain
+			return false, checkInterval
 		}
 	}
-	return len(dead) > 0, again
+	return len(dead) > 0, next
 }
 
-// probe asks whether the call of a ticket is over, and otherwise for how long it will not be, whatever happens to it. A ticket without a token stands for
-// whichever call the request has.
-func (f *Flow) probe(ctx context.Context, t ticket) (over bool, left time.Duration, err error) {
-	if c := f.here(t.Request); c != nil && (t.Token == 0 || t.Token == c.lease.Token()) && c.lease.Context().Err() == nil {
-		return false, lookAgain, nil
+// checkDead reports whether the call of t is over, and otherwise the time for which its lease is
+// certain to live. A ticket without a token stands for any call of its request. checkDead removes
+// the record of a dead call.
+func (f *Flow) checkDead(ctx context.Context, t ticket) (dead bool, left time.Duration, err error) {
+	c := f.localCall(t.Request)
+	if c != nil && (t.Token == 0 || t.Token == c.lease.Token()) && c.lease.Context().Err() == nil {
+		return false, checkInterval, nil
 	}
 	scope := f.calls.Scope(f.rt, t.Request)
-	lease, err := scope.Acquire(ctx, pawl.LeaseFor(clearFor), pawl.Applying(pawl.All{}, pawl.IfExists()))
+	lease, err := scope.Acquire(ctx, pawl.LeaseFor(removalLease), pawl.Applying(pawl.All{}, pawl.IfExists()))
 	var held *pawl.HeldError
 	switch {
 	case gone(err):
 		return true, 0, nil
 	case errors.As(err, &held):
 		if t.Token != 0 && held.Token != 0 && held.Token != t.Token {
-			return true, 0, nil // another has it, so the lease of this one is over
+			return true, 0, nil // another call holds the record, so the lease of t is over
 		}
 		return false, max(held.Left, time.Millisecond), nil
 	case err != nil:
 		return false, 0, err
 	}
-	// What nobody held is held here now, so nothing of the dead call can be committed any more.
+	// This process holds the record now, so the dead call can no longer commit.
 	if err := scope.Delete(lease.Context()); err != nil {
-		f.log.Warn("flow: record of a dead call not removed, it will expire", "scope", fmt.Sprint(scope.Key()), "err", err)
+		f.log.Warn("flow: cannot remove the record of a dead call; it will expire",
+			"scope", fmt.Sprint(scope.Key()), "err", err)
 	}
-	_ = lease.Release(context.WithoutCancel(ctx)) // it went with the record
+	_ = lease.Release(context.WithoutCancel(ctx)) // it ended with the record
 	return true, 0, nil
 }
