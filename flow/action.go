@@ -13,8 +13,8 @@ import (
 // Request gets a new id. Session or User is required if the flow admits per session or per user.
 type IDs struct{ Request, Session, User, Org string }
 
-// Call is one call of an action. It is a pawl.Owner: an action opens its scopes on it, by the ids of
-// the call.
+// Call is one call of an action. It is a pawl.Owner: an action opens its scopes on it, by the ids
+// of the call.
 //
 //	turn := pawl.Request[Turn](c, c.Request)     // persisted, as Session, User and Org are
 //	board := pawl.Sequencer[Board](c, "board")   // in memory, ends with the request, as Target does
@@ -36,8 +36,8 @@ type Action[In, Out any] struct {
 	fn   func(ctx context.Context, c *Call, in In) (Out, error)
 }
 
-// Define adds an action to f. It panics on a nil flow, a nil function, and an empty or repeated name,
-// as http.ServeMux panics on a bad pattern.
+// Define adds an action to f. It panics on a nil flow, a nil function, and an empty or repeated
+// name, as http.ServeMux panics on a bad pattern.
 func Define[In, Out any](f *Flow, name string, fn func(ctx context.Context, c *Call, in In) (Out, error)) *Action[In, Out] {
 	switch {
 	case f == nil:

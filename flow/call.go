@@ -258,8 +258,8 @@ func (c *call) acquireRecord(ctx context.Context) (*pawl.Lease, error) {
 	}
 }
 
-// watchRecord cancels the call when another process asks for it, and renews the call's documents. It
-// runs until the lease ends, because the action may continue after the end of its context.
+// watchRecord cancels the call when another process asks for it, and renews the call's documents.
+// It runs until the lease ends, because the action may continue after the end of its context.
 func (c *call) watchRecord() {
 	ctx := c.lease.Context()
 	renew := time.NewTicker(idleTTL / 3)
@@ -362,8 +362,8 @@ func (c *call) leave() {
 	}
 }
 
-// removeRecord removes the record of a call that has ended, unless another call holds it. It gives up
-// after leaveTimeout and leaves the record to expire.
+// removeRecord removes the record of a call that has ended, unless another call holds it. It gives
+// up after leaveTimeout and leaves the record to expire.
 func (f *Flow) removeRecord(t ticket) {
 	ctx, stop := context.WithTimeout(context.Background(), leaveTimeout)
 	defer stop()
@@ -399,8 +399,8 @@ func (c *call) retryRemoval() {
 	}
 }
 
-// removeDocuments removes the call's record and ticket. It reports whether the lease was lost, which
-// is not an error: other calls remove the documents then.
+// removeDocuments removes the call's record and ticket. It reports whether the lease was lost,
+// which is not an error: other calls remove the documents then.
 func (c *call) removeDocuments() (lost bool, err error) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.lease.Context()), leaveTimeout)
 	defer stop()

@@ -31,8 +31,8 @@ const (
 	tombstoneAge = 10 * time.Minute
 )
 
-// gateRetry is the budget of a commit to a gate. All processes write to a gate, so the budget limits
-// the time of a commit and not its attempts.
+// gateRetry is the budget of a commit to a gate. All processes write to a gate, so the budget
+// limits the time of a commit and not its attempts.
 var gateRetry = pawl.Retry{Attempts: 1 << 20}
 
 // Config configures a flow; only Kind is required.
@@ -110,8 +110,8 @@ type Flow struct {
 // New returns a flow on rt. Several processes may create the same flow. New does no I/O.
 //
 // It returns *pawl.KindError or *pawl.LimitError for a bad kind, *pawl.ArgumentError for any other
-// fault of the configuration, pawl.ErrClosed for a closed runtime, and pawl.ErrNoStore for a runtime
-// without a store.
+// fault of the configuration, pawl.ErrClosed for a closed runtime, and pawl.ErrNoStore for a
+// runtime without a store.
 func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	if err := c.check(); err != nil {
 		return nil, err
@@ -188,8 +188,8 @@ func (f *Flow) checkID(ctx context.Context, what, id string) error {
 // with ErrCanceled as the cause. Cancel returns once the request to cancel is recorded. The call
 // receives it as a watcher does, and may end by itself before that.
 //
-// Cancel returns pawl.ErrNotFound when no such call is in flight, *pawl.LimitError for a bad id, and
-// the errors of the verbs.
+// Cancel returns pawl.ErrNotFound when no such call is in flight, *pawl.LimitError for a bad id,
+// and the errors of the verbs.
 func (f *Flow) Cancel(ctx context.Context, request string) error {
 	if ctx == nil {
 		return &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -218,9 +218,9 @@ func (f *Flow) Cancel(ctx context.Context, request string) error {
 }
 
 // Stop refuses new calls with pawl.ErrClosed, except calls made inside a call in flight, and waits
-// for the calls in flight until ctx ends. Then it cancels them, with pawl.ErrClosed as the cause, and
-// returns a *pawl.BusyError that names them; call Stop again to wait until they have ended. Calling
-// Stop twice is safe.
+// for the calls in flight until ctx ends. Then it cancels them, with pawl.ErrClosed as the cause,
+// and returns a *pawl.BusyError that names them; call Stop again to wait until they have ended.
+// Calling Stop twice is safe.
 //
 // Stop a flow before its runtime is closed. A call that ends later cannot remove its ticket, and
 // blocks its gate until its lease has run out.
@@ -248,8 +248,8 @@ func (f *Flow) Stop(ctx context.Context) error {
 	return f.sweeper.Stop(ctx)
 }
 
-// cancelAll cancels the calls in flight in this process and returns an error that names them, or nil
-// if there are none left.
+// cancelAll cancels the calls in flight in this process and returns an error that names them, or
+// nil if there are none left.
 func (f *Flow) cancelAll(why error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -109,7 +109,8 @@ func (c *call) drawTicket() error {
 			return &BusyError{InFlight: in.Request, Scope: c.gate.Key()}
 		}
 		if errors.As(err, new(*pawl.OverloadedError)) && full != nil {
-			// Dead calls at the end of the queue have no waiter behind them to remove their tickets.
+			// Dead calls at the end of the queue have no waiter behind them to remove their
+			// tickets.
 			if removed, _ := c.removeDead(full, full.predecessor(full.Last+1)); removed {
 				continue
 			}
@@ -190,8 +191,9 @@ func (c *call) waitInQueue() error {
 	}
 }
 
-// removeDead removes the ticket called name if its call is dead, and then the tickets before it, down
-// to the first one whose call is alive. It reports whether it removed any, and when to check again.
+// removeDead removes the ticket called name if its call is dead, and then the tickets before it,
+// down to the first one whose call is alive. It reports whether it removed any, and when to check
+// again.
 func (c *call) removeDead(g *gate, name string) (removed bool, next time.Duration) {
 	var dead pawl.All
 	next = checkInterval
