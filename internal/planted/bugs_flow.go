@@ -149,13 +149,13 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-cancel-dead-call", Mechanism: "Cancel returns ErrNotFound for a dead call",
 		Proves: []string{"FLOW-5"}, File: "flow/flow.go",
-		Old: "	if dead {\n", New: "	if _ = dead; false {\n",
+		Old: "	dead, _, err := f.checkDead(ctx, ticket{Request: request})\n", New: "	dead, err := false, error(nil)\n",
 		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$",
 	},
 	{
 		Name: "flow-canceled-and-runs", Mechanism: "a call that was canceled while it waited does not run",
 		Proves: []string{"FLOW-5"}, File: "flow/gate.go",
-		Old: "			case !ok:\n				return c.endCause()\n", New: "			case !ok:\n				return nil\n",
+		Old: "		if err := c.waitInQueue(); err != nil {\n			return err\n		}\n	}\n	return c.endCause()", New: "		_ = c.waitInQueue()\n	}\n	return nil",
 		Pkg: "./flow", Run: "^TestCancelWhileWaiting$/^memory$", Flags: []string{"-timeout=40s"},
 	},
 	{
