@@ -14,22 +14,27 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// An after-effect from its commit to its end. It is a document, a letter, that the commit of its action writes:
+// An after-effect is a document that the commit of its action writes:
 //
-//	         Take, under a lease      attempts +1        handler      nil: deleted, with what OnCommit wrote
-//	pending ───────────────────────────────────────────────────────► error: pending again, due later
-//	   ▲                                                             └─ attempts spent, or pawl.NonRetryable: given up, until Redeliver
-//	   └── the worker dies: its lease runs out, and the letter is due still
+//	         Take, under a lease    attempts +1    handler    nil: deleted, in the commit of OnCommit
+//	pending ─────────────────────────────────────────────► error: pending again, due later
+//	   ▲                                                   └─ attempts spent, or pawl.NonRetryable:
+//	   │                                                      given up, until Redeliver
+//	   └── the worker dies: its lease runs out, and the after-effect is still due
 //
-// Races, and what decides them:
-//   - two workers want one letter: the lease. One that lost it commits nothing, neither the deletion nor a postponement.
-//   - a worker dies after the handler, before the deletion: the handler runs again. That is "at least once", and what Delivery.ID is for.
-//   - a handler that kills its worker: attempts are counted before it runs, so that it is given up in the end.
-//   - a release that does not know an after-effect: letters are labelled with its name, and it takes only what it has handlers for.
+// Races, and what decides each:
+//   - Two workers take one after-effect: the lease decides. A worker that lost it commits neither
+//     the deletion nor a failed attempt.
+//   - A worker dies after the handler and before the deletion: the handler runs again. Delivery is
+//     "at least once", and the handler deduplicates by Delivery.ID.
+//   - A handler kills its worker: the attempt is counted before the handler runs, so the
+//     after-effect is given up in the end.
+//   - A process of another release has no handler for an after-effect: the label names the
+//     after-effect, and a process takes only labels that it has handlers for.
 
-// letter is an after-effect that is to be delivered.
-type letter struct {
-	Label    string    `json:"label"` // pending or given up, and for whom
+// effectRecord is the document of an after-effect that is not delivered yet.
+type effectRecord struct {
+	Label    string    `json:"label"` // pendingLabel or givenUpLabel
 	Due      time.Time `json:"due,omitzero"`
 	Workflow string    `json:"workflow"`
 	Effect   string    `json:"effect"`
@@ -42,32 +47,43 @@ type letter struct {
 	Error    string    `json:"error,omitempty"`
 }
 
-var letters = pawl.Kind[letter]{Name: "machine.effect", Label: "label", Due: "due"}
+var effectRecords = pawl.Kind[effectRecord]{Name: "machine.effect", Label: "label", Due: "due"}
 
-// The labels of letters. The first blank after the workflow's name ends it.
-func pending(workflow, effect string) string {
-	return "pending " + noBlanks.Replace(workflow) + " " + effect
-}
-func abandoned(workflow, effect string) string {
-	return "given up " + noBlanks.Replace(workflow) + " " + effect
+// pendingLabel is the label of an after-effect that is to be delivered.
+func pendingLabel(workflow, effect string) string {
+	return "pending " + escapeSpaces.Replace(workflow) + " " + effect
 }
 
-var noBlanks = strings.NewReplacer("%", "%25", " ", "%20")
+// givenUpLabel is the label of an after-effect that was given up.
+func givenUpLabel(workflow, effect string) string {
+	return "given up " + escapeSpaces.Replace(workflow) + " " + effect
+}
 
-// Delivery is one attempt at an after-effect. The handler's context ends when the attempt's lease is lost, and fences commits.
+// escapeSpaces removes the spaces of a workflow's name, so that the next space in a label ends it.
+var escapeSpaces = strings.NewReplacer("%", "%25", " ", "%20")
+
+// Delivery is one attempt to deliver an after-effect. The context of its handler ends when the
+// lease of the attempt is lost. Commits made with it are fenced by that lease.
 type Delivery[T any] struct {
-	ID      string           // stable: deduplicate by it
-	Step    string           // whose commit caused it
-	By      string           // the requester
-	Version uint64           // of the entity, that the commit made
-	Attempt int              // 1 on the first
-	Entity  pawl.Snapshot[T] // as it is now; it may have moved on since Version
+	// ID is the same in every attempt; deduplicate by it.
+	ID string
+	// Step is the key of the step whose commit recorded the after-effect.
+	Step string
+	// By is the requester of the step.
+	By string
+	// Version is the version of the entity that the commit made.
+	Version uint64
+	// Attempt is 1 in the first attempt.
+	Attempt int
+	// Entity is the current entity; it may be newer than Version.
+	Entity pawl.Snapshot[T]
 
 	input    string
 	onCommit []func(context.Context, *pawl.Tx) error
 }
 
-// Input decodes the Trigger.Input of the step into v. It returns the errors of json.Unmarshal, and leaves v alone where there was no input.
+// Input decodes the Trigger.Input of the step into v. It does not change v if there was no input.
+// It returns the errors of json.Unmarshal.
 func (d *Delivery[T]) Input(v any) error {
 	if d.input == "" {
 		return nil
@@ -75,59 +91,66 @@ func (d *Delivery[T]) Input(v any) error {
 	return json.Unmarshal([]byte(d.input), v)
 }
 
-// OnCommit adds writes to the commit that marks the after-effect as delivered. Fn may run again when another writer gets in between.
+// OnCommit adds writes to the commit that marks the after-effect as delivered. On a conflict, fn
+// runs again.
 func (d *Delivery[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
 	d.onCommit = append(d.onCommit, fn)
 }
 
 // Undelivered is an after-effect that was given up.
 type Undelivered struct {
-	ID       string // as Delivery.ID; Engine.Redeliver takes it
+	ID       string // the Delivery.ID, for Engine.Redeliver
 	Workflow string
 	Effect   string
 	Step, By string
-	Entity   string // its id
+	Entity   string // the id of the entity
 	Version  uint64
 	Attempts int
 	Error    string // of the last attempt
 }
 
-// attempt is a Delivery of some type.
+// attempt is a Delivery without the type of its entity.
 type attempt struct {
 	id       string
-	letter   letter
+	record   effectRecord
 	onCommit []func(context.Context, *pawl.Tx) error
 }
 
 // outbox delivers after-effects.
 type outbox struct {
 	e        *Engine
-	loop     *worker.Loop[taken]
+	loop     *worker.Loop[takenEffect]
 	machines map[string]anyMachine // by workflow
-	labels   []string              // of what this process can deliver
-	end      context.CancelFunc    // of listening; nil: it was not started
-	over     chan struct{}         // closed when listening has ended
+	// labels are those of the pending after-effects that this process can deliver.
+	labels []string
+	// stopWaking ends the goroutine that wakes the loop; nil: it was not started.
+	stopWaking context.CancelFunc
+	// wakingDone is closed when that goroutine has ended.
+	wakingDone chan struct{}
 }
 
-// taken is a letter that this process holds.
-type taken struct {
-	pawl.Taken[letter]
-	at time.Time // when, by this process's clock
+// takenEffect is an after-effect whose lease this process holds.
+type takenEffect struct {
+	pawl.Taken[effectRecord]
+	at time.Time // when it was taken, by the clock of this process
 }
 
 func newOutbox(e *Engine) *outbox {
 	o := &outbox{e: e, machines: map[string]anyMachine{}}
-	o.loop = loop(e, worker.Config[taken]{Name: "after-effects", Take: o.take, Run: o.run, Concurrency: max(e.config.Deliveries, 1), Poll: e.config.Poll})
+	o.loop = newLoop(e, worker.Config[takenEffect]{
+		Name: "after-effects", Take: o.take, Run: o.run,
+		Concurrency: max(e.config.Deliveries, 1), Poll: e.config.Poll,
+	})
 	return o
 }
 
-// start begins to deliver, if there is anything that these machines could want delivered.
+// start starts the delivery of the after-effects of machines, if they have any.
 func (o *outbox) start(ctx context.Context, machines []anyMachine) error {
 	for _, m := range machines {
 		w := m.workflow()
 		o.machines[w.Name] = m
 		for _, name := range m.effects() {
-			o.labels = append(o.labels, pending(w.Name, name))
+			o.labels = append(o.labels, pendingLabel(w.Name, name))
 		}
 	}
 	if len(o.labels) == 0 {
@@ -136,16 +159,16 @@ func (o *outbox) start(ctx context.Context, machines []anyMachine) error {
 	if err := o.loop.Start(ctx); err != nil {
 		return err
 	}
-	listen, end := context.WithCancel(ctx)
-	o.end, o.over = end, make(chan struct{})
-	wakeups := letters.Wakeups(listen, o.e.rt)
+	waking, stop := context.WithCancel(ctx)
+	o.stopWaking, o.wakingDone = stop, make(chan struct{})
+	wakeups := effectRecords.Wakeups(waking, o.e.rt)
 	go func() {
-		defer close(o.over)
+		defer close(o.wakingDone)
 		for {
 			select {
 			case <-wakeups:
 				o.loop.Wake()
-			case <-listen.Done():
+			case <-waking.Done():
 				return
 			}
 		}
@@ -153,64 +176,70 @@ func (o *outbox) start(ctx context.Context, machines []anyMachine) error {
 	return nil
 }
 
+// stop ends the delivery and waits for the attempts in progress until ctx ends.
 func (o *outbox) stop(ctx context.Context) error {
 	err := o.loop.Stop(ctx)
-	if o.end != nil {
-		o.end()
-		<-o.over
+	if o.stopWaking != nil {
+		o.stopWaking()
+		<-o.wakingDone
 	}
 	return err
 }
 
-// effects makes machine an anyMachine.
+// effects implements anyMachine.
 func (m *machine[T]) effects() (all []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for name := range m.delivered {
+	for name := range m.effectHandlers {
 		all = append(all, name)
 	}
 	return all
 }
 
-// letters returns the after-effects of an action that makes this version of its entity.
-func (r *run[T]) letters(was pawl.Snapshot[T], version uint64) (all []letter) {
-	due := was.Time // by the store's clock, and past
+// effects returns the after-effects of an action whose commit makes this version of its entity.
+func (r *run[T]) effects(before pawl.Snapshot[T], version uint64) (all []effectRecord) {
+	due := before.Time // by the store's clock, and in the past
 	if due.IsZero() {
 		due = time.Now()
 	}
 	for _, effect := range r.r.effects {
-		all = append(all, letter{Label: pending(r.m.w.Name, effect), Due: due, Workflow: r.m.w.Name, Effect: effect, Step: r.r.step, By: r.r.by,
-			Entity: r.t.ID, Version: version, Input: string(r.input)})
+		all = append(all, effectRecord{
+			Label: pendingLabel(r.m.w.Name, effect), Due: due, Workflow: r.m.w.Name, Effect: effect,
+			Step: r.r.step, By: r.r.by, Entity: r.t.ID, Version: version, Input: string(r.input),
+		})
 	}
 	return all
 }
 
-// record writes letters as part of tx.
-func (r *run[T]) record(ctx context.Context, tx *pawl.Tx, all []letter) error {
-	for i, l := range all {
-		if _, err := letters.Scope(tx, fmt.Sprintf("%s-%d", r.action.key, i)).SetState(ctx, l, pawl.IfAbsent()); err != nil {
+// recordEffects writes after-effects as part of tx.
+func (r *run[T]) recordEffects(ctx context.Context, tx *pawl.Tx, all []effectRecord) error {
+	for i, effect := range all {
+		scope := effectRecords.Scope(tx, fmt.Sprintf("%s-%d", r.action.key, i))
+		if _, err := scope.SetState(ctx, effect, pawl.IfAbsent()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// take is the Take of the loop. The leases do not end with Stop: what is under way is waited for.
-func (o *outbox) take(ctx context.Context, limit int) (jobs []taken, err error) {
+// take is the Take of the loop. The leases outlive ctx, because Stop waits for attempts in
+// progress.
+func (o *outbox) take(ctx context.Context, limit int) (jobs []takenEffect, err error) {
 	at := time.Now()
-	all, err := letters.Take(context.WithoutCancel(ctx), o.e.rt, pawl.Query{Due: true, Labels: o.labels, Limit: limit}, pawl.LeaseFor(o.e.config.Lease))
+	q := pawl.Query{Due: true, Labels: o.labels, Limit: limit}
+	all, err := effectRecords.Take(context.WithoutCancel(ctx), o.e.rt, q, pawl.LeaseFor(o.e.config.Lease))
 	for _, t := range all {
-		jobs = append(jobs, taken{t, at})
+		jobs = append(jobs, takenEffect{t, at})
 	}
 	return jobs, err
 }
 
-// run is the Run of the loop.
-func (o *outbox) run(ctx context.Context, job taken) {
-	scope := letters.Scope(o.e.rt, job.ID)
+// run is the Run of the loop: it makes one attempt. The end of ctx means that Stop interrupts it.
+func (o *outbox) run(ctx context.Context, job takenEffect) {
+	scope := effectRecords.Scope(o.e.rt, job.ID)
 	err := job.Lease.Run(func(held context.Context, l *pawl.Lease) error {
 		if ctx.Err() != nil {
-			return nil // Stop lost patience before it began
+			return nil // interrupted before the attempt began
 		}
 		body, cancel := context.WithCancelCause(held)
 		defer cancel(nil)
@@ -219,15 +248,15 @@ func (o *outbox) run(ctx context.Context, job taken) {
 		if err != nil {
 			return err
 		}
-		a := &attempt{id: job.ID, letter: snap.State()}
-		if a.letter.Attempts > o.e.config.Effects.Attempts {
+		a := &attempt{id: job.ID, record: snap.State()}
+		if a.record.Attempts > o.e.config.Effects.Attempts {
 			err = pawl.NonRetryable(errors.New("its last attempt never ended"))
 		} else {
-			err = o.guard(body, a, func() error { return o.machines[a.letter.Workflow].deliver(body, a) })
+			err = o.protect(body, a, func() error { return o.machines[a.record.Workflow].deliver(body, a) })
 		}
-		fenced := context.WithoutCancel(held) // what is done is noted, whoever stops meanwhile
+		fenced := context.WithoutCancel(held) // Stop does not interrupt the commit
 		if err == nil {
-			err = o.guard(fenced, a, func() error {
+			err = o.protect(fenced, a, func() error {
 				return pawl.Transact(fenced, o.e.rt, func(ctx context.Context, tx *pawl.Tx) error {
 					for _, fn := range a.onCommit {
 						if err := fn(ctx, tx); err != nil {
@@ -243,27 +272,29 @@ func (o *outbox) run(ctx context.Context, job taken) {
 		}
 		switch {
 		case err == nil || held.Err() != nil:
-			return nil // delivered, or somebody else's
+			return nil // delivered, or the lease was lost
 		case ctx.Err() != nil && !pawl.IsNonRetryable(err): // Stop interrupted it: no attempt was made
 			_, err = scope.IncState(fenced, "attempts", -1)
 			return err
 		}
-		return o.postpone(fenced, scope, a, job, err)
+		return o.recordFailure(fenced, scope, a, job, err)
 	})
 	if err != nil && !errors.Is(err, pawl.ErrLeaseLost) && !errors.Is(err, pawl.ErrDeleted) {
-		o.e.config.Logger.WarnContext(ctx, "machine: after-effect not noted, it is tried again", "id", job.ID, "err", err)
+		o.e.config.Logger.WarnContext(ctx, "machine: cannot record an attempt at an after-effect; it will be retried",
+			"id", job.ID, "err", err)
 	}
 }
 
-// guard calls fn, which is the handler or calls what it added to its commit; a panic is an error, and so is runtime.Goexit.
-func (o *outbox) guard(ctx context.Context, a *attempt, fn func() error) error {
+// protect calls fn, which runs user code, and turns a panic and runtime.Goexit into errors.
+func (o *outbox) protect(ctx context.Context, a *attempt, fn func() error) error {
 	done := make(chan error, 1)
-	go func() { // of its own, for runtime.Goexit
+	go func() { // runtime.Goexit ends this goroutine only
 		err := errors.New("machine: the after-effect called runtime.Goexit")
 		defer func() {
 			if v := recover(); v != nil {
 				err = fmt.Errorf("machine: the after-effect panicked: %v", v)
-				o.e.config.Logger.ErrorContext(ctx, err.Error(), "id", a.id, "effect", a.letter.Effect, "stack", string(debug.Stack()))
+				o.e.config.Logger.ErrorContext(ctx, err.Error(),
+					"id", a.id, "effect", a.record.Effect, "stack", string(debug.Stack()))
 			}
 			done <- err
 		}()
@@ -272,50 +303,58 @@ func (o *outbox) guard(ctx context.Context, a *attempt, fn func() error) error {
 	return <-done
 }
 
-// deliver makes machine an anyMachine.
+// deliver implements anyMachine.
 func (m *machine[T]) deliver(ctx context.Context, a *attempt) error {
-	l := a.letter
-	snap, err := m.entities.Scope(m.e.rt, l.Entity).Snapshot(ctx)
+	r := a.record
+	snap, err := m.entities.Scope(m.e.rt, r.Entity).Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	d := &Delivery[T]{ID: a.id, Step: l.Step, By: l.By, Version: l.Version, Attempt: l.Attempts, Entity: snap, input: l.Input}
+	d := &Delivery[T]{
+		ID: a.id, Step: r.Step, By: r.By, Version: r.Version, Attempt: r.Attempts, Entity: snap, input: r.Input,
+	}
 	if snap.ID == "" {
-		d.Entity.ID = l.Entity
+		d.Entity.ID = r.Entity
 	}
 	m.mu.Lock()
-	tell := m.delivered[l.Effect]
+	handler := m.effectHandlers[r.Effect]
 	m.mu.Unlock()
-	if err := tell(ctx, d); err != nil {
+	if err := handler(ctx, d); err != nil {
 		return err
 	}
 	a.onCommit = d.onCommit
 	return nil
 }
 
-// longestError is how much of an error's text is kept, in bytes.
-const longestError = 4096
+// maxErrorText is the maximum length of a stored error text in bytes.
+const maxErrorText = 4096
 
-// legible is the text of an error as a document can hold it: what mail servers say is in no certain encoding.
-func legible(err error) string {
+// storableText returns the text of err as a document can hold it: valid UTF-8 without NUL, and cut
+// to maxErrorText. The errors of mail servers, for example, may have any encoding.
+func storableText(err error) string {
 	s := strings.ReplaceAll(strings.ToValidUTF8(fmt.Sprint(err), "\uFFFD"), "\x00", "\uFFFD")
-	if len(s) > longestError {
-		s = strings.ToValidUTF8(s[:longestError], "") + "…"
+	if len(s) > maxErrorText {
+		s = strings.ToValidUTF8(s[:maxErrorText], "") + "…"
 	}
 	return s
 }
 
-// postpone notes that an attempt failed, and when the next is due; or that there is none.
-func (o *outbox) postpone(ctx context.Context, scope pawl.Scope[letter], a *attempt, job taken, why error) error {
-	l := a.letter
-	if l.Attempts < o.e.config.Effects.Attempts && !pawl.IsNonRetryable(why) {
-		delay := o.e.config.Effects.Delay(l.Attempts)
+// recordFailure records that an attempt failed with cause. It sets the time of the next attempt, or
+// gives the after-effect up.
+func (o *outbox) recordFailure(
+	ctx context.Context, scope pawl.Scope[effectRecord], a *attempt, job takenEffect, cause error,
+) error {
+	r := a.record
+	if r.Attempts < o.e.config.Effects.Attempts && !pawl.IsNonRetryable(cause) {
+		delay := o.e.config.Effects.Delay(r.Attempts)
 		now := job.Time.Add(time.Since(job.at)) // by the store's clock
-		_, err := scope.PatchState(ctx, pawl.Patch{"due": now.Add(delay), "error": legible(why)})
+		_, err := scope.PatchState(ctx, pawl.Patch{"due": now.Add(delay), "error": storableText(cause)})
 		o.loop.WakeIn(delay)
 		return err
 	}
-	snap, err := scope.PatchState(ctx, pawl.Patch{"label": abandoned(l.Workflow, l.Effect), "due": time.Time{}, "error": legible(why)})
+	snap, err := scope.PatchState(ctx, pawl.Patch{
+		"label": givenUpLabel(r.Workflow, r.Effect), "due": time.Time{}, "error": storableText(cause),
+	})
 	if err != nil {
 		return err
 	}
@@ -324,25 +363,28 @@ func (o *outbox) postpone(ctx context.Context, scope pawl.Scope[letter], a *atte
 		o.e.config.GaveUp(u)
 		return nil
 	}
-	o.e.config.Logger.ErrorContext(ctx, "machine: after-effect given up", "id", u.ID, "workflow", u.Workflow, "effect", u.Effect, "entity", u.Entity,
-		"attempts", u.Attempts, "err", u.Error)
+	o.e.config.Logger.ErrorContext(ctx, "machine: after-effect given up", "id", u.ID, "workflow", u.Workflow,
+		"effect", u.Effect, "entity", u.Entity, "attempts", u.Attempts, "err", u.Error)
 	return nil
 }
 
-func undelivered(s pawl.Snapshot[letter]) Undelivered {
-	l := s.ReadOnly()
-	return Undelivered{ID: s.ID, Workflow: l.Workflow, Effect: l.Effect, Step: l.Step, By: l.By, Entity: l.Entity, Version: l.Version, Attempts: l.Attempts, Error: l.Error}
+func undelivered(s pawl.Snapshot[effectRecord]) Undelivered {
+	r := s.ReadOnly()
+	return Undelivered{
+		ID: s.ID, Workflow: r.Workflow, Effect: r.Effect, Step: r.Step, By: r.By,
+		Entity: r.Entity, Version: r.Version, Attempts: r.Attempts, Error: r.Error,
+	}
 }
 
-// Undelivered yields the after-effects of this engine's workflows that were given up, by whichever process. It yields at most one error, in the last pair: those of
-// pawl.Kind.List.
+// Undelivered yields the after-effects of this engine's workflows that were given up, by any
+// process. An error of pawl.Kind.List ends the sequence, in its last pair.
 func (e *Engine) Undelivered(ctx context.Context) iter.Seq2[Undelivered, error] {
 	return func(yield func(Undelivered, error) bool) {
-		labels := e.abandoned()
+		labels := e.givenUpLabels()
 		if len(labels) == 0 {
 			return
 		}
-		for snap, err := range letters.List(ctx, e.rt, pawl.Query{Labels: labels}) {
+		for snap, err := range effectRecords.List(ctx, e.rt, pawl.Query{Labels: labels}) {
 			if err != nil {
 				yield(Undelivered{}, err)
 				return
@@ -354,26 +396,27 @@ func (e *Engine) Undelivered(ctx context.Context) iter.Seq2[Undelivered, error] 
 	}
 }
 
-// abandoned returns the labels of what was given up.
-func (e *Engine) abandoned() (labels []string) {
+// givenUpLabels returns the labels of given-up after-effects of all workflows.
+func (e *Engine) givenUpLabels() (labels []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, m := range e.machines {
 		for _, name := range m.effects() {
-			labels = append(labels, abandoned(m.workflow().Name, name))
+			labels = append(labels, givenUpLabel(m.workflow().Name, name))
 		}
 	}
 	return labels
 }
 
-// Redeliver lets an after-effect that was given up be tried again, from its first attempt. It returns pawl.ErrNotFound if there is none with that id, and
-// the errors of pawl's verbs.
+// Redeliver makes an after-effect that was given up due again, with a full budget of attempts. It
+// returns pawl.ErrNotFound if no after-effect with that id was given up, and the errors of pawl's
+// verbs.
 func (e *Engine) Redeliver(ctx context.Context, id string) error {
-	_, err := letters.Scope(e.rt, id).AtomicState(ctx, func(_ context.Context, l *letter) error {
-		if l.Label != abandoned(l.Workflow, l.Effect) {
-			return fmt.Errorf("%w: no after-effect %s was given up", pawl.ErrNotFound, id)
+	_, err := effectRecords.Scope(e.rt, id).AtomicState(ctx, func(_ context.Context, r *effectRecord) error {
+		if r.Label != givenUpLabel(r.Workflow, r.Effect) {
+			return fmt.Errorf("%w: after-effect %s was not given up", pawl.ErrNotFound, id)
 		}
-		l.Label, l.Due, l.Attempts, l.Error = pending(l.Workflow, l.Effect), time.Now(), 0, ""
+		r.Label, r.Due, r.Attempts, r.Error = pendingLabel(r.Workflow, r.Effect), time.Now(), 0, ""
 		return nil
 	}, pawl.IfExists())
 	if errors.Is(err, pawl.ErrDeleted) {

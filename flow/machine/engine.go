@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -16,44 +17,58 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultDeliveries = 4 // at a time
+	DefaultDeliveries = 4
 	DefaultPoll       = 5 * time.Second
 )
 
-// DefaultEffects is how often an after-effect is tried, in about two hours.
+// DefaultEffects is the retry budget of an after-effect. It spans about two hours.
 var DefaultEffects = pawl.Retry{Attempts: 20, First: time.Second, Max: 10 * time.Minute}
 
-// DefaultCommit is the budget of the commit that ends an action.
+// DefaultCommit is the retry budget of the commit that ends an action.
 var DefaultCommit = pawl.Retry{Attempts: 100, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: time.Minute}
 
 // Config configures an Engine; the zero value is the default.
 type Config struct {
-	Lease      time.Duration // how long a claim, or the delivery of an after-effect, outlives its holder's last sign of life; 0: pawl.DefaultLease
-	Commit     pawl.Retry    // of the commit that ends an action; zero fields: DefaultCommit
-	Effects    pawl.Retry    // of after-effects; zero fields: DefaultEffects. Within plays no part
-	Deliveries int           // of after-effects at a time; 0: DefaultDeliveries
-	Poll       time.Duration // how often to look for after-effects when nothing is heard of them, because whoever recorded or held them has died; 0: DefaultPoll
+	// Lease is the length of the lease of a claim and of a delivery. After a crash, the lease ends
+	// at most this long after its last renewal. 0: pawl.DefaultLease.
+	Lease time.Duration
+	// Commit is the retry budget of the commit that ends an action; zero fields: DefaultCommit.
+	Commit pawl.Retry
+	// Effects is the retry budget of an after-effect; zero fields: DefaultEffects. Within is
+	// ignored.
+	Effects pawl.Retry
+	// Deliveries is the number of after-effects delivered at a time; 0: DefaultDeliveries.
+	Deliveries int
+	// Poll is how often the engine looks for due after-effects without a hint. A process that died
+	// sends no hint for the after-effects that it recorded or held. 0: DefaultPoll.
+	Poll time.Duration
 
-	GaveUp func(Undelivered) // told of each after-effect that is given up; nil: logged
-	Logger *slog.Logger      // nil: slog.Default()
+	// GaveUp is called for each after-effect that is given up; nil: it is logged.
+	GaveUp func(Undelivered)
+	// Logger gets the errors that cannot be returned to a caller; nil: slog.Default().
+	Logger *slog.Logger
 }
 
-// Engine holds the machines of a process, the janitors that cover their claim states, and the delivery of after-effects. Put machines, handlers and
-// janitors on it, in any order, and start it. Its methods are safe for concurrent use.
+// Engine holds the machines of a process, the janitors that cover their claim states, and the
+// delivery of after-effects. Add machines, handlers and janitors to it, in any order, and start it.
+// Its methods are safe for concurrent use.
 type Engine struct {
 	rt     *pawl.Runtime
 	config Config
 	outbox *outbox
-	hook   func(step string) // for tests: told of the steps of an action
+	// hook is for tests: it is called with each step of an action.
+	hook func(step string)
 
-	mu       sync.Mutex // protects what follows
+	// mu protects the fields below.
+	mu       sync.Mutex
 	state    engineState
-	life     context.Context // of Start
+	startCtx context.Context // the context of Start
 	machines []anyMachine
 	janitors map[string]*Janitor // by module
-	faults   []error             // of what was put on it
-	actions  map[*flight]struct{}
-	idle     chan struct{} // closed when the last action has ended; nil: nobody waits for that
+	faults   []error             // of Add, AddJanitor and NewEngine
+	actions  map[*runningAction]struct{}
+	// idle is closed when the last action has ended; nil: Stop was not called.
+	idle chan struct{}
 }
 
 type engineState uint8
@@ -64,32 +79,36 @@ const (
 	stopped
 )
 
-// anyMachine is a Machine of some type.
+// anyMachine is a Machine of any type of entity.
 type anyMachine interface {
 	workflow() *Workflow
-	faults() []error                                    // of its handlers
-	effects() []string                                  // that it has handlers for
-	deliver(ctx context.Context, d *attempt) error      // of an after-effect
-	stuck() map[string]string                           // claim states, and where they revert to
-	kind() string                                       // of its entities
-	revert(ctx context.Context, s *stale) (bool, error) // of a claim whose holder is gone
+	// faults returns the faults of its declarations.
+	faults() []error
+	// effects returns the names of the after-effects that it has handlers for.
+	effects() []string
+	// deliver calls the handler of an after-effect.
+	deliver(ctx context.Context, a *attempt) error
+	// claimStates maps each claim state to the status that it reverts to.
+	claimStates() map[string]string
+	// kind returns the kind of its entities.
+	kind() string
+	// revert reverts a claim whose holder is dead. It reports false if another write came first.
+	revert(ctx context.Context, s *staleClaim) (bool, error)
 }
 
-// flight is an action under way.
-type flight struct {
+// runningAction is an action in progress.
+type runningAction struct {
 	key    pawl.Key
 	cancel context.CancelCauseFunc
 }
 
 // NewEngine returns an engine that does nothing until Start.
 func NewEngine(rt *pawl.Runtime, c Config) *Engine {
-	e := &Engine{rt: rt, janitors: map[string]*Janitor{}, actions: map[*flight]struct{}{}, hook: func(string) {}}
+	e := &Engine{rt: rt, janitors: map[string]*Janitor{}, actions: map[*runningAction]struct{}{}, hook: func(string) {}}
 	if rt == nil || rt.Store() == nil {
 		e.faults = append(e.faults, pawl.ErrNoStore)
 	}
-	if c.Lease < 0 || c.Deliveries < 0 || c.Poll < 0 || negative(c.Commit) || negative(c.Effects) {
-		e.faults = append(e.faults, &RuleError{Rule: RuleConfig, Reason: "a negative number in Config"})
-	}
+	e.faults = append(e.faults, c.negatives()...)
 	c.Lease = cmp.Or(c.Lease, pawl.DefaultLease)
 	c.Deliveries, c.Poll = cmp.Or(c.Deliveries, DefaultDeliveries), cmp.Or(c.Poll, DefaultPoll)
 	c.Logger = cmp.Or(c.Logger, slog.Default())
@@ -99,20 +118,38 @@ func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 	return e
 }
 
-func negative(r pawl.Retry) bool {
-	return r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0
+// negatives returns a *RuleError for each negative field.
+func (c *Config) negatives() (errs []error) {
+	negative := func(r pawl.Retry) bool { return r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0 }
+	for _, f := range []struct {
+		name  string
+		value any
+		bad   bool
+	}{
+		{"Lease", c.Lease, c.Lease < 0},
+		{"Commit", c.Commit, negative(c.Commit)},
+		{"Effects", c.Effects, negative(c.Effects)},
+		{"Deliveries", c.Deliveries, c.Deliveries < 0},
+		{"Poll", c.Poll, c.Poll < 0},
+	} {
+		if f.bad {
+			reason := fmt.Sprintf("Config.%s must not be negative, got %+v", f.name, f.value)
+			errs = append(errs, &RuleError{Rule: RuleConfig, Reason: reason})
+		}
+	}
+	return errs
 }
 
-// fault notes what Start will return.
+// fault adds an error that Start returns.
 func (e *Engine) fault(err error) { e.faults = append(e.faults, err) }
 
-// add puts a machine on the engine. The caller does not hold e.mu.
+// add adds a machine to the engine. The caller does not hold e.mu.
 func (e *Engine) add(m anyMachine) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	w := m.workflow()
 	if e.state != declaring {
-		e.fault(&RuleError{Rule: RuleConfig, Workflow: w.Name, Reason: "it was added to an engine that was started before"})
+		e.fault(&RuleError{Rule: RuleConfig, Workflow: w.Name, Reason: "the workflow was added after the engine had started"})
 	}
 	for _, other := range e.machines {
 		o := other.workflow()
@@ -120,13 +157,13 @@ func (e *Engine) add(m anyMachine) {
 			e.fault(&RuleError{Rule: RuleDuplicate, Workflow: w.Name, Reason: "two workflows have this name"})
 		}
 		if o.Kind == w.Kind {
-			e.fault(&RuleError{Rule: RuleEntity, Workflow: w.Name, Reason: "another workflow has the same entities", Values: []string{o.Name, w.Kind}})
+			e.fault(&RuleError{Rule: RuleEntity, Workflow: w.Name, Reason: "another workflow has the same entity_kind", Values: []string{o.Name, w.Kind}})
 		}
 	}
 	e.machines = append(e.machines, m)
 }
 
-// check returns everything that is wrong with what was put on the engine. The caller holds e.mu.
+// check returns all faults of the engine and its machines. The caller holds e.mu.
 func (e *Engine) check() error {
 	errs := slices.Clone(e.faults)
 	for _, m := range e.machines {
@@ -135,11 +172,11 @@ func (e *Engine) check() error {
 	return errors.Join(append(errs, e.uncovered()...)...)
 }
 
-// uncovered compares the claim states that workflows declare with those that janitors cover. The caller holds e.mu.
+// uncovered returns an error for each claim state that no janitor covers. The caller holds e.mu.
 func (e *Engine) uncovered() (errs []error) {
 	for _, m := range e.machines {
 		w := m.workflow()
-		for _, state := range slices.Sorted(maps.Keys(m.stuck())) {
+		for _, state := range slices.Sorted(maps.Keys(m.claimStates())) {
 			if e.janitors[w.Module] == nil {
 				errs = append(errs, &UncoveredError{Workflow: w.Name, State: state, Module: w.Module})
 			}
@@ -148,11 +185,14 @@ func (e *Engine) uncovered() (errs []error) {
 	return errs
 }
 
-// Start checks all that was put on the engine, and then lets actions be fired and starts janitors and the delivery of after-effects, until
-// Stop or until ctx ends. Starting it again does nothing.
+// Start checks the workflows, handlers and janitors that were added. Then it accepts actions, and
+// starts the janitors and the delivery of after-effects, until Stop or until ctx ends. Calling it
+// again does nothing.
 //
-// It returns, joined, *RuleError for a workflow or a janitor, *HandlerError for an action or after-effect without exactly one handler, *UncoveredError for a claim
-// state whose module has no janitor, and pawl.ErrNoStore; nothing runs then. It returns ErrNotRunning after Stop, and the cause of a ctx that has ended.
+// It returns, joined, *RuleError for a workflow or a janitor, *HandlerError for an action or
+// after-effect without exactly one handler, *UncoveredError for a claim state whose module has no
+// janitor, and pawl.ErrNoStore; nothing is started then. It returns ErrNotRunning after Stop, and
+// the cause of a ctx that has ended.
 func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -173,13 +213,16 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := e.outbox.start(ctx, e.machines); err != nil {
 		return err
 	}
-	e.state, e.life = running, ctx
+	e.state, e.startCtx = running, ctx
 	return nil
 }
 
-// Stop refuses new actions with ErrNotRunning, stops janitors and deliveries, and waits for what is under way. When ctx ends first, it ends the contexts of
-// the actions and returns *BusyError; what still runs then keeps its claim, and another Stop can wait for it. Stop the engine before its runtime is closed: an
-// action cannot give its claim back afterwards. Stopping twice is safe.
+// Stop refuses new actions with ErrNotRunning, stops janitors and deliveries, and waits for those
+// in progress. If ctx ends first, it ends the contexts of the actions and returns *BusyError. An
+// action that still runs keeps its claim; call Stop again to wait for it. Calling Stop twice is
+// safe.
+//
+// Stop the engine before its runtime is closed. An action cannot release its claim afterwards.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.mu.Lock()
 	e.state = stopped
@@ -195,7 +238,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 	select {
 	case <-idle:
 	case <-ctx.Done():
-		errs = append(errs, e.abort(context.Cause(ctx)))
+		errs = append(errs, e.cancelActions(context.Cause(ctx)))
 	}
 	for _, j := range janitors {
 		errs = append(errs, j.Stop(ctx))
@@ -204,45 +247,46 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// abort ends the contexts of the actions that still run.
-func (e *Engine) abort(cause error) error {
+// cancelActions ends the contexts of the running actions, and returns a *BusyError that names them.
+func (e *Engine) cancelActions(cause error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	busy := &BusyError{Cause: cause}
-	for f := range e.actions {
-		f.cancel(ErrNotRunning)
-		busy.Actions = append(busy.Actions, f.key)
+	for a := range e.actions {
+		a.cancel(ErrNotRunning)
+		busy.Actions = append(busy.Actions, a.key)
 	}
-	if len(busy.Actions) == 0 { // the last has ended just now
+	if len(busy.Actions) == 0 { // the last action ended in the meantime
 		return nil
 	}
 	slices.SortFunc(busy.Actions, pawl.Key.Compare)
 	return busy
 }
 
-// enter admits an action, with a context that Stop can end.
+// enter registers an action and returns a context that Stop can end. It returns ErrNotRunning
+// unless the engine runs.
 func (e *Engine) enter(ctx context.Context, key pawl.Key) (_ context.Context, leave func(), err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.state != running || e.life.Err() != nil {
+	if e.state != running || e.startCtx.Err() != nil {
 		return nil, nil, ErrNotRunning
 	}
-	f := &flight{key: key}
-	ctx, f.cancel = context.WithCancelCause(ctx)
-	e.actions[f] = struct{}{}
+	a := &runningAction{key: key}
+	ctx, a.cancel = context.WithCancelCause(ctx)
+	e.actions[a] = struct{}{}
 	return ctx, func() {
-		f.cancel(nil)
+		a.cancel(nil)
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		delete(e.actions, f)
+		delete(e.actions, a)
 		if len(e.actions) == 0 && e.idle != nil {
 			close(e.idle)
 		}
 	}, nil
 }
 
-// loop returns a background loop of the engine.
-func loop[J any](e *Engine, c worker.Config[J]) *worker.Loop[J] {
+// newLoop returns a background loop with the engine's logger.
+func newLoop[J any](e *Engine, c worker.Config[J]) *worker.Loop[J] {
 	c.Logger = e.config.Logger
 	return worker.New(c)
 }

@@ -139,16 +139,16 @@ func TestFaultsOfDeclarations(t *testing.T) {
 			w := shipping()
 			w.Steps[0].Claim["admin"] = machine.Claim{"shipping", "shipping"}
 			machine.Add(e, parcels, w)
-		}, []string{"claim_into is revert_to"}},
+		}, []string{"claim_into equals revert_to"}},
 		"two of a name": {func(e *machine.Engine) { machine.Add(e, parcels, shipping()); machine.Add(e, parcels, shipping()) },
-			[]string{"two workflows have this name", "another workflow has the same entities"}},
+			[]string{"two workflows have this name", "another workflow has the same entity_kind"}},
 		"another kind":   {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, shipping()) }, []string{"entity_kind"}},
 		"no label":       {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel"}, shipping()) }, []string{"no Label"}},
 		"a wrong label":  {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", Label: "state"}, shipping()) }, []string{"no such field"}},
 		"in memory":      {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", InMemory: true}, shipping()) }, []string{"in memory"}},
-		"two janitors":   {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"its module has two"}},
-		"nobody's":       {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"it has no module"}},
-		"a negative age": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"a negative number"}},
+		"two janitors":   {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"the module has another janitor"}},
+		"nobody's":       {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"the module is empty"}},
+		"a negative age": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"Age must not be negative, got -1ns"}},
 		"long names": {func(e *machine.Engine) {
 			w := shipping()
 			w.Steps[0].Effects["admin"] = []string{strings.Repeat("x", 250)}

@@ -7,18 +7,19 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// ErrNotRunning is returned by what needs an engine that was started and has not been stopped, by Stop or with the context of Start. Code NOT_RUNNING; 503.
+// ErrNotRunning is returned when the engine was not started, or was stopped by Stop or by the end
+// of Start's context. Code NOT_RUNNING; 503.
 var ErrNotRunning error = notRunning{}
 
 type notRunning struct{}
 
-func (notRunning) Error() string   { return "machine: the engine is not running" }
+func (notRunning) Error() string   { return "machine: engine is not running" }
 func (notRunning) Code() string    { return "NOT_RUNNING" }
 func (notRunning) HTTPStatus() int { return 503 }
 
-// SyntaxError is a workflow file that cannot be read. Code WORKFLOW_SYNTAX; 500.
+// SyntaxError is returned for a workflow file that cannot be read. Code WORKFLOW_SYNTAX; 500.
 type SyntaxError struct {
-	Line, Column int // of the fault, both from 1
+	Line, Column int // of the fault, both counted from 1
 	Reason       string
 }
 
@@ -37,44 +38,70 @@ type Rule string
 
 // The rules. The first six are about claims.
 const (
-	RuleClaimPair   Rule = "claim-pair"   // a claim is [claim_into, revert_to]: two strings
-	RuleClaimStatus Rule = "claim-status" // both are in status_types
-	RuleClaimNoop   Rule = "claim-noop"   // claim_into is not revert_to
-	RuleClaimSource Rule = "claim-source" // claim_into is not the step's status: a second caller would pass too
-	RuleClaimTarget Rule = "claim-target" // claim_into is not the successful_state
-	RuleClaimRevert Rule = "claim-revert" // one claim_into has one revert_to, in all steps and for all requesters
+	// RuleClaimPair: a claim is [claim_into, revert_to], two strings.
+	RuleClaimPair Rule = "claim-pair"
+	// RuleClaimStatus: both statuses of a claim are in status_types.
+	RuleClaimStatus Rule = "claim-status"
+	// RuleClaimNoop: claim_into differs from revert_to.
+	RuleClaimNoop Rule = "claim-noop"
+	// RuleClaimSource: claim_into differs from the step's status; otherwise a second caller would
+	// pass.
+	RuleClaimSource Rule = "claim-source"
+	// RuleClaimTarget: claim_into differs from the successful_state.
+	RuleClaimTarget Rule = "claim-target"
+	// RuleClaimRevert: a claim_into has one revert_to, in all steps and for all requesters.
+	RuleClaimRevert Rule = "claim-revert"
 
-	RuleClaimOnly   Rule = "claim-only"  // a claim state is nothing else: no step starts there, ends there or reverts to it, and no entity begins there
-	RuleName        Rule = "name"        // what has to be named is
-	RuleStatus      Rule = "status"      // a status is in status_types, and there once
-	RuleUnique      Rule = "unique"      // step_key and step_id are
-	RuleRequester   Rule = "requester"   // whoever has an action has a successful_state, and the other way round
-	RuleUnreachable Rule = "unreachable" // every status can be reached
-	RuleEntity      Rule = "entity"      // the workflow fits the kind of its entities, and no other workflow has that kind
-	RuleDuplicate   Rule = "duplicate"   // one workflow per name, one janitor per module
-	RuleConfig      Rule = "config"      // a janitor's or the engine's numbers make sense
+	// RuleClaimOnly: a claim state is used for claims only. No step starts there, ends there or
+	// reverts to it, and no new entity has it.
+	RuleClaimOnly Rule = "claim-only"
+	// RuleName: a required name is not empty.
+	RuleName Rule = "name"
+	// RuleStatus: a status is in status_types, and occurs there once.
+	RuleStatus Rule = "status"
+	// RuleUnique: step_key and step_id are unique, and so are the after-effects of a step.
+	RuleUnique Rule = "unique"
+	// RuleRequester: a requester has an action if and only if it has a successful_state.
+	RuleRequester Rule = "requester"
+	// RuleUnreachable: every status can be reached.
+	RuleUnreachable Rule = "unreachable"
+	// RuleEntity: the workflow fits the kind of its entities, and no other workflow has that kind.
+	RuleEntity Rule = "entity"
+	// RuleDuplicate: there is one workflow per name, and one janitor per module.
+	RuleDuplicate Rule = "duplicate"
+	// RuleConfig: the numbers of a Config or JanitorConfig are not negative, and everything is
+	// added before the engine starts.
+	RuleConfig Rule = "config"
 )
 
-// RuleError is a rule that a workflow, or what was put on an engine with it, does not keep. Code WORKFLOW_RULE; 500.
+// RuleError is returned for a rule that a workflow, a janitor or an engine violates. Code
+// WORKFLOW_RULE; 500.
 type RuleError struct {
-	Rule     Rule
+	Rule Rule
+	// Workflow is the name of the workflow; empty: the fault is not in a workflow.
 	Workflow string
-	Step     string // its key; empty: it is about the workflow
-	By       string // the requester; empty: it is about all of them
-	Values   []string
-	Reason   string
+	// Step is the key of the step; empty: the fault is not in one step.
+	Step string
+	// By is the requester; empty: the fault is not about one requester.
+	By     string
+	Values []string
+	Reason string
 }
 
 func (e *RuleError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "machine: workflow %q", e.Workflow)
-	if e.Step != "" {
-		fmt.Fprintf(&b, ", step %q", e.Step)
+	b.WriteString("machine: ")
+	if e.Workflow != "" {
+		fmt.Fprintf(&b, "workflow %q", e.Workflow)
+		if e.Step != "" {
+			fmt.Fprintf(&b, ", step %q", e.Step)
+		}
+		if e.By != "" {
+			fmt.Fprintf(&b, ", requester %q", e.By)
+		}
+		b.WriteString(": ")
 	}
-	if e.By != "" {
-		fmt.Fprintf(&b, ", requester %q", e.By)
-	}
-	fmt.Fprintf(&b, ": %s", e.Reason)
+	b.WriteString(e.Reason)
 	if len(e.Values) > 0 {
 		fmt.Fprintf(&b, ": %q", e.Values)
 	}
@@ -87,11 +114,13 @@ func (e *RuleError) Code() string { return "WORKFLOW_RULE" }
 // HTTPStatus returns 500.
 func (e *RuleError) HTTPStatus() int { return 500 }
 
-// UncoveredError is a claim state that no janitor covers: after a crash nobody would free what is in it. Code CLAIM_UNCOVERED; 500.
+// UncoveredError is returned for a claim state that no janitor covers: after a crash, entities
+// would stay in it. Code CLAIM_UNCOVERED; 500.
 type UncoveredError struct{ Workflow, State, Module string }
 
 func (e *UncoveredError) Error() string {
-	return fmt.Sprintf("machine: workflow %q: claim state %q is covered by no janitor: module %q has to add one", e.Workflow, e.State, e.Module)
+	return fmt.Sprintf("machine: workflow %q: claim state %q has no janitor: add one for module %q",
+		e.Workflow, e.State, e.Module)
 }
 
 // Code returns CLAIM_UNCOVERED.
@@ -100,7 +129,8 @@ func (e *UncoveredError) Code() string { return "CLAIM_UNCOVERED" }
 // HTTPStatus returns 500.
 func (e *UncoveredError) HTTPStatus() int { return 500 }
 
-// HandlerError is an action or after-effect that does not have exactly one handler, or a handler that no step names. Code HANDLER; 500.
+// HandlerError is returned for an action or after-effect that does not have exactly one handler,
+// and for a handler that no step names. Code HANDLER; 500.
 type HandlerError struct{ Workflow, Name, Reason string }
 
 func (e *HandlerError) Error() string {
@@ -113,7 +143,8 @@ func (e *HandlerError) Code() string { return "HANDLER" }
 // HTTPStatus returns 500.
 func (e *HandlerError) HTTPStatus() int { return 500 }
 
-// StepError is a Trigger that fits no step, or an entity that fits no status; nothing was written. Code STEP; 422.
+// StepError is returned for a Trigger that fits no step, and for a new entity with a status that it
+// cannot have; nothing was written. Code STEP; 422.
 type StepError struct{ Workflow, Step, By, Reason string }
 
 func (e *StepError) Error() string {
@@ -126,19 +157,23 @@ func (e *StepError) Code() string { return "STEP" }
 // HTTPStatus returns 422.
 func (e *StepError) HTTPStatus() int { return 422 }
 
-// ClaimLostError is returned when the claim was lost while the body ran: its lease ran out, or somebody changed the status by other means. Nothing of
-// the action was committed. It matches pawl.ErrLeaseLost. Code CLAIM_LOST; 409.
+// ClaimLostError is returned when the claim was lost while the body ran: its lease ran out, or a
+// write outside the machine changed the status. The action committed nothing. It matches
+// pawl.ErrLeaseLost. Code CLAIM_LOST; 409.
 type ClaimLostError struct {
 	Entity pawl.Key
 	Step   string
-	Status string // that was found instead of the claim's; empty: not known
-	Cause  error  // *pawl.LeaseLostError, joined with what the body returned; nil: the status was changed
+	// Status is the status found instead of the claim's; empty: not known.
+	Status string
+	// Cause is a *pawl.LeaseLostError, joined with the error of the body; nil: the status was
+	// changed.
+	Cause error
 }
 
 func (e *ClaimLostError) Error() string {
 	s := fmt.Sprintf("machine: %s, step %q: claim lost", e.Entity, e.Step)
 	if e.Status != "" {
-		s += fmt.Sprintf(": its status is %q now", e.Status)
+		s += fmt.Sprintf(": the status is %q", e.Status)
 	}
 	if e.Cause != nil {
 		s += ": " + e.Cause.Error()
@@ -158,14 +193,17 @@ func (e *ClaimLostError) Code() string { return "CLAIM_LOST" }
 // HTTPStatus returns 409.
 func (e *ClaimLostError) HTTPStatus() int { return 409 }
 
-// BusyError is returned by Engine.Stop when its context ended first. It wraps the context's cause, and what else still runs. Code BUSY; 503.
+// BusyError is returned by Engine.Stop when its context ended before all actions did. Code BUSY;
+// 503.
 type BusyError struct {
-	Actions []pawl.Key // entities whose actions still run; their contexts have ended
-	Cause   error
+	// Actions are the entities whose actions still run. The contexts of these actions have ended.
+	Actions []pawl.Key
+	// Cause is the cause of the end of Stop's context.
+	Cause error
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("machine: stop: actions that still run: %v: %v", e.Actions, e.Cause)
+	return fmt.Sprintf("machine: stop: actions still running: %v: %v", e.Actions, e.Cause)
 }
 
 // Unwrap returns the cause.
@@ -177,19 +215,20 @@ func (e *BusyError) Code() string { return "BUSY" }
 // HTTPStatus returns 503.
 func (e *BusyError) HTTPStatus() int { return 503 }
 
-// ending is how a body says that it ended without success, in the ordinary course of things.
-type ending struct {
+// outcomeError is the error of Reject and Fail.
+type outcomeError struct {
 	result  Result
 	reasons []string
 }
 
-func (e *ending) Error() string {
+func (e *outcomeError) Error() string {
 	return "machine: " + e.result.String() + ": " + strings.Join(e.reasons, "; ")
 }
 
-// Reject ends an action because the request is not valid now. Return it from the body, or from a function of OnCommit; Outcome.Reasons carries the
-// reasons.
-func Reject(reasons ...string) error { return &ending{Rejected, reasons} }
+// Reject returns the error by which a body, or a function of OnCommit, ends its action because the
+// request is not valid now. Fire then returns the result Rejected, with the reasons in
+// Outcome.Reasons, and no error.
+func Reject(reasons ...string) error { return &outcomeError{Rejected, reasons} }
 
-// Fail ends an action that did not succeed, in the ordinary course of things. Return it as Reject.
-func Fail(reasons ...string) error { return &ending{Failed, reasons} }
+// Fail is like Reject, for an action that could not succeed. Fire returns the result Failed.
+func Fail(reasons ...string) error { return &outcomeError{Failed, reasons} }

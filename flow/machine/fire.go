@@ -13,30 +13,41 @@ import (
 
 // An action from its trigger to its end:
 //
-//	read ─► claim: status → claim_into, with a lease, at the version read ─► body ─► commit: OnCommit + final status + after-effects, ends the lease
-//	  │       │                                                               │        │ conflict: again, without the body
-//	  │       └─ version moved, held: ClaimFailed                             │        └─ refused for good ──┐
-//	  └─ another status: WrongStatus, ClaimFailed                             └─ did not succeed ────────────┴─► release: status → revert_to, ends the lease
+//	read ──► claim: status → claim_into, ──► body ──► commit: OnCommit, final status, after-effects;
+//	 │       with a lease, at the             │       ends the lease
+//	 │       version that was read            │         │ ▲
+//	 │        │                               │         └─┘ conflict: again, without the body
+//	 │        └─ version moved, or held:      │         │
+//	 │           ClaimFailed                  ▼         ▼ refused
+//	 └─ another status: WrongStatus,         release: status → revert_to; ends the lease
+//	    or ClaimFailed for a claim state
 //
-// Races, and what decides them:
-//   - two callers claim: both name the version that they read, tested inside the commit. One moves it.
-//   - a caller that read before somebody else claimed, and released, claims: the version has moved.
-//   - a holder whose lease ran out commits or releases: the token is tested inside the commit.
-//   - the janitor reverts while the holder commits: each expects the version that it read, and one of them moves it. A lease that ran out is
-//     not renewed again, so that the holder cannot win against a janitor that saw it over, unless it was faster.
-//   - others edit the entity while it is claimed: the version moves, and the holder's commit, which is not pinned to one, is computed again.
-//   - others change the status by hand: the commit finds another status than the claim's, and nothing is written.
-//   - the caller leaves while the claim is under way: somebody waits for what becomes of it, and gives it back.
-//   - the caller leaves while the body runs: its context ends; the lease is kept until it returns. Once it has succeeded its commit is made all the same.
-//   - the answer to the commit is lost: it is settled by the store (pawl's send.go). If it cannot be, the release that follows finds the
-//     claim's status, and what was in doubt can no longer land; or it finds another status, and leaves it.
+// Races, and what decides each:
+//   - Two callers claim: both name the version that they read, tested inside the commit. One moves
+//     it.
+//   - A caller claims what it read before another caller claimed and released: the version has
+//     moved.
+//   - A holder whose lease ran out commits or releases: the token is tested inside the commit.
+//   - The janitor reverts while the holder commits: each expects the version that it read, and one
+//     of them moves it. A lease that ran out is not renewed again. So the holder cannot win against
+//     a janitor that read the end of the lease, unless its commit came first.
+//   - Another writer edits the entity while it is claimed: the version moves. The holder's commit
+//     does not expect a version, and is computed again.
+//   - Another writer changes the status: the commit finds a status other than the claim's, and
+//     writes nothing.
+//   - The caller's context ends during the claim: a goroutine waits for the claim and releases it.
+//   - The caller's context ends while the body runs: the body's context ends, and the lease is kept
+//     until the body returns. If the body succeeds, its commit is made.
+//   - The answer to the commit is lost: the store settles it (pawl's send.go). If it cannot, the
+//     release that follows either finds the claim's status, and the commit in doubt can no longer
+//     land; or it finds another status, and changes nothing.
 
-// Trigger says which step to fire on which entity, for whom.
+// Trigger says which step to fire on which entity, for which requester.
 type Trigger struct {
-	ID    string // of the entity
-	Step  string // its key
+	ID    string // the id of the entity
+	Step  string // the key of the step
 	By    string // the requester
-	Input any    // of the action
+	Input any    // the input of the action
 }
 
 // Result is how a step ended.
@@ -44,14 +55,15 @@ type Result uint8
 
 // The results.
 const (
-	Done        Result = iota + 1 // committed
-	Rejected                      // by the body: not valid now
-	Failed                        // by the body: it did not succeed
+	Done        Result = iota + 1 // the action is committed
+	Rejected                      // the body returned Reject
+	Failed                        // the body returned Fail
 	ClaimFailed                   // another operation is already in progress
 	WrongStatus                   // the step does not start from the entity's status
 )
 
-// String returns the result in lower case, as APIs write it: "done", "rejected", "failed", "claim_failed", "wrong_status".
+// String returns the result in lower case: "done", "rejected", "failed", "claim_failed" or
+// "wrong_status".
 func (r Result) String() string {
 	if int(r) < len(resultNames) && r > 0 {
 		return resultNames[r]
@@ -59,40 +71,48 @@ func (r Result) String() string {
 	return "unknown"
 }
 
-var resultNames = [...]string{Done: "done", Rejected: "rejected", Failed: "failed", ClaimFailed: "claim_failed", WrongStatus: "wrong_status"}
-
-// InProgress is the reason that comes with ClaimFailed.
-const InProgress = "another operation is already in progress"
-
-// Outcome is what Fire did.
-type Outcome[T any] struct {
-	Result  Result
-	Reasons []string         // of Rejected, Failed, ClaimFailed and WrongStatus, for people
-	Entity  pawl.Snapshot[T] // Done: as committed; else: as it was when the step was refused or claimed
+var resultNames = [...]string{
+	Done: "done", Rejected: "rejected", Failed: "failed", ClaimFailed: "claim_failed", WrongStatus: "wrong_status",
 }
 
-// Action is one run of a body. The body's context ends when the claim is lost, when the caller of Fire leaves and when the engine's Stop loses patience, and every commit made with
-// it is fenced by the claim.
+// InProgress is the first reason of ClaimFailed.
+const InProgress = "another operation is already in progress"
+
+// Outcome is the outcome of Fire.
+type Outcome[T any] struct {
+	Result Result
+	// Reasons explain any result but Done to a person.
+	Reasons []string
+	// Entity is the entity as committed for Done, otherwise as it was read before the claim.
+	Entity pawl.Snapshot[T]
+}
+
+// Action is one run of a body. The body's context ends when the claim is lost, when the context of
+// Fire ends, and when the context of Engine.Stop ends. Every commit made with it is fenced by the
+// claim.
 //
-// A body returns nil when it is done, Reject or Fail to answer the caller without an error, and any other error when something went wrong. All but nil
-// give the claim back first.
+// A body returns nil for success, Reject or Fail for an outcome without an error, and any other
+// error for a fault. All but nil release the claim before Fire returns.
 type Action[T any] struct {
-	ID     string // of the entity
+	ID     string // the id of the entity
 	Step   string
 	By     string
-	Entity T // as it was when claimed, or read; a copy
+	Entity T // a copy of the entity, as read before the claim
 
 	key      string
 	onCommit []func(context.Context, *pawl.Tx, *T) error
 }
 
-// Key is unique to this run of the body, and the same however often its commit is repeated: for systems that can tell a repeated call by it. A run that follows
-// a crash has another one; what must not be repeated even then needs a key that comes with the request, such as the reference of a payment.
+// Key returns a key that is unique to this run of the body and stays the same when its commit is
+// repeated. Pass it to systems that recognise a repeated call by a key. A run after a crash has
+// another key: a call that must not be repeated even then needs a key from the request, such as the
+// reference of a payment.
 func (a *Action[T]) Key() string { return a.key }
 
-// OnCommit adds writes to the final commit: changes to the entity through state, and to any other scope through tx. The body runs once, but fn may
-// run again when another writer gets in between, so keep outside effects in the body. The status is set after all of them. An error of fn, Reject and Fail among them, ends the action as
-// if the body had returned it.
+// OnCommit adds writes to the final commit: changes to the entity through state, and to other
+// scopes through tx. The body runs once, but fn runs again on a conflict, so calls to other systems
+// belong in the body. The final status is set after all functions. An error of fn, including Reject
+// and Fail, ends the action as if the body had returned it.
 func (a *Action[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx, state *T) error) {
 	a.onCommit = append(a.onCommit, fn)
 }
@@ -106,22 +126,29 @@ type run[T any] struct {
 	input   []byte
 	scope   pawl.Scope[T]
 	before  pawl.Snapshot[T]
-	lease   *pawl.Lease     // nil: unclaimed
-	fenced  context.Context // of commits
-	forget  func()          // stops renewing the lease
-	leave   func()          // tells the engine that all is over
-	away    bool            // somebody else calls leave
+	lease   *pawl.Lease // nil: unclaimed
 	action  *Action[T]
 	outcome Outcome[T]
+
+	// fenced is the context of commits. It does not end, and is fenced by the claim.
+	fenced context.Context
+	// stopRenewal ends the renewal of the lease.
+	stopRenewal func()
+	// leave tells the engine that the action has ended.
+	leave func()
+	// handedOver is set if another goroutine calls leave.
+	handedOver bool
 }
 
-// Fire claims, runs and commits one step. What a caller should branch on is in Outcome; an error says that something went wrong, and the Outcome then has
-// no Result.
+// Fire claims, runs and commits one step. Callers branch on Outcome.Result. With an error, the
+// Outcome has no Result.
 //
-// It returns *StepError for an unknown step, requester or input type, pawl.ErrNotFound for an entity that does not exist, and ErrNotRunning, all before anything was
-// written; *ClaimLostError when the claim was lost while the body ran; *pawl.CanceledError when ctx ended before the body; the body's own errors, and those of pawl's verbs and
-// Transact. A panic of the body is raised again, as *pawl.PanicError, and so is runtime.Goexit, after the claim was given back. If
-// pawl.OutcomeUnknown(err), the step may have been committed.
+// It returns *StepError for an unknown step, requester or input type, pawl.ErrNotFound for an
+// entity that does not exist, and ErrNotRunning, all before anything was written. It returns
+// *ClaimLostError when the claim was lost while the body ran, *pawl.CanceledError when ctx ended
+// before the body, the errors of the body, and those of pawl's verbs and Transact. If
+// pawl.OutcomeUnknown(err), the step may have been committed. A panic of the body is raised again,
+// as *pawl.PanicError, and so is runtime.Goexit, after the claim was released.
 func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
 	if ctx == nil {
 		return Outcome[T]{}, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -133,11 +160,11 @@ func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
 	}
 	r.leave = leave
 	defer func() {
-		if !r.away {
+		if !r.handedOver {
 			leave()
 		}
 	}()
-	if r.r, r.h, r.input, err = m.find(t); err != nil {
+	if r.r, r.h, r.input, err = m.resolve(t); err != nil {
 		return Outcome[T]{}, err
 	}
 	snap, err := r.scope.Snapshot(ctx)
@@ -158,10 +185,10 @@ func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
 		}
 		m.e.hook("after claim")
 	}
-	return r.act(ctx)
+	return r.runBody(ctx)
 }
 
-// refuse is the outcome where the entity has another status than the step starts from.
+// refuse sets and returns the outcome for an entity that does not have the status of the step.
 func (r *run[T]) refuse(status string) Outcome[T] {
 	r.outcome.Result = WrongStatus
 	r.outcome.Reasons = []string{fmt.Sprintf("the step starts from %q, and the status is %q", r.r.from, status)}
@@ -171,49 +198,50 @@ func (r *run[T]) refuse(status string) Outcome[T] {
 	return r.outcome
 }
 
-// claim takes the claim, and reports whether it did. Its commit does not end with ctx: whoever leaves meanwhile would leave it behind.
+// claim claims the entity, and reports whether it succeeded. Its commit does not end with ctx: a
+// claim that lands after the end of ctx is released.
 func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, err error) {
 	if ctx.Err() != nil {
-		return false, r.left(ctx)
+		return false, r.canceled(ctx)
 	}
 	type answer struct {
 		lease *pawl.Lease
 		err   error
 	}
 	answers := make(chan answer, 1)
-	life, forget := context.WithCancel(context.WithoutCancel(ctx))
-	r.forget = forget
+	leaseCtx, stopRenewal := context.WithCancel(context.WithoutCancel(ctx))
+	r.stopRenewal = stopRenewal
 	go func() {
 		a := answer{err: errors.New("machine: runtime.Goexit was called")}
 		defer func() {
-			if v := recover(); v != nil { // of the entity's own JSON code
-				a.err = panicked(v)
+			if v := recover(); v != nil { // a panic of the entity's own JSON code
+				a.err = panicError(v)
 			}
 			answers <- a
 		}()
-		a.lease, a.err = r.scope.Acquire(life, pawl.LeaseFor(r.m.e.config.Lease),
-			pawl.Applying(r.m.move(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
+		a.lease, a.err = r.scope.Acquire(leaseCtx, pawl.LeaseFor(r.m.e.config.Lease),
+			pawl.Applying(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
 	}()
 	var a answer
 	select {
 	case a = <-answers:
 	case <-ctx.Done():
-		r.away = true
+		r.handedOver = true
 		go func() {
 			defer r.leave()
-			defer forget()
+			defer stopRenewal()
 			if a := <-answers; a.err == nil {
-				r.hold(a.lease)
+				r.setLease(a.lease)
 				r.release(nil)
 			}
 		}()
-		return false, r.left(ctx)
+		return false, r.canceled(ctx)
 	}
 	if a.err == nil {
-		r.hold(a.lease)
+		r.setLease(a.lease)
 		return true, nil
 	}
-	forget()
+	stopRenewal()
 	var raised *pawl.PanicError
 	switch {
 	case errors.As(a.err, &raised):
@@ -227,23 +255,23 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 	return false, a.err
 }
 
-// hold notes that the claim is ours. What is committed from here on does not end with the caller's context, and is fenced.
-func (r *run[T]) hold(l *pawl.Lease) {
+// setLease sets the lease of the claim, which fences all later commits.
+func (r *run[T]) setLease(l *pawl.Lease) {
 	r.lease, r.fenced = l, context.WithoutCancel(l.Context())
 }
 
-// left is what a caller gets whose context has ended before the body.
-func (r *run[T]) left(ctx context.Context) error {
+// canceled returns the error for a context that ended before the body.
+func (r *run[T]) canceled(ctx context.Context) error {
 	return &pawl.CanceledError{Scope: r.scope.Key(), Phase: pawl.PhaseQueued, Cause: context.Cause(ctx)}
 }
 
-// act runs the body and ends the action, whatever the body does.
-func (r *run[T]) act(ctx context.Context) (Outcome[T], error) {
+// runBody runs the body and ends the action, also if the body panics.
+func (r *run[T]) runBody(ctx context.Context) (Outcome[T], error) {
 	body := ctx
 	if r.lease == nil {
 		r.fenced = context.WithoutCancel(ctx)
 	} else {
-		defer r.forget()
+		defer r.stopRenewal()
 		inner, cancel := context.WithCancelCause(r.lease.Context())
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
@@ -257,7 +285,7 @@ func (r *run[T]) act(ctx context.Context) (Outcome[T], error) {
 		v := recover() // nil: runtime.Goexit
 		r.release(nil)
 		if v != nil {
-			panic(panicked(v))
+			panic(panicError(v))
 		}
 	}()
 	r.action = &Action[T]{ID: r.t.ID, Step: r.t.Step, By: r.t.By, Entity: r.before.State(), key: rand.Text()}
@@ -272,43 +300,46 @@ func (r *run[T]) act(ctx context.Context) (Outcome[T], error) {
 		}
 	}
 	returned = true
-	return r.give(err)
+	return r.fail(err)
 }
 
-// give ends an action that did not succeed: the claim is given back, and then its caller is told.
-func (r *run[T]) give(err error) (Outcome[T], error) {
+// fail ends an action that did not succeed: it releases the claim, and returns what Fire returns.
+func (r *run[T]) fail(err error) (Outcome[T], error) {
 	var (
-		lost *pawl.LeaseLostError
-		own  *ending
-		gone *ClaimLostError
+		lost      *pawl.LeaseLostError
+		declared  *outcomeError
+		claimLost *ClaimLostError
 	)
 	switch {
-	case errors.As(err, &gone):
+	case errors.As(err, &claimLost):
 		r.release(nil)
 		return Outcome[T]{}, err
 	case r.lease != nil && errors.As(err, &lost) && lost.Token == r.lease.Token() && lost.Scope == r.scope.Key():
 		return Outcome[T]{}, &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: lost}
-	case errors.Is(err, errStatus): // unclaimed
+	case errors.Is(err, errStatus): // of an unclaimed action; write has set the outcome
 		return r.outcome, nil
 	}
 	r.release(err)
-	if errors.As(err, &own) {
-		return Outcome[T]{Result: own.result, Reasons: own.reasons, Entity: r.before}, nil
+	if errors.As(err, &declared) {
+		return Outcome[T]{Result: declared.result, Reasons: declared.reasons, Entity: r.before}, nil
 	}
 	if r.lease != nil && errors.As(context.Cause(r.lease.Context()), &lost) && !lost.Released {
-		err = &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: errors.Join(lost, err)} // that is why, most likely
+		// The lost lease is most likely the reason for err.
+		err = &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: errors.Join(lost, err)}
 	}
 	return Outcome[T]{}, err
 }
 
-// commit makes the final commit. It is repeated until it lands, is refused, or the claim is lost; the body is not.
+// commit makes the final commit. It repeats it until it lands, is refused, or the claim is lost.
+// The body is not repeated.
 func (r *run[T]) commit() error {
 	for n := 1; ; n++ {
 		err := pawl.Transact(r.fenced, r.m.e.rt, r.write, pawl.WithRetry(r.m.e.config.Commit))
 		if !errors.Is(err, pawl.ErrUnavailable) || n >= r.m.e.config.Commit.Attempts || r.lease == nil {
 			return err
 		}
-		// The store is down, and nothing was written. The body has done its work: as long as the claim lives, try again.
+		// The store is down, and nothing was written. The body has succeeded, so try again as long
+		// as the claim lives.
 		t := time.NewTimer(r.m.e.config.Commit.Delay(n))
 		select {
 		case <-t.C:
@@ -352,7 +383,7 @@ func (r *run[T]) write(ctx context.Context, tx *pawl.Tx) error {
 	if err != nil {
 		return err
 	}
-	if err := r.record(ctx, tx, r.letters(snap, done.Version)); err != nil {
+	if err := r.recordEffects(ctx, tx, r.effects(snap, done.Version)); err != nil {
 		return err
 	}
 	r.outcome.Result, r.outcome.Reasons, r.outcome.Entity = Done, nil, done
@@ -362,8 +393,9 @@ func (r *run[T]) write(ctx context.Context, tx *pawl.Tx) error {
 	return nil
 }
 
-// release gives the claim back, as well as it can: what it cannot is left to the janitor. Why is what ended the action, nil if that is not known to be an error.
-func (r *run[T]) release(why error) {
+// release reverts the status and releases the lease. If it fails, the claim is left to the janitor.
+// The cause is the error that ended the action, for the log; nil: there is none.
+func (r *run[T]) release(cause error) {
 	if r.lease == nil {
 		return
 	}
@@ -385,13 +417,14 @@ func (r *run[T]) release(why error) {
 	if err == nil || errors.Is(err, pawl.ErrLeaseLost) {
 		return
 	}
-	// Nobody renews it any more: it runs out, and the janitor does the rest.
-	r.forget()
-	r.m.e.config.Logger.Warn("machine: claim not given back, the janitor will", "entity", r.scope.Key().String(), "step", r.r.step, "err", err, "after", why)
+	// Without renewal the lease runs out, and the janitor reverts the claim.
+	r.stopRenewal()
+	r.m.e.config.Logger.Warn("machine: cannot release a claim; the janitor will revert it",
+		"entity", r.scope.Key().String(), "step", r.r.step, "err", err, "cause", cause)
 }
 
-// panicked is what v is raised again as.
-func panicked(v any) *pawl.PanicError {
+// panicError returns the value v of a panic as a *pawl.PanicError with its stack.
+func panicError(v any) *pawl.PanicError {
 	if p, ok := v.(*pawl.PanicError); ok {
 		return p
 	}

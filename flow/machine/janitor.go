@@ -25,70 +25,94 @@ const (
 
 // JanitorConfig configures a Janitor. Only Module is required.
 type JanitorConfig struct {
-	Module   string        // the owner of the workflows that it covers
-	Interval time.Duration // between two rounds; 0: DefaultInterval
-	Age      time.Duration // how long the lease of a claim has to be over; 0: DefaultAge
-	Batch    int           // entities asked for at a time; 0: DefaultBatch
-	Reverted func(Revert)  // told of each entity; nil: logged
+	// Module is the owner of the workflows that the janitor covers.
+	Module string
+	// Interval is the time between two rounds; 0: DefaultInterval.
+	Interval time.Duration
+	// Age is how long the lease of a claim must have been over; 0: DefaultAge.
+	Age time.Duration
+	// Batch is the number of entities listed at a time; 0: DefaultBatch.
+	Batch int
+	// Reverted is called for each reverted entity; nil: it is logged.
+	Reverted func(Revert)
 }
 
-// Revert is an entity that a janitor freed.
+// Revert is an entity that a janitor reverted.
 type Revert struct {
 	Workflow string
-	ID       string // of the entity
-	From, To string
-	Age      time.Duration // since its claim's lease was over
-	Holder   string        // of the claim, that is gone; empty: not known
+	ID       string // the id of the entity
+	From, To string // the status before and after
+	// Age is the time since the claim's lease was over.
+	Age time.Duration
+	// Holder is the dead holder of the claim; empty: not known.
+	Holder string
 }
 
-// Janitor covers the claim states of one module: it reverts claims whose holder is gone. Several processes may run one for the same module. Reverting is a
-// version-checked change, so that each claim is reverted once, and never one that is alive: what counts is that its lease is over, by the store's clock, for
-// as long as configured.
+// Janitor covers the claim states of one module: it reverts claims whose holder is dead. Several
+// processes may run a janitor for the same module. A revert is a version-checked change, so each
+// claim is reverted once. A live claim is never reverted: its lease must have been over for the
+// configured age, by the store's clock.
 type Janitor struct {
 	e      *Engine
 	config JanitorConfig
 	loop   *worker.Loop[anyMachine]
 
-	mu    sync.Mutex   // protects what follows
-	left  []anyMachine // to be looked through in this round
-	round time.Time    // when it began
+	// mu protects the fields below.
+	mu    sync.Mutex
+	left  []anyMachine // not swept yet in this round
+	round time.Time    // when this round began
 }
 
-// AddJanitor registers a janitor as the cover of its module; Engine.Start starts it. Faults are returned there: *RuleError for a module without a name or with two
-// janitors, and for negative numbers.
+// AddJanitor adds a janitor, which covers its module; Engine.Start starts it.
+//
+// Engine.Start also returns the faults: *RuleError for an empty module, a module with two janitors,
+// and negative numbers.
 func (e *Engine) AddJanitor(c JanitorConfig) *Janitor {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	fault := func(r Rule, reason string) {
-		e.fault(&RuleError{Rule: r, Reason: "janitor: " + reason, Values: []string{c.Module}})
+	fault := func(r Rule, format string, args ...any) {
+		e.fault(&RuleError{Rule: r, Reason: "janitor: " + fmt.Sprintf(format, args...), Values: []string{c.Module}})
 	}
 	switch {
 	case c.Module == "":
-		fault(RuleName, "it has no module")
+		fault(RuleName, "the module is empty")
 	case e.janitors[c.Module] != nil:
-		fault(RuleDuplicate, "its module has two")
+		fault(RuleDuplicate, "the module has another janitor")
 	}
-	if c.Interval < 0 || c.Age < 0 || c.Batch < 0 {
-		fault(RuleConfig, "a negative number")
+	if c.Interval < 0 {
+		fault(RuleConfig, "Interval must not be negative, got %v", c.Interval)
+	}
+	if c.Age < 0 {
+		fault(RuleConfig, "Age must not be negative, got %v", c.Age)
+	}
+	if c.Batch < 0 {
+		fault(RuleConfig, "Batch must not be negative, got %d", c.Batch)
 	}
 	c.Interval, c.Age, c.Batch = cmp.Or(c.Interval, DefaultInterval), cmp.Or(c.Age, DefaultAge), cmp.Or(c.Batch, DefaultBatch)
 	j := &Janitor{e: e, config: c}
-	j.loop = loop(e, worker.Config[anyMachine]{Name: "janitor of " + c.Module, Take: j.take, Run: j.run, Poll: max(c.Interval, 1)})
+	j.loop = newLoop(e, worker.Config[anyMachine]{
+		Name: "janitor of " + c.Module, Take: j.take, Run: j.run, Poll: max(c.Interval, 1),
+	})
 	if e.janitors[c.Module] == nil {
 		e.janitors[c.Module] = j
 	}
 	return j
 }
 
-// Start begins to look for claims whose holder is gone, until Stop or until ctx ends; the engine's Start does it, too. Starting twice does nothing. It returns an error after Stop,
-// and the cause of a ctx that has ended.
+// Start sweeps once per interval, until Stop or until ctx ends. Engine.Start calls it. Calling it
+// again does nothing. It returns an error after Stop, and the cause of a ctx that has ended.
 func (j *Janitor) Start(ctx context.Context) error { return j.loop.Start(ctx) }
 
-// Stop waits for what is under way until ctx ends: then it returns an error that says so. Stopping twice is safe.
+// Stop ends the sweeps and waits for the one in progress. It returns an error if ctx ends first.
+// Calling Stop twice is safe.
 func (j *Janitor) Stop(ctx context.Context) error { return j.loop.Stop(ctx) }
 
-// Sweep looks through everything once, now, whether the janitor was started or not, and returns what it reverted, even with an error: *RuleError for a
-// workflow that is not valid, *pawl.UnavailableError, *pawl.CanceledError, pawl.ErrClosed, and those of an entity that cannot be read, which keeps it from no other.
+// Sweep sweeps all workflows of the module once, whether the janitor was started or not, and
+// returns the entities that it reverted, even with an error.
+//
+// It returns *RuleError for a workflow that is not valid, *pawl.UnavailableError,
+// *pawl.CanceledError, pawl.ErrClosed, and the error of an entity that cannot be read. Such an
+// entity does not stop the sweep of the others.
 func (j *Janitor) Sweep(ctx context.Context) (all []Revert, err error) {
 	for _, m := range j.machines() {
 		reverts, failed := j.sweep(ctx, m)
@@ -97,7 +121,7 @@ func (j *Janitor) Sweep(ctx context.Context) (all []Revert, err error) {
 	return all, err
 }
 
-// Sweep runs all janitors once, as Janitor.Sweep does.
+// Sweep calls Janitor.Sweep of all janitors.
 func (e *Engine) Sweep(ctx context.Context) (all []Revert, err error) {
 	e.mu.Lock()
 	janitors := slices.Collect(maps.Values(e.janitors))
@@ -109,19 +133,19 @@ func (e *Engine) Sweep(ctx context.Context) (all []Revert, err error) {
 	return all, err
 }
 
-// machines returns what the janitor covers.
+// machines returns the machines that the janitor covers.
 func (j *Janitor) machines() (mine []anyMachine) {
 	j.e.mu.Lock()
 	defer j.e.mu.Unlock()
 	for _, m := range j.e.machines {
-		if m.workflow().Module == j.config.Module && len(m.stuck()) > 0 {
+		if m.workflow().Module == j.config.Module && len(m.claimStates()) > 0 {
 			mine = append(mine, m)
 		}
 	}
 	return mine
 }
 
-// take is the Take of the loop: it begins a round when it is time.
+// take is the Take of the loop. It begins a round once the interval has passed.
 func (j *Janitor) take(_ context.Context, limit int) ([]anyMachine, error) {
 	machines := j.machines()
 	j.mu.Lock()
@@ -138,24 +162,27 @@ func (j *Janitor) take(_ context.Context, limit int) ([]anyMachine, error) {
 // run is the Run of the loop.
 func (j *Janitor) run(ctx context.Context, m anyMachine) {
 	if _, err := j.sweep(ctx, m); err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrClosed) {
-		j.e.config.Logger.WarnContext(ctx, "machine: the janitor failed, and tries again later", "module", j.config.Module, "workflow", m.workflow().Name, "err", err)
+		j.e.config.Logger.WarnContext(ctx, "machine: janitor failed; it retries in its next round",
+			"module", j.config.Module, "workflow", m.workflow().Name, "err", err)
 	}
 }
 
-// sweep looks through the entities of one workflow.
+// sweep reverts the dead claims of one workflow.
 func (j *Janitor) sweep(ctx context.Context, m anyMachine) (all []Revert, err error) {
 	w := m.workflow()
 	if err := w.Validate(); err != nil {
 		return nil, err
 	}
-	q := persist.Query{Kind: m.kind(), Labels: slices.Sorted(maps.Keys(m.stuck())), Unheld: true, Limit: j.config.Batch}
+	q := persist.Query{
+		Kind: m.kind(), Labels: slices.Sorted(maps.Keys(m.claimStates())), Unheld: true, Limit: j.config.Batch,
+	}
 	for more := true; more; more = q.After != "" {
 		page, failed := j.e.rt.Store().List(ctx, q)
 		if failed != nil {
 			return all, errors.Join(err, j.unavailable(ctx, pawl.Key{Kind: m.kind()}, failed))
 		}
 		for _, r := range page.Records {
-			reverted, failed := j.free(ctx, m, r)
+			reverted, failed := j.revertRecord(ctx, m, r)
 			if failed != nil {
 				err = errors.Join(err, failed)
 			}
@@ -170,6 +197,7 @@ func (j *Janitor) sweep(ctx context.Context, m anyMachine) (all []Revert, err er
 	return all, err
 }
 
+// unavailable converts an error of the store.
 func (j *Janitor) unavailable(ctx context.Context, key pawl.Key, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -180,39 +208,41 @@ func (j *Janitor) unavailable(ctx context.Context, key pawl.Key, err error) erro
 	return &pawl.UnavailableError{Scope: key, Cause: err}
 }
 
-// stale is a claim as the store showed it.
-type stale struct {
-	record   persist.Record
+// staleClaim is a claim whose lease is over.
+type staleClaim struct {
+	record   persist.Record // as read from the store
 	from, to string
 }
 
-// overFor is how long the claim's lease has been over, by the store's clock; negative: it is not. Where the lease is gone altogether, because its holder gave it back and
-// nothing else, or has left while it was being taken, the last write counts.
-func overFor(r persist.Record) time.Duration {
+// sinceLeaseEnd returns how long the claim's lease has been over, by the store's clock; negative:
+// the lease lives. A record may have no lease at all: its holder released only the lease, or left
+// while it claimed. Then the time of the last write counts.
+func sinceLeaseEnd(r persist.Record) time.Duration {
 	if r.Lease.Token == 0 {
 		return r.Now.Sub(r.Updated)
 	}
 	return r.Now.Sub(r.Lease.Until)
 }
 
-// triesToFree is how often the janitor looks again when somebody edits the entity at the same moment; then it waits for its next round.
-const triesToFree = 8
+// revertTries is how often the janitor tries to revert an entity that is edited at the same time.
+// After that, it leaves the entity to its next round.
+const revertTries = 8
 
-// free reverts a claim if its holder is gone. It returns nil if there is nothing to revert.
-func (j *Janitor) free(ctx context.Context, m anyMachine, r persist.Record) (_ *Revert, err error) {
+// revertRecord reverts a claim if its holder is dead. It returns nil if there is nothing to revert.
+func (j *Janitor) revertRecord(ctx context.Context, m anyMachine, r persist.Record) (_ *Revert, err error) {
 	key := r.Key
 	defer func() {
-		if v := recover(); v != nil { // of the entity's own JSON code
-			err = fmt.Errorf("machine: %s: %w", key, panicked(v))
+		if v := recover(); v != nil { // a panic of the entity's own JSON code
+			err = fmt.Errorf("machine: %s: %w", key, panicError(v))
 		}
 	}()
-	for range triesToFree {
-		to, claimed := m.stuck()[r.Label]
-		age := overFor(r)
+	for range revertTries {
+		to, claimed := m.claimStates()[r.Label]
+		age := sinceLeaseEnd(r)
 		if !claimed || r.Gone(r.Now) || r.Held(r.Now) || age < j.config.Age {
 			return nil, nil
 		}
-		reverted, err := m.revert(ctx, &stale{r, r.Label, to})
+		reverted, err := m.revert(ctx, &staleClaim{r, r.Label, to})
 		if err != nil {
 			return nil, err
 		}
@@ -229,27 +259,32 @@ func (j *Janitor) free(ctx context.Context, m anyMachine, r persist.Record) (_ *
 	return nil, nil
 }
 
-// revert makes machine an anyMachine. It reports false if somebody else was faster.
-func (m *machine[T]) revert(ctx context.Context, s *stale) (bool, error) {
-	_, err := m.entities.Scope(m.e.rt, s.record.ID).Apply(ctx, m.move(s.from, s.to), pawl.IfVersion(s.record.Version))
+// revert implements anyMachine.
+func (m *machine[T]) revert(ctx context.Context, s *staleClaim) (bool, error) {
+	scope := m.entities.Scope(m.e.rt, s.record.ID)
+	_, err := scope.Apply(ctx, m.changeStatus(s.from, s.to), pawl.IfVersion(s.record.Version))
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.Is(err, pawl.ErrConflict), errors.Is(err, pawl.ErrDeleted), errors.Is(err, pawl.ErrExpired), errors.Is(err, errStatus):
+	case errors.Is(err, pawl.ErrConflict), errors.Is(err, pawl.ErrDeleted), errors.Is(err, pawl.ErrExpired),
+		errors.Is(err, errStatus):
 		return false, nil
 	}
 	return false, err
 }
 
+// report calls Reverted, or logs the revert.
 func (j *Janitor) report(ctx context.Context, r Revert) {
 	if j.config.Reverted != nil {
 		defer func() {
-			if v := recover(); v != nil { // the entity is free, and others are to be
-				j.e.config.Logger.ErrorContext(ctx, "machine: JanitorConfig.Reverted panicked", "workflow", r.Workflow, "id", r.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			if v := recover(); v != nil { // the sweep continues with the next entity
+				j.e.config.Logger.ErrorContext(ctx, "machine: JanitorConfig.Reverted panicked",
+					"workflow", r.Workflow, "id", r.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
 		}()
 		j.config.Reverted(r)
 		return
 	}
-	j.e.config.Logger.WarnContext(ctx, "machine: the janitor freed an entity", "workflow", r.Workflow, "id", r.ID, "from", r.From, "to", r.To, "age", r.Age, "holder", r.Holder)
+	j.e.config.Logger.WarnContext(ctx, "machine: janitor reverted an entity",
+		"workflow", r.Workflow, "id", r.ID, "from", r.From, "to", r.To, "age", r.Age, "holder", r.Holder)
 }

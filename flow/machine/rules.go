@@ -9,7 +9,8 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// Validate returns every violation of the rules, joined, each a *RuleError that names workflow, step and values.
+// Validate returns all violations of the rules, joined. Each is a *RuleError that names the
+// workflow, the step and the values.
 func (w Workflow) Validate() error {
 	v := &validator{w: &w, claims: w.claims()}
 	v.workflow()
@@ -19,7 +20,7 @@ func (w Workflow) Validate() error {
 		v.step, v.by = s.Key, ""
 		if s.Key == "" {
 			v.step = "#" + strconv.Itoa(i+1)
-			v.fault(RuleName, "a step without a step_key")
+			v.fault(RuleName, "the step has no step_key")
 		}
 		if keys[s.Key] && s.Key != "" {
 			v.fault(RuleUnique, "two steps have this step_key")
@@ -28,11 +29,12 @@ func (w Workflow) Validate() error {
 			v.fault(RuleUnique, "two steps have this step_id", strconv.Itoa(s.ID))
 		}
 		keys[s.Key], ids[s.ID] = true, true
-		if !slices.ContainsFunc(slices.Collect(maps.Values(s.Claim)), func(c Claim) bool { return len(c) == 2 && c.Into() == s.Status }) {
-			v.status("status", s.Status) // else claim says it better
+		ownClaim := func(c Claim) bool { return len(c) == 2 && c.Into() == s.Status }
+		if !slices.ContainsFunc(slices.Collect(maps.Values(s.Claim)), ownClaim) { // else see RuleClaimSource
+			v.status("status", s.Status)
 		}
 		if len(s.Action) == 0 {
-			v.fault(RuleRequester, "nobody can fire it: it has no action")
+			v.fault(RuleRequester, "the step has no action, so no requester can fire it")
 		}
 		for _, by := range s.requesters() {
 			v.by = by
@@ -48,7 +50,7 @@ func (w Workflow) Validate() error {
 type validator struct {
 	w        *Workflow
 	claims   map[string]string
-	step, by string // that faults are about
+	step, by string // the step and requester that faults name
 	errs     []error
 }
 
@@ -59,16 +61,16 @@ func (v *validator) fault(r Rule, reason string, values ...string) {
 // known reports whether a status is in status_types.
 func (v *validator) known(status string) bool { return slices.Contains(v.w.Statuses, status) }
 
-// status complains about a status that is not in status_types, or that is a claim state.
+// status reports a status that is not in status_types, or that is a claim state.
 func (v *validator) status(what, status string) {
 	if !v.known(status) {
 		v.fault(RuleStatus, what+" is not in status_types", status)
 	} else if _, claim := v.claims[status]; claim {
-		v.fault(RuleClaimOnly, what+" is a claim state, out of which only the end of an action and the janitor lead", status)
+		v.fault(RuleClaimOnly, what+" is a claim state, which only the end of an action or the janitor leaves", status)
 	}
 }
 
-// workflow tests what is not about a step.
+// workflow checks the rules that are not about a step.
 func (v *validator) workflow() {
 	w := v.w
 	for what, name := range map[string]string{"workflow": w.Name, "entity_kind": w.Kind} {
@@ -77,44 +79,44 @@ func (v *validator) workflow() {
 		}
 	}
 	if w.Module == "" && len(v.claims) > 0 {
-		v.fault(RuleName, "module is empty: somebody has to own the claim states")
+		v.fault(RuleName, "module is empty: a workflow with claim states needs one")
 	}
 	if len(w.Statuses) == 0 {
 		v.fault(RuleStatus, "status_types is empty")
 	}
 	for i, s := range w.Statuses {
 		if s == "" || len(s) > pawl.MaxLabel {
-			v.fault(RuleStatus, "a status has 1 to "+strconv.Itoa(pawl.MaxLabel)+" bytes", s)
+			v.fault(RuleStatus, "a status must have 1 to "+strconv.Itoa(pawl.MaxLabel)+" bytes", s)
 		}
 		if slices.Contains(w.Statuses[:i], s) {
-			v.fault(RuleStatus, "a status that occurs twice", s)
+			v.fault(RuleStatus, "the status occurs twice", s)
 		}
 	}
 	if w.Initial != "" {
 		v.status("initial_status", w.Initial)
 	}
 	if len(w.Steps) == 0 {
-		v.fault(RuleName, "there are no steps")
+		v.fault(RuleName, "the workflow has no steps")
 	}
 }
 
-// requester tests what a step says about one requester.
+// requester checks the rules about one requester of a step.
 func (v *validator) requester(s *Step, by string) {
 	if by == "" {
-		v.fault(RuleRequester, "a requester without a name")
+		v.fault(RuleRequester, "the requester has no name")
 	}
 	action, acts := s.Action[by]
 	to, ends := s.To[by]
 	switch {
 	case !acts:
-		v.fault(RuleRequester, "it has no action")
+		v.fault(RuleRequester, "the requester has no action")
 	case action == "":
 		v.fault(RuleName, "the action has no name")
 	}
 	if !ends {
-		v.fault(RuleRequester, "it has no successful_state")
+		v.fault(RuleRequester, "the requester has no successful_state")
 	} else if claim, ok := s.Claim[by]; ok && len(claim) == 2 && claim.Into() == to {
-		v.fault(RuleClaimTarget, "claim_into is the successful_state", to)
+		v.fault(RuleClaimTarget, "claim_into equals successful_state", to)
 	} else {
 		v.status("successful_state", to)
 	}
@@ -125,33 +127,33 @@ func (v *validator) requester(s *Step, by string) {
 		if effect == "" {
 			v.fault(RuleName, "an after-effect has no name")
 		} else if slices.Contains(s.Effects[by][:i], effect) {
-			v.fault(RuleUnique, "an after-effect that occurs twice", effect)
+			v.fault(RuleUnique, "the after-effect occurs twice", effect)
 		}
 	}
 }
 
 func (v *validator) claim(s *Step, claim Claim) {
 	if len(claim) != 2 {
-		v.fault(RuleClaimPair, "a claim is [claim_into, revert_to], two strings", claim...)
+		v.fault(RuleClaimPair, "a claim must be two strings, [claim_into, revert_to]", claim...)
 		return
 	}
 	into, revert := claim.Into(), claim.Revert()
 	for _, status := range claim {
 		if !v.known(status) {
-			v.fault(RuleClaimStatus, "a claim with a status that is not in status_types", status)
+			v.fault(RuleClaimStatus, "a status of the claim is not in status_types", status)
 		}
 	}
 	if into == revert {
-		v.fault(RuleClaimNoop, "claim_into is revert_to", into)
+		v.fault(RuleClaimNoop, "claim_into equals revert_to", into)
 	} else if _, ok := v.claims[revert]; ok {
 		v.fault(RuleClaimOnly, "revert_to is a claim state", revert)
 	}
 	if into == s.Status {
-		v.fault(RuleClaimSource, "claim_into is the step's own status: a second caller could claim, too", into)
+		v.fault(RuleClaimSource, "claim_into equals the step's status: a second caller could claim too", into)
 	}
 }
 
-// reverts tests that the janitor can tell where to revert to.
+// reverts checks that each claim state has one revert_to, which the janitor needs.
 func (v *validator) reverts() {
 	reverts := map[string][]string{}
 	for _, s := range v.w.Steps {
@@ -161,7 +163,7 @@ func (v *validator) reverts() {
 				reverts[c.Into()] = append(reverts[c.Into()], c.Revert())
 				if len(reverts[c.Into()]) > 1 {
 					v.step, v.by = s.Key, by
-					v.fault(RuleClaimRevert, "the same claim_into "+strconv.Quote(c.Into())+" with another revert_to elsewhere", reverts[c.Into()]...)
+					v.fault(RuleClaimRevert, "claim_into "+strconv.Quote(c.Into())+" has several revert_to", reverts[c.Into()]...)
 				}
 			}
 		}
@@ -169,7 +171,8 @@ func (v *validator) reverts() {
 	v.step, v.by = "", ""
 }
 
-// reach complains about statuses that no entity can have. Without an initial status entities come from elsewhere, and may have any status that a step starts from.
+// reach reports statuses that no entity can have. Without an initial status, a new entity comes
+// with the status of any step.
 func (v *validator) reach() {
 	reached := map[string]bool{v.w.Initial: true}
 	if v.w.Initial == "" {

@@ -10,22 +10,27 @@ import (
 	"strings"
 )
 
-// Workflow is a status machine. Load reads the same thing from JSON.
+// Workflow is a status machine. Load reads a Workflow from JSON.
 type Workflow struct {
-	Name     string   `json:"workflow"`
-	Module   string   `json:"module"`      // owns the entities, and the janitor
-	Kind     string   `json:"entity_kind"` // of the entities
+	Name string `json:"workflow"`
+	// Module owns the entities and the janitor of their claim states.
+	Module string `json:"module"`
+	// Kind is the kind of the entities.
+	Kind     string   `json:"entity_kind"`
 	Statuses []string `json:"status_types"`
-	Initial  string   `json:"initial_status,omitempty"` // of a new entity; empty: they come from elsewhere, in any status
-	Steps    []Step   `json:"steps"`
+	// Initial is the status of a new entity; empty: new entities come with the status of any step.
+	Initial string `json:"initial_status,omitempty"`
+	Steps   []Step `json:"steps"`
 }
 
-// Step moves an entity from Status to a successful state. The maps are by requester: who has an action may fire the step.
+// Step moves an entity from Status to a successful state. Its maps have requesters as keys. A
+// requester with an action may fire the step.
 type Step struct {
-	ID      int                 `json:"step_id"`
-	Key     string              `json:"step_key"`
-	Status  string              `json:"status"`
-	Claim   map[string]Claim    `json:"successful_claim_state,omitempty"` // a requester without one runs unclaimed
+	ID     int    `json:"step_id"`
+	Key    string `json:"step_key"`
+	Status string `json:"status"`
+	// Claim is the claim of each requester; a requester without one runs unclaimed.
+	Claim   map[string]Claim    `json:"successful_claim_state,omitempty"`
 	To      map[string]string   `json:"successful_state"`
 	Action  map[string]string   `json:"action"`
 	Effects map[string][]string `json:"success_after_effect,omitempty"`
@@ -34,13 +39,14 @@ type Step struct {
 // Claim is the pair [claim_into, revert_to].
 type Claim []string
 
-// Into is the status that an entity has while its action runs.
+// Into returns the status of an entity while its action runs.
 func (c Claim) Into() string { return c[0] }
 
-// Revert is the status that an entity gets when its action did not succeed.
+// Revert returns the status of an entity after an action that did not succeed.
 func (c Claim) Revert() string { return c[1] }
 
-// UnmarshalJSON reads the pair. Whatever else is there is kept as one string, for Validate to complain about with all the rest.
+// UnmarshalJSON reads the pair. Any other JSON value is kept as one string, so that Validate
+// reports it together with all other violations.
 func (c *Claim) UnmarshalJSON(b []byte) error {
 	var parts []any
 	if json.Unmarshal(b, &parts) == nil {
@@ -59,21 +65,22 @@ func (c *Claim) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Load reads a workflow from JSON and validates it. It returns, joined, a *SyntaxError with line and column for each field that it does not
-// know, each name that occurs twice in an object, and for what is not JSON or not of the right type; or else what Validate returns.
+// Load reads a workflow from JSON and validates it. It returns a *SyntaxError with line and column
+// for text that is not JSON or not of the right type, and, joined, one for each unknown field and
+// each name that occurs twice in an object. Otherwise it returns what Validate returns.
 func Load(text []byte) (Workflow, error) {
 	var (
 		w   Workflow
 		raw json.RawMessage
 	)
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return Workflow{}, at(text, err)
+		return Workflow{}, syntaxError(text, err)
 	}
 	if err := checkNames(text); err != nil {
 		return Workflow{}, err
 	}
 	if err := json.Unmarshal(text, &w); err != nil {
-		return Workflow{}, at(text, err)
+		return Workflow{}, syntaxError(text, err)
 	}
 	if err := w.Validate(); err != nil {
 		return Workflow{}, err
@@ -81,8 +88,8 @@ func Load(text []byte) (Workflow, error) {
 	return w, nil
 }
 
-// at is err, of encoding/json, with the place that it names.
-func at(text []byte, err error) *SyntaxError {
+// syntaxError converts an error of encoding/json, and adds line and column.
+func syntaxError(text []byte, err error) *SyntaxError {
 	var (
 		syntax *json.SyntaxError
 		typ    *json.UnmarshalTypeError
@@ -92,13 +99,13 @@ func at(text []byte, err error) *SyntaxError {
 	case errors.As(err, &syntax):
 		offset = syntax.Offset
 	case errors.As(err, &typ):
-		offset, reason = typ.Offset, fmt.Sprintf("%s cannot be a %s", strings.TrimPrefix(typ.Field, "."), typ.Value)
+		offset, reason = typ.Offset, fmt.Sprintf("%s must not be a JSON %s", strings.TrimPrefix(typ.Field, "."), typ.Value)
 	}
-	return place(text, offset, strings.TrimPrefix(reason, "json: "))
+	return syntaxErrorAt(text, offset, strings.TrimPrefix(reason, "json: "))
 }
 
-// place is a fault that ends at an offset.
-func place(text []byte, offset int64, reason string) *SyntaxError {
+// syntaxErrorAt returns an error for a fault that ends at offset.
+func syntaxErrorAt(text []byte, offset int64, reason string) *SyntaxError {
 	before := text[:min(max(offset-1, 0), int64(len(text)))]
 	return &SyntaxError{
 		Line:   1 + bytes.Count(before, []byte("\n")),
@@ -107,17 +114,19 @@ func place(text []byte, offset int64, reason string) *SyntaxError {
 	}
 }
 
-// names are the fields of the objects of a workflow file. Objects below a step are by requester, and any name will do.
-var names = [][]string{
+// fieldNames are the fields of the objects of a workflow file, by depth. Objects inside a step have
+// requesters as keys, so any name is allowed there.
+var fieldNames = [][]string{
 	{"workflow", "module", "entity_kind", "status_types", "initial_status", "steps"},
 	{"step_id", "step_key", "status", "successful_claim_state", "successful_state", "action", "success_after_effect"},
 }
 
-// checkNames walks through the text, which is JSON, and complains about what encoding/json would let pass: a field that nobody knows, and a name that occurs twice.
+// checkNames reports what encoding/json accepts and a workflow must not contain: unknown fields,
+// and names that occur twice in an object. The text must be valid JSON.
 func checkNames(text []byte) error {
 	type level struct {
-		seen map[string]bool // of an object; nil: it is a list
-		key  bool            // a name comes next
+		seen map[string]bool // the names of an object; nil: a list
+		key  bool            // the next token is a name
 	}
 	var (
 		stack []level
@@ -126,7 +135,7 @@ func checkNames(text []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for {
 		token, err := dec.Token()
-		if err != nil { // it is the end: the text is known to be JSON
+		if err != nil { // the end of the text, which is valid JSON
 			return errors.Join(errs...)
 		}
 		top := len(stack) - 1
@@ -137,10 +146,12 @@ func checkNames(text []byte) error {
 					objects++
 				}
 			}
-			fault := func(reason string) { errs = append(errs, place(text, dec.InputOffset()-int64(len(name))-1, reason)) }
+			fault := func(reason string) {
+				errs = append(errs, syntaxErrorAt(text, dec.InputOffset()-int64(len(name))-1, reason))
+			}
 			if stack[top].seen[name] {
 				fault(fmt.Sprintf("%q occurs twice", name))
-			} else if objects <= len(names) && !slices.Contains(names[objects-1], name) {
+			} else if objects <= len(fieldNames) && !slices.Contains(fieldNames[objects-1], name) {
 				fault(fmt.Sprintf("unknown field %q", name))
 			}
 			stack[top].seen[name], stack[top].key = true, false
@@ -162,7 +173,7 @@ func checkNames(text []byte) error {
 	}
 }
 
-// claims returns claim_into to revert_to.
+// claims maps each claim_into to its revert_to.
 func (w *Workflow) claims() map[string]string {
 	all := map[string]string{}
 	for _, s := range w.Steps {
@@ -175,7 +186,7 @@ func (w *Workflow) claims() map[string]string {
 	return all
 }
 
-// requesters returns everybody that a step mentions, in order.
+// requesters returns all requesters that a step mentions, sorted.
 func (s *Step) requesters() []string {
 	all := map[string]bool{}
 	for by := range s.Claim {
