@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/flow/machine"
 )
 
-// Invoice is the entity; its status is the label that stores index.
+// Invoice is the entity. Its status is the label that stores index.
 type Invoice struct {
 	Number   string `json:"number"`
 	Status   string `json:"status"`
@@ -21,11 +21,12 @@ type Invoice struct {
 
 // Payment is the input of the step apply_payment, and a document of its own.
 type Payment struct {
-	Ref    string `json:"ref"` // the customer's, so that a payment is known again whoever tries to apply it
+	// Ref is the customer's reference. It identifies the payment in every attempt to apply it.
+	Ref    string `json:"ref"`
 	Amount int64  `json:"amount"`
 }
 
-// Customer has a credit that payments are booked to.
+// Customer has a credit, which payments increase.
 type Customer struct {
 	Credit int64 `json:"credit"`
 }
@@ -45,31 +46,32 @@ var (
 //go:embed workflow.json
 var workflow []byte
 
-// Bank is the outside world. It knows a payment again by its reference.
+// Bank captures payments. It recognises a repeated payment by its reference.
 type Bank interface {
 	Capture(ctx context.Context, ref string, amount int64) error
 }
 
-// errDeclined is what a Bank returns for a payment that it does not make.
+// errDeclined is returned by a Bank that declines a payment.
 var errDeclined = errors.New("declined")
 
-// Billing is the owning module.
+// Billing is the module that owns invoices.
 type Billing struct {
 	bank     Bank
 	invoices *machine.Machine[Invoice]
 	janitor  *machine.Janitor
 }
 
-// NewBilling declares the module's workflow, actions, after-effects and janitor. Faults come out of Engine.Start.
+// NewBilling declares the module's workflow, actions, after-effects and janitor. It returns the
+// errors of machine.Load; Engine.Start returns all other faults.
 func NewBilling(e *machine.Engine, bank Bank, janitor machine.JanitorConfig) (*Billing, error) {
 	w, err := machine.Load(workflow)
 	if err != nil {
 		return nil, err
 	}
 	b := &Billing{bank: bank, invoices: machine.Add(e, Invoices, w)}
-	nothing := func(context.Context, *machine.Action[Invoice], machine.NoInput) error { return nil }
-	machine.Handle(b.invoices, "Send", nothing)
-	machine.Handle(b.invoices, "Nothing", nothing)
+	noop := func(context.Context, *machine.Action[Invoice], machine.NoInput) error { return nil }
+	machine.Handle(b.invoices, "Send", noop)
+	machine.Handle(b.invoices, "MarkOverdue", noop)
 	machine.Handle(b.invoices, "Regenerate", b.regenerate)
 	machine.Handle(b.invoices, "ApplyPayment", b.applyPayment)
 	machine.Effect(b.invoices, "MailInvoice", b.mail)
@@ -79,7 +81,8 @@ func NewBilling(e *machine.Engine, bank Bank, janitor machine.JanitorConfig) (*B
 	return b, nil
 }
 
-// regenerate clones the invoice under the same number. The clone and the final status are one commit: they are the transition.
+// regenerate clones the invoice under the same number. One commit writes the clone and the final
+// status.
 func (b *Billing) regenerate(_ context.Context, a *machine.Action[Invoice], _ machine.NoInput) error {
 	a.OnCommit(func(ctx context.Context, tx *pawl.Tx, old *Invoice) error {
 		clone := Invoice{Number: old.Number, Status: "sent", Customer: old.Customer, Total: old.Total, Replaces: a.ID}
@@ -89,14 +92,14 @@ func (b *Billing) regenerate(_ context.Context, a *machine.Action[Invoice], _ ma
 	return nil
 }
 
-// applyPayment captures the money, and then books it together with the status.
+// applyPayment captures the money. The final commit records the payment together with the status.
 func (b *Billing) applyPayment(ctx context.Context, a *machine.Action[Invoice], p Payment) error {
 	if p.Amount < a.Entity.Total {
-		return machine.Reject(fmt.Sprintf("%d is less than %d", p.Amount, a.Entity.Total))
+		return machine.Reject(fmt.Sprintf("payment of %d is less than the total of %d", p.Amount, a.Entity.Total))
 	}
 	switch err := b.bank.Capture(ctx, p.Ref, p.Amount); {
 	case errors.Is(err, errDeclined):
-		return machine.Fail("the bank declined")
+		return machine.Fail("the bank declined the payment")
 	case err != nil:
 		return err
 	}
@@ -110,7 +113,8 @@ func (b *Billing) applyPayment(ctx context.Context, a *machine.Action[Invoice], 
 	return nil
 }
 
-// mail runs after the commit, at least once; a mail provider deduplicates by d.ID. What OnCommit writes happens exactly once.
+// mail runs after the commit, at least once; a mail provider deduplicates by d.ID. The writes of
+// OnCommit are committed exactly once.
 func (b *Billing) mail(_ context.Context, d *machine.Delivery[Invoice]) error {
 	d.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := Postbox.Scope(tx, "out").IncState(ctx, pawl.Field("sent").At(d.Step), 1)
@@ -119,7 +123,8 @@ func (b *Billing) mail(_ context.Context, d *machine.Delivery[Invoice]) error {
 	return nil
 }
 
-// Pay is what an HTTP handler calls.
+// Pay applies a payment to an invoice, as an HTTP handler would. It returns the outcome as text,
+// and the errors of machine.Machine.Fire.
 func (b *Billing) Pay(ctx context.Context, invoice string, p Payment) (string, error) {
 	out, err := b.invoices.Fire(ctx, machine.Trigger{ID: invoice, Step: "apply_payment", By: "admin", Input: p})
 	if err != nil {

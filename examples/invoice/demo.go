@@ -15,15 +15,15 @@ import (
 	"github.com/pawl-go/pawl/flow/machine"
 )
 
-// worker is another process of this program.
+// worker is a child process of this program.
 type worker struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
 	out *bufio.Scanner
 }
 
-// hire starts a worker that waits for a word.
-func hire(env ...string) (*worker, error) {
+// startWorker starts a worker, which waits for a line on its standard input.
+func startWorker(env ...string) (*worker, error) {
 	w := &worker{cmd: exec.Command(os.Args[0])}
 	w.cmd.Env = append(os.Environ(), env...)
 	w.cmd.Stderr = os.Stderr
@@ -40,22 +40,22 @@ func hire(env ...string) (*worker, error) {
 		return nil, err
 	}
 	if !w.out.Scan() || w.out.Text() != "ready" {
-		return nil, fmt.Errorf("the worker does not start: %q", w.out.Text())
+		return nil, fmt.Errorf("worker did not start, it printed %q", w.out.Text())
 	}
 	return w, nil
 }
 
-// crowd lets 50 callers in three processes fire one step, and returns how often they said what.
-func crowd(location string, env ...string) (map[string]int, error) {
+// runCallers lets 50 callers in three processes fire one step. It counts the lines that they print.
+func runCallers(location string, env ...string) (map[string]int, error) {
 	var workers []*worker
 	for _, callers := range []string{"17", "17", "16"} {
-		w, err := hire(append(env, envStore+"="+location, envCallers+"="+callers)...)
+		w, err := startWorker(append(env, envStore+"="+location, envCallers+"="+callers)...)
 		if err != nil {
 			return nil, err
 		}
 		workers = append(workers, w)
 	}
-	said := map[string]int{}
+	printed := map[string]int{}
 	for _, w := range workers {
 		if _, err := io.WriteString(w.in, "go\n"); err != nil {
 			return nil, err
@@ -63,33 +63,33 @@ func crowd(location string, env ...string) (map[string]int, error) {
 	}
 	for _, w := range workers {
 		for w.out.Scan() {
-			said[w.out.Text()]++
+			printed[w.out.Text()]++
 		}
 		if err := w.cmd.Wait(); err != nil {
 			return nil, err
 		}
 	}
-	return said, nil
+	return printed, nil
 }
 
-// demo tells the story on w.
+// demo runs the three parts of the example and prints their results to w.
 func demo(ctx context.Context, w io.Writer, location string) error {
 	p, err := start(ctx, location, silent{}, pawl.DefaultLease)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // busy machines start processes slowly
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // a busy machine starts processes slowly
 	defer cancel()
-	for _, chapter := range []func(context.Context, io.Writer, string) error{p.regenerate, p.pay, p.rescue} {
-		if err := chapter(ctx, w, location); err != nil {
+	for _, part := range []func(context.Context, io.Writer, string) error{p.regenerate, p.pay, p.crash} {
+		if err := part(ctx, w, location); err != nil {
 			return errors.Join(err, p.stop())
 		}
 	}
 	return p.stop()
 }
 
-// sent makes an invoice and sends it.
-func (p *process) sent(ctx context.Context, id string) error {
+// createSent creates an invoice and sends it.
+func (p *process) createSent(ctx context.Context, id string) error {
 	_, err := p.billing.invoices.Create(ctx, id, Invoice{Number: "2026-" + id, Customer: "ann", Total: 100})
 	if err == nil {
 		_, err = p.billing.invoices.Fire(ctx, machine.Trigger{ID: id, Step: "send", By: "admin"})
@@ -97,15 +97,17 @@ func (p *process) sent(ctx context.Context, id string) error {
 	return err
 }
 
-func refused(said map[string]int) int {
-	return said["result claim_failed"] + said["result wrong_status"]
+// refused returns how many callers were refused.
+func refused(printed map[string]int) int {
+	return printed["result claim_failed"] + printed["result wrong_status"]
 }
 
+// regenerate lets 50 callers regenerate one invoice.
 func (p *process) regenerate(ctx context.Context, w io.Writer, location string) error {
-	if err := p.sent(ctx, "1"); err != nil {
+	if err := p.createSent(ctx, "1"); err != nil {
 		return err
 	}
-	said, err := crowd(location, envWorker+"=regenerate", envInvoice+"=1")
+	printed, err := runCallers(location, envWorker+"=regenerate", envInvoice+"=1")
 	if err != nil {
 		return err
 	}
@@ -118,15 +120,17 @@ func (p *process) regenerate(ctx context.Context, w io.Writer, location string) 
 			clones++
 		}
 	}
-	fmt.Fprintf(w, "regenerate, 50 callers in 3 processes: %d done, %d refused, %d clone\n", said["result done"], refused(said), clones)
+	fmt.Fprintf(w, "regenerate, 50 callers in 3 processes: %d done, %d refused, %d clone\n",
+		printed["result done"], refused(printed), clones)
 	return nil
 }
 
+// pay lets 50 callers apply one payment to one invoice.
 func (p *process) pay(ctx context.Context, w io.Writer, location string) error {
-	if err := p.sent(ctx, "2"); err != nil {
+	if err := p.createSent(ctx, "2"); err != nil {
 		return err
 	}
-	said, err := crowd(location, envWorker+"=apply_payment", envInvoice+"=2", envPayment+"=transfer-7")
+	printed, err := runCallers(location, envWorker+"=apply_payment", envInvoice+"=2", envPayment+"=transfer-7")
 	if err != nil {
 		return err
 	}
@@ -135,8 +139,8 @@ func (p *process) pay(ctx context.Context, w io.Writer, location string) error {
 		return err
 	}
 	fmt.Fprintf(w, "apply_payment, 50 callers in 3 processes: %d done, %d refused, captured %d time, credit %d\n",
-		said["result done"], refused(said), said["captured transfer-7 100"], ann.Credit)
-	for out, err := range Postbox.Scope(p.rt, "out").Watch(ctx) { // the after-effect, whichever process delivers it
+		printed["result done"], refused(printed), printed["captured transfer-7 100"], ann.Credit)
+	for out, err := range Postbox.Scope(p.rt, "out").Watch(ctx) { // any process may deliver the after-effect
 		if err != nil {
 			return err
 		}
@@ -148,11 +152,13 @@ func (p *process) pay(ctx context.Context, w io.Writer, location string) error {
 	return nil
 }
 
-func (p *process) rescue(ctx context.Context, w io.Writer, location string) error {
-	if err := p.sent(ctx, "3"); err != nil {
+// crash kills a worker during an action, and lets the janitor revert its claim.
+func (p *process) crash(ctx context.Context, w io.Writer, location string) error {
+	if err := p.createSent(ctx, "3"); err != nil {
 		return err
 	}
-	victim, err := hire(envWorker+"=apply_payment", envInvoice+"=3", envPayment+"=transfer-8", envStore+"="+location, envCallers+"=1", envHangs+"=yes")
+	victim, err := startWorker(envWorker+"=apply_payment", envInvoice+"=3", envPayment+"=transfer-8",
+		envStore+"="+location, envCallers+"=1", envHangs+"=yes")
 	if err != nil {
 		return err
 	}
@@ -161,7 +167,7 @@ func (p *process) rescue(ctx context.Context, w io.Writer, location string) erro
 	}
 	for victim.out.Scan() && !strings.HasPrefix(victim.out.Text(), "captured") {
 	}
-	if err := victim.cmd.Process.Kill(); err != nil { // in mid-action
+	if err := victim.cmd.Process.Kill(); err != nil { // during the action
 		return err
 	}
 	_ = victim.cmd.Wait()
@@ -169,27 +175,27 @@ func (p *process) rescue(ctx context.Context, w io.Writer, location string) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "a worker was killed, and its invoice is %s\n", inv.Status)
+	fmt.Fprintf(w, "a worker was killed: the status of its invoice is %s\n", inv.Status)
 	payment := Payment{Ref: "transfer-8", Amount: 100}
 	answer, err := p.billing.Pay(ctx, "3", payment)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "who tries to pay is told: %s\n", answer)
-	for freed := false; !freed; time.Sleep(50 * time.Millisecond) { // the lease has to run out
+	fmt.Fprintf(w, "the next caller gets: %s\n", answer)
+	for reverted := false; !reverted; time.Sleep(50 * time.Millisecond) { // until the lease has run out
 		reverts, err := p.billing.janitor.Sweep(ctx)
 		if err != nil {
 			return err
 		}
 		for _, r := range reverts {
-			fmt.Fprintf(w, "the janitor: %s back to %s\n", r.From, r.To)
-			freed = true
+			fmt.Fprintf(w, "the janitor reverted %s to %s\n", r.From, r.To)
+			reverted = true
 		}
 	}
 	if answer, err = p.billing.Pay(ctx, "3", payment); err != nil {
 		return err
 	}
 	ann, err := Customers.Scope(p.rt, "ann").State(ctx)
-	fmt.Fprintf(w, "then it is %s, credit %d\n", answer, ann.Credit)
+	fmt.Fprintf(w, "the next caller gets: %s, credit %d\n", answer, ann.Credit)
 	return err
 }

@@ -1,5 +1,5 @@
-// Invoice shows a status machine whose actions must not run twice: regenerating an invoice and applying a payment, by 50 callers in three processes, and a worker that
-// is killed in mid-action.
+// Invoice shows a status machine whose actions must not run twice. 50 callers in three processes
+// regenerate an invoice and apply a payment, and a worker is killed during an action.
 //
 //	go run ./examples/invoice
 //	go run ./examples/invoice -store dir:./data
@@ -34,14 +34,15 @@ func main() {
 		}
 		return
 	}
-	location := flag.String("store", "", "an SQLite file, dir:FOLDER or postgres://...; empty: a temporary SQLite file")
+	location := flag.String("store", "", "an SQLite file, dir:FOLDER or postgres://...; empty: a temporary file")
 	flag.Parse()
-	if err := show(*location); err != nil {
+	if err := run(*location); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func show(location string) error {
+// run runs the demo on the store at location, or on a temporary one.
+func run(location string) error {
 	if location == "" {
 		folder, err := os.MkdirTemp("", "invoice")
 		if err != nil {
@@ -53,7 +54,7 @@ func show(location string) error {
 	return demo(context.Background(), os.Stdout, location)
 }
 
-// openStore opens the store at a location. All that comes after is the same for each.
+// openStore opens the store at a location.
 func openStore(ctx context.Context, location string) (persist.Store, error) {
 	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
 		return fs.Open(ctx, folder, fs.Config{})
@@ -64,14 +65,14 @@ func openStore(ctx context.Context, location string) (persist.Store, error) {
 	return sqlite.Open(ctx, location, sqlite.Config{})
 }
 
-// process is what every process of this program has.
+// process holds the runtime and the module of one process of this program.
 type process struct {
 	rt      *pawl.Runtime
 	billing *Billing
 	stop    func() error
 }
 
-// start opens the store and starts the engine. The janitor looks when it is told to.
+// start opens the store and starts the engine.
 func start(ctx context.Context, location string, bank Bank, lease time.Duration) (*process, error) {
 	store, err := openStore(ctx, location)
 	if err != nil {
@@ -84,7 +85,7 @@ func start(ctx context.Context, location string, bank Bank, lease time.Duration)
 	engine := machine.NewEngine(rt, machine.Config{Lease: lease})
 	billing, err := NewBilling(engine, bank, machine.JanitorConfig{Age: time.Millisecond, Reverted: func(machine.Revert) {}})
 	if err == nil {
-		err = engine.Start(ctx) // refuses while a claim state is uncovered
+		err = engine.Start(ctx) // fails if a claim state has no janitor
 	}
 	if err != nil {
 		return nil, err
@@ -96,37 +97,37 @@ func start(ctx context.Context, location string, bank Bank, lease time.Duration)
 	}}, nil
 }
 
-// What a worker process is told by the one that starts it.
+// The environment of a worker process.
 const (
-	envWorker  = "INVOICE_WORKER" // the step to fire
-	envStore   = "INVOICE_STORE"
-	envInvoice = "INVOICE_ID"
-	envPayment = "INVOICE_PAYMENT" // its reference
-	envCallers = "INVOICE_CALLERS"
-	envHangs   = "INVOICE_HANGS" // the bank does not answer
+	envWorker  = "INVOICE_WORKER"  // the step to fire
+	envStore   = "INVOICE_STORE"   // the location of the store
+	envInvoice = "INVOICE_ID"      // the invoice
+	envPayment = "INVOICE_PAYMENT" // the reference of the payment; empty: none
+	envCallers = "INVOICE_CALLERS" // the number of concurrent callers
+	envHangs   = "INVOICE_HANGS"   // if set, the bank does not answer
 )
 
-// bank says what it does, so that whoever started the process can count.
+// bank prints each capture, so that the parent process can count them.
 type bank struct{ hangs bool }
 
 func (b bank) Capture(ctx context.Context, ref string, amount int64) error {
 	fmt.Println("captured", ref, amount)
 	if b.hangs {
-		<-ctx.Done() // which never comes
+		<-ctx.Done() // the process is killed first
 	}
 	return ctx.Err()
 }
 
-// silent is the bank of the process that tells the story. It knows every payment already.
+// silent is the bank of the parent process. It accepts every payment and prints nothing.
 type silent struct{}
 
 func (silent) Capture(context.Context, string, int64) error { return nil }
 
-// work is a worker process: so many callers fire one step at once.
+// work is the main function of a worker process: concurrent callers fire one step.
 func work(ctx context.Context) error {
 	lease := pawl.DefaultLease
 	if os.Getenv(envHangs) != "" {
-		lease = time.Second // nobody wants to wait for half a minute to see the rescue
+		lease = time.Second // so that the janitor can revert the claim soon after the kill
 	}
 	p, err := start(ctx, os.Getenv(envStore), bank{os.Getenv(envHangs) != ""}, lease)
 	if err != nil {
@@ -141,7 +142,7 @@ func work(ctx context.Context) error {
 		return err
 	}
 	fmt.Println("ready")
-	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // all processes begin at once
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil { // all workers begin together
 		return err
 	}
 	var (

@@ -36,10 +36,10 @@ func Example() {
 	// regenerate, 50 callers in 3 processes: 1 done, 49 refused, 1 clone
 	// apply_payment, 50 callers in 3 processes: 1 done, 49 refused, captured 1 time, credit 100
 	// receipts sent: 1
-	// a worker was killed, and its invoice is applying_payment_from_sent
-	// who tries to pay is told: another operation is already in progress
-	// the janitor: applying_payment_from_sent back to sent
-	// then it is paid, credit 200
+	// a worker was killed: the status of its invoice is applying_payment_from_sent
+	// the next caller gets: another operation is already in progress
+	// the janitor reverted applying_payment_from_sent to sent
+	// the next caller gets: paid, credit 200
 }
 
 // Callers branch on what became of a step.
@@ -61,7 +61,7 @@ func ExampleBilling_Pay() {
 	fmt.Println(billing.Pay(ctx, "1", Payment{Ref: "transfer-2", Amount: 100}))
 	fmt.Println(billing.Pay(ctx, "2", Payment{Ref: "transfer-2", Amount: 100}))
 	// Output:
-	// rejected: 50 is less than 100 <nil>
+	// rejected: payment of 50 is less than the total of 100 <nil>
 	// paid <nil>
 	// wrong_status: the step starts from "sent", and the status is "paid" <nil>
 	//  pawl: not found: invoice/2
@@ -70,10 +70,10 @@ func ExampleBilling_Pay() {
 const story = `regenerate, 50 callers in 3 processes: 1 done, 49 refused, 1 clone
 apply_payment, 50 callers in 3 processes: 1 done, 49 refused, captured 1 time, credit 100
 receipts sent: 1
-a worker was killed, and its invoice is applying_payment_from_sent
-who tries to pay is told: another operation is already in progress
-the janitor: applying_payment_from_sent back to sent
-then it is paid, credit 200
+a worker was killed: the status of its invoice is applying_payment_from_sent
+the next caller gets: another operation is already in progress
+the janitor reverted applying_payment_from_sent to sent
+the next caller gets: paid, credit 200
 `
 
 // TestStory: the same on every store. Proves CLAIM-4, CLAIM-7, EFFECT-1.
