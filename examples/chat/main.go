@@ -1,12 +1,14 @@
-// Chat is an agent and chat server: sessions, credits, tools, streamed answers, and a page to look at it all, in an SQLite file, or in another store.
-// Kill it, double-click, open two tabs, start two of them on one database: nothing is lost, doubled or stuck.
+// Chat is an agent and chat server: sessions, credits, tools, streamed answers, and a page that
+// shows them. Its state is in an SQLite file, or in another store. Kill it, double-click, open two
+// tabs, or start two servers on one database: nothing is lost, doubled or stuck.
 //
 //	go run ./examples/chat
 //	go run ./examples/chat -store dir:./data
 //	go run ./examples/chat -store postgres://user:secret@localhost/chat -addr :8081
 //	OPENAI_API_KEY=... go run ./examples/chat -model gpt-4o-mini
 //
-// Read state.go first (what there is), then turn.go (a question and its answer), tools.go (what must not happen twice), and server.go (the rest).
+// Read state.go first (the documents), then turn.go (a question and its answer), tools.go (calls
+// that must not happen twice), and server.go (the HTTP API).
 package main
 
 import (
@@ -36,23 +38,25 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// config is what the flags say.
+// config holds the values of the flags, and the key from OPENAI_API_KEY.
 type config struct {
 	addr, store         string
 	model, baseURL, key string
 	delay               time.Duration
-	lease, patience     time.Duration
+	lease, stopTimeout  time.Duration
 }
 
 func main() {
 	var c config
-	flag.StringVar(&c.addr, "addr", "127.0.0.1:8080", "address to listen on; without a host only this machine can reach it")
+	flag.StringVar(&c.addr, "addr", "127.0.0.1:8080", "address to listen on; without a host: 127.0.0.1")
 	flag.StringVar(&c.store, "store", "chat.db", "an SQLite file, dir:FOLDER or postgres://...; several servers may share it")
 	flag.StringVar(&c.model, "model", cmp.Or(os.Getenv("CHAT_MODEL"), "local"), "local, or the name of a model at -base-url")
-	flag.StringVar(&c.baseURL, "base-url", cmp.Or(os.Getenv("OPENAI_BASE_URL"), "https://api.openai.com/v1"), "of an OpenAI-compatible service; its key is taken from OPENAI_API_KEY")
-	flag.DurationVar(&c.delay, "delay", 40*time.Millisecond, "between two words of the local model")
-	flag.DurationVar(&c.lease, "lease", 5*time.Second, "how long the work of a server that died is left alone")
-	flag.DurationVar(&c.patience, "patience", 20*time.Second, "for answers under way when the server is told to stop; what is left is resumed by the next")
+	flag.StringVar(&c.baseURL, "base-url", cmp.Or(os.Getenv("OPENAI_BASE_URL"), "https://api.openai.com/v1"),
+		"base URL of an OpenAI-compatible service; its key comes from OPENAI_API_KEY")
+	flag.DurationVar(&c.delay, "delay", 40*time.Millisecond, "delay between two words of the local model")
+	flag.DurationVar(&c.lease, "lease", 5*time.Second, "length of a lease: how long another server waits before it resumes the work of a dead one")
+	flag.DurationVar(&c.stopTimeout, "stop-timeout", 20*time.Second,
+		"time for answers in progress at shutdown; another server resumes the rest")
 	flag.Parse()
 	c.key = os.Getenv("OPENAI_API_KEY")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -86,23 +90,24 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	case err = <-served:
 	case <-ctx.Done():
 	}
-	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.patience)
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.stopTimeout)
 	defer cancel()
-	s.hangUp() // streams would keep Shutdown waiting
-	return errors.Join(err, srv.Shutdown(patience), end(patience))
+	s.hangUp() // Shutdown would wait for the streams
+	return errors.Join(err, srv.Shutdown(stopCtx), end(stopCtx))
 }
 
-// open makes a server, and end what undoes it: answers under way have until its context ends; what is left stays open, and is resumed by the next.
+// open opens a server. The function end closes it: it waits for answers in progress until its
+// context ends. Turns that are still open then are resumed by another server.
 func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(context.Context) error, err error) {
 	s = &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease}
 	s.quit, s.hangUp = context.WithCancel(context.WithoutCancel(ctx))
-	var opened []func(context.Context) error // closed in reverse
-	end = func(patience context.Context) (err error) {
+	var opened []func(context.Context) error // called in reverse order
+	end = func(ctx context.Context) (err error) {
 		s.hangUp()
-		if s.chat != nil && s.chat.Stop(patience) != nil {
-			log.Info("leaving answers to be resumed")
+		if s.chat != nil && s.chat.Stop(ctx) != nil {
+			log.Info("open turns are left to another server")
 		}
-		last, cancel := context.WithTimeout(context.WithoutCancel(patience), 10*time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		for _, stop := range slices.Backward(opened) {
 			err = errors.Join(err, stop(last))
@@ -139,21 +144,22 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 	if _, err = Orgs.Scope(s.rt, orgOfGuests).SetState(ctx, Limits{PerDay: answersADay}, pawl.IfAbsent()); err != nil && !errors.Is(err, pawl.ErrExists) {
 		return nil, nil, err
 	}
-	sweeper, err := pawl.NewSweeper(s.rt, pawl.SweeperConfig{}) // gives back the space of what has expired
+	sweeper, err := pawl.NewSweeper(s.rt, pawl.SweeperConfig{}) // removes expired documents
 	if err != nil {
 		return nil, nil, err
 	}
 
 	s.keys, err = idempotency.New(s.rt, idempotency.Config{
-		Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true, Lease: c.lease, Wait: 2 * c.lease, TTL: cookieFor,
-		Keep: func(status int) bool { // what may be asked again under its key is not the last word
+		Principal: func(r *http.Request) string { return visitorOf(r).user }, Require: true,
+		Lease: c.lease, Wait: 2 * c.lease, TTL: cookieFor,
+		Keep: func(status int) bool { // a retry with the same key may succeed after 409, 429 and 5xx
 			return status < 500 && status != http.StatusConflict && status != http.StatusTooManyRequests
 		},
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	// Messages that reach a session at once are answered in order, whichever process they reach.
+	// Concurrent messages of a session are answered in order, in any process.
 	if s.chat, err = flow.New(s.rt, flow.Config{Kind: "chat", Admit: flow.Queue, Per: flow.PerSession, Lease: c.lease, Logger: log}); err != nil {
 		return nil, nil, err
 	}
@@ -165,9 +171,9 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 	engine := machine.NewEngine(s.rt, machine.Config{Lease: c.lease, Logger: log})
 	s.addMachines(engine)
 
-	whole := context.WithoutCancel(ctx) // until they are stopped
+	life := context.WithoutCancel(ctx) // Stop ends the sweeper and the engine, not ctx
 	opened = append(opened, sweeper.Stop, engine.Stop, s.bench.Stop, s.chat.Stop)
-	if err = errors.Join(sweeper.Start(whole), engine.Start(whole)); err != nil {
+	if err = errors.Join(sweeper.Start(life), engine.Start(life)); err != nil {
 		return nil, nil, err
 	}
 	resumed := make(chan struct{})
@@ -176,7 +182,7 @@ func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(
 	return s, end, nil
 }
 
-// openStore opens the store at a location. All that comes after is the same for each.
+// openStore opens the store at a location.
 func openStore(ctx context.Context, location string) (persist.Store, error) {
 	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
 		return fs.Open(ctx, folder, fs.Config{})

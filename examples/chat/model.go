@@ -16,7 +16,7 @@ import (
 
 // Message is a question or an answer of a thread.
 type Message struct {
-	N      int       `json:"n"`    // of its turn
+	N      int       `json:"n"`    // the number of its turn
 	Role   string    `json:"role"` // "user" or "assistant"
 	Text   string    `json:"text"`
 	Turn   string    `json:"turn"`
@@ -25,7 +25,8 @@ type Message struct {
 	At     time.Time `json:"at"`
 }
 
-// Step is what a model asked of its tools in one go, and what it said before. The calls run in parallel.
+// Step is one answer of a model that calls tools: the text before the calls, and the calls, which
+// run in parallel.
 type Step struct {
 	Text  string `json:"text,omitempty"`
 	Calls []Call `json:"calls"`
@@ -40,16 +41,17 @@ type Call struct {
 	Done   bool   `json:"done"`
 }
 
-// Prompt is what a model is asked.
+// Prompt is the input of a model.
 type Prompt struct {
-	Key      string    // of this question and step: the same when it is asked again
-	System   string    // the user's wishes for all answers
-	Messages []Message // oldest first; the last is the question
-	Steps    []Step    // of this turn so far, all done
+	// Key identifies the question and the step. It stays the same when the step is repeated.
+	Key      string
+	System   string    // the user's instructions for all answers
+	Messages []Message // oldest first; the last one is the question
+	Steps    []Step    // the finished steps of this turn
 	Tools    []Tool
 }
 
-// Tool is something that a model may call.
+// Tool is a function that a model may call.
 type Tool struct {
 	Name, Description string
 	Parameters        json.RawMessage // a JSON schema
@@ -61,25 +63,29 @@ type Delta struct {
 	Call *Call
 }
 
-// Model answers a prompt, piece by piece. After an error nothing comes. If there were calls, it is asked again, with their results as the last of Steps. An error that is
-// pawl.NonRetryable is final; after any other the step may be asked again, from its start and under the same key.
+// Model answers a prompt, piece by piece. An error ends the sequence. After an answer with calls,
+// the model is asked again, with their results as the last of Steps. An error marked by
+// pawl.NonRetryable is final; after any other error the step may be repeated under the same key.
 type Model interface {
 	Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error]
 }
 
-// local is a model without a network. It says the same to the same prompt, one word after the other, and knows a few orders, with "; " between them:
+// local is a model without a network. It gives the same answer to the same prompt, word by word. It
+// understands a few orders, separated by "; ":
 //
 //	charge 5
 //	email bob@example.com hello
 //	transfer 3 to guest-abcd
 //	search pawl ratchet lease
 //
-// "count to 50" streams numbers, and "fail" fails for good. To anything else it says a few sentences, or one if it is to be brief.
+// "count to 50" streams numbers, and "fail" returns a final error. It answers anything else with a
+// few sentences, or with one if the instructions contain "brief".
 type local struct {
 	delay time.Duration // between two words
 }
 
-// Answer makes local a Model. Its errors are that of "fail", which is pawl.NonRetryable, and the cause of ctx's end.
+// Answer implements Model. Its errors are that of "fail", marked by pawl.NonRetryable, and the
+// cause of the end of ctx.
 func (l local) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		text, calls, err := p.reply()
@@ -112,7 +118,7 @@ func (l local) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
 	}
 }
 
-// reply is all that the local model has to say.
+// reply returns the text and the calls of the local model.
 func (p Prompt) reply() (string, []Call, error) {
 	if len(p.Steps) > 0 {
 		return p.outcome(), nil, nil
@@ -143,7 +149,7 @@ func (p Prompt) reply() (string, []Call, error) {
 	return "One moment, I need a tool for that.", calls, nil
 }
 
-// parseOrder turns the words of an order into the call of a tool.
+// parseOrder returns the call of a tool that the words of an order describe.
 func parseOrder(words []string) (Call, bool) {
 	if len(words) < 2 {
 		return Call{}, false
@@ -167,10 +173,10 @@ func parseOrder(words []string) (Call, bool) {
 	return Call{Name: name, Args: string(text)}, err == nil
 }
 
-// outcome tells what came of the calls.
+// outcome returns the text about the results of the calls.
 func (p Prompt) outcome() string {
 	var b strings.Builder
-	b.WriteString("This is what came of it:")
+	b.WriteString("Results:")
 	for _, step := range p.Steps {
 		for _, call := range step.Calls {
 			fmt.Fprintf(&b, "\n- %s: %s", call.Name, call.Result)
@@ -179,7 +185,7 @@ func (p Prompt) outcome() string {
 	return b.String()
 }
 
-// smallTalk is the answer to what is no order.
+// smallTalk returns the answer to a question that is not an order.
 func (p Prompt) smallTalk(question string) string {
 	said := []rune(question)
 	if len(said) > 80 {
@@ -189,6 +195,7 @@ func (p Prompt) smallTalk(question string) string {
 	if strings.Contains(strings.ToLower(p.System), "brief") {
 		return first
 	}
-	return fmt.Sprintf("%s It is message %d that I see of this thread. I am a small model without a network, so there is not much that I can say about it. "+
+	return fmt.Sprintf("%s It is message %d of this thread that I see. I am a small model without a network, "+
+		"so I cannot say much about it. "+
 		"Try \"count to 50\", \"search pawl ratchet lease\" or \"charge 5; email bob@example.com hello\".", first, len(p.Messages))
 }

@@ -21,21 +21,30 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 )
 
-// What an answer may take and be.
+// The limits of a request and its answer.
 const (
-	openAIHeaders = 2 * time.Minute        // until one try is answered: some providers send nothing before the first word
-	openAIOpening = 4 * time.Minute        // until there is an answer to read, repeats included
-	openAIIdle    = 2 * time.Minute        // between two lines
-	openAIRest    = 100 * time.Millisecond // for what comes after the last line, so that the connection can be used again
-	openAIBody    = 8 << 20                // bytes
-	openAILine    = 1 << 20
-	openAICalls   = 64
+	// openAIHeaders bounds the wait for the headers of one request. Some providers send nothing
+	// before the first word.
+	openAIHeaders = 2 * time.Minute
+	// openAIOpening bounds the time until an answer can be read, including repeated requests.
+	openAIOpening = 4 * time.Minute
+	// openAIIdle bounds the time between two lines.
+	openAIIdle = 2 * time.Minute
+	// openAIRest bounds the read after the last line, which lets the connection be reused.
+	openAIRest = 100 * time.Millisecond
+	// openAIBody is the maximum size of an answer in bytes.
+	openAIBody = 8 << 20
+	// openAILine is the maximum length of a line in bytes.
+	openAILine = 1 << 20
+	// openAICalls is the maximum number of calls in an answer.
+	openAICalls = 64
 )
 
-// openAIRetry is the budget of repeats before the answer begins. Whoever asks for more patience with Retry-After is left to the caller.
+// openAIRetry is the budget of repeated requests before the answer begins. A longer Retry-After of
+// the provider ends the repeats with an error.
 var openAIRetry = pawl.Retry{Attempts: 4, First: 250 * time.Millisecond, Max: 5 * time.Second, Within: 30 * time.Second}
 
-var errSilent = errors.New("the model's server has fallen silent")
+var errSilent = errors.New("the model's server stopped sending")
 
 // openAI is a model behind an endpoint that is compatible with OpenAI's chat completions.
 type openAI struct {
@@ -44,38 +53,43 @@ type openAI struct {
 	opening, idle   time.Duration
 }
 
-// newOpenAI returns the model of a name behind base, such as http://localhost:11434/v1; "" is OpenAI's own. The key may be empty. It returns an error for a base or a key that cannot be.
+// newOpenAI returns the named model of the service at base, such as http://localhost:11434/v1; an
+// empty base is OpenAI's. The key may be empty. It returns an error for an invalid base or key.
 func newOpenAI(base, key, model string) (*openAI, error) {
 	u, err := url.Parse(cmp.Or(base, "https://api.openai.com/v1"))
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, errors.New("the base URL of the model must begin with http:// or https:// and name a host") // without it: there may be a password inside
+		// The error does not contain the URL, which may contain a password.
+		return nil, errors.New("the base URL of the model must begin with http:// or https:// and name a host")
 	}
 	key = strings.TrimSpace(key)
 	if strings.ContainsFunc(key, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
-		return nil, errors.New("the model's key has characters that no key has")
+		return nil, errors.New("the model's key has a character that is not printable ASCII")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.ResponseHeaderTimeout = openAIHeaders
 	return &openAI{
-		url: u.JoinPath("chat/completions").String(), key: key, model: model, opening: openAIOpening, idle: openAIIdle,
+		url: u.JoinPath("chat/completions").String(), key: key, model: model,
+		opening: openAIOpening, idle: openAIIdle,
 		client: &http.Client{
-			Transport:     &idempotency.Transport{Base: transport, Retry: openAIRetry},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // neither key nor prompt is for anybody else
+			Transport: &idempotency.Transport{Base: transport, Retry: openAIRetry},
+			// A redirect would send the key and the prompt to another host.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
 }
 
-// Answer makes openAI a Model. Until the answer begins the request is repeated, under the prompt's key. What the provider refuses for good is pawl.NonRetryable; a stream that breaks, falls silent or
-// makes no sense is not; when ctx ends, the error is its cause.
+// Answer implements Model. It repeats the request, under the prompt's key, until the answer begins.
+// A refusal that a retry cannot change is marked by pawl.NonRetryable. A stream that breaks, stops
+// or cannot be decoded is not. When ctx ends, the error is its cause.
 func (m *openAI) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
 	return func(yield func(Delta, error) bool) {
 		reading, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		silence := time.AfterFunc(m.opening, func() { cancel(errSilent) })
 		defer silence.Stop()
-		left := false // the consumer has
+		left := false // the consumer has ended the loop
 		calls, err := m.read(reading, p, silence, func(text string) bool {
-			silence.Stop() // the consumer may take its time
+			silence.Stop() // the time of the consumer does not count
 			left = ctx.Err() == nil && !yield(Delta{Text: text}, nil)
 			return !left && ctx.Err() == nil
 		})
@@ -98,7 +112,8 @@ func (m *openAI) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error] {
 	}
 }
 
-// read asks, passes the text on, and returns the calls. It ends early when text returns false.
+// read sends the prompt, passes each piece of text to text, and returns the calls. It ends early
+// when text returns false.
 func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text func(string) bool) ([]Call, error) {
 	response, err := m.post(ctx, p)
 	if err != nil {
@@ -115,9 +130,9 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 	var parts openAIParts
 	finished := false
 	for silence.Reset(m.idle); lines.Scan(); silence.Reset(m.idle) {
-		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")) // an event has one line of data here
+		data, ok := bytes.CutPrefix(lines.Bytes(), []byte("data:")) // each event has one line of data
 		if !ok {
-			continue // between events, a comment that keeps the connection alive, or a field that tells nothing
+			continue // an empty line, a keep-alive comment, or another field
 		}
 		if data = bytes.TrimSpace(data); string(data) == "[DONE]" {
 			for silence.Reset(openAIRest); lines.Scan(); {
@@ -126,10 +141,10 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 		}
 		var chunk openAIChunk
 		if err := json.Unmarshal(data, &chunk); err != nil {
-			return nil, errors.New("the model's server sent what is no chunk of an answer")
+			return nil, errors.New("the model's server sent an event that is no chunk of an answer")
 		}
 		if len(chunk.Error) > 0 && string(chunk.Error) != "null" {
-			return nil, fmt.Errorf("the model's server failed while it answered: %s", m.said(data))
+			return nil, fmt.Errorf("the model's server failed during the answer: %s", m.errorText(data))
 		}
 		for _, choice := range chunk.Choices {
 			if said := choice.Delta.Content + choice.Delta.Refusal; said != "" && !text(said) {
@@ -144,8 +159,8 @@ func (m *openAI) read(ctx context.Context, p Prompt, silence *time.Timer, text f
 			finished = finished || choice.FinishReason != ""
 		}
 	}
-	if !finished { // else it is whole, whatever became of the connection
-		return nil, fmt.Errorf("the answer of the model's server broke off: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
+	if !finished { // otherwise the answer is complete, even if the connection broke
+		return nil, fmt.Errorf("the answer of the model's server is incomplete: %w", cmp.Or(lines.Err(), io.ErrUnexpectedEOF))
 	}
 	return parts.calls()
 }
@@ -165,7 +180,7 @@ func (m *openAI) post(ctx context.Context, p Prompt) (*http.Response, error) {
 		tools = append(tools, wire{"type": "function", "function": wire{"name": tool.Name, "description": tool.Description, "parameters": tool.Parameters}})
 	}
 	if tools != nil {
-		in["tools"] = tools // an empty list would be refused
+		in["tools"] = tools // providers refuse an empty list
 	}
 	body, err := json.Marshal(in)
 	if err != nil {
@@ -185,7 +200,7 @@ func (m *openAI) post(ctx context.Context, p Prompt) (*http.Response, error) {
 	}
 	response, err := m.client.Do(r)
 	if e, ok := errors.AsType[*url.Error](err); ok {
-		err = e.Err // the URL may have secrets in its query
+		err = e.Err // without the URL, whose query may contain secrets
 	}
 	if err != nil {
 		return nil, fmt.Errorf("the model's server cannot be reached: %w", err)
@@ -193,18 +208,19 @@ func (m *openAI) post(ctx context.Context, p Prompt) (*http.Response, error) {
 	return response, nil
 }
 
-// refusal is the error of an answer that is none.
+// refusal returns the error for a status other than 200.
 func (m *openAI) refusal(status int, body io.Reader) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 1<<16))
-	err := fmt.Errorf("the model's server answered %d %s: %s", status, http.StatusText(status), m.said(text))
+	err := fmt.Errorf("the model's server answered %d %s: %s", status, http.StatusText(status), m.errorText(text))
 	if status >= 500 || slices.Contains([]int{408, 409, 425, 429}, status) {
 		return err
 	}
 	return pawl.NonRetryable(err)
 }
 
-// said is what a provider has to say about an error, cut short, and without words that look like the key or a part of it, which some repeat.
-func (m *openAI) said(body []byte) string {
+// errorText returns the error message in body, cut to 200 characters. It hides words that contain a
+// part of the key, because some providers repeat the key.
+func (m *openAI) errorText(body []byte) string {
 	var outer struct{ Error json.RawMessage }
 	var inner struct{ Message string }
 	_ = json.Unmarshal(body, &outer)
@@ -231,7 +247,8 @@ func (m *openAI) said(body []byte) string {
 // wire is a JSON object of a request.
 type wire map[string]any
 
-// appendSteps appends what was asked of tools, and what came of it: each call must have an answer.
+// appendSteps appends the calls of steps and their results. Providers require a result for each
+// call.
 func appendSteps(messages []wire, steps []Step) []wire {
 	for _, step := range steps {
 		var calls, results []wire
@@ -261,7 +278,7 @@ type openAIChunk struct {
 	}
 }
 
-// openAIPart is a piece of a call, and, in openAIParts, what there is of a call so far.
+// openAIPart is a piece of a call, or, in openAIParts, all pieces of a call received so far.
 type openAIPart struct {
 	Index    int
 	ID       string
@@ -271,7 +288,8 @@ type openAIPart struct {
 
 type openAIParts []openAIPart
 
-// add puts pieces where they belong: to the call of their index, unless they have another id, as from providers that give no index.
+// add appends each piece to the call with the same index. A piece with a different id starts a new
+// call, because some providers send no index.
 func (ps *openAIParts) add(pieces []openAIPart) error {
 	for _, piece := range pieces {
 		i := len(*ps) - 1
@@ -282,7 +300,7 @@ func (ps *openAIParts) add(pieces []openAIPart) error {
 		}
 		if i < 0 {
 			if len(*ps) == openAICalls {
-				return fmt.Errorf("the model asked for more than %d calls at once", openAICalls)
+				return fmt.Errorf("the model requested more than %d calls at once", openAICalls)
 			}
 			i = len(*ps)
 			*ps = append(*ps, openAIPart{Index: piece.Index})
@@ -294,13 +312,13 @@ func (ps *openAIParts) add(pieces []openAIPart) error {
 	return nil
 }
 
-// calls returns the calls, if they are such.
+// calls returns the calls, or an error if one of them is not valid.
 func (ps openAIParts) calls() ([]Call, error) {
 	var calls []Call
 	for _, part := range ps {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(part.args, &object); err != nil || object == nil || part.Function.Name == "" {
-			return nil, errors.New("the model asked for a call without a name, or with arguments that are no JSON object")
+			return nil, errors.New("the model requested a call without a name, or with arguments that are no JSON object")
 		}
 		calls = append(calls, Call{Name: part.Function.Name, Args: string(part.args)})
 	}

@@ -13,18 +13,19 @@ import (
 	"github.com/pawl-go/pawl/flow"
 )
 
-// stats is a pawl.Observer: it counts what happens to mutations in this process, for the panel.
+// stats is a pawl.Observer. It counts the mutations of this process, for the panel.
 type stats struct {
+	// mu protects the fields below.
 	mu                                    sync.Mutex
 	committed, conflicts, retries, failed int
-	longest                               time.Duration // wait in a queue, of late
+	longest                               time.Duration // the longest recent wait in a queue
 	longestAt                             time.Time
-	largest                               int // shared commit
-	recent                                []happening
+	largest                               int // the most mutations in one commit
+	recent                                []recentEvent
 }
 
-// happening is an event that is worth showing.
-type happening struct {
+// recentEvent is an event that the panel shows.
+type recentEvent struct {
 	At       time.Time `json:"at"`
 	What     string    `json:"what"`
 	Scope    string    `json:"scope"`
@@ -33,7 +34,7 @@ type happening struct {
 	key      pawl.Key
 }
 
-// Observe is called inside every mutation, so it is short.
+// Observe implements pawl.Observer.
 func (s *stats) Observe(_ context.Context, e pawl.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,11 +53,13 @@ func (s *stats) Observe(_ context.Context, e pawl.Event) {
 	}
 	switch e.Type {
 	case pawl.Conflicted, pawl.TimedOut, pawl.Panicked, pawl.Stuck, pawl.Abandoned, pawl.LeaseLost:
-		s.recent = append(s.recent[max(0, len(s.recent)-99):], happening{time.Now(), e.Type.String(), e.Key.String(), e.Path, e.Attempts, e.Key})
+		s.recent = append(s.recent[max(0, len(s.recent)-99):],
+			recentEvent{time.Now(), e.Type.String(), e.Key.String(), e.Path, e.Attempts, e.Key})
 	}
 }
 
-// getPanel shows what is behind a session: its state, who waits, what is claimed, and what went on in this process lately.
+// getPanel returns the state of a session, its waiting turns and claims, and the recent events of
+// this process.
 func (s *server) getPanel(w http.ResponseWriter, r *http.Request) error {
 	ctx, me, id := r.Context(), visitorOf(r), r.PathValue("id")
 	session := Sessions.Scope(s.rt, id)
@@ -101,10 +104,10 @@ func (s *server) getPanel(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.stats.mu.Lock()
 	defer s.stats.mu.Unlock()
-	recent := []happening{}
-	for _, h := range slices.Backward(s.stats.recent) { // other people's sessions are none of one's business
-		if h.key.ID == id || h.key.ID == me.user || h.key.ID == me.org || h.key.Kind == Counters.Name {
-			recent = append(recent, h)
+	recent := []recentEvent{}
+	for _, e := range slices.Backward(s.stats.recent) { // without the events of other users
+		if e.key.ID == id || e.key.ID == me.user || e.key.ID == me.org || e.key.Kind == Counters.Name {
+			recent = append(recent, e)
 		}
 	}
 	return respond(w, http.StatusOK, row{
@@ -117,7 +120,7 @@ func (s *server) getPanel(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// Counter is what the writers of the contest write to.
+// Counter is the document that the writers of the contest increment.
 type Counter struct {
 	N int64 `json:"n"`
 }
@@ -127,13 +130,14 @@ const (
 	each    = 20
 )
 
-// contest is what came of it.
+// contest is the result of concurrent increments of a counter, in several ways.
 type contest struct {
 	Writers int   `json:"writers"`
-	Each    int   `json:"each"`
+	Each    int   `json:"each"` // increments per writer
 	Ways    []way `json:"ways"`
 }
 
+// way is one way to increment a counter, and its result.
 type way struct {
 	Name     string  `json:"name"`
 	Expected int64   `json:"expected"`
@@ -141,7 +145,8 @@ type way struct {
 	MS       float64 `json:"ms"`
 }
 
-// postContention lets many writers at one counter, in three ways. One contest at a time, in all processes: others are told who is at it.
+// postContention runs a contest. One contest runs at a time, in all processes; other requests get
+// 409.
 func (s *server) postContention(w http.ResponseWriter, r *http.Request) error {
 	out, err := s.contend.Do(r.Context(), flow.IDs{User: visitorOf(r).user}, none{})
 	if err != nil {
@@ -150,6 +155,7 @@ func (s *server) postContention(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, out)
 }
 
+// doContend lets many writers increment one counter, in three ways.
 func (s *server) doContend(ctx context.Context, c *flow.Call, _ none) (contest, error) {
 	out := contest{Writers: writers, Each: each}
 	increment := func(scope pawl.Scope[Counter]) error {

@@ -24,17 +24,17 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// server is what the handlers share.
+// server holds what the handlers share.
 type server struct {
 	rt        *pawl.Runtime
 	model     Model
 	log       *slog.Logger
 	stats     *stats
-	secret    []byte          // of cookies
-	quit      context.Context // the end of all streams
-	hangUp    func()          // brings it about
-	toolDelay time.Duration   // how long the outside world takes
-	lease     time.Duration   // how long the work of a server that died is left alone
+	secret    []byte          // signs cookies
+	quit      context.Context // all streams end with it
+	hangUp    func()          // ends quit
+	toolDelay time.Duration   // the simulated delay of outside services
+	lease     time.Duration   // the length of the leases of calls, claims and idempotency keys
 
 	keys    *idempotency.Keys
 	chat    *flow.Flow
@@ -46,9 +46,9 @@ type server struct {
 	mails   *machine.Machine[Mail]
 }
 
-// routes is all that the server has to say.
+// routes returns the handler of the server.
 func (s *server) routes() http.Handler {
-	once := s.keys.Middleware // answers a repeated request with the first one's response
+	once := s.keys.Middleware // answers a repeated request with the response to the first one
 	api := http.NewServeMux()
 	for pattern, h := range map[string]http.Handler{
 		"GET /api/me":                      handler(s.getMe),
@@ -80,7 +80,7 @@ func (s *server) routes() http.Handler {
 	return guarded(s.log, mux)
 }
 
-// ownedBy returns a session, to its owner. To others it does not exist.
+// ownedBy returns the state of a session, or pawl.ErrNotFound if user is not its owner.
 func ownedBy(ctx context.Context, session pawl.Scope[Session], user string) (Session, error) {
 	head, err := session.State(ctx)
 	if err == nil && (head.Owner == "" || head.Owner != user) {
@@ -89,6 +89,7 @@ func ownedBy(ctx context.Context, session pawl.Scope[Session], user string) (Ses
 	return head, err
 }
 
+// getMe returns the account of the visitor and the limits of the organisation.
 func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 	me := visitorOf(r)
 	account, err := Accounts.Scope(s.rt, me.user).State(r.Context())
@@ -103,7 +104,7 @@ func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 		"org": map[string]any{"id": me.org, "per_day": limits.PerDay, "used": limits.Used[time.Now().UTC().Format(time.DateOnly)]}})
 }
 
-// putSetting changes one setting; two tabs that change two at once both succeed.
+// putSetting changes one setting. Concurrent changes of two settings both succeed.
 func (s *server) putSetting(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Value string }
 	if err := decode(r, &in); err != nil {
@@ -119,7 +120,7 @@ func (s *server) putSetting(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, snap.ReadOnly().Settings)
 }
 
-// sessionView is what a page gets to see of a session.
+// sessionView is the part of a session that the page gets.
 type sessionView struct {
 	ID      string     `json:"id"`
 	Title   string     `json:"title"`
@@ -144,8 +145,10 @@ func (s *server) listSessions(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, found)
 }
 
+// newSession creates a session. Its id begins with the inverted time: lists are ordered by id, so
+// the newest session comes first.
 func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
-	id := fmt.Sprintf("%012x%s", 1<<48-time.Now().UnixMilli(), rand.Text()) // lists are in the order of ids: the newest comes first
+	id := fmt.Sprintf("%012x%s", 1<<48-time.Now().UnixMilli(), rand.Text())
 	return pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		head := Session{Owner: visitorOf(r).user}
 		if _, err := Sessions.Scope(tx, id).SetState(ctx, head, pawl.IfAbsent()); err != nil {
@@ -155,7 +158,7 @@ func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// renameSession changes the title; with If-Match only if nobody changed the session since.
+// renameSession changes the title; with If-Match only if the version of the session is unchanged.
 func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Title string }
 	if err := decode(r, &in); err != nil {
@@ -184,7 +187,7 @@ func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, viewSession(snap))
 }
 
-// page returns the messages of one page of a thread, in order.
+// page returns the messages of one page of a thread, oldest first.
 func (s *server) page(ctx context.Context, session string, page int) ([]Message, error) {
 	found := []Message{}
 	for m, err := range Messages.List(ctx, s.rt, pawl.Query{Prefix: pagePrefix(session, page)}) {
@@ -199,6 +202,7 @@ func (s *server) page(ctx context.Context, session string, page int) ([]Message,
 	return found, nil
 }
 
+// getMessages returns one page of a thread; without a page number, the last one.
 func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
 	head, err := ownedBy(r.Context(), Sessions.Scope(s.rt, r.PathValue("id")), visitorOf(r).user)
 	if err != nil {
@@ -218,7 +222,8 @@ func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, map[string]any{"page": page, "pages": last + 1, "messages": messages})
 }
 
-// watchSession streams the head of a session; messages are fetched when it says that there are new ones.
+// watchSession streams the head of a session. The page fetches messages when the head shows new
+// turns.
 func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
 	session := Sessions.Scope(s.rt, r.PathValue("id"))
 	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
@@ -227,7 +232,8 @@ func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
 	return stream(w, r, s.quit, session, sse.View(viewSession))
 }
 
-// ownTurn returns the turn of a request, to its owner.
+// ownTurn returns the scope of the turn in the URL, or pawl.ErrNotFound if the visitor is not its
+// owner.
 func (s *server) ownTurn(r *http.Request) (pawl.Scope[Turn], error) {
 	turn := Turns.Scope(s.rt, r.PathValue("id"))
 	t, err := turn.State(r.Context())
@@ -237,7 +243,7 @@ func (s *server) ownTurn(r *http.Request) (pawl.Scope[Turn], error) {
 	return turn, err
 }
 
-// turnView is what a page gets to see of a turn.
+// turnView is the part of a turn that the page gets.
 type turnView struct {
 	ID      string `json:"id"`
 	Session string `json:"session"`
@@ -249,7 +255,7 @@ type turnView struct {
 	Board   Board  `json:"board"`
 }
 
-// watchTurn streams an answer while it grows, from wherever it is: a page that was reloaded goes on reading.
+// watchTurn streams an answer while it grows. A reloaded page starts with the current text.
 func (s *server) watchTurn(w http.ResponseWriter, r *http.Request) error {
 	turn, err := s.ownTurn(r)
 	if err != nil {
@@ -261,17 +267,18 @@ func (s *server) watchTurn(w http.ResponseWriter, r *http.Request) error {
 	}))
 }
 
-// stream serves a scope until the client leaves or the server shuts down. Its errors have been told to the client.
+// stream serves a scope until the client disconnects or the server shuts down. It returns nil,
+// because sse.Serve has sent its errors to the client.
 func stream[T any](w http.ResponseWriter, r *http.Request, quit context.Context, scope pawl.Scope[T], opts ...sse.Option) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(quit, cancel)()
-	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // that of requests would end the stream
+	_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the server's ReadTimeout would end the stream
 	_ = sse.Serve(w, r.WithContext(ctx), scope, append(opts, sse.Retry(time.Second))...)
 	return nil
 }
 
-// health asks the store.
+// health reads from the store, and returns 503 if it fails.
 func (s *server) health(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
@@ -281,7 +288,7 @@ func (s *server) health(w http.ResponseWriter, r *http.Request) error {
 	return respond(w, http.StatusOK, map[string]string{"status": "ok"})
 }
 
-// handler turns errors into answers: one place, no type switch.
+// handler is an http.Handler that returns its error, which ServeHTTP turns into a response.
 type handler func(http.ResponseWriter, *http.Request) error
 
 func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -297,6 +304,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"code": pawl.Code(err)})
 }
 
+// respond writes body as JSON.
 func respond(w http.ResponseWriter, status int, body any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
@@ -304,6 +312,7 @@ func respond(w http.ResponseWriter, status int, body any) error {
 	return json.NewEncoder(w).Encode(body)
 }
 
+// decode reads the body of a request as JSON.
 func decode(r *http.Request, into any) error {
 	err := json.NewDecoder(r.Body).Decode(into)
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {

@@ -8,33 +8,34 @@ import (
 	"github.com/pawl-go/pawl/flow"
 )
 
-// Session is the head of a thread. Its messages are documents of their own, so that a long thread neither rewrites itself with each message nor hits the size limit.
+// Session is the head of a thread. Each message is a separate document, so a new message does not
+// rewrite a long thread, and a thread has no size limit.
 type Session struct {
 	Owner string     `json:"owner"`
 	Title string     `json:"title"`
-	Turns int        `json:"turns"` // asked so far
-	Open  []OpenTurn `json:"open"`  // not over yet, in the order in which they will be answered
+	Turns int        `json:"turns"` // the number of questions so far
+	Open  []OpenTurn `json:"open"`  // the turns that are not over, in the order of their answers
 }
 
-// OpenTurn is a question that waits for its answer, or is being answered.
+// OpenTurn is a turn that waits for its answer, or is being answered.
 type OpenTurn struct {
 	ID string `json:"id"`
 	N  int    `json:"n"`
 }
 
-// Turn is the state of a request while its answer is made.
+// Turn is a question and its answer while the answer is being made.
 type Turn struct {
 	For     flow.IDs  `json:"for"`
 	N       int       `json:"n"`
 	Status  string    `json:"status"`
-	Stop    bool      `json:"stop"`  // somebody wants it to end
-	Steps   []Step    `json:"steps"` // what the model asked of its tools
-	Text    string    `json:"text"`  // what it has said since, so far
-	Board   Board     `json:"board"` // a copy of the task board, for those who watch
+	Stop    bool      `json:"stop"`  // the user has stopped it
+	Steps   []Step    `json:"steps"` // the calls of tools so far
+	Text    string    `json:"text"`  // the text since the last step
+	Board   Board     `json:"board"` // a copy of the task board, for the page
 	Error   string    `json:"error,omitempty"`
 	Asked   time.Time `json:"asked"`
 	Started time.Time `json:"started,omitzero"`
-	Tries   int       `json:"tries"` // how often a server has begun with it
+	Tries   int       `json:"tries"` // how often a server has started to answer it
 }
 
 // The states of a turn. The last three are final.
@@ -46,7 +47,7 @@ const (
 	failed    = "failed"
 )
 
-// over reports whether nothing more will come.
+// over reports whether the status is final.
 func (t Turn) over() bool { return t.Status != waiting && t.Status != answering }
 
 // Account is the state of a user.
@@ -59,10 +60,11 @@ type Account struct {
 // Limits are the state of an organisation.
 type Limits struct {
 	PerDay int64            `json:"per_day"`
-	Used   map[string]int64 `json:"used"` // answers, by day
+	Used   map[string]int64 `json:"used"` // questions per day
 }
 
-// Board is where the parallel searches of one turn meet; it lives in memory, as long as the turn.
+// Board collects the results of the parallel searches of one turn. It is in memory, and ends with
+// the call that answers the turn.
 type Board struct {
 	Of      int               `json:"of"`
 	Done    int               `json:"done"`
@@ -72,19 +74,19 @@ type Board struct {
 var (
 	Sessions = pawl.Kind[Session]{Name: pawl.KindSession, Label: "owner"}
 	Messages = pawl.Kind[Message]{Name: "message"}
-	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"} // expires once it is over: see finish
+	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"} // expires after its end: see finish
 	Accounts = pawl.Kind[Account]{Name: pawl.KindUser}
 	Orgs     = pawl.Kind[Limits]{Name: pawl.KindOrg}
 	Secrets  = pawl.Kind[Secret]{Name: "secret"}
 	Charges  = pawl.Kind[Charge]{Name: "charge", Label: "status"}
 	Mails    = pawl.Kind[Mail]{Name: "mail", Label: "status"}
-	Bank     = pawl.Kind[Capture]{Name: "bank"} // not ours: the books of the bank, as far as this example has one
+	Bank     = pawl.Kind[Capture]{Name: "bank"} // stands for the records of an outside bank
 	Counters = pawl.Kind[Counter]{Name: "counter", TTL: time.Hour}
 )
 
 var kinds = []pawl.AnyKind{Sessions, Messages, Turns, Accounts, Orgs, Secrets, Charges, Mails, Bank, Counters}
 
-// The fields that the verbs address, checked when the program starts.
+// The fields that verbs change. MustField checks their names when the program starts.
 var (
 	title    = Sessions.MustField("title")
 	credits  = Accounts.MustField("credits")
@@ -95,12 +97,13 @@ var (
 	stop     = Turns.MustField("stop")
 )
 
-// Of one page of a thread all ids begin alike: that is how List finds them.
+// turnsPerPage is the number of turns on one page of a thread.
 const turnsPerPage = 50
 
+// pagePrefix is the prefix of the ids of all messages on one page, for List.
 func pagePrefix(session string, page int) string { return fmt.Sprintf("%s/%05d/", session, page) }
 
-// messageID is where a message of turn n is kept; questions come before answers.
+// messageID returns the id of a message of turn n. A question sorts before its answer.
 func messageID(session string, n int, role string) string {
 	order := map[string]int{"user": 0, "assistant": 1}[role]
 	return fmt.Sprintf("%s%02d-%d", pagePrefix(session, n/turnsPerPage), n%turnsPerPage, order)

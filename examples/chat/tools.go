@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 )
 
-// tools are what the model may ask for.
+// tools are the tools that the model may call.
 var tools = []Tool{
 	{"charge_card", "Charges the user's card and adds as many credits.",
 		json.RawMessage(`{"type":"object","properties":{"amount":{"type":"integer","minimum":1,"maximum":100}},"required":["amount"]}`)},
@@ -29,8 +29,9 @@ var tools = []Tool{
 		json.RawMessage(`{"type":"object","properties":{"queries":{"type":"array","items":{"type":"string"},"maxItems":8}},"required":["queries"]}`)},
 }
 
-// runTool runs one call. Its id stays the same if a crash makes it run again, and each tool knows by it what was done already. What is wrong with the
-// call is a result, for the model to read; an error says that it has to be done again.
+// runTool runs one call. A call that runs again after a crash has the same id, by which each tool
+// recognises it. A fault of the call is a result, for the model to read. An error means that the
+// call has to run again.
 func (s *server) runTool(ctx context.Context, c *flow.Call, call Call) (string, error) {
 	var in struct {
 		Amount, Credits int64
@@ -38,7 +39,7 @@ func (s *server) runTool(ctx context.Context, c *flow.Call, call Call) (string, 
 		Queries         []string
 	}
 	if err := json.Unmarshal([]byte(call.Args), &in); err != nil {
-		return "these are no arguments of " + call.Name, nil
+		return "refused: bad arguments for " + call.Name, nil
 	}
 	switch call.Name {
 	case "charge_card":
@@ -50,17 +51,17 @@ func (s *server) runTool(ctx context.Context, c *flow.Call, call Call) (string, 
 	case "search":
 		return s.search(ctx, c, in.Queries)
 	}
-	return "there is no tool " + call.Name, nil
+	return "refused: unknown tool " + call.Name, nil
 }
 
-// Charge is a status machine: new, charging (a claim), paid.
+// Charge is an entity with the statuses new, charging (a claim state) and paid.
 type Charge struct {
 	User   string `json:"user"`
 	Amount int64  `json:"amount"`
 	Status string `json:"status"`
 }
 
-// Mail is one, too: draft, sent.
+// Mail is an entity with the statuses draft and sent.
 type Mail struct {
 	To        string `json:"to"`
 	Text      string `json:"text"`
@@ -68,7 +69,8 @@ type Mail struct {
 	Delivered bool   `json:"delivered"`
 }
 
-// addMachines declares both, with what they do, and the janitor that frees the claims of the dead. Faults come out of Engine.Start.
+// addMachines declares the workflows of charges and mails, their handlers, and the janitor that
+// reverts the claims of dead servers. Engine.Start returns the faults.
 func (s *server) addMachines(e *machine.Engine) {
 	s.charges = machine.Add(e, Charges, machine.Workflow{
 		Name: "charge", Module: "chat", Kind: "charge", Statuses: []string{"new", "charging", "paid"}, Initial: "new",
@@ -86,7 +88,7 @@ func (s *server) addMachines(e *machine.Engine) {
 	e.AddJanitor(machine.JanitorConfig{Module: "chat", Interval: s.lease / 2, Age: s.lease / 5})
 }
 
-// chargeCard charges once, under a claim: whoever else tries finds it paid, or is told to wait.
+// chargeCard charges a card once, under a claim. It waits while another server holds the claim.
 func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount int64) (string, error) {
 	if amount < 1 || amount > 100 {
 		return "refused: between 1 and 100", nil
@@ -105,13 +107,15 @@ func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount
 		case out.Result != machine.ClaimFailed:
 			return "refused: " + strings.Join(out.Reasons, ", "), nil
 		}
-		if err := sleep(ctx, s.lease/20); err != nil { // its server died while it was being charged: the janitor frees it
+		// Another server claimed the charge. If it died, the janitor reverts the claim.
+		if err := sleep(ctx, s.lease/20); err != nil {
 			return "", err
 		}
 	}
 }
 
-// endCharges brings the charges of a stopped turn to their end that were claimed at some time: the bank may have captured them.
+// endCharges completes the charges of a stopped turn that were ever claimed: the bank may have
+// captured them.
 func (s *server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
 	if len(t.Steps) == 0 {
 		return nil
@@ -133,7 +137,8 @@ func (s *server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
 	return nil
 }
 
-// pay is the body of the claimed step: it runs once, unless its server dies in it; then the bank knows the charge again by its id.
+// pay is the body of the claimed step. It runs once, unless its server dies. In a second run, the
+// bank recognises the charge by its id.
 func (s *server) pay(ctx context.Context, a *machine.Action[Charge], _ machine.NoInput) error {
 	if err := s.capture(ctx, a.ID, a.Entity.Amount); err != nil {
 		return err
@@ -145,13 +150,13 @@ func (s *server) pay(ctx context.Context, a *machine.Action[Charge], _ machine.N
 	return nil
 }
 
-// Capture is what the bank knows of a charge.
+// Capture is the bank's record of a charge.
 type Capture struct {
 	Amount int64 `json:"amount"`
-	Asked  int64 `json:"asked"` // how often
+	Asked  int64 `json:"asked"` // how often the capture was requested
 }
 
-// capture stands for a call to a bank, which takes a while.
+// capture stands for a slow call to a bank.
 func (s *server) capture(ctx context.Context, ref string, amount int64) error {
 	if err := sleep(ctx, s.toolDelay); err != nil {
 		return err
@@ -160,20 +165,23 @@ func (s *server) capture(ctx context.Context, ref string, amount int64) error {
 	return err
 }
 
-// sendEmail sends a mail as an after-effect: it leaves once the step is committed, and survives a crash.
+// sendEmail sends a mail as an after-effect: it is delivered once the step is committed, and
+// survives a crash.
 func (s *server) sendEmail(ctx context.Context, c *flow.Call, id, to, body string) (string, error) {
 	if to == "" || len(to) > 200 {
-		return "refused: to whom?", nil
+		return "refused: the recipient must have 1 to 200 bytes", nil
 	}
 	id = c.User + "/" + id
 	if _, err := s.mails.Create(ctx, id, Mail{To: to, Text: body}); err != nil && !errors.Is(err, pawl.ErrExists) {
 		return "", err
 	}
-	_, err := s.mails.Fire(ctx, machine.Trigger{ID: id, Step: "send", By: "agent"}) // already sent: a wrong status, which is right
+	// In a repeated call the result is WrongStatus: the mail was sent before.
+	_, err := s.mails.Fire(ctx, machine.Trigger{ID: id, Step: "send", By: "agent"})
 	return "the mail to " + to + " is on its way", err
 }
 
-// deliver hands a mail to the post, which knows it again by d.ID, and notes it.
+// deliver stands for a call to a mail provider, which recognises a repeated mail by d.ID, and
+// records the delivery.
 func (s *server) deliver(ctx context.Context, d *machine.Delivery[Mail]) error {
 	s.log.Info("mail", "to", d.Entity.ReadOnly().To, "id", d.ID, "attempt", d.Attempt)
 	d.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
@@ -183,10 +191,11 @@ func (s *server) deliver(ctx context.Context, d *machine.Delivery[Mail]) error {
 	return nil
 }
 
-// transfer moves credits between two users: both accounts and the memory of having done so are one commit.
+// transfer moves credits between two users. One commit changes both accounts and records the
+// operation.
 func (s *server) transfer(ctx context.Context, c *flow.Call, id, to string, n int64) (string, error) {
 	if n < 1 || to == c.User {
-		return "refused: give at least one credit, to somebody else", nil
+		return "refused: transfer at least 1 credit, to another user", nil
 	}
 	op := idempotency.Op{Principal: c.User, Name: "transfer", Key: id, Input: []any{to, n}}
 	result, _, err := idempotency.DoTx(ctx, s.keys, op, func(ctx context.Context, tx *pawl.Tx) (string, error) {
@@ -202,10 +211,11 @@ func (s *server) transfer(ctx context.Context, c *flow.Call, id, to string, n in
 	return result, err
 }
 
-// search looks up all terms at once. They meet on a board that lives in memory as long as the turn; a watcher copies it to where the page can see it.
+// search looks up all terms in parallel. The results are collected on an in-memory board. A watcher
+// copies the board to the turn, for the page.
 func (s *server) search(all context.Context, c *flow.Call, queries []string) (string, error) {
 	if len(queries) == 0 || len(queries) > 8 {
-		return "refused: between 1 and 8 terms", nil
+		return "refused: search takes 1 to 8 terms", nil
 	}
 	tasks := pawl.Sequencer[Board](c, "board")
 	if _, err := tasks.IncState(all, "of", int64(len(queries))); err != nil {
@@ -250,7 +260,7 @@ func lookUp(term string) string {
 		"pawl":    "the catch that lets a ratchet turn one way only",
 		"ratchet": "a wheel whose teeth a pawl holds",
 		"lease":   "a right that ends by itself when its holder falls silent",
-		"fence":   "a test inside the write that keeps out those whose lease is over",
+		"fence":   "a test inside the write that refuses a holder whose lease is over",
 	}
 	if found, ok := known[strings.ToLower(term)]; ok {
 		return found

@@ -17,28 +17,32 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 )
 
-// The life of a turn, which is a question and its answer:
+// The states of a turn, which is a question and its answer:
 //
 //	ask ──► waiting ──► answering ──► done │ stopped │ failed
 //	           └──────────────────────────► stopped
 //
-// Asking is one commit (paid for, counted, recorded, queued, and the response to the request), and so is the end (the answer, the turn, the queue; a failed
-// turn is paid back). In between, whatever the model decides is recorded before it is done, and every tool knows a repeated call by its id. So a crash at
-// any moment leaves an open turn, which is taken up by whoever is next. docs/chat.md has the races.
+// One commit asks: it takes the credit, counts the question, records and queues it, and stores the
+// response to the request. One commit ends the turn: it writes the answer, the turn and the queue,
+// and pays a failed turn back. In between, each step of the model is recorded before its tools run,
+// and every tool recognises a repeated call by its id. So a crash at any moment leaves an open
+// turn, which another server resumes. docs/chat.md lists the races.
 const (
-	maxOpen    = 10                    // turns of a session that may wait
-	maxSteps   = 8                     // rounds of tools in one turn
-	maxContext = 40                    // messages that the model gets to see
-	maxTries   = 50                    // servers that may die over one turn
-	flushEvery = 50 * time.Millisecond // how often a growing answer is written down
+	maxOpen    = 10                    // open turns per session
+	maxSteps   = 8                     // steps with tools per turn
+	maxContext = 40                    // messages in a prompt
+	maxTries   = 50                    // servers that start to answer one turn
+	flushEvery = 50 * time.Millisecond // the interval between writes of a growing answer
 )
 
-// modelTries is how often a step is asked for before its turn fails.
+// modelTries is the retry budget of a step.
 var modelTries = pawl.Retry{Attempts: 4, First: 200 * time.Millisecond, Max: 2 * time.Second}
 
+// none is the input or output of an action that has none.
 type none struct{}
 
-// ask takes a question and sees to its answer. However often it is sent under one Idempotency-Key, and whatever crashes, it is asked and paid for once.
+// ask records a question and queues its answer. A question is asked and paid for once per
+// Idempotency-Key, also after a crash.
 func (s *server) ask(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Text string }
 	if err := decode(r, &in); err != nil {
@@ -73,7 +77,8 @@ func (s *server) ask(w http.ResponseWriter, r *http.Request) error {
 		if _, err := Messages.Scope(tx, messageID(ids.Session, n, "user")).SetState(ctx, question, pawl.IfAbsent()); err != nil {
 			return err
 		}
-		if _, err := Turns.Scope(tx, ids.Request).SetState(ctx, Turn{For: ids, N: n, Status: waiting, Asked: question.At}, pawl.IfAbsent()); err != nil {
+		turn := Turn{For: ids, N: n, Status: waiting, Asked: question.At}
+		if _, err := Turns.Scope(tx, ids.Request).SetState(ctx, turn, pawl.IfAbsent()); err != nil {
 			return err
 		}
 		if _, err := session.SetState(ctx, head); err != nil {
@@ -84,14 +89,14 @@ func (s *server) ask(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	ids.Request = "" // the call that serves the session has a life of its own
+	ids.Request = "" // the call serves the session, and gets an id of its own
 	if err := s.serve.Go(r.Context(), ids, none{}); err != nil {
-		s.log.Warn("left to be resumed", "session", ids.Session, "err", err)
+		s.log.Warn("cannot queue an answer; it will be resumed", "session", ids.Session, "err", err)
 	}
 	return nil
 }
 
-// spend takes credits from an account: a decision, so a function.
+// spend takes credits from an account, or fails if there are too few.
 func spend(ctx context.Context, account pawl.Scope[Account], n int64) error {
 	_, err := account.AtomicState(ctx, func(_ context.Context, a *Account) error {
 		if a.Credits < n {
@@ -103,7 +108,7 @@ func spend(ctx context.Context, account pawl.Scope[Account], n int64) error {
 	return err
 }
 
-// countToday counts an answer against the organisation's limit.
+// countToday counts a question against the organisation's limit per day.
 func countToday(ctx context.Context, org pawl.Scope[Limits]) error {
 	now := time.Now().UTC()
 	day := now.Format(time.DateOnly)
@@ -112,7 +117,7 @@ func countToday(ctx context.Context, org pawl.Scope[Limits]) error {
 			return &apiError{"ORG_LIMIT", http.StatusTooManyRequests}
 		}
 		for old := range l.Used {
-			if old < now.AddDate(0, 0, -1).Format(time.DateOnly) { // yesterday it may still be elsewhere
+			if old < now.AddDate(0, 0, -1).Format(time.DateOnly) { // the clock of another server may still show yesterday
 				delete(l.Used, old)
 			}
 		}
@@ -125,8 +130,9 @@ func countToday(ctx context.Context, org pawl.Scope[Limits]) error {
 	return err
 }
 
-// doServe is the action that answers what is open in a session, oldest first. The flow admits one at a time per session, in all processes; a
-// question that arrives while this one leaves has queued a call of its own.
+// doServe is the action that answers the open turns of a session, oldest first. The flow admits one
+// such call per session, in all processes. A question that arrives when this call ends has queued
+// its own call.
 func (s *server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error) {
 	for {
 		head, err := Sessions.Scope(c, c.Session).State(ctx)
@@ -134,24 +140,24 @@ func (s *server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error
 			return none{}, err
 		}
 		ids := c.IDs
-		ids.Request = head.Open[0].ID // a call inside this one, with a record of its own, by which it can be canceled
+		ids.Request = head.Open[0].ID // a nested call with its own record, so that it can be canceled
 		_, err = s.answer.Do(ctx, ids, none{})
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
 			return none{}, err
-		case errors.Is(err, pawl.ErrHeld): // whoever was answering it has died, and its lease is not over yet
+		case errors.Is(err, pawl.ErrHeld): // its server died, and the lease is not over yet
 			if err := sleep(ctx, s.lease/20); err != nil {
 				return none{}, err
 			}
-		case errors.Is(err, flow.ErrCanceled): // before it began: the next look finds that it is to stop
+		case errors.Is(err, flow.ErrCanceled): // canceled before it began: the next run finds Stop set
 		default:
 			return none{}, err
 		}
 	}
 }
 
-// doAnswer is the action that answers one turn, from wherever it was left.
+// doAnswer is the action that answers one turn. It continues where a dead server stopped.
 func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, error) {
 	var t Turn
 	_, err := Turns.Scope(c, c.Request).AtomicState(ctx, func(_ context.Context, turn *Turn) error {
@@ -184,27 +190,28 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 			return none{}, err
 		}
 	case ctx.Err() != nil || pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost):
-		return none{}, err // shutting down, or the store is away, or another took over: the turn stays open
+		return none{}, err // shutdown, store down, or another server took over: the turn stays open
 	default:
-		s.log.Error("no answer", "turn", c.Request, "err", err)
+		s.log.Error("turn failed", "turn", c.Request, "err", err)
 		t.Status, t.Error = failed, pawl.Code(err)
 	}
 	end := func(ctx context.Context, tx *pawl.Tx) error { return finish(ctx, tx, t) }
 	err = pawl.Transact(context.WithoutCancel(ctx), c, end)
-	if unstorable(err) { // nor will it be next time
-		s.log.Error("answer cannot be kept", "turn", c.Request, "err", err)
+	if unstorable(err) { // a retry would fail as well
+		s.log.Error("cannot store the answer", "turn", c.Request, "err", err)
 		t.Status, t.Error, t.Text, t.Steps = failed, pawl.Code(err), "", nil
 		err = pawl.Transact(context.WithoutCancel(ctx), c, end)
 	}
 	return none{}, err
 }
 
-// unstorable reports whether err says that a document is too large, or has what no store can keep.
+// unstorable reports whether err says that a document is too large, or has a value that cannot be
+// stored.
 func unstorable(err error) bool {
 	return errors.As(err, new(*pawl.LimitError)) || errors.As(err, new(*pawl.FieldError))
 }
 
-// finish ends a turn, unless it is over.
+// finish ends a turn with the status and content of t, unless the turn is over.
 func finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 	turn := Turns.Scope(tx, t.For.Request)
 	now, err := turn.State(ctx)
@@ -231,7 +238,8 @@ func finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 	return err
 }
 
-// generate lets the model and its tools take turns until the model has nothing more to ask. It keeps t as it is, or is about to be, in the store.
+// generate runs the model and its tools in turn, until an answer of the model has no calls. It
+// updates t together with the stored turn.
 func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 	turn := Turns.Scope(c, c.Request)
 	thread, err := s.thread(ctx, t)
@@ -256,31 +264,31 @@ func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 		}
 		calls, err := s.askModel(ctx, turn, t, Prompt{
 			Key:      fmt.Sprintf("%s-%d", c.Request, len(t.Steps)),
-			System:   wishes(account),
+			System:   instructions(account),
 			Messages: thread, Steps: t.Steps, Tools: tools,
 		})
 		if err != nil || len(calls) == 0 {
 			return err
 		}
-		for i := range calls { // ids of our own: those of models are not always there, nor unique
+		for i := range calls { // the ids of models may be missing or repeated
 			calls[i].ID = fmt.Sprintf("%s-%d-%d", c.Request, len(t.Steps), i)
 		}
 		t.Steps, t.Text = append(t.Steps, Step{Text: t.Text, Calls: calls}), ""
-		if _, err := turn.PatchState(ctx, pawl.Patch{steps: t.Steps, text: ""}); err != nil { // decided; only then done
+		if _, err := turn.PatchState(ctx, pawl.Patch{steps: t.Steps, text: ""}); err != nil { // recorded before the tools run
 			return err
 		}
 	}
 }
 
-// wishes is what the model is told about a user.
-func wishes(a Account) string {
+// instructions returns the system prompt for a user.
+func instructions(a Account) string {
 	if name := a.Settings["name"]; name != "" {
 		return strings.TrimSpace("The user is called " + name + ". " + a.Settings["instructions"])
 	}
 	return a.Settings["instructions"]
 }
 
-// thread returns the newest messages up to t's question.
+// thread returns the last messages up to the question of t.
 func (s *server) thread(ctx context.Context, t *Turn) ([]Message, error) {
 	var thread []Message
 	for page := max(0, t.N/turnsPerPage-1); page <= t.N/turnsPerPage; page++ {
@@ -294,23 +302,25 @@ func (s *server) thread(ctx context.Context, t *Turn) ([]Message, error) {
 	return thread[max(0, len(thread)-maxContext):], nil
 }
 
-// askModel asks for one step, a few times if need be, and writes down the text as it grows.
+// askModel asks the model for one step, and again after an error that is not final.
 func (s *server) askModel(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
 	for try := 1; ; try++ {
-		calls, err = s.stream(ctx, turn, t, p)
+		calls, err = s.streamAnswer(ctx, turn, t, p)
 		var model *modelError
 		if err == nil || !errors.As(err, &model) || pawl.IsNonRetryable(err) || ctx.Err() != nil || try == modelTries.Attempts {
 			return calls, err
 		}
-		s.log.Warn("asking the model again", "turn", t.For.Request, "err", err)
+		s.log.Warn("model failed; retrying", "turn", t.For.Request, "err", err)
 		if err := sleep(ctx, modelTries.Delay(try)); err != nil {
 			return nil, err
 		}
 	}
 }
 
-func (s *server) stream(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
-	stored, last := t.Text, time.Now() // after a crash, or a second try, there is more in the store than the model has said
+// streamAnswer asks the model once, and stores the text as it grows. After a crash or an error, the
+// store has more text than the new answer; it is kept until the new answer is longer.
+func (s *server) streamAnswer(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
+	stored, last := t.Text, time.Now()
 	t.Text = ""
 	for delta, err := range s.model.Answer(ctx, p) {
 		if err != nil {
@@ -332,7 +342,7 @@ func (s *server) stream(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p P
 	return calls, ctx.Err()
 }
 
-// runStep runs the calls of a step that were not done yet, in parallel.
+// runStep runs the calls of a step that are not done, in parallel.
 func (s *server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range step.Calls {
@@ -351,7 +361,7 @@ func (s *server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, er
 	return step, g.Wait()
 }
 
-// stopTurn ends a turn, whichever process answers it. What was written by then stays.
+// stopTurn ends a turn, in any process. The text written so far stays.
 func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, err := s.ownTurn(r); err != nil {
@@ -369,20 +379,22 @@ func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 		if t.over() {
 			return nil
 		}
-		_, err = Turns.Scope(tx, id).PatchState(ctx, pawl.Patch{stop: true}) // should it have to be resumed
+		_, err = Turns.Scope(tx, id).PatchState(ctx, pawl.Patch{stop: true}) // for a server that resumes the turn
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := s.chat.Cancel(r.Context(), id); err != nil && !errors.Is(err, pawl.ErrNotFound) { // it is over, or whoever answered it is dead
+	// ErrNotFound: the turn is over, or its server died.
+	if err := s.chat.Cancel(r.Context(), id); err != nil && !errors.Is(err, pawl.ErrNotFound) {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// resume sees to open turns that nobody answers, because a server died. There is at most one call per turn, in all processes: a second is refused for its id.
+// resume queues a call for each open turn that no server has written to for a while. There is at
+// most one such call per turn, in all processes: a second one is refused because of its request id.
 func (s *server) resume(ctx context.Context) {
 	for ctx.Err() == nil {
 		for t, err := range Turns.List(ctx, s.rt, pawl.Query{Labels: []string{waiting, answering}, Age: s.lease / 2}) {
@@ -392,14 +404,14 @@ func (s *server) resume(ctx context.Context) {
 				err = s.serve.Go(ctx, ids, none{})
 			}
 			if err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrHeld) {
-				s.log.Warn("cannot resume", "err", err)
+				s.log.Warn("cannot resume a turn", "err", err)
 			}
 		}
 		_ = sleep(ctx, s.lease/2)
 	}
 }
 
-// modelError is a failure of the model, in contrast to one of the store.
+// modelError is an error of the model, as opposed to one of the store.
 type modelError struct{ err error }
 
 func (e *modelError) Error() string   { return "model: " + e.err.Error() }
@@ -407,6 +419,7 @@ func (e *modelError) Unwrap() error   { return e.err }
 func (e *modelError) Code() string    { return "MODEL_FAILED" }
 func (e *modelError) HTTPStatus() int { return http.StatusBadGateway }
 
+// sleep waits for d, or returns the cause of the end of ctx.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

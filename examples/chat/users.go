@@ -25,10 +25,10 @@ const (
 	orgOfGuests  = "demo"
 	answersADay  = 1000
 	maxBody      = 64 << 10
-	requestLimit = 30 * time.Second // for everything but streams
+	requestLimit = 30 * time.Second // the time limit of all requests but streams
 )
 
-// visitor is who sent a request.
+// visitor is the user who sent a request, and the user's organisation.
 type visitor struct{ user, org string }
 
 type visitorKey struct{}
@@ -38,11 +38,12 @@ func visitorOf(r *http.Request) visitor {
 	return v
 }
 
-// Secret is what cookies are signed with. It is made once, by whichever server comes first, and shared by all.
+// Secret signs cookies. The first server creates it, and all servers of a store share it.
 type Secret struct {
 	Key string `json:"key"`
 }
 
+// loadSecret returns the secret, and creates it if there is none.
 func loadSecret(ctx context.Context, rt *pawl.Runtime) ([]byte, error) {
 	secret := Secrets.Scope(rt, "cookies")
 	if _, err := secret.SetState(ctx, Secret{rand.Text() + rand.Text()}, pawl.IfAbsent()); err != nil && !errors.Is(err, pawl.ErrExists) {
@@ -52,19 +53,20 @@ func loadSecret(ctx context.Context, rt *pawl.Runtime) ([]byte, error) {
 	return []byte(now.Key), err
 }
 
-// sign returns a cookie's value: who, since when, and a proof that it was us who said so.
+// sign returns the value of a cookie: the user, the time, and a signature of both.
 func (s *server) sign(user string, at time.Time) string {
 	claim := user + "." + strconv.FormatInt(at.Unix(), 36)
 	return claim + "." + s.proof(claim)
 }
 
+// proof returns the signature of a claim.
 func (s *server) proof(claim string) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write([]byte(claim))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// verify returns the user that a cookie's value stands for, or nothing.
+// verify returns the user of a cookie's value, or "" if the value is not valid.
 func (s *server) verify(value string, now time.Time) string {
 	claim, proof := cutLast(value, ".")
 	if !hmac.Equal([]byte(proof), []byte(s.proof(claim))) {
@@ -77,6 +79,7 @@ func (s *server) verify(value string, now time.Time) string {
 	return user
 }
 
+// cutLast slices s around the last sep.
 func cutLast(s, sep string) (before, after string) {
 	if i := strings.LastIndex(s, sep); i >= 0 {
 		return s[:i], s[i+len(sep):]
@@ -84,7 +87,8 @@ func cutLast(s, sep string) (before, after string) {
 	return s, ""
 }
 
-// recognize returns who sent a request: whoever has a cookie of ours, and an account.
+// recognize returns the visitor of a request. It returns errUnknownUser without a valid cookie or
+// without an account.
 func (s *server) recognize(r *http.Request) (visitor, error) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
@@ -104,7 +108,7 @@ func (s *server) recognize(r *http.Request) (visitor, error) {
 	return visitor{user, account.ReadOnly().Org}, nil
 }
 
-// welcome serves the page, with an account for whoever has none, and a fresh cookie.
+// welcome serves the page and a new cookie. It creates an account for a new visitor.
 func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
 	me, err := s.recognize(r)
 	if err == errUnknownUser {
@@ -121,7 +125,7 @@ func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// known lets only those pass whom we know.
+// known passes requests of recognised visitors to next.
 func (s *server) known(next http.Handler) http.Handler {
 	return handler(func(w http.ResponseWriter, r *http.Request) error {
 		me, err := s.recognize(r)
@@ -135,7 +139,7 @@ func (s *server) known(next http.Handler) http.Handler {
 
 var errUnknownUser error = &apiError{"UNKNOWN_USER", http.StatusUnauthorized}
 
-// limited bounds the time and the body of a request that is no stream.
+// limited limits the time and the body of a request.
 func limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), requestLimit)
@@ -146,7 +150,8 @@ func limited(next http.Handler) http.Handler {
 	})
 }
 
-// guarded wraps everything: the log, the headers that browsers heed, and no writes from other sites.
+// guarded wraps all handlers: it logs requests, sets security headers, and refuses cross-origin
+// writes.
 func guarded(log *slog.Logger, next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,7 +173,7 @@ func guarded(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// recorder remembers the status of a response; streams find the rest through Unwrap.
+// recorder records the status of a response. Unwrap gives access to the original writer.
 type recorder struct {
 	http.ResponseWriter
 	status int
@@ -186,7 +191,7 @@ func (r *recorder) Write(b []byte) (int, error) {
 	return r.ResponseWriter.Write(b)
 }
 
-// apiError is an error of this server's own; pawl.Code and pawl.HTTPStatus know it as pawl.Coded.
+// apiError is an error of this server. It implements pawl.Coded, for pawl.Code and pawl.HTTPStatus.
 type apiError struct {
 	code   string
 	status int

@@ -1,5 +1,6 @@
-// Package browser tests the chat example as its users meet it: real server processes on real stores, and its page in a real Chromium.
+// Package browser tests the chat example end to end: server processes on SQLite, plain files and
+// PostgreSQL, and its page in Chromium.
 //
-//	make browser      the tests
-//	make screenshot   takes the picture of the README anew
+//	make browser      run the tests
+//	make screenshot   take the picture of docs/chat.md again
 package browser

@@ -230,7 +230,7 @@ func TestStop(t *testing.T) {
 	tb.say("count to 300")
 	tb.writing(2, "5")
 	tb.say("count to 7") // waits behind it
-	tb.until(answer(3)+`?.querySelector(".note").textContent === "In line: number 1"`, "its place")
+	tb.until(answer(3)+`?.querySelector(".note").textContent === "Queued: number 1"`, "its place")
 	tb.do(chromedp.Click("#claims button")) // of the panel
 	tb.over(2, "stopped")
 	tb.over(3, "done")
@@ -247,7 +247,7 @@ func TestFailedAnswerIsPaidBack(t *testing.T) {
 	tb.say("fail")
 	tb.over(1, "failed")
 	tb.credits(before)
-	require.Contains(t, eval[string](tb, answer(1)+`.querySelector(".note").textContent`), "The credit came back")
+	require.Contains(t, eval[string](tb, answer(1)+`.querySelector(".note").textContent`), "The credit was returned")
 }
 
 func TestEarlierMessages(t *testing.T) {

@@ -61,7 +61,7 @@ func serve(t *testing.T, store string, args ...string) *server {
 	}
 	address := listener.Addr().String()
 	_ = listener.Close()
-	s := &server{t: t, address: address, args: append([]string{"-addr", address, "-store", store, "-patience=1s"}, args...)}
+	s := &server{t: t, address: address, args: append([]string{"-addr", address, "-store", store, "-stop-timeout=1s"}, args...)}
 	t.Cleanup(func() {
 		s.stop()
 		if t.Failed() {

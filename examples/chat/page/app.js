@@ -1,9 +1,9 @@
-// The page of the chat example. Three rules hold it together:
+// The page of the chat example. Three rules:
 //
-//   - What the server says is put in as text, never as HTML.
-//   - A message has its Idempotency-Key from its first keystroke on. However often it is then sent,
-//     by a double click, a retry or a reload, it is one message.
-//   - Every event of a stream carries the whole state, so that the next one makes up for any that was missed.
+//   - Text from the server is inserted as text, never as HTML.
+//   - A message has its Idempotency-Key from its first keystroke on. It stays one message, however
+//     often a double click, a retry or a reload sends it.
+//   - Every event of a stream carries the whole state, so the next event replaces a missed one.
 
 const $ = id => document.getElementById(id);
 
@@ -21,10 +21,10 @@ const REASONS = {
   TOO_MANY_WAITING: "too many questions are waiting already",
 };
 
-// ---- Talking to the server
+// ---- Requests
 
-// api resolves to the JSON of the answer. It rejects with an error that has status, code and retryAfter (seconds)
-// of a refusal, and no status if there was no answer.
+// api resolves to the JSON of the response. It rejects with an error that has the status, code and
+// retryAfter (seconds) of the response, and no status if there was no response.
 async function api(method, path, body, headers = {}) {
   const request = { method, headers: { ...headers }, signal: AbortSignal.timeout(30_000) };
   if (body !== undefined) {
@@ -35,14 +35,14 @@ async function api(method, path, body, headers = {}) {
   const text = await response.text();
   if (response.ok) return text ? JSON.parse(text) : null;
   let code = `HTTP ${response.status}`;
-  try { code = JSON.parse(text).code || code; } catch { /* an answer of somebody in between */ }
+  try { code = JSON.parse(text).code || code; } catch { /* a response of a proxy */ }
   const after = response.headers.get("Retry-After");
   throw Object.assign(new Error(code), { code, status: response.status, retryAfter: after === null ? null : Number(after) || 1 });
 }
 
 const backoff = tries => Math.min(5000, 250 * 2 ** tries) * (0.75 + Math.random() / 2);
 
-// again calls f until it succeeds or is refused for good.
+// again calls f until it succeeds or fails with an error that a retry cannot change.
 async function again(f, failed = () => {}) {
   for (let tries = 0; ; tries++) {
     try {
@@ -56,8 +56,8 @@ async function again(f, failed = () => {}) {
   }
 }
 
-// follow keeps an EventSource open. It reconnects by itself as long as there is no answer, and gives up on one that is
-// not 200, as from a server that is just starting; then a new one is made.
+// follow keeps an EventSource open. An EventSource reconnects by itself without a response, and closes
+// on a status other than 200, for example while a server starts. Then follow creates a new one.
 function follow(url, onState, onConnected = () => {}) {
   let source, timer, tries = 0;
   const retry = () => {
@@ -86,11 +86,11 @@ const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), b =>
 const stored = (name, fallback) => JSON.parse(sessionStorage.getItem(name)) ?? fallback;
 const store = (name, value) => value == null ? sessionStorage.removeItem(name) : sessionStorage.setItem(name, JSON.stringify(value));
 
-// ---- What is known
+// ---- State of the page
 
 let sessions = [];
 let view = null;                    // the session on screen: see show
-let outbox = stored("outbox", []);  // messages without an answer from the server: {key, session, text, after which turn, failed}
+let outbox = stored("outbox", []);  // messages without a response: {key, session, text, after which turn, failed}
 const flushing = new Set();         // sessions whose outbox is being sent
 let sessionStream = null, turnStream = null;
 
@@ -101,12 +101,12 @@ function show(id) {
     id,
     session: sessions.find(s => s.id === id),
     turns: new Map(),               // by number: {n, turn, question, answer}
-    live: null,                     // the newest event of the turn in flight
-    page: null,                     // the earliest page that was loaded
-    loaded: "",                     // which turns were open, and how many there were, when messages were loaded
+    live: null,                     // the latest event of the turn in flight
+    page: null,                     // the earliest page loaded
+    loaded: "",                     // the value of opened when messages were loaded last
   };
   $("log").replaceChildren();
-  $("log").ariaBusy = "true"; // what is loaded first is not read out
+  $("log").ariaBusy = "true"; // a screen reader does not read the first messages
   nodes.clear();
   $("composer-text").disabled = $("title").disabled = false;
   $("composer-text").value = stored("draft:" + id, { text: "" }).text;
@@ -146,7 +146,8 @@ function onSession(s) {
   render();
 }
 
-// inFlight is the oldest turn that is not over. One whose end was seen is over, though the session may be late to say so.
+// inFlight is the oldest turn that is not over. A turn whose last event has arrived is over, even if the
+// session still lists it as open.
 const inFlight = () => view?.session.open.find(t => !view.turns.get(t.n)?.answer)?.id;
 
 function followTurn() {
@@ -157,7 +158,7 @@ function followTurn() {
   turnStream = url ? follow(url, t => v === view && onTurn(t)) : null;
 }
 
-// opened changes whenever there are other messages to load.
+// opened changes whenever there are new messages to load.
 const opened = v => [v.session.turns, ...v.session.open.map(t => t.id)].join();
 
 function onTurn(t) {
@@ -176,7 +177,7 @@ function keep(m) {
   view.turns.set(m.n, t);
 }
 
-// loadMessages gets the pages from the last one back to the first turn whose answer is not here yet.
+// loadMessages loads the pages from the last one back to the first turn without an answer on the page.
 let loading = null;
 async function loadMessages() {
   const v = view;
@@ -211,7 +212,7 @@ async function loadPages(v, query, from = Infinity) {
 
 // ---- Sending
 
-// The draft has its key from the first keystroke on; an emptied box is the end of that message.
+// The draft has its key from the first keystroke on. Emptying the box discards the message and its key.
 function drafted() {
   const text = $("composer-text").value;
   const draft = stored("draft:" + view.id, { key: newKey() });
@@ -228,7 +229,8 @@ function send(text, key) {
   flush(view.id);
 }
 
-// flush sends what a session has in the outbox, one after the other, each under its key until there is an answer to it.
+// flush sends the messages of a session in the outbox, one after the other. It repeats each under its
+// key until there is a response.
 async function flush(session) {
   if (flushing.has(session)) return;
   flushing.add(session);
@@ -250,7 +252,7 @@ async function flush(session) {
   flushing.delete(session);
 }
 
-// putBack returns a refused message to the box, as a new one: its old key stands for the refusal.
+// putBack returns a refused message to the box, with a new key: the old key would repeat the refusal.
 function putBack(item, e) {
   const draft = stored("draft:" + item.session, { text: "" });
   const text = [item.text, draft.text].filter(Boolean).join("\n");
@@ -265,7 +267,7 @@ async function stop(turn = inFlight()) {
   try {
     await api("DELETE", `/api/turns/${turn}`);
   } catch (e) {
-    if (e.status !== 404 && e.status !== 409) notice("It could not be stopped. Try again.");
+    if (e.status !== 404 && e.status !== 409) notice("The answer could not be stopped. Try again.");
   }
   poll();
 }
@@ -287,19 +289,19 @@ async function newSession() {
     location.hash = s.id;
     $("composer-text").focus();
   } catch (e) {
-    notice(`No new session: ${e.code}.`);
+    notice(`The session could not be created: ${e.code}.`);
   } finally {
     store("new-session", null);
     $("session-new").disabled = false;
   }
 }
 
-// route shows the session that the address names, so that a reload and a second tab find it.
+// route shows the session in the URL, so that a reload and a second tab show the same session.
 async function route() {
   let id = location.hash.slice(1);
   if (id && !sessions.some(s => s.id === id)) await loadSessions();
   if (id && !sessions.some(s => s.id === id)) {
-    notice("That session does not exist, or is not yours.");
+    notice("This session does not exist, or is not yours.");
     id = "";
   }
   if (!id && !sessions.length) return newSession();
@@ -307,9 +309,9 @@ async function route() {
   show(id);
 }
 
-// rename changes the title only if nobody else did in the meantime. A version that moved on for another reason, such as
-// a turn that ended, is no reason to give up.
-let editing = null; // the session as it was when editing of its title began
+// rename changes the title only if no other client has changed it in the meantime. If the version has
+// moved for another reason, such as the end of a turn, it tries again.
+let editing = null; // the session when the user began to edit its title
 async function rename() {
   const before = editing, title = $("title").value.trim(), v = view;
   editing = null;
@@ -325,7 +327,7 @@ async function rename() {
       if (!base || v !== view) return;
       if (base.title === before.title) continue;
       onSession(base);
-      notice(`Somebody was faster: it is called “${base.title}” now.`, "Use mine all the same", () => {
+      notice(`The title was changed to “${base.title}” in the meantime.`, "Use my title", () => {
         editing = base;
         $("title").value = title;
         rename();
@@ -344,7 +346,7 @@ async function loadMe() {
     $("org-meter").value = me.org.used;
     setText($("org-used"), `${me.org.used} of ${me.org.per_day}`);
     if (document.activeElement !== $("wishes")) $("wishes").value = me.settings?.instructions ?? "";
-  } catch { /* the next one will do */ }
+  } catch { /* the next poll repeats it */ }
 }
 
 // ---- Drawing
@@ -361,7 +363,7 @@ function el(tag, attributes = {}, ...children) {
 
 const span = (text, kind) => el("span", { class: kind }, text);
 
-// setText appends where it can, so that a selection in a growing answer stays.
+// setText appends if possible, so that a selection in a growing answer stays.
 function setText(node, text) {
   const old = node.textContent;
   if (old === text) return;
@@ -369,8 +371,8 @@ function setText(node, text) {
   else node.textContent = text;
 }
 
-// morph makes the children of a node like others, and keeps those that it can: a button that is drawn anew under the
-// pointer cannot be clicked, and loses the focus.
+// morph replaces the children of a node, and keeps those that did not change: a button that is replaced
+// under the pointer cannot be clicked, and loses the focus.
 function morph(node, children) {
   children.forEach((to, i) => {
     const from = node.children[i];
@@ -401,9 +403,9 @@ function drawSessions() {
   document.title = `${title || "Untitled session"} · Pawl chat`;
 }
 
-const nodes = new Map(); // of the log, by row
+const nodes = new Map(); // the nodes of the log, by row
 
-// render brings the log in line with what is known. Rows that stay keep their nodes.
+// render updates the log. Rows that stay keep their nodes.
 function render() {
   if (!view) return;
   const box = $("scroll"), log = $("log");
@@ -414,9 +416,9 @@ function render() {
     rows.push(["a" + t.n, answerNode, t.answer ?? pending(t)]);
   }
   for (const i of outbox) {
-    // What has arrived, though the answer to it was lost or is late, is not shown twice.
+    // A message that the server has, although its response was lost or is late, is not shown twice.
     const arrived = [...view.turns.values()].some(t => t.n > i.after && t.question?.text === i.text);
-    if (i.session === view.id && !arrived) rows.push([i.key, questionNode, i, i.failed ? "Sending… (trying again)" : "Sending…"]);
+    if (i.session === view.id && !arrived) rows.push([i.key, questionNode, i, i.failed ? "Sending… (retrying)" : "Sending…"]);
   }
   rows.forEach(([key, draw, ...what], i) => {
     const node = draw(nodes.get(key), ...what);
@@ -432,7 +434,7 @@ function render() {
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
 
-// pending is what there is of an answer that is not complete.
+// pending returns the part of an incomplete answer that has arrived.
 function pending(t) {
   const place = view.session.open.findIndex(o => o.id === t.turn);
   if (view.live?.id === t.turn) return { ...view.live, place };
@@ -463,10 +465,10 @@ function answerNode(node, a) {
   }
   setText(text, a.text ?? "");
   setText(note, {
-    waiting: a.place > 0 ? `In line: number ${a.place}` : "Starting…",
+    waiting: a.place > 0 ? `Queued: number ${a.place}` : "Starting…",
     answering: a.text ? "" : "Working…",
-    stopped: "Stopped. What was written stays.",
-    failed: `Failed${a.error ? ": " + a.error : ""}. The credit came back.`,
+    stopped: "Stopped. The text so far stays.",
+    failed: `Failed${a.error ? ": " + a.error : ""}. The credit was returned.`,
   }[a.status] ?? "");
   return node;
 }
@@ -478,7 +480,7 @@ function callNode(c) {
     c.result ? el("span", { class: "result" }, c.result) : null);
 }
 
-// pairs shows the arguments of a call without the signs that JSON needs.
+// pairs shows the arguments of a call without JSON punctuation.
 function pairs(json) {
   const plain = v => Array.isArray(v) ? v.map(plain).join(", ") : typeof v === "string" ? v : JSON.stringify(v);
   try { return Object.entries(JSON.parse(json)).map(([k, v]) => `${k}: ${plain(v)}`).join("; "); } catch { return json; }
@@ -491,7 +493,7 @@ function boardNode(board) {
 
 // ---- The panel
 
-// poll asks for the panel, and comes back in a second as long as something is going on.
+// poll loads the panel, and again after a second as long as there is activity.
 let pollTimer = 0, polling = false, pollAgain = false, busyUntil = 0;
 async function poll() {
   clearTimeout(pollTimer);
@@ -504,7 +506,7 @@ async function poll() {
     const [panel] = await Promise.all([$("panel").checkVisibility() && api("GET", `/api/sessions/${v.id}/panel`), loadMe()]);
     if (panel && v === view) drawPanel(panel);
     if (panel?.claims.length || view.session.open.length || outbox.length) busyUntil = Date.now() + 5000;
-  } catch { /* the next one will do */ }
+  } catch { /* the next poll repeats it */ }
   polling = false;
   pollTimer = setTimeout(poll, pollAgain ? 50 : Date.now() < busyUntil ? 1000 : 10_000);
 }
@@ -516,7 +518,7 @@ function drawPanel(p) {
   setText($("state-version"), `version ${p.scope.version}`);
   setText($("state-key"), p.scope.key);
   setText($("state"), JSON.stringify(p.scope.state, null, 2) ?? "");
-  setText($("queue-summary"), `${p.queue.depth} in line; the longest wait of a change of late: ${time(p.queue.longest_us)}`);
+  setText($("queue-summary"), `${p.queue.depth} queued; longest recent wait of a mutation: ${time(p.queue.longest_us)}`);
   list("queue", p.queue.waiting.map(w => [span(`Question ${w.n + 1}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
   const inClaims = $("claims").contains(document.activeElement);
   list("claims", p.claims.map(c => [span(c.what, "what"), span(`held for ${time(c.ms * 1000)}`, "quiet"),
@@ -537,14 +539,14 @@ async function contend() {
     setText($("contention-text"), `${r.writers} writers, ${r.each} increments each. The thin bar is the time.`);
     $("contention-chart").replaceChildren(chart(r.ways));
   } catch (e) {
-    setText($("contention-text"), e.status === 409 ? "Somebody runs it just now. Try again in a moment." : "It could not be run. Try again.");
+    setText($("contention-text"), e.status === 409 ? "Another contest is running. Try again in a moment." : "The contest failed. Try again.");
   }
   $("contention").disabled = false;
   $("contention").textContent = "Run it again";
   poll();
 }
 
-// chart draws, for each way, what is there against what should be, and the time that it took.
+// chart draws, for each way, the value present, the value expected, and the time.
 function chart(ways) {
   const width = 320, row = 46;
   const figures = w => `${w.present} of ${w.expected}, ${time(w.ms * 1000)}`;
@@ -569,9 +571,9 @@ function chart(ways) {
   return svg;
 }
 
-// ---- Hands
+// ---- Input
 
-function grow() { // for browsers that do not know field-sizing
+function grow() { // for browsers without field-sizing
   const box = $("composer-text");
   box.style.height = "auto";
   box.style.height = Math.min(box.scrollHeight + 2, 180) + "px";
@@ -586,7 +588,7 @@ function drawer(open) {
 $("skip").addEventListener("click", () => $("composer-text").focus());
 $("composer").addEventListener("submit", e => {
   e.preventDefault();
-  const draft = stored("draft:" + view.id, null); // none: the box is empty, as at the second click
+  const draft = stored("draft:" + view.id, null); // null: the box is empty, as at a second click
   store("draft:" + view.id, null);
   $("composer-text").value = "";
   grow();
@@ -604,7 +606,7 @@ $("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.targe
 $("session-new").addEventListener("click", newSession);
 $("earlier").addEventListener("click", () => loadPages(view, `?page=${view.page - 1}`).catch(e => notice(e.code)));
 $("contention").addEventListener("click", contend);
-$("wishes").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("wishes").value })).catch(e => notice(`Not kept: ${e.code}.`)));
+$("wishes").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("wishes").value })).catch(e => notice(`The instructions were not saved: ${e.code}.`)));
 $("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
 $("notice-close").addEventListener("click", () => { notice(); $("composer-text").focus(); });
 $("title").addEventListener("focus", () => { editing ??= view.session; });
@@ -622,7 +624,7 @@ document.addEventListener("keydown", e => {
     stop();
   }
 });
-// A browser allows six connections to a host, over all tabs: those that nobody looks at keep none.
+// A browser allows six connections to a host, over all tabs. A hidden tab keeps none.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return closeStreams();
   loadSessions().catch(() => {});
