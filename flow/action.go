@@ -62,11 +62,15 @@ func Define[In, Out any](f *Flow, name string, fn func(ctx context.Context, c *C
 // request id it is a part of the outer call.
 //
 // If the context ended during the action, an error of the action that reports this also matches the
-// cause. Do returns ErrCanceled after Cancel, *BusyError when admission rejects the call or its
-// request id is in flight, *pawl.LeaseLostError when the lease was lost, pawl.ErrClosed after Stop,
-// *pawl.OverloadedError when the queue is full, *pawl.ArgumentError or *pawl.LimitError for bad
-// ids, pawl.ErrOutsideTx inside a transaction, the cause of a ctx that ended first, and the errors
-// of the verbs.
+// cause. Apart from errors of the action and of the verbs, Do returns
+//   - ErrCanceled after Cancel,
+//   - *BusyError when admission rejects the call, or its request id is in flight,
+//   - *pawl.LeaseLostError when the lease was lost,
+//   - pawl.ErrClosed after Stop,
+//   - *pawl.OverloadedError when the queue is full,
+//   - *pawl.ArgumentError or *pawl.LimitError for bad ids,
+//   - pawl.ErrOutsideTx inside a transaction,
+//   - the cause of a ctx that ended first.
 func (a *Action[In, Out]) Do(ctx context.Context, ids IDs, in In) (out Out, err error) {
 	c, err := a.flow.newCall(ctx, a.name, ids, false)
 	if err != nil {

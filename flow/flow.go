@@ -109,8 +109,8 @@ type Flow struct {
 
 // New returns a flow on rt. Several processes may create the same flow. New does no I/O.
 //
-// It returns *pawl.KindError or *pawl.LimitError for a bad kind, *pawl.ArgumentError for any other
-// fault of the configuration, pawl.ErrClosed for a closed runtime, and pawl.ErrNoStore for a
+// It returns *pawl.KindError or *pawl.LimitError for a bad kind, and *pawl.ArgumentError for any
+// other fault of c. It returns pawl.ErrClosed for a closed runtime, and pawl.ErrNoStore for a
 // runtime without a store.
 func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	if err := c.check(); err != nil {

@@ -50,9 +50,9 @@ func (g *gate) lowest() (name string) {
 }
 
 const (
-	// checkInterval is how often a waiter checks whether the call before it is alive, if that call
-	// runs, belongs to this process, or could not be checked the last time. It is also the delay
-	// before a read or a write that failed is repeated.
+	// checkInterval is how often a waiter checks whether the call before it is alive. It applies if
+	// that call runs, belongs to this process, or could not be checked the last time. It is also
+	// the delay before a failed read or write is repeated.
 	checkInterval = time.Second
 	// slowCheckInterval is the longest time between two checks otherwise.
 	slowCheckInterval = 5 * time.Second

@@ -189,10 +189,10 @@ func (e *Engine) uncovered() (errs []error) {
 // starts the janitors and the delivery of after-effects, until Stop or until ctx ends. Calling it
 // again does nothing.
 //
-// It returns, joined, *RuleError for a workflow or a janitor, *HandlerError for an action or
-// after-effect without exactly one handler, *UncoveredError for a claim state whose module has no
-// janitor, and pawl.ErrNoStore; nothing is started then. It returns ErrNotRunning after Stop, and
-// the cause of a ctx that has ended.
+// It returns all faults, joined, and then starts nothing: *RuleError for a workflow or a janitor,
+// *HandlerError for an action or after-effect without exactly one handler, *UncoveredError for a
+// claim state whose module has no janitor, and pawl.ErrNoStore. It returns ErrNotRunning after
+// Stop, and the cause of a ctx that has ended.
 func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

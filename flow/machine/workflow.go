@@ -65,9 +65,10 @@ func (c *Claim) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Load reads a workflow from JSON and validates it. It returns a *SyntaxError with line and column
-// for text that is not JSON or not of the right type, and, joined, one for each unknown field and
-// each name that occurs twice in an object. Otherwise it returns what Validate returns.
+// Load reads a workflow from JSON and validates it. It returns a *SyntaxError, with line and
+// column, for text that is not JSON or not of the right type. It returns one, joined, for each
+// unknown field and each name that occurs twice in an object. Otherwise it returns what Validate
+// returns.
 func Load(text []byte) (Workflow, error) {
 	var (
 		w   Workflow
