@@ -167,7 +167,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-stop-does-not-wait", Mechanism: "Stop waits for the calls in flight",
 		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
-		Old: "	if drained != nil {\n", New: "	if false {\n",
+		Old: "	if drained != nil {\n", New: "	if drained != nil {\n		return f.sweeper.Stop(ctx)\n	}\n	if drained != nil {\n",
 		Pkg: "./flow", Run: "^TestStopWaits$", Flags: []string{"-timeout=40s"},
 	},
 	{

@@ -169,19 +169,19 @@ var machineBugs = []Bug{
 		Pkg: "./flow/machine", Run: "^TestRules$",
 	},
 	{
-		Name: "machine-rule-noop", Mechanism: "claim_into is not revert_to", Proves: []string{"CLAIM-13"}, File: "flow/machine/rules.go",
+		Name: "machine-rule-noop", Mechanism: "claim_into differs from revert_to", Proves: []string{"CLAIM-13"}, File: "flow/machine/rules.go",
 		Old: "	if into == revert {\n", New: "	if false {\n",
-		Pkg: "./flow/machine", Run: "^TestRules$",
+		Pkg: "./flow/machine", Run: "^TestRuleOfNoops$",
 	},
 	{
-		Name: "machine-rule-source", Mechanism: "claim_into is not the step's status", Proves: []string{"CLAIM-14"}, File: "flow/machine/rules.go",
+		Name: "machine-rule-source", Mechanism: "claim_into differs from the step's status", Proves: []string{"CLAIM-14"}, File: "flow/machine/rules.go",
 		Old: "	if into == s.Status {\n", New: "	if false {\n",
 		Pkg: "./flow/machine", Run: "^TestRules$",
 	},
 	{
-		Name: "machine-rule-target", Mechanism: "claim_into is not the successful state", Proves: []string{"CLAIM-15"}, File: "flow/machine/rules.go",
+		Name: "machine-rule-target", Mechanism: "claim_into differs from the successful state", Proves: []string{"CLAIM-15"}, File: "flow/machine/rules.go",
 		Old: "len(claim) == 2 && claim.Into() == to {", New: "len(claim) == 3 {",
-		Pkg: "./flow/machine", Run: "^TestRules$",
+		Pkg: "./flow/machine", Run: "^TestRuleOfTargets$",
 	},
 	{
 		Name: "machine-rule-revert", Mechanism: "one claim state reverts to one status", Proves: []string{"CLAIM-16"}, File: "flow/machine/rules.go",
