@@ -49,7 +49,7 @@ func (e *StoredError) Code() string { return e.Was }
 // HTTPStatus returns that of the error that was stored.
 func (e *StoredError) HTTPStatus() int { return e.Status }
 
-// Codes of the problems that Middleware answers with itself.
+// Codes of the problems that Middleware answers with, and of the errors that an observer sees.
 const (
 	codeMissing     = "IDEMPOTENCY_KEY_MISSING"
 	codeInvalid     = "IDEMPOTENCY_KEY_INVALID"
@@ -58,4 +58,5 @@ const (
 	codeUnknown     = "IDEMPOTENCY_OUTCOME_UNKNOWN"
 	codeNoPrincipal = "IDEMPOTENCY_NO_PRINCIPAL"
 	codeBody        = "IDEMPOTENCY_REQUEST_BODY"
+	codeAnswered    = "IDEMPOTENCY_ANSWERED"
 )

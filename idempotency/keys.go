@@ -30,8 +30,9 @@ import (
 //
 // Races, and what decides them:
 //   - two first requests at the same instant: the claim is a version-checked write; one of them finds the other's lease.
-//   - a repeat comes after the response was stored, and before the lease is given back, or instead of that the process dies: the lease says held, so
-//     the document is looked at. Done, it is replayed.
+//   - a repeat comes after the response was stored, and before the lease is given back, or instead of that the process dies: claim reads the record
+//     before it asks for the lease. Done, it is replayed.
+//   - the response is stored between this read and the claim: the claim tests the record inside its commit.
 //   - a handler is paused for longer than its lease, and another runs meanwhile: settling and Respond are refused by the token. The first one's
 //     response is not sent; its client is told that the outcome is unknown.
 //   - the client leaves: its handler's context ends, but not the lease; what the handler answers is stored, for the repeat.
@@ -163,9 +164,18 @@ type attempt struct {
 // answered is the error inside of a commit that finds a response.
 type answered struct{ record record }
 
-func (e *answered) Error() string { return "idempotency: there is a response" }
+func (e *answered) Error() string   { return "idempotency: there is a response" }
+func (e *answered) Code() string    { return codeAnswered }
+func (e *answered) HTTPStatus() int { return 200 }
 
-var errReused = errors.New("idempotency: another payload")
+// reused is the type of errReused.
+type reused struct{}
+
+func (reused) Error() string   { return "idempotency: another payload" }
+func (reused) Code() string    { return codeReused }
+func (reused) HTTPStatus() int { return 422 }
+
+var errReused error = reused{}
 
 // open tells what of r keeps the key from being used for print: *answered or errReused.
 func (r *record) open(print string) error {
@@ -179,15 +189,16 @@ func (r *record) open(print string) error {
 }
 
 // claim makes the caller the one that executes, or returns what stands in its way: *answered, errReused, *pawl.HeldError, or an error of the store.
+// A record that is done is found by a read, so that a replay is not a failed mutation.
 func (k *Keys) claim(ctx context.Context, id, print string) (*attempt, error) {
 	scope := records.Scope(k.rt, id)
+	if err := look(ctx, scope, print); err != nil {
+		return nil, err
+	}
 	a, err := k.acquire(ctx, scope, print, 0)
 	var held *pawl.HeldError
-	if !errors.As(err, &held) {
+	if !errors.As(err, &held) || k.config.Wait == 0 {
 		return a, err
-	}
-	if err := look(ctx, scope, print); err != nil || k.config.Wait == 0 {
-		return nil, either(err, held)
 	}
 	a, err = k.acquire(ctx, scope, print, k.config.Wait)
 	if errors.Is(err, errWaited) || errors.As(err, &held) {

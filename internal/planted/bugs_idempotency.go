@@ -45,10 +45,22 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestScopes$",
 	},
 	{
-		Name: "idem-held-is-not-looked-at", Mechanism: "what is held may be done: the record is looked at",
+		Name: "idem-held-record-is-not-read", Mechanism: "a held record may be done: it is read before its lease is asked for",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
-		Old: "	if err := look(ctx, scope, print); err != nil || k.config.Wait == 0 {\n		return nil, either(err, held)", New: "	if k.config.Wait == 0 {\n		return nil, held",
+		Old: "	if err := look(ctx, scope, print); err != nil {\n		return nil, err\n	}\n", New: "",
 		Pkg: "./idempotency", Run: "^TestRespondThen$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "idem-replay-is-a-failure", Mechanism: "an observer sees no failed mutation for a replay",
+		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
+		Old: "	if err := look(ctx, scope, print); err != nil {\n		return nil, err\n	}\n", New: "",
+		Pkg: "./idempotency", Run: "^TestReplayIsNoFailure$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "idem-claim-overwrites-a-response", Mechanism: "a claim tests the record inside its commit",
+		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
+		Old: "		if err := r.open(print); err != nil {", New: "		if err := r.open(print); err != nil && false {",
+		Pkg: "./idempotency", Run: "^TestAnsweredDuringClaim$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "idem-unfenced-answer", Mechanism: "the response is stored under the lease",
