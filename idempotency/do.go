@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,19 +12,19 @@ import (
 
 // Op names an operation for Do and DoTx.
 type Op struct {
-	Principal string // whose key it is; may be empty
-	Name      string // what is done, as a route is for requests
-	Key       string // made from what caused it, such as the id of a message or of a tool call
-	Input     any    // what it is done with; compared as JSON, so that a key cannot stand for two things
+	Principal string // owner of the key; may be empty
+	Name      string // the operation, as a route is for requests
+	Key       string // made from the cause, such as the id of a message or of a tool call
+	Input     any    // compared as JSON: a key stands for one input
 }
 
-// ids returns the id of the record of op and the hash of its input.
-func (op Op) ids() (id, print string, err error) {
+// ids returns the id of op's record and the fingerprint of its input.
+func (op Op) ids() (id, fingerprint string, err error) {
 	switch {
 	case op.Name == "" || op.Key == "":
-		return "", "", &pawl.ArgumentError{Argument: "Op", Reason: "without a name or a key"}
+		return "", "", &pawl.ArgumentError{Argument: "Op", Reason: "name or key is empty"}
 	case len(op.Key) > MaxKey:
-		return "", "", &pawl.ArgumentError{Argument: "Op.Key", Reason: fmt.Sprintf("more than %d bytes", MaxKey)}
+		return "", "", &pawl.ArgumentError{Argument: "Op.Key", Reason: fmt.Sprintf("%d bytes, limit %d", len(op.Key), MaxKey)}
 	}
 	input, err := json.Marshal(op.Input)
 	if err != nil {
@@ -32,45 +33,52 @@ func (op Op) ids() (id, print string, err error) {
 	return hash("do", op.Principal, op.Name, op.Key), hash(string(input)), nil
 }
 
-// Do runs fn once per key and returns its result, on every repeat too; then replayed is true. The result is stored as JSON. An error of fn, or a panic, frees the key, unless it
-// is pawl.NonRetryable: then it is stored, and comes back as *StoredError. Fn's context ends with ctx, and when the lease of the key is lost; nothing that is committed with
-// it lands after that. If the process dies while fn runs, or before its result is stored, fn runs again, after the lease: what fn does to
-// the outside should be safe to repeat, or be done by DoTx.
+// Do runs fn once per key and returns its result. A repeat returns the stored result, with replayed
+// true. The result is stored as JSON. An error or a panic of fn frees the key. An error that is
+// pawl.NonRetryable is stored instead, and a repeat returns it as *StoredError.
 //
-// It returns *pawl.HeldError while fn runs elsewhere, longer than Config.Wait; *ReusedError for another input; *pawl.ArgumentError for an Op that is none, or a nil fn; pawl.ErrOutsideTx inside a transaction; and errors of the
-// store. If fn ran and its result could not be stored, the error is *pawl.LeaseLostError, *pawl.LimitError for a result that is too large, one of the JSON encoding, or one of the store;
-// the result is returned all the same, but another run may come to another.
+// Fn's context ends with ctx, and when the lease of the key is lost; a commit with it is refused
+// after that. If the process dies before the result is stored, fn runs again once the lease has
+// expired. So fn's effects should be safe to repeat, or be made by DoTx.
+//
+// Do returns *pawl.HeldError while fn runs elsewhere for longer than Config.Wait; *ReusedError for
+// another input; *pawl.ArgumentError for an invalid Op or a nil fn; pawl.ErrOutsideTx inside a
+// transaction; and errors of the store.
+//
+// If fn ran and its result could not be stored, Do returns the result and an error:
+// *pawl.LeaseLostError, *pawl.LimitError for a result that is too large, an error of the JSON
+// encoding, or an error of the store. Another run may return another result then.
 func Do[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context) (T, error)) (result T, replayed bool, err error) {
-	id, print, err := op.ids()
+	id, fingerprint, err := op.ids()
 	if err == nil && fn == nil {
 		err = &pawl.ArgumentError{Argument: "Do", Reason: "nil function"}
 	}
 	if err != nil {
 		return result, false, err
 	}
-	a, err := k.claim(ctx, id, print)
+	a, err := k.claim(ctx, id, fingerprint)
 	if err != nil {
 		return replayedOr[T](op, err)
 	}
 	a.run(ctx, func(ctx context.Context) {
 		result, err = fn(ctx)
-		r, stored := outcome(result, err)
-		if stored == nil && r != nil {
-			stored = a.settle(*r)
+		r, storeErr := outcome(result, err)
+		if storeErr == nil && r != nil {
+			storeErr = a.store(*r)
 		}
-		if known, ok := errors.AsType[*answered](stored); ok { // a DoTx was faster
+		if known, ok := errors.AsType[*answered](storeErr); ok { // DoTx with the same key
 			result, replayed, err = replayedOr[T](op, known)
-		} else if stored != nil {
-			if err != nil { // final, but another run may come to something else
-				stored = fmt.Errorf("%w; fn had failed: %v", stored, err)
+		} else if storeErr != nil {
+			if err != nil { // NonRetryable, but not stored: another run may succeed
+				storeErr = fmt.Errorf("%w; error of the function: %v", storeErr, err)
 			}
-			err = stored
+			err = storeErr
 		}
 	})
 	return result, replayed, err
 }
 
-// outcome is what is stored of a run, nil if it frees the key.
+// outcome returns the record of a run; nil: the run frees the key.
 func outcome(result any, err error) (*record, error) {
 	if err != nil {
 		if !pawl.IsNonRetryable(err) {
@@ -80,12 +88,12 @@ func outcome(result any, err error) (*record, error) {
 	}
 	body, err := json.Marshal(result)
 	if err != nil {
-		return nil, fmt.Errorf("idempotency: the result cannot be stored: %w", err)
+		return nil, fmt.Errorf("idempotency: encode result: %w", err)
 	}
 	return &record{Body: body}, nil
 }
 
-// replayedOr returns what is stored if that is what stood in the way, else the error.
+// replayedOr returns the stored result or error if err is *answered, and err otherwise.
 func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 	if errors.Is(err, errReused) {
 		return result, false, &ReusedError{Name: op.Name, Key: op.Key}
@@ -98,19 +106,24 @@ func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 		return result, true, known.record.Failed
 	}
 	if err := json.Unmarshal(known.record.Body, &result); err != nil {
-		return result, true, fmt.Errorf("idempotency: %s: the stored result: %w", op.Name, err)
+		return result, true, fmt.Errorf("idempotency: %s: decode stored result: %w", op.Name, err)
 	}
 	return result, true, nil
 }
 
-// DoTx is Do for a function whose effects are all in tx: they and the result are one commit, so that no crash repeats anything. It takes no
-// lease: of several at once each may run fn, as Transact may run it again, and one commits; the others return its result. So Config.Wait means nothing here, and
-// *pawl.HeldError does not occur. When fn fails with a pawl.NonRetryable error, that is stored, and nothing that fn wrote.
+// DoTx is Do for a function whose effects are all in tx. The effects and the result are one commit,
+// so a crash repeats nothing.
 //
-// It returns *ReusedError, *pawl.ArgumentError, *StoredError, the error of fn, and those of pawl.Transact. Use one of Do and DoTx for operations of one name: DoTx does not
-// look whether somebody runs Do.
+// DoTx takes no lease. Of several concurrent calls each may run fn, as Transact may run it again;
+// one commits, and the others return its result. So Config.Wait has no effect, and *pawl.HeldError
+// does not occur. When fn fails with a pawl.NonRetryable error, the error is stored and fn's writes
+// are not.
+//
+// DoTx returns *ReusedError, *pawl.ArgumentError, *StoredError, the error of fn, and those of
+// pawl.Transact. Use either Do or DoTx for operations of one name: DoTx does not test whether a Do
+// is running.
 func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context, tx *pawl.Tx) (T, error)) (result T, replayed bool, err error) {
-	id, print, err := op.ids()
+	id, fingerprint, err := op.ids()
 	if err == nil && fn == nil {
 		err = &pawl.ArgumentError{Argument: "DoTx", Reason: "nil function"}
 	}
@@ -118,7 +131,7 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		return result, false, err
 	}
 	var done T
-	var failed error // of fn, and stored
+	var failed error // the error of fn that was stored; nil: none
 	err = pawl.Transact(ctx, k.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		var zero T
 		done, failed = zero, nil
@@ -129,20 +142,20 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		}
 		opts := []pawl.Option{pawl.WithTTL(k.config.TTL)}
 		if r := now.ReadOnly(); r == nil {
-			opts = append(opts, pawl.IfAbsent()) // also where somebody wanted the key forgotten
-		} else if err := r.open(print); err != nil {
+			opts = append(opts, pawl.IfAbsent()) // the record may be a tombstone: deleting it makes its key new
+		} else if err := r.claimable(fingerprint); err != nil {
 			return err
 		}
 		err = pawl.Transact(ctx, tx, func(ctx context.Context, tx *pawl.Tx) (err error) {
 			done, err = fn(ctx, tx)
 			return err
 		})
-		r, unstorable := outcome(done, err)
+		r, encodeErr := outcome(done, err)
 		if r == nil {
-			return either(err, unstorable)
+			return cmp.Or(err, encodeErr)
 		}
 		failed = err
-		r.Print, r.Done = print, true
+		r.Fingerprint, r.Done = fingerprint, true
 		_, err = scope.SetState(ctx, *r, opts...)
 		return err
 	})

@@ -237,7 +237,7 @@ func TestDoRefuses(t *testing.T) {
 	_, _, err = idempotency.DoTx[int](ctx, keys, op, nil)
 	require.ErrorAs(t, err, &argument)
 	_, _, err = idempotency.Do(ctx, keys, op, fn)
-	require.ErrorContains(t, err, "cannot be stored")
+	require.ErrorContains(t, err, "encode result")
 	big, _, err := idempotency.Do(ctx, keys, op, func(context.Context) (string, error) { return strings.Repeat("x", 2<<20), nil })
 	var limit *pawl.LimitError
 	require.ErrorAs(t, err, &limit)

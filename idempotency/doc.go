@@ -1,31 +1,41 @@
-// Package idempotency answers a repeated request with the first one's response: at the API edge, and for queue consumers and
-// an agent's tool calls.
+// Package idempotency answers a repeated request with the response to the first one. It serves HTTP
+// APIs, queue consumers and the tool calls of agents.
 //
 //	keys, err := idempotency.New(rt, idempotency.Config{Principal: userID})
 //	mux.Handle("POST /orders", keys.Middleware(http.HandlerFunc(createOrder)))
 //
-// A client sends a key of its own making in the header Idempotency-Key, and the same key again when it repeats a request of which it does not know
-// what became. The first request under a key runs; every later one gets the first one's response, marked by the header Idempotent-Replayed:
+// A client chooses a key and sends it in the header Idempotency-Key. It sends the same key again
+// when it repeats a request whose outcome it does not know. The handler runs for the first request
+// under a key. Every later request gets the stored response, marked by the header
+// Idempotent-Replayed:
 //
-//	same key, same payload, the first has answered    its response again, a 4xx too
-//	same key, same payload, the first still runs      409 with Retry-After, or, with Config.Wait, the response once it is there
+//	same key, same payload, first request answered    the stored response, also a 4xx
+//	same key, same payload, first request running     409 with Retry-After; with Config.Wait the
+//	                                                  response as soon as it is stored
 //	same key, another payload                         422
-//	no key, or one that cannot be                     400 (no key: only with Config.Require)
-//	the first answered 5xx, panicked, or crashed      it runs again; after a crash, once the lease has run out
+//	no key, or an invalid key                         400 (no key: only with Config.Require)
+//	first request answered 5xx, panicked or crashed   the handler runs again; after a crash, once
+//	                                                  the lease has expired
 //
-// Keys belong to a principal and a route: nobody gets another's response. Only the header counts; trace and correlation ids, which are the same
-// for several requests that are meant to happen, are never looked at.
+// A key belongs to a principal and a route, so no client gets the response of another. Only this
+// header is a key. Trace and correlation ids are never used as one: several requests that are all
+// meant to happen share them.
 //
-// # Once, whatever crashes
+// # Exactly once, despite crashes
 //
-// A handler that crashes between its work and its response has worked, and nobody knows: its key is free after the lease, and the
-// work is done again. A handler whose work is state of Pawl's can do better: [Respond] makes the response a part of the handler's
-// transaction, and [DoTx] does the same for a function. Then both are there or neither, and no crash repeats anything.
+// A handler that crashes after its work and before its response is stored leaves no trace of the
+// work. Its key is free once the lease has expired, and the work is done again. A handler that works
+// on Pawl's own state can avoid that: [Respond] makes the response a part of the handler's
+// transaction, and [DoTx] does the same for a function. Both are committed or neither is, so a crash
+// repeats nothing.
 //
-// # What is kept
+// # What is stored
 //
-// A record is a document of kind "idempotency" in the runtime's store, under a hash of principal, route and key. It holds a hash of the request, and the response:
-// status, body, and the headers that Config allows. It expires after Config.TTL, 24 hours by default. A [pawl.Sweeper] gives the space back.
+// A record is a document of kind "idempotency" in the runtime's store. Its id is a hash of
+// principal, route and key. It holds a hash of the request and the response: status, body, and the
+// headers that Config allows. It expires after Config.TTL, 24 hours by default. A [pawl.Sweeper]
+// removes expired records.
 //
-// Close the server before the runtime: [pawl.Runtime.Close] ends the leases, and with them handlers that still run.
+// Close the server before the runtime: [pawl.Runtime.Close] ends the leases, and with them the
+// contexts of handlers that still run.
 package idempotency

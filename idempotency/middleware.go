@@ -4,38 +4,50 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync/atomic"
 
 	"github.com/pawl-go/pawl"
 )
 
-// call is a request on its way through the middleware, for Respond.
+// call is a request inside the middleware. Respond finds it in the context.
 type call struct {
 	keys    *Keys
-	attempt *attempt               // nil: the request has no key
-	rec     *recorder              // what the handler writes to
-	ready   atomic.Pointer[record] // what Respond was given last; nil: nothing. Its caller may be a goroutine that outlives the handler, as under http.TimeoutHandler
+	attempt *attempt  // nil: the request has no key
+	rec     *recorder // the handler's ResponseWriter
+	// ready is the last response passed to Respond; nil: none. Respond may be called by a goroutine
+	// that outlives the handler, as under http.TimeoutHandler.
+	ready atomic.Pointer[record]
 }
 
 type callKey struct{}
 
-// Middleware runs next once per Idempotency-Key, principal and route, and replays its response, as the package comment tells. What the middleware
-// answers itself is of type application/problem+json, with a code: IDEMPOTENCY_KEY_MISSING and IDEMPOTENCY_KEY_INVALID (400), IDEMPOTENCY_NO_PRINCIPAL (401),
-// IDEMPOTENCY_IN_PROGRESS (409), IDEMPOTENCY_KEY_REUSED (422), IDEMPOTENCY_REQUEST_BODY (400, or 413 where it is too large), IDEMPOTENCY_OUTCOME_UNKNOWN (503), or that
-// of an error of the store, in which case next did not run.
+// Middleware runs next once per Idempotency-Key, principal and route, and replays its response, as
+// the package comment says.
 //
-// Requests with a safe method pass, and so do those without a key unless Config.Require is set. The request's body is read before next runs, and next can read it again.
+// Its own responses have type application/problem+json and a code: IDEMPOTENCY_KEY_MISSING and
+// IDEMPOTENCY_KEY_INVALID (400), IDEMPOTENCY_NO_PRINCIPAL (401), IDEMPOTENCY_IN_PROGRESS (409),
+// IDEMPOTENCY_KEY_REUSED (422), IDEMPOTENCY_REQUEST_BODY (400, or 413 for a body that is too large)
+// and IDEMPOTENCY_OUTCOME_UNKNOWN (503). An error of the store before next runs is answered with the
+// code of that error.
 //
-// The response is kept back until it is stored. One that is flushed or hijacked, has trailers, or is larger than Config.MaxBody, is passed on as it is written, not stored, and its
-// key is free again. Next's context ends when the client leaves, and when the lease of the key is lost: then somebody else may be
-// running next, nothing that is committed with this context lands any more, and the client gets IDEMPOTENCY_OUTCOME_UNKNOWN. So it does when the response cannot be
-// stored. A panic of next frees the key and goes on.
+// Requests with a safe method are passed to next, and so are requests without a key unless
+// Config.Require is set. The request's body is read before next runs, and next can read it again.
 //
-// Middleware panics if Config.Principal is nil. Inside itself it does nothing, nor inside that of other Keys for the same key, principal and route.
+// The response is buffered until it is stored. A response that is flushed or hijacked, has trailers,
+// or is larger than Config.MaxBody is sent as it is written and not stored; its key is free again.
+//
+// Next's context ends when the client leaves, and when the lease of the key is lost. After a lost
+// lease next may be running elsewhere, commits with this context are refused, and the client gets
+// IDEMPOTENCY_OUTCOME_UNKNOWN. The client gets it too when the response cannot be stored. A panic of
+// next frees the key and is raised again.
+//
+// Middleware panics if Config.Principal is nil. Inside itself it does nothing, nor inside the
+// middleware of other Keys for the same key, principal and route.
 func (k *Keys) Middleware(next http.Handler) http.Handler {
 	if k.config.Principal == nil {
-		panic("idempotency: Middleware needs Config.Principal: without it, one client's keys would be another's")
+		panic("idempotency: Middleware requires Config.Principal")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c, ok := r.Context().Value(callKey{}).(*call); isSafe(r.Method) || ok && c.keys == k {
@@ -60,10 +72,10 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 			return
 		}
 		if c, ok := r.Context().Value(callKey{}).(*call); ok && c.attempt != nil && c.attempt.scope.Key().ID == in.id {
-			next.ServeHTTP(w, in.with(r)) // other Keys hold the same record
+			next.ServeHTTP(w, in.with(r)) // other Keys hold this record
 			return
 		}
-		a, err := k.claim(r.Context(), in.id, in.print)
+		a, err := k.claim(r.Context(), in.id, in.fingerprint)
 		if known, ok := errors.AsType[*answered](err); ok {
 			replay(w, &known.record, true)
 			return
@@ -75,16 +87,16 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 		c := &call{keys: k, attempt: a, rec: newRecorder(w, k.config.MaxBody)}
 		var later func()
 		a.run(r.Context(), func(ctx context.Context) {
-			mine := in.with(r.WithContext(context.WithValue(ctx, callKey{}, c)))
-			defer func() { r.MultipartForm = mine.MultipartForm }() // the server removes its files
-			next.ServeHTTP(c.rec, mine)
+			inner := in.with(r.WithContext(context.WithValue(ctx, callKey{}, c)))
+			defer func() { r.MultipartForm = inner.MultipartForm }() // the server removes its files
+			next.ServeHTTP(c.rec, inner)
 			later = c.finish(r.Context())
 		})
 		later()
 	})
 }
 
-// pass runs next for a request without a key. Respond works there, too, only that nothing is stored.
+// pass runs next for a request without a key. Respond works there too, but stores nothing.
 func (k *Keys) pass(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	c := &call{keys: k, rec: &recorder{ResponseWriter: w}}
 	c.rec.direct.Store(true)
@@ -94,12 +106,13 @@ func (k *Keys) pass(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	}
 }
 
-// statusLeft is what pawl.HTTPStatus makes of work that was given up because its client left.
+// statusLeft is the status of pawl.HTTPStatus for work that was canceled because the client left.
 const statusLeft = 499
 
 var unknown = &problem{status: http.StatusServiceUnavailable, code: codeUnknown, detail: "The request may have been processed. Repeat it with the same key.", later: true}
 
-// finish stores what the handler answered, and sends it. What is not stored is sent later, when the lease is given back: whoever repeats the request then finds the key free.
+// finish stores the handler's response and sends it. The caller calls later after it has released
+// the lease: a response that is not stored is sent then, so that a repeat finds the key free.
 func (c *call) finish(ctx context.Context) (later func()) {
 	a, rec := c.attempt, c.rec
 	sent := func() {}
@@ -109,8 +122,8 @@ func (c *call) finish(ctx context.Context) (later func()) {
 	if rec.direct.Load() {
 		return sent // streamed
 	}
-	if c.ready.Load() != nil { // a transaction of the handler's may have stored it
-		stored, err := a.answer()
+	if c.ready.Load() != nil { // a transaction of the handler may have stored it
+		stored, err := a.stored()
 		switch {
 		case err != nil:
 			return func() { rec.refuse(unknown) }
@@ -124,10 +137,10 @@ func (c *call) finish(ctx context.Context) (later func()) {
 	if !rec.storable() {
 		kept = false
 	} else if response.Status == statusLeft && ctx.Err() != nil {
-		kept = false // it tells nobody anything, and the repeat nothing true
+		kept = false // a repeat can still succeed
 	}
 	if err == nil && kept {
-		err = a.settle(response)
+		err = a.store(response)
 	}
 	if known, ok := errors.AsType[*answered](err); ok {
 		rec.replay(&known.record, false)
@@ -144,20 +157,27 @@ func (c *call) finish(ctx context.Context) (later func()) {
 	return sent
 }
 
-// Respond makes the response to the request of ctx a part of tx: the handler's writes and the answer to every repeat are one commit, after which no
-// crash repeats anything. Ctx is that of the transaction's function, or the request's. Once tx is committed the middleware sends this response, whatever the handler writes; if tx
-// fails, the handler answers as ever. Header is stored as given, whatever Config allows; body is sent as it is if it is a []byte or a string, else as JSON.
-// For a request without a key nothing is stored, and this response is sent if the handler writes none.
+// Respond makes the response to the request of ctx a part of tx. The handler's writes and the
+// response are one commit, so a crash repeats nothing. Ctx is the context of the transaction's
+// function or of the request.
 //
-// It returns ErrNoRequest outside Middleware, ErrResponded when there is a response already, *pawl.LimitError for a body larger than Config.MaxBody, *pawl.ArgumentError for a status that is
-// not one of a final response, an error of the JSON encoding, and those of the verbs. All of them should end the transaction. That the lease is lost shows when tx commits: *pawl.LeaseLostError.
+// Once tx is committed the middleware sends this response and ignores what the handler writes. If tx
+// fails, the handler's own response is sent. All of header is stored, whatever Config.Headers says,
+// except headers about one transmission, such as Content-Length. A []byte or string body is sent
+// as it is, any other as JSON. For a request without a key nothing is stored, and this response is
+// sent if the handler writes none.
+//
+// Respond returns ErrNoRequest outside Middleware, ErrResponded when there is a response already,
+// *pawl.LimitError for a body larger than Config.MaxBody, *pawl.ArgumentError for a status outside
+// 200 to 599, an error of the JSON encoding, and errors of the verbs. Each of them should end the
+// transaction. After a lost lease the commit of tx returns *pawl.LeaseLostError.
 func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, body any) error {
 	c, ok := ctx.Value(callKey{}).(*call)
 	if !ok {
 		return ErrNoRequest
 	}
 	if status < 200 || status > 599 {
-		return &pawl.ArgumentError{Argument: "status", Reason: "not one of a final response"}
+		return &pawl.ArgumentError{Argument: "status", Reason: fmt.Sprintf("%d is not between 200 and 599", status)}
 	}
 	r := record{Done: true, Status: status, Header: storedHeader(header)}
 	switch b := body.(type) {
@@ -189,7 +209,7 @@ func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, b
 	if limit := c.keys.config.MaxBody; len(r.Body) > limit {
 		return &pawl.LimitError{Scope: a.scope.Key(), What: "document", Limit: limit, Got: len(r.Body)}
 	}
-	r.Print = a.print
+	r.Fingerprint = a.fingerprint
 	_, err := a.scope.In(tx).AtomicState(ctx, func(_ context.Context, now *record) error {
 		if now.Done {
 			return ErrResponded

@@ -13,23 +13,24 @@ import (
 	"sync/atomic"
 )
 
-// recorder keeps back what a handler writes until it is stored. A response that is flushed, hijacked or too large is passed on instead, from then on as it is written.
+// recorder buffers the handler's response until it is stored. A response that is flushed, hijacked or
+// too large is sent instead, and from then on each write goes to the client directly.
 type recorder struct {
 	http.ResponseWriter
-	outer  http.Header // that others had set before
-	limit  int
+	outer  http.Header // headers set before the handler ran
+	limit  int         // of the body, in bytes
 	status int         // 0: nothing was written
-	header http.Header // as it was when the status was written
-	body   []byte
-	direct atomic.Bool // it is passed on
-	kept   atomic.Bool // Respond was called: nothing is passed on before the handler returns
+	header http.Header // the headers at the time of WriteHeader
+	body   []byte      // buffered
+	direct atomic.Bool // writes go to the client
+	kept   atomic.Bool // Respond was called: nothing is sent before the handler returns
 }
 
 func newRecorder(w http.ResponseWriter, limit int) *recorder {
 	return &recorder{ResponseWriter: w, outer: w.Header().Clone(), limit: limit}
 }
 
-// Unwrap lets http.ResponseController find what is not here, such as deadlines.
+// Unwrap gives http.ResponseController the methods that recorder lacks, such as deadlines.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (r *recorder) WriteHeader(status int) {
@@ -37,15 +38,15 @@ func (r *recorder) WriteHeader(status int) {
 	case r.direct.Load():
 		r.status = max(r.status, status)
 		r.ResponseWriter.WriteHeader(status)
-	case r.status != 0: // it is too late
+	case r.status != 0: // only the first call counts
 	case status < 100 || status > 999:
-		panic(fmt.Sprintf("idempotency: invalid WriteHeader code %d", status)) // as the server does, but before it is stored
+		panic(fmt.Sprintf("idempotency: invalid WriteHeader code %d", status)) // as the server does
 	case status < 200 && status != http.StatusSwitchingProtocols:
-		r.ResponseWriter.WriteHeader(status) // the response is still to come
+		r.ResponseWriter.WriteHeader(status) // informational: the response follows
 	default:
 		r.status, r.header = status, r.Header().Clone()
 		if r.header.Get("Trailer") != "" || status == http.StatusSwitchingProtocols {
-			r.pass()
+			r.sendDirectly()
 		}
 	}
 }
@@ -55,7 +56,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 		r.WriteHeader(http.StatusOK)
 	}
 	if !r.direct.Load() && !r.kept.Load() && len(r.body)+len(p) > r.limit {
-		r.pass()
+		r.sendDirectly()
 	}
 	if r.direct.Load() {
 		return r.ResponseWriter.Write(p)
@@ -64,7 +65,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FlushError is Flush for http.ResponseController.
+// FlushError is called by http.ResponseController instead of Flush.
 func (r *recorder) FlushError() error {
 	if r.kept.Load() {
 		return nil
@@ -72,14 +73,14 @@ func (r *recorder) FlushError() error {
 	if r.status == 0 {
 		r.WriteHeader(http.StatusOK)
 	}
-	r.pass()
+	r.sendDirectly()
 	return http.NewResponseController(r.ResponseWriter).Flush()
 }
 
-// Flush sends what was written, and from now on everything at once.
+// Flush sends the buffered response; later writes go to the client directly.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
-// Hijack hands the connection over.
+// Hijack implements http.Hijacker. It returns http.ErrNotSupported after a buffered write or Respond.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if r.kept.Load() || r.status != 0 && !r.direct.Load() {
 		return nil, nil, http.ErrNotSupported
@@ -92,8 +93,8 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// pass sends what was kept back, and from now on everything at once.
-func (r *recorder) pass() {
+// sendDirectly sends the buffered response; later writes go to the client directly.
+func (r *recorder) sendDirectly() {
 	if r.direct.Load() || r.kept.Load() {
 		return
 	}
@@ -101,15 +102,15 @@ func (r *recorder) pass() {
 	replace(r.Header(), r.header)
 	r.ResponseWriter.WriteHeader(r.status)
 	if len(r.body) > 0 {
-		_, _ = r.ResponseWriter.Write(r.body) // the client left
+		_, _ = r.ResponseWriter.Write(r.body) // on an error the client has left
 	}
 	r.body = nil
 }
 
-// response is what was kept back, with the headers that are stored.
+// response returns the buffered response with the allowed headers, as it is stored.
 func (r *recorder) response(allowed []string) record {
 	if _, ok := r.header["Content-Type"]; !ok && len(r.body) > 0 && r.header.Get("Content-Encoding") == "" {
-		r.header.Set("Content-Type", http.DetectContentType(r.body)) // as the server would
+		r.header.Set("Content-Type", http.DetectContentType(r.body)) // as the server does
 	}
 	out := record{Status: r.status, Header: map[string][][]byte{}, Body: r.body}
 	for _, name := range allowed {
@@ -120,12 +121,13 @@ func (r *recorder) response(allowed []string) record {
 	return out
 }
 
-// storable reports whether what was kept back can be stored: after a call of Respond everything is kept back.
+// storable reports whether the buffered response can be stored. After Respond the body may exceed the
+// limit, since nothing is sent directly.
 func (r *recorder) storable() bool {
 	return len(r.body) <= r.limit && r.status != http.StatusSwitchingProtocols && !r.trailers()
 }
 
-// trailers reports whether there are any, announced or not.
+// trailers reports whether the response has trailers, announced or not.
 func (r *recorder) trailers() bool {
 	for name := range r.Header() {
 		if strings.HasPrefix(name, http.TrailerPrefix) {
@@ -135,13 +137,13 @@ func (r *recorder) trailers() bool {
 	return r.header.Get("Trailer") != ""
 }
 
-// send sends what was kept back. It is complete then, whatever its handler still has to do.
+// send sends the buffered response completely, before the middleware returns.
 func (r *recorder) send() {
 	if r.trailers() {
 		late := r.Header().Clone()
 		r.kept.Store(false)
-		r.pass()
-		_ = http.NewResponseController(r.ResponseWriter).Flush() // so that there can be something after it
+		r.sendDirectly()
+		_ = http.NewResponseController(r.ResponseWriter).Flush() // trailers need a chunked response
 		maps.Copy(r.Header(), late)
 		return
 	}
@@ -150,27 +152,27 @@ func (r *recorder) send() {
 	deliver(r.ResponseWriter, r.status, r.body)
 }
 
-// replay sends a stored response instead of anything that the handler wrote.
+// replay sends a stored response instead of the handler's.
 func (r *recorder) replay(stored *record, mark bool) {
 	r.direct.Store(true)
 	replace(r.Header(), r.outer)
 	replay(r.ResponseWriter, stored, mark)
 }
 
-// refuse sends a problem instead of anything that the handler wrote.
+// refuse sends a problem instead of the handler's response.
 func (r *recorder) refuse(p *problem) {
 	r.direct.Store(true)
 	replace(r.Header(), r.outer)
 	p.send(r.ResponseWriter)
 }
 
-// replace makes h the same as by.
+// replace replaces the contents of h.
 func replace(h, by http.Header) {
 	clear(h)
 	maps.Copy(h, by)
 }
 
-// replay sends a stored response; mark says that it is not the first time.
+// replay sends a stored response; mark sets the header Replayed.
 func replay(w http.ResponseWriter, stored *record, mark bool) {
 	h := w.Header()
 	for name, values := range stored.Header {
@@ -180,7 +182,7 @@ func replay(w http.ResponseWriter, stored *record, mark bool) {
 		}
 	}
 	if _, ok := stored.Header["Content-Type"]; !ok {
-		h["Content-Type"] = nil // else the server guesses
+		h["Content-Type"] = nil // keeps the server from detecting one
 	}
 	if mark {
 		h.Set(Replayed, "true")
@@ -188,19 +190,20 @@ func replay(w http.ResponseWriter, stored *record, mark bool) {
 	deliver(w, stored.Status, stored.Body)
 }
 
-// deliver sends a whole response, so that the client has it before the handler returns.
+// deliver sends a whole response and flushes it, so that the client need not wait for the handler to
+// return.
 func deliver(w http.ResponseWriter, status int, body []byte) {
 	if status != http.StatusNoContent && status != http.StatusNotModified && w.Header().Get("Content-Length") == "" {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // the client left
+		_, _ = w.Write(body) // on an error the client has left
 	}
-	_ = http.NewResponseController(w).Flush() // or the server does, a little later
+	_ = http.NewResponseController(w).Flush() // on an error the server flushes when the handler returns
 }
 
-// send answers with the problem.
+// send sends the problem as the response.
 func (p *problem) send(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
@@ -210,7 +213,7 @@ func (p *problem) send(w http.ResponseWriter) {
 	}
 	body, err := json.Marshal(map[string]any{"title": title(p.status), "status": p.status, "code": p.code, "detail": p.detail})
 	if err != nil {
-		panic(err) // strings and a number
+		panic(err) // cannot happen: strings and a number
 	}
 	deliver(w, p.status, body)
 }
@@ -219,10 +222,10 @@ func title(status int) string {
 	if text := http.StatusText(status); text != "" {
 		return text
 	}
-	return "Request Cancelled" // 499 has no name
+	return "Request Cancelled" // 499 has no text in net/http
 }
 
-// storedHeader returns a header that was given, as it is stored.
+// storedHeader returns h as it is stored, without framing headers.
 func storedHeader(h http.Header) map[string][][]byte {
 	out := map[string][][]byte{}
 	for name, values := range h {

@@ -15,18 +15,19 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// Header is the request header with the key.
+// Header is the name of the request header that holds the key.
 const Header = "Idempotency-Key"
 
-// Replayed is the response header that says that a response is the first one's.
+// Replayed is the name of the response header that marks a stored response.
 const Replayed = "Idempotent-Replayed"
 
-// isSafe reports whether requests of this method change nothing, so that repeating them needs no key.
+// isSafe reports whether requests with this method change nothing, so that a repeat needs no key.
 func isSafe(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions || method == http.MethodTrace
 }
 
-// keyOf returns the key of a request, "" if it has none. A key is a string of RFC 8941, in quotes, as the draft of the IETF has it, or the bare text, as most clients send it.
+// keyOf returns the key of a request; "": it has none. A key is a quoted string of RFC 8941, as the
+// IETF draft says, or the bare text, as most clients send it.
 func keyOf(h http.Header) (string, error) {
 	values := h.Values(Header)
 	switch len(values) {
@@ -34,95 +35,97 @@ func keyOf(h http.Header) (string, error) {
 		return "", nil
 	case 1:
 	default:
-		return "", errors.New("there are several keys")
+		return "", errors.New("more than one key")
 	}
 	text := strings.Trim(values[0], " \t")
 	key, err := text, error(nil)
 	if strings.HasPrefix(text, `"`) {
 		key, err = unquote(text)
 	} else if i := strings.IndexFunc(text, func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune(`",;\`, c) }); i >= 0 {
-		err = fmt.Errorf("%q cannot be in a key without quotes", text[i:i+1])
+		err = fmt.Errorf("%q is not allowed in a key without quotes", text[i:i+1])
 	}
 	switch {
 	case err != nil:
 		return "", err
 	case key == "":
-		return "", errors.New("the key is empty")
+		return "", errors.New("key is empty")
 	case len(key) > MaxKey:
-		return "", fmt.Errorf("the key has more than %d characters", MaxKey)
+		return "", fmt.Errorf("key has %d characters, limit %d", len(key), MaxKey)
 	}
 	return key, nil
 }
 
-// unquote returns the text of a string of RFC 8941. Parameters after it mean nothing here.
+// unquote returns the text of a quoted string of RFC 8941. Parameters after it are ignored.
 func unquote(text string) (string, error) {
 	var key strings.Builder
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '"':
 			if rest := strings.TrimLeft(text[i+1:], " "); rest != "" && rest[0] != ';' {
-				return "", errors.New("there is something after the key")
+				return "", errors.New("trailing data after the key")
 			}
 			return key.String(), nil
 		case c == '\\':
 			if i++; i == len(text) || text[i] != '"' && text[i] != '\\' {
-				return "", errors.New("a backslash in the key is before something else than a quote or a backslash")
+				return "", errors.New("backslash in the key is not followed by a quote or a backslash")
 			}
 			key.WriteByte(text[i])
 		case c < ' ' || c > '~':
-			return "", fmt.Errorf("%q cannot be in a key", string(rune(c)))
+			return "", fmt.Errorf("%q is not allowed in a key", string(rune(c)))
 		default:
 			key.WriteByte(c)
 		}
 	}
-	return "", errors.New("the key has no closing quote")
+	return "", errors.New("key has no closing quote")
 }
 
-// incoming is a request with a key, read to its end.
+// incoming is a request with a key whose body has been read.
 type incoming struct {
-	id    string // of the record
-	print string // of the payload
-	body  []byte
+	id          string // of the record
+	fingerprint string // of the payload
+	body        []byte
 }
 
-// problem is an answer of the middleware's own.
+// problem is a response that the middleware makes itself.
 type problem struct {
 	status int
 	code   string
 	detail string
-	later  bool // a repeat makes sense, in a while
+	later  bool // a repeat may succeed later: send Retry-After
 }
 
-// read reads a request to its end, before anything is claimed: a slow client holds nothing.
+// read reads a request completely. It is called before the claim, so that a slow client holds no
+// lease.
 func (k *Keys) read(w http.ResponseWriter, r *http.Request, key string) (in incoming, p *problem) {
 	principal := k.config.Principal(r)
 	if principal == "" {
-		return in, &problem{status: http.StatusUnauthorized, code: codeNoPrincipal, detail: "A key has to be somebody's."}
+		return in, &problem{status: http.StatusUnauthorized, code: codeNoPrincipal, detail: "The request has a key and no principal."}
 	}
 	if r.Body != nil {
 		var err error
 		if in.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, k.config.MaxRequest)); err != nil {
-			p := &problem{status: http.StatusBadRequest, code: codeBody, detail: "The request could not be read to its end."}
+			p := &problem{status: http.StatusBadRequest, code: codeBody, detail: "The request body could not be read."}
 			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				p.status, p.detail = http.StatusRequestEntityTooLarge, fmt.Sprintf("A request with a key can have %d bytes.", k.config.MaxRequest)
+				p.status, p.detail = http.StatusRequestEntityTooLarge, fmt.Sprintf("A request with a key must not exceed %d bytes.", k.config.MaxRequest)
 			}
 			return in, p
 		}
 	}
 	in.id = hash("http", principal, k.route(r), key)
-	in.print = hash(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(in.body))
-	if r.PostForm != nil || r.MultipartForm != nil { // somebody was faster
-		form, err := printOf(r)
+	in.fingerprint = hash(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(in.body))
+	if r.PostForm != nil || r.MultipartForm != nil { // the body was parsed before the middleware
+		form, err := hashForm(r)
 		if err != nil {
-			return in, &problem{status: http.StatusBadRequest, code: codeBody, detail: "The form could not be read to its end."}
+			return in, &problem{status: http.StatusBadRequest, code: codeBody, detail: "The form could not be read."}
 		}
-		in.print = hash(in.print, form)
+		in.fingerprint = hash(in.fingerprint, form)
 	}
 	return in, nil
 }
 
-// printOf is the hash of a form that was read before, by Config.Principal or around the middleware: of its body nothing may be left.
-func printOf(r *http.Request) (string, error) {
+// hashForm returns the hash of a form that Config.Principal or an outer handler has parsed. The body
+// of such a request may be empty.
+func hashForm(r *http.Request) (string, error) {
 	parts := []string{r.PostForm.Encode()}
 	if r.MultipartForm != nil {
 		parts = append(parts, url.Values(r.MultipartForm.Value).Encode())
@@ -144,7 +147,7 @@ func printOf(r *http.Request) (string, error) {
 	return hash(parts...), nil
 }
 
-// route is what the key of r is used for.
+// route returns the operation that the key of r is used for.
 func (k *Keys) route(r *http.Request) string {
 	switch {
 	case k.config.Route != nil:
@@ -155,7 +158,7 @@ func (k *Keys) route(r *http.Request) string {
 	return r.Method + " " + r.URL.EscapedPath()
 }
 
-// with returns r for the handler, whose body can be read once more.
+// with returns r for the handler, with a body that can be read again.
 func (in incoming) with(r *http.Request) *http.Request {
 	r.Body = http.NoBody
 	if len(in.body) > 0 {
@@ -165,7 +168,7 @@ func (in incoming) with(r *http.Request) *http.Request {
 	return r
 }
 
-// problemOf is the answer to a claim that failed.
+// problemOf returns the response to a claim that failed with err.
 func problemOf(err error) *problem {
 	switch {
 	case errors.Is(err, errReused):

@@ -1,6 +1,6 @@
 package main
 
-// idempotencyBugs break the API edge: claims, replays, what is stored, and the client's side.
+// idempotencyBugs break package idempotency: claims, replays, stored responses, and Transport.
 var idempotencyBugs = []Bug{
 	{
 		Name: "idem-keys-of-one-process", Mechanism: "a key is the same record in every process",
@@ -11,7 +11,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-any-payload", Mechanism: "a key is bound to the payload that it was first used with",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: `	case r.Print != "" && r.Print != print:`, New: `	case r.Print != "" && r.Print != print && false:`,
+		Old: `	case r.Fingerprint != "" && r.Fingerprint != fingerprint:`, New: `	case r.Fingerprint != "" && r.Fingerprint != fingerprint && false:`,
 		Pkg: "./idempotency", Run: "^TestReplay$/memory", Quick: true,
 	},
 	{
@@ -27,7 +27,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestReplay$/memory",
 	},
 	{
-		Name: "idem-anybodys-key", Mechanism: "keys are scoped by principal",
+		Name: "idem-any-principal", Mechanism: "keys are scoped by principal",
 		Proves: []string{"IDEM-3"}, File: "idempotency/request.go",
 		Old: `hash("http", principal, k.route(r), key)`, New: `hash("http", k.route(r), key)`,
 		Pkg: "./idempotency", Run: "^TestScopes$",
@@ -39,7 +39,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestScopes$",
 	},
 	{
-		Name: "idem-parts-run-together", Mechanism: "what is hashed has its length before it",
+		Name: "idem-parts-run-together", Mechanism: "each hashed part is preceded by its length",
 		Proves: []string{"IDEM-3"}, File: "idempotency/keys.go",
 		Old: "		h.Write(length[:])\n", New: "",
 		Pkg: "./idempotency", Run: "^TestScopes$",
@@ -47,29 +47,29 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-held-record-is-not-read", Mechanism: "a held record may be done: it is read before its lease is asked for",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
-		Old: "	if err := look(ctx, scope, print); err != nil {\n		return nil, err\n	}\n", New: "",
+		Old: "	if err := readClaimable(ctx, scope, fingerprint); err != nil {\n		return nil, err\n	}\n", New: "",
 		Pkg: "./idempotency", Run: "^TestRespondThen$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "idem-replay-is-a-failure", Mechanism: "an observer sees no failed mutation for a replay",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: "	if err := look(ctx, scope, print); err != nil {\n		return nil, err\n	}\n", New: "",
+		Old: "	if err := readClaimable(ctx, scope, fingerprint); err != nil {\n		return nil, err\n	}\n", New: "",
 		Pkg: "./idempotency", Run: "^TestReplayIsNoFailure$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "idem-claim-overwrites-a-response", Mechanism: "a claim tests the record inside its commit",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: "		if err := r.open(print); err != nil {", New: "		if err := r.open(print); err != nil && false {",
+		Old: "		if err := r.claimable(fingerprint); err != nil {", New: "		if err := r.claimable(fingerprint); err != nil && false {",
 		Pkg: "./idempotency", Run: "^TestAnsweredDuringClaim$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
-		Name: "idem-unfenced-answer", Mechanism: "the response is stored under the lease",
+		Name: "idem-unfenced-response", Mechanism: "the response is stored under the lease",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
 		Old: "a.scope.AtomicState(a.lease.Context(),", New: "a.scope.AtomicState(context.Background(),",
 		Pkg: "./idempotency", Run: "^TestLateHandler$/memory", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-lost-lease-answers", Mechanism: "who lost the lease tells its client that the outcome is unknown",
+		Name: "idem-lost-lease-answers", Mechanism: "after a lost lease the client is told that the outcome is unknown",
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
 		Old: "	case err != nil && !tooLarge:", New: "	case err != nil && !tooLarge && false:",
 		Pkg: "./idempotency", Run: "^TestLostLease$/memory",
@@ -81,7 +81,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestWhatIsKept$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-never-gives-back", Mechanism: "the lease is given back when the handler returns or panics",
+		Name: "idem-never-releases", Mechanism: "the lease is released when the handler returns or panics",
 		Proves: []string{"IDEM-4"}, File: "idempotency/keys.go",
 		Old: "	_ = a.lease.Run(func(held context.Context, _ *pawl.Lease) error {", New: "	_ = func(f func(context.Context, *pawl.Lease) error) error { return f(a.lease.Context(), a.lease) }(func(held context.Context, _ *pawl.Lease) error {",
 		Pkg: "./idempotency", Run: "^TestWhatIsKept$", Flags: []string{"-timeout=20s"},
@@ -105,31 +105,31 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestRespond$/memory", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-doubt-is-believed", Mechanism: "a transaction in doubt is looked up before anything is sent",
+		Name: "idem-doubt-is-not-settled", Mechanism: "after a transaction in doubt the record is read before anything is sent",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
 		Old: "	now, err := a.scope.Snapshot(context.WithoutCancel(a.lease.Context()))\n	if err != nil", New: "	now, err := a.scope.Snapshot(context.WithoutCancel(a.lease.Context()))\n	if true || err != nil",
 		Pkg: "./idempotency", Run: "^TestRespondInDoubt$|^TestRespondVia$",
 	},
 	{
-		Name: "idem-waits-for-the-lease-alone", Mechanism: "a repeat that waits hears of a response before the lease is free",
+		Name: "idem-waits-for-the-lease-alone", Mechanism: "a waiting repeat gets the response before the lease is free",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
 		Old: "	changes, watched := scope.Changes(ctx), make(chan struct{})\n", New: "	changes, watched := make(chan pawl.Change[record]), make(chan struct{})\n	close(changes)\n	_ = ctx\n",
 		Pkg: "./idempotency", Run: "^TestWaitHearsOfTheResponse$", Flags: []string{"-timeout=60s"},
 	},
 	{
-		Name: "idem-waits-forever", Mechanism: "a repeat waits no longer than it may",
+		Name: "idem-waits-forever", Mechanism: "a repeat waits no longer than Config.Wait",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: "time.AfterFunc(limit, enough)", New: "time.AfterFunc(1000*limit, enough)",
+		Old: "time.AfterFunc(limit, over)", New: "time.AfterFunc(1000*limit, over)",
 		Pkg: "./idempotency", Run: "^TestWaitInVain$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-client-takes-the-answer-along", Mechanism: "what a handler answers is stored although its client has left",
+		Name: "idem-client-ends-the-lease", Mechanism: "the response is stored although the client has left",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
-		Old: "	if !stay() {", New: "	if false && !stay() {",
+		Old: "	if !stopForwarding() {", New: "	if false && !stopForwarding() {",
 		Pkg: "./idempotency", Run: "^TestClientLeaves$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-quotes-are-refused", Mechanism: "a key in quotes is the text in them",
+		Name: "idem-quotes-are-refused", Mechanism: "a quoted key is the text between the quotes",
 		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
 		Old: "	if strings.HasPrefix(text, `\"`) {", New: "	if strings.HasPrefix(text, `'`) {",
 		Pkg: "./idempotency", Run: "^TestKeys$",
@@ -159,15 +159,15 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestResponseHeaders$",
 	},
 	{
-		Name: "idem-handler-reads-nothing", Mechanism: "the handler can read the body that the middleware has read",
+		Name: "idem-handler-reads-nothing", Mechanism: "the handler can read the body again",
 		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
 		Old: "	if len(in.body) > 0 {\n", New: "	if len(in.body) > 1<<30 {\n",
 		Pkg: "./idempotency", Run: "^TestReplay$/memory",
 	},
 	{
-		Name: "idem-stream-is-kept-back", Mechanism: "a response that is flushed is passed on",
+		Name: "idem-stream-is-buffered", Mechanism: "a response that is flushed is sent directly",
 		Proves: []string{"IDEM-3"}, File: "idempotency/recorder.go",
-		Old: "	r.pass()\n	return http.NewResponseController(r.ResponseWriter).Flush()", New: "	return nil",
+		Old: "	r.sendDirectly()\n	return http.NewResponseController(r.ResponseWriter).Flush()", New: "	return nil",
 		Pkg: "./idempotency", Run: "^TestNotStored$/streamed", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -177,7 +177,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestNotStored$/too_large", Flags: []string{"-timeout=45s"},
 	},
 	{
-		Name: "idem-no-retry-after", Mechanism: "409 says when to come back",
+		Name: "idem-no-retry-after", Mechanism: "409 has a Retry-After",
 		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
 		Old: "is still being processed.\", later: true}", New: "is still being processed.\"}",
 		Pkg: "./idempotency", Run: "^TestInProgress$/memory",
@@ -197,23 +197,23 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-dotx-forgets", Mechanism: "DoTx stores the result in the transaction",
 		Proves: []string{"IDEM-6"}, File: "idempotency/do.go",
-		Old: "		r.Print, r.Done = print, true\n", New: "		r.Print, r.Done = print, false\n",
+		Old: "		r.Fingerprint, r.Done = fingerprint, true\n", New: "		r.Fingerprint, r.Done = fingerprint, false\n",
 		Pkg: "./idempotency", Run: "^TestDoTx$/memory",
 	},
 	{
-		Name: "idem-dotx-keeps-what-failed", Mechanism: "a final error is stored without what the function wrote",
+		Name: "idem-dotx-keeps-failed-writes", Mechanism: "a final error is stored without the writes of the function",
 		Proves: []string{"IDEM-6"}, File: "idempotency/do.go",
 		Old: "		err = pawl.Transact(ctx, tx, func(ctx context.Context, tx *pawl.Tx) (err error) {\n			done, err = fn(ctx, tx)\n			return err\n		})\n", New: "		done, err = fn(ctx, tx)\n",
 		Pkg: "./idempotency", Run: "^TestDoTx$/memory",
 	},
 	{
-		Name: "idem-do-repeats-final-errors", Mechanism: "an error that is not to be retried is stored",
+		Name: "idem-do-repeats-final-errors", Mechanism: "a non-retryable error is stored",
 		Proves: []string{"IDEM-4"}, File: "idempotency/do.go",
 		Old: "		if !pawl.IsNonRetryable(err) {", New: "		if true || !pawl.IsNonRetryable(err) {",
 		Pkg: "./idempotency", Run: "^TestDo$/memory",
 	},
 	{
-		Name: "idem-deleted-for-good", Mechanism: "a key whose record was deleted can be used anew",
+		Name: "idem-deleted-for-good", Mechanism: "a key whose record was deleted is a new key",
 		Proves: []string{"IDEM-4"}, File: "idempotency/keys.go",
 		Old: "	for errors.Is(err, pawl.ErrDeleted) {", New: "	for errors.Is(err, pawl.ErrDeleted) && false {",
 		Pkg: "./idempotency", Run: "^TestLateHandler$/memory", Flags: []string{"-timeout=20s"},
