@@ -22,8 +22,8 @@ func NewKey() string { return rand.Text() }
 // DefaultRetry is the default of Transport.Retry.
 var DefaultRetry = pawl.Retry{Attempts: 6, First: 200 * time.Millisecond, Max: 10 * time.Second, Within: time.Minute}
 
-// Transport is an http.RoundTripper for clients. It gives every request with an unsafe method a key,
-// unless it has one, and repeats it under that key until there is a response.
+// Transport is an http.RoundTripper for clients. It gives every request with an unsafe method a
+// key, unless it has one, and repeats it under that key until there is a response.
 //
 //	client := &http.Client{Transport: &idempotency.Transport{}}
 //
@@ -52,8 +52,8 @@ func (t *Transport) CloseIdleConnections() {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. When the tries are used up it returns the last response, or
-// the last error of Base.
+// RoundTrip implements http.RoundTripper. When the tries are used up it returns the last response,
+// or the last error of Base.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	base, retry := t.Base, t.Retry.Or(DefaultRetry)
 	if base == nil {
@@ -93,8 +93,8 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// discard reads the rest of a response body, so that its connection can be reused. It gives up after
-// 100 ms, when a new connection is cheaper.
+// discard reads the rest of a response body, so that its connection can be reused. It gives up
+// after 100 ms, when a new connection is cheaper.
 func discard(body io.ReadCloser) {
 	timer := time.AfterFunc(100*time.Millisecond, func() { _ = body.Close() })
 	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16))

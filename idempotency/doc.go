@@ -24,10 +24,10 @@
 // # Exactly once, despite crashes
 //
 // A handler that crashes after its work and before its response is stored leaves no trace of the
-// work. Its key is free once the lease has expired, and the work is done again. A handler that works
-// on Pawl's own state can avoid that: [Respond] makes the response a part of the handler's
-// transaction, and [DoTx] does the same for a function. Both are committed or neither is, so a crash
-// repeats nothing.
+// work. Its key is free once the lease has expired, and the work is done again. A handler that
+// works on Pawl's own state can avoid that: [Respond] makes the response a part of the handler's
+// transaction, and [DoTx] does the same for a function. Both are committed or neither is, so a
+// crash repeats nothing.
 //
 // # What is stored
 //

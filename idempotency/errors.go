@@ -11,8 +11,8 @@ import (
 // through Middleware.
 var ErrNoRequest = errors.New("idempotency: context does not belong to a request of Middleware")
 
-// ErrResponded is returned by Respond when an earlier transaction has responded, or when the handler
-// is already streaming its response.
+// ErrResponded is returned by Respond when an earlier transaction has responded, or when the
+// handler is already streaming its response.
 var ErrResponded = errors.New("idempotency: request already has a response")
 
 // ReusedError is returned by Do and DoTx for a key that was used with another input. The function
@@ -31,8 +31,9 @@ func (e *ReusedError) Code() string { return codeReused }
 // HTTPStatus returns 422.
 func (e *ReusedError) HTTPStatus() int { return 422 }
 
-// StoredError is returned by Do and DoTx on a repeat whose first run failed with a pawl.NonRetryable
-// error. It has the code, the status and the text of that error and is pawl.NonRetryable too.
+// StoredError is returned by Do and DoTx on a repeat whose first run failed with a
+// pawl.NonRetryable error. It has the code, the status and the text of that error and is
+// pawl.NonRetryable too.
 type StoredError struct {
 	Was    string `json:"code"`
 	Status int    `json:"status"`

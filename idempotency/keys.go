@@ -25,10 +25,10 @@ import (
 //	  panic, crash:   ▼  │
 //	                  free
 //
-// A claim takes the lease of the record and binds the key to its payload in the same commit. Storing
-// writes the response; the commit tests the lease's token. Releasing the lease frees the key. A
-// crash frees it too, once the lease has expired. Free and held are the same document; only the
-// lease differs. Done is final, also while the lease is held.
+// A claim takes the lease of the record and binds the key to its payload in the same commit.
+// Storing writes the response; the commit tests the lease's token. Releasing the lease frees the
+// key. A crash frees it too, once the lease has expired. Free and held are the same document; only
+// the lease differs. Done is final, also while the lease is held.
 //
 // Races, and what decides each:
 //   - Two first requests at the same instant: the claim is a version-checked write. The loser finds
@@ -44,8 +44,8 @@ import (
 //     stored for the repeat.
 //   - A transaction with Respond is in doubt when the handler returns: the record is read. A commit
 //     that lands later either lands before the release, and repeats get it, or is refused.
-//   - A repeat waits: for the lease, which a failure frees, and for the record, which is done before
-//     the lease is released.
+//   - A repeat waits: for the lease, which a failure frees, and for the record, which is done
+//     before the lease is released.
 //   - The record expires while a repeat reads it: a held record does not expire. A free or done
 //     record is either still found, or the repeat is a first request.
 
@@ -61,8 +61,8 @@ const MaxKey = 255
 
 // Config configures Keys. Its zero value works for Do and DoTx.
 type Config struct {
-	// Principal returns the owner of the keys of a request: a user or a tenant, never a value that a
-	// client can choose freely. A request with a key and an empty principal gets 401. Middleware
+	// Principal returns the owner of the keys of a request: a user or a tenant, never a value that
+	// a client can choose freely. A request with a key and an empty principal gets 401. Middleware
 	// requires it.
 	Principal func(*http.Request) string
 	// Route returns the operation that a key is used for. The default is the pattern of
@@ -74,7 +74,8 @@ type Config struct {
 	// as well. 0: a repeat does not wait.
 	Wait time.Duration
 	// Keep reports whether a response of this status is stored. The default is every status below
-	// 500. A response that is not stored frees the key, and so does a 499 after the client has left.
+	// 500. A response that is not stored frees the key, and so does a 499 after the client has
+	// left.
 	Keep func(status int) bool
 	// Headers names response headers to store in addition to Content-Type, Content-Encoding,
 	// Content-Language and Location.
@@ -117,8 +118,8 @@ var records = pawl.Kind[record]{Name: "idempotency"}
 // framing lists headers that describe one transmission of a response; they are never stored.
 var framing = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
-// New returns Keys on rt's store. It returns *pawl.ArgumentError for a nil runtime, a negative field,
-// and a header that cannot be replayed.
+// New returns Keys on rt's store. It returns *pawl.ArgumentError for a nil runtime, a negative
+// field, and a header that cannot be replayed.
 func New(rt *pawl.Runtime, c Config) (*Keys, error) {
 	if rt == nil {
 		return nil, &pawl.ArgumentError{Argument: "runtime", Reason: "nil"}
@@ -162,8 +163,8 @@ func isToken(name string) bool {
 	}) < 0
 }
 
-// hash returns the SHA-256 of parts. Each part is preceded by its length, so that different lists of
-// parts never hash the same bytes.
+// hash returns the SHA-256 of parts. Each part is preceded by its length, so that different lists
+// of parts never hash the same bytes.
 func hash(parts ...string) string {
 	h := sha256.New()
 	var length [8]byte
@@ -196,9 +197,9 @@ func (r *record) claimable(fingerprint string) error {
 	return nil
 }
 
-// claim takes the lease of a record and binds it to the fingerprint. It returns *answered, errReused,
-// *pawl.HeldError, or an error of the store. A record that is done is found by a read, so that a
-// replay is not a failed mutation.
+// claim takes the lease of a record and binds it to the fingerprint. It returns *answered,
+// errReused, *pawl.HeldError, or an error of the store. A record that is done is found by a read,
+// so that a replay is not a failed mutation.
 func (k *Keys) claim(ctx context.Context, id, fingerprint string) (*attempt, error) {
 	scope := records.Scope(k.rt, id)
 	if err := readClaimable(ctx, scope, fingerprint); err != nil {
@@ -266,8 +267,8 @@ func (k *Keys) acquire(ctx context.Context, scope pawl.Scope[record], fingerprin
 	return &attempt{keys: k, scope: scope, lease: lease, fingerprint: fingerprint, end: end}, nil
 }
 
-// awaitDone calls over once the record is done or the limit has passed. The caller calls stop, which
-// returns when nothing that awaitDone started is left.
+// awaitDone calls over once the record is done or the limit has passed. The caller calls stop,
+// which returns when nothing that awaitDone started is left.
 func awaitDone(ctx context.Context, scope pawl.Scope[record], limit time.Duration, over func()) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	timer := time.AfterFunc(limit, over)

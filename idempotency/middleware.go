@@ -29,19 +29,20 @@ type callKey struct{}
 // Its own responses have type application/problem+json and a code: IDEMPOTENCY_KEY_MISSING and
 // IDEMPOTENCY_KEY_INVALID (400), IDEMPOTENCY_NO_PRINCIPAL (401), IDEMPOTENCY_IN_PROGRESS (409),
 // IDEMPOTENCY_KEY_REUSED (422), IDEMPOTENCY_REQUEST_BODY (400, or 413 for a body that is too large)
-// and IDEMPOTENCY_OUTCOME_UNKNOWN (503). An error of the store before next runs is answered with the
-// code of that error.
+// and IDEMPOTENCY_OUTCOME_UNKNOWN (503). An error of the store before next runs is answered with
+// the code of that error.
 //
 // Requests with a safe method are passed to next, and so are requests without a key unless
 // Config.Require is set. The request's body is read before next runs, and next can read it again.
 //
-// The response is buffered until it is stored. A response that is flushed or hijacked, has trailers,
-// or is larger than Config.MaxBody is sent as it is written and not stored; its key is free again.
+// The response is buffered until it is stored. A response that is flushed or hijacked, has
+// trailers, or is larger than Config.MaxBody is sent as it is written and not stored; its key is
+// free again.
 //
 // Next's context ends when the client leaves, and when the lease of the key is lost. After a lost
 // lease next may be running elsewhere, commits with this context are refused, and the client gets
-// IDEMPOTENCY_OUTCOME_UNKNOWN. The client gets it too when the response cannot be stored. A panic of
-// next frees the key and is raised again.
+// IDEMPOTENCY_OUTCOME_UNKNOWN. The client gets it too when the response cannot be stored. A panic
+// of next frees the key and is raised again.
 //
 // Middleware panics if Config.Principal is nil. Inside itself it does nothing, nor inside the
 // middleware of other Keys for the same key, principal and route.
@@ -161,11 +162,11 @@ func (c *call) finish(ctx context.Context) (later func()) {
 // response are one commit, so a crash repeats nothing. Ctx is the context of the transaction's
 // function or of the request.
 //
-// Once tx is committed the middleware sends this response and ignores what the handler writes. If tx
-// fails, the handler's own response is sent. All of header is stored, whatever Config.Headers says,
-// except headers about one transmission, such as Content-Length. A []byte or string body is sent
-// as it is, any other as JSON. For a request without a key nothing is stored, and this response is
-// sent if the handler writes none.
+// Once tx is committed the middleware sends this response and ignores what the handler writes. If
+// tx fails, the handler's own response is sent. All of header is stored, whatever Config.Headers
+// says, except headers about one transmission, such as Content-Length. A []byte or string body is
+// sent as it is, any other as JSON. For a request without a key nothing is stored, and this
+// response is sent if the handler writes none.
 //
 // Respond returns ErrNoRequest outside Middleware, ErrResponded when there is a response already,
 // *pawl.LimitError for a body larger than Config.MaxBody, *pawl.ArgumentError for a status outside

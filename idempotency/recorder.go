@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 )
 
-// recorder buffers the handler's response until it is stored. A response that is flushed, hijacked or
-// too large is sent instead, and from then on each write goes to the client directly.
+// recorder buffers the handler's response until it is stored. A response that is flushed, hijacked
+// or too large is sent instead, and from then on each write goes to the client directly.
 type recorder struct {
 	http.ResponseWriter
 	outer  http.Header // headers set before the handler ran
@@ -80,7 +80,8 @@ func (r *recorder) FlushError() error {
 // Flush sends the buffered response; later writes go to the client directly.
 func (r *recorder) Flush() { _ = r.FlushError() }
 
-// Hijack implements http.Hijacker. It returns http.ErrNotSupported after a buffered write or Respond.
+// Hijack implements http.Hijacker. It returns http.ErrNotSupported after a buffered write or
+// Respond.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if r.kept.Load() || r.status != 0 && !r.direct.Load() {
 		return nil, nil, http.ErrNotSupported
@@ -121,8 +122,8 @@ func (r *recorder) response(allowed []string) record {
 	return out
 }
 
-// storable reports whether the buffered response can be stored. After Respond the body may exceed the
-// limit, since nothing is sent directly.
+// storable reports whether the buffered response can be stored. After Respond the body may exceed
+// the limit, since nothing is sent directly.
 func (r *recorder) storable() bool {
 	return len(r.body) <= r.limit && r.status != http.StatusSwitchingProtocols && !r.trailers()
 }
@@ -190,8 +191,8 @@ func replay(w http.ResponseWriter, stored *record, mark bool) {
 	deliver(w, stored.Status, stored.Body)
 }
 
-// deliver sends a whole response and flushes it, so that the client need not wait for the handler to
-// return.
+// deliver sends a whole response and flushes it, so that the client need not wait for the handler
+// to return.
 func deliver(w http.ResponseWriter, status int, body []byte) {
 	if status != http.StatusNoContent && status != http.StatusNotModified && w.Header().Get("Content-Length") == "" {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))

@@ -123,8 +123,8 @@ func (k *Keys) read(w http.ResponseWriter, r *http.Request, key string) (in inco
 	return in, nil
 }
 
-// hashForm returns the hash of a form that Config.Principal or an outer handler has parsed. The body
-// of such a request may be empty.
+// hashForm returns the hash of a form that Config.Principal or an outer handler has parsed. The
+// body of such a request may be empty.
 func hashForm(r *http.Request) (string, error) {
 	parts := []string{r.PostForm.Encode()}
 	if r.MultipartForm != nil {
