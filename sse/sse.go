@@ -1,6 +1,7 @@
-// Package sse shows a scope to browsers while it changes: it serves a watch as Server-Sent Events, the format that EventSource reads.
+// Package sse serves a watch of a scope as Server-Sent Events, the format that a browser's
+// EventSource reads.
 //
-// Each event carries the whole state, so that one that was skipped or lost is made up for by the next:
+// Each event carries the whole state, so a later event makes up for a skipped or lost one:
 //
 //	id: 7
 //	data: {"done":3,"of":10}
@@ -9,23 +10,28 @@
 //	id: 8-gone
 //	data: null
 //
-// The id is the version; "-gone" says that the scope has no state, having never had one, or having been deleted or expired. Between two ids versions
-// may be missing, because they came faster than they could be sent; then a comment, ": missed 3", says how many.
+// The id is the version. "-gone" says that the scope has no state: it never had one, was deleted,
+// or has expired. Versions between two ids may be missing, if they came faster than they could be
+// sent. Then a comment says how many, as in ": missed 3".
 //
-// An event named "failed" is the last one of a stream that cannot go on. Its data is a code, {"code":"UNAVAILABLE"}, as of [pawl.Code], and nothing else of the
-// error. (The name "error" is taken: EventSource uses it for a lost connection.)
+// An event named "failed" is the last event of a stream that cannot continue. Its data holds only
+// the code of the error, as [pawl.Code] returns it: {"code":"UNAVAILABLE"}. (EventSource uses the
+// name "error" for a lost connection.)
 //
 // # Reconnecting
 //
-// EventSource reconnects by itself, with the last id that it got. It then receives the newest at once, unless that is what it has already. A page that was
-// rendered at some version can say so in the URL, as ?lastEventId=7. The answer 204 tells EventSource not to come back: it is given to a client that already
-// has the state after which [Until] ends. To answers other than 200, such as those for errors before the first event, it does not come back
-// either.
+// EventSource reconnects by itself and sends the last id that it received. It then receives the
+// current state at once, unless it already has it. A page that was rendered at some version can say
+// so in the URL, as ?lastEventId=7.
+//
+// The response 204 makes EventSource stop. It is sent to a client that already has the state after
+// which [Until] ends the stream. EventSource also stops after any other response than 200, such as
+// the response to an error before the first event.
 //
 // # Shutting down
 //
-// [http.Server.Shutdown] waits for handlers, and does not end the contexts of their requests. Let it do so, or else it waits for
-// as long as clients stay:
+// [http.Server.Shutdown] waits for handlers and does not end the contexts of their requests. Let it
+// end them, otherwise it waits until every client has left:
 //
 //	base, end := context.WithCancel(context.Background())
 //	server := &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return base }}
@@ -47,41 +53,50 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// ErrMethod is returned for a request that is neither GET nor HEAD; it was answered with 405.
+// ErrMethod is returned by Serve for a request that is neither GET nor HEAD. The response was 405.
 var ErrMethod = errors.New("sse: method is neither GET nor HEAD")
 
 // Option changes how a watch is served.
 type Option func(*settings)
 
 type settings struct {
-	heartbeat, retry, within time.Duration
-	until, view              any // of whatever type: see stream
+	heartbeat    time.Duration
+	retry        time.Duration
+	writeTimeout time.Duration
+	until        any // func(T) bool; nil: none
+	view         any // func(pawl.Snapshot[T]) any; nil: none
 }
 
-// Heartbeat sets how often a comment is sent while nothing changes, so that proxies keep the connection and a client that vanished is noticed. The
-// default is 15 seconds.
+// Heartbeat sets how often a comment is sent while nothing changes. It makes proxies keep the
+// connection and shows that a client is gone. The default is 15 seconds.
 func Heartbeat(d time.Duration) Option { return func(s *settings) { s.heartbeat = d } }
 
-// Retry sets how long a client is told to wait before it reconnects. The default is 3 seconds.
+// Retry sets how long a client waits before it reconnects. The default is 3 seconds.
 func Retry(d time.Duration) Option { return func(s *settings) { s.retry = d } }
 
-// WriteTimeout sets how long a client may take to receive an event before it is given up. The default is 30 seconds. It replaces that of the server.
-func WriteTimeout(d time.Duration) Option { return func(s *settings) { s.within = d } }
+// WriteTimeout sets how long a client may take to receive an event before the stream ends. It
+// replaces the write timeout of the server. The default is 30 seconds.
+func WriteTimeout(d time.Duration) Option { return func(s *settings) { s.writeTimeout = d } }
 
-// Until ends the stream after a state of which done reports true was sent. T is that of the scope. Done must not change the state.
+// Until ends the stream after the first state for which done returns true. T is the type of the
+// scope. Done must not change the state.
 func Until[T any](done func(T) bool) Option { return func(s *settings) { s.until = done } }
 
-// View shows what view returns, as JSON, instead of the state: states can hold what is not for everybody. T is that of the scope. View is not asked about a scope
-// without state.
+// View sends the result of view, as JSON, instead of the state, for a state that holds private
+// data. T is the type of the scope. View is not called for a scope without state.
 func View[T any](view func(pawl.Snapshot[T]) any) Option { return func(s *settings) { s.view = view } }
 
-// Serve answers r with the changes of s, from the current state on, until the client leaves, r's context ends, [Until] says so or the watch fails. The
-// package comment describes the stream. It has returned from all that it started when it returns.
+// Serve answers r with the current state of s and its changes, until the client leaves, r's context
+// ends, [Until] ends the stream, or the watch fails. The package comment describes the stream.
+// Serve leaves no goroutine behind.
 //
-// It returns nil when the client left, could not be written to in time, or got all there was. Errors before the first event are returned, and answered with
-// the status of [pawl.HTTPStatus] and a body of type application/problem+json that holds [pawl.Code]: those of [pawl.Scope.Watch]; ErrMethod;
-// *pawl.ArgumentError for an option; an error that wraps [http.ErrNotSupported] if w cannot flush, being wrapped in something without
-// Unwrap; and one of the JSON encoding. Later errors are returned too, and end the stream with an event named "failed".
+// Serve returns nil when the client left, did not receive an event in time, or received the last
+// one. An error before the first event is returned and answered with the status of
+// [pawl.HTTPStatus] and a body of type application/problem+json that holds [pawl.Code]. Such errors
+// are those of [pawl.Scope.Watch]; ErrMethod; *pawl.ArgumentError for an option; an error of the
+// JSON encoding; and an error that wraps [http.ErrNotSupported] if w cannot flush, because a
+// wrapper around it has no Unwrap. A later error is returned too, and ends the stream with an event
+// named "failed".
 func Serve[T any](w http.ResponseWriter, r *http.Request, s pawl.Scope[T], opts ...Option) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -102,7 +117,7 @@ func Serve[T any](w http.ResponseWriter, r *http.Request, s pawl.Scope[T], opts 
 	}()
 	first, ok := <-changes
 	if !ok {
-		return nil // the client left
+		return nil // the client has left
 	}
 	e, err := st.encode(first)
 	switch {
@@ -128,24 +143,24 @@ func Serve[T any](w http.ResponseWriter, r *http.Request, s pawl.Scope[T], opts 
 	return st.run(changes, e)
 }
 
-// refuse answers a request that gets no stream.
+// refuse answers a request with an error instead of a stream.
 func refuse(w http.ResponseWriter, status int, code string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code})
 }
 
-// errLeft says that the client cannot be written to any more.
-var errLeft = errors.New("sse: the client left")
+// errLeft is the error of a write to a client that has left or is too slow.
+var errLeft = errors.New("sse: client left")
 
-// stream is one answer.
+// stream is one response.
 type stream[T any] struct {
 	settings
 	w    http.ResponseWriter
 	conn *http.ResponseController
-	last string                     // the id that the client has
-	done func(T) bool               // settings.until; may be nil, as the next
-	show func(pawl.Snapshot[T]) any // settings.view
+	last string                     // the last id that the client received; "": none
+	done func(T) bool               // settings.until; nil: none
+	show func(pawl.Snapshot[T]) any // settings.view; nil: none
 }
 
 func newStream[T any](w http.ResponseWriter, r *http.Request, opts []Option) (*stream[T], error) {
@@ -153,34 +168,34 @@ func newStream[T any](w http.ResponseWriter, r *http.Request, opts []Option) (*s
 	if st.last == "" {
 		st.last = r.URL.Query().Get("lastEventId")
 	}
-	st.settings = settings{heartbeat: 15 * time.Second, retry: 3 * time.Second, within: 30 * time.Second}
+	st.settings = settings{heartbeat: 15 * time.Second, retry: 3 * time.Second, writeTimeout: 30 * time.Second}
 	for _, o := range opts {
 		if o == nil {
 			return nil, &pawl.ArgumentError{Argument: "option", Reason: "nil"}
 		}
 		o(&st.settings)
 	}
-	if st.heartbeat <= 0 || st.within <= 0 || st.retry < 0 {
-		return nil, &pawl.ArgumentError{Argument: "option", Reason: "a time that is not positive"}
+	if st.heartbeat <= 0 || st.writeTimeout <= 0 || st.retry < 0 {
+		return nil, &pawl.ArgumentError{Argument: "option", Reason: "duration is not positive"}
 	}
 	var ok bool
 	if st.done, ok = st.until.(func(T) bool); !ok && st.until != nil {
-		return nil, &pawl.ArgumentError{Argument: "Until", Reason: fmt.Sprintf("%T is not about %T", st.until, *new(T))}
+		return nil, &pawl.ArgumentError{Argument: "Until", Reason: fmt.Sprintf("%T does not take a %T", st.until, *new(T))}
 	}
 	if st.show, ok = st.view.(func(pawl.Snapshot[T]) any); !ok && st.view != nil {
-		return nil, &pawl.ArgumentError{Argument: "View", Reason: fmt.Sprintf("%T is not about %T", st.view, *new(T))}
+		return nil, &pawl.ArgumentError{Argument: "View", Reason: fmt.Sprintf("%T does not take a snapshot of %T", st.view, *new(T))}
 	}
 	return st, nil
 }
 
-// event is a change as it is sent.
+// event is an encoded change.
 type event struct {
 	id    string
-	text  []byte // nil: the client has it already
-	final bool   // the last one
+	text  []byte // nil: the client already has it
+	final bool   // the stream ends after it
 }
 
-// encode returns the event of c, or the error of c.
+// encode returns the event of c. It returns the error of c, or of the JSON encoding.
 func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 	if c.Err != nil {
 		return e, c.Err
@@ -201,7 +216,7 @@ func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 	if st.show != nil {
 		shown = st.show(c.Snapshot)
 	}
-	data, err := json.Marshal(shown) // compact, so it is one line
+	data, err := json.Marshal(shown) // one line
 	if err != nil {
 		return e, fmt.Errorf("sse: %w", err)
 	}
@@ -210,14 +225,15 @@ func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 	return e, nil
 }
 
-// open sends the header. It returns an error that wraps http.ErrNotSupported, before anything is sent, if that would stay on the way.
+// open sends the response header. If w cannot flush, it sends nothing and returns an error that
+// wraps http.ErrNotSupported.
 func (st *stream[T]) open() error {
 	h := st.w.Header()
-	header := map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"} // the last is for nginx
+	header := map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"} // nginx reads the last
 	for name, value := range header {
 		h.Set(name, value)
 	}
-	st.limit()
+	st.setDeadline()
 	err := st.conn.Flush()
 	switch {
 	case err == nil:
@@ -231,28 +247,29 @@ func (st *stream[T]) open() error {
 	return fmt.Errorf("sse: cannot flush: %w", err)
 }
 
-// limit gives the client its time for the next write. Where that cannot be done, as in some tests, it has no limit.
-func (st *stream[T]) limit() { _ = st.conn.SetWriteDeadline(time.Now().Add(st.within)) }
+// setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in some
+// tests, has none.
+func (st *stream[T]) setDeadline() { _ = st.conn.SetWriteDeadline(time.Now().Add(st.writeTimeout)) }
 
-// send writes text to the client and returns errLeft if that cannot be done.
+// send writes text to the client and flushes it. It returns errLeft if that fails.
 func (st *stream[T]) send(text []byte) error {
-	st.limit()
+	st.setDeadline()
 	if _, err := st.w.Write(text); err != nil {
 		return errLeft
 	}
 	if st.conn.Flush() != nil {
 		return errLeft
 	}
-	_ = st.conn.SetWriteDeadline(time.Time{}) // in HTTP/2 it would end the stream although there is nothing to write
+	_ = st.conn.SetWriteDeadline(time.Time{}) // in HTTP/2 a deadline ends even an idle stream
 	return nil
 }
 
-// run sends e and then what changes, until there is no more or nobody to send it to.
+// run sends e and the changes after it, until there are no more or the client has left.
 func (st *stream[T]) run(changes <-chan pawl.Change[T], e event) error {
 	e.text = append(fmt.Appendf(nil, "retry: %d\n\n", st.retry.Milliseconds()), e.text...)
 	beat := time.NewTicker(st.heartbeat)
 	defer beat.Stop()
-	defer st.limit() // for what the server still has to write
+	defer st.setDeadline() // for the end of the response, which the server writes
 	for {
 		if st.send(e.text) != nil || e.final {
 			return nil
