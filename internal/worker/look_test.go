@@ -189,7 +189,7 @@ func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 	}
 	bubble(t, d, worker.Config[int]{Concurrency: 2, Poll: time.Second}, func(t *testing.T, l *worker.Loop[int]) {
 		assert.Len(t, d.begun(), 5)
-		assert.Equal(t, 1, d.lines("returned 5 when asked for 2"))
+		assert.Equal(t, 1, d.lines("returned 5 jobs, limit 2"))
 		d.put(numbers(10)...)
 		pass(59 * time.Second)
 		assert.Equal(t, 1, d.count(), "no slot is free")
@@ -281,7 +281,7 @@ func TestErrorsOfTakeAreLoggedOncePerChange(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 2, d.lines("error=refused"))
 		assert.Equal(t, 1, d.lines("error=denied"))
-		assert.Equal(t, 1, d.lines("takes again"))
+		assert.Equal(t, 1, d.lines("worker recovered"))
 		assert.Equal(t, 4, d.lines("\n"), "nothing else")
 		err.Store(new(nilError()))
 		pass(time.Minute)

@@ -64,7 +64,7 @@ func TestStopLosesPatience(t *testing.T) {
 		require.ErrorAs(t, err, &busy)
 		assert.Equal(t, worker.BusyError{Name: "desk", Jobs: 2, Cause: context.DeadlineExceeded}, *busy)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.EqualError(t, err, "worker desk: jobs that still run: 2: context deadline exceeded")
+		assert.EqualError(t, err, "worker desk: 2 jobs running: context deadline exceeded")
 
 		require.Error(t, l.Stop(ended()))
 		close(end)
@@ -184,7 +184,7 @@ func TestTakeThatHangs(t *testing.T) {
 		require.ErrorAs(t, err, &busy)
 		assert.True(t, busy.Taking)
 		assert.Zero(t, busy.Jobs)
-		assert.EqualError(t, err, "worker desk: jobs that still run: 0, and Take has not returned: context deadline exceeded")
+		assert.EqualError(t, err, "worker desk: 0 jobs running, Take has not returned: context deadline exceeded")
 
 		close(answer)
 		require.NoError(t, l.Stop(context.Background()))
