@@ -5,20 +5,22 @@ import (
 	"time"
 )
 
-// Commit is a message of a client that makes a transaction durable, if the server accepts it.
+// Commit is a client message that makes a transaction durable, if the server accepts it.
 type Commit struct {
-	Number     int      // of all commits that the proxy asked about, from 1
-	Connection int      // of all connections that the proxy has accepted, from 1
-	Explicit   bool     // it is a COMMIT
-	Statements []string // what was executed since the transaction began, COMMIT included; without comments, literals empty
+	Number     int  // counts the commits that the script was asked about, from 1
+	Connection int  // counts the connections that the proxy has accepted, from 1
+	Explicit   bool // it is a COMMIT
+	// Statements were executed since the transaction began, COMMIT included. Comments are removed
+	// and literals are empty.
+	Statements []string
 }
 
-// Action is what the proxy does about a commit. A connection that is cut is dropped on both sides,
-// in turns by a TCP reset, which may overtake what was sent before, and by an orderly end.
+// Action says what the proxy does with a commit. A cut connection is closed on both sides,
+// alternately by a TCP reset, which may overtake data sent before it, and by an orderly close.
 type Action struct {
 	moment   moment
-	longest  time.Duration   // to hold
-	released <-chan struct{} // nil: never
+	longest  time.Duration   // how long to hold the answer
+	released <-chan struct{} // ends the hold when closed; nil: never
 }
 
 type moment int
@@ -32,26 +34,26 @@ const (
 )
 
 var (
-	// Pass passes the commit and its answer on.
+	// Pass forwards the commit and its answer.
 	Pass = Action{moment: pass}
 
-	// BeforeCommit cuts the connection instead of passing the commit on. The server has got all
-	// that the client sent before, and rolls it back.
+	// BeforeCommit cuts the connection instead of forwarding the commit. The server has received
+	// all earlier messages and rolls back.
 	BeforeCommit = Action{moment: beforeCommit}
 
-	// AfterSend passes the commit on and cuts the connection at once. Whether the server executes
-	// it is open; the client gets no answer.
+	// AfterSend forwards the commit and cuts the connection at once. The server may or may not
+	// execute it; the client gets no answer.
 	AfterSend = Action{moment: afterSend}
 
-	// AfterExecute passes the commit on and cuts the connection when the server has answered, whatever
-	// it answered. The client gets nothing of the answer to the request that the commit is part of.
+	// AfterExecute forwards the commit and cuts the connection when the server has answered. The
+	// client gets no part of the answer to the request that contains the commit.
 	AfterExecute = Action{moment: afterExecute}
 )
 
-// Hold passes the commit on, and its answer that long after the server gave it.
+// Hold forwards the commit, and its answer d after the server sent it.
 func Hold(d time.Duration) Action { return Action{moment: hold, longest: d} }
 
-// HoldUntil is Hold until the channel is closed.
+// HoldUntil forwards the commit, and its answer once the channel is closed.
 func HoldUntil(released <-chan struct{}) Action {
 	return Action{moment: hold, longest: math.MaxInt64, released: released}
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// connection is a client's connection to the server. One goroutine reads what the client says, another
-// what the server says, and each writes to the other side.
+// connection is a client's connection to the server. One goroutine reads from the client, another
+// from the server, and each writes to the other side.
 type connection struct {
 	proxy  *Proxy
 	number int
@@ -17,18 +17,18 @@ type connection struct {
 	open   context.Context // ends when the connection is dropped
 	end    context.CancelFunc
 
-	mu          sync.Mutex // protects what follows
+	mu          sync.Mutex // protects the fields below
 	server      net.Conn   // nil: not connected yet
 	transaction *transaction
-	requests    int   // that the server was sent: the start-up, Syncs, simple queries
-	answers     int   // ReadyForQuery that it sent
-	plan        *plan // nil: pass all on
+	requests    int   // sent to the server: the start-up, Syncs, simple queries
+	answers     int   // ReadyForQuery messages from the server
+	plan        *plan // nil: forward all answers
 }
 
-// plan is what to do with the answer to a request.
+// plan says what to do with the answer to a request.
 type plan struct {
 	action  Action
-	request int // the first is 1
+	request int // counted from 1
 }
 
 func newConnection(p *Proxy, number int, client net.Conn) *connection {
@@ -37,8 +37,8 @@ func newConnection(p *Proxy, number int, client net.Conn) *connection {
 	return c
 }
 
-// drop closes both sides, by a reset or in order. It returns false if that has been done.
-func (c *connection) drop(abruptly bool) bool {
+// drop closes both sides, by a TCP reset or orderly. It returns false if they were closed before.
+func (c *connection) drop(reset bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open.Err() != nil {
@@ -47,20 +47,21 @@ func (c *connection) drop(abruptly bool) bool {
 	c.end()
 	for _, side := range []net.Conn{c.client, c.server} {
 		if side != nil {
-			hangUp(side, abruptly)
+			closeConn(side, reset)
 		}
 	}
 	return true
 }
 
-func hangUp(conn net.Conn, abruptly bool) {
-	if tcp, ok := conn.(*net.TCPConn); ok && abruptly {
+// closeConn closes conn, by a TCP reset if reset is set.
+func closeConn(conn net.Conn, reset bool) {
+	if tcp, ok := conn.(*net.TCPConn); ok && reset {
 		_ = tcp.SetLinger(0)
 	}
 	_ = conn.Close()
 }
 
-// serve returns when the connection is dropped.
+// serve forwards messages in both directions until the connection is dropped.
 func (c *connection) serve() {
 	defer c.drop(false)
 	fromClient := bufio.NewReader(c.client)
@@ -75,9 +76,9 @@ func (c *connection) serve() {
 	var answering sync.WaitGroup
 	answering.Go(func() {
 		defer c.drop(false)
-		c.passAnswers()
+		c.forwardAnswers()
 	})
-	c.passRequests(fromClient)
+	c.forwardRequests(fromClient)
 	c.drop(false)
 	answering.Wait()
 }
@@ -99,8 +100,8 @@ func (c *connection) dial() error {
 	return nil
 }
 
-// passRequests passes on what the client says until somebody hangs up.
-func (c *connection) passRequests(client *bufio.Reader) {
+// forwardRequests forwards messages from the client until either side closes.
+func (c *connection) forwardRequests(client *bufio.Reader) {
 	server := bufio.NewWriter(c.server)
 	var m message
 	for m.read(client) == nil {
@@ -109,7 +110,7 @@ func (c *connection) passRequests(client *bufio.Reader) {
 			return
 		}
 		if action.moment == beforeCommit {
-			_ = server.Flush() // what came before the commit
+			_ = server.Flush() // the messages before the commit
 			c.proxy.cut(c, beforeCommit)
 			return
 		}
@@ -127,14 +128,14 @@ func (c *connection) passRequests(client *bufio.Reader) {
 			c.proxy.cut(c, afterSend)
 			return
 		case afterExecute:
-			<-c.open.Done() // what follows is not passed on
+			<-c.open.Done() // later messages are not forwarded
 			return
 		}
 	}
 }
 
-// request takes note of a message of the client and returns what to do with it. afterExecute comes
-// with the end of the request, with which the server is made to answer.
+// request records a message of the client and returns what to do with it. It returns AfterExecute
+// for the message that ends the request, which the server answers.
 func (c *connection) request(m message) (Action, error) {
 	c.mu.Lock()
 	commit, ok, err := c.transaction.follow(m.kind(), m.body())
@@ -154,7 +155,7 @@ func (c *connection) request(m message) (Action, error) {
 		switch action.moment {
 		case pass:
 			c.proxy.count(pass)
-		default: // before the server gets the commit, so that the client gets none of the answer
+		default: // set before the server gets the commit, so that no part of the answer is forwarded
 			planned = &plan{action: action, request: request}
 			c.mu.Lock()
 			c.plan = planned
@@ -170,8 +171,8 @@ func (c *connection) request(m message) (Action, error) {
 	return Pass, nil
 }
 
-// passAnswers passes on what the server says, unless there is another plan, until somebody hangs up.
-func (c *connection) passAnswers() {
+// forwardAnswers forwards messages from the server, or follows the plan, until either side closes.
+func (c *connection) forwardAnswers() {
 	server, client := bufio.NewReader(c.server), bufio.NewWriter(c.client)
 	var m message
 	var held []byte
@@ -179,12 +180,12 @@ func (c *connection) passAnswers() {
 		action := c.answer(m)
 		switch {
 		case action.moment == pass:
-			_, _ = client.Write(m.bytes) // an error is sticky
+			_, _ = client.Write(m.bytes) // Flush returns its error
 			if server.Buffered() > 0 {
 				continue
 			}
 		case action.moment == afterExecute && m.kind() == readyMessage:
-			_ = client.Flush() // answers to requests before
+			_ = client.Flush() // answers to earlier requests
 			c.proxy.cut(c, afterExecute)
 			return
 		case action.moment == hold:
@@ -206,7 +207,7 @@ func (c *connection) passAnswers() {
 	}
 }
 
-// answer takes note of a message of the server and returns what to do with it.
+// answer records a message of the server and returns what to do with it.
 func (c *connection) answer(m message) Action {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +219,7 @@ func (c *connection) answer(m message) Action {
 		c.answers++
 		if c.answers == c.requests {
 			const idle = 'I'
-			c.transaction.settle(m.body()[0] != idle)
+			c.transaction.synchronize(m.body()[0] != idle)
 		}
 		if action.moment == hold {
 			c.plan = nil
@@ -227,7 +228,7 @@ func (c *connection) answer(m message) Action {
 	return action
 }
 
-// wait returns when an answer is no longer to be held.
+// wait returns when the hold of an answer is over or the connection is dropped.
 func (c *connection) wait(action Action) {
 	timer := time.NewTimer(action.longest)
 	defer timer.Stop()

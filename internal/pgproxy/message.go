@@ -8,11 +8,11 @@ import (
 	"slices"
 )
 
-// message is a message of either side after the start-up: a byte that says what it is, four for the
-// length of all but that, and the body.
+// message is a message of either side after the start-up: one byte for its kind, four for the
+// length of the rest, and the body.
 type message struct{ bytes []byte }
 
-// The messages that matter here.
+// The kinds of messages that the proxy interprets.
 const (
 	parseMessage    = 'P'
 	bindMessage     = 'B'
@@ -28,7 +28,7 @@ const headerLength = 5
 func (m message) kind() byte   { return m.bytes[0] }
 func (m message) body() []byte { return m.bytes[headerLength:] }
 
-// read replaces m by the next message.
+// read reads the next message into m.
 func (m *message) read(r io.Reader) error {
 	m.bytes = slices.Grow(m.bytes[:0], headerLength)[:headerLength]
 	if _, err := io.ReadFull(r, m.bytes); err != nil {
@@ -50,21 +50,22 @@ func endsRequest(kind byte) bool {
 	return kind == syncMessage || kind == queryMessage || kind == functionMessage
 }
 
-// What a client may ask for with its first message, instead of stating a version of the protocol.
+// Codes that a client may send in its first message instead of a protocol version.
 const (
 	tlsRequest = 80877103
 	gssRequest = 80877104
 )
 
-// startup reads the first message of a client, which has no byte that says what it is: it states the
-// version of the protocol, or asks to cancel a statement of another connection. Encryption is refused.
+// startup reads the first message of a client, which has no byte for its kind. It holds the
+// protocol version, or a request to cancel a statement of another connection. Encryption is
+// refused.
 func startup(r *bufio.Reader, client io.Writer) ([]byte, error) {
 	for {
 		header, err := r.Peek(4)
 		if err != nil {
 			return nil, err
 		}
-		const shortest, longest = 8, 10000 // as the server has it
+		const shortest, longest = 8, 10000 // the limits of the server
 		length := binary.BigEndian.Uint32(header)
 		if length < shortest || length > longest {
 			return nil, errMalformed

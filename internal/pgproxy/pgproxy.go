@@ -1,17 +1,18 @@
-// Package pgproxy stands between a client and a PostgreSQL server and breaks connections at the
-// moments that matter most: around a commit, which is where a client cannot know what became of it.
+// Package pgproxy is a proxy between a client and a PostgreSQL server that breaks connections
+// around a commit, where a client cannot know the outcome.
 //
 //	proxy := pgproxy.Start(t, "tcp", "127.0.0.1:5432")
-//	proxy.Cut(0.1, 1) // every tenth commit, at random moments
+//	proxy.Cut(0.1, 1) // one commit in ten, at random moments
 //	pool, err := pgxpool.New(ctx, proxy.URL(serverURL))
 //
-// It follows the protocol in both directions, message by message, and knows which message of the
-// client makes a transaction durable, if the server accepts it: a COMMIT, as a simple query or as
-// the execution of a statement; a simple query that writes outside a transaction; the Sync behind
-// statements that write outside a transaction. What is done about it is an [Action].
+// It reads the protocol in both directions, message by message. It knows the messages of the client
+// that make a transaction durable, if the server accepts them: a COMMIT, as a simple query or as
+// the execution of a statement; a simple query that writes outside a transaction; the Sync after
+// statements that write outside a transaction. An [Action] says what to do with such a message.
 //
-// What writes is judged by the words of a statement. COPY is passed on and never taken for a commit,
-// and a client has to ask for its answers with Sync, as pgx does, not with Flush. TLS is refused.
+// The words of a statement decide whether it writes. COPY is forwarded and never counts as a
+// commit. A client has to request its answers with Sync, as pgx does, not with Flush. TLS is
+// refused.
 package pgproxy
 
 import (
@@ -30,32 +31,32 @@ type Proxy struct {
 	network, address string // of the server
 	own              string // the proxy's address
 	words            words
-	running          sync.WaitGroup // the listener's goroutine and those of connections
+	running          sync.WaitGroup // the goroutines of the listener and the connections
 
-	mu          sync.Mutex // protects what follows
+	mu          sync.Mutex // protects the fields below
 	closed      bool
 	listener    net.Listener             // nil: refusing, or closed
-	connections map[*connection]struct{} // open
-	accepted    int                      // connections, ever
-	script      func(Commit) Action      // nil: pass all
-	commits     int                      // that were asked about
+	connections map[*connection]struct{} // open ones
+	accepted    int                      // connections since Start
+	script      func(Commit) Action      // nil: forward all
+	commits     int                      // that the script was asked about
 	counts      [hold + 1]int            // by moment
-	resets      int
+	resets      int                      // cuts by a TCP reset
 }
 
-// Counts says how often each action took place, entirely: a connection that broke by itself meanwhile
-// does not count.
+// Counts says how often each action was completed. A connection that broke by itself meanwhile does
+// not count.
 type Counts struct {
 	Pass, BeforeCommit, AfterSend, AfterExecute, Hold int
-	Resets                                            int // cuts by a TCP reset; the others were an orderly end
+	Resets                                            int // cuts by a TCP reset; the others were orderly
 }
 
 // Cuts returns how many connections were cut at a commit.
 func (c Counts) Cuts() int { return c.BeforeCommit + c.AfterSend + c.AfterExecute }
 
-// Start starts a proxy for the server at an address and ends it with t. writers are endings of the
-// names of functions that write: a statement which calls one writes, as does one with INSERT, UPDATE,
-// DELETE, MERGE or TRUNCATE in it.
+// Start starts a proxy for the server at an address and closes it when t ends. A statement writes
+// if it contains INSERT, UPDATE, DELETE, MERGE or TRUNCATE, or calls a function whose name ends
+// with one of writers.
 func Start(t testing.TB, network, address string, writers ...string) *Proxy {
 	t.Helper()
 	p := &Proxy{
@@ -65,7 +66,8 @@ func Start(t testing.TB, network, address string, writers ...string) *Proxy {
 		words:       newWords(writers),
 		connections: make(map[*connection]struct{}),
 	}
-	// A port that the kernel does not give to outgoing connections is still free after Refuse.
+	// The kernel gives no port of this range to an outgoing connection, so it is still free after
+	// Refuse.
 	for range 100 {
 		p.own = net.JoinHostPort("127.0.0.1", strconv.Itoa(20000+rand.IntN(12000)))
 		if p.listen() == nil {
@@ -73,31 +75,31 @@ func Start(t testing.TB, network, address string, writers ...string) *Proxy {
 			return p
 		}
 	}
-	t.Fatal("pgproxy: no free port found")
+	t.Fatal("pgproxy: no free port in 100 tries")
 	return nil
 }
 
-// URL returns a URL of the server with the proxy in its place.
+// URL returns the URL of the server with the proxy's address in it.
 func (p *Proxy) URL(server string) string {
 	p.t.Helper()
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
-		p.t.Fatal("pgproxy: not the URL of a server")
+		p.t.Fatal("pgproxy: invalid server URL")
 	}
 	u.Host = p.own
 	return u.String()
 }
 
-// Script makes the proxy ask at every commit what to do about it, nil: pass it on. The commit waits
-// for script, and so does Close; script is called for several connections at the same time. A commit
-// that a client sends before it knows the answer to one that is cut or held is not asked about.
+// Script sets the function that decides about every commit; nil: forward all. The commit waits for
+// script, and so does Close. Script is called concurrently for several connections. It is not
+// called for a commit that a client sends before the answer to one that is cut or held.
 func (p *Proxy) Script(script func(Commit) Action) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.script = script
 }
 
-// Cut makes the proxy cut that share of all commits, at one of the three moments at random.
+// Cut makes the proxy cut a share of all commits, each at one of the three moments at random.
 func (p *Proxy) Cut(rate float64, seed uint64) {
 	var mu sync.Mutex // protects random
 	random := rand.New(rand.NewPCG(seed, seed))
@@ -112,7 +114,7 @@ func (p *Proxy) Cut(rate float64, seed uint64) {
 	})
 }
 
-// Counts returns what has taken place since Start.
+// Counts returns the counts since Start.
 func (p *Proxy) Counts() Counts {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,7 +128,7 @@ func (p *Proxy) Counts() Counts {
 	}
 }
 
-// Refuse makes the proxy look like a server that is down: it cuts all connections and refuses new
+// Refuse makes the proxy behave like a server that is down: it cuts all connections and refuses new
 // ones, until it is called with false.
 func (p *Proxy) Refuse(refuse bool) {
 	p.t.Helper()
@@ -139,11 +141,11 @@ func (p *Proxy) Refuse(refuse bool) {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("pgproxy: %v", err)
 		}
-		time.Sleep(10 * time.Millisecond) // somebody else has the port
+		time.Sleep(10 * time.Millisecond) // another process has the port
 	}
 }
 
-// Close cuts all connections and returns when nothing of the proxy is left.
+// Close cuts all connections and waits for the goroutines of the proxy.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -152,7 +154,7 @@ func (p *Proxy) Close() {
 	p.running.Wait()
 }
 
-// listen accepts connections, unless it does already.
+// listen starts to accept connections. It does nothing if the proxy does already, or is closed.
 func (p *Proxy) listen() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,12 +178,12 @@ func (p *Proxy) listen() error {
 	return nil
 }
 
-// accept serves a client, unless the listener that let it in is no longer the proxy's.
+// accept serves a client, unless the listener that accepted it was closed meanwhile.
 func (p *Proxy) accept(listener net.Listener, client net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.listener != listener {
-		hangUp(client, true)
+		closeConn(client, true)
 		return
 	}
 	p.accepted++
@@ -195,7 +197,7 @@ func (p *Proxy) accept(listener net.Listener, client net.Conn) {
 	})
 }
 
-// stop accepts nothing more and cuts what is there.
+// stop accepts no more connections and cuts the open ones.
 func (p *Proxy) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,7 +210,7 @@ func (p *Proxy) stop() {
 	}
 }
 
-// decide asks the script about a commit.
+// decide returns the script's action for a commit.
 func (p *Proxy) decide(c Commit) Action {
 	p.mu.Lock()
 	p.commits++
@@ -221,23 +223,23 @@ func (p *Proxy) decide(c Commit) Action {
 	return script(c)
 }
 
-// count takes note that something took place.
+// count counts a completed action.
 func (p *Proxy) count(m moment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.counts[m]++
 }
 
-// cut drops a connection, in turns by a reset and in order.
+// cut drops a connection, alternately by a TCP reset and orderly.
 func (p *Proxy) cut(c *connection, m moment) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	abruptly := p.counts[m]%2 == 1
-	if !c.drop(abruptly) {
+	reset := p.counts[m]%2 == 1
+	if !c.drop(reset) {
 		return
 	}
 	p.counts[m]++
-	if abruptly {
+	if reset {
 		p.resets++
 	}
 }

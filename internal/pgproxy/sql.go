@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// words tells what a statement does by its words.
+// words decides by its words what a statement does.
 type words struct{ writes *regexp.Regexp }
 
 func newWords(writers []string) words {
@@ -16,7 +16,7 @@ func newWords(writers []string) words {
 	return words{writes: regexp.MustCompile(`(?i)` + pattern)}
 }
 
-// effect is what a statement does to the transaction.
+// effect says what a statement does to the transaction.
 type effect int
 
 const (
@@ -34,11 +34,11 @@ var (
 	toSave    = regexp.MustCompile(`(?i)^rollback(?:\s+(?:work|transaction))?\s+to\b`)
 	locking   = regexp.MustCompile(`(?i)\bfor\s+(?:no\s+key\s+)?update\b`)
 
-	// noise is what has words that are not meant: literals and comments.
+	// noise matches literals and comments, whose words do not count.
 	noise = regexp.MustCompile(`(?s)'(?:[^']|'')*'|\$\w*\$.*?\$\w*\$|--[^\n]*|/\*.*?\*/`)
 )
 
-// effect returns what one statement, without noise, does.
+// effect returns the effect of one statement without noise.
 func (w words) effect(statement string) effect {
 	switch {
 	case beginning.MatchString(statement):

@@ -2,24 +2,25 @@ package pgproxy
 
 import "github.com/jackc/pgx/v5/pgproto3"
 
-// transaction follows what a client says, and so knows when it commits. It runs ahead of the server,
-// which may refuse any of it, and is set right by what the server says when nothing is under way.
+// transaction follows the messages of a client to find its commits. It runs ahead of the server,
+// which may refuse any statement. It is synchronized with the server's state when no request is
+// unanswered.
 type transaction struct {
 	words      words
-	prepared   map[string]string // texts by the name of the prepared statement
-	portals    map[string]string // texts by the name of the portal
+	prepared   map[string]string // SQL by the name of the prepared statement
+	portals    map[string]string // SQL by the name of the portal
 	explicit   bool              // after BEGIN
-	wrote      bool
-	statements []string // since it began
-	unfinished bool     // there were messages since the last Sync or simple query
+	wrote      bool              // a statement wrote
+	statements []string          // since it began
+	unfinished bool              // there were messages since the last Sync or simple query
 }
 
 func newTransaction(w words) *transaction {
 	return &transaction{words: w, prepared: make(map[string]string), portals: make(map[string]string)}
 }
 
-// follow takes note of a message and reports whether it is a commit, which has the statements of
-// the transaction then.
+// follow records a message and reports whether it is a commit. The commit has the statements of the
+// transaction.
 func (t *transaction) follow(kind byte, body []byte) (commit Commit, ok bool, err error) {
 	t.unfinished = !endsRequest(kind)
 	switch kind {
@@ -53,7 +54,7 @@ func (t *transaction) follow(kind byte, body []byte) (commit Commit, ok bool, er
 	return commit, ok, err
 }
 
-// execute follows a text, which may be several statements.
+// execute records SQL text, which may be several statements.
 func (t *transaction) execute(text string) (commit Commit, ok bool) {
 	for _, statement := range split(text) {
 		t.statements = append(t.statements, statement)
@@ -72,7 +73,7 @@ func (t *transaction) execute(text string) (commit Commit, ok bool) {
 	return commit, ok
 }
 
-// endImplicit ends what was executed outside an explicit transaction.
+// endImplicit ends the implicit transaction, if there is no explicit one.
 func (t *transaction) endImplicit() (commit Commit, ok bool) {
 	if t.explicit {
 		return Commit{}, false
@@ -82,13 +83,13 @@ func (t *transaction) endImplicit() (commit Commit, ok bool) {
 	return commit, ok
 }
 
-// reset begins anew.
+// reset starts a new transaction.
 func (t *transaction) reset(explicit bool) {
 	t.explicit, t.wrote, t.statements = explicit, false, nil
 }
 
-// settle takes note of the server's state, when it has answered all that it was sent.
-func (t *transaction) settle(explicit bool) {
+// synchronize adopts the server's state after it has answered all requests.
+func (t *transaction) synchronize(explicit bool) {
 	if !t.unfinished && explicit != t.explicit {
 		t.reset(explicit)
 	}
