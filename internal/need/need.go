@@ -1,7 +1,7 @@
-// Package need decides what becomes of a test that needs a program which is not on every machine.
+// Package need skips or fails a test that needs a program which is not on every machine.
 //
-// `go test ./...` skips such a test and says so. Where [Variable] lists the program, as it does in
-// every target of the Makefile, the test fails instead: what was meant to run is never skipped.
+// `go test ./...` skips such a test and says so. If [Variable] lists the program, as in every
+// target of the Makefile, the test fails instead.
 package need
 
 import (
@@ -15,24 +15,24 @@ import (
 	"testing"
 )
 
-// Variable names the environment variable that lists what must not be missing, separated by
-// commas or spaces: PAWL_TEST_REQUIRE="postgres strace".
+// Variable names the environment variable that lists the required programs, separated by commas or
+// spaces: PAWL_TEST_REQUIRE="postgres strace".
 const Variable = "PAWL_TEST_REQUIRE"
 
-// said holds the lines that this process has written to stderr.
-var said sync.Map
+// written holds the lines that this process has written to stderr.
+var written sync.Map
 
-// Missing ends a test that cannot run because it lacks what: it fails if Variable lists what, and is
-// skipped otherwise. why says what was looked for, how says how to get it. A skip is also announced
-// on stderr, once per process, because go test shows skipped tests only to those who ask for them.
+// Missing ends a test that cannot run because what is missing. The test fails if Variable lists
+// what, and is skipped otherwise. why says what was searched for, how says how to get it. A skip is
+// also written to stderr, once per process, because go test shows skipped tests only with -v.
 func Missing(t testing.TB, what, why, how string) {
 	t.Helper()
-	line := fmt.Sprintf("needs %s: %s; to get it: %s", what, why, how)
+	line := fmt.Sprintf("%s is missing: %s; to get it: %s", what, why, how)
 	if Required(what) {
 		t.Fatalf("%s (%s lists it)", line, Variable)
 	}
-	if _, again := said.LoadOrStore(line, true); !again {
-		fmt.Fprintf(os.Stderr, "skipped: %s and its like: %s\n", t.Name(), line)
+	if _, again := written.LoadOrStore(line, true); !again {
+		fmt.Fprintf(os.Stderr, "skipped: %s and other tests: %s\n", t.Name(), line)
 	}
 	t.Skip(line)
 }
@@ -43,8 +43,8 @@ func Required(what string) bool {
 	return slices.Contains(listed, what)
 }
 
-// Strace returns the path of an strace that is allowed to trace. Without one the test ends as
-// [Missing] says, except where there can be none: outside Linux it is skipped.
+// Strace returns the path of an strace that is allowed to trace. Without one the test ends by
+// [Missing]. On systems other than Linux it is always skipped.
 func Strace(t testing.TB) string {
 	t.Helper()
 	if runtime.GOOS != "linux" {
@@ -53,10 +53,10 @@ func Strace(t testing.TB) string {
 	const how = "make need-strace"
 	path, err := exec.LookPath("strace")
 	if err != nil {
-		Missing(t, "strace", "it is not in PATH", how)
+		Missing(t, "strace", "not found in PATH", how)
 	}
 	if output, err := exec.Command(path, "-o", os.DevNull, "true").CombinedOutput(); err != nil {
-		Missing(t, "strace", fmt.Sprintf("it may not trace here (%s)", strings.TrimSpace(string(output))),
+		Missing(t, "strace", fmt.Sprintf("not allowed to trace (%s)", strings.TrimSpace(string(output))),
 			"allow ptrace, in a container with --cap-add=SYS_PTRACE")
 	}
 	return path

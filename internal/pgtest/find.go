@@ -12,19 +12,19 @@ import (
 	"github.com/pawl-go/pawl/internal/need"
 )
 
-// programs are those of one installation of PostgreSQL, and whom they run as.
+// programs holds the paths of one PostgreSQL installation and the user that runs them.
 type programs struct {
 	initdb, postgres string
-	user             *account // nil: who runs the tests
+	user             *account // nil: the user that runs the tests
 }
 
-// installed says where Debian and Red Hat keep PostgreSQL.
+// installed lists the folders of PostgreSQL on Debian and Red Hat.
 var installed = []string{"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"}
 
-// find returns the PostgreSQL in PATH, or else the newest that is installed. If there is none, t ends.
+// find returns the PostgreSQL in PATH, or else the newest in installed. Without one, t ends.
 func find(t testing.TB) programs {
 	t.Helper()
-	const how = "make need-postgres, or, but for tests that stop their server, set " + Variable + " to the URL of one"
+	const how = "make need-postgres; tests that do not stop their server also run with " + Variable + " set to the URL of one"
 	for _, folder := range folders() {
 		p := programs{initdb: filepath.Join(folder, "initdb"), postgres: filepath.Join(folder, "postgres")}
 		if !executable(p.initdb) || !executable(p.postgres) {
@@ -36,11 +36,11 @@ func find(t testing.TB) programs {
 		}
 		return p
 	}
-	need.Missing(t, "postgres", "initdb and postgres are not on this machine", how)
+	need.Missing(t, "postgres", "initdb and postgres not found", how)
 	return programs{}
 }
 
-// folders returns where programs may be, the best first.
+// folders returns the folders to search, the best first.
 func folders() []string {
 	var found []string
 	for _, name := range []string{"initdb", "postgres"} {
@@ -73,12 +73,12 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// folder makes a folder for a server. The temporary folder of this process is no good if the user
-// cannot get there, or if its name is too long to have a socket in it.
+// folder makes a folder for a server. It is in /tmp if the user has no access to the temporary
+// folder of this process, or if that name is too long for a socket.
 func (p programs) folder() (string, error) {
 	base := os.TempDir()
 	const longest = 60
-	if len(base) > longest || p.user != nil && !open(base) {
+	if len(base) > longest || p.user != nil && !worldAccessible(base) {
 		base = "/tmp"
 	}
 	folder, err := os.MkdirTemp(base, "pawl-postgres-")
@@ -88,8 +88,8 @@ func (p programs) folder() (string, error) {
 	return folder, p.own(folder)
 }
 
-// open reports whether everybody may enter a folder.
-func open(folder string) bool {
+// worldAccessible reports whether every user may enter a folder.
+func worldAccessible(folder string) bool {
 	for {
 		info, err := os.Stat(folder)
 		if err != nil || info.Mode()&0o001 == 0 {
@@ -103,7 +103,7 @@ func open(folder string) bool {
 	}
 }
 
-// own gives a file to the user that the programs run as.
+// own makes the user that runs the programs the owner of a file.
 func (p programs) own(path string) error {
 	if p.user == nil {
 		return nil
@@ -111,8 +111,8 @@ func (p programs) own(path string) error {
 	return os.Chown(path, p.user.uid, p.user.gid)
 }
 
-// command returns a command that runs as the user, in a session of its own: what interrupts the tests
-// must not interrupt the server while it is being shut down.
+// command returns a command that runs as the user, in a session of its own, so that an interrupt of
+// the tests does not interrupt the shutdown of the server.
 func (p programs) command(name string, arguments ...string) *exec.Cmd {
 	cmd := exec.Command(name, arguments...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}

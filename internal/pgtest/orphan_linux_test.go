@@ -37,7 +37,7 @@ func TestNoServerOutlivesItsProcess(t *testing.T) {
 				require.Equal(t, moment == "two servers", len(inside(t, folder, "postgres")) > 0)
 			}
 			child.Kill()
-			testkit.EventuallyWithin(t, patience, func() bool {
+			testkit.EventuallyWithin(t, timeout, func() bool {
 				left, err := os.ReadDir(folder)
 				return err == nil && len(left) == 0 && len(inside(t, folder, "")) == 0
 			})

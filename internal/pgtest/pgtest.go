@@ -1,5 +1,5 @@
-// Package pgtest gives tests a PostgreSQL: a fresh database each, on a server that the test process
-// starts when it needs one and that never outlives it.
+// Package pgtest gives each test a fresh PostgreSQL database, on a server that the test process
+// starts when it needs one. The server never outlives the process.
 //
 //	func TestMain(m *testing.M) {
 //		code := m.Run()
@@ -12,10 +12,10 @@
 //
 // The server comes from the newest PostgreSQL on this machine. It is as durable as in production
 // (fsync, synchronous_commit), small, reached over TCP on 127.0.0.1, and runs as an unprivileged
-// user when the tests run as root. [Variable] names a running server to use instead. Where there is
-// neither, a test that asks is skipped or fails, as package need says.
+// user when the tests run as root. [Variable] names a running server to use instead. Without
+// either, a test that calls this package is skipped or fails, by package need.
 //
-// A process that a test starts gets its URL from the test: it never calls this package.
+// A child process of a test gets its URL from the test and never calls this package.
 package pgtest
 
 import (
@@ -32,37 +32,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Variable names the environment variable with the URL of a running server in which URL makes its
-// databases. The user in it must be allowed to create databases.
+// Variable names the environment variable with the URL of a running server to create databases in.
+// The user in it must be allowed to create databases.
 const Variable = "PAWL_TEST_POSTGRES"
 
-// patience is how long a server may take for anything before the test fails.
-const patience = time.Minute
+// timeout bounds every wait for a server.
+const timeout = time.Minute
 
-// process is the server that the tests of this process share.
+// process holds the state that the tests of this process share.
 var process struct {
-	mu     sync.Mutex             // protects what follows
-	server *Server                // nil: not started
-	spares map[string]<-chan made // on each server, by its URL
-	drops  sync.WaitGroup         // of databases, under way
+	mu     sync.Mutex                // protects the fields below
+	server *Server                   // nil: not started
+	spares map[string]<-chan created // the next database of each server, by its URL
+	drops  sync.WaitGroup            // running drops of databases
 }
 
-// made is a database that was made, or could not be.
-type made struct {
+// created is the result of creating a database.
+type created struct {
 	name string
 	err  error
 }
 
-// URL returns the URL of a fresh, empty database of t's own, which is dropped when t has ended,
-// whoever is still connected. The first call of a process starts the server. To make a database and to drop one take
-// longer than most tests, so the next one is made while t runs, and nobody waits until the last is dropped.
+// URL returns the URL of a fresh, empty database for t. It is dropped when t has ended, even if
+// connections are open. The first call of a process starts the server. Creating and dropping a
+// database take longer than most tests, so the next database is created while t runs, and no test
+// waits for a drop.
 func URL(t testing.TB) string {
 	t.Helper()
 	admin := os.Getenv(Variable)
 	if admin == "" {
 		admin = shared(t).URL("postgres")
 	}
-	withDatabase(t, admin, "") // to see that it is a URL
+	withDatabase(t, admin, "") // fails unless it is a URL
 	db := <-takeSpare(admin)
 	if db.err != nil {
 		t.Fatalf("pgtest: %v", db.err)
@@ -82,39 +83,40 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// takeSpare returns the next database, and begins to make the one after that.
-func takeSpare(admin string) <-chan made {
+// takeSpare returns the next database, and starts to create the one after it.
+func takeSpare(admin string) <-chan created {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	if process.spares == nil {
-		process.spares = make(map[string]<-chan made)
+		process.spares = make(map[string]<-chan created)
 	}
 	next := process.spares[admin]
 	if next == nil {
-		next = makeDatabase(admin)
+		next = createDatabase(admin)
 	}
-	process.spares[admin] = makeDatabase(admin)
+	process.spares[admin] = createDatabase(admin)
 	return next
 }
 
-// makeDatabase begins to make a database.
-func makeDatabase(admin string) <-chan made {
-	done := make(chan made, 1)
+// createDatabase starts to create a database.
+func createDatabase(admin string) <-chan created {
+	done := make(chan created, 1)
 	go func() {
 		name := "pawl_" + strings.ToLower(rand.Text()[:16])
-		// Nobody can connect to template0, so that the copy never has to wait for somebody to leave.
-		done <- made{name, execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0")}
+		// template0 accepts no connections, so the copy never waits for one to end.
+		done <- created{name, execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0")}
 	}()
 	return done
 }
 
-// dropLater begins to drop a database. What cannot be dropped goes with its server.
+// dropLater starts to drop a database. On an error the database is left to the server.
 func dropLater(admin, name string) {
 	process.drops.Go(func() { _ = execute(admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
 }
 
-// Stop ends the server that URL has started, if any, and removes its folder; of a running one it removes what is left. TestMain calls it
-// after the tests; a process that ends without it takes its server along all the same.
+// Stop drops the databases that are left. It ends the server that URL has started, if any, and
+// removes its folder. TestMain calls it after the tests. Without it the server still ends with the
+// process.
 func Stop() {
 	process.mu.Lock()
 	defer process.mu.Unlock()
@@ -125,7 +127,7 @@ func Stop() {
 	}
 }
 
-// dropAll returns when all databases are dropped that nobody uses. The caller holds process.mu.
+// dropAll drops the spare databases and waits for all drops. The caller holds process.mu.
 func dropAll() {
 	for admin, spare := range process.spares {
 		if db := <-spare; db.err == nil {
@@ -149,7 +151,7 @@ func shared(t testing.TB) *Server {
 
 // execute runs one statement on a connection of its own.
 func execute(url, statement string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -162,7 +164,7 @@ func execute(url, statement string) error {
 	return nil
 }
 
-// withDatabase returns a URL with another database in it.
+// withDatabase returns the URL of another database of the same server.
 func withDatabase(t testing.TB, server, database string) string {
 	t.Helper()
 	u, err := url.Parse(server)

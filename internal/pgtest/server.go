@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// Server is a private PostgreSQL server. Kill, Start and Restart are called by one goroutine at a time.
+// Server is a private PostgreSQL server. Kill, Start and Restart must not be called concurrently.
 type Server struct {
 	t        testing.TB
 	programs programs
@@ -21,13 +21,13 @@ type Server struct {
 	password string
 	port     int
 	settings []string
-	run      *run // under way, or the one that Start will begin
+	run      *run // the current run, or the one that Start will start
 	running  bool
 }
 
 const superuser = "pawl"
 
-// defaults make a server that is small, and as durable as PostgreSQL is in production.
+// defaults configure a small server that is as durable as in production.
 var defaults = []string{
 	"listen_addresses=127.0.0.1",
 	"fsync=on",
@@ -40,8 +40,8 @@ var defaults = []string{
 	"log_line_prefix=%m [%p] ",
 }
 
-// New starts a server for t alone, with settings such as "max_connections=20", and ends it with t.
-// It needs PostgreSQL on this machine, also where Variable names a running server.
+// New starts a server for t alone, with settings such as "max_connections=20", and ends it when t
+// ends. It needs PostgreSQL on this machine, even if Variable names a running server.
 func New(t testing.TB, settings ...string) *Server {
 	t.Helper()
 	s := create(t, settings)
@@ -49,7 +49,7 @@ func New(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// URL returns the URL of a database, such as "postgres", which is there from the start.
+// URL returns the URL of a database. The database "postgres" exists from the start.
 func (s *Server) URL(database string) string {
 	u := url.URL{
 		Scheme:   "postgres",
@@ -61,14 +61,14 @@ func (s *Server) URL(database string) string {
 	return u.String()
 }
 
-// Addr returns where the server listens, as net.Dial takes it.
+// Addr returns the server's network and address for net.Dial.
 func (s *Server) Addr() (network, address string) { return "tcp", s.host() }
 
 func (s *Server) host() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Kill ends the server as a crash does: it finishes nothing, connections break, and the next start
-// has to recover. Kill returns when the last process of the server is gone. It does nothing to a
-// server that is not running.
+// Kill ends the server like a crash: it finishes nothing, connections break, and the next start has
+// to recover. Kill returns when the last process of the server has ended. It does nothing if the
+// server is not running.
 func (s *Server) Kill() {
 	s.t.Helper()
 	if !s.running {
@@ -81,25 +81,25 @@ func (s *Server) Kill() {
 }
 
 // Start starts a killed server again, with the same data and address, and returns when it accepts
-// connections. It does nothing to a server that is running.
+// connections. It does nothing if the server is running.
 func (s *Server) Start() {
 	s.t.Helper()
 	if s.running {
 		return
 	}
-	if err := s.begin(); err != nil {
+	if err := s.startRun(); err != nil {
 		s.t.Fatalf("pgtest: %v", err)
 	}
 }
 
-// Restart is Kill and Start.
+// Restart calls Kill and Start.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Kill()
 	s.Start()
 }
 
-// create makes a server of t's and starts it. Where PostgreSQL is missing, t ends.
+// create makes and starts a server. If PostgreSQL is missing, t ends.
 func create(t testing.TB, settings []string) *Server {
 	t.Helper()
 	s := &Server{t: t, programs: find(t), password: crand.Text(), settings: settings}
@@ -124,12 +124,12 @@ func (s *Server) create() (err error) {
 	if s.run, err = s.newRun(); err != nil {
 		return err
 	}
-	// Between the moment at which a port was found free and the start of the server, somebody may take it.
+	// Another process may take a free port before the server starts.
 	for range 5 {
 		if s.port, err = pickPort(); err != nil {
 			return err
 		}
-		if err = s.begin(); !errors.Is(err, errPortTaken) {
+		if err = s.startRun(); !errors.Is(err, errPortTaken) {
 			break
 		}
 		if err := s.endRun(); err != nil {
@@ -139,8 +139,8 @@ func (s *Server) create() (err error) {
 	return err
 }
 
-// begin starts the run that was prepared.
-func (s *Server) begin() error {
+// startRun starts the run that newRun prepared.
+func (s *Server) startRun() error {
 	if err := s.run.start(s.port, s.URL("postgres")); err != nil {
 		return err
 	}
@@ -148,8 +148,8 @@ func (s *Server) begin() error {
 	return nil
 }
 
-// endRun kills the server and prepares its next run. The next supervisor is there before the old one
-// goes, so that at any moment somebody removes the folder if this process dies.
+// endRun kills the server and prepares its next run. The next supervisor starts before the old one
+// ends, so that one of them removes the folder if this process dies.
 func (s *Server) endRun() error {
 	next, err := s.newRun()
 	if err != nil {
@@ -176,14 +176,14 @@ func (s *Server) remove() {
 		s.run.remove()
 	}
 	if s.folder != "" {
-		_ = os.RemoveAll(s.folder) // what the supervisor may not remove
+		_ = os.RemoveAll(s.folder) // the supervisor may lack the rights
 	}
 }
 
-var pickPort = freePort // tests pick a port that is taken
+var pickPort = freePort // a test replaces it by a function that returns a used port
 
-// freePort returns a port that nobody listens on, outside the range from which the kernel takes ports
-// for outgoing connections, so that it is still free when a killed server starts again.
+// freePort returns a free port outside the range that the kernel uses for outgoing connections, so
+// that it is still free when a killed server starts again.
 func freePort() (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000)
@@ -192,5 +192,5 @@ func freePort() (int, error) {
 			return port, listener.Close()
 		}
 	}
-	return 0, errors.New("no free port found")
+	return 0, errors.New("no free port in 100 tries")
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func unprivileged() (*account, error) {
-	return nil, errors.New("a server of one's own is started on Unix only")
+	return nil, errors.New("private servers are supported on Unix only")
 }
 
 func detach(*exec.Cmd, *account) {}

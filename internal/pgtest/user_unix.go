@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// unprivileged returns who PostgreSQL, which refuses to run as root, runs as instead; nil if the tests
-// do not run as root.
+// unprivileged returns the user that runs PostgreSQL if the tests run as root, which PostgreSQL
+// refuses; nil: the tests do not run as root.
 func unprivileged() (*account, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -32,10 +32,10 @@ func unprivileged() (*account, error) {
 		}
 		return &account{uid: uid, gid: gid}, nil
 	}
-	return nil, errors.New("PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody")
+	return nil, errors.New("PostgreSQL refuses to run as root, and the accounts postgres and nobody do not exist")
 }
 
-// detach makes cmd start a session of its own, as the user.
+// detach makes cmd run in a session of its own, as the user; nil: as the current user.
 func detach(cmd *exec.Cmd, user *account) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if user != nil {
