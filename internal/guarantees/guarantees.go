@@ -13,11 +13,11 @@ import (
 	"strings"
 )
 
-// A Row is a guarantee as the table states it.
+// A Row is one guarantee of the table.
 type Row struct {
 	ID    string
-	Words string
-	Tests []string
+	Words string   // the guarantee
+	Tests []string // the tests that prove it
 }
 
 const idPattern = `[A-Z][A-Z0-9]*-[0-9]+[a-z]?`
@@ -33,8 +33,8 @@ func ReadTable(name string) ([]Row, error) {
 	return parseTable(string(data)), nil
 }
 
-// parseTable returns the rows whose first cell is an id. Other lines, the head of the table
-// among them, are prose.
+// parseTable returns the rows whose first cell is an id. It ignores all other lines, such as the
+// head of the table.
 func parseTable(text string) []Row {
 	var rows []Row
 	for line := range strings.Lines(text) {
@@ -63,7 +63,7 @@ func parseTable(text string) []Row {
 	return rows
 }
 
-// splitCells returns the cells of a table row. A bar that belongs to the text is written \|.
+// splitCells returns the cells of a table row. A bar inside a cell is written \|.
 func splitCells(line string) []string {
 	const bar = "\x00"
 	line = strings.ReplaceAll(line, `\|`, bar)
@@ -74,7 +74,8 @@ func splitCells(line string) []string {
 	return cells
 }
 
-// Update returns the text of the page with the third cell of every row made anew from the tests that cite it.
+// Update returns the text of the page with the third cell of every row replaced by the names of the
+// tests that cite it.
 func Update(text string, tests Tests) string {
 	citing := make(map[string][]string)
 	for name, ids := range tests.Functions {
@@ -98,43 +99,43 @@ func Update(text string, tests Tests) string {
 	return b.String()
 }
 
-// Compare returns what is wrong between the table and the tests, in words, or nothing.
+// Compare returns the differences between the table and the tests; empty: none.
 func Compare(rows []Row, tests Tests) []string {
-	var wrong []string
-	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	var differences []string
+	report := func(format string, args ...any) { differences = append(differences, fmt.Sprintf(format, args...)) }
 
 	if len(rows) == 0 {
-		complain("the table has no row")
+		report("table has no row")
 	}
 	known := make(map[string]bool)
 	for _, row := range rows {
 		if known[row.ID] {
-			complain("%s has two rows", row.ID)
+			report("%s has two rows", row.ID)
 		}
 		known[row.ID] = true
 		if row.Words == "" {
-			complain("%s promises nothing", row.ID)
+			report("%s has no words", row.ID)
 		}
 		if len(row.Tests) == 0 {
-			complain("%s names no test", row.ID)
+			report("%s names no test", row.ID)
 		}
 		for _, name := range row.Tests {
-			// TestLock/fifo is a subtest, whose citation stands inside TestLock.
+			// TestLock/fifo is a subtest; its citation is inside TestLock.
 			function, _, _ := strings.Cut(name, "/")
 			if ids, ok := tests.Functions[function]; !ok {
-				complain("%s names %s, which does not exist", row.ID, name)
+				report("%s names %s, which does not exist", row.ID, name)
 			} else if !slices.Contains(ids, row.ID) {
-				complain("%s names %s, which does not cite it", row.ID, name)
+				report("%s names %s, which does not cite it", row.ID, name)
 			}
 		}
 	}
 	for _, c := range tests.Citations {
 		if !known[c.ID] {
-			complain("%s cites %s, which is not in the table", c.Where, c.ID)
+			report("%s cites %s, which is not in the table", c.Where, c.ID)
 		}
 		if c.Function == "" {
-			complain("%s cites %s outside a test", c.Where, c.ID)
+			report("%s cites %s outside a test", c.Where, c.ID)
 		}
 	}
-	return wrong
+	return differences
 }

@@ -104,9 +104,9 @@ func TestCompare(t *testing.T) {
 		{"unknown id", row("TestOrder"), "p_test.go", citing + "// Proves LOCK-2.\nfunc TestTwo(t *testing.T) {}\n", "p_test.go:7 cites LOCK-2, which is not in the table"},
 		{"outside a test", row("TestOrder"), "p_test.go", citing + "\n// Proves LOCK-1.\nvar x int\n", "p_test.go:8 cites LOCK-1 outside a test"},
 		{"no test", row(), "p_test.go", citing, "LOCK-1 names no test"},
-		{"no words", []Row{{"LOCK-1", "", []string{"TestOrder"}}}, "p_test.go", citing, "LOCK-1 promises nothing"},
+		{"no words", []Row{{"LOCK-1", "", []string{"TestOrder"}}}, "p_test.go", citing, "LOCK-1 has no words"},
 		{"twice", append(row("TestOrder"), row("TestOrder")...), "p_test.go", citing, "LOCK-1 has two rows"},
-		{"no table", nil, "p_test.go", header, "the table has no row"},
+		{"no table", nil, "p_test.go", header, "table has no row"},
 		{"testdata", row("TestOrder"), "testdata/p_test.go", citing, "does not exist"},
 		{"module inside", row("TestOrder"), "bench/p_test.go", citing, "does not exist"},
 	}

@@ -11,24 +11,25 @@ import (
 	"strings"
 )
 
-// Tests is what a tree of source says about its tests.
+// Tests holds the test functions of a source tree and their citations.
 type Tests struct {
-	// Functions holds the ids that each test function cites. Functions of the same name in
+	// Functions holds the ids that each test function cites. Functions with the same name in
 	// different packages count as one, because the table names no packages.
 	Functions map[string][]string
+	// Citations holds all citations, also those outside a test.
 	Citations []Citation
 }
 
 // A Citation is one id in one comment.
 type Citation struct {
 	ID       string
-	Function string // empty if the comment belongs to no test
+	Function string // the test that the comment belongs to; "": none
 	Where    string // file and line
 }
 
-// Scan reads the tests in fsys: the functions in _test.go files and, because a conformance suite
-// is not one, those elsewhere that take something of package testing. It leaves out testdata and
-// modules inside the module.
+// Scan reads the tests in fsys: the functions in _test.go files and, for a conformance suite, the
+// functions in other files that have a parameter of package testing. It skips testdata and nested
+// modules.
 func Scan(fsys fs.FS) (Tests, error) {
 	tests := Tests{Functions: make(map[string][]string)}
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -62,7 +63,7 @@ func skip(fsys fs.FS, dir string) bool {
 	return err == nil
 }
 
-// add takes in the tests of one file.
+// add adds the tests of one file.
 func (t *Tests) add(name string, src []byte) error {
 	fset := token.NewFileSet()
 	file, err := parser.ParseFile(fset, name, src, parser.ParseComments|parser.SkipObjectResolution)
@@ -81,7 +82,7 @@ func (t *Tests) add(name string, src []byte) error {
 		}
 		functions = append(functions, f)
 		if _, ok := t.Functions[f.Name.Name]; !ok {
-			t.Functions[f.Name.Name] = nil // known even without a citation
+			t.Functions[f.Name.Name] = nil // it exists, also without a citation
 		}
 	}
 	for _, comment := range file.Comments {
@@ -125,7 +126,7 @@ func takesTesting(f *ast.FuncDecl) bool {
 	return false
 }
 
-// enclosing returns the name of the function that the comment documents or stands in.
+// enclosing returns the name of the function that the comment documents or is inside of; "": none.
 func enclosing(functions []*ast.FuncDecl, comment *ast.CommentGroup) string {
 	for _, f := range functions {
 		if f.Doc == comment || f.Pos() <= comment.Pos() && comment.End() <= f.End() {
@@ -140,7 +141,7 @@ var (
 	anyID    = regexp.MustCompile(idPattern)
 )
 
-// cited returns the ids that follow the word Proves in a comment. "Proves that" is prose.
+// cited returns the ids that follow the word Proves in a comment. "Proves that" cites none.
 func cited(text string) []string {
 	var ids []string
 	for _, match := range citation.FindAllStringSubmatch(text, -1) {

@@ -9,42 +9,42 @@ import (
 	"strings"
 )
 
-// A Bug is a mechanism broken on purpose: a piece of a file's text, and its broken twin.
+// A Bug breaks one mechanism on purpose: it replaces a piece of a file by a broken version.
 type Bug struct {
-	// Name is short, unique and in kebab-case: what is broken, not how.
+	// Name is short, unique and in kebab-case. It says what is broken, not how.
 	Name string
-	// Mechanism says in a few words what the library no longer does once the twin is in place.
+	// Mechanism says in a few words what the library no longer does with the bug.
 	Mechanism string
-	// Proves names the guarantees that fall with the mechanism, such as LOCK-7.
+	// Proves lists the guarantees that depend on the mechanism, such as LOCK-7.
 	Proves []string
 
-	// File is the file to break, relative to the module's root, with slashes. It need not be
-	// Go: an embedded migration can be broken too.
+	// File is the file to break, relative to the module's root, with slashes. It need not be a Go
+	// file: an embedded migration can be broken too.
 	File string
-	// Old is the text to replace. It must occur in File exactly once, so that a change of the
-	// code cannot quietly turn the bug into a change of nothing.
+	// Old is the text to replace. It must occur in File exactly once, so that a change of the code
+	// cannot turn the bug into no change.
 	Old string
-	// New is the broken twin. It must compile.
+	// New is the broken version. It must compile.
 	New string
 
 	// Pkg is the package pattern of the tests that claim to prove the mechanism.
 	Pkg string
-	// Run is the -run expression that picks those tests, and as few others as possible.
+	// Run is the -run expression that selects these tests, and as few others as possible.
 	Run string
-	// Flags are further flags of go test, such as -race, -count=20 or -tags=x. They come last,
-	// so -timeout=10s for a bug that hangs overrides the default.
+	// Flags are further flags of go test, such as -race, -count=20 or -tags=x. They come last, so
+	// -timeout=10s for a bug that makes a test hang overrides the default.
 	Flags []string
 	// Quick marks a bug that is noticed within a few seconds; -short runs only these.
 	Quick bool
 }
 
-// suite is what a bug's tests are called by. Bugs that share a suite share the run that shows
-// it green on the unbroken source.
+// suite identifies the tests of a bug. Bugs with the same suite share the run on the unbroken
+// source.
 type suite struct{ pkg, run, flags string }
 
 func (b Bug) suite() suite { return suite{b.Pkg, b.Run, strings.Join(b.Flags, " ")} }
 
-// check reports what is missing from b as written.
+// check returns an error if a field of b is empty or invalid.
 func (b Bug) check() error {
 	for what, text := range map[string]string{
 		"Name": b.Name, "Mechanism": b.Mechanism, "File": b.File, "Old": b.Old, "Pkg": b.Pkg, "Run": b.Run,
@@ -54,7 +54,7 @@ func (b Bug) check() error {
 		}
 	}
 	if b.Old == b.New {
-		return errors.New("the twin is the same text")
+		return errors.New("fields Old and New are the same text")
 	}
 	if _, err := regexp.Compile(b.Run); err != nil {
 		return fmt.Errorf("field Run: %w", err)
@@ -62,8 +62,8 @@ func (b Bug) check() error {
 	return nil
 }
 
-// twin returns the text of b's file under root with the bug in it.
-func (b Bug) twin(root string) (string, error) {
+// broken returns the text of b's file under root with the bug in it.
+func (b Bug) broken(root string) (string, error) {
 	data, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(b.File)))
 	if err != nil {
 		return "", err
@@ -72,8 +72,8 @@ func (b Bug) twin(root string) (string, error) {
 	case 1:
 		return strings.Replace(string(data), b.Old, b.New, 1), nil
 	case 0:
-		return "", fmt.Errorf("text is no longer found in %s", b.File)
+		return "", fmt.Errorf("field Old not found in %s", b.File)
 	default:
-		return "", fmt.Errorf("text is found %d times in %s", n, b.File)
+		return "", fmt.Errorf("field Old found %d times in %s", n, b.File)
 	}
 }

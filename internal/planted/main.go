@@ -1,15 +1,15 @@
-// Planted breaks each mechanism of the library on purpose and shows that a test notices.
+// Planted breaks each mechanism of the library on purpose and shows that a test fails.
 //
-// A test that passes proves little until it has been seen to fail. Each planted bug is a piece
-// of a source file and its broken twin, laid over the source by go's -overlay flag; the tests
-// that claim to prove the mechanism must then go red. The source itself is never changed.
+// A passing test proves little until it has failed once. Each planted bug is a piece of a source
+// file and its broken version. Go's -overlay flag replaces one by the other; the tests that claim
+// to prove the mechanism must then fail. The source itself is never changed.
 //
 //	go run ./internal/planted               all bugs
-//	go run ./internal/planted -short        those that are noticed within seconds
-//	go run ./internal/planted -only lock    those whose name or file matches
-//	go run ./internal/planted -list         name them, run nothing
+//	go run ./internal/planted -short        bugs that are noticed within seconds
+//	go run ./internal/planted -only lock    bugs whose name or file matches
+//	go run ./internal/planted -list         list the bugs, run nothing
 //
-// It exits with 1 if a bug goes unnoticed, if a broken twin does not compile, or if its text is
+// It exits with 1 if a bug is not noticed, if a broken version does not compile, or if its text is
 // not found exactly once.
 package main
 
@@ -29,7 +29,7 @@ import (
 
 func main() {
 	workers := flag.Int("p", 2, "how many bugs to run at a time")
-	list := flag.Bool("list", false, "name the bugs and run nothing")
+	list := flag.Bool("list", false, "list the bugs and run nothing")
 	only := flag.String("only", "", "run the bugs whose name or file matches this `regexp`")
 	short := flag.Bool("short", false, "run only the bugs that are noticed quickly")
 	flag.Parse()
@@ -60,10 +60,10 @@ func run(ctx context.Context, workers int, list bool, only string, short bool) e
 	}
 	t := newTable(os.Stdout, chosen)
 	runner{root, workers}.run(ctx, chosen, t.add)
-	return t.end()
+	return t.summarize()
 }
 
-// choose returns the bugs that the flags ask for.
+// choose returns the bugs that the flags select.
 func choose(all []Bug, only string, short bool) ([]Bug, error) {
 	match, err := regexp.Compile(only)
 	if err != nil {
@@ -90,12 +90,12 @@ func moduleRoot(ctx context.Context) (string, error) {
 	return filepath.Dir(strings.TrimSpace(string(out))), nil
 }
 
-// A table prints results as they come, in columns wide enough for every bug.
+// A table prints results as they arrive, in columns wide enough for every bug.
 type table struct {
 	out             io.Writer
-	name, mechanism int
-	count           int
-	unnoticed       []result
+	name, mechanism int // widths of the columns
+	count           int // results
+	failed          []result
 }
 
 func newTable(out io.Writer, bugs []Bug) *table {
@@ -116,28 +116,28 @@ func (t *table) add(r result) {
 	by := r.by
 	if r.err != nil {
 		by = "!! " + r.err.Error()
-		t.unnoticed = append(t.unnoticed, r)
+		t.failed = append(t.failed, r)
 	}
 	t.row(r.bug.Name, r.bug.Mechanism, by, r.took.Round(100*time.Millisecond).String())
 }
 
-// end sums up, shows what go test said about the bugs that went wrong, and returns an error
-// if there are any.
-func (t *table) end() error {
-	for _, r := range t.unnoticed {
+// summarize prints the totals and the output of go test for each bug that failed. It returns an
+// error if there are any.
+func (t *table) summarize() error {
+	for _, r := range t.failed {
 		fmt.Fprintf(t.out, "\n%s: %v\n    in %s, by go test -run %q %s\n", r.bug.Name, r.err, r.bug.File, r.bug.Run, r.bug.Pkg)
 		for line := range strings.Lines(tail(r.text, 4000)) {
 			fmt.Fprint(t.out, "    ", line)
 		}
 	}
-	fmt.Fprintf(t.out, "\n%d of %d planted bugs noticed\n", t.count-len(t.unnoticed), t.count)
-	if len(t.unnoticed) > 0 {
-		return fmt.Errorf("%d of %d planted bugs went wrong", len(t.unnoticed), t.count)
+	fmt.Fprintf(t.out, "\n%d of %d planted bugs noticed\n", t.count-len(t.failed), t.count)
+	if len(t.failed) > 0 {
+		return fmt.Errorf("%d of %d planted bugs failed", len(t.failed), t.count)
 	}
 	return nil
 }
 
-// tail returns the last n bytes of s, where go test puts what matters.
+// tail returns the last n bytes of s.
 func tail(s string, n int) string {
 	if len(s) <= n {
 		return s

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// A verdict is what a run of go test came to.
+// A verdict is the result of a run of go test.
 type verdict int
 
 const (
-	failed  verdict = iota // did not get as far as a test: does not compile, no such package
+	failed  verdict = iota // no test ran: the package does not compile or does not exist
 	green                  // at least one test passed, and none failed
-	empty                  // nothing failed because nothing was tested
+	empty                  // no test failed, and none passed
 	red                    // a test failed
-	timeout                // a test hung until go test gave up
+	timeout                // a test ran until the timeout of go test
 )
 
 // An outcome is a verdict with its evidence.
 type outcome struct {
 	verdict verdict
-	test    string // the first test that failed, or the one that was running
-	text    string // for people: what the compiler or the tests said
+	test    string // the first test that failed, or the one that was running; "": unknown
+	text    string // the output of the compiler or the tests
 }
 
-// event is a line of go test -json, as far as it matters here.
+// event is a line of go test -json. It has the fields that read uses.
 type event struct {
 	Action      string
 	Package     string
@@ -35,17 +35,17 @@ type event struct {
 	FailedBuild string
 }
 
-// read makes an outcome of the output of go test -json and whether the command succeeded.
+// read returns the outcome of go test -json from its output and whether it succeeded.
 func read(stdout, stderr []byte, succeeded bool) outcome {
 	var (
 		o       outcome
 		text    strings.Builder
-		running []string // started, neither paused nor ended, in the order of their start
+		running []string // tests that are neither paused nor ended, in the order of their start
 		passed  int
 		skipped int
 		broken  bool // a package did not compile
-		ended   bool // a package got as far as running its tests, and failed
-		hung    bool
+		ended   bool // a package ran its tests and failed
+		hung    bool // a test ran into the timeout
 	)
 	for line := range bytes.Lines(stdout) {
 		var e event
@@ -57,7 +57,7 @@ func read(stdout, stderr []byte, succeeded bool) outcome {
 		if e.FailedBuild != "" || e.Action == "build-fail" {
 			broken = true
 		}
-		// A test of this very program prints such lines too; a real one starts the line.
+		// A test of this program prints such lines too, but indented.
 		if strings.HasPrefix(e.Output, "panic: test timed out after") || strings.HasPrefix(e.Output, "*** Test killed") {
 			hung = true
 		}
@@ -86,7 +86,7 @@ func read(stdout, stderr []byte, succeeded bool) outcome {
 	text.Write(stderr)
 	o.text = text.String()
 
-	// A test binary that exits, or is killed, ends no test: blame the one that was running.
+	// A test binary that exits or is killed ends no test: name the one that was running.
 	if o.test == "" && len(running) > 0 {
 		o.test = running[len(running)-1]
 	}

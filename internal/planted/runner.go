@@ -13,24 +13,23 @@ import (
 	"time"
 )
 
-// A runner plants bugs in the module at root, without touching its files.
+// A runner plants bugs in the module at root, without changing its files.
 type runner struct {
 	root    string
-	workers int
+	workers int // bugs that run at a time
 }
 
-// A result says what became of a bug. It was noticed if err is nil.
+// A result is the result of one bug. The bug was noticed if err is nil.
 type result struct {
 	bug  Bug
-	by   string // the test that noticed
+	by   string // the test that failed
 	err  error
-	text string // what was printed, if err is not nil
+	text string // the output of go test, if err is not nil
 	took time.Duration
 }
 
-// run plants each bug and hands its result to report, one at a time, in the order in which
-// they end. It first shows that the tests are green without the bug: tests that fail anyway,
-// or match nothing, notice nothing.
+// run plants each bug and passes its result to report, one at a time, in the order in which they
+// end. It first runs the tests without the bug: they must pass, and at least one must match.
 func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
 	var suites []suite
 	baseline := make(map[suite]outcome)
@@ -40,7 +39,7 @@ func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
 			suites = append(suites, b.suite())
 		}
 	}
-	var mu sync.Mutex // protects baseline, and lets report run alone
+	var mu sync.Mutex // protects baseline; report is called under it
 	each(r.workers, suites, func(s suite) {
 		o := r.test(ctx, s, "")
 		mu.Lock()
@@ -60,7 +59,7 @@ func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
 	})
 }
 
-// plant runs b's tests on the broken source. before is what they came to on the unbroken one.
+// plant runs b's tests on the broken source. before is their outcome on the unbroken source.
 func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
 	fail := func(text, format string, args ...any) result {
 		return result{bug: b, err: fmt.Errorf(format, args...), text: text}
@@ -75,7 +74,7 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
 	default:
 		return fail(before.text, "tests fail without the bug")
 	}
-	text, err := b.twin(r.root)
+	text, err := b.broken(r.root)
 	if err != nil {
 		return fail("", "%w", err)
 	}
@@ -92,33 +91,33 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
 	switch o.verdict {
 	case red:
 		if o.test == "" {
-			o.test = "the end of the package's tests" // TestMain, or a race after the last test
+			o.test = "the end of the package's tests" // TestMain, or a data race after the last test
 		}
 		return result{bug: b, by: o.test}
 	case timeout:
 		return result{bug: b, by: strings.TrimSpace(o.test + " (timeout)")}
 	case failed:
-		return fail(o.text, "broken twin does not compile")
+		return fail(o.text, "broken version does not compile")
 	default:
 		return fail("", "not noticed")
 	}
 }
 
-// overlay writes a file for go's -overlay flag that shows text in the place of file. It
-// returns the name of that file and a function that removes what was written.
+// overlay writes a file for go's -overlay flag that replaces file by text. It returns the name of
+// the overlay and a function that removes it.
 func (r runner) overlay(file, text string) (string, func(), error) {
 	dir, err := os.MkdirTemp("", "planted")
 	if err != nil {
 		return "", nil, err
 	}
 	remove := func() { os.RemoveAll(dir) }
-	twin := filepath.Join(dir, filepath.Base(file))
+	broken := filepath.Join(dir, filepath.Base(file))
 	overlay := filepath.Join(dir, "overlay.json")
 	replace, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(r.root, filepath.FromSlash(file)): twin},
+		"Replace": {filepath.Join(r.root, filepath.FromSlash(file)): broken},
 	})
 	if err == nil {
-		err = os.WriteFile(twin, []byte(text), 0o600)
+		err = os.WriteFile(broken, []byte(text), 0o600)
 	}
 	if err == nil {
 		err = os.WriteFile(overlay, replace, 0o600)
@@ -130,19 +129,20 @@ func (r runner) overlay(file, text string) (string, func(), error) {
 	return overlay, remove, nil
 }
 
-// test runs a suite, with an overlay if one is named.
+// test runs a suite with an overlay; "": without one.
 func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
-	// Vet is off because a twin that vet dislikes has not been noticed by a test.
+	// Vet is off: only a test may notice the bug.
 	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=120s", "-run=" + s.run, s.pkg}
-	args = append(args, strings.Fields(s.flags)...) // behind the package: it would be taken for the value of one that go does not know
+	// After the package: go would take the package for the value of a flag that it does not know.
+	args = append(args, strings.Fields(s.flags)...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = r.root
 	cmd.Env = os.Environ()
 	if overlay != "" {
-		// By the environment, so that a program which a test builds is broken as well.
+		// By the environment, so that a program that a test builds is broken too.
 		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	}
-	// A test may leave a child behind that holds the pipes open.
+	// A test may leave a child process that holds the pipes open.
 	cmd.WaitDelay = 10 * time.Second
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -150,7 +150,7 @@ func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
 	return read(stdout.Bytes(), stderr.Bytes(), err == nil)
 }
 
-// each calls f for every item, with so many workers at a time.
+// each calls f for every item, from the given number of goroutines.
 func each[T any](workers int, items []T, f func(T)) {
 	queue := make(chan T)
 	var wg sync.WaitGroup

@@ -25,8 +25,8 @@ func TestRunner(t *testing.T) {
 	}{
 		{"noticed", sum, "TestSum/small", ""},
 		{"not noticed", with(func(b *Bug) { b.Old = "41 + 1"; b.New = "41" }), "", "not noticed"},
-		{"text not found", with(func(b *Bug) { b.Old = "a * b" }), "", "no longer found in counter.go"},
-		{"text found twice", with(func(b *Bug) { b.Old = "done" }), "", "found 3 times in counter.go"},
+		{"text not found", with(func(b *Bug) { b.Old = "a * b" }), "", "Old not found in counter.go"},
+		{"text found twice", with(func(b *Bug) { b.Old = "done" }), "", "Old found 3 times in counter.go"},
 		{"no such file", with(func(b *Bug) { b.File = "gone.go" }), "", "no such file"},
 		{"type error", with(func(b *Bug) { b.New = `"a"` }), "", "does not compile"},
 		{"syntax error", with(func(b *Bug) { b.New = "(" }), "", "does not compile"},
@@ -73,7 +73,7 @@ func TestRunner(t *testing.T) {
 			}
 		})
 	}
-	if err := table.end(); err == nil || !strings.Contains(err.Error(), "12 of 17") {
+	if err := table.summarize(); err == nil || !strings.Contains(err.Error(), "12 of 17") {
 		t.Errorf("the table ends with %v\n%s", err, &out)
 	}
 }
@@ -127,7 +127,7 @@ func TestBugsAreCurrent(t *testing.T) {
 		seen[b.Name] = true
 		if err := b.check(); err != nil {
 			t.Errorf("%s: %v", b.Name, err)
-		} else if _, err := b.twin(root); err != nil {
+		} else if _, err := b.broken(root); err != nil {
 			t.Errorf("%s: %v", b.Name, err)
 		}
 		if len(b.Proves) == 0 {
