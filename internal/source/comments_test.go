@@ -22,12 +22,12 @@ func TestPackagesHaveAComment(t *testing.T) {
 	})
 	for dir, ok := range explained {
 		if !ok {
-			t.Errorf("no file of %s has a package comment", dir)
+			t.Errorf("package in %s has no package comment", dir)
 		}
 	}
 }
 
-// Examples and internal packages have no reader who sees only the documentation.
+// Examples and internal packages are exempt: their readers see the source.
 func TestExportedNamesHaveAComment(t *testing.T) {
 	walk(t, func(name string, src []byte) {
 		folders := strings.Split(path.Dir(name), "/")
@@ -126,8 +126,8 @@ func uncommentedSpecs(d *ast.GenDecl) []string {
 	return names
 }
 
-// functionName returns the name of a function or method and whether a user of the package can
-// see it. The methods by which package errors knows an error say nothing that needs words.
+// functionName returns the name of a function or method and whether it is exported. The methods that
+// package errors calls count as not exported: they need no comment.
 func functionName(f *ast.FuncDecl) (string, bool) {
 	name := f.Name.Name
 	if f.Recv == nil {

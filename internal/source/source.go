@@ -1,3 +1,3 @@
-// Package source asserts what a reader may expect of every file: that packages and exported
-// names are explained, and that no file is too long to hold in one's head.
+// Package source tests properties of every source file: packages and exported names have comments,
+// no file is too long, and prose names its subject instead of using an indefinite pronoun.
 package source
