@@ -1,7 +1,11 @@
-// Package imports asserts that imports run one way:
+// Package imports tests that imports go one way:
 //
 //	persist <- adapters
-//	persist <- pawl <- {flow, stream, idempotency} <- flow/... <- {examples, cmd}
+//	persist <- engine packages <- pawl <- {flow, stream, idempotency, sse, pawltest}
+//	        <- {flow/machine, flow/run, flow/batch} <- inspect <- {cmd, examples, otel, adk}
+//
+// An engine package imports only those before it in the list engine. internal/worker is below pawl
+// and imports no package of the module. Packages for tests are imported by tests only.
 package imports
 
 import (
@@ -14,76 +18,128 @@ import (
 
 const module = "github.com/pawl-go/pawl"
 
-// A room is a part of the module; what it holds may import lower rooms and itself.
+// A room is a group of packages with the same rule. The rooms from engine to program are in the
+// order of imports: a package may import lower rooms.
 type room int
 
 const (
-	contract   room = iota // persist
-	adapter                // persist/sqlite and its like; no part of what the library imports
+	unknown    room = iota // a package without a rule; the test fails
+	contract               // persist: imports nothing of the module
+	adapter                // persist/sqlite and others, and persist/internal: import persist
+	leaf                   // imports nothing of the module
+	engine                 // imports persist and the engine packages before it
 	root                   // pawl
-	capability             // flow, stream, idempotency, and what is new
+	capability             // flow, stream, idempotency, sse, pawltest
 	composed               // flow/machine, flow/run, flow/batch
-	program                // examples, cmd
-	shared                 // internal: judged by what those who import it get to import
+	inspection             // inspect
+	program                // cmd, examples, otel, adk: import all of the above and adapters
+	testKit                // imported by tests and by other test kits only
+	tool                   // imported by no package
 )
 
-// roomOf returns the room of a package, named by its path below the module.
+// engineOrder lists the engine packages; each may import those before it.
+var engineOrder = []string{"state", "drain", "document", "commit", "queue", "waitgraph", "registry", "notify", "hints"}
+
+// rooms holds the room of each package, except engine packages and those below persist.
+var rooms = map[string]room{
+	"":                    root,
+	"persist":             contract,
+	"flow":                capability,
+	"stream":              capability,
+	"idempotency":         capability,
+	"sse":                 capability,
+	"pawltest":            capability,
+	"flow/machine":        composed,
+	"flow/run":            composed,
+	"flow/batch":          composed,
+	"inspect":             inspection,
+	"cmd":                 program,
+	"examples":            program,
+	"otel":                program,
+	"adk":                 program,
+	"internal/worker":     leaf,
+	"internal/testkit":    testKit,
+	"internal/pgtest":     testKit,
+	"internal/pgproxy":    testKit,
+	"internal/need":       testKit,
+	"persist/persisttest": testKit,
+	"internal/guarantees": tool,
+	"internal/imports":    tool,
+	"internal/planted":    tool,
+	"internal/source":     tool,
+}
+
+// trees lists the folders whose packages all have the room of the folder.
+var trees = []string{"cmd", "examples", "otel", "adk", "internal/testkit"}
+
+// roomOf returns the room of a package, given by its path below the module.
 func roomOf(path string) room {
-	top, _, nested := strings.Cut(path, "/")
-	switch {
-	case path == "":
-		return root
-	case path == "persist":
-		return contract
-	case slices.Contains(strings.Split(path, "/"), "internal"):
-		return shared
-	case top == "persist":
-		return adapter
-	case top == "examples", top == "cmd":
-		return program
-	case top == "flow" && nested:
-		return composed
-	default:
-		return capability
+	if r, ok := rooms[path]; ok {
+		return r
 	}
+	if strings.HasPrefix(path, "persist/") {
+		return adapter
+	}
+	if engineIndex(path) >= 0 {
+		return engine
+	}
+	for _, tree := range trees {
+		if strings.HasPrefix(path, tree+"/") {
+			return rooms[tree]
+		}
+	}
+	return unknown
+}
+
+// engineIndex returns the position of an engine package in engineOrder; -1: it is none.
+func engineIndex(path string) int {
+	name, ok := strings.CutPrefix(path, "internal/")
+	if !ok {
+		return -1
+	}
+	return slices.Index(engineOrder, name)
+}
+
+// kitIndex orders the test kits: testkit serves the adapters, and stores opens them.
+func kitIndex(path string) int {
+	return slices.Index([]string{"internal/testkit", "persist/persisttest", "internal/testkit/stores"}, path)
 }
 
 // allowed reports whether a package may depend on another of the module, directly or not.
 func allowed(from, to string) bool {
-	if from == to || roomOf(from) == shared || roomOf(to) == shared {
+	if from == to {
 		return true
 	}
-	switch roomOf(from) {
-	case contract:
+	lower, upper := roomOf(to), roomOf(from)
+	if lower == unknown || upper == unknown || lower == tool || lower == testKit && upper != testKit {
+		return false
+	}
+	switch upper {
+	case contract, leaf, tool:
 		return false
 	case adapter:
-		return to == "persist" || within(from, to)
+		return lower == contract || isAdapterPart(from, to)
+	case engine:
+		return lower == contract || lower == engine && engineIndex(to) < engineIndex(from)
+	case testKit:
+		return lower == contract || lower == testKit && kitIndex(to) <= kitIndex(from) || lower == adapter && from == "internal/testkit/stores"
 	case program:
 		return true
 	default:
-		return roomOf(to) != adapter && roomOf(to) < roomOf(from) || within(from, to)
+		return lower < upper && lower != adapter
 	}
 }
 
-// kitAllowed reports whether a package of the test kit may depend on another of the module. The kit
-// serves the tests of the adapters and of the root package, and package stores serves the latter.
-func kitAllowed(from, to string) bool {
-	switch from {
-	case "internal/testkit":
-		return to == "persist" || roomOf(to) == shared && to != "internal/testkit/stores"
-	case "internal/testkit/stores":
-		return roomOf(to) == contract || roomOf(to) == adapter || roomOf(to) == shared
-	}
-	return true
+// isAdapterPart reports whether an adapter may depend on a package below persist: on the packages
+// that adapters share, on a package below itself, and on the package above itself.
+func isAdapterPart(from, to string) bool {
+	const shared = "persist/internal/"
+	return strings.HasPrefix(to, shared) && !strings.HasPrefix(from, shared) ||
+		strings.HasPrefix(to, from+"/") || roomOf(to) == adapter && strings.HasPrefix(from, to+"/")
 }
 
-// within reports whether one of two packages lies below the other, as sqlite/migrations does.
-func within(a, b string) bool {
-	return roomOf(a) == roomOf(b) && (strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/"))
-}
-
-// dependencies returns, for each package of the module, all that it depends on: packages of
-// this module by their path below it, others by their import path.
+// dependencies returns, for each package of the module by its path below the module, the import
+// paths of all packages that it depends on, without those of its tests.
 func dependencies(t *testing.T) map[string][]string {
 	t.Helper()
 	var stderr strings.Builder
@@ -109,37 +165,42 @@ func local(path string) string {
 
 func ours(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
 
-// standard reports whether path is of the standard library, whose first element has no dot.
+// standard reports whether path belongs to the standard library: its first element has no dot.
 func standard(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return !strings.Contains(first, ".")
 }
 
-func TestImportsRunOneWay(t *testing.T) {
+func TestImportsGoOneWay(t *testing.T) {
 	deps := dependencies(t)
-	for _, pkg := range []string{"persist", "internal/testkit", "internal/testkit/stores"} {
-		if _, ok := deps[pkg]; !ok {
-			t.Fatalf("go list does not know %s", pkg)
-		}
+	if _, ok := deps["persist"]; !ok {
+		t.Fatal("go list does not know persist")
 	}
 	for pkg, all := range deps {
+		if roomOf(pkg) == unknown {
+			t.Errorf("%q has no room: add it to the rooms of this test", pkg)
+			continue
+		}
 		for _, dep := range all {
-			if ours(dep) && !(allowed(pkg, local(dep)) && kitAllowed(pkg, local(dep))) {
-				t.Errorf("%s/%s must not depend on %s", module, pkg, dep)
+			if ours(dep) && !allowed(pkg, local(dep)) {
+				t.Errorf("%q must not depend on %q", pkg, local(dep))
 			}
 		}
 	}
 }
 
-func TestPersistIsStandardLibraryOnly(t *testing.T) {
-	for _, dep := range dependencies(t)["persist"] {
-		if !standard(dep) {
-			t.Errorf("persist depends on %s", dep)
+func TestStandardLibraryOnly(t *testing.T) {
+	deps := dependencies(t)
+	for _, pkg := range []string{"persist", "internal/worker"} {
+		for _, dep := range deps[pkg] {
+			if !standard(dep) {
+				t.Errorf("%s depends on %s", pkg, dep)
+			}
 		}
 	}
 }
 
-// Whoever embeds the library gets neither a web server nor a flag named -test.v with it.
+// A program that embeds the library gets neither a web server nor a flag named -test.v with it.
 func TestRootIsLight(t *testing.T) {
 	heavy := map[string]bool{"net/http": true, "testing": true, "database/sql": true}
 	for _, dep := range dependencies(t)[""] {
@@ -176,35 +237,51 @@ func TestAllowed(t *testing.T) {
 		{"idempotency", "", true},
 		{"examples/chat", "persist/sqlite", true},
 		{"cmd/pawl", "persist/sqlite", true},
-		{"", "internal/state", true},
 		{"persist/memory", "persist/internal/cursor", true},
+		{"persist/internal/cursor", "persist", true},
+		{"persist/internal/cursor", "persist/internal/hints", false},
+		{"persist/internal/cursor", "persist/memory", false},
+		{"persist", "persist/internal/cursor", false},
+		{"persist/sqlite/migrations", "persist/sqlite", true},
+		{"persist/sqlite", "internal/state", false},
+		{"persist/sqlite", "internal/worker", false},
+		{"sse", "", true},
+		{"sse", "idempotency", false},
+		{"pawltest", "", true},
+		{"pawltest", "internal/testkit", false},
+		{"flow/machine", "internal/worker", true},
+		{"inspect", "flow/machine", true},
+		{"flow/machine", "inspect", false},
+		{"inspect", "persist/sqlite", false},
+		{"cmd/pawl", "inspect", true},
+		{"inspect", "cmd/pawl", false},
+		{"", "internal/state", true},
+		{"", "internal/hints", true},
+		{"", "internal/worker", true},
+		{"internal/worker", "internal/state", false},
+		{"internal/worker", "persist", false},
+		{"internal/state", "internal/worker", false},
+		{"internal/state", "persist", true},
+		{"internal/state", "", false},
+		{"internal/commit", "internal/document", true},
+		{"internal/document", "internal/commit", false},
+		{"internal/hints", "internal/queue", true},
+		{"internal/queue", "internal/registry", false},
+		{"internal/commit", "persist/memory", false},
+		{"internal/queue", "internal/testkit", false},
+		{"internal/testkit/stores", "persist/sqlite", true},
+		{"internal/testkit", "internal/pgtest", true},
+		{"internal/pgtest", "internal/need", true},
+		{"", "internal/need", false},
+		{"examples/chat", "internal/pgtest", false},
+		{"internal/planted", "internal/guarantees", false},
+		{"examples/chat", "internal/planted", false},
+		{"internal/other", "persist", false},
+		{"", "internal/other", false},
+		{"other", "", false},
 	} {
 		if got := allowed(c.from, c.to); got != c.want {
 			t.Errorf("allowed(%q, %q) = %v", c.from, c.to, got)
-		}
-	}
-}
-
-func TestKitAllowed(t *testing.T) {
-	for _, c := range []struct {
-		from, to string
-		want     bool
-	}{
-		{"internal/testkit", "", false},
-		{"internal/testkit", "flow", false},
-		{"internal/testkit", "persist", true},
-		{"internal/testkit", "persist/fs", false},
-		{"internal/testkit", "internal/need", true},
-		{"internal/testkit", "internal/testkit/stores", false},
-		{"internal/testkit/stores", "", false},
-		{"internal/testkit/stores", "flow/machine", false},
-		{"internal/testkit/stores", "persist/fs", true},
-		{"internal/testkit/stores", "internal/pgtest", true},
-		{"internal/testkit/stores", "internal/testkit", true},
-		{"internal/pgtest", "", true},
-	} {
-		if got := kitAllowed(c.from, c.to); got != c.want {
-			t.Errorf("kitAllowed(%q, %q) = %v", c.from, c.to, got)
 		}
 	}
 }

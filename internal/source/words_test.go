@@ -38,10 +38,8 @@ var unfinished = []string{
 	"docs/transactions.md",
 	"examples",
 	"flow",
-	"internal/crashtest",
 	"internal/planted",
 	"internal/state",
-	"internal/yield",
 	"persist",
 }
 
