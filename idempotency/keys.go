@@ -283,7 +283,7 @@ func awaitDone(ctx context.Context, scope pawl.Scope[record], limit time.Duratio
 	}()
 	return func() {
 		if !timer.Stop() {
-			over() // the timer's own call may still be under way
+			over() // the timer's own call may not have returned yet
 		}
 		cancel()
 		<-watched

@@ -22,13 +22,14 @@ const Variable = "PAWL_TEST_REQUIRE"
 // written holds the lines that this process has written to stderr.
 var written sync.Map
 
-// Missing ends a test that cannot run because what is missing. The test fails if Variable lists
-// what, and is skipped otherwise. why says what was searched for, how says how to get it. A skip is
-// also written to stderr, once per process, because go test shows skipped tests only with -v.
-func Missing(t testing.TB, what, why, how string) {
+// Missing ends a test that cannot run because a program is missing. The test fails if Variable
+// lists the program, and is skipped otherwise. Reason says where it was searched for, remedy says
+// how to get it. A skip is also written to stderr, once per process, because go test shows skipped
+// tests only with -v.
+func Missing(t testing.TB, program, reason, remedy string) {
 	t.Helper()
-	line := fmt.Sprintf("%s is missing: %s; to get it: %s", what, why, how)
-	if Required(what) {
+	line := fmt.Sprintf("%s is missing: %s; to get it: %s", program, reason, remedy)
+	if Required(program) {
 		t.Fatalf("%s (%s lists it)", line, Variable)
 	}
 	if _, again := written.LoadOrStore(line, true); !again {
@@ -37,10 +38,10 @@ func Missing(t testing.TB, what, why, how string) {
 	t.Skip(line)
 }
 
-// Required reports whether Variable lists what.
-func Required(what string) bool {
+// Required reports whether Variable lists the program.
+func Required(program string) bool {
 	listed := strings.FieldsFunc(os.Getenv(Variable), func(r rune) bool { return r == ',' || r == ' ' })
-	return slices.Contains(listed, what)
+	return slices.Contains(listed, program)
 }
 
 // Strace returns the path of an strace that is allowed to trace. Without one the test ends by
@@ -50,10 +51,10 @@ func Strace(t testing.TB) string {
 	if runtime.GOOS != "linux" {
 		t.Skip("strace runs on Linux only")
 	}
-	const how = "make need-strace"
+	const remedy = "make need-strace"
 	path, err := exec.LookPath("strace")
 	if err != nil {
-		Missing(t, "strace", "not found in PATH", how)
+		Missing(t, "strace", "not found in PATH", remedy)
 	}
 	if output, err := exec.Command(path, "-o", os.DevNull, "true").CombinedOutput(); err != nil {
 		Missing(t, "strace", fmt.Sprintf("not allowed to trace (%s)", strings.TrimSpace(string(output))),
