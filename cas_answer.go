@@ -1,0 +1,87 @@
+package pawl
+
+import (
+	"errors"
+	"time"
+)
+
+// How the members of a batch are answered.
+
+// answer gives every member its outcome, which is durable now; took is how long the commit took.
+func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
+	size := 0
+	for _, w := range b.members {
+		if w.Value.out.changed {
+			size++
+		}
+	}
+	if b.alone == nil {
+		s.queue.Lock()
+		s.crew, s.took = len(b.members)+s.queue.Len(), took
+		s.queue.Unlock()
+	}
+	for _, w := range b.members {
+		w.Value.landed = b.draft.Version
+		s.finish(w, w.Value.out, size, at)
+	}
+}
+
+// failAll gives every member the same error; nothing of the batch was committed, or that is unknown.
+func (s *stored) failAll(b *batch, err error) {
+	for _, w := range b.members {
+		s.fail(w, err)
+	}
+}
+
+// fail ends w with err, or with its own panic if it had one: its caller must hear of that, whatever
+// became of the commit.
+func (s *stored) fail(w *storedWaiter, err error) {
+	out := outcome{ran: true, err: err}
+	var unknown *UnknownOutcomeError
+	if own := w.Value.out; own.panic != nil || own.exited {
+		out = own
+	} else if own.ran && !own.changed && errors.As(err, &unknown) {
+		// It wrote nothing in the commit. Only the state that it looked at is in doubt.
+		out.err = &UnavailableError{Scope: w.Value.call.key, Cause: unknown.Cause}
+	}
+	s.finish(w, out, 0, time.Time{})
+}
+
+// finish hands w its outcome, unless its caller has left.
+func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
+	v := &w.Value
+	if out.ran && v.call.env.observer != nil {
+		observeOutcome(v, out, size)
+	}
+	s.queue.Lock()
+	present := !v.abandoned && s.queue.Answer(w)
+	if present {
+		v.err, v.panic, v.exited = out.err, out.panic, out.exited
+		if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
+			v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
+		}
+	}
+	s.queue.Unlock()
+	switch b, ok := v.backend.(*binding); {
+	case present:
+		w.Wake()
+	case out.panic != nil || out.exited:
+		v.call.logPanic(v.ctx, v.change.verb, out.panic)
+	case ok && v.change.takes != nil && out.changed:
+		go b.rt.disown(s, v.call.key, v.change.takes, v.landed)
+	}
+}
+
+func observeOutcome(v *storedCall, out outcome, size int) {
+	e := Event{Type: Committed, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Took: time.Since(v.submitted)}
+	switch {
+	case out.panic != nil || out.exited:
+		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)
+		return
+	case out.err != nil:
+		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0
+	case !out.changed:
+		e.Type, e.Batch = Unchanged, 0
+	}
+	v.call.observe(v.ctx, e)
+}
