@@ -85,78 +85,100 @@ func BenchmarkPush(b *testing.B) {
 	}
 }
 
+// benchCounter has five scalar fields.
+type benchCounter struct {
+	Name  string `json:"name"`
+	Owner string `json:"owner"`
+	Count int64  `json:"count"`
+	Last  int64  `json:"last"`
+	Open  bool   `json:"open"`
+}
+
+// benchBoard has a map of 16 keys.
+type benchBoard struct {
+	Name  string           `json:"name"`
+	Tasks map[string]int64 `json:"tasks"`
+}
+
+// benchThread has a list of structs.
+type benchThread struct {
+	Title    string         `json:"title"`
+	Messages []benchMessage `json:"messages"`
+}
+
+type benchMessage struct {
+	Role string `json:"role"`
+	Text string `json:"text"`
+}
+
+func newBenchCounter() *benchCounter {
+	return &benchCounter{Name: "visits", Owner: "ann", Count: 7, Open: true}
+}
+
+func newBenchBoard() *benchBoard {
+	b := &benchBoard{Name: "release", Tasks: map[string]int64{}}
+	for i := range 16 {
+		b.Tasks[fmt.Sprintf("task%02d", i)] = int64(i)
+	}
+	return b
+}
+
+func newBenchDoc() *doc {
+	d := &doc{"title": "tides", "tags": []any{"a", "b"}, "owner": map[string]any{"name": "ann", "age": int64(7)}}
+	for i := len(*d); i < 16; i++ {
+		(*d)[fmt.Sprintf("key%02d", i)] = int64(i)
+	}
+	return d
+}
+
+func newBenchThread() *benchThread {
+	t := &benchThread{Title: "tides"}
+	for range 100 {
+		t.Messages = append(t.Messages, benchMessage{Role: "user", Text: "What is the tide like tomorrow?"})
+	}
+	return t
+}
+
+func benchClone[T any](b *testing.B, src *T) {
+	t := benchType[T](b)
+	b.ReportAllocs()
+	for b.Loop() {
+		dst := new(T)
+		if err := t.Clone(src, dst); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkClone(b *testing.B) {
-	b.Run("struct", func(b *testing.B) {
-		type flat struct {
-			A, B string
-			N    int
+	b.Run("counter", func(b *testing.B) { benchClone(b, newBenchCounter()) })
+	b.Run("board", func(b *testing.B) { benchClone(b, newBenchBoard()) })
+	b.Run("doc", func(b *testing.B) { benchClone(b, newBenchDoc()) })
+	b.Run("thread", func(b *testing.B) { benchClone(b, newBenchThread()) })
+}
+
+// benchSettle settles a copy of old that change has changed.
+func benchSettle[T any](b *testing.B, old *T, change func(*T)) {
+	t := benchType[T](b)
+	draft := new(T)
+	if err := t.Clone(old, draft); err != nil {
+		b.Fatal(err)
+	}
+	change(draft)
+	b.ReportAllocs()
+	for b.Loop() {
+		dst := new(T)
+		if changed, err := t.Settle(old, draft, dst); err != nil || !changed {
+			b.Fatal(changed, err)
 		}
-		t := benchType[flat](b)
-		src, dst := &flat{A: "a", N: 3}, &flat{}
-		b.ReportAllocs()
-		for b.Loop() {
-			if err := t.Clone(src, dst); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("map16", func(b *testing.B) {
-		src := map[string]any{}
-		for i := range 16 {
-			src[fmt.Sprint("key", i)] = int64(i)
-		}
-		t := benchType[map[string]any](b)
-		b.ReportAllocs()
-		for b.Loop() {
-			var dst map[string]any
-			if err := t.Clone(&src, &dst); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("typed16", func(b *testing.B) {
-		src := map[string]int{}
-		for i := range 16 {
-			src[fmt.Sprint("key", i)] = i
-		}
-		t := benchType[map[string]int](b)
-		b.ReportAllocs()
-		for b.Loop() {
-			var dst map[string]int
-			if err := t.Clone(&src, &dst); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
+	}
 }
 
 func BenchmarkSettle(b *testing.B) {
-	b.Run("struct", func(b *testing.B) {
-		t := benchType[benchState](b)
-		old := &benchState{Name: "a", Items: []string{"x", "y", "z"}}
-		draft := &benchState{Name: "a", Count: 1, Items: []string{"x", "y", "z"}}
-		dst := &benchState{}
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := t.Settle(old, draft, dst); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
-	b.Run("map16", func(b *testing.B) {
-		old, draft := map[string]any{}, map[string]any{}
-		for i := range 16 {
-			old[fmt.Sprint("key", i)] = int64(i)
-			draft[fmt.Sprint("key", i)] = int64(i)
-		}
-		draft["key3"] = int64(4)
-		t := benchType[map[string]any](b)
-		var dst map[string]any
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := t.Settle(&old, &draft, &dst); err != nil {
-				b.Fatal(err)
-			}
-		}
+	b.Run("counter", func(b *testing.B) { benchSettle(b, newBenchCounter(), func(c *benchCounter) { c.Count++ }) })
+	b.Run("board", func(b *testing.B) { benchSettle(b, newBenchBoard(), func(s *benchBoard) { s.Tasks["task03"]++ }) })
+	b.Run("doc", func(b *testing.B) { benchSettle(b, newBenchDoc(), func(d *doc) { (*d)["key07"] = int64(8) }) })
+	b.Run("thread", func(b *testing.B) {
+		benchSettle(b, newBenchThread(), func(t *benchThread) { t.Messages = append(t.Messages, benchMessage{Role: "assistant"}) })
 	})
 }
