@@ -374,11 +374,10 @@ func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
 			return nil, fmt.Errorf("upgrade from %d to %d: %w", i, i+1, err)
 		}
 	}
-	settled := Doc{}
-	if _, err := docType.Settle(nil, &d, &settled); err != nil {
+	if _, err := docType.Settle(nil, &d); err != nil {
 		return nil, err
 	}
-	return docType.Encode(&settled)
+	return docType.Encode(&d)
 }
 
 // indexed returns what the store indexes of a document: its label and its due time.

@@ -280,7 +280,16 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 		}
 		img.life, img.expires = deleted, 0
 	} else {
-		changed, err := ch.apply(ctx, from, &img.state, tail)
+		var changed bool
+		var err error
+		if ch.bounded() {
+			if from != nil {
+				img.state = cur.state // cheaper than by reflection
+			}
+			changed, err = ch.data.Apply(from, &img.state, tail)
+		} else {
+			changed, err = ch.apply(ctx, from, &img.state, nil)
+		}
 		if err != nil {
 			return nil, refused(call.key, ch.verb, err)
 		}

@@ -88,17 +88,19 @@ func (m atomicMutation[T]) nil() bool           { return m.fn == nil }
 func (m atomicMutation[T]) takes() reflect.Type { return reflect.TypeFor[T]() }
 func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, draft, dst any) (bool, error) {
 	own, out := draft.(*T), dst.(*T)
-	if cur != nil {
+	if cur == nil {
+		*own = *typ.Zero().(*T)
+	} else {
 		*own = *cur.(*T)
-	}
-	if err := typ.Deepen(cur, own); err != nil {
-		return false, err
+		if err := typ.Detach(own); err != nil {
+			return false, err
+		}
 	}
 	if err := m.fn(ctx, own); err != nil {
 		return false, userError{err}
 	}
 	*out = *own
-	return typ.SettleCopy(cur, own, out)
+	return typ.Settle(cur, out)
 }
 
 // change is a mutation made ready for states of one type.
@@ -154,8 +156,9 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 // prepare makes ops ready, which come after fns. They are copied if they have to be kept.
 func (c *change) prepare(key *Key, ops []state.Op, fns []step) error {
 	typ := c.typ
-	if fns == nil && !typ.Foreign(ops) {
-		if err := c.data.Fill(typ, ops); err != nil {
+	if fns == nil && !typ.Custom() && typ.Plain(ops) {
+		var err error
+		if c.data, err = typ.Prepare(ops); err != nil {
 			return refused(*key, c.verb, err)
 		}
 		return nil
@@ -283,6 +286,7 @@ func accepts(fn function, rt reflect.Type) error {
 // means nothing. Tail is nil wherever another run on the same container could overlap with this one.
 func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
 	if c.bounded() {
+		c.typ.Assign(dst, cur)
 		return c.data.Apply(cur, dst, tail)
 	}
 	if c.fn != nil {
@@ -306,7 +310,7 @@ func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (cha
 		return changed, nil
 	}
 	if from != dst { // the last step changed nothing
-		reflect.ValueOf(dst).Elem().Set(reflect.ValueOf(from).Elem())
+		c.typ.Assign(dst, from)
 	}
 	return !c.typ.Equal(cur, dst), nil
 }
@@ -315,17 +319,19 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 	if s.err != nil {
 		return false, s.err
 	}
-	if s.data != nil {
-		return s.data.Apply(cur, dst, nil)
+	if s.fn != nil {
+		return s.fn.run(ctx, typ, cur, typ.Zero(), dst)
 	}
-	if s.fn == nil {
-		data, err := typ.Prepare(s.ops)
+	data := s.data
+	if data == nil {
+		made, err := typ.Prepare(s.ops)
 		if err != nil {
 			return false, err
 		}
-		return data.Apply(cur, dst, nil)
+		data = &made
 	}
-	return s.fn.run(ctx, typ, cur, typ.Zero(), dst)
+	typ.Assign(dst, cur)
+	return data.Apply(cur, dst, nil)
 }
 
 // userError marks an error that a mutator returned, so that it reaches its caller unchanged whatever its type.

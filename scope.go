@@ -97,7 +97,8 @@ func (s Snapshot[T]) State() T {
 	}
 	typ, err := typeFor[T]()
 	if err == nil {
-		err = typ.Clone(state, &out)
+		out = *state
+		err = typ.Detach(&out)
 	}
 	if err != nil {
 		panic(err) // T's own MarshalJSON or UnmarshalJSON failed on what it took before
@@ -120,10 +121,10 @@ func (s Snapshot[T]) Exists() bool { return s.ReadOnly() != nil }
 // NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state holds what no store can
 // keep, or T what no state can.
 func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
-	s := Snapshot[T]{Version: version, Time: at, state: new(T)}
+	s := Snapshot[T]{Version: version, Time: at, state: &state}
 	typ, err := typeFor[T]()
 	if err == nil {
-		_, err = typ.Settle(nil, &state, s.state)
+		_, err = typ.Settle(nil, s.state)
 	}
 	if err != nil {
 		panic(err)

@@ -54,7 +54,7 @@ var lockBugs = []Bug{
 	{
 		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
 		Proves: []string{"LOCK-5"}, File: "mutation.go",
-		Old: "if fns == nil && !typ.Foreign(ops) {", New: "if fns == nil {",
+		Old: "if fns == nil && !typ.Custom() && typ.Plain(ops) {", New: "if fns == nil {",
 		Pkg: ".", Run: "^TestCodeOfATypeNeverHoldsTheCaller$", Flags: []string{"-timeout=20s"},
 	},
 	{

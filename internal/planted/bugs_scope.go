@@ -29,13 +29,13 @@ var scopeBugs = []Bug{
 	{
 		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
-		Old: "	if err := typ.Deepen(cur, own); err != nil {", New: "	if err := error(nil); err != nil {",
+		Old: "		if err := typ.Detach(own); err != nil {", New: "		if err := error(nil); err != nil {",
 		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{
 		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
-		Old: "	return typ.SettleCopy(cur, own, out)", New: "	changed, err := typ.SettleCopy(cur, own, out)\n	*out = *own\n	return changed, err",
+		Old: "	return typ.Settle(cur, out)", New: "	changed, err := typ.Settle(cur, out)\n	*out = *own\n	return changed, err",
 		Pkg: ".", Run: "^TestMutatorsGetCopies$",
 	},
 	{

@@ -8,27 +8,19 @@ import (
 	"reflect"
 )
 
-// Apply fills *dst, a zero T of the caller's, with *cur after all changes, or
-// returns *Error. cur is never modified; nil is absent. After an error, and if
-// nothing changed, *dst is undefined and must be dropped. tail may be nil.
-func (p *Prepared) Apply(cur, dst any, tail *Tail) (changed bool, err error) {
-	if from, ok := p.t.value(cur); ok {
-		reflect.ValueOf(dst).Elem().Set(from)
-	}
-	return p.ApplyCopy(cur, dst, tail)
-}
-
-// ApplyCopy is Apply for a *dst that is a plain copy of *cur already, or zero if
-// cur is nil.
-func (p *Prepared) ApplyCopy(cur, dst any, tail *Tail) (changed bool, err error) {
-	v := reflect.ValueOf(dst).Elem()
+// Apply makes all changes to *v, which holds *cur by plain assignment, or is zero if cur is nil (an
+// absent state). It replaces the memory that it changes, so *cur stays as it is. Apply returns *Error
+// if a change does not fit the state. *v has no meaning after an error, or if nothing changed. tail
+// may be nil.
+func (p *Prepared) Apply(cur, v any, tail *Tail) (changed bool, err error) {
+	to := reflect.ValueOf(v).Elem()
 	if p.count == 1 {
-		changed, err = p.t.apply(&p.first, v, tail)
+		changed, err = p.t.apply(&p.first, to, tail)
 	} else {
-		changed, err = p.applyAll(cur, v, tail)
+		changed, err = p.applyAll(cur, to, tail)
 	}
 	if err == nil && changed {
-		settleRoot(v)
+		settleRoot(to)
 	}
 	return changed, err
 }
@@ -43,9 +35,8 @@ func (p *Prepared) applyAll(cur any, v reflect.Value, tail *Tail) (changed bool,
 		}
 		changed = changed || one
 	}
-	// Changes can cancel each other out.
 	if was := p.t.valueOrZero(cur); changed && (equal(p.t.root, was, v) || rootEmpty(was) && rootEmpty(v)) {
-		changed = false
+		changed = false // the changes cancel each other out
 	}
 	if !changed {
 		tail.rollback()

@@ -36,7 +36,7 @@ func benchApply[T any](b *testing.B, cur *T, op func(i int) Op) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := p.Apply(pair[i%2], pair[(i+1)%2], &tail); err != nil {
+		if _, err := applyTo(&p, pair[i%2], pair[(i+1)%2], &tail); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -72,7 +72,7 @@ func BenchmarkPush(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := p.Apply(cur, pair[i%2], &tail); err != nil {
+				if _, err := applyTo(&p, cur, pair[i%2], &tail); err != nil {
 					b.Fatal(err)
 				}
 				cur = pair[i%2]
@@ -144,7 +144,7 @@ func benchClone[T any](b *testing.B, src *T) {
 	b.ReportAllocs()
 	for b.Loop() {
 		dst := new(T)
-		if err := t.Clone(src, dst); err != nil {
+		if err := cloneTo(t, src, dst); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -161,14 +161,14 @@ func BenchmarkClone(b *testing.B) {
 func benchSettle[T any](b *testing.B, old *T, change func(*T)) {
 	t := benchType[T](b)
 	draft := new(T)
-	if err := t.Clone(old, draft); err != nil {
+	if err := cloneTo(t, old, draft); err != nil {
 		b.Fatal(err)
 	}
 	change(draft)
 	b.ReportAllocs()
 	for b.Loop() {
 		dst := new(T)
-		if changed, err := t.Settle(old, draft, dst); err != nil || !changed {
+		if changed, err := settleTo(t, old, draft, dst); err != nil || !changed {
 			b.Fatal(changed, err)
 		}
 	}

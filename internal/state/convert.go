@@ -89,11 +89,7 @@ func own(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 		}
 		return v, nil
 	}
-	out := reflect.New(n.rt).Elem()
-	if _, err := settle(n, reflect.Value{}, v, out, depth); err != nil {
-		return reflect.Value{}, err
-	}
-	return out, nil
+	return settled(n, v, depth)
 }
 
 func unfit(n *node, v reflect.Value) error {

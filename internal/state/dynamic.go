@@ -123,11 +123,11 @@ func normalizeValue(n *node, v reflect.Value, depth int) (any, error) {
 		return normalizeSlice(n, v, depth)
 	}
 	// Settling validates what encoding/json would silently replace.
-	settled := reflect.New(n.rt)
-	if _, err := settle(n, reflect.Value{}, v, settled.Elem(), depth); err != nil {
+	own, err := settled(n, v, depth)
+	if err != nil {
 		return nil, err
 	}
-	doc, err := marshal(settled.Interface())
+	doc, err := marshal(own.Addr().Interface())
 	if err != nil {
 		return nil, failed(err)
 	}

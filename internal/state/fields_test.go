@@ -83,17 +83,17 @@ func TestEmbeddedPointersAreCreatedSharedAndCopied(t *testing.T) {
 	assert.Equal(t, &Base{ID: 3, Tags: []string{"a"}, Bag: map[string]any{"x": map[string]any{"y": int64(1)}}}, got.Base)
 
 	var draft, next embeds
-	require.NoError(t, ty.Clone(got, &draft))
+	require.NoError(t, cloneTo(ty, got, &draft))
 	assert.Equal(t, got, &draft)
 	assert.NotSame(t, got.Base, draft.Base)
 	draft.Title = "t"
-	changed, err = ty.Settle(got, &draft, &next)
+	changed, err = settleTo(ty, got, &draft, &next)
 	require.NoError(t, err)
 	assert.True(t, changed)
 	assert.Same(t, got.Base, next.Base)
 
 	draft.Tags[0] = "b"
-	changed, err = ty.Settle(got, &draft, &next)
+	changed, err = settleTo(ty, got, &draft, &next)
 	require.NoError(t, err)
 	assert.True(t, changed)
 	assert.Equal(t, []string{"a"}, got.Tags)
@@ -102,7 +102,7 @@ func TestEmbeddedPointersAreCreatedSharedAndCopied(t *testing.T) {
 	assert.False(t, ty.Equal(got, &embeds{}))
 
 	draft.Base = nil
-	changed, err = ty.Settle(got, &draft, &next)
+	changed, err = settleTo(ty, got, &draft, &next)
 	require.NoError(t, err)
 	assert.True(t, changed)
 	assert.Nil(t, next.Base)
@@ -149,9 +149,9 @@ func TestNamedEmbeddedUnexported(t *testing.T) {
 	typ, err := Of(reflect.TypeFor[promoted]())
 	require.NoError(t, err)
 	var got, copied promoted
-	_, err = typ.Settle(nil, &promoted{unseen{map[string]int{"a": 1}}, 2}, &got)
+	_, err = settleTo(typ, nil, &promoted{unseen{map[string]int{"a": 1}}, 2}, &got)
 	require.NoError(t, err)
-	require.NoError(t, typ.Clone(&got, &copied))
+	require.NoError(t, cloneTo(typ, &got, &copied))
 	require.Equal(t, promoted{unseen{map[string]int{"a": 1}}, 2}, copied)
 }
 
@@ -232,7 +232,7 @@ func TestErrorsSayWhatWhereAndWhy(t *testing.T) {
 	_, _, err = apply(t, &person{}, Op{Verb: Set, Value: person{Tags: []string{"\x00"}}})
 	assert.EqualError(t, err, `state: set "tags[0]": strings cannot contain U+0000`)
 
-	_, err = typeOf[failing](t).Settle(nil, &failing{}, &failing{})
+	_, err = settleTo(typeOf[failing](t), nil, &failing{}, &failing{})
 	assert.ErrorIs(t, err, errFailing, "the user's own error can be found")
 }
 
@@ -248,14 +248,15 @@ func TestRawMessagesAreKeptAsTheDocumentHasThem(t *testing.T) {
 	}
 	ty := typeOf[state](t)
 	var a, b state
-	_, err := ty.Settle(nil, &state{R: json.RawMessage(`{ "x": "\ud83d\ude00" }`)}, &a)
+	_, err := settleTo(ty, nil, &state{R: json.RawMessage(`{ "x": "\ud83d\ude00" }`)}, &a)
 	require.NoError(t, err)
 	assert.Equal(t, `{"x":"\ud83d\ude00"}`, string(a.R))
-	changed, err := ty.Settle(&a, &state{R: json.RawMessage(`{"x": "\ud83d\ude00"}`)}, &b)
+	assert.Equal(t, len(a.R), cap(a.R), "a reader's append must not reach shared memory")
+	changed, err := settleTo(ty, &a, &state{R: json.RawMessage(`{"x": "\ud83d\ude00"}`)}, &b)
 	require.NoError(t, err)
 	assert.False(t, changed)
 	for _, raw := range []string{`"\ud83d"`, `"\ude00"`, `"\ud83dx"`, `"\u0000"`, "\"\xff\"", `{`, ``, `1 2`} {
-		_, err := ty.Settle(nil, &state{R: json.RawMessage(raw)}, &b)
+		_, err := settleTo(ty, nil, &state{R: json.RawMessage(raw)}, &b)
 		assert.Error(t, err, raw)
 	}
 }

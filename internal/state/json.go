@@ -129,7 +129,7 @@ func fixParts(parts []part, v reflect.Value, depth int) error {
 			}
 			continue
 		}
-		if p.embedded != nil {
+		if p.pointee != nil {
 			if f.IsNil() {
 				continue
 			}

@@ -46,10 +46,8 @@ type node struct {
 	parts  []part            // of structs: what to copy, in memory order
 	fields map[string]*field // of structs: by JSON name
 
-	flat    bool    // an assignment is a deep copy: nothing mutable, nothing hidden
-	entries entries // of maps that need no reflection; nil: of others
-	plan    *plan   // of structs that need none; nil: of others
-
+	whole   bool // JSON carries every field
+	flat    bool // a shallow copy is a deep one
 	dynamic bool // an any is somewhere below
 	lists   bool // a slice is somewhere below
 	custom  bool // code of the user's is somewhere below
@@ -69,7 +67,7 @@ type part struct {
 	name      string
 	node      *node
 	omitEmpty bool
-	embedded  reflect.Type // the struct type behind an embedded pointer
+	pointee   reflect.Type // the struct type behind an embedded pointer
 	sub       []part
 }
 
@@ -269,7 +267,7 @@ func place(parts *[]part, t reflect.Type, index []int, leaf part) {
 		pointee = ft
 	}
 	if last < 0 || (*parts)[last].index != index[0] {
-		*parts = append(*parts, part{index: index[0], embedded: pointee})
+		*parts = append(*parts, part{index: index[0], pointee: pointee})
 		last++
 	}
 	place(&(*parts)[last].sub, ft, index[1:], leaf)
@@ -288,14 +286,13 @@ func hasOwnForm(t reflect.Type) bool {
 	return false
 }
 
-// propagate derives the flags, which cycles of types make a fixed point.
+// propagate derives the flags. Types can be recursive, so it repeats until no flag changes.
 func (c *compiler) propagate() {
 	for _, n := range c.order {
+		n.whole = n.kind != kStruct || wholeParts(n.parts, n.rt)
 		switch n.kind {
-		case kBool, kInt, kUint, kFloat, kString, kNumber, kValue, kTime, kArray:
+		case kBool, kInt, kUint, kFloat, kString, kNumber, kValue, kTime, kArray, kStruct:
 			n.flat = true
-		case kStruct:
-			n.flat = len(n.parts) == n.rt.NumField()
 		case kBytes, kRaw, kSlice:
 			n.lists = true
 		case kDyn, kObj:
@@ -309,23 +306,31 @@ func (c *compiler) propagate() {
 		for _, n := range c.order {
 			was := *n
 			if n.elem != nil {
-				n.take(n.elem)
+				n.take(n.elem, n.kind == kArray)
 			}
 			n.takeParts(n.parts)
-			again = again || was.flat != n.flat || was.dynamic != n.dynamic || was.lists != n.lists || was.custom != n.custom
-		}
-	}
-	for _, n := range c.order {
-		n.entries = entriesOf(n)
-	}
-	for _, n := range c.order {
-		if p := planOf(n); p != nil && len(p.rest) == 0 {
-			n.plan = p
+			again = again || was.whole != n.whole || was.flat != n.flat || was.dynamic != n.dynamic || was.lists != n.lists || was.custom != n.custom
 		}
 	}
 }
 
-func (n *node) take(below *node) {
+// wholeParts reports whether parts has every field of struct t and of the structs it embeds.
+func wholeParts(parts []part, t reflect.Type) bool {
+	if len(parts) != t.NumField() {
+		return false
+	}
+	for _, p := range parts {
+		if p.node == nil && p.pointee == nil && !wholeParts(p.sub, t.Field(p.index).Type) {
+			return false
+		}
+	}
+	return true
+}
+
+// take derives the flags of n from those of a part below it. inline says that the part is stored
+// in n itself.
+func (n *node) take(below *node, inline bool) {
+	n.whole = n.whole && (below.whole || !inline)
 	n.flat = n.flat && below.flat
 	n.dynamic = n.dynamic || below.dynamic
 	n.lists = n.lists || below.lists
@@ -334,11 +339,11 @@ func (n *node) take(below *node) {
 
 func (n *node) takeParts(parts []part) {
 	for _, p := range parts {
-		if p.node == nil {
-			n.flat = false
-			n.takeParts(p.sub)
+		if p.node != nil {
+			n.take(p.node, true)
 			continue
 		}
-		n.take(p.node)
+		n.flat = n.flat && p.pointee == nil
+		n.takeParts(p.sub)
 	}
 }

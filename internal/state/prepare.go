@@ -30,30 +30,22 @@ type change struct {
 	dyn   any             // the value, inside a dynamic part
 }
 
-// Prepare resolves the fields of ops, converts every value to its field's type,
-// and copies and validates it: applying is cheap then, and no later change by
-// the caller is seen. It returns *Error for a field that T does not have, a
-// verb or a value that does not fit, and for patches that overlap (a together
-// with a.b), because their order would decide.
+// Prepare resolves the fields of ops, converts every value to its field's type, copies it and
+// validates it. Applying is cheap then, and sees no later change by the caller. Prepare returns
+// *Error for a field that T does not have, for a verb or a value that does not fit, and for fields of
+// one patch that overlap (a and a.b), because their order would decide.
 func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
-	err = p.Fill(t, ops)
-	return
-}
-
-// Fill is Prepare for a zero p in its place: a Prepared is large enough for a
-// copy to be felt.
-func (p *Prepared) Fill(t *Type, ops []Op) error {
 	p.t, p.count = t, len(ops)
 	if len(ops) == 0 {
-		return nil
+		return p, nil
 	}
 	if err := t.prepare(&ops[0], &p.first); err != nil || len(ops) == 1 {
-		return err
+		return p, err
 	}
 	p.more = make([]change, len(ops)-1)
 	for i := range p.more {
 		if err := t.prepare(&ops[i+1], &p.more[i]); err != nil {
-			return err
+			return p, err
 		}
 	}
 	for first := 0; first < len(ops); {
@@ -62,33 +54,36 @@ func (p *Prepared) Fill(t *Type, ops []Op) error {
 			last++
 		}
 		if err := p.overlap(first, last); err != nil {
-			return err
+			return p, err
 		}
 		first = last
 	}
-	return nil
+	return p, nil
 }
 
-// overlap refuses patches, among those from first to last that belong together,
-// of which one contains the other. Sorted by names, a path comes right before
-// the ones below it.
+// overlap returns an error if one field of the patch from first to last contains another.
 func (p *Prepared) overlap(first, last int) error {
 	if last-first < 2 {
 		return nil
 	}
-	type patch struct {
+	type named struct {
 		field string
 		names []string
 	}
-	var patches []patch // copies: pointers would move every Prepared to the heap
-	for i := first; i < last; i++ {
-		if c := p.at(i); c.verb == Patch {
-			patches = append(patches, patch{c.field, c.path.names})
-		}
+	fields := make([]named, last-first) // copies, because pointers would move every Prepared to the heap
+	nested := false                     // only a longer path can be inside another
+	for i := range fields {
+		c := p.at(first + i)
+		fields[i] = named{c.field, c.path.names}
+		nested = nested || len(c.path.names) != len(fields[0].names)
 	}
-	slices.SortStableFunc(patches, func(a, b patch) int { return slices.Compare(a.names, b.names) })
-	for i := 1; i < len(patches); i++ {
-		outer, inner := patches[i-1], patches[i]
+	if !nested {
+		return nil
+	}
+	// In this order a path comes right before the paths below it.
+	slices.SortStableFunc(fields, func(a, b named) int { return slices.Compare(a.names, b.names) })
+	for i := 1; i < len(fields); i++ {
+		outer, inner := fields[i-1], fields[i]
 		if n := len(outer.names); n < len(inner.names) && slices.Equal(outer.names, inner.names[:n]) {
 			return &Error{Verb: Patch, Path: inner.field, Reason: "overlaps the patch of " + outer.field}
 		}
@@ -174,8 +169,7 @@ func (t *Type) fillSet(op *Op, c *change) (err error) {
 	if !v.IsValid() || v.Type() != t.root.rt {
 		return refuse("the state is a %s, not a %T", t.root.rt, op.Value)
 	}
-	c.value = reflect.New(t.root.rt).Elem()
-	if _, err := settle(t.root, reflect.Value{}, v, c.value, 0); err != nil {
+	if c.value, err = settled(t.root, v, 0); err != nil {
 		return err
 	}
 	settleRoot(c.value)
@@ -254,63 +248,44 @@ func (c *change) fillDynamic(op *Op, depth int) (err error) {
 	return refuse("unknown verb")
 }
 
-// Foreign reports whether preparing ops, or applying them, could run code of
-// the user's: because T is Custom, or because a value brings its own JSON form.
-func (t *Type) Foreign(ops []Op) bool {
-	if t.root.custom {
-		return true
-	}
-	for i := range ops {
-		op := &ops[i]
-		if foreign(op.Value, 0) {
-			return true
-		}
-		for _, v := range op.Values {
-			if foreign(v, 0) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// Plain reports whether preparing ops runs no code of the user's, whatever applying them does: neither the values nor the
-// fields that they go to have a JSON form of their own.
+// Plain reports whether preparing ops runs no user code: neither the values nor the fields that they
+// go to have a JSON form of their own. If T is Custom, applying them may still run some.
 func (t *Type) Plain(ops []Op) bool {
 	for i := range ops {
 		op := &ops[i]
 		target := t.root
-		if op.Verb != Set {
+		if target.custom && op.Verb != Set {
 			p, err := t.path(op.Field)
 			if err != nil {
-				continue // that is all that Prepare will say
+				continue // Prepare returns the same error
 			}
 			target = p.leaf
 		}
-		if target.custom || foreign(op.Value, 0) || slices.ContainsFunc(op.Values, func(v any) bool { return foreign(v, 0) }) {
+		if target.custom || customAny(op.Value, 0) || slices.ContainsFunc(op.Values, func(v any) bool { return customAny(v, 0) }) {
 			return false
 		}
 	}
 	return true
 }
 
-func foreign(x any, depth int) bool {
+// customAny reports whether user code can run while x is converted.
+func customAny(x any, depth int) bool {
 	if depth > MaxDepth {
-		return true // it will be refused, but not where a caller waits: looking further could take for ever
+		return true // Prepare refuses it; a cyclic value has no end
 	}
 	switch x := x.(type) {
 	case nil, bool, string, int, int64, int32, uint64, uint32, float64:
 		return false
 	case map[string]any:
 		for _, v := range x {
-			if foreign(v, depth+1) {
+			if customAny(v, depth+1) {
 				return true
 			}
 		}
 		return false
 	case []any:
 		for _, v := range x {
-			if foreign(v, depth+1) {
+			if customAny(v, depth+1) {
 				return true
 			}
 		}
@@ -318,11 +293,11 @@ func foreign(x any, depth int) bool {
 	}
 	v := reflect.ValueOf(x)
 	n, err := nodeOf(v.Type())
-	return err == nil && foreignValue(n, v, depth)
+	return err == nil && customValue(n, v, depth)
 }
 
-// foreignValue looks into values only where their type does not say enough.
-func foreignValue(n *node, v reflect.Value, depth int) bool {
+// customValue looks into a value only where its type leaves it open.
+func customValue(n *node, v reflect.Value, depth int) bool {
 	if n.custom || !n.dynamic {
 		return n.custom
 	}
@@ -331,22 +306,22 @@ func foreignValue(n *node, v reflect.Value, depth int) bool {
 	}
 	switch n.kind {
 	case kDyn:
-		return foreign(v.Interface(), depth)
+		return customAny(v.Interface(), depth)
 	case kObj:
-		return foreign(objectOf(v), depth)
+		return customAny(objectOf(v), depth)
 	case kPtr:
-		return !v.IsNil() && foreignValue(n.elem, v.Elem(), depth+1)
+		return !v.IsNil() && customValue(n.elem, v.Elem(), depth+1)
 	case kStruct:
-		return foreignParts(n.parts, v, depth+1)
+		return customParts(n.parts, v, depth+1)
 	case kMap:
 		for iter := v.MapRange(); iter.Next(); {
-			if foreignValue(n.elem, iter.Value(), depth+1) {
+			if customValue(n.elem, iter.Value(), depth+1) {
 				return true
 			}
 		}
 	case kSlice, kArray:
 		for i := range v.Len() {
-			if foreignValue(n.elem, v.Index(i), depth+1) {
+			if customValue(n.elem, v.Index(i), depth+1) {
 				return true
 			}
 		}
@@ -354,23 +329,23 @@ func foreignValue(n *node, v reflect.Value, depth int) bool {
 	return false
 }
 
-func foreignParts(parts []part, v reflect.Value, depth int) bool {
+func customParts(parts []part, v reflect.Value, depth int) bool {
 	for i := range parts {
 		p := &parts[i]
 		f := v.Field(p.index)
 		if p.node != nil {
-			if foreignValue(p.node, f, depth) {
+			if customValue(p.node, f, depth) {
 				return true
 			}
 			continue
 		}
-		if p.embedded != nil {
+		if p.pointee != nil {
 			if f.IsNil() {
 				continue
 			}
 			f = f.Elem()
 		}
-		if foreignParts(p.sub, f, depth) {
+		if customParts(p.sub, f, depth) {
 			return true
 		}
 	}

@@ -133,7 +133,7 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		settled := func(w wild, old *wild) (*wild, string) {
 			out := &wild{}
-			_, err := ty.Settle(anyOf(old), &w, out)
+			_, err := settleTo(ty, anyOf(old), &w, out)
 			require.NoError(rt, err)
 			doc, err := ty.Encode(out)
 			require.NoError(rt, err)
@@ -144,8 +144,8 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 
 		// A draft starts as a clone; some of it is replaced, then all is spoilt.
 		var draft wild
-		require.NoError(rt, ty.Clone(a, &draft))
-		same, err := ty.Settle(a, &draft, &wild{})
+		require.NoError(rt, cloneTo(ty, a, &draft))
+		same, err := settleTo(ty, a, &draft, &wild{})
 		require.NoError(rt, err)
 		require.False(rt, same, "a clone is equal")
 		if rapid.Bool().Draw(rt, "x") {
@@ -169,7 +169,7 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 		scramble(reflect.ValueOf(&first).Elem())
 		scramble(reflect.ValueOf(&draft).Elem())
 		var view wild
-		require.NoError(rt, ty.Clone(b, &view))
+		require.NoError(rt, cloneTo(ty, b, &view))
 		scramble(reflect.ValueOf(&view).Elem())
 		after, _ := ty.Encode(a)
 		require.Equal(rt, textA, string(after))
@@ -308,7 +308,7 @@ func TestApplyAgreesWithAPlainModel(t *testing.T) {
 			p, err := ty.Prepare([]Op{op})
 			require.NoError(rt, err)
 			next := new(doc)
-			changed, err := p.Apply(cur, next, &tail)
+			changed, err := applyTo(&p, cur, next, &tail)
 			require.Equal(rt, fine, err == nil, "%v: %v", op, err)
 			after, _ := ty.Encode(cur)
 			require.Equal(rt, string(before), string(after))

@@ -6,111 +6,144 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strconv"
 	"time"
-	"unicode/utf8"
 )
 
-// settle makes dst, which is zero, a validated deep copy of draft that shares
-// with old whatever is equal, and reports whether all of it is. An invalid old
-// means that there was none; same is of no interest then.
-func settle(n *node, old, draft, dst reflect.Value, depth int) (same bool, err error) {
+// settle turns v, a shallow copy of a draft, into a committed value: valid, with memory of its own,
+// and shared with old wherever the two are equal. It reports whether all of v equals old.
+//
+// An invalid old means that there was no value; the first result has no meaning then. settle reads
+// each part of the draft once, because a goroutine of the function may still write to it: a value
+// that was checked must be the value that is kept.
+func settle(n *node, old, v reflect.Value, depth int) (same bool, err error) {
 	fresh := !old.IsValid()
 	if fresh {
 		old = n.zero
 	}
 	switch n.kind {
-	case kBool, kInt, kUint, kValue:
-		dst.Set(draft)
-		return equal(n, old, draft), nil
+	case kBool:
+		return old.Bool() == v.Bool(), nil
+	case kInt:
+		return old.Int() == v.Int(), nil
+	case kUint:
+		return old.Uint() == v.Uint(), nil
+	case kValue:
+		return old.Equal(v), nil
 	case kFloat:
-		if reason := badFloat(draft.Float()); reason != "" {
+		if reason := badFloat(v.Float()); reason != "" {
 			return false, refuse("%s", reason)
 		}
-		dst.Set(draft)
-		return old.Float() == draft.Float(), nil
+		return old.Float() == v.Float(), nil
 	case kString:
-		s := draft.String()
+		s := v.String()
 		if old.String() == s {
-			dst.Set(old)
 			return true, nil
 		}
 		if reason := badString(s); reason != "" {
 			return false, refuse("%s", reason)
 		}
-		dst.Set(draft)
 		return false, nil
 	case kNumber:
-		if s := draft.String(); s != "" && !validNumber(s) {
+		if s := v.String(); s != "" && !validNumber(s) {
 			return false, refuse("json.Number %q is not a number", s)
 		}
-		dst.Set(draft)
-		return old.String() == draft.String(), nil
+		return old.String() == v.String(), nil
 	case kTime:
-		return settleTime(old, draft, dst)
+		return settleTime(old, v)
 	case kBytes, kRaw:
-		return settleBytes(n, old, draft, dst, depth)
+		return settleBytes(n, old, v, depth)
 	case kDyn:
-		x, same, err := settleDynamic(old.Interface(), draft.Interface(), depth)
+		x, same, err := settleDynamic(old.Interface(), v.Interface(), depth)
 		if err == nil {
-			setDynamic(dst, x)
+			setDynamic(v, x)
 		}
 		return same, err
 	case kObj:
-		m := objectOf(draft)
+		m := objectOf(v)
 		if m == nil {
 			return old.IsNil(), nil
 		}
 		m, same, err := settleObject(objectOf(old), m, depth)
 		if err == nil {
-			dst.Set(reflect.ValueOf(m))
+			v.Set(reflect.ValueOf(m))
 		}
 		return same, err
 	case kCustom:
-		return settleCustom(old, draft, dst, fresh, depth)
+		return settleCustom(old, v, fresh, depth)
 	case kPtr:
-		return settlePtr(n, old, draft, dst, depth)
+		return settlePtr(n, old, v, depth)
 	}
 	if depth >= MaxDepth {
 		return false, tooDeep()
 	}
 	switch n.kind {
 	case kStruct:
-		if n.plan != nil && depth+n.plan.levels <= MaxDepth && old.CanAddr() {
-			dst.Set(draft)
-			return n.plan.settle(old.Addr().UnsafePointer(), dst.Addr().UnsafePointer())
-		}
-		return settleParts(n.parts, old, draft, dst, fresh, depth+1)
+		return settleParts(n.parts, old, v, fresh, depth+1)
 	case kMap:
-		return settleMap(n, old, draft, dst, depth+1)
+		return settleMap(n, old, v, depth+1)
 	case kArray:
-		return settleArray(n, old, draft, dst, depth+1)
+		return settleArray(n, old, v, depth+1)
 	}
-	return settleSlice(n, old, draft, dst, depth+1)
+	return settleSlice(n, old, v, depth+1)
 }
 
-// settleTime drops what would not survive JSON: the monotonic reading, and the seconds of an old zone's offset, which
-// would take the instant with them.
-func settleTime(old, draft, dst reflect.Value) (bool, error) {
-	t, same, reason := settledTime(old.Interface().(time.Time), draft.Interface().(time.Time))
-	if reason != "" {
-		return false, refuse("%s", reason)
-	}
-	dst.Set(reflect.ValueOf(t))
-	return same, nil
+// settled returns a valid copy of draft with memory of its own.
+func settled(n *node, draft reflect.Value, depth int) (reflect.Value, error) {
+	v := reflect.New(n.rt).Elem()
+	shallow(n, draft, v)
+	_, err := settle(n, reflect.Value{}, v, depth)
+	return v, err
 }
 
-func settledTime(old, t time.Time) (settled time.Time, same bool, reason string) {
-	t = t.Round(0)
+// shallow assigns from to to. Fields that JSON does not carry become zero.
+func shallow(n *node, from, to reflect.Value) {
+	if n.whole {
+		to.Set(from)
+		return
+	}
+	to.SetZero()
+	if n.kind == kStruct {
+		shallowParts(n.parts, from, to)
+		return
+	}
+	for i := range from.Len() { // an array
+		shallow(n.elem, from.Index(i), to.Index(i))
+	}
+}
+
+func shallowParts(parts []part, from, to reflect.Value) {
+	for i := range parts {
+		p := &parts[i]
+		source, target := from.Field(p.index), to.Field(p.index)
+		switch {
+		case p.node != nil:
+			shallow(p.node, source, target)
+		case p.pointee != nil:
+			target.Set(source)
+		default:
+			shallowParts(p.sub, source, target)
+		}
+	}
+}
+
+// settleTime drops the parts of a time that JSON does not carry: the monotonic reading, and the
+// seconds of a zone's offset. Without them the zone would change the instant, so it becomes UTC.
+func settleTime(old, v reflect.Value) (bool, error) {
+	was, t := timeOf(old), timeOf(v).Round(0)
 	if _, offset := t.Zone(); offset%60 != 0 {
 		t = t.UTC()
 	}
-	if sameTime(old, t) {
-		return old, true, ""
+	same := sameTime(was, t)
+	if same {
+		t = was
+	} else if reason := badTime(t); reason != "" {
+		return false, refuse("%s", reason)
 	}
-	return t, false, badTime(t)
+	*v.Addr().Interface().(*time.Time) = t
+	return same, nil
 }
 
+// badTime returns why JSON has no form for t, or nothing.
 func badTime(t time.Time) string {
 	if y := t.Year(); y < 0 || y > 9999 {
 		return "the year of a time must be within 0 and 9999"
@@ -121,134 +154,126 @@ func badTime(t time.Time) string {
 	return ""
 }
 
-func settleBytes(n *node, old, draft, dst reflect.Value, depth int) (bool, error) {
-	if draft.IsNil() {
+func settleBytes(n *node, old, v reflect.Value, depth int) (bool, error) {
+	if v.IsNil() {
 		return old.IsNil(), nil
 	}
-	b := draft.Bytes()
+	b := v.Bytes()
 	if n.kind == kRaw {
-		// In the form that it will have in the document.
-		var compact bytes.Buffer
+		var compact bytes.Buffer // the form that the document will have
 		if err := json.Compact(&compact, b); err != nil {
 			return false, &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
 		}
-		b = slices.Clip(bytes.Clone(compact.Bytes()))
+		b = compact.Bytes()
 	}
 	if !old.IsNil() && bytes.Equal(old.Bytes(), b) {
-		dst.Set(old)
+		v.Set(old)
 		return true, nil
 	}
 	if n.kind == kRaw {
 		if err := checkRaw(b, depth); err != nil {
 			return false, err
 		}
-		dst.SetBytes(b)
-		return false, nil
 	}
-	dst.Set(copyOf(draft))
+	v.SetBytes(slices.Clip(bytes.Clone(b)))
 	return false, nil
 }
 
-func settleCustom(old, draft, dst reflect.Value, fresh bool, depth int) (bool, error) {
-	doc, err := marshalValue(draft)
+func settleCustom(old, v reflect.Value, fresh bool, depth int) (bool, error) {
+	doc, err := marshalValue(v)
 	if err != nil {
 		return false, failed(err)
 	}
 	if !fresh {
 		if was, err := marshalValue(old); err == nil && bytes.Equal(was, doc) {
-			dst.Set(old)
+			v.Set(old)
 			return true, nil
 		}
 	}
 	if err := checkRaw(doc, depth); err != nil {
 		return false, err
 	}
-	return false, unmarshalValue(doc, dst)
+	return false, unmarshalValue(doc, v)
 }
 
-func settlePtr(n *node, old, draft, dst reflect.Value, depth int) (bool, error) {
-	if draft.IsNil() {
+func settlePtr(n *node, old, v reflect.Value, depth int) (bool, error) {
+	if v.IsNil() {
 		return old.IsNil(), nil
 	}
 	if n.elem.kind == kPtr {
-		depth++ // nothing else would stop a pointer that points to itself
+		depth++ // nothing else would stop at a pointer that points to itself
 		if depth >= MaxDepth {
 			return false, tooDeep()
 		}
 	}
-	if draft.Pointer() == old.Pointer() {
-		dst.Set(old)
-		return true, nil
-	}
 	made := reflect.New(n.elem.rt)
-	same, err := settle(n.elem, old.Elem(), draft.Elem(), made.Elem(), depth)
+	shallow(n.elem, v.Elem(), made.Elem())
+	same, err := settle(n.elem, old.Elem(), made.Elem(), depth)
 	if err != nil {
 		return false, err
 	}
 	if same && !old.IsNil() {
-		dst.Set(old)
+		v.Set(old)
 		return true, nil
 	}
-	dst.Set(made)
+	v.Set(made)
 	return false, nil
 }
 
-func settleParts(parts []part, old, draft, dst reflect.Value, fresh bool, depth int) (bool, error) {
+func settleParts(parts []part, old, v reflect.Value, fresh bool, depth int) (bool, error) {
 	all := true
 	for i := range parts {
 		p := &parts[i]
-		was, now, to := old.Field(p.index), draft.Field(p.index), dst.Field(p.index)
-		if p.node != nil {
-			if fresh {
-				was = reflect.Value{}
-			}
-			same, err := settle(p.node, was, now, to, depth)
+		was, now := old.Field(p.index), v.Field(p.index)
+		if p.node == nil {
+			same, err := settleEmbedded(p, was, now, fresh, depth)
 			if err != nil {
-				return false, under(err, p.name)
-			}
-			if !same && !fresh && p.omitEmpty && bothEmpty(p.node, was, now) {
-				same = true
+				return false, err
 			}
 			all = all && same
 			continue
 		}
-		same, err := settleEmbedded(p, was, now, to, fresh, depth)
-		if err != nil {
-			return false, err
+		if fresh {
+			was = reflect.Value{}
 		}
-		all = all && same
+		same, err := settle(p.node, was, now, depth)
+		if err != nil {
+			return false, under(err, p.name)
+		}
+		all = all && (same || !fresh && p.omitEmpty && bothEmpty(p.node, was, now))
 	}
 	return all, nil
 }
 
-func settleEmbedded(p *part, was, now, to reflect.Value, fresh bool, depth int) (bool, error) {
-	if p.embedded == nil {
-		return settleParts(p.sub, was, now, to, fresh, depth)
+func settleEmbedded(p *part, was, now reflect.Value, fresh bool, depth int) (bool, error) {
+	if p.pointee == nil {
+		return settleParts(p.sub, was, now, fresh, depth)
 	}
 	if now.IsNil() {
 		return was.IsNil(), nil
 	}
-	made := reflect.New(p.embedded)
+	made := reflect.New(p.pointee)
+	shallowParts(p.sub, now.Elem(), made.Elem())
 	before := was.Elem()
 	if was.IsNil() {
-		before, fresh = reflect.Zero(p.embedded), true
+		before, fresh = reflect.Zero(p.pointee), true
 	}
-	same, err := settleParts(p.sub, before, now.Elem(), made.Elem(), fresh, depth)
+	same, err := settleParts(p.sub, before, made.Elem(), fresh, depth)
 	if err != nil {
 		return false, err
 	}
 	if same && !was.IsNil() {
-		to.Set(was)
+		now.Set(was)
 		return true, nil
 	}
-	to.Set(made)
+	now.Set(made)
 	return false, nil
 }
 
-func settleArray(n *node, old, draft, dst reflect.Value, depth int) (bool, error) {
+func settleArray(n *node, old, v reflect.Value, depth int) (bool, error) {
 	all := true
-	for i := range draft.Len() {
-		same, err := settle(n.elem, old.Index(i), draft.Index(i), dst.Index(i), depth)
+	for i := range v.Len() {
+		same, err := settle(n.elem, old.Index(i), v.Index(i), depth)
 		if err != nil {
 			return false, underIndex(err, i)
 		}
@@ -257,78 +282,62 @@ func settleArray(n *node, old, draft, dst reflect.Value, depth int) (bool, error
 	return all, nil
 }
 
-// settleSlice allocates nothing for a list until it finds a difference.
-func settleSlice(n *node, old, draft, dst reflect.Value, depth int) (bool, error) {
-	if draft.IsNil() {
+// settleSlice allocates no list until it finds a difference.
+func settleSlice(n *node, old, v reflect.Value, depth int) (bool, error) {
+	if v.IsNil() {
 		return old.IsNil(), nil
 	}
-	size, before := draft.Len(), old.Len()
-	var out, scratch reflect.Value
+	size, before := v.Len(), old.Len()
+	var out, item reflect.Value
 	if old.IsNil() || size != before {
 		out = reflect.MakeSlice(n.rt, size, size)
-	} else if draft.Pointer() == old.Pointer() {
-		dst.Set(old)
-		return true, nil
 	} else {
-		scratch = reflect.New(n.elem.rt).Elem()
+		item = reflect.New(n.elem.rt).Elem()
 	}
 	for i := range size {
-		to, was := scratch, reflect.Value{}
 		if out.IsValid() {
-			to = out.Index(i)
-		} else {
-			scratch.SetZero()
+			item = out.Index(i)
 		}
+		shallow(n.elem, v.Index(i), item)
+		var was reflect.Value
 		if i < before {
 			was = old.Index(i)
 		}
-		same, err := settle(n.elem, was, draft.Index(i), to, depth)
+		same, err := settle(n.elem, was, item, depth)
 		if err != nil {
 			return false, underIndex(err, i)
 		}
-		if !out.IsValid() && !same {
+		if !same && !out.IsValid() {
 			out = reflect.MakeSlice(n.rt, size, size)
 			reflect.Copy(out, old.Slice(0, i))
-			out.Index(i).Set(to)
+			out.Index(i).Set(item)
 		}
 	}
 	if !out.IsValid() {
-		dst.Set(old)
+		v.Set(old)
 		return true, nil
 	}
-	dst.Set(out)
+	v.Set(out)
 	return false, nil
 }
 
 // settleMap collects only the entries that differ, like settleObject.
-func settleMap(n *node, old, draft, dst reflect.Value, depth int) (bool, error) {
-	if draft.IsNil() {
+func settleMap(n *node, old, v reflect.Value, depth int) (bool, error) {
+	if v.IsNil() {
 		return old.IsNil(), nil
-	}
-	if draft.Pointer() == old.Pointer() {
-		dst.Set(old)
-		return true, nil
-	}
-	if n.entries != nil {
-		was := reflect.New(n.rt)
-		was.Elem().Set(old)
-		dst.Set(draft)
-		return n.entries.settle(was.UnsafePointer(), dst.Addr().UnsafePointer())
 	}
 	type entry struct{ key, value reflect.Value }
 	var differ []entry
-	fresh := func(t reflect.Type) reflect.Value { return reflect.New(t).Elem() }
-	key, before, now, scratch := fresh(n.rt.Key()), fresh(n.elem.rt), fresh(n.elem.rt), fresh(n.elem.rt)
-	for iter := draft.MapRange(); iter.Next(); {
+	key, value := reflect.New(n.rt.Key()).Elem(), reflect.New(n.elem.rt).Elem()
+	for iter := v.MapRange(); iter.Next(); {
 		key.SetIterKey(iter)
-		now.SetIterValue(iter)
-		was := old.MapIndex(key)
-		if was.IsValid() { // where it has an address
-			before.Set(was)
-			was = before
+		if n.elem.whole {
+			value.SetIterValue(iter)
+		} else {
+			shallow(n.elem, iter.Value(), value)
 		}
-		scratch.SetZero()
-		same, err := settle(n.elem, was, now, scratch, depth)
+		was := old.MapIndex(key)
+		same, err := settle(n.elem, was, value, depth)
 		if err != nil {
 			return false, under(err, keyName(key))
 		}
@@ -340,90 +349,30 @@ func settleMap(n *node, old, draft, dst reflect.Value, depth int) (bool, error) 
 				return false, refuse("key %q: %s", key.String(), reason)
 			}
 		}
-		differ = append(differ, entry{key, scratch})
-		key, scratch = fresh(n.rt.Key()), fresh(n.elem.rt)
+		differ = append(differ, entry{key, value})
+		key, value = reflect.New(n.rt.Key()).Elem(), reflect.New(n.elem.rt).Elem()
 	}
-	if len(differ) == 0 && old.Len() == draft.Len() && !old.IsNil() {
-		dst.Set(old)
+	size := v.Len()
+	if len(differ) == 0 && old.Len() == size && !old.IsNil() {
+		v.Set(old)
 		return true, nil
 	}
 	var out reflect.Value
-	if len(differ) == draft.Len() {
-		out = reflect.MakeMapWithSize(n.rt, draft.Len())
+	if len(differ) == size {
+		out = reflect.MakeMapWithSize(n.rt, size)
 	} else {
 		out = copyMap(old)
 	}
 	for _, e := range differ {
 		out.SetMapIndex(e.key, e.value)
 	}
-	if out.Len() > draft.Len() {
+	if out.Len() > size {
 		for _, key := range out.MapKeys() {
-			if !draft.MapIndex(key).IsValid() {
+			if !v.MapIndex(key).IsValid() {
 				out.SetMapIndex(key, reflect.Value{})
 			}
 		}
 	}
-	dst.Set(out)
+	v.Set(out)
 	return false, nil
-}
-
-// checkRaw validates JSON that somebody else wrote: encoding/json would replace
-// invalid Unicode silently, and has a far higher limit on nesting.
-func checkRaw(doc []byte, depth int) error {
-	if !utf8.Valid(doc) {
-		return refuse("JSON must be valid UTF-8")
-	}
-	inString := false
-	for i := 0; i < len(doc); i++ {
-		switch c := doc[i]; {
-		case c == '"':
-			inString = !inString
-		case inString && c == '\\':
-			i++
-			if i < len(doc) && doc[i] == 'u' {
-				skip, reason := checkEscape(doc[i-1:])
-				if reason != "" {
-					return refuse("%s", reason)
-				}
-				i += skip - 2
-			}
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > MaxDepth {
-				return tooDeep()
-			}
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	if _, err := decodeTree(doc); err != nil {
-		return &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
-	}
-	return nil
-}
-
-// checkEscape checks the \u escape that doc starts with, and returns its length.
-func checkEscape(doc []byte) (length int, reason string) {
-	unit := func(at int) uint64 {
-		if len(doc) < at+6 || doc[at] != '\\' || doc[at+1] != 'u' {
-			return 0xFFFFFFFF
-		}
-		u, err := strconv.ParseUint(string(doc[at+2:at+6]), 16, 32)
-		if err != nil {
-			return 0xFFFFFFFF
-		}
-		return u
-	}
-	switch u := unit(0); {
-	case u == 0:
-		return 6, "strings cannot contain U+0000"
-	case u >= 0xD800 && u < 0xDC00:
-		if low := unit(6); low >= 0xDC00 && low < 0xE000 {
-			return 12, ""
-		}
-		return 6, "strings must be valid Unicode"
-	case u >= 0xDC00 && u < 0xE000:
-		return 6, "strings must be valid Unicode"
-	}
-	return 2, ""
 }

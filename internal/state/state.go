@@ -14,8 +14,6 @@ const MaxDepth = 100
 // Type is a compiled state type. It is safe for concurrent use.
 type Type struct {
 	root *node
-	plan *plan         // of a struct; nil: it has none
-	zero reflect.Value // *T, never written to
 
 	// paths caches resolved field paths. It is replaced, never changed, so
 	// that reading it takes no lock; pathsMu orders the replacements.
@@ -38,7 +36,7 @@ func Of(t reflect.Type) (*Type, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, _ := types.LoadOrStore(t, &Type{root: root, plan: planOf(root), zero: root.zero.Addr()})
+	made, _ := types.LoadOrStore(t, &Type{root: root})
 	return made.(*Type), nil
 }
 
@@ -56,50 +54,41 @@ func (t *Type) Zero() any {
 	return v.Interface()
 }
 
-// Clone fills *dst with a deep copy of *src that shares nothing mutable with
-// it. It fails only if code of T's own (MarshalJSON and the like) does.
-func (t *Type) Clone(src, dst any) error {
-	to := reflect.ValueOf(dst).Elem()
-	from, ok := t.value(src)
-	if !ok {
-		to.SetZero()
-	} else if t.plan != nil {
-		to.Set(from)
-		return t.Deepen(src, dst)
-	} else if err := clone(t.root, from, to); err != nil {
-		return err
-	}
-	settleRoot(to)
-	return nil
+// Assign makes *dst = *src, or zero if src is nil. It serves callers that do not know T; the result
+// shares the memory of *src.
+func (t *Type) Assign(dst, src any) {
+	reflect.ValueOf(dst).Elem().Set(t.valueOrZero(src))
 }
 
-// Settle turns a draft that a user's function was free to change into a
-// committed state: *dst becomes a deep copy of *draft that shares with *old
-// every part that is equal. It reports whether anything differs from *old; if
-// not, *dst equals *old and the caller may drop it.
-//
-// Values inside an any are brought into normal form (see [Normalize]). Settle
-// returns *Error, and leaves *dst undefined, for what a state cannot hold:
-// strings that are not valid UTF-8 or contain U+0000, NaN, infinities, and
-// nesting beyond [MaxDepth], which a cyclic value reaches too.
-func (t *Type) Settle(old, draft, dst any) (changed bool, err error) {
-	to := reflect.ValueOf(dst).Elem()
-	was := t.valueOrZero(old)
-	now := t.valueOrZero(draft)
-	if t.plan != nil {
-		to.Set(now)
-		return t.SettleCopy(old, draft, dst)
+// Detach gives *v, a plain assignment of a committed state, memory of its own. It fails only if user
+// code in T (such as MarshalJSON) fails.
+func (t *Type) Detach(v any) error {
+	if t.root.flat {
+		return nil
 	}
-	to.SetZero()
-	same, err := settle(t.root, was, now, to, 0)
+	return detach(t.root, reflect.ValueOf(v).Elem())
+}
+
+// Settle turns *v, a plain assignment of a draft, into a committed state. *v gets memory of its own,
+// except that it shares with *old every part that is equal. Settle reports whether *v differs from
+// *old; if it does not, the caller may drop *v.
+//
+// Values inside an any are brought into normal form (see [Normalize]). Settle returns *Error, and
+// leaves *v undefined, for values that a state cannot hold: strings that are not valid UTF-8 or
+// contain U+0000, NaN, infinities, and nesting beyond [MaxDepth], which includes cycles.
+func (t *Type) Settle(old, v any) (changed bool, err error) {
+	was, now := t.valueOrZero(old), reflect.ValueOf(v).Elem()
+	if !t.root.whole {
+		carried := reflect.New(t.root.rt).Elem()
+		shallow(t.root, now, carried)
+		now.Set(carried)
+	}
+	same, err := settle(t.root, was, now, 0)
 	if err != nil {
 		return false, err
 	}
-	settleRoot(to)
-	if !same && rootEmpty(was) && rootEmpty(to) {
-		same = true
-	}
-	return !same, nil
+	settleRoot(now)
+	return !same && !(rootEmpty(was) && rootEmpty(now)), nil
 }
 
 // Equal reports whether a and b have the same JSON.

@@ -74,6 +74,27 @@ func typeOf[T any](t testing.TB) *Type {
 	return ty
 }
 
+// cloneTo fills *dst with a deep copy of *src.
+func cloneTo[T any](ty *Type, src, dst *T) error {
+	*dst = *src
+	return ty.Detach(dst)
+}
+
+// settleTo fills *dst with *draft, settled.
+func settleTo[T any](ty *Type, old any, draft, dst *T) (changed bool, err error) {
+	*dst = *draft
+	return ty.Settle(old, dst)
+}
+
+// applyTo fills *dst with what p makes of *cur. A nil cur is an absent state.
+func applyTo[T any](p *Prepared, cur, dst *T, tail *Tail) (changed bool, err error) {
+	if cur == nil {
+		return p.Apply(nil, dst, tail)
+	}
+	*dst = *cur
+	return p.Apply(cur, dst, tail)
+}
+
 func TestOfNamesEverythingAStateCannotHold(t *testing.T) {
 	type inner struct {
 		Fn func() `json:"fn"`
@@ -108,13 +129,13 @@ func TestOfAcceptsRecursiveTypes(t *testing.T) {
 	ty := typeOf[node](t)
 	src := &node{Name: "a", Kids: []*node{{Name: "b", Kids: []*node{{Name: "c"}}}}}
 	var dst node
-	require.NoError(t, ty.Clone(src, &dst))
+	require.NoError(t, cloneTo(ty, src, &dst))
 	assert.Equal(t, src, &dst)
 	assert.NotSame(t, src.Kids[0], dst.Kids[0])
 
 	cyclic := &node{Name: "loop"}
 	cyclic.Kids = []*node{cyclic}
-	_, err := ty.Settle(nil, cyclic, &node{})
+	_, err := settleTo(ty, nil, cyclic, &node{})
 	var e *Error
 	require.ErrorAs(t, err, &e)
 	assert.True(t, e.Limit)
@@ -157,14 +178,71 @@ func TestZeroMapIsEmptyNotNil(t *testing.T) {
 
 func TestCloneSharesNothingMutable(t *testing.T) {
 	ty := typeOf[person](t)
-	src := samplePerson()
-	want := samplePerson()
+	src, want := committed(t), committed(t)
+	assert.Empty(t, src.Secret, "JSON does not carry it")
+	assert.Nil(t, src.hidden)
 	var dst person
-	require.NoError(t, ty.Clone(src, &dst))
-	assert.Empty(t, dst.Secret, "JSON does not carry it")
-	assert.Nil(t, dst.hidden)
+	require.NoError(t, cloneTo(ty, src, &dst))
+	assert.Equal(t, want, &dst)
 	scramble(reflect.ValueOf(&dst).Elem())
 	assert.Equal(t, want, src)
+}
+
+// secretive has fields that JSON does not carry.
+type secretive struct {
+	N      int    `json:"n"`
+	Secret string `json:"-"`
+	hidden []int
+}
+
+// Fields that JSON does not carry stay out of a state, wherever the struct is.
+func TestSettleDropsFieldsOutsideJSON(t *testing.T) {
+	type inner struct {
+		secretive
+		At time.Time `json:"at"`
+	}
+	type state struct {
+		*Base
+		secretive
+		Value   inner                 `json:"value"`
+		Pointer *inner                `json:"pointer"`
+		List    []inner               `json:"list"`
+		Array   [2]inner              `json:"array"`
+		Map     map[string]inner      `json:"map"`
+		Lists   map[string][]*inner   `json:"lists"`
+		Dynamic any                   `json:"dynamic"`
+		Maps    []map[int][1]struct{} `json:"maps"`
+	}
+	ty := typeOf[state](t)
+	make1 := func(hide bool) *state {
+		in := inner{secretive{N: 1}, time.Unix(1, 0).UTC()}
+		if hide {
+			in.Secret, in.hidden = "s", []int{1}
+		}
+		return &state{
+			Base: &Base{ID: 3}, secretive: in.secretive, Value: in, Pointer: &in, List: []inner{in, in}, Array: [2]inner{in, in},
+			Map: map[string]inner{"k": in}, Lists: map[string][]*inner{"k": {&in, nil}}, Maps: []map[int][1]struct{}{{1: {}}},
+		}
+	}
+	want, got := make1(false), &state{}
+	_, err := settleTo(ty, nil, make1(true), got)
+	require.NoError(t, err)
+	assert.Equal(t, want, got)
+	changed, err := settleTo(ty, got, make1(true), &state{})
+	require.NoError(t, err)
+	assert.False(t, changed)
+	draft, next := make1(true), &state{}
+	draft.List[1].N, draft.Map["l"], draft.Lists["k"][1] = 2, inner{}, draft.Pointer
+	changed, err = settleTo(ty, got, draft, next)
+	require.NoError(t, err)
+	assert.True(t, changed)
+	assert.Empty(t, next.List[1].Secret)
+	assert.Empty(t, next.Lists["k"][1].Secret)
+	assert.Equal(t, want, got)
+	var copied state
+	require.NoError(t, cloneTo(ty, got, &copied))
+	scramble(reflect.ValueOf(&copied).Elem())
+	assert.Equal(t, want, got)
 }
 
 func samplePerson() *person {
@@ -181,11 +259,11 @@ func samplePerson() *person {
 func TestSettleSharesWhatIsEqual(t *testing.T) {
 	ty := typeOf[person](t)
 	old := &person{}
-	_, err := ty.Settle(nil, samplePerson(), old)
+	_, err := settleTo(ty, nil, samplePerson(), old)
 	require.NoError(t, err)
 
 	same := &person{}
-	changed, err := ty.Settle(old, samplePerson(), same)
+	changed, err := settleTo(ty, old, samplePerson(), same)
 	require.NoError(t, err)
 	assert.False(t, changed)
 
@@ -193,7 +271,7 @@ func TestSettleSharesWhatIsEqual(t *testing.T) {
 	draft.Free["deep"].(map[string]any)["er"] = []any{"changed"}
 	draft.Places["b"] = address{}
 	got := &person{}
-	changed, err = ty.Settle(old, draft, got)
+	changed, err = settleTo(ty, old, draft, got)
 	require.NoError(t, err)
 	assert.True(t, changed)
 	assert.Same(t, old.Home, got.Home)
@@ -227,13 +305,13 @@ func TestSettleTellsNilFromEmptyWhereJSONDoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			draft := &person{}
 			c.change(draft)
-			changed, err := ty.Settle(nil, draft, &person{})
+			changed, err := settleTo(ty, nil, draft, &person{})
 			require.NoError(t, err)
 			assert.Equal(t, c.changed, changed)
 		})
 	}
 	d := typeOf[doc](t)
-	changed, err := d.Settle(nil, &doc{}, new(doc))
+	changed, err := settleTo(d, nil, &doc{}, new(doc))
 	require.NoError(t, err)
 	assert.False(t, changed, "at the top a nil map is an empty one")
 }
@@ -273,7 +351,7 @@ func TestSettleRefusesWhatNotEveryStoreKeeps(t *testing.T) {
 		"any[0].fn": {Any: []any{map[string]any{"fn": func() {}}}},
 	} {
 		t.Run(path, func(t *testing.T) {
-			_, err := ty.Settle(nil, &c, &state{})
+			_, err := settleTo(ty, nil, &c, &state{})
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			assert.Equal(t, path, e.Path)
@@ -283,13 +361,13 @@ func TestSettleRefusesWhatNotEveryStoreKeeps(t *testing.T) {
 	}
 	for name, c := range map[string]state{"object": {X: cyclic}, "list": {X: loop}, "raw": {R: deepRaw(MaxDepth)}} {
 		t.Run("cyclic "+name, func(t *testing.T) {
-			_, err := ty.Settle(nil, &c, &state{})
+			_, err := settleTo(ty, nil, &c, &state{})
 			var e *Error
 			require.ErrorAs(t, err, &e)
 			assert.True(t, e.Limit)
 		})
 	}
-	_, err := ty.Settle(nil, &state{R: deepRaw(MaxDepth - 1)}, &state{})
+	_, err := settleTo(ty, nil, &state{R: deepRaw(MaxDepth - 1)}, &state{})
 	assert.NoError(t, err)
 }
 
@@ -314,14 +392,14 @@ func TestCustomTypesAreCopiedByTheirJSON(t *testing.T) {
 	ty := typeOf[state](t)
 	src := &state{U: upper{"a"}, List: []upper{{"b"}}, M: map[string]upper{"k": {"c"}}}
 	var dst state
-	require.NoError(t, ty.Clone(src, &dst))
+	require.NoError(t, cloneTo(ty, src, &dst))
 	assert.Equal(t, src, &dst)
-	changed, err := ty.Settle(src, &dst, &state{})
+	changed, err := settleTo(ty, src, &dst, &state{})
 	require.NoError(t, err)
 	assert.False(t, changed)
 	dst.List = append(dst.List, upper{"z"})
 	var next state
-	changed, err = ty.Settle(src, &dst, &next)
+	changed, err = settleTo(ty, src, &dst, &next)
 	require.NoError(t, err)
 	assert.True(t, changed)
 	assert.Equal(t, dst.List, next.List)

@@ -24,7 +24,7 @@ func step1(t testing.TB, cur *lists, tail *Tail, ops ...Op) (*lists, error) {
 	p, err := typeOf[lists](t).Prepare(ops)
 	require.NoError(t, err)
 	dst := &lists{}
-	_, err = p.Apply(cur, dst, tail)
+	_, err = applyTo(&p, cur, dst, tail)
 	return dst, err
 }
 
@@ -119,7 +119,7 @@ func TestPushNeverOverwritesWhatIsVisible(t *testing.T) {
 			p, err := ty.Prepare(ops)
 			require.NoError(rt, err)
 			dst := &lists{}
-			if changed, err := p.Apply(cur, dst, &tail); err == nil && changed {
+			if changed, err := applyTo(&p, cur, dst, &tail); err == nil && changed {
 				states, texts = append(states, dst), append(texts, text(dst))
 			}
 			for k, s := range states {

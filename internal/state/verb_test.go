@@ -24,7 +24,7 @@ func apply[T any](t testing.TB, cur *T, ops ...Op) (*T, bool, error) {
 	}
 	dst := new(T)
 	var tail Tail
-	changed, err := p.Apply(cur, dst, &tail)
+	changed, err := applyTo(&p, cur, dst, &tail)
 	after, _ := ty.Encode(cur)
 	require.Equal(t, string(before), string(after), "cur was modified")
 	return dst, changed, err
@@ -108,7 +108,7 @@ func TestVerbsOnATypedState(t *testing.T) {
 func committed(t testing.TB) *person {
 	t.Helper()
 	p := &person{}
-	_, err := typeOf[person](t).Settle(nil, samplePerson(), p)
+	_, err := settleTo(typeOf[person](t), nil, samplePerson(), p)
 	require.NoError(t, err)
 	return p
 }
@@ -287,15 +287,22 @@ func TestApplySharesWhatItDoesNotTouch(t *testing.T) {
 	assert.Equal(t, reflect.ValueOf(cur.Free).Pointer(), reflect.ValueOf(got.Free).Pointer())
 }
 
-func TestForeignFindsCodeOfTheUsers(t *testing.T) {
+func TestPlainFindsUserCode(t *testing.T) {
 	ty := typeOf[doc](t)
 	type wrap struct{ V any }
-	assert.False(t, ty.Foreign([]Op{patch("a", 1), push("l", map[string]any{"x": []string{"y"}}, time.Now(), wrap{V: 1})}))
+	assert.True(t, ty.Plain([]Op{patch("a", 1), push("l", map[string]any{"x": []string{"y"}}, time.Now(), wrap{V: 1})}))
 	for _, v := range []any{upper{}, &upper{}, []upper{}, map[string]any{"x": []any{upper{}}}, wrap{V: upper{}}, map[string]wrap{"k": {V: []any{upper{}}}}} {
-		assert.True(t, ty.Foreign([]Op{patch("a", v)}), "%T", v)
-		assert.True(t, ty.Foreign([]Op{push("a", v)}), "%T", v)
+		assert.False(t, ty.Plain([]Op{patch("a", v)}), "%T", v)
+		assert.False(t, ty.Plain([]Op{push("a", v)}), "%T", v)
 	}
-	assert.True(t, typeOf[struct{ U upper }](t).Foreign(nil))
+	type state struct {
+		U upper `json:"u"`
+		N int   `json:"n"`
+	}
+	partly := typeOf[state](t)
+	assert.True(t, partly.Plain([]Op{inc("n", 1), patch("nope", 1)}), "no user code runs for these fields")
+	assert.False(t, partly.Plain([]Op{patch("u", "<a>")}))
+	assert.False(t, partly.Plain([]Op{{Verb: Set, Value: state{}}}))
 }
 
 func TestConvertedValuesFitExactly(t *testing.T) {

@@ -1,0 +1,68 @@
+package state
+
+import (
+	"fmt"
+	"strconv"
+	"unicode/utf8"
+)
+
+// checkRaw validates JSON that somebody else wrote: encoding/json would replace
+// invalid Unicode silently, and has a far higher limit on nesting.
+func checkRaw(doc []byte, depth int) error {
+	if !utf8.Valid(doc) {
+		return refuse("JSON must be valid UTF-8")
+	}
+	inString := false
+	for i := 0; i < len(doc); i++ {
+		switch c := doc[i]; {
+		case c == '"':
+			inString = !inString
+		case inString && c == '\\':
+			i++
+			if i < len(doc) && doc[i] == 'u' {
+				skip, reason := checkEscape(doc[i-1:])
+				if reason != "" {
+					return refuse("%s", reason)
+				}
+				i += skip - 2
+			}
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > MaxDepth {
+				return tooDeep()
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	if _, err := decodeTree(doc); err != nil {
+		return &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
+	}
+	return nil
+}
+
+// checkEscape checks the \u escape that doc starts with, and returns its length.
+func checkEscape(doc []byte) (length int, reason string) {
+	unit := func(at int) uint64 {
+		if len(doc) < at+6 || doc[at] != '\\' || doc[at+1] != 'u' {
+			return 0xFFFFFFFF
+		}
+		u, err := strconv.ParseUint(string(doc[at+2:at+6]), 16, 32)
+		if err != nil {
+			return 0xFFFFFFFF
+		}
+		return u
+	}
+	switch u := unit(0); {
+	case u == 0:
+		return 6, "strings cannot contain U+0000"
+	case u >= 0xD800 && u < 0xDC00:
+		if low := unit(6); low >= 0xDC00 && low < 0xE000 {
+			return 12, ""
+		}
+		return 6, "strings must be valid Unicode"
+	case u >= 0xDC00 && u < 0xE000:
+		return 6, "strings must be valid Unicode"
+	}
+	return 2, ""
+}
