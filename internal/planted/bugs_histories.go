@@ -129,7 +129,7 @@ var historyBugs = []Bug{
 		Name: "model-draft-becomes-the-state", Mechanism: "what a mutator made is copied before it is committed",
 		Proves: []string{"SCOPE-4"}, File: "internal/state/settle.go",
 		Old: "		out = reflect.MakeSlice(n.rt, size, size)\n	} else {", New: "		out = v.Slice(0, size)\n	} else {",
-		Pkg: "./internal/state", Run: "^TestSettleAndCloneAgreeWithJSON$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, Quick: true,
+		Pkg: "./internal/state", Run: "^TestSettleAndDetachAgreeWithJSON$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, Quick: true,
 	},
 	{
 		Name: "model-overflow", Mechanism: "an increment that does not fit is refused",

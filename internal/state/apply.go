@@ -9,9 +9,9 @@ import (
 )
 
 // Apply makes all changes to *v, which holds *cur by plain assignment, or is zero if cur is nil (an
-// absent state). It replaces the memory that it changes, so *cur stays as it is. Apply returns *Error
-// if a change does not fit the state. *v has no meaning after an error, or if nothing changed. tail
-// may be nil.
+// absent state). It replaces the memory that it changes, so *cur stays as it is. Apply returns
+// *Error if a change does not fit the state. *v has no meaning after an error, or if nothing
+// changed. tail may be nil.
 func (p *Prepared) Apply(cur, v any, tail *Tail) (changed bool, err error) {
 	to := reflect.ValueOf(v).Elem()
 	if p.count == 1 {
@@ -25,6 +25,7 @@ func (p *Prepared) Apply(cur, v any, tail *Tail) (changed bool, err error) {
 	return changed, err
 }
 
+// applyAll makes several changes as one. If one of them fails, tail takes back the pushes.
 func (p *Prepared) applyAll(cur any, v reflect.Value, tail *Tail) (changed bool, err error) {
 	tail.begin()
 	for i := range p.count {
@@ -46,6 +47,7 @@ func (p *Prepared) applyAll(cur any, v reflect.Value, tail *Tail) (changed bool,
 	return true, nil
 }
 
+// apply makes one change to v.
 func (t *Type) apply(c *change, v reflect.Value, tail *Tail) (bool, error) {
 	if c.verb == Set {
 		if equal(t.root, v, c.value) || rootEmpty(v) && rootEmpty(c.value) {
@@ -67,10 +69,9 @@ func (t *Type) apply(c *change, v reflect.Value, tail *Tail) (bool, error) {
 	return changed, nil
 }
 
-// walk takes the steps to the field. Fields of structs are changed in place,
-// because v is a copy already; pointees and maps on the way are copied once the
-// change below them is known to be one. present is false below something that
-// is not there yet.
+// walk takes the steps to the field and makes the change there. It changes fields of structs in
+// place, because v is a copy already. It replaces a pointee or a map only if something below it
+// changed. present is false below a nil pointer or an absent entry.
 func (c *change) walk(steps []step, v reflect.Value, present bool, tail *Tail) (bool, error) {
 	for len(steps) > 0 && steps[0].kind == stepField {
 		v = v.Field(steps[0].index)
@@ -112,15 +113,15 @@ func (c *change) walk(steps []step, v reflect.Value, present bool, tail *Tail) (
 	return changed, err
 }
 
-// setEntry replaces the map in v by a copy in which key has value; an invalid
-// value removes it.
+// setEntry replaces the map in v by a copy in which key has value. An invalid value removes the
+// key.
 func setEntry(v, key, value reflect.Value) {
 	m := copyMap(v)
 	m.SetMapIndex(key, value)
 	v.Set(m)
 }
 
-// change makes the change to v, the field itself.
+// change makes the change to v, which is the field itself.
 func (c *change) change(v reflect.Value, present bool, tail *Tail) (bool, error) {
 	if n := c.path.target; (n.kind == kDyn || n.kind == kObj) && !(c.verb == Patch && len(c.path.dyn) == 0) {
 		x, changed, err := c.inDynamic(dynamicOf(n, v), c.path.dyn, tail)
@@ -188,6 +189,7 @@ func (c *change) inc(v reflect.Value) error {
 	return nil
 }
 
+// addUint returns u + by, and false if it overflows.
 func addUint(u uint64, by int64) (uint64, bool) {
 	if by >= 0 {
 		sum, carry := bits.Add64(u, uint64(by), 0)
@@ -197,8 +199,8 @@ func addUint(u uint64, by int64) (uint64, bool) {
 	return u - less, less <= u
 }
 
-// addFloat refuses to count where counting would lose the count: a whole number
-// so large that adding to it is rounded.
+// addFloat returns f + by. It refuses a whole number that is so large that the sum would be
+// rounded.
 func addFloat(f float64, by int64, bits int) (float64, error) {
 	delta, ok := exactFloat(by, bits)
 	if !ok {
@@ -208,7 +210,7 @@ func addFloat(f float64, by int64, bits int) (float64, error) {
 	if bits == 32 {
 		sum = float64(float32(sum))
 	}
-	// The rounding error of a sum, as Knuth computes it.
+	// Knuth's formula for the rounding error of a sum.
 	added := sum - f
 	rounded := (f-(sum-added))+(delta-added) != 0
 	if math.IsInf(sum, 0) || rounded && f == math.Trunc(f) {
@@ -217,15 +219,15 @@ func addFloat(f float64, by int64, bits int) (float64, error) {
 	return sum, nil
 }
 
-// inDynamic makes the change to cur, a value in normal form, at the names below
-// it, and returns the new value. nil is absent.
+// inDynamic makes the change below cur, a value in normal form, at the path of names. It returns
+// the new value of cur. A nil cur is absent.
 func (c *change) inDynamic(cur any, names []string, tail *Tail) (next any, changed bool, err error) {
 	if len(names) == 0 {
 		return c.changeDynamic(cur, tail)
 	}
 	obj, err := asObject(cur)
 	if err != nil {
-		return nil, false, refuse("%q is in %s, not an object", names[0], kindName(cur))
+		return nil, false, refuse("%q is inside %s, not an object", names[0], kindName(cur))
 	}
 	was, had := obj[names[0]]
 	if len(names) == 1 && c.verb == Patch {
@@ -244,6 +246,7 @@ func (c *change) inDynamic(cur any, names []string, tail *Tail) (next any, chang
 	return with(obj, names[0], below), true, nil
 }
 
+// changeDynamic makes the change to cur, a value in normal form, and returns its new value.
 func (c *change) changeDynamic(cur any, tail *Tail) (next any, changed bool, err error) {
 	switch c.verb {
 	case Inc:
@@ -282,7 +285,7 @@ func incDynamic(cur any, by int64) (next any, changed bool, err error) {
 		if by == 0 || (sum > x) == (by > 0) {
 			return sum, by != 0, nil
 		}
-		if x > 0 { // beyond int64 upwards: uint64 holds any sum of two of them
+		if x > 0 { // a sum of two int64 that is too large for int64 fits in uint64
 			return uint64(x) + uint64(by), true, nil
 		}
 	case uint64:
@@ -291,7 +294,7 @@ func incDynamic(cur any, by int64) (next any, changed bool, err error) {
 		}
 	case float64:
 		if by != 0 && x == math.Trunc(x) {
-			break // in normal form, whole means too large for an integer
+			break // in normal form, a whole float64 is beyond the range of integers
 		}
 		sum, err := addFloat(x, by, 64)
 		if err != nil {
@@ -300,13 +303,14 @@ func incDynamic(cur any, by int64) (next any, changed bool, err error) {
 		next, err = normalFloat(sum, 64)
 		return next, sum != x, err
 	case json.Number:
-		return nil, false, refuse("%s is beyond what can be counted exactly", x)
+		return nil, false, refuse("%s cannot be incremented exactly", x)
 	default:
 		return nil, false, refuse("%s is not a number", kindName(cur))
 	}
-	return nil, false, refuse("%v%+d is beyond the range of integers", cur, by)
+	return nil, false, refuse("%v%+d is out of the range of integers", cur, by)
 }
 
+// asObject returns cur as an object. An absent cur is an empty one.
 func asObject(cur any) (map[string]any, error) {
 	obj, ok := cur.(map[string]any)
 	if !ok && cur != nil {
@@ -325,6 +329,7 @@ func with(obj map[string]any, key string, value any) map[string]any {
 	return out
 }
 
+// without returns a copy of obj without key, and whether obj has key.
 func without(obj map[string]any, key string) (next any, changed bool, err error) {
 	if _, had := obj[key]; !had {
 		return nil, false, nil
@@ -334,7 +339,7 @@ func without(obj map[string]any, key string) (next any, changed bool, err error)
 	return out, true, nil
 }
 
-// kindName says what a value in normal form is, in words for an error.
+// kindName names the kind of a value in normal form, for an error.
 func kindName(x any) string {
 	switch x.(type) {
 	case nil:

@@ -21,12 +21,12 @@ func benchType[T any](b *testing.B) *Type {
 	return t
 }
 
-// benchApply prepares and applies op over and over, each time to the last result.
+// benchApply prepares and applies op, each time to the last result.
 func benchApply[T any](b *testing.B, cur *T, op func(i int) Op) {
 	t := benchType[T](b)
 	ops := make([]Op, 1)
 	var tail Tail
-	// Two states in turn stand for the one allocation that the caller owns.
+	// Two states in turn, because the caller makes the allocation.
 	pair := [2]*T{new(T), new(T)}
 	*pair[0] = *cur
 	b.ReportAllocs()
@@ -77,7 +77,7 @@ func BenchmarkPush(b *testing.B) {
 				}
 				cur = pair[i%2]
 				if len(cur.Items) >= 4*size+1_000_000 {
-					// Memory is finite; the list starts over, one copy in many.
+					// The list starts over before it takes too much memory.
 					cur = full
 				}
 			}

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// convert returns value as a field of type n holds it: its own copy, validated.
-// Numbers convert if they stay exact; what is neither of n's type nor a scalar
-// goes through strict JSON. depth is how many lists and objects are around it.
+// convert returns a valid copy of value as a field of type n holds it. Numbers convert if they stay
+// exact. A value that is neither of type n nor a scalar goes through strict JSON. depth is the
+// number of lists and objects around the field.
 func convert(n *node, value any, depth int) (reflect.Value, error) {
 	if n.kind == kDyn {
 		x, err := normalize(value, depth)
@@ -70,6 +70,7 @@ func convert(n *node, value any, depth int) (reflect.Value, error) {
 	return throughJSON(n, v, depth)
 }
 
+// fromNil returns the null of type n, or an error if it has none.
 func fromNil(n *node) (reflect.Value, error) {
 	switch n.rt.Kind() {
 	case reflect.Pointer, reflect.Map, reflect.Slice:
@@ -78,16 +79,13 @@ func fromNil(n *node) (reflect.Value, error) {
 	return reflect.Value{}, refuse("%s cannot be null", n.rt)
 }
 
-// own returns a validated copy of v, which is of type n.
+// own returns a valid copy of v, which has type n.
 func own(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	switch n.kind {
 	case kBool, kInt, kUint:
 		return v, nil // a copy already, since it came in an interface
 	case kString:
-		if reason := badString(v.String()); reason != "" {
-			return reflect.Value{}, refuse("%s", reason)
-		}
-		return v, nil
+		return v, checkString(v.String())
 	}
 	return settled(n, v, depth)
 }
@@ -96,7 +94,7 @@ func unfit(n *node, v reflect.Value) error {
 	return refuse("%s cannot hold a %s", n.rt, v.Type())
 }
 
-// toNumber converts between numbers if nothing is lost.
+// toNumber converts v to a number of type n, if the number stays exact.
 func toNumber(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	if hasOwnForm(v.Type()) {
 		return throughJSON(n, v, depth)
@@ -114,8 +112,8 @@ func toNumber(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	}
 	if from.kind == kFloat && n.kind == kFloat {
 		f := v.Float()
-		if reason := badFloat(f); reason != "" {
-			return reflect.Value{}, refuse("%s", reason)
+		if err := checkFloat(f); err != nil {
+			return reflect.Value{}, err
 		}
 		out := reflect.New(n.rt).Elem()
 		if out.OverflowFloat(f) {
@@ -124,7 +122,7 @@ func toNumber(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 		out.SetFloat(f)
 		return out, nil
 	}
-	// In normal form a whole number is an integer, whatever it came as.
+	// In normal form every whole number is an integer.
 	x, err := normalizeValue(from, v, 0)
 	if err != nil {
 		return reflect.Value{}, err
@@ -160,7 +158,7 @@ func toNumber(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	return out, nil
 }
 
-// exactFloat returns a number in normal form as a float of so many bits.
+// exactFloat returns a number in normal form as a float of the given size, if that is exact.
 func exactFloat(x any, bits int) (float64, bool) {
 	var f float64
 	switch x := x.(type) {
@@ -182,7 +180,7 @@ func exactFloat(x any, bits int) (float64, bool) {
 	return f, bits == 64 || float64(float32(f)) == f
 }
 
-// throughJSON converts v by its JSON, and refuses fields that n does not have.
+// throughJSON converts v by its JSON. It refuses fields that n does not have.
 func throughJSON(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	x, err := normalize(v.Interface(), depth)
 	if err != nil {
@@ -210,8 +208,9 @@ func throughJSON(n *node, v reflect.Value, depth int) (reflect.Value, error) {
 	return out.Elem(), nil
 }
 
-// fits refuses what encoding/json would let pass: a null for what cannot be null, which it skips, and names of fields that
-// differ by case; elements beyond an array's end, which it drops; and integers that a float would round.
+// fits refuses values that encoding/json would accept and change: null for a type without null,
+// field names that differ by case, items beyond the end of an array, and integers that a float
+// would round.
 func fits(n *node, x any) error {
 	switch n.kind {
 	case kPtr:
@@ -234,7 +233,7 @@ func fits(n *node, x any) error {
 		}
 	case []any:
 		if n.kind == kArray && len(x) > n.rt.Len() {
-			return refuse("%s cannot hold %d elements", n.rt, len(x))
+			return refuse("%s cannot hold %d items", n.rt, len(x))
 		}
 		if n.kind == kSlice || n.kind == kArray {
 			for i, v := range x {

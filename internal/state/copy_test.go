@@ -126,7 +126,7 @@ func mixedJSON(t require.TestingT, m mixed) (string, bool) {
 }
 
 // Settle and Clone agree with encoding/json on every shape, and share no memory with their input.
-func TestSettleAndCloneAgreeWithJSON(t *testing.T) {
+func TestSettleAndDetachAgreeWithJSON(t *testing.T) {
 	ty := typeOf[mixed](t)
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(m *mixed) string {

@@ -11,23 +11,15 @@ import (
 	"unicode/utf8"
 )
 
-// Normalize returns v as a dynamic part of a state holds it: nil, bool, string,
-// int64, uint64 (only above the range of int64), float64 (never a whole number
-// in the range of either), json.Number (only what none of these holds as
-// written), map[string]any and []any. The result shares nothing mutable with v
-// and equals what [DecodeDoc] makes of v's JSON. Normalize returns *Error for
-// what a state cannot hold.
-func Normalize(v any) (any, error) { return normalize(v, 0) }
-
+// normalize returns v in normal form. The result shares no mutable memory with v and equals what
+// decodeDoc makes of its JSON. depth is the number of lists and objects around v. normalize returns
+// *Error for values that a state cannot hold.
 func normalize(v any, depth int) (any, error) {
 	switch x := v.(type) {
 	case nil, bool, int64:
 		return v, nil
 	case string:
-		if reason := badString(x); reason != "" {
-			return nil, refuse("%s", reason)
-		}
-		return v, nil
+		return v, checkString(x)
 	case int:
 		return int64(x), nil
 	case float64:
@@ -56,8 +48,8 @@ func normalizeObject(x map[string]any, depth int) (any, error) {
 	}
 	out := make(map[string]any, len(x))
 	for k, v := range x {
-		if reason := badString(k); reason != "" {
-			return nil, refuse("key %q: %s", k, reason)
+		if err := checkKey(k); err != nil {
+			return nil, err
 		}
 		y, err := normalize(v, depth+1)
 		if err != nil {
@@ -86,8 +78,8 @@ func normalizeList(x []any, depth int) (any, error) {
 	return out, nil
 }
 
-// normalizeValue does for any supported Go type what normalize does for the
-// usual ones. Structs go through their JSON, which knows omitempty and the like.
+// normalizeValue is normalize for all other Go types. Structs go through their JSON, which handles
+// omitempty and other options.
 func normalizeValue(n *node, v reflect.Value, depth int) (any, error) {
 	switch n.kind {
 	case kBool:
@@ -111,7 +103,7 @@ func normalizeValue(n *node, v reflect.Value, depth int) (any, error) {
 			return nil, nil
 		}
 		if n.elem.kind == kPtr {
-			depth++ // nothing else would stop a pointer that points to itself
+			depth++ // nothing else would stop at a pointer that points to itself
 			if depth >= MaxDepth {
 				return nil, tooDeep()
 			}
@@ -122,7 +114,7 @@ func normalizeValue(n *node, v reflect.Value, depth int) (any, error) {
 	case kSlice, kArray:
 		return normalizeSlice(n, v, depth)
 	}
-	// Settling validates what encoding/json would silently replace.
+	// Settling refuses values that encoding/json would silently replace.
 	own, err := settled(n, v, depth)
 	if err != nil {
 		return nil, err
@@ -154,8 +146,8 @@ func normalizeMap(n *node, v reflect.Value, depth int) (any, error) {
 	out := make(map[string]any, v.Len())
 	for iter := v.MapRange(); iter.Next(); {
 		k := keyName(iter.Key())
-		if reason := badString(k); reason != "" {
-			return nil, refuse("key %q: %s", k, reason)
+		if err := checkKey(k); err != nil {
+			return nil, err
 		}
 		x, err := normalizeValue(n.elem, iter.Value(), depth+1)
 		if err != nil {
@@ -184,9 +176,7 @@ func normalizeSlice(n *node, v reflect.Value, depth int) (any, error) {
 	return out, nil
 }
 
-// DecodeDoc decodes one JSON document into normal form (see [Normalize]).
-func DecodeDoc(doc []byte) (any, error) { return decodeDoc(doc, 0) }
-
+// decodeDoc decodes one JSON document into normal form.
 func decodeDoc(doc []byte, depth int) (any, error) {
 	tree, err := decodeTree(doc)
 	if err != nil {
@@ -206,14 +196,15 @@ func decodeTree(doc []byte) (any, error) {
 	return tree, atEnd(dec)
 }
 
+// atEnd returns an error if the document of dec is not its only one.
 func atEnd(dec *json.Decoder) error {
 	if _, err := dec.Token(); err != io.EOF {
-		return refuse("something follows the document")
+		return refuse("trailing data after the JSON document")
 	}
 	return nil
 }
 
-// fixDynamic brings a tree fresh from encoding/json into normal form, in place.
+// fixDynamic brings a tree that encoding/json has decoded into normal form, in place.
 func fixDynamic(x any, depth int) (any, error) {
 	switch x := x.(type) {
 	case json.Number:
@@ -240,14 +231,13 @@ func fixDynamic(x any, depth int) (any, error) {
 			}
 			x[i] = y
 		}
-		// A decoded list has spare capacity, and a reader's append must not
-		// reach it.
+		// A decoded list has spare capacity, which a reader's append must not reach.
 		return slices.Clip(x), nil
 	}
 	return x, nil
 }
 
-// settleDynamic is settle for a value inside an any. old is in normal form.
+// settleDynamic is settle for a value inside an any. old has normal form.
 func settleDynamic(old, draft any, depth int) (out any, same bool, err error) {
 	switch d := draft.(type) {
 	case map[string]any:
@@ -281,11 +271,11 @@ func settleDynamic(old, draft any, depth int) (out any, same bool, err error) {
 	return x, false, nil
 }
 
+// settleObject collects only the entries that differ, so an unchanged object needs no allocation.
 func settleObject(old, draft map[string]any, depth int) (out map[string]any, same bool, err error) {
 	if depth >= MaxDepth {
 		return nil, false, tooDeep()
 	}
-	// Only differences are collected; an unchanged object costs no allocation.
 	type entry struct {
 		key   string
 		value any
@@ -300,8 +290,8 @@ func settleObject(old, draft map[string]any, depth int) (out map[string]any, sam
 		if had && same {
 			continue
 		}
-		if reason := badString(k); reason != "" {
-			return nil, false, refuse("key %q: %s", k, reason)
+		if err := checkKey(k); err != nil {
+			return nil, false, err
 		}
 		differ = append(differ, entry{k, x})
 	}
@@ -326,6 +316,8 @@ func settleObject(old, draft map[string]any, depth int) (out map[string]any, sam
 	return out, false, nil
 }
 
+// settleList is settleDynamic for a list. boxed is old in its interface, which saves an allocation
+// if nothing changed.
 func settleList(boxed any, old, draft []any, depth int) (any, bool, error) {
 	if depth >= MaxDepth {
 		return nil, false, tooDeep()
@@ -357,7 +349,7 @@ func settleList(boxed any, old, draft []any, depth int) (any, bool, error) {
 	return out, false, nil
 }
 
-// cloneDynamic copies a value in normal form.
+// cloneDynamic returns a deep copy of a value in normal form.
 func cloneDynamic(x any) any {
 	switch x := x.(type) {
 	case map[string]any:
@@ -425,13 +417,21 @@ func equalObject(a, b map[string]any) bool {
 	return true
 }
 
-// badString says why not every store can keep s.
-func badString(s string) string {
+// checkString refuses the strings that not every store can keep.
+func checkString(s string) error {
 	if strings.IndexByte(s, 0) >= 0 {
-		return "strings cannot contain U+0000"
+		return refuse("strings cannot contain U+0000")
 	}
 	if !utf8.ValidString(s) {
-		return "strings must be valid UTF-8"
+		return refuse("strings must be valid UTF-8")
 	}
-	return ""
+	return nil
+}
+
+// checkKey is checkString for the key of a map.
+func checkKey(key string) error {
+	if err := checkString(key); err != nil {
+		return refuse("key %q: %s", key, failed(err).Reason)
+	}
+	return nil
 }

@@ -122,7 +122,8 @@ func sameTime(a, b time.Time) bool {
 	return a.Equal(b) && offsetA == offsetB
 }
 
-// timeOf returns the time in v. Reading it through its address saves the allocation of an interface.
+// timeOf returns the time in v. Reading it through its address saves the allocation of an
+// interface.
 func timeOf(v reflect.Value) time.Time {
 	if v.CanAddr() {
 		return *v.Addr().Interface().(*time.Time)

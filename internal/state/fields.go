@@ -18,10 +18,9 @@ type jsonField struct {
 	omitZero  bool
 }
 
-// jsonFields lists the fields of struct t that encoding/json carries. It
-// follows that package's rules for embedded structs: breadth first, the
-// shallowest field of a name wins, a tagged one wins among equals, and a tie
-// hides all of them.
+// jsonFields lists the fields of struct t that encoding/json carries. It follows the rules of that
+// package for embedded structs: breadth first, the shallowest field of a name wins, a tagged field
+// wins among equals, and a tie hides all of them.
 func jsonFields(t reflect.Type) []jsonField {
 	type level struct {
 		rt    reflect.Type
@@ -73,8 +72,8 @@ func jsonFields(t reflect.Type) []jsonField {
 				}
 				fields = append(fields, f)
 				if count[l.rt] > 1 {
-					// The struct is embedded more than once at this depth. A
-					// second copy is enough to make the name ambiguous.
+					// The struct is embedded more than once at this depth. A second copy makes the
+					// name ambiguous.
 					fields = append(fields, f)
 				}
 			}
@@ -99,6 +98,7 @@ func carried(sf reflect.StructField) bool {
 	return sf.Anonymous && t.Kind() == reflect.Struct
 }
 
+// dominant returns the fields that win over others of the same name, in the order of their index.
 func dominant(fields []jsonField) []jsonField {
 	slices.SortFunc(fields, func(a, b jsonField) int {
 		if c := cmp.Compare(a.name, b.name); c != 0 {

@@ -33,14 +33,14 @@ type embeds struct {
 	*Base
 	deeper
 	Title string `json:"title"`
-	//lint:ignore SA5008 encoding/json has its own idea of such a name, and so must we
+	//lint:ignore SA5008 encoding/json ignores such a name, and so must we
 	Bad string `json:"bad\"name"`
 	Odd int    `json:",omitempty"`
 	//lint:ignore SA5008 the comma makes it the name "-"
 	Kept int `json:"-,"`
 }
 
-// twice has two fields called Name at the same depth, and so none.
+// twice has two fields Name at the same depth, which hide each other.
 type twice struct {
 	left
 	right
@@ -50,8 +50,8 @@ type left struct{ Name, L string }
 
 type right struct{ Name, R string }
 
-// encoding/json is the judge of which fields there are.
-func TestFieldsAreThoseOfEncodingJSON(t *testing.T) {
+// The fields are those that encoding/json writes.
+func TestFieldsMatchEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		embeds{Base: &Base{}, Odd: 1}, twice{}, deeper{}, *samplePerson(), wild{N: 1, S: []string{""}, P: &wild{}, T: samplePerson().Born},
 	} {
@@ -75,7 +75,7 @@ func TestFieldsAreThoseOfEncodingJSON(t *testing.T) {
 	}
 }
 
-func TestEmbeddedPointersAreCreatedSharedAndCopied(t *testing.T) {
+func TestEmbeddedPointers(t *testing.T) {
 	ty := typeOf[embeds](t)
 	got, changed, err := apply(t, &embeds{}, patch("id", 3), push("tags", "a"), patch("bag.x.y", 1))
 	require.NoError(t, err)
@@ -123,10 +123,9 @@ type unseen struct {
 	Counts map[string]int `json:"counts"`
 }
 
-// What is embedded under a name, but has a type that is not exported, can be
-// decoded, and neither assigned nor returned: it is refused at once, where a
-// function on it would panic each time that it has returned.
-func TestNamedEmbeddedUnexported(t *testing.T) {
+// encoding/json can decode an embedded struct of an unexported type under a name, but reflection
+// can neither set nor return it. Of refuses it.
+func TestOfRefusesNamedEmbeddedUnexported(t *testing.T) {
 	type byValue struct {
 		unseen `json:"unseen"`
 		N      int `json:"n"`
@@ -222,7 +221,7 @@ func TestNumbersConvertOnlyIfExact(t *testing.T) {
 	assert.Equal(t, float64(1<<53-1), got.F64)
 }
 
-func TestErrorsSayWhatWhereAndWhy(t *testing.T) {
+func TestErrorTexts(t *testing.T) {
 	_, _, err := apply(t, &person{}, patch("home", map[string]any{"street": "\x00"}))
 	assert.EqualError(t, err, `state: patch "home.street": strings cannot contain U+0000`)
 	_, _, err = apply(t, &doc{}, patch("a", map[string]any{"a": "\xff"}))
@@ -233,7 +232,7 @@ func TestErrorsSayWhatWhereAndWhy(t *testing.T) {
 	assert.EqualError(t, err, `state: set "tags[0]": strings cannot contain U+0000`)
 
 	_, err = settleTo(typeOf[failing](t), nil, &failing{}, &failing{})
-	assert.ErrorIs(t, err, errFailing, "the user's own error can be found")
+	assert.ErrorIs(t, err, errFailing, "the error of user code can be found")
 }
 
 var errFailing = errors.New("no")
@@ -242,7 +241,7 @@ type failing struct{ N int }
 
 func (failing) MarshalJSON() ([]byte, error) { return nil, errFailing }
 
-func TestRawMessagesAreKeptAsTheDocumentHasThem(t *testing.T) {
+func TestRawMessagesAreCompact(t *testing.T) {
 	type state struct {
 		R json.RawMessage `json:"r"`
 	}
@@ -261,12 +260,12 @@ func TestRawMessagesAreKeptAsTheDocumentHasThem(t *testing.T) {
 	}
 }
 
-// ident is a key with a text form of its own, which encoding/json would use.
+// ident is a key with a text form of its own, which encoding/json uses.
 type ident string
 
 func (i ident) MarshalText() ([]byte, error) { return []byte(i), nil }
 
-func TestTypesThatCouldNotBeKeptExactly(t *testing.T) {
+func TestOfRefusesKeysWithATextForm(t *testing.T) {
 	for _, rt := range []reflect.Type{reflect.TypeFor[any](), reflect.TypeFor[map[ident]any](), reflect.TypeFor[struct{ M map[ident]string }]()} {
 		_, err := Of(rt)
 		assert.Error(t, err, "%s", rt)

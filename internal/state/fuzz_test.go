@@ -16,7 +16,7 @@ func FuzzPath(f *testing.F) {
 	f.Fuzz(func(t *testing.T, field string) {
 		_ = ty.Check(field)
 		_, _ = ty.Lookup(nil, field)
-		names, err := ParsePath(field)
+		names, err := parsePath(field)
 		if err != nil {
 			return
 		}
@@ -65,7 +65,7 @@ func FuzzMerge(f *testing.F) {
 			return
 		}
 		require.True(t, json.Valid(merged))
-		// If T knows all that was stored, the result is what T wrote.
+		// If T knows all stored fields, the result is the JSON that T wrote.
 		if len(stored) > 0 {
 			known, err := Merge(stored, stored, now)
 			require.NoError(t, err)
@@ -75,7 +75,7 @@ func FuzzMerge(f *testing.F) {
 			require.NoError(t, err)
 			require.Equal(t, string(want), string(known))
 		}
-		// Nothing is left to keep the second time.
+		// A second merge adds nothing.
 		again, err := Merge(merged, merged, merged)
 		require.NoError(t, err)
 		require.Equal(t, string(merged), string(again))

@@ -18,8 +18,8 @@ func marshal(v any) ([]byte, error) {
 	return b[:len(b)-1], nil // Encode ends with a newline
 }
 
-// Encode returns the JSON of s, without HTML escaping. An absent state has the
-// JSON of the zero T; a map's is {} rather than null.
+// Encode returns the JSON of s, without HTML escaping. An absent state has the JSON of the zero T,
+// which for a map is {}, not null.
 func (t *Type) Encode(s any) ([]byte, error) {
 	v := t.valueOrZero(s)
 	if v.Kind() == reflect.Map && v.IsNil() && t.root.kind != kCustom {
@@ -32,13 +32,12 @@ func (t *Type) Encode(s any) ([]byte, error) {
 	return doc, nil
 }
 
-// Decode fills *dst from doc. Integers inside an any are exact. lossy reports
-// that doc has fields, at any depth, that T does not know (or, if T is Custom,
-// may have): writing *dst back must go through [Merge] to keep them.
+// Decode fills *dst from doc. Integers inside an any are exact. lossy reports that doc has fields,
+// at any depth, that T does not know, or may have them, if T is Custom. Then *dst must be written
+// back through [Merge] to keep them.
 func (t *Type) Decode(doc []byte, dst any) (lossy bool, err error) {
 	v := reflect.ValueOf(dst).Elem()
-	// Refusing unknown fields is the cheap way to learn that there are none,
-	// which is the usual case.
+	// Refusing unknown fields is the cheap way to learn that there are none, the usual case.
 	if err := t.decode(doc, v, true); err != nil {
 		lossy = true
 		if err := t.decode(doc, v, false); err != nil {
@@ -69,8 +68,8 @@ func (t *Type) decode(doc []byte, v reflect.Value, strict bool) error {
 	return atEnd(dec)
 }
 
-// fix makes a value fresh from encoding/json a committed one, in place: dynamic
-// parts get their normal form, lists lose their spare capacity.
+// fix turns a value that encoding/json has decoded into a committed one, in place. Dynamic parts
+// get normal form, and lists lose their spare capacity.
 func fix(n *node, v reflect.Value, depth int) error {
 	if !n.dynamic && !n.lists {
 		return nil

@@ -21,12 +21,12 @@ func TestPathsAreDotted(t *testing.T) {
 		`\\\.`:    {`\.`},
 		"ключ.日本": {"ключ", "日本"},
 	} {
-		got, err := ParsePath(field)
+		got, err := parsePath(field)
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	}
 	for _, field := range []string{"", ".", "a.", ".a", "a..b", `a\`, `\a`, "a\x00", "\xff"} {
-		_, err := ParsePath(field)
+		_, err := parsePath(field)
 		assert.Error(t, err, "%q", field)
 	}
 }
@@ -68,7 +68,7 @@ func TestPathCacheIsBounded(t *testing.T) {
 	assert.Len(t, *ty.paths.Load(), maxPaths)
 }
 
-func TestDecodeTellsWhatItDoesNotKnow(t *testing.T) {
+func TestDecodeReportsUnknownFields(t *testing.T) {
 	ty := typeOf[person](t)
 	for document, lossy := range map[string]bool{
 		`{"name":"a","extra":{"any":{"thing":1}},"free":{"x":1}}`: false,
@@ -91,7 +91,7 @@ func TestDecodeTellsWhatItDoesNotKnow(t *testing.T) {
 	}
 	lossy, err := typeOf[struct{ U upper }](t).Decode([]byte(`{"U":"<a>"}`), &struct{ U upper }{})
 	require.NoError(t, err)
-	assert.True(t, lossy, "code of the user's may know more, or less")
+	assert.True(t, lossy, "user code may know other fields")
 	var d doc
 	_, err = typeOf[doc](t).Decode([]byte(`null`), &d)
 	require.NoError(t, err)
@@ -120,25 +120,25 @@ func TestNumbersInDynamicPartsAreExact(t *testing.T) {
 		"0.10000000000000000001": json.Number("0.10000000000000000001"), "1e400": json.Number("1e400"), "1e-400": json.Number("1e-400"),
 		"1e99999999999": json.Number("1e99999999999"),
 	} {
-		got, err := DecodeDoc([]byte(text))
+		got, err := decodeDoc([]byte(text), 0)
 		require.NoError(t, err)
 		assert.Equal(t, want, got, text)
-		again, err := Normalize(json.Number(text))
+		again, err := normalize(json.Number(text), 0)
 		require.NoError(t, err)
 		assert.Equal(t, want, again, text)
 		encoded, err := marshal(got)
 		require.NoError(t, err)
-		back, err := DecodeDoc(encoded)
+		back, err := decodeDoc(encoded, 0)
 		require.NoError(t, err)
 		assert.Equal(t, want, back, text)
 	}
 	for _, text := range []json.Number{"01", "1.", ".5", "+1", "1e", "0x1", "NaN", " 1", "-"} {
-		_, err := Normalize(text)
+		_, err := normalize(text, 0)
 		assert.Error(t, err, text)
 	}
 }
 
-func TestNormalizeTakesAnyGoValue(t *testing.T) {
+func TestNormalizeAcceptsGoValues(t *testing.T) {
 	type inner struct {
 		A int8 `json:"a"`
 		B *int `json:"b,omitempty"`
@@ -161,7 +161,7 @@ func TestNormalizeTakesAnyGoValue(t *testing.T) {
 		{upper{"q"}, "<q>"},
 		{doc{"x": doc{"y": 1}}, map[string]any{"x": map[string]any{"y": int64(1)}}},
 	} {
-		got, err := Normalize(c.in)
+		got, err := normalize(c.in, 0)
 		require.NoError(t, err)
 		assert.Equal(t, c.want, got)
 	}
@@ -176,7 +176,7 @@ func TestEncodeDoesNotEscapeHTML(t *testing.T) {
 	assert.Equal(t, `{}`, string(got))
 }
 
-func TestMergeKeepsWhatTDoesNotKnow(t *testing.T) {
+func TestMergeKeepsUnknownFields(t *testing.T) {
 	for title, c := range map[string]struct{ stored, was, now, want string }{
 		"top level":               {`{"a":1,"u":{"x":[1]}}`, `{"a":1}`, `{"a":2}`, `{"a":2,"u":{"x":[1]}}`},
 		"nested":                  {`{"o":{"a":1,"u":9}}`, `{"o":{"a":1}}`, `{"o":{"a":2}}`, `{"o":{"a":2,"u":9}}`},

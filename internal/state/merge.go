@@ -5,19 +5,17 @@ import (
 	"strings"
 )
 
-// Merge returns newKnown plus whatever stored holds that T does not know.
+// Merge returns newKnown with the fields of stored that T does not know.
 //
-// stored is the document as the store has it, oldKnown what T encodes for the
-// state decoded from it, newKnown what T encodes now. A key that stored has and
-// oldKnown lacks is unknown to T, and kept; one that newKnown lacks although
-// oldKnown has it was removed, with all below it. This holds at every depth.
-// Keys that differ from a known one only by case are known, since encoding/json
-// decodes them as such.
+// stored is the document in the store, oldKnown the JSON of the state that was decoded from it, and
+// newKnown the JSON of the state to write. A key that is in stored but not in oldKnown is unknown
+// to T and kept. A key that is in oldKnown but not in newKnown was removed, with everything below
+// it. This holds at every depth. A key that differs from a known key only by case is known, because
+// encoding/json decodes it as that key.
 //
-// In a list the unknown fields follow their element: elements whose known
-// content did not change are recognised by it, others by their place next to
-// these; those of a removed element are removed. Numbers stay as written. The
-// result is compact, with sorted keys.
+// In a list, unknown fields follow their item. Merge recognises items by their known content, and
+// changed items by their place next to those. The unknown fields of a removed item are removed.
+// Numbers stay as written. The result is compact, with sorted keys.
 func Merge(stored, oldKnown, newKnown []byte) ([]byte, error) {
 	var trees [3]any
 	for i, doc := range [][]byte{stored, oldKnown, newKnown} {
@@ -41,7 +39,7 @@ func merge(stored, was, now any) any {
 	switch now := now.(type) {
 	case map[string]any:
 		if stored, ok := stored.(map[string]any); ok {
-			// A struct that omitzero left out is known to be empty.
+			// A struct that omitzero left out counts as an empty object.
 			was, isObject := was.(map[string]any)
 			if isObject || was == nil {
 				return mergeObjects(stored, was, now)
@@ -69,7 +67,7 @@ func mergeObjects(stored, was, now map[string]any) any {
 			continue
 		}
 		if _, exact := stored[known]; exact && known != k {
-			continue // a twin that differs by case; the exact one counts
+			continue // differs by case from a key that is there as well, which counts
 		}
 		if next, ok := now[known]; ok {
 			out[known] = merge(v, was[known], next)
@@ -78,7 +76,7 @@ func mergeObjects(stored, was, now map[string]any) any {
 	return out
 }
 
-// knownAs returns the name by which T knows key, if it does.
+// knownAs returns the name that T has for key, if T knows it.
 func knownAs(key string, was, now map[string]any) (string, bool) {
 	for _, known := range []map[string]any{was, now} {
 		if _, ok := known[key]; ok {
@@ -95,8 +93,7 @@ func knownAs(key string, was, now map[string]any) (string, bool) {
 	return "", false
 }
 
-// mergeLists finds for each element of now the one of was that it came from,
-// and with it that one's stored form.
+// mergeLists merges each item of now with the stored form of the item of was that it came from.
 func mergeLists(stored, was, now []any) any {
 	from := matchLists(was, now)
 	out := make([]any, len(now))
@@ -109,9 +106,9 @@ func mergeLists(stored, was, now []any) any {
 	return out
 }
 
-// matchLists returns for each element of now the index of its origin in was, or
-// -1: first by content (ends first, which keep their order, then anywhere), and
-// what is left by its neighbours.
+// matchLists returns for each item of now the index of its origin in was, or -1. It first matches
+// equal content: at the start and at the end, where the order is kept, then anywhere. It matches
+// the remaining items by their neighbours.
 func matchLists(was, now []any) []int {
 	from := make([]int, len(now))
 	for j := range from {
@@ -155,8 +152,8 @@ func matchLists(was, now []any) []int {
 	return from
 }
 
-// neighbour returns where j came from if it is still next to the element
-// before it (side -1) or after it (side +1).
+// neighbour returns the index that item j came from, if it is still next to the item before it
+// (side -1) or after it (side +1). Otherwise it returns -1 or an index out of range.
 func neighbour(from []int, j, side int) int {
 	next := j + side
 	switch {
@@ -168,8 +165,8 @@ func neighbour(from []int, j, side int) int {
 	return from[next] - side
 }
 
-// contents returns a text for each element that is equal for equal elements:
-// encoding/json sorts keys.
+// contents returns the JSON of each item. It is the same for equal items, because encoding/json
+// sorts keys.
 func contents(list []any) []string {
 	out := make([]string, len(list))
 	for i, v := range list {

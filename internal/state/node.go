@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// kind is how a value is copied, compared and written. It is coarser than
-// reflect.Kind in numbers and finer where JSON has a form of its own.
+// kind selects how a value is copied, compared and written. It is coarser than reflect.Kind for
+// numbers, and finer for types with a JSON form of their own.
 type kind uint8
 
 const (
@@ -24,16 +24,16 @@ const (
 	kNumber // json.Number
 	kValue  // an immutable, comparable type of the standard library
 	kTime
-	kBytes // a JSON string
+	kBytes // written as a JSON string
 	kRaw   // json.RawMessage
 	kDyn   // any
-	kObj   // map[string]any, or a named type of it
+	kObj   // map[string]any or a named type of it
 	kStruct
 	kMap
 	kSlice
 	kArray
 	kPtr
-	kCustom // has its own JSON form; copied by a round trip
+	kCustom // user code writes the JSON; copied by a round trip
 )
 
 // node is a compiled type. Nodes of recursive types form cycles.
@@ -41,34 +41,34 @@ type node struct {
 	rt   reflect.Type
 	kind kind
 	zero reflect.Value // addressable, never written to
-	elem *node         // of maps, slices, arrays and pointers
+	elem *node         // the element type of a map, slice, array or pointer
 
-	parts  []part            // of structs: what to copy, in memory order
-	fields map[string]*field // of structs: by JSON name
+	parts  []part            // the carried fields of a struct, in the order of its Go fields
+	fields map[string]*field // the carried fields of a struct, by JSON name
 
-	whole   bool // JSON carries every field
-	flat    bool // a shallow copy is a deep one
-	dynamic bool // an any is somewhere below
-	lists   bool // a slice is somewhere below
-	custom  bool // code of the user's is somewhere below
+	whole   bool // JSON carries every field stored in the value itself
+	flat    bool // an assignment is a deep copy
+	dynamic bool // there is an any somewhere below
+	lists   bool // there is a slice somewhere below
+	custom  bool // there is user code somewhere below
 }
 
-// field is one name of a struct, possibly promoted through embedded structs.
+// field is one JSON name of a struct, possibly promoted from an embedded struct.
 type field struct {
-	name  string
-	index []int
+	index []int // as in reflect.Value.FieldByIndex
 	node  *node
 }
 
-// part is one Go field of a struct. It is either a JSON field (node is set) or
-// an embedded struct whose promoted fields are in sub.
+// part is one Go field of a struct. It is either a JSON field, or an embedded struct whose promoted
+// fields are parts of their own.
 type part struct {
 	index     int
-	name      string
-	node      *node
-	omitEmpty bool
-	pointee   reflect.Type // the struct type behind an embedded pointer
-	sub       []part
+	name      string // JSON field
+	node      *node  // JSON field; nil for an embedded struct
+	omitEmpty bool   // JSON field
+
+	sub     []part       // embedded struct
+	pointee reflect.Type // embedded struct behind a pointer: its type; otherwise nil
 }
 
 var (
@@ -81,8 +81,8 @@ var (
 	}
 	isZeroer = reflect.TypeFor[interface{ IsZero() bool }]()
 
-	// known are the types whose own JSON form is trusted not to run anybody's
-	// code, and that need no round trip to be copied.
+	// known has the standard types with a JSON form of their own that count as plain values: they
+	// run no user code and are copied without a round trip.
 	known = map[reflect.Type]kind{
 		reflect.TypeFor[time.Time]():       kTime,
 		reflect.TypeFor[json.Number]():     kNumber,
@@ -93,10 +93,11 @@ var (
 	}
 )
 
-// nodes caches compiled by reflect.Type; types is its public face. It also
-// holds the types of values that callers put into dynamic parts.
+// nodes caches compiled by reflect.Type. It has the state types, and the types of the values that
+// callers put into dynamic parts.
 var nodes sync.Map
 
+// compiled is the result of one compilation.
 type compiled struct {
 	node *node
 	err  error
@@ -120,10 +121,11 @@ func nodeOf(t reflect.Type) (*node, error) {
 	return out.node, out.err
 }
 
+// compiler makes the nodes of one type and of all types below it.
 type compiler struct {
 	made  map[reflect.Type]*node
-	order []*node
-	errs  []error
+	order []*node // made, in the order of creation
+	errs  []error // one for each part that a state cannot hold
 }
 
 func (c *compiler) refuse(path, format string, args ...any) {
@@ -195,7 +197,7 @@ func (c *compiler) compileMap(n *node, path string) {
 		c.refuse(path, "map key %s: keys must be strings or integers", key)
 	}
 	if hasOwnForm(key) {
-		c.refuse(path, "map key %s: keys with a text form of their own are not supported", key)
+		c.refuse(path, "map key %s: keys with MarshalText or UnmarshalText are not supported", key)
 	}
 	if n.rt.ConvertibleTo(objectType) {
 		n.kind = kObj
@@ -214,10 +216,10 @@ func (c *compiler) compileStruct(n *node, path string) {
 			continue
 		}
 		if hidden := hiddenStruct(n.rt, jf.index); hidden != nil {
-			c.refuse(at, "embedded unexported %s cannot have a name of its own: make it a field, or let it have none", hidden)
+			c.refuse(at, "embedded unexported %s cannot have a JSON name: make it a field, or remove the name", hidden)
 			continue
 		}
-		f := &field{name: jf.name, index: jf.index, node: c.compile(jf.rt, at)}
+		f := &field{index: jf.index, node: c.compile(jf.rt, at)}
 		n.fields[jf.name] = f
 		if jf.omitZero && jf.rt != reflect.TypeFor[time.Time]() &&
 			(jf.rt.Implements(isZeroer) || reflect.PointerTo(jf.rt).Implements(isZeroer)) {
@@ -227,8 +229,8 @@ func (c *compiler) compileStruct(n *node, path string) {
 	}
 }
 
-// hiddenPointer returns the unexported type that index passes by pointer:
-// encoding/json cannot allocate it.
+// hiddenPointer returns the unexported type that index passes by pointer, or nil. encoding/json
+// cannot allocate it.
 func hiddenPointer(t reflect.Type, index []int) reflect.Type {
 	for _, i := range index[:len(index)-1] {
 		sf := t.Field(i)
@@ -243,8 +245,8 @@ func hiddenPointer(t reflect.Type, index []int) reflect.Type {
 	return nil
 }
 
-// hiddenStruct returns the unexported type that is embedded at index itself, as
-// a field with a name: reflection could neither set nor return it.
+// hiddenStruct returns the unexported type that is embedded at index under a JSON name, or nil.
+// Reflection can neither set nor return it.
 func hiddenStruct(t reflect.Type, index []int) reflect.Type {
 	if sf := t.FieldByIndex(index); !sf.IsExported() {
 		return sf.Type
@@ -252,7 +254,7 @@ func hiddenStruct(t reflect.Type, index []int) reflect.Type {
 	return nil
 }
 
-// place adds leaf at index below parts, with the embedded structs on the way.
+// place adds leaf at index below parts, and the embedded structs that index passes.
 func place(parts *[]part, t reflect.Type, index []int, leaf part) {
 	leaf.index = index[0]
 	if len(index) == 1 {
@@ -273,7 +275,7 @@ func place(parts *[]part, t reflect.Type, index []int, leaf part) {
 	place(&(*parts)[last].sub, ft, index[1:], leaf)
 }
 
-// hasOwnForm reports whether t brings code for its JSON form.
+// hasOwnForm reports whether user code defines the JSON form of t.
 func hasOwnForm(t reflect.Type) bool {
 	if _, ok := known[t]; ok {
 		return false

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// parseNumber returns a JSON number in normal form: int64, uint64 above its
-// range, float64, or json.Number for what none of them holds as written.
-// A float64 holds a number as written if it prints as that number again.
+// parseNumber returns a JSON number in normal form: int64, uint64 above the range of int64,
+// float64, or json.Number for a number that none of them holds as written. A float64 holds a number
+// as written if it prints as that number again.
 func parseNumber(s string) any {
 	if !strings.ContainsAny(s, ".eE") {
 		if i, err := strconv.ParseInt(s, 10, 64); err == nil {
@@ -48,8 +48,8 @@ func parseNumber(s string) any {
 	return f
 }
 
-// decimal is the number digits * 10^exp. Digits have no zeros at either end, so
-// that two decimals are equal exactly if their numbers are.
+// decimal is the number digits * 10^exp. The digits have no zeros at either end, so two decimals
+// are equal exactly if their numbers are.
 type decimal struct {
 	negative bool
 	digits   string
@@ -61,7 +61,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 	if i := strings.IndexAny(s, "eE"); i >= 0 {
 		exp, err := strconv.ParseInt(s[i+1:], 10, 32)
 		if err != nil {
-			// Out of every range, unless it is a zero.
+			// The exponent is out of every range, which only matters if the number is not zero.
 			if strings.Trim(s[:i], "0.") == "" {
 				return decimal{}, true
 			}
@@ -82,6 +82,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 	return d, true
 }
 
+// normalUint returns u in normal form.
 func normalUint(u uint64) any {
 	if u <= math.MaxInt64 {
 		return int64(u)
@@ -89,12 +90,11 @@ func normalUint(u uint64) any {
 	return u
 }
 
-// normalFloat returns the number that encoding/json prints for f, in normal
-// form. Beyond 2^53 (float32: 2^24) that is the shortest decimal which still
-// means f, not its exact value.
+// normalFloat returns the number that encoding/json prints for f, in normal form. Beyond 2^53
+// (float32: 2^24) that is the shortest decimal that still means f, not its exact value.
 func normalFloat(f float64, bits int) (any, error) {
-	if reason := badFloat(f); reason != "" {
-		return nil, refuse("%s", reason)
+	if err := checkFloat(f); err != nil {
+		return nil, err
 	}
 	if f == math.Trunc(f) {
 		if math.Abs(f) < 1<<24 || bits == 64 && math.Abs(f) < 1<<53 {
@@ -106,14 +106,15 @@ func normalFloat(f float64, bits int) (any, error) {
 	return parseNumber(strconv.FormatFloat(f, 'g', -1, bits)), nil
 }
 
-func badFloat(f float64) string {
+// checkFloat refuses the numbers that JSON cannot write.
+func checkFloat(f float64) error {
 	if math.IsNaN(f) {
-		return "NaN has no JSON form"
+		return refuse("NaN has no JSON form")
 	}
 	if math.IsInf(f, 0) {
-		return "an infinity has no JSON form"
+		return refuse("an infinity has no JSON form")
 	}
-	return ""
+	return nil
 }
 
 // validNumber reports whether s is a number by the grammar of JSON.

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// maxPaths bounds the cache of resolved paths of one type. Paths beyond it,
-// which only dynamic keys can produce, are resolved each time.
+// maxPaths limits the cache of resolved paths of one type. Further paths, which only the keys of
+// maps can produce, are resolved each time.
 const maxPaths = 256
 
-// ParsePath splits a dotted path into its names. A backslash before a dot or a
-// backslash takes it literally.
-func ParsePath(field string) ([]string, error) {
+// parsePath splits a dotted path into its names. After a backslash, a dot or a backslash is
+// literal.
+func parsePath(field string) ([]string, error) {
 	if field == "" {
 		return nil, &Error{Reason: "the field has no name"}
 	}
@@ -32,7 +32,7 @@ func ParsePath(field string) ([]string, error) {
 		case '\\':
 			i++
 			if i == len(field) || field[i] != '.' && field[i] != '\\' {
-				return nil, &Error{Path: field, Reason: `a backslash must be followed by a dot or a backslash`}
+				return nil, &Error{Path: field, Reason: "a backslash must be followed by a dot or a backslash"}
 			}
 			name.WriteByte(field[i])
 		default:
@@ -48,14 +48,14 @@ func checkNames(field string, names []string) error {
 		if name == "" {
 			return &Error{Path: field, Reason: "a name in the path is empty"}
 		}
-		if reason := badString(name); reason != "" {
-			return &Error{Path: field, Reason: reason}
+		if err := checkString(name); err != nil {
+			return &Error{Path: field, Reason: failed(err).Reason}
 		}
 	}
 	return nil
 }
 
-// Escape returns the path that has name as its only name.
+// Escape returns the path whose only name is name.
 func Escape(name string) string {
 	if !strings.ContainsAny(name, `.\`) {
 		return name
@@ -63,15 +63,15 @@ func Escape(name string) string {
 	return strings.NewReplacer(`\`, `\\`, `.`, `\.`).Replace(name)
 }
 
-// path is a field resolved against a type: steps through Go values, then, once
-// a dynamic part is reached, names inside it.
+// path is a field resolved against a type. It leads through Go values, then, from the first dynamic
+// part on, through names inside it.
 type path struct {
 	names  []string
-	steps  []step   // to the named value
-	leaf   *node    // its type, or the dynamic part's
-	inner  []step   // steps, plus those through pointers that leaf may be
-	target *node    // what is behind those pointers
-	dyn    []string // names inside the dynamic part
+	steps  []step   // to the named value, or to the dynamic part
+	leaf   *node    // the type that steps lead to
+	inner  []step   // steps, and further through the pointers of leaf
+	target *node    // the type that inner leads to
+	dyn    []string // the names inside the dynamic part
 }
 
 type stepKind uint8
@@ -84,14 +84,12 @@ const (
 
 type step struct {
 	kind  stepKind
-	index int           // stepField
-	key   reflect.Value // stepEntry
-	name  string        // stepEntry
-	node  *node         // what the step leads to; nil inside embedded structs
-	rt    reflect.Type  // its Go type
+	index int           // of a stepField
+	key   reflect.Value // of a stepEntry
+	rt    reflect.Type  // the type of the value after the step
 }
 
-// path resolves field, which may be empty for the state itself.
+// path resolves field. An empty field is the state itself.
 func (t *Type) path(field string) (*path, error) {
 	if cached := t.paths.Load(); cached != nil {
 		if p, ok := (*cached)[field]; ok {
@@ -113,7 +111,7 @@ func (t *Type) path(field string) (*path, error) {
 	} else {
 		next = map[string]*path{}
 	}
-	// The key is cloned because a caller may have cut it from something large.
+	// Cloned, because field may be part of a large string.
 	next[strings.Clone(field)] = p
 	t.paths.Store(&next)
 	return p, nil
@@ -123,7 +121,7 @@ func (t *Type) resolve(field string) (*path, error) {
 	p := &path{}
 	n := t.root
 	if field != "" {
-		names, err := ParsePath(strings.Clone(field))
+		names, err := parsePath(strings.Clone(field))
 		if err != nil {
 			return nil, err
 		}
@@ -145,11 +143,11 @@ func (t *Type) resolve(field string) (*path, error) {
 	return p, nil
 }
 
-// pointees adds the steps through the pointers that n may be.
+// pointees adds steps through pointers, if n is one, and returns the type behind them.
 func pointees(n *node, steps []step) (*node, []step) {
 	for n.kind == kPtr && len(steps) < MaxDepth {
 		n = n.elem
-		steps = append(steps, step{kind: stepPtr, node: n, rt: n.rt})
+		steps = append(steps, step{kind: stepPtr, rt: n.rt})
 	}
 	return n, steps
 }
@@ -171,14 +169,13 @@ func (p *path) walk(n *node, name string) (*node, error) {
 			rt = rt.Field(index).Type
 			p.steps = append(p.steps, step{kind: stepField, index: index, rt: rt})
 		}
-		p.steps[len(p.steps)-1].node = f.node
 		return f.node, nil
 	case kMap:
 		key, err := keyOf(n, name)
 		if err != nil {
 			return nil, err
 		}
-		p.steps = append(p.steps, step{kind: stepEntry, key: key, name: name, node: n.elem, rt: n.elem.rt})
+		p.steps = append(p.steps, step{kind: stepEntry, key: key, rt: n.elem.rt})
 		return n.elem, nil
 	case kSlice, kArray:
 		return nil, fmt.Errorf("%s is a list; a path cannot lead into it", n.rt)
@@ -188,8 +185,8 @@ func (p *path) walk(n *node, name string) (*node, error) {
 
 // keyOf returns name as a key of map type n.
 func keyOf(n *node, name string) (reflect.Value, error) {
-	if reason := badString(name); reason != "" {
-		return reflect.Value{}, refuse("key: %s", reason)
+	if err := checkKey(name); err != nil {
+		return reflect.Value{}, err
 	}
 	key := reflect.New(n.rt.Key()).Elem()
 	switch {
@@ -198,20 +195,20 @@ func keyOf(n *node, name string) (reflect.Value, error) {
 	case key.CanInt():
 		i, err := strconv.ParseInt(name, 10, 64)
 		if err != nil || key.OverflowInt(i) {
-			return key, refuse("%q is no key of %s", name, n.rt)
+			return key, refuse("%q is not a key of %s", name, n.rt)
 		}
 		key.SetInt(i)
 	default:
 		u, err := strconv.ParseUint(name, 10, 64)
 		if err != nil || key.OverflowUint(u) {
-			return key, refuse("%q is no key of %s", name, n.rt)
+			return key, refuse("%q is not a key of %s", name, n.rt)
 		}
 		key.SetUint(u)
 	}
 	return key, nil
 }
 
-// keyName returns a map's key as JSON writes it.
+// keyName returns the key of a map as JSON writes it.
 func keyName(key reflect.Value) string {
 	switch {
 	case key.Kind() == reflect.String:
@@ -222,19 +219,19 @@ func keyName(key reflect.Value) string {
 	return strconv.FormatUint(key.Uint(), 10)
 }
 
-// Check returns *Error if T has no such field. Inside a dynamic part, and for
-// the entries of a map, every name is one.
+// Check returns *Error if T has no such field. Every name is a field inside a dynamic part, and
+// every key of a map is one.
 func (t *Type) Check(field string) error {
 	if field == "" {
-		_, err := ParsePath(field)
+		_, err := parsePath(field)
 		return err
 	}
 	_, err := t.path(field)
 	return err
 }
 
-// Lookup returns the value of a field of s; ok is false if T has no such field
-// or s has no value there. The value is part of the state: do not change it.
+// Lookup returns the value of a field of s. It returns false if T has no such field, or s has no
+// value there. The value is part of the state and must not be changed.
 func (t *Type) Lookup(s any, field string) (v any, ok bool) {
 	p, err := t.path(field)
 	if err != nil {

@@ -5,35 +5,38 @@ import (
 	"slices"
 )
 
-// Prepared is a list of data verbs, checked against T and cut off from the
-// caller's memory. It can be applied any number of times, by one goroutine at
-// a time for each [Tail].
+// Prepared is a list of data verbs that fit T and share no memory with the caller. It can be
+// applied any number of times, by one goroutine at a time for each [Tail].
 type Prepared struct {
 	t     *Type
-	first change // apart, so that a single verb costs no slice
-	more  []change
+	first change   // apart, so that a single verb needs no slice
+	more  []change // the changes after first
 	count int
 }
 
-// change is a prepared Op. Which values it has depends on the verb and on
-// whether the path ends inside a dynamic part.
+// change is a prepared Op. The fields in use depend on the verb, and on whether the path ends
+// inside a dynamic part.
 type change struct {
 	verb  Verb
-	clear bool // Patch with nil
+	clear bool // a Patch with nil
 	field string
 	path  *path
 	by    int64
-	name  string          // the key of a record
-	key   reflect.Value   // the same as a key of a typed map
-	value reflect.Value   // of the field's own type
-	rest  []reflect.Value // further values to push
-	dyn   any             // the value, inside a dynamic part
+
+	// The key and the value for a typed field.
+	key   reflect.Value
+	value reflect.Value   // the first one of Push
+	rest  []reflect.Value // the others of Push
+
+	// The key and the value inside a dynamic part, except for Push.
+	name string
+	dyn  any
 }
 
 // Prepare resolves the fields of ops, converts every value to its field's type, copies it and
 // validates it. Applying is cheap then, and sees no later change by the caller. Prepare returns
-// *Error for a field that T does not have, for a verb or a value that does not fit, and for fields of
-// one patch that overlap (a and a.b), because their order would decide.
+// *Error for a field that T does not have, for a verb or a value that does not fit, and for fields
+// of one patch that overlap (a and a.b), because their order would decide.
 func (t *Type) Prepare(ops []Op) (p Prepared, err error) {
 	p.t, p.count = t, len(ops)
 	if len(ops) == 0 {
@@ -70,8 +73,9 @@ func (p *Prepared) overlap(first, last int) error {
 		field string
 		names []string
 	}
-	fields := make([]named, last-first) // copies, because pointers would move every Prepared to the heap
-	nested := false                     // only a longer path can be inside another
+	// fields has copies, because pointers would move every Prepared to the heap.
+	fields := make([]named, last-first)
+	nested := false // only a longer path can be inside another
 	for i := range fields {
 		c := p.at(first + i)
 		fields[i] = named{c.field, c.path.names}
@@ -98,6 +102,7 @@ func (p *Prepared) at(i int) *change {
 	return &p.more[i-1]
 }
 
+// prepare fills c with op, or returns an error with its verb and path.
 func (t *Type) prepare(op *Op, c *change) (err error) {
 	c.verb, c.field = op.Verb, op.Field
 	if op.Verb != Set {
@@ -121,7 +126,7 @@ func (t *Type) fill(op *Op, c *change) (err error) {
 	}
 	target, depth := c.path.target, len(c.path.names)
 	if op.Verb == Push || op.Verb == SetRecord {
-		depth++ // the value goes into a list or a map, which may be new
+		depth++ // the value is inside the list or the map
 	}
 	if depth > MaxDepth {
 		return tooDeep()
@@ -150,7 +155,6 @@ func (t *Type) fill(op *Op, c *change) (err error) {
 		if c.key, err = keyOf(target, op.Key); err != nil {
 			return err
 		}
-		c.name = op.Key
 		if op.Verb == SetRecord {
 			if c.value, err = convert(target.elem, op.Value, depth); err != nil {
 				return under(err, op.Key)
@@ -167,7 +171,7 @@ func (t *Type) fillSet(op *Op, c *change) (err error) {
 		v = v.Elem()
 	}
 	if !v.IsValid() || v.Type() != t.root.rt {
-		return refuse("the state is a %s, not a %T", t.root.rt, op.Value)
+		return refuse("the state has type %s, not %T", t.root.rt, op.Value)
 	}
 	if c.value, err = settled(t.root, v, 0); err != nil {
 		return err
@@ -203,6 +207,7 @@ func (c *change) fillPush(elem *node, values []any, depth int) error {
 	return nil
 }
 
+// anyNode is the compiled any, the type of items in a dynamic list.
 var anyNode = func() *node {
 	n, err := nodeOf(anyType)
 	if err != nil {
@@ -211,8 +216,8 @@ var anyNode = func() *node {
 	return n
 }()
 
-// fillDynamic prepares a verb on a dynamic part, or inside one. What is there
-// can only be known when it is applied.
+// fillDynamic prepares a verb on a dynamic part, or inside one. Apply checks the verb against the
+// value that is there then.
 func (c *change) fillDynamic(op *Op, depth int) (err error) {
 	switch op.Verb {
 	case Patch:
@@ -235,8 +240,8 @@ func (c *change) fillDynamic(op *Op, depth int) (err error) {
 		return c.fillPush(anyNode, op.Values, depth)
 	case SetRecord, DeleteRecord:
 		c.name = op.Key
-		if reason := badString(op.Key); reason != "" {
-			return refuse("key: %s", reason)
+		if err := checkKey(op.Key); err != nil {
+			return err
 		}
 		if op.Verb == SetRecord {
 			if c.dyn, err = normalize(op.Value, depth); err != nil {
@@ -248,8 +253,8 @@ func (c *change) fillDynamic(op *Op, depth int) (err error) {
 	return refuse("unknown verb")
 }
 
-// Plain reports whether preparing ops runs no user code: neither the values nor the fields that they
-// go to have a JSON form of their own. If T is Custom, applying them may still run some.
+// Plain reports whether preparing ops runs no user code: neither the values nor the fields that
+// they go to have a JSON form of their own. If T is Custom, applying them may still run some.
 func (t *Type) Plain(ops []Op) bool {
 	for i := range ops {
 		op := &ops[i]

@@ -21,7 +21,7 @@ var (
 	genString = rapid.StringMatching(`[a-c<&ü"\\ ]{0,4}`)
 )
 
-// genScalar draws Go scalars, most of them not in normal form.
+// genScalar draws Go scalars. Most of them do not have normal form.
 func genScalar(t *rapid.T) any {
 	switch rapid.IntRange(0, 9).Draw(t, "scalar") {
 	case 0:
@@ -62,7 +62,7 @@ type wild struct {
 	Obj map[string]doc `json:"obj"`
 }
 
-// genValue draws any Go value that a dynamic part accepts.
+// genValue draws Go values that a dynamic part accepts.
 func genValue(t *rapid.T, depth int) any {
 	if depth == 0 {
 		return genScalar(t)
@@ -115,14 +115,14 @@ func genWild(t *rapid.T, depth int) wild {
 func TestNormalizeAgreesWithDecodeDoc(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := genValue(t, 3)
-		got, err := Normalize(v)
+		got, err := normalize(v, 0)
 		require.NoError(t, err)
 		text, err := json.Marshal(v)
 		require.NoError(t, err)
-		want, err := DecodeDoc(text)
+		want, err := decodeDoc(text, 0)
 		require.NoError(t, err)
 		require.Equal(t, want, got)
-		again, err := Normalize(got)
+		again, err := normalize(got, 0)
 		require.NoError(t, err)
 		require.Equal(t, got, again, "normal form is final")
 	})
@@ -142,7 +142,7 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 		first := genWild(rt, 2)
 		a, textA := settled(first, nil)
 
-		// A draft starts as a clone; some of it is replaced, then all is spoilt.
+		// A draft starts as a clone. Some of it is replaced, then all of it is scrambled.
 		var draft wild
 		require.NoError(rt, cloneTo(ty, a, &draft))
 		same, err := settleTo(ty, a, &draft, &wild{})
@@ -160,9 +160,9 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 		b, textB := settled(draft, a)
 		want, err := json.Marshal(draft)
 		require.NoError(rt, err)
-		wantDoc, err := DecodeDoc(want)
+		wantDoc, err := decodeDoc(want, 0)
 		require.NoError(rt, err)
-		gotDoc, err := DecodeDoc([]byte(textB))
+		gotDoc, err := decodeDoc([]byte(textB), 0)
 		require.NoError(rt, err)
 		require.Equal(rt, wantDoc, gotDoc)
 
@@ -191,9 +191,9 @@ func anyOf(w *wild) any {
 	return w
 }
 
-// model applies op to tree in the plainest way there is. It owns tree.
+// model applies op to tree, which it owns, in the simplest way.
 func model(tree map[string]any, op Op) (ok bool) {
-	names, err := ParsePath(op.Field)
+	names, err := parsePath(op.Field)
 	if err != nil {
 		return false
 	}
@@ -216,7 +216,7 @@ func model(tree map[string]any, op Op) (ok bool) {
 		for _, f := range create {
 			f()
 		}
-		obj[last], _ = Normalize(v)
+		obj[last], _ = normalize(v, 0)
 		return true
 	}
 	cur := obj[last]
@@ -291,7 +291,7 @@ func genOp(t *rapid.T) Op {
 	return op
 }
 
-func TestApplyAgreesWithAPlainModel(t *testing.T) {
+func TestApplyAgreesWithModel(t *testing.T) {
 	ty := typeOf[doc](t)
 	rapid.Check(t, func(rt *rapid.T) {
 		var tail Tail
@@ -324,8 +324,8 @@ func TestApplyAgreesWithAPlainModel(t *testing.T) {
 	})
 }
 
-// Proves SCOPE-8 for the documents themselves: what a newer release wrote next
-// to any known field is there after a write.
+// Fields that a newer release wrote next to known ones survive a write by this release, wherever
+// they are in the document. Proves SCOPE-8.
 func TestMergeKeepsEveryUnknownField(t *testing.T) {
 	type item struct {
 		ID   int     `json:"id"`
@@ -402,7 +402,7 @@ func TestMergeKeepsEveryUnknownField(t *testing.T) {
 		var back item
 		_, err = ty.Decode(merged, &back)
 		require.NoError(rt, err)
-		require.True(rt, ty.Equal(state, &back), "what T knows is as T wrote it")
+		require.True(rt, ty.Equal(state, &back), "known fields are as T wrote them")
 		got, err := decodeTree(merged)
 		require.NoError(rt, err)
 		var check func(x any)

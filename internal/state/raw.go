@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// checkRaw validates JSON that somebody else wrote: encoding/json would replace
-// invalid Unicode silently, and has a far higher limit on nesting.
+// checkRaw validates JSON that user code wrote. encoding/json would replace invalid Unicode
+// silently, and allows deeper nesting.
 func checkRaw(doc []byte, depth int) error {
 	if !utf8.Valid(doc) {
 		return refuse("JSON must be valid UTF-8")
@@ -41,7 +41,8 @@ func checkRaw(doc []byte, depth int) error {
 	return nil
 }
 
-// checkEscape checks the \u escape that doc starts with, and returns its length.
+// checkEscape returns the length of the \u escape at the start of doc, and why it is refused, if it
+// is.
 func checkEscape(doc []byte) (length int, reason string) {
 	unit := func(at int) uint64 {
 		if len(doc) < at+6 || doc[at] != '\\' || doc[at+1] != 'u' {

@@ -10,11 +10,11 @@ import (
 )
 
 // settle turns v, a shallow copy of a draft, into a committed value: valid, with memory of its own,
-// and shared with old wherever the two are equal. It reports whether all of v equals old.
+// and shared with old wherever the two are equal. It reports whether all of v equals old. An
+// invalid old means that there was no value; the report has no meaning then.
 //
-// An invalid old means that there was no value; the first result has no meaning then. settle reads
-// each part of the draft once, because a goroutine of the function may still write to it: a value
-// that was checked must be the value that is kept.
+// settle reads a value of the draft once, because a goroutine of the function may still write to
+// it. The value that was checked is the value that is kept.
 func settle(n *node, old, v reflect.Value, depth int) (same bool, err error) {
 	fresh := !old.IsValid()
 	if fresh {
@@ -30,19 +30,13 @@ func settle(n *node, old, v reflect.Value, depth int) (same bool, err error) {
 	case kValue:
 		return old.Equal(v), nil
 	case kFloat:
-		if reason := badFloat(v.Float()); reason != "" {
-			return false, refuse("%s", reason)
-		}
-		return old.Float() == v.Float(), nil
+		return old.Float() == v.Float(), checkFloat(v.Float())
 	case kString:
 		s := v.String()
 		if old.String() == s {
 			return true, nil
 		}
-		if reason := badString(s); reason != "" {
-			return false, refuse("%s", reason)
-		}
-		return false, nil
+		return false, checkString(s)
 	case kNumber:
 		if s := v.String(); s != "" && !validNumber(s) {
 			return false, refuse("json.Number %q is not a number", s)
@@ -87,7 +81,7 @@ func settle(n *node, old, v reflect.Value, depth int) (same bool, err error) {
 	return settleSlice(n, old, v, depth+1)
 }
 
-// settled returns a valid copy of draft with memory of its own.
+// settled returns a committed copy of draft.
 func settled(n *node, draft reflect.Value, depth int) (reflect.Value, error) {
 	v := reflect.New(n.rt).Elem()
 	shallow(n, draft, v)
@@ -136,22 +130,22 @@ func settleTime(old, v reflect.Value) (bool, error) {
 	same := sameTime(was, t)
 	if same {
 		t = was
-	} else if reason := badTime(t); reason != "" {
-		return false, refuse("%s", reason)
+	} else if err := checkTime(t); err != nil {
+		return false, err
 	}
 	*v.Addr().Interface().(*time.Time) = t
 	return same, nil
 }
 
-// badTime returns why JSON has no form for t, or nothing.
-func badTime(t time.Time) string {
+// checkTime refuses the times that JSON cannot write.
+func checkTime(t time.Time) error {
 	if y := t.Year(); y < 0 || y > 9999 {
-		return "the year of a time must be within 0 and 9999"
+		return refuse("the year %d of a time is outside 0 to 9999", y)
 	}
 	if _, offset := t.Zone(); offset <= -24*3600 || offset >= 24*3600 {
-		return "the zone of a time must be within a day"
+		return refuse("the zone offset %ds of a time is a day or more", offset)
 	}
-	return ""
+	return nil
 }
 
 func settleBytes(n *node, old, v reflect.Value, depth int) (bool, error) {
@@ -179,6 +173,7 @@ func settleBytes(n *node, old, v reflect.Value, depth int) (bool, error) {
 	return false, nil
 }
 
+// settleCustom copies a value by its JSON, since only user code knows its memory.
 func settleCustom(old, v reflect.Value, fresh bool, depth int) (bool, error) {
 	doc, err := marshalValue(v)
 	if err != nil {
@@ -345,8 +340,8 @@ func settleMap(n *node, old, v reflect.Value, depth int) (bool, error) {
 			continue
 		}
 		if key.Kind() == reflect.String {
-			if reason := badString(key.String()); reason != "" {
-				return false, refuse("key %q: %s", key.String(), reason)
+			if err := checkKey(key.String()); err != nil {
+				return false, err
 			}
 		}
 		differ = append(differ, entry{key, value})

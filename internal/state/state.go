@@ -8,23 +8,24 @@ import (
 	"sync/atomic"
 )
 
-// MaxDepth is how deeply lists and objects may nest in a state.
+// MaxDepth is the number of lists and objects that may be nested in each other.
 const MaxDepth = 100
 
 // Type is a compiled state type. It is safe for concurrent use.
 type Type struct {
 	root *node
 
-	// paths caches resolved field paths. It is replaced, never changed, so
-	// that reading it takes no lock; pathsMu orders the replacements.
-	pathsMu sync.Mutex
+	// paths caches resolved paths by field. The map is replaced, never changed, so reading it takes
+	// no lock. It is nil at first.
 	paths   atomic.Pointer[map[string]*path]
+	pathsMu sync.Mutex // protects the replacement of paths
 }
 
 // types caches *Type by reflect.Type.
 var types sync.Map
 
-// Of compiles t, or names every part of it that a state cannot hold.
+// Of returns the compiled type t. If a state cannot hold parts of t, it returns an error that names
+// all of them.
 func Of(t reflect.Type) (*Type, error) {
 	if found, ok := types.Load(t); ok {
 		return found.(*Type), nil
@@ -40,14 +41,12 @@ func Of(t reflect.Type) (*Type, error) {
 	return made.(*Type), nil
 }
 
-// Custom reports whether code of the user's can run while a T is copied,
-// compared or encoded: a MarshalJSON, UnmarshalJSON, MarshalText or
-// UnmarshalText of its own somewhere in T, or an IsZero behind omitzero. What
-// an any inside T holds does not count, because it enters in normal form.
+// Custom reports whether user code can run while a T is copied, compared or encoded: T has
+// somewhere a MarshalJSON, UnmarshalJSON, MarshalText or UnmarshalText method, or an IsZero method
+// behind omitzero. The contents of an any do not count, because they have normal form.
 func (t *Type) Custom() bool { return t.root.custom }
 
-// Zero returns a new *T. If T is a map it is empty rather than nil, so that a
-// user's function can write into it.
+// Zero returns a new *T. A map is empty, not nil, so that a user's function can write to it.
 func (t *Type) Zero() any {
 	v := reflect.New(t.root.rt)
 	settleRoot(v.Elem())
@@ -60,8 +59,8 @@ func (t *Type) Assign(dst, src any) {
 	reflect.ValueOf(dst).Elem().Set(t.valueOrZero(src))
 }
 
-// Detach gives *v, a plain assignment of a committed state, memory of its own. It fails only if user
-// code in T (such as MarshalJSON) fails.
+// Detach gives *v, a plain assignment of a committed state, memory of its own. It fails only if
+// user code in T (such as MarshalJSON) fails.
 func (t *Type) Detach(v any) error {
 	if t.root.flat {
 		return nil
@@ -69,13 +68,13 @@ func (t *Type) Detach(v any) error {
 	return detach(t.root, reflect.ValueOf(v).Elem())
 }
 
-// Settle turns *v, a plain assignment of a draft, into a committed state. *v gets memory of its own,
-// except that it shares with *old every part that is equal. Settle reports whether *v differs from
-// *old; if it does not, the caller may drop *v.
+// Settle turns *v, a plain assignment of a draft, into a committed state. *v gets memory of its
+// own, except that it shares with *old every part that is equal. Settle reports whether *v differs
+// from *old; if it does not, the caller may drop *v.
 //
-// Values inside an any are brought into normal form (see [Normalize]). Settle returns *Error, and
-// leaves *v undefined, for values that a state cannot hold: strings that are not valid UTF-8 or
-// contain U+0000, NaN, infinities, and nesting beyond [MaxDepth], which includes cycles.
+// Values inside an any get normal form. Settle returns *Error, and leaves *v undefined, for values
+// that a state cannot hold: strings that are not valid UTF-8 or contain U+0000, NaN, infinities,
+// and nesting beyond [MaxDepth], which includes cycles.
 func (t *Type) Settle(old, v any) (changed bool, err error) {
 	was, now := t.valueOrZero(old), reflect.ValueOf(v).Elem()
 	if !t.root.whole {
@@ -97,7 +96,7 @@ func (t *Type) Equal(a, b any) bool {
 	return equal(t.root, va, vb) || rootEmpty(va) && rootEmpty(vb)
 }
 
-// value returns the T that s points to; ok is false if s is absent.
+// value returns the T that s points to. It returns false if s is absent.
 func (t *Type) value(s any) (v reflect.Value, ok bool) {
 	if s == nil {
 		return reflect.Value{}, false
@@ -116,8 +115,7 @@ func (t *Type) valueOrZero(s any) reflect.Value {
 	return t.root.zero
 }
 
-// settleRoot gives a nil map at the top its empty form: a state is never null
-// just because nothing was written to it yet.
+// settleRoot makes a nil map at the top empty. An unwritten state is not null.
 func settleRoot(v reflect.Value) {
 	if v.Kind() == reflect.Map && v.IsNil() {
 		v.Set(reflect.MakeMap(v.Type()))
@@ -130,11 +128,11 @@ func rootEmpty(v reflect.Value) bool {
 
 // Error says which part of a state was refused, and why.
 type Error struct {
-	Verb   Verb   // the verb that was refused; zero outside data verbs
-	Path   string // where, in the notation of [ParsePath]; list items as [3]; empty for the state itself
+	Verb   Verb   // the refused verb; zero outside data verbs
+	Path   string // the part, as in [Op]; list items as [3]; empty for the state itself
 	Reason string
-	Limit  bool  // nesting went beyond MaxDepth
-	Err    error // what code of the user's returned, if that is the reason
+	Limit  bool  // the nesting is deeper than MaxDepth
+	Err    error // the error of user code, if that is the reason
 }
 
 func (e *Error) Error() string {
@@ -148,7 +146,7 @@ func (e *Error) Error() string {
 	return "state: " + s
 }
 
-// Unwrap returns the user's own error, if there is one.
+// Unwrap returns the error of user code, if that is the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
 func refuse(format string, args ...any) *Error {
@@ -159,22 +157,22 @@ func tooDeep() *Error {
 	return &Error{Reason: fmt.Sprintf("nested deeper than %d levels, or cyclic", MaxDepth), Limit: true}
 }
 
-// failed reports an error that code of the user's, or encoding/json, returned.
+// failed returns err as an *Error. Other types of errors come from user code or encoding/json.
 func failed(err error) *Error {
 	if e, ok := err.(*Error); ok {
-		return e // its path is still growing
+		return e
 	}
 	return &Error{Reason: err.Error(), Err: err}
 }
 
-// under places err below the field or key name.
+// under puts the field or key name in front of the path of err.
 func under(err error, name string) error {
 	e := failed(err)
 	e.Path = join(Escape(name), e.Path)
 	return e
 }
 
-// underIndex places err below a list's item.
+// underIndex puts the index of a list item in front of the path of err.
 func underIndex(err error, i int) error {
 	e := failed(err)
 	e.Path = join("["+strconv.Itoa(i)+"]", e.Path)

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// doc is what the root package's Doc is: a named dynamic map.
+// doc is a named dynamic map, like Doc of the root package.
 type doc map[string]any
 
 type address struct {
@@ -95,7 +95,7 @@ func applyTo[T any](p *Prepared, cur, dst *T, tail *Tail) (changed bool, err err
 	return p.Apply(cur, dst, tail)
 }
 
-func TestOfNamesEverythingAStateCannotHold(t *testing.T) {
+func TestOfNamesEveryUnsupportedPart(t *testing.T) {
 	type inner struct {
 		Fn func() `json:"fn"`
 	}
@@ -141,7 +141,7 @@ func TestOfAcceptsRecursiveTypes(t *testing.T) {
 	assert.True(t, e.Limit)
 }
 
-func TestCustomMeansCodeOfTheUsers(t *testing.T) {
+func TestCustomFindsUserCode(t *testing.T) {
 	type std struct {
 		T time.Time
 		A netip.Addr
@@ -162,7 +162,7 @@ func TestCustomMeansCodeOfTheUsers(t *testing.T) {
 	assert.True(t, typeOf[map[string][]upper](t).Custom())
 	assert.True(t, typeOf[struct{ P *upper }](t).Custom())
 	assert.True(t, typeOf[zeroer](t).Custom())
-	assert.True(t, typeOf[promoted](t).Custom(), "an embedded type's methods are the struct's own")
+	assert.True(t, typeOf[promoted](t).Custom(), "methods of an embedded type are promoted")
 }
 
 type upperZero struct{ S string }
@@ -176,7 +176,7 @@ func TestZeroMapIsEmptyNotNil(t *testing.T) {
 	assert.Equal(t, &person{}, p)
 }
 
-func TestCloneSharesNothingMutable(t *testing.T) {
+func TestDetachSharesNoMutableMemory(t *testing.T) {
 	ty := typeOf[person](t)
 	src, want := committed(t), committed(t)
 	assert.Empty(t, src.Secret, "JSON does not carry it")
@@ -256,7 +256,7 @@ func samplePerson() *person {
 	}
 }
 
-func TestSettleSharesWhatIsEqual(t *testing.T) {
+func TestSettleSharesEqualParts(t *testing.T) {
 	ty := typeOf[person](t)
 	old := &person{}
 	_, err := settleTo(ty, nil, samplePerson(), old)
@@ -291,16 +291,16 @@ func TestSettleTellsNilFromEmptyWhereJSONDoes(t *testing.T) {
 		change  func(*person)
 		changed bool
 	}{
-		"null list becomes []":      {func(p *person) { p.Tags = []string{} }, true},
-		"omitempty writes neither":  {func(p *person) { p.Notes = []string{} }, false},
-		"null map becomes {}":       {func(p *person) { p.Free = map[string]any{} }, true},
-		"a field outside JSON":      {func(p *person) { p.Secret, p.hidden = "x", []int{1} }, false},
-		"a promoted field":          {func(p *person) { p.Label = "x" }, true},
-		"a pointer to zero":         {func(p *person) { p.Maybe = new(int) }, true},
-		"an array's item":           {func(p *person) { p.Pair[1] = 1 }, true},
-		"same instant, other zone":  {func(p *person) { p.Born = time.Time{}.In(time.FixedZone("x", 3600)) }, true},
-		"typed nil map in an any":   {func(p *person) { p.Extra = map[string]any(nil) }, false},
-		"normal form of a whole 3.": {func(p *person) { p.Extra = 3.0 }, true},
+		"null list becomes []":     {func(p *person) { p.Tags = []string{} }, true},
+		"omitempty writes neither": {func(p *person) { p.Notes = []string{} }, false},
+		"null map becomes {}":      {func(p *person) { p.Free = map[string]any{} }, true},
+		"a field outside JSON":     {func(p *person) { p.Secret, p.hidden = "x", []int{1} }, false},
+		"a promoted field":         {func(p *person) { p.Label = "x" }, true},
+		"a pointer to zero":        {func(p *person) { p.Maybe = new(int) }, true},
+		"an array's item":          {func(p *person) { p.Pair[1] = 1 }, true},
+		"same instant, other zone": {func(p *person) { p.Born = time.Time{}.In(time.FixedZone("x", 3600)) }, true},
+		"typed nil map in an any":  {func(p *person) { p.Extra = map[string]any(nil) }, false},
+		"a whole float in an any":  {func(p *person) { p.Extra = 3.0 }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			draft := &person{}
@@ -316,8 +316,8 @@ func TestSettleTellsNilFromEmptyWhereJSONDoes(t *testing.T) {
 	assert.False(t, changed, "at the top a nil map is an empty one")
 }
 
-// Every part that a state can refuse is refused, and named.
-func TestSettleRefusesWhatNotEveryStoreKeeps(t *testing.T) {
+// Settle refuses every part that a state cannot hold, and names it.
+func TestSettleRefusesInvalidValues(t *testing.T) {
 	type state struct {
 		S   string            `json:"s"`
 		F   float32           `json:"f"`

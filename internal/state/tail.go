@@ -5,23 +5,22 @@ import (
 	"slices"
 )
 
-// maxTails is how many lists of one state can grow in place at the same time.
+// maxTails limits the lists of one state that can grow in place at the same time.
 const maxTails = 4
 
-// Tail lets the lists of one linear history grow without being copied, so that
-// a push costs the same on a long list as on a short one. Its zero value is
-// ready.
+// Tail lets the lists of one history of states grow without a copy, so that a push onto a long list
+// costs as much as a push onto a short one. The zero value is ready to use. One goroutine at a time
+// may use a Tail.
 //
-// A committed list never has spare capacity, so a reader that appends to it
-// gets memory of its own. The spare capacity is known to the Tail alone, and it
-// writes there only if the list to push to is exactly the one it made last:
-// same memory, same length. Anything beyond that length is visible to nobody.
-// A history that branches (a push that was not committed, and is tried again)
-// fails that test and starts from a copy.
+// A committed list has no spare capacity, so a reader that appends to it gets memory of its own.
+// Only the Tail has the list with its spare capacity. It writes there only if the list to push to
+// is exactly the last one that it made: same memory, same length. No reader can see memory beyond
+// that length. If the history branches (a push that was not committed is tried again), the lengths
+// differ, and the Tail starts from a copy.
 type Tail struct {
-	lists []*growing
-	undo  []pushed // while several changes are applied as one
-	multi bool
+	lists   []*growing // oldest first, at most maxTails
+	grouped bool       // several changes are applied as one
+	undo    []pushed   // the pushes of the group
 }
 
 // growing is a list with its spare capacity.
@@ -29,14 +28,14 @@ type growing struct {
 	list reflect.Value // addressable
 }
 
-// pushed is what to go back to if a change after a push fails.
+// pushed describes a list before a push.
 type pushed struct {
 	to     *growing
 	memory uintptr // zero if the push moved the list
 	length int
 }
 
-// push makes dst the list cur plus first and rest. cur and dst may be the same.
+// push sets dst to the list cur with first and rest appended. cur and dst may be the same.
 func (t *Tail) push(cur, dst, first reflect.Value, rest []reflect.Value) {
 	before := cur.Len()
 	size := before + 1 + len(rest)
@@ -61,11 +60,12 @@ func (t *Tail) push(cur, dst, first reflect.Value, rest []reflect.Value) {
 	fill(g.list, before, first, rest)
 	dst.Set(g.list)
 	dst.SetCap(size)
-	if t.multi {
+	if t.grouped {
 		t.undo = append(t.undo, pushed{g, memory, before})
 	}
 }
 
+// fill stores first and rest in list, from index at on.
 func fill(list reflect.Value, at int, first reflect.Value, rest []reflect.Value) {
 	list.Index(at).Set(first)
 	for i, v := range rest {
@@ -83,8 +83,7 @@ func (t *Tail) find(cur reflect.Value) *growing {
 	return nil
 }
 
-// adopt copies cur into a list that can grow; the one adopted longest ago is
-// forgotten for it.
+// adopt copies cur into a new growing list. If there are too many, the oldest is dropped.
 func (t *Tail) adopt(cur reflect.Value, size int) *growing {
 	g := &growing{list: reflect.New(cur.Type()).Elem()}
 	g.list.Set(reflect.MakeSlice(cur.Type(), cur.Len(), size+size/4+3))
@@ -96,25 +95,23 @@ func (t *Tail) adopt(cur reflect.Value, size int) *growing {
 	return g
 }
 
-// begin opens a group of changes that rollback can take back.
+// begin opens a group of changes. A nil Tail has no groups.
 func (t *Tail) begin() {
-	if t == nil {
-		return
+	if t != nil {
+		t.grouped = true
 	}
-	t.multi = true
 }
 
-// keep closes the group: its pushes stand.
+// keep closes the group and keeps its pushes.
 func (t *Tail) keep() {
-	if t == nil {
-		return
+	if t != nil {
+		clear(t.undo)
+		t.undo, t.grouped = t.undo[:0], false
 	}
-	clear(t.undo)
-	t.undo, t.multi = t.undo[:0], false
 }
 
-// rollback closes the group and takes back its pushes. What they wrote was visible only
-// in a state that is now dropped.
+// rollback closes the group and takes back its pushes. Only the state that is now dropped could see
+// them.
 func (t *Tail) rollback() {
 	if t == nil {
 		return

@@ -44,7 +44,7 @@ func TestPushGrowsInPlace(t *testing.T) {
 	assert.Less(t, moves, 50)
 }
 
-func TestPushOntoSeveralListsGrowsEachInPlace(t *testing.T) {
+func TestPushGrowsSeveralListsInPlace(t *testing.T) {
 	var tail Tail
 	cur := &lists{}
 	moves := 0
@@ -60,7 +60,7 @@ func TestPushOntoSeveralListsGrowsEachInPlace(t *testing.T) {
 	assert.Len(t, cur.X, 1000)
 }
 
-func TestPushTriedAgainLeavesTheFirstTryAlone(t *testing.T) {
+func TestPushOnABranchCopies(t *testing.T) {
 	var tail Tail
 	base, err := step1(t, nil, &tail, push("a", 1))
 	require.NoError(t, err)
@@ -76,7 +76,7 @@ func TestPushTriedAgainLeavesTheFirstTryAlone(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 4}, third.A)
 }
 
-func TestFailureAfterAPushTakesItBack(t *testing.T) {
+func TestFailedGroupTakesBackPushes(t *testing.T) {
 	var tail Tail
 	cur := &lists{}
 	for i := range 20 {
@@ -91,9 +91,9 @@ func TestFailureAfterAPushTakesItBack(t *testing.T) {
 	}
 }
 
-// Whatever the history (branches, failures, other writers), every state that
-// was ever handed out keeps its content.
-func TestPushNeverOverwritesWhatIsVisible(t *testing.T) {
+// Every state that was returned keeps its content in any history, with branches, failures and other
+// writers.
+func TestPushKeepsEarlierStates(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var tail Tail
 		ty := typeOf[lists](t)

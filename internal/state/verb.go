@@ -1,6 +1,6 @@
 package state
 
-// Verb is one way to change a state without a function.
+// Verb is a data verb: a change to a state that needs no function.
 type Verb uint8
 
 // The data verbs.
@@ -31,15 +31,20 @@ func (v Verb) String() string {
 	return "verb"
 }
 
-// Op is one data verb with its arguments. Field is a path as [ParsePath] reads
-// it; an empty Field is the state itself, for every verb but Patch. Key is
-// taken literally, dots included.
+// Op is one data verb with its arguments.
 type Op struct {
-	Verb   Verb
-	Field  string
-	Key    string
-	Value  any
-	Values []any
-	By     int64
-	Joins  bool // belongs to the Patch of the op before: their order means nothing, so they must not overlap
+	Verb Verb
+
+	// Field is a dotted path of JSON names. After a backslash, a dot or a backslash is literal. For
+	// all verbs but Patch an empty Field is the state itself.
+	Field string
+
+	Key    string // of a record, taken literally, dots included
+	Value  any    // for Patch, Set and SetRecord
+	Values []any  // for Push
+	By     int64  // for Inc
+
+	// Joins says that this Patch and the op before it are one patch. The fields of one patch have
+	// no order, so they must not overlap.
+	Joins bool
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// apply prepares and applies ops to cur, which is checked to stay as it is.
+// apply prepares and applies ops to cur, and checks that cur stays unchanged.
 func apply[T any](t testing.TB, cur *T, ops ...Op) (*T, bool, error) {
 	t.Helper()
 	ty := typeOf[T](t)
@@ -83,7 +83,7 @@ func TestVerbsOnATypedState(t *testing.T) {
 		"push onto a dynamic list":       {push("extra.list", 1.5, nil), func(p *person) { m := p.Extra.(map[string]any); m["list"] = append(m["list"].([]any), 1.5, nil) }},
 		"push onto nothing":              {push("free.new", 1), func(p *person) { p.Free["new"] = []any{int64(1)} }},
 		"set a record":                   {record("places", "x.y", address{Zip: 1}), func(p *person) { p.Places["x.y"] = address{Zip: 1} }},
-		"set a record to what it is":     {record("counts", "n", 1), none},
+		"set a record to its value":      {record("counts", "n", 1), none},
 		"set a dynamic record":           {record("free.deep", "a.b", true), func(p *person) { p.Free["deep"].(map[string]any)["a.b"] = true }},
 		"delete a record":                {remove("counts", "n"), func(p *person) { delete(p.Counts, "n") }},
 		"delete an absent record":        {remove("counts", "zz"), none},
@@ -113,7 +113,7 @@ func committed(t testing.TB) *person {
 	return p
 }
 
-func TestVerbsStartFromNothing(t *testing.T) {
+func TestVerbsOnAnAbsentState(t *testing.T) {
 	got, changed, err := apply(t, (*person)(nil),
 		inc("visits", 1), push("tags", "a"), record("counts", "k", 1), patch("home.zip", 3), inc("extra.n", 2), inc("maybe", 1), patch("free.a.b", 1))
 	require.NoError(t, err)
@@ -133,61 +133,61 @@ func TestVerbsStartFromNothing(t *testing.T) {
 	}
 }
 
-func TestVerbsRefuseWhatDoesNotFit(t *testing.T) {
+func TestVerbsRefuseMisfits(t *testing.T) {
 	cyclic := map[string]any{}
 	cyclic["x"] = cyclic
 	for title, op := range map[string]Op{
-		"unknown field":              patch("nope", 1),
-		"unknown nested field":       patch("home.nope", 1),
-		"hidden field":               patch("Secret", "x"),
-		"no field":                   patch("", 1),
-		"empty name":                 patch("home..zip", 1),
-		"bad escape":                 patch(`a\b`, 1),
-		"into a list":                patch("past.0", 1),
-		"into a scalar":              patch("name.x", 1),
-		"through a dynamic list":     patch("extra.list.x", 1),
-		"through a dynamic scalar":   inc("free.deep.er.x", 1),
-		"wrong type":                 patch("name", 1),
-		"string for a number":        patch("visits", "1"),
-		"out of range":               patch("visits", 128),
-		"negative for unsigned":      patch("quota", -1),
-		"fraction for an int":        patch("visits", 1.5),
-		"inexact for a float":        patch("score", 1<<53+1),
-		"NaN":                        patch("score", math.NaN()),
-		"U+0000":                     patch("name", "\x00"),
-		"invalid UTF-8 in any":       patch("extra", []string{"\xff"}),
-		"unknown field in a map":     patch("home", map[string]any{"nope": 1}),
-		"wrong type inside":          patch("home", map[string]any{"zip": "x"}),
-		"too many for an int key":    patch("byYear.x", "y"),
-		"not a time":                 patch("born", "yesterday"),
-		"a channel":                  patch("extra", make(chan int)),
-		"inc a string":               inc("name", 1),
-		"inc a list":                 inc("tags", 1),
-		"inc a dynamic object":       inc("extra", 1),
-		"inc overflow":               inc("visits", 127),
-		"inc overflow of int64":      inc("visits", math.MinInt64),
-		"inc underflow":              inc("quota", -1),
-		"inc inexact":                inc("score", math.MaxInt64),
-		"push onto a string":         push("name", "x"),
-		"push onto bytes":            push("photo", 1),
-		"push onto an array":         push("pair", 1),
-		"push the wrong type":        push("tags", 1),
-		"push onto an object":        push("extra", 1),
-		"record in a struct":         record("home", "zip", 1),
-		"record in a list":           record("tags", "0", "x"),
-		"record of the wrong type":   record("counts", "k", "x"),
-		"record null":                record("counts", "k", nil),
-		"record with a bad key":      record("free", "\x00", 1),
-		"record in a dynamic list":   record("extra.list", "k", 1),
-		"delete in a struct":         remove("home", "zip"),
-		"delete in a dynamic list":   remove("extra.list", "0"),
-		"set to another type":        {Verb: Set, Value: address{}},
-		"set to nil":                 {Verb: Set},
-		"set to what cannot be kept": {Verb: Set, Value: person{Name: "\x00"}},
-		"no verb":                    {Field: "name"},
+		"unknown field":            patch("nope", 1),
+		"unknown nested field":     patch("home.nope", 1),
+		"hidden field":             patch("Secret", "x"),
+		"no field":                 patch("", 1),
+		"empty name":               patch("home..zip", 1),
+		"bad escape":               patch(`a\b`, 1),
+		"into a list":              patch("past.0", 1),
+		"into a scalar":            patch("name.x", 1),
+		"through a dynamic list":   patch("extra.list.x", 1),
+		"through a dynamic scalar": inc("free.deep.er.x", 1),
+		"wrong type":               patch("name", 1),
+		"string for a number":      patch("visits", "1"),
+		"out of range":             patch("visits", 128),
+		"negative for unsigned":    patch("quota", -1),
+		"fraction for an int":      patch("visits", 1.5),
+		"inexact for a float":      patch("score", 1<<53+1),
+		"NaN":                      patch("score", math.NaN()),
+		"U+0000":                   patch("name", "\x00"),
+		"invalid UTF-8 in any":     patch("extra", []string{"\xff"}),
+		"unknown field in a map":   patch("home", map[string]any{"nope": 1}),
+		"wrong type inside":        patch("home", map[string]any{"zip": "x"}),
+		"not an int key":           patch("byYear.x", "y"),
+		"not a time":               patch("born", "yesterday"),
+		"a channel":                patch("extra", make(chan int)),
+		"inc a string":             inc("name", 1),
+		"inc a list":               inc("tags", 1),
+		"inc a dynamic object":     inc("extra", 1),
+		"inc overflow":             inc("visits", 127),
+		"inc overflow of int64":    inc("visits", math.MinInt64),
+		"inc underflow":            inc("quota", -1),
+		"inc inexact":              inc("score", math.MaxInt64),
+		"push onto a string":       push("name", "x"),
+		"push onto bytes":          push("photo", 1),
+		"push onto an array":       push("pair", 1),
+		"push the wrong type":      push("tags", 1),
+		"push onto an object":      push("extra", 1),
+		"record in a struct":       record("home", "zip", 1),
+		"record in a list":         record("tags", "0", "x"),
+		"record of the wrong type": record("counts", "k", "x"),
+		"record null":              record("counts", "k", nil),
+		"record with a bad key":    record("free", "\x00", 1),
+		"record in a dynamic list": record("extra.list", "k", 1),
+		"delete in a struct":       remove("home", "zip"),
+		"delete in a dynamic list": remove("extra.list", "0"),
+		"set to another type":      {Verb: Set, Value: address{}},
+		"set to nil":               {Verb: Set},
+		"set to an invalid value":  {Verb: Set, Value: person{Name: "\x00"}},
+		"no verb":                  {Field: "name"},
 	} {
 		t.Run(title, func(t *testing.T) {
-			// After a change that would be fine, nothing of it may remain.
+			// Nothing remains of the valid change before it.
 			_, _, err := apply(t, committed(t), push("tags", "x"), op)
 			var e *Error
 			require.ErrorAs(t, err, &e)
@@ -219,13 +219,13 @@ func TestOverlappingPatchesAreRefused(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, "a.b", e.Path)
 	_, _, err = apply(t, &doc{}, together(patch("a", 1), patch("ab", 1), patch(`a\.b`, 1))...)
-	assert.NoError(t, err, "names, not prefixes of text, are compared")
+	assert.NoError(t, err, "names are compared, not their text")
 	got, _, err := apply(t, &doc{}, patch("a", 1), patch("a", doc{"b": 1}), patch("a.b", 2))
 	require.NoError(t, err)
-	assert.Equal(t, &doc{"a": map[string]any{"b": int64(2)}}, got, "one after the other they may")
+	assert.Equal(t, &doc{"a": map[string]any{"b": int64(2)}}, got, "separate patches may overlap")
 }
 
-func TestChangesThatCancelOutAreNone(t *testing.T) {
+func TestChangesThatCancelOutChangeNothing(t *testing.T) {
 	_, changed, err := apply(t, committed(t), inc("visits", 1), push("tags", "x"), inc("visits", -1), patch("tags", []string{"x", "y"}))
 	require.NoError(t, err)
 	assert.False(t, changed)
@@ -264,7 +264,7 @@ func TestIncIsExactOverAllIntegers(t *testing.T) {
 	}
 }
 
-func TestPreparedSeesNoLaterChange(t *testing.T) {
+func TestPreparedCopiesItsInput(t *testing.T) {
 	value := map[string]any{"list": []any{1}}
 	ty := typeOf[doc](t)
 	p, err := ty.Prepare([]Op{patch("a", value), push("l", value)})
@@ -278,7 +278,7 @@ func TestPreparedSeesNoLaterChange(t *testing.T) {
 	assert.Equal(t, doc{"a": want, "l": []any{want}}, got)
 }
 
-func TestApplySharesWhatItDoesNotTouch(t *testing.T) {
+func TestApplySharesUnchangedParts(t *testing.T) {
 	cur := committed(t)
 	got, _, err := apply(t, cur, patch("places.a.zip", 77))
 	require.NoError(t, err)
