@@ -45,7 +45,8 @@ func mutate(t *testing.T, d *Draft, fn func(*profile)) {
 	}
 	p := &profile{}
 	if from != nil {
-		require.NoError(t, profiles.Clone(from.State, p))
+		*p = *from.State.(*profile)
+		require.NoError(t, profiles.Detach(p))
 	}
 	fn(p)
 	d.Replace(from, profiles, p, 0)

@@ -33,7 +33,6 @@ var unfinished = []string{
 	"docs/stores.md",
 	"docs/transactions.md",
 	"internal/planted",
-	"internal/state",
 	"persist",
 }
 
