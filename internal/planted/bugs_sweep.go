@@ -65,7 +65,7 @@ var sweepBugs = []Bug{
 	{
 		Name: "native-shuts-scopes-out", Mechanism: "scopes cannot be used inside a commit",
 		Proves: []string{"TX-6"}, File: "tx_native.go",
-		Old: "	f.begin()\n	defer f.end()\n	for", New: "	for",
+		Old: "	f.tx = tx\n", New: "",
 		Pkg: ".", Run: "^TestWithNative$",
 	},
 }
