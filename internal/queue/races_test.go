@@ -1,0 +1,145 @@
+package queue_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/queue"
+)
+
+// A caller whose deadline passes after the answer was decided, and before it is woken, takes the
+// answer. Proves LOCK-7.
+func TestAnswerBeforeTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		gate := make(chan struct{})
+		w, err := r.submit(func() { <-gate }, time.Second, 10)
+		require.NoError(t, err)
+		synctest.Wait()
+		r.Lock()
+		require.True(t, r.Answer(w))
+		r.Release(&r)
+		r.Unlock()
+		time.AfterFunc(time.Minute, w.Wake)
+		began := time.Now()
+		ending, _ := r.Await(t.Context(), w)
+		require.Equal(t, queue.GotAnswer, ending)
+		require.Equal(t, time.Minute, time.Since(began))
+		close(gate)
+	})
+}
+
+// An answer that comes after the caller left is for no caller. Proves LOCK-8.
+func TestAnswerAfterTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		gate := make(chan struct{})
+		w, err := r.submit(func() { <-gate }, time.Second, 10)
+		require.NoError(t, err)
+		ending, reached := r.Await(t.Context(), w)
+		require.Equal(t, queue.TimedOut, ending)
+		require.Equal(t, queue.Running, reached)
+		r.Lock()
+		require.True(t, w.Left())
+		require.False(t, r.Answer(w))
+		r.Unlock()
+		close(gate)
+	})
+}
+
+// A waiter that arrives after others were looked at comes behind them. Proves LOCK-1.
+func TestArrivalsComeLast(t *testing.T) {
+	var (
+		r    recorder
+		got  []string
+		last *queue.Waiter[func()]
+	)
+	gate := make(chan struct{})
+	_, err := r.submit(func() { <-gate }, 0, 10)
+	require.NoError(t, err)
+	for _, name := range []string{"a", "b", "c"} {
+		last, err = r.submit(func() { got = append(got, name) }, 0, 10)
+		require.NoError(t, err)
+		r.Lock()
+		require.NotNil(t, r.First())
+		r.Unlock()
+	}
+	close(gate)
+	ending, _ := r.Await(t.Context(), last)
+	require.Equal(t, queue.GotAnswer, ending)
+	require.Equal(t, []string{"a", "b", "c"}, got)
+}
+
+// A waiter that arrives while a function runs, and leaves before the function returns, never runs.
+// Proves LOCK-7.
+func TestWithdrawnArrival(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		gate, ran := make(chan struct{}), false
+		_, err := r.submit(func() { <-gate }, 0, 10)
+		require.NoError(t, err)
+		synctest.Wait()
+		leaves, err := r.submit(func() { ran = true }, time.Second, 10)
+		require.NoError(t, err)
+		stays, err := r.submit(func() {}, 0, 10)
+		require.NoError(t, err)
+		ending, reached := r.Await(t.Context(), leaves)
+		require.Equal(t, queue.TimedOut, ending)
+		require.Equal(t, queue.Waiting, reached)
+		close(gate)
+		ending, _ = r.Await(t.Context(), stays)
+		require.Equal(t, queue.GotAnswer, ending)
+		require.False(t, ran)
+	})
+}
+
+// Close waits for functions that run outside the queue. Proves SCOPE-18.
+func TestCloseWaitsForDetached(t *testing.T) {
+	var r recorder
+	r.Lock()
+	r.Detach()
+	r.Unlock()
+	drained := r.Close()
+	require.NotNil(t, drained)
+	r.Lock()
+	r.Attach()
+	r.Unlock()
+	<-drained
+	require.Nil(t, r.Close())
+}
+
+// lateWorker is a worker that starts when it is let.
+type lateWorker struct {
+	recorder
+	gate chan struct{}
+}
+
+func (l *lateWorker) Work() {
+	<-l.gate
+	l.recorder.Work()
+}
+
+// A queue whose worker has started cannot be claimed, though the waiter that it started for has
+// left. Proves TX-7.
+func TestClaimOfADrivenQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &lateWorker{gate: make(chan struct{})}
+		w := &queue.Waiter[func()]{Bell: queue.NewBell(), Deadline: time.Now().Add(time.Second)}
+		require.NoError(t, l.Push(w, 10, l))
+		ending, reached := l.Await(t.Context(), w)
+		require.Equal(t, queue.TimedOut, ending)
+		require.Equal(t, queue.Waiting, reached)
+		l.Lock()
+		require.True(t, l.Idle())
+		require.False(t, l.Claim(&queue.Waiter[func()]{}))
+		l.Unlock()
+		close(l.gate)
+		synctest.Wait()
+		l.Lock()
+		require.True(t, l.Claim(&queue.Waiter[func()]{}))
+		l.Unlock()
+	})
+}
