@@ -39,9 +39,9 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesItsCallersLease$/^memory$",
 	},
 	{
-		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the previous one",
-		Proves: []string{"FLOW-3"}, File: "lock.go",
-		Old: "	return q.running == nil && q.first == nil\n", New: "	return q.first == nil\n",
+		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
+		Proves: []string{"FLOW-3"}, File: "internal/queue/queue.go",
+		Old: "return q.current == nil && q.Len() == 0 }", New: "return q.Len() == 0 }",
 		Pkg: "./flow", Run: "^TestTaskBoard$", Flags: []string{"-timeout=20s"},
 	},
 	{

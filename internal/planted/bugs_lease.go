@@ -87,9 +87,9 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestNobodyKeepsItToThemselves$", Flags: []string{"-timeout=30s"},
 	},
 	{
-		Name: "lease-overtakes-the-line", Mechanism: "nobody who does not wait gets ahead of those who do",
+		Name: "lease-overtakes-the-line", Mechanism: "a caller that only tries does not get ahead of callers that wait",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "	if w.place.once && l.patient > 0 {", New: "	if false {",
+		Old: "	if p.once && l.waiting > 0 {", New: "	if false {",
 		Pkg: ".", Run: "^TestWaitersLeaveTheLine$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -101,13 +101,13 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-not-in-the-write", Mechanism: "the shared commit of verbs is tested against their leases",
 		Proves: []string{"STORE-13"}, File: "cas.go",
-		Old: "		var landed *document.Doc\n		d.Lease.Guards = r.fences()\n", New: "		var landed *document.Doc\n",
+		Old: "	d.Lease.Guards, d.Contention.Insist = b.fences(), b.insists()\n", New: "	d.Contention.Insist = b.insists()\n",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
 		Name: "lease-not-in-the-renewal", Mechanism: "putting off an expiry is tested against the lease",
 		Proves: []string{"STORE-13"}, File: "cas.go",
-		Old: "		var renewed *document.Doc\n		d.Lease.Guards = r.fences()\n", New: "		var renewed *document.Doc\n",
+		Old: "	d.Lease.Guards = b.fences()\n", New: "",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
@@ -142,8 +142,8 @@ var leaseBugs = []Bug{
 	},
 	{
 		Name: "lease-detached", Mechanism: "Detach keeps the fence",
-		Proves: []string{"STORE-13"}, File: "frame.go",
-		Old: "inside: &inside{lease: innermost(ctx).held()}}", New: "inside: &inside{}}",
+		Proves: []string{"STORE-13"}, File: "context.go",
+		Old: "return newFrame(ctx, nil, innermost(ctx).held())", New: "return newFrame(ctx, nil, nil)",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",
 	},
 }

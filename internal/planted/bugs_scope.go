@@ -5,7 +5,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "one-door", Mechanism: "a Persist in the options means compare-and-swap",
 		Proves: []string{"SCOPE-1", "SCOPE-2"}, File: "apply.go",
-		Old: "		d.backend = custom[T]{o.Persist}\n", New: "",
+		Old: "		t.stored, t.backend = c.ownStored(), custom[T]{o.Persist}\n", New: "",
 		Pkg: ".", Run: "^TestApplyMutation",
 	},
 	{
@@ -16,14 +16,14 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
-		Proves: []string{"SCOPE-5"}, File: "waiter.go",
-		Old: "		panic(w.panic)\n", New: "		return\n",
+		Proves: []string{"SCOPE-5"}, File: "lock.go",
+		Old: "		panic(p)\n", New: "		return\n",
 		Pkg: ".", Run: "^TestPanicInMutator$",
 	},
 	{
-		Name: "goexit-frees-the-queue", Mechanism: "runtime.Goexit in a mutator leaves the queue driven",
-		Proves: []string{"SCOPE-5"}, File: "turn.go",
-		Old: "			go c.goOn() // this goroutine is on its way out\n", New: "			_ = c\n",
+		Name: "goexit-frees-the-queue", Mechanism: "a function that calls runtime.Goexit leaves the queue driven",
+		Proves: []string{"SCOPE-5"}, File: "lock.go",
+		Old: "			go c.Work()", New: "			_ = c",
 		Pkg: ".", Run: "^TestGoexitInMutator$", Flags: []string{"-timeout=30s"},
 	},
 	{
@@ -89,7 +89,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "limit-hits-the-offender", Mechanism: "in a shared commit only the mutation that is too large is refused",
 		Proves: []string{"SCOPE-11", "CAS-4"}, File: "cas.go",
-		Old: "		if unwritable(err) && !r.careful {", New: "		if unwritable(err) && r.careful {",
+		Old: "	if unwritable(err) && !b.careful {", New: "	if unwritable(err) && b.careful {",
 		Pkg: ".", Run: "^TestDocumentLimitInSharedCommit$",
 	},
 	{
@@ -119,7 +119,8 @@ var scopeBugs = []Bug{
 	{
 		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees what others wrote",
 		Proves: []string{"SCOPE-17"}, File: "scope.go",
-		Old: "	r, err := s.bound.rt.store.Load(ctx, s.key)\n", New: "	if d := s.cell.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
+		Old: "	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
+		New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
 		Pkg: ".", Run: "^TestReadYourWrites$",
 	},
 	{
@@ -130,8 +131,8 @@ var scopeBugs = []Bug{
 	},
 	{
 		Name: "memory-is-kept", Mechanism: "in-memory state outlives its handles",
-		Proves: []string{"SCOPE-19"}, File: "apply.go",
-		Old: "	c.home.Pin()\n", New: "",
+		Proves: []string{"SCOPE-19"}, File: "lock.go",
+		Old: "	c.place.Pin()\n", New: "",
 		Pkg: ".", Run: "^TestMemoryOutlivesItsHandles$",
 	},
 	{

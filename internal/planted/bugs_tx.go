@@ -17,7 +17,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-absence", Mechanism: "an absence that was read is tested too",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "		case p.seen():\n			b.Guards", New: "		case p.seen() && p.base.life != absent:\n			b.Guards",
+		Old: "		case p.seen():\n			b.Guards", New: "		case p.seen() && p.base.Life != absent:\n			b.Guards",
 		Pkg: ".", Run: "^TestNoWriteSkew$",
 	},
 	{
@@ -59,7 +59,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-holds-its-queues", Mechanism: "a transaction waits its turn in the queues of its scopes",
 		Proves: []string{"TX-7"}, File: "tx_hold.go",
-		Old: "	return c.hold(w)\n", New: "	return false, nil\n",
+		Old: "	return s.hold(w)\n", New: "	return false, nil\n",
 		Pkg: ".", Run: "^TestHotScopesDoNotStarveATransaction$",
 	},
 	{
@@ -76,7 +76,7 @@ var txBugs = []Bug{
 	},
 	{
 		Name: "tx-outside", Mechanism: "a verb with a transaction's context outside it is refused",
-		Proves: []string{"TX-4"}, File: "frame.go",
+		Proves: []string{"TX-4"}, File: "context.go",
 		Old: "	if f.outerTx() != nil {\n		return wrapKey(ErrOutsideTx, key)\n	}\n", New: "",
 		Pkg: ".", Run: "^TestTransactRefusesWhatIsOutside$", Flags: []string{"-timeout=25s"},
 	},
@@ -179,7 +179,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-gives-way", Mechanism: "functions that left their queue give way to a transaction",
 		Proves: []string{"TX-7"}, File: "cas.go",
-		Old: "			c.giveWay()\n", New: "",
+		Old: "		s.giveWay()\n", New: "",
 		Pkg: ".", Run: "^TestSlowMutatorsDoNotStarveATransaction$",
 	},
 	{

@@ -4,8 +4,8 @@ package main
 var watchBugs = []Bug{
 	{
 		Name: "watch-nobody-announces", Mechanism: "a commit in memory wakes the watchers",
-		Proves: []string{"SCOPE-13"}, File: "apply.go",
-		Old: "	c.image.Store(img)\n	c.announce()\n", New: "	c.image.Store(img)\n",
+		Proves: []string{"SCOPE-13"}, File: "lock.go",
+		Old: "	c.image.Store(img)\n	notifyWatchers(&c.group)\n", New: "	c.image.Store(img)\n",
 		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -36,7 +36,7 @@ var watchBugs = []Bug{
 	{
 		Name: "watch-counts-the-floor", Mechanism: "versions that were never made are not counted as missed",
 		Proves: []string{"SCOPE-13"}, File: "watch.go",
-		Old: "			w.got.version = s.mem.first - 1 ", New: "			_ = s.mem.first ",
+		Old: "			w.got.version = s.memory.first - 1 ", New: "			_ = s.memory.first ",
 		Pkg: ".", Run: "^TestWatchAboveTheFloor$",
 	},
 	{
@@ -60,7 +60,7 @@ var watchBugs = []Bug{
 	{
 		Name: "watch-deaf-to-renewal", Mechanism: "an expiry that moves without a version is heard of in its own process",
 		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas.go",
-		Old: "		c.announce() // who waits for the expiry\n", New: "",
+		Old: "	if s.seen.CompareAndSwap(base, d) {\n		notifyWatchers(&s.group)", New: "	if s.seen.CompareAndSwap(base, d) {\n		_ = s",
 		Pkg: ".", Run: "^TestWatchExpiryHere$", Flags: []string{"-timeout=20s"},
 	},
 	{
