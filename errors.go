@@ -115,13 +115,15 @@ func (e *ScopeMutationTimeoutError) HTTPStatus() int {
 	return 504
 }
 
-// ConcurrentModificationError is returned when a persisted mutation lost to other writers until its retry budget was
-// spent; nothing of it was committed. Code CONCURRENT_MODIFICATION; 409; retryable.
+// ConcurrentModificationError is returned when a persisted mutation, or a transaction, lost to other
+// writers until its retry budget was spent; nothing was modified. It is about versions that Pawl
+// chose: the caller asserted none. For an asserted version see ConcurrencyError. A retry repeats the
+// same call, which reads the current state by itself. Code CONCURRENT_MODIFICATION; 409; retryable.
 type ConcurrentModificationError struct {
 	Scope            Key
-	Expected, Actual uint64 // versions, of the last attempt
-	Attempts         int
-	Elapsed          time.Duration
+	Expected, Actual uint64        // versions of the last attempt; Actual won
+	Attempts         int           // commits that lost
+	Elapsed          time.Duration // since the call
 }
 
 func (e *ConcurrentModificationError) Error() string {
@@ -138,15 +140,17 @@ func (e *ConcurrentModificationError) Code() string { return "CONCURRENT_MODIFIC
 // HTTPStatus returns 409.
 func (e *ConcurrentModificationError) HTTPStatus() int { return 409 }
 
-// ConcurrencyError is returned when a version that the caller asserted, as with IfVersion, is not the current one. It
-// was not retried and nothing was modified. Code CONCURRENCY_ERROR; 409.
+// ConcurrencyError is returned when a version that the caller asserted, as with IfVersion, is not the
+// current one; the call was not repeated and nothing was modified. For a call that asserted no version
+// see ConcurrentModificationError. A retry must read the scope again first and assert the version it
+// read: the same call with the same version fails again. Code CONCURRENCY_ERROR; 409; retryable.
 type ConcurrencyError struct {
-	Subject          Key
-	Expected, Actual int64
+	Scope            Key
+	Expected, Actual uint64 // Actual is 0 if the scope has no state
 }
 
 func (e *ConcurrencyError) Error() string {
-	return fmt.Sprintf("pawl: %s: expected version %d, found %d", e.Subject, e.Expected, e.Actual)
+	return fmt.Sprintf("pawl: %s: expected version %d, found %d", e.Scope, e.Expected, e.Actual)
 }
 
 // Is matches ErrConflict.
@@ -547,11 +551,14 @@ func HTTPStatus(err error) int {
 	return 500
 }
 
-// IsRetryable reports whether err promises that nothing was applied and that the same call may succeed later.
+// IsRetryable reports whether err promises that nothing was applied and that a retry may succeed. The
+// retry may be the same call, except after *ConcurrencyError: then read the scope again first, and
+// assert the version that was read.
 func IsRetryable(err error) bool {
 	var (
 		timeout     *ScopeMutationTimeoutError
 		conflict    *ConcurrentModificationError
+		moved       *ConcurrencyError
 		overloaded  *OverloadedError
 		unavailable *UnavailableError
 		held        *HeldError
@@ -559,7 +566,7 @@ func IsRetryable(err error) bool {
 	switch {
 	case errors.As(err, &timeout):
 		return timeout.Phase == PhaseQueued
-	case errors.As(err, &conflict), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
+	case errors.As(err, &conflict), errors.As(err, &moved), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
 		return true
 	}
 	return false

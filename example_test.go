@@ -347,6 +347,7 @@ func ExampleHTTPStatus() {
 func ExampleIsRetryable() {
 	for _, err := range []error{
 		&pawl.ConcurrentModificationError{},
+		&pawl.ConcurrencyError{},
 		&pawl.ScopeMutationTimeoutError{Phase: pawl.PhaseRunning},
 		pawl.ErrExists,
 	} {
@@ -361,6 +362,7 @@ func ExampleIsRetryable() {
 	}
 	// Output:
 	// CONCURRENT_MODIFICATION try again
+	// CONCURRENCY_ERROR try again
 	// SCOPE_MUTATION_TIMEOUT look before you try again
 	// EXISTS trying again would not help
 }

@@ -193,7 +193,7 @@ func (c *call) admit(ch *change, l life, version uint64) error {
 			return wrapKey(ErrExists, c.key)
 		}
 		if c.pinned && c.version != version {
-			return &ConcurrencyError{Subject: c.key, Expected: int64(c.version), Actual: int64(version)}
+			return &ConcurrencyError{Scope: c.key, Expected: c.version, Actual: version}
 		}
 		return nil
 	case deleted:
@@ -206,7 +206,7 @@ func (c *call) admit(ch *change, l life, version uint64) error {
 	case c.pinned && l == expired:
 		return wrapKey(ErrExpired, c.key)
 	case c.pinned:
-		return &ConcurrencyError{Subject: c.key, Expected: int64(c.version)}
+		return &ConcurrencyError{Scope: c.key, Expected: c.version}
 	case c.exists:
 		return wrapKey(ErrNotFound, c.key)
 	}

@@ -101,7 +101,7 @@ func TestApplyMutation(t *testing.T) {
 			_, err := apply(pawl.Atomic(func(context.Context, *board) error { return errMutator }))
 			require.True(t, err == errMutator)
 			_, err = apply(pawl.Inc{Field: "count", By: 1}, pawl.IfVersion(3))
-			require.Equal(t, &pawl.ConcurrencyError{Subject: pawl.Key{Kind: "own"}, Expected: 3, Actual: 7}, err)
+			require.Equal(t, &pawl.ConcurrencyError{Scope: pawl.Key{Kind: "own"}, Expected: 3, Actual: 7}, err)
 			_, err = apply(pawl.Inc{Field: "title", By: 1})
 			var field *pawl.FieldError
 			require.ErrorAs(t, err, &field)

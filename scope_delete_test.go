@@ -107,7 +107,7 @@ func TestDeleteWithConditions(t *testing.T) {
 		seed(t, s, fullBoard)
 		var moved *pawl.ConcurrencyError
 		require.ErrorAs(t, s.Delete(t.Context(), pawl.IfVersion(7)), &moved)
-		require.Equal(t, &pawl.ConcurrencyError{Subject: s.Key(), Expected: 7, Actual: 1}, moved)
+		require.Equal(t, &pawl.ConcurrencyError{Scope: s.Key(), Expected: 7, Actual: 1}, moved)
 		require.ErrorIs(t, s.Delete(t.Context(), pawl.IfAbsent()), pawl.ErrExists)
 		requireState(t, p, s, 1, fullBoard)
 		require.NoError(t, s.Delete(t.Context(), pawl.IfVersion(1), pawl.IfExists()))
@@ -172,7 +172,7 @@ func TestPurgeUnderCachedState(t *testing.T) {
 		require.NoError(t, there.Delete(t.Context()))
 		require.Equal(t, 1, purge(t, p.store))
 		_, err := here.IncState(t.Context(), "count", 1, pawl.IfVersion(1))
-		require.Equal(t, &pawl.ConcurrencyError{Subject: here.Key(), Expected: 1}, err)
+		require.Equal(t, &pawl.ConcurrencyError{Scope: here.Key(), Expected: 1}, err)
 		snap, err := here.IncState(t.Context(), "count", 5)
 		require.NoError(t, err)
 		require.EqualValues(t, 3, snap.Version)

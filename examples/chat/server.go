@@ -296,7 +296,8 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		return
 	}
-	if pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) {
+	var moved *pawl.ConcurrencyError // the same request, with the same If-Match, fails again
+	if !errors.As(err, &moved) && (pawl.IsRetryable(err) || pawl.OutcomeUnknown(err)) {
 		w.Header().Set("Retry-After", "1")
 	}
 	w.Header().Set("Content-Type", "application/problem+json")

@@ -411,8 +411,9 @@ func TestRename(t *testing.T) {
 	status, _, header := u.call("PATCH", at, `{"title":"one"}`, "If-Match", `"1"`)
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, `"2"`, header.Get("ETag"))
-	status, body, _ := u.call("PATCH", at, `{"title":"two"}`, "If-Match", `"1"`)
+	status, body, header := u.call("PATCH", at, `{"title":"two"}`, "If-Match", `"1"`)
 	require.Equal(t, http.StatusConflict, status)
+	require.Empty(t, header.Get("Retry-After"), "the same request would fail again")
 	require.JSONEq(t, `{"code":"CONCURRENCY_ERROR"}`, body)
 	require.Equal(t, "one", get[[]sessionView](u, s.url+"/api/sessions")[0].Title)
 	for _, name := range []string{"name", "instructions"} {
