@@ -82,9 +82,10 @@ type storedCall struct {
 	submitted time.Time
 
 	// Of the worker that drives its batch.
-	attempts int     // commits that it took part in and that lost
-	out      outcome // what the mutation made of the draft
-	landed   uint64  // the version that its commit made
+	attempts int           // commits that it took part in and that lost
+	out      outcome       // what the mutation made of the draft
+	landed   uint64        // the version that its commit made
+	waited   time.Duration // from submission to its first batch; 0 without an observer
 
 	// Protected by the queue's lock.
 	exclusive bool // it had, or waits for, the queue to itself
@@ -298,7 +299,10 @@ func (s *stored) join(b *batch) bool {
 func observeStart(members []*storedWaiter) {
 	for _, w := range members {
 		if v := &w.Value; v.call.env.observer != nil {
-			v.call.observe(v.ctx, Event{Type: Started, Path: "cas", Verb: v.change.verb, Waited: time.Since(v.submitted)})
+			if v.waited == 0 { // else it was queued again
+				v.waited = time.Since(v.submitted)
+			}
+			v.call.observe(v.ctx, Event{Type: Started, Path: "cas", Verb: v.change.verb, Waited: v.waited})
 		}
 	}
 }

@@ -73,7 +73,7 @@ func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
 }
 
 func observeOutcome(v *storedCall, out outcome, size int) {
-	e := Event{Type: Committed, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Took: time.Since(v.submitted)}
+	e := Event{Type: Committed, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
 	switch {
 	case out.panic != nil || out.exited:
 		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)

@@ -121,9 +121,7 @@ func (s *stored) reportStuck(w *storedWaiter) {
 	if again {
 		return
 	}
-	took := time.Since(v.submitted)
-	v.call.observe(v.ctx, Event{Type: Stuck, Path: "cas", Verb: v.change.verb, Took: took})
-	v.call.env.logger().WarnContext(v.ctx, "pawl: mutator is stuck", "scope", v.call.key.String(), "verb", v.change.verb, "since", took)
+	v.call.reportStuck(v.ctx, "cas", v.change.verb, time.Since(v.submitted))
 }
 
 // abandon discards the results of the functions that run, in the queue and outside.

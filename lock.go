@@ -349,8 +349,7 @@ func (c *Container[T]) reportStuck() {
 	p.stuck = true
 	ctx, call, verb, took := p.ctx, p.call, p.change.verb, time.Since(p.submitted)
 	c.queue.Unlock()
-	call.observe(ctx, Event{Type: Stuck, Path: "lock", Verb: verb, Took: took})
-	call.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", call.key.String(), "verb", verb, "since", took)
+	call.reportStuck(ctx, "lock", verb, took)
 }
 
 // abandon discards the result of the function that has the turn, and lets the queue move on. It

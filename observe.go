@@ -3,10 +3,13 @@ package pawl
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 )
 
-// Observer hears what happens to mutations. It is called inline, never under a lock of Pawl's: return quickly.
+// Observer is told of events of mutations and leases. Observe is called inline, on the goroutine that
+// the event happened on and without any of Pawl's locks: it must return quickly. Calls may be
+// concurrent.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
@@ -17,19 +20,49 @@ type ObserverFunc func(ctx context.Context, e Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(ctx context.Context, e Event) { f(ctx, e) }
 
-// Event is one thing that happened to one mutation. Fields that do not apply are zero.
+// Observers returns an Observer that passes each event to all of o, in their order. It skips those
+// that are nil, and returns nil if none is left.
+func Observers(o ...Observer) Observer {
+	kept := slices.DeleteFunc(slices.Clone(o), func(o Observer) bool { return o == nil })
+	switch len(kept) {
+	case 0:
+		return nil
+	case 1:
+		return kept[0]
+	}
+	return ObserverFunc(func(ctx context.Context, e Event) {
+		for _, o := range kept {
+			o.Observe(ctx, e)
+		}
+	})
+}
+
+// Event is one event of a mutation or a lease. Fields that do not apply are zero.
 type Event struct {
-	Type     EventType
-	Key      Key
-	Path     string        // "lock", "cas" or "tx"
-	Verb     string        // "Patch", "Inc", "Atomic", ..., "Transact"
-	Version  uint64        // Committed, Unchanged: the version now; Conflicted: the version that won
-	Attempts int           // commits tried so far
-	Batch    int           // mutations in the shared commit
-	Waited   time.Duration // in the queue
-	Took     time.Duration // from submission to answer
-	Err      error
-	Stack    []byte // Panicked
+	Type EventType
+	Key  Key
+	// Path is "lock", "cas" or "tx"; empty for events of a lease.
+	Path string
+	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire" or "Lease".
+	Verb string
+	// Version is the current version (Committed, Unchanged), the version that won (Conflicted), or the
+	// token of a lease.
+	Version uint64
+	// Attempts is the number of commits tried so far; 0 in memory.
+	Attempts int
+	// Batch is the number of mutations in the shared commit (Committed).
+	Batch int
+	// Waited is the time from submission to the first start of the mutation (Started, Committed,
+	// Unchanged, Failed); 0 for a data verb that found its in-memory scope idle, and for transactions.
+	Waited time.Duration
+	// Took is the time from submission to the event (Committed, Unchanged, Failed, TimedOut, Stuck); 0
+	// for a data verb that found its in-memory scope idle.
+	Took time.Duration
+	// Err is the error of the call (Failed, TimedOut, Panicked), the cause of the context's end
+	// (Withdrawn), or the reason a lease ended with.
+	Err error
+	// Stack is the stack of the panic (Panicked); nil after runtime.Goexit.
+	Stack []byte
 }
 
 // EventType says what happened.
@@ -37,25 +70,25 @@ type EventType uint8
 
 // The events of a mutation, roughly in their order.
 const (
-	Queued     EventType = iota + 1 // has its place in the queue
+	Queued     EventType = iota + 1 // submitted to the queue, which may still refuse it
 	Started                         // its turn has come
 	Committed                       // durable (or, in memory, visible) under Version
-	Unchanged                       // it changed nothing, so nothing was written
-	Failed                          // its answer was Err; nothing of it was committed
-	Conflicted                      // a commit lost to another writer; it runs again unless its budget is spent
-	TimedOut                        // its caller got *ScopeMutationTimeoutError
-	Withdrawn                       // its caller left
+	Unchanged                       // changed nothing, so nothing was written
+	Failed                          // ended with Err; nothing was committed, unless OutcomeUnknown(Err)
+	Conflicted                      // its commit lost; it runs again unless its budget is spent
+	TimedOut                        // its caller left at the end of its budget, with Err
+	Withdrawn                       // its caller left because its context ended
 	Panicked                        // its function panicked or called runtime.Goexit
-	Stuck                           // its function has outlived a caller's budget and holds up the queue
+	Stuck                           // its function runs on after a caller's budget ended; logged if there is no Observer
 	Detached                        // its function is slow: the queue moves on, and it commits on its own
-	Abandoned                       // Abandon gave it up
+	Abandoned                       // discarded by Abandon
 )
 
 // The events of a lease; Version is its token.
 const (
-	LeaseAcquired EventType = iota + Abandoned + 1 // taken
-	LeaseReleased                                  // given back
-	LeaseLost                                      // run out, or ended by somebody else; Err says more
+	LeaseAcquired EventType = iota + Abandoned + 1 // the lease is held
+	LeaseReleased                                  // its holder released it
+	LeaseLost                                      // it expired or was ended by another process; Err says why
 )
 
 var eventNames = [...]string{
@@ -72,18 +105,24 @@ func (t EventType) String() string {
 	return "unknown"
 }
 
-// LogObserver writes events to l: what goes well and conflicts at debug level, the rest at warn.
+// LogObserver returns an Observer that writes every event to l. TimedOut, Panicked, Stuck, Abandoned
+// and LeaseLost are logged at level warn, all other events at level debug. Failed and Conflicted are
+// among the latter: the caller gets the error of the one, and the other is normal.
 func LogObserver(l *slog.Logger) Observer {
 	return ObserverFunc(func(ctx context.Context, e Event) {
-		level := slog.LevelWarn
+		level := slog.LevelDebug
 		switch e.Type {
-		case Queued, Started, Committed, Unchanged, Failed, Conflicted, Detached, Withdrawn, LeaseAcquired, LeaseReleased:
-			level = slog.LevelDebug
+		case TimedOut, Panicked, Stuck, Abandoned, LeaseLost:
+			level = slog.LevelWarn
 		}
 		if !l.Enabled(ctx, level) {
 			return
 		}
-		attrs := []slog.Attr{slog.String("scope", e.Key.String()), slog.String("path", e.Path), slog.String("verb", e.Verb)}
+		attrs := []slog.Attr{slog.String("scope", e.Key.String())}
+		if e.Path != "" {
+			attrs = append(attrs, slog.String("path", e.Path))
+		}
+		attrs = append(attrs, slog.String("verb", e.Verb))
 		if e.Version != 0 {
 			attrs = append(attrs, slog.Uint64("version", e.Version))
 		}
@@ -105,6 +144,30 @@ func LogObserver(l *slog.Logger) Observer {
 		if e.Stack != nil {
 			attrs = append(attrs, slog.String("stack", string(e.Stack)))
 		}
-		l.LogAttrs(ctx, level, "pawl: mutation "+e.Type.String(), attrs...)
+		what := "pawl: "
+		switch e.Type {
+		case LeaseAcquired, LeaseReleased, LeaseLost: // their names start with the subject
+		default:
+			what += "mutation "
+		}
+		l.LogAttrs(ctx, level, what+e.Type.String(), attrs...)
 	})
+}
+
+// observe passes e to the observer, if there is one.
+func (c *call) observe(ctx context.Context, e Event) {
+	if c.env.observer == nil {
+		return
+	}
+	e.Key = c.key
+	c.env.observer.Observe(ctx, e)
+}
+
+// reportStuck passes a Stuck event to the observer. Without an observer it logs a warning.
+func (c *call) reportStuck(ctx context.Context, path, verb string, took time.Duration) {
+	if c.env.observer == nil {
+		c.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", c.key.String(), "path", path, "verb", verb, "took", took)
+		return
+	}
+	c.observe(ctx, Event{Type: Stuck, Path: path, Verb: verb, Took: took})
 }

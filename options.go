@@ -2,7 +2,6 @@ package pawl
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -165,14 +164,6 @@ func (t *terms) with(opts []Option) (*terms, error) {
 		return nil, &ArgumentError{Argument: "WithTTL", Reason: "negative"}
 	}
 	return own, nil
-}
-
-func (c *call) observe(ctx context.Context, e Event) {
-	if c.env.observer == nil {
-		return
-	}
-	e.Key = c.key
-	c.env.observer.Observe(ctx, e)
 }
 
 // life is whether a scope has state, and if not, why.

@@ -1,0 +1,137 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Observers passes each event to every observer, in order, and skips nil ones.
+func TestObservers(t *testing.T) {
+	assert.Nil(t, pawl.Observers())
+	assert.Nil(t, pawl.Observers(nil, nil))
+	var told []string
+	tell := func(name string) pawl.Observer {
+		return pawl.ObserverFunc(func(_ context.Context, e pawl.Event) { told = append(told, name+" "+e.Type.String()) })
+	}
+	list := []pawl.Observer{nil, tell("a"), nil, tell("b")}
+	both := pawl.Observers(list...)
+	assert.Nil(t, list[0], "the argument is left as it is")
+	list[1] = nil
+	both.Observe(t.Context(), pawl.Event{Type: pawl.Started})
+	assert.Equal(t, []string{"a started", "b started"}, told)
+
+	told = nil
+	pawl.Observers(nil, tell("c")).Observe(t.Context(), pawl.Event{Type: pawl.Queued})
+	assert.Equal(t, []string{"c queued"}, told)
+
+	rt := openRuntime(t, pawl.Config{Observer: pawl.Observers(nil)})
+	_, err := pawl.Memory[board](rt, "a").IncState(t.Context(), "count", 1)
+	require.NoError(t, err)
+}
+
+// LogObserver logs five types of event at warn and the others at debug, under a message that names
+// the subject.
+func TestLogObserverLevels(t *testing.T) {
+	warn := []pawl.EventType{pawl.TimedOut, pawl.Panicked, pawl.Stuck, pawl.Abandoned, pawl.LeaseLost}
+	for typ := pawl.Queued; typ.String() != "unknown"; typ++ {
+		var log syncBuffer
+		o := pawl.LogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		o.Observe(t.Context(), pawl.Event{Type: typ, Verb: "Inc", Err: pawl.ErrUnavailable})
+		level := "level=DEBUG"
+		for _, w := range warn {
+			if typ == w {
+				level = "level=WARN"
+			}
+		}
+		assert.Contains(t, log.String(), level, typ)
+		message := `"pawl: mutation ` + typ.String() + `"`
+		if strings.HasPrefix(typ.String(), "lease") {
+			message = `"pawl: ` + typ.String() + `"`
+		}
+		assert.Contains(t, log.String(), message)
+		assert.NotContains(t, log.String(), "path=", "there is none")
+	}
+}
+
+// A stuck mutator is logged once: by LogObserver if that is the observer, and by the runtime if
+// there is none.
+func TestStuckIsLoggedOnce(t *testing.T) {
+	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
+		for _, observed := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				var log syncBuffer
+				logger := slog.New(slog.NewTextHandler(&log, nil))
+				config := pawl.Config{Store: memory.New(), Logger: logger}
+				if observed {
+					config.Observer = pawl.LogObserver(logger)
+				}
+				bubble(t, config, func(t *testing.T, rt *pawl.Runtime) {
+					s := scope(rt, "a")
+					release, result := block(s)
+					require.Error(t, <-result, "its budget ended")
+					release()
+					synctest.Wait()
+				})
+				assert.Equal(t, 1, strings.Count(log.String(), "stuck"), log.String())
+				assert.Contains(t, log.String(), "verb=Atomic took=30")
+			})
+		}
+	}
+}
+
+// An event that ends a mutation says how long the mutation waited for its turn, on both paths.
+func TestEndsSayHowLongTheMutationWaited(t *testing.T) {
+	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"lock": pawl.Memory[counts], "cas": pawl.Session[counts]} {
+		t.Run(name, func(t *testing.T) {
+			var events eventLog
+			store := newTap()
+			store.OnCommit(func(context.Context, persist.Commit) error { time.Sleep(time.Second); return nil })
+			bubble(t, pawl.Config{Store: store, Observer: &events}, func(t *testing.T, rt *pawl.Runtime) {
+				s, ctx := scope(rt, "a"), t.Context()
+				go func() { // holds up the others for a second: here, or in its commit
+					_, err := s.AtomicState(ctx, func(_ context.Context, c *counts) error {
+						if name == "lock" {
+							time.Sleep(time.Second)
+						}
+						c.N = 7
+						return nil
+					})
+					assert.NoError(t, err)
+				}()
+				synctest.Wait()
+				go func() { _, err := s.PushState(ctx, "done", "x"); assert.NoError(t, err) }()
+				go func() { _, err := s.IncState(ctx, "n", 0); assert.NoError(t, err) }()
+				go func() {
+					_, err := s.AtomicState(ctx, func(context.Context, *counts) error { return errMutator })
+					assert.True(t, errors.Is(err, errMutator))
+				}()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+			})
+			for _, end := range []struct {
+				typ  pawl.EventType
+				verb string
+			}{{pawl.Committed, "Push"}, {pawl.Unchanged, "Inc"}, {pawl.Failed, "Atomic"}} {
+				e := events.find(end.typ)
+				require.Equal(t, end.verb, e.Verb)
+				require.Equal(t, name, e.Path)
+				assert.InDelta(t, time.Second, e.Waited, float64(5*time.Millisecond), end.verb)
+				assert.GreaterOrEqual(t, e.Took, e.Waited, end.verb)
+				if name == "cas" {
+					assert.GreaterOrEqual(t, e.Took-e.Waited, time.Second, "the commit is no part of the wait")
+				}
+			}
+		})
+	}
+}
