@@ -2,59 +2,61 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
 )
 
-// Sentinels: what callers branch on with errors.Is. The typed errors below match theirs.
+// Sentinel errors, for errors.Is. Typed errors below match the sentinel that their comment names.
 var (
-	// About the call; nothing was written.
+	// Errors of the call; nothing was written.
 
 	// ErrReentrant is returned when a mutator mutates its own scope through its own context.
 	ErrReentrant = sentinel("REENTRANT", 500, "mutation of a scope from inside its own mutator")
-	// ErrNotPersisted is returned where only a persisted scope will do.
-	ErrNotPersisted = sentinel("NOT_PERSISTED", 500, "the scope is in memory only")
-	// ErrOutsideTx is returned to a verb that uses the context of a transaction on a scope that is not in it; Scope.In brings it in.
+	// ErrNotPersisted is returned when an operation that needs a persisted scope gets one in
+	// memory.
+	ErrNotPersisted = sentinel("NOT_PERSISTED", 500, "scope is in memory only")
+	// ErrOutsideTx is returned when a verb gets the context of a transaction that its scope is not
+	// part of. Scope.In makes the scope part of it.
 	ErrOutsideTx = sentinel("OUTSIDE_TX", 500, "scope used with a transaction's context, but outside the transaction")
-	// ErrInTx is returned for what does not work inside a transaction.
+	// ErrInTx is returned by operations that are not possible inside a transaction.
 	ErrInTx = sentinel("IN_TX", 500, "not possible inside a transaction")
-	// ErrNoNative is returned by WithNative when the store has no database transaction of that type.
-	ErrNoNative = sentinel("NO_NATIVE", 500, "the store has no such native transaction")
+	// ErrNoNative is returned by WithNative when the store has no database transaction of that
+	// type.
+	ErrNoNative = sentinel("NO_NATIVE", 500, "store has no native transaction of this type")
 	// ErrNoStore is returned by a persisted scope of a runtime without a store.
 	ErrNoStore = sentinel("NO_STORE", 500, "persisted scope without a store")
 	// ErrClosed is returned after Close.
 	ErrClosed = sentinel("CLOSED", 503, "closed")
-	// ErrAbandoned is returned to the caller of a mutator that Abandon gave up; its result is discarded.
+	// ErrAbandoned is returned by a call whose mutator was discarded by Scope.Abandon.
 	ErrAbandoned = sentinel("ABANDONED", 500, "mutator abandoned")
 
-	// About the state; nothing was written.
+	// Errors of the state; nothing was written.
 
-	// ErrNotFound is returned by IfExists when there is no state.
+	// ErrNotFound is returned with IfExists when the scope has no state.
 	ErrNotFound = sentinel("NOT_FOUND", 404, "not found")
-	// ErrExists is returned by IfAbsent when there is state already.
+	// ErrExists is returned with IfAbsent when the scope has state.
 	ErrExists = sentinel("EXISTS", 409, "already exists")
-	// ErrExpired is returned by IfVersion on a scope that has expired since.
+	// ErrExpired is returned with IfVersion when the scope has expired.
 	ErrExpired = sentinel("EXPIRED", 410, "expired")
-	// ErrConflict is matched by *ConcurrentModificationError and *ConcurrencyError, and wrapped by a Persist
-	// whose expected version is not the current one.
+	// ErrConflict is matched by *ConcurrentModificationError and *ConcurrencyError. A Persist wraps
+	// it when the expected version is not the current one.
 	ErrConflict = sentinel("CONFLICT", 409, "conflict")
 	// ErrDeleted is matched by *DeletedError.
 	ErrDeleted = sentinel("DELETED", 410, "deleted")
 	// ErrHeld is matched by *HeldError.
-	ErrHeld = sentinel("HELD", 409, "held by another")
+	ErrHeld = sentinel("HELD", 409, "lease held by another holder")
 	// ErrLeaseLost is matched by *LeaseLostError.
 	ErrLeaseLost = sentinel("LEASE_LOST", 409, "lease lost")
 
-	// About capacity; nothing was written.
+	// Errors of capacity; nothing was written.
 
 	// ErrOverloaded is matched by *OverloadedError.
-	ErrOverloaded = sentinel("OVERLOADED", 503, "too many waiters")
+	ErrOverloaded = sentinel("OVERLOADED", 503, "queue full")
 	// ErrUnavailable is matched by *UnavailableError.
 	ErrUnavailable = sentinel("UNAVAILABLE", 503, "store unavailable")
 
-	// About time and doubt; ask OutcomeUnknown.
+	// Errors after which the change may have been applied: OutcomeUnknown tells.
 
 	// ErrTimeout is matched by *ScopeMutationTimeoutError.
 	ErrTimeout = sentinel("SCOPE_MUTATION_TIMEOUT", 504, "mutation timed out")
@@ -62,16 +64,16 @@ var (
 	ErrUnknownOutcome = sentinel("UNKNOWN_OUTCOME", 500, "outcome unknown")
 )
 
-// Phase is how far a mutation had come when its caller stopped waiting.
+// Phase says how far a mutation had come when its caller stopped waiting.
 type Phase uint8
 
 const (
-	PhaseQueued     Phase = iota + 1 // withdrawn: nothing of it was or will be applied; a retry is safe
+	PhaseQueued     Phase = iota + 1 // withdrawn: it was not and will not be applied; a retry is safe
 	PhaseRunning                     // in memory: its function runs on, and commits if it returns
-	PhaseCommitting                  // it is in a commit that goes on: it may land
+	PhaseCommitting                  // it is part of a commit in progress, which may succeed
 )
 
-// String returns the phase in lower case, for people.
+// String returns the name of the phase in lower case.
 func (p Phase) String() string {
 	switch p {
 	case PhaseQueued:
@@ -84,9 +86,10 @@ func (p Phase) String() string {
 	return "unknown"
 }
 
-// ScopeMutationTimeoutError is returned at the deadline of an in-memory mutation. In PhaseQueued
-// it never ran and a retry is safe; in PhaseRunning it runs on and commits if it ever returns, so that a retry may
-// apply it twice. Code SCOPE_MUTATION_TIMEOUT; 503 while queued, 504 once running.
+// ScopeMutationTimeoutError is returned at the deadline of an in-memory mutation; it matches
+// ErrTimeout. In PhaseQueued the mutation never ran and a retry is safe. In PhaseRunning it runs on
+// and commits if it returns: a retry may apply it twice. Code SCOPE_MUTATION_TIMEOUT; 503 while
+// queued, 504 once running.
 type ScopeMutationTimeoutError struct {
 	Scope          Key
 	Budget, Waited time.Duration
@@ -115,10 +118,11 @@ func (e *ScopeMutationTimeoutError) HTTPStatus() int {
 	return 504
 }
 
-// ConcurrentModificationError is returned when a persisted mutation, or a transaction, lost to other
-// writers until its retry budget was spent; nothing was modified. It is about versions that Pawl
-// chose: the caller asserted none. For an asserted version see ConcurrencyError. A retry repeats the
-// same call, which reads the current state by itself. Code CONCURRENT_MODIFICATION; 409; retryable.
+// ConcurrentModificationError is returned when a persisted mutation, or a transaction, lost to
+// other writers until its retry budget was spent; nothing was modified. It is about versions that
+// Pawl chose: the caller asserted none. For an asserted version see ConcurrencyError. A retry
+// repeats the same call, which reads the current state by itself. Code CONCURRENT_MODIFICATION;
+// 409; retryable.
 type ConcurrentModificationError struct {
 	Scope            Key
 	Expected, Actual uint64        // versions of the last attempt; Actual won
@@ -140,10 +144,11 @@ func (e *ConcurrentModificationError) Code() string { return "CONCURRENT_MODIFIC
 // HTTPStatus returns 409.
 func (e *ConcurrentModificationError) HTTPStatus() int { return 409 }
 
-// ConcurrencyError is returned when a version that the caller asserted, as with IfVersion, is not the
-// current one; the call was not repeated and nothing was modified. For a call that asserted no version
-// see ConcurrentModificationError. A retry must read the scope again first and assert the version it
-// read: the same call with the same version fails again. Code CONCURRENCY_ERROR; 409; retryable.
+// ConcurrencyError is returned when a version that the caller asserted, as with IfVersion, is not
+// the current one; the call was not repeated and nothing was modified. For a call that asserted no
+// version see ConcurrentModificationError. A retry must read the scope again first and assert the
+// version it read: the same call with the same version fails again. Code CONCURRENCY_ERROR; 409;
+// retryable.
 type ConcurrencyError struct {
 	Scope            Key
 	Expected, Actual uint64 // Actual is 0 if the scope has no state
@@ -162,8 +167,9 @@ func (e *ConcurrencyError) Code() string { return "CONCURRENCY_ERROR" }
 // HTTPStatus returns 409.
 func (e *ConcurrencyError) HTTPStatus() int { return 409 }
 
-// CanceledError is returned when the context ended first; it wraps the context's cause. In PhaseQueued the
-// mutation was withdrawn; later, it may have landed or still land. Code CANCELED; 499.
+// CanceledError is returned when the context ended before the call did; it wraps the cause of the
+// context. In PhaseQueued the mutation was withdrawn. In a later phase it may be applied. Code
+// CANCELED; 499.
 type CanceledError struct {
 	Scope Key
 	Phase Phase
@@ -175,13 +181,14 @@ func (e *CanceledError) Error() string {
 	if e.Phase != PhaseQueued {
 		what = "it may still commit"
 	}
-	return fmt.Sprintf("pawl: %s: caller left while %v, %s: %v", e.Scope, e.Phase, what, e.Cause)
+	return fmt.Sprintf("pawl: %s: mutation canceled while %v, %s: %v", e.Scope, e.Phase, what, e.Cause)
 }
 
 // Unwrap returns the context's cause.
 func (e *CanceledError) Unwrap() error { return e.Cause }
 
-// leftBy is what a call returns whose context has ended: *LeaseLostError where nothing came of it and that is why, else *CanceledError.
+// leftBy returns the error of a call whose context has ended: *LeaseLostError if the loss of a
+// lease ended it and the mutation was withdrawn, otherwise *CanceledError.
 func leftBy(ctx context.Context, key Key, phase Phase) error {
 	cause := context.Cause(ctx)
 	if lost, ok := cause.(*LeaseLostError); ok && phase == PhaseQueued {
@@ -196,11 +203,12 @@ func (e *CanceledError) Code() string { return "CANCELED" }
 // HTTPStatus returns 499.
 func (e *CanceledError) HTTPStatus() int { return 499 }
 
-// UnknownOutcomeError is returned when a commit was sent and its answer lost, and the store could not be made to say
-// what became of it. Look before you retry. Code UNKNOWN_OUTCOME; 500.
+// UnknownOutcomeError is returned when a commit was sent, its answer was lost, and the store did
+// not tell in time whether it was applied. Read the scope before a retry. Code UNKNOWN_OUTCOME;
+// 500.
 type UnknownOutcomeError struct {
 	Scope  Key
-	Commit string // id of the commit, as in persist.Record.Commits; empty for a Persist of the caller's own
+	Commit string // id of the commit, as in persist.Record.Commits; empty for the caller's own Persist
 	Cause  error
 }
 
@@ -208,7 +216,7 @@ func (e *UnknownOutcomeError) Error() string {
 	return fmt.Sprintf("pawl: %s: commit %s: outcome unknown: %v", e.Scope, e.Commit, e.Cause)
 }
 
-// Unwrap returns what the store said last.
+// Unwrap returns the last error of the store.
 func (e *UnknownOutcomeError) Unwrap() error { return e.Cause }
 
 // Is matches ErrUnknownOutcome.
@@ -220,8 +228,8 @@ func (e *UnknownOutcomeError) Code() string { return "UNKNOWN_OUTCOME" }
 // HTTPStatus returns 500.
 func (e *UnknownOutcomeError) HTTPStatus() int { return 500 }
 
-// DeletedError is returned by every mutation of a deleted scope, except one that creates it anew with IfAbsent.
-// Code DELETED; 410.
+// DeletedError is returned by every mutation of a deleted scope, except a deletion and one that
+// creates the scope anew with IfAbsent. Code DELETED; 410.
 type DeletedError struct {
 	Scope   Key
 	Version uint64 // of the tombstone
@@ -240,15 +248,19 @@ func (e *DeletedError) Code() string { return "DELETED" }
 // HTTPStatus returns 410.
 func (e *DeletedError) HTTPStatus() int { return 410 }
 
-// HeldError is returned while another holds the lease. Code HELD; 409; retryable, after Left at the latest unless it is renewed.
+// HeldError is returned while another holder has the lease. The lease is free after Left at the
+// latest, unless its holder renews it. Code HELD; 409; retryable.
 type HeldError struct {
 	Scope  Key
 	Holder string
 	Token  uint64        // of the lease; 0: not known
-	Left   time.Duration // of the lease, by the store's clock
+	Left   time.Duration // until the lease expires, by the store's clock; 0: not known
 }
 
 func (e *HeldError) Error() string {
+	if e.Left == 0 {
+		return fmt.Sprintf("pawl: %s: held by %s", e.Scope, e.Holder)
+	}
 	return fmt.Sprintf("pawl: %s: held by %s for another %v", e.Scope, e.Holder, e.Left)
 }
 
@@ -261,20 +273,21 @@ func (e *HeldError) Code() string { return "HELD" }
 // HTTPStatus returns 409.
 func (e *HeldError) HTTPStatus() int { return 409 }
 
-// LeaseLostError is returned to a holder that is no longer one; nothing of the call was committed. Code LEASE_LOST; 409.
+// LeaseLostError is returned to a former holder of a lease; nothing was committed. Code LEASE_LOST;
+// 409.
 type LeaseLostError struct {
 	Scope    Key
 	Token    uint64
-	Holder   string // who holds it now, where that is known
-	Released bool   // it was given back
-	Cause    error  // what else is known; nil: nothing
+	Holder   string // the current holder; empty: none, or not known
+	Released bool   // the former holder released it
+	Cause    error  // why it was lost; nil: not known
 }
 
 func (e *LeaseLostError) Error() string {
 	s := fmt.Sprintf("pawl: %s: lease %d lost", e.Scope, e.Token)
 	switch {
 	case e.Released:
-		s = fmt.Sprintf("pawl: %s: lease %d is released", e.Scope, e.Token)
+		s = fmt.Sprintf("pawl: %s: lease %d was released", e.Scope, e.Token)
 	case e.Holder != "":
 		s += ": held by " + e.Holder + " now"
 	case e.Cause != nil:
@@ -295,7 +308,8 @@ func (e *LeaseLostError) Code() string { return "LEASE_LOST" }
 // HTTPStatus returns 409.
 func (e *LeaseLostError) HTTPStatus() int { return 409 }
 
-// FieldError is returned when a verb or a value does not fit the state; nothing was changed. Code FIELD; 422.
+// FieldError is returned when a verb or a value does not fit the state; nothing was modified.
+// Code FIELD; 422.
 type FieldError struct {
 	Scope  Key
 	Field  Field
@@ -321,12 +335,13 @@ func (e *FieldError) Code() string { return "FIELD" }
 // HTTPStatus returns 422.
 func (e *FieldError) HTTPStatus() int { return 422 }
 
-// LimitError is returned beyond a published limit; nothing was written. Code LIMIT; 413 for documents, else 400.
+// LimitError is returned when a published limit is exceeded; nothing was written. Code LIMIT; 413
+// for documents, otherwise 400.
 type LimitError struct {
 	Scope      Key
 	What       string // "kind", "id", "document", "depth"
-	Limit, Got int    // Got is 0 where it was not measured
-	Reason     string // more, when a number does not say it all
+	Limit, Got int    // Got is 0 if it was not measured
+	Reason     string // details; may be empty
 }
 
 func (e *LimitError) Error() string {
@@ -343,7 +358,7 @@ func (e *LimitError) Error() string {
 // Code returns LIMIT.
 func (e *LimitError) Code() string { return "LIMIT" }
 
-// HTTPStatus returns 413 for documents, else 400.
+// HTTPStatus returns 413 for documents, otherwise 400.
 func (e *LimitError) HTTPStatus() int {
 	if e.What == "document" {
 		return 413
@@ -351,7 +366,8 @@ func (e *LimitError) HTTPStatus() int {
 	return 400
 }
 
-// KindError is returned when two definitions of a kind disagree, or one makes no sense. Code KIND; 500.
+// KindError is returned when a kind is defined twice in different ways, or its definition is
+// invalid. Code KIND; 500.
 type KindError struct {
 	Kind   string
 	Reason string
@@ -365,8 +381,8 @@ func (e *KindError) Code() string { return "KIND" }
 // HTTPStatus returns 500.
 func (e *KindError) HTTPStatus() int { return 500 }
 
-// ArgumentError is returned for an argument that no call can make sense of, such as a nil context or a nil
-// function. Code ARGUMENT; 500.
+// ArgumentError is returned for an invalid argument, such as a nil context or a nil function;
+// nothing was done. Code ARGUMENT; 500.
 type ArgumentError struct {
 	Argument string
 	Reason   string
@@ -380,12 +396,13 @@ func (e *ArgumentError) Code() string { return "ARGUMENT" }
 // HTTPStatus returns 500.
 func (e *ArgumentError) HTTPStatus() int { return 500 }
 
-// SchemaError is returned for a document that this release cannot read: written by a newer one (Stored above Known),
-// refused by an upgrade step, or not of the type's shape (Cause says). It is left as it is. Code SCHEMA; 500.
+// SchemaError is returned for a document that this release cannot read: a newer release wrote it
+// (Stored is above Known), an upgrade step refused it, or it does not fit the type. The document is
+// not modified. Code SCHEMA; 500.
 type SchemaError struct {
 	Scope         Key
-	Stored, Known int
-	Cause         error
+	Stored, Known int   // schema versions of the document and of this release
+	Cause         error // nil: the document is newer
 }
 
 func (e *SchemaError) Error() string {
@@ -404,7 +421,8 @@ func (e *SchemaError) Code() string { return "SCHEMA" }
 // HTTPStatus returns 500.
 func (e *SchemaError) HTTPStatus() int { return 500 }
 
-// DeadlockError is returned to the call that would close a cycle of mutators, each waiting for the next. Code DEADLOCK; 500.
+// DeadlockError is returned to the call that would close a cycle of mutators that wait for each
+// other; its mutation never ran. Code DEADLOCK; 500.
 type DeadlockError struct{ Cycle []Key }
 
 func (e *DeadlockError) Error() string {
@@ -421,14 +439,15 @@ func (e *DeadlockError) Code() string { return "DEADLOCK" }
 // HTTPStatus returns 500.
 func (e *DeadlockError) HTTPStatus() int { return 500 }
 
-// OverloadedError is returned when a scope's queue is full; the mutation never ran. Code OVERLOADED; 503; retryable.
+// OverloadedError is returned when the queue of a scope is full; the mutation never ran.
+// Code OVERLOADED; 503; retryable.
 type OverloadedError struct {
 	Scope Key
-	Queue int
+	Queue int // mutations that wait
 }
 
 func (e *OverloadedError) Error() string {
-	return fmt.Sprintf("pawl: %s: %d mutations wait already", e.Scope, e.Queue)
+	return fmt.Sprintf("pawl: %s: queue full: %d mutations waiting", e.Scope, e.Queue)
 }
 
 // Is matches ErrOverloaded.
@@ -440,8 +459,8 @@ func (e *OverloadedError) Code() string { return "OVERLOADED" }
 // HTTPStatus returns 503.
 func (e *OverloadedError) HTTPStatus() int { return 503 }
 
-// UnavailableError is returned when the store cannot be reached, or answers too late, and nothing was applied.
-// Code UNAVAILABLE; 503; retryable.
+// UnavailableError is returned when the store cannot be reached or answers too late, and nothing
+// was applied. Code UNAVAILABLE; 503; retryable.
 type UnavailableError struct {
 	Scope Key
 	Cause error
@@ -451,7 +470,7 @@ func (e *UnavailableError) Error() string {
 	return fmt.Sprintf("pawl: %s: store unavailable: %v", e.Scope, e.Cause)
 }
 
-// Unwrap returns what the store said.
+// Unwrap returns the error of the store.
 func (e *UnavailableError) Unwrap() error { return e.Cause }
 
 // Is matches ErrUnavailable.
@@ -463,13 +482,14 @@ func (e *UnavailableError) Code() string { return "UNAVAILABLE" }
 // HTTPStatus returns 503.
 func (e *UnavailableError) HTTPStatus() int { return 503 }
 
-// BusyError is returned by Runtime.Close when its context ended first; it names what still runs. Code BUSY; 503.
+// BusyError is returned by Runtime.Close when its context ended while mutations were running; it
+// names them. Code BUSY; 503.
 type BusyError struct {
 	Running []Running
-	Cause   error
+	Cause   error // why the context ended
 }
 
-// Running is a mutation that had not ended.
+// Running is a mutation that was running when Close returned.
 type Running struct {
 	Scope   Key
 	Verb    string
@@ -485,7 +505,7 @@ func (e *BusyError) Error() string {
 	return b.String() + ": " + e.Cause.Error()
 }
 
-// Unwrap returns why Close stopped waiting.
+// Unwrap returns the cause of the context's end.
 func (e *BusyError) Unwrap() error { return e.Cause }
 
 // Code returns BUSY.
@@ -494,7 +514,8 @@ func (e *BusyError) Code() string { return "BUSY" }
 // HTTPStatus returns 503.
 func (e *BusyError) HTTPStatus() int { return 503 }
 
-// PanicError is what a verb panics with when its mutator panicked: the value and the stack of the original panic.
+// PanicError is the value that a verb panics with when its mutator panicked. It holds the value and
+// the stack of the original panic.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -510,87 +531,7 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// Coded is an error with a stable code and an HTTP status. Every typed error and sentinel of this module is one, so
-// that Code and HTTPStatus work on all of them, and on errors of yours that implement it.
-type Coded interface {
-	error
-	Code() string
-	HTTPStatus() int
-}
-
-// Code returns the stable code of err: "" for nil, CANCELED and DEADLINE for the context's errors, and INTERNAL for
-// other foreign errors.
-func Code(err error) string {
-	var c Coded
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &c):
-		return c.Code()
-	case errors.Is(err, context.Canceled):
-		return "CANCELED"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "DEADLINE"
-	}
-	return "INTERNAL"
-}
-
-// HTTPStatus returns the status for err at an API edge: 200 for nil, 500 for a foreign error.
-func HTTPStatus(err error) int {
-	var c Coded
-	switch {
-	case err == nil:
-		return 200
-	case errors.As(err, &c):
-		return c.HTTPStatus()
-	case errors.Is(err, context.Canceled):
-		return 499
-	case errors.Is(err, context.DeadlineExceeded):
-		return 504
-	}
-	return 500
-}
-
-// IsRetryable reports whether err promises that nothing was applied and that a retry may succeed. The
-// retry may be the same call, except after *ConcurrencyError: then read the scope again first, and
-// assert the version that was read.
-func IsRetryable(err error) bool {
-	var (
-		timeout     *ScopeMutationTimeoutError
-		conflict    *ConcurrentModificationError
-		moved       *ConcurrencyError
-		overloaded  *OverloadedError
-		unavailable *UnavailableError
-		held        *HeldError
-	)
-	switch {
-	case errors.As(err, &timeout):
-		return timeout.Phase == PhaseQueued
-	case errors.As(err, &conflict), errors.As(err, &moved), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
-		return true
-	}
-	return false
-}
-
-// OutcomeUnknown reports whether the change may have been applied, or still may be, in spite of err.
-func OutcomeUnknown(err error) bool {
-	var (
-		timeout  *ScopeMutationTimeoutError
-		canceled *CanceledError
-		unknown  *UnknownOutcomeError
-	)
-	switch {
-	case errors.As(err, &timeout):
-		return timeout.Phase != PhaseQueued
-	case errors.As(err, &canceled):
-		return canceled.Phase != PhaseQueued
-	case errors.As(err, &unknown):
-		return true
-	}
-	return false
-}
-
-// sentinel returns an error that is its own identity and knows its code and status.
+// sentinel returns a new error that is equal only to itself.
 func sentinel(code string, status int, text string) error {
 	return &sentinelError{code: code, status: status, text: "pawl: " + text}
 }

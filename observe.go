@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Observer is told of events of mutations and leases. Observe is called inline, on the goroutine that
-// the event happened on and without any of Pawl's locks: it must return quickly. Calls may be
+// Observer is told of events of mutations and leases. Observe is called inline, on the goroutine
+// that the event happened on and without any of Pawl's locks: it must return quickly. Calls may be
 // concurrent.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
@@ -20,8 +20,8 @@ type ObserverFunc func(ctx context.Context, e Event)
 // Observe calls f.
 func (f ObserverFunc) Observe(ctx context.Context, e Event) { f(ctx, e) }
 
-// Observers returns an Observer that passes each event to all of o, in their order. It skips those
-// that are nil, and returns nil if none is left.
+// Observers returns an Observer that passes each event to all of o, in their order. It skips nil
+// observers, and returns nil if there are no others.
 func Observers(o ...Observer) Observer {
 	kept := slices.DeleteFunc(slices.Clone(o), func(o Observer) bool { return o == nil })
 	switch len(kept) {
@@ -45,18 +45,19 @@ type Event struct {
 	Path string
 	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire" or "Lease".
 	Verb string
-	// Version is the current version (Committed, Unchanged), the version that won (Conflicted), or the
-	// token of a lease.
+	// Version is the current version (Committed, Unchanged), the version that won (Conflicted), or
+	// the token of a lease.
 	Version uint64
 	// Attempts is the number of commits tried so far; 0 in memory.
 	Attempts int
 	// Batch is the number of mutations in the shared commit (Committed).
 	Batch int
 	// Waited is the time from submission to the first start of the mutation (Started, Committed,
-	// Unchanged, Failed); 0 for a data verb that found its in-memory scope idle, and for transactions.
+	// Unchanged, Failed); 0 for a data verb that found its in-memory scope idle, and for
+	// transactions.
 	Waited time.Duration
-	// Took is the time from submission to the event (Committed, Unchanged, Failed, TimedOut, Stuck); 0
-	// for a data verb that found its in-memory scope idle.
+	// Took is the time from submission to the event (Committed, Unchanged, Failed, TimedOut,
+	// Stuck); 0 for a data verb that found its in-memory scope idle.
 	Took time.Duration
 	// Err is the error of the call (Failed, TimedOut, Panicked), the cause of the context's end
 	// (Withdrawn), or the reason a lease ended with.
@@ -74,13 +75,13 @@ const (
 	Started                         // its turn has come
 	Committed                       // durable (or, in memory, visible) under Version
 	Unchanged                       // changed nothing, so nothing was written
-	Failed                          // ended with Err; nothing was committed, unless OutcomeUnknown(Err)
+	Failed                          // ended with Err; not committed unless OutcomeUnknown(Err)
 	Conflicted                      // its commit lost; it runs again unless its budget is spent
 	TimedOut                        // its caller left at the end of its budget, with Err
 	Withdrawn                       // its caller left because its context ended
 	Panicked                        // its function panicked or called runtime.Goexit
-	Stuck                           // its function runs on after a caller's budget ended; logged if there is no Observer
-	Detached                        // its function is slow: the queue moves on, and it commits on its own
+	Stuck                           // it outlived a caller's budget; logged if there is no Observer
+	Detached                        // its function is slow: it leaves the queue and commits alone
 	Abandoned                       // discarded by Abandon
 )
 
@@ -88,7 +89,7 @@ const (
 const (
 	LeaseAcquired EventType = iota + Abandoned + 1 // the lease is held
 	LeaseReleased                                  // its holder released it
-	LeaseLost                                      // it expired or was ended by another process; Err says why
+	LeaseLost                                      // it expired or another process ended it; see Err
 )
 
 var eventNames = [...]string{
@@ -105,9 +106,9 @@ func (t EventType) String() string {
 	return "unknown"
 }
 
-// LogObserver returns an Observer that writes every event to l. TimedOut, Panicked, Stuck, Abandoned
-// and LeaseLost are logged at level warn, all other events at level debug. Failed and Conflicted are
-// among the latter: the caller gets the error of the one, and the other is normal.
+// LogObserver returns an Observer that writes every event to l. TimedOut, Panicked, Stuck,
+// Abandoned and LeaseLost are logged at level warn, all other events at level debug. Failed and
+// Conflicted are among the latter: the caller gets the error of the one, and the other is normal.
 func LogObserver(l *slog.Logger) Observer {
 	return ObserverFunc(func(ctx context.Context, e Event) {
 		level := slog.LevelDebug

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// NoTimeout turns a mutation's time budget off.
+// NoTimeout turns off the time budget of a mutation.
 const NoTimeout time.Duration = -1
 
 // Defaults of Config.
@@ -26,16 +26,16 @@ const (
 	DefaultMaxQueue = 100_000 // mutations waiting for one scope
 )
 
-// DefaultRetry is the budget of a persisted mutation.
+// DefaultRetry is the default budget of a persisted mutation.
 var DefaultRetry = Retry{Attempts: 16, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: 30 * time.Second}
 
-// Retry is a budget of attempts with full-jitter exponential backoff. Zero fields take the default
-// of the place where it is used; Attempts 1 means no second try.
+// Retry is a budget of attempts with full-jitter exponential backoff. A zero field takes the
+// default of the place where it is used. With Attempts 1 there is no second attempt.
 type Retry struct {
 	Attempts int           // commits that may lose before *ConcurrentModificationError
 	First    time.Duration // upper bound of the first delay
 	Max      time.Duration // upper bound of any delay
-	Within   time.Duration // overall
+	Within   time.Duration // time for the whole call
 }
 
 // Or returns r with its zero fields taken from d.
@@ -43,14 +43,16 @@ func (r Retry) Or(d Retry) Retry {
 	return Retry{Attempts: cmp.Or(r.Attempts, d.Attempts), First: cmp.Or(r.First, d.First), Max: cmp.Or(r.Max, d.Max), Within: cmp.Or(r.Within, d.Within)}
 }
 
-// Delay returns how long to wait after attempt n, the first being 1, has failed: a random part of a bound that doubles from First to Max.
+// Delay returns how long to wait after attempt n has failed; the first attempt is 1. The delay is
+// random, below a bound that doubles from First to Max.
 func (r Retry) Delay(n int) time.Duration { return rand.N(max(backoff(r, n), 1)) }
 
 func (r Retry) backoff() commit.Backoff { return commit.Backoff{First: r.First, Max: r.Max} }
 
-// backoff is the upper bound of the delay before the next attempt.
+// backoff returns the upper bound of the delay before the next attempt.
 func backoff(r Retry, attempts int) time.Duration { return r.backoff().Bound(attempts) }
 
+// check returns an error if a field is negative.
 func (r Retry) check() error {
 	if r.Attempts < 0 || r.First < 0 || r.Max < 0 || r.Within < 0 {
 		return fmt.Errorf("negative field in Retry %+v", r)
@@ -61,8 +63,9 @@ func (r Retry) check() error {
 // Option changes one call.
 type Option func(*terms)
 
-// IfVersion commits only onto this version, without a retry; otherwise *ConcurrencyError, *DeletedError when the scope was
-// deleted since, or ErrExpired. Version 0 is IfAbsent.
+// IfVersion lets the call commit only if v is the current version. Otherwise the call returns,
+// without a retry, *ConcurrencyError, *DeletedError if the scope is deleted, or ErrExpired if it
+// has expired. Version 0 is IfAbsent.
 func IfVersion(v uint64) Option {
 	if v == 0 {
 		return IfAbsent()
@@ -70,13 +73,16 @@ func IfVersion(v uint64) Option {
 	return func(t *terms) { t.pinned, t.version = true, v }
 }
 
-// IfAbsent commits only when the scope has no state; otherwise ErrExists. It also creates a deleted scope anew.
+// IfAbsent lets the call commit only if the scope has no state; otherwise the call returns
+// ErrExists. It also creates a deleted scope anew.
 func IfAbsent() Option { return func(t *terms) { t.absent = true } }
 
-// IfExists commits only when the scope has state; otherwise ErrNotFound.
+// IfExists lets the call commit only if the scope has state; otherwise the call returns
+// ErrNotFound, or *DeletedError if the scope is deleted.
 func IfExists() Option { return func(t *terms) { t.exists = true } }
 
-// WithTimeout sets the budget of an in-memory mutation; NoTimeout turns it off, 0 keeps the default. Persisted scopes ignore it.
+// WithTimeout sets the time budget of an in-memory mutation; NoTimeout turns it off, and 0 keeps
+// the default. Persisted scopes ignore it.
 func WithTimeout(d time.Duration) Option {
 	return func(t *terms) {
 		if d != 0 {
@@ -85,24 +91,27 @@ func WithTimeout(d time.Duration) Option {
 	}
 }
 
-// WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory scopes ignore it.
+// WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory
+// scopes ignore it.
 func WithRetry(r Retry) Option { return func(t *terms) { t.retry = r.Or(t.retry) } }
 
-// WithTTL lets the scope expire d after this commit, instead of its kind's TTL.
+// WithTTL lets the scope expire d after this commit, instead of after the TTL of its kind.
 func WithTTL(d time.Duration) Option { return func(t *terms) { t.ttl = d } }
 
-// Via commits a transaction through s instead of the runtime's store: a store that is joined to the caller's own database transaction, as
-// sqlite.Store.Join and postgres.Store.Join return it. It is for Transact only. See there.
+// Via commits a transaction through s instead of the runtime's store. s is joined to a database
+// transaction of the caller, as returned by sqlite.Store.Join and postgres.Store.Join. Only
+// Transact accepts this option; see there.
 func Via(s persist.Store) Option { return func(t *terms) { t.via, t.joined = s, true } }
 
-// env is what all containers of a runtime share, or one container of the caller's own has to itself.
+// env holds what all containers of a runtime share. A container of the caller's own has its own
+// env.
 type env struct {
-	observer Observer
+	observer Observer     // nil: none
 	log      *slog.Logger // nil: slog.Default()
 	maxDoc   int
 	maxQueue int
 	writer   string        // starts the id of every commit
-	commits  atomic.Uint64 // how many ids were given out
+	commits  atomic.Uint64 // number of commit ids made so far
 	bells    sync.Pool     // of *queue.Bell
 }
 
@@ -119,21 +128,22 @@ func (e *env) logger() *slog.Logger {
 
 func (e *env) newCommitID() string { return e.writer + "." + strconv.FormatUint(e.commits.Add(1), 10) }
 
-// call is one call of a verb. It is copied on its way, and what it asks for is not.
+// call is one call of a verb. Copies of it share their terms.
 type call struct {
 	*terms
 	key   Key
-	lease *Lease // the innermost of its context; nil: none
+	lease *Lease // the innermost lease of its context; nil: none
 }
 
-// terms are what a call asks for, with the defaults of its place filled in. Those of a place are shared, so they never change.
+// terms are the options of a call, with defaults filled in. Calls without options share the terms
+// of their kind or container, so terms never change.
 type terms struct {
 	env     *env
 	timeout time.Duration
 	retry   Retry
 	ttl     time.Duration
-	via     persist.Store
-	joined  bool // Via
+	via     persist.Store // Via
+	joined  bool          // Via was given; via may be nil
 
 	pinned  bool // IfVersion
 	version uint64
@@ -141,7 +151,8 @@ type terms struct {
 	exists  bool // IfExists
 }
 
-// with returns t changed by opts, t itself if there are none.
+// with returns a copy of t with opts applied, or t itself if there are none. It returns
+// *ArgumentError if an option is invalid.
 func (t *terms) with(opts []Option) (*terms, error) {
 	if len(opts) == 0 {
 		return t, nil
@@ -158,15 +169,15 @@ func (t *terms) with(opts []Option) (*terms, error) {
 		return nil, &ArgumentError{Argument: "WithRetry", Reason: err.Error()}
 	}
 	if own.timeout < 0 && own.timeout != NoTimeout {
-		return nil, &ArgumentError{Argument: "WithTimeout", Reason: "negative"}
+		return nil, &ArgumentError{Argument: "WithTimeout", Reason: fmt.Sprintf("must not be negative, got %v", own.timeout)}
 	}
 	if own.ttl < 0 {
-		return nil, &ArgumentError{Argument: "WithTTL", Reason: "negative"}
+		return nil, &ArgumentError{Argument: "WithTTL", Reason: fmt.Sprintf("must not be negative, got %v", own.ttl)}
 	}
 	return own, nil
 }
 
-// life is whether a scope has state, and if not, why.
+// life says whether a scope has state, and if not, why.
 type life = document.Life
 
 const (
@@ -176,7 +187,8 @@ const (
 	expired = document.Expired
 )
 
-// admit tests the call's preconditions against a version of the scope.
+// admit returns an error if the preconditions of the call do not hold for this version of the
+// scope.
 func (c *call) admit(ch *change, l life, version uint64) error {
 	switch l {
 	case alive:
@@ -204,5 +216,5 @@ func (c *call) admit(ch *change, l life, version uint64) error {
 	return nil
 }
 
-// wrapKey returns a sentinel with the scope it is about.
+// wrapKey returns an error that wraps sentinel and names the scope.
 func wrapKey(sentinel error, key Key) error { return fmt.Errorf("%w: %s", sentinel, key) }

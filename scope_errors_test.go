@@ -170,3 +170,21 @@ func TestNonRetryable(t *testing.T) {
 	require.False(t, pawl.IsNonRetryable(pawl.ErrNotFound))
 	require.False(t, pawl.IsNonRetryable(nil))
 }
+
+// A message names the object, its state and the values that a reader needs.
+func TestErrorMessages(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{})
+	s := pawl.Memory[board](rt, "a")
+	invalid := func(opt pawl.Option) error { _, err := s.IncState(t.Context(), "count", 1, opt); return err }
+	for want, err := range map[string]error{
+		"pawl: memory/a: queue full: 5 mutations waiting":                                    &pawl.OverloadedError{Scope: s.Key(), Queue: 5},
+		"pawl: memory/a: held by host:1":                                                     &pawl.HeldError{Scope: s.Key(), Holder: "host:1"},
+		"pawl: memory/a: held by host:1 for another 2s":                                      &pawl.HeldError{Scope: s.Key(), Holder: "host:1", Left: 2 * time.Second},
+		"pawl: memory/a: expected version 1, found 2":                                        &pawl.ConcurrencyError{Scope: s.Key(), Expected: 1, Actual: 2},
+		"pawl: memory/a: mutation canceled while queued, it was withdrawn: context canceled": &pawl.CanceledError{Scope: s.Key(), Phase: pawl.PhaseQueued, Cause: context.Canceled},
+		"pawl: WithTimeout: must not be negative, got -2s":                                   invalid(pawl.WithTimeout(-2 * time.Second)),
+		"pawl: WithTTL: must not be negative, got -1ns":                                      invalid(pawl.WithTTL(-1)),
+	} {
+		require.EqualError(t, err, want)
+	}
+}

@@ -1,0 +1,91 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+)
+
+// Functions that sort errors for a caller: by code, by HTTP status, and by what a retry would do.
+
+// Coded is an error with a stable code and an HTTP status. Every sentinel and typed error of this
+// module implements it, except *PanicError. Code and HTTPStatus also work on errors of the caller
+// that implement it.
+type Coded interface {
+	error
+	Code() string
+	HTTPStatus() int
+}
+
+// Code returns the stable code of err: "" for nil, CANCELED and DEADLINE for the errors of a
+// context, and INTERNAL for other errors that are not Coded.
+func Code(err error) string {
+	var c Coded
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &c):
+		return c.Code()
+	case errors.Is(err, context.Canceled):
+		return "CANCELED"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "DEADLINE"
+	}
+	return "INTERNAL"
+}
+
+// HTTPStatus returns the HTTP status for err: 200 for nil, 499 and 504 for the errors of a context,
+// and 500 for other errors that are not Coded.
+func HTTPStatus(err error) int {
+	var c Coded
+	switch {
+	case err == nil:
+		return 200
+	case errors.As(err, &c):
+		return c.HTTPStatus()
+	case errors.Is(err, context.Canceled):
+		return 499
+	case errors.Is(err, context.DeadlineExceeded):
+		return 504
+	}
+	return 500
+}
+
+// IsRetryable reports whether err promises that nothing was applied and that a retry may succeed.
+// The retry may be the same call, except after *ConcurrencyError: then read the scope again first,
+// and assert the version that was read.
+func IsRetryable(err error) bool {
+	var (
+		timeout     *ScopeMutationTimeoutError
+		conflict    *ConcurrentModificationError
+		moved       *ConcurrencyError
+		overloaded  *OverloadedError
+		unavailable *UnavailableError
+		held        *HeldError
+	)
+	switch {
+	case errors.As(err, &timeout):
+		return timeout.Phase == PhaseQueued
+	case errors.As(err, &conflict), errors.As(err, &moved), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
+		return true
+	}
+	return false
+}
+
+// OutcomeUnknown reports whether the change may have been applied, or may still be applied, in
+// spite of err.
+func OutcomeUnknown(err error) bool {
+	var (
+		timeout  *ScopeMutationTimeoutError
+		canceled *CanceledError
+		unknown  *UnknownOutcomeError
+	)
+	switch {
+	case errors.As(err, &timeout):
+		return timeout.Phase != PhaseQueued
+	case errors.As(err, &canceled):
+		return canceled.Phase != PhaseQueued
+	case errors.As(err, &unknown):
+		return true
+	}
+	return false
+}
