@@ -16,9 +16,8 @@ import (
 //
 // A Tx is not safe for concurrent use and must not outlive its function: later its verbs return ErrClosed.
 type Tx struct {
-	of      *transaction
-	attempt int
-	frame   *frame // of the function's context
+	of    *transaction
+	frame *frame // of the function's context
 
 	mu     sync.Mutex // for those who do use it concurrently
 	over   bool       // the function has returned
@@ -44,20 +43,24 @@ type Tx struct {
 // In-memory scopes opened on tx return ErrNotPersisted. It also returns *ConcurrentModificationError when the budget is spent,
 // *UnavailableError, *UnknownOutcomeError, *CanceledError, ErrReentrant from inside the mutator of a scope that it touches, ErrClosed,
 // ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and what the verbs could not tell before the commit.
-func Transact(ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option) error {
+func Transact(
+	ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+) (err error) {
 	switch {
 	case ctx == nil:
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
 	case o == nil || o.owner().rt == nil:
 		return &ArgumentError{Argument: "owner", Reason: "nil"}
-	case fn == nil:
-		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
 	}
 	if tx := o.owner().tx; tx != nil {
 		return tx.join(ctx, fn)
 	}
-	t, err := newTransaction(ctx, o.owner().rt, opts)
-	if err != nil {
+	t := newTransaction(ctx, o.owner().rt)
+	defer func() { t.observeFailure(err) }()
+	if fn == nil {
+		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
+	}
+	if err := t.begin(opts); err != nil {
 		return err
 	}
 	defer t.end()
@@ -73,9 +76,6 @@ func (tx *Tx) AfterCommit(fn func()) {
 		tx.after = append(tx.after, fn)
 	}
 }
-
-// Attempt is 1 on the first run of the transaction's function.
-func (tx *Tx) Attempt() int { return tx.attempt }
 
 func (tx *Tx) owner() owner {
 	if tx == nil {
@@ -105,6 +105,9 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 
 // join runs fn as a part of tx. What it wrote is undone when it fails; what it read stays read, because its error may tell of it.
 func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) error {
+	if fn == nil {
+		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
+	}
 	if err := tx.usable(ctx, Key{Kind: "transaction"}); err != nil {
 		return err
 	}

@@ -41,6 +41,7 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part,
 	if p, err := tx.find(key); p != nil || err != nil {
 		return p, err
 	}
+	tx.of.named(key)
 	if tx.of.parent != nil {
 		if err := tx.of.parent.enter(&s.lane, key); err != nil {
 			return nil, err
@@ -68,7 +69,6 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part,
 	}
 	p.draft = document.NewDraft(p.base)
 	tx.parts[key] = p
-	tx.of.named(key)
 	tx.order = append(tx.order, p)
 	return p, nil
 }

@@ -36,23 +36,27 @@ import (
 //     answer only once the read set was confirmed, else it runs again.
 //   - the caller leaves while the commit is under way: claimed decides who takes the verdict; the commit goes on without the caller.
 type transaction struct {
-	rt       *Runtime
-	env      *env
-	ctx      context.Context
-	parent   *frame        // of the mutator that Transact was called in; nil: none
-	lease    *Lease        // the innermost that Transact was called under; nil: none
-	store    persist.Store // the runtime's, or one that is joined to the caller's own transaction
-	via      bool          // the latter
-	retry    Retry
-	started  time.Time
-	deadline time.Time // of the budget; the function's own time does not count
-	runs     int
-	attempts int                   // commits that lost
-	forgiven map[Key]bool          // scopes of which what this process had seen before was old
-	fresh    bool                  // it had to wait for others, so that what was seen before is not worth a try
-	left     bool                  // the caller is gone, and the commit under way ends the transaction
-	touched  []*part               // by the runs that lost
-	moment   map[Key]*document.Doc // what they were at one moment; nil: not known
+	rt          *Runtime
+	env         *env
+	ctx         context.Context
+	parent      *frame        // of the mutator that Transact was called in; nil: none
+	lease       *Lease        // the innermost that Transact was called under; nil: none
+	store       persist.Store // the runtime's, or one that is joined to the caller's own transaction
+	via         bool          // the latter
+	retry       Retry
+	started     time.Time
+	deadline    time.Time // of the budget; the function's own time does not count
+	runs        int
+	attempts    int                   // commits that lost
+	forgiven    map[Key]bool          // scopes of which what this process had seen before was old
+	fresh       bool                  // it had to wait for others, so that what was seen before is not worth a try
+	left        bool                  // the caller is gone, and the commit under way ends the transaction
+	touched     []*part               // by the runs that lost, once for each key
+	touchedKeys map[Key]bool          // the keys of touched
+	panicked    *PanicError           // of the function's last run, or of code that counts as the function's
+	exited      bool                  // the function, or code that counts as its own, called runtime.Goexit
+	spent       bool                  // the last commit that lost was the last of the budget
+	moment      map[Key]*document.Doc // what they were at one moment; nil: not known
 
 	mu   sync.Mutex // protects what follows
 	held []*stored
@@ -60,43 +64,52 @@ type transaction struct {
 	key  Key         // the first that was touched, for people
 }
 
-// newTransaction admits a transaction.
-func newTransaction(ctx context.Context, rt *Runtime, opts []Option) (*transaction, error) {
+// newTransaction returns a transaction that has not begun.
+func newTransaction(ctx context.Context, rt *Runtime) *transaction {
 	around := innermost(ctx)
-	parent, lease := around.caller(), around.held()
-	if parent.outerTx() != nil {
-		return nil, ErrOutsideTx
+	return &transaction{
+		rt: rt, env: rt.env, ctx: ctx, parent: around.caller(), lease: around.held(), store: rt.store,
+		started: time.Now(),
+	}
+}
+
+// begin applies the options and registers the transaction with its runtime. If it returns an error
+// there is nothing to end.
+func (t *transaction) begin(opts []Option) error {
+	rt := t.rt
+	if t.parent.outerTx() != nil {
+		return ErrOutsideTx
 	}
 	if rt.store == nil {
-		return nil, ErrNoStore
+		return ErrNoStore
 	}
-	if lease != nil {
-		if err := lease.coversStore(rt); err != nil {
-			return nil, err
+	if t.lease != nil {
+		if err := t.lease.coversStore(rt); err != nil {
+			return err
 		}
 	}
 	call, err := (&terms{env: rt.env, retry: rt.retry}).with(opts)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if call.pinned || call.absent || call.exists || call.ttl != 0 {
-		return nil, &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
+		return &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
 	}
 	if call.joined && call.via == nil {
-		return nil, &ArgumentError{Argument: "Via", Reason: "nil"}
+		return &ArgumentError{Argument: "Via", Reason: "nil"}
 	}
 	if call.joined && rt.keepsIn(call.via) {
-		return nil, &ArgumentError{Argument: "Via", Reason: "the runtime's own store, and not one that is joined to a transaction"}
+		return &ArgumentError{Argument: "Via", Reason: "the runtime's own store, and not one that is joined to a transaction"}
 	}
-	t := &transaction{rt: rt, store: rt.store, env: rt.env, ctx: ctx, parent: parent, lease: lease, retry: call.retry, started: time.Now()}
+	t.retry = call.retry
 	t.deadline = t.started.Add(t.retry.Within)
 	if call.joined {
 		t.store, t.via = call.via, true
 	}
 	if !rt.transactions.Begin(t) {
-		return nil, ErrClosed
+		return ErrClosed
 	}
-	return t, nil
+	return nil
 }
 
 // end lets go of everything, unless the commit under way does so.
@@ -151,8 +164,12 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 
 // touch adds to the scopes whose queues the next run holds.
 func (t *transaction) touch(parts []*part) {
+	if t.touchedKeys == nil {
+		t.touchedKeys = make(map[Key]bool, len(parts))
+	}
 	for _, p := range parts {
-		if !slices.ContainsFunc(t.touched, func(known *part) bool { return known.key == p.key }) {
+		if !t.touchedKeys[p.key] {
+			t.touchedKeys[p.key] = true
 			t.touched = append(t.touched, p)
 		}
 	}
@@ -161,7 +178,7 @@ func (t *transaction) touch(parts []*part) {
 // attempt runs the function once.
 func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending) {
 	t.runs++
-	tx := &Tx{of: t, attempt: t.runs, parts: map[Key]*part{}}
+	tx := &Tx{of: t, parts: map[Key]*part{}}
 	if t.lease != nil {
 		tx.leases = []*Lease{t.lease}
 	}
@@ -176,7 +193,8 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 		t.deadline = t.deadline.Add(time.Since(began))
 	}()
 	var end ending
-	end.panic = guarded(func() { end.err = fn(tx.frame, tx) }, func() {})
+	end.panic = guarded(func() { end.err = fn(tx.frame, tx) }, func() { t.exited = true })
+	t.panicked = end.panic
 	return tx, end
 }
 
@@ -208,6 +226,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 				return true, tx.lostLease(&b, f)
 			}
 			if own, ok := err.(foreign); ok {
+				t.panicked = own.panic
 				return true, own.deliver()
 			}
 			if err != nil {
@@ -297,6 +316,7 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		}
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
+		t.spent = true
 		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.Expected(), Actual: first.won.Version,
 			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started)}
 	}
@@ -336,7 +356,8 @@ func (t *transaction) guessed(losses []loss) bool {
 
 // rebase is part.rebase, which may run code of the state's type: its panic is one of the function.
 func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) (ok bool) {
-	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() {}); panicked != nil {
+	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() { t.exited = true }); panicked != nil {
+		t.panicked = panicked
 		panic(panicked)
 	}
 	return ok
@@ -425,6 +446,28 @@ func (t *transaction) observe(e Event) {
 	}
 	e.Path, e.Verb = "tx", "Transact"
 	t.env.observer.Observe(t.ctx, e)
+}
+
+// observeFailure reports the end of a transaction that returns err, unless err is nil and its
+// function neither panicked nor called runtime.Goexit.
+func (t *transaction) observeFailure(err error) {
+	e := Event{Type: Failed, Err: err, Attempts: t.attempts + 1, Took: time.Since(t.started)}
+	switch {
+	case err != nil:
+	case t.panicked != nil:
+		e.Type, e.Err, e.Stack = Panicked, t.panicked, t.panicked.Stack
+	case t.exited:
+		e.Type = Panicked
+	default:
+		return
+	}
+	if t.spent {
+		e.Attempts = max(t.attempts, 1)
+	}
+	t.mu.Lock()
+	e.Key = t.key
+	t.mu.Unlock()
+	t.observe(e)
 }
 
 func (t *transaction) canceled(phase Phase) error {

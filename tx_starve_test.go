@@ -116,8 +116,10 @@ func TestAlternatingScopes(t *testing.T) {
 	for _, id := range []string{"a", "b"} {
 		seed(t, purses.Scope(rt, id), purse{})
 	}
+	runs := 0
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
-		s := purses.Scope(rt, []string{"a", "b"}[tx.Attempt()%2])
+		runs++
+		s := purses.Scope(rt, []string{"a", "b"}[runs%2])
 		v, err := s.In(tx).State(ctx)
 		if err != nil {
 			return err
