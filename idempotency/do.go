@@ -132,9 +132,10 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 	}
 	var done T
 	var failed error // the error of fn that was stored; nil: none
+	var known error  // *answered or errReused, which end the transaction without an error; nil: none
 	err = pawl.Transact(ctx, k.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		var zero T
-		done, failed = zero, nil
+		done, failed, known = zero, nil, nil
 		scope := records.Scope(tx, id)
 		now, err := scope.Snapshot(ctx)
 		if err != nil {
@@ -143,8 +144,8 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		opts := []pawl.Option{pawl.WithTTL(k.config.TTL)}
 		if r := now.ReadOnly(); r == nil {
 			opts = append(opts, pawl.IfAbsent()) // the record may be a tombstone: deleting it makes its key new
-		} else if err := r.claimable(fingerprint); err != nil {
-			return err
+		} else if known = r.claimable(fingerprint); known != nil {
+			return nil // an observer must not get a Failed event for a replay
 		}
 		err = pawl.Transact(ctx, tx, func(ctx context.Context, tx *pawl.Tx) (err error) {
 			done, err = fn(ctx, tx)
@@ -159,7 +160,7 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		_, err = scope.SetState(ctx, *r, opts...)
 		return err
 	})
-	if err != nil {
+	if err = cmp.Or(err, known); err != nil {
 		return replayedOr[T](op, err)
 	}
 	return done, false, failed
