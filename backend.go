@@ -10,19 +10,19 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// backend is the authority behind a cell: a store, or a Persist of the caller's own.
+// backend keeps the versions of a stored container: a store, or a Persist of the caller's own.
 type backend interface {
 	// load returns the current version of key.
 	load(ctx context.Context, key Key) (*document.Doc, error)
-	// commit makes d current. It returns the new version, or the version that won, or an error after
-	// which nothing was applied, or *UnknownOutcomeError.
+	// commit makes d current. It returns the new version, or the version that won, or an error
+	// after which nothing was applied, or *UnknownOutcomeError.
 	commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error)
-	// renew puts off the expiry of d.Base. It returns d.Base with the new expiry, or the version that
-	// won if d.Base is not current.
+	// renew extends the expiry of d.Base. It returns d.Base with the new expiry, or the version
+	// that won if d.Base is not current.
 	renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error)
 	// view decodes d for this backend's type.
 	view(d *document.Doc, key Key) (*document.View, error)
-	// check tells why commit could not write v, whose document is encoded.
+	// check returns the error that commit would return for v, whose document is encoded.
 	check(key Key, v *document.View) error
 	// schema is the schema version that commit writes.
 	schema() int
@@ -45,7 +45,10 @@ func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (la
 	if err != nil {
 		return nil, nil, err
 	}
-	c := persist.Commit{ID: call.env.newCommitID(), Writes: []persist.Write{w}, Guards: d.Lease.Guards, Insist: d.Contention.Insist}
+	c := persist.Commit{
+		ID: call.env.newCommitID(), Writes: []persist.Write{w},
+		Guards: d.Lease.Guards, Insist: d.Contention.Insist,
+	}
 	v, err := b.rt.send(ctx, b.rt.route(), call.retry, c, []commit.Base{baseOf(d.Base)})
 	switch {
 	case err != nil:
@@ -74,7 +77,7 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 	return w, next, nil
 }
 
-// renew puts off the expiry of the version that d was read at.
+// renew extends the expiry of d.Base.
 func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error) {
 	c := persist.Commit{ID: call.env.newCommitID(), Guards: d.Lease.Guards}
 	g := guardOf(&c, call.key)
@@ -92,7 +95,7 @@ func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (ren
 // unwritable reports whether a commit was never sent, because a mutation made a document that
 // cannot be written.
 func unwritable(err error) bool {
-	switch err.(type) { // without unwrapping: an error inside one of a Persist says nothing about it
+	switch err.(type) { // not unwrapped: a Persist may return such an error inside its own
 	case *LimitError, *FieldError:
 		return true
 	}
@@ -187,7 +190,8 @@ func (c custom[T]) view(d *document.Doc, key Key) (*document.View, error) {
 	if v := d.View(); v != nil {
 		return v, nil
 	}
-	return nil, &SchemaError{Scope: key, Cause: errors.New("the Persist returned no state of " + reflect.TypeFor[T]().String())}
+	cause := errors.New("the Persist returned no state of " + reflect.TypeFor[T]().String())
+	return nil, &SchemaError{Scope: key, Cause: cause}
 }
 
 func (c custom[T]) schema() int { return 0 }

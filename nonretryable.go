@@ -2,7 +2,9 @@ package pawl
 
 import "errors"
 
-// NonRetryable marks err as final: whoever repeats work that failed does not repeat this. Errors.Is, errors.As, Code and HTTPStatus see through it. Of nil it is nil.
+// NonRetryable marks err as final: code that repeats failed work must not repeat this. The
+// functions errors.Is, errors.As, Code and HTTPStatus see through the mark. NonRetryable(nil) is
+// nil.
 func NonRetryable(err error) error {
 	if err == nil {
 		return nil

@@ -17,9 +17,11 @@ type outcome struct {
 	exited  bool           // it called runtime.Goexit
 }
 
-// evaluate applies ch to d. It may run code of the user's. Careful has the document
-// encoded and checked at once, while it is known which mutation is to blame.
-func evaluate(ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool) (out outcome) {
+// evaluate applies ch to d. It may run code of the caller's. Careful makes it encode and check the
+// document at once, so that an error concerns this mutation only.
+func evaluate(
+	ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool,
+) (out outcome) {
 	out.draft = *d
 	if out.err = call.admit(ch, d.Life, d.Version); out.err != nil {
 		return out
@@ -66,7 +68,7 @@ func evaluate(ctx context.Context, call *call, ch *change, b backend, d *documen
 	switch {
 	case changed:
 		next.Replace(from, ch.typ, dst, call.ttl)
-	case d.Life == alive: // nothing but the lease moves
+	case d.Life == alive: // only the lease changes
 		next.Touch(from)
 	default:
 		next.Replace(from, ch.typ, ch.typ.Zero(), call.ttl)
@@ -74,7 +76,7 @@ func evaluate(ctx context.Context, call *call, ch *change, b backend, d *documen
 	if ch.takes != nil {
 		next.Take(ch.takes)
 	}
-	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the user's
+	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the caller's
 		if err := next.EncodeNow(call.env.maxDoc); err != nil {
 			out.err = unencodable(call.key, err)
 		} else if careful {

@@ -12,14 +12,16 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// How the runtime calls its store: commits to their verdict, and calls for a batch.
+// Calls of the store: commits, up to their verdict, and calls for a batch.
 
-// route returns the way of a commit to the runtime's store without code of the caller's in it.
+// route returns the route of a commit to the runtime's store that runs no code of the caller's.
 func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.store} }
 
 // send commits c, whose writes replace bases, and returns the verdict. It returns an error unless c
 // landed or was lost; see verdictError.
-func (rt *Runtime) send(ctx context.Context, route commit.Route, retry Retry, c persist.Commit, bases []commit.Base) (commit.Verdict, error) {
+func (rt *Runtime) send(
+	ctx context.Context, route commit.Route, retry Retry, c persist.Commit, bases []commit.Base,
+) (commit.Verdict, error) {
 	v := commit.Send(ctx, route, retry.backoff(), c, bases)
 	return v, verdictError(v)
 }
@@ -30,8 +32,8 @@ func baseOf(d *document.Doc) commit.Base {
 }
 
 // ask lets fn call the store for b, until the last budget of its members ends. The context belongs
-// to no caller: several share the call, and cutting it in mid-commit for one would leave the others
-// in doubt. A panic of the store is an answer like others. If the store ends this goroutine
+// to no caller: several share the call, and canceling it for one would leave the others in doubt. A
+// panic of the store is returned as an error. If the store ends this goroutine
 // (runtime.Goexit), every member gets an error and a new goroutine drives the queue.
 func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 	until := time.Now()
@@ -56,12 +58,12 @@ func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 	return err
 }
 
-// leastTime is what the store gets for an answer where no caller's budget limits it.
+// leastTime is how long the store may take to answer where no caller's budget limits it.
 const leastTime = 5 * time.Second
 
-// patient is a context that ends at its deadline, or when the call that it is made for returns. No
-// caller waits for that goroutine, so a store need not start another one to return in time. It
-// starts a timer only when Done is called.
+// patient is a context that ends at its deadline, or when the call that it was made for returns. No
+// caller waits for the goroutine of that call, so a store need not start another one to return in
+// time. It starts a timer only when Done is called.
 type patient struct {
 	until time.Time
 
@@ -98,7 +100,7 @@ func (p *patient) Err() error {
 
 func (p *patient) Value(key any) any {
 	if ctx := p.timed(); ctx != nil {
-		return ctx.Value(key) // a context derived from this one looks here for the one with the timer
+		return ctx.Value(key) // a derived context looks here for the context with the timer
 	}
 	return nil
 }

@@ -19,33 +19,40 @@ const (
 	DefaultTombstones    = 7 * 24 * time.Hour
 )
 
-// KeepTombstones as SweeperConfig.Tombstones keeps them for good.
+// KeepTombstones as SweeperConfig.Tombstones keeps tombstones for ever.
 const KeepTombstones time.Duration = -1
 
-// SweeperConfig configures a Sweeper; its zero value is the default.
+// SweeperConfig configures a Sweeper. Its zero value is the default.
 type SweeperConfig struct {
-	Interval   time.Duration // between two rounds over all kinds; 0: DefaultSweepInterval
-	Batch      int           // scopes cleared in one commit; 0: DefaultSweepBatch
-	Tombstones time.Duration // how long they are kept; 0: DefaultTombstones; KeepTombstones: for good
-	Kinds      []string      // names of those to sweep; nil: all that the runtime knows
+	// Interval is the time between two rounds over all kinds. 0 means DefaultSweepInterval.
+	Interval time.Duration
+	// Batch is the number of scopes cleared in one commit. 0 means DefaultSweepBatch.
+	Batch int
+	// Tombstones is how long tombstones are kept. 0 means DefaultTombstones, KeepTombstones for
+	// ever.
+	Tombstones time.Duration
+	// Kinds are the names of the kinds to sweep. Nil means all that the runtime knows.
+	Kinds []string
 }
 
-// Sweeper clears the content of persisted scopes that have expired, and removes tombstones that are old enough, of the kinds that its runtime
-// knows. Nothing depends on it but space: an expired scope reads as absent from its moment on. Several processes may sweep the same store.
+// Sweeper clears the content of persisted scopes that have expired and removes old tombstones, of
+// the kinds that its runtime knows. It only saves space: an expired scope reads as absent at once.
+// Several processes may sweep the same store.
 //
-// Clearing is a commit like any other, tested against the version and the expiry: whatever was renewed or leased in time stays. What it leaves is a tombstone that
-// remembers its version and that it has expired, so that a write starts anew; see docs/state.md.
+// Clearing is a commit that tests the version and the expiry, so a scope that was renewed or leased
+// in time stays. It leaves a tombstone with the version and the fact that the scope expired, so
+// that a write starts a new record; see docs/state.md.
 type Sweeper struct {
 	rt     *Runtime
 	config SweeperConfig
-	loop   *worker.Loop[string] // of kinds
+	loop   *worker.Loop[string] // its jobs are names of kinds
 
-	mu    sync.Mutex // protects what follows
-	left  []string   // kinds to be swept in this round
-	round time.Time  // when it began
+	mu    sync.Mutex // protects left and round
+	left  []string   // kinds still to be swept in this round
+	round time.Time  // when this round began
 }
 
-// Swept is what a sweep did.
+// Swept is the result of a sweep.
 type Swept struct {
 	Cleared int // scopes that had expired
 	Purged  int // tombstones removed
@@ -81,7 +88,8 @@ func NewSweeper(rt *Runtime, c SweeperConfig) (*Sweeper, error) {
 	return s, nil
 }
 
-// Start begins to sweep in the background, until Stop or until ctx ends. Starting twice does nothing. It returns an error after Stop, and the cause of a ctx that has ended.
+// Start begins to sweep in the background, until Stop or until ctx ends. A second Start does
+// nothing. It returns an error after Stop, and the cause of a ctx that has ended.
 func (s *Sweeper) Start(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -89,7 +97,8 @@ func (s *Sweeper) Start(ctx context.Context) error {
 	return s.loop.Start(ctx)
 }
 
-// Stop waits for what is under way, until ctx ends: then it returns an error that says so. Stopping twice is safe.
+// Stop ends the sweeper and waits for running commits. If ctx ends first, it returns an error that
+// says so. Stopping twice is safe.
 func (s *Sweeper) Stop(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -97,7 +106,8 @@ func (s *Sweeper) Stop(ctx context.Context) error {
 	return s.loop.Stop(ctx)
 }
 
-// Sweep sweeps every kind once, now, whether the sweeper was started or not. It returns what it did even with an error: *UnavailableError, *CanceledError, ErrClosed.
+// Sweep sweeps every kind once, now, whether the sweeper was started or not. It returns its result
+// also with an error: *UnavailableError, *CanceledError, ErrClosed.
 func (s *Sweeper) Sweep(ctx context.Context) (total Swept, err error) {
 	if ctx == nil {
 		return total, &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -111,7 +121,8 @@ func (s *Sweeper) Sweep(ctx context.Context) (total Swept, err error) {
 	return total, err
 }
 
-// take returns the kinds that are still to be swept in this round, and begins one when it is time.
+// take returns at most limit kinds that are still to be swept in this round. It begins a new round
+// when the interval has passed.
 func (s *Sweeper) take(_ context.Context, limit int) ([]string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,13 +135,14 @@ func (s *Sweeper) take(_ context.Context, limit int) ([]string, error) {
 	return kinds, nil
 }
 
+// run sweeps one kind and logs a failure.
 func (s *Sweeper) run(ctx context.Context, kind string) {
 	if _, err := s.sweep(ctx, kind); err != nil && ctx.Err() == nil && !errors.Is(err, ErrClosed) {
-		s.rt.env.logger().WarnContext(ctx, "pawl: sweeping failed, it is tried again later", "kind", kind, "err", err)
+		s.rt.env.logger().WarnContext(ctx, "pawl: sweep failed, will be repeated", "kind", kind, "err", err)
 	}
 }
 
-// sweep clears what has expired of one kind, and purges its old tombstones.
+// sweep clears the expired scopes of one kind and purges its old tombstones.
 func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
 	size := s.config.Batch
 	for more := true; more && err == nil; {
@@ -150,8 +162,8 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 	return did, unavailable(Key{Kind: kind}, err)
 }
 
-// clear clears one batch of expired scopes, and reports whether there may be more. Size is that of a batch; it is made smaller if it is more than the
-// store takes.
+// clear clears one batch of at most size expired scopes and reports whether there may be more. It
+// halves size if the store refuses that many.
 func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared int, more bool, err error) {
 	if s.rt.closed.Load() {
 		return 0, false, persist.ErrClosed
@@ -162,9 +174,11 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 	}
 	c := persist.Commit{}
 	for _, r := range page.Records {
-		c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true})
+		c.Writes = append(c.Writes, persist.Write{Key: r.Key,
+			Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true})
 	}
-	// Whoever was renewed, leased, written or swept by another meanwhile is left out, and the rest tried again.
+	// Scopes that were renewed, leased, written or swept meanwhile are left out, and the rest is
+	// committed again.
 	for len(c.Writes) > 0 {
 		c.ID = s.rt.env.newCommitID()
 		_, err := s.rt.store.Commit(ctx, c)
@@ -172,7 +186,7 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 		if err == nil {
 			return len(c.Writes), true, nil
 		}
-		if n := len(c.Writes); n > 1 && commit.NotApplied(err) && !errors.Is(err, persist.ErrUnavailable) && !errors.Is(err, persist.ErrClosed) && ctx.Err() == nil {
+		if n := len(c.Writes); n > 1 && ctx.Err() == nil && refusesSize(err) {
 			*size, c.Writes = n/2, c.Writes[:n/2]
 			continue
 		}
@@ -182,13 +196,20 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 		before := len(c.Writes)
 		c.Writes = without(c.Writes, conflict.Winners)
 		if len(c.Writes) == before {
-			return 0, false, err // it does not say what won
+			return 0, false, err // the conflict names none of the writes
 		}
 	}
 	return 0, true, nil
 }
 
-// without returns the writes of other keys than these records'.
+// refusesSize reports whether a smaller commit may succeed after err: the store is there, and
+// refused the whole commit.
+func refusesSize(err error) bool {
+	return commit.NotApplied(err) && !errors.Is(err, persist.ErrUnavailable) &&
+		!errors.Is(err, persist.ErrClosed)
+}
+
+// without returns the writes whose keys are not among records.
 func without(writes []persist.Write, records []persist.Record) (rest []persist.Write) {
 	won := make(map[Key]bool, len(records))
 	for _, r := range records {

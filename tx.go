@@ -5,44 +5,64 @@ import (
 	"sync"
 )
 
-// Tx is a transaction over persisted scopes. Open scopes on it, or bring them in with Scope.In, and use the ordinary verbs:
+// Tx is a transaction over persisted scopes. Open scopes on it, or bring them in with Scope.In, and
+// use the ordinary verbs:
 //
-//   - State, Snapshot and AtomicState read: what they saw, absence included, is tested by the commit.
-//   - Data verbs (PatchState, IncState, ...) and Delete are kept as operations. A scope that only they touch is not read: when others
-//     changed it, they are applied to what is there now, and the function does not run again. The Snapshot that such a verb
-//     returns has no Version yet; looking at its state is reading.
+//   - State, Snapshot and AtomicState read. The commit tests what they read, absence included.
+//   - Data verbs (PatchState, IncState, ...) and Delete are kept as operations. A scope that only
+//     they touch is not read. If its version moved, they are applied to the newer version, and the
+//     function does not run again. The Snapshot that such a verb returns has no Version yet.
+//     Looking at its state is a read.
 //
-// Once the transaction is committed, such a Snapshot shows the state that was.
+// After the commit, such a Snapshot shows the state that was committed.
 //
-// A Tx is not safe for concurrent use and must not outlive its function: later its verbs return ErrClosed.
+// A Tx is not safe for concurrent use. Its verbs return ErrClosed once its function has returned.
 type Tx struct {
 	of    *transaction
 	frame *frame // of the function's context
 
-	mu     sync.Mutex // for those who do use it concurrently
-	over   bool       // the function has returned
-	landed bool       // and what it did was committed
-	parts  map[Key]*part
-	order  []*part  // in the order of first use
-	leases []*Lease // that its verbs were called under; the commit is tested against them, and those around them
-	after  []func()
-	native []nativeCall // what is to run inside the commit
-	ended  []*Lease     // that the commit gives back
+	// mu protects the fields below, although a Tx is not meant for concurrent use.
+	mu sync.Mutex
+	// over is set when the function has returned.
+	over bool
+	// committed is set when what the function did was committed.
+	committed bool
+	// parts has one part for each scope that was touched.
+	parts map[Key]*part
+	// order lists parts in the order of first use.
+	order []*part
+	// leases are those that verbs were called under. The commit tests them and the leases that they
+	// are nested in.
+	leases []*Lease
+	// after are the after-commit callbacks.
+	after []func()
+	// native are the calls that run inside the commit.
+	native []nativeCall
+	// ended are the leases that the commit releases.
+	ended []*Lease
 }
 
-// Transact runs fn and commits everything it wrote, or nothing; what it read is checked too. On a
-// conflict fn runs again on newer state, so it must have no effects of its own. Fn should use its ctx: a verb with it on a scope that
-// is not in tx is refused with ErrOutsideTx, and Detach lifts that. On a *Tx owner Transact joins that transaction: what fn
-// wrote is undone when it fails, and opts are the outer one's. Of the options WithRetry and Via alone apply.
+// Transact runs fn and commits all that it wrote, or nothing. The commit also tests what fn read.
+// On a conflict fn runs again on newer state, so it must have no effects of its own. Fn should use
+// its ctx: a verb with that ctx on a scope outside tx returns ErrOutsideTx. Detach lifts that.
 //
-// With Via, reads and the commit are part of the caller's own database transaction. What is committed there is durable, and seen by others, once
-// that commits; if it is rolled back nothing has happened. Nothing waits for another connection, and no queue of this process is waited for. Such a transaction
-// cannot have after-commit callbacks (*ArgumentError), and its Snapshots tell nothing about what is durable.
+// On a *Tx owner, Transact joins that transaction. If fn fails, only its writes are undone. Opts
+// are then ignored. Of the options, only WithRetry and Via apply.
 //
-// It returns fn's error unchanged, once what fn had read is known to be current; a panic of fn is raised again as *PanicError, likewise.
-// In-memory scopes opened on tx return ErrNotPersisted. It also returns *ConcurrentModificationError when the budget is spent,
-// *UnavailableError, *UnknownOutcomeError, *CanceledError, ErrReentrant from inside the mutator of a scope that it touches, ErrClosed,
-// ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and what the verbs could not tell before the commit.
+// With Via, reads and the commit are part of the caller's own database transaction. The commit is
+// durable and visible once that transaction commits. If it is rolled back, nothing has happened.
+// Transact then waits for no other connection and for no queue of this process. It refuses
+// after-commit callbacks (*ArgumentError), and its Snapshots say nothing about what is durable.
+//
+// Transact returns the error of fn unchanged, once the state that fn read is known to be current.
+// In the same way it raises a panic of fn again as *PanicError. An observer gets one Failed or
+// Panicked event for that; a Transact that joined another one has no event.
+//
+// In-memory scopes opened on tx return ErrNotPersisted. Transact also returns
+// *ConcurrentModificationError when its budget is spent, *UnavailableError, *UnknownOutcomeError,
+// *CanceledError, ErrReentrant inside the mutator of a scope that it touches, ErrClosed,
+// ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and errors of its verbs that
+// are only known at the commit.
 func Transact(
 	ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
 ) (err error) {
@@ -67,8 +87,9 @@ func Transact(
 	return t.run(fn)
 }
 
-// AfterCommit lets fn run once the commit is durable, before Transact returns, and never when it failed. Fn should not block. If the
-// caller of Transact has left by then (*CanceledError), it runs all the same; after a crash it does not.
+// AfterCommit registers fn to run once the commit is durable, before Transact returns. It does not
+// run if the commit failed, or after a crash. It does run if the caller of Transact left during the
+// commit (*CanceledError). Fn should not block.
 func (tx *Tx) AfterCommit(fn func()) {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
@@ -103,7 +124,8 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 	return Scope[T]{&in}
 }
 
-// join runs fn as a part of tx. What it wrote is undone when it fails; what it read stays read, because its error may tell of it.
+// join runs fn as a part of tx. If fn fails, its writes are undone. Its reads still count, because
+// its error may depend on them.
 func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
@@ -137,7 +159,8 @@ func (tx *Tx) join(ctx context.Context, fn func(context.Context, *Tx) error) err
 	return nil
 }
 
-// usable tells why a verb with ctx cannot work in tx, as far as ctx decides.
+// usable returns the error of a verb in tx whose ctx does not allow it: *CanceledError or
+// ErrOutsideTx.
 func (tx *Tx) usable(ctx context.Context, key Key) error {
 	if ctx.Err() != nil {
 		return leftBy(ctx, key, PhaseQueued)

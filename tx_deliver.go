@@ -12,12 +12,13 @@ import (
 	"github.com/pawl-go/pawl/internal/drain"
 )
 
-// The end of a transaction: its commit, with or without its caller, and what comes after.
+// The end of a transaction: its commit, with or without its caller, and the callbacks after it.
 
-// deliver sends b, the commit of tx (nil: only a confirmation), and remembers what became of it. If the caller leaves meanwhile, that goes on without it, the callbacks included.
+// deliver sends b, the commit of tx, and updates the cache with its outcome. Tx is nil for a
+// confirmation. If the caller leaves, the commit and the callbacks continue without it.
 func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdict, error) {
 	if b.empty() {
-		tx.land()
+		tx.markCommitted()
 		return commit.Verdict{Kind: commit.Landed}, nil
 	}
 	b.ID = t.env.newCommitID()
@@ -25,7 +26,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		return t.deliverHere(tx, b)
 	}
 	var (
-		claimed atomic.Bool // by whoever goes on when the verdict is there: this goroutine, or the one that sends
+		claimed atomic.Bool // decides whether this goroutine or the sender handles the verdict
 		v       commit.Verdict
 		err     error
 		arrived = make(chan struct{})
@@ -33,13 +34,13 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 	settled := func() {
 		t.remember(b, v, err)
 		if err == nil && v.Kind == commit.Landed {
-			tx.land()
+			tx.markCommitted()
 		}
 		if claimed.CompareAndSwap(false, true) {
 			close(arrived)
 			return
 		}
-		t.letGo()
+		t.releaseQueues()
 		defer t.rt.transactions.End(t)
 		if err == nil && v.Kind == commit.Landed {
 			t.runAllAlone(after)
@@ -80,8 +81,8 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 	return commit.Verdict{}, leaving
 }
 
-// deliverHere is deliver for a commit in which the caller's own transaction or code takes part: neither can be used any more once the
-// caller has gone on.
+// deliverHere is deliver for a commit that uses the caller's own transaction or code. Neither may
+// be used after the caller has left, so the caller waits.
 func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline)
 	defer cancel()
@@ -94,12 +95,12 @@ func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err err
 	}
 	t.remember(b, v, err)
 	if err == nil && v.Kind == commit.Landed {
-		tx.land()
+		tx.markCommitted()
 	}
 	if t.ctx.Err() == nil {
 		return v, err
 	}
-	switch err.(type) { // it ended because the caller left
+	switch err.(type) { // the commit ended because the caller left
 	case *UnavailableError:
 		err = t.canceled(PhaseQueued)
 	case *UnknownOutcomeError:
@@ -108,7 +109,7 @@ func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err err
 	return v, err
 }
 
-// remember keeps what the store said about b for the next who uses its scopes.
+// remember updates the cached versions of the scopes of b with the answer of the store.
 func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 	if t.joined() {
 		return // it may be undone
@@ -116,11 +117,14 @@ func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 	for i, p := range b.writers {
 		switch {
 		case err != nil:
-			p.stored.seen.CompareAndSwap(p.base, nil) // whatever is current now, it need not be this
+			p.stored.seen.CompareAndSwap(p.base, nil) // it may not be current any more
 		case v.Kind == commit.Landed:
 			b.next[i].Landed(b.Writes[i], b.ID, v.At, v.Records)
 			p.stored.advance(b.next[i])
-			t.observe(Event{Type: Committed, Key: p.key, Version: b.Writes[i].Version, Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started)})
+			t.observe(Event{
+				Type: Committed, Key: p.key, Version: b.Writes[i].Version,
+				Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started),
+			})
 		}
 	}
 	if err != nil || v.Kind != commit.Landed {
@@ -148,26 +152,28 @@ func runAll(callbacks []func()) error {
 	return ending{panic: first}.deliver()
 }
 
-// runAllAlone is runAll when nobody is left to raise a panic to.
+// runAllAlone is runAll after the caller has left. It logs panics.
 func (t *transaction) runAllAlone(callbacks []func()) {
 	for i, fn := range callbacks {
 		if p := guarded(fn, func() { t.runAllAlone(callbacks[i+1:]) }); p != nil {
-			t.env.logger().ErrorContext(t.ctx, "pawl: after-commit callback panicked after its caller left", "panic", p.Value, "stack", string(p.Stack))
+			t.env.logger().ErrorContext(t.ctx,
+				"pawl: after-commit callback panicked after its caller left",
+				"panic", p.Value, "stack", string(p.Stack))
 		}
 	}
 }
 
-// land remembers that what tx did is committed; nil: it did nothing.
-func (tx *Tx) land() {
+// markCommitted notes that tx is committed. Tx is nil for a confirmation.
+func (tx *Tx) markCommitted() {
 	if tx == nil {
 		return
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	tx.landed = true
+	tx.committed = true
 }
 
-// transactions are those of a runtime that have not ended, so that Close can wait for them.
+// transactions are the running transactions of a runtime. Close waits for them.
 type transactions struct{ drain.Group[*transaction] }
 
 // close makes transactions closable: it refuses new ones.

@@ -7,9 +7,10 @@ import (
 	"github.com/pawl-go/pawl/internal/queue"
 )
 
-// How a transaction keeps the queues of its scopes. See transaction for why it does, and for how long.
+// Holding queues: see transaction for why and for how long a transaction holds them.
 
-// hold waits for its turn in the queues of these parts, in the order of their keys, and keeps it until letGo, or for exclusiveFor at most.
+// hold waits for its turn in the queues of parts, in the order of their keys. It holds them until
+// releaseQueues, or for exclusiveFor at most. If it returns an error it holds none.
 func (t *transaction) hold(parts []*part) error {
 	if t.joined() {
 		return nil
@@ -17,7 +18,7 @@ func (t *transaction) hold(parts []*part) error {
 	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
 		held, err := t.holdOne(p)
 		if err != nil {
-			t.letGo()
+			t.releaseQueues()
 			return err
 		}
 		if !held {
@@ -25,14 +26,15 @@ func (t *transaction) hold(parts []*part) error {
 		}
 		t.mu.Lock()
 		t.held = append(t.held, p.stored)
-		if t.hour == nil {
-			t.hour = time.AfterFunc(exclusiveFor, t.letGo)
+		if t.holdTimer == nil {
+			t.holdTimer = time.AfterFunc(exclusiveFor, t.releaseQueues)
 		}
 		t.mu.Unlock()
 	}
 	return nil
 }
 
+// holdOne waits for its turn in the queue of p. A closed queue is not held.
 func (t *transaction) holdOne(p *part) (held bool, err error) {
 	s := p.stored
 	if t.parent != nil {
@@ -42,35 +44,39 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 		defer t.parent.Waited(&s.lane)
 	}
 	w := &storedWaiter{Bell: queue.NewBell(), Deadline: t.deadline.Add(lastWord)}
-	w.Value = storedCall{ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound, holds: true, submitted: time.Now()}
+	w.Value = storedCall{
+		ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound,
+		holds: true, submitted: time.Now(),
+	}
 	w.Value.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}
 	return s.hold(w)
 }
 
+// heldQueues returns the containers whose queues the transaction holds.
 func (t *transaction) heldQueues() []*stored {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.held
 }
 
-// letGo gives the held queues back. It is safe to call twice, and from a timer.
-func (t *transaction) letGo() {
+// releaseQueues releases the held queues. It is safe to call twice, and from a timer.
+func (t *transaction) releaseQueues() {
 	t.mu.Lock()
 	held := t.held
 	t.held = nil
-	if t.hour != nil {
-		t.hour.Stop()
-		t.hour = nil
+	if t.holdTimer != nil {
+		t.holdTimer.Stop()
+		t.holdTimer = nil
 	}
 	t.mu.Unlock()
 	for _, s := range held {
-		s.letGo()
+		s.endHold()
 	}
 }
 
-// hold waits until w, which belongs to a transaction, has the queue to itself; letGo ends that. A
-// closed queue cannot be held: work accepted before Close finishes without. It returns the errors of
-// enter and await.
+// hold waits until w, which belongs to a transaction, has the queue to itself. EndHold ends that. A
+// closed queue cannot be held: work accepted before Close finishes without it. It returns the
+// errors of enter and await.
 func (s *stored) hold(w *storedWaiter) (held bool, err error) {
 	s.queue.Lock()
 	if s.queue.Closed() {
@@ -99,8 +105,8 @@ func (s *stored) grant(w *storedWaiter) queue.Ownership {
 	return queue.Passed
 }
 
-// letGo ends what hold began.
-func (s *stored) letGo() {
+// endHold releases the queue after hold.
+func (s *stored) endHold() {
 	s.queue.Lock()
 	defer s.queue.Unlock()
 	if s.free != nil {
@@ -113,8 +119,8 @@ func (s *stored) letGo() {
 	s.queue.Release(s)
 }
 
-// giveWay waits while a transaction holds the queue: a function that left the queue must not be
-// faster than a transaction that waited for it.
+// giveWay waits while a transaction holds the queue, for exclusiveFor at most. A function that left
+// the queue must not commit before a transaction that waited for it.
 func (s *stored) giveWay() {
 	s.queue.Lock()
 	if w := s.queue.Current(); w == nil || !w.Value.holds {

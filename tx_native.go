@@ -10,17 +10,23 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Transactions and the caller's own database: their SQL inside our commit (WithNative), and our commit inside theirs (Via).
+// Transactions and the caller's own database: its SQL inside a commit of Pawl's (WithNative), and a
+// commit of Pawl's inside its transaction (Via).
 
-// nativeCall is code of the user's that runs inside a commit, with the handle of its database transaction.
+// nativeCall is code of the caller's that runs inside a commit, with the handle of its database
+// transaction.
 type nativeCall func(ctx context.Context, handle any) error
 
-// WithNative lets fn run inside the database transaction that commits tx, with the driver's own handle (pgx.Tx, *sql.Tx), once everything that
-// tx wrote is in it. An error or panic of fn rolls everything back and is what Transact returns or raises. Fn may run more than once when the commit is repeated: it must
-// have no effects but those in the database, must not end the transaction, and cannot use scopes (ErrOutsideTx, ErrClosed). While it runs it holds a connection, and with SQLite all other
-// writers.
+// WithNative registers fn to run inside the database transaction that commits tx, after all writes
+// of tx. Fn gets the driver's own handle (pgx.Tx, *sql.Tx). An error or panic of fn rolls
+// everything back, and Transact returns or raises it.
 //
-// WithNative returns ErrNoNative when the store has no transaction of type H, and ErrClosed when tx is over.
+// Fn may run more than once when the commit is repeated. It must have no effects outside the
+// database, must not end the transaction, and cannot use scopes (ErrOutsideTx, ErrClosed). While it
+// runs it holds a connection, and with SQLite it blocks all other writers.
+//
+// WithNative returns ErrNoNative when the store has no transaction of type H, and ErrClosed when tx
+// is over.
 func WithNative[H any](tx *Tx, fn func(ctx context.Context, h H) error) error {
 	if tx == nil {
 		return &ArgumentError{Argument: "tx", Reason: "nil"}
@@ -47,7 +53,7 @@ func WithNative[H any](tx *Tx, fn func(ctx context.Context, h H) error) error {
 	return nil
 }
 
-// route is the way of the commit of tx, with the user's own code in it.
+// route returns the route of the commit of tx, which runs calls inside it.
 func (t *transaction) route(tx *Tx, calls []nativeCall) commit.Route {
 	send := t.store.Commit
 	if len(calls) > 0 {
@@ -60,16 +66,19 @@ func (t *transaction) route(tx *Tx, calls []nativeCall) commit.Route {
 	if !t.joined() {
 		return commit.Route{Store: t.rt.store, Commit: send, Once: len(calls) > 0}
 	}
-	return commit.Route{Store: t.rt.store, Once: true, Last: true, Commit: func(ctx context.Context, c persist.Commit) (time.Time, error) {
+	joined := func(ctx context.Context, c persist.Commit) (time.Time, error) {
 		at, err := send(ctx, c)
-		if commit.Answered(err) || commit.NotApplied(err) || len(calls) > 0 { // the user's code may have ended the transaction
-			return at, err
+		if commit.Answered(err) || commit.NotApplied(err) || len(calls) > 0 {
+			return at, err // calls may have ended the transaction
 		}
-		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err) // nothing of a transaction that is not committed stays
-	}}
+		// A transaction that is still open has applied nothing.
+		return at, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
+	}
+	return commit.Route{Store: t.rt.store, Once: true, Last: true, Commit: joined}
 }
 
-// callNative runs the user's code inside the commit of tx. Verbs with its context are refused: they would wait for what the commit has locked.
+// callNative runs calls inside the commit of tx. Verbs with their context are refused: they would
+// wait for records that the commit has locked.
 func (tx *Tx) callNative(ctx context.Context, calls []nativeCall, handle any) error {
 	f := newFrame(ctx, tx.of.parent, tx.of.lease)
 	f.tx = tx

@@ -11,20 +11,29 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// part is what a transaction knows of one scope, and what it wants of it.
+// part is one scope in a transaction: the version it is based on and the writes on top of it.
 type part struct {
 	tx     *Tx
 	key    Key
 	bound  *binding
 	stored *stored
-	base   *document.Doc
-	fresh  bool // base was read from the store by this transaction, not seen before by whomever
-	moment bool // base was read together with others, at one moment
-	read   bool // the function has seen base, so that the commit must find it there
-	busy   bool // a function of AtomicState runs on it
-	undone int  // how often writes of it were undone
-	draft  document.Draft
-	verbs  []*operation // what the draft is made of; enough to make it again as long as read is not set
+	// base is the version that the draft is computed on.
+	base *document.Doc
+	// fresh is set when this transaction read base from the store. Otherwise it is a cached
+	// version.
+	fresh bool
+	// together is set when base was read at one instant with the other scopes.
+	together bool
+	// read is set when the function has seen base. The commit must then find base unchanged.
+	read bool
+	// busy is set while a function of AtomicState runs on the part.
+	busy bool
+	// undone counts how often writes of the part were undone.
+	undone int
+	// draft is base with the writes so far.
+	draft document.Draft
+	// verbs made the draft. As long as read is not set, they can make it again on another base.
+	verbs []*operation
 }
 
 // operation is a verb of a transaction.
@@ -33,24 +42,26 @@ type operation struct {
 	call   call
 	change *change
 	bound  *binding
-	after  any // *T; the state that it left behind
+	after  any // *T; the state after the verb, nil: none
 }
 
-// enter finds or makes the part of a scope. The caller holds tx.mu, which is given up while the store is asked.
+// enter finds or makes the part of a scope. The caller holds tx.mu, which is released while the
+// store is read.
 func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part, error) {
 	if p, err := tx.find(key); p != nil || err != nil {
 		return p, err
 	}
-	tx.of.named(key)
+	tx.of.setKey(key)
 	if tx.of.parent != nil {
 		if err := tx.of.parent.enter(&s.lane, key); err != nil {
 			return nil, err
 		}
 	}
 	p := &part{tx: tx, key: key, bound: b, stored: s}
-	if d := tx.of.moment[key]; d != nil {
-		p.base, p.moment, p.fresh = d, true, true
-	} else if d := s.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
+	if d := tx.of.snapshot[key]; d != nil {
+		p.base, p.together, p.fresh = d, true, true
+	} else if d := s.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() &&
+		(d.Expires.IsZero() || time.Now().Before(d.Expires)) {
 		p.base = d
 	} else {
 		tx.mu.Unlock()
@@ -63,7 +74,7 @@ func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part,
 		}
 		tx.of.advance(s, d)
 		if p, err := tx.find(key); p != nil || err != nil {
-			return p, err // it was not the only one who asked
+			return p, err // another goroutine made it during the read
 		}
 		p.base, p.fresh = d, true
 	}
@@ -81,8 +92,8 @@ func (tx *Tx) find(key Key) (*part, error) {
 	return tx.parts[key], nil
 }
 
-// look returns the state that the verb left behind, as a *T. While the function runs that is reading. After the commit it is the state that was
-// committed, and nil if there was none.
+// look returns the state after the verb, as a *T. While the function runs that is a read. After the
+// function it returns nil unless the verb was committed.
 func (v *operation) look() any {
 	p := v.part
 	p.tx.mu.Lock()
@@ -90,13 +101,13 @@ func (v *operation) look() any {
 	switch {
 	case !p.tx.over:
 		p.read = true
-	case !p.tx.landed || !slices.Contains(p.verbs, v):
+	case !p.tx.committed || !slices.Contains(p.verbs, v):
 		return nil
 	}
 	return v.after
 }
 
-// evaluate computes what v makes of d.
+// evaluate applies v to d.
 func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
 	out := evaluate(ctx, &v.call, v.change, v.bound, &d, true)
 	v.after = nil
@@ -106,12 +117,12 @@ func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
 	return out
 }
 
-// rebase makes the draft of p again, on base. It reports false when the function has to run again, because it has seen more of the old
-// base than its operations did, or because one of them is refused now.
+// rebase makes the draft of p again, on base. It reports false when the function has to run again:
+// it has read the old base, or an operation is refused on the new one.
 func (p *part) rebase(base *document.Doc, fresh bool) bool {
 	p.tx.mu.Lock()
 	defer p.tx.mu.Unlock()
-	p.base, p.fresh, p.moment, p.draft = base, fresh, false, document.NewDraft(base)
+	p.base, p.fresh, p.together, p.draft = base, fresh, false, document.NewDraft(base)
 	if p.read {
 		return false
 	}
@@ -125,7 +136,8 @@ func (p *part) rebase(base *document.Doc, fresh bool) bool {
 	return true
 }
 
-// stale reports whether this process has seen something newer than the base of p, and what.
+// stale returns the newest version that this process has seen, and whether it is newer than the
+// base of p.
 func (p *part) stale() (*document.Doc, bool) {
 	d := p.stored.seen.Load()
 	return d, d != nil && d.Version > p.base.Version && !p.tx.of.joined()
@@ -134,7 +146,7 @@ func (p *part) stale() (*document.Doc, bool) {
 // writes reports whether the commit will change the document of p.
 func (p *part) writes() bool { return p.draft.Changed > 0 }
 
-// savepoint returns a function that undoes what is written from now on.
+// savepoint returns a function that undoes the writes after savepoint.
 func (tx *Tx) savepoint() (undo func()) {
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
@@ -170,7 +182,7 @@ func (tx *Tx) savepoint() (undo func()) {
 	}
 }
 
-// snapshotInTx is Scope.Snapshot inside a transaction.
+// snapshotInTx implements Scope.Snapshot inside a transaction.
 func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	tx := s.tx
 	if err := tx.usable(ctx, s.key); err != nil {
@@ -198,7 +210,8 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	return snapshotOf[T](s.key.ID, d.Version, at, v.State), nil
 }
 
-// applyInTx is Scope.Apply inside a transaction. What it returns for a data verb has no version, and becomes a read when it is looked at.
+// applyInTx implements Scope.Apply inside a transaction. The Snapshot of a data verb has no
+// version. Looking at its state is a read.
 func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snapshot[T], error) {
 	tx, key := d.tx, call.key
 	if err := tx.usable(ctx, key); err != nil {
@@ -237,7 +250,8 @@ func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snaps
 	return snap, nil
 }
 
-// runFunction evaluates v, which is somebody's code, without tx.mu, so that it can use other scopes of the transaction.
+// runFunction evaluates v, which runs code of the caller's, without tx.mu. So v can use other
+// scopes of the transaction.
 func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 	tx, from, undone := p.tx, p.draft, p.undone
 	p.busy = true
@@ -250,7 +264,8 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 		case tx.over:
 			out.err = wrapKey(ErrClosed, p.key)
 		case p.undone != undone:
-			out.err = wrapKey(ErrReentrant, p.key) // somebody else's part of the transaction was undone meanwhile, and this with it
+			// A joined Transact that was undone meanwhile has undone the writes of v with its own.
+			out.err = wrapKey(ErrReentrant, p.key)
 		}
 	}()
 	if frameOf(ctx).outerTx() == nil {
@@ -262,7 +277,8 @@ func (p *part) runFunction(ctx context.Context, v *operation) (out outcome) {
 	return v.evaluate(ctx, from)
 }
 
-// freeze prepares the values that have code of their own, so that applying the change again does not read them again.
+// freeze prepares values with code of their own, so that applying the change again does not read
+// them again.
 func (c *change) freeze() {
 	for i := range c.steps {
 		if s := &c.steps[i]; s.fn == nil && s.data == nil && s.err == nil {
@@ -272,20 +288,25 @@ func (c *change) freeze() {
 	}
 }
 
-// reads reports whether the change looks at the state with code of the caller's.
+// reads reports whether the change shows the state to code of the caller's.
 func (c *change) reads() bool {
 	return c.fn != nil || slices.ContainsFunc(c.steps, func(s step) bool { return s.fn != nil })
 }
 
-// txCommit is a commit of a transaction, which has no id until it is sent.
+// txCommit is the commit of a transaction. It has no id until it is sent.
 type txCommit struct {
 	persist.Commit
-	writers []*part         // of Writes, one by one
-	next    []*document.Doc // what Writes leave when they land
-	renewed []*part         // whose expiry the guards put off
-	native  []nativeCall
+	// writers are the parts of Writes, in the same order.
+	writers []*part
+	// next are the documents after Writes, in the same order.
+	next []*document.Doc
+	// renewed are the parts whose expiry the guards extend.
+	renewed []*part
+	// native are the calls that run inside the commit.
+	native []nativeCall
 }
 
+// bases returns the facts about the bases of Writes that settle a commit in doubt.
 func (b *txCommit) bases() (bases []commit.Base) {
 	for _, p := range b.writers {
 		bases = append(bases, baseOf(p.base))
@@ -295,7 +316,7 @@ func (b *txCommit) bases() (bases []commit.Base) {
 
 func (b *txCommit) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.native) == 0 }
 
-// broken is what no proper answer to b means.
+// broken returns the error of b when the store gave no valid answer.
 func (b *txCommit) broken(cause error) error {
 	key := append(b.Keys(), Key{Kind: "transaction"})[0]
 	if len(b.Writes)+len(b.native) > 0 {
@@ -304,7 +325,7 @@ func (b *txCommit) broken(cause error) error {
 	return &UnavailableError{Scope: key, Cause: cause}
 }
 
-// assemble makes the commit of what tx wants. It is empty where there is nothing to ask the store.
+// assemble makes the commit of tx. The commit is empty if the store has nothing to write or test.
 func (tx *Tx) assemble() (b txCommit, err error) {
 	for _, p := range tx.order {
 		switch d := &p.draft; {
@@ -315,14 +336,16 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 			}
 			b.Writes, b.writers, b.next = append(b.Writes, w), append(b.writers, p), append(b.next, next)
 		case d.Expiry.Renew:
-			b.Guards, b.renewed = append(b.Guards, persist.Guard{Key: p.key, Read: true, Version: p.base.Version, TTL: d.Expiry.TTL}), append(b.renewed, p)
+			g := persist.Guard{Key: p.key, Read: true, Version: p.base.Version, TTL: d.Expiry.TTL}
+			b.Guards, b.renewed = append(b.Guards, g), append(b.renewed, p)
 		case p.seen():
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
-	// With Via it takes place when the caller's own transaction does, and what it read has to stay until then; and until a lease ends, if it ends one.
+	// With Via, the reads must stay current until the caller's own transaction commits. If the
+	// commit releases a lease, they must stay current until it does.
 	if !tx.of.joined() && len(tx.ended) == 0 {
-		tx.spareProof(&b)
+		tx.dropProvenGuards(&b)
 	}
 	b.native = tx.native
 	if len(b.Writes)+len(b.renewed)+len(b.native)+len(tx.ended) > 0 {
@@ -336,46 +359,47 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 	return b, nil
 }
 
-// lostLease is what it means that the commit of tx, b, was refused because of a lease.
+// lostLease returns the error of b, the commit of tx, which the store refused because of a lease.
 func (tx *Tx) lostLease(b *txCommit, f *fenced) error {
 	for _, l := range tx.leases {
 		if l := l.within(f, &b.Commit); l != nil {
 			err := l.lostTo(f)
-			if !tx.of.joined() { // else what ended it may be undone
+			if !tx.of.joined() { // otherwise the end of the lease may be rolled back
 				l.end(err)
 			}
 			return err
 		}
 	}
-	return &UnavailableError{Scope: f.current.Key, Cause: f} // the store speaks of a lease that it was not asked about
+	return &UnavailableError{Scope: f.current.Key, Cause: f} // the commit did not name this lease
 }
 
-// seen reports whether the function knows something of the base of p: that a verb was not refused is something, too.
+// seen reports whether the function knows anything about the base of p. That a verb was accepted
+// counts.
 func (p *part) seen() bool { return p.read || len(p.verbs) > 0 }
 
-// confirmation makes the commit that only tests what tx knows.
+// confirmation makes the commit that only tests what the function of tx knows.
 func (tx *Tx) confirmation() (b txCommit) {
 	for _, p := range tx.order {
 		if p.seen() {
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
-	tx.spareProof(&b)
+	tx.dropProvenGuards(&b)
 	return b
 }
 
-// guard is the test that the base of p is current.
+// guard returns the test that the base of p is current.
 func (p *part) guard() persist.Guard {
 	return p.base.Guard(p.key)
 }
 
-// spareProof empties b if it only tests one record that was read from the store just now, or several that were read at one moment: that is
-// when the transaction took place.
-func (tx *Tx) spareProof(b *txCommit) {
+// dropProvenGuards empties b if it only tests one record that this transaction read from the store,
+// or several that it read at one instant. The transaction then took place at that instant.
+func (tx *Tx) dropProvenGuards(b *txCommit) {
 	if len(b.Writes)+len(b.renewed)+len(tx.native) > 0 {
 		return
 	}
-	proved := !slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return !tx.parts[g.Key].moment })
+	proved := !slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return !tx.parts[g.Key].together })
 	if proved || len(b.Guards) == 1 && tx.parts[b.Guards[0].Key].fresh {
 		b.Guards = nil
 	}

@@ -15,53 +15,79 @@ import (
 
 // A transaction from its first run to its last:
 //
-//	run fn ─► hold the queues of what it writes ─► commit ─► landed: remember, let go, after-commit callbacks
-//	  ▲                                              │
-//	  │                                              ├─ lost, but only where data verbs wrote: apply them to what won, commit again
-//	  └── hold the queues of all it touched ◄────────┘ lost otherwise, or something newer was seen meanwhile
+//	run fn ─► hold the queues that it writes to ─► commit ─► landed: update the cache, release the
+//	  ▲                                              │       queues, run the after-commit callbacks
+//	  │                                              │
+//	  │                                              ├─ conflict where only data verbs wrote:
+//	  │                                              │  apply them to the winner, commit again
+//	  │                                              │
+//	  └── hold the queues of all it touched ◄────────┘ another conflict, or a newer version was seen
 //
-// The first run is optimistic. Its commit waits its turn in the queues of the scopes it writes, so that it does not race with the rounds
-// of this process, and a run that lost is repeated with the queues of everything it touched held: nobody in this process can
-// make it lose a second time but functions that left their queue, and transactions that have not waited for theirs. Other processes can; the
-// budget counts those. Holding is for progress only; what is right is decided by the store.
+// The first run is optimistic. Its commit waits its turn in the queues of the scopes it writes, so
+// that it does not race with the batches of this process. After a conflict the function runs again
+// with the queues of everything it touched held. Then only two writers of this process can conflict
+// with it: functions that left their queue, and transactions that did not wait for theirs. Other
+// processes can, too; the budget counts those conflicts. Queues are held for progress only. The
+// store alone decides what is committed.
 //
 // Races, and what decides them:
-//   - two transactions that hold: queues are taken in the order of keys, and only by those who hold none.
-//   - a mutator inside a queue: it never waits while it holds a persisted queue (it is detached first), and in-memory scopes are refused
-//     inside a transaction, so that no circle leads through one. Whoever bypasses that with another context waits at most exclusiveFor.
-//   - a function, a store or another queue that takes its time while queues are held: they are let go after exclusiveFor, and it goes on
-//     without them.
-//   - a slow mutator that left its queue: before it commits it gives way to a transaction that holds the queue.
-//   - fn saw a state of two times (another commit came between two of its reads) and fails because of it: its error or panic is an
-//     answer only once the read set was confirmed, else it runs again.
-//   - the caller leaves while the commit is under way: claimed decides who takes the verdict; the commit goes on without the caller.
+//   - two transactions that hold queues: queues are taken in the order of keys, by a transaction
+//     that holds none.
+//   - a mutator inside a queue: it never waits while it holds a persisted queue (it is detached
+//     first), and in-memory scopes are refused inside a transaction. So no cycle leads through a
+//     mutator. A mutator that bypasses that with another context waits at most exclusiveFor.
+//   - a slow function, store or other queue while queues are held: the queues are released after
+//     exclusiveFor, and the transaction continues without them.
+//   - a slow mutator that left its queue: before its commit it waits for a transaction that holds
+//     the queue.
+//   - fn read two scopes, another commit came in between, and fn fails because of that: its error
+//     or panic is the answer only if the store confirms what it read. Otherwise fn runs again.
+//   - the caller leaves during the commit: an atomic flag in deliver decides whether the caller or
+//     the sender handles the verdict. The commit continues without the caller.
 type transaction struct {
-	rt          *Runtime
-	env         *env
-	ctx         context.Context
-	parent      *frame        // of the mutator that Transact was called in; nil: none
-	lease       *Lease        // the innermost that Transact was called under; nil: none
-	store       persist.Store // the runtime's, or one that is joined to the caller's own transaction
-	via         bool          // the latter
-	retry       Retry
-	started     time.Time
-	deadline    time.Time // of the budget; the function's own time does not count
-	runs        int
-	attempts    int                   // commits that lost
-	forgiven    map[Key]bool          // scopes of which what this process had seen before was old
-	fresh       bool                  // it had to wait for others, so that what was seen before is not worth a try
-	left        bool                  // the caller is gone, and the commit under way ends the transaction
-	touched     []*part               // by the runs that lost, once for each key
-	touchedKeys map[Key]bool          // the keys of touched
-	panicked    *PanicError           // of the function's last run, or of code that counts as the function's
-	exited      bool                  // the function, or code that counts as its own, called runtime.Goexit
-	spent       bool                  // the last commit that lost was the last of the budget
-	moment      map[Key]*document.Doc // what they were at one moment; nil: not known
+	rt      *Runtime
+	env     *env
+	ctx     context.Context
+	parent  *frame        // of the mutator that Transact was called in; nil: none
+	lease   *Lease        // the innermost lease that Transact was called under; nil: none
+	store   persist.Store // the runtime's, or one that is joined to the caller's own transaction
+	via     bool          // store is joined to the caller's own transaction
+	retry   Retry
+	started time.Time
+	// deadline ends the budget, which does not include the function's own time.
+	deadline time.Time
+	// runs counts how often the function ran.
+	runs int
+	// attempts counts the commits that lost.
+	attempts int
+	// spent is set when a conflict used up the budget.
+	spent bool
+	// staleCached has the scopes whose cached version was stale.
+	staleCached map[Key]bool
+	// fresh is set after a wait: cached versions are not worth an attempt any more.
+	fresh bool
+	// left is set when the caller has left. The commit under way then ends the transaction.
+	left bool
+	// touched has the scopes that runs with a conflict touched, each key once.
+	touched []*part
+	// touchedKeys has the keys of touched.
+	touchedKeys map[Key]bool
+	// snapshot has the documents of touched, read at one instant. Nil means that there are none.
+	snapshot map[Key]*document.Doc
+	// panicked is the panic of the last run, or of other code of the caller's that ended the
+	// transaction. Nil means that there is none.
+	panicked *PanicError
+	// exited is set when the function or other code of the caller's called runtime.Goexit.
+	exited bool
 
-	mu   sync.Mutex // protects what follows
+	// mu protects the fields below.
+	mu sync.Mutex
+	// held are the containers whose queues the transaction holds.
 	held []*stored
-	hour *time.Timer // when they are let go; nil: nothing is held
-	key  Key         // the first that was touched, for people
+	// holdTimer releases the held queues. Nil means that none is held.
+	holdTimer *time.Timer
+	// key is the first scope that was touched, for errors and events.
+	key Key
 }
 
 // newTransaction returns a transaction that has not begun.
@@ -93,13 +119,13 @@ func (t *transaction) begin(opts []Option) error {
 		return err
 	}
 	if call.pinned || call.absent || call.exists || call.ttl != 0 {
-		return &ArgumentError{Argument: "option", Reason: "preconditions and TTL are for verbs, not for Transact"}
+		return &ArgumentError{Argument: "option", Reason: "preconditions and TTL apply to verbs only"}
 	}
 	if call.joined && call.via == nil {
 		return &ArgumentError{Argument: "Via", Reason: "nil"}
 	}
 	if call.joined && rt.keepsIn(call.via) {
-		return &ArgumentError{Argument: "Via", Reason: "the runtime's own store, and not one that is joined to a transaction"}
+		return &ArgumentError{Argument: "Via", Reason: "not joined to a transaction"}
 	}
 	t.retry = call.retry
 	t.deadline = t.started.Add(t.retry.Within)
@@ -112,10 +138,10 @@ func (t *transaction) begin(opts []Option) error {
 	return nil
 }
 
-// end lets go of everything, unless the commit under way does so.
+// end releases the queues and unregisters the transaction, unless the commit under way does that.
 func (t *transaction) end() {
 	if !t.left {
-		t.letGo()
+		t.releaseQueues()
 		t.rt.transactions.End(t)
 	}
 }
@@ -136,7 +162,7 @@ func (e ending) deliver() error {
 	return e.err
 }
 
-// run takes the transaction to its end.
+// run repeats the function until its commit lands or the transaction fails.
 func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 	for {
 		if t.ctx.Err() != nil {
@@ -157,12 +183,12 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		if done {
 			return err
 		}
-		t.letGo()
+		t.releaseQueues()
 		t.touch(tx.order)
 	}
 }
 
-// touch adds to the scopes whose queues the next run holds.
+// touch adds parts to the scopes whose queues the next run holds.
 func (t *transaction) touch(parts []*part) {
 	if t.touchedKeys == nil {
 		t.touchedKeys = make(map[Key]bool, len(parts))
@@ -198,7 +224,8 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 	return tx, end
 }
 
-// settle commits what a run wrote, or confirms what it read, and reports whether that ends the transaction.
+// settle commits what a run wrote, or confirms what it read. It reports whether the transaction has
+// ended.
 func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 	if end.failed() {
 		return t.settleFailure(tx, end)
@@ -208,10 +235,10 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			return true, t.canceled(PhaseQueued)
 		}
 		if len(tx.after) > 0 && t.joined() {
-			return true, &ArgumentError{Argument: "AfterCommit", Reason: "with Via, the caller alone knows when that is"}
+			return true, &ArgumentError{Argument: "AfterCommit", Reason: "not allowed with Via"}
 		}
 		if len(t.heldQueues()) == 0 {
-			if err := t.hold(slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })); err != nil {
+			if err := t.hold(tx.writers()); err != nil {
 				return true, err
 			}
 		}
@@ -233,7 +260,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 				return true, err
 			}
 			if v.Kind == commit.Landed {
-				t.letGo()
+				t.releaseQueues()
 				return true, runAll(tx.after)
 			}
 			losses, byStore = tx.losses(v.Records), true
@@ -244,14 +271,21 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 	}
 }
 
-// settleFailure makes sure that the function failed on a state that was there.
+// writers returns the parts whose documents the commit changes.
+func (tx *Tx) writers() []*part {
+	return slices.DeleteFunc(slices.Clone(tx.order), func(p *part) bool { return !p.writes() })
+}
+
+// settleFailure confirms that the state which the function failed on is current. It reports whether
+// the transaction has ended.
 func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	b := tx.confirmation()
 	if b.empty() {
 		return true, end.deliver()
 	}
-	if t.ctx.Err() != nil { // nobody waits for better, but nor is it an answer
-		if end.panic != nil || errors.Is(end.err, t.ctx.Err()) || errors.Is(end.err, context.Cause(t.ctx)) {
+	if t.ctx.Err() != nil { // too late to confirm the failure; it is returned only if ctx caused it
+		cause := context.Cause(t.ctx)
+		if end.panic != nil || errors.Is(end.err, t.ctx.Err()) || errors.Is(end.err, cause) {
 			return true, end.deliver()
 		}
 		return true, t.canceled(PhaseQueued)
@@ -259,7 +293,8 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	losses, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.seen() }), false
 	if len(losses) == 0 {
 		v, err := t.deliver(nil, b, nil)
-		if err != nil && end.panic == nil && !t.joined() { // there the function may have failed because the caller's own transaction has
+		// If it is joined, the function may have failed because the caller's own transaction did.
+		if err != nil && end.panic == nil && !t.joined() {
 			return true, err
 		}
 		if err != nil || v.Kind == commit.Landed {
@@ -271,13 +306,13 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	return err != nil, err
 }
 
-// loss is a scope in which somebody else was faster.
+// loss is a scope whose version moved.
 type loss struct {
 	part *part
 	won  *document.Doc
 }
 
-// outdated returns the parts that something newer was seen of.
+// outdated returns the parts of which this process has seen a newer version.
 func (tx *Tx) outdated() (losses []loss) {
 	for _, p := range tx.order {
 		if d, stale := p.stale(); stale {
@@ -287,7 +322,7 @@ func (tx *Tx) outdated() (losses []loss) {
 	return losses
 }
 
-// losses returns what refused a commit.
+// losses returns the parts that made the store refuse a commit.
 func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
 	for _, r := range winners {
 		if p := tx.parts[r.Key]; p != nil {
@@ -297,14 +332,15 @@ func (tx *Tx) losses(winners []persist.Record) (losses []loss) {
 	return losses
 }
 
-// lost takes over what others wrote and reports whether the function has to run again. By the store's word others were faster; otherwise
-// something newer was seen here, before anything was sent. It returns *ConcurrentModificationError when the budget is spent, and waits, without its
-// queues, before it returns where another process has to be given way.
+// lost takes over the newer versions and reports whether the function has to run again. ByStore
+// means that the store refused the commit. Otherwise this process saw a newer version before the
+// commit was sent. After a conflict with another process, lost waits without its queues. It returns
+// *ConcurrentModificationError when the budget is spent.
 func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) {
 	first := losses[0]
 	base := first.part.base
 	wait, spent := time.Duration(0), t.runs > maxRuns*t.retry.Attempts
-	if byStore && !t.guessed(losses) { // what had been seen before the call was but a guess
+	if byStore && !t.lostFromCache(losses) { // a stale cache does not count as an attempt
 		t.attempts++
 		wait, spent = backoff(t.retry, t.attempts), t.attempts >= t.retry.Attempts
 	}
@@ -317,11 +353,13 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	}
 	if spent || time.Now().Add(wait).After(t.deadline) {
 		t.spent = true
-		return false, &ConcurrentModificationError{Scope: first.part.key, Expected: base.Expected(), Actual: first.won.Version,
-			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started)}
+		return false, &ConcurrentModificationError{
+			Scope: first.part.key, Expected: base.Expected(), Actual: first.won.Version,
+			Attempts: max(t.attempts, 1), Elapsed: time.Since(t.started),
+		}
 	}
 	if wait > 0 {
-		t.letGo()
+		t.releaseQueues()
 		if !commit.Sleep(t.ctx, rand.N(wait)) {
 			return false, t.canceled(PhaseQueued)
 		}
@@ -338,23 +376,26 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	return again, nil
 }
 
-// maxRuns bounds how often a function runs because of what was seen here: so many times for each attempt of the budget.
+// maxRuns bounds how often a function runs because this process saw a newer version: that many
+// times for each attempt of the budget.
 const maxRuns = 4
 
-// guessed reports whether all that was lost had been guessed, for the first time each, from what this process had seen before.
-func (t *transaction) guessed(losses []loss) bool {
+// lostFromCache reports whether every loss is a scope whose base came from this process's cache,
+// and is its first one.
+func (t *transaction) lostFromCache(losses []loss) bool {
 	all := true
 	for _, l := range losses {
-		all = all && !l.part.fresh && !t.forgiven[l.part.key]
-		if t.forgiven == nil {
-			t.forgiven = map[Key]bool{}
+		all = all && !l.part.fresh && !t.staleCached[l.part.key]
+		if t.staleCached == nil {
+			t.staleCached = map[Key]bool{}
 		}
-		t.forgiven[l.part.key] = true
+		t.staleCached[l.part.key] = true
 	}
 	return all
 }
 
-// rebase is part.rebase, which may run code of the state's type: its panic is one of the function.
+// rebase calls part.rebase, which may run code of the state's type. Its panic counts as one of the
+// function.
 func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) (ok bool) {
 	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() { t.exited = true }); panicked != nil {
 		t.panicked = panicked
@@ -363,8 +404,8 @@ func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) (ok bool) 
 	return ok
 }
 
-// refresh makes all of tx again on what the store has: where others write all the time, all that was seen before a wait has been overwritten
-// meanwhile. It reports whether the function has to run again.
+// refresh rebases all parts of tx on what the store has. After a wait, under constant writes, every
+// version seen before it is stale. It reports whether the function has to run again.
 func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 	docs, _, err := t.load(tx.order)
 	if err != nil {
@@ -378,11 +419,12 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 	return again, nil
 }
 
-// load asks the store for the scopes of these parts, and reports whether they are as they were at one moment.
-func (t *transaction) load(parts []*part) (docs []*document.Doc, oneMoment bool, err error) {
+// load reads the scopes of parts from the store. Together reports whether they were read at one
+// instant.
+func (t *transaction) load(parts []*part) (docs []*document.Doc, together bool, err error) {
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
 	defer cancel()
-	_, oneMoment = t.store.(persist.Reader)
+	_, together = t.store.(persist.Reader)
 	keys := make([]Key, len(parts))
 	for i, p := range parts {
 		keys[i] = p.key
@@ -395,19 +437,22 @@ func (t *transaction) load(parts []*part) (docs []*document.Doc, oneMoment bool,
 		docs = append(docs, document.Of(r))
 		t.advance(parts[i].stored, docs[i])
 	}
-	return docs, oneMoment, nil
+	return docs, together, nil
 }
 
-// joined reports whether the transaction is part of one of the caller's own. Then nothing that it reads or writes is known to be committed, and
-// nothing in this process is waited for: whoever is in front may be waiting for the connection that the caller has.
+// joined reports whether the transaction is part of one of the caller's own. Then nothing that it
+// reads or writes is known to be committed. It waits for no queue of this process: a waiter ahead
+// of it may be waiting for the caller's connection.
 func (t *transaction) joined() bool { return t.via }
 
+// advance updates the cached version of c, unless d may still be rolled back.
 func (t *transaction) advance(c *stored, d *document.Doc) {
 	if !t.joined() {
 		c.advance(d)
 	}
 }
 
+// loadOne reads one scope from the store.
 func (t *transaction) loadOne(ctx context.Context, key Key) (*document.Doc, error) {
 	records, err := loadAll(ctx, t.store, []Key{key})
 	if err != nil {
@@ -416,22 +461,22 @@ func (t *transaction) loadOne(ctx context.Context, key Key) (*document.Doc, erro
 	return document.Of(records[0]), nil
 }
 
-// preload reads all that the last run touched for the next one, which then sees it as it was at one moment: a run that only reads cannot
-// lose any more, however fast others write.
+// preload reads all scopes that earlier runs touched, at one instant where the store can. A run
+// that only reads them then has no conflict, however fast others write.
 func (t *transaction) preload() error {
-	docs, oneMoment, err := t.load(t.touched)
-	if err != nil || !oneMoment {
+	docs, together, err := t.load(t.touched)
+	if err != nil || !together {
 		return err
 	}
-	t.moment = make(map[Key]*document.Doc, len(docs))
+	t.snapshot = make(map[Key]*document.Doc, len(docs))
 	for i, p := range t.touched {
-		t.moment[p.key] = docs[i]
+		t.snapshot[p.key] = docs[i]
 	}
 	return nil
 }
 
-// named gives the transaction a name for people: the first scope it touched.
-func (t *transaction) named(key Key) {
+// setKey records the first scope that the transaction touched.
+func (t *transaction) setKey(key Key) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.key == (Key{}) {
@@ -439,7 +484,7 @@ func (t *transaction) named(key Key) {
 	}
 }
 
-// observe tells of an event of the whole transaction.
+// observe reports an event of the transaction to the observer.
 func (t *transaction) observe(e Event) {
 	if t.env.observer == nil {
 		return
@@ -470,13 +515,14 @@ func (t *transaction) observeFailure(err error) {
 	t.observe(e)
 }
 
+// canceled returns the error of a caller that left in phase.
 func (t *transaction) canceled(phase Phase) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return leftBy(t.ctx, t.key, phase)
 }
 
-// loadAll reads several records, at one moment where the store can.
+// loadAll reads several records, at one instant where the store can.
 func loadAll(ctx context.Context, store persist.Store, keys []Key) ([]persist.Record, error) {
 	if reader, ok := store.(persist.Reader); ok && len(keys) > 1 {
 		return reader.LoadAll(ctx, keys)

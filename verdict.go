@@ -48,14 +48,14 @@ func asFenced(err error) *fenced {
 // foreign is the failure of the caller's own code inside a commit, which was then rolled back.
 type foreign struct{ ending }
 
-func (e foreign) Error() string { return "pawl: the commit was rolled back by its own code" }
+func (e foreign) Error() string { return "pawl: commit rolled back by code inside it" }
 
 // unavailable returns the error of a store that failed and applied nothing: ErrClosed, one that
 // wraps persist.ErrUnsupported, or *UnavailableError.
 func unavailable(key Key, err error) error {
 	switch {
 	case errors.Is(err, persist.ErrClosed):
-		return fmt.Errorf("%w: %s: the store is", ErrClosed, key)
+		return fmt.Errorf("%w: %s: store closed", ErrClosed, key)
 	case errors.Is(err, persist.ErrUnsupported):
 		return fmt.Errorf("pawl: %s: %w", key, err) // no retry will change that
 	}

@@ -13,27 +13,35 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Watchers of a scope. A writer only marks that there is a new version (announce), and internal/notify wakes the watchers, which look at the
-// newest. Versions of other processes come through internal/hints.
+// Watchers of a scope. A writer only signals that there is a new version (notifyWatchers). The
+// package internal/notify wakes the watchers, which look at the newest version. Versions of other
+// processes come through internal/hints.
 //
 // Races, and what decides them:
-//   - a version between a watcher's first look and its registration: it registers first.
-//   - a version read from the store that is older than one committed here meanwhile: cell.advance keeps the newer, and a watcher takes no version
-//     older than the one it saw, nor the state of a version that it saw expired (sight.after).
+//   - a version committed between a watcher's first look and its registration: it registers first.
+//   - a version read from the store that is older than one committed here meanwhile: stored.advance
+//     keeps the newer one. A watcher takes no version older than the one it saw, and no state of a
+//     version that it saw expired (observation.after).
 
-// Change is a snapshot that a watcher receives. Where the scope has no state, having been deleted or expired, it does not exist (Exists), and Version says since when.
+// Change is a snapshot that a watcher receives. If the scope was deleted or has expired, Exists
+// reports false, and Version is the version without state.
 type Change[T any] struct {
 	Snapshot[T]
-	Missed int   // versions skipped since the last change, because they came too fast or were made in one commit; if the scope was purged meanwhile, at least so many
-	Err    error // only from Changes: why it ended
+	// Missed counts the versions skipped since the last change, because the watcher was slow or one
+	// commit made several. If the scope was purged meanwhile, it is a lower bound.
+	Missed int
+	// Err says why a channel of Changes ended. Watch leaves it nil.
+	Err error
 }
 
-// Watch yields the current snapshot and then newer ones, in the order of versions, as they are committed by whomever. A slow watcher skips to the
-// newest, which always arrives. It ends when ctx ends, or after yielding one error: ErrClosed, ErrInTx on a scope in a transaction, *UnavailableError
-// when the first snapshot cannot be read (later it waits for the store), *SchemaError, and the errors of a scope that cannot work.
+// Watch yields the current snapshot and then newer ones, in the order of versions, of all
+// processes. A slow watcher skips to the newest version, which always arrives. Watch ends when ctx
+// ends, or after it yields one error: ErrClosed, ErrInTx on a scope in a transaction,
+// *UnavailableError if the first snapshot cannot be read (later it waits for the store),
+// *SchemaError, or the error of an invalid scope.
 func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
-		w, err := s.attend(ctx)
+		w, err := s.startWatch(ctx)
 		if err != nil {
 			yield(Change[T]{}, err)
 			return
@@ -51,8 +59,9 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	}
 }
 
-// Changes is Watch as a channel, for select loops. It is closed when ctx ends; an error comes as the last Change, also *PanicError, of the store or of T's own
-// decoding. Whoever stops receiving has to end ctx.
+// Changes is Watch as a channel, for select loops. The channel is closed when ctx ends. An error is
+// the last Change, including *PanicError for a panic of the store or of T's own decoding. A
+// receiver that stops receiving must end ctx.
 func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	out := make(chan Change[T])
 	if ctx == nil {
@@ -65,7 +74,7 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 		defer close(out)
 		var err error
 		p := guarded(func() {
-			w, failed := s.attend(ctx)
+			w, failed := s.startWatch(ctx)
 			if err = failed; err != nil {
 				return
 			}
@@ -86,29 +95,30 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	return out
 }
 
-// spectator is one watch.
-type spectator[T any] struct {
+// watcher is one watch.
+type watcher[T any] struct {
 	scope   Scope[T]
 	signal  notify.Signal
 	quit    <-chan struct{} // closed with the scope's owner
 	leave   func()
-	got     sight // what it got last
-	ahead   sight // what it is to get
-	waiting bool  // ahead was not delivered yet
-	change  Change[T]
+	got     observation // delivered last
+	ahead   observation // to be delivered next
+	waiting bool        // ahead was not delivered yet
+	change  Change[T]   // the change of ahead
 }
 
-// sight is what a watcher saw.
-type sight struct {
-	some    bool // it saw something
+// observation is a version that a watcher saw. Its zero value means that it saw none.
+type observation struct {
+	some    bool // it saw a version, or that there is none
 	version uint64
 	life    life
 	born    uint64 // persisted: the version that the record was created with
 }
 
-// after reports whether now is news for who saw known. A version has state and then, once expired, none; never the other way round. That a record was purged is
-// news only for who has not seen its end.
-func (now sight) after(known sight) bool {
+// after reports whether now is news for a watcher that saw known. A version has state and then,
+// once expired, none; never the other way round. That a record was purged is news only for a
+// watcher that has not seen it end.
+func (now observation) after(known observation) bool {
 	switch {
 	case !known.some, now.version > known.version && now.life != absent:
 		return true
@@ -116,13 +126,13 @@ func (now sight) after(known sight) bool {
 	return now.version >= known.version && known.life == alive && now.life != alive
 }
 
-// missed counts the versions between two sights.
-func (now sight) missed(got sight) int {
+// missed counts the versions between two observations.
+func (now observation) missed(got observation) int {
 	since, purged := got.version, 0
 	if got.life != absent && now.born > got.version { // it is another record
 		since = now.born - 1
 		if got.life == alive {
-			purged = 1 // whatever else it went through, it ended
+			purged = 1 // the end of the old record, at least
 		}
 	}
 	if !got.some || now.life == absent || now.version <= since {
@@ -131,8 +141,8 @@ func (now sight) missed(got sight) int {
 	return int(now.version-since-1) + purged
 }
 
-// attend registers a watch, and only then looks.
-func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
+// startWatch registers a watch, and only then reads the scope.
+func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
 	switch {
 	case s.fault() != nil:
 		return nil, s.fault()
@@ -143,7 +153,7 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	case frameOf(ctx).outerTx() != nil:
 		return nil, wrapKey(ErrOutsideTx, s.key)
 	}
-	w := &spectator[T]{scope: s, signal: notify.NewSignal()}
+	w := &watcher[T]{scope: s, signal: notify.NewSignal()}
 	var group *notify.Group
 	if s.memory != nil {
 		group = watchersOf(&s.memory.group)
@@ -179,15 +189,16 @@ func (s Scope[T]) attend(ctx context.Context) (*spectator[T], error) {
 	return w, nil
 }
 
-// next waits for a change, and, if there is an out, until it is delivered there. It reports false when the watch is over.
-func (w *spectator[T]) next(ctx context.Context, out chan<- Change[T]) bool {
+// next waits for a change and, unless out is nil, until the change is sent there. It reports false
+// when the watch is over.
+func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 	for ctx.Err() == nil {
 		left, expires := w.look()
 		if w.waiting && out == nil {
 			w.deliver()
 			return true
 		}
-		var offer chan<- Change[T] // blocks for ever while there is nothing to offer
+		var offer chan<- Change[T] // nil, which blocks for ever, while there is no change
 		if w.waiting {
 			offer = out
 		}
@@ -225,15 +236,17 @@ func (w *spectator[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 	return false
 }
 
-func (w *spectator[T]) deliver() { w.got, w.waiting = w.ahead, false }
+// deliver notes that the prepared change was delivered.
+func (w *watcher[T]) deliver() { w.got, w.waiting = w.ahead, false }
 
-// look prepares the newest there is, unless it was delivered, and tells when it expires.
-func (w *spectator[T]) look() (left time.Duration, expires bool) {
+// look prepares the newest version, unless it was delivered. Left is the time until it expires, if
+// it expires.
+func (w *watcher[T]) look() (left time.Duration, expires bool) {
 	s := w.scope
 	if s.memory != nil {
 		img := s.memory.image.Load()
 		if img == nil {
-			w.prepare(sight{some: true}, Snapshot[T]{ID: s.key.ID}, nil)
+			w.prepare(observation{some: true}, Snapshot[T]{ID: s.key.ID}, nil)
 			return 0, false
 		}
 		now := time.Now().UnixNano()
@@ -243,9 +256,9 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 			snap.Version, snap.state = img.version, &img.state
 		}
 		if w.got.life == absent {
-			w.got.version = s.memory.first - 1 // that versions start higher is nothing that was missed
+			w.got.version = s.memory.first - 1 // versions below the first were not missed
 		}
-		w.prepare(sight{some: true, version: img.version, life: l}, snap, nil)
+		w.prepare(observation{some: true, version: img.version, life: l}, snap, nil)
 		return time.Duration(img.expires - now), l == alive && img.expires != 0
 	}
 	d := s.stored.seen.Load()
@@ -253,13 +266,14 @@ func (w *spectator[T]) look() (left time.Duration, expires bool) {
 		return 0, false // not read yet; the hub will wake this watcher
 	}
 	snap, err := s.seen(d)
-	w.prepare(sight{true, d.Version, d.Life, d.Born}, snap, err)
-	// By this host's clock, which may be ahead of the store's; and what somebody holds does not expire.
+	w.prepare(observation{true, d.Version, d.Life, d.Born}, snap, err)
+	// This host's clock may be ahead of the store's, and a leased scope does not expire: so look
+	// again after a while.
 	return max(time.Until(d.Expires), 100*time.Millisecond), d.Life == alive && !d.Expires.IsZero()
 }
 
-// prepare makes snap the change to deliver, if it is newer than what was.
-func (w *spectator[T]) prepare(now sight, snap Snapshot[T], err error) {
+// prepare makes snap the change to deliver, if now is newer than the last observation.
+func (w *watcher[T]) prepare(now observation, snap Snapshot[T], err error) {
 	known := w.got
 	if w.waiting {
 		known = w.ahead
@@ -289,7 +303,8 @@ func watchersOf(p *atomic.Pointer[notify.Group]) *notify.Group {
 	return g
 }
 
-// notifyWatchers wakes the watchers in p, if there are any. It does not wait, and costs the same for any number of them.
+// notifyWatchers wakes the watchers in p, if there are any. It does not wait, and costs the same
+// for any number of them.
 func notifyWatchers(p *atomic.Pointer[notify.Group]) {
 	if g := p.Load(); g != nil {
 		g.Notify()
@@ -303,10 +318,10 @@ func closeWatchers(p *atomic.Pointer[notify.Group]) {
 	}
 }
 
-// watchedCell makes a cell a hints.Scope. The methods are not the cell's own, because those would be part of Container.
+// watchedScope makes a stored container a hints.Scope.
 type watchedScope struct{ *stored }
 
-// Seen returns the version that this process saw last.
+// Seen returns the newest version that this process saw.
 func (w watchedScope) Seen() (version uint64, gone, known bool) {
 	d := w.seen.Load()
 	if d == nil {
@@ -315,7 +330,7 @@ func (w watchedScope) Seen() (version uint64, gone, known bool) {
 	return d.Version, d.Life == absent, true
 }
 
-// Adopt takes a record that was read, unless a newer version was seen.
+// Adopt takes over a record that was read, unless a newer version was seen.
 func (w watchedScope) Adopt(r persist.Record) { w.advance(document.Of(r)) }
 
 // newHub returns the hub of a runtime.
