@@ -71,7 +71,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-hangs", Mechanism: "a function that hangs lets the queues go",
 		Proves: []string{"TX-7"}, File: "tx_hold.go",
-		Old: "			t.hour = time.AfterFunc(exclusiveFor, t.letGo)\n", New: "			t.hour = time.AfterFunc(time.Hour, t.letGo)\n",
+		Old: "			t.holdTimer = time.AfterFunc(exclusiveFor, t.releaseQueues)\n", New: "			t.holdTimer = time.AfterFunc(time.Hour, t.releaseQueues)\n",
 		Pkg: ".", Run: "^TestAFunctionThatHangsLetsItsQueuesGo$",
 	},
 	{
@@ -155,7 +155,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-moment", Mechanism: "records that were read at one moment belong together",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
-		Old: "return !tx.parts[g.Key].moment })", New: "return !tx.parts[g.Key].fresh })",
+		Old: "return !tx.parts[g.Key].together })", New: "return !tx.parts[g.Key].fresh })",
 		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
 	},
 	{
@@ -185,7 +185,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-late-verb", Mechanism: "a verb that comes too late is refused",
 		Proves: []string{"TX-1"}, File: "tx_part.go",
-		Old: "	if tx.over {\n		return nil, fmt.Errorf(", New: "	if tx.over && tx.landed {\n		return nil, fmt.Errorf(",
+		Old: "	if tx.over {\n		return nil, fmt.Errorf(", New: "	if tx.over && tx.committed {\n		return nil, fmt.Errorf(",
 		Pkg: ".", Run: "^TestLateVerbRacesWithNobody$", Flags: []string{"-race"},
 	},
 }
