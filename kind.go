@@ -7,6 +7,7 @@ import (
 	"iter"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -90,8 +91,11 @@ type Query struct {
 	Limit  int           // 0: no limit
 }
 
-// List yields the persisted scopes of this kind that match q. It yields at most one error, in the last pair: ErrNotPersisted for
-// an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it), ErrNoStore, *KindError, *UnavailableError, *SchemaError, ErrClosed, or *CanceledError.
+// List yields the persisted scopes of this kind that match q. For a document that this release
+// cannot read it yields a Snapshot that has only its ID, with *SchemaError, and goes on; q.Limit does
+// not count it. Every other error is in the last pair: ErrNotPersisted for an in-memory kind, ErrInTx
+// on a transaction and ErrOutsideTx inside one (list before it, and read again in it), ErrNoStore,
+// *KindError, *UnavailableError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
 		b, err := k.listable(ctx, o)
@@ -110,8 +114,10 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 			for _, r := range page.Records {
 				v, err := b.view(document.Of(r), r.Key)
 				if err != nil {
-					yield(Snapshot[T]{ID: r.ID}, err)
-					return
+					if !yield(Snapshot[T]{ID: r.ID}, err) {
+						return
+					}
+					continue
 				}
 				if !yield(snapshotOf[T](r.ID, r.Version, r.Updated, v.State), nil) {
 					return
@@ -223,6 +229,10 @@ type binding struct {
 	kind     *kind
 	typ      *state.Type
 	defaults *terms
+
+	// unreadable is set for good when Take finds a document that this type cannot read. From then on
+	// Take reads each document before it acquires its lease.
+	unreadable atomic.Bool
 }
 
 func (k Kind[T]) untyped() *kind {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
 
@@ -128,8 +129,9 @@ func TestTakeUnderALostLease(t *testing.T) {
 	})
 }
 
-// TestTakeStepsOverWhatItCannotRead: scopes that this release cannot read do not keep workers from those that it can, and stay as they are to others.
-func TestTakeStepsOverWhatItCannotRead(t *testing.T) {
+// TestTakeLeavesUnreadableDocumentsAlone: documents that this release cannot read do not keep
+// workers from the others, however often they take. No call changes such a document or its lease.
+func TestTakeLeavesUnreadableDocumentsAlone(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
 			config := p.config
@@ -138,19 +140,68 @@ func TestTakeStepsOverWhatItCannotRead(t *testing.T) {
 			}
 			prefix := fmt.Sprint(plain)
 			rt := openRuntime(t, config)
-			for i := range 3 {
-				p.put(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key(), `{}`, 9)
+			var unreadable []persist.Record
+			for i, doc := range []string{`{}`, `{"runs":"many"}`, `{}`} {
+				key := errands.Scope(rt, fmt.Sprint(prefix, i)).Key()
+				p.put(t, key, doc, 9*(1-i%2)) // of a newer schema, or of another shape
+				unreadable = append(unreadable, p.record(t, key))
 			}
 			seed(t, errands.Scope(rt, prefix+"4"), errand{})
-			taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2})
-			var newer *pawl.SchemaError
-			require.ErrorAs(t, err, &newer)
-			require.Len(t, taken, 1)
-			require.Equal(t, prefix+"4", taken[0].ID)
-			require.NoError(t, taken[0].Lease.Release(t.Context()))
-			for i := range 3 {
-				require.Zero(t, p.record(t, errands.Scope(rt, fmt.Sprint(prefix, i)).Key()).Lease)
+			for range 3 {
+				taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2})
+				var newer *pawl.SchemaError
+				require.ErrorAs(t, err, &newer)
+				require.Len(t, taken, 1)
+				require.Equal(t, prefix+"4", taken[0].ID)
+				require.NoError(t, taken[0].Lease.Release(t.Context()))
+				for _, r := range unreadable {
+					now := p.record(t, r.Key)
+					now.Now = r.Now
+					require.Equal(t, r, now)
+				}
 			}
 		}
 	})
+}
+
+// blindStore is a store whose first List finds one record only, as if the others came later.
+type blindStore struct {
+	*stores.Tap
+	lists int
+}
+
+func (s *blindStore) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	page, err := s.Tap.List(ctx, q)
+	if s.lists++; s.lists == 1 {
+		page.Records = page.Records[:1]
+	}
+	return page, err
+}
+
+func (s *blindStore) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+	return s.Store.(persist.Leaser).Take(ctx, q, a)
+}
+
+// TestTakeMeetsAnUnreadableDocument: an unreadable document that Take did not see before the store
+// took it is given back, and later calls leave it alone.
+func TestTakeMeetsAnUnreadableDocument(t *testing.T) {
+	ctx := t.Context()
+	store := &blindStore{Tap: newTap()}
+	rt := openRuntime(t, pawl.Config{Store: store})
+	readable, unreadable := errands.Scope(rt, "a"), errands.Scope(rt, "b")
+	seed(t, readable, errand{})
+	_, err := store.Commit(ctx, persist.Commit{ID: "newer.1", Writes: []persist.Write{{Key: unreadable.Key(), Version: 1, Doc: []byte(`{}`), Schema: 9}}})
+	require.NoError(t, err)
+	for range 3 {
+		taken, err := errands.Take(ctx, rt, pawl.Query{Limit: 2})
+		var newer *pawl.SchemaError
+		require.ErrorAs(t, err, &newer)
+		require.Len(t, taken, 1)
+		require.Equal(t, "a", taken[0].ID)
+		require.NoError(t, taken[0].Lease.Release(ctx))
+		r, err := store.Load(ctx, unreadable.Key())
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.Version, "moved by the first call only")
+		require.Zero(t, r.Lease)
+	}
 }

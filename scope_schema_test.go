@@ -211,3 +211,34 @@ func TestTwoReleases(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, article{Title: "older", Words: []string{"new"}}, got)
 }
+
+// List yields every document that it can read, and names each of the others.
+func TestListGoesOnAfterAnUnreadableDocument(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		kind := articles(3)
+		p.put(t, kind.Scope(p.rt, "a").Key(), `{"title":"first"}`, 3)
+		p.put(t, kind.Scope(p.rt, "b").Key(), `{"title":"newer"}`, 4)
+		p.put(t, kind.Scope(p.rt, "c").Key(), `{"title":"bad"}`, 2)
+		p.put(t, kind.Scope(p.rt, "d").Key(), `{"title":1}`, 3)
+		p.put(t, kind.Scope(p.rt, "e").Key(), `{"title":"last"}`, 3)
+		p.put(t, kind.Scope(p.rt, "f").Key(), `{"title":"beyond the limit"}`, 3)
+		var read, unread []string
+		for snap, err := range kind.List(t.Context(), p.rt, pawl.Query{Limit: 2}) {
+			if err == nil {
+				read = append(read, snap.ID)
+				continue
+			}
+			var schema *pawl.SchemaError
+			require.ErrorAs(t, err, &schema)
+			require.Equal(t, snap.ID, schema.Scope.ID)
+			require.False(t, snap.Exists())
+			unread = append(unread, snap.ID)
+		}
+		require.Equal(t, []string{"a", "e"}, read)
+		require.Equal(t, []string{"b", "c", "d"}, unread)
+		for _, err := range kind.List(t.Context(), p.rt, pawl.Query{Prefix: "b"}) {
+			require.Error(t, err)
+			break // the caller may stop at an error
+		}
+	})
+}

@@ -9,18 +9,32 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Taken is a scope of which Kind.Take has got the lease, with its state then.
+// Taken is a scope whose lease Kind.Take acquired, with its state at that moment.
 type Taken[T any] struct {
 	Snapshot[T]
 	Lease *Lease
 }
 
-// Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that nobody holds, skipping those that others are taking at the same
-// moment: the way to share out work that is due among workers. The leases are live, with contexts derived from ctx; release each, as Lease.Run does.
+// How Take finds and acquires scopes:
+//
+//	look (List) ─► every document found is readable ─► the store's Take: all in one step
+//	     │
+//	     └─► otherwise, without a persist.Leaser, or under a lease ─► List, then Acquire one by one
+//
+// Acquiring moves a version, and a document that this release cannot read must stay as it is. So
+// Take looks before it acquires. One race remains: other workers take the records that were seen,
+// and the store's Take goes on to one that was not. If that is unreadable, its lease is given back,
+// and binding.unreadable makes all later calls of this process go one by one.
+
+// Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that are not
+// held, skipping those that other workers are taking at the same moment. Workers share out due work
+// this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run does.
 // LeaseFor and HeldBy apply; Wait and Applying do not (*ArgumentError).
 //
-// What was taken is returned even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one,
-// ErrNoStore, *KindError, *UnavailableError, *SchemaError for what this release cannot read (its lease is given back), ErrClosed, or *CanceledError.
+// A document that this release cannot read is left alone and reported (*SchemaError). Take returns
+// the scopes it took even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on a
+// transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *UnavailableError, *SchemaError,
+// ErrClosed, or *CanceledError.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
 	b, err := k.listable(ctx, o)
 	if err != nil {
@@ -37,11 +51,41 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	sq := q.stored(k.Name)
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
 	leaser, ok := rt.store.(persist.Leaser)
-	if !ok || innermost(ctx).held() != nil { // that it is fenced by a lease can be said of a commit only
-		return k.takeOneByOne(ctx, o, b, sq, opts)
+	if !ok || innermost(ctx).held() != nil { // only a commit can be fenced by the lease
+		return k.takeOneByOne(ctx, b, sq, opts)
 	}
+	if found, err := b.look(ctx, sq); err != nil || !found {
+		return nil, err
+	}
+	if b.unreadable.Load() {
+		return k.takeOneByOne(ctx, b, sq, opts)
+	}
+	return k.takeAtOnce(ctx, b, leaser, sq, asked)
+}
+
+// look reports whether any record matches q, and sets b.unreadable if one of them cannot be read.
+// Once that is set, it does not ask the store.
+func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err error) {
+	if b.unreadable.Load() {
+		return true, nil
+	}
+	page, err := b.rt.store.List(ctx, q)
+	if err != nil {
+		return false, b.readError(ctx, Key{Kind: q.Kind}, err)
+	}
+	for _, r := range page.Records {
+		if _, err := b.view(document.Of(r), r.Key); err != nil {
+			b.unreadable.Store(true)
+		}
+	}
+	return len(page.Records) > 0, nil
+}
+
+// takeAtOnce is Take by one step of the store.
+func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, asked leaseCall) ([]Taken[T], error) {
+	rt := b.rt
 	sent := time.Now()
-	records, err := leaser.Take(ctx, sq, persist.Acquire{Holder: asked.holder, For: asked.length})
+	records, err := leaser.Take(ctx, q, persist.Acquire{Holder: asked.holder, For: asked.length})
 	if err != nil {
 		err = b.readError(ctx, Key{Kind: k.Name}, err)
 	}
@@ -60,18 +104,12 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 		l := rt.newLease(ctx, s.stored, r.Key, asked, r.Lease.Token, sent)
 		snap, fault := s.seen(d)
 		if fault != nil {
-			err, unreadable = errors.Join(err, fault), append(unreadable, l)
+			b.unreadable.Store(true)
+			unreadable = append(unreadable, l)
+			err = errors.Join(err, fault)
 			continue
 		}
 		taken = append(taken, Taken[T]{snap, l.under(ctx)})
-	}
-	if len(unreadable) == 0 {
-		return taken, err
-	}
-	// Asked again, the store would give the same again: the rest is found without taking what cannot be read.
-	if sq.Limit -= len(taken); sq.Limit > 0 {
-		more, failed := k.takeOneByOne(ctx, o, b, sq, opts)
-		taken, err = append(taken, more...), errors.Join(err, failed)
 	}
 	for _, l := range unreadable {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))
@@ -79,8 +117,8 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	return taken, err
 }
 
-// takeOneByOne is Take on a store that cannot list and acquire in one step.
-func (k Kind[T]) takeOneByOne(ctx context.Context, o Owner, b *binding, q persist.Query, opts []LeaseOption) (taken []Taken[T], err error) {
+// takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read.
+func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, opts []LeaseOption) (taken []Taken[T], err error) {
 	for want := q.Limit; len(taken) < want; {
 		page, failed := b.rt.store.List(ctx, q)
 		if failed != nil {
@@ -89,6 +127,10 @@ func (k Kind[T]) takeOneByOne(ctx context.Context, o Owner, b *binding, q persis
 		for _, r := range page.Records {
 			if len(taken) == want {
 				break
+			}
+			if _, fault := b.view(document.Of(r), r.Key); fault != nil {
+				err = errors.Join(err, fault)
+				continue
 			}
 			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], Applying(All{}, IfVersion(r.Version))))
 			var schema *SchemaError

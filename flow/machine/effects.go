@@ -377,7 +377,8 @@ func undelivered(s pawl.Snapshot[effectRecord]) Undelivered {
 }
 
 // Undelivered yields the after-effects of this engine's workflows that were given up, by any
-// process. An error of pawl.Kind.List ends the sequence, in its last pair.
+// process. A record that this release cannot read is yielded with only its ID and
+// *pawl.SchemaError; every other error of pawl.Kind.List ends the sequence, in its last pair.
 func (e *Engine) Undelivered(ctx context.Context) iter.Seq2[Undelivered, error] {
 	return func(yield func(Undelivered, error) bool) {
 		labels := e.givenUpLabels()
@@ -385,11 +386,11 @@ func (e *Engine) Undelivered(ctx context.Context) iter.Seq2[Undelivered, error] 
 			return
 		}
 		for snap, err := range effectRecords.List(ctx, e.rt, pawl.Query{Labels: labels}) {
-			if err != nil {
-				yield(Undelivered{}, err)
-				return
+			found := Undelivered{ID: snap.ID}
+			if err == nil {
+				found = undelivered(snap)
 			}
-			if !yield(undelivered(snap), nil) {
+			if !yield(found, err) {
 				return
 			}
 		}
