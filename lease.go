@@ -89,10 +89,15 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released, it will run out", "scope", l.key.String(), "err", err)
 		}
 	}()
+	before := l.lost()
 	if err := fn(l.ctx, l); err != nil {
 		return err
 	}
-	return l.lost()
+	lost := l.lost()
+	if why, ok := lost.(*LeaseLostError); ok && why.Released && before == nil {
+		return nil // fn gave it back itself
+	}
+	return lost
 }
 
 // acquire returns the lease, and the state that taking it left.
@@ -313,6 +318,20 @@ func (l *Lease) end(why *LeaseLostError) bool {
 		l.observe(LeaseLost, why)
 	}
 	return true
+}
+
+// endByCommit ends a lease that a commit of this process gave back. The commit proves that the
+// lease was live, even if the renewal or the timer ended it here before the answer arrived.
+func (l *Lease) endByCommit() {
+	why := &LeaseLostError{Scope: l.key, Token: l.token, Released: true}
+	if l.end(why) {
+		l.stored.released()
+		l.observe(LeaseReleased, nil)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = why
 }
 
 // live reports whether the lease is, as far as this process knows. It may be asked before the lease's life here has begun.

@@ -146,11 +146,6 @@ func (l *Lease) ReleaseIn(tx *Tx) error {
 		tx.leases = append(tx.leases, l)
 	}
 	tx.ended = append(tx.ended, l)
-	tx.after = append(tx.after, func() {
-		if l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
-			l.stored.released()
-			l.observe(LeaseReleased, nil)
-		}
-	})
+	tx.after = append(tx.after, l.endByCommit)
 	return nil
 }

@@ -144,6 +144,75 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 	})
 }
 
+// TestHoldWhoseBodyReleases: a body that gives the lease back itself has not lost it, and its own
+// error is returned.
+func TestHoldWhoseBodyReleases(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := ships.Scope(p.rt, "argo")
+		for name, release := range map[string]func(ctx context.Context, l *pawl.Lease) error{
+			"Release": func(ctx context.Context, l *pawl.Lease) error { return l.Release(ctx) },
+			"ReleaseIn": func(ctx context.Context, l *pawl.Lease) error {
+				return pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					if _, err := s.In(tx).IncState(ctx, "miles", 1); err != nil {
+						return err
+					}
+					return l.ReleaseIn(tx)
+				})
+			},
+		} {
+			for _, own := range []error{nil, errPoor} {
+				body := func(ctx context.Context, l *pawl.Lease) error {
+					require.NoError(t, release(ctx, l), name)
+					return own
+				}
+				require.Equal(t, own, s.Hold(t.Context(), body), name)
+				l, err := s.Acquire(t.Context())
+				require.NoError(t, err, name)
+				require.Equal(t, own, l.Run(body), name)
+				require.Zero(t, p.record(t, s.Key()).Lease, name)
+			}
+		}
+		// A lease that was over before Run is not one that the body gave back.
+		l, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, l.Release(t.Context()))
+		require.ErrorIs(t, l.Run(func(context.Context, *pawl.Lease) error { return nil }), pawl.ErrLeaseLost)
+		// One that the body lost is lost.
+		elsewhere := ships.Scope(p.another(t), "argo")
+		require.ErrorIs(t, s.Hold(t.Context(), func(ctx context.Context, l *pawl.Lease) error {
+			require.NoError(t, elsewhere.Delete(t.Context()))
+			_, err := s.IncState(ctx, "miles", 1)
+			require.ErrorIs(t, err, pawl.ErrLeaseLost)
+			return nil
+		}), pawl.ErrLeaseLost)
+	})
+}
+
+// TestReleaseInBeforeARenewal: a commit gives the lease back, and a renewal hears of that before the
+// caller of the commit does. The lease was released, not lost.
+func TestReleaseInBeforeARenewal(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		err := s.Hold(t.Context(), func(ctx context.Context, l *pawl.Lease) error {
+			h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+				at, err := commit()
+				if len(c.Writes) > 0 {
+					<-l.Context().Done() // ended by a renewal
+				}
+				return at, err
+			})
+			err := pawl.Transact(context.WithoutCancel(ctx), rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if _, err := s.In(tx).IncState(ctx, "n", 1); err != nil {
+					return err
+				}
+				return l.ReleaseIn(tx)
+			})
+			h.Around(nil)
+			return err
+		}, pawl.LeaseFor(3*time.Second))
+		require.NoError(t, err)
+	})
+}
+
 // TestRenewalMovesNoVersion: a lease outlives its length while its holder lives, and its scope stays as it is.
 //
 // Proves STORE-13.
