@@ -33,7 +33,8 @@ type Options[T any] struct {
 // ApplyMutation is the one door that every verb goes through. Without o.Persist the mutation waits its turn in c's
 // queue; it returns *ScopeMutationTimeoutError at its deadline, *DeadlockError, and never a conflict. With
 // o.Persist it also compares and swaps: *ConcurrentModificationError, *UnknownOutcomeError, *UnavailableError. Both return
-// the errors of the verb itself, ErrReentrant, *OverloadedError and *CanceledError.
+// the errors of the verb itself, ErrReentrant, *OverloadedError and *CanceledError. Under a lease's
+// context, what this process knows of the lease decides: a lost one returns *LeaseLostError.
 func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m Mutation, opts ...Option) (Snapshot[T], error) {
 	if c == nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "container", Reason: "nil"}

@@ -76,7 +76,11 @@ func evaluateFenced(ctx context.Context, v *storedCall, from *document.Draft, ca
 	if err := v.call.lease.endedBy(from, v.call.key); err != nil {
 		return outcome{draft: *from, err: err}
 	}
-	return evaluate(ctx, &v.call, v.change, v.backend, from, careful)
+	out := evaluate(ctx, &v.call, v.change, v.backend, from, careful)
+	if err := v.knownLost(); err != nil && out.err == nil {
+		return outcome{draft: *from, err: err}
+	}
+	return out
 }
 
 // computeData runs the data verbs that come next. They are bounded and need no context of their own;

@@ -10,15 +10,23 @@ import (
 
 // How commits are tested against the leases that they are made under.
 
-// covers tells why a call of a scope cannot be made under l and the leases around it.
+// covers returns why a call cannot be made under l and its outer leases. B is nil for a container
+// of the caller's own. Such a container, like an in-memory scope, has no store that could test the
+// leases: what this process knows of them decides.
 func (l *Lease) covers(b *binding) error {
-	if b == nil {
-		return &ArgumentError{Argument: "ctx", Reason: "a lease cannot fence a container of the caller's own"}
-	}
-	if !b.kind.inMemory {
+	if b != nil && !b.kind.inMemory {
 		return l.coversStore(b.rt)
 	}
 	return l.lostAny()
+}
+
+// knownLost returns *LeaseLostError if this process knows that the lease of v is lost and the
+// backend cannot test that in its commit.
+func (v *storedCall) knownLost() error {
+	if _, ok := v.backend.(*binding); ok {
+		return nil
+	}
+	return v.call.lease.lostAny()
 }
 
 // lostAny is lost for l and the leases around it.

@@ -114,9 +114,9 @@ func TestNestedLeases(t *testing.T) {
 	}
 }
 
-// TestWhereALeaseReaches: its context fences scopes in memory by what this process knows, and refuses what it cannot fence: another store, and containers
-// of the caller's own. Detached from a mutator or a transaction, a call is still fenced; only
-// Unfenced lifts that.
+// TestWhereALeaseReaches: its context fences scopes in memory by what this process knows, and refuses
+// another store. Detached from a mutator or a transaction, a call is still fenced; only Unfenced
+// lifts that.
 //
 // Proves STORE-13.
 func TestWhereALeaseReaches(t *testing.T) {
@@ -136,9 +136,6 @@ func TestWhereALeaseReaches(t *testing.T) {
 		err = pawl.Transact(ctx, there, func(context.Context, *pawl.Tx) error { t.Error("it runs"); return nil })
 		require.ErrorAs(t, err, &argument)
 		_, err = pawl.Session[counts](there, "a").Acquire(ctx)
-		require.ErrorAs(t, err, &argument)
-		var own pawl.Container[counts]
-		_, err = pawl.ApplyMutation(ctx, &own, pawl.Options[counts]{}, pawl.Inc{Field: "n", By: 1})
 		require.ErrorAs(t, err, &argument)
 		_, err = pawl.Session[counts](beside, "a").IncState(ctx, "n", 1)
 		require.NoError(t, err, "another runtime on the same store will do")
@@ -240,6 +237,47 @@ func TestLeaseLostWhileInMemory(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, snap.Exists())
 	})
+}
+
+// TestLeaseAndAContainerOfTheCallersOwn: ApplyMutation works under a lease, and is refused once this
+// process knows that the lease is lost, before the mutation or while it runs.
+func TestLeaseAndAContainerOfTheCallersOwn(t *testing.T) {
+	for name, options := range map[string]pawl.Options[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			s := ships.Scope(openRuntime(t, pawl.Config{Store: memory.New()}), "argo")
+			var c pawl.Container[board]
+			inc := pawl.Inc{Field: "count", By: 1}
+			var held context.Context
+			require.NoError(t, s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
+				held = context.WithoutCancel(ctx)
+				_, err := pawl.ApplyMutation(ctx, &c, options, inc)
+				require.NoError(t, err)
+				_, err = s.AtomicState(ctx, func(ctx context.Context, _ *ship) error {
+					_, err := pawl.ApplyMutation(ctx, &c, options, inc)
+					return err
+				})
+				return err
+			}))
+			_, err := pawl.ApplyMutation(held, &c, options, inc)
+			require.ErrorIs(t, err, pawl.ErrLeaseLost)
+			_, err = pawl.ApplyMutation(pawl.Unfenced(held), &c, options, inc)
+			require.NoError(t, err)
+			outer, err := ships.Scope(openRuntime(t, pawl.Config{Store: memory.New()}), "outer").Acquire(ctx)
+			require.NoError(t, err)
+			inner, err := s.Acquire(pawl.Unfenced(outer.Context()))
+			require.NoError(t, err)
+			for _, l := range []*pawl.Lease{outer, inner} {
+				_, err = pawl.ApplyMutation(context.WithoutCancel(l.Context()), &c, options, pawl.Atomic(func(_ context.Context, b *board) error {
+					b.Count += 100
+					return l.Release(ctx)
+				}))
+				require.ErrorIs(t, err, pawl.ErrLeaseLost)
+			}
+			require.EqualValues(t, 3, c.Snapshot().State().Count)
+			require.EqualValues(t, 3, c.Snapshot().Version)
+		})
+	}
 }
 
 // TestLeaseInASharedCommit: in a shared commit a lost token drops only its own mutation.
