@@ -30,12 +30,13 @@ const (
 	MaxDepth  = state.MaxDepth
 )
 
-// Doc is dynamic state: any JSON object. Numbers in it are int64, or uint64 beyond that, where they are integers, and float64
-// otherwise; json.Number only where neither holds them exactly.
+// Doc is dynamic state: any JSON object. Integers in it are int64, or uint64 beyond that; other
+// numbers are float64. A number that none of these holds exactly is a json.Number.
 type Doc map[string]any
 
 // Field is the JSON name of a field of T, or a dotted path into nested objects. String constants
-// convert by themselves; Kind.MustField checks one when the program starts. A dot or backslash that belongs to a name is written with a backslash before it.
+// convert by themselves; Kind.MustField checks one when the program starts. A dot or backslash that
+// belongs to a name is written with a backslash before it.
 type Field string
 
 // At returns the path of one entry of the map in f. Key is taken literally, dots included.
@@ -46,8 +47,8 @@ func (f Field) At(key string) Field {
 	return f + "." + Field(state.Escape(key))
 }
 
-// Kind is a sort of scope: its name, its state type T and its defaults. Declare it once, as a package variable, list it in
-// Config.Kinds, and open scopes from it.
+// Kind is a sort of scope: its name, its state type T and its defaults. Declare it once, as a
+// package variable, list it in Config.Kinds, and open scopes from it.
 type Kind[T any] struct {
 	Name     string
 	InMemory bool          // never stored; mutations take the lock path
@@ -59,14 +60,16 @@ type Kind[T any] struct {
 	Upgrades []Upgrade     // schema version = len(Upgrades); append only
 }
 
-// Upgrade rewrites a document of schema version i into version i+1, i being its index in Kind.Upgrades.
+// Upgrade rewrites a document of schema version i into version i+1; i is its index in
+// Kind.Upgrades.
 type Upgrade func(Doc) error
 
 // AnyKind is a Kind of some type, for Config.Kinds.
 type AnyKind interface{ define(*Runtime) error }
 
-// Scope returns a handle on the scope with this id. It does no I/O and cannot fail: a bad id, a missing store or a
-// contradictory kind is reported by every verb (*LimitError, ErrNoStore, *KindError).
+// Scope returns a handle on the scope with this id. It does no I/O and cannot fail: a bad id, a
+// missing store or a contradictory kind is reported by every verb (*LimitError, ErrNoStore,
+// *KindError).
 func (k Kind[T]) Scope(o Owner, id string) Scope[T] { return open(o, k, id) }
 
 // MustField returns path as a Field and panics if T has no such field. It is for package variables,
@@ -92,10 +95,10 @@ type Query struct {
 }
 
 // List yields the persisted scopes of this kind that match q. For a document that this release
-// cannot read it yields a Snapshot that has only its ID, with *SchemaError, and goes on; q.Limit does
-// not count it. Every other error is in the last pair: ErrNotPersisted for an in-memory kind, ErrInTx
-// on a transaction and ErrOutsideTx inside one (list before it, and read again in it), ErrNoStore,
-// *KindError, *UnavailableError, ErrClosed, or *CanceledError.
+// cannot read it yields a Snapshot that has only its ID, with *SchemaError, and goes on; q.Limit
+// does not count it. Every other error is in the last pair: ErrNotPersisted for an in-memory kind,
+// ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it),
+// ErrNoStore, *KindError, *UnavailableError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
 		b, err := k.listable(ctx, o)
@@ -130,12 +133,12 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 	}
 }
 
-// stored is q for the store.
+// stored returns q in the store's form, without its limit.
 func (q Query) stored(kind string) persist.Query {
 	return persist.Query{Kind: kind, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
 }
 
-// listable tells why scopes of k cannot be listed on o.
+// listable returns the binding of k on o, or the reason why its scopes cannot be listed.
 func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
 	b, err := bind(o, k)
 	switch {
@@ -153,8 +156,10 @@ func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
 	return b, nil
 }
 
-// Wakeups returns a channel that gets a value when any scope of this persisted kind may have changed, in this process or in another, until ctx ends. Wake-ups are coalesced, and can be for
-// nothing; they can be missing, too, so that whoever waits for one should look from time to time. A kind that cannot be listed gets none.
+// Wakeups returns a channel that gets a value when any scope of this persisted kind may have
+// changed, in this process or in another, until ctx ends. Wake-ups are coalesced, can be spurious,
+// and can be missing: a caller that waits for one should also look from time to time. A kind that
+// cannot be listed gets none.
 func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
 	changed := notify.NewSignal()
 	bound, err := k.listable(ctx, o)
@@ -176,7 +181,7 @@ const (
 	KindMemory    = "memory"
 )
 
-// builtIn says of the built-in kinds whether they are in memory.
+// builtIn maps the names of the built-in kinds to whether they are in memory.
 var builtIn = map[string]bool{
 	KindRequest: false, KindSession: false, KindUser: false, KindOrg: false,
 	KindSequencer: true, KindTarget: true, KindMemory: true,
@@ -211,7 +216,7 @@ func Memory[T any](o Owner, id string) Scope[T] {
 	return Kind[T]{Name: KindMemory, InMemory: true}.Scope(o, id)
 }
 
-// kind is a Kind as a runtime knows it, whatever its type.
+// kind is a Kind without its type, as a runtime registers it.
 type kind struct {
 	name       string
 	inMemory   bool
@@ -230,8 +235,8 @@ type binding struct {
 	typ      *state.Type
 	defaults *terms
 
-	// unreadable is set for good when Take finds a document that this type cannot read. From then on
-	// Take reads each document before it acquires its lease.
+	// unreadable is set for good when Take finds a document that this type cannot read. From then
+	// on Take reads each document before it acquires its lease.
 	unreadable atomic.Bool
 }
 
@@ -239,7 +244,8 @@ func (k Kind[T]) untyped() *kind {
 	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
 }
 
-// bare reports whether k says nothing but its name, as the short constructors do; then it takes what is registered.
+// bare reports whether k has only a name, as in the short constructors. It then stands for the
+// registered kind.
 func (k Kind[T]) bare() bool {
 	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
 }
@@ -263,10 +269,10 @@ func (k Kind[T]) define(rt *Runtime) error {
 }
 
 func (k Kind[T]) contradiction() error {
-	return &KindError{Kind: k.Name, Reason: "defined twice, and differently; declare it once and list it in Config.Kinds"}
+	return &KindError{Kind: k.Name, Reason: "defined twice with different settings; declare it once and list it in Config.Kinds"}
 }
 
-// faults returns what is wrong with k by itself.
+// faults returns the errors in k by itself.
 func (k Kind[T]) faults() (errs []error) {
 	fault := func(format string, args ...any) {
 		errs = append(errs, &KindError{Kind: k.Name, Reason: fmt.Sprintf(format, args...)})
@@ -275,10 +281,10 @@ func (k Kind[T]) faults() (errs []error) {
 		errs = append(errs, err)
 	}
 	if inMemory, ok := builtIn[k.Name]; ok && inMemory != k.InMemory {
-		fault("a built-in kind with InMemory %v", inMemory)
+		fault("a built-in kind must have InMemory %v", inMemory)
 	}
 	if k.InMemory && (k.Label != "" || k.Due != "" || len(k.Upgrades) > 0) {
-		fault("Label, Due and Upgrades are for stores, this kind is in memory")
+		fault("Label, Due and Upgrades need a store, but the kind is in memory")
 	}
 	if k.TTL < 0 {
 		fault("negative TTL")
@@ -316,7 +322,8 @@ func (k Kind[T]) faults() (errs []error) {
 	return errs
 }
 
-// bind finds the binding of k on o's runtime; a kind that is not registered is registered, and checked, now.
+// bind returns the binding of k on o's runtime. It checks and registers a kind that is not
+// registered yet.
 func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	if o == nil {
 		return nil, &ArgumentError{Argument: "owner", Reason: "nil"}
@@ -352,7 +359,7 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	return made.(*binding), nil
 }
 
-// checkName tests a kind or an id against the published limits.
+// checkName checks the name of a kind, an id or a holder against the published limits.
 func checkName(key Key, what, name string, limit int) error {
 	if len(name) == 0 || len(name) > limit {
 		return &LimitError{Scope: key, What: what, Limit: limit, Got: len(name), Reason: fmt.Sprintf("1 to %d bytes", limit)}
@@ -370,7 +377,7 @@ func checkName(key Key, what, name string, limit int) error {
 
 var docType, _ = state.Of(reflect.TypeFor[Doc]())
 
-// upgrade takes a document from a schema version to the current one.
+// upgrade rewrites a document of schema version from into the current version.
 func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
 	if from >= len(k.upgrades) {
 		return raw, nil
@@ -390,7 +397,7 @@ func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
 	return docType.Encode(&d)
 }
 
-// indexed returns what the store indexes of a document: its label and its due time.
+// indexed returns the label and the due time of a document, which the store indexes.
 func (k *kind) indexed(key Key, v *document.View, raw []byte) (label string, due time.Time, err error) {
 	if k.label != "" {
 		value, err := lookup(v, raw, k.label)
@@ -434,8 +441,8 @@ func (k *kind) indexed(key Key, v *document.View, raw []byte) (label string, due
 	return label, due, nil
 }
 
-// lookup finds a field in a decoded document, or, if its type does not know the field, in the document itself. The result is not
-// valid where there is nothing.
+// lookup finds a field in a decoded document, or, if its type does not know the field, in the
+// encoded document. The result is not valid if there is no such field.
 func lookup(v *document.View, raw []byte, f Field) (reflect.Value, error) {
 	typ, from := v.Type, v.State
 	if typ.Check(string(f)) != nil {

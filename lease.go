@@ -15,30 +15,40 @@ import (
 
 // A lease from its acquisition to its end:
 //
-//	Acquire ─► line (lease_line.go) ─► a version-checked write that takes it ─► live ─► released, or lost
-//	                                                                           │  ▲
-//	                                                                           └──┘ renewed: a guard that extends it, no version moves
+//	Acquire ─► line (lease_line.go) ─► a version-checked write takes it ─► live ─► released, or lost
+//	                                                                      │  ▲
+//	                                                                      └──┘ renewed: a guard
+//	                                                                           extends it, and no
+//	                                                                           version moves
 //
-// Its token is the version that taking it made. Whoever commits under it states the token, and the store tests it inside the commit, by the
-// store's clock. That test alone decides; what follows only spares a holder work that would be refused:
-//   - the store cannot be reached: the context ends when the lease may have run out, counted from before the last successful renewal was
-//     sent, so that it ends before somebody else can have the lease.
-//   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the store refuses the commit.
-//   - a commit under the lease is sent, and the lease runs out on the way: it is refused, or it landed before. An answer that was lost is
-//     settled as ever (internal/commit).
-//   - the caller of Acquire leaves while its commit is under way: if it lands, the lease is given back.
-//   - two holders of one scope in one shared commit: the one with the smaller token has lost; only its mutation is dropped.
-//   - the scope is deleted: its lease ends with it, whoever deletes.
+// The token of a lease is the version that taking it made. A commit under the lease states the
+// token, and the store tests it inside the commit, by the store's clock. Only that test decides.
+// The rest spares a holder work that would be refused.
+//
+// Races, and what decides each:
+//   - the store cannot be reached: the context ends when the lease may have run out. The time
+//     counts from before the last successful renewal was sent, so the context ends before another
+//     holder can get the lease.
+//   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the
+//     store refuses the commit.
+//   - a lease runs out while a commit under it is on its way: the commit is refused, or it landed
+//     before. A lost answer is settled as for every commit (internal/commit).
+//   - the caller of Acquire leaves during its commit: if the commit lands, the lease is given back.
+//   - two holders of one scope share a commit: the one with the smaller token has lost; only its
+//     mutation is dropped.
+//   - the scope is deleted: its lease ends with it, whichever caller deletes.
+//   - a commit gives the lease back, and a renewal is refused before the commit's answer arrives:
+//     the commit decides, the lease was released (endByCommit).
 
-// DefaultLease is how long a lease outlives its holder's last sign of life.
+// DefaultLease is how long a lease lives after its acquisition or its last renewal.
 const DefaultLease = 30 * time.Second
 
-// leastRenewal is what the store gets for one renewal even of a short lease. Of a longer one it is a third, so that an answer that never comes
-// leaves time to ask again.
+// leastRenewal is the least time that the store gets for one renewal. For a longer lease it gets a
+// third of the length, so that there is time for a second try when an answer never comes.
 const leastRenewal = time.Second
 
-// Lease is a live, fenced claim on a scope. It is renewed until Release, until it is lost, or until the context that it was acquired with ends.
-// It is safe for concurrent use.
+// Lease is a live, fenced claim on a scope. It is renewed until Release, until it is lost, or until
+// the context that it was acquired with ends. It is safe for concurrent use.
 type Lease struct {
 	rt     *Runtime
 	key    Key
@@ -46,26 +56,30 @@ type Lease struct {
 	holder string
 	token  uint64
 	length time.Duration
-	outer  *Lease // that it was acquired under; commits are tested against both
+	outer  *Lease // the lease around it; commits are tested against both; nil: none
 	ctx    *frame
 	cancel context.CancelCauseFunc
 
-	mu     sync.Mutex // protects what follows
-	until  time.Time  // by this process's clock, it is live at least until then
-	expiry *time.Timer
-	ended  error // *LeaseLostError; nil: it is live
+	mu     sync.Mutex  // protects the fields below
+	until  time.Time   // the lease is live at least until then, by this process's clock
+	expiry *time.Timer // calls expire; nil before under
+	ended  error       // *LeaseLostError; nil: it is live
 }
 
-// Acquire takes the lease of a persisted scope; an absent one comes into being with a zero state. Taking it is a version of its own. The scope's fields stay open to
-// other writers, but it does not expire meanwhile. Acquire returns *HeldError while somebody else holds it, unless Wait is given, and always under that very lease,
-// ErrNotPersisted in memory, ErrInTx on a scope in a transaction, and the errors of the verbs.
+// Acquire takes the lease of a persisted scope; an absent scope is created with a zero state.
+// Taking the lease makes a version of its own. Other writers may still write the scope, and it does
+// not expire while it is held. Acquire returns *HeldError while the lease is held, unless Wait is
+// given; a call under that same lease gets it with Wait, too. It returns ErrNotPersisted in memory,
+// ErrInTx on a scope in a transaction, and the errors of the verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
 	l, _, err := s.acquire(ctx, opts)
 	return l, err
 }
 
-// Hold runs fn while holding the scope's lease, and releases it. Fn's context ends when the lease is lost, and what is committed with it is fenced.
-// Hold returns what Acquire returns, or fn's error, or else *LeaseLostError if the lease was lost before fn returned.
+// Hold runs fn while holding the scope's lease, and releases it. Fn's context ends when the lease
+// is lost, and commits made with it are fenced. Hold returns the errors of Acquire, or fn's error,
+// or else *LeaseLostError if the lease was lost before fn returned. A lease that fn gave back
+// itself, with Release or with ReleaseIn in a committed transaction, is not lost.
 func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Lease) error, opts ...LeaseOption) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Hold", Reason: "nil function"}
@@ -77,7 +91,8 @@ func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Leas
 	return l.Run(fn)
 }
 
-// Run runs fn as Hold does, with a lease that was acquired before, and releases it.
+// Run runs fn as Hold does, with a lease that was acquired before, and releases it. It returns fn's
+// error, or *LeaseLostError as Hold does, also for a lease that was released before Run.
 func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Run", Reason: "nil function"}
@@ -86,7 +101,7 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 	defer l.rt.leases.runs.End(l)
 	defer func() {
 		if err := l.Release(context.WithoutCancel(l.ctx)); err != nil {
-			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released, it will run out", "scope", l.key.String(), "err", err)
+			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released; it will run out", "scope", l.key.String(), "err", err)
 		}
 	}()
 	before := l.lost()
@@ -100,7 +115,7 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 	return lost
 }
 
-// acquire returns the lease, and the state that taking it left.
+// acquire is Acquire; it also returns the state of the scope when the lease was taken.
 func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snapshot[T], error) {
 	none := Snapshot[T]{}
 	switch {
@@ -124,7 +139,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	}
 	for l := innermost(ctx).held(); l != nil; l = l.outer {
 		if l.key == s.key {
-			asked.wait = false // it would wait for itself
+			asked.wait = false // the call would wait for itself
 		}
 	}
 	var snap Snapshot[T]
@@ -152,7 +167,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 	return l.under(ctx), snap, nil
 }
 
-// take applies a mutation that takes the lease as well.
+// take applies the mutation of asked and takes the lease with the same commit.
 func (t *target[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
 	call, err := t.call(ctx, asked.opts)
 	if err != nil {
@@ -171,7 +186,7 @@ func (t *target[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
 	return t.stored.apply(ctx, around.caller(), &call, &ch, t.backend)
 }
 
-// newLease is a lease that the store has given; sent is when it was asked.
+// newLease returns a lease that the store has given; sent is when the store was asked.
 func (rt *Runtime) newLease(ctx context.Context, s *stored, key Key, asked leaseCall, token uint64, sent time.Time) *Lease {
 	l := &Lease{rt: rt, key: key, stored: s, holder: asked.holder, token: token, length: asked.length, outer: innermost(ctx).held()}
 	l.until = sent.Add(l.trusted())
@@ -191,17 +206,20 @@ func (l *Lease) under(ctx context.Context) *Lease {
 	return l
 }
 
-// Context ends when the lease is lost or released, with *LeaseLostError as its cause, or when the context that it was acquired with ends. It also carries the
-// fence: a verb or Transact called with it, or with a context derived from it, commits only while the lease is
-// live, whatever scope it writes, and otherwise returns *LeaseLostError. State in memory has no store to test that: there it is
-// what this process knows of the lease that counts.
+// Context ends when the lease is lost or released, with *LeaseLostError as its cause, or when the
+// context that it was acquired with ends. It also carries the fence: a verb or Transact called with
+// it, or with a context derived from it, commits only while the lease is live, whatever scope it
+// writes, and otherwise returns *LeaseLostError. State in memory and containers of the caller's own
+// have no store to test that: there, what this process knows of the lease decides.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Token is the fencing token: larger for every later holder of the scope. Hand it to outside systems that can check one.
+// Token is the fencing token: larger for every later holder of the scope. Pass it to outside
+// systems that can check one.
 func (l *Lease) Token() uint64 { return l.token }
 
-// Release gives the lease back. Releasing a lost or released lease does nothing; one that ended with Close is still given back. It returns *UnavailableError or *CanceledError when the store could not
-// be told: the lease then ends by itself, after its length.
+// Release gives the lease back. Releasing a lost or released lease does nothing; one that ended
+// with Close is still given back. It returns *UnavailableError or *CanceledError when the store
+// could not be told: the lease then ends by itself, after its length.
 func (l *Lease) Release(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -210,7 +228,7 @@ func (l *Lease) Release(ctx context.Context) error {
 	if !l.end(why) {
 		return nil
 	}
-	if context.Cause(ctx) == error(why) { // it is the lease's own, or derived from that
+	if context.Cause(ctx) == error(why) { // ctx is the lease's own, or derived from it
 		ctx = context.WithoutCancel(ctx)
 	}
 	err := l.giveBack(ctx)
@@ -236,7 +254,8 @@ func (l *Lease) giveBack(ctx context.Context) error {
 	return err
 }
 
-// guard commits g, for the token of l, alone. A panic of the store is an answer like others: there may be no caller to raise it to.
+// guard commits g alone, for the token of l. A panic of the store becomes an error: there may be no
+// caller to raise it to.
 func (l *Lease) guard(ctx context.Context, g persist.Guard) (err error) {
 	g.Key, g.Token = l.key, l.token
 	c := persist.Commit{ID: l.rt.env.newCommitID(), Guards: []persist.Guard{g}}
@@ -272,7 +291,8 @@ func (l *Lease) keep() {
 	}
 }
 
-// trusted is how long after a sign of life the lease is relied on here: a little less than the store does, so that the context has ended when another can have it.
+// trusted is how long this process relies on the lease after the store was asked. It is less than
+// the length, so that the context has ended when another holder can get the lease.
 func (l *Lease) trusted() time.Duration { return l.length - l.length/20 }
 
 func (l *Lease) knownUntil() time.Time {
@@ -297,7 +317,7 @@ func (l *Lease) expire() {
 	}
 }
 
-// end ends the lease as far as this process is concerned, and reports false if it had ended.
+// end ends the lease in this process. It reports false if the lease had ended before.
 func (l *Lease) end(why *LeaseLostError) bool {
 	l.mu.Lock()
 	if l.ended != nil {
@@ -313,7 +333,7 @@ func (l *Lease) end(why *LeaseLostError) bool {
 	l.mu.Unlock()
 	l.cancel(why)
 	l.rt.leases.remove(l)
-	if !why.Released { // else the store has to be told first
+	if !why.Released { // otherwise the store has to be told first
 		l.stored.released()
 		l.observe(LeaseLost, why)
 	}
@@ -334,14 +354,15 @@ func (l *Lease) endByCommit() {
 	l.ended = why
 }
 
-// live reports whether the lease is, as far as this process knows. It may be asked before the lease's life here has begun.
+// live reports whether the lease is live, as far as this process knows. It may be called before
+// under.
 func (l *Lease) live() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ended == nil && time.Now().Before(l.until)
 }
 
-// lost tells whether, and why, the lease is not live any more, as far as this process knows.
+// lost returns why the lease has ended, as far as this process knows; nil: it is live.
 func (l *Lease) lost() error {
 	l.expire()
 	l.mu.Lock()
@@ -349,7 +370,7 @@ func (l *Lease) lost() error {
 	return l.ended
 }
 
-// lostTo is what a refused commit says about the lease.
+// lostTo returns the error of a lease that the store refused, with the present holder.
 func (l *Lease) lostTo(f *fenced) *LeaseLostError {
 	e := &LeaseLostError{Scope: l.key, Token: l.token}
 	if f.current.Held(f.current.Now) {
@@ -364,9 +385,9 @@ func (l *Lease) observe(t EventType, err error) {
 	}
 }
 
-// leases are those of a runtime that are live, and the lines in which somebody waits for one.
+// leases are the live leases of a runtime, and the lines that have waiters.
 type leases struct {
-	mu     sync.Mutex
+	mu     sync.Mutex // protects live, lines and closed
 	live   map[Key]*Lease
 	lines  map[*line]struct{}
 	closed bool
@@ -374,7 +395,8 @@ type leases struct {
 	runs drain.Group[*Lease] // leases under which a function runs
 }
 
-// add makes l live, or, after Close, ends it. Of two leases of one scope the earlier is lost, whatever it has heard of that.
+// add registers l as live, or ends it after Close. Of two leases of one scope the earlier is lost,
+// even if it was not told yet.
 func (s *leases) add(l *Lease) {
 	s.mu.Lock()
 	closed, lost, last := s.closed, s.live[l.key], l
@@ -395,12 +417,12 @@ func (s *leases) add(l *Lease) {
 	if lost != nil {
 		lost.end(&LeaseLostError{Scope: l.key, Token: lost.token, Holder: last.holder})
 	}
-	if l.lost() != nil { // already
+	if l.lost() != nil { // it ended before it was registered
 		s.remove(l)
 	}
 }
 
-// join and quit tell of a line in which somebody waits, or nobody any more.
+// join registers a line that has waiters.
 func (s *leases) join(l *line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -410,6 +432,7 @@ func (s *leases) join(l *line) {
 	s.lines[l] = struct{}{}
 }
 
+// quit removes a line that has no waiters.
 func (s *leases) quit(l *line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,8 +447,9 @@ func (s *leases) remove(l *Lease) {
 	}
 }
 
-// close makes leases closable: it ends the contexts of those that are live, and turns away who waits for one. It does not release them: what
-// was done under them may still go on. It returns a channel that is closed once no function of Hold runs, nil if none does now.
+// close ends the contexts of the live leases and wakes the waiters, which are refused. It does not
+// release the leases: work under them may still go on. It returns a channel that is closed once no
+// function of Hold runs; nil if none runs now.
 func (s *leases) close() <-chan struct{} {
 	s.mu.Lock()
 	s.closed = true
@@ -443,7 +467,7 @@ func (s *leases) close() <-chan struct{} {
 	return s.runs.Close()
 }
 
-// busy describes the functions that run, for BusyError.
+// busy describes the functions that still run, for BusyError.
 func (s *leases) busy() (out []Running) {
 	for _, l := range s.runs.Live() {
 		out = append(out, Running{Scope: l.key, Verb: "Hold"})

@@ -29,7 +29,7 @@ func (v *storedCall) knownLost() error {
 	return v.call.lease.lostAny()
 }
 
-// lostAny is lost for l and the leases around it.
+// lostAny returns why l or one of its outer leases has ended; nil: all are live.
 func (l *Lease) lostAny() error {
 	for ; l != nil; l = l.outer {
 		if err := l.lost(); err != nil {
@@ -39,16 +39,16 @@ func (l *Lease) lostAny() error {
 	return nil
 }
 
-// keepsIn reports whether store is the runtime's.
+// keepsIn reports whether store is the store of rt.
 func (rt *Runtime) keepsIn(store persist.Store) bool {
 	return reflect.ValueOf(store).Comparable() && store == rt.store
 }
 
-// coversStore tells why a commit of rt cannot be made under l and the leases around it.
+// coversStore returns why a commit of rt cannot be made under l and its outer leases.
 func (l *Lease) coversStore(rt *Runtime) error {
 	for ; l != nil; l = l.outer {
 		if l.rt != rt && !rt.keepsIn(l.rt.store) {
-			return &ArgumentError{Argument: "ctx", Reason: "of a lease in another store"}
+			return &ArgumentError{Argument: "ctx", Reason: "belongs to a lease in another store"}
 		}
 		if err := l.lost(); err != nil {
 			return err
@@ -57,8 +57,8 @@ func (l *Lease) coversStore(rt *Runtime) error {
 	return nil
 }
 
-// fences adds the tests of l, and of the leases around it, to a commit. Of two leases of one scope only the later can be live: testing the other
-// is what refuses the commit.
+// fences adds the tests of l and of its outer leases to a commit. Of two leases of one scope only
+// the later can be live; the earlier is tested, and so refuses the commit.
 func (l *Lease) fences(c *persist.Commit) {
 	for ; l != nil; l = l.outer {
 		if g := guardOf(c, l.key); g.Token == 0 || l.token < g.Token {
@@ -67,7 +67,8 @@ func (l *Lease) fences(c *persist.Commit) {
 	}
 }
 
-// endedBy tells that l, or a lease around it, is one of key and ended by a mutation in d: the commit, tested as a whole, would let pass what came after.
+// endedBy returns *LeaseLostError if l, or an outer lease, is one of key and a mutation in d ended
+// it. The store tests the commit as a whole and would accept mutations after that one.
 func (l *Lease) endedBy(d *document.Draft, key Key) error {
 	for ; d.Lease.Over && l != nil; l = l.outer {
 		if l.key == key {
@@ -77,7 +78,7 @@ func (l *Lease) endedBy(d *document.Draft, key Key) error {
 	return nil
 }
 
-// within returns the lease, l or one around it, that f refused, nil if there is none.
+// within returns the lease that f refused, l or one of its outer leases; nil if there is none.
 func (l *Lease) within(f *fenced, c *persist.Commit) *Lease {
 	token := guardOf(c, f.current.Key).Token
 	for ; l != nil; l = l.outer {
@@ -88,7 +89,7 @@ func (l *Lease) within(f *fenced, c *persist.Commit) *Lease {
 	return nil
 }
 
-// guardOf returns the guard of key in c, which is made if there is none.
+// guardOf returns the guard of key in c, and adds one if there is none.
 func guardOf(c *persist.Commit, key Key) *persist.Guard {
 	i := slices.IndexFunc(c.Guards, func(g persist.Guard) bool { return g.Key == key })
 	if i < 0 {
@@ -98,7 +99,7 @@ func guardOf(c *persist.Commit, key Key) *persist.Guard {
 	return &c.Guards[i]
 }
 
-// fences returns the tests of the leases that the members of r run under.
+// fences returns the tests of the leases that the members of b run under.
 func (b *batch) fences() []persist.Guard {
 	var c persist.Commit
 	for _, w := range b.members {
@@ -109,7 +110,8 @@ func (b *batch) fences() []persist.Guard {
 	return c.Guards
 }
 
-// dropLost answers the members of b whose lease was lost, and prepares the others to be computed again.
+// dropLost answers the members of b whose lease was lost, and prepares the others to be computed
+// again.
 func (s *stored) dropLost(b *batch, f *fenced) progress {
 	tested := persist.Commit{Guards: b.draft.Lease.Guards}
 	var lost, keep []*storedWaiter
@@ -127,23 +129,24 @@ func (s *stored) dropLost(b *batch, f *fenced) progress {
 		l.end(err)
 		s.fail(w, err)
 	}
-	if len(lost) == 0 { // the store names a lease that it was not asked about
+	if len(lost) == 0 { // the store refused a lease that the commit did not name
 		s.failAll(b, &UnavailableError{Scope: b.members[0].Value.call.key, Cause: f})
 		return settled
 	}
 	return s.startOver(b, keep, base)
 }
 
-// ReleaseIn gives the lease back with the commit of tx, both or neither, so that nobody sees what tx wrote while the lease is still held. The commit is tested
-// against the lease, whatever context tx has. It returns *ArgumentError for a nil tx, one with Via, or one of another store.
+// ReleaseIn gives the lease back with the commit of tx, both or neither: no reader sees the writes
+// of tx while the lease is still held. The commit is tested against the lease, whatever context tx
+// has. It returns *ArgumentError for a nil tx, one with Via, or one of another runtime.
 func (l *Lease) ReleaseIn(tx *Tx) error {
 	switch {
 	case tx == nil:
 		return &ArgumentError{Argument: "tx", Reason: "nil"}
 	case tx.of.joined():
-		return &ArgumentError{Argument: "ReleaseIn", Reason: "with Via, the caller alone knows when that is"}
+		return &ArgumentError{Argument: "ReleaseIn", Reason: "not possible with Via: only the caller knows when that transaction commits"}
 	case l.rt != tx.of.rt:
-		return &ArgumentError{Argument: "tx", Reason: "of another runtime"}
+		return &ArgumentError{Argument: "tx", Reason: "belongs to another runtime"}
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()

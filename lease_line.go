@@ -10,24 +10,26 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Who waits for a lease. Those of one process stand in a line, which is a queue like that of mutations: in order, and whoever leaves is
-// withdrawn. Its head alone asks the store, and asks again when
-//   - the lease is released, here (released) or elsewhere (a hint of the store's),
-//   - or runs out, by what the store said was left of it,
-//   - or for a while nothing was heard: hints can be lost.
+// How callers wait for a lease. The waiters of one process form a line, which is a queue like that
+// of mutations: it keeps their order, and a caller that leaves is withdrawn. Only the head of the
+// line asks the store. It asks again when
+//   - the lease is released, in this process (released) or in another (a hint of the store),
+//   - the time has passed that the store said was left of the lease,
+//   - it has heard nothing for a while: hints can be lost.
 //
-// Processes race for a free lease, and one that hands it on to its own is always the first to know. So that it does not keep the others
-// from it, it pauses after every few.
+// Processes race for a free lease, and the process that held it is always the first to know that it
+// is free. After a few acquisitions in a row it pauses, so that the others get the lease.
 
 const (
-	// ownTurns is how often in a row a process hands a lease on to its own before it lets others go first.
+	// ownTurns is how often in a row a process acquires a lease before it lets other processes go
+	// first.
 	ownTurns = 8
-	// pauseFor is how long it then leaves the lease alone: longer than a hint takes, on every store.
+	// pauseFor is how long it then does not ask: longer than a hint takes on every store.
 	pauseFor = 50 * time.Millisecond
-	// askAgain is how often the head of a line asks when it hears nothing, in the worst case.
+	// askAgain is the longest time after which the head of a line asks again without a hint.
 	askAgain = 5 * time.Second
-	// askAgainDeaf is the same where the store gives no hints.
-	askAgainDeaf = 250 * time.Millisecond
+	// askAgainUnhinted is the same for a store that gives no hints.
+	askAgainUnhinted = 250 * time.Millisecond
 )
 
 // line is the queue for the lease of one scope in this process.
@@ -37,18 +39,18 @@ type line struct {
 	key   Key
 	free  notify.Signal // set when the lease may be free
 
-	waiting int // callers that wait for the lease, and do not just try; protected by the queue's lock
+	waiting int // callers that gave Wait; protected by the queue's lock
 
-	// Of the worker.
-	unsub func() // ends the hints of the store; nil: it gets none now
+	// Owned by the worker.
+	unsub func() // ends the subscription to hints; nil: there is none
 	last  *Lease // the last lease that a caller of this line got
-	turns int    // how often in a row this process had the lease
+	turns int    // how often in a row this process acquired the lease
 }
 
 // place is a caller in a line.
 type place struct {
 	ctx  context.Context
-	once bool // it tries, and does not wait
+	once bool // it asks once and does not wait
 	take func(ctx context.Context) (*Lease, error)
 
 	// The answer: written before the waiter is answered, read by the caller after that.
@@ -58,7 +60,9 @@ type place struct {
 	exited bool
 }
 
-// inLine waits for its turn and takes the lease.
+// inLine waits for the caller's turn and takes the lease. It returns *HeldError at once for a
+// caller that does not wait while others do, *OverloadedError for a full line, and the errors of
+// take.
 func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCall, take func(context.Context) (*Lease, error)) (*Lease, error) {
 	l := s.line.Load()
 	if l == nil {
@@ -72,7 +76,7 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	l.queue.Lock()
 	if p.once && l.waiting > 0 {
 		l.queue.Unlock()
-		return nil, &HeldError{Scope: key, Holder: "those who wait for it in " + rt.holder}
+		return nil, &HeldError{Scope: key, Holder: "earlier waiters in " + rt.holder}
 	}
 	err := l.queue.Push(w, rt.env.maxQueue, l)
 	if err == nil && asked.wait {
@@ -92,20 +96,20 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	return p.lease, p.err
 }
 
-// disown gives a lease back that the store gave when nobody waited for it any more.
+// disown gives back a lease that the store gave after its caller had left.
 func (rt *Runtime) disown(s *stored, key Key, a *persist.Acquire, token uint64) {
 	l := rt.newLease(context.Background(), s, key, leaseCall{holder: a.Holder, length: a.For}, token, time.Now())
 	_ = l.giveBack(context.Background()) // else it runs out
 }
 
-// left ends a caller's waiting.
+// left counts a caller with Wait out of the line.
 func (l *line) left() {
 	l.queue.Lock()
 	defer l.queue.Unlock()
 	l.waiting--
 }
 
-// released is called when a lease of this process is over.
+// released wakes the head of the line when a lease of this process has ended.
 func (s *stored) released() {
 	if l := s.line.Load(); l != nil {
 		l.free.Set()
@@ -128,7 +132,7 @@ func (l *line) Work() {
 	}
 }
 
-// rest ends the hints when no caller waits any more. The caller holds the queue's lock.
+// rest ends the subscription to hints when the line is empty. The caller holds the queue's lock.
 func (l *line) rest() {
 	l.rt.leases.quit(l)
 	if l.unsub != nil {
@@ -137,13 +141,13 @@ func (l *line) rest() {
 	}
 }
 
-// serve takes the lease for w, or waits until it can.
+// serve takes the lease for w. Unless w asks only once, it waits until the lease is free.
 func (l *line) serve(w *queue.Waiter[place]) {
 	p := &w.Value
 	l.rt.leases.join(l)
 	if !p.once && l.last != nil && l.last.live() {
 		l.listen()
-		l.wait(l.last.length) // this process holds it: the store need not be asked
+		l.wait(l.last.length) // this process holds the lease: no need to ask the store
 	}
 	for {
 		if l.turns >= ownTurns {
@@ -187,7 +191,7 @@ func (l *line) serve(w *queue.Waiter[place]) {
 		if l.last == nil || held.Token != l.last.token {
 			l.turns = 0
 		}
-		if !l.listen() { // else it may have been released before that: ask again
+		if !l.listen() { // a new subscription may have missed the release: ask again
 			l.wait(held.Left)
 		}
 	}
@@ -217,7 +221,7 @@ func (l *line) answer(w *queue.Waiter[place], lease *Lease, err error, panicked 
 	}
 }
 
-// listen makes sure that hints ring the bell, and reports whether they did not before.
+// listen subscribes to hints, and reports whether it had not before.
 func (l *line) listen() bool {
 	if l.unsub != nil {
 		return false
@@ -228,11 +232,12 @@ func (l *line) listen() bool {
 
 // wait returns when the lease may be free, or the head may have left.
 func (l *line) wait(left time.Duration) {
-	atMost := askAgainDeaf
+	atMost := askAgainUnhinted
 	if l.rt.hub.Hears() {
 		atMost = askAgain
 	}
-	// A little later than it runs out, so that it has when the store is asked; and not all processes at once.
+	// A little later than the lease runs out, so that it is over when the store is asked, and not
+	// at the same moment in all processes.
 	t := time.NewTimer(min(left, atMost) + rand.N(10*time.Millisecond))
 	defer t.Stop()
 	select {

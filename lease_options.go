@@ -14,24 +14,28 @@ type leaseCall struct {
 	holder   string
 	mutation Mutation
 	opts     []Option
-	applying bool // they were given
+	applying bool // Applying was given
 }
 
-// LeaseFor sets how long the lease outlives its holder's last sign of life; the default is DefaultLease. It is renewed three times as often.
+// LeaseFor sets how long the lease lives after its last renewal; the default is DefaultLease. It is
+// renewed every third of that.
 func LeaseFor(d time.Duration) LeaseOption { return func(c *leaseCall) { c.length = d } }
 
-// Wait waits for the lease until ctx ends: in order of arrival within this process, and so that no process is kept from it for good by others.
+// Wait waits for the lease until ctx ends. Waiters of one process get it in order of arrival, and
+// no process keeps the others from it for good.
 func Wait() LeaseOption { return func(c *leaseCall) { c.wait = true } }
 
-// HeldBy names the holder, for HeldError and for people; the default is Config.Holder.
+// HeldBy names the holder, as HeldError reports it; the default is Config.Holder.
 func HeldBy(name string) LeaseOption { return func(c *leaseCall) { c.holder = name } }
 
-// Applying commits m together with taking the lease: both or neither. Opts are m's, so that the lease can be taken only of a scope
-// that exists (IfExists), say; an error of m is returned as the verbs do.
+// Applying commits m together with taking the lease: both or neither. Opts are the options of m;
+// with IfExists, for example, the lease is taken only of a scope that exists. Acquire returns an
+// error of m as the verbs do.
 func Applying(m Mutation, opts ...Option) LeaseOption {
 	return func(c *leaseCall) { c.mutation, c.opts, c.applying = m, opts, true }
 }
 
+// leaseCall returns the call that opts ask for, or *ArgumentError or *LimitError.
 func (rt *Runtime) leaseCall(opts []LeaseOption) (leaseCall, error) {
 	c := leaseCall{length: DefaultLease, holder: rt.holder, mutation: All{}}
 	for _, o := range opts {
@@ -41,7 +45,7 @@ func (rt *Runtime) leaseCall(opts []LeaseOption) (leaseCall, error) {
 		o(&c)
 	}
 	if c.length < time.Millisecond {
-		return c, &ArgumentError{Argument: "LeaseFor", Reason: fmt.Sprintf("%v is less than a millisecond", c.length)}
+		return c, &ArgumentError{Argument: "LeaseFor", Reason: fmt.Sprintf("must be at least a millisecond, got %v", c.length)}
 	}
 	if err := checkName(Key{}, "holder", c.holder, MaxHolder); err != nil {
 		return c, err

@@ -26,15 +26,15 @@ type Taken[T any] struct {
 // and the store's Take goes on to one that was not. If that is unreadable, its lease is given back,
 // and binding.unreadable makes all later calls of this process go one by one.
 
-// Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that are not
-// held, skipping those that other workers are taking at the same moment. Workers share out due work
-// this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run does.
-// LeaseFor and HeldBy apply; Wait and Applying do not (*ArgumentError).
+// Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that are
+// not held, skipping those that other workers are taking at the same moment. Workers share out due
+// work this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run
+// does. LeaseFor and HeldBy apply; Wait and Applying do not (*ArgumentError).
 //
 // A document that this release cannot read is left alone and reported (*SchemaError). Take returns
-// the scopes it took even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on a
-// transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *UnavailableError, *SchemaError,
-// ErrClosed, or *CanceledError.
+// the scopes it took even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on
+// a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *UnavailableError,
+// *SchemaError, ErrClosed, or *CanceledError.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
 	b, err := k.listable(ctx, o)
 	if err != nil {
