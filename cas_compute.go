@@ -54,9 +54,11 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 	r := &storedRun{container: s, batch: b, waiter: w}
 	r.frame.init(v.ctx, v.parent, v.call.lease)
 	r.stored, r.Lane, r.Name, r.Apart = r, &s.lane, v.call.key, true
+	r.until = v.submitted.Add(v.call.retry.Within)
 	r.Begin()
 	var out outcome
 	p := guarded(func() { out = evaluateFenced(&r.frame, v, &from, careful) }, func() {
+		r.release()
 		r.End()
 		go func() { // this goroutine is ending
 			if s.computed(b, w, &from, outcome{draft: from, exited: true}) == queue.Kept && s.drive(b) == queue.Kept {
@@ -64,6 +66,7 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 			}
 		}()
 	})
+	r.release()
 	r.End()
 	if p != nil {
 		out = outcome{draft: from, panic: p}

@@ -2,6 +2,8 @@ package pawl
 
 import (
 	"context"
+	"sync/atomic"
+	"time"
 
 	"github.com/pawl-go/pawl/internal/waitgraph"
 )
@@ -11,7 +13,7 @@ import (
 // scope is refused, a call that would close a cycle is refused, a call outside the transaction is
 // refused, and a commit under a lease is tested against the lease.
 type frame struct {
-	context.Context
+	deadlineContext
 	waitgraph.Node
 
 	parent *frame     // the function or transaction around it; nil: none
@@ -106,22 +108,128 @@ func (f *frame) waitFor(l *waitgraph.Lane) error {
 	return nil
 }
 
-// Detach returns ctx without what the context of a mutator or a transaction carries, for a call inside one that it does not
-// wait for. A call with it on the mutator's own scope waits its turn like any other instead of failing with
-// ErrReentrant, and never gives *DeadlockError; one inside a transaction is no part of it, and never gives ErrOutsideTx. What it
-// commits is still tested against the leases of ctx.
+// Detach returns ctx for a call that a function or a transaction makes and does not wait for. A call
+// with it on the function's own scope waits its turn instead of failing with ErrReentrant, and never
+// returns *DeadlockError. A call inside a transaction is not part of it, and never returns
+// ErrOutsideTx. The leases of ctx still guard its commits.
+//
+// The result does not end with the function. If ctx was derived inside the function with a deadline
+// or a cancel function, derive it from the result of Detach instead: otherwise it ends with the
+// function.
 func Detach(ctx context.Context) context.Context {
 	if frameOf(ctx) == nil {
 		return ctx
 	}
-	return newFrame(ctx, nil, innermost(ctx).held())
+	return newFrame(outlast(ctx), nil, innermost(ctx).held())
 }
 
-// Unfenced is Detach without the leases too: what is committed with it is not tested against those that ctx is made under. It is for work that goes on after
-// their holder has given them back, such as a call in the background that a handler under a lease leaves behind. Whether ctx has ended is not changed by it.
+// Unfenced is Detach without the leases: they do not guard commits that are made with the result. It
+// is for work that goes on after the leases were released, such as a call in the background that a
+// handler under a lease leaves behind. The result still ends when the context of the lease does.
 func Unfenced(ctx context.Context) context.Context {
 	if innermost(ctx) == nil {
 		return ctx
 	}
-	return newFrame(ctx, nil, nil)
+	return newFrame(outlast(ctx), nil, nil)
 }
+
+// deadlineContext is a context that ends at a time, or when release is called. It costs no timer
+// until Done is called.
+type deadlineContext struct {
+	context.Context           // the parent
+	until           time.Time // zero: it ends with the parent
+
+	// timed has the timer. Nil means that neither Done nor release was called.
+	timed atomic.Pointer[timedContext]
+}
+
+type timedContext struct {
+	context.Context
+	cancel context.CancelFunc
+}
+
+// Deadline returns the earlier of the parent's deadline and its own.
+func (d *deadlineContext) Deadline() (time.Time, bool) {
+	outer, ok := d.Context.Deadline()
+	if d.until.IsZero() || ok && outer.Before(d.until) {
+		return outer, ok
+	}
+	return d.until, true
+}
+
+func (d *deadlineContext) Done() <-chan struct{} {
+	if d.until.IsZero() {
+		return d.Context.Done()
+	}
+	return d.timer().Done()
+}
+
+// Err looks at the clock while there is no timer.
+func (d *deadlineContext) Err() error {
+	if t := d.timed.Load(); t != nil {
+		return t.Err()
+	}
+	if err := d.Context.Err(); err != nil {
+		return err
+	}
+	if d.until.IsZero() || time.Now().Before(d.until) {
+		return nil
+	}
+	return context.DeadlineExceeded
+}
+
+// AfterFunc lets package context derive from d without a goroutine.
+func (d *deadlineContext) AfterFunc(fn func()) (stop func() bool) {
+	if d.until.IsZero() {
+		return context.AfterFunc(d.Context, fn)
+	}
+	return context.AfterFunc(d.timer(), fn)
+}
+
+// timer returns the context with the timer, and makes it if there is none.
+func (d *deadlineContext) timer() *timedContext {
+	if t := d.timed.Load(); t != nil {
+		return t
+	}
+	t := &timedContext{}
+	t.Context, t.cancel = context.WithDeadline(d.Context, d.until)
+	if !d.timed.CompareAndSwap(nil, t) {
+		t.cancel()
+	}
+	return d.timed.Load()
+}
+
+// release ends d and stops its timer. A context without a deadline of its own stays as it is.
+func (d *deadlineContext) release() {
+	if !d.until.IsZero() && !d.timed.CompareAndSwap(nil, ended) {
+		d.timed.Load().cancel()
+	}
+}
+
+// ended is a canceled context.
+var ended = func() *timedContext {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return &timedContext{ctx, cancel}
+}()
+
+// outlast returns ctx without the deadlines of the functions it was made for. It can do so only while
+// their contexts, and no context derived from them, decide when ctx ends.
+func outlast(ctx context.Context) context.Context {
+	end := ctx
+	for f := innermost(end); f != nil && f.Done() == end.Done(); f = innermost(end) {
+		end = f.Context
+	}
+	if end == ctx {
+		return ctx
+	}
+	return lasting{end, ctx}
+}
+
+// lasting has the values of one context and ends with another, which the first was derived from.
+type lasting struct {
+	context.Context
+	values context.Context
+}
+
+func (l lasting) Value(key any) any { return l.values.Value(key) }

@@ -73,7 +73,7 @@ type pending[T any] struct {
 	runs    bool  // its function has the turn
 	frame   frame // the context of its function
 	started time.Time
-	stuck   bool // it was reported as stuck
+	checked bool // a caller left at its deadline, see checkStuck
 
 	// The answer: written by the worker before it answers, read by the caller after that.
 	image  *image[T]
@@ -150,7 +150,7 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 	case queue.TimedOut:
 		err := &ScopeMutationTimeoutError{Scope: call.key, Budget: call.timeout, Waited: time.Since(p.submitted), Phase: phaseOf(reached)}
 		call.observe(ctx, Event{Type: TimedOut, Path: "lock", Verb: ch.verb, Took: err.Waited, Err: err})
-		c.reportStuck()
+		c.checkStuck()
 		return nil, err
 	}
 	call.env.bells.Put(w.Bell)
@@ -182,6 +182,9 @@ func (c *Container[T]) begin(p *pending[T]) {
 	p.runs = true
 	p.frame.init(p.ctx, p.parent, p.call.lease)
 	p.frame.Lane, p.frame.Name = &c.lane, p.call.key
+	if p.call.timeout > 0 {
+		p.frame.until = p.submitted.Add(p.call.timeout)
+	}
 	p.started = time.Now()
 	c.lane.Hold(&p.frame.Node)
 }
@@ -219,6 +222,9 @@ func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
 // finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
 func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Ownership {
 	p := &w.Value
+	if p.runs {
+		p.frame.release()
+	}
 	ownership, present := queue.Passed, false
 	c.queue.Lock()
 	if c.queue.Current() == w {
@@ -337,19 +343,36 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 	}
 }
 
-// reportStuck reports the function that has the turn, once for each run.
-func (c *Container[T]) reportStuck() {
+// checkStuck is called when a caller leaves at its deadline. It makes sure that the function that has
+// the turn is reported, once, when it has itself run longer than its budget.
+func (c *Container[T]) checkStuck() {
 	c.queue.Lock()
 	w := c.queue.Current()
-	if w == nil || !w.Value.runs || w.Value.stuck {
+	if w == nil || !w.Value.runs || w.Value.checked || w.Value.call.timeout <= 0 {
 		c.queue.Unlock()
 		return
 	}
-	p := &w.Value
-	p.stuck = true
-	ctx, call, verb, took := p.ctx, p.call, p.change.verb, time.Since(p.submitted)
+	w.Value.checked = true
+	left := time.Until(w.Value.started.Add(w.Value.call.timeout))
 	c.queue.Unlock()
-	call.reportStuck(ctx, "lock", verb, took)
+	if left > 0 {
+		time.AfterFunc(left, func() { c.reportStuck(w) })
+		return
+	}
+	c.reportStuck(w)
+}
+
+// reportStuck reports w, unless its function has returned or was abandoned.
+func (c *Container[T]) reportStuck(w *queue.Waiter[pending[T]]) {
+	c.queue.Lock()
+	current := c.queue.Current() == w
+	c.queue.Unlock()
+	if !current {
+		return
+	}
+	p := &w.Value
+	took := time.Since(p.submitted)
+	p.call.reportStuck(p.ctx, "lock", p.change.verb, took)
 }
 
 // abandon discards the result of the function that has the turn, and lets the queue move on. It

@@ -131,7 +131,7 @@ func TestNoDeadlockWhenTheOuterCallGaveUp(t *testing.T) {
 			_, err := a.AtomicState(context.Background(), func(ctx context.Context, _ *counts) error {
 				b.AtomicState(ctx, func(ctx context.Context, _ *counts) error {
 					<-goB
-					_, err := c.IncState(ctx, "n", 1)
+					_, err := c.IncState(context.WithoutCancel(ctx), "n", 1) // ctx ended with the budget
 					inner <- err
 					return err
 				}, pawl.WithTimeout(time.Second))
@@ -257,8 +257,8 @@ func TestCircleThroughACallback(t *testing.T) {
 	})
 }
 
-// The context of a function that has returned is still in somebody's hands when what its caller waited with serves another call: a circle that is
-// found through it names the scope that the function was of. Proves LOCK-10.
+// A call with the values of a function's context, after that function has returned, finds a cycle
+// and names the scope of the function. Proves LOCK-10.
 func TestCircleThroughAReturnedFunction(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{Store: memory.New()})
 	outer, inner := pawl.Memory[counts](rt, "outer"), pawl.Memory[counts](rt, "inner")
@@ -280,7 +280,7 @@ func TestCircleThroughAReturnedFunction(t *testing.T) {
 	<-held
 	_, err := outer.AtomicState(ctx, func(ctx context.Context, _ *counts) error {
 		var stale context.Context
-		if _, err := kept.AtomicState(ctx, func(ctx context.Context, c *counts) error { stale = ctx; c.N++; return nil }); err != nil {
+		if _, err := kept.AtomicState(ctx, func(ctx context.Context, c *counts) error { stale = context.WithoutCancel(ctx); c.N++; return nil }); err != nil {
 			return err
 		}
 		close(outerHeld)

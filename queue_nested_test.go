@@ -21,7 +21,7 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 			var once sync.Once
 			background := make(chan error, 1)
 			_, err := s.AtomicState(t.Context(), func(ctx context.Context, b *counts) error {
-				leaked = ctx
+				leaked = context.WithoutCancel(ctx)
 				_, data := s.IncState(ctx, "n", 1)
 				assert.ErrorIs(t, data, pawl.ErrReentrant, name)
 				_, fn := s.AtomicState(ctx, func(context.Context, *counts) error { return nil })

@@ -3,7 +3,6 @@ package pawl
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
@@ -42,8 +41,8 @@ func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 			until = d
 		}
 	}
-	ctx := &patient{until: until}
-	defer ctx.over()
+	ctx := &patient{deadlineContext{Context: context.Background(), until: until}}
+	defer ctx.release()
 	p := guarded(func() { err = fn(ctx) }, func() {
 		go func() {
 			s.failAll(b, b.broken(errors.New("the store called runtime.Goexit")))
@@ -61,74 +60,12 @@ func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 // leastTime is how long the store may take to answer where no caller's budget limits it.
 const leastTime = 5 * time.Second
 
-// patient is a context that ends at its deadline, or when the call that it was made for returns. No
-// caller waits for the goroutine of that call, so a store need not start another one to return in
-// time. It starts a timer only when Done is called.
-type patient struct {
-	until time.Time
-
-	// mu protects the fields below.
-	mu sync.Mutex
-	// ctx has the timer. Nil means that Done was not called.
-	ctx    context.Context
-	cancel context.CancelFunc
-}
+// patient is a context that ends at its deadline, or when the call that it is made for returns. No
+// caller waits for that goroutine, so a store need not start another one to return in time.
+type patient struct{ deadlineContext }
 
 // Patient marks the context for stores.
 func (*patient) Patient() {}
-
-func (p *patient) Deadline() (time.Time, bool) { return p.until, true }
-
-func (p *patient) Done() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx == nil {
-		p.ctx, p.cancel = context.WithDeadline(context.Background(), p.until)
-	}
-	return p.ctx.Done()
-}
-
-func (p *patient) Err() error {
-	if ctx := p.timed(); ctx != nil {
-		return ctx.Err()
-	}
-	if time.Now().Before(p.until) {
-		return nil
-	}
-	return context.DeadlineExceeded
-}
-
-func (p *patient) Value(key any) any {
-	if ctx := p.timed(); ctx != nil {
-		return ctx.Value(key) // a derived context looks here for the context with the timer
-	}
-	return nil
-}
-
-// timed returns the context with the timer. Nil means that there is none.
-func (p *patient) timed() context.Context {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ctx
-}
-
-// over ends the context and stops its timer.
-func (p *patient) over() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ctx == nil {
-		p.ctx = endedContext
-		return
-	}
-	p.cancel()
-}
-
-// endedContext is a canceled context.
-var endedContext = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // broken returns the error of the members of b when the store panics or ends the goroutine.
 func (b *batch) broken(cause error) error {

@@ -1,0 +1,191 @@
+package pawl_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// withBudget runs fn with a scope of either path and an option that gives a call five seconds.
+func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget pawl.Option)) {
+	t.Run("in memory", func(t *testing.T) {
+		bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+			fn(t, pawl.Memory[counts](rt, "a"), pawl.WithTimeout(5*time.Second))
+		})
+	})
+	t.Run("persisted", func(t *testing.T) {
+		bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+			fn(t, pawl.Session[counts](rt, "a"), pawl.WithRetry(pawl.Retry{Within: 5 * time.Second}))
+		})
+	})
+}
+
+// Proves LOCK-15.
+func TestFunctionContextEndsWithItsBudget(t *testing.T) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+		start, stopped := time.Now(), make(chan struct{})
+		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			defer close(stopped)
+			until, ok := ctx.Deadline()
+			assert.True(t, ok)
+			assert.Equal(t, 5*time.Second, until.Sub(start))
+			assert.NoError(t, ctx.Err())
+			derived, cancel := context.WithCancel(context.WithValue(ctx, ctxKey{}, 1))
+			defer cancel()
+			<-derived.Done()
+			assert.Equal(t, 5*time.Second, time.Since(start))
+			for _, each := range []context.Context{ctx, derived} {
+				assert.Equal(t, context.DeadlineExceeded, each.Err())
+				assert.Equal(t, context.DeadlineExceeded, context.Cause(each))
+			}
+			return ctx.Err()
+		}, budget)
+		require.Error(t, err)
+		<-stopped
+	})
+}
+
+type ctxKey struct{}
+
+// A function that never asks for Done learns of the end as well, and its calls are refused. Proves
+// LOCK-15.
+func TestFunctionContextEndsByTheClock(t *testing.T) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+		stopped := make(chan struct{})
+		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			defer close(stopped)
+			assert.Zero(t, testing.AllocsPerRun(10, func() {
+				_, _ = ctx.Deadline()
+				_ = ctx.Err()
+			}), "asking for the time needs no timer")
+			time.Sleep(6 * time.Second)
+			assert.Equal(t, context.DeadlineExceeded, ctx.Err())
+			assert.Equal(t, context.DeadlineExceeded, context.Cause(ctx))
+			_, err := s.IncState(ctx, "n", 1)
+			var canceled *pawl.CanceledError
+			assert.ErrorAs(t, err, &canceled)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			return nil
+		}, budget)
+		require.Error(t, err)
+		<-stopped
+	})
+}
+
+// The earlier of two deadlines counts, and the cause of the caller's context stays visible. Proves
+// LOCK-15.
+func TestFunctionContextEndsWithItsCaller(t *testing.T) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+		cause, start := errors.New("enough"), time.Now()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, cause)
+		defer cancel()
+		stopped := make(chan struct{})
+		_, err := s.AtomicState(ctx, func(ctx context.Context, _ *counts) error {
+			defer close(stopped)
+			until, _ := ctx.Deadline()
+			assert.Equal(t, time.Second, until.Sub(start))
+			<-ctx.Done()
+			assert.Equal(t, time.Second, time.Since(start))
+			assert.Equal(t, cause, context.Cause(ctx))
+			return cause
+		}, budget)
+		require.ErrorIs(t, err, cause)
+		<-stopped
+	})
+}
+
+// Proves LOCK-15.
+func TestFunctionContextWithoutBudget(t *testing.T) {
+	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
+		_, err := pawl.Memory[counts](rt, "a").AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			_, limited := ctx.Deadline()
+			assert.False(t, limited)
+			time.Sleep(time.Hour)
+			return ctx.Err()
+		}, pawl.WithTimeout(pawl.NoTimeout))
+		require.NoError(t, err)
+	})
+}
+
+// The context of a function that has returned is over and has no timer; Detach is for calls that go
+// on. Proves LOCK-15.
+func TestFunctionContextAfterItsReturn(t *testing.T) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+		var asked, unasked, detached context.Context
+		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			unasked = ctx
+			return nil
+		}, budget)
+		require.NoError(t, err)
+		_, err = s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			asked, detached = ctx, pawl.Detach(context.WithValue(ctx, ctxKey{}, "kept"))
+			return asked.Err()
+		}, budget)
+		require.NoError(t, err)
+		for _, ctx := range []context.Context{asked, unasked} {
+			<-ctx.Done()
+			assert.Equal(t, context.Canceled, ctx.Err())
+		}
+		time.Sleep(time.Minute)
+		assert.NoError(t, detached.Err())
+		_, limited := detached.Deadline()
+		assert.False(t, limited, "the budget is the function's")
+		assert.Equal(t, "kept", detached.Value(ctxKey{}))
+		_, err = s.IncState(detached, "n", 1)
+		assert.NoError(t, err)
+	})
+}
+
+// Proves LOCK-15.
+func TestOnlyAFunctionBeyondItsBudgetIsStuck(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		waits time.Duration // before the function starts; its budget is ten seconds
+		runs  time.Duration
+		want  []time.Duration // since the submission
+	}{
+		{"a caller behind it left", 0, 5 * time.Second, nil},
+		{"its own caller left", 6 * time.Second, 8 * time.Second, nil},
+		{"it hangs", 0, time.Hour, []time.Duration{10 * time.Second}},
+		{"it started late and hangs", 6 * time.Second, time.Hour, []time.Duration{16 * time.Second}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var mu sync.Mutex
+			var stuck []time.Duration
+			observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				if e.Type == pawl.Stuck {
+					stuck = append(stuck, e.Took)
+				}
+			})
+			bubble(t, pawl.Config{Observer: observer}, func(t *testing.T, rt *pawl.Runtime) {
+				s := pawl.Memory[counts](rt, "a")
+				release, _ := block(s, pawl.WithTimeout(pawl.NoTimeout))
+				time.AfterFunc(c.waits, release)
+				go s.AtomicState(context.Background(), func(context.Context, *counts) error {
+					time.Sleep(c.runs)
+					return nil
+				}, pawl.WithTimeout(10*time.Second))
+				synctest.Wait()
+				time.Sleep(c.waits)
+				for range 2 {
+					_, err := s.IncState(t.Context(), "n", 1, pawl.WithTimeout(time.Second))
+					require.ErrorIs(t, err, pawl.ErrTimeout)
+				}
+				time.Sleep(2 * time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
+				assert.Equal(t, c.want, stuck)
+			})
+		})
+	}
+}
