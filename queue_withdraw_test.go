@@ -158,7 +158,8 @@ func TestWithdrawWhileAPanicIsLogged(t *testing.T) {
 			require.Equal(t, pawl.PhaseQueued, late.Phase)
 			close(log.free)
 			require.NoError(t, <-after)
-			require.Equal(t, []string{"after"}, s.Peek().Done)
+			snap, _ := s.LastSeen()
+			require.Equal(t, []string{"after"}, snap.State().Done)
 		})
 	}
 }

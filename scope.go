@@ -255,23 +255,6 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	return snap, err == nil
 }
 
-// Peek returns the state that LastSeen shows, itself: shared with every reader, it must not be modified. It is nil where there is none. For loops that read
-// far more than anybody writes: in memory it costs little more than loading a pointer, and does not look whether the runtime is closed.
-func (s Scope[T]) Peek() *T {
-	if s.handle != nil && s.memory != nil {
-		if img := s.memory.image.Load(); img != nil && img.life == alive && img.expires == 0 {
-			return &img.state
-		}
-	}
-	return s.lastState()
-}
-
-// lastState is Peek where that has to look more closely.
-func (s Scope[T]) lastState() *T {
-	snap, _ := s.LastSeen()
-	return snap.ReadOnly()
-}
-
 // Abandon gives up a mutator that is stuck: its queue moves on, its caller gets ErrAbandoned if it still waits, and its late result is
 // discarded. It reports whether one was running.
 func (s Scope[T]) Abandon() bool {
