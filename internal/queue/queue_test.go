@@ -193,6 +193,75 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, queue.GotAnswer, ending)
 }
 
+// again is a worker that pushes each waiter again at its first turn and answers it at its second.
+type again struct {
+	queue.Queue[int]
+	gate chan struct{} // each turn takes one value
+}
+
+func (a *again) Work() {
+	for {
+		a.Lock()
+		w := a.Next()
+		if w != nil {
+			w.State = queue.Running
+		}
+		a.Unlock()
+		if w == nil {
+			return
+		}
+		<-a.gate
+		if w.Value++; w.Value == 1 {
+			if err := a.Push(w, 10, a); err != nil {
+				panic(err)
+			}
+			continue
+		}
+		a.Lock()
+		present := a.Answer(w)
+		a.Unlock()
+		if present {
+			w.Wake()
+		}
+	}
+}
+
+// A waiter that was taken and pushed again is answered to the caller that still waits; its deadline
+// stays the same.
+func TestPushedAgain(t *testing.T) {
+	type end struct {
+		ending queue.Ending
+		state  queue.State
+	}
+	for name, want := range map[string]end{
+		"answered":  {queue.GotAnswer, queue.Answered},
+		"timed out": {queue.TimedOut, queue.Running},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a, began := again{gate: make(chan struct{})}, time.Now()
+				w := &queue.Waiter[int]{Bell: queue.NewBell(), Deadline: began.Add(time.Minute)}
+				require.NoError(t, a.Push(w, 10, &a))
+				got := make(chan end, 1)
+				go func() {
+					ending, state := a.Await(t.Context(), w)
+					got <- end{ending, state}
+				}()
+				synctest.Wait() // the caller waits before the waiter is pushed again
+				a.gate <- struct{}{}
+				if want.ending == queue.GotAnswer {
+					a.gate <- struct{}{}
+				}
+				require.Equal(t, want, <-got)
+				if want.ending == queue.TimedOut {
+					require.Equal(t, time.Minute, time.Since(began))
+					a.gate <- struct{}{}
+				}
+			})
+		})
+	}
+}
+
 // Callers that leave at any moment: a withdrawn waiter never ran, an answered one ran, and in the
 // end the queue is empty. Proves LOCK-7, LOCK-14.
 func TestLeaveAtAnyMoment(t *testing.T) {
