@@ -10,14 +10,15 @@ import (
 	"github.com/pawl-go/pawl/internal/state"
 )
 
-// Persist is the outside authority of one container: something else can move its version.
+// Persist is the store of one container. Other writers can move its version.
 type Persist[T any] interface {
 	// Load returns the current state, the zero Snapshot when there is none.
 	Load(ctx context.Context) (Snapshot[T], error)
 	// Commit makes next the current state if the version is still expected, and returns it as stored.
 	// Otherwise it returns the state that won and an error that wraps ErrConflict. The test must be
-	// part of the write. Any other error leaves the outcome unknown (*UnknownOutcomeError), unless it wraps
-	// persist.ErrNotApplied. A Snapshot without state (ReadOnly returns nil) asks for a deletion.
+	// part of the write. Any other error leaves the outcome unknown (*UnknownOutcomeError), unless
+	// it wraps persist.ErrNotApplied. A Snapshot without state (ReadOnly returns nil) asks for a
+	// deletion.
 	Commit(ctx context.Context, expected uint64, next Snapshot[T]) (Snapshot[T], error)
 }
 
@@ -30,11 +31,12 @@ type Options[T any] struct {
 	Observer Observer      // nil costs nothing
 }
 
-// ApplyMutation is the one door that every verb goes through. Without o.Persist the mutation waits its turn in c's
-// queue; it returns *ScopeMutationTimeoutError at its deadline, *DeadlockError, and never a conflict. With
-// o.Persist it also compares and swaps: *ConcurrentModificationError, *UnknownOutcomeError, *UnavailableError. Both return
-// the errors of the verb itself, ErrReentrant, *OverloadedError and *CanceledError. Under a lease's
-// context, what this process knows of the lease decides: a lost one returns *LeaseLostError.
+// ApplyMutation applies m to a container of the caller's own, the way that verbs of scopes do.
+// Without o.Persist the mutation waits its turn in c's queue: it returns *ScopeMutationTimeoutError
+// at its deadline, and never a conflict. With o.Persist it is also committed with a version test: it
+// returns *ConcurrentModificationError, *UnknownOutcomeError and *UnavailableError. Both return the
+// errors of the verb itself, ErrReentrant, *DeadlockError, *OverloadedError and *CanceledError. Under
+// a lease's context, what this process knows of the lease decides: a lost one gives *LeaseLostError.
 func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m Mutation, opts ...Option) (Snapshot[T], error) {
 	if c == nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "container", Reason: "nil"}
@@ -102,7 +104,7 @@ func (c *Container[T]) ownStored() *stored {
 	return c.stored.Load()
 }
 
-// target is where a mutation goes.
+// target is the scope, or the container of the caller's own, that a mutation changes.
 type target[T any] struct {
 	memory   *Container[T] // the lock path; nil: persisted
 	stored   *stored       // the compare-and-swap path; nil: in memory
@@ -114,7 +116,7 @@ type target[T any] struct {
 	key      Key
 }
 
-// apply takes m to its path.
+// apply runs m on the path of t.
 func (t *target[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
 	call, err := t.call(ctx, opts)
 	if err != nil {
@@ -158,7 +160,8 @@ func (t *target[T]) call(ctx context.Context, opts []Option) (call, error) {
 	return call{terms: terms, key: t.key}, err
 }
 
-// admit returns why the call cannot be made with ctx, and otherwise the frame that ctx was derived from.
+// admit returns an error if the call cannot be made with ctx, otherwise the frame that ctx was
+// derived from.
 func (t *target[T]) admit(ctx context.Context, call *call) (around *frame, err error) {
 	if ctx.Err() != nil {
 		return nil, leftBy(ctx, call.key, PhaseQueued)
@@ -170,7 +173,7 @@ func (t *target[T]) admit(ctx context.Context, call *call) (around *frame, err e
 	return around, err
 }
 
-// refusedByQueue turns an error of Push into what the caller gets.
+// refusedByQueue turns an error of Push into the error of the caller.
 func refusedByQueue(err error, key Key) error {
 	if full, ok := errors.AsType[*queue.FullError](err); ok {
 		return &OverloadedError{Scope: key, Queue: full.Waiting}
@@ -178,7 +181,7 @@ func refusedByQueue(err error, key Key) error {
 	return ErrClosed
 }
 
-// phaseOf is the state of a waiter whose caller left, as the caller is told.
+// phaseOf turns the state of a waiter whose caller left into the phase in the caller's error.
 func phaseOf(s queue.State) Phase {
 	switch s {
 	case queue.Running:
@@ -205,7 +208,8 @@ func observeEnd[T any](ctx context.Context, call *call, verb string, cur, img *i
 	call.observe(ctx, e)
 }
 
-// reportPanic tells the observer of a panic, or (p is nil) of a runtime.Goexit, and the log when no caller is left to raise it to.
+// reportPanic reports a panic, or a runtime.Goexit if p is nil, to the observer. If the caller has
+// left, it writes to the log as well.
 func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
 	e := Event{Type: Panicked, Path: path, Verb: verb}
 	if p != nil {

@@ -26,7 +26,8 @@ import (
 // it answers them.
 //
 // Races, and what decides each:
-//   - another process commits first: the store's version test; the batch is computed again on the winner.
+//   - another process commits first: the store's version test; the batch is computed again on the
+//     version that won.
 //   - an answer that wrote nothing (no-op, error, refusal) on a state that is no longer current:
 //     settle confirms the state, unless it was read after the batch was taken.
 //   - a slow function returns when its batch has gone on: batch.running, under the queue's lock. The
@@ -55,7 +56,7 @@ type stored struct {
 	queue queue.Queue[storedCall]
 	lane  waitgraph.Lane // the queue as deadlock detection sees it; no function holds it
 	seen  atomic.Pointer[document.Doc]
-	line  atomic.Pointer[line]         // who waits for the lease; nil: nobody ever did
+	line  atomic.Pointer[line]         // callers that wait for the lease; nil: there never were any
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
 	place *registration                // where a scope's container is registered; nil: nowhere
 
@@ -198,7 +199,7 @@ func (s *stored) await(w *storedWaiter) error {
 	return err
 }
 
-// Work makes stored a queue.Worker: it takes what waits as batches.
+// Work makes stored a queue.Worker: it serves the waiters in batches.
 func (s *stored) Work() {
 	for {
 		s.queue.Linger()
@@ -256,7 +257,7 @@ func (s *stored) gather() {
 	}
 }
 
-// newBatch makes the batch of w, the first that waits, and those behind it. The caller holds the
+// newBatch makes a batch of w, which has the turn, and the waiters behind it. The caller holds the
 // queue's lock.
 func (s *stored) newBatch(w *storedWaiter) *batch {
 	b := &batch{members: []*storedWaiter{w}, allowed: slowAfter}
@@ -269,7 +270,7 @@ func (s *stored) newBatch(w *storedWaiter) *batch {
 	return b
 }
 
-// admit takes those that wait into b. The caller holds the queue's lock.
+// admit adds waiters to b. The caller holds the queue's lock.
 func (s *stored) admit(b *batch) {
 	for len(b.members) < maxBatch {
 		w := s.queue.First()
@@ -532,8 +533,8 @@ func (b *batch) insists() bool {
 	return b.alone == nil && !b.slow && !v.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
 }
 
-// startOver puts b back to its start, on base, with these of its members. Those whose callers left
-// are dropped; the others can be withdrawn until they are computed again.
+// startOver puts b back to its start, on base, with the given members. Members whose callers left are
+// dropped; the others can be withdrawn until they are computed again.
 func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc) progress {
 	var dropped []*storedWaiter
 	s.queue.Lock()
@@ -572,7 +573,7 @@ func (s *stored) close() <-chan struct{} {
 	return s.queue.Close()
 }
 
-// busy describes what runs, for BusyError.
+// busy describes the mutations that run, for BusyError.
 func (s *stored) busy() (out []Running) {
 	s.queue.Lock()
 	defer s.queue.Unlock()

@@ -1,6 +1,6 @@
-// Package pawl keeps scoped, versioned state that only moves forward, whoever writes at the same
-// time and whatever crashes. It is a library, embedded in a server: many goroutines and many
-// processes change the same state, and no acknowledged change is lost, doubled or torn.
+// Package pawl keeps scoped, versioned state that many goroutines and many processes change at the
+// same time. No acknowledged change is lost, applied twice or torn, also when a process crashes. Pawl
+// is a library, embedded in a server.
 //
 // # Basics
 //
@@ -12,20 +12,21 @@
 //	thread := Threads.Scope(rt, id)
 //	snap, err := thread.PushState(ctx, "messages", Message{Role: "user", Text: "Hi"})
 //
-// One set of verbs works on every scope. In-memory scopes put their writers in a queue: they run
-// one at a time, in the order of submission, and no caller waits beyond its budget. Persisted
-// scopes have the same queue; whoever waits in it shares one commit, which the store accepts only
-// if nobody else moved the version, and otherwise everything is computed again on what won. Either
-// way a verb returns when its change is committed, with the state it left behind and its version.
+// One set of verbs works on every scope. The writers of an in-memory scope queue: they run one at a
+// time, in the order of submission, and no caller waits beyond its budget. A persisted scope has the
+// same queue, and its waiters share one commit. The store accepts the commit only if the version is
+// unchanged; otherwise the mutations are computed again on the version that won. A verb returns when
+// its change is committed, with the state that it committed and its version.
 //
 // Data verbs (PatchState, PushState, IncState, ...) say what to change; the library does it.
-// AtomicState takes a function, for decisions. Prefer data where it will do: it is faster, and can be
-// logged, combined with [All], and applied again without running anybody's code.
+// AtomicState takes a function, for decisions. Prefer data verbs where they suffice: they are faster,
+// and can be logged, combined with [All], and applied again without running user code.
 //
-// [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened on its [Tx].
+// [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened on
+// its [Tx].
 //
-// A [Lease] makes one holder of a scope, in one process, do what must not be done by two at once; what it commits is fenced. [Scope.Watch] follows a scope, whoever
-// writes it. A [Sweeper] gives back the space of what has expired.
+// A [Lease] gives one holder at a time the right to act on a scope; commits under a lost lease are
+// refused. [Scope.Watch] follows a scope. A [Sweeper] removes expired records.
 //
 // # Errors
 //
@@ -35,14 +36,23 @@
 //
 // # Caveats
 //
-// A function given to AtomicState must have no effects of its own on a persisted scope, because it may run
-// more than once; and it should use the context it is given for calls inside it, which is how a call on its own scope is
-// refused instead of waiting for itself.
+// A function given to AtomicState must have no effects of its own on a persisted scope, because it
+// may run more than once. It should use the context it is given for calls inside it: then a call on
+// its own scope is refused instead of waiting for itself. That context ends with the function's
+// budget.
 //
 // What [Snapshot.ReadOnly] returns is shared with every reader. [Snapshot.State] returns a copy.
 //
 // State is what JSON sees of T: fields that encoding/json skips are not kept.
 //
-// A scope is one document, rewritten as a whole by every commit. Keep what grows without bound, such as
-// the messages of a long thread, in scopes of its own.
+// A scope is one document, rewritten as a whole by every commit. Keep data that grows without bound,
+// such as the messages of a long thread, in scopes of its own.
+//
+// # Source
+//
+// This package is the API and the policy of two paths: lock.go is the in-memory path, cas.go the
+// persisted one. Each starts with a drawing and the list of its races. The rooms behind them are
+// internal packages with one job each: queue (waiters and their worker), waitgraph (deadlocks), state
+// (verbs on Go values), document (versions and their JSON), commit (a commit and its lost answer),
+// registry (containers by key) and hints (news of other processes).
 package pawl

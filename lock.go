@@ -29,8 +29,9 @@ import (
 //   - a function that returns against Abandon: both take the queue's lock, and the one that finds
 //     the turn still current decides what becomes of the result.
 
-// Container holds one state and the queue of its writers. The zero value is empty and ready; it must not be copied. Scopes have
-// their own; a container of yours is for ApplyMutation, always with the same path.
+// Container holds one state and the queue of its writers. The zero value is empty and ready; it must
+// not be copied. Scopes have their own containers. Other containers are for ApplyMutation, always with
+// the same Options.Persist.
 type Container[T any] struct {
 	_ noCopy
 
@@ -189,7 +190,7 @@ func (c *Container[T]) begin(p *pending[T]) {
 	c.lane.Hold(&p.frame.Node)
 }
 
-// turn is what came of the turn of a waiter.
+// turn is the result of the turn of a waiter.
 type turn[T any] struct {
 	cur, img *image[T]
 	err      error
@@ -404,7 +405,7 @@ func (c *Container[T]) close() <-chan struct{} {
 	return c.queue.Close()
 }
 
-// busy describes what runs, for BusyError.
+// busy describes the mutation that runs, for BusyError.
 func (c *Container[T]) busy() []Running {
 	c.queue.Lock()
 	defer c.queue.Unlock()
@@ -418,7 +419,8 @@ func (c *Container[T]) busy() []Running {
 	return []Running{{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: c.queue.Len()}}
 }
 
-// release makes Container a resident: it unpins a container without state. A tombstone stays until it is forgotten.
+// release makes Container a resident: it unpins a container without state. A tombstone stays until it
+// is forgotten.
 func (c *Container[T]) release(forgotten bool) {
 	c.queue.Lock()
 	defer c.queue.Unlock()

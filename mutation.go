@@ -11,15 +11,17 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Mutation is a change to a state: one of Patch, Set, Push, Inc, SetRecord, DeleteRecord, All, or Atomic's.
+// Mutation is a change to a state: a Patch, Set, Push, Inc, SetRecord, DeleteRecord or All, or the
+// result of Atomic.
 //
-// All but Atomic's are data: the library runs them itself, and what they were given is copied before the verb that takes them
-// returns. Only a value with JSON code of its own (MarshalJSON and the like) is copied when its turn comes, because that code must not
-// hold the caller: leave it alone until then, also when the verb has returned an error.
+// All but the last are data: the library runs them itself, and copies their values before the verb
+// returns. A value with JSON code of its own (such as MarshalJSON) is copied when its turn comes,
+// because that code must not hold the caller. Do not change such a value until then, even if the verb
+// has returned an error.
 type Mutation interface{ mutation() }
 
-// Patch replaces the named fields and leaves the others. A nil value clears a field: one of a struct becomes zero, an
-// entry of a map is removed.
+// Patch replaces the named fields and leaves the others. A nil value sets a field of a struct to zero,
+// and removes an entry of a map.
 type Patch map[Field]any
 
 // Set replaces the whole state by State, which must be a T.
@@ -53,7 +55,8 @@ type DeleteRecord struct {
 // All applies its mutations in order, all or none, as one mutation with one version.
 type All []Mutation
 
-// Atomic is the mutation of AtomicState: fn changes a private copy of the state, or returns an error and nothing happened.
+// Atomic returns the mutation of AtomicState: fn changes a private copy of the state. If fn returns an
+// error, nothing is changed.
 func Atomic[T any](fn func(ctx context.Context, state *T) error) Mutation {
 	return atomicMutation[T]{fn}
 }
@@ -79,8 +82,9 @@ type deletion struct{}
 type function interface {
 	nil() bool
 	takes() reflect.Type
-	// run lets the function change *draft, which becomes a copy of *cur (nil: absent), and fills *dst with what came of it, like
-	// change.apply. Draft and dst are zero, and this is all that is ever done with them.
+	// run makes *draft a copy of *cur (nil: absent), lets the function change it, and fills *dst with
+	// the result, like change.apply. The caller passes zero values as draft and dst, and keeps no
+	// other reference to draft.
 	run(ctx context.Context, typ *state.Type, cur, draft, dst any) (changed bool, err error)
 }
 
@@ -103,31 +107,32 @@ func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, draft,
 	return typ.Settle(cur, out)
 }
 
-// change is a mutation made ready for states of one type.
+// change is a mutation prepared for states of one type.
 type change struct {
 	typ     *state.Type
-	fn      function // of one that is a single function, or else steps
+	fn      function // of a change that is a single function; nil: see steps
 	creates bool     // brings an absent scope into being even with a zero state
 	deletes bool
 	takes   *persist.Acquire // the lease is taken in the same commit; nil: not
-	steps   []step           // what may run code of the user's, in order
+	steps   []step           // parts that may run user code, in order
 	verb    string
 	data    state.Prepared // of a bounded change
 }
 
-// step is a part of a change that may run code of the user's: a function, data verbs beside one, or data verbs whose values
-// have code of their own (MarshalJSON and the like).
+// step is a part of a change that may run user code: a function, data verbs beside one, or data verbs
+// whose values have JSON code of their own.
 type step struct {
 	fn   function
 	ops  []state.Op
 	data *state.Prepared // of ops, if they could be prepared at once
-	err  error           // of preparing them; told in their turn
+	err  error           // of preparing them; returned in their turn
 }
 
-// bounded reports whether the change runs no code but the library's, so that it may run where a caller waits.
+// bounded reports whether the change runs no user code, so that it may run on its caller's goroutine.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
-// compile makes c, which is zero, m made ready for a T. It returns *FieldError, *LimitError or *ArgumentError.
+// compile fills c, which is zero, with m prepared for states of type T. It returns *FieldError,
+// *LimitError or *ArgumentError.
 func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) error {
 	c.typ = typ
 	switch m := m.(type) {
@@ -153,7 +158,7 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 	return c.prepare(&key, ops, fns)
 }
 
-// prepare makes ops ready, which come after fns. They are copied if they have to be kept.
+// prepare prepares ops, which come after fns. It copies ops that it keeps.
 func (c *change) prepare(key *Key, ops []state.Op, fns []step) error {
 	typ := c.typ
 	if fns == nil && !typ.Custom() && typ.Plain(ops) {
@@ -166,7 +171,7 @@ func (c *change) prepare(key *Key, ops []state.Op, fns []step) error {
 	if len(ops) > 0 {
 		fns = append(fns, step{ops: slices.Clone(ops)})
 	}
-	for i := range fns { // what need not wait for its turn is copied now
+	for i := range fns { // values without code of their own are copied now
 		if s := &fns[i]; s.fn == nil && typ.Plain(s.ops) {
 			data, err := typ.Prepare(s.ops)
 			s.data, s.err, s.ops = &data, err, nil
@@ -224,7 +229,8 @@ func opOf(m Mutation) (state.Op, bool) {
 	return state.Op{}, false
 }
 
-// flatten appends m to ops as data verbs; a function closes the run of data verbs before it and becomes a step.
+// flatten appends m to ops as data verbs. A function becomes a step, and so do the data verbs before
+// it.
 func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
 	if op, ok := opOf(m); ok {
 		return append(ops, op), steps, nil
@@ -271,7 +277,7 @@ func (p Patch) flatten(ops []state.Op) []state.Op {
 	return ops
 }
 
-// accepts tells why a function cannot run on states of type rt.
+// accepts returns an error if fn cannot run on states of type rt.
 func accepts(fn function, rt reflect.Type) error {
 	if fn.nil() {
 		return &ArgumentError{Argument: "Atomic", Reason: "nil function"}
@@ -282,8 +288,9 @@ func accepts(fn function, rt reflect.Type) error {
 	return nil
 }
 
-// apply fills *dst, a zero T, with what the change makes of *cur (nil: absent). If it reports false, or an error, *dst
-// means nothing. Tail is nil wherever another run on the same container could overlap with this one.
+// apply fills *dst, a zero T, with the result of the change on *cur (nil: absent). If it reports false
+// or an error, *dst has no meaning. Tail is nil if another run on the same container could overlap
+// with this one.
 func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
 	if c.bounded() {
 		c.typ.Assign(dst, cur)
@@ -334,10 +341,10 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 	return data.Apply(cur, dst, nil)
 }
 
-// userError marks an error that a mutator returned, so that it reaches its caller unchanged whatever its type.
+// userError marks an error that a function returned, so that it reaches its caller unchanged.
 type userError struct{ error }
 
-// refused turns an error of package state, or of a mutator, into what the caller gets.
+// refused turns an error of package state, or of a function, into the error of the caller.
 func refused(key Key, verb string, err error) error {
 	if u, ok := err.(userError); ok {
 		return u.error

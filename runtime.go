@@ -29,7 +29,7 @@ type Config struct {
 	MaxQueue int           // mutations waiting for one scope before *OverloadedError; 0: DefaultMaxQueue
 	Holder   string        // names this process in leases; empty: host and process id
 	Observer Observer      // nil costs nothing
-	Logger   *slog.Logger  // for what no caller is left to hear; nil: slog.Default()
+	Logger   *slog.Logger  // for events without a caller to return them to; nil: slog.Default()
 }
 
 // Runtime owns the containers of a process. Handles on scopes are cheap: get one per use.
@@ -40,8 +40,8 @@ type Runtime struct {
 	retry   Retry
 	kinds   sync.Map    // name → *kind
 	memory  *containers // in-memory scopes
-	stored  *containers // persisted ones
-	locals  sync.Map    // weak.Pointer[containers] → nothing; those of the Locals that are not closed
+	stored  *containers // persisted scopes
+	locals  sync.Map    // weak.Pointer[containers] → nothing; of the Locals that are not closed
 	closed  atomic.Bool
 
 	holder       string       // of leases, unless HeldBy says otherwise
@@ -49,8 +49,8 @@ type Runtime struct {
 	leases       leases
 	hub          *hints.Hub
 
-	unfinishedMu sync.Mutex
-	unfinished   []closable // closed containers in which something still ran
+	unfinishedMu sync.Mutex // protects unfinished
+	unfinished   []closable // closed containers in which a mutation still ran
 }
 
 // containers finds the container of a key.
@@ -62,21 +62,23 @@ type registration = registry.Place[resident]
 // resident is a container of some type in a registry.
 type resident interface {
 	closable
-	// release unpins an in-memory container without state. Forgotten says that its tombstone is not listed any more.
+	// release unpins an in-memory container without state. Forgotten says that its tombstone is no
+	// longer listed.
 	release(forgotten bool)
 }
 
 // closable is a part of the runtime that Close waits for.
 type closable interface {
-	// close refuses new work. It returns a channel that is closed once all work is finished, nil if there is none now.
+	// close refuses new work. It returns a channel that is closed once all work is finished, nil if
+	// there is none now.
 	close() <-chan struct{}
 	// busy describes the work that is not finished, for BusyError.
 	busy() []Running
 }
 
-// Open checks the configuration and returns a Runtime. It does no I/O. It returns every fault it finds, joined: *KindError
-// for a kind that contradicts itself or another, *LimitError for a name, ErrNoStore for a persisted kind without a store,
-// *ArgumentError for the rest.
+// Open checks the configuration and returns a Runtime. It does no I/O. It returns all faults that it
+// finds, joined: *KindError for a kind that contradicts itself or another, *LimitError for a name,
+// ErrNoStore for a persisted kind without a store, *ArgumentError for the rest.
 func Open(c Config) (*Runtime, error) {
 	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: registry.New[resident](registry.DefaultShards), stored: registry.New[resident](registry.DefaultShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
@@ -94,27 +96,28 @@ func Open(c Config) (*Runtime, error) {
 		rt.env.maxQueue = c.MaxQueue
 	}
 	var errs []error
-	fault := func(name string, value any) {
-		errs = append(errs, &ArgumentError{Argument: "Config." + name, Reason: fmt.Sprintf("%v makes no sense", value)})
+	fault := func(name, reason string) {
+		errs = append(errs, &ArgumentError{Argument: "Config." + name, Reason: reason})
 	}
+	negative := func(name string, value any) { fault(name, fmt.Sprintf("must not be negative, got %v", value)) }
 	if c.Timeout < 0 && c.Timeout != NoTimeout {
-		fault("Timeout", c.Timeout)
+		negative("Timeout", c.Timeout)
 	}
-	if c.Retry.check() != nil {
-		fault("Retry", c.Retry)
+	if err := c.Retry.check(); err != nil {
+		fault("Retry", err.Error())
 	}
 	if c.MaxDoc < 0 {
-		fault("MaxDoc", c.MaxDoc)
+		negative("MaxDoc", c.MaxDoc)
 	}
 	if c.MaxQueue < 0 {
-		fault("MaxQueue", c.MaxQueue)
+		negative("MaxQueue", c.MaxQueue)
 	}
 	if err := checkName(Key{}, "holder", rt.holder, MaxHolder); err != nil {
 		errs = append(errs, err)
 	}
 	for i, k := range c.Kinds {
 		if k == nil {
-			fault(fmt.Sprintf("Kinds[%d]", i), nil)
+			fault(fmt.Sprintf("Kinds[%d]", i), "nil")
 			continue
 		}
 		if err := k.define(rt); err != nil {
@@ -127,10 +130,11 @@ func Open(c Config) (*Runtime, error) {
 	return rt, nil
 }
 
-// Store returns the store that the runtime was opened with, nil if it has none: for what scopes do not show, such as the lease of a record.
+// Store returns the store that the runtime was opened with, nil if it has none. It shows facts that
+// scopes do not, such as the lease of a record.
 func (rt *Runtime) Store() persist.Store { return rt.store }
 
-// thisProcess names this process for people.
+// thisProcess returns a readable name of this process: host and process id.
 func thisProcess() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -139,11 +143,12 @@ func thisProcess() string {
 	return fmt.Sprintf("%.200s:%d", host, os.Getpid())
 }
 
-// newWriter names a process, or a container of its own, in commit ids.
+// newWriter returns a random name, which stands in the commit ids of one process or one container.
 func newWriter() string { return rand.Text()[:13] }
 
-// Close refuses new work with ErrClosed and waits for mutations that were accepted before, until ctx ends; then it returns
-// *BusyError, which names what still runs. It does not close the store. Calling it twice is safe.
+// Close refuses new work with ErrClosed and waits for mutations that were accepted before. When ctx
+// ends first, it returns *BusyError, which names the mutations that still run. It does not close the
+// store. Calling it twice is safe.
 func (rt *Runtime) Close(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -182,7 +187,8 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	return nil
 }
 
-// finish closes the containers of r and returns those of rt, from earlier calls too, in which something still runs.
+// finish closes the containers of r. It returns all closed containers of rt, those of earlier calls
+// included, in which a mutation still runs.
 func (rt *Runtime) finish(r *containers) []closable {
 	var all []closable
 	for _, c := range r.Close() {
@@ -198,11 +204,12 @@ func (rt *Runtime) finish(r *containers) []closable {
 	return slices.Clone(rt.unfinished)
 }
 
-// forgetLocal is for a Local that nobody holds and nobody closed.
+// forgetLocal removes a Local that was garbage-collected before it was closed.
 func (rt *Runtime) forgetLocal(known weak.Pointer[containers]) { rt.locals.Delete(known) }
 
-// Owner is what a scope can be opened on, and decides how long it lives and when it commits: a *Runtime (for good, each verb by itself), a
-// *Local (its in-memory scopes end with it) or a *Tx (together with the transaction).
+// Owner is a *Runtime, a *Local or a *Tx: scopes are opened on one. On a *Runtime a scope lives until
+// the runtime is closed, and each verb is a commit. On a *Local, in-memory scopes end with the Local.
+// On a *Tx, the verbs of a scope commit together with the transaction.
 type Owner interface{ owner() owner }
 
 type owner struct {
@@ -230,7 +237,8 @@ type Local struct {
 	closed atomic.Bool
 }
 
-// NewLocal returns a lifetime on the owner's runtime; opts are the defaults of verbs on its in-memory scopes.
+// NewLocal returns a Local on the owner's runtime. Verbs on its in-memory scopes use opts as their
+// defaults.
 func NewLocal(o Owner, opts ...Option) *Local {
 	l := &Local{memory: registry.New[resident](1), opts: opts}
 	if o != nil {
@@ -248,8 +256,8 @@ func NewLocal(o Owner, opts ...Option) *Local {
 	return l
 }
 
-// Close ends the in-memory scopes opened on l; their verbs return ErrClosed from then on. It does not wait for mutations that
-// were accepted before. Calling it twice is safe.
+// Close ends the in-memory scopes opened on l: their verbs return ErrClosed from then on. It does not
+// wait for mutations that were accepted before. Calling it twice is safe.
 func (l *Local) Close() {
 	l.closed.Store(true)
 	if l.rt != nil {

@@ -12,16 +12,22 @@ import (
 // Scope is a handle on one piece of versioned state. Handles on the same key share one container;
 // copy them freely, and compare their keys.
 //
-// Every verb returns the state it committed. Besides what its comment names, a verb can return: ErrClosed; *CanceledError when ctx
-// ends; ErrReentrant; *ScopeMutationTimeoutError, *DeadlockError, ErrAbandoned (in memory); *ConcurrentModificationError,
-// *UnknownOutcomeError, *UnavailableError, *SchemaError, ErrNoStore (persisted); *DeletedError on a deleted scope; *KindError, *LimitError and
-// *ArgumentError for what cannot work; *OverloadedError; and the errors of the options IfVersion, IfAbsent and IfExists.
-// IsRetryable and OutcomeUnknown sort them. A panic of a mutator is raised again in its caller, as *PanicError.
+// Every verb returns the state it committed. Besides the errors in its comment, a verb can return:
+//   - always: ErrClosed, *CanceledError when ctx ends, ErrReentrant, *DeadlockError, ErrAbandoned,
+//     *OverloadedError, *DeletedError on a deleted scope, and the errors of the options IfVersion,
+//     IfAbsent and IfExists
+//   - in memory: *ScopeMutationTimeoutError
+//   - persisted: *ConcurrentModificationError, *UnknownOutcomeError, *UnavailableError, *SchemaError,
+//     ErrNoStore
+//   - for arguments that no call accepts: *KindError, *LimitError, *ArgumentError
+//
+// IsRetryable and OutcomeUnknown sort them. A panic of a function is raised again in its caller, as
+// *PanicError.
 type Scope[T any] struct {
 	*handle[T] // nil: of the zero Scope
 }
 
-// handle is what a Scope knows. It never changes.
+// handle is the content of a Scope. It never changes.
 type handle[T any] struct {
 	key    Key
 	bound  *binding
@@ -79,13 +85,13 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 	return s
 }
 
-// Snapshot is state at a version. Making one costs nothing: it shares the committed state until State copies it.
+// Snapshot is state at a version. It shares the committed state with other readers; State copies it.
 type Snapshot[T any] struct {
 	ID      string
-	Version uint64    // 0: there is no state, or, from a data verb inside Transact, it has no version yet
+	Version uint64    // 0: there is no state, or it is that of a data verb inside Transact
 	Time    time.Time // when the store committed it; zero in memory
 	state   *T
-	verb    *operation // of the transaction in which a data verb returned this; looking at the state is reading then
+	verb    *operation // the data verb inside Transact that returned it; nil: none
 }
 
 // State returns a private copy of the state, the zero T when there is none.
@@ -106,7 +112,8 @@ func (s Snapshot[T]) State() T {
 	return out
 }
 
-// ReadOnly returns the committed state itself, shared with every reader; it must not be modified. It is nil when there is none.
+// ReadOnly returns the committed state itself, nil when there is none. All readers share it, so it
+// must not be modified.
 func (s Snapshot[T]) ReadOnly() *T {
 	if s.verb == nil {
 		return s.state
@@ -118,8 +125,8 @@ func (s Snapshot[T]) ReadOnly() *T {
 // Exists reports whether there is state.
 func (s Snapshot[T]) Exists() bool { return s.ReadOnly() != nil }
 
-// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state holds what no store can
-// keep, or T what no state can.
+// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state
+// holds a value that no store can keep, or if T cannot be the type of a state.
 func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
 	s := Snapshot[T]{Version: version, Time: at, state: &state}
 	typ, err := typeFor[T]()
@@ -147,15 +154,16 @@ func (s Scope[T]) Key() Key {
 	return s.key
 }
 
-// State returns a private copy of the current state, the zero T when there is none. A persisted scope asks its store:
-// *UnavailableError, *SchemaError.
+// State returns a private copy of the current state, the zero T when there is none. It returns the
+// errors of Snapshot.
 func (s Scope[T]) State(ctx context.Context) (T, error) {
 	snap, err := s.Snapshot(ctx)
 	return snap.State(), err
 }
 
-// Snapshot returns the current state with its version. A persisted scope asks its store: *UnavailableError, *SchemaError. An
-// in-memory scope answers at once, whoever is writing. Deleted and expired scopes have no state.
+// Snapshot returns the current state with its version. Deleted and expired scopes have no state. A
+// persisted scope asks its store, and returns *UnavailableError or *SchemaError. An in-memory scope
+// answers at once, also while a function runs.
 func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	if err := s.fault(); err != nil {
 		return Snapshot[T]{}, err
@@ -227,7 +235,7 @@ func (b *binding) ready(ctx context.Context) error {
 	return nil
 }
 
-// readError says what a failed read means; its context having ended is no fault of the store's.
+// readError returns *CanceledError for a read whose context has ended, otherwise *UnavailableError.
 func (b *binding) readError(ctx context.Context, key Key, err error) error {
 	if ctx.Err() != nil {
 		return leftBy(ctx, key, PhaseQueued)
@@ -235,8 +243,8 @@ func (b *binding) readError(ctx context.Context, key Key, err error) error {
 	return unavailable(key, err)
 }
 
-// LastSeen returns what this process last read or wrote, without I/O; another process may be ahead. It reports false when this process
-// has not seen the scope, or cannot decode what it saw.
+// LastSeen returns the version that this process last read or wrote, without I/O; another process may
+// be ahead. It reports false when this process has not seen the scope, or cannot decode that version.
 func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	if s.fault() != nil {
 		return Snapshot[T]{}, false
@@ -255,8 +263,8 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	return snap, err == nil
 }
 
-// Abandon gives up a mutator that is stuck: its queue moves on, its caller gets ErrAbandoned if it still waits, and its late result is
-// discarded. It reports whether one was running.
+// Abandon gives up a function that is stuck, and reports whether one was running. The queue moves on,
+// the late result of the function is discarded, and its caller gets ErrAbandoned if it still waits.
 func (s Scope[T]) Abandon() bool {
 	switch {
 	case s.fault() != nil:
@@ -267,13 +275,13 @@ func (s Scope[T]) Abandon() bool {
 	return s.stored.abandon()
 }
 
-// PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a field
-// that T does not have or a value that it cannot hold.
+// PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a
+// field that T does not have or a value that it cannot hold.
 func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snapshot[T], error) {
 	return s.Apply(ctx, p, opts...)
 }
 
-// SetState replaces the whole state. It returns *FieldError for a value that not every store can keep.
+// SetState replaces the whole state. It returns *FieldError for a value that some store cannot keep.
 func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...Option) (Snapshot[T], error) {
 	return s.Apply(ctx, Set{State: whole}, opts...)
 }
@@ -304,14 +312,18 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // AtomicState lets fn change a private copy of the state; if fn returns nil the copy is committed,
 // otherwise its error is returned unchanged and nothing happened. On a persisted scope fn may run
 // more than once: it must not have effects of its own, and should assign to captured variables
-// rather than add to them. Use fn's ctx for calls inside it: a verb on the same scope then fails with ErrReentrant
-// instead of waiting for itself, and one on another scope that would wait in a circle with *DeadlockError.
+// rather than add to them.
+//
+// Use fn's ctx for calls inside fn: a verb on the same scope then returns ErrReentrant instead of
+// waiting for itself, and a verb on another scope returns *DeadlockError instead of waiting in a
+// cycle. That ctx ends when the budget of the call does (WithTimeout in memory, Retry.Within on a
+// persisted scope), and when fn has returned. Detach makes one for calls that go on.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
 	return s.Apply(ctx, Atomic(fn), opts...)
 }
 
-// Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above are
-// short for it. It returns the errors of the verbs it stands for.
+// Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above call
+// it. It returns the errors of the verbs that m consists of.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
 	t, err := s.target()
 	if err != nil {
@@ -335,8 +347,9 @@ func (s Scope[T]) target() (target[T], error) {
 	return t, err
 }
 
-// Delete removes the state and leaves a tombstone: from then on every other verb returns *DeletedError, except one with IfAbsent, which
-// starts anew in the same sequence of versions. Deleting what is absent or deleted changes nothing.
+// Delete removes the state and leaves a tombstone: from then on every other verb returns
+// *DeletedError. A verb with IfAbsent creates the scope again, in the same sequence of versions.
+// Deleting a scope that is absent or deleted changes nothing.
 func (s Scope[T]) Delete(ctx context.Context, opts ...Option) error {
 	_, err := s.Apply(ctx, deletion{}, opts...)
 	return err

@@ -220,6 +220,8 @@ var lockBugs = []Bug{
 		Proves: []string{"SCOPE-18"}, File: "internal/drain/drain.go",
 		Old: "	if len(g.live) == 0 && g.drained != nil {", New: "	if g.drained != nil {",
 		Pkg: "./internal/drain", Run: "^TestCloseWaitsForTheRest$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
 		Name: "function-context-budget", Mechanism: "the context of a function ends with its budget",
 		Proves: []string{"LOCK-15"}, File: "lock.go",
 		Old: "		p.frame.until = p.submitted.Add(p.call.timeout)\n", New: "",
