@@ -141,7 +141,7 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 	if call.env.observer != nil {
 		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
 	}
-	if err := c.queue.Push(w, call.env.maxQueue, c); err != nil {
+	if err := c.queue.Push(w, call.env.maxQueue, turnWorker[T]{c}); err != nil {
 		return nil, refusedByQueue(err, call.key)
 	}
 	switch ending, reached := c.queue.Await(ctx, w); ending {
@@ -159,8 +159,13 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 	return p.image, p.err
 }
 
-// Work makes Container a queue.Worker: it gives every waiter its turn.
-func (c *Container[T]) Work() {
+// turnWorker makes Container a queue.Worker without an exported method.
+type turnWorker[T any] struct{ container *Container[T] }
+
+func (w turnWorker[T]) Work() { w.container.work() }
+
+// work gives every waiter its turn.
+func (c *Container[T]) work() {
 	for {
 		c.queue.Linger()
 		c.queue.Lock()
@@ -214,7 +219,7 @@ func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
 	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change, tail) }, func() {
 		t.exited = true
 		if c.finish(w, &t) == queue.Kept {
-			go c.Work() // this goroutine is ending
+			go c.work() // this goroutine is ending
 		}
 	})
 	return c.finish(w, &t)
@@ -390,7 +395,7 @@ func (c *Container[T]) abandon() bool {
 	c.lane.Release()
 	p.err = wrapKey(ErrAbandoned, p.call.key)
 	present := c.queue.Answer(w)
-	c.queue.Release(c)
+	c.queue.Release(turnWorker[T]{c})
 	c.queue.Unlock()
 	p.call.observe(p.ctx, Event{Type: Abandoned, Path: "lock", Verb: p.change.verb})
 	if present {

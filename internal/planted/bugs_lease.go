@@ -53,7 +53,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-close-does-not-wait", Mechanism: "Close waits for the functions of Hold",
 		Proves: []string{"STORE-13"}, File: "lease.go",
-		Old: "	defer l.rt.leases.enter(l)()\n", New: "",
+		Old: "	l.rt.leases.runs.Continue(l)\n", New: "",
 		Pkg: ".", Run: "^TestCloseEndsLeases$",
 	},
 	{
@@ -143,7 +143,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-detached", Mechanism: "Detach keeps the fence",
 		Proves: []string{"STORE-13"}, File: "context.go",
-		Old: "return newFrame(ctx, nil, innermost(ctx).held())", New: "return newFrame(ctx, nil, nil)",
+		Old: "return newFrame(outlast(ctx), nil, innermost(ctx).held())", New: "return newFrame(outlast(ctx), nil, nil)",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",
 	},
 }

@@ -72,7 +72,7 @@ var lockBugs = []Bug{
 	{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
-		Old: "		c.reportStuck()\n", New: "",
+		Old: "		c.checkStuck()\n", New: "",
 		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$",
 	},
 	{

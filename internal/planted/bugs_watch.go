@@ -59,7 +59,7 @@ var watchBugs = []Bug{
 	},
 	{
 		Name: "watch-deaf-to-renewal", Mechanism: "an expiry that moves without a version is heard of in its own process",
-		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas.go",
+		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas_seen.go",
 		Old: "	if s.seen.CompareAndSwap(base, d) {\n		notifyWatchers(&s.group)", New: "	if s.seen.CompareAndSwap(base, d) {\n		_ = s",
 		Pkg: ".", Run: "^TestWatchExpiryHere$", Flags: []string{"-timeout=20s"},
 	},
