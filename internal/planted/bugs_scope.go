@@ -23,7 +23,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "goexit-frees-the-queue", Mechanism: "a function that calls runtime.Goexit leaves the queue driven",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
-		Old: "			go c.Work()", New: "			_ = c",
+		Old: "			go c.work()", New: "			_ = c",
 		Pkg: ".", Run: "^TestGoexitInMutator$", Flags: []string{"-timeout=30s"},
 	},
 	{
