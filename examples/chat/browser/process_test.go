@@ -23,7 +23,7 @@ func TestKilledServerResumes(t *testing.T) {
 	require.Equal(t, "answering", eval[string](tb, answer(1)+".dataset.status"))
 	tb.until(`document.getElementById("connection").dataset.state === "lost"`, "the page says that it is alone")
 	tb.say("count to 5") // kept until there is somebody to take it
-	tb.until(`document.querySelector('.question[data-status="sending"] .note').textContent.includes("again")`, "the message is tried again")
+	tb.until(`document.querySelector('.question[data-status="sending"] .note').textContent.includes("retrying")`, "the message is tried again")
 	s.start()
 	tb.over(1, "done")
 	counted(t, tb.text(1), 100)
