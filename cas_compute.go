@@ -143,7 +143,9 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 		w.State = queue.Waiting // it ran on a state that may never be committed, and runs again
 	default:
 		w.State = queue.Committing
-		b.slow = b.slow || attached && b.alone == nil && time.Since(b.started) > b.allowed
+		if attached && b.alone == nil && time.Since(b.started) > b.allowed {
+			b.slow = true
+		}
 	}
 	s.queue.Unlock()
 	if unwanted && (out.panic != nil || out.exited) {

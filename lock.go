@@ -231,18 +231,20 @@ func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Own
 	if p.runs {
 		p.frame.release()
 	}
+	if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
+		t.err = p.call.lease.lostAny() // before the lock: it may call the observer
+	}
 	ownership, present := queue.Passed, false
 	c.queue.Lock()
 	if c.queue.Current() == w {
 		ownership = queue.Kept
 		if p.runs {
+			p.runs = false // from here on it cannot be abandoned
 			p.frame.End()
 			c.lane.Release()
 		}
 		if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
-			if t.err = p.call.lease.lostAny(); t.err == nil {
-				c.publish(t.cur, t.img)
-			}
+			c.publish(t.cur, t.img)
 		}
 		p.image, p.err, p.panic, p.exited = t.img, t.err, t.panic, t.exited
 		present = c.queue.Answer(w)
@@ -371,7 +373,7 @@ func (c *Container[T]) checkStuck() {
 // reportStuck reports w, unless its function has returned or was abandoned.
 func (c *Container[T]) reportStuck(w *queue.Waiter[pending[T]]) {
 	c.queue.Lock()
-	current := c.queue.Current() == w
+	current := c.queue.Current() == w && w.Value.runs
 	c.queue.Unlock()
 	if !current {
 		return

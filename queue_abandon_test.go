@@ -185,3 +185,19 @@ func TestAbandonedAsItReturns(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// A function that has returned cannot be abandoned, although its worker has not taken the next
+// waiter yet. Proves LOCK-11.
+func TestAbandonAfterTheReturn(t *testing.T) {
+	var s pawl.Scope[counts]
+	abandoned := false
+	rt := openRuntime(t, pawl.Config{Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		if e.Type == pawl.Committed {
+			abandoned = s.Abandon()
+		}
+	})})
+	s = pawl.Memory[counts](rt, "a")
+	_, err := s.AtomicState(t.Context(), func(_ context.Context, c *counts) error { c.N++; return nil })
+	require.NoError(t, err)
+	require.False(t, abandoned)
+}
