@@ -42,7 +42,7 @@ var lockBugs = []Bug{
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "lock.go",
-		Old: "if t.err == nil && t.img != t.cur && t.panic == nil", New: "if t.err == nil && t.img != t.cur && !w.Left() && t.panic == nil",
+		Old: "&& !t.exited {\n			c.publish", New: "&& !t.exited && !w.Left() {\n			c.publish",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
 	},
 	{
