@@ -69,20 +69,21 @@ func (p *Prepared) overlap(first, last int) error {
 	if last-first < 2 {
 		return nil
 	}
+	nested := false // only a longer path can be inside another
+	for i := first; i < last; i++ {
+		nested = nested || len(p.at(i).path.names) != len(p.at(first).path.names)
+	}
+	if !nested {
+		return nil
+	}
 	type named struct {
 		field string
 		names []string
 	}
 	// fields has copies, because pointers would move every Prepared to the heap.
-	fields := make([]named, last-first)
-	nested := false // only a longer path can be inside another
-	for i := range fields {
-		c := p.at(first + i)
-		fields[i] = named{c.field, c.path.names}
-		nested = nested || len(c.path.names) != len(fields[0].names)
-	}
-	if !nested {
-		return nil
+	fields := make([]named, 0, last-first)
+	for i := first; i < last; i++ {
+		fields = append(fields, named{p.at(i).field, p.at(i).path.names})
 	}
 	// In this order a path comes right before the paths below it.
 	slices.SortStableFunc(fields, func(a, b named) int { return slices.Compare(a.names, b.names) })
