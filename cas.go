@@ -42,8 +42,8 @@ const (
 	maxBatch = 1024
 	// maxGather bounds how long a batch waits for writers that are about to submit again.
 	maxGather = time.Millisecond
-	// skipAfterVain is how many batches do not wait after one that waited in vain.
-	skipAfterVain = 31
+	// maxVain bounds how often the number of batches that do not wait is doubled.
+	maxVain = 5
 	// insistAfter is how many commits are lost before the next one insists; where few may be lost, a
 	// quarter of them.
 	insistAfter = 4
@@ -65,7 +65,8 @@ type stored struct {
 	alone    []*storedWaiter // functions that left their batch and run on their own
 	crew     int             // mutations that the last batch answered, with those that waited then
 	took     time.Duration   // how long its commit took
-	skip     int             // batches that do not gather, after one that did in vain
+	vain     int             // batches that gathered in vain since one did not
+	skip     int             // batches that do not gather after that
 	complete chan struct{}   // closed when as many wait as gather waits for; nil: it does not
 	free     chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
 }
@@ -140,8 +141,9 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 		defer parent.Waited(&s.lane)
 	}
 	kept := *ch
-	w := &storedWaiter{Bell: queue.NewBell(), Value: storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}}
+	w := queue.NewWaiter[storedCall]()
 	v := &w.Value
+	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
 	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
 	s.queue.Lock()
@@ -230,7 +232,8 @@ func (s *stored) Work() {
 
 // gather waits until as many writers wait as the last batch answered. They are about to submit
 // again, and share one commit instead of two. The wait is at most half of the last commit's time; if
-// it was in vain, the next batches do not wait.
+// it was in vain, the next batch does not wait, and each time that happens again, twice as many do
+// not.
 func (s *stored) gather() {
 	s.queue.Lock()
 	wait, n := min(s.took/2, maxGather), s.queue.Len()
@@ -248,13 +251,21 @@ func (s *stored) gather() {
 	s.queue.Unlock()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	vain := false
 	select {
 	case <-complete:
 	case <-timer.C:
-		s.queue.Lock()
-		s.complete, s.skip = nil, skipAfterVain
-		s.queue.Unlock()
+		vain = true
 	}
+	s.queue.Lock()
+	defer s.queue.Unlock()
+	s.complete = nil
+	if !vain {
+		s.vain = 0
+		return
+	}
+	s.vain = min(s.vain+1, maxVain)
+	s.skip = 1<<s.vain - 1
 }
 
 // newBatch makes a batch of w, which has the turn, and the waiters behind it. The caller holds the

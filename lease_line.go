@@ -71,8 +71,9 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 			l = s.line.Load()
 		}
 	}
-	w := &queue.Waiter[place]{Bell: queue.NewBell(), Value: place{ctx: ctx, once: !asked.wait, take: take}}
+	w := queue.NewWaiter[place]()
 	p := &w.Value
+	*p = place{ctx: ctx, once: !asked.wait, take: take}
 	l.queue.Lock()
 	if p.once && l.waiting > 0 {
 		l.queue.Unlock()

@@ -36,7 +36,7 @@ type Container[T any] struct {
 	_ noCopy
 
 	place registration // where a scope's container is registered; zero for one of the caller's own
-	queue queue.Queue[pending[T]]
+	queue queue.Queue[pending]
 	lane  waitgraph.Lane // the queue as deadlock detection sees it
 	image atomic.Pointer[image[T]]
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
@@ -63,7 +63,7 @@ type image[T any] struct {
 }
 
 // pending is a mutation in an in-memory queue.
-type pending[T any] struct {
+type pending struct {
 	ctx       context.Context
 	parent    *frame // of the function that the call was made in; nil: none
 	call      call
@@ -71,13 +71,14 @@ type pending[T any] struct {
 	submitted time.Time
 
 	// Of its run, protected by the queue's lock.
-	runs    bool  // its function has the turn
-	frame   frame // the context of its function
-	started time.Time
-	checked bool // a caller left at its deadline, see checkStuck
+	runs      bool   // its function has the turn
+	frame     *frame // the context of its function; nil: it is a data verb
+	started   time.Time
+	checked   bool // a caller left at its deadline, see checkStuck
+	abandoned bool // it was answered while its function ran
 
 	// The answer: written by the worker before it answers, read by the caller after that.
-	image  *image[T]
+	image  any // *image[T]
 	err    error
 	panic  *PanicError
 	exited bool // the function called runtime.Goexit
@@ -132,11 +133,15 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 
 // applyInTurn queues ch and waits for its answer.
 func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
-	w := &queue.Waiter[pending[T]]{Bell: call.env.bells.Get().(*queue.Bell)}
+	w := call.env.waiters.Get().(*queue.Waiter[pending])
 	p := &w.Value
 	p.ctx, p.parent, p.call, p.change, p.submitted = ctx, parent, *call, *ch, time.Now()
 	if call.timeout > 0 {
 		w.Deadline = p.submitted.Add(call.timeout)
+	}
+	if !ch.bounded() {
+		p.frame = newFrame(ctx, parent, call.lease)
+		p.frame.Lane, p.frame.Name, p.frame.until = &c.lane, call.key, w.Deadline
 	}
 	if call.env.observer != nil {
 		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
@@ -154,9 +159,14 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 		c.checkStuck()
 		return nil, err
 	}
-	call.env.bells.Put(w.Bell)
-	raise(p.panic, p.exited)
-	return p.image, p.err
+	img, _ := p.image.(*image[T])
+	err, panicked, exited := p.err, p.panic, p.exited
+	if !p.checked && !p.abandoned { // else reportStuck or finish may still look at it
+		w.Clear()
+		call.env.waiters.Put(w)
+	}
+	raise(panicked, exited)
+	return img, err
 }
 
 // turnWorker makes Container a queue.Worker without an exported method.
@@ -172,8 +182,9 @@ func (c *Container[T]) work() {
 		w := c.queue.Next()
 		if w != nil {
 			w.State = queue.Running
-			if !w.Value.change.bounded() {
-				c.begin(&w.Value)
+			if p := &w.Value; p.frame != nil {
+				p.runs, p.started = true, time.Now()
+				c.lane.Hold(&p.frame.Node)
 			}
 		}
 		c.queue.Unlock()
@@ -181,18 +192,6 @@ func (c *Container[T]) work() {
 			return
 		}
 	}
-}
-
-// begin makes the context of p's function. The caller holds the queue's lock.
-func (c *Container[T]) begin(p *pending[T]) {
-	p.runs = true
-	p.frame.init(p.ctx, p.parent, p.call.lease)
-	p.frame.Lane, p.frame.Name = &c.lane, p.call.key
-	if p.call.timeout > 0 {
-		p.frame.until = p.submitted.Add(p.call.timeout)
-	}
-	p.started = time.Now()
-	c.lane.Hold(&p.frame.Node)
 }
 
 // turn is the result of the turn of a waiter.
@@ -205,7 +204,7 @@ type turn[T any] struct {
 }
 
 // turn computes the result of w and publishes it.
-func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
+func (c *Container[T]) turn(w *queue.Waiter[pending]) queue.Ownership {
 	p := &w.Value
 	t := turn[T]{cur: c.image.Load()}
 	if p.call.env.observer != nil {
@@ -214,7 +213,7 @@ func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
 	}
 	ctx, tail := p.ctx, &c.tail
 	if p.runs {
-		ctx, tail = &p.frame, nil // an abandoned function may still run beside the next one
+		ctx, tail = p.frame, nil // an abandoned function may still run beside the next one
 	}
 	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change, tail) }, func() {
 		t.exited = true
@@ -226,7 +225,7 @@ func (c *Container[T]) turn(w *queue.Waiter[pending[T]]) queue.Ownership {
 }
 
 // finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
-func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Ownership {
+func (c *Container[T]) finish(w *queue.Waiter[pending], t *turn[T]) queue.Ownership {
 	p := &w.Value
 	if p.runs {
 		p.frame.release()
@@ -239,7 +238,6 @@ func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Own
 	if c.queue.Current() == w {
 		ownership = queue.Kept
 		if p.runs {
-			p.runs = false // from here on it cannot be abandoned
 			p.frame.End()
 			c.lane.Release()
 		}
@@ -248,6 +246,7 @@ func (c *Container[T]) finish(w *queue.Waiter[pending[T]], t *turn[T]) queue.Own
 		}
 		p.image, p.err, p.panic, p.exited = t.img, t.err, t.panic, t.exited
 		present = c.queue.Answer(w)
+		c.queue.EndTurn() // from here on it cannot be abandoned
 	}
 	c.queue.Unlock()
 	switch {
@@ -371,9 +370,9 @@ func (c *Container[T]) checkStuck() {
 }
 
 // reportStuck reports w, unless its function has returned or was abandoned.
-func (c *Container[T]) reportStuck(w *queue.Waiter[pending[T]]) {
+func (c *Container[T]) reportStuck(w *queue.Waiter[pending]) {
 	c.queue.Lock()
-	current := c.queue.Current() == w && w.Value.runs
+	current := c.queue.Current() == w
 	c.queue.Unlock()
 	if !current {
 		return
@@ -395,7 +394,7 @@ func (c *Container[T]) abandon() bool {
 	p := &w.Value
 	p.frame.End()
 	c.lane.Release()
-	p.err = wrapKey(ErrAbandoned, p.call.key)
+	p.abandoned, p.err = true, wrapKey(ErrAbandoned, p.call.key)
 	present := c.queue.Answer(w)
 	c.queue.Release(turnWorker[T]{c})
 	c.queue.Unlock()

@@ -82,16 +82,15 @@ type deletion struct{}
 type function interface {
 	nil() bool
 	takes() reflect.Type
-	// run makes *draft a copy of *cur (nil: absent), lets the function change it, and fills *dst with
-	// the result, like change.apply. The caller passes zero values as draft and dst, and keeps no
-	// other reference to draft.
-	run(ctx context.Context, typ *state.Type, cur, draft, dst any) (changed bool, err error)
+	// run lets the function change a copy of *cur (nil: absent), and fills *dst with the result, like
+	// change.apply.
+	run(ctx context.Context, typ *state.Type, cur, dst any) (changed bool, err error)
 }
 
 func (m atomicMutation[T]) nil() bool           { return m.fn == nil }
 func (m atomicMutation[T]) takes() reflect.Type { return reflect.TypeFor[T]() }
-func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, draft, dst any) (bool, error) {
-	own, out := draft.(*T), dst.(*T)
+func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, dst any) (bool, error) {
+	own, out := new(T), dst.(*T) // apart, because the function may keep own
 	if cur == nil {
 		*own = *typ.Zero().(*T)
 	} else {
@@ -327,7 +326,7 @@ func (s step) apply(ctx context.Context, typ *state.Type, cur, dst any) (bool, e
 		return false, s.err
 	}
 	if s.fn != nil {
-		return s.fn.run(ctx, typ, cur, typ.Zero(), dst)
+		return s.fn.run(ctx, typ, cur, dst)
 	}
 	data := s.data
 	if data == nil {

@@ -112,11 +112,11 @@ type env struct {
 	maxQueue int
 	writer   string        // starts the id of every commit
 	commits  atomic.Uint64 // number of commit ids made so far
-	bells    sync.Pool     // of *queue.Bell
+	waiters  sync.Pool     // of *queue.Waiter[pending] that can be used again
 }
 
 func newEnv() *env {
-	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), bells: sync.Pool{New: func() any { return queue.NewBell() }}}
+	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), waiters: sync.Pool{New: func() any { return queue.NewWaiter[pending]() }}}
 }
 
 func (e *env) logger() *slog.Logger {

@@ -176,14 +176,19 @@ func TestCodeOfATypeNeverHoldsTheCaller(t *testing.T) {
 	})
 }
 
-// Proves LOCK-5.
+// Calls use the waiters of earlier calls again, and have only their own deadlines. Proves LOCK-5.
 func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 		s, stored := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "b")
 		for i := range 20 {
-			// Waiters are used again, those of persisted scopes with their alarms still set: here for ten seconds from now.
 			release, blocked := block(s, pawl.WithTimeout(10*time.Second))
 			queued := push(s, "x", pawl.WithTimeout(10*time.Second))
+			release()
+			require.NoError(t, <-blocked)
+			require.NoError(t, <-queued)
+			release, blocked = block(s, pawl.WithTimeout(pawl.NoTimeout))
+			queued = push(s, "x", pawl.WithTimeout(pawl.NoTimeout))
+			time.Sleep(time.Hour)
 			release()
 			require.NoError(t, <-blocked)
 			require.NoError(t, <-queued)

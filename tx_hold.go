@@ -43,7 +43,8 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 		}
 		defer t.parent.Waited(&s.lane)
 	}
-	w := &storedWaiter{Bell: queue.NewBell(), Deadline: t.deadline.Add(lastWord)}
+	w := queue.NewWaiter[storedCall]()
+	w.Deadline = t.deadline.Add(lastWord)
 	w.Value = storedCall{
 		ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound,
 		holds: true, submitted: time.Now(),

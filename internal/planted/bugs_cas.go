@@ -95,7 +95,7 @@ var casBugs = []Bug{
 	{
 		Name: "withdrawal-before-the-commit", Mechanism: "a mutation whose caller left is not computed again",
 		Proves: []string{"CAS-9"}, File: "internal/queue/queue.go",
-		Old: "	w.left = true\n", New: "	w.left = w.State != Committing\n",
+		Old: "	w.left, w.reached = true, w.State\n", New: "	w.left, w.reached = w.State != Committing, w.State\n",
 		Pkg: ".", Run: "^TestCancelledMutationIsNotComputedAgain$",
 	},
 	{

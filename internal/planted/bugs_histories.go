@@ -36,7 +36,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-withdrawn-yet-run", Mechanism: "an in-memory mutation that was withdrawn never happens",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
-		Old: "		q.unlink(w)\n	}\n	return w.State, true\n", New: "	}\n	return w.State, true\n",
+		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
@@ -162,7 +162,7 @@ var historyBugs = []Bug{
 	{
 		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget ends while its function runs is back at once",
 		Proves: []string{"CAS-3"}, File: "internal/queue/queue.go",
-		Old: "	if w.State == Answered {\n		return w.State, false\n", New: "	if w.State == Answered || w.State == Running {\n		return w.State, false\n",
+		Old: "		case !d.After(now):\n", New: "		case !d.After(now) && w.State == Running:\n		case !d.After(now):\n",
 		Pkg: ".", Run: "^TestBudgetThatEndsWhileTheFunctionRuns$", Flags: []string{"-timeout=20s"},
 	},
 	{

@@ -5,8 +5,7 @@ var lockBugs = []Bug{
 	{
 		Name: "queue-order", Mechanism: "waiters have their turns in the order of submission",
 		Proves: []string{"LOCK-1"}, File: "internal/queue/queue.go",
-		Old: "	w.in, w.prev, w.next = l, l.last, nil\n	if l.last != nil {\n		l.last.next = w\n	} else {\n		l.first = w\n	}\n	l.last = w\n",
-		New: "	w.in, w.prev, w.next = l, nil, l.first\n	if l.first != nil {\n		l.first.prev = w\n	} else {\n		l.last = w\n	}\n	l.first = w\n",
+		Old: "	w.prev, w.next = l.last, nil\n	if l.last != nil {\n		l.last.next = w\n	} else {\n		l.first = w\n	}\n	l.last = w\n", New: "	w.prev, w.next = nil, l.first\n	if l.first != nil {\n		l.first.prev = w\n	} else {\n		l.last = w\n	}\n	l.first = w\n",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
 	},
 	{
@@ -24,7 +23,7 @@ var lockBugs = []Bug{
 	{
 		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
-		Old: "		expired = w.Bell.set(w.Deadline)\n", New: "		_ = w.Bell.set(w.Deadline)\n",
+		Old: "		q.setAlarm(w.Deadline)\n", New: "		_ = q.setAlarm\n",
 		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -48,7 +47,7 @@ var lockBugs = []Bug{
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
-		Old: "	if w.in != nil {\n		q.unlink(w)\n	}\n", New: "",
+		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n",
 		Pkg: ".", Run: "^(TestDeadlineOfAQueuedMutation|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
@@ -97,13 +96,13 @@ var lockBugs = []Bug{
 	{
 		Name: "worker-looks-back", Mechanism: "a waiter that arrives after the worker stopped starts another",
 		Proves: []string{"LOCK-2"}, File: "internal/queue/queue.go",
-		Old: "	a.driven = q.list.first != nil\n	return a.driven\n", New: "	return q.list.first != nil\n",
+		Old: "	a.driven = q.front != nil\n	return a.driven\n", New: "	return q.front != nil\n",
 		Pkg: ".", Run: "^TestComingAsTheWorkerGoes$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "lock-withdrawn-and-counted", Mechanism: "a withdrawn waiter takes no place in the queue",
 		Proves: []string{"LOCK-14"}, File: "internal/queue/queue.go",
-		Old: "	if w.in != nil {\n		q.unlink(w)\n	}\n", New: "	if w.in != nil {\n		q.unlink(w)\n		q.arrivals.waiting.Add(1)\n	}\n",
+		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n	q.arrivals.waiting.Add(1)\n",
 		Pkg: "./internal/queue", Run: "^TestLimit$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
@@ -115,7 +114,7 @@ var lockBugs = []Bug{
 	{
 		Name: "left-are-forgotten", Mechanism: "a queue does not keep the mutations of callers that left",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
-		Old: "	if w.in != nil {\n		q.unlink(w)\n	}\n", New: "",
+		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n",
 		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
 	},
 	{
@@ -125,10 +124,40 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatCame$", Flags: []string{"-timeout=60s"},
 	},
 	{
-		Name: "deadline-of-a-reused-waiter", Mechanism: "a bell that is used again rings at the new deadline",
-		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
-		Old: "		b.timer.Reset(left)\n", New: "		_ = left\n",
+		Name: "deadline-of-a-reused-waiter", Mechanism: "a waiter that is used again has no deadline of an earlier call",
+		Proves: []string{"LOCK-5"}, File: "lock.go",
+		Old: "		w.Clear()\n", New: "",
 		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "alarm-earlier-deadline", Mechanism: "a waiter whose deadline comes before all others sets the alarm back",
+		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
+		Old: " || w.Deadline.Before(a.rings)) {", New: ") {",
+		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "alarm-set-again", Mechanism: "an alarm that has rung is set to the next deadline",
+		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
+		Old: "		q.setAlarm(next)\n", New: "		_ = q.setAlarm\n",
+		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "alarm-after-idling", Mechanism: "a queue that was idle for long sets its alarm anew",
+		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
+		Old: "		a.alarm = nil\n", New: "		_ = next\n",
+		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
+	},
+	{
+		Name: "abandoned-waiter-reused", Mechanism: "the waiter of an abandoned function is not used for another call",
+		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Old: "if !p.checked && !p.abandoned {", New: "if !p.checked {",
+		Pkg: ".", Run: "^TestAbandonBeforeTheFunctionStarts$", Flags: []string{"-race", "-timeout=60s"},
+	},
+	{
+		Name: "abandon-after-the-return", Mechanism: "a function that has returned cannot be abandoned",
+		Proves: []string{"LOCK-11"}, File: "lock.go",
+		Old: "		c.queue.EndTurn() // from here on it cannot be abandoned\n", New: "",
+		Pkg: ".", Run: "^TestAbandonAfterTheReturn$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "queue-arrivals-overtake", Mechanism: "arrivals are moved behind the waiters that were there before",
@@ -140,19 +169,19 @@ var lockBugs = []Bug{
 	{
 		Name: "queue-withdrawn-arrival", Mechanism: "a waiter that leaves before the worker saw it never runs",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
-		Old: "	w.left = true\n	q.gather()", New: "	w.left = true\n	_ = q",
+		Old: "	q.gather() // from here on w is linked in the queue's own list\n", New: "",
 		Pkg: "./internal/queue", Run: "^TestWithdrawnArrival$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "queue-answer-refused", Mechanism: "a caller whose deadline passes after its answer takes the answer",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
-		Old: "	if w.State == Answered {\n		return w.State, false\n	}\n", New: "",
+		Old: "	if w.left || w.State == Answered {\n		return false\n	}\n	q.gather()", New: "	if w.left {\n		return false\n	}\n	q.gather()",
 		Pkg: "./internal/queue", Run: "^TestAnswerBeforeTheDeadline$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "queue-answer-without-a-caller", Mechanism: "the worker learns that the caller it answers has left",
 		Proves: []string{"LOCK-8"}, File: "internal/queue/queue.go",
-		Old: "	if w.left || w.State == Answered {", New: "	if w.State == Answered {",
+		Old: "	if w.left || w.State == Answered {\n		return false\n	}\n	w.State", New: "	if w.State == Answered {\n		return false\n	}\n	w.State",
 		Pkg: "./internal/queue", Run: "^TestAnswerAfterTheDeadline$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
@@ -224,7 +253,7 @@ var lockBugs = []Bug{
 	{
 		Name: "function-context-budget", Mechanism: "the context of a function ends with its budget",
 		Proves: []string{"LOCK-15"}, File: "lock.go",
-		Old: "		p.frame.until = p.submitted.Add(p.call.timeout)\n", New: "",
+		Old: "p.frame.Lane, p.frame.Name, p.frame.until = &c.lane, call.key, w.Deadline", New: "p.frame.Lane, p.frame.Name = &c.lane, call.key",
 		Pkg: ".", Run: "^TestFunctionContextEndsWithItsBudget$", Flags: []string{"-timeout=20s"},
 	},
 	{

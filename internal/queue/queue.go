@@ -19,15 +19,21 @@
 // callers that arrive do not keep the worker from its next turn: it appends to a second list, the
 // arrivals, which the worker moves behind the first list when that is empty.
 //
+// A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
+// others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
+// is set to the earliest deadline of the rest.
+//
 // The races, and what decides each:
-//   - an answer against a deadline or a canceled context: the lock. Await finds the waiter answered
-//     and returns the answer, or marks the waiter as left and Answer finds the caller gone.
+//   - an answer against a deadline or a canceled context: the lock. The alarm and Await find the
+//     waiter answered and leave it alone, or mark it as left and Answer finds the caller gone.
 //   - a turn against a withdrawal: the lock. A withdrawn waiter is unlinked, or, when the worker has
 //     taken it already, marked as left before its work starts.
 //   - Push against a worker that stops: the lock of the arrivals. The worker stops only if it finds
 //     none, and Push starts a worker only if none drives the queue.
 //   - Push against Close: the lock of the arrivals. Push fails on a closed queue; Close waits for
 //     waiters pushed before it.
+//   - Push against an alarm that rings: both locks. The alarm looks at every waiter pushed before it,
+//     and a waiter pushed later finds it set anew, or not at all.
 //   - a function that returns against Abandon: Current. The worker asks, under the lock, whether the
 //     queue still runs its waiter; Abandon takes that away.
 package queue
@@ -79,8 +85,9 @@ type Worker interface {
 
 // Queue is a FIFO of waiters. The zero value is an empty, open queue.
 type Queue[V any] struct {
-	sync.Mutex // protects the fields below, the states of the waiters, and what the owner keeps beside them
-	list       list[V]
+	sync.Mutex               // protects the fields below, the states of the waiters, and what the owner keeps beside them
+	list       list[V]       // waiters whose callers are there: first those that were taken
+	front      *Waiter[V]    // the first of the list that was not taken; nil: none
 	current    *Waiter[V]    // the waiter whose turn it is; nil: none, or it was abandoned
 	detached   int           // functions that run outside the queue
 	drained    chan struct{} // closed once the queue is closed and empty; nil: not asked for
@@ -94,54 +101,45 @@ type arrivals[V any] struct {
 	sync.Mutex // protects the fields below
 	list       list[V]
 	driven     bool         // a worker, or a transaction that holds the queue, drives it
-	closed     bool         // Push fails
-	waiting    atomic.Int64 // in both lists
+	closed     bool         // Push fails; set under both locks
+	waiting    atomic.Int64 // in both lists, and not taken
+	alarm      *time.Timer  // calls ring; nil: it is not set
+	rings      time.Time    // when the alarm rings
 }
 
 // list is a doubly linked list of waiters.
 type list[V any] struct{ first, last *Waiter[V] }
 
-// Waiter is one entry of a queue.
+// Waiter is one entry of a queue. NewWaiter makes it.
 type Waiter[V any] struct {
 	Value V
-	// Bell wakes the caller. It is set before Push.
-	Bell *Bell
 	// Deadline is when the caller stops waiting; zero: never. It is set before Push.
 	Deadline time.Time
+
+	ready chan struct{} // one slot; gets one value when the caller may go on
 
 	// State and the rest are protected by the queue's lock, the links of an arrival by that of the
 	// arrivals.
 	State      State
-	left       bool     // the caller is gone
-	in         *list[V] // the list that it is linked in; nil: none
+	left       bool  // the caller is gone, or was told to go
+	reached    State // how far it had come then
+	taken      bool  // the worker has it
+	linked     bool  // it is in a list
 	prev, next *Waiter[V]
 }
 
-// Bell wakes the caller of a waiter. A caller that got its answer may use its bell for its next
-// waiter: making one costs as much as the rest of a call.
-type Bell struct {
-	ready chan struct{} // one slot; gets one value when the answer may be read
-	timer *time.Timer   // nil: no deadline was set yet
-}
+// NewWaiter returns an empty waiter.
+func NewWaiter[V any]() *Waiter[V] { return &Waiter[V]{ready: make(chan struct{}, 1)} }
 
-// NewBell returns a bell for one waiter at a time.
-func NewBell() *Bell { return &Bell{ready: make(chan struct{}, 1)} }
-
-// set makes the timer fire at the deadline.
-func (b *Bell) set(deadline time.Time) <-chan time.Time {
-	if left := time.Until(deadline); b.timer == nil {
-		b.timer = time.NewTimer(left)
-	} else {
-		b.timer.Reset(left)
-	}
-	return b.timer.C
-}
+// Clear makes w as good as new. Only a caller that got its answer may clear its waiter.
+func (w *Waiter[V]) Clear() { *w = Waiter[V]{ready: w.ready} }
 
 // Left reports whether the caller of w is gone. The caller of Left holds the lock.
 func (w *Waiter[V]) Left() bool { return w.left }
 
 // Push appends w and makes sure that a worker drives the queue. It returns ErrClosed, or *FullError
-// when limit waiters wait already. A waiter that was taken may be pushed again. The caller may hold the queue's lock, but need not.
+// when limit waiters wait already. The caller need not hold the queue's lock, unless w was taken and
+// is pushed again.
 func (q *Queue[V]) Push(w *Waiter[V], limit int, worker Worker) error {
 	a := &q.arrivals
 	a.Lock()
@@ -152,11 +150,63 @@ func (q *Queue[V]) Push(w *Waiter[V], limit int, worker Worker) error {
 	if n := int(a.waiting.Load()); n >= limit {
 		return &FullError{Waiting: n}
 	}
-	a.waiting.Add(1)
-	w.State = Waiting
+	if w.linked {
+		q.unlink(w)
+	}
+	w.State, w.taken, w.linked = Waiting, false, true
 	a.list.append(w)
+	a.waiting.Add(1)
+	if !w.Deadline.IsZero() && (a.alarm == nil || w.Deadline.Before(a.rings)) {
+		q.setAlarm(w.Deadline)
+	}
 	a.start(worker)
 	return nil
+}
+
+// setAlarm sets the alarm. The caller holds the lock of the arrivals.
+func (q *Queue[V]) setAlarm(at time.Time) {
+	a := &q.arrivals
+	if a.rings = at; a.alarm != nil {
+		a.alarm.Reset(time.Until(at))
+	} else {
+		a.alarm = time.AfterFunc(time.Until(at), q.ring)
+	}
+}
+
+// ring tells the callers whose deadline has passed to go, and sets the alarm to the earliest other
+// deadline. An alarm without deadlines is let go: an idle queue keeps none.
+func (q *Queue[V]) ring() {
+	var (
+		now     = time.Now()
+		next    time.Time
+		expired []*Waiter[V]
+	)
+	q.Lock()
+	a := &q.arrivals
+	a.Lock()
+	q.gatherLocked()
+	for w := q.list.first; w != nil; w = w.next {
+		switch d := w.Deadline; {
+		case d.IsZero():
+		case !d.After(now):
+			expired = append(expired, w)
+		case next.IsZero() || d.Before(next):
+			next = d
+		}
+	}
+	for _, w := range expired {
+		q.dismiss(w)
+	}
+	if next.IsZero() {
+		a.alarm = nil
+	} else {
+		q.setAlarm(next)
+	}
+	a.Unlock()
+	q.Unlock()
+	for _, w := range expired {
+		w.ready <- struct{}{}
+	}
 }
 
 // start makes sure that a worker drives the queue. The caller holds the lock of the arrivals.
@@ -170,7 +220,7 @@ func (a *arrivals[V]) start(w Worker) {
 // First returns the waiter at the front, nil if none waits. The caller holds the lock.
 func (q *Queue[V]) First() *Waiter[V] {
 	q.gather()
-	return q.list.first
+	return q.front
 }
 
 // gather moves the arrivals to the end of the list. The caller holds the lock.
@@ -186,8 +236,8 @@ func (q *Queue[V]) gatherLocked() {
 	if from.first == nil {
 		return
 	}
-	for w := from.first; w != nil; w = w.next {
-		w.in = to
+	if q.front == nil {
+		q.front = from.first
 	}
 	if from.first.prev = to.last; to.last != nil {
 		to.last.next = from.first
@@ -206,7 +256,7 @@ func (q *Queue[V]) Len() int { return int(q.arrivals.waiting.Load()) }
 // and must return. The caller holds the lock and drives the queue.
 func (q *Queue[V]) Next() *Waiter[V] {
 	q.current = nil
-	if q.list.first == nil && !q.moreArrived() {
+	if q.front == nil && !q.moreArrived() {
 		q.signalDrained()
 		return nil
 	}
@@ -220,7 +270,7 @@ func (q *Queue[V]) moreArrived() bool {
 	a.Lock()
 	defer a.Unlock()
 	q.gatherLocked()
-	a.driven = q.list.first != nil
+	a.driven = q.front != nil
 	return a.driven
 }
 
@@ -235,15 +285,19 @@ func (q *Queue[V]) Linger() {
 	}
 }
 
-// Take removes the waiter at the front and returns it, nil if none waits. Unlike Next it changes no
+// Take takes the waiter at the front and returns it, nil if none waits. Unlike Next it changes no
 // turn: the taken waiter shares the current one. The caller holds the lock.
 func (q *Queue[V]) Take() *Waiter[V] {
-	w := q.list.first
+	w := q.front
 	if w != nil {
-		q.unlink(w)
+		w.taken, q.front = true, w.next
+		q.arrivals.waiting.Add(-1)
 	}
 	return w
 }
+
+// EndTurn ends the current turn; the caller goes on driving the queue. The caller holds the lock.
+func (q *Queue[V]) EndTurn() { q.current = nil }
 
 // Current returns the waiter whose turn it is, nil if there is none. The caller holds the lock.
 func (q *Queue[V]) Current() *Waiter[V] { return q.current }
@@ -295,25 +349,23 @@ func (q *Queue[V]) Driven() bool {
 	return q.arrivals.driven
 }
 
-// Closed reports whether Close was called.
-func (q *Queue[V]) Closed() bool {
-	q.arrivals.Lock()
-	defer q.arrivals.Unlock()
-	return q.arrivals.closed
-}
+// Closed reports whether Close was called. The caller holds the lock.
+func (q *Queue[V]) Closed() bool { return q.arrivals.closed }
 
-// Answer marks w as answered and reports whether its caller is there to read the answer: then Wake
-// must follow. What the caller reads is written before. The caller of Answer holds the lock.
+// Answer marks w, which was taken, as answered, and reports whether its caller is there to read the
+// answer: then Wake must follow. What the caller reads is written before Wake. The caller of Answer
+// holds the lock.
 func (q *Queue[V]) Answer(w *Waiter[V]) (present bool) {
 	if w.left || w.State == Answered {
 		return false
 	}
 	w.State = Answered
+	q.unlink(w)
 	return true
 }
 
 // Wake lets the caller of an answered waiter return. The worker must not touch w afterwards.
-func (w *Waiter[V]) Wake() { w.Bell.ready <- struct{}{} }
+func (w *Waiter[V]) Wake() { w.ready <- struct{}{} }
 
 // Ending says why Await returned.
 type Ending uint8
@@ -328,39 +380,37 @@ const (
 // Await waits until w is answered, its deadline passes or ctx ends. When the caller left without an
 // answer, state says how far w had come: a waiter in Waiting is withdrawn and will never run.
 func (q *Queue[V]) Await(ctx context.Context, w *Waiter[V]) (ending Ending, state State) {
-	var expired <-chan time.Time
-	if !w.Deadline.IsZero() {
-		expired = w.Bell.set(w.Deadline)
-		defer w.Bell.timer.Stop()
-	}
 	select {
-	case <-w.Bell.ready:
-		return GotAnswer, Answered
+	case <-w.ready:
 	case <-ctx.Done():
-		ending = Canceled
-	case <-expired:
-		ending = TimedOut
+		if q.leave(w) {
+			return Canceled, w.reached
+		}
+		<-w.ready
 	}
-	if state, left := q.leave(w); left {
-		return ending, state
+	if w.left {
+		return TimedOut, w.reached
 	}
-	<-w.Bell.ready
 	return GotAnswer, Answered
 }
 
-// leave takes the caller of w away, and reports false if it has to wait for the answer.
-func (q *Queue[V]) leave(w *Waiter[V]) (State, bool) {
+// leave takes the caller of w away, and reports false if w was answered or its deadline has passed.
+func (q *Queue[V]) leave(w *Waiter[V]) bool {
 	q.Lock()
 	defer q.Unlock()
-	if w.State == Answered {
-		return w.State, false
+	if w.left || w.State == Answered {
+		return false
 	}
-	w.left = true
-	q.gather() // from here on w is linked in the list, or taken
-	if w.in != nil {
-		q.unlink(w)
-	}
-	return w.State, true
+	q.gather() // from here on w is linked in the queue's own list
+	q.dismiss(w)
+	return true
+}
+
+// dismiss marks w as left. A waiter that was not taken is withdrawn. The caller holds the lock,
+// and w is linked in the queue's own list.
+func (q *Queue[V]) dismiss(w *Waiter[V]) {
+	w.left, w.reached = true, w.State
+	q.unlink(w)
 }
 
 // Close makes Push fail. It returns a channel that is closed once the queue is empty and without a
@@ -389,14 +439,20 @@ func (q *Queue[V]) signalDrained() {
 	}
 }
 
-// unlink removes w, which waits, from the list.
+// unlink removes w from the queue's own list.
 func (q *Queue[V]) unlink(w *Waiter[V]) {
+	if !w.taken {
+		q.arrivals.waiting.Add(-1)
+	}
+	if q.front == w {
+		q.front = w.next
+	}
+	w.linked = false
 	q.list.remove(w)
-	q.arrivals.waiting.Add(-1)
 }
 
 func (l *list[V]) append(w *Waiter[V]) {
-	w.in, w.prev, w.next = l, l.last, nil
+	w.prev, w.next = l.last, nil
 	if l.last != nil {
 		l.last.next = w
 	} else {
@@ -416,5 +472,5 @@ func (l *list[V]) remove(w *Waiter[V]) {
 	} else {
 		l.last = w.prev
 	}
-	w.in, w.prev, w.next = nil, nil, nil
+	w.prev, w.next = nil, nil
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/queue"
@@ -52,7 +53,8 @@ func (r *recorder) Work() {
 
 // submit pushes fn and starts the worker.
 func (r *recorder) submit(fn func(), within time.Duration, limit int) (*queue.Waiter[func()], error) {
-	w := &queue.Waiter[func()]{Value: fn, Bell: queue.NewBell()}
+	w := queue.NewWaiter[func()]()
+	w.Value = fn
 	if within > 0 {
 		w.Deadline = time.Now().Add(within)
 	}
@@ -127,6 +129,35 @@ func TestDeadline(t *testing.T) {
 		close(gate)
 		synctest.Wait()
 		require.False(t, ran)
+		require.Nil(t, r.Close())
+	})
+}
+
+// One alarm serves deadlines in any order, and those of waiters that come after it rang for the last
+// time. Proves LOCK-5.
+func TestDeadlinesInAnyOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r recorder
+		gate := make(chan struct{})
+		_, err := r.submit(func() { <-gate }, 0, 10)
+		require.NoError(t, err)
+		for range 2 {
+			var all sync.WaitGroup
+			began := time.Now()
+			for _, seconds := range []time.Duration{3, 1, 4, 2} {
+				w, err := r.submit(func() { t.Error("it was withdrawn, and ran") }, seconds*time.Second, 10)
+				require.NoError(t, err)
+				all.Go(func() {
+					ending, _ := r.Await(context.Background(), w)
+					assert.Equal(t, queue.TimedOut, ending)
+					assert.Equal(t, seconds*time.Second, time.Since(began))
+				})
+			}
+			all.Wait()
+			time.Sleep(time.Hour)
+		}
+		close(gate)
+		synctest.Wait()
 		require.Nil(t, r.Close())
 	})
 }
@@ -212,7 +243,10 @@ func (a *again) Work() {
 		}
 		<-a.gate
 		if w.Value++; w.Value == 1 {
-			if err := a.Push(w, 10, a); err != nil {
+			a.Lock()
+			err := a.Push(w, 10, a)
+			a.Unlock()
+			if err != nil {
 				panic(err)
 			}
 			continue
@@ -240,7 +274,8 @@ func TestPushedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, began := again{gate: make(chan struct{})}, time.Now()
-				w := &queue.Waiter[int]{Bell: queue.NewBell(), Deadline: began.Add(time.Minute)}
+				w := queue.NewWaiter[int]()
+				w.Deadline = began.Add(time.Minute)
 				require.NoError(t, a.Push(w, 10, &a))
 				got := make(chan end, 1)
 				go func() {
@@ -327,7 +362,8 @@ func (p *printer) Work() {
 
 func Example() {
 	var p printer
-	w := &queue.Waiter[string]{Value: "hello", Bell: queue.NewBell(), Deadline: time.Now().Add(time.Minute)}
+	w := queue.NewWaiter[string]()
+	w.Value, w.Deadline = "hello", time.Now().Add(time.Minute)
 	if err := p.Push(w, 100, &p); err != nil {
 		return
 	}

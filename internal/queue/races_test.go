@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,10 +14,10 @@ import (
 // A caller whose deadline passes after the answer was decided, and before it is woken, takes the
 // answer. Proves LOCK-7.
 func TestAnswerBeforeTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	leave(t, func(t *testing.T, ctx context.Context, within time.Duration, _ queue.Ending) {
 		var r recorder
 		gate := make(chan struct{})
-		w, err := r.submit(func() { <-gate }, time.Second, 10)
+		w, err := r.submit(func() { <-gate }, within, 10)
 		require.NoError(t, err)
 		synctest.Wait()
 		r.Lock()
@@ -25,10 +26,24 @@ func TestAnswerBeforeTheDeadline(t *testing.T) {
 		r.Unlock()
 		time.AfterFunc(time.Minute, w.Wake)
 		began := time.Now()
-		ending, _ := r.Await(t.Context(), w)
+		ending, _ := r.Await(ctx, w)
 		require.Equal(t, queue.GotAnswer, ending)
 		require.Equal(t, time.Minute, time.Since(began))
 		close(gate)
+	})
+}
+
+// leave runs test with a context and a budget, one of which ends after a second.
+func leave(t *testing.T, test func(t *testing.T, ctx context.Context, within time.Duration, ending queue.Ending)) {
+	t.Run("deadline", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) { test(t, t.Context(), time.Second, queue.TimedOut) })
+	})
+	t.Run("canceled", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			test(t, ctx, 0, queue.Canceled)
+		})
 	})
 }
 
@@ -76,18 +91,18 @@ func TestArrivalsComeLast(t *testing.T) {
 // A waiter that arrives while a function runs, and leaves before the function returns, never runs.
 // Proves LOCK-7.
 func TestWithdrawnArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	leave(t, func(t *testing.T, ctx context.Context, within time.Duration, how queue.Ending) {
 		var r recorder
 		gate, ran := make(chan struct{}), false
 		_, err := r.submit(func() { <-gate }, 0, 10)
 		require.NoError(t, err)
 		synctest.Wait()
-		leaves, err := r.submit(func() { ran = true }, time.Second, 10)
+		leaves, err := r.submit(func() { ran = true }, within, 10)
 		require.NoError(t, err)
 		stays, err := r.submit(func() {}, 0, 10)
 		require.NoError(t, err)
-		ending, reached := r.Await(t.Context(), leaves)
-		require.Equal(t, queue.TimedOut, ending)
+		ending, reached := r.Await(ctx, leaves)
+		require.Equal(t, how, ending)
 		require.Equal(t, queue.Waiting, reached)
 		close(gate)
 		ending, _ = r.Await(t.Context(), stays)
@@ -127,7 +142,8 @@ func (l *lateWorker) Work() {
 func TestClaimOfADrivenQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lateWorker{gate: make(chan struct{})}
-		w := &queue.Waiter[func()]{Bell: queue.NewBell(), Deadline: time.Now().Add(time.Second)}
+		w := queue.NewWaiter[func()]()
+		w.Deadline = time.Now().Add(time.Second)
 		require.NoError(t, l.Push(w, 10, l))
 		ending, reached := l.Await(t.Context(), w)
 		require.Equal(t, queue.TimedOut, ending)
