@@ -40,10 +40,6 @@ import (
 const (
 	// maxBatch bounds how many mutations share a commit.
 	maxBatch = 1024
-	// maxGather bounds how long a batch waits for writers that are about to submit again.
-	maxGather = time.Millisecond
-	// maxVain bounds how often the number of batches that do not wait is doubled.
-	maxVain = 5
 	// insistAfter is how many commits are lost before the next one insists; where few may be lost, a
 	// quarter of them.
 	insistAfter = 4
@@ -61,14 +57,10 @@ type stored struct {
 	place *registration                // where a scope's container is registered; nil: nowhere
 
 	// Protected by the queue's lock.
-	batch    *batch          // the queue's batch in progress; nil: none
-	alone    []*storedWaiter // functions that left their batch and run on their own
-	crew     int             // mutations that the last batch answered, with those that waited then
-	took     time.Duration   // how long its commit took
-	vain     int             // batches that gathered in vain since one did not
-	skip     int             // batches that do not gather after that
-	complete chan struct{}   // closed when as many wait as gather waits for; nil: it does not
-	free     chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
+	batch   *batch          // the queue's batch in progress; nil: none
+	alone   []*storedWaiter // functions that left their batch and run on their own
+	company company         // the writers that the next batch waits for
+	free    chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
 }
 
 type storedWaiter = queue.Waiter[storedCall]
@@ -167,10 +159,7 @@ func (s *stored) enter(w *storedWaiter) error {
 	if b := s.batch; b != nil && b.running != nil {
 		s.watch(b) // now it holds up another
 	}
-	if s.complete != nil && s.queue.Len() >= s.crew {
-		close(s.complete)
-		s.complete = nil
-	}
+	s.company.arrived(s.queue.Len())
 	return nil
 }
 
@@ -228,44 +217,6 @@ func (s *stored) Work() {
 			return
 		}
 	}
-}
-
-// gather waits until as many writers wait as the last batch answered. They are about to submit
-// again, and share one commit instead of two. The wait is at most half of the last commit's time; if
-// it was in vain, the next batch does not wait, and each time that happens again, twice as many do
-// not.
-func (s *stored) gather() {
-	s.queue.Lock()
-	wait, n := min(s.took/2, maxGather), s.queue.Len()
-	if n == 0 || n >= s.crew || wait <= 0 || s.queue.Closed() {
-		s.queue.Unlock()
-		return
-	}
-	if s.skip > 0 {
-		s.skip--
-		s.queue.Unlock()
-		return
-	}
-	complete := make(chan struct{})
-	s.complete = complete
-	s.queue.Unlock()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	vain := false
-	select {
-	case <-complete:
-	case <-timer.C:
-		vain = true
-	}
-	s.queue.Lock()
-	defer s.queue.Unlock()
-	s.complete = nil
-	if !vain {
-		s.vain = 0
-		return
-	}
-	s.vain = min(s.vain+1, maxVain)
-	s.skip = 1<<s.vain - 1
 }
 
 // newBatch makes a batch of w, which has the turn, and the waiters behind it. The caller holds the

@@ -17,7 +17,7 @@ func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
 	}
 	if b.alone == nil {
 		s.queue.Lock()
-		s.crew, s.took = len(b.members)+s.queue.Len(), took
+		s.company.expected, s.company.took = len(b.members)+s.queue.Len(), took
 		s.queue.Unlock()
 	}
 	for _, w := range b.members {
