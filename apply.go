@@ -14,16 +14,16 @@ import (
 type Persist[T any] interface {
 	// Load returns the current state, the zero Snapshot when there is none.
 	Load(ctx context.Context) (Snapshot[T], error)
-	// Commit makes next the current state if the version is still expected, and returns it as stored.
-	// Otherwise it returns the state that won and an error that wraps ErrConflict. The test must be
-	// part of the write. Any other error leaves the outcome unknown (*UnknownOutcomeError), unless
-	// it wraps persist.ErrNotApplied. A Snapshot without state (ReadOnly returns nil) asks for a
-	// deletion.
+	// Commit makes next the current state if the version is still expected, and returns it as
+	// stored. Otherwise it returns the state that won and an error that wraps ErrConflict. The test
+	// must be part of the write. Any other error leaves the outcome unknown (*UnknownOutcomeError),
+	// unless it wraps persist.ErrNotApplied. A Snapshot without state (ReadOnly returns nil) asks
+	// for a deletion.
 	Commit(ctx context.Context, expected uint64, next Snapshot[T]) (Snapshot[T], error)
 }
 
-// Options choose the path of ApplyMutation and its defaults.
-type Options[T any] struct {
+// ContainerOptions choose the path of ApplyMutation and its defaults.
+type ContainerOptions[T any] struct {
 	Name     string        // for errors and observers
 	Persist  Persist[T]    // nil: the lock path; else the compare-and-swap path
 	Timeout  time.Duration // 0: 30 s; NoTimeout turns it off
@@ -33,11 +33,12 @@ type Options[T any] struct {
 
 // ApplyMutation applies m to a container of the caller's own, the way that verbs of scopes do.
 // Without o.Persist the mutation waits its turn in c's queue: it returns *ScopeMutationTimeoutError
-// at its deadline, and never a conflict. With o.Persist it is also committed with a version test: it
-// returns *ConcurrentModificationError, *UnknownOutcomeError and *UnavailableError. Both return the
-// errors of the verb itself, ErrReentrant, *DeadlockError, *OverloadedError and *CanceledError. Under
-// a lease's context, what this process knows of the lease decides: a lost one gives *LeaseLostError.
-func ApplyMutation[T any](ctx context.Context, c *Container[T], o Options[T], m Mutation, opts ...Option) (Snapshot[T], error) {
+// at its deadline, and never a conflict. With o.Persist it is also committed with a version test:
+// it returns *ConcurrentModificationError, *UnknownOutcomeError and *UnavailableError. Both return
+// the errors of the verb itself, ErrReentrant, *DeadlockError, *OverloadedError and *CanceledError.
+// Under a lease's context, what this process knows of the lease decides: a lost one gives
+// *LeaseLostError.
+func ApplyMutation[T any](ctx context.Context, c *Container[T], o ContainerOptions[T], m Mutation, opts ...CallOption) (Snapshot[T], error) {
 	if c == nil {
 		return Snapshot[T]{}, &ArgumentError{Argument: "container", Reason: "nil"}
 	}
@@ -117,7 +118,7 @@ type target[T any] struct {
 }
 
 // apply runs m on the path of t.
-func (t *target[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snapshot[T], error) {
+func (t *target[T]) apply(ctx context.Context, m Mutation, opts []CallOption) (Snapshot[T], error) {
 	call, err := t.call(ctx, opts)
 	if err != nil {
 		return Snapshot[T]{}, err
@@ -149,13 +150,13 @@ func (t *target[T]) apply(ctx context.Context, m Mutation, opts []Option) (Snaps
 }
 
 // call returns the call that opts ask for.
-func (t *target[T]) call(ctx context.Context, opts []Option) (call, error) {
+func (t *target[T]) call(ctx context.Context, opts []CallOption) (call, error) {
 	if ctx == nil {
 		return call{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	terms, err := t.defaults.with(opts)
 	if err == nil && terms.joined {
-		err = &ArgumentError{Argument: "Via", Reason: "is for Transact"}
+		err = &ArgumentError{Argument: "CommitThrough", Reason: "is for Transact"}
 	}
 	return call{terms: terms, key: t.key}, err
 }
@@ -194,14 +195,14 @@ func phaseOf(s queue.State) Phase {
 
 // observeEnd reports the end of an in-memory mutation.
 func observeEnd[T any](ctx context.Context, call *call, verb string, cur, img *image[T], err error, waited, took time.Duration) {
-	e := Event{Type: Committed, Path: "lock", Verb: verb, Waited: waited, Took: took, Batch: 1}
+	e := Event{Type: EventCommitted, Path: "lock", Verb: verb, Waited: waited, Took: took, Batch: 1}
 	switch {
 	case err != nil:
-		e.Type, e.Err, e.Batch = Failed, err, 0
+		e.Type, e.Err, e.Batch = EventFailed, err, 0
 	case img == nil:
-		e.Type, e.Batch = Unchanged, 0
+		e.Type, e.Batch = EventUnchanged, 0
 	case cur != nil && cur.version == img.version:
-		e.Type, e.Version, e.Batch = Unchanged, img.version, 0
+		e.Type, e.Version, e.Batch = EventUnchanged, img.version, 0
 	default:
 		e.Version = img.version
 	}
@@ -211,7 +212,7 @@ func observeEnd[T any](ctx context.Context, call *call, verb string, cur, img *i
 // reportPanic reports a panic, or a runtime.Goexit if p is nil, to the observer. If the caller has
 // left, it writes to the log as well.
 func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
-	e := Event{Type: Panicked, Path: path, Verb: verb}
+	e := Event{Type: EventPanicked, Path: path, Verb: verb}
 	if p != nil {
 		e.Err, e.Stack = p, p.Stack
 	}

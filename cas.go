@@ -40,8 +40,8 @@ import (
 const (
 	// maxBatch bounds how many mutations share a commit.
 	maxBatch = 1024
-	// insistAfter is how many commits are lost before the next one insists; where few may be lost, a
-	// quarter of them.
+	// insistAfter is how many commits are lost before the next one insists; where few may be lost,
+	// a quarter of them.
 	insistAfter = 4
 	// lastWord is how long a caller waits beyond its budget for the store's answer at its end.
 	lastWord = 100 * time.Millisecond
@@ -137,7 +137,7 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	v := &w.Value
 	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
-	call.observe(ctx, Event{Type: Queued, Path: "cas", Verb: ch.verb})
+	call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb})
 	s.queue.Lock()
 	err := s.enter(w)
 	s.queue.Unlock()
@@ -175,7 +175,7 @@ func (s *stored) await(w *storedWaiter) error {
 		phase = PhaseCommitting
 	}
 	if ending == queue.Canceled {
-		v.call.observe(v.ctx, Event{Type: Withdrawn, Path: "cas", Verb: v.change.verb, Err: context.Cause(v.ctx)})
+		v.call.observe(v.ctx, Event{Type: EventWithdrawn, Path: "cas", Verb: v.change.verb, Err: context.Cause(v.ctx)})
 		return leftBy(v.ctx, v.call.key, phase)
 	}
 	cause := fmt.Errorf("no answer within the budget of %v", v.call.retry.Within)
@@ -183,7 +183,7 @@ func (s *stored) await(w *storedWaiter) error {
 	if phase == PhaseCommitting {
 		err = &UnknownOutcomeError{Scope: v.call.key, Cause: cause}
 	}
-	v.call.observe(v.ctx, Event{Type: TimedOut, Path: "cas", Verb: v.change.verb, Took: time.Since(v.submitted), Err: err})
+	v.call.observe(v.ctx, Event{Type: EventTimedOut, Path: "cas", Verb: v.change.verb, Took: time.Since(v.submitted), Err: err})
 	if reached == queue.Running {
 		s.reportStuck(w)
 	}
@@ -265,7 +265,7 @@ func observeStart(members []*storedWaiter) {
 			if v.waited == 0 { // else it was queued again
 				v.waited = time.Since(v.submitted)
 			}
-			v.call.observe(v.ctx, Event{Type: Started, Path: "cas", Verb: v.change.verb, Waited: v.waited})
+			v.call.observe(v.ctx, Event{Type: EventStarted, Path: "cas", Verb: v.change.verb, Waited: v.waited})
 		}
 	}
 }
@@ -437,8 +437,8 @@ func (s *stored) confirm(b *batch) progress {
 	return s.retry(b, now)
 }
 
-// retry adopts the version that won, and prepares b to be computed again on it. Members whose budget
-// is spent are answered.
+// retry adopts the version that won, and prepares b to be computed again on it. Members whose
+// budget is spent are answered.
 func (s *stored) retry(b *batch, won *document.Doc) progress {
 	base, stale := b.draft.Base, !b.fresh
 	hurry := b.draft.Contention.Held && !b.hurried
@@ -453,7 +453,7 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 			v.attempts++
 		}
 		if b.draft.Changed > 0 {
-			v.call.observe(v.ctx, Event{Type: Conflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
+			v.call.observe(v.ctx, Event{Type: EventConflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
 		}
 		// The first member would run on won itself, and no retry changes that refusal.
 		if err := v.call.admit(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
@@ -495,8 +495,8 @@ func (b *batch) insists() bool {
 	return b.alone == nil && !b.slow && !v.exclusive && lost > 0 && lost >= min(may/4, insistAfter) && lost+1 < may
 }
 
-// startOver puts b back to its start, on base, with the given members. Members whose callers left are
-// dropped; the others can be withdrawn until they are computed again.
+// startOver puts b back to its start, on base, with the given members. Members whose callers left
+// are dropped; the others can be withdrawn until they are computed again.
 func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc) progress {
 	var dropped []*storedWaiter
 	s.queue.Lock()

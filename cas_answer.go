@@ -26,7 +26,8 @@ func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
 	}
 }
 
-// failAll gives every member the same error; nothing of the batch was committed, or that is unknown.
+// failAll gives every member the same error; nothing of the batch was committed, or that is
+// unknown.
 func (s *stored) failAll(b *batch, err error) {
 	for _, w := range b.members {
 		s.fail(w, err)
@@ -73,15 +74,15 @@ func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
 }
 
 func observeOutcome(v *storedCall, out outcome, size int) {
-	e := Event{Type: Committed, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
+	e := Event{Type: EventCommitted, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
 	switch {
 	case out.panic != nil || out.exited:
 		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)
 		return
 	case out.err != nil:
-		e.Type, e.Err, e.Version, e.Batch = Failed, out.err, 0, 0
+		e.Type, e.Err, e.Version, e.Batch = EventFailed, out.err, 0, 0
 	case !out.changed:
-		e.Type, e.Batch = Unchanged, 0
+		e.Type, e.Batch = EventUnchanged, 0
 	}
 	v.call.observe(v.ctx, e)
 }

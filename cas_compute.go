@@ -86,8 +86,8 @@ func evaluateFenced(ctx context.Context, v *storedCall, from *document.Draft, ca
 	return out
 }
 
-// computeData runs the data verbs that come next. They are bounded and need no context of their own;
-// but decoding a document may run user code.
+// computeData runs the data verbs that come next. They are bounded and need no context of their
+// own; but decoding a document may run user code.
 func (s *stored) computeData(b *batch) {
 	s.queue.Lock()
 	end := b.next

@@ -2,8 +2,8 @@ package pawl
 
 import "time"
 
-// Writers that were just answered often submit again at once. A batch waits for them a little, so that
-// they share one commit instead of two.
+// Writers that were just answered often submit again at once. A batch waits for them a little, so
+// that they share one commit instead of two.
 
 const (
 	// maxGather bounds how long a batch waits for writers that are about to submit again.
@@ -12,8 +12,8 @@ const (
 	maxVain = 5
 )
 
-// company is what a queue knows of the writers that may submit again. It is protected by the queue's
-// lock.
+// company is what a queue knows of the writers that may submit again. It is protected by the
+// queue's lock.
 type company struct {
 	expected int           // mutations that the last batch answered, with those that waited then
 	took     time.Duration // how long its commit took
@@ -22,9 +22,9 @@ type company struct {
 	complete chan struct{} // closed when as many wait as are expected; nil: no batch waits
 }
 
-// gather waits until as many writers wait as are expected, for half of the last commit's time at most.
-// If that was in vain, the next batch does not wait; each time it is in vain again, twice as many do
-// not.
+// gather waits until as many writers wait as are expected, for half of the last commit's time at
+// most. If that was in vain, the next batch does not wait; each time it is in vain again, twice as
+// many do not.
 func (s *stored) gather() {
 	c := &s.company
 	s.queue.Lock()
@@ -60,8 +60,8 @@ func (s *stored) gather() {
 	c.skip = 1<<c.vain - 1
 }
 
-// arrived ends the wait of gather when waiting writers are as many as expected. The caller holds the
-// queue's lock.
+// arrived ends the wait of gather when waiting writers are as many as expected. The caller holds
+// the queue's lock.
 func (c *company) arrived(waiting int) {
 	if c.complete != nil && waiting >= c.expected {
 		close(c.complete)

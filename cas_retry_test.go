@@ -111,14 +111,14 @@ func TestSpentRetryBudget(t *testing.T) {
 		name   string
 		config pawl.Config
 		scope  func(*pawl.Runtime) pawl.Scope[counts]
-		opts   []pawl.Option
+		opts   []pawl.CallOption
 		want   int
 	}{
 		{"default", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Session[counts](rt, "a") }, nil, 16},
 		{"runtime", pawl.Config{Retry: pawl.Retry{Attempts: 3}}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Session[counts](rt, "a") }, nil, 3},
 		{"kind", pawl.Config{Retry: pawl.Retry{Attempts: 3}}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, nil, 4},
-		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.Option{pawl.WithRetry(pawl.Retry{Attempts: 5})}, 5},
-		{"a single attempt", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.Option{pawl.WithRetry(pawl.Retry{Attempts: 1})}, 1},
+		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.CallOption{pawl.WithRetry(pawl.Retry{Attempts: 5})}, 5},
+		{"a single attempt", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return kind.Scope(rt, "a") }, []pawl.CallOption{pawl.WithRetry(pawl.Retry{Attempts: 1})}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			persisted(t, c.config, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, _ pawl.Scope[counts]) {

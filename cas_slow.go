@@ -7,10 +7,10 @@ import (
 	"github.com/pawl-go/pawl/internal/queue"
 )
 
-// Slow functions on the persisted path. A batch waits for a function for slowAfter at most. Then, or
-// at once when the function mutates another scope, the batch goes on without it on a new goroutine.
-// The function commits alone, like a writer of another process, and after half its attempts it gets
-// the queue to itself for one run of at most exclusiveFor.
+// Slow functions on the persisted path. A batch waits for a function for slowAfter at most. Then,
+// or at once when the function mutates another scope, the batch goes on without it on a new
+// goroutine. The function commits alone, like a writer of another process, and after half its
+// attempts it gets the queue to itself for one run of at most exclusiveFor.
 
 const (
 	// slowAfter is how long a function may hold up the batch it is in.
@@ -56,7 +56,7 @@ func (s *stored) detach(b *batch, w *storedWaiter) {
 	b.members = slices.Delete(slices.Clone(b.members), b.next, b.next+1)
 	call, ctx, verb := w.Value.call, w.Value.ctx, w.Value.change.verb
 	s.queue.Unlock()
-	call.observe(ctx, Event{Type: Detached, Path: "cas", Verb: verb})
+	call.observe(ctx, Event{Type: EventDetached, Path: "cas", Verb: verb})
 	go func() {
 		if s.drive(b) == queue.Kept {
 			s.Work()
@@ -152,7 +152,7 @@ func (s *stored) abandon() bool {
 		s.queue.Lock()
 		s.endAlone(w) // Close does not wait for it any more
 		s.queue.Unlock()
-		w.Value.call.observe(w.Value.ctx, Event{Type: Abandoned, Path: "cas", Verb: w.Value.change.verb})
+		w.Value.call.observe(w.Value.ctx, Event{Type: EventAbandoned, Path: "cas", Verb: w.Value.change.verb})
 	}
 	for _, w := range present {
 		w.Wake()

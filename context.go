@@ -52,8 +52,8 @@ func innermost(ctx context.Context) *frame {
 	return f
 }
 
-// frameOf returns the innermost function or transaction that ctx was made for, nil if there is none.
-// A transaction that is over is none: an after-commit callback may still use its context.
+// frameOf returns the innermost function or transaction that ctx was made for, nil if there is
+// none. A transaction that is over is none: an after-commit callback may still use its context.
 func frameOf(ctx context.Context) *frame { return innermost(ctx).caller() }
 
 // caller skips the frames of leases, and of transactions that are over.
@@ -83,7 +83,8 @@ func (f *frame) outerTx() *Tx {
 }
 
 // enter is called when a function mutates a scope through its context. It returns ErrOutsideTx or
-// ErrReentrant; otherwise the queues of the persisted functions around the call move on without them.
+// ErrReentrant; otherwise the queues of the persisted functions around the call move on without
+// them.
 func (f *frame) enter(l *waitgraph.Lane, key Key) error {
 	if f.outerTx() != nil {
 		return wrapKey(ErrOutsideTx, key)
@@ -108,9 +109,9 @@ func (f *frame) waitFor(l *waitgraph.Lane) error {
 	return nil
 }
 
-// Detach returns ctx for a call that a function or a transaction makes and does not wait for. A call
-// with it on the function's own scope waits its turn instead of failing with ErrReentrant, and never
-// returns *DeadlockError. A call inside a transaction is not part of it, and never returns
+// Detach returns ctx for a call that a function or a transaction makes and does not wait for. A
+// call with it on the function's own scope waits its turn instead of failing with ErrReentrant, and
+// never returns *DeadlockError. A call inside a transaction is not part of it, and never returns
 // ErrOutsideTx. The leases of ctx still guard its commits.
 //
 // The result does not end with the function. If ctx was derived inside the function with a deadline
@@ -123,10 +124,11 @@ func Detach(ctx context.Context) context.Context {
 	return newFrame(outlast(ctx), nil, innermost(ctx).held())
 }
 
-// Unfenced is Detach without the leases: they do not guard commits that are made with the result. It
-// is for work that goes on after the leases were released, such as a call in the background that a
-// handler under a lease leaves behind. The result still ends when the context of the lease does.
-func Unfenced(ctx context.Context) context.Context {
+// WithoutLeases is Detach without the leases: they do not guard commits that are made with the
+// result. It is for work that goes on after the leases were released, such as a call in the
+// background that a handler under a lease leaves behind. The result still ends when the context of
+// the lease does.
+func WithoutLeases(ctx context.Context) context.Context {
 	if innermost(ctx) == nil {
 		return ctx
 	}
@@ -213,8 +215,8 @@ var ended = func() *timedContext {
 	return &timedContext{ctx, cancel}
 }()
 
-// outlast returns ctx without the deadlines of the functions it was made for. It can do so only while
-// their contexts, and no context derived from them, decide when ctx ends.
+// outlast returns ctx without the deadlines of the functions it was made for. It can do so only
+// while their contexts, and no context derived from them, decide when ctx ends.
 func outlast(ctx context.Context) context.Context {
 	end := ctx
 	for f := innermost(end); f != nil && f.Done() == end.Done(); f = innermost(end) {

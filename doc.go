@@ -1,6 +1,6 @@
 // Package pawl keeps scoped, versioned state that many goroutines and many processes change at the
-// same time. No acknowledged change is lost, applied twice or torn, also when a process crashes. Pawl
-// is a library, embedded in a server.
+// same time. No acknowledged change is lost, applied twice or torn, also when a process crashes.
+// Pawl is a library, embedded in a server.
 //
 // # Basics
 //
@@ -13,26 +13,26 @@
 //	snap, err := thread.PushState(ctx, "messages", Message{Role: "user", Text: "Hi"})
 //
 // One set of verbs works on every scope. The writers of an in-memory scope queue: they run one at a
-// time, in the order of submission, and no caller waits beyond its budget. A persisted scope has the
-// same queue, and its waiters share one commit. The store accepts the commit only if the version is
-// unchanged; otherwise the mutations are computed again on the version that won. A verb returns when
-// its change is committed, with the state that it committed and its version.
+// time, in the order of submission, and no caller waits beyond its budget. A persisted scope has
+// the same queue, and its waiters share one commit. The store accepts the commit only if the
+// version is unchanged; otherwise the mutations are computed again on the version that won. A verb
+// returns when its change is committed, with the state that it committed and its version.
 //
 // Data verbs (PatchState, PushState, IncState, ...) say what to change; the library does it.
-// AtomicState takes a function, for decisions. Prefer data verbs where they suffice: they are faster,
-// and can be logged, combined with [All], and applied again without running user code.
+// AtomicState takes a function, for decisions. Prefer data verbs where they suffice: they are
+// faster, and can be logged, combined with [All], and applied again without running user code.
 //
-// [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened on
-// its [Tx].
+// [Transact] commits several persisted scopes together, or none: the same verbs, on scopes opened
+// on its [Tx].
 //
 // A [Lease] gives one holder at a time the right to act on a scope; commits under a lost lease are
 // refused. [Scope.Watch] follows a scope. A [Sweeper] removes expired records.
 //
 // # Errors
 //
-// Every error has a stable code and an HTTP status ([Code], [HTTPStatus]). [IsRetryable] tells whether
-// nothing was applied and the same call may succeed later, [OutcomeUnknown] whether the change may
-// have been applied in spite of the error. Nothing else needs a type switch.
+// Every error has a stable code and an HTTP status ([Code], [HTTPStatus]). [IsRetryable] tells
+// whether nothing was applied and the same call may succeed later, [OutcomeUnknown] whether the
+// change may have been applied in spite of the error. Nothing else needs a type switch.
 //
 // # Caveats
 //
@@ -45,14 +45,14 @@
 //
 // State is what JSON sees of T: fields that encoding/json skips are not kept.
 //
-// A scope is one document, rewritten as a whole by every commit. Keep data that grows without bound,
-// such as the messages of a long thread, in scopes of its own.
+// A scope is one document, rewritten as a whole by every commit. Keep data that grows without
+// bound, such as the messages of a long thread, in scopes of its own.
 //
 // # Source
 //
 // This package is the API and the policy of two paths: lock.go is the in-memory path, cas.go the
 // persisted one. Each starts with a drawing and the list of its races. The rooms behind them are
-// internal packages with one job each: queue (waiters and their worker), waitgraph (deadlocks), state
-// (verbs on Go values), document (versions and their JSON), commit (a commit and its lost answer),
-// registry (containers by key) and hints (news of other processes).
+// internal packages with one job each: queue (waiters and their worker), waitgraph (deadlocks),
+// state (verbs on Go values), document (versions and their JSON), commit (a commit and its lost
+// answer), registry (containers by key) and hints (news of other processes).
 package pawl

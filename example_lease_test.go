@@ -35,7 +35,7 @@ func ExampleScope_Hold() {
 		snap, err := parcel.PatchState(ctx, pawl.Patch{"status": "shipped"})
 		fmt.Println(snap.Version, err)
 		return err
-	}, pawl.LeaseFor(time.Minute), pawl.Wait(), pawl.HeldBy("the shipping clerk"))
+	}, pawl.LeaseFor(time.Minute), pawl.WaitForLease(), pawl.HeldBy("the shipping clerk"))
 	fmt.Println(err)
 	// Output:
 	// true the shipping clerk
@@ -44,13 +44,13 @@ func ExampleScope_Hold() {
 }
 
 // A status and the lease change together, or not at all.
-func ExampleApplying() {
+func ExampleWithMutation() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
 	parcel := Parcels.Scope(rt, "7")
 	_, _ = parcel.SetState(ctx, Parcel{Status: "packed"})
 
-	claim := pawl.Applying(pawl.Atomic(func(_ context.Context, p *Parcel) error {
+	claim := pawl.WithMutation(pawl.Atomic(func(_ context.Context, p *Parcel) error {
 		if p.Status != "packed" {
 			return errors.New("it is " + p.Status)
 		}
@@ -132,7 +132,7 @@ func ExampleSweeper() {
 }
 
 // State and rows of one's own change together: SQL inside Pawl's commit, and Pawl's commit inside a transaction of one's own.
-func ExampleVia() {
+func ExampleCommitThrough() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "pawl")
 	defer os.RemoveAll(dir)
@@ -163,7 +163,7 @@ func ExampleVia() {
 	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := Parcels.Scope(tx, "7").PatchState(ctx, pawl.Patch{"status": "shipped"})
 		return err
-	}, pawl.Via(store.Join(theirs)))
+	}, pawl.CommitThrough(store.Join(theirs)))
 	fmt.Println(err, theirs.Rollback())
 
 	state, _ := Parcels.Scope(rt, "7").State(ctx)

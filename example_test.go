@@ -294,12 +294,12 @@ func ExampleApplyMutation() {
 	inc := pawl.Inc{Field: "total", By: 5}
 
 	// Without a Persist the mutation waits its turn; with one it also compares and swaps.
-	snap, err := pawl.ApplyMutation(ctx, &cart, pawl.Options[Cart]{Name: "cart"}, inc)
+	snap, err := pawl.ApplyMutation(ctx, &cart, pawl.ContainerOptions[Cart]{Name: "cart"}, inc)
 	fmt.Println(snap.Version, snap.State().Total, err)
 
 	var filed pawl.Container[Cart]
 	outside := &file{now: pawl.NewSnapshot(Cart{Total: 100}, 7, time.Time{})}
-	snap, err = pawl.ApplyMutation(ctx, &filed, pawl.Options[Cart]{Name: "filed", Persist: outside}, inc)
+	snap, err = pawl.ApplyMutation(ctx, &filed, pawl.ContainerOptions[Cart]{Name: "filed", Persist: outside}, inc)
 	fmt.Println(snap.Version, snap.State().Total, err)
 	// Output:
 	// 1 5 <nil>
@@ -324,7 +324,7 @@ func ExampleLogObserver() {
 func ExampleObserverFunc() {
 	commits := 0
 	rt, _ := pawl.Open(pawl.Config{Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Committed {
+		if e.Type == pawl.EventCommitted {
 			commits++
 		}
 	})})

@@ -200,13 +200,15 @@ func User[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindUser}.S
 func Org[T any](o Owner, id string) Scope[T] { return Kind[T]{Name: KindOrg}.Scope(o, id) }
 
 // Sequencer returns an in-memory scope for work that runs in parallel within a request, such as a
-// task board. Open it on a Local so that it ends with the request.
+// task board. Open it on a Local so that it ends with the request. The name is that of the model of
+// agents that Pawl serves, where a sequencer puts the steps of parallel actions in order.
 func Sequencer[T any](o Owner, id string) Scope[T] {
 	return Kind[T]{Name: KindSequencer, InMemory: true}.Scope(o, id)
 }
 
 // Target returns an in-memory scope for one target of a request, such as a tool call.
-// Open it on a Local so that it ends with the request.
+// Open it on a Local so that it ends with the request. The name is from the same model as that of
+// Sequencer: a target is what one action works on.
 func Target[T any](o Owner, id string) Scope[T] {
 	return Kind[T]{Name: KindTarget, InMemory: true}.Scope(o, id)
 }

@@ -68,9 +68,9 @@ type Lease struct {
 
 // Acquire takes the lease of a persisted scope; an absent scope is created with a zero state.
 // Taking the lease makes a version of its own. Other writers may still write the scope, and it does
-// not expire while it is held. Acquire returns *HeldError while the lease is held, unless Wait is
-// given; a call under that same lease gets it with Wait, too. It returns ErrNotPersisted in memory,
-// ErrInTx on a scope in a transaction, and the errors of the verbs.
+// not expire while it is held. Acquire returns *HeldError while the lease is held, unless
+// WaitForLease is given; a call under that same lease gets it with WaitForLease, too. It returns
+// ErrNotPersisted in memory, ErrInTx on a scope in a transaction, and the errors of the verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
 	l, _, err := s.acquire(ctx, opts)
 	return l, err
@@ -201,7 +201,7 @@ func (l *Lease) under(ctx context.Context) *Lease {
 	l.expiry = time.AfterFunc(time.Until(l.until), l.expire)
 	l.mu.Unlock()
 	l.rt.leases.add(l)
-	l.observe(LeaseAcquired, nil)
+	l.observe(EventLeaseAcquired, nil)
 	go l.keep()
 	return l
 }
@@ -232,7 +232,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		ctx = context.WithoutCancel(ctx)
 	}
 	err := l.giveBack(ctx)
-	l.observe(LeaseReleased, err)
+	l.observe(EventLeaseReleased, err)
 	return err
 }
 
@@ -335,7 +335,7 @@ func (l *Lease) end(why *LeaseLostError) bool {
 	l.rt.leases.remove(l)
 	if !why.Released { // otherwise the store has to be told first
 		l.stored.released()
-		l.observe(LeaseLost, why)
+		l.observe(EventLeaseLost, why)
 	}
 	return true
 }
@@ -346,7 +346,7 @@ func (l *Lease) endByCommit() {
 	why := &LeaseLostError{Scope: l.key, Token: l.token, Released: true}
 	if l.end(why) {
 		l.stored.released()
-		l.observe(LeaseReleased, nil)
+		l.observe(EventLeaseReleased, nil)
 		return
 	}
 	l.mu.Lock()

@@ -42,7 +42,7 @@ func TestApplying(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s := ships.Scope(p.rt, "argo")
-		l, err := s.Acquire(ctx, pawl.Applying(pawl.Patch{"captain": "jason"}, pawl.IfAbsent()))
+		l, err := s.Acquire(ctx, pawl.WithMutation(pawl.Patch{"captain": "jason"}, pawl.IfAbsent()))
 		require.NoError(t, err)
 		requireState(t, p, s, 1, ship{Captain: "jason"})
 		require.EqualValues(t, 1, l.Token())
@@ -54,20 +54,20 @@ func TestApplying(t *testing.T) {
 		for name, c := range map[string]struct {
 			id   string
 			m    pawl.Mutation
-			opts []pawl.Option
+			opts []pawl.CallOption
 			want error
 		}{
 			"the mutation fails":          {"argo", pawl.Atomic(func(_ context.Context, s *ship) error { s.Miles = 99; return refused }), nil, refused},
 			"it fits no field":            {"argo", pawl.Inc{Field: "captain", By: 1}, nil, nil},
-			"there is one":                {"argo", pawl.Patch{"miles": 99}, []pawl.Option{pawl.IfAbsent()}, pawl.ErrExists},
-			"there is none":               {"none", pawl.Patch{"miles": 99}, []pawl.Option{pawl.IfExists()}, pawl.ErrNotFound},
-			"it has another version":      {"argo", pawl.Patch{"miles": 99}, []pawl.Option{pawl.IfVersion(7)}, pawl.ErrConflict},
-			"no mutation, but conditions": {"none", pawl.All{}, []pawl.Option{pawl.IfExists()}, pawl.ErrNotFound},
+			"there is one":                {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfAbsent()}, pawl.ErrExists},
+			"there is none":               {"none", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
+			"it has another version":      {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfVersion(7)}, pawl.ErrConflict},
+			"no mutation, but conditions": {"none", pawl.All{}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
 		} {
 			for _, wait := range []bool{false, true} {
-				opts := []pawl.LeaseOption{pawl.Applying(c.m, c.opts...)}
+				opts := []pawl.LeaseOption{pawl.WithMutation(c.m, c.opts...)}
 				if wait {
-					opts = append(opts, pawl.Wait())
+					opts = append(opts, pawl.WaitForLease())
 				}
 				other := ships.Scope(p.rt, c.id)
 				before := p.record(t, other.Key())
@@ -81,10 +81,10 @@ func TestApplying(t *testing.T) {
 				require.Zero(t, after.Lease, name)
 			}
 		}
-		l, err = s.Acquire(ctx, pawl.Applying(pawl.Inc{Field: "miles", By: 2}, pawl.IfVersion(1)))
+		l, err = s.Acquire(ctx, pawl.WithMutation(pawl.Inc{Field: "miles", By: 2}, pawl.IfVersion(1)))
 		require.NoError(t, err)
 		requireState(t, p, s, 2, ship{Captain: "jason", Miles: 2})
-		_, err = s.Acquire(ctx, pawl.Applying(pawl.Inc{Field: "miles", By: 2}))
+		_, err = s.Acquire(ctx, pawl.WithMutation(pawl.Inc{Field: "miles", By: 2}))
 		require.ErrorIs(t, err, pawl.ErrHeld)
 		requireState(t, p, s, 2, ship{Captain: "jason", Miles: 2})
 		require.NoError(t, l.Release(ctx))
@@ -107,7 +107,7 @@ func TestAcquireAbsentDeletedExpired(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrDeleted)
 		_, err = s.Acquire(ctx)
 		require.ErrorIs(t, err, pawl.ErrDeleted)
-		second, err := s.Acquire(ctx, pawl.Applying(pawl.All{}, pawl.IfAbsent()))
+		second, err := s.Acquire(ctx, pawl.WithMutation(pawl.All{}, pawl.IfAbsent()))
 		require.NoError(t, err)
 		require.EqualValues(t, 3, second.Token())
 		_, err = s.IncState(first.Context(), "miles", 1)
@@ -134,7 +134,7 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		ended := make(chan struct{})
-		_, err := s.Acquire(ctx, pawl.Applying(pawl.Atomic(func(ctx context.Context, _ *ship) error {
+		_, err := s.Acquire(ctx, pawl.WithMutation(pawl.Atomic(func(ctx context.Context, _ *ship) error {
 			leave()
 			select {
 			case <-ctx.Done():
@@ -147,7 +147,7 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 		testkit.Receive(t, ended, "the function does not hear of it")
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
-		l, err := s.Acquire(ctx, pawl.Wait())
+		l, err := s.Acquire(ctx, pawl.WaitForLease())
 		require.NoError(t, err)
 		require.EqualValues(t, 1, l.Token(), "nothing came of the first")
 		require.NoError(t, l.Release(ctx))
@@ -161,9 +161,9 @@ func TestLeavingDuringTheCommit(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		ctx, cancel := context.WithCancel(context.Background())
-		mine := acquireWith(ctx, s, pawl.Wait())
+		mine := acquireWith(ctx, s, pawl.WaitForLease())
 		<-entered
-		next := acquire(s, pawl.Wait())
+		next := acquire(s, pawl.WaitForLease())
 		cancel()
 		var left *pawl.CanceledError
 		require.ErrorAs(t, (<-mine).err, &left)

@@ -23,7 +23,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		scope := func(id string) pawl.Scope[counts] { return pawl.Session[counts](rt, id) }
 		held, err := scope("a").Acquire(ctx)
 		require.NoError(t, err)
-		waiting := []<-chan acquired{acquire(scope("a"), pawl.Wait()), acquire(scope("a"), pawl.Wait())}
+		waiting := []<-chan acquired{acquire(scope("a"), pawl.WaitForLease()), acquire(scope("a"), pawl.WaitForLease())}
 		free := make(chan struct{})
 		run := make(chan error, 1)
 		var inside error
@@ -36,7 +36,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		}()
 		synctest.Wait()
 		open, entered := gate(h)
-		about := acquire(scope("c"), pawl.Wait())
+		about := acquire(scope("c"), pawl.WaitForLease())
 		<-entered
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -64,7 +64,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		require.ErrorAs(t, <-run, &lost)
 		require.Error(t, inside)
 		require.NoError(t, <-closed)
-		_, err = scope("d").Acquire(ctx, pawl.Wait())
+		_, err = scope("d").Acquire(ctx, pawl.WaitForLease())
 		require.ErrorIs(t, err, pawl.ErrClosed)
 		r, err := h.Store.Load(ctx, scope("c").Key())
 		require.NoError(t, err)
@@ -72,7 +72,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		h.Around(nil)
 		next := openAnother(t, h)
 		began := time.Now()
-		l, err := pawl.Session[counts](next, "a").Acquire(ctx, pawl.Wait())
+		l, err := pawl.Session[counts](next, "a").Acquire(ctx, pawl.WaitForLease())
 		require.NoError(t, err)
 		require.LessOrEqual(t, time.Since(began), pawl.DefaultLease+time.Second)
 		require.NoError(t, l.Release(ctx))

@@ -53,7 +53,7 @@ func contendChild() error {
 		for range contenders {
 			g.Go(func() error {
 				for range contendTurns {
-					if err := lock.Hold(ctx, turn, pawl.Wait()); err != nil {
+					if err := lock.Hold(ctx, turn, pawl.WaitForLease()); err != nil {
 						return err
 					}
 				}

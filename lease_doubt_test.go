@@ -29,7 +29,7 @@ func TestAcquireAnswersLost(t *testing.T) {
 				}
 				return time.Time{}, errAnswerLost
 			})
-			l, err := s.Acquire(t.Context(), pawl.Applying(pawl.Inc{Field: "n", By: 1}))
+			l, err := s.Acquire(t.Context(), pawl.WithMutation(pawl.Inc{Field: "n", By: 1}))
 			require.NoError(t, err)
 			require.EqualValues(t, 1, l.Token())
 			r, err := h.Store.Load(t.Context(), s.Key())
@@ -48,7 +48,7 @@ func TestAcquireAnswersLost(t *testing.T) {
 			err := s.Hold(t.Context(), func(ctx context.Context, l *pawl.Lease) error {
 				_, err := s.IncState(ctx, "miles", 1)
 				return err
-			}, pawl.Wait(), pawl.Applying(pawl.Inc{Field: "miles", By: 100}))
+			}, pawl.WaitForLease(), pawl.WithMutation(pawl.Inc{Field: "miles", By: 100}))
 			require.NoError(t, err)
 			require.Zero(t, p.record(t, s.Key()).Lease)
 			state, err := s.State(t.Context())
@@ -85,7 +85,7 @@ func TestAcquireInDoubtMeetsALease(t *testing.T) {
 			}
 			return at, err
 		})
-		mine := acquire(s, pawl.Applying(pawl.Inc{Field: "n", By: 10}))
+		mine := acquire(s, pawl.WithMutation(pawl.Inc{Field: "n", By: 10}))
 		<-refused
 		require.NoError(t, held.Release(t.Context()))
 		_, err = late()

@@ -54,7 +54,7 @@ func TestHeldScopesDoNotExpire(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s := visits.Scope(p.rt, "a")
-		l, err := s.Acquire(ctx, pawl.Applying(pawl.Set{State: visit{Page: "kept"}}, pawl.WithTTL(time.Millisecond)))
+		l, err := s.Acquire(ctx, pawl.WithMutation(pawl.Set{State: visit{Page: "kept"}}, pawl.WithTTL(time.Millisecond)))
 		require.NoError(t, err)
 		testkit.Eventually(t, func() bool { r := p.record(t, s.Key()); return r.Now.After(r.Expires) })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})

@@ -138,13 +138,13 @@ func (s *stored) dropLost(b *batch, f *fenced) progress {
 
 // ReleaseIn gives the lease back with the commit of tx, both or neither: no reader sees the writes
 // of tx while the lease is still held. The commit is tested against the lease, whatever context tx
-// has. It returns *ArgumentError for a nil tx, one with Via, or one of another runtime.
+// has. It returns *ArgumentError for a nil tx, one with CommitThrough, or one of another runtime.
 func (l *Lease) ReleaseIn(tx *Tx) error {
 	switch {
 	case tx == nil:
 		return &ArgumentError{Argument: "tx", Reason: "nil"}
 	case tx.of.joined():
-		return &ArgumentError{Argument: "ReleaseIn", Reason: "not possible with Via: only the caller knows when that transaction commits"}
+		return &ArgumentError{Argument: "ReleaseIn", Reason: "not possible with CommitThrough: only the caller knows when that transaction commits"}
 	case l.rt != tx.of.rt:
 		return &ArgumentError{Argument: "tx", Reason: "belongs to another runtime"}
 	}

@@ -21,7 +21,7 @@ func usurp(t *testing.T, rt *pawl.Runtime, id string) *pawl.Lease {
 	t.Helper()
 	s := pawl.Session[counts](rt, id)
 	require.NoError(t, s.Delete(t.Context()))
-	l, err := s.Acquire(t.Context(), pawl.Applying(pawl.All{}, pawl.IfAbsent()))
+	l, err := s.Acquire(t.Context(), pawl.WithMutation(pawl.All{}, pawl.IfAbsent()))
 	require.NoError(t, err)
 	return l
 }
@@ -115,7 +115,7 @@ func TestNestedLeases(t *testing.T) {
 }
 
 // TestWhereALeaseReaches: its context fences scopes in memory by what this process knows, and refuses
-// another store. Detached from a mutator or a transaction, a call is still fenced; only Unfenced
+// another store. Detached from a mutator or a transaction, a call is still fenced; only WithoutLeases
 // lifts that.
 //
 // Proves STORE-13.
@@ -164,7 +164,7 @@ func TestWhereALeaseReaches(t *testing.T) {
 		ctx = context.WithoutCancel(ctx)
 		before, err := s.Snapshot(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, inc(pawl.Unfenced(ctx)), "no lease is asked about")
+		require.NoError(t, inc(pawl.WithoutLeases(ctx)), "no lease is asked about")
 		before, err = s.Snapshot(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, atomically(func(inside context.Context) error {
@@ -242,7 +242,7 @@ func TestLeaseLostWhileInMemory(t *testing.T) {
 // TestLeaseAndAContainerOfTheCallersOwn: ApplyMutation works under a lease, and is refused once this
 // process knows that the lease is lost, before the mutation or while it runs.
 func TestLeaseAndAContainerOfTheCallersOwn(t *testing.T) {
-	for name, options := range map[string]pawl.Options[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
+	for name, options := range map[string]pawl.ContainerOptions[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
 			s := ships.Scope(openRuntime(t, pawl.Config{Store: memory.New()}), "argo")
@@ -261,11 +261,11 @@ func TestLeaseAndAContainerOfTheCallersOwn(t *testing.T) {
 			}))
 			_, err := pawl.ApplyMutation(held, &c, options, inc)
 			require.ErrorIs(t, err, pawl.ErrLeaseLost)
-			_, err = pawl.ApplyMutation(pawl.Unfenced(held), &c, options, inc)
+			_, err = pawl.ApplyMutation(pawl.WithoutLeases(held), &c, options, inc)
 			require.NoError(t, err)
 			outer, err := ships.Scope(openRuntime(t, pawl.Config{Store: memory.New()}), "outer").Acquire(ctx)
 			require.NoError(t, err)
-			inner, err := s.Acquire(pawl.Unfenced(outer.Context()))
+			inner, err := s.Acquire(pawl.WithoutLeases(outer.Context()))
 			require.NoError(t, err)
 			for _, l := range []*pawl.Lease{outer, inner} {
 				_, err = pawl.ApplyMutation(context.WithoutCancel(l.Context()), &c, options, pawl.Atomic(func(_ context.Context, b *board) error {
@@ -345,7 +345,7 @@ func TestOneCommitOfSeveral(t *testing.T) {
 		synctest.Wait()
 		anew := push(s, "anew", pawl.IfAbsent())
 		late := under(old.Context(), "late")
-		taken := acquire(s, pawl.HeldBy("new"), pawl.Applying(pawl.Push{Field: "done", Values: []any{"taken"}}))
+		taken := acquire(s, pawl.HeldBy("new"), pawl.WithMutation(pawl.Push{Field: "done", Values: []any{"taken"}}))
 		later := under(context.WithoutCancel(old.Context()), "later")
 		second := acquire(s, pawl.HeldBy("newer"))
 		last := push(s, "last")

@@ -67,7 +67,7 @@ func TestHoldInsideItself(t *testing.T) {
 		defer cancel()
 		s := ships.Scope(p.rt, "argo")
 		require.NoError(t, s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
-			err := s.Hold(ctx, func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+			err := s.Hold(ctx, func(context.Context, *pawl.Lease) error { return nil }, pawl.WaitForLease())
 			var held *pawl.HeldError
 			require.ErrorAs(t, err, &held)
 			require.Equal(t, l.Token(), held.Token)
@@ -76,7 +76,7 @@ func TestHoldInsideItself(t *testing.T) {
 	})
 }
 
-// TestFunctionsThatDoNotReturn: a panic or Goexit of Hold's function or of the mutation of Applying leaves no lease behind, and is the caller's own.
+// TestFunctionsThatDoNotReturn: a panic or Goexit of Hold's function or of the mutation of WithMutation leaves no lease behind, and is the caller's own.
 //
 // Proves STORE-13.
 func TestFunctionsThatDoNotReturn(t *testing.T) {
@@ -100,7 +100,7 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 			}
 		}
 		atomic := func(end func()) pawl.LeaseOption {
-			return pawl.Applying(pawl.Atomic(func(context.Context, *counts) error { end(); return nil }))
+			return pawl.WithMutation(pawl.Atomic(func(context.Context, *counts) error { end(); return nil }))
 		}
 		boom, never := func() { panic("boom") }, func() { t.Error("it has no lease") }
 		for name, c := range map[string]struct {
@@ -109,11 +109,11 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 		}{
 			"panic in Hold":                {hold(boom), "boom"},
 			"Goexit in Hold":               {hold(runtime.Goexit), nil},
-			"panic in Applying":            {hold(never, atomic(boom)), "mutation"},
-			"Goexit in Applying":           {hold(never, atomic(runtime.Goexit)), nil},
-			"panic in Applying, waiting":   {hold(never, atomic(boom), pawl.Wait()), "mutation"},
-			"Goexit in Applying, waiting":  {hold(never, atomic(runtime.Goexit), pawl.Wait()), nil},
-			"panic in Hold, after waiting": {hold(boom, pawl.Wait()), "boom"},
+			"panic in WithMutation":            {hold(never, atomic(boom)), "mutation"},
+			"Goexit in WithMutation":           {hold(never, atomic(runtime.Goexit)), nil},
+			"panic in WithMutation, waiting":   {hold(never, atomic(boom), pawl.WaitForLease()), "mutation"},
+			"Goexit in WithMutation, waiting":  {hold(never, atomic(runtime.Goexit), pawl.WaitForLease()), nil},
+			"panic in Hold, after waiting": {hold(boom, pawl.WaitForLease()), "boom"},
 		} {
 			raised, returned := ends(c.fn)
 			require.False(t, returned, name)
@@ -133,9 +133,9 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 		held, err := s.Acquire(ctx)
 		require.NoError(t, err)
 		lost := make(chan struct{})
-		go func() { defer close(lost); _, _ = ends(hold(never, atomic(runtime.Goexit), pawl.Wait())) }()
+		go func() { defer close(lost); _, _ = ends(hold(never, atomic(runtime.Goexit), pawl.WaitForLease())) }()
 		synctest.Wait()
-		next := acquire(s, pawl.Wait())
+		next := acquire(s, pawl.WaitForLease())
 		require.NoError(t, held.Release(ctx))
 		<-lost
 		got := <-next
@@ -256,7 +256,7 @@ func TestLeaseEvents(t *testing.T) {
 		rt, err := pawl.Open(pawl.Config{Store: h, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			if e.Type >= pawl.LeaseAcquired {
+			if e.Type >= pawl.EventLeaseAcquired {
 				heard = append(heard, e)
 			}
 		})})
@@ -290,9 +290,9 @@ func TestLeaseEvents(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		want := []pawl.Event{
-			{Type: pawl.LeaseAcquired, Version: 1}, {Type: pawl.LeaseReleased, Version: 1},
-			{Type: pawl.LeaseAcquired, Version: 2}, {Type: pawl.LeaseLost, Version: 2},
-			{Type: pawl.LeaseAcquired, Version: 5}, {Type: pawl.LeaseReleased, Version: 5},
+			{Type: pawl.EventLeaseAcquired, Version: 1}, {Type: pawl.EventLeaseReleased, Version: 1},
+			{Type: pawl.EventLeaseAcquired, Version: 2}, {Type: pawl.EventLeaseLost, Version: 2},
+			{Type: pawl.EventLeaseAcquired, Version: 5}, {Type: pawl.EventLeaseReleased, Version: 5},
 		}
 		require.Len(t, heard, len(want))
 		for i, e := range heard {

@@ -39,7 +39,7 @@ type line struct {
 	key   Key
 	free  notify.Signal // set when the lease may be free
 
-	waiting int // callers that gave Wait; protected by the queue's lock
+	waiting int // callers that gave WaitForLease; protected by the queue's lock
 
 	// Owned by the worker.
 	unsub func() // ends the subscription to hints; nil: there is none
@@ -90,7 +90,7 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	}
 	if ending, reached := l.queue.Await(ctx, w); ending != queue.GotAnswer {
 		l.free.Set() // the head may have left
-		(&call{terms: &terms{env: rt.env}, key: key}).observe(ctx, Event{Type: Withdrawn, Path: "lock", Verb: "Acquire", Err: context.Cause(ctx)})
+		(&call{terms: &terms{env: rt.env}, key: key}).observe(ctx, Event{Type: EventWithdrawn, Path: "lock", Verb: "Acquire", Err: context.Cause(ctx)})
 		return nil, leftBy(ctx, key, phaseOf(reached))
 	}
 	raise(p.panic, p.exited)
@@ -103,7 +103,7 @@ func (rt *Runtime) disown(s *stored, key Key, a *persist.Acquire, token uint64) 
 	_ = l.giveBack(context.Background()) // else it runs out
 }
 
-// left counts a caller with Wait out of the line.
+// left counts a caller with WaitForLease out of the line.
 func (l *line) left() {
 	l.queue.Lock()
 	defer l.queue.Unlock()

@@ -30,7 +30,7 @@ func TestLeaseRunsOut(t *testing.T) {
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
 		p.store.OnCommit(nil)
-		other, err := ships.Scope(p.another(t), "argo").Acquire(ctx, pawl.Wait())
+		other, err := ships.Scope(p.another(t), "argo").Acquire(ctx, pawl.WaitForLease())
 		require.NoError(t, err)
 		require.Greater(t, other.Token(), l.Token())
 		_, err = s.PatchState(context.WithoutCancel(l.Context()), pawl.Patch{"captain": "late"})
@@ -84,7 +84,7 @@ func TestEndOfTheContext(t *testing.T) {
 		})
 		l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
 		require.NoError(t, err)
-		next := acquire(pawl.Session[counts](elsewhere, "a"), pawl.Wait())
+		next := acquire(pawl.Session[counts](elsewhere, "a"), pawl.WaitForLease())
 		<-l.Context().Done()
 		ended := time.Now()
 		mu.Lock()
@@ -168,7 +168,7 @@ func TestTakenTooLate(t *testing.T) {
 		})
 		for range 20 { // who is faster, the caller or the next in line, is not decided
 			slow.Store(true)
-			first, second := acquire(s, pawl.Wait(), pawl.LeaseFor(time.Second)), acquire(s, pawl.Wait())
+			first, second := acquire(s, pawl.WaitForLease(), pawl.LeaseFor(time.Second)), acquire(s, pawl.WaitForLease())
 			late := <-first
 			require.NoError(t, late.err)
 			got := <-second

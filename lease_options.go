@@ -13,25 +13,25 @@ type leaseCall struct {
 	wait     bool
 	holder   string
 	mutation Mutation
-	opts     []Option
-	applying bool // Applying was given
+	opts     []CallOption
+	applying bool // WithMutation was given
 }
 
 // LeaseFor sets how long the lease lives after its last renewal; the default is DefaultLease. It is
 // renewed every third of that.
 func LeaseFor(d time.Duration) LeaseOption { return func(c *leaseCall) { c.length = d } }
 
-// Wait waits for the lease until ctx ends. Waiters of one process get it in order of arrival, and
-// no process keeps the others from it for good.
-func Wait() LeaseOption { return func(c *leaseCall) { c.wait = true } }
+// WaitForLease waits for the lease until ctx ends. Waiters of one process get it in order of
+// arrival, and no process keeps the others from it for good.
+func WaitForLease() LeaseOption { return func(c *leaseCall) { c.wait = true } }
 
 // HeldBy names the holder, as HeldError reports it; the default is Config.Holder.
 func HeldBy(name string) LeaseOption { return func(c *leaseCall) { c.holder = name } }
 
-// Applying commits m together with taking the lease: both or neither. Opts are the options of m;
-// with IfExists, for example, the lease is taken only of a scope that exists. Acquire returns an
+// WithMutation commits m together with taking the lease: both or neither. Opts are the options of
+// m; with IfExists, for example, the lease is taken only of a scope that exists. Acquire returns an
 // error of m as the verbs do.
-func Applying(m Mutation, opts ...Option) LeaseOption {
+func WithMutation(m Mutation, opts ...CallOption) LeaseOption {
 	return func(c *leaseCall) { c.mutation, c.opts, c.applying = m, opts, true }
 }
 

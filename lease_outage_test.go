@@ -59,7 +59,7 @@ func (l leaseOnCutLine) until(t *testing.T) time.Time {
 // requireLost takes the lease on the other way and asserts that the holder knows by then, without asking anybody, that it has lost it.
 func (l leaseOnCutLine) requireLost(t *testing.T) {
 	t.Helper()
-	other, err := l.there.Acquire(context.Background(), pawl.Wait(), pawl.LeaseFor(time.Minute))
+	other, err := l.there.Acquire(context.Background(), pawl.WaitForLease(), pawl.LeaseFor(time.Minute))
 	require.NoError(t, err)
 	_, err = ships.Scope(l.rt, "other").IncState(context.WithoutCancel(l.lease.Context()), "miles", 1)
 	require.ErrorIs(t, err, pawl.ErrLeaseLost)

@@ -86,7 +86,7 @@ func stoppedChild() error {
 
 // stoppedTerm holds a lease until it is lost, and says how many writes under it were acknowledged, and of how many nobody knows.
 func stoppedTerm(rt *pawl.Runtime, i int) error {
-	l, err := stoppedLock(rt, i).Acquire(context.Background(), pawl.Wait(), pawl.LeaseFor(stoppedLease))
+	l, err := stoppedLock(rt, i).Acquire(context.Background(), pawl.WaitForLease(), pawl.LeaseFor(stoppedLease))
 	if errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) || pawl.OutcomeUnknown(err) {
 		return nil
 	}
@@ -299,7 +299,7 @@ func stoppedTakeOver(t *testing.T, rt *pawl.Runtime) (taken [stoppedHolders]*paw
 	var wg sync.WaitGroup
 	for i := range taken {
 		wg.Go(func() {
-			l, err := stoppedLock(rt, i).Acquire(ctx, pawl.Wait())
+			l, err := stoppedLock(rt, i).Acquire(ctx, pawl.WaitForLease())
 			if err != nil {
 				return
 			}
@@ -331,7 +331,7 @@ func stoppedKill(t *testing.T, rt *pawl.Runtime, p *testkit.Process, pid int, he
 	var g errgroup.Group
 	for i := range stoppedHolders {
 		g.Go(func() error {
-			return stoppedLock(rt, i).Hold(context.Background(), func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+			return stoppedLock(rt, i).Hold(context.Background(), func(context.Context, *pawl.Lease) error { return nil }, pawl.WaitForLease())
 		})
 	}
 	time.Sleep(rand.N(300 * time.Millisecond)) // the moment is to be anywhere

@@ -86,7 +86,7 @@ func testTake(t *testing.T, config pawl.Config, prefix string) {
 		ran += snap.ReadOnly().Runs
 	}
 	require.Equal(t, count*3/4, ran)
-	_, err := errands.Take(ctx, runtimes[0], pawl.Query{}, pawl.Wait())
+	_, err := errands.Take(ctx, runtimes[0], pawl.Query{}, pawl.WaitForLease())
 	var argument *pawl.ArgumentError
 	require.ErrorAs(t, err, &argument)
 }
@@ -97,7 +97,7 @@ func TestTakeRefusesApplying(t *testing.T) {
 		s := errands.Scope(p.rt, "one")
 		seed(t, s, errand{})
 		for _, m := range []pawl.Mutation{pawl.Inc{Field: "runs", By: 1}, pawl.All{pawl.Inc{Field: "runs", By: 1}}, pawl.All{}} {
-			taken, err := errands.Take(t.Context(), p.rt, pawl.Query{}, pawl.Applying(m))
+			taken, err := errands.Take(t.Context(), p.rt, pawl.Query{}, pawl.WithMutation(m))
 			var argument *pawl.ArgumentError
 			require.ErrorAs(t, err, &argument)
 			require.Empty(t, taken)

@@ -31,7 +31,7 @@ func TestLeaseLine(t *testing.T) {
 					defer holders.Add(-1)
 					_, err := ships.Scope(runtimes[i%2], "argo").IncState(ctx, "miles", 1)
 					return err
-				}, pawl.Wait())
+				}, pawl.WaitForLease())
 				require.NoError(t, err)
 			})
 		}
@@ -56,7 +56,7 @@ func TestArrivalOrder(t *testing.T) {
 					got = append(got, i)
 					_, err := s.IncState(ctx, "n", 1)
 					return err
-				}, pawl.Wait())
+				}, pawl.WaitForLease())
 			}()
 			synctest.Wait()
 		}
@@ -80,7 +80,7 @@ func TestWaitersLeaveTheLine(t *testing.T) {
 		var leave []context.CancelFunc
 		for range 6 {
 			ctx, cancel := context.WithCancel(context.Background())
-			leave, waiting = append(leave, cancel), append(waiting, acquireWith(ctx, s, pawl.Wait()))
+			leave, waiting = append(leave, cancel), append(waiting, acquireWith(ctx, s, pawl.WaitForLease()))
 		}
 		_, err = s.Acquire(t.Context())
 		var busy *pawl.HeldError
@@ -195,7 +195,7 @@ func TestReleaseIsHeard(t *testing.T) {
 				store.mu.Unlock()
 			}
 			began := time.Now()
-			waiting := acquire(pawl.Session[counts](there, "a"), pawl.Wait())
+			waiting := acquire(pawl.Session[counts](there, "a"), pawl.WaitForLease())
 			if !early {
 				time.Sleep(3 * time.Second)
 				began = time.Now()
@@ -237,7 +237,7 @@ func TestNobodyKeepsItToThemselves(t *testing.T) {
 							turns.Add(1)
 							time.Sleep(time.Millisecond)
 							return nil
-						}, pawl.Wait()))
+						}, pawl.WaitForLease()))
 					}
 				})
 			}
@@ -247,7 +247,7 @@ func TestNobodyKeepsItToThemselves(t *testing.T) {
 				require.NoError(t, pawl.Session[counts](alone, "a").Hold(context.Background(), func(context.Context, *pawl.Lease) error {
 					meanwhile = turns.Load() - before
 					return nil
-				}, pawl.Wait()))
+				}, pawl.WaitForLease()))
 				if hints {
 					require.Less(t, meanwhile, int64(100), "it had to wait for that many others")
 				} else {

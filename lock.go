@@ -29,9 +29,9 @@ import (
 //   - a function that returns against Abandon: both take the queue's lock, and the one that finds
 //     the turn still current decides what becomes of the result.
 
-// Container holds one state and the queue of its writers. The zero value is empty and ready; it must
-// not be copied. Scopes have their own containers. Other containers are for ApplyMutation, always with
-// the same Options.Persist.
+// Container holds one state and the queue of its writers. The zero value is empty and ready; it
+// must not be copied. Scopes have their own containers. Other containers are for ApplyMutation,
+// always with the same Options.Persist.
 type Container[T any] struct {
 	_ noCopy
 
@@ -105,11 +105,12 @@ func (c *Container[T]) apply(ctx context.Context, parent *frame, call *call, ch 
 	return c.applyInTurn(ctx, parent, call, ch)
 }
 
-// applyInPlace runs a data verb under the queue's lock, and reports false if it has to wait its turn.
+// applyInPlace runs a data verb under the queue's lock, and reports false if it has to wait its
+// turn.
 func (c *Container[T]) applyInPlace(ctx context.Context, call *call, ch *change) (img *image[T], ran bool, err error) {
 	cur, img, ran, err := c.tryInPlace(ctx, call, ch)
 	if ran && err != ErrClosed && call.env.observer != nil {
-		call.observe(ctx, Event{Type: Started, Path: "lock", Verb: ch.verb})
+		call.observe(ctx, Event{Type: EventStarted, Path: "lock", Verb: ch.verb})
 		observeEnd(ctx, call, ch.verb, cur, img, err, 0, 0)
 	}
 	return img, ran, err
@@ -144,18 +145,18 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 		p.frame.Lane, p.frame.Name, p.frame.until = &c.lane, call.key, w.Deadline
 	}
 	if call.env.observer != nil {
-		call.observe(ctx, Event{Type: Queued, Path: "lock", Verb: ch.verb})
+		call.observe(ctx, Event{Type: EventQueued, Path: "lock", Verb: ch.verb})
 	}
 	if err := c.queue.Push(w, call.env.maxQueue, turnWorker[T]{c}); err != nil {
 		return nil, refusedByQueue(err, call.key)
 	}
 	switch ending, reached := c.queue.Await(ctx, w); ending {
 	case queue.Canceled:
-		call.observe(ctx, Event{Type: Withdrawn, Path: "lock", Verb: ch.verb, Err: context.Cause(ctx)})
+		call.observe(ctx, Event{Type: EventWithdrawn, Path: "lock", Verb: ch.verb, Err: context.Cause(ctx)})
 		return nil, leftBy(ctx, call.key, phaseOf(reached))
 	case queue.TimedOut:
 		err := &ScopeMutationTimeoutError{Scope: call.key, Budget: call.timeout, Waited: time.Since(p.submitted), Phase: phaseOf(reached)}
-		call.observe(ctx, Event{Type: TimedOut, Path: "lock", Verb: ch.verb, Took: err.Waited, Err: err})
+		call.observe(ctx, Event{Type: EventTimedOut, Path: "lock", Verb: ch.verb, Took: err.Waited, Err: err})
 		c.checkStuck()
 		return nil, err
 	}
@@ -209,7 +210,7 @@ func (c *Container[T]) turn(w *queue.Waiter[pending]) queue.Ownership {
 	t := turn[T]{cur: c.image.Load()}
 	if p.call.env.observer != nil {
 		t.waited = time.Since(p.submitted)
-		p.call.observe(p.ctx, Event{Type: Started, Path: "lock", Verb: p.change.verb, Waited: t.waited})
+		p.call.observe(p.ctx, Event{Type: EventStarted, Path: "lock", Verb: p.change.verb, Waited: t.waited})
 	}
 	ctx, tail := p.ctx, &c.tail
 	if p.runs {
@@ -350,8 +351,8 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 	}
 }
 
-// checkStuck is called when a caller leaves at its deadline. It makes sure that the function that has
-// the turn is reported, once, when it has itself run longer than its budget.
+// checkStuck is called when a caller leaves at its deadline. It makes sure that the function that
+// has the turn is reported, once, when it has itself run longer than its budget.
 func (c *Container[T]) checkStuck() {
 	c.queue.Lock()
 	w := c.queue.Current()
@@ -398,7 +399,7 @@ func (c *Container[T]) abandon() bool {
 	present := c.queue.Answer(w)
 	c.queue.Release(turnWorker[T]{c})
 	c.queue.Unlock()
-	p.call.observe(p.ctx, Event{Type: Abandoned, Path: "lock", Verb: p.change.verb})
+	p.call.observe(p.ctx, Event{Type: EventAbandoned, Path: "lock", Verb: p.change.verb})
 	if present {
 		w.Wake()
 	}
@@ -425,8 +426,8 @@ func (c *Container[T]) busy() []Running {
 	return []Running{{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: c.queue.Len()}}
 }
 
-// release makes Container a resident: it unpins a container without state. A tombstone stays until it
-// is forgotten.
+// release makes Container a resident: it unpins a container without state. A tombstone stays until
+// it is forgotten.
 func (c *Container[T]) release(forgotten bool) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
@@ -465,8 +466,8 @@ func raise(p *PanicError, exited bool) {
 	}
 }
 
-// guarded runs fn, which may be user code, and returns its panic, nil if there was none. If fn calls
-// runtime.Goexit, guarded calls exit and does not return, even when a deferred function of fn
+// guarded runs fn, which may be user code, and returns its panic, nil if there was none. If fn
+// calls runtime.Goexit, guarded calls exit and does not return, even when a deferred function of fn
 // panicked on the way out.
 func guarded(fn func(), exit func()) (p *PanicError) {
 	returned := false

@@ -147,8 +147,8 @@ type modelAnswer struct {
 
 // modelTarget is a scope of some type.
 type modelTarget interface {
-	apply(rt *pawl.Runtime, parts []modelPart, all, short bool, opts []pawl.Option) modelAnswer
-	delete(rt *pawl.Runtime, opts []pawl.Option) modelAnswer
+	apply(rt *pawl.Runtime, parts []modelPart, all, short bool, opts []pawl.CallOption) modelAnswer
+	delete(rt *pawl.Runtime, opts []pawl.CallOption) modelAnswer
 	read(rt *pawl.Runtime) modelAnswer
 	shape() *shape
 	fields() []string
@@ -202,7 +202,7 @@ func (k typedTarget[T]) state(p modelPart) any {
 	return state
 }
 
-func (k typedTarget[T]) apply(rt *pawl.Runtime, parts []modelPart, all, short bool, opts []pawl.Option) modelAnswer {
+func (k typedTarget[T]) apply(rt *pawl.Runtime, parts []modelPart, all, short bool, opts []pawl.CallOption) modelAnswer {
 	return k.call(rt, func(ctx context.Context, s pawl.Scope[T]) (pawl.Snapshot[T], error) {
 		if all {
 			list := pawl.All{}
@@ -233,7 +233,7 @@ func (k typedTarget[T]) apply(rt *pawl.Runtime, parts []modelPart, all, short bo
 	})
 }
 
-func (k typedTarget[T]) delete(rt *pawl.Runtime, opts []pawl.Option) modelAnswer {
+func (k typedTarget[T]) delete(rt *pawl.Runtime, opts []pawl.CallOption) modelAnswer {
 	return k.call(rt, func(ctx context.Context, s pawl.Scope[T]) (pawl.Snapshot[T], error) {
 		return pawl.Snapshot[T]{ID: k.id}, s.Delete(ctx, opts...)
 	})

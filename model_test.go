@@ -93,7 +93,7 @@ type precondition struct {
 	version                uint64 // if pinned
 }
 
-func (p precondition) options() (opts []pawl.Option) {
+func (p precondition) options() (opts []pawl.CallOption) {
 	if p.pinned {
 		opts = append(opts, pawl.IfVersion(p.version))
 	}

@@ -16,12 +16,12 @@ import (
 //
 // All but the last are data: the library runs them itself, and copies their values before the verb
 // returns. A value with JSON code of its own (such as MarshalJSON) is copied when its turn comes,
-// because that code must not hold the caller. Do not change such a value until then, even if the verb
-// has returned an error.
+// because that code must not hold the caller. Do not change such a value until then, even if the
+// verb has returned an error.
 type Mutation interface{ mutation() }
 
-// Patch replaces the named fields and leaves the others. A nil value sets a field of a struct to zero,
-// and removes an entry of a map.
+// Patch replaces the named fields and leaves the others. A nil value sets a field of a struct to
+// zero, and removes an entry of a map.
 type Patch map[Field]any
 
 // Set replaces the whole state by State, which must be a T.
@@ -55,8 +55,8 @@ type DeleteRecord struct {
 // All applies its mutations in order, all or none, as one mutation with one version.
 type All []Mutation
 
-// Atomic returns the mutation of AtomicState: fn changes a private copy of the state. If fn returns an
-// error, nothing is changed.
+// Atomic returns the mutation of AtomicState: fn changes a private copy of the state. If fn returns
+// an error, nothing is changed.
 func Atomic[T any](fn func(ctx context.Context, state *T) error) Mutation {
 	return atomicMutation[T]{fn}
 }
@@ -82,8 +82,8 @@ type deletion struct{}
 type function interface {
 	nil() bool
 	takes() reflect.Type
-	// run lets the function change a copy of *cur (nil: absent), and fills *dst with the result, like
-	// change.apply.
+	// run lets the function change a copy of *cur (nil: absent), and fills *dst with the result,
+	// like change.apply.
 	run(ctx context.Context, typ *state.Type, cur, dst any) (changed bool, err error)
 }
 
@@ -118,8 +118,8 @@ type change struct {
 	data    state.Prepared // of a bounded change
 }
 
-// step is a part of a change that may run user code: a function, data verbs beside one, or data verbs
-// whose values have JSON code of their own.
+// step is a part of a change that may run user code: a function, data verbs beside one, or data
+// verbs whose values have JSON code of their own.
 type step struct {
 	fn   function
 	ops  []state.Op
@@ -127,7 +127,8 @@ type step struct {
 	err  error           // of preparing them; returned in their turn
 }
 
-// bounded reports whether the change runs no user code, so that it may run on its caller's goroutine.
+// bounded reports whether the change runs no user code, so that it may run on its caller's
+// goroutine.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
 // compile fills c, which is zero, with m prepared for states of type T. It returns *FieldError,
@@ -228,8 +229,8 @@ func opOf(m Mutation) (state.Op, bool) {
 	return state.Op{}, false
 }
 
-// flatten appends m to ops as data verbs. A function becomes a step, and so do the data verbs before
-// it.
+// flatten appends m to ops as data verbs. A function becomes a step, and so do the data verbs
+// before it.
 func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
 	if op, ok := opOf(m); ok {
 		return append(ops, op), steps, nil
@@ -287,9 +288,9 @@ func accepts(fn function, rt reflect.Type) error {
 	return nil
 }
 
-// apply fills *dst, a zero T, with the result of the change on *cur (nil: absent). If it reports false
-// or an error, *dst has no meaning. Tail is nil if another run on the same container could overlap
-// with this one.
+// apply fills *dst, a zero T, with the result of the change on *cur (nil: absent). If it reports
+// false or an error, *dst has no meaning. Tail is nil if another run on the same container could
+// overlap with this one.
 func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
 	if c.bounded() {
 		c.typ.Assign(dst, cur)

@@ -45,24 +45,24 @@ type Event struct {
 	Path string
 	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire" or "Lease".
 	Verb string
-	// Version is the current version (Committed, Unchanged), the version that won (Conflicted), or
-	// the token of a lease.
+	// Version is the current version (EventCommitted, EventUnchanged), the version that won
+	// (EventConflicted), or the token of a lease.
 	Version uint64
 	// Attempts is the number of commits tried so far; 0 in memory.
 	Attempts int
-	// Batch is the number of mutations in the shared commit (Committed).
+	// Batch is the number of mutations in the shared commit (EventCommitted).
 	Batch int
-	// Waited is the time from submission to the first start of the mutation (Started, Committed,
-	// Unchanged, Failed); 0 for a data verb that found its in-memory scope idle, and for
-	// transactions.
+	// Waited is the time from submission to the first start of the mutation (EventStarted,
+	// EventCommitted, EventUnchanged, EventFailed); 0 for a data verb that found its in-memory
+	// scope idle, and for transactions.
 	Waited time.Duration
-	// Took is the time from submission to the event (Committed, Unchanged, Failed, TimedOut,
-	// Stuck); 0 for a data verb that found its in-memory scope idle.
+	// Took is the time from submission to the event (EventCommitted, EventUnchanged, EventFailed,
+	// EventTimedOut, EventStuck); 0 for a data verb that found its in-memory scope idle.
 	Took time.Duration
-	// Err is the error of the call (Failed, TimedOut, Panicked), the cause of the context's end
-	// (Withdrawn), or the reason a lease ended with.
+	// Err is the error of the call (EventFailed, EventTimedOut, EventPanicked), the cause of the
+	// context's end (EventWithdrawn), or the reason a lease ended with.
 	Err error
-	// Stack is the stack of the panic (Panicked); nil after runtime.Goexit.
+	// Stack is the stack of the panic (EventPanicked); nil after runtime.Goexit.
 	Stack []byte
 }
 
@@ -71,31 +71,31 @@ type EventType uint8
 
 // The events of a mutation, roughly in their order.
 const (
-	Queued     EventType = iota + 1 // submitted to the queue, which may still refuse it
-	Started                         // its turn has come
-	Committed                       // durable (or, in memory, visible) under Version
-	Unchanged                       // changed nothing, so nothing was written
-	Failed                          // ended with Err; not committed unless OutcomeUnknown(Err)
-	Conflicted                      // its commit lost; it runs again unless its budget is spent
-	TimedOut                        // its caller left at the end of its budget, with Err
-	Withdrawn                       // its caller left because its context ended
-	Panicked                        // its function panicked or called runtime.Goexit
-	Stuck                           // it outlived a caller's budget; logged if there is no Observer
-	Detached                        // its function is slow: it leaves the queue and commits alone
-	Abandoned                       // discarded by Abandon
+	EventQueued     EventType = iota + 1 // submitted to the queue, which may still refuse it
+	EventStarted                         // its turn has come
+	EventCommitted                       // durable (or, in memory, visible) under Version
+	EventUnchanged                       // changed nothing, so nothing was written
+	EventFailed                          // ended with Err; not committed unless OutcomeUnknown(Err)
+	EventConflicted                      // its commit lost; it runs again unless its budget is spent
+	EventTimedOut                        // its caller left at the end of its budget, with Err
+	EventWithdrawn                       // its caller left because its context ended
+	EventPanicked                        // its function panicked or called runtime.Goexit
+	EventStuck                           // it outlived a caller's budget; logged if there is no Observer
+	EventDetached                        // its function is slow: it leaves the queue and commits alone
+	EventAbandoned                       // discarded by Abandon
 )
 
 // The events of a lease; Version is its token.
 const (
-	LeaseAcquired EventType = iota + Abandoned + 1 // the lease is held
-	LeaseReleased                                  // its holder released it
-	LeaseLost                                      // it expired or another process ended it; see Err
+	EventLeaseAcquired EventType = iota + EventAbandoned + 1 // the lease is held
+	EventLeaseReleased                                       // its holder released it
+	EventLeaseLost                                           // it expired or another process ended it; see Err
 )
 
 var eventNames = [...]string{
-	Queued: "queued", Started: "started", Committed: "committed", Unchanged: "unchanged", Failed: "failed",
-	Conflicted: "conflicted", TimedOut: "timed out", Withdrawn: "withdrawn", Panicked: "panicked", Stuck: "stuck",
-	Detached: "detached", Abandoned: "abandoned", LeaseAcquired: "lease acquired", LeaseReleased: "lease released", LeaseLost: "lease lost",
+	EventQueued: "queued", EventStarted: "started", EventCommitted: "committed", EventUnchanged: "unchanged", EventFailed: "failed",
+	EventConflicted: "conflicted", EventTimedOut: "timed out", EventWithdrawn: "withdrawn", EventPanicked: "panicked", EventStuck: "stuck",
+	EventDetached: "detached", EventAbandoned: "abandoned", EventLeaseAcquired: "lease acquired", EventLeaseReleased: "lease released", EventLeaseLost: "lease lost",
 }
 
 // String returns the event's name in lower case.
@@ -106,14 +106,15 @@ func (t EventType) String() string {
 	return "unknown"
 }
 
-// LogObserver returns an Observer that writes every event to l. TimedOut, Panicked, Stuck,
-// Abandoned and LeaseLost are logged at level warn, all other events at level debug. Failed and
-// Conflicted are among the latter: the caller gets the error of the one, and the other is normal.
+// LogObserver returns an Observer that writes every event to l. EventTimedOut, EventPanicked,
+// EventStuck, EventAbandoned and EventLeaseLost are logged at level warn, all other events at level
+// debug. EventFailed and EventConflicted are among the latter: the caller gets the error of the
+// one, and the other is normal.
 func LogObserver(l *slog.Logger) Observer {
 	return ObserverFunc(func(ctx context.Context, e Event) {
 		level := slog.LevelDebug
 		switch e.Type {
-		case TimedOut, Panicked, Stuck, Abandoned, LeaseLost:
+		case EventTimedOut, EventPanicked, EventStuck, EventAbandoned, EventLeaseLost:
 			level = slog.LevelWarn
 		}
 		if !l.Enabled(ctx, level) {
@@ -147,7 +148,7 @@ func LogObserver(l *slog.Logger) Observer {
 		}
 		what := "pawl: "
 		switch e.Type {
-		case LeaseAcquired, LeaseReleased, LeaseLost: // their names start with the subject
+		case EventLeaseAcquired, EventLeaseReleased, EventLeaseLost: // their names start with the subject
 		default:
 			what += "mutation "
 		}
@@ -164,11 +165,11 @@ func (c *call) observe(ctx context.Context, e Event) {
 	c.env.observer.Observe(ctx, e)
 }
 
-// reportStuck passes a Stuck event to the observer. Without an observer it logs a warning.
+// reportStuck passes EventStuck to the observer. Without an observer it logs a warning.
 func (c *call) reportStuck(ctx context.Context, path, verb string, took time.Duration) {
 	if c.env.observer == nil {
 		c.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", c.key.String(), "path", path, "verb", verb, "took", took)
 		return
 	}
-	c.observe(ctx, Event{Type: Stuck, Path: path, Verb: verb, Took: took})
+	c.observe(ctx, Event{Type: EventStuck, Path: path, Verb: verb, Took: took})
 }

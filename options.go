@@ -60,13 +60,13 @@ func (r Retry) check() error {
 	return nil
 }
 
-// Option changes one call.
-type Option func(*terms)
+// CallOption changes one call.
+type CallOption func(*terms)
 
 // IfVersion lets the call commit only if v is the current version. Otherwise the call returns,
 // without a retry, *ConcurrencyError, *DeletedError if the scope is deleted, or ErrExpired if it
 // has expired. Version 0 is IfAbsent.
-func IfVersion(v uint64) Option {
+func IfVersion(v uint64) CallOption {
 	if v == 0 {
 		return IfAbsent()
 	}
@@ -75,15 +75,15 @@ func IfVersion(v uint64) Option {
 
 // IfAbsent lets the call commit only if the scope has no state; otherwise the call returns
 // ErrExists. It also creates a deleted scope anew.
-func IfAbsent() Option { return func(t *terms) { t.absent = true } }
+func IfAbsent() CallOption { return func(t *terms) { t.absent = true } }
 
 // IfExists lets the call commit only if the scope has state; otherwise the call returns
 // ErrNotFound, or *DeletedError if the scope is deleted.
-func IfExists() Option { return func(t *terms) { t.exists = true } }
+func IfExists() CallOption { return func(t *terms) { t.exists = true } }
 
 // WithTimeout sets the time budget of an in-memory mutation; NoTimeout turns it off, and 0 keeps
 // the default. Persisted scopes ignore it.
-func WithTimeout(d time.Duration) Option {
+func WithTimeout(d time.Duration) CallOption {
 	return func(t *terms) {
 		if d != 0 {
 			t.timeout = d
@@ -93,15 +93,15 @@ func WithTimeout(d time.Duration) Option {
 
 // WithRetry sets the budget of a persisted mutation; zero fields keep their default. In-memory
 // scopes ignore it.
-func WithRetry(r Retry) Option { return func(t *terms) { t.retry = r.Or(t.retry) } }
+func WithRetry(r Retry) CallOption { return func(t *terms) { t.retry = r.Or(t.retry) } }
 
 // WithTTL lets the scope expire d after this commit, instead of after the TTL of its kind.
-func WithTTL(d time.Duration) Option { return func(t *terms) { t.ttl = d } }
+func WithTTL(d time.Duration) CallOption { return func(t *terms) { t.ttl = d } }
 
-// Via commits a transaction through s instead of the runtime's store. s is joined to a database
-// transaction of the caller, as returned by sqlite.Store.Join and postgres.Store.Join. Only
-// Transact accepts this option; see there.
-func Via(s persist.Store) Option { return func(t *terms) { t.via, t.joined = s, true } }
+// CommitThrough commits a transaction through s instead of the runtime's store. s is joined to a
+// database transaction of the caller, as returned by sqlite.Store.Join and postgres.Store.Join.
+// Only Transact accepts this option; see there.
+func CommitThrough(s persist.Store) CallOption { return func(t *terms) { t.via, t.joined = s, true } }
 
 // env holds what all containers of a runtime share. A container of the caller's own has its own
 // env.
@@ -142,8 +142,8 @@ type terms struct {
 	timeout time.Duration
 	retry   Retry
 	ttl     time.Duration
-	via     persist.Store // Via
-	joined  bool          // Via was given; via may be nil
+	via     persist.Store // CommitThrough
+	joined  bool          // CommitThrough was given; via may be nil
 
 	pinned  bool // IfVersion
 	version uint64
@@ -153,7 +153,7 @@ type terms struct {
 
 // with returns a copy of t with opts applied, or t itself if there are none. It returns
 // *ArgumentError if an option is invalid.
-func (t *terms) with(opts []Option) (*terms, error) {
+func (t *terms) with(opts []CallOption) (*terms, error) {
 	if len(opts) == 0 {
 		return t, nil
 	}

@@ -60,7 +60,7 @@ func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
 		assert.ErrorIs(t, <-result, pawl.ErrTimeout)
 		stuck := 0
 		for _, e := range events {
-			if e.Type == pawl.Stuck {
+			if e.Type == pawl.EventStuck {
 				stuck++
 				assert.Equal(t, s.Key(), e.Key)
 				assert.Equal(t, 40*time.Second, e.Took)
@@ -192,7 +192,7 @@ func TestAbandonAfterTheReturn(t *testing.T) {
 	var s pawl.Scope[counts]
 	abandoned := false
 	rt := openRuntime(t, pawl.Config{Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Committed {
+		if e.Type == pawl.EventCommitted {
 			abandoned = s.Abandon()
 		}
 	})})

@@ -15,7 +15,7 @@ import (
 )
 
 // withBudget runs fn with a scope of either path and an option that gives a call five seconds.
-func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget pawl.Option)) {
+func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption)) {
 	t.Run("in memory", func(t *testing.T) {
 		bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 			fn(t, pawl.Memory[counts](rt, "a"), pawl.WithTimeout(5*time.Second))
@@ -30,7 +30,7 @@ func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget
 
 // Proves LOCK-15.
 func TestFunctionContextEndsWithItsBudget(t *testing.T) {
-	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		start, stopped := time.Now(), make(chan struct{})
 		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
 			defer close(stopped)
@@ -58,7 +58,7 @@ type ctxKey struct{}
 // A function that never asks for Done learns of the end as well, and its calls are refused. Proves
 // LOCK-15.
 func TestFunctionContextEndsByTheClock(t *testing.T) {
-	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		stopped := make(chan struct{})
 		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
 			defer close(stopped)
@@ -83,7 +83,7 @@ func TestFunctionContextEndsByTheClock(t *testing.T) {
 // The earlier of two deadlines counts, and the cause of the caller's context stays visible. Proves
 // LOCK-15.
 func TestFunctionContextEndsWithItsCaller(t *testing.T) {
-	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		cause, start := errors.New("enough"), time.Now()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, cause)
 		defer cancel()
@@ -118,7 +118,7 @@ func TestFunctionContextWithoutBudget(t *testing.T) {
 // The context of a function that has returned is over and has no timer; Detach is for calls that go
 // on. Proves LOCK-15.
 func TestFunctionContextAfterItsReturn(t *testing.T) {
-	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.Option) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		var asked, unasked, detached context.Context
 		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
 			unasked = ctx
@@ -163,7 +163,7 @@ func TestOnlyAFunctionBeyondItsBudgetIsStuck(t *testing.T) {
 			observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 				mu.Lock()
 				defer mu.Unlock()
-				if e.Type == pawl.Stuck {
+				if e.Type == pawl.EventStuck {
 					stuck = append(stuck, e.Took)
 				}
 			})

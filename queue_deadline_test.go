@@ -20,7 +20,7 @@ func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
 		name   string
 		config pawl.Config
 		scope  func(rt *pawl.Runtime) pawl.Scope[counts]
-		opts   []pawl.Option
+		opts   []pawl.CallOption
 		want   time.Duration
 	}{
 		{"default", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] { return pawl.Memory[counts](rt, "a") }, nil, 30 * time.Second},
@@ -31,7 +31,7 @@ func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
 		}, nil, 4 * time.Second},
 		{"call", pawl.Config{}, func(rt *pawl.Runtime) pawl.Scope[counts] {
 			return kind.Scope(pawl.NewLocal(rt, pawl.WithTimeout(4*time.Second)), "a")
-		}, []pawl.Option{pawl.WithTimeout(5 * time.Second)}, 5 * time.Second},
+		}, []pawl.CallOption{pawl.WithTimeout(5 * time.Second)}, 5 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, c.config, func(t *testing.T, rt *pawl.Runtime) {
@@ -209,7 +209,7 @@ func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
 // What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
 func TestObserversTakeOfTheBudget(t *testing.T) {
 	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Queued {
+		if e.Type == pawl.EventQueued {
 			time.Sleep(300 * time.Millisecond)
 		}
 	})

@@ -165,7 +165,7 @@ func TestAbandonBeforeTheFunctionStarts(t *testing.T) {
 	var s pawl.Scope[counts]
 	var once atomic.Bool
 	obs := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Started && e.Key.ID == "a" && once.CompareAndSwap(false, true) {
+		if e.Type == pawl.EventStarted && e.Key.ID == "a" && once.CompareAndSwap(false, true) {
 			s.Abandon()
 			time.Sleep(time.Millisecond)
 		}

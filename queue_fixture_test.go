@@ -29,7 +29,7 @@ func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)
 }
 
 // block occupies the scope until release is called. It returns when its mutator runs.
-func block(s pawl.Scope[counts], opts ...pawl.Option) (release func(), result <-chan error) {
+func block(s pawl.Scope[counts], opts ...pawl.CallOption) (release func(), result <-chan error) {
 	free, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
@@ -44,7 +44,7 @@ func block(s pawl.Scope[counts], opts ...pawl.Option) (release func(), result <-
 }
 
 // push submits one PushState in the background and returns when it is in the queue.
-func push(s pawl.Scope[counts], value string, opts ...pawl.Option) <-chan error {
+func push(s pawl.Scope[counts], value string, opts ...pawl.CallOption) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		_, err := s.PushState(context.Background(), "done", value, opts...)

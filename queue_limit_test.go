@@ -44,7 +44,7 @@ func TestQueueIsBoundedBetweenTurns(t *testing.T) {
 		var ended atomic.Int32
 		between, release := make(chan struct{}), make(chan struct{})
 		s := pawl.Memory[counts](openRuntime(t, pawl.Config{MaxQueue: 3, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-			if e.Type == pawl.Committed && ended.Add(1) == 2 { // after the blocker, the first of three
+			if e.Type == pawl.EventCommitted && ended.Add(1) == 2 { // after the blocker, the first of three
 				close(between)
 				<-release
 			}

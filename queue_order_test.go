@@ -68,7 +68,7 @@ func TestMutatorsNeverOverlap(t *testing.T) {
 func TestConcurrentIncrementsAllLand(t *testing.T) {
 	var conflicts atomic.Int32
 	rt, err := pawl.Open(pawl.Config{Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-		if e.Type == pawl.Conflicted {
+		if e.Type == pawl.EventConflicted {
 			conflicts.Add(1)
 		}
 	})})

@@ -76,9 +76,9 @@ type closable interface {
 	busy() []Running
 }
 
-// Open checks the configuration and returns a Runtime. It does no I/O. It returns all faults that it
-// finds, joined: *KindError for a kind that contradicts itself or another, *LimitError for a name,
-// ErrNoStore for a persisted kind without a store, *ArgumentError for the rest.
+// Open checks the configuration and returns a Runtime. It does no I/O. It returns all faults that
+// it finds, joined: *KindError for a kind that contradicts itself or another, *LimitError for a
+// name, ErrNoStore for a persisted kind without a store, *ArgumentError for the rest.
 func Open(c Config) (*Runtime, error) {
 	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: registry.New[resident](registry.DefaultShards), stored: registry.New[resident](registry.DefaultShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
@@ -147,8 +147,8 @@ func thisProcess() string {
 func newWriter() string { return rand.Text()[:13] }
 
 // Close refuses new work with ErrClosed and waits for mutations that were accepted before. When ctx
-// ends first, it returns *BusyError, which names the mutations that still run. It does not close the
-// store. Calling it twice is safe.
+// ends first, it returns *BusyError, which names the mutations that still run. It does not close
+// the store. Calling it twice is safe.
 func (rt *Runtime) Close(ctx context.Context) error {
 	if ctx == nil {
 		return &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -207,9 +207,9 @@ func (rt *Runtime) finish(r *containers) []closable {
 // forgetLocal removes a Local that was garbage-collected before it was closed.
 func (rt *Runtime) forgetLocal(known weak.Pointer[containers]) { rt.locals.Delete(known) }
 
-// Owner is a *Runtime, a *Local or a *Tx: scopes are opened on one. On a *Runtime a scope lives until
-// the runtime is closed, and each verb is a commit. On a *Local, in-memory scopes end with the Local.
-// On a *Tx, the verbs of a scope commit together with the transaction.
+// Owner is a *Runtime, a *Local or a *Tx: scopes are opened on one. On a *Runtime a scope lives
+// until the runtime is closed, and each verb is a commit. On a *Local, in-memory scopes end with
+// the Local. On a *Tx, the verbs of a scope commit together with the transaction.
 type Owner interface{ owner() owner }
 
 type owner struct {
@@ -233,13 +233,13 @@ type Local struct {
 	rt     *Runtime
 	memory *containers
 	known  weak.Pointer[containers] // under which the runtime knows memory
-	opts   []Option
+	opts   []CallOption
 	closed atomic.Bool
 }
 
 // NewLocal returns a Local on the owner's runtime. Verbs on its in-memory scopes use opts as their
 // defaults.
-func NewLocal(o Owner, opts ...Option) *Local {
+func NewLocal(o Owner, opts ...CallOption) *Local {
 	l := &Local{memory: registry.New[resident](1), opts: opts}
 	if o != nil {
 		l.rt = o.owner().rt
@@ -256,8 +256,8 @@ func NewLocal(o Owner, opts ...Option) *Local {
 	return l
 }
 
-// Close ends the in-memory scopes opened on l: their verbs return ErrClosed from then on. It does not
-// wait for mutations that were accepted before. Calling it twice is safe.
+// Close ends the in-memory scopes opened on l: their verbs return ErrClosed from then on. It does
+// not wait for mutations that were accepted before. Calling it twice is safe.
 func (l *Local) Close() {
 	l.closed.Store(true)
 	if l.rt != nil {

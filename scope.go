@@ -85,7 +85,8 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 	return s
 }
 
-// Snapshot is state at a version. It shares the committed state with other readers; State copies it.
+// Snapshot is state at a version. It shares the committed state with other readers; State copies
+// it.
 type Snapshot[T any] struct {
 	ID      string
 	Version uint64    // 0: there is no state, or it is that of a data verb inside Transact
@@ -125,8 +126,8 @@ func (s Snapshot[T]) ReadOnly() *T {
 // Exists reports whether there is state.
 func (s Snapshot[T]) Exists() bool { return s.ReadOnly() != nil }
 
-// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if state
-// holds a value that no store can keep, or if T cannot be the type of a state.
+// NewSnapshot makes a snapshot of a copy of state, for implementations of Persist. It panics if
+// state holds a value that no store can keep, or if T cannot be the type of a state.
 func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
 	s := Snapshot[T]{Version: version, Time: at, state: &state}
 	typ, err := typeFor[T]()
@@ -243,8 +244,9 @@ func (b *binding) readError(ctx context.Context, key Key, err error) error {
 	return unavailable(key, err)
 }
 
-// LastSeen returns the version that this process last read or wrote, without I/O; another process may
-// be ahead. It reports false when this process has not seen the scope, or cannot decode that version.
+// LastSeen returns the version that this process last read or wrote, without I/O; another process
+// may be ahead. It reports false when this process has not seen the scope, or cannot decode that
+// version.
 func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	if s.fault() != nil {
 		return Snapshot[T]{}, false
@@ -263,8 +265,9 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 	return snap, err == nil
 }
 
-// Abandon gives up a function that is stuck, and reports whether one was running. The queue moves on,
-// the late result of the function is discarded, and its caller gets ErrAbandoned if it still waits.
+// Abandon gives up a function that is stuck, and reports whether one was running. The queue moves
+// on, the late result of the function is discarded, and its caller gets ErrAbandoned if it still
+// waits.
 func (s Scope[T]) Abandon() bool {
 	switch {
 	case s.fault() != nil:
@@ -277,35 +280,37 @@ func (s Scope[T]) Abandon() bool {
 
 // PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a
 // field that T does not have or a value that it cannot hold.
-func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...Option) (Snapshot[T], error) {
+func (s Scope[T]) PatchState(ctx context.Context, p Patch, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, p, opts...)
 }
 
-// SetState replaces the whole state. It returns *FieldError for a value that some store cannot keep.
-func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...Option) (Snapshot[T], error) {
+// SetState replaces the whole state. It returns *FieldError for a value that some store cannot
+// keep.
+func (s Scope[T]) SetState(ctx context.Context, whole T, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, Set{State: whole}, opts...)
 }
 
-// PushState appends value to a list. It returns *FieldError when the field is not a list that takes it.
-func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...Option) (Snapshot[T], error) {
+// PushState appends value to a list. It returns *FieldError when the field is not a list that takes
+// it.
+func (s Scope[T]) PushState(ctx context.Context, f Field, value any, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, Push{Field: f, Values: []any{value}}, opts...)
 }
 
-// IncState adds by, which may be negative, to a number. It returns *FieldError when the field is not
-// a number or would overflow.
-func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...Option) (Snapshot[T], error) {
+// IncState adds by, which may be negative, to a number. It returns *FieldError when the field is
+// not a number or would overflow.
+func (s Scope[T]) IncState(ctx context.Context, f Field, by int64, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, Inc{Field: f, By: by}, opts...)
 }
 
 // SetStateRecord sets one entry of a map. Key is taken literally, dots included. It returns
 // *FieldError when the field is not a map that takes the value.
-func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...Option) (Snapshot[T], error) {
+func (s Scope[T]) SetStateRecord(ctx context.Context, f Field, key string, value any, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, SetRecord{Field: f, Key: key, Value: value}, opts...)
 }
 
 // DeleteStateRecord removes one entry of a map; removing an absent one changes nothing.
 // It returns *FieldError when the field is not a map.
-func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...Option) (Snapshot[T], error) {
+func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, DeleteRecord{Field: f, Key: key}, opts...)
 }
 
@@ -318,13 +323,13 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // waiting for itself, and a verb on another scope returns *DeadlockError instead of waiting in a
 // cycle. That ctx ends when the budget of the call does (WithTimeout in memory, Retry.Within on a
 // persisted scope), and when fn has returned. Detach makes one for calls that go on.
-func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...Option) (Snapshot[T], error) {
+func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, Atomic(fn), opts...)
 }
 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above call
 // it. It returns the errors of the verbs that m consists of.
-func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...Option) (Snapshot[T], error) {
+func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...CallOption) (Snapshot[T], error) {
 	t, err := s.target()
 	if err != nil {
 		return Snapshot[T]{}, err
@@ -350,7 +355,7 @@ func (s Scope[T]) target() (target[T], error) {
 // Delete removes the state and leaves a tombstone: from then on every other verb returns
 // *DeletedError. A verb with IfAbsent creates the scope again, in the same sequence of versions.
 // Deleting a scope that is absent or deleted changes nothing.
-func (s Scope[T]) Delete(ctx context.Context, opts ...Option) error {
+func (s Scope[T]) Delete(ctx context.Context, opts ...CallOption) error {
 	_, err := s.Apply(ctx, deletion{}, opts...)
 	return err
 }

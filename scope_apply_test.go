@@ -62,12 +62,12 @@ func (r *row) write(state board) {
 
 // With a Persist or without, ApplyMutation does the same to a container. Proves SCOPE-2, SCOPE-1.
 func TestApplyMutation(t *testing.T) {
-	for name, options := range map[string]pawl.Options[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
+	for name, options := range map[string]pawl.ContainerOptions[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
 		t.Run(name, func(t *testing.T) {
 			var c pawl.Container[board]
 			var events eventLog
 			options.Observer = &events
-			apply := func(m pawl.Mutation, opts ...pawl.Option) (pawl.Snapshot[board], error) {
+			apply := func(m pawl.Mutation, opts ...pawl.CallOption) (pawl.Snapshot[board], error) {
 				return pawl.ApplyMutation(t.Context(), &c, options, m, opts...)
 			}
 			require.False(t, c.Snapshot().Exists())
@@ -91,7 +91,7 @@ func TestApplyMutation(t *testing.T) {
 				require.Equal(t, want, snap.State())
 				require.Equal(t, want, c.Snapshot().State())
 				require.Equal(t, snap.Version, c.Snapshot().Version)
-				require.Equal(t, name, events.find(pawl.Committed).Path)
+				require.Equal(t, name, events.find(pawl.EventCommitted).Path)
 			}
 			for _, m := range noOps {
 				snap, err := apply(m)
@@ -125,7 +125,7 @@ func TestApplyMutationConflict(t *testing.T) {
 	for _, told := range []bool{true, false} { // whether the Persist says who won
 		synctest.Test(t, func(t *testing.T) {
 			r, c := &row{}, &pawl.Container[board]{}
-			options := pawl.Options[board]{Name: "own", Persist: r}
+			options := pawl.ContainerOptions[board]{Name: "own", Persist: r}
 			inc := pawl.Inc{Field: "count", By: 1}
 			_, err := pawl.ApplyMutation(t.Context(), c, options, inc)
 			require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestApplyMutationConflict(t *testing.T) {
 // What a Persist says about a failure is what the caller learns: nothing happened, or nobody knows. Proves SCOPE-2.
 func TestApplyMutationFailures(t *testing.T) {
 	r, c := &row{}, &pawl.Container[board]{}
-	options := pawl.Options[board]{Name: "own", Persist: r}
+	options := pawl.ContainerOptions[board]{Name: "own", Persist: r}
 	inc := pawl.Inc{Field: "count", By: 1}
 	down := errors.New("connection refused")
 
@@ -199,7 +199,7 @@ func TestApplyMutationFailures(t *testing.T) {
 func TestApplyMutationShares(t *testing.T) {
 	for _, persisted := range []bool{false, true} {
 		r, c := &row{}, &pawl.Container[board]{}
-		options := pawl.Options[board]{}
+		options := pawl.ContainerOptions[board]{}
 		if persisted {
 			options.Persist = r
 		}
@@ -228,15 +228,21 @@ func TestApplyMutationBadArguments(t *testing.T) {
 	var none context.Context
 	var c pawl.Container[board]
 	for argument, do := range map[string]func() error{
-		"container": func() error { _, err := pawl.ApplyMutation(t.Context(), nil, pawl.Options[board]{}, inc); return err },
-		"ctx":       func() error { _, err := pawl.ApplyMutation(none, &c, pawl.Options[board]{}, inc); return err },
-		"mutation":  func() error { _, err := pawl.ApplyMutation(t.Context(), &c, pawl.Options[board]{}, nil); return err },
+		"container": func() error {
+			_, err := pawl.ApplyMutation(t.Context(), nil, pawl.ContainerOptions[board]{}, inc)
+			return err
+		},
+		"ctx": func() error { _, err := pawl.ApplyMutation(none, &c, pawl.ContainerOptions[board]{}, inc); return err },
+		"mutation": func() error {
+			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{}, nil)
+			return err
+		},
 		"Options.Timeout": func() error {
-			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.Options[board]{Timeout: -5}, inc)
+			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{Timeout: -5}, inc)
 			return err
 		},
 		"Options.Retry": func() error {
-			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.Options[board]{Retry: pawl.Retry{Attempts: -1}}, inc)
+			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{Retry: pawl.Retry{Attempts: -1}}, inc)
 			return err
 		},
 	} {
@@ -245,7 +251,7 @@ func TestApplyMutationBadArguments(t *testing.T) {
 		require.Equal(t, argument, e.Argument)
 	}
 	var functions pawl.Container[func()]
-	_, err := pawl.ApplyMutation(t.Context(), &functions, pawl.Options[func()]{Name: "own"}, pawl.Set{})
+	_, err := pawl.ApplyMutation(t.Context(), &functions, pawl.ContainerOptions[func()]{Name: "own"}, pawl.Set{})
 	var e *pawl.KindError
 	require.ErrorAs(t, err, &e)
 	require.False(t, c.Snapshot().Exists())

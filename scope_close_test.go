@@ -199,7 +199,7 @@ func TestCloseNamesNothingTwice(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			free := make(chan struct{})
 			rt, err := pawl.Open(pawl.Config{Store: memory.New(), Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-				if e.Type == pawl.Started && e.Verb == "Push" {
+				if e.Type == pawl.EventStarted && e.Verb == "Push" {
 					<-free
 				}
 			})})

@@ -26,7 +26,7 @@ func TestConditions(t *testing.T) {
 	cases := []struct {
 		name  string
 		start func(*testing.T, pawl.Scope[board])
-		opt   pawl.Option
+		opt   pawl.CallOption
 		want  func(pawl.Key) error // nil: it commits
 		as    error                // instead: errors.Is
 	}{
@@ -81,7 +81,7 @@ func TestConditionsAgainstAnotherProcess(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		there := p.another(t)
 		for i, c := range []struct {
-			opt    pawl.Option
+			opt    pawl.CallOption
 			before func(pawl.Scope[board]) error // here and there have seen this
 			after  func(pawl.Scope[board]) error // only there
 			check  func(pawl.Key, error)
@@ -136,7 +136,7 @@ func TestConditionLostInCommit(t *testing.T) {
 			rt, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store.Store})
 			for name, c := range map[string]struct {
 				before func(pawl.Scope[board]) error
-				opt    pawl.Option
+				opt    pawl.CallOption
 				want   error
 			}{
 				"IfVersion": {create, pawl.IfVersion(1), pawl.ErrConflict},

@@ -32,7 +32,7 @@ var everyVerb = map[string]pawl.Mutation{
 func requireDeleted(t *testing.T, s pawl.Scope[board], tombstone uint64) {
 	t.Helper()
 	for name, m := range everyVerb {
-		for _, opts := range [][]pawl.Option{nil, {pawl.IfExists()}, {pawl.IfVersion(tombstone)}, {pawl.IfVersion(tombstone - 1)}} {
+		for _, opts := range [][]pawl.CallOption{nil, {pawl.IfExists()}, {pawl.IfVersion(tombstone)}, {pawl.IfVersion(tombstone - 1)}} {
 			snap, err := s.Apply(t.Context(), m, opts...)
 			var e *pawl.DeletedError
 			require.ErrorAs(t, err, &e, name)

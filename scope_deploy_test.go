@@ -76,7 +76,7 @@ var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string,
 				_, err = s.Apply(ctx, pawl.All{pawl.Patch{"title": fmt.Sprint("by one, ", n)}, pawl.Inc{Field: "visits", By: 1}})
 			}
 			return err
-		}, pawl.Wait())
+		}, pawl.WaitForLease())
 	},
 	"two": func(ctx context.Context, rt *pawl.Runtime, id string, n int) (err error) {
 		s := pagesTwo.Scope(rt, id)
@@ -95,14 +95,14 @@ var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string,
 				_, err = s.Apply(ctx, pawl.All{pawl.SetRecord{Field: "marks", Key: mark, Value: n}, pawl.Inc{Field: "visits", By: 1}})
 			}
 			return err
-		}, pawl.Wait())
+		}, pawl.WaitForLease())
 	},
 	"three": func(ctx context.Context, rt *pawl.Runtime, id string, n int) error {
 		s := pagesThree.Scope(rt, id)
 		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
 			_, err := s.IncState(ctx, pawl.Field("counts").At("visits"), 1)
 			return err
-		}, pawl.Wait())
+		}, pawl.WaitForLease())
 	},
 }
 
@@ -218,7 +218,7 @@ func testRollingDeploy(t *testing.T, location string) {
 		_, err = pagesTwo.Scope(before, s.Key().ID).Acquire(t.Context())
 		require.ErrorAs(t, err, &schema)
 		require.Equal(t, 1, schema.Stored)
-		err = pagesOne.Scope(before, s.Key().ID).Hold(t.Context(), func(context.Context, *pawl.Lease) error { return nil }, pawl.Wait())
+		err = pagesOne.Scope(before, s.Key().ID).Hold(t.Context(), func(context.Context, *pawl.Lease) error { return nil }, pawl.WaitForLease())
 		require.ErrorAs(t, err, &schema)
 		is, err := store.Load(t.Context(), s.Key())
 		require.NoError(t, err)

@@ -175,7 +175,7 @@ func TestNonRetryable(t *testing.T) {
 func TestErrorMessages(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Memory[board](rt, "a")
-	invalid := func(opt pawl.Option) error { _, err := s.IncState(t.Context(), "count", 1, opt); return err }
+	invalid := func(opt pawl.CallOption) error { _, err := s.IncState(t.Context(), "count", 1, opt); return err }
 	for want, err := range map[string]error{
 		"pawl: memory/a: queue full: 5 mutations waiting":                                    &pawl.OverloadedError{Scope: s.Key(), Queue: 5},
 		"pawl: memory/a: held by host:1":                                                     &pawl.HeldError{Scope: s.Key(), Holder: "host:1"},

@@ -28,11 +28,11 @@ func TestObservers(t *testing.T) {
 	both := pawl.Observers(list...)
 	assert.Nil(t, list[0], "the argument is left as it is")
 	list[1] = nil
-	both.Observe(t.Context(), pawl.Event{Type: pawl.Started})
+	both.Observe(t.Context(), pawl.Event{Type: pawl.EventStarted})
 	assert.Equal(t, []string{"a started", "b started"}, told)
 
 	told = nil
-	pawl.Observers(nil, tell("c")).Observe(t.Context(), pawl.Event{Type: pawl.Queued})
+	pawl.Observers(nil, tell("c")).Observe(t.Context(), pawl.Event{Type: pawl.EventQueued})
 	assert.Equal(t, []string{"c queued"}, told)
 
 	rt := openRuntime(t, pawl.Config{Observer: pawl.Observers(nil)})
@@ -43,8 +43,8 @@ func TestObservers(t *testing.T) {
 // LogObserver logs five types of event at warn and the others at debug, under a message that names
 // the subject.
 func TestLogObserverLevels(t *testing.T) {
-	warn := []pawl.EventType{pawl.TimedOut, pawl.Panicked, pawl.Stuck, pawl.Abandoned, pawl.LeaseLost}
-	for typ := pawl.Queued; typ.String() != "unknown"; typ++ {
+	warn := []pawl.EventType{pawl.EventTimedOut, pawl.EventPanicked, pawl.EventStuck, pawl.EventAbandoned, pawl.EventLeaseLost}
+	for typ := pawl.EventQueued; typ.String() != "unknown"; typ++ {
 		var log syncBuffer
 		o := pawl.LogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		o.Observe(t.Context(), pawl.Event{Type: typ, Verb: "Inc", Err: pawl.ErrUnavailable})
@@ -122,7 +122,7 @@ func TestEndsSayHowLongTheMutationWaited(t *testing.T) {
 			for _, end := range []struct {
 				typ  pawl.EventType
 				verb string
-			}{{pawl.Committed, "Push"}, {pawl.Unchanged, "Inc"}, {pawl.Failed, "Atomic"}} {
+			}{{pawl.EventCommitted, "Push"}, {pawl.EventUnchanged, "Inc"}, {pawl.EventFailed, "Atomic"}} {
 				e := events.find(end.typ)
 				require.Equal(t, end.verb, e.Verb)
 				require.Equal(t, name, e.Path)

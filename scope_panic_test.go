@@ -45,7 +45,7 @@ func TestPanicInMutator(t *testing.T) {
 			t.Error("the caller went on")
 		}()
 		requireState(t, p, s, 1, board{Count: 1})
-		last := events.find(pawl.Panicked)
+		last := events.find(pawl.EventPanicked)
 		require.Equal(t, s.Key(), last.Key)
 		require.Contains(t, string(last.Stack), "panicky")
 		_, err := s.IncState(t.Context(), "count", 1)
@@ -157,13 +157,13 @@ func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
 	synctest.Wait()
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	require.Equal(t, s.Key(), events.find(pawl.Panicked).Key)
+	require.Equal(t, s.Key(), events.find(pawl.EventPanicked).Key)
 	require.Contains(t, log.String(), s.Key().String())
 	if goexit {
 		require.Contains(t, log.String(), "Goexit")
 	} else {
 		require.Contains(t, log.String(), "panicky")
-		require.Contains(t, string(events.find(pawl.Panicked).Stack), "panicky")
+		require.Contains(t, string(events.find(pawl.EventPanicked).Stack), "panicky")
 	}
 	snap, err := s.IncState(t.Context(), "count", 1)
 	require.NoError(t, err, "the queue goes on")
@@ -175,7 +175,7 @@ func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
 func TestPanicWhileItsCallerLeaves(t *testing.T) {
 	t.Run("in memory", func(t *testing.T) {
 		slow := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
-			if e.Type == pawl.Panicked {
+			if e.Type == pawl.EventPanicked {
 				time.Sleep(time.Minute)
 			}
 		})

@@ -42,14 +42,14 @@ func TestUnchanged(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				s := scopeOf[board](p, name)
 				seed(t, s, fullBoard)
-				before, record := events.count(pawl.Committed), p.record(t, s.Key())
+				before, record := events.count(pawl.EventCommitted), p.record(t, s.Key())
 				snap, err := s.Apply(t.Context(), m)
 				require.NoError(t, err)
 				require.EqualValues(t, 1, snap.Version)
 				require.Equal(t, fullBoard, snap.State())
 				requireState(t, p, s, 1, fullBoard)
-				require.Equal(t, before, events.count(pawl.Committed), "no change is told")
-				require.EqualValues(t, 1, events.find(pawl.Unchanged).Version)
+				require.Equal(t, before, events.count(pawl.EventCommitted), "no change is told")
+				require.EqualValues(t, 1, events.find(pawl.EventUnchanged).Version)
 				after := p.record(t, s.Key())
 				record.Now, after.Now = time.Time{}, time.Time{}
 				require.Equal(t, record, after, "the record is as it was, its commit ids and time too")
@@ -219,7 +219,7 @@ func TestUnchangedWithoutStore(t *testing.T) {
 func TestNoOpWithTTLOnOwnPersistIsConfirmed(t *testing.T) {
 	o := &ownPersist{snap: pawl.NewSnapshot(counts{N: 1}, 1, time.Now())}
 	var c pawl.Container[counts]
-	opts := pawl.Options[counts]{Name: "own", Persist: o}
+	opts := pawl.ContainerOptions[counts]{Name: "own", Persist: o}
 	_, err := pawl.ApplyMutation(t.Context(), &c, opts, pawl.Inc{Field: "n", By: 1})
 	require.NoError(t, err)
 	o.snap = pawl.NewSnapshot(counts{N: 7}, 3, time.Now()) // moved from outside

@@ -101,7 +101,7 @@ func TestStoreThatPanicsUnderALease(t *testing.T) {
 		require.NoError(t, err)
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
-		l, err = s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond), pawl.Wait())
+		l, err = s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond), pawl.WaitForLease())
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Release(t.Context()), pawl.ErrUnavailable)
 		p.store.OnCommit(nil)

@@ -29,7 +29,7 @@ type Taken[T any] struct {
 // Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that are
 // not held, skipping those that other workers are taking at the same moment. Workers share out due
 // work this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run
-// does. LeaseFor and HeldBy apply; Wait and Applying do not (*ArgumentError).
+// does. LeaseFor and HeldBy apply; WaitForLease and WithMutation do not (*ArgumentError).
 //
 // A document that this release cannot read is left alone and reported (*SchemaError). Take returns
 // the scopes it took even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on
@@ -46,7 +46,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 		return nil, err
 	}
 	if asked.wait || asked.applying {
-		return nil, &ArgumentError{Argument: "option", Reason: "Wait and Applying are for Acquire"}
+		return nil, &ArgumentError{Argument: "option", Reason: "WaitForLease and WithMutation are for Acquire"}
 	}
 	sq := q.stored(k.Name)
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
@@ -132,7 +132,7 @@ func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, 
 				err = errors.Join(err, fault)
 				continue
 			}
-			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], Applying(All{}, IfVersion(r.Version))))
+			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(All{}, IfVersion(r.Version))))
 			var schema *SchemaError
 			switch {
 			case failed == nil:

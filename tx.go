@@ -47,16 +47,17 @@ type Tx struct {
 // its ctx: a verb with that ctx on a scope outside tx returns ErrOutsideTx. Detach lifts that.
 //
 // On a *Tx owner, Transact joins that transaction. If fn fails, only its writes are undone. Opts
-// are then ignored. Of the options, only WithRetry and Via apply.
+// are then ignored. Of the options, only WithRetry and CommitThrough apply.
 //
-// With Via, reads and the commit are part of the caller's own database transaction. The commit is
-// durable and visible once that transaction commits. If it is rolled back, nothing has happened.
-// Transact then waits for no other connection and for no queue of this process. It refuses
-// after-commit callbacks (*ArgumentError), and its Snapshots say nothing about what is durable.
+// With CommitThrough, reads and the commit are part of the caller's own database transaction. The
+// commit is durable and visible once that transaction commits. If it is rolled back, nothing has
+// happened. Transact then waits for no other connection and for no queue of this process. It
+// refuses after-commit callbacks (*ArgumentError), and its Snapshots say nothing about what is
+// durable.
 //
 // Transact returns the error of fn unchanged, once the state that fn read is known to be current.
-// In the same way it raises a panic of fn again as *PanicError. An observer gets one Failed or
-// Panicked event for that; a Transact that joined another one has no event.
+// In the same way it raises a panic of fn again as *PanicError. An observer gets one EventFailed or
+// EventPanicked for that; a Transact that joined another one has no event.
 //
 // In-memory scopes opened on tx return ErrNotPersisted. Transact also returns
 // *ConcurrentModificationError when its budget is spent, *UnavailableError, *UnknownOutcomeError,
@@ -64,7 +65,7 @@ type Tx struct {
 // ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and errors of its verbs that
 // are only known at the commit.
 func Transact(
-	ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...Option,
+	ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...CallOption,
 ) (err error) {
 	switch {
 	case ctx == nil:

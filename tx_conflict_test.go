@@ -105,11 +105,11 @@ func TestNoWriteSkew(t *testing.T) {
 	})
 }
 
-func opts(exists bool) []pawl.Option {
+func opts(exists bool) []pawl.CallOption {
 	if exists {
 		return nil
 	}
-	return []pawl.Option{pawl.IfAbsent()}
+	return []pawl.CallOption{pawl.IfAbsent()}
 }
 
 // Two transactions that both read before either writes do not overwrite each other.

@@ -122,7 +122,7 @@ func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 			b.next[i].Landed(b.Writes[i], b.ID, v.At, v.Records)
 			p.stored.advance(b.next[i])
 			t.observe(Event{
-				Type: Committed, Key: p.key, Version: b.Writes[i].Version,
+				Type: EventCommitted, Key: p.key, Version: b.Writes[i].Version,
 				Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started),
 			})
 		}

@@ -22,7 +22,7 @@ func failures(l *eventLog) (out []pawl.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.events {
-		if e.Path == "tx" && (e.Type == pawl.Failed || e.Type == pawl.Panicked) {
+		if e.Path == "tx" && (e.Type == pawl.EventFailed || e.Type == pawl.EventPanicked) {
 			out = append(out, e)
 		}
 	}
@@ -33,7 +33,7 @@ func failures(l *eventLog) (out []pawl.Event) {
 func TestFailedTransactIsObserved(t *testing.T) {
 	down := errors.New("down")
 	spend := pawl.WithRetry(pawl.Retry{Attempts: 3, First: time.Millisecond})
-	type runner func(context.Context, func(context.Context, *pawl.Tx) error, ...pawl.Option) error
+	type runner func(context.Context, func(context.Context, *pawl.Tx) error, ...pawl.CallOption) error
 	for name, test := range map[string]struct {
 		attempts int
 		touched  string // the first scope touched; empty: a
@@ -107,7 +107,7 @@ func TestFailedTransactIsObserved(t *testing.T) {
 				log.events = nil
 				log.mu.Unlock()
 				err := test.run(t, p, func(
-					ctx context.Context, fn func(context.Context, *pawl.Tx) error, opts ...pawl.Option,
+					ctx context.Context, fn func(context.Context, *pawl.Tx) error, opts ...pawl.CallOption,
 				) error {
 					return pawl.Transact(ctx, p.rt, fn, opts...)
 				})
@@ -115,7 +115,7 @@ func TestFailedTransactIsObserved(t *testing.T) {
 				got := failures(log)
 				require.Len(t, got, 1)
 				e := got[0]
-				assert.Equal(t, pawl.Failed, e.Type)
+				assert.Equal(t, pawl.EventFailed, e.Type)
 				assert.Equal(t, "Transact", e.Verb)
 				assert.Equal(t, err, e.Err)
 				assert.Equal(t, test.attempts, e.Attempts)
@@ -174,7 +174,7 @@ func TestPanickedTransactIsObserved(t *testing.T) {
 	}()
 	got := failures(log)
 	require.Len(t, got, 1)
-	assert.Equal(t, pawl.Panicked, got[0].Type)
+	assert.Equal(t, pawl.EventPanicked, got[0].Type)
 	assert.Equal(t, a.Key(), got[0].Key)
 	assert.Same(t, raised, got[0].Err)
 	assert.Equal(t, "boom 2", got[0].Err.(*pawl.PanicError).Value)
@@ -191,7 +191,7 @@ func TestPanickedTransactIsObserved(t *testing.T) {
 	g.Wait()
 	got = failures(log)
 	require.Len(t, got, 2)
-	assert.Equal(t, pawl.Panicked, got[1].Type)
+	assert.Equal(t, pawl.EventPanicked, got[1].Type)
 	assert.NoError(t, got[1].Err)
 
 	assert.Panics(t, func() { // what was committed did not fail

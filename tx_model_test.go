@@ -17,7 +17,7 @@ type txStep struct {
 	id   string
 	what string
 	m    pawl.Mutation // nil: a deletion, or a look
-	opts []pawl.Option
+	opts []pawl.CallOption
 }
 
 // drawSteps draws a program of verbs on three scopes, some of which are refused.

@@ -11,7 +11,7 @@ import (
 )
 
 // Transactions and the caller's own database: its SQL inside a commit of Pawl's (WithNative), and a
-// commit of Pawl's inside its transaction (Via).
+// commit of Pawl's inside its transaction (CommitThrough).
 
 // nativeCall is code of the caller's that runs inside a commit, with the handle of its database
 // transaction.

@@ -342,8 +342,8 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 			b.Guards = append(b.Guards, p.guard())
 		}
 	}
-	// With Via, the reads must stay current until the caller's own transaction commits. If the
-	// commit releases a lease, they must stay current until it does.
+	// With CommitThrough, the reads must stay current until the caller's own transaction commits.
+	// If the commit releases a lease, they must stay current until it does.
 	if !tx.of.joined() && len(tx.ended) == 0 {
 		tx.dropProvenGuards(&b)
 	}

@@ -50,7 +50,7 @@ func TestTransactRefusesWhatIsOutside(t *testing.T) {
 				_, err = local.AtomicState(derived, func(context.Context, *board) error { return nil })
 				require.ErrorIs(t, err, pawl.ErrOutsideTx)
 				var own pawl.Container[board]
-				_, err = pawl.ApplyMutation(derived, &own, pawl.Options[board]{}, pawl.Inc{Field: "count", By: 1})
+				_, err = pawl.ApplyMutation(derived, &own, pawl.ContainerOptions[board]{}, pawl.Inc{Field: "count", By: 1})
 				require.ErrorIs(t, err, pawl.ErrOutsideTx)
 			}
 			require.ErrorIs(t, pawl.Transact(ctx, p.rt, func(context.Context, *pawl.Tx) error { return nil }), pawl.ErrOutsideTx)

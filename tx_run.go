@@ -101,7 +101,7 @@ func newTransaction(ctx context.Context, rt *Runtime) *transaction {
 
 // begin applies the options and registers the transaction with its runtime. If it returns an error
 // there is nothing to end.
-func (t *transaction) begin(opts []Option) error {
+func (t *transaction) begin(opts []CallOption) error {
 	rt := t.rt
 	if t.parent.outerTx() != nil {
 		return ErrOutsideTx
@@ -122,10 +122,10 @@ func (t *transaction) begin(opts []Option) error {
 		return &ArgumentError{Argument: "option", Reason: "preconditions and TTL apply to verbs only"}
 	}
 	if call.joined && call.via == nil {
-		return &ArgumentError{Argument: "Via", Reason: "nil"}
+		return &ArgumentError{Argument: "CommitThrough", Reason: "nil"}
 	}
 	if call.joined && rt.keepsIn(call.via) {
-		return &ArgumentError{Argument: "Via", Reason: "not joined to a transaction"}
+		return &ArgumentError{Argument: "CommitThrough", Reason: "not joined to a transaction"}
 	}
 	t.retry = call.retry
 	t.deadline = t.started.Add(t.retry.Within)
@@ -235,7 +235,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			return true, t.canceled(PhaseQueued)
 		}
 		if len(tx.after) > 0 && t.joined() {
-			return true, &ArgumentError{Argument: "AfterCommit", Reason: "not allowed with Via"}
+			return true, &ArgumentError{Argument: "AfterCommit", Reason: "not allowed with CommitThrough"}
 		}
 		if len(t.heldQueues()) == 0 {
 			if err := t.hold(tx.writers()); err != nil {
@@ -346,7 +346,7 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	}
 	for _, l := range losses {
 		p := l.part
-		t.observe(Event{Type: Conflicted, Key: p.key, Version: l.won.Version, Attempts: t.attempts})
+		t.observe(Event{Type: EventConflicted, Key: p.key, Version: l.won.Version, Attempts: t.attempts})
 		if !t.joined() {
 			p.stored.replace(p.base, l.won)
 		}
@@ -496,13 +496,13 @@ func (t *transaction) observe(e Event) {
 // observeFailure reports the end of a transaction that returns err, unless err is nil and its
 // function neither panicked nor called runtime.Goexit.
 func (t *transaction) observeFailure(err error) {
-	e := Event{Type: Failed, Err: err, Attempts: t.attempts + 1, Took: time.Since(t.started)}
+	e := Event{Type: EventFailed, Err: err, Attempts: t.attempts + 1, Took: time.Since(t.started)}
 	switch {
 	case err != nil:
 	case t.panicked != nil:
-		e.Type, e.Err, e.Stack = Panicked, t.panicked, t.panicked.Stack
+		e.Type, e.Err, e.Stack = EventPanicked, t.panicked, t.panicked.Stack
 	case t.exited:
-		e.Type = Panicked
+		e.Type = EventPanicked
 	default:
 		return
 	}

@@ -330,14 +330,14 @@ func TestTransactIsObserved(t *testing.T) {
 			return err
 		}))
 		require.Len(t, events, 3)
-		require.Equal(t, pawl.Conflicted, events[0].Type)
+		require.Equal(t, pawl.EventConflicted, events[0].Type)
 		require.EqualValues(t, 2, events[0].Version)
 		for i, want := range []struct {
 			id      string
 			version uint64
 		}{{"a", 3}, {"b", 1}} {
 			e := events[i+1]
-			require.Equal(t, pawl.Committed, e.Type)
+			require.Equal(t, pawl.EventCommitted, e.Type)
 			require.Equal(t, want.id, e.Key.ID)
 			require.Equal(t, want.version, e.Version)
 			require.Equal(t, 2, e.Batch)

@@ -32,7 +32,7 @@ func TestVia(t *testing.T) {
 						return err
 					}
 					return errors.Join(second(s.In(tx).IncState(ctx, "cents", before.Cents)), second(tills.Scope(tx, "new").IncState(ctx, "cents", 1)))
-				}, pawl.Via(theirs.joined)))
+				}, pawl.CommitThrough(theirs.joined)))
 			}
 			seen, ok := s.LastSeen()
 			require.True(t, ok)
@@ -71,30 +71,30 @@ func TestViaRefuses(t *testing.T) {
 		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			tx.AfterCommit(func() { t.Error("nobody knows when that is") })
 			return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-		}, pawl.Via(theirs.joined)), &argument)
-		_, err = tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1, pawl.Via(theirs.joined))
+		}, pawl.CommitThrough(theirs.joined)), &argument)
+		_, err = tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1, pawl.CommitThrough(theirs.joined))
 		require.ErrorAs(t, err, &argument)
-		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.Via(nil)), &argument)
-		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.Via(l.store)), &argument, "it is joined to nothing")
+		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.CommitThrough(nil)), &argument)
+		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.CommitThrough(l.store)), &argument, "it is joined to nothing")
 		require.NoError(t, theirs.commit(ctx))
 		require.ErrorIs(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-		}, pawl.Via(theirs.joined)), pawl.ErrUnavailable, "it is over")
+		}, pawl.CommitThrough(theirs.joined)), pawl.ErrUnavailable, "it is over")
 		require.Zero(t, l.cents(t, "bar"))
 	})
 }
 
-// Via among the defaults of a Local is refused by its verbs, as it is by every verb that it is given to.
+// CommitThrough among the defaults of a Local is refused by its verbs, as it is by every verb that it is given to.
 func TestViaOfALocal(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	require.NoError(t, err)
 	defer rt.Close(t.Context())
-	local := pawl.NewLocal(rt, pawl.Via(memory.New()))
+	local := pawl.NewLocal(rt, pawl.CommitThrough(memory.New()))
 	defer local.Close()
 	var wrong *pawl.ArgumentError
 	_, err = pawl.Sequencer[struct{ N int }](local, "1").IncState(t.Context(), "N", 1)
 	require.ErrorAs(t, err, &wrong)
-	require.Equal(t, "Via", wrong.Argument)
+	require.Equal(t, "CommitThrough", wrong.Argument)
 }
 
 // TestViaKeepsWhatItRead: what a transaction has read, be it one scope only and be that absent, stays as it was until the user's own transaction ends,
@@ -114,7 +114,7 @@ func TestViaKeepsWhatItRead(t *testing.T) {
 				s, err := tills.Scope(tx, id).State(ctx)
 				read = s.Cents
 				return err
-			}, pawl.Via(theirs.joined)))
+			}, pawl.CommitThrough(theirs.joined)))
 			require.NoError(t, theirs.add(ctx, read))
 			hasty, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			_, err = tills.Scope(l.rt, id).IncState(hasty, "cents", 1)
@@ -146,7 +146,7 @@ func TestViaReturnsTheFunctionsError(t *testing.T) {
 			}
 			failure = theirs.exec(ctx, "INSERT INTO nowhere VALUES (1)")
 			return failure
-		}, pawl.Via(theirs.joined))
+		}, pawl.CommitThrough(theirs.joined))
 		require.Error(t, failure)
 		require.Equal(t, failure, err)
 	})
@@ -163,11 +163,11 @@ func TestViaEndsNoLease(t *testing.T) {
 		require.NoError(t, err)
 		theirs, err := l.begin(ctx)
 		require.NoError(t, err)
-		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error { return s.In(tx).Delete(ctx) }, pawl.Via(theirs.joined)))
+		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error { return s.In(tx).Delete(ctx) }, pawl.CommitThrough(theirs.joined)))
 		var lost *pawl.LeaseLostError
 		require.ErrorAs(t, pawl.Transact(lease.Context(), l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			return second(tills.Scope(tx, "kitchen").IncState(ctx, "cents", 1))
-		}, pawl.Via(theirs.joined)), &lost)
+		}, pawl.CommitThrough(theirs.joined)), &lost)
 		require.NoError(t, theirs.undo(ctx))
 		require.NoError(t, lease.Context().Err())
 		_, err = s.IncState(lease.Context(), "cents", 1)
@@ -194,7 +194,7 @@ func TestViaEndedInside(t *testing.T) {
 					}
 				}
 				return l.native(tx, 1, func(ctx context.Context) error { return theirs.exec(ctx, "COMMIT") })
-			}, pawl.Via(theirs.joined))
+			}, pawl.CommitThrough(theirs.joined))
 			require.EqualValues(t, i+1, l.sum(t))
 			if !write || err != nil {
 				var unknown *pawl.UnknownOutcomeError
@@ -237,7 +237,7 @@ func TestViaUnderLoad(t *testing.T) {
 				}
 				err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 					return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-				}, pawl.Via(theirs.joined))
+				}, pawl.CommitThrough(theirs.joined))
 				if err == nil {
 					err = theirs.add(ctx, 1)
 				}

@@ -163,7 +163,7 @@ func within[T any](t *testing.T, c <-chan pawl.Change[T], least, most time.Durat
 	return change
 }
 
-func sail(t *testing.T, rt *pawl.Runtime, id string, opts ...pawl.Option) {
+func sail(t *testing.T, rt *pawl.Runtime, id string, opts ...pawl.CallOption) {
 	t.Helper()
 	_, err := ships.Scope(rt, id).IncState(t.Context(), "miles", 1, opts...)
 	require.NoError(t, err)

@@ -28,7 +28,7 @@ var atomically = pawlStrategy("Pawl", atomicAdd)
 
 // observed is the same with an observer, which counts the conflicts. It hears of everything that every call does, and is left out where they are not told of.
 var observed = func() strategy {
-	s := pawlStrategy("Pawl", atomicAdd, pawl.Conflicted)
+	s := pawlStrategy("Pawl", atomicAdd, pawl.EventConflicted)
 	s.key = "Pawl, observed"
 	return s
 }()

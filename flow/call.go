@@ -210,7 +210,7 @@ func (c *call) obtainLease(background bool) error {
 	// only stops the attempt to acquire it.
 	from := c.callerCtx
 	if background {
-		from = pawl.Unfenced(c.base) // the call continues after its caller has released its leases
+		from = pawl.WithoutLeases(c.base) // the call continues after its caller has released its leases
 	}
 	over, stop := context.WithCancelCause(context.WithoutCancel(from))
 	acquired := context.AfterFunc(c.callerCtx, func() { stop(context.Cause(c.callerCtx)) })
@@ -242,16 +242,16 @@ func (c *call) obtainLease(background bool) error {
 // acquireRecord creates the record and acquires its lease. It replaces the record of a dead call.
 func (c *call) acquireRecord(ctx context.Context) (*pawl.Lease, error) {
 	set := pawl.Set{State: record{Action: c.action}}
-	asked := []pawl.LeaseOption{pawl.LeaseFor(c.flow.config.Lease), pawl.Applying(set, pawl.IfAbsent())}
+	asked := []pawl.LeaseOption{pawl.LeaseFor(c.flow.config.Lease), pawl.WithMutation(set, pawl.IfAbsent())}
 	for {
 		lease, err := c.record.Acquire(ctx, asked...)
 		switch {
 		case errors.Is(err, pawl.ErrHeld):
 			return nil, &BusyError{InFlight: c.Request, Scope: c.record.Key()}
 		case errors.Is(err, pawl.ErrExists):
-			asked[1] = pawl.Applying(set)
+			asked[1] = pawl.WithMutation(set)
 		case gone(err):
-			asked[1] = pawl.Applying(set, pawl.IfAbsent())
+			asked[1] = pawl.WithMutation(set, pawl.IfAbsent())
 		default:
 			return lease, err
 		}

@@ -43,7 +43,7 @@ type Config struct {
 	// pawl.NoTimeout turns it off.
 	Timeout time.Duration
 	// Options are further defaults of the verbs on in-memory scopes of a call.
-	Options []pawl.Option
+	Options []pawl.CallOption
 	// Admit decides about a call that arrives while another call of its unit is in flight.
 	Admit Admission
 	// Per is the unit in which Admit counts calls.
@@ -118,7 +118,7 @@ func New(rt *pawl.Runtime, c Config) (*Flow, error) {
 	}
 	c.Lease, c.MaxWaiting = cmp.Or(c.Lease, DefaultLease), cmp.Or(c.MaxWaiting, DefaultMaxWaiting)
 	if c.Timeout != 0 {
-		c.Options = append([]pawl.Option{pawl.WithTimeout(c.Timeout)}, c.Options...)
+		c.Options = append([]pawl.CallOption{pawl.WithTimeout(c.Timeout)}, c.Options...)
 	}
 	f := &Flow{
 		rt: rt, config: c, log: cmp.Or(c.Logger, slog.Default()),
@@ -165,7 +165,7 @@ func (c *Config) check() error {
 		return fault("Lease", "must be 0 or at least 1ms, got %v", c.Lease)
 	case c.MaxWaiting < 0:
 		return fault("MaxWaiting", "must not be negative, got %d", c.MaxWaiting)
-	case slices.ContainsFunc(c.Options, func(o pawl.Option) bool { return o == nil }):
+	case slices.ContainsFunc(c.Options, func(o pawl.CallOption) bool { return o == nil }):
 		return fault("Options", "must not contain nil")
 	}
 	return nil

@@ -43,7 +43,7 @@ func TestDefine(t *testing.T) {
 	require.ErrorAs(t, err, &late)
 	require.Equal(t, 20*time.Millisecond, late.Budget)
 
-	other := newFlow(t, rt, flow.Config{Kind: "other", Timeout: time.Minute, Options: []pawl.Option{pawl.WithTimeout(30 * time.Millisecond)}})
+	other := newFlow(t, rt, flow.Config{Kind: "other", Timeout: time.Minute, Options: []pawl.CallOption{pawl.WithTimeout(30 * time.Millisecond)}})
 	_, err = flow.Define(other, "hang", func(ctx context.Context, c *flow.Call, _ struct{}) (struct{}, error) {
 		release := make(chan struct{})
 		defer close(release)
@@ -63,7 +63,7 @@ func TestFaultsOfDefinitions(t *testing.T) {
 		"flow.Config.Per":        {Kind: "x", Per: 3},
 		"flow.Config.Lease":      {Kind: "x", Lease: -1},
 		"flow.Config.MaxWaiting": {Kind: "x", MaxWaiting: -1},
-		"flow.Config.Options":    {Kind: "x", Options: []pawl.Option{nil}},
+		"flow.Config.Options":    {Kind: "x", Options: []pawl.CallOption{nil}},
 	} {
 		_, err := flow.New(rt, c)
 		var bad *pawl.ArgumentError

@@ -227,7 +227,7 @@ func (f *Flow) checkDead(ctx context.Context, t ticket) (dead bool, left time.Du
 		return false, checkInterval, nil
 	}
 	scope := f.calls.Scope(f.rt, t.Request)
-	lease, err := scope.Acquire(ctx, pawl.LeaseFor(removalLease), pawl.Applying(pawl.All{}, pawl.IfExists()))
+	lease, err := scope.Acquire(ctx, pawl.LeaseFor(removalLease), pawl.WithMutation(pawl.All{}, pawl.IfExists()))
 	var held *pawl.HeldError
 	switch {
 	case gone(err):

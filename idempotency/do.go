@@ -141,7 +141,7 @@ func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Contex
 		if err != nil {
 			return err
 		}
-		opts := []pawl.Option{pawl.WithTTL(k.config.TTL)}
+		opts := []pawl.CallOption{pawl.WithTTL(k.config.TTL)}
 		if r := now.ReadOnly(); r == nil {
 			opts = append(opts, pawl.IfAbsent()) // the record may be a tombstone: deleting it makes its key new
 		} else if known = r.claimable(fingerprint); known != nil {

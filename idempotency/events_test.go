@@ -21,7 +21,7 @@ type failures struct {
 }
 
 func (f *failures) Observe(_ context.Context, e pawl.Event) {
-	if e.Type == pawl.Failed {
+	if e.Type == pawl.EventFailed {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.codes = append(f.codes, pawl.Code(e.Err))

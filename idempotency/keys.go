@@ -238,11 +238,11 @@ func (k *Keys) acquire(ctx context.Context, scope pawl.Scope[record], fingerprin
 		*r = record{Fingerprint: fingerprint}
 		return nil
 	})
-	opts := []pawl.LeaseOption{pawl.LeaseFor(k.config.Lease), pawl.Applying(bind, pawl.WithTTL(k.config.TTL))}
-	ifAbsent := pawl.Applying(bind, pawl.WithTTL(k.config.TTL), pawl.IfAbsent())
+	opts := []pawl.LeaseOption{pawl.LeaseFor(k.config.Lease), pawl.WithMutation(bind, pawl.WithTTL(k.config.TTL))}
+	ifAbsent := pawl.WithMutation(bind, pawl.WithTTL(k.config.TTL), pawl.IfAbsent())
 	stopWatching := func() {}
 	if limit > 0 {
-		opts = append(opts, pawl.Wait())
+		opts = append(opts, pawl.WaitForLease())
 		stopWatching = awaitDone(inner, scope, limit, func() { end(errWaited) })
 	}
 	lease, err := scope.Acquire(inner, opts...)

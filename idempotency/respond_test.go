@@ -205,7 +205,7 @@ func TestRespondVia(t *testing.T) {
 					return err
 				}
 				return idempotency.Respond(ctx, tx, 201, nil, "committed")
-			}, pawl.Via(store.Join(theirs)))
+			}, pawl.CommitThrough(store.Join(theirs)))
 			if err == nil && commits {
 				err = theirs.Commit()
 			} else {

@@ -39,20 +39,20 @@ func (s *stats) Observe(_ context.Context, e pawl.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch e.Type {
-	case pawl.Committed:
+	case pawl.EventCommitted:
 		s.committed++
 		s.retries += max(0, e.Attempts-1)
 		s.largest = max(s.largest, e.Batch)
-	case pawl.Conflicted:
+	case pawl.EventConflicted:
 		s.conflicts++
-	case pawl.Failed:
+	case pawl.EventFailed:
 		s.failed++
 	}
 	if now := time.Now(); e.Waited > s.longest || now.Sub(s.longestAt) > 10*time.Second {
 		s.longest, s.longestAt = e.Waited, now
 	}
 	switch e.Type {
-	case pawl.Conflicted, pawl.TimedOut, pawl.Panicked, pawl.Stuck, pawl.Abandoned, pawl.LeaseLost:
+	case pawl.EventConflicted, pawl.EventTimedOut, pawl.EventPanicked, pawl.EventStuck, pawl.EventAbandoned, pawl.EventLeaseLost:
 		s.recent = append(s.recent[max(0, len(s.recent)-99):],
 			recentEvent{time.Now(), e.Type.String(), e.Key.String(), e.Path, e.Attempts, e.Key})
 	}

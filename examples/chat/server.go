@@ -171,7 +171,7 @@ func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
 		return err
 	}
-	opts := []pawl.Option{pawl.IfExists()}
+	opts := []pawl.CallOption{pawl.IfExists()}
 	if match := r.Header.Get("If-Match"); match != "" {
 		version, err := strconv.ParseUint(strings.Trim(match, `"`), 10, 64)
 		if err != nil {

@@ -117,7 +117,7 @@ func ExampleJanitor_Sweep() {
 	janitor := engine.AddJanitor(machine.JanitorConfig{Module: "shop", Age: time.Millisecond, Reverted: func(machine.Revert) {}})
 
 	dying, die := context.WithCancel(ctx) // somebody claims, and is never heard of again
-	_, _ = Orders.Scope(rt, "7").Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.Applying(pawl.Set{State: Order{Status: "shipping"}}))
+	_, _ = Orders.Scope(rt, "7").Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.WithMutation(pawl.Set{State: Order{Status: "shipping"}}))
 	die()
 	for {
 		reverts, err := janitor.Sweep(ctx)

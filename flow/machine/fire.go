@@ -220,7 +220,7 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 			answers <- a
 		}()
 		a.lease, a.err = r.scope.Acquire(leaseCtx, pawl.LeaseFor(r.m.e.config.Lease),
-			pawl.Applying(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
+			pawl.WithMutation(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
 	}()
 	var a answer
 	select {

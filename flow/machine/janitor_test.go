@@ -24,7 +24,7 @@ func (d *depot) claimed(t testing.TB, id string, length time.Duration) {
 	t.Helper()
 	d.pack(t, id)
 	ctx, die := context.WithCancel(t.Context())
-	_, err := parcels.Scope(d.rt, id).Acquire(ctx, pawl.LeaseFor(length), pawl.HeldBy("the dead"), pawl.Applying(pawl.Patch{"status": "shipping"}))
+	_, err := parcels.Scope(d.rt, id).Acquire(ctx, pawl.LeaseFor(length), pawl.HeldBy("the dead"), pawl.WithMutation(pawl.Patch{"status": "shipping"}))
 	require.NoError(t, err)
 	die()
 }
@@ -287,7 +287,7 @@ func TestJanitorAgainstEdits(t *testing.T) {
 		s := parcels.Scope(d.rt, "again")
 		_, err := s.PatchState(t.Context(), pawl.Patch{"status": "packed"})
 		require.NoError(t, err)
-		_, err = s.Acquire(t.Context(), pawl.LeaseFor(time.Hour), pawl.Applying(pawl.Patch{"status": "shipping"}))
+		_, err = s.Acquire(t.Context(), pawl.LeaseFor(time.Hour), pawl.WithMutation(pawl.Patch{"status": "shipping"}))
 		require.NoError(t, err)
 		g.after = nil
 	}

@@ -87,7 +87,7 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 	janitor := e.AddJanitor(machine.JanitorConfig{Module: "depot", Age: time.Nanosecond, Reverted: func(machine.Revert) {}})
 	for _, id := range []string{"a", "b"} {
 		dying, die := context.WithCancel(ctx)
-		_, err := kind.Scope(rt, id).Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.Applying(pawl.Set{State: sealed{Status: "shipping", Seal: "red"}}))
+		_, err := kind.Scope(rt, id).Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.WithMutation(pawl.Set{State: sealed{Status: "shipping", Seal: "red"}}))
 		require.NoError(t, err)
 		die()
 	}

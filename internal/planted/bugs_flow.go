@@ -35,7 +35,7 @@ var flowBugs = []Bug{
 	{
 		Name: "flow-background-is-fenced", Mechanism: "a background call is not fenced by leases that its caller releases",
 		Proves: []string{"FLOW-1"}, File: "flow/call.go",
-		Old: "		from = pawl.Unfenced(c.base)", New: "		from = c.base",
+		Old: "		from = pawl.WithoutLeases(c.base)", New: "		from = c.base",
 		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesItsCallersLease$/^memory$",
 	},
 	{

@@ -93,7 +93,7 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestWaitersLeaveTheLine$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "lease-panic-wrapped", Mechanism: "a panic of the mutation of Applying is raised as the verbs raise it",
+		Name: "lease-panic-wrapped", Mechanism: "a panic of the mutation of WithMutation is raised as the verbs raise it",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "				panicked = own // of", New: "				_ = own // of",
 		Pkg: ".", Run: "^TestFunctionsThatDoNotReturn$",

@@ -5,7 +5,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-claim-without-a-version", Mechanism: "a claim fails when the version has moved since it was read",
 		Proves: []string{"CLAIM-2", "CLAIM-3"}, File: "flow/machine/fire.go",
-		Old: "pawl.Applying(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))", New: "pawl.Applying(r.m.changeStatus(r.r.from, r.r.into)))",
+		Old: "pawl.WithMutation(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))", New: "pawl.WithMutation(r.m.changeStatus(r.r.from, r.r.into)))",
 		Pkg: "./flow/machine", Run: "^TestClaimFailed$", Quick: true,
 	},
 	{
