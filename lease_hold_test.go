@@ -107,13 +107,13 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 			fn     func() error
 			raised any
 		}{
-			"panic in Hold":                {hold(boom), "boom"},
-			"Goexit in Hold":               {hold(runtime.Goexit), nil},
-			"panic in WithMutation":            {hold(never, atomic(boom)), "mutation"},
-			"Goexit in WithMutation":           {hold(never, atomic(runtime.Goexit)), nil},
-			"panic in WithMutation, waiting":   {hold(never, atomic(boom), pawl.WaitForLease()), "mutation"},
-			"Goexit in WithMutation, waiting":  {hold(never, atomic(runtime.Goexit), pawl.WaitForLease()), nil},
-			"panic in Hold, after waiting": {hold(boom, pawl.WaitForLease()), "boom"},
+			"panic in Hold":                   {hold(boom), "boom"},
+			"Goexit in Hold":                  {hold(runtime.Goexit), nil},
+			"panic in WithMutation":           {hold(never, atomic(boom)), "mutation"},
+			"Goexit in WithMutation":          {hold(never, atomic(runtime.Goexit)), nil},
+			"panic in WithMutation, waiting":  {hold(never, atomic(boom), pawl.WaitForLease()), "mutation"},
+			"Goexit in WithMutation, waiting": {hold(never, atomic(runtime.Goexit), pawl.WaitForLease()), nil},
+			"panic in Hold, after waiting":    {hold(boom, pawl.WaitForLease()), "boom"},
 		} {
 			raised, returned := ends(c.fn)
 			require.False(t, returned, name)
