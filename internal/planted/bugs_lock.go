@@ -96,7 +96,7 @@ var lockBugs = []Bug{
 	{
 		Name: "worker-looks-back", Mechanism: "a waiter that arrives after the worker stopped starts another",
 		Proves: []string{"LOCK-2"}, File: "internal/queue/queue.go",
-		Old: "	a.driven = q.front != nil\n	return a.driven\n", New: "	return q.front != nil\n",
+		Old: "	a.driven = q.front != nil\n	if", New: "	if",
 		Pkg: ".", Run: "^TestComingAsTheWorkerGoes$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -132,7 +132,7 @@ var lockBugs = []Bug{
 	{
 		Name: "alarm-earlier-deadline", Mechanism: "a waiter whose deadline comes before all others sets the alarm back",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
-		Old: " || w.Deadline.Before(a.rings)) {", New: ") {",
+		Old: "(a.rings.IsZero() || w.Deadline.Before(a.rings)) {", New: "a.rings.IsZero() {",
 		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
@@ -142,9 +142,15 @@ var lockBugs = []Bug{
 		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
+		Name: "alarm-of-an-idle-queue", Mechanism: "a queue that becomes idle stops its alarm, which would keep it in memory",
+		Proves: []string{"SCOPE-19"}, File: "internal/queue/queue.go",
+		Old: "		a.alarm.Stop()\n", New: "		a.rings = time.Now()\n",
+		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$", Flags: []string{"-short"},
+	},
+	{
 		Name: "alarm-after-idling", Mechanism: "a queue that was idle for long sets its alarm anew",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
-		Old: "		a.alarm = nil\n", New: "		_ = next\n",
+		Old: "	if a.rings = next; !next.IsZero() {", New: "	if !next.IsZero() {",
 		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{

@@ -21,7 +21,7 @@
 //
 // A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
 // others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
-// is set to the earliest deadline of the rest.
+// is set to the earliest deadline of the rest. A queue that becomes idle stops it.
 //
 // The races, and what decides each:
 //   - an answer against a deadline or a canceled context: the lock. The alarm and Await find the
@@ -103,8 +103,8 @@ type arrivals[V any] struct {
 	driven     bool         // a worker, or a transaction that holds the queue, drives it
 	closed     bool         // Push fails; set under both locks
 	waiting    atomic.Int64 // in both lists, and not taken
-	alarm      *time.Timer  // calls ring; nil: it is not set
-	rings      time.Time    // when the alarm rings
+	alarm      *time.Timer  // calls ring; nil: it was never set
+	rings      time.Time    // when the alarm rings; zero: it is not set
 }
 
 // list is a doubly linked list of waiters.
@@ -156,7 +156,7 @@ func (q *Queue[V]) Push(w *Waiter[V], limit int, worker Worker) error {
 	w.State, w.taken, w.linked = Waiting, false, true
 	a.list.append(w)
 	a.waiting.Add(1)
-	if !w.Deadline.IsZero() && (a.alarm == nil || w.Deadline.Before(a.rings)) {
+	if !w.Deadline.IsZero() && (a.rings.IsZero() || w.Deadline.Before(a.rings)) {
 		q.setAlarm(w.Deadline)
 	}
 	a.start(worker)
@@ -173,8 +173,17 @@ func (q *Queue[V]) setAlarm(at time.Time) {
 	}
 }
 
+// stopAlarm stops the alarm if no caller waits: a queue that is let go must not be kept by its timer.
+// The caller holds both locks.
+func (q *Queue[V]) stopAlarm() {
+	if a := &q.arrivals; q.list.first == nil && a.list.first == nil && !a.rings.IsZero() {
+		a.rings = time.Time{}
+		a.alarm.Stop()
+	}
+}
+
 // ring tells the callers whose deadline has passed to go, and sets the alarm to the earliest other
-// deadline. An alarm without deadlines is let go: an idle queue keeps none.
+// deadline.
 func (q *Queue[V]) ring() {
 	var (
 		now     = time.Now()
@@ -197,9 +206,7 @@ func (q *Queue[V]) ring() {
 	for _, w := range expired {
 		q.dismiss(w)
 	}
-	if next.IsZero() {
-		a.alarm = nil
-	} else {
+	if a.rings = next; !next.IsZero() {
 		q.setAlarm(next)
 	}
 	a.Unlock()
@@ -271,6 +278,9 @@ func (q *Queue[V]) moreArrived() bool {
 	defer a.Unlock()
 	q.gatherLocked()
 	a.driven = q.front != nil
+	if !a.driven {
+		q.stopAlarm()
+	}
 	return a.driven
 }
 
@@ -325,6 +335,7 @@ func (q *Queue[V]) Release(w Worker) {
 	if !q.Idle() {
 		a.start(w)
 	}
+	q.stopAlarm()
 	a.Unlock()
 	q.signalDrained()
 }
