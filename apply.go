@@ -229,7 +229,7 @@ func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
 		what = "panicked"
 		attrs = append(attrs, "panic", p.Value, "stack", string(p.Stack))
 	}
-	c.env.logger().ErrorContext(ctx, "pawl: mutator "+what+" after its caller left", attrs...)
+	c.env.logger().ErrorContext(ctx, "pawl: function "+what+" after its caller left", attrs...)
 }
 
 func typeFor[T any]() (*state.Type, error) { return state.Of(reflect.TypeFor[T]()) }

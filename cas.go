@@ -16,10 +16,13 @@ import (
 
 // The persisted path, from top to bottom:
 //
-//	apply ─► queue ─► Work ─► gather a batch ─► open ─► compute ─► settle ─► answer
-//	                                           ▲        │  │        │
-//	                                           │ Load   │  └ join   └ conflict: adopt the winner, back off, compute again
-//	                                           store    └ a function is slow: the batch goes on without it (cas_slow.go)
+//	apply ─► queue ─► Work ─► gather ─► open ─► compute ─► settle ─► answer
+//	                                              ▲          │
+//	                                              └─ retry ──┘ another process was faster
+//
+// gather (cas_gather.go) waits for writers that are about to submit again, open finds the state to
+// start from, compute (cas_compute.go) runs the mutations, settle commits, answer (cas_answer.go) tells
+// the callers. A slow function leaves its batch (cas_slow.go). cas_seen.go keeps the version last seen.
 //
 // Writers of one process meet in the queue. The worker takes all that wait as one batch, applies
 // them in order to the state last seen, and commits the result under one version check. Only then
@@ -43,8 +46,8 @@ const (
 	// insistAfter is how many commits are lost before the next one insists; where few may be lost,
 	// a quarter of them.
 	insistAfter = 4
-	// lastWord is how long a caller waits beyond its budget for the store's answer at its end.
-	lastWord = 100 * time.Millisecond
+	// answerGrace is how long a caller waits beyond its budget for the store's answer at its end.
+	answerGrace = 100 * time.Millisecond
 )
 
 // stored is a persisted scope in this process: the queue of its writers, and the version last seen.
@@ -104,15 +107,15 @@ type reply struct {
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
 // except for the fields that the queue's lock protects.
 type batch struct {
-	next    int // the first member not computed yet
-	draft   document.Draft
-	fresh   bool          // draft.Base was read after the members were taken
-	hurried bool          // it did not pause after its last conflict, and lost even so
-	joined  bool          // it took in later arrivals once
-	slow    bool          // a function took longer than it may when others wait
-	careful bool          // check the size after each mutation, to find the one that is too large
-	alone   *storedWaiter // the only member, a function that left the queue; nil: the queue's own batch
-	allowed time.Duration // how long a function may hold up the others
+	next          int // the first member not computed yet
+	draft         document.Draft
+	fresh         bool          // draft.Base was read after the members were taken
+	retriedAtOnce bool          // it did not back off after its last conflict
+	joined        bool          // it took in later arrivals once
+	slow          bool          // a function took longer than it may when others wait
+	careful       bool          // check the size after each mutation, to find the one that is too large
+	alone         *storedWaiter // the only member, a function that left the queue; nil: the queue's own batch
+	allowed       time.Duration // how long a function may hold up the others
 
 	// Protected by the queue's lock; members is replaced by the driver only.
 	members []*storedWaiter
@@ -124,7 +127,7 @@ type batch struct {
 // apply runs ch in its turn on the persisted state.
 func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {
 	if parent != nil {
-		if err := parent.enter(&s.lane, call.key); err != nil {
+		if err := parent.callOut(&s.lane, call.key); err != nil {
 			return reply{}, err
 		}
 		if err := parent.waitFor(&s.lane); err != nil {
@@ -136,10 +139,10 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	w := queue.NewWaiter[storedCall]()
 	v := &w.Value
 	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}
-	w.Deadline = v.submitted.Add(call.retry.Within).Add(lastWord) // one by one: the sum may be too long for a Duration
+	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
 	call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb})
 	s.queue.Lock()
-	err := s.enter(w)
+	err := s.submit(w)
 	s.queue.Unlock()
 	if err != nil {
 		return reply{}, err
@@ -151,8 +154,8 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	return v.reply, v.err
 }
 
-// enter queues w and makes sure that a worker drives the queue. The caller holds the queue's lock.
-func (s *stored) enter(w *storedWaiter) error {
+// submit queues w and makes sure that a worker drives the queue. The caller holds the queue's lock.
+func (s *stored) submit(w *storedWaiter) error {
 	if err := s.queue.Push(w, w.Value.call.env.maxQueue, s); err != nil {
 		return refusedByQueue(err, w.Value.call.key)
 	}
@@ -226,14 +229,14 @@ func (s *stored) newBatch(w *storedWaiter) *batch {
 	if w.Value.exclusive {
 		b.allowed, b.joined = exclusiveFor, true
 	} else {
-		s.admit(b)
+		s.addWaiting(b)
 	}
 	s.batch = b
 	return b
 }
 
-// admit adds waiters to b. The caller holds the queue's lock.
-func (s *stored) admit(b *batch) {
+// addWaiting adds waiters to b. The caller holds the queue's lock.
+func (s *stored) addWaiting(b *batch) {
 	for len(b.members) < maxBatch {
 		w := s.queue.First()
 		if w == nil || w.Value.exclusive || w.Value.holds {
@@ -252,7 +255,7 @@ func (s *stored) join(b *batch) bool {
 	s.queue.Lock()
 	b.joined = true
 	before := len(b.members)
-	s.admit(b)
+	s.addWaiting(b)
 	came := b.members[before:]
 	s.queue.Unlock()
 	observeStart(came)
@@ -441,8 +444,8 @@ func (s *stored) confirm(b *batch) progress {
 // budget is spent are answered.
 func (s *stored) retry(b *batch, won *document.Doc) progress {
 	base, stale := b.draft.Base, !b.fresh
-	hurry := b.draft.Contention.Held && !b.hurried
-	b.hurried = hurry
+	atOnce := b.draft.Contention.Held && !b.retriedAtOnce
+	b.retriedAtOnce = atOnce
 	s.replace(base, won)
 	now := time.Now()
 	delay := time.Duration(0)
@@ -456,12 +459,12 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 			v.call.observe(v.ctx, Event{Type: EventConflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
 		}
 		// The first member would run on won itself, and no retry changes that refusal.
-		if err := v.call.admit(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
+		if err := v.call.checkConditions(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
 			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on a stale state an answer
 			continue
 		}
 		wait := time.Duration(0)
-		if !stale && !hurry {
+		if !stale && !atOnce {
 			wait = backoff(v.call.retry, v.attempts)
 		}
 		if v.attempts >= v.call.retry.Attempts || now.Sub(v.submitted)+wait > v.call.retry.Within {
@@ -541,7 +544,9 @@ func (s *stored) busy() (out []Running) {
 	defer s.queue.Unlock()
 	running := slices.Clone(s.alone)
 	if w := s.queue.Current(); w != nil {
-		running = append(running, w)
+		if !slices.Contains(running, w) { // else it left the queue, which has not moved on yet
+			running = append(running, w)
+		}
 	} else if w := s.queue.First(); w != nil {
 		running = append(running, w)
 	}

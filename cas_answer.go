@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// How the members of a batch are answered.
+// How the members of a batch are answered: answer ends all with what they computed, failAll all with
+// one error, fail one with an error. Each of them ends with finish.
 
 // answer gives every member its outcome, which is durable now; took is how long the commit took.
 func (s *stored) answer(b *batch, at time.Time, took time.Duration) {

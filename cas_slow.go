@@ -92,7 +92,7 @@ func (s *stored) requeue(w *storedWaiter) bool {
 	}
 	s.queue.Lock()
 	defer s.queue.Unlock()
-	if w.Left() || v.abandoned || s.enter(w) != nil {
+	if w.Left() || v.abandoned || s.submit(w) != nil {
 		return false
 	}
 	v.exclusive = true

@@ -82,10 +82,10 @@ func (f *frame) outerTx() *Tx {
 	return nil
 }
 
-// enter is called when a function mutates a scope through its context. It returns ErrOutsideTx or
+// callOut is called when a function mutates a scope through its context. It returns ErrOutsideTx or
 // ErrReentrant; otherwise the queues of the persisted functions around the call move on without
 // them.
-func (f *frame) enter(l *waitgraph.Lane, key Key) error {
+func (f *frame) callOut(l *waitgraph.Lane, key Key) error {
 	if f.outerTx() != nil {
 		return wrapKey(ErrOutsideTx, key)
 	}

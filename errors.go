@@ -11,8 +11,8 @@ import (
 var (
 	// Errors of the call; nothing was written.
 
-	// ErrReentrant is returned when a mutator mutates its own scope through its own context.
-	ErrReentrant = sentinel("REENTRANT", 500, "mutation of a scope from inside its own mutator")
+	// ErrReentrant is returned when a function mutates its own scope through its own context.
+	ErrReentrant = sentinel("REENTRANT", 500, "mutation of a scope from inside its own function")
 	// ErrNotPersisted is returned when an operation that needs a persisted scope gets one in
 	// memory.
 	ErrNotPersisted = sentinel("NOT_PERSISTED", 500, "scope is in memory only")
@@ -28,8 +28,8 @@ var (
 	ErrNoStore = sentinel("NO_STORE", 500, "persisted scope without a store")
 	// ErrClosed is returned after Close.
 	ErrClosed = sentinel("CLOSED", 503, "closed")
-	// ErrAbandoned is returned by a call whose mutator was discarded by Scope.Abandon.
-	ErrAbandoned = sentinel("ABANDONED", 500, "mutator abandoned")
+	// ErrAbandoned is returned by a call whose function was discarded by Scope.Abandon.
+	ErrAbandoned = sentinel("ABANDONED", 500, "function abandoned")
 
 	// Errors of the state; nothing was written.
 
@@ -421,7 +421,7 @@ func (e *SchemaError) Code() string { return "SCHEMA" }
 // HTTPStatus returns 500.
 func (e *SchemaError) HTTPStatus() int { return 500 }
 
-// DeadlockError is returned to the call that would close a cycle of mutators that wait for each
+// DeadlockError is returned to the call that would close a cycle of functions that wait for each
 // other; its mutation never ran. Code DEADLOCK; 500.
 type DeadlockError struct{ Cycle []Key }
 
@@ -514,7 +514,7 @@ func (e *BusyError) Code() string { return "BUSY" }
 // HTTPStatus returns 503.
 func (e *BusyError) HTTPStatus() int { return 503 }
 
-// PanicError is the value that a verb panics with when its mutator panicked. It holds the value and
+// PanicError is the value that a verb panics with when its function panicked. It holds the value and
 // the stack of the original panic.
 type PanicError struct {
 	Value any
@@ -522,7 +522,7 @@ type PanicError struct {
 }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("pawl: mutator panicked: %v\n\n%s", e.Value, e.Stack)
+	return fmt.Sprintf("pawl: function panicked: %v\n\n%s", e.Value, e.Stack)
 }
 
 // Unwrap returns the panic's value if it is an error.

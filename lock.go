@@ -87,7 +87,7 @@ type pending struct {
 // apply runs ch in its turn, and returns the version that is current then, nil if there is none.
 func (c *Container[T]) apply(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
 	if parent != nil {
-		if err := parent.enter(&c.lane, call.key); err != nil {
+		if err := parent.callOut(&c.lane, call.key); err != nil {
 			return nil, err
 		}
 	}
@@ -189,14 +189,14 @@ func (c *Container[T]) work() {
 			}
 		}
 		c.queue.Unlock()
-		if w == nil || c.turn(w) == queue.Passed {
+		if w == nil || c.runTurn(w) == queue.Passed {
 			return
 		}
 	}
 }
 
-// turn is the result of the turn of a waiter.
-type turn[T any] struct {
+// result is the result of the result of a waiter.
+type result[T any] struct {
 	cur, img *image[T]
 	err      error
 	panic    *PanicError
@@ -204,10 +204,10 @@ type turn[T any] struct {
 	waited   time.Duration
 }
 
-// turn computes the result of w and publishes it.
-func (c *Container[T]) turn(w *queue.Waiter[pending]) queue.Ownership {
+// runTurn computes the result of w and publishes it.
+func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 	p := &w.Value
-	t := turn[T]{cur: c.image.Load()}
+	t := result[T]{cur: c.image.Load()}
 	if p.call.env.observer != nil {
 		t.waited = time.Since(p.submitted)
 		p.call.observe(p.ctx, Event{Type: EventStarted, Path: "lock", Verb: p.change.verb, Waited: t.waited})
@@ -226,7 +226,7 @@ func (c *Container[T]) turn(w *queue.Waiter[pending]) queue.Ownership {
 }
 
 // finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
-func (c *Container[T]) finish(w *queue.Waiter[pending], t *turn[T]) queue.Ownership {
+func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Ownership {
 	p := &w.Value
 	if p.runs {
 		p.frame.release()
@@ -279,7 +279,7 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			from = &cur.state
 		}
 	}
-	if err := call.admit(ch, l, version); err != nil {
+	if err := call.checkConditions(ch, l, version); err != nil {
 		return nil, err
 	}
 	img := &image[T]{life: alive}

@@ -168,7 +168,7 @@ func (c *call) observe(ctx context.Context, e Event) {
 // reportStuck passes EventStuck to the observer. Without an observer it logs a warning.
 func (c *call) reportStuck(ctx context.Context, path, verb string, took time.Duration) {
 	if c.env.observer == nil {
-		c.env.logger().WarnContext(ctx, "pawl: mutator is stuck", "scope", c.key.String(), "path", path, "verb", verb, "took", took)
+		c.env.logger().WarnContext(ctx, "pawl: function is stuck", "scope", c.key.String(), "path", path, "verb", verb, "took", took)
 		return
 	}
 	c.observe(ctx, Event{Type: EventStuck, Path: path, Verb: verb, Took: took})

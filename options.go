@@ -187,9 +187,9 @@ const (
 	expired = document.Expired
 )
 
-// admit returns an error if the preconditions of the call do not hold for this version of the
+// checkConditions returns an error if the preconditions of the call do not hold for this version of the
 // scope.
-func (c *call) admit(ch *change, l life, version uint64) error {
+func (c *call) checkConditions(ch *change, l life, version uint64) error {
 	switch l {
 	case alive:
 		if c.absent {

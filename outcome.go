@@ -23,7 +23,7 @@ func evaluate(
 	ctx context.Context, call *call, ch *change, b backend, d *document.Draft, careful bool,
 ) (out outcome) {
 	out.draft = *d
-	if out.err = call.admit(ch, d.Life, d.Version); out.err != nil {
+	if out.err = call.checkConditions(ch, d.Life, d.Version); out.err != nil {
 		return out
 	}
 	if ch.takes != nil {

@@ -61,7 +61,7 @@ type Tx struct {
 //
 // In-memory scopes opened on tx return ErrNotPersisted. Transact also returns
 // *ConcurrentModificationError when its budget is spent, *UnavailableError, *UnknownOutcomeError,
-// *CanceledError, ErrReentrant inside the mutator of a scope that it touches, ErrClosed,
+// *CanceledError, ErrReentrant inside the function of a scope that it touches, ErrClosed,
 // ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and errors of its verbs that
 // are only known at the commit.
 func Transact(

@@ -58,7 +58,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		}
 		settled()
 	}()
-	patience := time.NewTimer(time.Until(t.deadline.Add(lastWord)))
+	patience := time.NewTimer(time.Until(t.deadline.Add(answerGrace)))
 	defer patience.Stop()
 	var leaving error
 	select {

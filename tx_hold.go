@@ -44,7 +44,7 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 		defer t.parent.Waited(&s.lane)
 	}
 	w := queue.NewWaiter[storedCall]()
-	w.Deadline = t.deadline.Add(lastWord)
+	w.Deadline = t.deadline.Add(answerGrace)
 	w.Value = storedCall{
 		ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound,
 		holds: true, submitted: time.Now(),
@@ -77,7 +77,7 @@ func (t *transaction) releaseQueues() {
 
 // hold waits until w, which belongs to a transaction, has the queue to itself. EndHold ends that. A
 // closed queue cannot be held: work accepted before Close finishes without it. It returns the
-// errors of enter and await.
+// errors of submit and await.
 func (s *stored) hold(w *storedWaiter) (held bool, err error) {
 	s.queue.Lock()
 	if s.queue.Closed() {
@@ -88,7 +88,7 @@ func (s *stored) hold(w *storedWaiter) (held bool, err error) {
 		s.queue.Unlock()
 		return true, nil
 	}
-	err = s.enter(w)
+	err = s.submit(w)
 	s.queue.Unlock()
 	if err == nil {
 		err = s.await(w)

@@ -45,15 +45,15 @@ type operation struct {
 	after  any // *T; the state after the verb, nil: none
 }
 
-// enter finds or makes the part of a scope. The caller holds tx.mu, which is released while the
+// addPart finds or makes the part of a scope. The caller holds tx.mu, which is released while the
 // store is read.
-func (tx *Tx) enter(ctx context.Context, key Key, b *binding, s *stored) (*part, error) {
+func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*part, error) {
 	if p, err := tx.find(key); p != nil || err != nil {
 		return p, err
 	}
 	tx.of.setKey(key)
 	if tx.of.parent != nil {
-		if err := tx.of.parent.enter(&s.lane, key); err != nil {
+		if err := tx.of.parent.callOut(&s.lane, key); err != nil {
 			return nil, err
 		}
 	}
@@ -190,7 +190,7 @@ func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	p, err := tx.enter(ctx, s.key, s.bound, s.stored)
+	p, err := tx.addPart(ctx, s.key, s.bound, s.stored)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}
@@ -220,7 +220,7 @@ func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snaps
 	ch.freeze()
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
-	p, err := tx.enter(ctx, key, d.bound, d.stored)
+	p, err := tx.addPart(ctx, key, d.bound, d.stored)
 	if err != nil {
 		return Snapshot[T]{}, err
 	}

@@ -33,12 +33,12 @@ import (
 // Races, and what decides them:
 //   - two transactions that hold queues: queues are taken in the order of keys, by a transaction
 //     that holds none.
-//   - a mutator inside a queue: it never waits while it holds a persisted queue (it is detached
+//   - a function inside a queue: it never waits while it holds a persisted queue (it is detached
 //     first), and in-memory scopes are refused inside a transaction. So no cycle leads through a
-//     mutator. A mutator that bypasses that with another context waits at most exclusiveFor.
+//     function. A function that bypasses that with another context waits at most exclusiveFor.
 //   - a slow function, store or other queue while queues are held: the queues are released after
 //     exclusiveFor, and the transaction continues without them.
-//   - a slow mutator that left its queue: before its commit it waits for a transaction that holds
+//   - a slow function that left its queue: before its commit it waits for a transaction that holds
 //     the queue.
 //   - fn read two scopes, another commit came in between, and fn fails because of that: its error
 //     or panic is the answer only if the store confirms what it read. Otherwise fn runs again.
@@ -48,7 +48,7 @@ type transaction struct {
 	rt      *Runtime
 	env     *env
 	ctx     context.Context
-	parent  *frame        // of the mutator that Transact was called in; nil: none
+	parent  *frame        // of the function that Transact was called in; nil: none
 	lease   *Lease        // the innermost lease that Transact was called under; nil: none
 	store   persist.Store // the runtime's, or one that is joined to the caller's own transaction
 	via     bool          // store is joined to the caller's own transaction
@@ -422,7 +422,7 @@ func (t *transaction) refresh(tx *Tx) (again bool, err error) {
 // load reads the scopes of parts from the store. Together reports whether they were read at one
 // instant.
 func (t *transaction) load(parts []*part) (docs []*document.Doc, together bool, err error) {
-	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(lastWord))
+	ctx, cancel := context.WithDeadline(t.ctx, t.deadline.Add(answerGrace))
 	defer cancel()
 	_, together = t.store.(persist.Reader)
 	keys := make([]Key, len(parts))

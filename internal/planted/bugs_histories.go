@@ -156,7 +156,7 @@ var historyBugs = []Bug{
 	{
 		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
-		Old: "	w.Deadline = v.submitted.Add(call.retry.Within).Add(lastWord)", New: "	_ = v.submitted",
+		Old: "	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace)", New: "	_ = v.submitted",
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -174,7 +174,7 @@ var historyBugs = []Bug{
 	{
 		Name: "loser-comes-back-to-the-slow", Mechanism: "a function that nobody waited for leaves the queue when a losing one comes back",
 		Proves: []string{"CAS-8"}, File: "cas_slow.go",
-		Old: "|| s.enter(w) != nil {", New: "|| func(b *batch) error { s.batch = nil; defer func() { s.batch = b }(); return s.enter(w) }(s.batch) != nil {",
+		Old: "|| s.submit(w) != nil {", New: "|| func(b *batch) error { s.batch = nil; defer func() { s.batch = b }(); return s.submit(w) }(s.batch) != nil {",
 		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesBack$", Flags: []string{"-timeout=20s"},
 	},
 }
