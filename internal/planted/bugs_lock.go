@@ -145,7 +145,7 @@ var lockBugs = []Bug{
 		Name: "alarm-of-an-idle-queue", Mechanism: "a queue that becomes idle stops its alarm, which would keep it in memory",
 		Proves: []string{"SCOPE-19"}, File: "internal/queue/queue.go",
 		Old: "		a.alarm.Stop()\n", New: "		a.rings = time.Now()\n",
-		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$", Flags: []string{"-short"},
+		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$", Flags: []string{"-timeout=600s"},
 	},
 	{
 		Name: "alarm-after-idling", Mechanism: "a queue that was idle for long sets its alarm anew",
