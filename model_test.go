@@ -19,7 +19,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// modelState has something for every verb, at several depths.
+// modelState has a field for every verb, at several depths.
 type modelState struct {
 	N     int64            `json:"n"`
 	Small int8             `json:"small"`
@@ -67,14 +67,14 @@ var (
 	docFields = []string{"n", "a", "a.b", "a.b.c", "list", "map", `x\.y`, "a..b", ""}
 )
 
-// modelScope is a scope as the model has it.
+// modelScope is the model of one scope.
 type modelScope struct {
 	exists, deleted bool
 	version         uint64
 	state           any
 }
 
-// modelMachine is some scopes on some runtimes, and the model of them.
+// modelMachine applies verbs to scopes through several runtimes and compares them with the model.
 type modelMachine struct {
 	t        *rapid.T
 	open     func() *pawl.Runtime
@@ -82,12 +82,12 @@ type modelMachine struct {
 	durable  bool
 	targets  []modelTarget
 	scopes   []modelScope
-	kept     []func() // look at snapshots from before again
+	kept     []func() // each compares an earlier snapshot with its expected state
 	counts   map[string]int
 	words    map[*shape]vocabulary
 }
 
-// precondition is the options of a call, as the model understands them.
+// precondition is the model of the options of a call.
 type precondition struct {
 	pinned, absent, exists bool
 	version                uint64 // if pinned
@@ -106,17 +106,18 @@ func (p precondition) options() (opts []pawl.CallOption) {
 	return opts
 }
 
-// understood is p with IfVersion(0) as the IfAbsent that it is.
-func (p precondition) understood() precondition {
+// normalized returns p with IfVersion(0) replaced by IfAbsent, which means the same.
+func (p precondition) normalized() precondition {
 	if p.pinned && p.version == 0 {
 		p.pinned, p.absent = false, true
 	}
 	return p
 }
 
-// admits says whether p lets a call through to s; if not, it requires that got is how the library should put it.
+// admits reports whether p lets a call change s. If not, it requires that got is the matching
+// error.
 func (p precondition) admits(t *rapid.T, s modelScope, deletes bool, got error) bool {
-	p = p.understood()
+	p = p.normalized()
 	var stale *pawl.ConcurrencyError
 	var gone *pawl.DeletedError
 	switch {
@@ -167,13 +168,13 @@ func (m *modelMachine) precondition(s modelScope) precondition {
 	return precondition{}
 }
 
-// What verbs are given: some fits in most places, some in none.
+// modelValues are arguments of verbs. Some fit most fields, some fit none.
 var modelValues = []any{nil, true, "s", "", 0, 1, 7, int64(math.MaxInt64), uint64(math.MaxUint64), 1.5, 2.0, 300, -1,
 	[]string{}, []string{"a"}, []any{"a", "b"}, []any{1, "x"}, map[string]int64{"k": 1}, map[string]any{}, map[string]any{"a": 1}, map[string]any{"x": 3},
 	map[string]any{"a": map[string]any{"b": 2}}, map[string]any{"count": 2}, map[string]any{"list": []any{true}},
 	"\xff", math.NaN(), "nul\x00", []any{math.Inf(1)}, map[string]any{"\xff": 1}}
 
-// vocabulary is every verb with every argument, apart by whether it fits a shape.
+// vocabulary has every verb with every argument, split by whether it fits a shape.
 type vocabulary struct{ fitting, unfit []modelPart }
 
 func newVocabulary(s *shape, fields []string) (v vocabulary) {
@@ -233,7 +234,7 @@ func (m *modelMachine) part(target modelTarget, alone bool) modelPart {
 	if p.verb != "Patch" {
 		return p
 	}
-	if !alone { // patches that overlap are a matter of one Patch
+	if !alone { // the model knows overlapping fields only within one Patch
 		return modelPart{verb: "Inc", field: "n", by: 1}
 	}
 	p.fields = maps.Clone(p.fields)
@@ -245,7 +246,7 @@ func (m *modelMachine) part(target modelTarget, alone bool) modelPart {
 	return p
 }
 
-// expect compares an answer with the scope as it should be now.
+// expect compares an answer with the model of the scope.
 func (m *modelMachine) expect(i int, a modelAnswer) {
 	s := m.scopes[i]
 	require.NoError(m.t, a.err)
@@ -265,7 +266,7 @@ func (m *modelMachine) expect(i int, a modelAnswer) {
 	})
 }
 
-// Mutate is any verb, or several as one.
+// Mutate applies a random verb, or several as one mutation.
 func (m *modelMachine) Mutate() {
 	i, rt := m.pick()
 	target, s := m.targets[i], m.scopes[i]
@@ -311,7 +312,7 @@ func (m *modelMachine) Mutate() {
 			return
 		}
 	}
-	creates := !s.exists && (sets || cond.understood().absent)
+	creates := !s.exists && (sets || cond.normalized().absent)
 	switch changes := !equalTrees(before, after); {
 	case creates && s.deleted:
 		m.counts["created anew"]++
@@ -328,7 +329,7 @@ func (m *modelMachine) Mutate() {
 	m.expect(i, a)
 }
 
-// refused requires that got is the library's way to say want.
+// refused requires that got is the library's error for want.
 func (m *modelMachine) refused(got, want error) {
 	m.counts["refused: "+want.Error()]++
 	var field *pawl.FieldError
@@ -336,7 +337,7 @@ func (m *modelMachine) refused(got, want error) {
 	case modelField:
 		require.ErrorAs(m.t, got, &field)
 	case modelBoom:
-		require.Equal(m.t, errModel, got, "the mutator's error was changed")
+		require.Equal(m.t, errModel, got, "the function's error was changed")
 	default:
 		require.Equal(m.t, want, got)
 	}
@@ -361,16 +362,16 @@ func (m *modelMachine) Delete() {
 	require.NoError(m.t, a.err)
 }
 
-// Read looks at a scope.
+// Read compares a scope with its model.
 func (m *modelMachine) Read() {
 	i, rt := m.pick()
 	m.expect(i, m.targets[i].read(rt))
 }
 
-// LookBack looks at an old snapshot again.
+// LookBack compares an earlier snapshot with its expected state again.
 func (m *modelMachine) LookBack() {
 	if len(m.kept) == 0 {
-		m.t.Skip("there is none")
+		m.t.Skip("no snapshot yet")
 	}
 	m.kept[rapid.IntRange(0, len(m.kept)-1).Draw(m.t, "snapshot")]()
 }
@@ -401,9 +402,10 @@ func (m *modelMachine) check() {
 	}
 }
 
-var modelRuns atomic.Int64 // so that every run has scopes of its own in a store they share
+var modelRuns atomic.Int64 // gives every run its own scopes in a shared store
 
-// runModel lets random verbs run on so many runtimes and compares with the model after each.
+// runModel applies random verbs through the given number of runtimes and compares each answer with
+// the model.
 func runModel(t *testing.T, runtimes int, store persist.Store) {
 	counts := map[string]int{}
 	words := map[*shape]vocabulary{typedShape: newVocabulary(typedShape, typedFields), docShape: newVocabulary(docShape, docFields)}
@@ -452,19 +454,17 @@ func runModel(t *testing.T, runtimes int, store persist.Store) {
 	}
 }
 
-// TestModelInMemory: random verbs on in-memory scopes do what a plain model does: states, versions, errors.
-//
+// Random verbs on in-memory scopes give the states, versions and errors of a simple model.
 // Proves SCOPE-1, SCOPE-4, SCOPE-6, SCOPE-9.
 func TestModelInMemory(t *testing.T) { runModel(t, 1, nil) }
 
-// TestModelStored: and the same on persisted scopes, whose runtimes come, go and take turns.
-//
-// Proves SCOPE-1, SCOPE-7, SCOPE-10, SCOPE-12.
+// Random verbs on persisted scopes match the model, also when runtimes share the store and are
+// reopened. Proves SCOPE-1, SCOPE-7, SCOPE-10, SCOPE-12.
 func TestModelStored(t *testing.T) {
 	t.Run("memory", func(t *testing.T) { runModel(t, 1, memory.New()) })
 	t.Run("two runtimes", func(t *testing.T) { runModel(t, 2, memory.New()) })
 	fewer := flag.Lookup("rapid.checks").Value
 	defer func(was string) { require.NoError(t, fewer.Set(was)) }(fewer.String())
-	require.NoError(t, fewer.Set("20")) // a check on a disk takes a hundred times as long
+	require.NoError(t, fewer.Set("20")) // a check on disk takes a hundred times as long
 	stores.EachShared(t, func(t *testing.T, location string) { runModel(t, 2, stores.OpenFor(t, location)) })
 }

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// treeOf returns a Go value as a tree, and false for what no store could keep.
+// treeOf returns a Go value as a tree, and false for a value that no store could keep.
 func treeOf(value any) (any, bool) {
 	switch v := value.(type) {
 	case nil, bool:
@@ -94,7 +94,7 @@ func ratTree(raw any) any {
 
 func equalTrees(a, b any) bool { return printTree(a) == printTree(b) }
 
-// printTree writes a tree so that equal ones have equal texts.
+// printTree formats a tree. Equal trees have equal texts.
 func printTree(tree any) string {
 	switch v := tree.(type) {
 	case *big.Rat:

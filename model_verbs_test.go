@@ -7,10 +7,11 @@ import (
 	"strings"
 )
 
-// The model of the verbs: states are trees of nil, bool, string, *big.Rat, []any and map[string]any, and a shape says what may be where.
-// It is written to be obvious, and shares nothing with the library.
+// The model of the verbs. A state is a tree of nil, bool, string, *big.Rat, []any and
+// map[string]any. A shape says which values fit where. The model is written to be obvious and
+// shares no code with the library.
 
-// shape is what a place in a state can hold.
+// shape describes the values that a place in a state can hold.
 type shape struct {
 	kind   shapeKind
 	bits   int               // of numbers
@@ -21,7 +22,7 @@ type shape struct {
 type shapeKind string
 
 const (
-	shapeObject  shapeKind = "object" // with fields that are always there
+	shapeObject  shapeKind = "object" // all its fields always exist
 	shapeMap     shapeKind = "map"
 	shapeList    shapeKind = "list"
 	shapePointer shapeKind = "pointer"
@@ -42,7 +43,7 @@ var (
 func mapOf(elem *shape) *shape  { return &shape{kind: shapeMap, elem: elem} }
 func listOf(elem *shape) *shape { return &shape{kind: shapeList, elem: elem} }
 
-// zero is what is in a place before anything was put there.
+// zero returns the value of a place that was never written.
 func (s *shape) zero() any {
 	switch s.kind {
 	case shapeObject:
@@ -61,7 +62,7 @@ func (s *shape) zero() any {
 	return nil
 }
 
-// fit returns tree as s holds it, and false if it does not.
+// fit returns tree in the form that s holds, and false if s cannot hold it.
 func (s *shape) fit(tree any) (any, bool) {
 	if s.kind == shapeAny {
 		return tree, true
@@ -125,7 +126,7 @@ func (s *shape) holds(n *big.Rat) bool {
 	return n.IsInt() && n.Num().Cmp(low) >= 0 && n.Num().Cmp(high) < 0
 }
 
-// countable reports whether integers in dynamic state reach as far as n.
+// countable reports whether n is in the range of integers in dynamic state.
 func countable(n *big.Rat) bool {
 	return (&shape{kind: shapeInt, bits: 64}).holds(n) || (&shape{kind: shapeUint, bits: 64}).holds(n)
 }
@@ -147,7 +148,7 @@ func (p modelPart) String() string {
 	return fmt.Sprintf("%s{%v %q %q %#v %d %s %s %v}", p.verb, p.fields, p.field, p.key, p.values, p.by, p.fn, printTree(p.tree), p.bad)
 }
 
-// modelError is how a verb fails.
+// modelError is the model of an error of a verb.
 type modelError string
 
 const (
@@ -158,7 +159,7 @@ const (
 
 func (e modelError) Error() string { return string(e) }
 
-// fits says whether p can work on any state of shape s at all.
+// fits reports whether p can be applied to any state of shape s.
 func (p modelPart) fits(s *shape) bool {
 	if p.verb == "Atomic" {
 		return true
@@ -227,14 +228,15 @@ func (p modelPart) patchFits(s *shape) bool {
 	for i, outer := range paths {
 		for j, inner := range paths {
 			if i != j && len(outer) < len(inner) && slices.Equal(outer, inner[:len(outer)]) {
-				return false // which of them counts?
+				return false // the fields overlap
 			}
 		}
 	}
 	return true
 }
 
-// find returns what is at field, and whether that is inside something dynamic. The state itself has no name.
+// find returns the shape at field and whether field is inside a dynamic value. The empty path means
+// the whole state; it is refused if named is set.
 func (s *shape) find(field string, named bool) (at *shape, inside, ok bool) {
 	names := namesOf(field)
 	if named && len(names) == 0 || slices.Contains(names, "") {
@@ -260,7 +262,7 @@ func (s *shape) find(field string, named bool) (at *shape, inside, ok bool) {
 	return s, inside, true
 }
 
-// namesOf splits a path at its dots, but for those after a backslash.
+// namesOf splits a path at its dots, except at a dot after a backslash.
 func namesOf(field string) []string {
 	if field == "" {
 		return nil
@@ -273,7 +275,7 @@ func namesOf(field string) []string {
 	return names
 }
 
-// apply returns what p makes of a state. The state is a copy that may be changed.
+// apply returns the state after p. It may change the state that it is given.
 func (p modelPart) apply(s *shape, state any) (any, error) {
 	switch p.verb {
 	case "Atomic":
@@ -300,21 +302,22 @@ func (p modelPart) apply(s *shape, state any) (any, error) {
 	return next, err
 }
 
-// modelPlace is something that a verb is applied to.
+// modelPlace is the place in a state that a verb is applied to.
 type modelPlace struct {
 	shape   *shape
 	value   any
-	present bool // false: it, or something around it, is not there yet
-	entry   bool // of a map or a dynamic object, so that it can be taken out
+	present bool // false: it, or a value around it, does not exist yet
+	entry   bool // it is an entry of a map or a dynamic object, and can be removed
 }
 
-// modelRemoved, instead of a new value, takes an entry out of its map; modelNothing leaves all as it is.
+// modelRemoved, in place of a new value, removes an entry from its map. modelNothing changes
+// nothing.
 type (
 	modelRemoved struct{}
 	modelNothing struct{}
 )
 
-// modelChange walks to the place that names lead to, and replaces what is there by what f makes of it.
+// modelChange follows names to a place and replaces the value there by the result of f.
 func modelChange(s *shape, value any, names []string, present bool, f func(modelPlace) (any, error)) (any, error) {
 	if len(names) == 0 {
 		return f(modelPlace{shape: s, value: value, present: present})
@@ -383,7 +386,7 @@ func patchWith(tree any) func(modelPlace) (any, error) {
 	}
 }
 
-// changeOne is what the verbs on one field do there.
+// changeOne applies a verb that works on one field.
 func (p modelPart) changeOne(at modelPlace) (any, error) {
 	if at.shape.kind == shapePointer {
 		if at.value == nil {

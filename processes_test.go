@@ -49,11 +49,11 @@ func processChild(work func(context.Context, *pawl.Runtime) error) error {
 	return errors.Join(rt.Close(ctx), store.Close())
 }
 
-// killsOf returns how often a test kills: usual, at most 40 in the short form, or PAWL_KILLS.
+// killsOf returns how many processes a test kills: usual, at most 40 in short mode, or PAWL_KILLS.
 func killsOf(usual int) int { return testkit.Times(usual, min(usual, 40), "PAWL_KILLS") }
 
-// killAtWork lets a child work until it has sent more than this many lines. It kills the child at a
-// random moment soon after, and returns all lines.
+// killAtWork lets a child work until it has sent more than the given number of lines. It kills the
+// child at a random moment soon after and returns all lines.
 func killAtWork(t testing.TB, role, location, name string, lines int, env ...string) (heard []string) {
 	t.Helper()
 	p := testkit.Start(t, role, append(env, stores.Env(location), processName+"="+name)...)
