@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-11.
-func TestFailuresDoNotPoisonTheQueue(t *testing.T) {
+// The queue continues after a function that fails, panics or exceeds its budget. Proves LOCK-11.
+func TestQueueContinuesAfterAFailure(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: time.Second, Logger: slog.New(slog.DiscardHandler)}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		boom := errors.New("boom")
@@ -37,8 +37,9 @@ func TestFailuresDoNotPoisonTheQueue(t *testing.T) {
 	})
 }
 
-// Proves LOCK-11.
-func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
+// A function that exceeds its budget is reported as stuck once. Abandon discards its late result
+// and lets the queue continue. Proves LOCK-11.
+func TestStuckFunctionIsReportedAndAbandoned(t *testing.T) {
 	var log bytes.Buffer
 	var mu sync.Mutex
 	var events []pawl.Event
@@ -66,13 +67,13 @@ func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
 				assert.Equal(t, 40*time.Second, e.Took)
 			}
 		}
-		assert.Equal(t, 1, stuck, "once, not for every caller")
-		assert.Empty(t, log.String(), "the observer was told")
+		assert.Equal(t, 1, stuck, "reported once, not once per caller")
+		assert.Empty(t, log.String(), "the observer was told, so nothing is logged")
 
 		waiting := push(s, "next")
 		assert.True(t, s.Abandon())
-		require.NoError(t, <-waiting, "the queue moves on")
-		assert.False(t, s.Abandon(), "nothing runs now")
+		require.NoError(t, <-waiting, "the queue continues")
+		assert.False(t, s.Abandon(), "no function runs now")
 		release()
 		synctest.Wait()
 		b, _ := s.State(t.Context())
@@ -82,27 +83,28 @@ func TestStuckMutatorIsReportedAndAbandoned(t *testing.T) {
 	})
 }
 
-// Proves LOCK-11.
-func TestAbandonedOnlyOnce(t *testing.T) {
+// Exactly one of several concurrent calls of Abandon succeeds, and Close does not wait for the
+// abandoned function. Proves LOCK-11.
+func TestConcurrentAbandon(t *testing.T) {
 	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
 		t.Run(name, func(t *testing.T) {
 			for range 50 {
 				bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 					s := scope(rt, "a")
 					release, result := block(s)
-					var given atomic.Int32
+					var succeeded atomic.Int32
 					var wg sync.WaitGroup
 					for range 4 {
 						wg.Go(func() {
 							if s.Abandon() {
-								given.Add(1)
+								succeeded.Add(1)
 							}
 						})
 					}
 					wg.Wait()
-					assert.EqualValues(t, 1, given.Load())
+					assert.EqualValues(t, 1, succeeded.Load())
 					assert.ErrorIs(t, <-result, pawl.ErrAbandoned)
-					assert.NoError(t, rt.Close(t.Context()), "nobody waits for it")
+					assert.NoError(t, rt.Close(t.Context()), "Close does not wait for the abandoned function")
 					release()
 				})
 			}
@@ -110,8 +112,8 @@ func TestAbandonedOnlyOnce(t *testing.T) {
 	}
 }
 
-// Whoever came after the function that is given up, and was not taken yet, has its turn without anybody else coming. Proves LOCK-11.
-func TestAbandonedBeforeOthersThatCame(t *testing.T) {
+// The waiters behind an abandoned function run without a further call on the scope. Proves LOCK-11.
+func TestAbandonStartsTheNextWaiter(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		release, result := block(s)
@@ -122,16 +124,17 @@ func TestAbandonedBeforeOthersThatCame(t *testing.T) {
 		require.NoError(t, <-third)
 		release()
 		synctest.Wait()
-		assert.Equal(t, []string{"second", "third"}, said(t, s))
+		assert.Equal(t, []string{"second", "third"}, doneList(t, s))
 	})
 }
 
-// The queue goes on with those that were taken together with the function that was given up, before those who came later. Proves LOCK-1, LOCK-11.
-func TestAbandonedBeforeOthersThatWereTaken(t *testing.T) {
+// After Abandon, waiters that the worker has taken together with the function run before later
+// arrivals. Proves LOCK-1, LOCK-11.
+func TestAbandonKeepsTheQueueOrder(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		var late, second, third <-chan error
-		release, result := taken(t, s, say("first"), func() {
+		release, result := takeTogether(t, s, appendDone("first"), func() {
 			second = push(s, "second")
 			late = push(s, "late", pawl.WithTimeout(time.Second))
 			third = push(s, "third")
@@ -147,13 +150,13 @@ func TestAbandonedBeforeOthersThatWereTaken(t *testing.T) {
 		synctest.Wait()
 		assert.False(t, s.Abandon())
 		require.NoError(t, <-push(s, "after"))
-		assert.Equal(t, []string{"blocker", "second", "third", "last", "after"}, said(t, s))
+		assert.Equal(t, []string{"blocker", "second", "third", "last", "after"}, doneList(t, s))
 	})
 }
 
-// A function that returns at the moment when it is abandoned: its caller has been told by then, and what it waited with is not used for anybody
-// else while the round is not over. Whoever mutates next is answered. Proves CAS-4.
-func TestAbandonedAsItReturns(t *testing.T) {
+// When Abandon races with the return of a function, the caller is answered once. Its waiter is not
+// reused before the round ends, so the next mutation is answered too. Proves CAS-4.
+func TestAbandonDuringTheReturn(t *testing.T) {
 	store := newTap()
 	rt := openRuntime(t, pawl.Config{Store: store})
 	s := pawl.Session[counts](rt, "a")
@@ -186,7 +189,7 @@ func TestAbandonedAsItReturns(t *testing.T) {
 	}
 }
 
-// A function that has returned cannot be abandoned, although its worker has not taken the next
+// A function that has returned cannot be abandoned, even if its worker has not taken the next
 // waiter yet. Proves LOCK-11.
 func TestAbandonAfterTheReturn(t *testing.T) {
 	var s pawl.Scope[counts]

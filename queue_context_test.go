@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// withBudget runs fn with a scope of either path and an option that gives a call five seconds.
+// withBudget runs fn on both paths, with an option that gives a call five seconds.
 func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption)) {
 	t.Run("in memory", func(t *testing.T) {
 		bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
@@ -28,7 +28,8 @@ func withBudget(t *testing.T, fn func(t *testing.T, s pawl.Scope[counts], budget
 	})
 }
 
-// Proves LOCK-15.
+// The context of a function, and any context derived from it, ends when the budget of the function
+// ends. Proves LOCK-15.
 func TestFunctionContextEndsWithItsBudget(t *testing.T) {
 	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		start, stopped := time.Now(), make(chan struct{})
@@ -55,9 +56,9 @@ func TestFunctionContextEndsWithItsBudget(t *testing.T) {
 
 type ctxKey struct{}
 
-// A function that never asks for Done learns of the end as well, and its calls are refused. Proves
-// LOCK-15.
-func TestFunctionContextEndsByTheClock(t *testing.T) {
+// A function that never calls Done sees the end of its budget through Err, and its calls are
+// refused. Proves LOCK-15.
+func TestFunctionContextErrWithoutDone(t *testing.T) {
 	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		stopped := make(chan struct{})
 		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
@@ -65,7 +66,7 @@ func TestFunctionContextEndsByTheClock(t *testing.T) {
 			assert.Zero(t, testing.AllocsPerRun(10, func() {
 				_, _ = ctx.Deadline()
 				_ = ctx.Err()
-			}), "asking for the time needs no timer")
+			}), "Deadline and Err need no timer")
 			time.Sleep(6 * time.Second)
 			assert.Equal(t, context.DeadlineExceeded, ctx.Err())
 			assert.Equal(t, context.DeadlineExceeded, context.Cause(ctx))
@@ -80,8 +81,8 @@ func TestFunctionContextEndsByTheClock(t *testing.T) {
 	})
 }
 
-// The earlier of two deadlines counts, and the cause of the caller's context stays visible. Proves
-// LOCK-15.
+// The earlier of two deadlines counts, and the cause of the caller's context stays visible.
+// Proves LOCK-15.
 func TestFunctionContextEndsWithItsCaller(t *testing.T) {
 	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		cause, start := errors.New("enough"), time.Now()
@@ -102,7 +103,7 @@ func TestFunctionContextEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// Proves LOCK-15.
+// With NoTimeout the context of a function has no deadline. Proves LOCK-15.
 func TestFunctionContextWithoutBudget(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		_, err := pawl.Memory[counts](rt, "a").AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
@@ -115,8 +116,8 @@ func TestFunctionContextWithoutBudget(t *testing.T) {
 	})
 }
 
-// The context of a function that has returned is over and has no timer; Detach is for calls that go
-// on. Proves LOCK-15.
+// The context of a function that has returned is canceled. Detach returns one for calls that
+// continue. Proves LOCK-15.
 func TestFunctionContextAfterItsReturn(t *testing.T) {
 	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
 		var asked, unasked, detached context.Context
@@ -137,13 +138,14 @@ func TestFunctionContextAfterItsReturn(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.NoError(t, detached.Err())
 		_, limited := detached.Deadline()
-		assert.False(t, limited, "the budget is the function's")
+		assert.False(t, limited, "the budget belongs to the function")
 		assert.Equal(t, "kept", detached.Value(ctxKey{}))
 		_, err = s.IncState(detached, "n", 1)
 		assert.NoError(t, err)
 	})
 }
 
+// A function is reported as stuck only after it has itself run longer than its budget.
 // Proves LOCK-15.
 func TestOnlyAFunctionBeyondItsBudgetIsStuck(t *testing.T) {
 	for _, c := range []struct {
@@ -152,10 +154,10 @@ func TestOnlyAFunctionBeyondItsBudgetIsStuck(t *testing.T) {
 		runs  time.Duration
 		want  []time.Duration // since the submission
 	}{
-		{"a caller behind it left", 0, 5 * time.Second, nil},
+		{"a later caller left", 0, 5 * time.Second, nil},
 		{"its own caller left", 6 * time.Second, 8 * time.Second, nil},
-		{"it hangs", 0, time.Hour, []time.Duration{10 * time.Second}},
-		{"it started late and hangs", 6 * time.Second, time.Hour, []time.Duration{16 * time.Second}},
+		{"it hangs from the start", 0, time.Hour, []time.Duration{10 * time.Second}},
+		{"it starts late and hangs", 6 * time.Second, time.Hour, []time.Duration{16 * time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var mu sync.Mutex

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-4.
+// The most specific setting of the budget counts: that of the call, the Local, the kind, the
+// runtime, or the default. Proves LOCK-4.
 func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
 	kind := pawl.Kind[counts]{Name: "job", InMemory: true, Timeout: 3 * time.Second}
 	for _, c := range []struct {
@@ -49,7 +50,7 @@ func TestBudgetIsSetPerRuntimeKindLocalAndCall(t *testing.T) {
 	}
 }
 
-// Proves LOCK-4.
+// NoTimeout removes the deadline of a running function and of a waiter. Proves LOCK-4.
 func TestNoTimeoutWaits(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: time.Second}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
@@ -62,6 +63,7 @@ func TestNoTimeoutWaits(t *testing.T) {
 	})
 }
 
+// A function on a persisted scope may run longer than Config.Timeout and WithTimeout.
 // Proves LOCK-4.
 func TestPersistedScopesIgnoreTheBudget(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New(), Timeout: time.Second}, func(t *testing.T, rt *pawl.Runtime) {
@@ -75,8 +77,9 @@ func TestPersistedScopesIgnoreTheBudget(t *testing.T) {
 	})
 }
 
-// Proves LOCK-5, LOCK-6.
-func TestDeadlineOfARunningMutator(t *testing.T) {
+// At its deadline the caller of a running function returns with an unknown outcome, and the late
+// result commits. Proves LOCK-5, LOCK-6.
+func TestDeadlineOfARunningFunction(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		start := time.Now()
@@ -104,6 +107,7 @@ func TestDeadlineOfARunningMutator(t *testing.T) {
 	})
 }
 
+// A mutation that is still queued at its deadline is withdrawn: it never runs, and a retry is safe.
 // Proves LOCK-5, LOCK-7.
 func TestDeadlineOfAQueuedMutation(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
@@ -122,11 +126,11 @@ func TestDeadlineOfAQueuedMutation(t *testing.T) {
 		assert.Contains(t, err.Error(), "a retry is safe")
 		release()
 		synctest.Wait()
-		assert.False(t, ran, "withdrawn: it never runs")
+		assert.False(t, ran, "a withdrawn mutation never runs")
 	})
 }
 
-// Proves LOCK-5.
+// The budget covers the wait in the queue and the run of the function together. Proves LOCK-5.
 func TestBudgetCountsWaitPlusExecution(t *testing.T) {
 	bubble(t, pawl.Config{Timeout: 10 * time.Second}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
@@ -145,7 +149,7 @@ func TestBudgetCountsWaitPlusExecution(t *testing.T) {
 	})
 }
 
-// slowJSON has code of its own, which hangs until slowGate is closed.
+// slowJSON has a MarshalJSON that hangs until slowGate is closed.
 type slowJSON string
 
 func (s slowJSON) MarshalJSON() ([]byte, error)  { <-slowGate; return json.Marshal(string(s)) }
@@ -153,8 +157,8 @@ func (s *slowJSON) UnmarshalJSON(b []byte) error { return json.Unmarshal(b, (*st
 
 var slowGate chan struct{}
 
-// Proves LOCK-5.
-func TestCodeOfATypeNeverHoldsTheCaller(t *testing.T) {
+// A MarshalJSON that hangs does not hold its caller beyond the deadline. Proves LOCK-5.
+func TestDeadlineDuringMarshalJSON(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		slowGate = make(chan struct{})
 		for name, call := range map[string]func() error{
@@ -176,8 +180,8 @@ func TestCodeOfATypeNeverHoldsTheCaller(t *testing.T) {
 	})
 }
 
-// Calls use the waiters of earlier calls again, and have only their own deadlines. Proves LOCK-5.
-func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
+// A call that reuses the waiter of an earlier call has only its own deadline. Proves LOCK-5.
+func TestReusedWaiterHasItsOwnDeadline(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 		s, stored := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "b")
 		for i := range 20 {
@@ -192,7 +196,7 @@ func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
 			release()
 			require.NoError(t, <-blocked)
 			require.NoError(t, <-queued)
-			budget := []time.Duration{3 * time.Second, time.Minute}[i%2] // before the alarm, and after it
+			budget := []time.Duration{3 * time.Second, time.Minute}[i%2] // before and after the time that the alarm is set for
 			release, _ = block(s, pawl.WithTimeout(time.Hour))
 			_, err := stored.IncState(context.Background(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 10 * time.Second}))
 			require.NoError(t, err)
@@ -206,8 +210,9 @@ func TestReusedWaiterKeepsItsDeadline(t *testing.T) {
 	})
 }
 
-// What an observer does before a call is queued counts as part of its budget. Proves LOCK-5.
-func TestObserversTakeOfTheBudget(t *testing.T) {
+// The time that an observer takes before a call is queued counts as part of the budget.
+// Proves LOCK-5.
+func TestObserverTimeCountsTowardsTheBudget(t *testing.T) {
 	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 		if e.Type == pawl.EventQueued {
 			time.Sleep(300 * time.Millisecond)

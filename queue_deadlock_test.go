@@ -15,8 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-10.
-func TestCycleOfWaitingMutatorsIsReported(t *testing.T) {
+// When functions wait for each other in a cycle, only the call that closes the cycle fails, and it
+// fails at once. Proves LOCK-10.
+func TestCycleOfFunctionsIsReported(t *testing.T) {
 	for _, length := range []int{2, 3, 5} {
 		bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 			scopes := make([]pawl.Scope[counts], length)
@@ -50,14 +51,14 @@ func TestCycleOfWaitingMutatorsIsReported(t *testing.T) {
 					assert.NoError(t, err)
 				}
 			}
-			assert.Equal(t, 1, deadlocks, "exactly the call that closed the cycle fails, the others go on")
+			assert.Equal(t, 1, deadlocks, "only the call that closed the cycle fails, the others continue")
 			assert.Zero(t, time.Since(start), "at once, not at the deadline")
 		})
 	}
 }
 
-// Proves LOCK-10.
-func TestChainOfMutatorsIsNoDeadlock(t *testing.T) {
+// Functions that wait for each other without a cycle all finish. Proves LOCK-10.
+func TestChainOfFunctionsIsNoDeadlock(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		a, b, c := pawl.Memory[counts](rt, "a"), pawl.Memory[counts](rt, "b"), pawl.Memory[counts](rt, "c")
 		release, _ := block(c)
@@ -83,6 +84,7 @@ func TestChainOfMutatorsIsNoDeadlock(t *testing.T) {
 	})
 }
 
+// A cycle through a function on a persisted scope is found, and the error names its scopes.
 // Proves LOCK-10.
 func TestCycleThroughAPersistedScope(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
@@ -102,7 +104,7 @@ func TestCycleThroughAPersistedScope(t *testing.T) {
 		go func() {
 			_, err := a.AtomicState(context.Background(), func(ctx context.Context, _ *counts) error {
 				_, err := p.AtomicState(ctx, func(ctx context.Context, _ *counts) error {
-					_, err := b.IncState(ctx, "n", 1) // a waits for p's mutator, which waits for b
+					_, err := b.IncState(ctx, "n", 1) // a waits for p's function, which waits for b
 					return err
 				})
 				return err
@@ -110,16 +112,16 @@ func TestCycleThroughAPersistedScope(t *testing.T) {
 			fromA <- err
 		}()
 		synctest.Wait()
-		close(turn) // and b for a
+		close(turn) // now b waits for a
 		var deadlock *pawl.DeadlockError
 		require.ErrorAs(t, <-fromB, &deadlock)
 		assert.Equal(t, []pawl.Key{b.Key(), a.Key(), p.Key(), b.Key()}, deadlock.Cycle)
-		assert.NoError(t, <-fromA, "the others go on")
+		assert.NoError(t, <-fromA, "the others continue")
 		assert.Zero(t, time.Since(start))
 	})
 }
 
-// No cycle: the outer mutator has stopped waiting. Proves LOCK-10.
+// A call that gave up at its deadline waits no longer and is part of no cycle. Proves LOCK-10.
 func TestNoDeadlockWhenTheOuterCallGaveUp(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		a, b, c := pawl.Memory[counts](rt, "a"), pawl.Memory[counts](rt, "b"), pawl.Memory[counts](rt, "c")
@@ -145,7 +147,7 @@ func TestNoDeadlockWhenTheOuterCallGaveUp(t *testing.T) {
 		fromC := make(chan error, 1)
 		go func() {
 			_, err := c.AtomicState(context.Background(), func(ctx context.Context, _ *counts) error {
-				_, err := a.IncState(ctx, "n", 1) // waits for a, which waits for nobody
+				_, err := a.IncState(ctx, "n", 1) // waits for a, which waits for no scope
 				return err
 			})
 			fromC <- err
@@ -154,13 +156,14 @@ func TestNoDeadlockWhenTheOuterCallGaveUp(t *testing.T) {
 		close(goB)
 		synctest.Wait()
 		close(endA)
-		assert.NoError(t, <-inner, "nothing waits in a circle")
+		assert.NoError(t, <-inner, "there is no cycle")
 		require.NoError(t, <-outer)
 		require.NoError(t, <-fromC)
 	})
 }
 
-// Abandon between the turn and the function: the next one's cycle must still be found. Proves LOCK-10.
+// When Abandon comes between the start of a turn and its function, a cycle of the next turn is
+// still found. Proves LOCK-10.
 func TestAbandonBeforeTheFunctionStarts(t *testing.T) {
 	var s pawl.Scope[counts]
 	var once atomic.Bool
@@ -197,7 +200,7 @@ func TestAbandonBeforeTheFunctionStarts(t *testing.T) {
 		}()
 		time.Sleep(5 * time.Millisecond)
 		if !once.Load() {
-			t.Fatal()
+			t.Fatal("no mutation of a has started")
 		}
 		select {
 		case <-inA:
@@ -216,10 +219,8 @@ func TestAbandonBeforeTheFunctionStarts(t *testing.T) {
 	})
 }
 
-// A circle of mutators through the context of a transaction that is over is seen.
-//
-// Proves LOCK-10.
-func TestCircleThroughACallback(t *testing.T) {
+// A cycle through the context of a transaction that has ended is found. Proves LOCK-10.
+func TestCycleThroughACallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := openOn(t, memory.New())
 		m1, m2 := pawl.Memory[board](rt, "1"), pawl.Memory[board](rt, "2")
@@ -257,16 +258,16 @@ func TestCircleThroughACallback(t *testing.T) {
 	})
 }
 
-// A call with the values of a function's context, after that function has returned, finds a cycle
-// and names the scope of the function. Proves LOCK-10.
-func TestCircleThroughAReturnedFunction(t *testing.T) {
+// A call with the context of a function that has returned finds a cycle and names that function's
+// scope. Proves LOCK-10.
+func TestCycleThroughAReturnedFunction(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{Store: memory.New()})
 	outer, inner := pawl.Memory[counts](rt, "outer"), pawl.Memory[counts](rt, "inner")
 	kept, third := pawl.Session[counts](rt, "kept"), pawl.Session[counts](rt, "third")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 
-	var circle *pawl.DeadlockError
+	var cycle *pawl.DeadlockError
 	held, outerHeld, other := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		_, err := inner.AtomicState(ctx, func(ctx context.Context, _ *counts) error {
@@ -284,13 +285,13 @@ func TestCircleThroughAReturnedFunction(t *testing.T) {
 			return err
 		}
 		close(outerHeld)
-		_, err := third.AtomicState(ctx, func(context.Context, *counts) error { // whose call has the waiter of the first one now
+		_, err := third.AtomicState(ctx, func(context.Context, *counts) error { // its call reuses the waiter of the first one
 			_, err := kept.AtomicState(ctx, func(context.Context, *counts) error {
-				for circle == nil && ctx.Err() == nil { // until the other one waits, there is none
+				for cycle == nil && ctx.Err() == nil { // there is no cycle until the other goroutine waits
 					brief, cancel := context.WithTimeout(stale, 50*time.Millisecond)
 					_, err := inner.IncState(brief, "n", 1)
 					cancel()
-					errors.As(err, &circle)
+					errors.As(err, &cycle)
 				}
 				return nil
 			})
@@ -300,6 +301,6 @@ func TestCircleThroughAReturnedFunction(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.NoError(t, <-other)
-	require.NotNil(t, circle)
-	require.Equal(t, []pawl.Key{kept.Key(), inner.Key(), outer.Key()}, circle.Cycle)
+	require.NotNil(t, cycle)
+	require.Equal(t, []pawl.Key{kept.Key(), inner.Key(), outer.Key()}, cycle.Cycle)
 }

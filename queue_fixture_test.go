@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counts is the state of the tests of the queue.
+// counts is the state that the tests of the queue use.
 type counts struct {
 	N    int      `json:"n"`
 	Done []string `json:"done"`
 }
 
-// bubble runs fn with a runtime inside a synctest bubble, where time is virtual and every deadline is
-// exact.
+// bubble runs fn with a runtime inside a synctest bubble, where time is virtual and every deadline
+// is exact.
 func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func bubble(t *testing.T, c pawl.Config, fn func(t *testing.T, rt *pawl.Runtime)
 	})
 }
 
-// block occupies the scope until release is called. It returns when its mutator runs.
+// block occupies the scope until release is called. It returns when its function runs.
 func block(s pawl.Scope[counts], opts ...pawl.CallOption) (release func(), result <-chan error) {
 	free, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -54,10 +54,10 @@ func push(s pawl.Scope[counts], value string, opts ...pawl.CallOption) <-chan er
 	return done
 }
 
-// taken lets the worker take fn and the mutations that submit queues behind it together: a worker
-// takes all waiters of a scope in memory at once. It returns when fn is about to run, and fn runs
-// when release is called.
-func taken(t *testing.T, s pawl.Scope[counts], fn func(context.Context, *counts) error, submit func()) (release func(), result <-chan error) {
+// takeTogether makes the worker take fn together with the mutations that submit queues behind it. A
+// worker takes all waiters of an in-memory scope at once. It returns when fn is about to run. fn
+// runs when release is called.
+func takeTogether(t *testing.T, s pawl.Scope[counts], fn func(context.Context, *counts) error, submit func()) (release func(), result <-chan error) {
 	t.Helper()
 	before, _ := block(s)
 	free, done, runs := make(chan struct{}), make(chan error, 1), make(chan struct{})
@@ -77,13 +77,13 @@ func taken(t *testing.T, s pawl.Scope[counts], fn func(context.Context, *counts)
 	return sync.OnceFunc(func() { close(free) }), done
 }
 
-// say returns a mutator that appends name to the list.
-func say(name string) func(context.Context, *counts) error {
+// appendDone returns a function that appends name to the list Done.
+func appendDone(name string) func(context.Context, *counts) error {
 	return func(_ context.Context, b *counts) error { b.Done = append(b.Done, name); return nil }
 }
 
-// said returns the list.
-func said(t *testing.T, s pawl.Scope[counts]) []string {
+// doneList returns the list Done of s.
+func doneList(t *testing.T, s pawl.Scope[counts]) []string {
 	t.Helper()
 	b, err := s.State(context.Background())
 	require.NoError(t, err)

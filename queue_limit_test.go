@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A full queue refuses further mutations. A mutation that is withdrawn makes room for another.
 // Proves LOCK-14.
 func TestQueueIsBounded(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 3}, func(t *testing.T, rt *pawl.Runtime) {
@@ -30,7 +31,7 @@ func TestQueueIsBounded(t *testing.T) {
 		assert.Equal(t, pawl.OverloadedError{Scope: s.Key(), Queue: 3}, *overloaded)
 		assert.True(t, pawl.IsRetryable(err))
 		assert.ErrorIs(t, <-third, pawl.ErrTimeout)
-		fifth := push(s, "5") // the withdrawn one made room
+		fifth := push(s, "5") // the withdrawn mutation made room
 		release()
 		require.NoError(t, <-fifth)
 		b, _ := s.State(t.Context())
@@ -38,7 +39,8 @@ func TestQueueIsBounded(t *testing.T) {
 	})
 }
 
-// Between two turns those who were taken together with them still wait. Proves LOCK-14.
+// Between two turns, waiters that the worker has taken still count towards the limit.
+// Proves LOCK-14.
 func TestQueueIsBoundedBetweenTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ended atomic.Int32
@@ -67,12 +69,13 @@ func TestQueueIsBoundedBetweenTurns(t *testing.T) {
 	})
 }
 
-// Those that were taken count as waiting until they have their turn, or leave. Proves LOCK-14.
-func TestTakenStillWait(t *testing.T) {
+// Waiters that the worker has taken count as waiting until they have their turn or leave.
+// Proves LOCK-14.
+func TestTakenWaitersCountAsWaiting(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 3}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		var late <-chan error
-		release, _ := taken(t, s, say("first"), func() {
+		release, _ := takeTogether(t, s, appendDone("first"), func() {
 			push(s, "second")
 			late = push(s, "late", pawl.WithTimeout(time.Second))
 		})
@@ -86,12 +89,12 @@ func TestTakenStillWait(t *testing.T) {
 		release()
 		require.NoError(t, <-third)
 		require.NoError(t, <-fourth)
-		assert.Equal(t, []string{"blocker", "first", "second", "third", "fourth"}, said(t, s))
+		assert.Equal(t, []string{"blocker", "first", "second", "third", "fourth"}, doneList(t, s))
 	})
 }
 
-// Proves LOCK-14.
-func TestRefusedCallsAreLetGo(t *testing.T) {
+// A refused or withdrawn call frees its memory at once, not at its deadline. Proves LOCK-14.
+func TestRefusedCallsFreeTheirMemory(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{MaxQueue: 1})
 	require.NoError(t, err)
 	s := pawl.Memory[counts](rt, "a")
@@ -108,7 +111,7 @@ func TestRefusedCallsAreLetGo(t *testing.T) {
 		return err
 	}
 	left := make(chan error, 2)
-	for range 2 { // one of them fills the queue, the other is refused until it is full no more
+	for range 2 { // one of them fills the queue, the other is refused as long as it is full
 		go func() {
 			for {
 				err := call()
@@ -125,7 +128,7 @@ func TestRefusedCallsAreLetGo(t *testing.T) {
 	<-left
 	<-left
 	testkit.Eventually(t, func() bool { runtime.GC(); return freed.Load() == made.Load() },
-		"what was refused or withdrawn must not wait for its deadline")
+		"refused and withdrawn calls must not keep memory until their deadline")
 	close(stop)
 	require.NoError(t, rt.Close(context.Background()))
 }

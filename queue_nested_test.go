@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-9.
+// A function that mutates its own scope through its context gets ErrReentrant at once. Detached
+// calls, and calls after its return, succeed. Proves LOCK-9.
 func TestReentrantCallsFailAtOnce(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 		for name, s := range map[string]pawl.Scope[counts]{"in memory": pawl.Memory[counts](rt, "a"), "persisted": pawl.Session[counts](rt, "a")} {
@@ -26,14 +27,14 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 				assert.ErrorIs(t, data, pawl.ErrReentrant, name)
 				_, fn := s.AtomicState(ctx, func(context.Context, *counts) error { return nil })
 				assert.ErrorIs(t, fn, pawl.ErrReentrant, name)
-				// Through another scope it is the same call stack, and the same answer.
+				// A call through another scope is still inside the function, and fails too.
 				_, far := pawl.Memory[counts](rt, "other").AtomicState(ctx, func(ctx context.Context, _ *counts) error {
 					_, err := s.IncState(ctx, "n", 1)
 					return err
 				})
 				assert.ErrorIs(t, far, pawl.ErrReentrant, name)
-				once.Do(func() { // the function runs again if what it forgets about was faster
-					go func() { // fire and forget
+				once.Do(func() { // the function runs again if the detached call commits first
+					go func() { // the function does not wait for it
 						_, err := s.IncState(pawl.Detach(ctx), "n", 10)
 						background <- err
 					}()
@@ -45,7 +46,7 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 			require.NoError(t, <-background, name)
 			assert.Zero(t, time.Since(start), name)
 			_, err = s.IncState(leaked, "n", 100)
-			require.NoError(t, err, "the mutator has returned, so nothing is re-entered")
+			require.NoError(t, err, "the function has returned, so the call is not reentrant")
 			b, err := s.State(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, 111, b.N, name)
@@ -53,8 +54,8 @@ func TestReentrantCallsFailAtOnce(t *testing.T) {
 	})
 }
 
-// Proves LOCK-10.
-func TestMutatingAnotherScopeFromInside(t *testing.T) {
+// A function can mutate another scope, whether the two are in memory or persisted. Proves LOCK-10.
+func TestMutatingAnotherScopeFromAFunction(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 		scopes := map[string]pawl.Scope[counts]{
 			"in memory": pawl.Memory[counts](rt, "a"), "persisted": pawl.Session[counts](rt, "a"),

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-1.
+// Data verbs and functions on one scope run in the order of submission. Proves LOCK-1.
 func TestMutationsRunInSubmissionOrder(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
@@ -40,8 +40,8 @@ func TestMutationsRunInSubmissionOrder(t *testing.T) {
 	})
 }
 
-// Proves LOCK-1.
-func TestMutatorsNeverOverlap(t *testing.T) {
+// Two functions on one scope never run at the same time. Proves LOCK-1.
+func TestFunctionsNeverOverlap(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{})
 	require.NoError(t, err)
 	s := pawl.Memory[counts](rt, "a")
@@ -64,6 +64,7 @@ func TestMutatorsNeverOverlap(t *testing.T) {
 	require.NoError(t, rt.Close(t.Context()))
 }
 
+// Concurrent increments are all applied, each with its own version and without a conflict.
 // Proves LOCK-2, LOCK-3.
 func TestConcurrentIncrementsAllLand(t *testing.T) {
 	var conflicts atomic.Int32
@@ -88,7 +89,7 @@ func TestConcurrentIncrementsAllLand(t *testing.T) {
 					snap, err = s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil })
 				}
 				assert.NoError(t, err)
-				assert.EqualValues(t, snap.Version, snap.ReadOnly().N, "each sees the result of the one before it")
+				assert.EqualValues(t, snap.Version, snap.ReadOnly().N, "each mutation sees the result of the one before it")
 				versions[i][snap.Version] = true
 			}
 		})
@@ -108,8 +109,8 @@ func TestConcurrentIncrementsAllLand(t *testing.T) {
 	require.NoError(t, rt.Close(t.Context()))
 }
 
-// Whoever comes while the queue's goroutine is about to go is not forgotten. Proves LOCK-2.
-func TestComingAsTheWorkerGoes(t *testing.T) {
+// A mutation that arrives while the worker is about to stop is run. Proves LOCK-2.
+func TestArrivalWhileTheWorkerStops(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Memory[counts](rt, "a")
 	var acknowledged atomic.Int64
@@ -117,7 +118,7 @@ func TestComingAsTheWorkerGoes(t *testing.T) {
 	for w := range 2 {
 		wg.Go(func() {
 			for i := range 20_000 {
-				for range (i + w*7) % 23 { // sooner or later than it goes
+				for range (i + w*7) % 23 { // before or after the worker stops
 					runtime.Gosched()
 				}
 				if _, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil }); !assert.NoError(t, err) {

@@ -20,7 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-7, LOCK-8.
+// A queued mutation whose context ends never runs. If its function already runs, the result may
+// still commit. Proves LOCK-7, LOCK-8.
 func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
@@ -29,7 +30,7 @@ func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 		free, done := make(chan struct{}), make(chan error, 1)
 		go func() {
 			_, err := s.AtomicState(running, func(ctx context.Context, b *counts) error {
-				<-ctx.Done() // the mutator's context is its caller's
+				<-ctx.Done() // the function's context ends with that of its caller
 				<-free
 				b.N = 1
 				return nil
@@ -64,17 +65,17 @@ func TestCancelWhileQueuedAndWhileRunning(t *testing.T) {
 		close(free)
 		synctest.Wait()
 		b, _ := s.State(t.Context())
-		assert.Equal(t, 1, b.N, "and here it does")
-		assert.False(t, ran, "the withdrawn one never runs")
+		assert.Equal(t, 1, b.N, "here it does commit")
+		assert.False(t, ran, "a withdrawn mutation never runs")
 	})
 }
 
-// Proves LOCK-7, LOCK-14.
+// Withdrawn mutations take up no place in the queue and never run. Proves LOCK-7, LOCK-14.
 func TestWithdrawnMutationsLeaveNothingBehind(t *testing.T) {
 	bubble(t, pawl.Config{MaxQueue: 10}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		release, _ := block(s, pawl.WithTimeout(pawl.NoTimeout))
-		for range 1000 { // a hundred times the bound, ten at a time
+		for range 1000 { // a thousand times the limit, ten at a time
 			var wave []<-chan error
 			for range 10 {
 				wave = append(wave, push(s, "x", pawl.WithTimeout(time.Millisecond)))
@@ -90,13 +91,14 @@ func TestWithdrawnMutationsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// Proves LOCK-1, LOCK-7.
-func TestWithdrawnAfterItWasTaken(t *testing.T) {
+// A mutation that the worker has taken can be withdrawn until its turn, and the others keep their
+// order. Proves LOCK-1, LOCK-7.
+func TestWithdrawATakenMutation(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		ctx, cancel := context.WithCancel(context.Background())
 		var late, left, stays <-chan error
-		release, result := taken(t, s, say("first"), func() {
+		release, result := takeTogether(t, s, appendDone("first"), func() {
 			late = push(s, "late", pawl.WithTimeout(time.Second))
 			gone := make(chan error, 1)
 			go func() { _, err := s.PushState(ctx, "done", "left"); gone <- err }()
@@ -116,27 +118,28 @@ func TestWithdrawnAfterItWasTaken(t *testing.T) {
 		for _, done := range []<-chan error{result, stays, last} {
 			require.NoError(t, <-done)
 		}
-		assert.Equal(t, []string{"blocker", "first", "stays", "last"}, said(t, s))
+		assert.Equal(t, []string{"blocker", "first", "stays", "last"}, doneList(t, s))
 	})
 }
 
-// waitingHandler is a handler of logs that takes its time.
-type waitingHandler struct {
+// blockingHandler is a log handler that blocks until free is closed.
+type blockingHandler struct {
 	slog.Handler
 	asked, free chan struct{}
 }
 
-func (h waitingHandler) Handle(context.Context, slog.Record) error {
+func (h blockingHandler) Handle(context.Context, slog.Record) error {
 	h.asked <- struct{}{}
 	<-h.free
 	return nil
 }
 
-// While it is logged that a function panicked after its caller had left, who waits next can still withdraw. Proves LOCK-7.
+// While the panic of a function whose caller has left is being logged, the next waiter can still be
+// withdrawn. Proves LOCK-7.
 func TestWithdrawWhileAPanicIsLogged(t *testing.T) {
 	for _, exits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			log := waitingHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError}), make(chan struct{}, 1), make(chan struct{})}
+			log := blockingHandler{slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelError}), make(chan struct{}, 1), make(chan struct{})}
 			s := pawl.Memory[counts](openRuntime(t, pawl.Config{Logger: slog.New(log)}), "a")
 			ctx, leave := context.WithCancel(t.Context())
 			end := make(chan struct{})
@@ -164,8 +167,9 @@ func TestWithdrawWhileAPanicIsLogged(t *testing.T) {
 	}
 }
 
-// What callers who left had asked for is not kept until a function that does not return is given up. Proves LOCK-7.
-func TestCallersWhoLeftAreForgotten(t *testing.T) {
+// Withdrawn mutations free their memory while the function that they waited for still runs.
+// Proves LOCK-7.
+func TestWithdrawnMutationsFreeTheirMemory(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Memory[counts](rt, "a")
 	free, runs := make(chan struct{}), make(chan struct{})
@@ -196,8 +200,8 @@ func TestCallersWhoLeftAreForgotten(t *testing.T) {
 	require.NoError(t, <-blocked)
 }
 
-// Of callers who are refused, or leave, or fail, nothing is kept until their budget would have been spent.
-func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
+// Calls that fail, panic, leave or are refused keep no memory until their budget would have ended.
+func TestEndedCallsFreeTheirMemory(t *testing.T) {
 	entered, hangs := make(chan struct{}), make(chan struct{})
 	store := newTap()
 	rt := openRuntime(t, pawl.Config{Store: store, MaxQueue: 1, Retry: pawl.Retry{Within: time.Hour}})
@@ -225,17 +229,17 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 	store.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
 		return time.Time{}, persist.ErrNotApplied
 	})
-	require.Less(t, kept(func() error { return inc(t.Context()) }), uint64(many), "who failed")
+	require.Less(t, kept(func() error { return inc(t.Context()) }), uint64(many), "failed calls")
 	require.Less(t, kept(func() (err error) {
 		defer func() { err = recover().(error) }()
 		_, _ = s.AtomicState(t.Context(), func(context.Context, *counts) error { panic("a bug") })
 		return nil
-	}), uint64(many), "who panicked")
+	}), uint64(many), "calls that panicked")
 
 	store.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 		select {
 		case entered <- struct{}{}:
-		case <-hangs: // the one who waited behind it
+		case <-hangs: // the call that waited behind it
 		}
 		<-hangs
 		return commit()
@@ -251,7 +255,7 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(10*time.Microsecond, cancel)
 		return inc(ctx)
-	}), uint64(many), "who left")
+	}), uint64(many), "calls that left")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -262,7 +266,7 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 	}
 	go func() {
 		for ctx.Err() == nil {
-			_ = inc(ctx) // nobody else can wait beside it
+			_ = inc(ctx) // takes the only place in the queue
 			time.Sleep(time.Millisecond)
 		}
 	}()
@@ -271,5 +275,5 @@ func TestCallersWhoAreGoneLeaveNoAlarm(t *testing.T) {
 		err := refused(time.Minute)
 		require.ErrorAs(t, err, new(*pawl.OverloadedError))
 		return err
-	}), uint64(many), "who was refused")
+	}), uint64(many), "refused calls")
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// requireClosed asserts that s takes no work and answers no read.
+// requireClosed asserts that every verb and read of s gives ErrClosed.
 func requireClosed(t *testing.T, s pawl.Scope[board]) {
 	t.Helper()
 	for name, m := range everyVerb {
@@ -28,7 +28,7 @@ func requireClosed(t *testing.T, s pawl.Scope[board]) {
 	require.ErrorIs(t, err, pawl.ErrClosed)
 }
 
-// After Close nothing is taken any more, through old handles or new ones, and the store stays open. Proves SCOPE-18.
+// After Close, old and new handles refuse every call, and the store stays open. Proves SCOPE-18.
 func TestClose(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s, local := scopeOf[board](p, "a"), pawl.NewLocal(p.rt)
@@ -48,7 +48,7 @@ func TestClose(t *testing.T) {
 				require.ErrorIs(t, err, pawl.ErrClosed)
 			}
 		}
-		require.NoError(t, p.rt.Close(t.Context()), "twice is safe")
+		require.NoError(t, p.rt.Close(t.Context()), "a second Close succeeds")
 		if p.store != nil {
 			got, err := pawl.Session[board](p.another(t), "a").State(t.Context())
 			require.NoError(t, err)
@@ -57,8 +57,9 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// What was accepted before Close is finished: it commits and its callers get their answers. Proves SCOPE-18.
-func TestCloseFinishesWhatIsInFlight(t *testing.T) {
+// Mutations that were accepted before Close commit, and their callers get their answers.
+// Proves SCOPE-18.
+func TestCloseFinishesAcceptedMutations(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := memory.New()
@@ -66,7 +67,7 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 			require.NoError(t, err)
 			s := pawl.Kind[board]{Name: "any", InMemory: !stored}.Scope(rt, "a")
 			running := make(chan struct{})
-			started := sync.OnceFunc(func() { close(running) }) // a persisted scope may run it again
+			started := sync.OnceFunc(func() { close(running) }) // a persisted scope may run the function again
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				snap, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
@@ -99,14 +100,15 @@ func TestCloseFinishesWhatIsInFlight(t *testing.T) {
 	}
 }
 
-// Close finishes what was taken, and what came before it. Proves SCOPE-18.
-func TestCloseFinishesWhatWasTaken(t *testing.T) {
+// Close finishes the waiters that the worker has taken and those that arrived before Close.
+// Proves SCOPE-18.
+func TestCloseFinishesTakenWaiters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := pawl.Open(pawl.Config{})
 		require.NoError(t, err)
 		s := pawl.Memory[counts](rt, "a")
 		var second <-chan error
-		release, result := taken(t, s, say("first"), func() { second = push(s, "second") })
+		release, result := takeTogether(t, s, appendDone("first"), func() { second = push(s, "second") })
 		third, closed := push(s, "third"), make(chan error, 1)
 		go func() { closed <- rt.Close(context.Background()) }()
 		synctest.Wait()
@@ -118,7 +120,7 @@ func TestCloseFinishesWhatWasTaken(t *testing.T) {
 	})
 }
 
-// A commit that the store is at work on is finished, too. Proves SCOPE-18.
+// Close waits for a commit that the store is working on, and the commit succeeds. Proves SCOPE-18.
 func TestCloseFinishesCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
@@ -150,8 +152,9 @@ func TestCloseFinishesCommits(t *testing.T) {
 	})
 }
 
-// At its deadline Close names what still runs, and how much waits behind it; it can be called again for the rest. Proves SCOPE-18.
-func TestCloseNamesWhatRuns(t *testing.T) {
+// At its deadline Close names the functions that still run and counts their waiters. A later call
+// waits for the rest. Proves SCOPE-18.
+func TestCloseNamesRunningMutations(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			rt, err := pawl.Open(pawl.Config{Store: memory.New()})
@@ -185,17 +188,17 @@ func TestCloseNamesWhatRuns(t *testing.T) {
 				require.Equal(t, "BUSY", pawl.Code(err))
 			}
 			close(leave)
-			require.NoError(t, rt.Close(t.Context()), "the rest is waited for")
+			require.NoError(t, rt.Close(t.Context()), "Close waits for the rest")
 			wg.Wait()
 			require.NoError(t, rt.Close(t.Context()))
 		})
 	}
 }
 
-// What a caller waited with serves another scope while those that were taken together with it have their turns: Close names that scope once, as
-// what runs there. Proves SCOPE-18.
-func TestCloseNamesNothingTwice(t *testing.T) {
-	for range 10 { // what is used again is up to a pool
+// A waiter can be reused by another scope before its batch has ended. Close then names the other
+// scope only once. Proves SCOPE-18.
+func TestCloseNamesEachScopeOnce(t *testing.T) {
+	for range 10 { // a pool decides whether the waiter is reused
 		synctest.Test(t, func(t *testing.T) {
 			free := make(chan struct{})
 			rt, err := pawl.Open(pawl.Config{Store: memory.New(), Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
@@ -207,7 +210,7 @@ func TestCloseNamesNothingTwice(t *testing.T) {
 			s, other := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "b")
 			release, _ := block(s)
 			go func() {
-				_, err := s.AtomicState(context.Background(), say("first"))
+				_, err := s.AtomicState(context.Background(), appendDone("first"))
 				assert.NoError(t, err)
 				_, err = other.AtomicState(context.Background(), func(context.Context, *counts) error { <-free; return nil })
 				assert.NoError(t, err)
@@ -234,8 +237,9 @@ func TestCloseNamesNothingTwice(t *testing.T) {
 	}
 }
 
-// A store that is closed under a runtime gives a clear error: nothing hangs, nothing is lost. Proves SCOPE-18.
-func TestStoreClosedInMidFlight(t *testing.T) {
+// When its store is closed, a runtime returns ErrClosed: no call hangs, and the outcome is known.
+// Proves SCOPE-18.
+func TestStoreClosedDuringACommit(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		entered, release := p.store.Hold()
@@ -253,7 +257,8 @@ func TestStoreClosedInMidFlight(t *testing.T) {
 	})
 }
 
-// A commit whose answer was lost with the store is not taken for a failure. Proves SCOPE-18.
+// A commit whose answer is lost because the store was closed has an unknown outcome.
+// Proves SCOPE-18.
 func TestStoreClosedBeforeTheAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
@@ -271,9 +276,7 @@ func TestStoreClosedBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// Close refuses new transactions and waits for those that run.
-//
-// Proves SCOPE-18.
+// Close refuses new transactions and waits for running ones. Proves SCOPE-18.
 func TestCloseWaitsForTransactions(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		rt, err := pawl.Open(p.config)
@@ -303,9 +306,7 @@ func TestCloseWaitsForTransactions(t *testing.T) {
 	})
 }
 
-// A transaction that was accepted before Close may commit.
-//
-// Proves SCOPE-18.
+// A transaction that was accepted before Close can still commit. Proves SCOPE-18.
 func TestCloseLetsTransactionsFinish(t *testing.T) {
 	rt := openOn(t, memory.New())
 	a := purses.Scope(rt, "a")
@@ -324,12 +325,11 @@ func TestCloseLetsTransactionsFinish(t *testing.T) {
 	var busy *pawl.BusyError
 	require.ErrorAs(t, rt.Close(ctx), &busy)
 	close(goOn)
-	require.NoError(t, rt.Close(t.Context()), "it waits")
-	require.NoError(t, <-done, "it was accepted before Close")
+	require.NoError(t, rt.Close(t.Context()), "Close waits for the transaction")
+	require.NoError(t, <-done, "the transaction was accepted before Close")
 }
 
-// Close refuses transactions, also when it could not wait for something else.
-//
+// Transactions are refused after a Close that returned while a function was still running.
 // Proves SCOPE-18.
 func TestTransactAfterAnUnfinishedClose(t *testing.T) {
 	rt := openOn(t, memory.New())

@@ -20,14 +20,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// panicky is what the stack of its panic must name.
+// panicky panics. The stack of the panic must name it.
 func panicky(_ context.Context, b *board) error {
 	b.Count = 99
 	panic(errMutator)
 }
 
-// A panic is raised again in the caller, with its value and the stack of where it began. Proves SCOPE-5.
-func TestPanicInMutator(t *testing.T) {
+// A panic in a function is raised again in its caller, with its value and its original stack.
+// Proves SCOPE-5.
+func TestPanicInFunction(t *testing.T) {
 	var events eventLog
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -35,27 +36,28 @@ func TestPanicInMutator(t *testing.T) {
 		func() {
 			defer func() {
 				got, ok := recover().(*pawl.PanicError)
-				require.True(t, ok, "the caller got no panic")
+				require.True(t, ok, "the caller did not panic")
 				require.Equal(t, errMutator, got.Value)
-				require.ErrorIs(t, got, errMutator, "a panic with an error is that error")
+				require.ErrorIs(t, got, errMutator, "a panic with an error wraps that error")
 				require.Contains(t, string(got.Stack), "panicky")
 				require.Contains(t, got.Error(), "panicky", "an uncaught panic prints the original stack")
 			}()
 			_, _ = s.AtomicState(t.Context(), panicky)
-			t.Error("the caller went on")
+			t.Error("the caller continued")
 		}()
 		requireState(t, p, s, 1, board{Count: 1})
 		last := events.find(pawl.EventPanicked)
 		require.Equal(t, s.Key(), last.Key)
 		require.Contains(t, string(last.Stack), "panicky")
 		_, err := s.IncState(t.Context(), "count", 1)
-		require.NoError(t, err, "the queue goes on")
+		require.NoError(t, err, "the queue continues")
 		requireState(t, p, s, 2, board{Count: 2})
 	}, func(c *pawl.Config) { c.Observer = &events })
 }
 
-// runtime.Goexit in a mutator, as testing's FailNow does it, ends the caller's goroutine and nothing else. Proves SCOPE-5.
-func TestGoexitInMutator(t *testing.T) {
+// runtime.Goexit in a function, called by testing's FailNow for example, ends the goroutine of its
+// caller only. Proves SCOPE-5.
+func TestGoexitInFunction(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		seed(t, s, board{Count: 1})
@@ -72,16 +74,17 @@ func TestGoexitInMutator(t *testing.T) {
 		}()
 		<-done
 		require.True(t, ran)
-		require.False(t, returned, "the caller went on")
+		require.False(t, returned, "the caller continued")
 		_, err := s.IncState(t.Context(), "count", 1)
-		require.NoError(t, err, "the queue goes on")
+		require.NoError(t, err, "the queue continues")
 		_, err = s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count++; return nil })
 		require.NoError(t, err)
 		requireState(t, p, s, 3, board{Count: 3})
 	})
 }
 
-// A deferred function may panic while runtime.Goexit ends the goroutine. Proves SCOPE-5, LOCK-11.
+// A deferred function that panics during runtime.Goexit blocks neither its caller nor the queue.
+// Proves SCOPE-5, LOCK-11.
 func TestPanicDuringGoexit(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[counts](p, "a")
@@ -99,30 +102,31 @@ func TestPanicDuringGoexit(t *testing.T) {
 		select {
 		case <-ended:
 		case <-ctx.Done():
-			require.Fail(t, "its caller waits")
+			require.Fail(t, "the caller still waits")
 		}
 		_, err := s.AtomicState(ctx, func(_ context.Context, b *counts) error { b.N++; return nil })
 		require.NoError(t, err)
 	})
 }
 
-// Proves LOCK-1, SCOPE-5.
-func TestGoexitBeforeOthersThatWereTaken(t *testing.T) {
+// After a function calls runtime.Goexit, the waiters that the worker has taken with it run in
+// order. Proves LOCK-1, SCOPE-5.
+func TestGoexitBeforeTakenWaiters(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[counts](rt, "a")
 		var second, third <-chan error
-		release, _ := taken(t, s, func(context.Context, *counts) error { runtime.Goexit(); return nil }, func() {
+		release, _ := takeTogether(t, s, func(context.Context, *counts) error { runtime.Goexit(); return nil }, func() {
 			second = push(s, "second")
 			third = push(s, "third")
 		})
 		release()
 		require.NoError(t, <-second)
 		require.NoError(t, <-third)
-		assert.Equal(t, []string{"blocker", "second", "third"}, said(t, s))
+		assert.Equal(t, []string{"blocker", "second", "third"}, doneList(t, s))
 	})
 }
 
-// When the caller has left, the log and the observer hear of a panic, with its stack. Proves SCOPE-5.
+// A panic after the caller has left is logged and observed, with its stack. Proves SCOPE-5.
 func TestPanicAfterCallerLeft(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		for _, goexit := range []bool{false, true} {
@@ -166,13 +170,14 @@ func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
 		require.Contains(t, string(events.find(pawl.EventPanicked).Stack), "panicky")
 	}
 	snap, err := s.IncState(t.Context(), "count", 1)
-	require.NoError(t, err, "the queue goes on")
+	require.NoError(t, err, "the queue continues")
 	require.EqualValues(t, 1, snap.Version)
 	require.Equal(t, board{Count: 1}, snap.State())
 }
 
-// Proves SCOPE-5.
-func TestPanicWhileItsCallerLeaves(t *testing.T) {
+// A panic is never lost: it is raised in the caller if it comes before the deadline, and logged if
+// the caller has left. Proves SCOPE-5.
+func TestPanicWhileTheCallerLeaves(t *testing.T) {
 	t.Run("in memory", func(t *testing.T) {
 		slow := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 			if e.Type == pawl.EventPanicked {
@@ -201,7 +206,7 @@ func TestPanicWhileItsCallerLeaves(t *testing.T) {
 			synctest.Wait()
 			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				h.Around(nil)
-				leave() // its answer is in a commit that is about to lose
+				leave() // the panic is part of a commit that is about to conflict
 				require.ErrorIs(t, <-left, context.Canceled)
 				foreign(t, h, s.Key(), 1)
 				return commit()
@@ -217,36 +222,38 @@ func TestPanicWhileItsCallerLeaves(t *testing.T) {
 var marshals atomic.Int64
 var marshalLimit atomic.Int64
 
-type moody struct{ N int }
+// limitedJSON has a MarshalJSON that panics after marshalLimit calls, if that is positive.
+type limitedJSON struct{ N int }
 
-func (m moody) MarshalJSON() ([]byte, error) {
+func (m limitedJSON) MarshalJSON() ([]byte, error) {
 	if marshals.Add(1) > marshalLimit.Load() && marshalLimit.Load() > 0 {
-		panic("moody")
+		panic("too many calls of MarshalJSON")
 	}
 	return json.Marshal(map[string]int{"n": m.N})
 }
-func (m *moody) UnmarshalJSON(b []byte) error {
+func (m *limitedJSON) UnmarshalJSON(b []byte) error {
 	var x map[string]int
 	err := json.Unmarshal(b, &x)
 	m.N = x["n"]
 	return err
 }
 
-type moodyState struct {
-	M moody `json:"m"`
+type limitedState struct {
+	M limitedJSON `json:"m"`
 }
 type plainState struct {
 	M map[string]int `json:"m"`
 }
 
-// A type's own code does not run in the turn of another type's data verb. Proves SCOPE-5.
-func TestOtherTypesCode(t *testing.T) {
+// The MarshalJSON of one type does not run in the turn of a data verb on another type.
+// Proves SCOPE-5.
+func TestMarshalJSONOfAnotherType(t *testing.T) {
 	marshalLimit.Store(0)
 	for limit := int64(1); limit < 12; limit++ {
 		h := newTap()
 		bubble(t, pawl.Config{Store: h}, func(t *testing.T, rt *pawl.Runtime) {
 			marshalLimit.Store(0)
-			a, b := pawl.Session[moodyState](rt, "a"), pawl.Session[plainState](rt, "a")
+			a, b := pawl.Session[limitedState](rt, "a"), pawl.Session[plainState](rt, "a")
 			_, err := b.SetStateRecord(t.Context(), "m", "n", 1)
 			require.NoError(t, err)
 			open, entered := gate(h)
@@ -255,7 +262,7 @@ func TestOtherTypesCode(t *testing.T) {
 			resA, resB := make(chan any, 1), make(chan any, 1)
 			go func() {
 				defer func() { resA <- recover() }()
-				a.AtomicState(context.Background(), func(context.Context, *moodyState) error { return nil })
+				a.AtomicState(context.Background(), func(context.Context, *limitedState) error { return nil })
 			}()
 			synctest.Wait()
 			go func() {

@@ -24,7 +24,7 @@ var lockBugs = []Bug{
 		Name: "deadline-alarm", Mechanism: "a waiter wakes up at its deadline",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
 		Old: "		q.setAlarm(w.Deadline)\n", New: "		_ = q.setAlarm\n",
-		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestDeadlineOfARunningFunction$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "served-still-counted", Mechanism: "a waiter that has its turn takes no place in the queue",
@@ -36,13 +36,13 @@ var lockBugs = []Bug{
 		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
 		Proves: []string{"LOCK-5"}, File: "mutation.go",
 		Old: "if fns == nil && !typ.Custom() && typ.Plain(ops) {", New: "if fns == nil {",
-		Pkg: ".", Run: "^TestCodeOfATypeNeverHoldsTheCaller$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestDeadlineDuringMarshalJSON$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "lock.go",
 		Old: "&& !t.exited {\n			c.publish", New: "&& !t.exited && !w.Left() {\n			c.publish",
-		Pkg: ".", Run: "^TestDeadlineOfARunningMutator$",
+		Pkg: ".", Run: "^TestDeadlineOfARunningFunction$",
 	},
 	{
 		Name: "withdrawal", Mechanism: "a mutation withdrawn from the queue never runs",
@@ -54,7 +54,7 @@ var lockBugs = []Bug{
 		Name: "phase-of-a-running-mutator", Mechanism: "a caller that leaves a running function learns that it may commit",
 		Proves: []string{"LOCK-6", "LOCK-8"}, File: "lock.go",
 		Old: "			w.State = queue.Running\n", New: "",
-		Pkg: ".", Run: "^(TestDeadlineOfARunningMutator|TestCancelWhileQueuedAndWhileRunning)$",
+		Pkg: ".", Run: "^(TestDeadlineOfARunningFunction|TestCancelWhileQueuedAndWhileRunning)$",
 	},
 	{
 		Name: "re-entrancy", Mechanism: "a function that mutates its own scope is refused",
@@ -66,19 +66,19 @@ var lockBugs = []Bug{
 		Name: "deadlock-detection", Mechanism: "the call that closes a cycle is refused",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "	for _, l := range h.waits {", New: "	for _, l := range h.waits[:0] {",
-		Pkg: ".", Run: "^TestCycleOfWaitingMutatorsIsReported$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestCycleOfFunctionsIsReported$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "stuck-report", Mechanism: "a function that outlives a budget is reported",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
 		Old: "		c.checkStuck()\n", New: "",
-		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$",
+		Pkg: ".", Run: "^TestStuckFunctionIsReportedAndAbandoned$",
 	},
 	{
 		Name: "abandoned-result", Mechanism: "the late result of an abandoned function is discarded",
 		Proves: []string{"LOCK-11"}, File: "lock.go",
 		Old: "	if c.queue.Current() == w {\n", New: "	if c.queue.Current() == w || w != nil {\n",
-		Pkg: ".", Run: "^TestStuckMutatorIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestStuckFunctionIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "queue-bound", Mechanism: "a full queue refuses",
@@ -97,7 +97,7 @@ var lockBugs = []Bug{
 		Name: "worker-looks-back", Mechanism: "a waiter that arrives after the worker stopped starts another",
 		Proves: []string{"LOCK-2"}, File: "internal/queue/queue.go",
 		Old: "	a.driven = q.front != nil\n	if", New: "	if",
-		Pkg: ".", Run: "^TestComingAsTheWorkerGoes$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestArrivalWhileTheWorkerStops$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "lock-withdrawn-and-counted", Mechanism: "a withdrawn waiter takes no place in the queue",
@@ -115,19 +115,19 @@ var lockBugs = []Bug{
 		Name: "left-are-forgotten", Mechanism: "a queue does not keep the mutations of callers that left",
 		Proves: []string{"LOCK-7"}, File: "internal/queue/queue.go",
 		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n",
-		Pkg: ".", Run: "^TestCallersWhoLeftAreForgotten$", Flags: []string{"-timeout=60s"},
+		Pkg: ".", Run: "^TestWithdrawnMutationsFreeTheirMemory$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "abandon-gathers", Mechanism: "the waiters behind an abandoned function have their turns",
 		Proves: []string{"LOCK-11"}, File: "internal/queue/queue.go",
 		Old: "	if !q.Idle() {\n		a.start(w)\n	}\n", New: "",
-		Pkg: ".", Run: "^TestAbandonedBeforeOthersThatCame$", Flags: []string{"-timeout=60s"},
+		Pkg: ".", Run: "^TestAbandonStartsTheNextWaiter$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "deadline-of-a-reused-waiter", Mechanism: "a waiter that is used again has no deadline of an earlier call",
 		Proves: []string{"LOCK-5"}, File: "lock.go",
 		Old: "		w.Clear()\n", New: "",
-		Pkg: ".", Run: "^TestReusedWaiterKeepsItsDeadline$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestReusedWaiterHasItsOwnDeadline$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "alarm-earlier-deadline", Mechanism: "a waiter whose deadline comes before all others sets the alarm back",
@@ -272,7 +272,7 @@ var lockBugs = []Bug{
 		Name: "function-context-clock", Mechanism: "a context without a timer ends by the clock",
 		Proves: []string{"LOCK-15"}, File: "context.go",
 		Old: "	return context.DeadlineExceeded\n", New: "	return nil\n",
-		Pkg: ".", Run: "^TestFunctionContextEndsByTheClock$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestFunctionContextErrWithoutDone$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "function-context-parent", Mechanism: "the earlier of two deadlines counts",

@@ -18,13 +18,13 @@ var scopeBugs = []Bug{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
 		Old: "		panic(p)\n", New: "		return\n",
-		Pkg: ".", Run: "^TestPanicInMutator$",
+		Pkg: ".", Run: "^TestPanicInFunction$",
 	},
 	{
 		Name: "goexit-frees-the-queue", Mechanism: "a function that calls runtime.Goexit leaves the queue driven",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
 		Old: "			go c.work()", New: "			_ = c",
-		Pkg: ".", Run: "^TestGoexitInMutator$", Flags: []string{"-timeout=30s"},
+		Pkg: ".", Run: "^TestGoexitInFunction$", Flags: []string{"-timeout=30s"},
 	},
 	{
 		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
@@ -127,7 +127,7 @@ var scopeBugs = []Bug{
 		Name: "close-waits", Mechanism: "Close finishes what was accepted",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
 		Old: "append(rt.finish(rt.stored), &rt.transactions", New: "append(rt.finish(rt.stored)[:0], &rt.transactions",
-		Pkg: ".", Run: "^TestCloseFinishesWhatIsInFlight$",
+		Pkg: ".", Run: "^TestCloseFinishesAcceptedMutations$",
 	},
 	{
 		Name: "memory-is-kept", Mechanism: "in-memory state outlives its handles",
