@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// everyVerb are mutations that would change any board.
+// everyVerb has a mutation of each verb, and one that changes nothing.
 var everyVerb = map[string]pawl.Mutation{
 	"Patch":        pawl.Patch{"title": "again"},
 	"Set":          pawl.Set{State: board{Title: "again"}},
@@ -28,7 +28,7 @@ var everyVerb = map[string]pawl.Mutation{
 	"no-op":        pawl.Patch{},
 }
 
-// requireDeleted asserts that every verb on s gives *DeletedError and that nothing brings it back.
+// requireDeleted asserts that every verb on s gives *DeletedError and that s stays absent.
 func requireDeleted(t *testing.T, s pawl.Scope[board], tombstone uint64) {
 	t.Helper()
 	for name, m := range everyVerb {
@@ -47,7 +47,8 @@ func requireDeleted(t *testing.T, s pawl.Scope[board], tombstone uint64) {
 	require.False(t, snap.Exists())
 }
 
-// A deleted scope stays deleted for every verb, until it is created anew as such, in the same sequence of versions. Proves SCOPE-10.
+// A deleted scope refuses every verb until it is created with IfAbsent, which continues its
+// versions. Proves SCOPE-10.
 func TestDelete(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -63,7 +64,7 @@ func TestDelete(t *testing.T) {
 			require.Nil(t, r.Doc, "the content is gone")
 			require.EqualValues(t, 2, p.store.Commits.Load())
 		}
-		// Created anew, it starts from nothing.
+		// Created again, it starts from the zero state.
 		snap, err := s.IncState(t.Context(), "count", 5, pawl.IfAbsent())
 		require.NoError(t, err)
 		require.EqualValues(t, 3, snap.Version)
@@ -73,14 +74,15 @@ func TestDelete(t *testing.T) {
 		require.NoError(t, s.Delete(t.Context()))
 		requireDeleted(t, s, 4)
 		snap, err = s.SetState(t.Context(), board{}, pawl.IfVersion(0))
-		require.NoError(t, err, "version 0 is IfAbsent")
+		require.NoError(t, err, "IfVersion(0) means IfAbsent")
 		requireState(t, p, s, 5, board{})
 		require.EqualValues(t, 5, snap.Version)
 	})
 }
 
-// Each verb can create a deleted scope anew, even one that would change nothing. Proves SCOPE-10.
-func TestCreateAnew(t *testing.T) {
+// With IfAbsent every verb can create a deleted scope again, even one that changes nothing.
+// Proves SCOPE-10.
+func TestCreateAfterDelete(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		for name, m := range everyVerb {
 			s := scopeOf[board](p, name)
@@ -92,12 +94,13 @@ func TestCreateAnew(t *testing.T) {
 			got, err := s.Snapshot(t.Context())
 			require.NoError(t, err)
 			require.True(t, got.Exists(), name)
-			require.Empty(t, got.State().Notes["k"], "nothing of before is left")
+			require.Empty(t, got.State().Notes["k"], "nothing of the old state is left")
 		}
 	})
 }
 
-// Deleting what is not there changes nothing; a pinned deletion is exact. Proves SCOPE-10, SCOPE-12.
+// Deleting an absent scope changes nothing. A deletion whose condition does not hold is refused.
+// Proves SCOPE-10, SCOPE-12.
 func TestDeleteWithConditions(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -117,8 +120,9 @@ func TestDeleteWithConditions(t *testing.T) {
 	})
 }
 
-// What another process deleted is deleted here, too, whatever was cached. Proves SCOPE-10.
-func TestDeleteByAnother(t *testing.T) {
+// A scope that another process has deleted is deleted here too, whatever is cached.
+// Proves SCOPE-10.
+func TestDeleteByAnotherProcess(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		for name, m := range everyVerb {
 			here, there := scopeOf[board](p, name), pawl.Session[board](p.another(t), name)
@@ -126,7 +130,7 @@ func TestDeleteByAnother(t *testing.T) {
 			require.NoError(t, there.Delete(t.Context()))
 			_, err := here.Apply(t.Context(), m) // here has version 1 cached
 			require.Equal(t, &pawl.DeletedError{Scope: here.Key(), Version: 2}, err, name)
-			// And the other way round: a tombstone that is cached is none any more.
+			// The reverse: the scope exists again, and the cached tombstone is out of date.
 			_, err = there.SetState(t.Context(), board{}, pawl.IfAbsent())
 			require.NoError(t, err)
 			snap, err := here.IncState(t.Context(), "count", 1)
@@ -137,7 +141,8 @@ func TestDeleteByAnother(t *testing.T) {
 	})
 }
 
-// When tombstones are purged no version comes back: what is created afterwards starts above all of them. Proves SCOPE-10.
+// A purge of tombstones makes no version available again: new scopes start above the purged
+// versions. Proves SCOPE-10.
 func TestPurge(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		long, short := scopeOf[board](p, "long"), scopeOf[board](p, "short")
@@ -164,8 +169,9 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// Who has an old version of a purged scope cached writes a new one, not onto the old. Proves SCOPE-10.
-func TestPurgeUnderCachedState(t *testing.T) {
+// A runtime that has a purged scope in its cache creates a new state and does not continue the old
+// one. Proves SCOPE-10.
+func TestPurgeOfACachedScope(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
 		seed(t, here, fullBoard)
@@ -180,10 +186,8 @@ func TestPurgeUnderCachedState(t *testing.T) {
 	})
 }
 
-// TestPurgedTombstonesReuseNoVersion: tombstones are purged when they are old enough, those of expired scopes too, and what is created
-// afterwards gets a higher version than any of them had.
-//
-// Proves SCOPE-10.
+// Old tombstones are purged, those of expired scopes too. A scope created afterwards gets a higher
+// version than theirs. Proves SCOPE-10.
 func TestPurgedTombstonesReuseNoVersion(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
@@ -218,7 +222,8 @@ func TestPurgedTombstonesReuseNoVersion(t *testing.T) {
 	})
 }
 
-// In memory, tombstones beyond 10,000 are forgotten behind a version floor. Proves SCOPE-10.
+// In memory, the oldest tombstones beyond 10,000 are dropped, and new scopes start above a version
+// floor. Proves SCOPE-10.
 func TestTombstonesInMemoryAreBounded(t *testing.T) {
 	const kept, more = 10_000, 200
 	rt := openRuntime(t, pawl.Config{})
@@ -238,7 +243,7 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.Delete(ctx))
 	}
-	requireDeleted(t, first, 6) // whoever holds a handle still finds it
+	requireDeleted(t, first, 6) // a handle still finds its tombstone
 	testkit.Eventually(t, func() bool {
 		collect()
 		snap, err := pawl.Memory[board](rt, "first").IncState(ctx, "count", 1)
@@ -247,19 +252,19 @@ func TestTombstonesInMemoryAreBounded(t *testing.T) {
 			return false
 		}
 		return assert.Greater(t, snap.Version, uint64(6))
-	}, "the oldest tombstone is forgotten, but its versions are not used again")
+	}, "the oldest tombstone is dropped, and its versions are not used again")
 	_, err = pawl.Memory[board](rt, fmt.Sprint(kept+more-1)).IncState(ctx, "count", 1)
 	require.ErrorIs(t, err, pawl.ErrDeleted, "a recent tombstone is kept")
 	snap, err := alive.IncState(ctx, "count", 1)
 	require.NoError(t, err)
-	require.EqualValues(t, 2, snap.Version, "the living are not concerned")
+	require.EqualValues(t, 2, snap.Version, "existing scopes are not affected")
 	fresh, err := pawl.Memory[board](rt, "never seen").IncState(ctx, "count", 1)
 	require.NoError(t, err)
-	require.Greater(t, fresh.Version, uint64(6), "what is absent is created above the floor")
+	require.Greater(t, fresh.Version, uint64(6), "an absent scope is created above the floor")
 }
 
-// Tombstones keep the lists of what was deleted.
-func TestTombstonesLetGoOfLists(t *testing.T) {
+// An in-memory tombstone does not keep the lists of the deleted state.
+func TestTombstonesFreeTheState(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{})
 	require.NoError(t, err)
 	heap := func() uint64 {

@@ -16,16 +16,19 @@ import (
 
 func init() { testkit.Child("release", releaseChild) }
 
-// A rolling deploy, in which two releases run at the same time, takes two steps where the form of a document changes:
+// In a rolling deploy two releases run at the same time. A change of the form of a document takes
+// two steps:
 //
-//  1. A release that knows a new field, whose zero value means that it is not set, and the old ones as they were. The schema stays as it is, so the release
-//     before may write too: it keeps the fields that it does not know.
-//  2. Once only that one runs, a release that changes the form: it appends an upgrade, which raises the schema, so that what it has written is refused by
-//     the release before (*SchemaError), which would not understand it. What it has not written yet is open to both. A process of the older release
-//     has to pass such a document on to a newer one (by giving the job back, say) or to fail.
+//  1. The first release adds a field whose zero value means "not set", and keeps the old fields.
+//     The schema stays the same, so the release before it may still write: it keeps unknown fields.
+//  2. The second release starts when only the first one still runs. It changes the form with an
+//     upgrade, which raises the schema. The first release refuses documents of the new schema
+//     (*SchemaError), but may write all others. A process of the first release passes a refused
+//     document on to a newer process, for example by releasing the job, or fails.
 //
-// So a change that only adds needs one step and refuses nobody; one that renames or removes can be split, into adding the new field next to the old and,
-// a release later, dropping that.
+// A change that only adds fields needs one step, and no release is refused. A change that renames
+// or removes a field can be split: one release adds the new field next to the old, and the next
+// release drops the old one.
 
 type pageOne struct {
 	Title  string `json:"title"`
@@ -62,8 +65,8 @@ const (
 	deployEnough = 500 // turns after which the newer release must have written everything
 )
 
-// deployed visits a page as a release does. N is the turn.
-var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string, n int) error{
+// visitByRelease has a function per release, which visits a page in turn n.
+var visitByRelease = map[string]func(ctx context.Context, rt *pawl.Runtime, id string, n int) error{
 	"one": func(ctx context.Context, rt *pawl.Runtime, id string, n int) (err error) {
 		s := pagesOne.Scope(rt, id)
 		return s.Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
@@ -106,10 +109,11 @@ var deployed = map[string]func(ctx context.Context, rt *pawl.Runtime, id string,
 	},
 }
 
-// releaseChild visits the pages in turn, and says what it was told. With PAWL_TEST_BATCH "until refused" it goes on until it may write none any more.
+// releaseChild visits the pages in turn and reports each result. With PAWL_TEST_BATCH "until
+// refused" it continues until every page is refused.
 func releaseChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
-		visit := deployed[os.Getenv(processName)]
+		visit := visitByRelease[os.Getenv(processName)]
 		refused := map[int]bool{}
 		turns := deployTurns
 		if os.Getenv(processBatch) == "until refused" {
@@ -137,10 +141,8 @@ func releaseChild() error {
 	})
 }
 
-// TestRollingDeploy: two releases of one state write in turn from two processes, in both steps of a rolling deploy, and nothing that either was told is
-// written is lost.
-//
-// Proves SCOPE-8, SCOPE-15, STORE-13.
+// In both steps of a rolling deploy two releases write from two processes, and no acknowledged
+// write is lost. Proves SCOPE-8, SCOPE-15, STORE-13.
 func TestRollingDeploy(t *testing.T) {
 	for _, s := range stores.Shared {
 		t.Run(s.Name, func(t *testing.T) {
@@ -201,7 +203,7 @@ func testRollingDeploy(t *testing.T, location string) {
 		require.True(t, ok)
 		first = append(first, line)
 	}
-	three.Go() // both run now
+	three.Go() // now both releases run
 	note("two", batch, append(first, two.Wait()...))
 	note("three", "", three.Wait())
 	require.Equal(t, map[string]int{"two": deployPages}, refused, "the older release may write until the newer one has written")
@@ -222,7 +224,7 @@ func testRollingDeploy(t *testing.T, location string) {
 		require.ErrorAs(t, err, &schema)
 		is, err := store.Load(t.Context(), s.Key())
 		require.NoError(t, err)
-		require.Equal(t, was.Version, is.Version, "what it cannot read it leaves alone")
+		require.Equal(t, was.Version, is.Version, "a release leaves a document that it cannot read unchanged")
 		require.Zero(t, is.Lease)
 	}
 }

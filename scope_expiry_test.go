@@ -17,11 +17,9 @@ type visit struct {
 
 var visits = pawl.Kind[visit]{Name: "visit"}
 
-// TestSweptScopesStartAnew: what has expired reads as absent before and after it is swept, a write starts anew in the same sequence of versions,
-// and a deleted scope stays deleted.
-//
-// Proves SCOPE-14, SCOPE-10.
-func TestSweptScopesStartAnew(t *testing.T) {
+// An expired scope reads as absent before and after a sweep, and its next write continues the
+// versions. A deleted scope stays deleted. Proves SCOPE-14, SCOPE-10.
+func TestSweptScopesStartOver(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		a, b, c, gone := visits.Scope(p.rt, "a"), visits.Scope(p.rt, "b"), visits.Scope(p.rt, "c"), visits.Scope(p.rt, "gone")
@@ -40,12 +38,12 @@ func TestSweptScopesStartAnew(t *testing.T) {
 		require.Equal(t, pawl.Swept{Cleared: 2}, swept)
 		swept, err = sweeper.Sweep(ctx)
 		require.NoError(t, err)
-		require.Zero(t, swept, "nothing is swept twice")
+		require.Zero(t, swept, "no scope is swept twice")
 		r := p.record(t, a.Key())
 		require.Nil(t, r.Doc)
 		require.EqualValues(t, 2, r.Version)
 
-		for _, rt := range []*pawl.Runtime{p.rt, p.another(t)} { // one has seen it alive, the other has not
+		for _, rt := range []*pawl.Runtime{p.rt, p.another(t)} { // the first has seen the scope before it expired
 			s := visits.Scope(rt, map[bool]string{true: "a", false: "b"}[rt == p.rt])
 			snap, err := s.Snapshot(ctx)
 			require.NoError(t, err)
@@ -56,7 +54,7 @@ func TestSweptScopesStartAnew(t *testing.T) {
 			require.ErrorIs(t, err, pawl.ErrNotFound)
 			require.NoError(t, s.Delete(ctx), "there is nothing to delete")
 			snap, err = s.IncState(ctx, "n", 5)
-			require.NoError(t, err, "not deleted, but expired")
+			require.NoError(t, err, "the scope is expired, not deleted")
 			require.EqualValues(t, 3, snap.Version)
 			require.Equal(t, visit{N: 5}, snap.State())
 		}
@@ -66,7 +64,8 @@ func TestSweptScopesStartAnew(t *testing.T) {
 	})
 }
 
-func TestFarAwayExpiry(t *testing.T) {
+// The longest possible TTL does not overflow: the scope exists.
+func TestMaximumTTL(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		_, err := s.IncState(t.Context(), "count", 1, pawl.WithTTL(math.MaxInt64))

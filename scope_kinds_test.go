@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The built-in kinds are persisted or in memory as promised, and others can be defined of either sort. Proves SCOPE-3.
+// The built-in kinds are persisted or in memory as documented, and other kinds can be either.
+// Proves SCOPE-3.
 func TestKinds(t *testing.T) {
 	p := paths(t)[1]
 	ctx := t.Context()
@@ -21,7 +22,7 @@ func TestKinds(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, 1, snap.Version)
 		require.Equal(t, !stored, p.record(t, s.Key()).Absent())
-		require.Equal(t, stored, !snap.Time.IsZero(), "the store's time, if there is a store")
+		require.Equal(t, stored, !snap.Time.IsZero(), "the time of the store, for a persisted scope")
 	}
 	check(t, pawl.Request[board](p.rt, "x"), pawl.KindRequest, true)
 	check(t, pawl.Session[board](p.rt, "x"), pawl.KindSession, true)
@@ -34,8 +35,8 @@ func TestKinds(t *testing.T) {
 	check(t, pawl.Kind[board]{Name: "cursor", InMemory: true}.Scope(p.rt, "x"), "cursor", false)
 }
 
-// What a mutation was given is seen by no-one but the scope it was given to: kinds and ids keep apart. Proves SCOPE-3.
-func TestScopesAreApart(t *testing.T) {
+// Scopes that differ in kind or id have separate states. Proves SCOPE-3.
+func TestScopesAreSeparate(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		kind := pawl.Kind[board]{Name: "other", InMemory: p.store == nil}
 		one, two, three := scopeOf[board](p, "a"), scopeOf[board](p, "b"), kind.Scope(p.rt, "a")
@@ -49,7 +50,7 @@ func TestScopesAreApart(t *testing.T) {
 	})
 }
 
-// Without a store, what is persisted says so, and the rest works. Proves SCOPE-3.
+// Without a store, persisted scopes give ErrNoStore, and in-memory scopes work. Proves SCOPE-3.
 func TestNoStore(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Session[board](rt, "a")
@@ -66,6 +67,7 @@ func TestNoStore(t *testing.T) {
 	}
 }
 
+// Without a store, every persisted kind gives ErrNoStore, and Open refuses such a kind in its list.
 // Proves CAS-10.
 func TestPersistedScopeWithoutAStore(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
@@ -77,7 +79,7 @@ func TestPersistedScopeWithoutAStore(t *testing.T) {
 			assert.ErrorIs(t, err, pawl.ErrNoStore)
 		}
 		_, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{pawl.Kind[counts]{Name: "job"}}})
-		assert.ErrorIs(t, err, pawl.ErrNoStore, "a listed kind is found out at Open")
+		assert.ErrorIs(t, err, pawl.ErrNoStore, "Open refuses a listed kind")
 	})
 }
 
@@ -117,12 +119,13 @@ func TestOpenReturnsEveryFault(t *testing.T) {
 	require.ErrorAs(t, err, &limit)
 }
 
-// A kind that is not listed is checked at its first use, and one that contradicts what is known is refused by every verb. Proves SCOPE-3.
+// A kind that is not listed is checked at its first use. One that contradicts a known kind is
+// refused everywhere. Proves SCOPE-3.
 func TestContradictoryKinds(t *testing.T) {
 	kind := pawl.Kind[board]{Name: "invoice", TTL: time.Hour, Label: "title"}
 	rt := openRuntime(t, pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{kind, kind}})
 	require.NoError(t, increment(kind.Scope(rt, "a")))
-	require.NoError(t, increment(pawl.Kind[board]{Name: "invoice"}.Scope(rt, "a")), "a name alone takes what is known")
+	require.NoError(t, increment(pawl.Kind[board]{Name: "invoice"}.Scope(rt, "a")), "a kind with only a name uses the known definition")
 	var e *pawl.KindError
 	for _, other := range []pawl.Kind[board]{
 		{Name: "invoice", InMemory: true}, {Name: "invoice", TTL: time.Minute, Label: "title"}, {Name: "invoice", TTL: time.Hour},

@@ -19,7 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Memory lives though nobody holds it. Proves SCOPE-19.
+// An in-memory scope keeps its state when no handle to it is left. Proves SCOPE-19.
 func TestMemoryOutlivesItsHandles(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	const scopes = 500
@@ -40,8 +40,8 @@ func TestMemoryOutlivesItsHandles(t *testing.T) {
 	}
 }
 
-// An in-memory scope has one type; a persisted one takes several. Proves SCOPE-19.
-func TestOneTypeInMemory(t *testing.T) {
+// An in-memory scope has one type, and a handle of another type gets *KindError. Proves SCOPE-19.
+func TestInMemoryScopeHasOneType(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Memory[board](rt, "a")
 	require.NoError(t, increment(s))
@@ -59,7 +59,8 @@ func TestOneTypeInMemory(t *testing.T) {
 	require.NoError(t, func() error { _, err := pawl.Memory[pawl.Doc](rt, "b").IncState(t.Context(), "count", 1); return err }(), "another id may have another type")
 }
 
-// They share a queue, too: what waits together commits together, whatever its type. Proves SCOPE-19.
+// Handles of two types on one persisted key share a queue, and their waiters share a commit.
+// Proves SCOPE-19.
 func TestTwoTypesShareTheQueue(t *testing.T) {
 	type left struct {
 		L int `json:"l"`
@@ -80,10 +81,10 @@ func TestTwoTypesShareTheQueue(t *testing.T) {
 			wg.Go(func() { _, err := r.IncState(t.Context(), "r", 1); assert.NoError(t, err) })
 		}
 		synctest.Wait()
-		require.EqualValues(t, 1, store.Commits.Load(), "they wait for the one before them")
+		require.EqualValues(t, 1, store.Commits.Load(), "they wait for the first commit")
 		release()
 		wg.Wait()
-		require.EqualValues(t, 2, store.Commits.Load(), "all that waited share a commit")
+		require.EqualValues(t, 2, store.Commits.Load(), "all waiters share a commit")
 		snap, err := pawl.Org[pawl.Doc](rt, "a").Snapshot(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, 11, snap.Version)
@@ -91,7 +92,8 @@ func TestTwoTypesShareTheQueue(t *testing.T) {
 	})
 }
 
-// Sequencer and Target live as long as their request, and are private to it; what is persisted is not. Proves SCOPE-19.
+// The in-memory scopes of a Local are private to it and end with it. Its persisted scopes belong to
+// the runtime. Proves SCOPE-19.
 func TestLocal(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{Store: memory.New()})
 	one, two := pawl.NewLocal(rt), pawl.NewLocal(rt)
@@ -105,7 +107,7 @@ func TestLocal(t *testing.T) {
 		for range 3 {
 			require.NoError(t, increment(f(one)))
 		}
-		collect() // alive without a handle
+		collect() // the scope stays without a handle
 		require.NoError(t, increment(f(two)))
 		require.NoError(t, increment(f(rt)))
 		held[name] = f(one)
@@ -121,21 +123,22 @@ func TestLocal(t *testing.T) {
 	for name, f := range open {
 		for _, s := range []pawl.Scope[board]{held[name], f(one)} {
 			require.ErrorIs(t, increment(s), pawl.ErrClosed)
-			_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { t.Error("it ran"); return nil })
+			_, err := s.AtomicState(t.Context(), func(context.Context, *board) error { t.Error("the function ran"); return nil })
 			require.ErrorIs(t, err, pawl.ErrClosed)
 			_, err = s.State(t.Context())
 			require.ErrorIs(t, err, pawl.ErrClosed)
 		}
-		require.NoError(t, increment(f(two)), "another request")
+		require.NoError(t, increment(f(two)), "the other Local is open")
 		require.NoError(t, increment(f(rt)))
 	}
 	got, err := pawl.Session[board](one, "a").State(t.Context())
-	require.NoError(t, err, "a persisted scope is the runtime's")
+	require.NoError(t, err, "a persisted scope belongs to the runtime")
 	require.EqualValues(t, 1, got.Count)
 }
 
-// What a Local held is let go with it, closed or forgotten. Proves SCOPE-19.
-func TestLocalIsLetGo(t *testing.T) {
+// The scopes of a Local are freed when it is closed, or when it is no longer referenced.
+// Proves SCOPE-19.
+func TestLocalIsFreed(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	for _, forgotten := range []bool{false, true} {
 		var gone atomic.Int64
@@ -157,7 +160,7 @@ func TestLocalIsLetGo(t *testing.T) {
 	}
 }
 
-// NewLocal's options are the defaults of its scopes. Proves SCOPE-19.
+// The options of NewLocal are the defaults of its scopes. Proves SCOPE-19.
 func TestLocalOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := openRuntime(t, pawl.Config{})
@@ -174,9 +177,9 @@ func TestLocalOptions(t *testing.T) {
 	})
 }
 
-// The context of a function that somebody keeps, long after the function has returned, does not keep the runtime, nor the store behind it, of one who
-// has closed it or forgot to.
-func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
+// A context of a function that is kept after its return does not keep the runtime in memory, closed
+// or not.
+func TestContextDoesNotRetainTheRuntime(t *testing.T) {
 	for _, forgotten := range []bool{false, true} {
 		var gone atomic.Bool
 		kept := func() (kept context.Context) {
@@ -198,29 +201,32 @@ func TestKeptContextDoesNotKeepTheRuntime(t *testing.T) {
 	}
 }
 
-// void is a store that says yes and keeps nothing, so that only the runtime's memory is measured.
-type void struct{ commits atomic.Int64 }
+// discardStore accepts every commit and keeps nothing, so only the memory of the runtime is
+// measured.
+type discardStore struct{ commits atomic.Int64 }
 
-func (s *void) Load(context.Context, persist.Key) (persist.Record, error) {
+func (s *discardStore) Load(context.Context, persist.Key) (persist.Record, error) {
 	return persist.Record{}, persist.ErrNotFound
 }
 
-func (s *void) Commit(context.Context, persist.Commit) (time.Time, error) {
+func (s *discardStore) Commit(context.Context, persist.Commit) (time.Time, error) {
 	s.commits.Add(1)
 	return time.Unix(1, 0), nil
 }
 
-func (s *void) List(context.Context, persist.Query) (persist.Page, error) { return persist.Page{}, nil }
-func (s *void) Close() error                                              { return nil }
+func (s *discardStore) List(context.Context, persist.Query) (persist.Page, error) {
+	return persist.Page{}, nil
+}
+func (s *discardStore) Close() error { return nil }
 
-// A million sessions, each used once, leave nothing behind. Proves SCOPE-19.
-func TestIdleSessionsAreLetGo(t *testing.T) {
+// A million sessions, each used once, leave no memory in use. Proves SCOPE-19.
+func TestIdleSessionsAreFreed(t *testing.T) {
 	sessions, most := 1_000_000, int64(64<<20)
 	if testkit.Race || testing.Short() {
-		sessions, most = 20_000, 8<<20 // kept, they would take about 20 MiB; the registry's maps keep their size
+		sessions, most = 20_000, 8<<20 // if kept, they would take about 20 MiB; the registry's maps keep their size
 	}
-	synctest.Test(t, func(t *testing.T) { // what was used lately is kept for a while
-		store := &void{}
+	synctest.Test(t, func(t *testing.T) { // recently used scopes are kept for a while
+		store := &discardStore{}
 		rt := openRuntime(t, pawl.Config{Store: store})
 		heap := func() int64 {
 			collect()
@@ -259,9 +265,9 @@ func TestIdleSessionsAreLetGo(t *testing.T) {
 	})
 }
 
-// A scope that was just written to is not read again for its next mutation, although nobody has kept a handle on it; and one that nobody uses is
-// let go after a while. Proves SCOPE-19.
-func TestScopesLastWrittenToAreKept(t *testing.T) {
+// A recently written scope stays cached without a handle, and is freed after a while without use.
+// Proves SCOPE-19.
+func TestRecentlyWrittenScopesStayCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
 		rt, err := pawl.Open(pawl.Config{Store: store})
@@ -269,7 +275,7 @@ func TestScopesLastWrittenToAreKept(t *testing.T) {
 		write := func() {
 			_, err := pawl.Session[board](rt, "one").SetState(t.Context(), board{Title: rand.Text()})
 			require.NoError(t, err)
-			synctest.Wait() // the queue is at rest
+			synctest.Wait() // until the queue is idle
 		}
 		write()
 		first := store.Loads.Load()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The reads agree: State and Snapshot ask, LastSeen remembers. Proves SCOPE-1.
+// State, Snapshot and LastSeen agree after a write, and LastSeen does no I/O. Proves SCOPE-1.
 func TestReads(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -48,8 +48,8 @@ func TestReads(t *testing.T) {
 	})
 }
 
-// LastSeen through the life of a scope: absent, alive, expired, created again, deleted.
-func TestLastSeenThroughALife(t *testing.T) {
+// LastSeen returns the state of an existing scope, and none for an absent, expired or deleted one.
+func TestLastSeen(t *testing.T) {
 	type state struct{ N int }
 	for name, inMemory := range map[string]bool{"in memory": true, "persisted": false} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestLastSeenThroughALife(t *testing.T) {
 				_, err = s.IncState(ctx, "N", 1, pawl.WithTTL(time.Minute))
 				require.NoError(t, err)
 				require.Equal(t, &state{1}, seen())
-				if inMemory { // the clock of a store is its own
+				if inMemory { // a store has its own clock
 					time.Sleep(time.Minute)
 					require.Nil(t, seen(), "expired")
 				}
@@ -83,8 +83,8 @@ func TestLastSeenThroughALife(t *testing.T) {
 	}
 }
 
-// A read that starts after a write was acknowledged sees it or a later one, in whatever process: here two runtimes that each open the
-// store by themselves. Proves SCOPE-17.
+// A read that starts after a write was acknowledged sees that write or a later one. Two runtimes
+// that open the store separately stand for two processes. Proves SCOPE-17.
 func TestReadYourWrites(t *testing.T) { stores.EachShared(t, testReadYourWrites) }
 
 func testReadYourWrites(t *testing.T, location string) {
@@ -131,7 +131,8 @@ func testReadYourWrites(t *testing.T, location string) {
 	wg.Wait()
 }
 
-// In memory a write is visible to every reader once it is acknowledged, and a read does not wait for the writer at work. Proves SCOPE-17.
+// In memory, an acknowledged write is visible to every reader, and a read does not wait for a
+// running function. Proves SCOPE-17.
 func TestReadsInMemory(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	s := pawl.Memory[board](rt, "a")

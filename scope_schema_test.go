@@ -15,7 +15,7 @@ type article struct {
 	Words []string `json:"words"`
 }
 
-// articles returns the kind in the release that knows this many schema versions.
+// articles returns the kind of a release that knows schemas up to version.
 func articles(version int) pawl.Kind[article] {
 	upgrades := []pawl.Upgrade{
 		func(d pawl.Doc) error { // the field had another name
@@ -42,7 +42,8 @@ func articles(version int) pawl.Kind[article] {
 
 var errBadArticle = errors.New("cannot be upgraded")
 
-// A document of an older schema is upgraded when it is read, and stored in its new form by the next write, not before. Proves SCOPE-15.
+// A document of an older schema is upgraded when it is read, and stored in the new form by the next
+// write. Proves SCOPE-15.
 func TestUpgrade(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		for from, doc := range []string{`{"name":"n","word":"w","extra":18446744073709551615}`, `{"title":"n","word":"w","extra":18446744073709551615}`, `{"title":"n","words":["w"],"extra":18446744073709551615}`} {
@@ -70,7 +71,7 @@ func TestUpgrade(t *testing.T) {
 			r = p.record(t, s.Key())
 			require.Equal(t, 3, r.Schema)
 			require.EqualValues(t, 2, r.Version)
-			require.Equal(t, `{"extra":18446744073709551615,"title":"n","words":["w","x"]}`, string(r.Doc), "in its new form, with what is unknown")
+			require.Equal(t, `{"extra":18446744073709551615,"title":"n","words":["w","x"]}`, string(r.Doc), "in the new form, with the unknown field")
 			got, err := articles(3).Scope(p.another(t), s.Key().ID).State(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, article{Title: "n", Words: []string{"w", "x"}}, got, "not upgraded twice")
@@ -78,7 +79,7 @@ func TestUpgrade(t *testing.T) {
 	})
 }
 
-// A mutation sees the upgraded state, too, without a read before it. Proves SCOPE-15.
+// A mutation sees the upgraded state without a read before it. Proves SCOPE-15.
 func TestUpgradeByMutation(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := articles(3).Scope(p.rt, "a")
@@ -93,7 +94,8 @@ func TestUpgradeByMutation(t *testing.T) {
 	})
 }
 
-// requireSchemaError asserts that neither reads nor verbs take the document of s, and that it is left as it is.
+// requireSchemaError asserts that reads and verbs refuse the document of s, and that it stays
+// unchanged.
 func requireSchemaError(t *testing.T, p path, s pawl.Scope[article], want *pawl.SchemaError) {
 	t.Helper()
 	before := p.record(t, s.Key())
@@ -139,10 +141,11 @@ func requireSchemaError(t *testing.T, p path, s pawl.Scope[article], want *pawl.
 	require.Equal(t, string(before.Doc), string(after.Doc))
 	require.Equal(t, before.Version, after.Version)
 	require.Equal(t, before.Schema, after.Schema)
-	require.Zero(t, p.store.Commits.Load(), "nothing was even tried")
+	require.Zero(t, p.store.Commits.Load(), "no commit was sent")
 }
 
-// A document of a newer schema than this release knows is refused and left alone. Proves SCOPE-15.
+// A document of a newer schema than this release knows is refused and stays unchanged.
+// Proves SCOPE-15.
 func TestNewerSchema(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := articles(2).Scope(p.rt, "a")
@@ -151,7 +154,7 @@ func TestNewerSchema(t *testing.T) {
 	})
 }
 
-// So is one of which an upgrade fails. Proves SCOPE-15.
+// A document whose upgrade fails is refused and stays unchanged. Proves SCOPE-15.
 func TestUpgradeFails(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := articles(3).Scope(p.rt, "a")
@@ -160,7 +163,8 @@ func TestUpgradeFails(t *testing.T) {
 	})
 }
 
-// And one that is not of the type's shape. Proves SCOPE-15.
+// A document that does not fit its type is refused and stays unchanged, but can be deleted.
+// Proves SCOPE-15.
 func TestDocumentOfAnotherShape(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := articles(1).Scope(p.rt, "a")
@@ -172,13 +176,13 @@ func TestDocumentOfAnotherShape(t *testing.T) {
 		_, err = s.PatchState(t.Context(), pawl.Patch{"title": "x"})
 		require.ErrorAs(t, err, &e)
 		require.Equal(t, `{"title":{"not":"a string"}}`, string(p.record(t, s.Key()).Doc))
-		require.NoError(t, s.Delete(t.Context()), "what cannot be read can still be deleted")
+		require.NoError(t, s.Delete(t.Context()), "a document that cannot be read can still be deleted")
 		require.True(t, p.record(t, s.Key()).Deleted)
 	})
 }
 
-// An upgrade may leave nothing that a store could not keep. Proves SCOPE-15, SCOPE-16.
-func TestUpgradeToStrangeValue(t *testing.T) {
+// An upgrade that produces a value that no store could keep is refused. Proves SCOPE-15, SCOPE-16.
+func TestUpgradeToAnInvalidValue(t *testing.T) {
 	p := paths(t)[1]
 	kind := pawl.Kind[pawl.Doc]{Name: "odd", Upgrades: []pawl.Upgrade{func(d pawl.Doc) error { d["x"] = "\x00"; return nil }}}
 	s := kind.Scope(p.rt, "a")
@@ -189,7 +193,8 @@ func TestUpgradeToStrangeValue(t *testing.T) {
 	require.Equal(t, `{"y":1}`, string(p.record(t, s.Key()).Doc))
 }
 
-// Two releases share a store: the older one refuses what the newer one has written, and may write what it has not. Proves SCOPE-15.
+// An older release refuses a document that a newer one has written, and may write all others.
+// Proves SCOPE-15.
 func TestTwoReleases(t *testing.T) {
 	store := memory.New()
 	older, newer := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
@@ -212,8 +217,8 @@ func TestTwoReleases(t *testing.T) {
 	require.Equal(t, article{Title: "older", Words: []string{"new"}}, got)
 }
 
-// List yields every document that it can read, and names each of the others.
-func TestListGoesOnAfterAnUnreadableDocument(t *testing.T) {
+// List yields every document that it can read, and an error with the id of each other one.
+func TestListContinuesAfterAnUnreadableDocument(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		kind := articles(3)
 		p.put(t, kind.Scope(p.rt, "a").Key(), `{"title":"first"}`, 3)

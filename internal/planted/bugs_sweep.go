@@ -6,13 +6,13 @@ var sweepBugs = []Bug{
 		Name: "sweep-tests-the-expiry", Mechanism: "sweeping clears only what is still expired",
 		Proves: []string{"SCOPE-14"}, File: "sweep.go",
 		Old: "Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true}", New: "Expected: r.Version, Version: r.Version + 1, Deleted: true}",
-		Pkg: ".", Run: "^TestSweptScopesStartAnew$",
+		Pkg: ".", Run: "^TestSweptScopesStartOver$",
 	},
 	{
 		Name: "swept-is-not-deleted", Mechanism: "what was swept has expired, and was not deleted",
 		Proves: []string{"SCOPE-14"}, File: "internal/document/document.go",
 		Old: "	case r.Deleted && !r.Expires.IsZero(): // swept\n", New: "	case false:\n",
-		Pkg: ".", Run: "^TestSweptScopesStartAnew$",
+		Pkg: ".", Run: "^TestSweptScopesStartOver$",
 	},
 	{
 		Name: "sweep-leaves-winners-out", Mechanism: "one scope that was renewed does not keep its batch from being swept",
