@@ -15,14 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// row is a Persist as a caller would write one: a row of a table, say.
+// row is a Persist as a caller could write it for a row of a table.
 type row struct {
 	mu      sync.Mutex
 	now     pawl.Snapshot[board]
 	loads   int
 	commits int
-	before  func() (pawl.Snapshot[board], error) // an error is returned instead of committing
-	after   func() error                         // an error is returned though it committed
+	before  func() (pawl.Snapshot[board], error) // its error is returned instead of committing
+	after   func() error                         // its error is returned after committing
 }
 
 func (r *row) Load(context.Context) (pawl.Snapshot[board], error) {
@@ -42,7 +42,7 @@ func (r *row) Commit(_ context.Context, expected uint64, next pawl.Snapshot[boar
 		}
 	}
 	if r.now.Version != expected {
-		return r.now, fmt.Errorf("%w: somebody else was faster", pawl.ErrConflict)
+		return r.now, fmt.Errorf("%w: the version has changed", pawl.ErrConflict)
 	}
 	r.now = next
 	if r.after != nil {
@@ -53,14 +53,15 @@ func (r *row) Commit(_ context.Context, expected uint64, next pawl.Snapshot[boar
 	return r.now, nil
 }
 
-// write is a foreign writer.
+// write changes the row as another writer would.
 func (r *row) write(state board) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = pawl.NewSnapshot(state, r.now.Version+1, time.Now())
 }
 
-// With a Persist or without, ApplyMutation does the same to a container. Proves SCOPE-2, SCOPE-1.
+// ApplyMutation changes a container in the same way with a Persist and without one. Proves SCOPE-2,
+// SCOPE-1.
 func TestApplyMutation(t *testing.T) {
 	for name, options := range map[string]pawl.ContainerOptions[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
 		t.Run(name, func(t *testing.T) {
@@ -120,9 +121,10 @@ func TestApplyMutation(t *testing.T) {
 	}
 }
 
-// A Persist that another writer has moved is read again, and the mutation runs on what won. Proves SCOPE-2.
+// After a conflict the mutation runs again on the state that the other writer has committed.
+// Proves SCOPE-2.
 func TestApplyMutationConflict(t *testing.T) {
-	for _, told := range []bool{true, false} { // whether the Persist says who won
+	for _, told := range []bool{true, false} { // whether the Persist returns the state that won
 		synctest.Test(t, func(t *testing.T) {
 			r, c := &row{}, &pawl.Container[board]{}
 			options := pawl.ContainerOptions[board]{Name: "own", Persist: r}
@@ -145,8 +147,8 @@ func TestApplyMutationConflict(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 3, snap.Version)
 			require.EqualValues(t, 51, snap.State().Count)
-			require.Equal(t, []int64{1, 50}, saw, "it never saw what nobody wrote")
-			// One that never lets anybody through ends in a conflict, within its budget.
+			require.Equal(t, []int64{1, 50}, saw, "the function saw only states that were committed")
+			// A Persist that always conflicts ends in an error after the last attempt.
 			r.before = func() (pawl.Snapshot[board], error) {
 				r.now = pawl.NewSnapshot(board{}, r.now.Version+1, time.Now())
 				return r.now, pawl.ErrConflict
@@ -161,7 +163,8 @@ func TestApplyMutationConflict(t *testing.T) {
 	}
 }
 
-// What a Persist says about a failure is what the caller learns: nothing happened, or nobody knows. Proves SCOPE-2.
+// The error of a Persist tells the caller whether nothing was written or the outcome is unknown.
+// Proves SCOPE-2.
 func TestApplyMutationFailures(t *testing.T) {
 	r, c := &row{}, &pawl.Container[board]{}
 	options := pawl.ContainerOptions[board]{Name: "own", Persist: r}
@@ -177,7 +180,7 @@ func TestApplyMutationFailures(t *testing.T) {
 	require.True(t, pawl.IsRetryable(err))
 	require.False(t, pawl.OutcomeUnknown(err))
 
-	// The answer is lost, after the write: nobody knows, and it is not sent a second time.
+	// The answer is lost after the write: the outcome is unknown, and the commit is not sent again.
 	r.before, r.after = nil, func() error { return fmt.Errorf("reset: %w", &pawl.LimitError{What: "of theirs"}) }
 	commits := r.commits
 	_, err = pawl.ApplyMutation(t.Context(), c, options, inc)
@@ -186,17 +189,18 @@ func TestApplyMutationFailures(t *testing.T) {
 	require.Empty(t, unknown.Commit)
 	require.True(t, pawl.OutcomeUnknown(err))
 	require.False(t, pawl.IsRetryable(err))
-	require.Equal(t, commits+1, r.commits, "it is not sent twice")
+	require.Equal(t, commits+1, r.commits, "the commit is not sent twice")
 
 	r.after = nil
 	snap, err := pawl.ApplyMutation(t.Context(), c, options, inc)
-	require.NoError(t, err, "the next one looks again")
+	require.NoError(t, err, "the next mutation loads the state again")
 	require.EqualValues(t, 2, snap.Version)
 	require.EqualValues(t, 2, snap.State().Count)
 }
 
-// Callers of one container share its queue and its commits, whoever is behind it. Proves SCOPE-2.
-func TestApplyMutationShares(t *testing.T) {
+// Concurrent callers of one container lose no increment, with a Persist and without one.
+// Proves SCOPE-2.
+func TestConcurrentApplyMutation(t *testing.T) {
 	for _, persisted := range []bool{false, true} {
 		r, c := &row{}, &pawl.Container[board]{}
 		options := pawl.ContainerOptions[board]{}
@@ -222,7 +226,7 @@ func TestApplyMutationShares(t *testing.T) {
 	}
 }
 
-// What makes no sense is refused here, too. Proves SCOPE-2.
+// ApplyMutation refuses an invalid argument with an error that names it. Proves SCOPE-2.
 func TestApplyMutationBadArguments(t *testing.T) {
 	inc := pawl.Inc{Field: "count", By: 1}
 	var none context.Context

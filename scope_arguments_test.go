@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What no call can make sense of is refused, on every path, and says which argument it was. Proves SCOPE-2, SCOPE-9.
+// Every path refuses an invalid argument with an error that names it. Proves SCOPE-2, SCOPE-9.
 func TestBadArguments(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -61,14 +61,14 @@ func TestBadArguments(t *testing.T) {
 	})
 }
 
-// A context that has ended already keeps a verb from starting. Proves SCOPE-2.
+// A verb whose context has already ended does not start. Proves SCOPE-2.
 func TestEndedContext(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		cause := errors.New("gone home")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
-		_, err := s.AtomicState(ctx, func(context.Context, *board) error { t.Error("it ran"); return nil })
+		_, err := s.AtomicState(ctx, func(context.Context, *board) error { t.Error("the function ran"); return nil })
 		require.Equal(t, &pawl.CanceledError{Scope: s.Key(), Phase: pawl.PhaseQueued, Cause: cause}, err)
 		require.ErrorIs(t, err, cause)
 		require.False(t, pawl.OutcomeUnknown(err))

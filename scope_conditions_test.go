@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Each condition, on each state of a scope. Proves SCOPE-12.
+// A condition that does not hold is refused before the function runs, on absent and existing
+// scopes. Proves SCOPE-12.
 func TestConditions(t *testing.T) {
 	absent := func(*testing.T, pawl.Scope[board]) {}
 	alive := func(t *testing.T, s pawl.Scope[board]) {
@@ -27,12 +28,12 @@ func TestConditions(t *testing.T) {
 		name  string
 		start func(*testing.T, pawl.Scope[board])
 		opt   pawl.CallOption
-		want  func(pawl.Key) error // nil: it commits
+		want  func(pawl.Key) error // nil: the mutation commits
 		as    error                // instead: errors.Is
 	}{
 		{"IfVersion, as expected", alive, pawl.IfVersion(3), nil, nil},
-		{"IfVersion, moved", alive, pawl.IfVersion(2), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 2, Actual: 3} }, nil},
-		{"IfVersion, not there yet", alive, pawl.IfVersion(4), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 4, Actual: 3} }, nil},
+		{"IfVersion, older", alive, pawl.IfVersion(2), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 2, Actual: 3} }, nil},
+		{"IfVersion, newer", alive, pawl.IfVersion(4), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 4, Actual: 3} }, nil},
 		{"IfVersion, absent", absent, pawl.IfVersion(1), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 1} }, nil},
 		{"IfVersion 0, absent", absent, pawl.IfVersion(0), nil, nil},
 		{"IfVersion 0, alive", alive, pawl.IfVersion(0), nil, pawl.ErrExists},
@@ -64,8 +65,8 @@ func TestConditions(t *testing.T) {
 					require.Equal(t, c.want(s.Key()), err)
 					require.ErrorIs(t, err, pawl.ErrConflict)
 				}
-				require.Equal(t, c.want != nil, pawl.IsRetryable(err), "only a version can be read again and asserted anew")
-				require.Zero(t, ran, "the function has nothing to look at")
+				require.Equal(t, c.want != nil, pawl.IsRetryable(err), "only IfVersion can be retried, with a version that was read again")
+				require.Zero(t, ran, "the function does not run")
 				now, err := s.Snapshot(t.Context())
 				require.NoError(t, err)
 				require.Equal(t, before.Version, now.Version)
@@ -75,15 +76,15 @@ func TestConditions(t *testing.T) {
 	})
 }
 
-// What another process moved is refused with one evaluation and no second try, though the state that was cached would have fitted.
-// Proves SCOPE-12.
+// A condition is decided by the state in the store, not by the cached state, and the function runs
+// only once. Proves SCOPE-12.
 func TestConditionsAgainstAnotherProcess(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		there := p.another(t)
 		for i, c := range []struct {
 			opt    pawl.CallOption
-			before func(pawl.Scope[board]) error // here and there have seen this
-			after  func(pawl.Scope[board]) error // only there
+			before func(pawl.Scope[board]) error // seen by both runtimes
+			after  func(pawl.Scope[board]) error // seen only by the other runtime
 			check  func(pawl.Key, error)
 			runs   int
 		}{
@@ -128,8 +129,9 @@ func increment(s pawl.Scope[board]) error {
 
 func remove(s pawl.Scope[board]) error { return s.Delete(context.Background()) }
 
-// A pinned version that moves between the read and the commit is refused as what it is, at once, whatever the retry budget. Proves SCOPE-12.
-func TestConditionLostInCommit(t *testing.T) {
+// A condition that stops holding between the read and the commit is refused at once, whatever the
+// retry budget. Proves SCOPE-12.
+func TestConditionFailsInTheCommit(t *testing.T) {
 	for _, attempts := range []int{1, 16} {
 		synctest.Test(t, func(t *testing.T) {
 			store := newTap()
@@ -165,7 +167,8 @@ func TestConditionLostInCommit(t *testing.T) {
 	}
 }
 
-// A pinned version of a scope that has expired since is refused as that. Proves SCOPE-12.
+// On an expired scope IfVersion gives ErrExpired, IfExists gives ErrNotFound, and IfAbsent
+// succeeds. Proves SCOPE-12.
 func TestConditionsAfterExpiry(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -18,8 +18,9 @@ import (
 
 var errMutator = errors.New("no")
 
-// A mutator's error comes back as it is, whatever its type, and nothing happened. Proves SCOPE-4.
-func TestMutatorError(t *testing.T) {
+// The error of a function reaches its caller unchanged, whatever its type, and nothing is
+// committed. Proves SCOPE-4.
+func TestFunctionError(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		start := board{Title: "t", Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}
@@ -32,7 +33,7 @@ func TestMutatorError(t *testing.T) {
 				b.Title, b.Count, b.Tags[0], b.Notes["k"] = "changed", 9, "changed", "changed"
 				return want
 			})
-			require.True(t, err == want, "got %v, not the very error that was returned", err)
+			require.True(t, err == want, "got %v instead of the error that the function returned", err)
 			require.False(t, snap.Exists())
 			requireState(t, p, s, 1, start)
 		}
@@ -42,8 +43,8 @@ func TestMutatorError(t *testing.T) {
 	})
 }
 
-// The same where the error leaves nothing behind to be current. Proves SCOPE-4.
-func TestMutatorErrorOnAbsentScope(t *testing.T) {
+// A function that fails on an absent scope does not create the scope. Proves SCOPE-4.
+func TestFunctionErrorOnAbsentScope(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
@@ -55,8 +56,8 @@ func TestMutatorErrorOnAbsentScope(t *testing.T) {
 	})
 }
 
-// Those who share the commit with a mutator that fails are not concerned. Proves SCOPE-4, SCOPE-5.
-func TestFailuresConcernNobodyElse(t *testing.T) {
+// Failing functions do not affect the other mutations of their batch. Proves SCOPE-4, SCOPE-5.
+func TestFailuresDoNotAffectTheBatch(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		seed(t, s, board{Title: "t"})
@@ -66,26 +67,26 @@ func TestFailuresConcernNobodyElse(t *testing.T) {
 			wg.Go(func() {
 				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count++; return nil })
 				if err != nil {
-					t.Errorf("a good mutator: %v", err)
+					t.Errorf("function that succeeds: %v", err)
 				}
 			})
 			wg.Go(func() {
 				_, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count += 1000; return errMutator })
 				if err != errMutator {
-					t.Errorf("a failing mutator: %v", err)
+					t.Errorf("function that fails: %v", err)
 				}
 			})
 			wg.Go(func() {
 				defer func() {
 					if raised, ok := recover().(*pawl.PanicError); !ok || raised.Value != "boom" {
-						t.Errorf("a panicking mutator: %v", raised)
+						t.Errorf("function that panics: %v", raised)
 					}
 				}()
 				_, _ = s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count += 1000; panic("boom") })
 			})
 			wg.Go(func() {
 				_, _ = s.AtomicState(t.Context(), func(_ context.Context, b *board) error { b.Count += 1000; runtime.Goexit(); return nil })
-				t.Error("a mutator that calls Goexit lets its caller go on")
+				t.Error("the caller of a function that called Goexit continued")
 			})
 		}
 		wg.Wait()
@@ -93,8 +94,8 @@ func TestFailuresConcernNobodyElse(t *testing.T) {
 	})
 }
 
-// In a commit that fails, or of which nobody knows, those who had nothing in it are told no more than that: a panic is still
-// raised, and an error or a no-op that cannot be confirmed was certainly not applied. Proves SCOPE-4, SCOPE-5.
+// In a commit that fails or is in doubt, a panic is still raised in its caller. Failed functions
+// and no-ops get ErrUnavailable, never an unknown outcome. Proves SCOPE-4, SCOPE-5.
 func TestFailuresInFailedCommit(t *testing.T) {
 	for _, doubt := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -139,11 +140,11 @@ func TestFailuresInFailedCommit(t *testing.T) {
 				wg.Go(func() {
 					defer func() { assert.IsType(t, &pawl.PanicError{}, recover()) }()
 					_, _ = s.AtomicState(t.Context(), panicky)
-					t.Error("the caller went on")
+					t.Error("the caller continued")
 				})
 				wg.Go(func() {
 					_, _ = s.AtomicState(t.Context(), func(context.Context, *board) error { runtime.Goexit(); return nil })
-					t.Error("the caller went on")
+					t.Error("the caller continued")
 				})
 			}
 			synctest.Wait()
@@ -158,7 +159,7 @@ func TestFailuresInFailedCommit(t *testing.T) {
 	}
 }
 
-// TestNonRetryable: the mark is found through wrapping, and hides nothing.
+// IsNonRetryable finds the mark inside wrapped errors, and the mark hides nothing of the error.
 func TestNonRetryable(t *testing.T) {
 	require.NoError(t, pawl.NonRetryable(nil))
 	err := fmt.Errorf("around: %w", pawl.NonRetryable(pawl.ErrNotFound))

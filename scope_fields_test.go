@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// misfit is a state for verbs that do not fit.
+// misfit is a state with many types of fields, for verbs and values that do not fit them.
 type misfit struct {
 	Title string             `json:"title"`
 	Flag  bool               `json:"flag"`
@@ -36,7 +36,8 @@ func newMisfit() misfit {
 	}
 }
 
-// Each verb refuses what does not fit, says which verb and which field, and changes nothing. Proves SCOPE-9.
+// A verb or value that does not fit its field is refused with an error that names verb and field.
+// Nothing changes. Proves SCOPE-9.
 func TestFieldErrors(t *testing.T) {
 	type fails struct {
 		verb, field string
@@ -75,9 +76,9 @@ func TestFieldErrors(t *testing.T) {
 		// Overflow.
 		{"Inc", "small", pawl.Inc{Field: "small", By: 28}}, {"Inc", "big", pawl.Inc{Field: "big", By: 1}}, {"Inc", "un", pawl.Inc{Field: "un", By: 1}},
 		{"Inc", "small", pawl.Inc{Field: "small", By: math.MinInt64}}, {"Inc", "real", pawl.Inc{Field: "real", By: 1}}, {"Inc", "doc.n", pawl.Inc{Field: "doc.n", By: 1}},
-		// Patches of which one contains the other.
+		// A patch with a field and a part of that field.
 		{"Patch", "inner.n", pawl.Patch{"inner": inner{}, "inner.n": 2}},
-		// As part of more.
+		// One part of an All.
 		{"All", "title", pawl.All{pawl.Inc{Field: "big", By: -1}, pawl.Inc{Field: "title", By: 1}}},
 	}
 	onPaths(t, func(t *testing.T, p path) {
@@ -110,7 +111,8 @@ func requireFieldError[T any](t *testing.T, s pawl.Scope[T], verb, field string,
 	require.False(t, snap.Exists())
 }
 
-// MustField panics for a field that is not there, and Field.At quotes what it is given. Proves SCOPE-9.
+// MustField panics for a field that does not exist, and Field.At quotes its argument.
+// Proves SCOPE-9.
 func TestMustField(t *testing.T) {
 	kind := pawl.Kind[misfit]{Name: "misfit"}
 	require.Equal(t, pawl.Field("inner.n"), kind.MustField("inner.n"))

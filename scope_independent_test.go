@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves LOCK-12, LOCK-13.
+// A function that hangs delays neither other scopes nor reads of its own scope. Proves LOCK-12,
+// LOCK-13.
 func TestOtherScopesAndReadsDoNotWait(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		hung := pawl.Memory[counts](rt, "hung")
@@ -39,7 +40,7 @@ func TestOtherScopesAndReadsDoNotWait(t *testing.T) {
 	})
 }
 
-// Proves CAS-11.
+// A scope whose commits hang or are rejected does not delay other scopes. Proves CAS-11.
 func TestPersistedScopesAreIndependent(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		locked := make(chan struct{})

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deep has everything that two holders of it could share.
+// deep has a field of each type whose content two copies could share.
 type deep struct {
 	List   []string           `json:"list"`
 	Map    map[string]int     `json:"map"`
@@ -45,7 +45,7 @@ func newDeep() deep {
 	}
 }
 
-// spoil writes to everything in d that could be shared.
+// spoil changes every part of d that could be shared.
 func spoil(d *deep) {
 	d.List[0] = "spoilt"
 	_ = append(d.List[:1], "spoilt")
@@ -65,7 +65,7 @@ func spoil(d *deep) {
 	*d.When = d.When.Add(time.Hour)
 }
 
-// What a reader does to its copy stays with it. Proves SCOPE-6.
+// A reader that changes its copy changes neither other copies nor the scope. Proves SCOPE-6.
 func TestReadersGetCopies(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[deep](p, "a")
@@ -86,11 +86,12 @@ func TestReadersGetCopies(t *testing.T) {
 		requireState(t, p, s, 1, newDeep())
 		_, err = s.PatchState(t.Context(), pawl.Patch{"map": map[string]int{"k": 2}})
 		require.NoError(t, err)
-		require.Equal(t, newDeep(), snap.State(), "a snapshot does not move")
+		require.Equal(t, newDeep(), snap.State(), "a snapshot does not change")
 	})
 }
 
-// What a caller does to a value after it gave it to a verb is not seen, nor what it does to what the verb returned. Proves SCOPE-6.
+// Changes to a value that was passed to a verb, or returned by it, do not reach the scope.
+// Proves SCOPE-6.
 func TestVerbsTakeCopies(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		t.Run("SetState", func(t *testing.T) {
@@ -144,8 +145,9 @@ func TestVerbsTakeCopies(t *testing.T) {
 	})
 }
 
-// A mutator that keeps its draft, or parts of it, holds nothing of the state. Proves SCOPE-6.
-func TestMutatorsGetCopies(t *testing.T) {
+// A function that keeps its draft, or parts of it, cannot change the committed state.
+// Proves SCOPE-6.
+func TestFunctionsGetCopies(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[deep](p, "a")
 		seed(t, s, newDeep())
@@ -166,7 +168,7 @@ func TestMutatorsGetCopies(t *testing.T) {
 		spoil(kept)
 		mine[0] = "spoilt"
 		requireState(t, p, s, 2, want)
-		require.Equal(t, newDeep(), before.State(), "the version before is as it was")
+		require.Equal(t, newDeep(), before.State(), "the earlier version is unchanged")
 		_, err = s.AtomicState(t.Context(), func(_ context.Context, d *deep) error {
 			kept = d
 			spoil(d)
@@ -174,7 +176,7 @@ func TestMutatorsGetCopies(t *testing.T) {
 		})
 		require.ErrorIs(t, err, errMutator)
 		requireState(t, p, s, 2, want)
-		// A part that two fields share inside the draft is two parts of the state.
+		// A pointer that two fields of the draft share becomes two values of the state.
 		_, err = s.AtomicState(t.Context(), func(_ context.Context, d *deep) error {
 			d.Items = []*inner{d.Ptr, d.Ptr}
 			return nil
@@ -190,11 +192,12 @@ func TestMutatorsGetCopies(t *testing.T) {
 	})
 }
 
-// ReadOnly is shared, but appending to its lists reaches nobody, while pushes go on. Proves SCOPE-6.
+// Appending to a list of a ReadOnly state changes no scope and no other reader, while pushes
+// continue. Proves SCOPE-6.
 func TestReadOnlyHasNoSpareCapacity(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		typed, dynamic := scopeOf[deep](p, "typed"), scopeOf[pawl.Doc](p, "dynamic")
-		var before []string // what an earlier reader still holds, and appends to when the list has grown
+		var before []string // held by an earlier reader, which appends to it after the list has grown
 		var beforeDynamic []any
 		for i := range 40 {
 			name := fmt.Sprint(i)
@@ -223,7 +226,7 @@ func TestReadOnlyHasNoSpareCapacity(t *testing.T) {
 	})
 }
 
-// A snapshot that NewSnapshot made, for a Persist of one's own, is a copy too. Proves SCOPE-6.
+// NewSnapshot copies the state that it is given. Proves SCOPE-6.
 func TestNewSnapshotCopies(t *testing.T) {
 	mine := newDeep()
 	at := time.Now()
@@ -234,15 +237,17 @@ func TestNewSnapshotCopies(t *testing.T) {
 	require.Equal(t, at, snap.Time)
 }
 
+// NewSnapshot converts dynamic values to the types of a stored state, such as []any and int64.
 // Proves SCOPE-6.
-func TestNewSnapshotBringsValuesIntoForm(t *testing.T) {
+func TestNewSnapshotNormalizesValues(t *testing.T) {
 	tags := []string{"a"}
 	snap := pawl.NewSnapshot(pawl.Doc{"tags": tags, "n": 1}, 1, time.Now())
 	tags[0] = "changed"
 	require.Equal(t, pawl.Doc{"tags": []any{"a"}, "n": int64(1)}, snap.State())
 }
 
-// leaveThenChange gives s a value beside a function, leaves while the function runs, changes the value, and lets the function return.
+// leaveThenChange applies a function together with a patch. It leaves while the function runs,
+// changes the value of the patch, and lets the function return.
 func leaveThenChange[T any](t *testing.T, s pawl.Scope[T]) {
 	t.Helper()
 	tags := []string{"given"}
@@ -261,7 +266,7 @@ func leaveThenChange[T any](t *testing.T, s pawl.Scope[T]) {
 	synctest.Wait()
 }
 
-// Values of All with a function are copied before the verb returns. Proves SCOPE-6.
+// The values in an All with a function are copied before the verb returns. Proves SCOPE-6.
 func TestValuesBesideAFunctionAreCopied(t *testing.T) {
 	bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
 		kept, discarded := pawl.Memory[counts](rt, "a"), pawl.Session[counts](rt, "a")
@@ -293,7 +298,8 @@ type withCustom struct {
 	Done []string `json:"done"`
 }
 
-// What a data verb was given is copied before it returns, for a T with code of its own too. Proves SCOPE-6.
+// The values of a data verb are copied before it returns, also for a type with its own MarshalJSON.
+// Proves SCOPE-6.
 func TestValuesForACustomTypeAreCopied(t *testing.T) {
 	bubble(t, pawl.Config{}, func(t *testing.T, rt *pawl.Runtime) {
 		s := pawl.Memory[withCustom](rt, "a")

@@ -42,7 +42,7 @@ func requireRefused(t *testing.T, s pawl.Scope[board], what string, limit, got i
 	require.False(t, s.Abandon())
 }
 
-// Ids have 1 to 255 bytes of valid UTF-8 without control characters. Proves SCOPE-11.
+// An id has 1 to 255 bytes of valid UTF-8 without control characters. Proves SCOPE-11.
 func TestIDs(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		for _, id := range []string{
@@ -63,7 +63,7 @@ func TestIDs(t *testing.T) {
 	})
 }
 
-// Kinds have 1 to 64 bytes of the same. Proves SCOPE-11.
+// The name of a kind has 1 to 64 bytes of valid UTF-8 without control characters. Proves SCOPE-11.
 func TestKindNames(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		for _, name := range []string{"", strings.Repeat("k", 65), "a\x00", "a\tb", "\xff"} {
@@ -83,21 +83,21 @@ func TestKindNames(t *testing.T) {
 	})
 }
 
-// hostile are ids that a careless store would confuse, or take for something else.
-var hostile = []string{
+// unusualIDs are ids that a careless store would confuse with each other or misinterpret.
+var unusualIDs = []string{
 	"../x", "..", ".", "a/b", "a/b/../c", "/etc/passwd", `a\b`, `..\x`, "a", "A", "ä", "Ä", "a\u0308", "ａ", "x.", "x..", "x", " x", "x ", "CON", "con", "NUL.txt", "aux",
 	"\U0001f600", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "%00", "%2e%2e%2f", "a%", "a_", "_", "%", "*", "?", "a:b", "a;b", "a'b", `a"b`, "'; DROP TABLE pawl_records; --",
 	"\u202etxt", "\ufeffx", "null", "0", "00", "1e3", "-", "--", "~", "$HOME", "${x}", "{{x}}", "a\u2028b", "session/a", "a,b", "a=b", "<a>", "İ", "ı", "I", "i", "ß", "ss", "SS",
 }
 
-// Hostile ids are just ids: each has its own state, on every path. Proves SCOPE-11.
-func TestHostileIDs(t *testing.T) {
+// Each unusual id has its own state, on every path. Proves SCOPE-11.
+func TestUnusualIDs(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		for i, id := range hostile {
+		for i, id := range unusualIDs {
 			_, err := scopeOf[board](p, id).IncState(t.Context(), "count", int64(i+1))
 			require.NoError(t, err, "%q", id)
 		}
-		for i, id := range hostile {
+		for i, id := range unusualIDs {
 			requireState(t, p, scopeOf[board](p, id), 1, board{Count: int64(i + 1)})
 			if p.store != nil {
 				got, err := pawl.Session[board](p.another(t), id).State(t.Context())
@@ -113,19 +113,20 @@ func TestHostileIDs(t *testing.T) {
 			require.NoError(t, err)
 			ids[snap.ID] = true
 		}
-		require.Len(t, ids, len(hostile))
-		for i, id := range hostile {
+		require.Len(t, ids, len(unusualIDs))
+		for i, id := range unusualIDs {
 			if i%2 == 0 {
 				require.NoError(t, scopeOf[board](p, id).Delete(t.Context()))
 			}
 		}
-		for i, id := range hostile {
+		for i, id := range unusualIDs {
 			require.Equal(t, i%2 == 0, p.record(t, pawl.Key{Kind: pawl.KindSession, ID: id}).Deleted, "%q", id)
 		}
 	})
 }
 
-// A document that is too large is refused, whichever verb made it so, and what is there stays. Proves SCOPE-11.
+// A mutation that makes its document too large is refused, whatever the verb, and the document
+// stays unchanged. Proves SCOPE-11.
 func TestDocumentLimit(t *testing.T) {
 	const limit = 1000
 	onStores(t, func(t *testing.T, p path) {
@@ -154,7 +155,7 @@ func TestDocumentLimit(t *testing.T) {
 	}, func(c *pawl.Config) { c.MaxDoc = limit })
 }
 
-// The limit is exact, and 1 MiB unless it is configured. Proves SCOPE-11.
+// The limit of a document is exact, and 1 MiB by default. Proves SCOPE-11.
 func TestDocumentLimitIsExact(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := scopeOf[pawl.Doc](p, "a")
@@ -168,7 +169,7 @@ func TestDocumentLimitIsExact(t *testing.T) {
 	})
 }
 
-// In a shared commit only the one that is too large is refused. Proves SCOPE-11.
+// In a shared commit only the mutation that exceeds the limit is refused. Proves SCOPE-11.
 func TestDocumentLimitInSharedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
@@ -200,7 +201,8 @@ func TestDocumentLimitInSharedCommit(t *testing.T) {
 	})
 }
 
-// So it is with what the store indexes: a label that is too long, or not a string, is the fault of one. Proves SCOPE-11.
+// In a shared commit only the mutation with an invalid label or due time is refused.
+// Proves SCOPE-11.
 func TestLabelLimitInSharedCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
@@ -232,7 +234,8 @@ func TestLabelLimitInSharedCommit(t *testing.T) {
 	})
 }
 
-// A document that is over the limit already, because it was written under a larger one, can still shrink. Proves SCOPE-11.
+// A document that was written under a larger limit, and exceeds the current one, can still shrink.
+// Proves SCOPE-11.
 func TestDocumentOverLimitCanShrink(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
@@ -246,7 +249,8 @@ func TestDocumentOverLimitCanShrink(t *testing.T) {
 	}, func(c *pawl.Config) { c.MaxDoc = 1000 })
 }
 
-// States nest 100 deep, on every path and by every verb. Proves SCOPE-11.
+// A state that is nested more than 100 levels deep is refused, on every path and for every verb.
+// Proves SCOPE-11.
 func TestDepthLimit(t *testing.T) {
 	nested := func(depth int) any {
 		var v any = "x"
@@ -281,10 +285,11 @@ func TestDepthLimit(t *testing.T) {
 	})
 }
 
-// Proves LOCK-5, SCOPE-11.
+// A value that contains itself is refused without visiting every path through it. Proves LOCK-5,
+// SCOPE-11.
 func TestCyclicValueIsRefusedAtOnce(t *testing.T) {
 	list := []any{nil, nil}
-	list[0], list[1] = list, list // looking at all of it would take 2^100 steps
+	list[0], list[1] = list, list // visiting every path would take 2^100 steps
 	type node struct {
 		Kids []*node `json:"kids"`
 		Any  any     `json:"any"`
@@ -302,14 +307,17 @@ func TestCyclicValueIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// A store that finds a commit malformed says so as what it is: nothing was written. Proves SCOPE-11.
+// A commit that the store refuses is reported as not applied, and is not sent again.
+// Proves SCOPE-11.
 func TestStoreRefusesCommit(t *testing.T) {
 	p := paths(t)[1]
 	s := scopeOf[board](p, "a")
-	p.store.OnCommit(func(context.Context, persist.Commit) error { return fmt.Errorf("too odd: %w", persist.ErrNotApplied) })
+	p.store.OnCommit(func(context.Context, persist.Commit) error {
+		return fmt.Errorf("malformed commit: %w", persist.ErrNotApplied)
+	})
 	_, err := s.IncState(t.Context(), "count", 1)
 	require.ErrorIs(t, err, pawl.ErrUnavailable)
-	require.EqualValues(t, 1, p.store.Commits.Load(), "not sent again")
+	require.EqualValues(t, 1, p.store.Commits.Load(), "the commit is not sent again")
 	p.store.OnCommit(nil)
 	requireAbsent(t, p, s)
 }

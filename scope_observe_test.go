@@ -26,7 +26,7 @@ func TestObservers(t *testing.T) {
 	}
 	list := []pawl.Observer{nil, tell("a"), nil, tell("b")}
 	both := pawl.Observers(list...)
-	assert.Nil(t, list[0], "the argument is left as it is")
+	assert.Nil(t, list[0], "Observers does not change its argument")
 	list[1] = nil
 	both.Observe(t.Context(), pawl.Event{Type: pawl.EventStarted})
 	assert.Equal(t, []string{"a started", "b started"}, told)
@@ -60,13 +60,13 @@ func TestLogObserverLevels(t *testing.T) {
 			message = `"pawl: ` + typ.String() + `"`
 		}
 		assert.Contains(t, log.String(), message)
-		assert.NotContains(t, log.String(), "path=", "there is none")
+		assert.NotContains(t, log.String(), "path=", "the event has no path")
 	}
 }
 
-// A stuck mutator is logged once: by LogObserver if that is the observer, and by the runtime if
-// there is none.
-func TestStuckIsLoggedOnce(t *testing.T) {
+// A stuck function is logged once: by LogObserver if that is the observer, by the runtime if there
+// is no observer.
+func TestStuckFunctionIsLoggedOnce(t *testing.T) {
 	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
 		for _, observed := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestStuckIsLoggedOnce(t *testing.T) {
 				bubble(t, config, func(t *testing.T, rt *pawl.Runtime) {
 					s := scope(rt, "a")
 					release, result := block(s)
-					require.Error(t, <-result, "its budget ended")
+					require.Error(t, <-result, "the budget has ended")
 					release()
 					synctest.Wait()
 				})
@@ -90,8 +90,8 @@ func TestStuckIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// An event that ends a mutation says how long the mutation waited for its turn, on both paths.
-func TestEndsSayHowLongTheMutationWaited(t *testing.T) {
+// An event that ends a mutation reports how long the mutation waited for its turn, on both paths.
+func TestFinalEventsReportTheWait(t *testing.T) {
 	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"lock": pawl.Memory[counts], "cas": pawl.Session[counts]} {
 		t.Run(name, func(t *testing.T) {
 			var events eventLog
@@ -99,7 +99,7 @@ func TestEndsSayHowLongTheMutationWaited(t *testing.T) {
 			store.OnCommit(func(context.Context, persist.Commit) error { time.Sleep(time.Second); return nil })
 			bubble(t, pawl.Config{Store: store, Observer: &events}, func(t *testing.T, rt *pawl.Runtime) {
 				s, ctx := scope(rt, "a"), t.Context()
-				go func() { // holds up the others for a second: here, or in its commit
+				go func() { // delays the others by a second, in the function or in its commit
 					_, err := s.AtomicState(ctx, func(_ context.Context, c *counts) error {
 						if name == "lock" {
 							time.Sleep(time.Second)
@@ -129,7 +129,7 @@ func TestEndsSayHowLongTheMutationWaited(t *testing.T) {
 				assert.InDelta(t, time.Second, e.Waited, float64(5*time.Millisecond), end.verb)
 				assert.GreaterOrEqual(t, e.Took, e.Waited, end.verb)
 				if name == "cas" {
-					assert.GreaterOrEqual(t, e.Took-e.Waited, time.Second, "the commit is no part of the wait")
+					assert.GreaterOrEqual(t, e.Took-e.Waited, time.Second, "the commit is not part of the wait")
 				}
 			}
 		})

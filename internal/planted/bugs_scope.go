@@ -12,7 +12,7 @@ var scopeBugs = []Bug{
 		Name: "error-discards-the-draft", Mechanism: "a mutator that fails changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "mutation.go",
 		Old: "		return false, userError{err}\n	}\n	*out = *own\n", New: "		if *out = *own; true {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	*out = *own\n",
-		Pkg: ".", Run: "^TestMutatorError$",
+		Pkg: ".", Run: "^TestFunctionError$",
 	},
 	{
 		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
@@ -30,13 +30,13 @@ var scopeBugs = []Bug{
 		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "		if err := typ.Detach(own); err != nil {", New: "		if err := error(nil); err != nil {",
-		Pkg: ".", Run: "^TestMutatorsGetCopies$",
+		Pkg: ".", Run: "^TestFunctionsGetCopies$",
 	},
 	{
 		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "	return typ.Settle(cur, out)", New: "	changed, err := typ.Settle(cur, out)\n	*out = *own\n	return changed, err",
-		Pkg: ".", Run: "^TestMutatorsGetCopies$",
+		Pkg: ".", Run: "^TestFunctionsGetCopies$",
 	},
 	{
 		Name: "isolation-clipped-lists", Mechanism: "committed lists have no spare capacity",
