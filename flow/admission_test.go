@@ -28,7 +28,8 @@ func TestAllow(t *testing.T) {
 	nothingLeft(t, rt)
 }
 
-// With Reject, a call is told which request is in flight, in whichever process that is; other sessions are not concerned. Proves FLOW-4.
+// With Reject, a call is refused with the request in flight, in any process. Other sessions are not
+// affected. Proves FLOW-4.
 func TestReject(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
@@ -57,13 +58,14 @@ func TestReject(t *testing.T) {
 		require.NoError(t, testkit.Receive(t, one).err)
 		b.finish("two")
 		_, err := flow.Define(there, "c", b.run).Do(t.Context(), flow.IDs{Request: "two", Session: "s"}, "")
-		require.NoError(t, err, "it is free")
+		require.NoError(t, err, "the session is free")
 		nothingLeft(t, rt, "s", "another")
 	})
 }
 
-// With Queue, calls run one at a time in the order in which they came, from three processes; each hands over to the next wherever that is. Proves FLOW-4.
-func TestQueueIsInOrder(t *testing.T) {
+// With Queue, calls from three processes run one at a time, in the order in which they arrived.
+// Proves FLOW-4.
+func TestQueueOrder(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		var actions []*flow.Action[string, string]
@@ -76,19 +78,19 @@ func TestQueueIsInOrder(t *testing.T) {
 		var want []string
 		for i := range 25 {
 			want = append(want, fmt.Sprint(i))
-			require.NoError(t, actions[i*7%3].Go(t.Context(), flow.IDs{Request: want[i], Session: "s"}, "")) // has its ticket
+			require.NoError(t, actions[i*7%3].Go(t.Context(), flow.IDs{Request: want[i], Session: "s"}, "")) // returns once it has its ticket
 		}
 		require.Equal(t, want, waiting(t, rt, "s"))
 		close(b.all)
 		testkit.Eventually(t, func() bool { return b.runs.Load() == 25 && len(waiting(t, rt, "s")) == 0 })
 		require.Equal(t, want, b.ran())
-		require.EqualValues(t, 1, b.most.Load(), "at a time")
+		require.EqualValues(t, 1, b.most.Load(), "calls running at the same time")
 		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 	})
 }
 
-// Admission counts per user or per flow if it is told to, and then sessions do not matter. Proves FLOW-4.
-func TestUnits(t *testing.T) {
+// Admission counts per session, per user or per flow, as configured. Proves FLOW-4.
+func TestAdmissionUnits(t *testing.T) {
 	for _, c := range []struct {
 		per                   flow.Unit
 		first, same, separate flow.IDs
@@ -116,7 +118,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// Callers who leave the queue, in whatever process, leave no trace in it, and disturb nobody's order. Proves FLOW-4.
+// A call whose caller leaves the queue, in any process, leaves no ticket behind. The order of the
+// others does not change. Proves FLOW-4.
 func TestLeavingTheQueue(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
@@ -152,13 +155,13 @@ func TestLeavingTheQueue(t *testing.T) {
 		close(b.all)
 		testkit.Eventually(t, func() bool { return len(waiting(t, rt, "s")) == 0 })
 		require.Equal(t, want, b.ran())
-		require.EqualValues(t, 1, b.most.Load(), "at a time")
+		require.EqualValues(t, 1, b.most.Load(), "calls running at the same time")
 		testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 	})
 }
 
-// The queue of a gate is bounded. Proves FLOW-4.
-func TestQueueIsBounded(t *testing.T) {
+// A gate refuses calls beyond its queue limit. Proves FLOW-4.
+func TestQueueLimit(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue, MaxWaiting: 2})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
@@ -176,8 +179,9 @@ func TestQueueIsBounded(t *testing.T) {
 	nothingLeft(t, rt, "s", "t")
 }
 
-// An action called inside an admitted one, with its context, passes under the same key: of the same request, of another, of another action, several at a
-// time. One under another key waits for its turn there, and one in the background for its turn here. Proves FLOW-4.
+// A nested call made with the context of an admitted call passes the gate of the same key. A nested
+// call under another key queues there, and a background call queues for its own turn.
+// Proves FLOW-4.
 func TestNestedCallsPass(t *testing.T) {
 	for _, admit := range []flow.Admission{flow.Queue, flow.Reject} {
 		f, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
@@ -217,13 +221,13 @@ func TestNestedCallsPass(t *testing.T) {
 		require.NoError(t, f.Stop(t.Context()))
 		state, err := session(rt, "s").State(t.Context())
 		require.NoError(t, err)
-		require.ElementsMatch(t, log, state.Log, "what is in the background outlives the outer call")
+		require.ElementsMatch(t, log, state.Log, "the background call outlives the outer call")
 		nothingLeft(t, rt, "s", "other")
 	}
 }
 
-// Another key's gate is not passed by being admitted elsewhere. Proves FLOW-4.
-func TestNestedCallWaitsElsewhere(t *testing.T) {
+// A nested call under another key waits for its turn at the gate of that key. Proves FLOW-4.
+func TestNestedCallUnderAnotherKey(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
 	a := flow.Define(f, "a", b.run)
@@ -243,8 +247,9 @@ func TestNestedCallWaitsElsewhere(t *testing.T) {
 	nothingLeft(t, rt, "s", "taken")
 }
 
-// A call that uses the context of an outer one that has ended is refused: nothing of it would be fenced. Proves FLOW-4.
-func TestNestedInWhatHasEnded(t *testing.T) {
+// A call made with the context of an outer call that has ended is refused, because no lease would
+// guard it. Proves FLOW-4.
+func TestNestedInEndedCall(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	ran := 0
 	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran++; return "", nil })
@@ -263,7 +268,8 @@ func TestNestedInWhatHasEnded(t *testing.T) {
 	nothingLeft(t, rt, "s")
 }
 
-// A request id is in flight once, in all processes together; a second call is told so, and never runs. Afterwards it can be called again. Proves FLOW-4.
+// A request id is in flight once across all processes. A second call is refused and never runs;
+// after the first ends, the id can be used again. Proves FLOW-4.
 func TestSameRequestTwice(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
@@ -299,7 +305,8 @@ func TestSameRequestTwice(t *testing.T) {
 	})
 }
 
-// The context's deadline and end reach the action, and its caller gets the cause. Proves FLOW-2.
+// An action gets the deadline and the values of its caller's context. When the context ends, the
+// caller gets its cause. Proves FLOW-2.
 func TestContextOfAnAction(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
@@ -328,14 +335,14 @@ func TestContextOfAnAction(t *testing.T) {
 	defer stop()
 	_, err = a.Do(brief, flow.IDs{Session: "s"}, "")
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.NoError(t, f.Stop(t.Context())) // it may have left while its record was being committed
+	require.NoError(t, f.Stop(t.Context())) // the call may have left while its record was being committed
 	nothingLeft(t, rt, "s")
 }
 
-// TestBackgroundCallOutlivesItsCallersLease: whoever leaves a call behind in the background gives back the leases that he made it under, and the call goes on.
-//
+// A background call continues after its caller releases the leases it was made under.
+
 // Proves FLOW-1.
-func TestBackgroundCallOutlivesItsCallersLease(t *testing.T) {
+func TestBackgroundCallOutlivesLease(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Kind: "chat", Admit: flow.Queue})
 		released, done := make(chan struct{}), make(chan error, 1)
@@ -351,4 +358,64 @@ func TestBackgroundCallOutlivesItsCallersLease(t *testing.T) {
 		close(released)
 		require.NoError(t, <-done)
 	})
+}
+
+// Two Flow values of one kind in one runtime are one flow: a nested call passes the gate, whichever
+// value defined its action. Proves FLOW-4.
+func TestTwoFlowValues(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Allow, flow.Queue, flow.Reject} {
+		one, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
+		two := newFlow(t, rt, flow.Config{Admit: admit})
+		leaf := flow.Define(two, "leaf", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, err := session(c, c.Session).PushState(ctx, "log", c.Request)
+			return "", err
+		})
+		outer := flow.Define(one, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+			_, same := leaf.Do(ctx, c.IDs, "")
+			_, other := leaf.Do(ctx, flow.IDs{Request: "other", Session: c.Session}, "")
+			return "", errors.Join(same, other)
+		})
+		_, err := outer.Do(t.Context(), flow.IDs{Request: "r", Session: "s"}, "")
+		require.NoError(t, err)
+		state, err := session(rt, "s").State(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"r", "other"}, state.Log)
+		if admit != flow.Allow {
+			nothingLeft(t, rt, "s")
+		}
+		require.Empty(t, records(t, rt))
+	}
+}
+
+// A call in the background of a lease holder leaves nothing behind when the lease is released.
+// Proves FLOW-4.
+func TestCallUnderReleasedLease(t *testing.T) {
+	for _, admit := range []flow.Admission{flow.Allow, flow.Queue} {
+		f, rt := inMemory(t).flow(t, flow.Config{Admit: admit})
+		b := newBusyAction()
+		a := flow.Define(f, "a", b.run)
+		require.NoError(t, session(rt, "held").Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
+			return a.Go(ctx, flow.IDs{Request: "r", Session: "s"}, "")
+		}))
+		close(b.all)
+		require.NoError(t, f.Stop(t.Context()))
+		nothingLeft(t, rt, "s")
+	}
+}
+
+// The caller gets the cause of its deadline, whether the call waits or its action runs.
+
+// Proves FLOW-2.
+func TestCauseOfDeadline(t *testing.T) {
+	f, _ := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
+	a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
+		<-ctx.Done()
+		return "", ctx.Err()
+	})
+	for range 20 {
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, errOfTheAction)
+		_, err := a.Do(ctx, flow.IDs{Session: "s"}, "")
+		require.ErrorIs(t, err, errOfTheAction)
+		cancel()
+	}
 }

@@ -22,17 +22,18 @@ type board struct {
 	Tasks map[string]int `json:"tasks"`
 }
 
-// think is what a worker does between reading the board and writing it.
+// think simulates the work of a worker between reading the board and writing it.
 func think() { time.Sleep(100 * time.Microsecond) }
 
-// 500 workers of one request write to one board at the same time, by data and by functions: all land, and none gives up. Proves FLOW-3.
+// 500 workers of one request write to one board at the same time, with data verbs and functions.
+// All mutations commit, and no worker gives up. Proves FLOW-3.
 func TestTaskBoard(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{})
 	a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, workers int) (board, error) {
 		tasks := pawl.Sequencer[board](c, "board")
 		errs := make([]error, workers)
 		var wg sync.WaitGroup
-		// One that comes while a function runs, and nobody else waits, has to wait, too.
+		// A mutation that arrives while a function runs waits, even if the queue is empty.
 		running, early := make(chan struct{}), make(chan error, 2)
 		wg.Go(func() {
 			_, err := tasks.AtomicState(ctx, func(_ context.Context, b *board) error {
@@ -71,7 +72,8 @@ func TestTaskBoard(t *testing.T) {
 	nothingLeft(t, rt)
 }
 
-// The same on a loop that compares and swaps, with as many attempts as a persisted mutation has: most workers give up. It is what the board is spared.
+// The same workload on a compare-and-swap loop, with the default number of attempts of a persisted
+// mutation: some workers give up. A board avoids this.
 func TestTaskBoardOnAPlainLoop(t *testing.T) {
 	var current atomic.Pointer[board]
 	current.Store(&board{})
@@ -93,5 +95,5 @@ func TestTaskBoardOnAPlainLoop(t *testing.T) {
 	wg.Wait()
 	require.EqualValues(t, landed.Load(), current.Load().Done)
 	require.NotZero(t, gaveUp.Load())
-	t.Logf("%d of %d gave up", gaveUp.Load(), boardWorkers)
+	t.Logf("%d of %d workers gave up", gaveUp.Load(), boardWorkers)
 }

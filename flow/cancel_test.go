@@ -18,8 +18,9 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
-// A call is canceled by its request id from another process, and from its own: it learns of it through its context, and its caller gets ErrCanceled. What it commits
-// several of at a time is all there or not at all, and it may still tidy up. Proves FLOW-5.
+// A call can be canceled by its request id, from another process and from its own. Its context
+// ends, its caller gets ErrCanceled, and its transactions commit as a whole or not at all. The
+// action may still clean up. Proves FLOW-5.
 func TestCancelWhileRunning(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		here, rt := s.flow(t, flow.Config{Admit: flow.Queue})
@@ -62,7 +63,7 @@ func TestCancelWhileRunning(t *testing.T) {
 	})
 }
 
-// A call that waits can be canceled, too: it never runs, and those behind it move up. Proves FLOW-5.
+// A waiting call can be canceled: it never runs, and the calls behind it move up. Proves FLOW-5.
 func TestCancelWhileWaiting(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
@@ -88,8 +89,8 @@ func TestCancelWhileWaiting(t *testing.T) {
 	})
 }
 
-// There is nothing to cancel before a call, after it, or where its process died. Proves FLOW-5.
-func TestCancelNothing(t *testing.T) {
+// Cancel returns ErrNotFound before a call, after it, and after its process died. Proves FLOW-5.
+func TestCancelWithoutACall(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		here, rt := s.flow(t, flow.Config{})
 		there, _ := s.flow(t, flow.Config{})
@@ -101,16 +102,17 @@ func TestCancelNothing(t *testing.T) {
 			_, err := a.Do(t.Context(), flow.IDs{Request: "r"}, "")
 			require.NoError(t, err)
 		}
-		// What a dead call leaves: a record whose lease has run out.
+		// This record is what a call leaves behind when its process dies: its lease has expired.
 		_, err := pawl.Kind[pawl.Doc]{Name: "flow.chat.call"}.Scope(rt, "dead").PatchState(t.Context(), pawl.Patch{"action": "a"})
 		require.NoError(t, err)
 		require.ErrorIs(t, there.Cancel(t.Context(), "dead"), pawl.ErrNotFound)
-		require.Empty(t, records(t, rt), "it was removed")
+		require.Empty(t, records(t, rt), "Cancel removes the record of a dead call")
 	})
 }
 
-// An action that does not mind, and returns without an error, has not been canceled; one that fails for another reason keeps its error. Proves FLOW-5.
-func TestCancelAgainstTheEnd(t *testing.T) {
+// An action that ignores a cancel and returns no error was not canceled. An action that fails for
+// another reason keeps its error. Proves FLOW-5.
+func TestCancelIgnoredByAction(t *testing.T) {
 	f, _ := inMemory(t).flow(t, flow.Config{})
 	began := make(chan struct{}, 1)
 	a := flow.Define(f, "a", func(ctx context.Context, _ *flow.Call, how error) (string, error) {
@@ -137,9 +139,9 @@ func TestCancelAgainstTheEnd(t *testing.T) {
 	}
 }
 
-// Calls, cancels, callers who leave and flows that stop, all at once and from two processes: at most one call runs at a time, what was told to have been
-// canceled while waiting never ran, every call is answered, and nothing is left. Proves FLOW-4, FLOW-5.
-func TestEverythingAtOnce(t *testing.T) {
+// Calls, cancels, leaving callers and Stop race in two processes. At most one call runs at a time,
+// a successful call has run, and nothing is left in the store. Proves FLOW-4, FLOW-5.
+func TestCallsCancelsAndStopsRace(t *testing.T) {
 	all := int64(0)
 	for round := range 4 {
 		s := inMemory(t)
@@ -182,7 +184,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				}
 				_, err := actions[i%2].Do(mine, flow.IDs{Request: id, Session: "s"}, "")
 				if _, ran := started.Load(id); err == nil && !ran {
-					t.Errorf("request %s never ran, and was told that it did", id)
+					t.Errorf("request %s never ran, but its call returned no error", id)
 				}
 			})
 			wg.Go(func() {
@@ -211,11 +213,51 @@ func TestEverythingAtOnce(t *testing.T) {
 			require.NoError(t, f.Stop(testkit.Within(t, 10*time.Second)))
 		}
 		require.LessOrEqual(t, most.Load(), int64(1))
-		all += ran.Load() // in one of the rounds everybody may have been canceled first
+		all += ran.Load() // in some rounds all calls may be canceled before they run
 		state, err := session(rt, "s").State(t.Context())
 		require.NoError(t, err)
 		require.LessOrEqual(t, int64(state.A), ran.Load())
 		nothingLeft(t, rt, "s")
 	}
 	require.NotZero(t, all)
+}
+
+// When a call has lost its lease and its request runs again elsewhere, Cancel cancels the call that
+// runs now. Proves FLOW-5.
+func TestCancelAfterLostLease(t *testing.T) {
+	s := inMemory(t)
+	rt, store := s.runtime(t)
+	config := flow.Config{Lease: time.Second}
+	here := newFlow(t, rt, config)
+	there, elsewhere := s.flow(t, config)
+	began, end := make(chan struct{}), make(chan struct{})
+	stubborn := flow.Define(here, "a", func(ctx context.Context, _ *flow.Call, _ string) (string, error) {
+		close(began)
+		<-ctx.Done()
+		<-end
+		return "", nil
+	})
+	b := newBusyAction()
+	a := flow.Define(there, "a", b.run)
+	old := do(t.Context(), stubborn, flow.IDs{Request: "r"})
+	testkit.Receive(t, began)
+	store.RefuseAll()
+	var got <-chan answer
+	testkit.Eventually(t, func() bool {
+		got = do(t.Context(), a, flow.IDs{Request: "r"})
+		select {
+		case early := <-got:
+			require.ErrorAs(t, early.err, new(*flow.BusyError))
+			return false
+		case <-b.began:
+			return true
+		}
+	})
+	store.Refuse(nil)
+	require.NoError(t, here.Cancel(t.Context(), "r"))
+	require.ErrorIs(t, testkit.Receive(t, got).err, flow.ErrCanceled)
+	require.ErrorIs(t, here.Cancel(t.Context(), "r"), pawl.ErrNotFound, "the call that lost its lease is no longer in flight")
+	close(end)
+	require.ErrorIs(t, testkit.Receive(t, old).err, pawl.ErrLeaseLost)
+	nothingLeft(t, elsewhere)
 }

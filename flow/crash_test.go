@@ -32,13 +32,13 @@ func init() {
 
 const (
 	whichCall = "PAWL_TEST_CALL"
-	killPoint = "PAWL_TEST_KILL" // of commits: negative before, positive after
+	killPoint = "PAWL_TEST_KILL" // number of the commit: negative kills before it, positive after it
 )
 
-// crashLease is short, so that these tests are.
+// crashLease is short to keep these tests short.
 const crashLease = time.Second
 
-// process is what a child has: a flow, its runtime, and the store that the parent named.
+// process holds a child's flow, its runtime and the store that the parent named.
 type process struct {
 	*flow.Flow
 	rt    *pawl.Runtime
@@ -65,7 +65,7 @@ func (p *process) stop() error {
 
 func kill() { _ = syscall.Kill(os.Getpid(), syscall.SIGKILL) }
 
-// victim makes one call, and dies before or after a certain commit of it.
+// victim makes one call and kills its process before or after the given commit.
 func victim() error {
 	p, err := startProcess(crashLease)
 	if err != nil {
@@ -75,7 +75,7 @@ func victim() error {
 	if err != nil {
 		return err
 	}
-	var n atomic.Int64 // commits that write; renewals come as time passes
+	var n atomic.Int64 // commits that write; renewals do not, and come as time passes
 	p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 		if len(c.Writes) > 0 && n.Add(1) == -at {
 			kill()
@@ -95,13 +95,14 @@ func victim() error {
 	id := os.Getenv(whichCall)
 	testkit.Begin()
 	_, err = a.Do(context.Background(), flow.IDs{Request: id, Session: id}, "")
-	return errors.Join(errors.New("it was to die"), err)
+	return errors.Join(errors.New("the process should have been killed"), err)
 }
 
-// A process is killed before and after each commit of a call, on each store. Whoever comes next, in another process, is held up for the lease and 2 s at
-// most, what the dead call wrote is there or not, and nothing of it is left. Its request id can be used again. Proves FLOW-4.
+// A process is killed before and after each commit of a call. The next call, in another process,
+// waits for at most the lease and 2 s. Nothing of the dead call is left, and its request id can be
+// used again. Proves FLOW-4.
 func TestKilledAtEveryStep(t *testing.T) {
-	points := []int{-1, 1, -2, 2, -3, 3, -4, 4} // the record, the ticket, what the action writes, the end
+	points := []int{-1, 1, -2, 2, -3, 3, -4, 4} // the record, the ticket, the action's write, the end
 	onSharedStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
 		a := flow.Define(f, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
@@ -118,12 +119,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, p := range points {
 			_, more := victims[i].Next()
-			require.False(t, more, "it is dead")
+			require.False(t, more, "the victim must be dead")
 			died := time.Now()
 			wg.Go(func() {
 				_, err := a.Do(t.Context(), flow.IDs{Session: fmt.Sprint(p)}, "")
 				if err != nil {
-					t.Errorf("killed at %d: %v", p, err)
+					t.Errorf("killed at commit %d: %v", p, err)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -132,12 +133,12 @@ func TestKilledAtEveryStep(t *testing.T) {
 		}
 		wg.Wait()
 		require.Less(t, worst, crashLease+2*time.Second)
-		t.Logf("blocked for %v at most, the lease is %v", worst, crashLease)
+		t.Logf("blocked for at most %v, lease %v", worst, crashLease)
 		var sessions []string
 		for i, p := range points {
 			victims[i].Kill()
 			id := fmt.Sprint(p)
-			testkit.Eventually(t, func() bool { // once its lease is over
+			testkit.Eventually(t, func() bool { // once the lease of the dead call has expired
 				_, err := a.Do(t.Context(), flow.IDs{Request: id, Session: id}, "")
 				if err != nil {
 					var busy *flow.BusyError
@@ -151,14 +152,14 @@ func TestKilledAtEveryStep(t *testing.T) {
 			if p >= 3 || p == -4 {
 				want = append([]string{"victim"}, want...)
 			}
-			require.Equal(t, want, state.Log, "killed at %d", p)
+			require.Equal(t, want, state.Log, "killed at commit %d", p)
 			sessions = append(sessions, id)
 		}
 		nothingLeft(t, rt, sessions...)
 	})
 }
 
-// crowd makes one call that runs and many that wait behind it, and says so.
+// crowd makes one call that runs and many that wait behind it, then reports that they wait.
 func crowd() error {
 	p, err := startProcess(crashLease)
 	if err != nil {
@@ -176,9 +177,9 @@ func crowd() error {
 	select {}
 }
 
-// A process dies with the call that runs and all that wait next: those behind them, from another process, go on in their order, and are held up for one lease, not for
-// one each. Proves FLOW-4.
-func TestKilledCrowd(t *testing.T) {
+// A process dies with the running call and the calls that wait next. The calls of another process
+// behind them run in order, after one lease, not one lease per dead call. Proves FLOW-4.
+func TestKilledWithItsWaitingCalls(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})
@@ -196,7 +197,7 @@ func TestKilledCrowd(t *testing.T) {
 		require.Equal(t, "x", b.next(t))
 		blocked := time.Since(died)
 		require.Less(t, blocked, crashLease+2*time.Second)
-		t.Logf("blocked for %v, the lease is %v", blocked, crashLease)
+		t.Logf("blocked for %v, lease %v", blocked, crashLease)
 		close(b.all)
 		require.NoError(t, f.Stop(testkit.Within(t, 10*time.Second)))
 		require.Equal(t, want, b.ran())
@@ -206,10 +207,11 @@ func TestKilledCrowd(t *testing.T) {
 
 const callers = 3
 
-// callsOfACaller is how many calls each makes.
+// callsOfACaller is the number of calls that each child makes.
 var callsOfACaller = testkit.Times(12, 12, "PAWL_CALLS")
 
-// caller makes calls at once. Each looks whether it is the one with the lowest ticket, and adds its number to a list, in two steps that nothing protects.
+// caller makes its calls at the same time. Each checks that it has the lowest ticket, then adds the
+// ticket's number to a list, in two steps that only admission protects.
 func caller() error {
 	p, err := startProcess(flow.DefaultLease)
 	if err != nil {
@@ -220,14 +222,14 @@ func caller() error {
 		if err != nil {
 			return "", err
 		}
-		low, who := uint64(0), ""
+		low, lowestRequest := uint64(0), ""
 		for _, ticket := range g.Tickets {
 			if low == 0 || ticket.Number < low {
-				low, who = ticket.Number, ticket.Request
+				low, lowestRequest = ticket.Number, ticket.Request
 			}
 		}
-		if who != c.Request {
-			return "", fmt.Errorf("%s runs, and the lowest ticket is that of %s", c.Request, who)
+		if lowestRequest != c.Request {
+			return "", fmt.Errorf("%s runs, but the lowest ticket belongs to %s", c.Request, lowestRequest)
 		}
 		state, err := session(c, c.Session).State(ctx)
 		if err != nil {
@@ -247,8 +249,8 @@ func caller() error {
 	return errors.Join(append(errs, p.stop())...)
 }
 
-// Callers in three processes are served one at a time, in the order of their tickets. Proves FLOW-4.
-func TestQueueOfProcesses(t *testing.T) {
+// Calls from three processes run one at a time, in the order of their tickets. Proves FLOW-4.
+func TestQueueAcrossProcesses(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, s site) {
 		rt, _ := s.runtime(t)
 		var processes []*testkit.Process
@@ -269,7 +271,8 @@ func TestQueueOfProcesses(t *testing.T) {
 	})
 }
 
-// sleeper is stopped in the middle of an action, for as long as its parent likes, and says what its commits were answered then.
+// sleeper is paused by its parent in the middle of an action. After that it reports the results of
+// its commits.
 func sleeper() error {
 	p, err := startProcess(crashLease)
 	if err != nil {
@@ -277,7 +280,7 @@ func sleeper() error {
 	}
 	a := flow.Define(p.Flow, "a", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 		testkit.Say("running")
-		<-ctx.Done() // it is stopped until its lease is over
+		<-ctx.Done() // the parent pauses this process until the lease has expired
 		_, err := session(c, c.Session).PushState(context.WithoutCancel(ctx), "log", "late")
 		testkit.Say("%s", pawl.Code(err))
 		return "", nil
@@ -288,8 +291,9 @@ func sleeper() error {
 	return p.stop()
 }
 
-// A process that was stopped for longer than its lease wakes up in the middle of an action and commits nothing. Proves FLOW-4.
-func TestStoppedProcess(t *testing.T) {
+// A process that was paused for longer than its lease commits nothing when it resumes in the middle
+// of an action. Proves FLOW-4.
+func TestPausedProcess(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, s site) {
 		b := newBusyAction()
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue, Lease: crashLease})

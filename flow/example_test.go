@@ -11,7 +11,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// A chat that answers the messages of a session one at a time, whichever process they reach; the tools of an answer run in parallel on a board in memory.
+// A chat answers the messages of a session one at a time, in whichever process they arrive. The
+// tools of an answer run in parallel on a board in memory.
 func Example() {
 	type (
 		Thread struct {
@@ -31,7 +32,7 @@ func Example() {
 		panic(err)
 	}
 	answer := flow.Define(chat, "answer", func(ctx context.Context, c *flow.Call, question string) (int, error) {
-		board := pawl.Sequencer[Board](c, "board") // ends with the call
+		board := pawl.Sequencer[Board](c, "board") // the board ends with the call
 		var wg sync.WaitGroup
 		for _, tool := range []string{"search", "weather", "clock"} {
 			wg.Go(func() { _, _ = board.SetStateRecord(ctx, "results", tool, "done") })
@@ -59,9 +60,9 @@ func Example() {
 // Any process that has the flow can cancel a call by its request id.
 func ExampleFlow_Cancel() {
 	ctx := context.Background()
-	store := memory.New() // or one that processes share
+	store := memory.New() // or a store that several processes share
 	var flows []*flow.Flow
-	for range 2 { // processes
+	for range 2 { // each stands for a process
 		rt, err := pawl.Open(pawl.Config{Store: store})
 		if err != nil {
 			panic(err)
@@ -94,7 +95,7 @@ func ExampleFlow_Cancel() {
 	// NOT_FOUND
 }
 
-// A flow that rejects tells which request is in flight.
+// A flow with Reject returns the request that is in flight.
 func ExampleBusyError() {
 	ctx := context.Background()
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
@@ -109,7 +110,7 @@ func ExampleBusyError() {
 	load := flow.Define(f, "load", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
 		return "", again()
 	})
-	again = func() error { // from somewhere else: not with the context of the action
+	again = func() error { // called without the action's context, like a call from elsewhere
 		_, err := load.Do(ctx, flow.IDs{Request: "r2", User: "ann"}, "")
 		return err
 	}

@@ -21,10 +21,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m.Run, stores.Stop) }
 
-// site is the location of a store that several processes use; each runtime on it stands for one.
+// site is the location of a store. Each runtime opened on it stands for one process.
 type site string
 
-// onStores runs test on every store, on all at the same time: what takes long is mostly waiting.
+// onStores runs test on every store, on all of them in parallel, because most of the time is
+// waiting.
 func onStores(t *testing.T, test func(t *testing.T, s site)) {
 	stores.Each(t, func(t *testing.T, location string) {
 		if stores.Name(location) != "memory" {
@@ -34,17 +35,17 @@ func onStores(t *testing.T, test func(t *testing.T, s site)) {
 	})
 }
 
-// onSharedStores runs test on every store that processes can share.
+// onSharedStores runs test on every store that several processes can share.
 func onSharedStores(t *testing.T, test func(t *testing.T, s site)) {
 	stores.EachShared(t, func(t *testing.T, location string) { test(t, site(location)) })
 }
 
 func inMemory(t *testing.T) site { return site(stores.Memory.New(t)) }
 
-// store opens the store once more.
+// store opens another connection to the store.
 func (s site) store(t *testing.T) persist.Store { return stores.OpenFor(t, string(s)) }
 
-// env makes a child open the store.
+// env returns the environment variable that makes a child open the store.
 func (s site) env() string { return stores.Env(string(s)) }
 
 // runtime opens another runtime, with a tap on its store.
@@ -57,14 +58,14 @@ func (s site) runtime(t *testing.T) (*pawl.Runtime, *stores.Tap) {
 	return rt, store
 }
 
-// flow makes the flow that c defines in a runtime of its own.
+// flow makes a flow from c in a runtime of its own.
 func (s site) flow(t *testing.T, c flow.Config) (*flow.Flow, *pawl.Runtime) {
 	t.Helper()
 	rt, _ := s.runtime(t)
 	return newFlow(t, rt, c), rt
 }
 
-// newFlow makes a flow that is stopped with the test.
+// newFlow makes a flow that stops when the test ends.
 func newFlow(t *testing.T, rt *pawl.Runtime, c flow.Config) *flow.Flow {
 	t.Helper()
 	if c.Kind == "" {
@@ -84,7 +85,7 @@ type thread struct {
 
 func session(o pawl.Owner, id string) pawl.Scope[thread] { return pawl.Session[thread](o, id) }
 
-// door is what the store has of a gate.
+// door is the stored document of a gate.
 type door struct {
 	Last    uint64 `json:"last"`
 	Tickets map[string]struct {
@@ -112,7 +113,7 @@ func waiting(t *testing.T, rt *pawl.Runtime, id string) (requests []string) {
 	return requests
 }
 
-// records returns the requests that have a record.
+// records returns the requests that have a record in the store.
 func records(t *testing.T, rt *pawl.Runtime) (requests []string) {
 	t.Helper()
 	for snap, err := range (pawl.Kind[pawl.Doc]{Name: "flow.chat.call"}).List(t.Context(), rt, pawl.Query{}) {
@@ -131,12 +132,13 @@ func nothingLeft(t *testing.T, rt *pawl.Runtime, sessions ...string) {
 	}
 }
 
-// busyAction is an action that tells when it begins, and returns when it is told to, or its context ends.
+// busyAction is an action that reports when it begins. It returns when the test finishes it or its
+// context ends.
 type busyAction struct {
-	began chan string // gets the request
+	began chan string // receives the request of each call that begins
 	ends  sync.Map    // request → chan struct{}
 	all   chan struct{}
-	most  atomic.Int64 // that ran at one time
+	most  atomic.Int64 // the largest number of calls that ran at the same time
 	runs  atomic.Int64
 	now   atomic.Int64
 	mu    sync.Mutex
@@ -187,13 +189,13 @@ func (b *busyAction) next(t *testing.T) string {
 	return testkit.Receive(t, b.began, "no call began")
 }
 
-// answer is what Do returned.
+// answer holds the results of Do.
 type answer struct {
 	out string
 	err error
 }
 
-// do calls a in the background.
+// do calls a in the background and sends the results to the channel.
 func do(ctx context.Context, a *flow.Action[string, string], ids flow.IDs) <-chan answer {
 	out := make(chan answer, 1)
 	go func() {

@@ -18,8 +18,8 @@ type ask struct{ Words []string }
 
 type reply struct{ Count int }
 
-// An action has its own types of input and output, and the flow its options: the budget of mutations in memory among them, which the
-// runtime's does not change. Proves FLOW-1.
+// An action has its own input and output types. The flow's options apply to it: among them the
+// timeout of in-memory mutations, which the runtime's timeout does not change. Proves FLOW-1.
 func TestDefine(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Kind: "chat", Timeout: 20 * time.Millisecond})
 	count := flow.Define(f, "count", func(_ context.Context, c *flow.Call, in ask) (reply, error) {
@@ -54,8 +54,8 @@ func TestDefine(t *testing.T) {
 	require.Equal(t, 30*time.Millisecond, late.Budget)
 }
 
-// A flow that cannot work is refused when it is made, and an action when it is defined. Proves FLOW-1.
-func TestFaultsOfDefinitions(t *testing.T) {
+// New refuses an invalid flow, and Define an invalid action. Proves FLOW-1.
+func TestInvalidDefinitions(t *testing.T) {
 	rt, _ := inMemory(t).runtime(t)
 	for name, c := range map[string]flow.Config{
 		"flow.Config.Timeout":    {Kind: "x", Timeout: -2},
@@ -85,14 +85,14 @@ func TestFaultsOfDefinitions(t *testing.T) {
 	f := newFlow(t, rt, flow.Config{Kind: strings.Repeat("x", flow.MaxKind)})
 	fn := func(context.Context, *flow.Call, string) (string, error) { return "", nil }
 	_, err = flow.Define(f, "a", fn).Do(t.Context(), flow.IDs{}, "")
-	require.NoError(t, err, "the longest kind works")
+	require.NoError(t, err, "a kind of the maximum length works")
 	require.Panics(t, func() { flow.Define(f, "a", fn) })
 	require.Panics(t, func() { flow.Define(f, "", fn) })
 	require.Panics(t, func() { flow.Define[string, string](f, "b", nil) })
 	require.Panics(t, func() { flow.Define(nil, "b", fn) })
 }
 
-// What cannot work is refused before anything is read or written. Proves FLOW-1.
+// Invalid calls are refused before anything is read or written. Proves FLOW-1.
 func TestBadInput(t *testing.T) {
 	rt, store := inMemory(t).runtime(t)
 	f := newFlow(t, rt, flow.Config{Admit: flow.Queue})
@@ -142,7 +142,7 @@ func isA[E error](err error) bool {
 	return false
 }
 
-// unwrap unwraps also what was joined alone.
+// unwrap is like errors.Unwrap, but also unwraps the first of several joined errors.
 func unwrap(err error) error {
 	switch e := err.(type) {
 	case interface{ Unwrap() error }:
@@ -153,7 +153,8 @@ func unwrap(err error) error {
 	return nil
 }
 
-// An action's scopes are those of its ids, on every store, and what it keeps in memory is its own and ends with it. Proves FLOW-2.
+// A call's persisted scopes are those of its ids, on every store. Its in-memory scopes are its own
+// and end with it. Proves FLOW-2.
 func TestScopesOfACall(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		f, _ := s.flow(t, flow.Config{})
@@ -177,7 +178,7 @@ func TestScopesOfACall(t *testing.T) {
 		for range 2 {
 			n, err := a.Do(t.Context(), ids, "hi")
 			require.NoError(t, err)
-			require.Equal(t, 1, n, "a board of its own")
+			require.Equal(t, 1, n, "each call has its own board")
 			for _, scope := range []pawl.Scope[thread]{board, tool} {
 				_, err = scope.State(t.Context())
 				require.ErrorIs(t, err, pawl.ErrClosed)
@@ -197,8 +198,9 @@ func TestScopesOfACall(t *testing.T) {
 	})
 }
 
-// Two calls at the same time have boards of their own under one name; an action inside an action of the same request has that one's. Proves FLOW-2.
-func TestBoardsAreOfTheRequest(t *testing.T) {
+// Two concurrent calls have separate boards under the same name. A nested call of the same request
+// shares the outer call's board. Proves FLOW-2.
+func TestBoardPerRequest(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{})
 	inner := flow.Define(f, "inner", func(ctx context.Context, c *flow.Call, _ int) (int, error) {
 		snap, err := pawl.Sequencer[thread](c, "board").PushState(ctx, "log", "x")
@@ -211,7 +213,7 @@ func TestBoardsAreOfTheRequest(t *testing.T) {
 	})
 	met := make(chan struct{}, 1)
 	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ int) (int, error) {
-		select { // two at a time
+		select { // both calls run at the same time
 		case met <- struct{}{}:
 			for len(met) > 0 && ctx.Err() == nil {
 				time.Sleep(time.Millisecond)
@@ -231,7 +233,7 @@ func TestBoardsAreOfTheRequest(t *testing.T) {
 		wg.Go(func() {
 			n, err := outer.Do(t.Context(), flow.IDs{}, 0)
 			if err != nil || n != 2 {
-				t.Errorf("%d, %v", n, err)
+				t.Errorf("got %d, %v, want 2", n, err)
 			}
 		})
 	}
@@ -239,8 +241,10 @@ func TestBoardsAreOfTheRequest(t *testing.T) {
 	nothingLeft(t, rt)
 }
 
-// What an action returns or panics with reaches its caller as it is, and the call has left. Proves FLOW-1.
-func TestEndsOfActions(t *testing.T) {
+// A result, error or panic of an action reaches its caller unchanged, and the call is over.
+
+// Proves FLOW-1.
+func TestResultErrorAndPanic(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Reject})
 	a := flow.Define(f, "a", func(_ context.Context, _ *flow.Call, how string) (int, error) {
 		switch how {

@@ -12,9 +12,9 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// A process that is cut off from the store for longer than its lease loses its place: the next in line, in another process, runs, and what the old action commits is
-// refused, with its context or without its end; nothing that it wrote later is there. Proves FLOW-4.
-func TestLeaseLostInMidAction(t *testing.T) {
+// A process loses its place if it cannot reach the store for longer than its lease. The next call,
+// in another process, runs, and all later commits of the old action are refused. Proves FLOW-4.
+func TestLeaseLostDuringAction(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		rt, store := s.runtime(t)
 		config := flow.Config{Admit: flow.Queue, Lease: time.Second}
@@ -49,7 +49,7 @@ func TestLeaseLostInMidAction(t *testing.T) {
 		require.ErrorIs(t, cause, pawl.ErrLeaseLost)
 		require.Error(t, late)
 		require.ErrorIs(t, detached, pawl.ErrLeaseLost)
-		require.Equal(t, []string{"new"}, waiting(t, elsewhere, "s"), "the new one's ticket is left alone")
+		require.Equal(t, []string{"new"}, waiting(t, elsewhere, "s"), "the new call keeps its ticket")
 		b.finish("new")
 		require.NoError(t, testkit.Receive(t, got).err)
 		state, err := session(elsewhere, "s").State(t.Context())
@@ -59,7 +59,8 @@ func TestLeaseLostInMidAction(t *testing.T) {
 	})
 }
 
-// A call that loses its lease while it waits never runs, and those behind it are not held up. Proves FLOW-4.
+// A call that loses its lease while it waits never runs, and does not delay the calls behind it.
+// Proves FLOW-4.
 func TestLeaseLostWhileWaiting(t *testing.T) {
 	s := inMemory(t)
 	rt, store := s.runtime(t)
@@ -85,7 +86,8 @@ func TestLeaseLostWhileWaiting(t *testing.T) {
 	nothingLeft(t, elsewhere, "s")
 }
 
-// The lease is kept for as long as the action runs, also when its caller has left: nobody else is admitted before it has returned. Proves FLOW-4.
+// The lease is kept while the action runs, even after its caller has left. No other call is
+// admitted before the action returns. Proves FLOW-4.
 func TestLeaseOutlivesTheCaller(t *testing.T) {
 	s := inMemory(t)
 	config := flow.Config{Admit: flow.Queue, Lease: 200 * time.Millisecond}
@@ -108,7 +110,7 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 	leave()
 	select {
 	case <-b.began:
-		t.Fatal("two at a time")
+		t.Fatal("two calls run at the same time")
 	case <-time.After(800 * time.Millisecond): // four leases
 	}
 	close(end)
@@ -122,8 +124,8 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 	nothingLeft(t, rt, "s")
 }
 
-// A request whose process died is called again under its id once its lease is over. The ticket that it left is not taken for one of the new call: that would wait for
-// itself. Proves FLOW-4.
+// The request id of a dead call can be used again once its lease has expired. The new call does not
+// wait for the ticket that the old one left. Proves FLOW-4.
 func TestRequestOfADeadCall(t *testing.T) {
 	s := inMemory(t)
 	rt, store := s.runtime(t)

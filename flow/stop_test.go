@@ -2,6 +2,9 @@ package flow_test
 
 import (
 	"context"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +14,9 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// Stop refuses new calls, lets those in flight go on, with what they call inside, and waits for them. Proves FLOW-4.
+// Stop refuses new calls and waits for the calls in flight, including their nested calls.
+
+// Proves FLOW-4.
 func TestStopWaits(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	b := newBusyAction()
@@ -42,8 +47,8 @@ func TestStopWaits(t *testing.T) {
 	require.Empty(t, stopped)
 	b.finish("first")
 	require.NoError(t, testkit.Receive(t, first).err)
-	require.ErrorIs(t, testkit.Receive(t, inside), pawl.ErrClosed, "what is in the background is a call of its own")
-	require.Equal(t, "second", b.next(t), "who waits has been accepted")
+	require.ErrorIs(t, testkit.Receive(t, inside), pawl.ErrClosed, "a background call counts as a new call")
+	require.Equal(t, "second", b.next(t), "a waiting call is already accepted")
 	b.finish("second")
 	require.NoError(t, testkit.Receive(t, stopped))
 	require.NoError(t, testkit.Receive(t, stopped))
@@ -51,7 +56,8 @@ func TestStopWaits(t *testing.T) {
 	nothingLeft(t, rt, "s", "t")
 }
 
-// At the end of its patience Stop cancels what is in flight, running or waiting, and names it. Proves FLOW-4.
+// When its context ends, Stop cancels the calls in flight, running or waiting, and names them.
+// Proves FLOW-4.
 func TestStopCancels(t *testing.T) {
 	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
 	began, end := make(chan struct{}), make(chan struct{})
@@ -85,10 +91,88 @@ func TestStopCancels(t *testing.T) {
 	nothingLeft(t, rt, "s")
 }
 
-// A flow that never ran anything stops, too.
-func TestStopOfAnIdleFlow(t *testing.T) {
+// Stop works on a flow that never ran a call.
+func TestStopIdleFlow(t *testing.T) {
 	f, _ := inMemory(t).flow(t, flow.Config{})
 	require.NoError(t, f.Stop(t.Context()))
 	_, err := flow.Define(f, "a", newBusyAction().run).Do(t.Context(), flow.IDs{}, "")
 	require.ErrorIs(t, err, pawl.ErrClosed)
+}
+
+// late is a context that has ended. It runs told before it returns its cause.
+type late struct {
+	context.Context
+	told func()
+}
+
+func (l late) Value(key any) any { l.told(); return l.Context.Value(key) }
+
+// If Stop returns nil although its context ended as the last call did, the flow has stopped, with
+// all its goroutines. Proves FLOW-4.
+func TestStopWhileTheLastCallEnds(t *testing.T) {
+	f, _ := inMemory(t).flow(t, flow.Config{})
+	b := newBusyAction()
+	got := do(t.Context(), flow.Define(f, "a", b.run), flow.IDs{Request: "r"})
+	b.next(t)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	var once atomic.Bool
+	err := f.Stop(late{ended, func() {
+		if once.CompareAndSwap(false, true) {
+			b.finish("r")
+			testkit.Receive(t, got)
+		}
+	}})
+	if err == nil {
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		require.NotContains(t, string(stacks), "flow.(*call)")
+		require.NotContains(t, strings.ToLower(string(stacks)), "sweep")
+	}
+	require.NoError(t, f.Stop(t.Context()))
+}
+
+// arriving is a context that runs told when a call starts to watch it.
+type arriving struct {
+	context.Context
+	told func()
+}
+
+func (a arriving) Done() <-chan struct{} { a.told(); return a.Context.Done() }
+
+// stackHas reports whether a function is on the caller's stack.
+func stackHas(function string) bool {
+	buf := make([]byte, 1<<16)
+	return strings.Contains(string(buf[:runtime.Stack(buf, false)]), function)
+}
+
+// A nested call is refused if its outer call ends, and the flow stops, before the nested call is in
+// flight. Proves FLOW-4.
+func TestNestedCallAfterStop(t *testing.T) {
+	f, rt := inMemory(t).flow(t, flow.Config{Admit: flow.Queue})
+	var ran atomic.Bool
+	a := flow.Define(f, "a", func(context.Context, *flow.Call, string) (string, error) { ran.Store(true); return "", nil })
+	arrived, stopped, inner := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		var n atomic.Int64
+		mine := arriving{context.WithoutCancel(ctx), func() {
+			if !stackHas("flow.(*Flow).check") && n.Add(1) == 1 {
+				close(arrived)
+				<-stopped
+			}
+		}}
+		go func() {
+			_, err := a.Do(mine, c.IDs, "")
+			inner <- err
+		}()
+		<-arrived
+		return "", nil
+	})
+	_, err := outer.Do(t.Context(), flow.IDs{Request: "r", Session: "s"}, "")
+	require.NoError(t, err)
+	require.NoError(t, f.Stop(t.Context()))
+	close(stopped)
+	require.Error(t, testkit.Receive(t, inner))
+	require.False(t, ran.Load(), "after Stop")
+	nothingLeft(t, rt, "s")
 }

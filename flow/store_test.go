@@ -14,9 +14,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Calls that have ended, whichever way, leave no documents but an empty gate, and what is left of their records goes with the flow's own sweeper, which leaves other
-// kinds alone. Proves FLOW-4.
-func TestNothingPilesUp(t *testing.T) {
+// Calls that have ended leave only an empty gate with an expiry. The flow's sweeper purges the
+// tombstones of their records, and no other kinds. Proves FLOW-4.
+func TestEndedCallsLeaveNothing(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		f, rt := s.flow(t, flow.Config{Admit: flow.Queue})
 		store := s.store(t)
@@ -33,7 +33,7 @@ func TestNothingPilesUp(t *testing.T) {
 			gates++
 			r, err := store.Load(t.Context(), persist.Key{Kind: "flow.chat.session", ID: snap.ID})
 			require.NoError(t, err)
-			require.False(t, r.Expires.IsZero(), "one that nobody uses any more goes, too")
+			require.False(t, r.Expires.IsZero(), "an idle gate expires")
 		}
 		require.Equal(t, 3, gates)
 		require.NoError(t, session(rt, "mine").Delete(t.Context()))
@@ -43,7 +43,7 @@ func TestNothingPilesUp(t *testing.T) {
 		swept, err := f.Sweep(t.Context(), time.Hour)
 		require.NoError(t, err)
 		require.Zero(t, swept)
-		testkit.Eventually(t, func() bool { // tombstones have to be older than that
+		testkit.Eventually(t, func() bool { // tombstones must be older than a millisecond
 			more, err := f.Sweep(t.Context(), time.Millisecond)
 			require.NoError(t, err)
 			swept.Purged += more.Purged
@@ -52,18 +52,18 @@ func TestNothingPilesUp(t *testing.T) {
 		_, err = store.Load(t.Context(), persist.Key{Kind: "flow.chat.call", ID: "7"})
 		require.ErrorIs(t, err, persist.ErrNotFound)
 		_, err = store.Load(t.Context(), session(rt, "mine").Key())
-		require.NoError(t, err, "it is not the flow's")
+		require.NoError(t, err, "the document does not belong to the flow")
 		_, err = a.Do(t.Context(), flow.IDs{Request: "7", Session: "s0"}, nil)
 		require.NoError(t, err)
 	})
 }
 
-// What a call costs in round trips to the store, as docs/flows.md tells it.
+// The number of round trips of a call is as documented in docs/flows.md.
 func TestCostOfACall(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		config  flow.Config
-		commits int64 // the last is in the background
+		commits int64 // the last one runs in the background
 	}{
 		{"allow", flow.Config{}, 3},
 		{"queue", flow.Config{Admit: flow.Queue}, 4},
@@ -81,6 +81,6 @@ func TestCostOfACall(t *testing.T) {
 		require.NoError(t, f.Stop(t.Context()))
 		t.Logf("%s: first %d loads, %d commits; then %d, %d", c.name, loads, commits, store.Loads.Load()-loads, store.Commits.Load()-commits)
 		require.Equal(t, c.commits, store.Commits.Load()-commits, c.name)
-		require.LessOrEqual(t, store.Loads.Load()-loads, int64(4), "%s: the record, and in the background the watch of it", c.name)
+		require.LessOrEqual(t, store.Loads.Load()-loads, int64(4), "%s: the record, and its watch in the background", c.name)
 	}
 }

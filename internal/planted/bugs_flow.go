@@ -24,19 +24,19 @@ var flowBugs = []Bug{
 		Name: "flow-boards-shared", Mechanism: "two concurrent calls have separate boards",
 		Proves: []string{"FLOW-2"}, File: "flow/call.go",
 		Old: "		c.local, c.ownsLocal = pawl.NewLocal(c.flow.rt, c.flow.config.Options...), true\n", New: "		c.local = c.flow.idCheck\n",
-		Pkg: "./flow", Run: "^(TestBoardsAreOfTheRequest|TestScopesOfACall)$/^(memory)?$",
+		Pkg: "./flow", Run: "^(TestBoardPerRequest|TestScopesOfACall)$/^(memory)?$",
 	},
 	{
 		Name: "flow-boards-not-shared-inside", Mechanism: "a nested call of the same request shares its board",
 		Proves: []string{"FLOW-2"}, File: "flow/call.go",
 		Old: "			c.local = o.local\n", New: "			c.local = pawl.NewLocal(c.flow.rt)\n",
-		Pkg: "./flow", Run: "^TestBoardsAreOfTheRequest$",
+		Pkg: "./flow", Run: "^TestBoardPerRequest$",
 	},
 	{
 		Name: "flow-background-is-fenced", Mechanism: "a background call is not fenced by leases that its caller releases",
 		Proves: []string{"FLOW-1"}, File: "flow/call.go",
 		Old: "		from = pawl.WithoutLeases(c.base)", New: "		from = c.base",
-		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesItsCallersLease$/^memory$",
+		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesLease$/^memory$",
 	},
 	{
 		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
@@ -48,13 +48,13 @@ var flowBugs = []Bug{
 		Name: "flow-no-tickets", Mechanism: "a call waits until its ticket is the lowest",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "	if c.ticket != \"\" && !c.admitted {\n", New: "	if false {\n",
-		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$",
+		Pkg: "./flow", Run: "^TestQueueOrder$/^memory$",
 	},
 	{
 		Name: "flow-last-in-first-out", Mechanism: "calls are admitted in the order of their tickets",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "			g.Last++\n", New: "			g.Last = 1000 - uint64(n)\n",
-		Pkg: "./flow", Run: "^TestQueueIsInOrder$/^memory$", Flags: []string{"-timeout=20s"},
+		Pkg: "./flow", Run: "^TestQueueOrder$/^memory$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "flow-reject-ignored", Mechanism: "Reject refuses a call while another is in flight",
@@ -66,13 +66,13 @@ var flowBugs = []Bug{
 		Name: "flow-dead-ticket-kept", Mechanism: "the ticket of a dead call is removed by the next waiter",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		dead = append(dead, pawl.DeleteRecord{Field: tickets, Key: name})\n", New: "",
-		Pkg: "./flow", Run: "^TestKilledCrowd$/^sqlite$", Flags: []string{"-timeout=40s"},
+		Pkg: "./flow", Run: "^TestKilledWithItsWaitingCalls$/^sqlite$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-live-ticket-removed", Mechanism: "a ticket is removed only when the lease of its call is over",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		return false, max(held.Left, time.Millisecond), nil\n", New: "		return true, 0, nil\n",
-		Pkg: "./flow", Run: "^(TestQueueIsInOrder|TestLeavingTheQueue)$/^memory$", Flags: []string{"-timeout=40s"},
+		Pkg: "./flow", Run: "^(TestQueueOrder|TestLeavingTheQueue)$/^memory$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-token-not-compared", Mechanism: "the ticket of a dead call does not count for a new call of the same request id",
@@ -84,7 +84,7 @@ var flowBugs = []Bug{
 		Name: "flow-not-fenced", Mechanism: "commits of an action are fenced by the lease of its call",
 		Proves: []string{"FLOW-4"}, File: "flow/call.go",
 		Old: "	inner, end := context.WithCancelCause(lease.Context())\n", New: "	inner, end := context.WithCancelCause(over)\n	context.AfterFunc(lease.Context(), func() { end(context.Cause(lease.Context())) })\n",
-		Pkg: "./flow", Run: "^TestLeaseLostInMidAction$/^memory$", Flags: []string{"-timeout=40s"},
+		Pkg: "./flow", Run: "^TestLeaseLostDuringAction$/^memory$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-lease-ends-with-its-caller", Mechanism: "the lease is kept until the action has returned",
@@ -102,13 +102,13 @@ var flowBugs = []Bug{
 		Name: "flow-nested-passes-every-gate", Mechanism: "a nested call waits at a gate of its own",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if o.flow.rt == f.rt {\n",
-		Pkg: "./flow", Run: "^TestNestedCallWaitsElsewhere$", Flags: []string{"-timeout=40s"},
+		Pkg: "./flow", Run: "^TestNestedCallUnderAnotherKey$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-queue-unbounded", Mechanism: "the queue of a gate is bounded",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "			case n > f.config.MaxWaiting:\n", New: "			case false:\n",
-		Pkg: "./flow", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"},
+		Pkg: "./flow", Run: "^TestQueueLimit$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "flow-ticket-left-behind", Mechanism: "a call that ends removes its ticket",
@@ -126,7 +126,7 @@ var flowBugs = []Bug{
 		Name: "flow-tombstones-pile-up", Mechanism: "a flow sweeps its own kinds only",
 		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
 		Old: "Tombstones: tombstones, Kinds: kinds}", New: "Tombstones: tombstones, Kinds: append(kinds[:0:0], \"session\")}",
-		Pkg: "./flow", Run: "^TestNothingPilesUp$/^memory$", Flags: []string{"-timeout=40s"},
+		Pkg: "./flow", Run: "^TestEndedCallsLeaveNothing$/^memory$", Flags: []string{"-timeout=40s"},
 	},
 	{
 		Name: "flow-request-twice", Mechanism: "a request id is in flight at most once",
@@ -150,7 +150,7 @@ var flowBugs = []Bug{
 		Name: "flow-cancel-dead-call", Mechanism: "Cancel returns ErrNotFound for a dead call",
 		Proves: []string{"FLOW-5"}, File: "flow/flow.go",
 		Old: "	dead, _, err := f.checkDead(ctx, ticket{Request: request})\n", New: "	dead, err := false, error(nil)\n",
-		Pkg: "./flow", Run: "^TestCancelNothing$/^memory$",
+		Pkg: "./flow", Run: "^TestCancelWithoutACall$/^memory$",
 	},
 	{
 		Name: "flow-canceled-and-runs", Mechanism: "a call that was canceled while it waited does not run",
@@ -162,7 +162,7 @@ var flowBugs = []Bug{
 		Name: "flow-cancel-cause-lost", Mechanism: "the error of a canceled action matches the cause",
 		Proves: []string{"FLOW-5"}, File: "flow/call.go",
 		Old: "		return fmt.Errorf(\"%w: %w\", cause, err)\n", New: "		return err\n",
-		Pkg: "./flow", Run: "^TestCancelAgainstTheEnd$",
+		Pkg: "./flow", Run: "^TestCancelIgnoredByAction$",
 	},
 	{
 		Name: "flow-stop-does-not-wait", Mechanism: "Stop waits for the calls in flight",
