@@ -22,13 +22,13 @@ func init() {
 	testkit.Child("shippers", shippersChild)
 }
 
-// shipperChild fires one step and stops for ever at the step of the protocol that the parent named.
+// shipperChild fires one step and blocks forever at the protocol step that the parent named.
 func shipperChild() error {
 	d, _, err := childDepot(settings{config: machine.Config{Lease: shortLease}, runtime: pawl.Config{Holder: "victim"}})
 	if err != nil {
 		return err
 	}
-	d.tells(func(context.Context, *machine.Delivery[parcel]) error { select {} }) // it dies before that is over
+	d.tells(func(context.Context, *machine.Delivery[parcel]) error { select {} }) // the process dies before the delivery ends
 	d.e.Observe(func(step string) {
 		if step == os.Getenv(envStep) {
 			testkit.Say("at %s", step)
@@ -37,18 +37,17 @@ func shipperChild() error {
 	})
 	testkit.Begin()
 	_, err = d.fire(context.Background(), "1", "victim")
-	return fmt.Errorf("it was not killed: %w", err)
+	return fmt.Errorf("the process was not killed: %w", err)
 }
 
-// TestKilledAtEveryStep: whenever the process of an action dies, its entity ends in a legal status, and has the writes of one body.
-//
-// Proves CLAIM-5, CLAIM-7, CLAIM-8, EFFECT-1.
+// Wherever in the protocol its process dies, an entity ends in a legal status, with the writes of
+// exactly one body. Proves CLAIM-5, CLAIM-7, CLAIM-8, EFFECT-1.
 func TestKilledAtEveryStep(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		store := stores.OpenFor(t, location)
 		for _, c := range []struct {
 			step   string
-			status string // that the crash leaves behind
+			status string // left by the crash
 		}{
 			{"before claim", "packed"},
 			{"after claim", "shipping"},
@@ -80,7 +79,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				if c.status == "shipping" {
 					out, err := d.fire(ctx, "1", "too early")
 					require.NoError(t, err)
-					require.Equal(t, machine.ClaimFailed, out.Result, "no step moves it")
+					require.Equal(t, machine.ClaimFailed, out.Result, "no step can claim the entity before the janitor frees it")
 					freed := 0
 					testkit.Eventually(t, func() bool {
 						reverts, err := d.janitor.Sweep(ctx)
@@ -91,7 +90,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 							freed++
 						}
 						return freed > 0
-					}, "the janitor")
+					}, "the janitor reverts the claim")
 					require.Equal(t, 1, freed)
 				}
 				want := "victim"
@@ -103,7 +102,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 				}
 				require.Equal(t, parcel{Status: "shipped", Log: []string{want}}, d.parcel(t, "1"))
 				require.EqualValues(t, 1, d.shipped(t))
-				require.Equal(t, want, testkit.Receive(t, told, "the after-effect is lost"), "its after-effect, and no other")
+				require.Equal(t, want, testkit.Receive(t, told, "the after-effect was lost"), "exactly the after-effect of that commit")
 			})
 		}
 	})
@@ -111,7 +110,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 
 const randomParcels = 40
 
-// shippersChild ships parcels one after another, until it is killed.
+// shippersChild ships parcels one after another until it is killed.
 func shippersChild() error {
 	d, stop, err := childDepot(settings{config: machine.Config{Lease: shortLease}})
 	if err != nil {
@@ -130,10 +129,9 @@ func shippersChild() error {
 	return stop()
 }
 
-// TestKilledAtAnyMoment: processes that ship are killed at random moments, again and again; PAWL_KILLS says how often.
-//
-// Proves CLAIM-5, CLAIM-7, EFFECT-1.
-func TestKilledAtAnyMoment(t *testing.T) {
+// Processes that ship parcels are killed at random moments. No acknowledged commit and no
+// after-effect is lost. PAWL_KILLS sets the number of kills. Proves CLAIM-5, CLAIM-7, EFFECT-1.
+func TestKilledAtRandomMoments(t *testing.T) {
 	kills := testkit.Times(3, 3, "PAWL_KILLS")
 	stores.EachShared(t, func(t *testing.T, location string) {
 		store := stores.OpenFor(t, location)
@@ -156,13 +154,13 @@ func TestKilledAtAnyMoment(t *testing.T) {
 					said++
 				}
 			}
-			time.Sleep(rand.N(10 * time.Millisecond)) // the moment is to be anywhere
+			time.Sleep(rand.N(10 * time.Millisecond)) // kill at any moment
 			for _, line := range p.Kill() {
 				require.True(t, strings.HasSuffix(line, " done"), line)
 				said++
 			}
-			// The server may still execute the last statement of the killed process: a claim that lands
-			// now is reverted by the next sweep.
+			// The server may still execute the last statement of the killed process. The next sweep
+			// reverts a claim committed that late.
 			shipped := int64(0)
 			testkit.Eventually(t, func() bool {
 				reverts, err := d.janitor.Sweep(ctx)
@@ -182,19 +180,19 @@ func TestKilledAtAnyMoment(t *testing.T) {
 					}
 				}
 				return before+shipped == d.shipped(t)
-			}, "kill ", n, ": all is free again, and the ledger and the parcels changed together")
-			require.GreaterOrEqual(t, shipped, int64(said), "what was acknowledged")
+			}, "kill ", n, ": all claims are free, and the ledger matches the parcels")
+			require.GreaterOrEqual(t, shipped, int64(said), "acknowledged commits")
 			require.LessOrEqual(t, shipped, int64(said)+1)
 		}
-		testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect")
+		testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect is delivered")
 		told, err := ledgers.Scope(d.rt, "told").State(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, d.shipped(t), told.Shipped, "one for each commit, whoever delivered it")
+		require.Equal(t, d.shipped(t), told.Shipped, "one after-effect for each commit")
 		t.Logf("%d kills, %d claims left behind", kills, stuck)
 	})
 }
 
-// count is an after-effect that notes itself once, with the commit that ends it.
+// count is an after-effect that adds one to a counter in the commit that ends its delivery.
 func count(_ context.Context, e *machine.Delivery[parcel]) error {
 	e.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := ledgers.Scope(tx, "told").IncState(ctx, "shipped", 1)

@@ -15,11 +15,11 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// forgetful is a store that loses answers to the commits that end an action.
+// forgetful is a store that loses the answers to the commits that end an action.
 type forgetful struct {
 	persist.Store
-	lose    int  // so many answers
-	execute bool // what was asked is done all the same
+	lose    int  // number of answers to lose
+	execute bool // execute the commits whose answers are lost
 }
 
 var errLost = errors.New("the answer was lost")
@@ -36,10 +36,8 @@ func (f *forgetful) Commit(ctx context.Context, c persist.Commit) (time.Time, er
 	return time.Time{}, errLost
 }
 
-// TestLostAnswers: a final commit whose answer is lost is settled, and happens once; if it cannot be settled the error says so, and the entity is in a legal
-// status, with all of the action's writes or none.
-//
-// Proves CLAIM-5, CLAIM-6.
+// A final commit whose answer is lost is settled and happens once. If it cannot be settled, the
+// error says so, and the entity has all of the action's writes or none. Proves CLAIM-5, CLAIM-6.
 func TestLostAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -48,10 +46,10 @@ func TestLostAnswers(t *testing.T) {
 		unknown bool
 		want    parcel
 	}{
-		{"once, and it landed", 1, true, false, parcel{Status: "shipped", Log: []string{"x"}}},
-		{"once, and it did not", 1, false, false, parcel{Status: "shipped", Log: []string{"x"}}},
-		{"for good, and it landed", 1 << 30, true, true, parcel{Status: "shipped", Log: []string{"x"}}},
-		{"for good, and it did not", 1 << 30, false, true, parcel{Status: "packed"}},
+		{"lost once, committed", 1, true, false, parcel{Status: "shipped", Log: []string{"x"}}},
+		{"lost once, not committed", 1, false, false, parcel{Status: "shipped", Log: []string{"x"}}},
+		{"lost for good, committed", 1 << 30, true, true, parcel{Status: "shipped", Log: []string{"x"}}},
+		{"lost for good, not committed", 1 << 30, false, true, parcel{Status: "packed"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := open(t, &forgetful{Store: memory.New(), lose: c.lose, execute: c.execute}, settings{config: machine.Config{

@@ -21,9 +21,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// TestEffect: an after-effect runs after the commit that recorded it, with what the step was about, and is gone then, together with what it wrote.
-//
-// Proves EFFECT-1.
+// An after-effect runs after the commit that recorded it, with the input of its step. It is deleted
+// together with the commit of its own writes. Proves EFFECT-1.
 func TestEffect(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d := open(t, store, settings{})
@@ -41,7 +40,7 @@ func TestEffect(t *testing.T) {
 			return nil
 		})
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
-			require.Empty(t, d.letters(t), "nothing before the commit")
+			require.Empty(t, d.letters(t), "no after-effect before the commit")
 			return book(ctx, a, in)
 		})
 		out, err := d.fire(t.Context(), "1", "hello")
@@ -58,10 +57,9 @@ func TestEffect(t *testing.T) {
 	})
 }
 
-// TestNoEffectWithoutACommit: what fails leaves no after-effect behind, not even when it is the commit that does.
-//
+// An action that fails records no after-effect, even if its final commit is what fails.
 // Proves EFFECT-1.
-func TestNoEffectWithoutACommit(t *testing.T) {
+func TestNoEffectWithoutCommit(t *testing.T) {
 	d := open(t, memory.New(), settings{})
 	d.tells(func(context.Context, *machine.Delivery[parcel]) error {
 		t.Error("delivered")
@@ -80,7 +78,7 @@ func TestNoEffectWithoutACommit(t *testing.T) {
 			require.NoError(t, err)
 			return book(ctx, a, in)
 		},
-		func(_ context.Context, a *machine.Action[parcel], _ string) error { // the same, at the last moment
+		func(_ context.Context, a *machine.Action[parcel], _ string) error { // the claim is lost just before the commit
 			a.OnCommit(func(context.Context, *pawl.Tx, *parcel) error {
 				r := d.record(t, a.ID)
 				_, err := d.rt.Store().Commit(t.Context(), persist.Commit{ID: "foreign.1", Guards: []persist.Guard{{Key: r.Key, Token: r.Lease.Token, Release: true}}})
@@ -101,12 +99,11 @@ func TestNoEffectWithoutACommit(t *testing.T) {
 	d.pack(t, "cron")
 	_, err := d.m.Fire(t.Context(), machine.Trigger{ID: "cron", Step: "ship", By: "cron", Input: ""})
 	require.NoError(t, err)
-	require.Empty(t, d.letters(t), "it has none for this requester")
+	require.Empty(t, d.letters(t), "the step has no after-effect for this requester")
 }
 
-// TestEffectIsRetried: a failing after-effect is tried again under the same id, ever later, and given up in the end, for everybody to see; then it can be tried again.
-//
-// Proves EFFECT-1.
+// A failing after-effect is retried under the same id, with growing delays, and is given up in the
+// end. Undelivered lists it, and Redeliver retries it. Proves EFFECT-1.
 func TestEffectIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gaveUp := make(chan machine.Undelivered, 1)
@@ -152,7 +149,7 @@ func TestEffectIsRetried(t *testing.T) {
 		want := machine.Undelivered{ID: ids[0], Workflow: "shipping", Effect: "Tell", Step: "ship", By: "admin", Entity: "1", Version: 3, Attempts: 5, Error: errBody.Error()}
 		require.Equal(t, want, u)
 		time.Sleep(3 * time.Hour)
-		require.Len(t, tries, 5, "no more")
+		require.Len(t, tries, 5, "no further attempts")
 		var all []machine.Undelivered
 		for u, err := range d.e.Undelivered(t.Context()) {
 			require.NoError(t, err)
@@ -167,18 +164,16 @@ func TestEffectIsRetried(t *testing.T) {
 		require.NoError(t, d.e.Redeliver(t.Context(), u.ID))
 		<-done
 		require.Equal(t, ids[0], ids[len(ids)-1])
-		require.Equal(t, 1, tries[len(tries)-1], "from its first attempt")
+		require.Equal(t, 1, tries[len(tries)-1], "attempts start again at 1")
 		synctest.Wait()
 		require.Empty(t, d.letters(t))
-		require.ErrorIs(t, d.e.Redeliver(t.Context(), u.ID), pawl.ErrNotFound, "it was delivered")
+		require.ErrorIs(t, d.e.Redeliver(t.Context(), u.ID), pawl.ErrNotFound, "it has been delivered")
 		require.NoError(t, d.stop())
 	})
 }
 
-// TestEffectGivenUpAtOnce: an error marked by pawl.NonRetryable ends an after-effect after one
-// attempt, whether its handler or its commit returned it.
-//
-// Proves EFFECT-1.
+// An error marked by pawl.NonRetryable gives an after-effect up after one attempt, whether its
+// handler or its commit returned it. Proves EFFECT-1.
 func TestEffectGivenUpAtOnce(t *testing.T) {
 	final := fmt.Errorf("wrapped: %w", pawl.NonRetryable(errBody))
 	for name, tell := range map[string]func(context.Context, *machine.Delivery[parcel]) error{
@@ -204,10 +199,8 @@ func TestEffectGivenUpAtOnce(t *testing.T) {
 	}
 }
 
-// TestFinalErrorAtStop: an error marked by pawl.NonRetryable is final even if Stop has already ended
-// the context of its handler.
-//
-// Proves EFFECT-1.
+// An error marked by pawl.NonRetryable is final even if Stop has already ended the context of its
+// handler. Proves EFFECT-1.
 func TestFinalErrorAtStop(t *testing.T) {
 	d := open(t, memory.New(), settings{config: machine.Config{GaveUp: func(machine.Undelivered) {}}})
 	began := make(chan struct{})
@@ -222,7 +215,7 @@ func TestFinalErrorAtStop(t *testing.T) {
 	<-began
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_ = d.e.Stop(ended) // it may return before the handler does
+	_ = d.e.Stop(ended) // Stop may return before the handler does
 	require.NoError(t, d.e.Stop(t.Context()))
 	var all []machine.Undelivered
 	for u, err := range d.e.Undelivered(t.Context()) {
@@ -233,11 +226,9 @@ func TestFinalErrorAtStop(t *testing.T) {
 	require.Equal(t, 1, all[0].Attempts)
 }
 
-// TestEffectOfADeadWorker: an after-effect whose worker died is taken over once its lease is over; one that kills each of its workers is given up in the end; and a
-// worker that wakes up late commits nothing.
-//
-// Proves EFFECT-1.
-func TestEffectOfADeadWorker(t *testing.T) {
+// An after-effect whose worker died is taken over when its lease expires, and given up if all its
+// workers die. A worker that resumes late commits nothing. Proves EFFECT-1.
+func TestEffectOfDeadWorker(t *testing.T) {
 	store := memory.New()
 	quiet := settings{config: machine.Config{Poll: time.Hour, Lease: time.Hour, Effects: pawl.Retry{Attempts: 3}, Deliveries: 1}}
 	first := open(t, store, quiet)
@@ -245,7 +236,7 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	first.tells(func(ctx context.Context, e *machine.Delivery[parcel]) error {
 		require.NoError(t, count(ctx, e))
 		close(began)
-		<-late // and does not look at its context
+		<-late // ignores its context
 		return nil
 	})
 	first.pack(t, "1")
@@ -253,9 +244,9 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	require.NoError(t, err)
 	<-began
 	letter := first.letters(t)[0]
-	require.Equal(t, 1, letter.Attempts, "counted before it ran")
+	require.Equal(t, 1, letter.Attempts, "an attempt is counted before it runs")
 
-	// Its lease is taken away, as if it had run out.
+	// Release the lease of the after-effect, as if it had expired.
 	var key pawl.Key
 	for snap, err := range machine.Letters.List(t.Context(), first.rt, pawl.Query{}) {
 		require.NoError(t, err)
@@ -282,18 +273,18 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	close(late)
 	testkit.Eventually(t, func() bool { return second.letters(t)[0].Attempts == 2 }, "")
 	require.NoError(t, first.e.Stop(t.Context()))
-	require.Len(t, second.letters(t), 1, "the first one could not delete it")
+	require.Len(t, second.letters(t), 1, "the late worker must not delete the record")
 	told, err := ledgers.Scope(first.rt, "told").State(t.Context())
 	require.NoError(t, err)
-	require.Zero(t, told.Shipped, "nor write anything")
+	require.Zero(t, told.Shipped, "the late worker must write nothing")
 
-	_, err = machine.Letters.Scope(first.rt, key.ID).IncState(t.Context(), "attempts", 1) // a third one died
+	_, err = machine.Letters.Scope(first.rt, key.ID).IncState(t.Context(), "attempts", 1) // a third worker died
 	require.NoError(t, err)
 	end()
 	gaveUp := make(chan machine.Undelivered, 1)
 	s.config.GaveUp = func(u machine.Undelivered) { gaveUp <- u }
 	s.tell = func(context.Context, *machine.Delivery[parcel]) error {
-		t.Error("it is tried again")
+		t.Error("the after-effect was tried again")
 		return nil
 	}
 	open(t, store, s)
@@ -302,8 +293,7 @@ func TestEffectOfADeadWorker(t *testing.T) {
 	close(block)
 }
 
-// TestEffectAtStop: Stop waits for a delivery; one that it interrupts is not counted as an attempt.
-//
+// Stop waits for a running delivery. A delivery that Stop interrupts does not count as an attempt.
 // Proves EFFECT-1.
 func TestEffectAtStop(t *testing.T) {
 	store := memory.New()
@@ -337,7 +327,7 @@ func TestEffectAtStop(t *testing.T) {
 	<-began
 	impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	for err = errors.New(""); err != nil; { // the first may lose patience
+	for err = errors.New(""); err != nil; { // the first Stop may run out of time
 		err = d.e.Stop(impatient)
 		impatient = t.Context()
 	}

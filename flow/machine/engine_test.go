@@ -17,9 +17,8 @@ import (
 // noBody is an action that does nothing.
 func noBody(context.Context, *machine.Action[parcel], machine.NoInput) error { return nil }
 
-// TestCoverage: an engine starts only when every claim state has a janitor, in whatever order modules declare what they have; till then nothing runs.
-//
-// Proves CLAIM-10.
+// An engine starts only if every claim state has a janitor, in whatever order modules declare their
+// parts. Until then it fires nothing. Proves CLAIM-10.
 func TestCoverage(t *testing.T) {
 	workflow := func(e *machine.Engine) *machine.Machine[parcel] {
 		m := machine.Add(e, parcels, shipping())
@@ -48,13 +47,13 @@ func TestCoverage(t *testing.T) {
 		"janitors first": {order: []func(*machine.Engine){janitor("warehouse"), janitor("depot"), other, ship}},
 		"mixed":          {order: []func(*machine.Engine){other, janitor("depot"), ship, janitor("warehouse")}},
 		"no claims":      {},
-		"one is missing": {order: []func(*machine.Engine){janitor("depot"), ship, other}, uncovered: []machine.UncoveredError{
+		"one missing": {order: []func(*machine.Engine){janitor("depot"), ship, other}, uncovered: []machine.UncoveredError{
 			{Workflow: "storing", State: "returning", Module: "warehouse"}, {Workflow: "storing", State: "shipping", Module: "warehouse"},
 		}},
-		"all are missing": {order: []func(*machine.Engine){ship}, uncovered: []machine.UncoveredError{
+		"all missing": {order: []func(*machine.Engine){ship}, uncovered: []machine.UncoveredError{
 			{Workflow: "shipping", State: "returning", Module: "depot"}, {Workflow: "shipping", State: "shipping", Module: "depot"},
 		}},
-		"another module's": {order: []func(*machine.Engine){ship, janitor("depots")}, uncovered: []machine.UncoveredError{
+		"janitor of another module": {order: []func(*machine.Engine){ship, janitor("depots")}, uncovered: []machine.UncoveredError{
 			{Workflow: "shipping", State: "returning", Module: "depot"}, {Workflow: "shipping", State: "shipping", Module: "depot"},
 		}},
 	} {
@@ -94,19 +93,17 @@ func TestCoverage(t *testing.T) {
 	require.NoError(t, err)
 	require.Error(t, e.Start(t.Context()))
 	_, err = m.Fire(t.Context(), machine.Trigger{ID: "1", Step: "ship", By: "admin"})
-	require.ErrorIs(t, err, machine.ErrNotRunning, "nothing is claimed that nobody would free")
+	require.ErrorIs(t, err, machine.ErrNotRunning, "an engine that has not started claims nothing")
 	e.AddJanitor(machine.JanitorConfig{Module: "depot"})
-	require.NoError(t, e.Start(t.Context()), "the module that was missing has come")
+	require.NoError(t, e.Start(t.Context()), "the missing janitor has been added")
 	out, err := m.Fire(t.Context(), machine.Trigger{ID: "1", Step: "ship", By: "admin"})
 	require.NoError(t, err)
 	require.Equal(t, machine.Done, out.Result)
 	require.NoError(t, e.Stop(t.Context()))
 }
 
-// TestFaultsOfDeclarations: whatever does not fit together is said by Start, all at once.
-//
-// Proves CLAIM-10, CLAIM-17.
-func TestFaultsOfDeclarations(t *testing.T) {
+// Start reports all invalid declarations at once. Proves CLAIM-10, CLAIM-17.
+func TestInvalidDeclarations(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	require.NoError(t, err)
 	defer rt.Close(context.Background())
@@ -125,7 +122,7 @@ func TestFaultsOfDeclarations(t *testing.T) {
 				machine.Effect(m, "Tell", tell)
 			}
 		}, []string{`"Ship": the action is registered twice`, `"Return": the action is registered twice`, `"Tell": the after-effect is registered twice`}},
-		"handlers of nothing": {func(e *machine.Engine) {
+		"handlers without a step": {func(e *machine.Engine) {
 			m := machine.Add(e, parcels, shipping())
 			machine.Handle(m, "Ship", noBody)
 			machine.Handle(m, "Return", noBody)
@@ -135,20 +132,20 @@ func TestFaultsOfDeclarations(t *testing.T) {
 			machine.Handle[parcel, string](m, "Nil", nil)
 			machine.Effect(m, "Null", nil)
 		}, []string{`"Shipp": no step has this action`, `"Tel": no step has this after-effect`, `handler is nil`}},
-		"a workflow that is not valid": {func(e *machine.Engine) {
+		"invalid workflow": {func(e *machine.Engine) {
 			w := shipping()
 			w.Steps[0].Claim["admin"] = machine.Claim{"shipping", "shipping"}
 			machine.Add(e, parcels, w)
 		}, []string{"claim_into equals revert_to"}},
-		"two of a name": {func(e *machine.Engine) { machine.Add(e, parcels, shipping()); machine.Add(e, parcels, shipping()) },
+		"duplicate name": {func(e *machine.Engine) { machine.Add(e, parcels, shipping()); machine.Add(e, parcels, shipping()) },
 			[]string{"two workflows have this name", "another workflow has the same entity_kind"}},
-		"another kind":   {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, shipping()) }, []string{"entity_kind"}},
-		"no label":       {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel"}, shipping()) }, []string{"no Label"}},
-		"a wrong label":  {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", Label: "state"}, shipping()) }, []string{"no such field"}},
-		"in memory":      {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", InMemory: true}, shipping()) }, []string{"in memory"}},
-		"two janitors":   {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"the module has another janitor"}},
-		"nobody's":       {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"the module is empty"}},
-		"a negative age": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"Age must not be negative, got -1ns"}},
+		"another kind": {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, shipping()) }, []string{"entity_kind"}},
+		"no label":     {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel"}, shipping()) }, []string{"no Label"}},
+		"wrong label":  {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", Label: "state"}, shipping()) }, []string{"no such field"}},
+		"in memory":    {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", InMemory: true}, shipping()) }, []string{"in memory"}},
+		"two janitors": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"the module has another janitor"}},
+		"no module":    {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"the module is empty"}},
+		"negative age": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"Age must not be negative, got -1ns"}},
 		"long names": {func(e *machine.Engine) {
 			w := shipping()
 			w.Steps[0].Effects["admin"] = []string{strings.Repeat("x", 250)}
@@ -174,9 +171,8 @@ func TestFaultsOfDeclarations(t *testing.T) {
 	require.Error(t, machine.NewEngine(rt, machine.Config{Lease: -1}).Start(t.Context()))
 }
 
-// TestStop: it refuses new actions, waits for those that run, and ends their contexts when it loses patience; what still runs keeps its claim.
-//
-// Proves CLAIM-6, CLAIM-9.
+// Stop refuses new actions and waits for running ones. When its context ends, it ends theirs; an
+// action that still runs keeps its claim. Proves CLAIM-6, CLAIM-9.
 func TestStop(t *testing.T) {
 	d := open(t, memory.New(), settings{})
 	d.pack(t, "1")
@@ -210,15 +206,14 @@ func TestStop(t *testing.T) {
 	err = <-answer
 	require.ErrorIs(t, err, errBody)
 	require.ErrorIs(t, err, machine.ErrNotRunning)
-	require.Equal(t, parcel{Status: "packed"}, d.parcel(t, "1"), "it was given back")
+	require.Equal(t, parcel{Status: "packed"}, d.parcel(t, "1"), "the claim was released")
 	require.NoError(t, d.e.Stop(t.Context()))
 	require.EqualValues(t, 1, d.record(t, "2").Version)
 }
 
-// TestStartEnds: with the context of Start ends all that it began: nobody claims any more once no janitor looks.
-//
-// Proves CLAIM-10.
-func TestStartEnds(t *testing.T) {
+// When the context of Start ends, the engine claims nothing more, because its janitors have
+// stopped. Proves CLAIM-10.
+func TestContextOfStartEnds(t *testing.T) {
 	d, err := build(memory.New(), settings{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -15,11 +15,9 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// TestHolderWhoDoesNotKnow: a holder whose claim was taken over, and who has not heard of it, commits nothing: neither while it runs, nor at its end, although the
-// status is the claim's again. It is the store that knows.
-//
-// Proves CLAIM-4, CLAIM-9.
-func TestHolderWhoDoesNotKnow(t *testing.T) {
+// A holder whose claim was taken over commits nothing, even if it has not noticed and the status is
+// the claim status again. The store refuses its commits. Proves CLAIM-4, CLAIM-9.
+func TestUnnoticedTakeover(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, rescuers)
 		d.pack(t, "1")
@@ -31,7 +29,7 @@ func TestHolderWhoDoesNotKnow(t *testing.T) {
 			return book(ctx, a, in)
 		})
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
-			// Its lease is over in the store, and it has yet to renew it.
+			// Release the lease in the store before the holder renews it.
 			r := d.record(t, "1")
 			_, err := store.Commit(t.Context(), persist.Commit{ID: "foreign.1", Guards: []persist.Guard{{Key: r.Key, Token: r.Lease.Token, Release: true}}})
 			require.NoError(t, err)
@@ -48,14 +46,14 @@ func TestHolderWhoDoesNotKnow(t *testing.T) {
 				ended <- err
 			}()
 			<-began
-			require.NoError(t, ctx.Err(), "it does not know")
+			require.NoError(t, ctx.Err(), "the holder has not noticed the takeover")
 			require.Equal(t, "shipping", d.parcel(t, "1").Status)
 			return book(ctx, a, in)
 		})
 		_, err := d.fire(t.Context(), "1", "late")
 		var lost *machine.ClaimLostError
 		require.ErrorAs(t, err, &lost)
-		require.Equal(t, parcel{Status: "shipping"}, d.parcel(t, "1"), "the successor's claim is left alone")
+		require.Equal(t, parcel{Status: "shipping"}, d.parcel(t, "1"), "the successor keeps its claim")
 		close(finish)
 		require.NoError(t, <-ended)
 		require.Equal(t, parcel{Status: "shipped", Log: []string{"successor"}}, d.parcel(t, "1"))
@@ -63,8 +61,8 @@ func TestHolderWhoDoesNotKnow(t *testing.T) {
 	})
 }
 
-// TestAnyEntity: the status may be a type of its own, in a nested field, or a field of dynamic state.
-func TestAnyEntity(t *testing.T) {
+// The status may have its own type, be a nested field, or a field of dynamic state.
+func TestKindsOfStatusFields(t *testing.T) {
 	type phase string
 	type state struct {
 		Phase *phase `json:"phase"`

@@ -30,7 +30,8 @@ const orders = `{
 	}]
 }`
 
-// A step claims its entity, runs its action once, and commits what the action wrote with the final status. The after-effect comes after that.
+// A step claims its entity, runs its action once, and commits the action's writes with the final
+// status. The after-effect follows the commit.
 func Example() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{Orders}})
@@ -47,7 +48,7 @@ func Example() {
 		if van == "" {
 			return machine.Reject("no van")
 		}
-		fmt.Println("loading the", a.Entity.Item) // once
+		fmt.Println("loading the", a.Entity.Item) // printed once
 		a.OnCommit(func(ctx context.Context, tx *pawl.Tx, o *Order) error {
 			o.Item += " in " + van
 			return nil
@@ -82,7 +83,7 @@ func Example() {
 	// wrong_status [the step starts from "paid", and the status is "shipped"] <nil>
 }
 
-// A claim state that nobody would free after a crash is found when the program starts.
+// Start reports a claim state that no janitor would free after a crash.
 func ExampleEngine_Start() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -106,7 +107,7 @@ func ExampleEngine_Start() {
 	// <nil>
 }
 
-// A claim whose holder is gone is taken back.
+// Sweep reverts a claim whose holder is gone.
 func ExampleJanitor_Sweep() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -116,7 +117,7 @@ func ExampleJanitor_Sweep() {
 	machine.Add(engine, Orders, w)
 	janitor := engine.AddJanitor(machine.JanitorConfig{Module: "shop", Age: time.Millisecond, Reverted: func(machine.Revert) {}})
 
-	dying, die := context.WithCancel(ctx) // somebody claims, and is never heard of again
+	dying, die := context.WithCancel(ctx) // a process claims the order and dies
 	_, _ = Orders.Scope(rt, "7").Acquire(dying, pawl.LeaseFor(10*time.Millisecond), pawl.WithMutation(pawl.Set{State: Order{Status: "shipping"}}))
 	die()
 	for {

@@ -20,15 +20,14 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// TestFire: a step claims, runs, and commits its writes with the final status; the lease is over with the commit.
-//
-// Proves CLAIM-2, CLAIM-5.
+// A step claims, runs its body, and commits its writes with the final status. The commit ends the
+// lease. Proves CLAIM-2, CLAIM-5.
 func TestFire(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d := open(t, store, settings{runtime: pawl.Config{Holder: "depot one"}})
 		d.pack(t, "1")
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
-			r := d.record(t, "1") // what the store has while the body runs
+			r := d.record(t, "1") // the stored record while the body runs
 			require.Equal(t, "shipping", r.Label)
 			require.EqualValues(t, 2, r.Version)
 			require.True(t, r.Held(r.Now))
@@ -47,7 +46,7 @@ func TestFire(t *testing.T) {
 		r := d.record(t, "1")
 		require.Equal(t, r.Version, out.Entity.Version)
 		require.EqualValues(t, 3, r.Version, "created, claimed, committed")
-		require.Zero(t, r.Lease, "the commit gave it back")
+		require.Zero(t, r.Lease, "the commit released the lease")
 		require.EqualValues(t, 1, d.shipped(t))
 		out, err = d.m.Fire(t.Context(), machine.Trigger{ID: "1", Step: "return", By: "admin"})
 		require.NoError(t, err)
@@ -55,9 +54,8 @@ func TestFire(t *testing.T) {
 	})
 }
 
-// TestUnclaimed: a requester without a claim runs unclaimed: bodies may run at once, and one of them commits.
-//
-// Proves CLAIM-1.
+// A requester without a claim runs unclaimed: two bodies may run at the same time, but only one
+// commits. Proves CLAIM-1.
 func TestUnclaimed(t *testing.T) {
 	d := open(t, memory.New(), settings{})
 	d.pack(t, "1")
@@ -92,9 +90,7 @@ func TestUnclaimed(t *testing.T) {
 	require.EqualValues(t, 1, d.shipped(t))
 }
 
-// TestClaimFailed: a claim is lost when the status differs or the version moved, and no body runs.
-//
-// Proves CLAIM-3.
+// A claim fails, and no body runs, if the status differs or the version moved. Proves CLAIM-3.
 func TestClaimFailed(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, settings{})
@@ -107,14 +103,14 @@ func TestClaimFailed(t *testing.T) {
 			require.Equal(t, "another operation is already in progress", out.Reasons[0])
 		}
 		other.does(func(context.Context, *machine.Action[parcel], string) error {
-			t.Error("a second body")
+			t.Error("a second body ran")
 			return nil
 		})
 
 		d.pack(t, "claimed")
 		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
 			refused(other.fire(t.Context(), "claimed", "second"))
-			refused(other.m.Fire(t.Context(), machine.Trigger{ID: "claimed", Step: "return", By: "admin"})) // another step
+			refused(other.m.Fire(t.Context(), machine.Trigger{ID: "claimed", Step: "return", By: "admin"})) // another step of the same entity
 			refused(other.m.Fire(t.Context(), machine.Trigger{ID: "claimed", Step: "ship", By: "cron", Input: "unclaimed"}))
 			return book(ctx, a, in)
 		})
@@ -123,7 +119,7 @@ func TestClaimFailed(t *testing.T) {
 		require.Equal(t, machine.Done, out.Result)
 		require.Equal(t, []string{"first"}, d.parcel(t, "claimed").Log)
 
-		d.pack(t, "edited") // between the look and the claim
+		d.pack(t, "edited") // edited between the read and the claim
 		other.e.Observe(func(step string) {
 			if step == "before claim" {
 				_, err := parcels.Scope(d.rt, "edited").PatchState(ctx, pawl.Patch{"note": "fragile"})
@@ -134,7 +130,7 @@ func TestClaimFailed(t *testing.T) {
 		require.Equal(t, parcel{Status: "packed", Note: "fragile"}, d.parcel(t, "edited"))
 		other.e.Observe(func(string) {})
 
-		d.pack(t, "overtaken") // and back again
+		d.pack(t, "overtaken") // claimed and released between the read and the claim
 		other.e.Observe(func(step string) {
 			if step == "before claim" {
 				d.does(func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") })
@@ -147,7 +143,7 @@ func TestClaimFailed(t *testing.T) {
 		require.Equal(t, parcel{Status: "packed"}, d.parcel(t, "overtaken"))
 		other.e.Observe(func(string) {})
 
-		d.pack(t, "held") // by somebody with a purpose of his own
+		d.pack(t, "held") // its lease is held for another purpose
 		l, err := parcels.Scope(d.rt, "held").Acquire(ctx)
 		require.NoError(t, err)
 		refused(other.fire(ctx, "held", "late"))
@@ -155,16 +151,15 @@ func TestClaimFailed(t *testing.T) {
 
 		out, err = other.fire(ctx, "claimed", "again")
 		require.NoError(t, err)
-		require.Equal(t, machine.WrongStatus, out.Result, "nothing is in progress, it is shipped")
+		require.Equal(t, machine.WrongStatus, out.Result, "the parcel is shipped, and no operation is in progress")
 		require.Equal(t, "wrong_status", out.Result.String())
 		require.Equal(t, "shipped", out.Entity.State().Status)
 	})
 }
 
-var errBody = errors.New("the body went wrong")
+var errBody = errors.New("the body failed")
 
-// TestRelease: whatever does not succeed gives the claim back before its caller hears of it, and nothing is written.
-//
+// Every action that does not succeed releases its claim before Fire returns, and writes nothing.
 // Proves CLAIM-6.
 func TestRelease(t *testing.T) {
 	onCommit := func(fn func() error) body {
@@ -191,14 +186,14 @@ func TestRelease(t *testing.T) {
 	}{
 		{name: "failed", body: plain(func() error { return machine.Fail("no van") }), result: machine.Failed},
 		{name: "rejected", body: plain(func() error { return machine.Reject("too large", "too heavy") }), result: machine.Rejected},
-		{name: "an error", body: plain(func() error { return errBody }), err: errBody},
-		{name: "a panic", body: plain(func() error { panic(errBody) }), panics: true},
+		{name: "error", body: plain(func() error { return errBody }), err: errBody},
+		{name: "panic", body: plain(func() error { panic(errBody) }), panics: true},
 		{name: "runtime.Goexit", body: plain(func() error { runtime.Goexit(); return nil }), exits: true},
 		{name: "failed in the commit", body: onCommit(func() error { return machine.Fail("no van") }), result: machine.Failed},
 		{name: "rejected in the commit", body: onCommit(func() error { return machine.Reject("too large", "too heavy") }), result: machine.Rejected},
-		{name: "an error in the commit", body: onCommit(func() error { return errBody }), err: errBody},
-		{name: "a panic in the commit", body: onCommit(func() error { panic(errBody) }), panics: true},
-		{name: "a commit that is refused", body: func(_ context.Context, a *machine.Action[parcel], _ string) error {
+		{name: "error in the commit", body: onCommit(func() error { return errBody }), err: errBody},
+		{name: "panic in the commit", body: onCommit(func() error { panic(errBody) }), panics: true},
+		{name: "refused commit", body: func(_ context.Context, a *machine.Action[parcel], _ string) error {
 			a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
 				_, err := ledgers.Scope(tx, "all").SetState(ctx, ledger{}, pawl.IfAbsent())
 				return err
@@ -229,7 +224,7 @@ func TestRelease(t *testing.T) {
 			if p, ok := raised.(*pawl.PanicError); c.panics {
 				require.True(t, ok)
 				require.ErrorIs(t, p, errBody)
-				require.Contains(t, string(p.Stack), "fire_test.go", "the stack of the panic itself")
+				require.Contains(t, string(p.Stack), "fire_test.go", "the error has the stack of the panic itself")
 			} else {
 				require.Nil(t, raised)
 				require.ErrorIs(t, err, c.err)
@@ -253,9 +248,8 @@ func TestRelease(t *testing.T) {
 	}
 }
 
-// TestBodyRunsOnce: on a conflict the commit is repeated, and not the body; what others wrote into other fields meanwhile stays, and the claim with it.
-//
-// Proves CLAIM-5, CLAIM-9.
+// A conflict repeats the commit, not the body. The claim and concurrent writes to other fields are
+// kept. Proves CLAIM-5, CLAIM-9.
 func TestBodyRunsOnce(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		d, other := open(t, store, settings{}), open(t, store, settings{})
@@ -289,10 +283,8 @@ func TestBodyRunsOnce(t *testing.T) {
 	})
 }
 
-// TestStatusChangedByHand: a claim whose status somebody changed by other means is lost, and that change stays.
-//
-// Proves CLAIM-4.
-func TestStatusChangedByHand(t *testing.T) {
+// A claim is lost if its status is changed by other means, and that change stays. Proves CLAIM-4.
+func TestStatusChangedWithoutStep(t *testing.T) {
 	d := open(t, memory.New(), settings{})
 	for id, change := range map[string]func(s pawl.Scope[parcel]) error{
 		"changed": func(s pawl.Scope[parcel]) error {
@@ -318,9 +310,8 @@ func TestStatusChangedByHand(t *testing.T) {
 	require.Zero(t, d.shipped(t))
 }
 
-// TestCallerLeaves: a caller that leaves while its claim is under way leaves no claim behind; one that leaves while its body runs ends the body's context, and
-// keeps the claim alive until the body has returned.
-//
+// A caller that leaves while its claim commits leaves no claim behind. If it leaves while its body
+// runs, the body's context ends, and the claim is kept until the body returns.
 // Proves CLAIM-6, CLAIM-9.
 func TestCallerLeaves(t *testing.T) {
 	g := &stores.Tap{Store: memory.New()}
@@ -339,11 +330,11 @@ func TestCallerLeaves(t *testing.T) {
 	_, err := d.fire(ctx, "claiming", "gone")
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, "packed", d.parcel(t, "claiming").Status)
-	close(gone) // now the claim lands
-	testkit.Eventually(t, func() bool { return d.record(t, "claiming").Version > 1 }, "it landed")
+	close(gone) // now the claim commits
+	testkit.Eventually(t, func() bool { return d.record(t, "claiming").Version > 1 }, "the claim is committed")
 	testkit.Eventually(t, func() bool {
 		return d.parcel(t, "claiming").Status == "packed" && d.record(t, "claiming").Lease.Token == 0
-	}, "given back")
+	}, "the claim is released")
 
 	d.pack(t, "running")
 	ctx, leave = context.WithCancel(t.Context())
@@ -367,10 +358,8 @@ func TestCallerLeaves(t *testing.T) {
 	require.EqualValues(t, 1, d.record(t, "never").Version)
 }
 
-// TestCommitOutlivesAnOutage: a store that is away for a moment when the body has done its work costs nothing.
-//
-// Proves CLAIM-5.
-func TestCommitOutlivesAnOutage(t *testing.T) {
+// The final commit survives a short outage of the store. Proves CLAIM-5.
+func TestCommitOutlivesOutage(t *testing.T) {
 	g := &stores.Tap{Store: memory.New()}
 	d := open(t, stores.Bare{Store: g}, settings{config: machine.Config{Commit: pawl.Retry{First: time.Millisecond, Max: time.Millisecond}}})
 	d.pack(t, "1")
@@ -382,7 +371,7 @@ func TestCommitOutlivesAnOutage(t *testing.T) {
 			case refused <= 3:
 				return fmt.Errorf("%w: %w", persist.ErrUnavailable, persist.ErrNotApplied)
 			case refused <= 6:
-				return persist.ErrUnavailable // nobody knows
+				return persist.ErrUnavailable // the outcome is unknown
 			}
 			return nil
 		})
@@ -395,10 +384,8 @@ func TestCommitOutlivesAnOutage(t *testing.T) {
 	require.Equal(t, []string{"patient"}, d.parcel(t, "1").Log)
 }
 
-// TestBadTriggers: what fits nothing is refused before anything is written.
-//
-// Proves CLAIM-17.
-func TestBadTriggers(t *testing.T) {
+// An invalid trigger is refused before anything is written. Proves CLAIM-17.
+func TestInvalidTriggers(t *testing.T) {
 	d := open(t, memory.New(), settings{})
 	d.pack(t, "1")
 	d.does(func(context.Context, *machine.Action[parcel], string) error {
@@ -409,14 +396,14 @@ func TestBadTriggers(t *testing.T) {
 		trigger machine.Trigger
 		want    string
 	}{
-		"unknown step":       {machine.Trigger{ID: "1", Step: "sink", By: "admin", Input: ""}, "STEP"},
-		"no step":            {machine.Trigger{ID: "1", By: "admin", Input: ""}, "STEP"},
-		"unknown requester":  {machine.Trigger{ID: "1", Step: "ship", By: "stranger", Input: ""}, "STEP"},
-		"input of a type":    {machine.Trigger{ID: "1", Step: "ship", By: "admin", Input: 7}, "STEP"},
-		"no input":           {machine.Trigger{ID: "1", Step: "ship", By: "admin"}, "STEP"},
-		"input for no input": {machine.Trigger{ID: "1", Step: "return", By: "admin", Input: "x"}, "STEP"},
-		"no such entity":     {machine.Trigger{ID: "2", Step: "ship", By: "admin", Input: ""}, "NOT_FOUND"},
-		"no id":              {machine.Trigger{Step: "ship", By: "admin", Input: ""}, "LIMIT"},
+		"unknown step":        {machine.Trigger{ID: "1", Step: "sink", By: "admin", Input: ""}, "STEP"},
+		"no step":             {machine.Trigger{ID: "1", By: "admin", Input: ""}, "STEP"},
+		"unknown requester":   {machine.Trigger{ID: "1", Step: "ship", By: "stranger", Input: ""}, "STEP"},
+		"input of wrong type": {machine.Trigger{ID: "1", Step: "ship", By: "admin", Input: 7}, "STEP"},
+		"no input":            {machine.Trigger{ID: "1", Step: "ship", By: "admin"}, "STEP"},
+		"input for no input":  {machine.Trigger{ID: "1", Step: "return", By: "admin", Input: "x"}, "STEP"},
+		"no such entity":      {machine.Trigger{ID: "2", Step: "ship", By: "admin", Input: ""}, "NOT_FOUND"},
+		"no id":               {machine.Trigger{Step: "ship", By: "admin", Input: ""}, "LIMIT"},
 	} {
 		_, err := d.m.Fire(t.Context(), c.trigger)
 		require.Equal(t, c.want, pawl.Code(err), name)
@@ -438,8 +425,8 @@ func TestBadTriggers(t *testing.T) {
 	require.ErrorIs(t, err, pawl.ErrNotFound)
 }
 
-// TestWhatItCosts: an unclaimed action is one commit, a claim one more, and giving it back costs none of its own.
-func TestWhatItCosts(t *testing.T) {
+// An unclaimed action takes one commit, a claim one more, and a release none of its own.
+func TestCommitsPerAction(t *testing.T) {
 	g := &stores.Tap{Store: memory.New()}
 	d := open(t, stores.Bare{Store: g}, settings{})
 	var entities, letters atomic.Int32
@@ -463,5 +450,5 @@ func TestWhatItCosts(t *testing.T) {
 	require.EqualValues(t, 2, cost("admin", "claimed", nil))
 	require.EqualValues(t, 2, cost("admin", "failed", func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") }))
 	testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
-	require.EqualValues(t, 3, letters.Load(), "an after-effect is taken, counted and deleted")
+	require.EqualValues(t, 3, letters.Load(), "an after-effect takes three commits: take, count, delete")
 }

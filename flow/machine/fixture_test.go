@@ -19,10 +19,10 @@ import (
 type parcel struct {
 	Status string   `json:"status"`
 	Note   string   `json:"note,omitempty"`
-	Log    []string `json:"log,omitempty"` // what bodies wrote with their commits
+	Log    []string `json:"log,omitempty"` // written by bodies with their commits
 }
 
-// ledger counts what bodies wrote beside their entity.
+// ledger counts the writes of bodies outside their entity.
 type ledger struct {
 	Shipped int64 `json:"shipped"`
 }
@@ -32,7 +32,7 @@ var (
 	ledgers = pawl.Kind[ledger]{Name: "ledger"}
 )
 
-// shipping is the workflow of these tests: admins claim, cron does not.
+// shipping is the workflow of these tests. The requester admin claims, cron does not.
 func shipping() machine.Workflow {
 	return machine.Workflow{
 		Name: "shipping", Module: "depot", Kind: "parcel", Initial: "packed",
@@ -55,10 +55,10 @@ func shipping() machine.Workflow {
 	}
 }
 
-// body is what the action Ship does in a test.
+// body is the handler of the action Ship.
 type body func(ctx context.Context, a *machine.Action[parcel], in string) error
 
-// depot is a process: a runtime, an engine and its machine.
+// depot stands for a process: a runtime, an engine and its machine.
 type depot struct {
 	rt      *pawl.Runtime
 	e       *machine.Engine
@@ -71,15 +71,15 @@ type depot struct {
 	freed []machine.Revert
 }
 
-// settings are what a test wants of a depot.
+// settings configures a depot.
 type settings struct {
 	config  machine.Config
 	janitor machine.JanitorConfig
 	runtime pawl.Config
-	tell    func(ctx context.Context, d *machine.Delivery[parcel]) error // from the start
+	tell    func(ctx context.Context, d *machine.Delivery[parcel]) error // set before the engine starts
 }
 
-// build puts a depot together without starting it.
+// build creates a depot without starting it.
 func build(store persist.Store, s settings) (*depot, error) {
 	d := &depot{tell: s.tell}
 	s.runtime.Store = store
@@ -103,7 +103,7 @@ func build(store persist.Store, s settings) (*depot, error) {
 		d.freed = append(d.freed, r)
 	}
 	d.janitor = d.e.AddJanitor(s.janitor)
-	if byHand { // else a round that is slow to begin frees what the test is about to
+	if byHand { // or else a round that starts late could free a claim that the test needs
 		d.janitor.ByHand()
 	}
 	d.m = machine.Add(d.e, parcels, shipping())
@@ -129,7 +129,7 @@ func build(store persist.Store, s settings) (*depot, error) {
 	return d, nil
 }
 
-// book is the ordinary body: it notes itself in the entity and in the ledger.
+// book is the usual body: it adds itself to the entity and the ledger.
 func book(_ context.Context, a *machine.Action[parcel], in string) error {
 	a.OnCommit(func(ctx context.Context, tx *pawl.Tx, p *parcel) error {
 		p.Log = append(p.Log, in)
@@ -139,21 +139,21 @@ func book(_ context.Context, a *machine.Action[parcel], in string) error {
 	return nil
 }
 
-// does sets what Ship does.
+// does sets the handler of Ship.
 func (d *depot) does(b body) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ship = b
 }
 
-// tells sets what the after-effect Tell does.
+// tells sets the handler of the after-effect Tell.
 func (d *depot) tells(fn func(ctx context.Context, e *machine.Delivery[parcel]) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.tell = fn
 }
 
-// letters returns the after-effects that are stored.
+// letters returns the stored after-effects.
 func (d *depot) letters(t testing.TB) (all []machine.Letter) {
 	t.Helper()
 	for snap, err := range machine.Letters.List(context.WithoutCancel(t.Context()), d.rt, pawl.Query{}) {
@@ -163,14 +163,14 @@ func (d *depot) letters(t testing.TB) (all []machine.Letter) {
 	return all
 }
 
-// stop ends the depot's engine and runtime.
+// stop stops the depot's engine and closes its runtime.
 func (d *depot) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return errors.Join(d.e.Stop(ctx), d.rt.Close(ctx))
 }
 
-// open starts a depot that ends with t.
+// open starts a depot that stops when t ends.
 func open(t testing.TB, store persist.Store, s settings) *depot {
 	t.Helper()
 	d, err := build(store, s)
@@ -180,7 +180,7 @@ func open(t testing.TB, store persist.Store, s settings) *depot {
 	return d
 }
 
-// pack makes a parcel.
+// pack creates a parcel.
 func (d *depot) pack(t testing.TB, id string) {
 	t.Helper()
 	_, err := d.m.Create(t.Context(), id, parcel{})
@@ -192,7 +192,7 @@ func (d *depot) fire(ctx context.Context, id, in string) (machine.Outcome[parcel
 	return d.m.Fire(ctx, machine.Trigger{ID: id, Step: "ship", By: "admin", Input: in})
 }
 
-// parcel returns what is stored.
+// parcel returns the stored parcel.
 func (d *depot) parcel(t testing.TB, id string) parcel {
 	t.Helper()
 	p, err := parcels.Scope(d.rt, id).State(context.WithoutCancel(t.Context()))
@@ -200,7 +200,7 @@ func (d *depot) parcel(t testing.TB, id string) parcel {
 	return p
 }
 
-// shipped returns what the ledger says.
+// shipped returns the count in the ledger.
 func (d *depot) shipped(t testing.TB) int64 {
 	t.Helper()
 	l, err := ledgers.Scope(d.rt, "all").State(context.WithoutCancel(t.Context()))
@@ -208,7 +208,7 @@ func (d *depot) shipped(t testing.TB) int64 {
 	return l.Shipped
 }
 
-// record returns the entity as the store has it.
+// record returns the stored record of the entity.
 func (d *depot) record(t testing.TB, id string) persist.Record {
 	t.Helper()
 	r, err := d.rt.Store().Load(context.WithoutCancel(t.Context()), pawl.Key{Kind: "parcel", ID: id})
@@ -216,7 +216,7 @@ func (d *depot) record(t testing.TB, id string) persist.Record {
 	return r
 }
 
-// reverts returns what the depot's janitor has reported.
+// reverts returns the reverts that the depot's janitor has reported.
 func (d *depot) reverts() []machine.Revert {
 	d.mu.Lock()
 	defer d.mu.Unlock()

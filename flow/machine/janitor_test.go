@@ -3,6 +3,7 @@ package machine_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// claimed makes a parcel whose claim nobody keeps alive: its lease runs out after length.
+// claimed creates a parcel with a claim that is never renewed: its lease expires after length.
 func (d *depot) claimed(t testing.TB, id string, length time.Duration) {
 	t.Helper()
 	d.pack(t, id)
@@ -29,15 +30,14 @@ func (d *depot) claimed(t testing.TB, id string, length time.Duration) {
 	die()
 }
 
-// over waits until the lease of a parcel is.
+// over waits until the lease of a parcel has expired.
 func (d *depot) over(t testing.TB, id string) {
 	t.Helper()
-	testkit.Eventually(t, func() bool { r := d.record(t, id); return !r.Held(r.Now) }, "the lease is over")
+	testkit.Eventually(t, func() bool { r := d.record(t, id); return !r.Held(r.Now) }, "the lease has expired")
 }
 
-// TestJanitor: a claim is reverted once its lease has been over for the configured age, by the store's clock, and not before; nothing else is touched.
-//
-// Proves CLAIM-7, CLAIM-8.
+// A claim is reverted once its lease has been expired for the configured age, by the store's clock,
+// and not before. Nothing else changes. Proves CLAIM-7, CLAIM-8.
 func TestJanitor(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		ctx := t.Context()
@@ -49,16 +49,16 @@ func TestJanitor(t *testing.T) {
 		for _, each := range []*depot{d, patient, usual} {
 			reverts, err := each.janitor.Sweep(ctx)
 			require.NoError(t, err)
-			require.Empty(t, reverts, "it is alive")
+			require.Empty(t, reverts, "the lease is live")
 		}
 		d.claimed(t, "dead", 50*time.Millisecond)
 		d.over(t, "dead")
-		_, err := parcels.Scope(patient.rt, "dead").PatchState(ctx, pawl.Patch{"note": "edited since"}) // which is no sign of life
+		_, err := parcels.Scope(patient.rt, "dead").PatchState(ctx, pawl.Patch{"note": "edited since"}) // an edit is not a sign of life
 		require.NoError(t, err)
 		for _, each := range []*depot{patient, usual} {
 			reverts, err := each.janitor.Sweep(ctx)
 			require.NoError(t, err)
-			require.Empty(t, reverts, "it is not over for long enough")
+			require.Empty(t, reverts, "the lease has not been expired for long enough")
 		}
 		out, err := usual.fire(ctx, "dead", "no step moves it")
 		require.NoError(t, err)
@@ -69,13 +69,13 @@ func TestJanitor(t *testing.T) {
 			reverts, err = d.e.Sweep(ctx)
 			require.NoError(t, err)
 			return len(reverts) > 0
-		}, "the janitor")
+		}, "the janitor reverts the claim")
 		require.Len(t, reverts, 1)
 		r := reverts[0]
 		require.GreaterOrEqual(t, r.Age, time.Millisecond)
 		r.Age = 0
 		require.Equal(t, machine.Revert{Workflow: "shipping", ID: "dead", From: "shipping", To: "packed", Holder: "the dead"}, r)
-		require.Len(t, d.reverts(), 1, "and reported")
+		require.Len(t, d.reverts(), 1, "the revert is reported once")
 		require.Equal(t, was.Version+1, d.record(t, "dead").Version)
 		require.Equal(t, parcel{Status: "packed", Note: "edited since"}, d.parcel(t, "dead"))
 		require.Equal(t, "shipping", d.parcel(t, "alive").Status)
@@ -86,10 +86,8 @@ func TestJanitor(t *testing.T) {
 	})
 }
 
-// TestSlowActionIsNotReverted: an action that takes far longer than lease and age together is left alone as long as its holder lives, with all the
-// defaults.
-//
-// Proves CLAIM-8, CLAIM-9.
+// With the default settings, an action that takes far longer than lease and age together is not
+// reverted while its holder lives. Proves CLAIM-8, CLAIM-9.
 func TestSlowActionIsNotReverted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -104,29 +102,28 @@ func TestSlowActionIsNotReverted(t *testing.T) {
 			require.NoError(t, ctx.Err())
 			now := d.record(t, "1")
 			require.Equal(t, first.Token, now.Lease.Token)
-			require.EqualValues(t, 2, now.Version, "renewing moves no version")
+			require.EqualValues(t, 2, now.Version, "a renewal does not change the version")
 			return book(ctx, a, in)
 		})
 		out, err := d.fire(t.Context(), "1", "slow")
 		require.NoError(t, err)
 		require.Equal(t, machine.Done, out.Result)
 		freed := append(d.reverts(), other.reverts()...)
-		require.Len(t, freed, 1, "the dead one, once")
+		require.Len(t, freed, 1, "only the dead claim, once")
 		require.Equal(t, "dead", freed[0].ID)
 		require.GreaterOrEqual(t, freed[0].Age, machine.DefaultAge)
 		at := d.record(t, "dead").Updated.Sub(began)
 		longest := pawl.DefaultLease + machine.DefaultAge + machine.DefaultInterval*5/4
-		require.LessOrEqual(t, at, longest, "the worst case: lease, age, and an interval with its jitter")
+		require.LessOrEqual(t, at, longest, "worst case: lease, age, and an interval with jitter")
 		t.Logf("freed after %v, at most %v", at, longest)
 		require.NoError(t, d.stop())
 		require.NoError(t, other.stop())
 	})
 }
 
-// TestAgeCountsFromTheEndOfTheLease: neither the time that an action took before its process was cut off nor edits since make a difference to when it is reverted.
-//
-// Proves CLAIM-8, CLAIM-9.
-func TestAgeCountsFromTheEndOfTheLease(t *testing.T) {
+// The age of a claim counts from the end of its lease. The length of the action and later edits do
+// not matter. Proves CLAIM-8, CLAIM-9.
+func TestAgeCountsFromEndOfLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
 		way := &cuttable{Store: store}
@@ -163,10 +160,8 @@ func TestAgeCountsFromTheEndOfTheLease(t *testing.T) {
 	})
 }
 
-// TestJanitorsTogether: several janitors of one module revert each claim once between them, in batches.
-//
-// Proves CLAIM-8.
-func TestJanitorsTogether(t *testing.T) {
+// Several janitors of one module together revert each claim once, in batches. Proves CLAIM-8.
+func TestSeveralJanitors(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		const dead = 20
 		s := rescuers
@@ -219,10 +214,8 @@ func TestJanitorsTogether(t *testing.T) {
 	})
 }
 
-// TestSweepLooksThroughAll: one sweep frees all there is, however small its batches.
-//
-// Proves CLAIM-8.
-func TestSweepLooksThroughAll(t *testing.T) {
+// One sweep frees all expired claims, however small its batches are. Proves CLAIM-8.
+func TestSweepInSmallBatches(t *testing.T) {
 	s := rescuers
 	s.janitor.Batch, s.janitor.Age = 2, time.Nanosecond
 	d := open(t, memory.New(), s)
@@ -237,9 +230,7 @@ func TestSweepLooksThroughAll(t *testing.T) {
 	require.Len(t, reverts, 7)
 }
 
-// TestJanitorInTheBackground: it looks at its interval, and Stop leaves nothing behind.
-//
-// Proves CLAIM-8.
+// A janitor sweeps at its interval, and Stop ends it. Proves CLAIM-8.
 func TestJanitorInTheBackground(t *testing.T) {
 	s := rescuers
 	s.janitor.Interval = 10 * time.Millisecond
@@ -259,18 +250,17 @@ func TestJanitorInTheBackground(t *testing.T) {
 	require.Equal(t, 503, pawl.HTTPStatus(machine.ErrNotRunning))
 }
 
-// TestJanitorAgainstEdits: an entity that others edit all the time is freed all the same, and one that is claimed anew is not touched.
-//
-// Proves CLAIM-8.
-func TestJanitorAgainstEdits(t *testing.T) {
+// An entity that is edited all the time is still freed, and one that is claimed again is not
+// touched. Proves CLAIM-8.
+func TestJanitorDuringEdits(t *testing.T) {
 	g := &listed{Store: memory.New()}
 	hasty := rescuers
-	hasty.janitor.Age = time.Nanosecond // so that whatever is listed is old enough
+	hasty.janitor.Age = time.Nanosecond // every listed claim is old enough
 	d := open(t, g, hasty)
 	d.claimed(t, "edited", 10*time.Millisecond)
 	d.over(t, "edited")
 	edits := 0
-	g.after = func() { // what the janitor has seen is old
+	g.after = func() { // the page that the janitor listed is stale
 		edits++
 		_, err := parcels.Scope(d.rt, "edited").PatchState(t.Context(), pawl.Patch{"note": fmt.Sprint(edits)})
 		require.NoError(t, err)
@@ -283,7 +273,7 @@ func TestJanitorAgainstEdits(t *testing.T) {
 
 	d.claimed(t, "again", 10*time.Millisecond)
 	d.over(t, "again")
-	g.after = func() { // another janitor was faster, and then another caller
+	g.after = func() { // another janitor reverts it first, and another caller claims it
 		s := parcels.Scope(d.rt, "again")
 		_, err := s.PatchState(t.Context(), pawl.Patch{"status": "packed"})
 		require.NoError(t, err)
@@ -294,11 +284,11 @@ func TestJanitorAgainstEdits(t *testing.T) {
 	reverts, err = d.janitor.Sweep(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, reverts)
-	require.Nil(t, g.after, "it was listed")
+	require.Nil(t, g.after, "the entity was listed")
 	require.Equal(t, "shipping", d.parcel(t, "again").Status)
 }
 
-// listed is a store that does something after each list that has found anything.
+// listed is a store that calls after when List has found parcels.
 type listed struct {
 	persist.Store
 	after func()
@@ -306,16 +296,15 @@ type listed struct {
 
 func (l *listed) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	page, err := l.Store.List(ctx, q)
-	if q.Kind == "parcel" && len(page.Records) > 0 && l.after != nil { // in this order: others list other things meanwhile
+	if q.Kind == "parcel" && len(page.Records) > 0 && l.after != nil { // kind first: other lists run at the same time
 		l.after()
 	}
 	return page, err
 }
 
-// TestJanitorWithoutALease: a claim whose lease was given back without its status is freed by the time of its last write.
-//
+// A claim whose lease was released without its status is freed by the time of its last write.
 // Proves CLAIM-8.
-func TestJanitorWithoutALease(t *testing.T) {
+func TestJanitorWithoutLease(t *testing.T) {
 	store := memory.New()
 	d, usual := open(t, store, rescuers), open(t, store, settings{})
 	d.pack(t, "1")
@@ -331,10 +320,9 @@ func TestJanitorWithoutALease(t *testing.T) {
 	}, "freed")
 }
 
-// TestJanitorPassesOver: an entity that this release cannot read keeps no other from being freed, and is named.
-//
+// An entity that this release cannot read is reported, and does not keep others from being freed.
 // Proves CLAIM-8.
-func TestJanitorPassesOver(t *testing.T) {
+func TestJanitorSkipsUnreadable(t *testing.T) {
 	store := memory.New()
 	d := open(t, store, rescuers)
 	for _, id := range []string{"a", "b", "c"} {
@@ -354,9 +342,44 @@ func TestJanitorPassesOver(t *testing.T) {
 		}
 		failed = err
 		return len(freed) == 2
-	}, "the others")
+	}, "the other claims are freed")
 	var schema *pawl.SchemaError
 	require.ErrorAs(t, failed, &schema)
 	require.Equal(t, "b", schema.Scope.ID)
 	require.Equal(t, map[string]bool{"a": true, "c": true}, freed)
+}
+
+// unreadable is a store that loads no parcel while on is set.
+type unreadable struct {
+	listed
+	on bool
+}
+
+func (u *unreadable) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	if key.Kind == "parcel" && u.on {
+		return persist.Record{}, errors.New("no answer")
+	}
+	return u.Store.Load(ctx, key)
+}
+
+// The janitor's error names an entity that was edited concurrently and cannot be read again.
+// Proves CLAIM-8.
+func TestJanitorNamesUnreadableEntity(t *testing.T) {
+	s := rescuers
+	s.janitor.Age = time.Nanosecond
+	store := memory.New()
+	u := &unreadable{listed: listed{Store: store}}
+	d, other := open(t, u, s), open(t, store, settings{})
+	d.claimed(t, "1", 10*time.Millisecond)
+	d.over(t, "1")
+	u.after = func() {
+		_, err := parcels.Scope(other.rt, "1").PatchState(t.Context(), pawl.Patch{"note": "edited"})
+		require.NoError(t, err)
+		u.on = true
+	}
+	_, err := d.janitor.Sweep(t.Context())
+	u.on, u.after = false, nil
+	var failed *pawl.UnavailableError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, pawl.Key{Kind: "parcel", ID: "1"}, failed.Scope)
 }

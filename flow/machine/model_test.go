@@ -20,8 +20,12 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// A random program over one parcel and three processes, in fake time and with the defaults. A process can be cut off from the store, which is what a
-// pause is to everybody else. Time passes in minutes, so that it is always certain whether a lease (30 s) is over and whether a janitor (5 minutes) may act.
+// The model runs a random program over one parcel and three processes, in fake time and with the
+// default settings. A process can be cut off from the store, which looks like a pause to the
+// others.
+//
+// Time passes in minutes. So it is always certain whether a lease (30 s) has expired and whether a
+// janitor (5 minutes) may act.
 const modelProcesses = 3
 
 type modelStep struct {
@@ -47,7 +51,7 @@ func drawProgram(t *rapid.T) []modelStep {
 	return rapid.SliceOfN(step, 1, 20).Draw(t, "program")
 }
 
-// cuttable is a process's way to the store.
+// cuttable is a store that a process can be cut off from.
 type cuttable struct {
 	persist.Store
 	cut atomic.Bool
@@ -76,30 +80,29 @@ func (c *cuttable) List(ctx context.Context, q persist.Query) (persist.Page, err
 	return c.Store.List(ctx, q)
 }
 
-// modelRun is a body that runs, or that has ended and whose commit is on its way.
+// modelRun is a body that runs, or a body that has ended and is about to commit.
 type modelRun struct {
 	name    string
 	ended   bool
 	how     string
-	holds   bool // its lease is live, as the model sees it
+	holds   bool // its lease is live in the model
 	verdict chan string
-	answer  chan string // what Fire returned
+	answer  chan string // receives the result of Fire
 }
 
-// model is what the test believes.
+// model is the expected state.
 type model struct {
 	status    string
 	log       []string
 	runs      [modelProcesses]*modelRun
 	cut       [modelProcesses]bool
 	cutSince  [modelProcesses]time.Time
-	owner     *modelRun // of the claim; nil: nobody's, or that of one who is gone
-	overSince time.Time // the claim's lease is over since about then (30 s later at most); zero: it is live
+	owner     *modelRun // holder of the claim; nil if there is none or it is gone
+	overSince time.Time // about when the claim's lease expired, at most 30 s late; zero while it is live
 }
 
-// TestModelOfClaims: claims, releases, the janitor and take-overs, in random order, do what a simple model says; and a body that lost its claim writes nothing, ever.
-//
-// Proves CLAIM-4, CLAIM-6, CLAIM-8, CLAIM-9.
+// Claims, releases, reverts and takeovers in random order match a simple model. A body that lost
+// its claim never writes anything. Proves CLAIM-4, CLAIM-6, CLAIM-8, CLAIM-9.
 func TestModelOfClaims(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		program := drawProgram(rt)
@@ -111,7 +114,7 @@ func TestModelOfClaims(t *testing.T) {
 	})
 }
 
-// runProgram returns what went wrong, or nothing.
+// runProgram returns a description of the first failure, or an empty string.
 func runProgram(t *testing.T, program []modelStep) (failure string) {
 	store := memory.New()
 	var (
@@ -157,7 +160,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 		switch s.what {
 		case "fire":
 			if m.runs[s.who] != nil || m.cut[s.who] {
-				continue // one at a time; without a store it only waits
+				continue // one run per process; without a store it would only wait
 			}
 			r := &modelRun{name: fmt.Sprint("run-", n), verdict: make(chan string), answer: make(chan string, 1)}
 			started := make(chan struct{}, 1)
@@ -196,17 +199,17 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 			select {
 			case <-started:
 				if m.status != "packed" {
-					return wrong(n, "a body runs though the status is %s", m.status)
+					return wrong(n, "a body runs although the status is %s", m.status)
 				}
 				m.status, m.owner, m.overSince, r.holds = "shipping", r, time.Time{}, true
 				m.runs[s.who] = r
 			case got := <-r.answer:
 				want := map[string]string{"packed": "a body", "shipping": "claim_failed", "shipped": "wrong_status"}[m.status]
 				if got != want {
-					return wrong(n, "Fire says %s instead of %s", got, want)
+					return wrong(n, "Fire returned %s, want %s", got, want)
 				}
 			default:
-				return wrong(n, "Fire does not answer")
+				return wrong(n, "Fire does not return")
 			}
 		case "end":
 			r := m.runs[s.who]
@@ -225,14 +228,14 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 			if m.cut[s.who] {
 				m.cut[s.who] = false
 				way.cut.Store(false)
-				time.Sleep(time.Second) // what was waiting to be tried again is
+				time.Sleep(time.Second) // pending retries run
 				synctest.Wait()
 			}
 		case "sleep":
 			time.Sleep(time.Duration(s.minutes) * time.Minute)
 			synctest.Wait()
 			for i, r := range m.runs {
-				if r != nil && r.holds && m.cut[i] { // it could not renew
+				if r != nil && r.holds && m.cut[i] { // the lease could not be renewed
 					r.holds = false
 					if m.owner == r {
 						m.owner, m.overSince = nil, m.cutSince[i]
@@ -260,13 +263,13 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 				m.status = "packed"
 			}
 			if len(reverts) != want {
-				return wrong(n, "%d reverts instead of %d", len(reverts), want)
+				return wrong(n, "%d reverts, want %d", len(reverts), want)
 			}
 		}
-		// What has ended by now, and what that did.
+		// Check the runs that have ended by now, and their effects.
 		for i, r := range m.runs {
 			if r == nil || !r.ended || m.cut[i] && r.holds {
-				continue // without a store it goes on trying, until its lease is over
+				continue // without a store it retries until its lease expires
 			}
 			synctest.Wait()
 			var got string
@@ -276,7 +279,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 				if m.cut[i] {
 					continue // it may still wait for the store
 				}
-				return wrong(n, "%s has no answer", r.name)
+				return wrong(n, "%s has no result", r.name)
 			}
 			m.runs[i] = nil
 			want := map[string]string{"done": "done", "fail": "failed", "error": "error", "panic": "panic"}[r.how]
@@ -284,7 +287,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 				want = "lost"
 			}
 			if got != want && !(want == "lost" && m.cut[i]) {
-				return wrong(n, "%s ended as %s instead of %s", r.name, got, want)
+				return wrong(n, "%s ended as %s, want %s", r.name, got, want)
 			}
 			if r.holds {
 				m.owner = nil
@@ -302,13 +305,13 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 			continue
 		}
 		if r.Label != m.status {
-			return wrong(n, "the status is %s instead of %s", r.Label, m.status)
+			return wrong(n, "status %s, want %s", r.Label, m.status)
 		}
 	}
 	return checkBooks(store, &m, int(bodies.Load()))
 }
 
-// pendingRelease reports whether the holder of the claim has ended, but cannot say so yet.
+// pendingRelease reports whether the holder of the claim has ended but cannot release it yet.
 func pendingRelease(m *model) bool {
 	for i, r := range m.runs {
 		if r != nil && r.ended && r.holds && m.cut[i] {
@@ -318,7 +321,7 @@ func pendingRelease(m *model) bool {
 	return false
 }
 
-// checkBooks compares what is written with what the model says was committed.
+// checkBooks compares the stored writes with the commits of the model.
 func checkBooks(store persist.Store, m *model, bodies int) string {
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 
 func init() { testkit.Child("pausing", pausingChild) }
 
-// pausingChild is stopped in its body, and says what became of it when it goes on.
+// pausingChild is paused in its body, and reports the outcome when it resumes.
 func pausingChild() error {
 	d, _, err := childDepot(settings{config: machine.Config{Lease: shortLease}, runtime: pawl.Config{Holder: "paused"}})
 	if err != nil {
@@ -26,11 +26,11 @@ func pausingChild() error {
 	}
 	d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
 		testkit.Say("in the body")
-		<-ctx.Done() // nothing else ends it
-		testkit.Say("told %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
-		if os.Getenv(envName) == "tries" { // as one that has not looked at its context
+		<-ctx.Done() // only the lost lease ends the context
+		testkit.Say("context ended by a lost lease: %v", errors.Is(context.Cause(ctx), pawl.ErrLeaseLost))
+		if os.Getenv(envName) == "tries" { // like a body that ignores its context
 			_, err := ledgers.Scope(d.rt, "all").IncState(context.WithoutCancel(ctx), "shipped", 1)
-			testkit.Say("its own write: %s", pawl.Code(err))
+			testkit.Say("write in the body: %s", pawl.Code(err))
 		}
 		return book(ctx, a, in)
 	})
@@ -41,10 +41,8 @@ func pausingChild() error {
 	return nil
 }
 
-// TestPausedHolder: a process that is stopped for longer than its lease wakes up to a claim that is somebody else's: it is told through its context, and
-// commits nothing.
-//
-// Proves CLAIM-4, CLAIM-9.
+// A process that is paused for longer than its lease finds its claim taken over. Its context ends,
+// and it commits nothing. Proves CLAIM-4, CLAIM-9.
 func TestPausedHolder(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		store := stores.OpenFor(t, location)
@@ -63,11 +61,11 @@ func TestPausedHolder(t *testing.T) {
 			require.NoError(t, err)
 			freed += len(reverts)
 			return freed > 0
-		}, "the janitor")
+		}, "the janitor reverts the claim")
 		woken := make(chan struct{})
-		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body runs on beside the new one
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error { // the old body continues beside the new one
 			p.Resume()
-			for _, want := range []string{"told true", "its own write: LEASE_LOST", "CLAIM_LOST"} {
+			for _, want := range []string{"context ended by a lost lease: true", "write in the body: LEASE_LOST", "CLAIM_LOST"} {
 				p.Expect(want)
 			}
 			close(woken)

@@ -22,7 +22,7 @@ import (
 
 func init() { testkit.Child("callers", callersChild) }
 
-// What the parent tells its children.
+// Environment variables that the parent sets for its children.
 const (
 	envStep = "PAWL_TEST_STEP"
 	envName = "PAWL_TEST_NAME"
@@ -33,7 +33,7 @@ const (
 	crowds      = 3   // parcels, one after another
 )
 
-// childDepot opens a depot on the parent's store.
+// childDepot opens a depot on the store that the parent named.
 func childDepot(s settings) (*depot, func() error, error) {
 	store, err := stores.OpenGiven()
 	if err != nil {
@@ -46,7 +46,7 @@ func childDepot(s settings) (*depot, func() error, error) {
 	return d, func() error { return errors.Join(d.stop(), store.Close()) }, d.e.Start(context.Background())
 }
 
-// crowd lets callers fire one step at once, and returns how often each result came.
+// crowd fires one step from many callers at the same time, and counts the results.
 func crowd(d *depot, id, name string) (map[machine.Result]int, error) {
 	var (
 		wg      sync.WaitGroup
@@ -91,8 +91,7 @@ func callersChild() error {
 	return stop()
 }
 
-// TestProcessesRunOneBody: of 300 callers in three processes one runs its body, and the others are told.
-//
+// Of 300 callers in three processes, exactly one runs its body; the others are refused.
 // Proves CLAIM-3, CLAIM-4.
 func TestProcessesRunOneBody(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
@@ -129,9 +128,7 @@ func TestProcessesRunOneBody(t *testing.T) {
 	})
 }
 
-// TestGoroutinesRunOneBody: the same in one process, with several runtimes.
-//
-// Proves CLAIM-4.
+// Of many callers in several runtimes of one process, exactly one runs its body. Proves CLAIM-4.
 func TestGoroutinesRunOneBody(t *testing.T) {
 	store := memory.New()
 	depots := []*depot{open(t, store, settings{}), open(t, store, settings{}), open(t, store, settings{})}
@@ -169,8 +166,9 @@ func TestGoroutinesRunOneBody(t *testing.T) {
 	require.EqualValues(t, 5, depots[0].shipped(t))
 }
 
-// shortLease is that of those who are to die.
-const shortLease = 1500 * time.Millisecond // long enough for a pause of a busy machine
+// shortLease is the lease of processes that the tests kill. It survives a short pause of a busy
+// machine.
+const shortLease = 1500 * time.Millisecond
 
-// rescuers are the settings of those who clean up after a crash.
+// rescuers configures depots that clean up after a crash.
 var rescuers = settings{janitor: machine.JanitorConfig{Age: time.Millisecond}, runtime: pawl.Config{Holder: "rescuer"}}

@@ -16,9 +16,7 @@ import (
 //go:embed testdata/billing.json
 var billing string
 
-// TestLoad: a workflow is the same from JSON and as a literal.
-//
-// Proves CLAIM-1, CLAIM-17.
+// A workflow loaded from JSON equals the same workflow as a Go literal. Proves CLAIM-1, CLAIM-17.
 func TestLoad(t *testing.T) {
 	w, err := machine.Load([]byte(billing))
 	require.NoError(t, err)
@@ -44,24 +42,22 @@ func TestLoad(t *testing.T) {
 	require.Equal(t, shipping(), again)
 }
 
-// TestLoadSyntax: what cannot be read is refused with its place.
-//
-// Proves CLAIM-17.
+// Invalid JSON is refused with its line and column. Proves CLAIM-17.
 func TestLoadSyntax(t *testing.T) {
 	for _, c := range []struct {
 		name, old, new string
 		line, column   int
 		reason         string
 	}{
-		{"a comma too many", `"closed"],`, `"closed",],`, 5, 52, "invalid character"},
-		{"no end", `  ]` + "\n}\n", "  ]\n", 16, 4, "unexpected"},
-		{"a string where a number should be", `"step_id": 20`, `"step_id": "20"`, 8, 21, "step_id"},
-		{"a list where a text should be", `"module": "invoicing"`, `"module": []`, 3, 13, "module"},
-		{"a field that nobody knows", `"step_key"`, `"stepkey"`, 9, 7, `unknown field "stepkey"`},
-		{"another at the top", `"module"`, `"owner"`, 3, 3, `unknown field "owner"`},
-		{"a field twice", `"module": "invoicing"`, `"module": "x", "module": "y"`, 3, 18, `"module" occurs twice`},
-		{"a requester twice", `"cron": "closed" }`, `"admin": "closed" }`, 12, 48, `"admin" occurs twice`},
-		{"something behind it", "]\n}\n", "]\n} {}\n", 17, 3, "after top-level value"},
+		{"trailing comma", `"closed"],`, `"closed",],`, 5, 52, "invalid character"},
+		{"truncated", `  ]` + "\n}\n", "  ]\n", 16, 4, "unexpected"},
+		{"string instead of number", `"step_id": 20`, `"step_id": "20"`, 8, 21, "step_id"},
+		{"list instead of string", `"module": "invoicing"`, `"module": []`, 3, 13, "module"},
+		{"unknown field", `"step_key"`, `"stepkey"`, 9, 7, `unknown field "stepkey"`},
+		{"unknown top-level field", `"module"`, `"owner"`, 3, 3, `unknown field "owner"`},
+		{"duplicate field", `"module": "invoicing"`, `"module": "x", "module": "y"`, 3, 18, `"module" occurs twice`},
+		{"duplicate requester", `"cron": "closed" }`, `"admin": "closed" }`, 12, 48, `"admin" occurs twice`},
+		{"trailing data", "]\n}\n", "]\n} {}\n", 17, 3, "after top-level value"},
 		{"nothing", billing, "", 1, 1, ""},
 		{"not an object", billing, "[1]", 1, 1, ""},
 	} {
@@ -77,7 +73,7 @@ func TestLoadSyntax(t *testing.T) {
 	}
 }
 
-// rulesOf returns the rules that err says are broken.
+// rulesOf returns the rules that err reports as violated.
 func rulesOf(t *testing.T, err error) (rules []machine.Rule) {
 	t.Helper()
 	require.Error(t, err)
@@ -93,45 +89,46 @@ func rulesOf(t *testing.T, err error) (rules []machine.Rule) {
 	return rules
 }
 
-// TestRules: each rule has an error of its own that names the workflow and the step.
+// Each rule has its own error, which names the workflow and the step.
 func TestRules(t *testing.T) {
 	for _, c := range []struct {
 		name, old, new string
 		rule           machine.Rule
 		step           string
 	}{
-		{"a claim of one", `["closing", "approved"]`, `["closing"]`, machine.RuleClaimPair, "close"},                       // Proves CLAIM-11.
-		{"a claim of three", `["closing", "approved"]`, `["closing", "approved", "x"]`, machine.RuleClaimPair, "close"},    // Proves CLAIM-11.
-		{"a claim of numbers", `["closing", "approved"]`, `["closing", 1]`, machine.RuleClaimPair, "close"},                // Proves CLAIM-11.
-		{"a claim that is no list", `["closing", "approved"]`, `"closing"`, machine.RuleClaimPair, "close"},                // Proves CLAIM-11.
-		{"an unknown claim_into", `["closing", "approved"]`, `["shutting", "approved"]`, machine.RuleClaimStatus, "close"}, // Proves CLAIM-12.
-		{"an unknown revert_to", `["closing", "approved"]`, `["closing", "ready"]`, machine.RuleClaimStatus, "close"},      // Proves CLAIM-12.
-		{"claim_into is the status", `"status": "approved"`, `"status": "closing"`, machine.RuleClaimSource, "close"},      // Proves CLAIM-14.
-		{"another ends in a claim state", `"cron": "closed"`, `"cron": "closing"`, machine.RuleClaimOnly, "close"},
-		{"born in a claim state", `"steps"`, `"initial_status": "closing", "steps"`, machine.RuleClaimOnly, ""},
-		{"an unknown status", `"status": "approved"`, `"status": "ready"`, machine.RuleStatus, "close"},
-		{"an unknown target", `"cron": "closed"`, `"cron": "shut"`, machine.RuleStatus, "close"},
-		{"an unknown beginning", `"steps"`, `"initial_status": "new", "steps"`, machine.RuleStatus, ""},
-		{"a status twice", `"closed"],`, `"closed", "closed"],`, machine.RuleStatus, ""},
-		{"a status without a name", `"closed"],`, `"closed", ""],`, machine.RuleStatus, ""},
-		{"an unreachable status", `"closed"],`, `"closed", "lost"],`, machine.RuleUnreachable, ""},                        // Proves CLAIM-17.
-		{"unreachable from the beginning", `"steps"`, `"initial_status": "closed", "steps"`, machine.RuleUnreachable, ""}, // Proves CLAIM-17.
+		{"claim with one status", `["closing", "approved"]`, `["closing"]`, machine.RuleClaimPair, "close"},                      // Proves CLAIM-11.
+		{"claim with three statuses", `["closing", "approved"]`, `["closing", "approved", "x"]`, machine.RuleClaimPair, "close"}, // Proves CLAIM-11.
+		{"claim with a number", `["closing", "approved"]`, `["closing", 1]`, machine.RuleClaimPair, "close"},                     // Proves CLAIM-11.
+		{"claim is not a list", `["closing", "approved"]`, `"closing"`, machine.RuleClaimPair, "close"},                          // Proves CLAIM-11.
+		{"unknown claim_into", `["closing", "approved"]`, `["shutting", "approved"]`, machine.RuleClaimStatus, "close"},          // Proves CLAIM-12.
+		{"unknown revert_to", `["closing", "approved"]`, `["closing", "ready"]`, machine.RuleClaimStatus, "close"},               // Proves CLAIM-12.
+		{"claim_into equals the status", `"status": "approved"`, `"status": "closing"`, machine.RuleClaimSource, "close"},        // Proves CLAIM-14.
+		{"another requester ends in a claim state", `"cron": "closed"`, `"cron": "closing"`, machine.RuleClaimOnly, "close"},
+		{"initial status is a claim state", `"steps"`, `"initial_status": "closing", "steps"`, machine.RuleClaimOnly, ""},
+		{"unknown status", `"status": "approved"`, `"status": "ready"`, machine.RuleStatus, "close"},
+		{"unknown target", `"cron": "closed"`, `"cron": "shut"`, machine.RuleStatus, "close"},
+		{"unknown initial status", `"steps"`, `"initial_status": "new", "steps"`, machine.RuleStatus, ""},
+		{"duplicate status", `"closed"],`, `"closed", "closed"],`, machine.RuleStatus, ""},
+		{"status without a name", `"closed"],`, `"closed", ""],`, machine.RuleStatus, ""},
+		{"unreachable status", `"closed"],`, `"closed", "lost"],`, machine.RuleUnreachable, ""},                                // Proves CLAIM-17.
+		{"unreachable from the initial status", `"steps"`, `"initial_status": "closed", "steps"`, machine.RuleUnreachable, ""}, // Proves CLAIM-17.
 		{"no action", `, "cron": "CloseBillingActionUseCase"`, ``, machine.RuleRequester, "close"},
 		{"no target", `, "cron": "closed"`, ``, machine.RuleRequester, "close"},
-		{"an action without a name", `"cron": "CloseBillingActionUseCase"`, `"cron": ""`, machine.RuleName, "close"},
-		{"a claim of nobody", `{ "admin": ["closing"`, `{ "nobody": ["closing", "approved"], "admin": ["closing"`, machine.RuleRequester, "close"},
-		{"an effect of nobody", `"success_after_effect": {`, `"success_after_effect": { "nobody": ["x"],`, machine.RuleRequester, "close"},
-		{"an effect twice", `["SendInvoices"]`, `["SendInvoices", "SendInvoices"]`, machine.RuleUnique, "close"},
-		{"an effect without a name", `["SendInvoices"]`, `[""]`, machine.RuleName, "close"},
-		{"no owner", `"module": "invoicing"`, `"module": ""`, machine.RuleName, ""},
+		{"action without a name", `"cron": "CloseBillingActionUseCase"`, `"cron": ""`, machine.RuleName, "close"},
+		{"claim of an unknown requester", `{ "admin": ["closing"`, `{ "stranger": ["closing", "approved"], "admin": ["closing"`, machine.RuleRequester, "close"},
+		{"effect of an unknown requester", `"success_after_effect": {`, `"success_after_effect": { "stranger": ["x"],`, machine.RuleRequester, "close"},
+		{"duplicate effect", `["SendInvoices"]`, `["SendInvoices", "SendInvoices"]`, machine.RuleUnique, "close"},
+		{"effect without a name", `["SendInvoices"]`, `[""]`, machine.RuleName, "close"},
+		{"no module", `"module": "invoicing"`, `"module": ""`, machine.RuleName, ""},
 		{"no entity", `"entity_kind": "billing"`, `"entity_kind": ""`, machine.RuleName, ""},
-		{"a step without a key", `"step_key": "close"`, `"step_key": ""`, machine.RuleName, "#1"},
+		{"step without a key", `"step_key": "close"`, `"step_key": ""`, machine.RuleName, "#1"},
 	} {
 		t.Run(c.name, func(t *testing.T) { violates(t, c.old, c.new, c.rule, c.step) })
 	}
 }
 
-// violates requires that the workflow with old replaced breaks the rule, in that step.
+// violates fails t unless the workflow with old replaced by new breaks this rule, in that
+// step.
 func violates(t *testing.T, old, new string, broken machine.Rule, step string) {
 	t.Helper()
 	require.Contains(t, billing, old)
@@ -147,24 +144,18 @@ func violates(t *testing.T, old, new string, broken machine.Rule, step string) {
 	}
 }
 
-// TestRuleOfNoops: a claim that is its own way back claims nothing.
-//
-// Proves CLAIM-13.
-func TestRuleOfNoops(t *testing.T) {
+// claim_into must differ from revert_to. Proves CLAIM-13.
+func TestClaimMustChangeStatus(t *testing.T) {
 	violates(t, `["closing", "approved"]`, `["closing", "closing"]`, machine.RuleClaimNoop, "close")
 }
 
-// TestRuleOfTargets: a step that ends in its claim state leaves the entity to the janitor.
-//
-// Proves CLAIM-15.
-func TestRuleOfTargets(t *testing.T) {
+// A step must not end in its own claim state. Proves CLAIM-15.
+func TestTargetMustNotBeClaimState(t *testing.T) {
 	violates(t, `"admin": "closed"`, `"admin": "closing"`, machine.RuleClaimTarget, "close")
 }
 
-// TestRuleOfReverts: one claim state reverts to one status, in all steps and for all requesters.
-//
-// Proves CLAIM-16.
-func TestRuleOfReverts(t *testing.T) {
+// A claim state reverts to the same status in all steps and for all requesters. Proves CLAIM-16.
+func TestOneRevertPerClaimState(t *testing.T) {
 	w := shipping()
 	w.Name = "billing"
 	w.Steps[1].Claim["admin"] = machine.Claim{"shipping", "shipped"}
@@ -183,11 +174,11 @@ func TestRuleOfReverts(t *testing.T) {
 	w.Steps[0].Claim["cron"] = machine.Claim{"shipping", "returned"}
 	require.Equal(t, []machine.Rule{machine.RuleClaimRevert}, rulesOf(t, w.Validate()), "across requesters")
 	w.Steps[0].Claim["cron"] = machine.Claim{"shipping", "packed"}
-	require.NoError(t, w.Validate(), "the same pair is no contradiction")
+	require.NoError(t, w.Validate(), "the same pair twice is allowed")
 }
 
-// TestAllViolationsAtOnce: whoever corrects a workflow hears of everything at once. Proves CLAIM-11, CLAIM-12, CLAIM-14.
-func TestAllViolationsAtOnce(t *testing.T) {
+// Validate reports all violations at once. Proves CLAIM-11, CLAIM-12, CLAIM-14.
+func TestAllViolationsReported(t *testing.T) {
 	w := shipping()
 	w.Name = "billing"
 	w.Steps[0].Claim["admin"] = machine.Claim{"shipping"}
@@ -202,7 +193,7 @@ func TestAllViolationsAtOnce(t *testing.T) {
 		rulesOf(t, machine.Workflow{Name: "billing"}.Validate()))
 }
 
-// FuzzLoad: whatever is read, Load answers, and what it accepts is valid and reads the same again.
+// Load accepts only valid workflows, and each reads the same when saved and loaded again.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(billing))
 	f.Add([]byte(`{"steps":[{"successful_claim_state":{"a":[1]}}]}`))

@@ -30,13 +30,13 @@ var machineBugs = []Bug{
 		Name: "machine-commit-from-any-status", Mechanism: "the final commit requires the status of the claim",
 		Proves: []string{"CLAIM-4", "CLAIM-1"}, File: "flow/machine/fire.go",
 		Old: "!snap.Exists() || status != from {", New: "!snap.Exists() || from == \"\" {",
-		Pkg: "./flow/machine", Run: "^(TestStatusChangedByHand|TestUnclaimed)$",
+		Pkg: "./flow/machine", Run: "^(TestStatusChangedWithoutStep|TestUnclaimed)$",
 	},
 	{
 		Name: "machine-commit-not-fenced", Mechanism: "commits of an action are fenced by its claim",
 		Proves: []string{"CLAIM-4", "CLAIM-9"}, File: "persist/apply.go",
 		Old: "	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token\n", New: "	return false\n",
-		Pkg: "./flow/machine", Run: "^TestHolderWhoDoesNotKnow$", Flags: []string{"-timeout=20s"},
+		Pkg: "./flow/machine", Run: "^TestUnnoticedTakeover$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-body-again", Mechanism: "on a conflict the commit is repeated, not the body",
@@ -54,7 +54,7 @@ var machineBugs = []Bug{
 		Name: "machine-gives-up-in-an-outage", Mechanism: "the commit is repeated while the store is down and the claim lives",
 		Proves: []string{"CLAIM-5"}, File: "flow/machine/fire.go",
 		Old: "		if !errors.Is(err, pawl.ErrUnavailable) || n", New: "		if true || n",
-		Pkg: "./flow/machine", Run: "^TestCommitOutlivesAnOutage$",
+		Pkg: "./flow/machine", Run: "^TestCommitOutlivesOutage$",
 	},
 	{
 		Name: "machine-keeps-a-failed-claim", Mechanism: "an action that did not succeed releases its claim",
@@ -108,13 +108,13 @@ var machineBugs = []Bug{
 		Name: "machine-janitor-counts-from-the-last-write", Mechanism: "the age of a stale claim counts from the end of its lease",
 		Proves: []string{"CLAIM-8"}, File: "flow/machine/janitor.go",
 		Old: "	return r.Now.Sub(r.Lease.Until)\n", New: "	return r.Now.Sub(r.Updated)\n",
-		Pkg: "./flow/machine", Run: "^TestAgeCountsFromTheEndOfTheLease$",
+		Pkg: "./flow/machine", Run: "^TestAgeCountsFromEndOfLease$",
 	},
 	{
 		Name: "machine-janitor-reverts-held-claims", Mechanism: "the janitor does not revert a held claim",
 		Proves: []string{"CLAIM-8", "CLAIM-9"}, File: "flow/machine/janitor.go",
 		Old: "r.Held(r.Now) || age < j.config.Age {", New: "age < j.config.Age && !r.Held(r.Now) {",
-		Pkg: "./flow/machine", Run: "^TestJanitorAgainstEdits$",
+		Pkg: "./flow/machine", Run: "^TestJanitorDuringEdits$",
 	},
 	{
 		Name: "machine-janitor-ignores-age", Mechanism: "the janitor waits for the configured age",
@@ -126,13 +126,13 @@ var machineBugs = []Bug{
 		Name: "machine-janitor-without-a-version", Mechanism: "the janitor reverts only the version that it read",
 		Proves: []string{"CLAIM-8"}, File: "flow/machine/janitor.go",
 		Old: "m.changeStatus(s.from, s.to), pawl.IfVersion(s.record.Version))", New: "m.changeStatus(s.from, s.to))",
-		Pkg: "./flow/machine", Run: "^TestJanitorAgainstEdits$",
+		Pkg: "./flow/machine", Run: "^TestJanitorDuringEdits$",
 	},
 	{
 		Name: "machine-janitor-once-per-page", Mechanism: "the janitor reads all pages",
 		Proves: []string{"CLAIM-8"}, File: "flow/machine/janitor.go",
 		Old: "	for more := true; more; more = q.After != \"\" {", New: "	for more := true; more; more = false {",
-		Pkg: "./flow/machine", Run: "^TestSweepLooksThroughAll$",
+		Pkg: "./flow/machine", Run: "^TestSweepInSmallBatches$",
 	},
 	{
 		Name: "machine-janitor-without-rounds", Mechanism: "a started janitor sweeps once per interval",
@@ -171,7 +171,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-rule-noop", Mechanism: "claim_into differs from revert_to", Proves: []string{"CLAIM-13"}, File: "flow/machine/rules.go",
 		Old: "	if into == revert {\n", New: "	if false {\n",
-		Pkg: "./flow/machine", Run: "^TestRuleOfNoops$",
+		Pkg: "./flow/machine", Run: "^TestClaimMustChangeStatus$",
 	},
 	{
 		Name: "machine-rule-source", Mechanism: "claim_into differs from the step's status", Proves: []string{"CLAIM-14"}, File: "flow/machine/rules.go",
@@ -181,12 +181,12 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-rule-target", Mechanism: "claim_into differs from the successful state", Proves: []string{"CLAIM-15"}, File: "flow/machine/rules.go",
 		Old: "len(claim) == 2 && claim.Into() == to {", New: "len(claim) == 3 {",
-		Pkg: "./flow/machine", Run: "^TestRuleOfTargets$",
+		Pkg: "./flow/machine", Run: "^TestTargetMustNotBeClaimState$",
 	},
 	{
 		Name: "machine-rule-revert", Mechanism: "one claim state reverts to one status", Proves: []string{"CLAIM-16"}, File: "flow/machine/rules.go",
 		Old: "				if len(reverts[c.Into()]) > 1 {", New: "				if len(reverts[c.Into()]) > 2 {",
-		Pkg: "./flow/machine", Run: "^TestRuleOfReverts$",
+		Pkg: "./flow/machine", Run: "^TestOneRevertPerClaimState$",
 	},
 	{
 		Name: "machine-unknown-fields", Mechanism: "unknown fields are refused", Proves: []string{"CLAIM-17"}, File: "flow/machine/workflow.go",
@@ -201,7 +201,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-duplicate-steps", Mechanism: "step keys are unique", Proves: []string{"CLAIM-17"}, File: "flow/machine/rules.go",
 		Old: "		if keys[s.Key] && s.Key != \"\" {", New: "		if keys[s.Key] && s.Key == \"\" {",
-		Pkg: "./flow/machine", Run: "^TestAllViolationsAtOnce$",
+		Pkg: "./flow/machine", Run: "^TestAllViolationsReported$",
 	},
 	{
 		Name: "machine-unreachable", Mechanism: "unreachable statuses are refused", Proves: []string{"CLAIM-17"}, File: "flow/machine/rules.go",
@@ -212,7 +212,7 @@ var machineBugs = []Bug{
 		Name: "machine-effect-outside-the-commit", Mechanism: "after-effects are recorded in the action's commit",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
 		Old: "effectRecords.Scope(tx, fmt.Sprintf(\"%s-%d\", r.action.key, i))\n		if _, err := scope.SetState(ctx, effect, pawl.IfAbsent());", New: "effectRecords.Scope(r.m.e.rt, fmt.Sprintf(\"%s-%d\", r.action.key, i))\n		if _, err := scope.SetState(context.Background(), effect);",
-		Pkg: "./flow/machine", Run: "^TestNoEffectWithoutACommit$",
+		Pkg: "./flow/machine", Run: "^TestNoEffectWithoutCommit$",
 	},
 	{
 		Name: "machine-effect-forgotten", Mechanism: "a failing after-effect is retried",
@@ -224,13 +224,13 @@ var machineBugs = []Bug{
 		Name: "machine-effect-not-fenced", Mechanism: "a worker that lost the lease of its after-effect commits nothing",
 		Proves: []string{"EFFECT-1"}, File: "persist/apply.go",
 		Old: "	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token\n", New: "	return false\n",
-		Pkg: "./flow/machine", Run: "^TestEffectOfADeadWorker$", Flags: []string{"-timeout=20s"},
+		Pkg: "./flow/machine", Run: "^TestEffectOfDeadWorker$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-attempts-after", Mechanism: "an attempt is counted before its handler runs",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
 		Old: "scope.IncState(body, \"attempts\", 1)", New: "scope.IncState(body, \"attempts\", 0)",
-		Pkg: "./flow/machine", Run: "^(TestEffectOfADeadWorker|TestEffect)$", Flags: []string{"-timeout=20s"},
+		Pkg: "./flow/machine", Run: "^(TestEffectOfDeadWorker|TestEffect)$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-without-end", Mechanism: "an after-effect is given up when its attempts are spent",

@@ -3,7 +3,6 @@ package machine_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -14,11 +13,10 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
 	"github.com/pawl-go/pawl/internal/testkit"
-	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// seal is a field with code of its own, which panics once it is told to.
+// seal is a field whose UnmarshalJSON panics while sealBreaks is set.
 type seal string
 
 var sealBreaks atomic.Bool
@@ -37,8 +35,7 @@ type sealed struct {
 	Seal   seal   `json:"seal"`
 }
 
-// TestEntityThatPanicsWhenClaimed: code of the entity's own that panics between the claim and the body keeps no claim.
-//
+// A claim is released if the entity's own code panics between the claim and the body.
 // Proves CLAIM-6.
 func TestEntityThatPanicsWhenClaimed(t *testing.T) {
 	ctx := t.Context()
@@ -73,9 +70,8 @@ func TestEntityThatPanicsWhenClaimed(t *testing.T) {
 	require.Equal(t, machine.Done, out.Result)
 }
 
-// TestEntityThatPanicsWhenFreed: an entity whose own code panics keeps the janitor from no other, and is named.
-//
-// Proves CLAIM-8.
+// An entity whose own code panics is reported by the janitor, and does not keep others from being
+// freed. Proves CLAIM-8.
 func TestEntityThatPanicsWhenFreed(t *testing.T) {
 	ctx := t.Context()
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
@@ -95,10 +91,10 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 		r, err := rt.Store().Load(ctx, pawl.Key{Kind: "parcel", ID: "b"})
 		require.NoError(t, err)
 		return !r.Held(r.Now)
-	}, "the leases are over")
+	}, "the leases have expired")
 	sealBreaks.Store(true)
 	reverts, err := janitor.Sweep(ctx)
-	require.False(t, sealBreaks.Load(), "it panicked")
+	require.False(t, sealBreaks.Load(), "the seal must have panicked")
 	var raised *pawl.PanicError
 	require.ErrorAs(t, err, &raised)
 	require.ErrorContains(t, err, "parcel/a")
@@ -106,8 +102,7 @@ func TestEntityThatPanicsWhenFreed(t *testing.T) {
 	require.Equal(t, "b", reverts[0].ID)
 }
 
-// TestRevertedPanics: a Reverted that panics keeps the janitor from freeing no other entity in the same round.
-//
+// If the callback Reverted panics, the janitor still frees the other entities of the round.
 // Proves CLAIM-8.
 func TestRevertedPanics(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{parcels}})
@@ -118,7 +113,7 @@ func TestRevertedPanics(t *testing.T) {
 	told := map[string]bool{}
 	janitor := e.AddJanitor(machine.JanitorConfig{Module: "depot", Age: time.Nanosecond, Reverted: func(r machine.Revert) {
 		told[r.ID] = true
-		panic("nobody listens")
+		panic("no receiver")
 	}})
 	d.m = machine.Add(e, parcels, shipping())
 	for i := range 3 {
@@ -131,40 +126,4 @@ func TestRevertedPanics(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, reverts, 3)
 	require.Len(t, told, 3)
-}
-
-// unreadable is a store that loads no parcel while it is told so.
-type unreadable struct {
-	listed
-	on bool
-}
-
-func (u *unreadable) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	if key.Kind == "parcel" && u.on {
-		return persist.Record{}, errors.New("no answer")
-	}
-	return u.Store.Load(ctx, key)
-}
-
-// TestJanitorNamesWhatItCannotRead: the error of an entity that was edited at the same moment, and cannot be read again, says which.
-//
-// Proves CLAIM-8.
-func TestJanitorNamesWhatItCannotRead(t *testing.T) {
-	s := rescuers
-	s.janitor.Age = time.Nanosecond
-	store := memory.New()
-	u := &unreadable{listed: listed{Store: store}}
-	d, other := open(t, u, s), open(t, store, settings{})
-	d.claimed(t, "1", 10*time.Millisecond)
-	d.over(t, "1")
-	u.after = func() {
-		_, err := parcels.Scope(other.rt, "1").PatchState(t.Context(), pawl.Patch{"note": "edited"})
-		require.NoError(t, err)
-		u.on = true
-	}
-	_, err := d.janitor.Sweep(t.Context())
-	u.on, u.after = false, nil
-	var failed *pawl.UnavailableError
-	require.ErrorAs(t, err, &failed)
-	require.Equal(t, pawl.Key{Kind: "parcel", ID: "1"}, failed.Scope)
 }

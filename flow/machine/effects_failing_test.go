@@ -16,8 +16,9 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// ends lets an after-effect fail until it is given up, and returns what is told then.
-func ends(t *testing.T, tell func(ctx context.Context, d *machine.Delivery[parcel]) error) machine.Undelivered {
+// failUntilGivenUp runs a failing after-effect until the engine gives it up, and returns the
+// engine's report.
+func failUntilGivenUp(t *testing.T, tell func(ctx context.Context, d *machine.Delivery[parcel]) error) machine.Undelivered {
 	t.Helper()
 	gaveUp := make(chan machine.Undelivered, 1)
 	d := open(t, memory.New(), settings{tell: tell, config: machine.Config{
@@ -27,16 +28,14 @@ func ends(t *testing.T, tell func(ctx context.Context, d *machine.Delivery[parce
 	d.pack(t, "1")
 	_, err := d.fire(t.Context(), "1", "hello")
 	require.NoError(t, err)
-	return testkit.Receive(t, gaveUp, "it is never given up")
+	return testkit.Receive(t, gaveUp, "the after-effect was never given up")
 }
 
-// TestEffectWhoseCommitPanics: a panic and runtime.Goexit in what an after-effect adds to its commit are failures as those of the after-effect itself: the next attempt
-// waits for its time, and whoever sees it given up sees why.
-//
-// Proves EFFECT-1.
-func TestEffectWhoseCommitPanics(t *testing.T) {
+// A panic or runtime.Goexit in what an after-effect adds to its commit counts as a failed attempt.
+// The next attempt waits for its backoff, and the report names the reason. Proves EFFECT-1.
+func TestEffectCommitPanics(t *testing.T) {
 	for name, fn := range map[string]func(){"panicked: no ink": func() { panic("no ink") }, "runtime.Goexit": runtime.Goexit} {
-		u := ends(t, func(_ context.Context, d *machine.Delivery[parcel]) error {
+		u := failUntilGivenUp(t, func(_ context.Context, d *machine.Delivery[parcel]) error {
 			d.OnCommit(func(context.Context, *pawl.Tx) error {
 				fn()
 				return nil
@@ -48,24 +47,22 @@ func TestEffectWhoseCommitPanics(t *testing.T) {
 	}
 }
 
-// TestEffectWithAnErrorThatNoDocumentHolds: what an error says keeps no after-effect from being given up.
-//
+// An after-effect is given up even if a document cannot hold the text of its error.
 // Proves EFFECT-1.
-func TestEffectWithAnErrorThatNoDocumentHolds(t *testing.T) {
+func TestEffectErrorTextNotStorable(t *testing.T) {
 	for text, want := range map[string]string{
 		"550 unzul\xe4ssig\x00":                 "550 unzul\uFFFDssig\uFFFD",
 		strings.Repeat("ä", pawl.DefaultMaxDoc): "ää",
 	} {
-		u := ends(t, func(context.Context, *machine.Delivery[parcel]) error { return errors.New(text) })
+		u := failUntilGivenUp(t, func(context.Context, *machine.Delivery[parcel]) error { return errors.New(text) })
 		require.Equal(t, 2, u.Attempts)
 		require.Contains(t, u.Error, want)
 	}
 }
 
-// TestEffectsOfWorkflowsThatShareWords: the after-effects of a workflow are delivered by it, and listed with it, and with no other.
-//
-// Proves EFFECT-1.
-func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
+// A workflow delivers and lists only its own after-effects, even if another workflow's name begins
+// with the same words. Proves EFFECT-1.
+func TestEffectsOfWorkflowsWithSimilarNames(t *testing.T) {
 	ctx := t.Context()
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	require.NoError(t, err)
@@ -99,9 +96,9 @@ func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
 		return nil
 	})
 	for u, err := range other.Undelivered(ctx) {
-		t.Error("not its own", u, err)
+		t.Error("lists an after-effect of another workflow:", u, err)
 	}
-	require.NoError(t, e.Redeliver(ctx, u.ID)) // by its own process, once that runs again
+	require.NoError(t, e.Redeliver(ctx, u.ID)) // its own process delivers it, once that runs again
 	require.NoError(t, other.Start(ctx))
 	ship(m, "2")
 	require.Equal(t, "2", <-told)
@@ -111,10 +108,9 @@ func TestEffectsOfWorkflowsThatShareWords(t *testing.T) {
 	require.Zero(t, letter.Attempts)
 }
 
-// TestNamesThatLeaveNoRoomToGiveUp: an engine refuses names under which an after-effect could be recorded, but not given up.
-//
+// An engine refuses a workflow whose name is too long to record an after-effect as given up.
 // Proves EFFECT-1.
-func TestNamesThatLeaveNoRoomToGiveUp(t *testing.T) {
+func TestWorkflowNameTooLongToGiveUp(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	require.NoError(t, err)
 	defer rt.Close(context.Background())
@@ -134,11 +130,10 @@ func TestNamesThatLeaveNoRoomToGiveUp(t *testing.T) {
 	}
 }
 
-// TestEffectThatLostAnotherClaim: an after-effect that fires a step, and loses that claim, has failed as others do; its own lease is not meant.
-//
-// Proves EFFECT-1.
-func TestEffectThatLostAnotherClaim(t *testing.T) {
-	u := ends(t, func(context.Context, *machine.Delivery[parcel]) error {
+// An after-effect that returns the ClaimLostError of another claim has failed; its own lease is not
+// lost. Proves EFFECT-1.
+func TestEffectLosesAnotherClaim(t *testing.T) {
+	u := failUntilGivenUp(t, func(context.Context, *machine.Delivery[parcel]) error {
 		return &machine.ClaimLostError{Entity: pawl.Key{Kind: "van", ID: "7"}, Step: "load"}
 	})
 	require.Equal(t, 2, u.Attempts)
