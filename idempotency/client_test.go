@@ -16,8 +16,7 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 )
 
-// TestTransport: a client repeats under one key until there is an answer, and the work is done once.
-//
+// The client repeats a request under one key until it gets an answer, and the work is done once.
 // Proves IDEM-1.
 func TestTransport(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{Require: true})
@@ -31,7 +30,7 @@ func TestTransport(t *testing.T) {
 		case 2:
 			panic(http.ErrAbortHandler)
 		case 3:
-			inner.ServeHTTP(lost{w}, r) // the work is done, and nobody hears of it
+			inner.ServeHTTP(lost{w}, r) // the work is done, but the response is lost
 			panic(http.ErrAbortHandler)
 		default:
 			inner.ServeHTTP(w, r)
@@ -49,7 +48,7 @@ func TestTransport(t *testing.T) {
 	require.EqualValues(t, 1, runs.Load())
 	require.EqualValues(t, 4, tries.Load())
 
-	// The next request is another one.
+	// The next request has another key.
 	response, err = client.Post(s.URL, "text/plain", strings.NewReader("body"))
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
@@ -57,23 +56,23 @@ func TestTransport(t *testing.T) {
 	require.NotEqual(t, idempotency.NewKey(), idempotency.NewKey())
 }
 
-// lost is a connection that loses what it is given.
+// lost is a connection that loses its response.
 type lost struct{ http.ResponseWriter }
 
 func (lost) Header() http.Header         { return http.Header{} }
 func (lost) Write(p []byte) (int, error) { return len(p), nil }
 func (lost) WriteHeader(int)             {}
 
-// scripted answers with one status after another.
+// scripted is a transport that answers with one status after another.
 type scripted struct {
-	answers []int // 0: an error
+	answers []int // 0 is a lost connection
 	after   string
 	keys    []string
 	bodies  []string
-	closed  func() // a response; may be nil
+	closed  func() // called when a response is closed; may be nil
 }
 
-// closing tells when it is closed.
+// closing is a body that calls a function when it is closed.
 type closing struct {
 	io.Reader
 	closed func()
@@ -106,8 +105,8 @@ func (s *scripted) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: h, Body: closing{strings.NewReader("x"), s.closed}, Request: r}, nil
 }
 
-// TestTransportDecides: what is repeated, how often, and with what.
-func TestTransportDecides(t *testing.T) {
+// Status, Retry-After, method and body decide whether and how often a request is repeated.
+func TestTransportRetries(t *testing.T) {
 	quick := pawl.Retry{Attempts: 3, First: time.Microsecond, Max: time.Microsecond}
 	for name, test := range map[string]struct {
 		answers []int
@@ -115,21 +114,21 @@ func TestTransportDecides(t *testing.T) {
 		tries   int
 		status  int
 	}{
-		"created":                  {[]int{201}, "", 1, 201},
-		"invalid":                  {[]int{422}, "", 1, 422},
-		"conflict, which is final": {[]int{409}, "", 1, 409},
-		"conflict, in progress":    {[]int{409, 200}, "0", 2, 200},
-		"in progress since 1999":   {[]int{409, 200}, "Fri, 31 Dec 1999 23:59:59 GMT", 2, 200},
-		"limited":                  {[]int{429, 200}, "", 2, 200},
-		"broken":                   {[]int{500, 503, 200}, "", 3, 200},
-		"not implemented":          {[]int{501}, "", 1, 501},
-		"broken for long":          {[]int{503}, "", 3, 503},
-		"an hour is too long":      {[]int{503}, "3600", 1, 503},
-		"three centuries, too":     {[]int{503}, "10000000000", 1, 503},
-		"more than that":           {[]int{503}, "9223372036854775807", 1, 503},
-		"until the year 9999":      {[]int{503}, "Fri, 31 Dec 9999 23:59:59 GMT", 1, 503},
-		"connection lost":          {[]int{0, 200}, "", 2, 200},
-		"nobody there":             {[]int{0}, "", 3, 0},
+		"created":                {[]int{201}, "", 1, 201},
+		"invalid":                {[]int{422}, "", 1, 422},
+		"conflict, final":        {[]int{409}, "", 1, 409},
+		"conflict, in progress":  {[]int{409, 200}, "0", 2, 200},
+		"in progress since 1999": {[]int{409, 200}, "Fri, 31 Dec 1999 23:59:59 GMT", 2, 200},
+		"limited":                {[]int{429, 200}, "", 2, 200},
+		"broken":                 {[]int{500, 503, 200}, "", 3, 200},
+		"not implemented":        {[]int{501}, "", 1, 501},
+		"always broken":          {[]int{503}, "", 3, 503},
+		"retry after an hour":    {[]int{503}, "3600", 1, 503},
+		"retry after centuries":  {[]int{503}, "10000000000", 1, 503},
+		"retry after overflows":  {[]int{503}, "9223372036854775807", 1, 503},
+		"retry in the year 9999": {[]int{503}, "Fri, 31 Dec 9999 23:59:59 GMT", 1, 503},
+		"connection lost":        {[]int{0, 200}, "", 2, 200},
+		"always lost":            {[]int{0}, "", 3, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &scripted{answers: test.answers, after: test.after}
@@ -150,7 +149,7 @@ func TestTransportDecides(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a key of one's own", func(t *testing.T) {
+	t.Run("key set by the caller", func(t *testing.T) {
 		s := &scripted{answers: []int{200}}
 		r, err := http.NewRequest("POST", "http://x", nil)
 		require.NoError(t, err)
@@ -159,7 +158,7 @@ func TestTransportDecides(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []string{"mine"}, s.keys)
 	})
-	t.Run("safe", func(t *testing.T) {
+	t.Run("safe method", func(t *testing.T) {
 		s := &scripted{answers: []int{503, 200}}
 		r, err := http.NewRequest("GET", "http://x", nil)
 		require.NoError(t, err)
@@ -168,7 +167,7 @@ func TestTransportDecides(t *testing.T) {
 		require.Equal(t, []string{"", ""}, s.keys)
 		require.Empty(t, r.Header)
 	})
-	t.Run("a body that is read once", func(t *testing.T) {
+	t.Run("body without GetBody", func(t *testing.T) {
 		s := &scripted{answers: []int{503, 200}}
 		r, err := http.NewRequest("POST", "http://x", io.MultiReader(strings.NewReader("body")))
 		require.NoError(t, err)
@@ -176,9 +175,9 @@ func TestTransportDecides(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, s.keys, 1)
 	})
-	t.Run("given up", func(t *testing.T) {
+	t.Run("canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		s := &scripted{answers: []int{503}, after: "30", closed: cancel} // the response is closed before the wait
+		s := &scripted{answers: []int{503}, after: "30", closed: cancel} // the response is closed before the wait begins
 		r, err := http.NewRequestWithContext(ctx, "POST", "http://x", nil)
 		require.NoError(t, err)
 		open := 1
@@ -191,14 +190,15 @@ func TestTransportDecides(t *testing.T) {
 	})
 }
 
-// TestTransportAndHungAnswers: a server that says 503 and then nothing more does not keep the client from asking again, and http.Client can close the connections through Transport.
-func TestTransportAndHungAnswers(t *testing.T) {
+// A server that sends the header of a 503 response and then hangs does not stop the client from
+// retrying. http.Client can close idle connections through Transport.
+func TestTransportHungResponse(t *testing.T) {
 	var tries atomic.Int64
 	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if tries.Add(1) > 1 {
 			return
 		}
-		_, _ = io.Copy(io.Discard, r.Body) // or else it does not notice that the client leaves
+		_, _ = io.Copy(io.Discard, r.Body) // or else the server does not notice that the client leaves
 		w.WriteHeader(503)
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
@@ -214,7 +214,7 @@ func TestTransportAndHungAnswers(t *testing.T) {
 	require.True(t, base.closed)
 }
 
-// letGo notes that it was asked to close its connections.
+// letGo records a call of CloseIdleConnections.
 type letGo struct {
 	http.RoundTripper
 	closed bool

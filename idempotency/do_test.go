@@ -24,9 +24,8 @@ type receipt struct {
 	Lines  []string
 }
 
-// TestDo: a function runs once per key, and its result is everybody's; an error frees the key unless it is final; another input is refused.
-//
-// Proves IDEM-2, IDEM-4.
+// A function runs once per key, and every call gets its result. An error frees the key unless it is
+// final, and another input is refused. Proves IDEM-2, IDEM-4.
 func TestDo(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		one, two := keysOn(t, runtimeOn(t, store), idempotency.Config{}), keysOn(t, runtimeOn(t, store), idempotency.Config{})
@@ -87,10 +86,9 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestDoFinalButLost: a final error of a run that has lost its lease is not final: it is not stored, and another run may succeed.
-//
+// A final error of a run that lost its lease is not stored, and another run may succeed.
 // Proves IDEM-6.
-func TestDoFinalButLost(t *testing.T) {
+func TestDoFinalErrorAfterLostLease(t *testing.T) {
 	store := memory.New()
 	keys, other := keysOn(t, runtimeOn(t, store), idempotency.Config{Lease: time.Hour}), runtimeOn(t, store)
 	op := idempotency.Op{Name: "n", Key: "k"}
@@ -108,9 +106,8 @@ func TestDoFinalButLost(t *testing.T) {
 	require.Equal(t, 1, n)
 }
 
-// TestDoHeld: while it runs elsewhere, *pawl.HeldError, or with Wait the result; when the lease is lost nothing is stored.
-//
-// Proves IDEM-2, IDEM-4.
+// While the function runs elsewhere, Do returns *pawl.HeldError, or waits for the result with Wait.
+// A run that lost its lease stores nothing. Proves IDEM-2, IDEM-4.
 func TestDoHeld(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	short := keysOn(t, rt, idempotency.Config{Lease: 300 * time.Millisecond})
@@ -156,9 +153,8 @@ func TestDoHeld(t *testing.T) {
 	require.Equal(t, 2, n)
 }
 
-// TestDoTx: the effects and the result are one commit, of however many callers at once; an error leaves nothing, a final one nothing but itself.
-//
-// Proves IDEM-2, IDEM-6.
+// The effects and the result are one commit, even with many callers at once. An error commits
+// nothing, and a final error commits only itself. Proves IDEM-2, IDEM-6.
 func TestDoTx(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		runtimes := []*pawl.Runtime{runtimeOn(t, store), runtimeOn(t, store)}
@@ -219,7 +215,7 @@ func TestDoTx(t *testing.T) {
 	})
 }
 
-// TestDoRefuses: operations that are none, and results that cannot be stored.
+// Do refuses invalid operations and results that cannot be stored.
 func TestDoRefuses(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	ctx := t.Context()
@@ -245,6 +241,6 @@ func TestDoRefuses(t *testing.T) {
 	_, _, err = idempotency.Do(ctx, keys, op, func(context.Context) (string, error) { return "small", nil })
 	require.NoError(t, err)
 	_, replayed, err := idempotency.Do(ctx, keys, op, func(context.Context) (int, error) { return 1, nil })
-	require.Error(t, err, "a string is no int")
+	require.Error(t, err, "a stored string is not an int")
 	require.True(t, replayed)
 }

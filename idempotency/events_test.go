@@ -37,11 +37,9 @@ func (f *failures) take() []string {
 	return codes
 }
 
-// TestReplayIsNoFailure: an observer gets no Failed event for a replay, nor for a reused key.
-// A repeat while the first request runs fails with the code of the lease.
-//
-// Proves IDEM-1.
-func TestReplayIsNoFailure(t *testing.T) {
+// An observer gets no Failed event for a replay, nor for a reused key. A repeat while the first
+// request runs fails with the code of the lease. Proves IDEM-1.
+func TestNoFailedEventForReplay(t *testing.T) {
 	var seen failures
 	rt, err := pawl.Open(pawl.Config{Store: memory.New(), Observer: &seen})
 	require.NoError(t, err)
@@ -94,10 +92,8 @@ func (s *lateStore) Load(ctx context.Context, k persist.Key) (persist.Record, er
 	return s.Store.Load(ctx, k)
 }
 
-// TestAnsweredDuringClaim: a response that is stored between the read and the claim is replayed.
-// The failed claim has a code of its own.
-//
-// Proves IDEM-1.
+// A response that is stored between the read and the claim is replayed. The failed claim has a code
+// of its own. Proves IDEM-1.
 func TestAnsweredDuringClaim(t *testing.T) {
 	var seen failures
 	store := &lateStore{Store: memory.New()}

@@ -15,14 +15,14 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// example returns a runtime and keys for the examples; yours has a store that lasts.
+// example returns a runtime and keys for the examples. A real program uses a persistent store.
 func example() (*pawl.Runtime, *idempotency.Keys) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	if err != nil {
 		log.Fatal(err)
 	}
 	keys, err := idempotency.New(rt, idempotency.Config{
-		Principal: func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }, // as your authentication says
+		Principal: func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }, // from your authentication
 		Require:   true,
 	})
 	if err != nil {
@@ -54,7 +54,8 @@ func order(url, key, body string) {
 	fmt.Printf("%d %s, replayed: %q\n", response.StatusCode, text, response.Header.Get(idempotency.Replayed))
 }
 
-// An order is sent twice, because its answer got lost, and placed once. Another one needs another key.
+// An order is sent twice because its answer was lost, but placed once. A different order needs a
+// different key.
 func ExampleKeys_Middleware() {
 	rt, keys := example()
 	defer rt.Close(context.Background())
@@ -83,7 +84,7 @@ type Shop struct {
 	Sold int64 `json:"sold"`
 }
 
-// The sale and the response are one commit: no crash, at whatever point, sells twice.
+// The sale and the response are one commit, so a crash at any point cannot sell twice.
 func ExampleRespond() {
 	rt, keys := example()
 	defer rt.Close(context.Background())
@@ -112,7 +113,7 @@ func ExampleRespond() {
 	// 201 {"number":1}, replayed: "true"
 }
 
-// A message is delivered twice. An error that is final is remembered like a result.
+// A message is delivered twice. A final error is stored like a result.
 func ExampleDo() {
 	rt, keys := example()
 	defer rt.Close(context.Background())
@@ -139,7 +140,7 @@ func ExampleDo() {
 	// "" true not an address
 }
 
-// An agent repeats a tool call: what it does to the state, and its result, are one commit.
+// An agent repeats a tool call. Its change of the state and its result are one commit.
 func ExampleDoTx() {
 	rt, keys := example()
 	defer rt.Close(context.Background())
@@ -164,7 +165,7 @@ func ExampleDoTx() {
 	// 2 false <nil>
 }
 
-// A client whose requests have keys, and are repeated under them until there is an answer.
+// The client gives each request a key, and repeats it under that key until it gets an answer.
 func ExampleTransport() {
 	rt, keys := example()
 	defer rt.Close(context.Background())

@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 	testkit.Main(m.Run, stores.Stop, http.DefaultClient.CloseIdleConnections)
 }
 
-// runtimeOn opens a runtime on a store until t ends. Two of them on one store are like two processes.
+// runtimeOn opens a runtime on a store until t ends. Two runtimes on one store act like two
+// processes.
 func runtimeOn(t testing.TB, store persist.Store) *pawl.Runtime {
 	rt, err := pawl.Open(pawl.Config{Store: store})
 	require.NoError(t, err)
@@ -33,10 +34,10 @@ func runtimeOn(t testing.TB, store persist.Store) *pawl.Runtime {
 	return rt
 }
 
-// user is the principal of a request in tests.
+// user returns the principal of a test request.
 func user(r *http.Request) string { return r.Header.Get("User") }
 
-// keysOn returns Keys on a runtime, with a principal.
+// keysOn returns Keys on a runtime, with user as the principal.
 func keysOn(t testing.TB, rt *pawl.Runtime, c idempotency.Config) *idempotency.Keys {
 	if c.Principal == nil {
 		c.Principal = user
@@ -46,13 +47,13 @@ func keysOn(t testing.TB, rt *pawl.Runtime, c idempotency.Config) *idempotency.K
 	return keys
 }
 
-// onMemory returns Keys on a new store in memory.
+// onMemory returns Keys on a new in-memory store.
 func onMemory(t testing.TB, c idempotency.Config) (*pawl.Runtime, *idempotency.Keys) {
 	rt := runtimeOn(t, memory.New())
 	return rt, keysOn(t, rt, c)
 }
 
-// server serves a handler over loopback.
+// server serves a handler on the loopback interface.
 type server struct {
 	t testing.TB
 	*httptest.Server
@@ -61,11 +62,11 @@ type server struct {
 func serve(t testing.TB, h http.Handler) *server {
 	s := httptest.NewServer(h)
 	t.Cleanup(s.Close)
-	s.Client().Transport.(*http.Transport).DisableKeepAlives = true // on a connection that was used before, it repeats requests with a key by itself
+	s.Client().Transport.(*http.Transport).DisableKeepAlives = true // or else it repeats requests with a key by itself on a reused connection
 	return &server{t, s}
 }
 
-// answer is a response, read to its end.
+// answer is a response, read completely.
 type answer struct {
 	status int
 	header http.Header
@@ -74,7 +75,7 @@ type answer struct {
 
 func (a answer) replayed() bool { return a.header.Get(idempotency.Replayed) == "true" }
 
-// code is that of a problem.
+// code returns the code of the problem document in the body.
 func (a answer) code(t testing.TB) string {
 	require.Equal(t, "application/problem+json", a.header.Get("Content-Type"), a.body)
 	var p struct {
@@ -88,7 +89,7 @@ func (a answer) code(t testing.TB) string {
 	return p.Code
 }
 
-// send sends a request with a key, none if it is empty, as a user; further headers are pairs.
+// send sends a request as a user, with a key unless it is empty. Further headers are pairs.
 func (s *server) send(method, path, key, body string, headers ...string) answer {
 	s.t.Helper()
 	a, err := s.try(context.Background(), method, path, key, body, headers...)
@@ -128,7 +129,7 @@ func (s *server) try(ctx context.Context, method, path, key, body string, header
 	return answer{response.StatusCode, response.Header, string(text)}, err
 }
 
-// counted is a handler that says how often it ran.
+// counted is a handler that answers with the number of its runs.
 func counted(runs *atomic.Int64) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := runs.Add(1)
@@ -143,7 +144,7 @@ func counted(runs *atomic.Int64) http.Handler {
 	})
 }
 
-// gate is a handler that waits, once it is entered, until it is told how to go on.
+// gate is a handler that blocks until the test sends its next action.
 type gate struct {
 	entered chan *http.Request
 	next    chan func(w http.ResponseWriter, r *http.Request)
@@ -158,13 +159,13 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	(<-g.next)(w, r)
 }
 
-// in waits until somebody has entered, and returns its request.
+// in waits until a request has entered the handler, and returns it.
 func (g *gate) in(t testing.TB) *http.Request {
 	t.Helper()
 	return testkit.Receive(t, g.entered, "no request enters the handler")
 }
 
-// say is what a handler does that answers.
+// say returns an action that answers with a status and a text.
 func say(status int, text string) func(http.ResponseWriter, *http.Request) {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
@@ -172,7 +173,7 @@ func say(status int, text string) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-// async sends the usual request and returns where its answer will be.
+// async sends the usual request and returns a channel for its answer.
 func (s *server) async(key string) <-chan answer {
 	out := make(chan answer, 1)
 	go func() {

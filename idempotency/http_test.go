@@ -23,9 +23,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// TestRequestBodies: the handler reads what the client sent, within a limit.
-//
-// Proves IDEM-3.
+// The handler reads the body that the client sent, up to a limit. Proves IDEM-3.
 func TestRequestBodies(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{MaxRequest: 1000})
@@ -44,14 +42,14 @@ func TestRequestBodies(t *testing.T) {
 	require.Equal(t, 201, s.send("POST", "/", "huge", "small").status, "the key is still free")
 	require.Equal(t, 201, s.send("POST", "/", "", strings.Repeat("x", 5000)).status, "without a key there is no limit")
 
-	// Compressed, it is compared and handed on as it came.
+	// A compressed body is compared and passed on as sent.
 	var b strings.Builder
 	z := gzip.NewWriter(&b)
 	_, _ = z.Write([]byte("text"))
 	require.NoError(t, z.Close())
 	require.Equal(t, "run 7 of "+b.String(), s.send("POST", "/", "z", b.String(), "Content-Encoding", "gzip").body)
 
-	// A form, with a file.
+	// A form with a file.
 	forms := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		file, _, err := r.FormFile("f")
 		if err != nil {
@@ -70,7 +68,7 @@ func TestRequestBodies(t *testing.T) {
 	require.Equal(t, "file", forms.send("POST", "/", "f", form.String(), "Content-Type", m.FormDataContentType()).body)
 }
 
-// dial opens a connection for requests that no client of ours would send.
+// dial opens a raw connection, for requests that no HTTP client would send.
 func (s *server) dial() net.Conn {
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	require.NoError(s.t, err)
@@ -79,7 +77,7 @@ func (s *server) dial() net.Conn {
 	return conn
 }
 
-// TestSlowBody: a request that is not here entirely holds nothing; one that ends too early does nothing.
+// A request claims its key only when its body is complete. A truncated request does nothing.
 func TestSlowBody(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{})
@@ -88,7 +86,7 @@ func TestSlowBody(t *testing.T) {
 	slow := s.dial()
 	_, err := io.WriteString(slow, head)
 	require.NoError(t, err)
-	require.Equal(t, `run 1 of {"item":7}`, s.post("slow").body) // meanwhile
+	require.Equal(t, `run 1 of {"item":7}`, s.post("slow").body) // while the other request is incomplete
 	_, err = io.WriteString(slow, "m\":7}")
 	require.NoError(t, err)
 	response, err := http.ReadResponse(bufio.NewReader(slow), nil)
@@ -106,9 +104,8 @@ func TestSlowBody(t *testing.T) {
 	require.Equal(t, `run 2 of {"item":7}`, s.post("short").body)
 }
 
-// TestResponseHeaders: what is allowed is replayed, byte by byte, and nothing else; what others had set stays; nothing can be smuggled in.
-//
-// Proves IDEM-1.
+// Allowed headers are replayed byte by byte, and no others. Headers set outside the middleware
+// stay, and none can be injected. Proves IDEM-1.
 func TestResponseHeaders(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{Headers: []string{"x-allowed", "X-Odd"}})
 	inner := keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -152,9 +149,8 @@ func TestResponseHeaders(t *testing.T) {
 	require.Equal(t, "outer", again.header.Get("X-Outer"))
 }
 
-// TestNotStored: a response that is streamed, hijacked, too large or has trailers arrives as it is written, and is not stored.
-//
-// Proves IDEM-3.
+// A response that is streamed, hijacked, too large or has trailers arrives unchanged, and is not
+// stored. Proves IDEM-3.
 func TestNotStored(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{MaxBody: 1000})
 	g := newGate()
@@ -249,7 +245,7 @@ func TestNotStored(t *testing.T) {
 	})
 }
 
-// free waits until a key is free, and uses it for a run that frees it again.
+// free waits until a key is free, then uses it for a run that frees it again.
 func free(t *testing.T, s *server, path, key string, g *gate) {
 	t.Helper()
 	g.next <- say(500, "ran")
@@ -257,7 +253,7 @@ func free(t *testing.T, s *server, path, key string, g *gate) {
 	g.in(t)
 }
 
-// TestUnusualResponses: interim responses arrive, deadlines can be set, and a handler that writes nothing has answered 200.
+// Interim responses arrive, deadlines can be set, and a handler that writes nothing answers 200.
 func TestUnusualResponses(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -287,7 +283,7 @@ func TestUnusualResponses(t *testing.T) {
 	require.True(t, again.replayed())
 }
 
-// TestHTTP2: all the same with HTTP/2.
+// The middleware works over HTTP/2.
 func TestHTTP2(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{})

@@ -19,7 +19,7 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// forget deletes all records, whoever holds them, as an administrator might: their leases are over.
+// forget deletes all records, even held ones, as an administrator might. That ends their leases.
 func forget(t testing.TB, rt *pawl.Runtime) {
 	t.Helper()
 	kind := pawl.Kind[pawl.Doc]{Name: "idempotency"}
@@ -32,9 +32,8 @@ func forget(t testing.TB, rt *pawl.Runtime) {
 	require.Positive(t, n)
 }
 
-// TestLostLease: a handler that lost its lease is told through its context, commits nothing any more, and its client is told that the outcome is unknown,
-// whether it has noticed or not. The key is free.
-//
+// The context of a handler that lost its lease ends, and its commits are refused. Its client learns
+// that the outcome is unknown, whether the handler noticed or not. The key is free.
 // Proves IDEM-6, IDEM-4.
 func TestLostLease(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
@@ -42,7 +41,7 @@ func TestLostLease(t *testing.T) {
 		for name, lease := range map[string]time.Duration{"noticed": 300 * time.Millisecond, "unnoticed": time.Hour} {
 			g := newGate()
 			s := serve(t, keysOn(t, rt, idempotency.Config{Lease: lease}).Middleware(g))
-			steady := serve(t, keysOn(t, rt, idempotency.Config{Lease: time.Hour}).Middleware(g)) // for what must not be lost
+			steady := serve(t, keysOn(t, rt, idempotency.Config{Lease: time.Hour}).Middleware(g)) // for repeats whose lease must not be lost
 			for i, respond := range []bool{false, true} {
 				key := fmt.Sprint(name, i)
 				first := s.async(key)
@@ -78,9 +77,8 @@ func TestLostLease(t *testing.T) {
 	})
 }
 
-// TestLateHandler: a handler answers while another has its key. What the other answers is what counts.
-//
-// Proves IDEM-6.
+// A handler that lost its key answers while another handler has it. Only the other's response is
+// stored. Proves IDEM-6.
 func TestLateHandler(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		other := runtimeOn(t, store)
@@ -100,7 +98,8 @@ func TestLateHandler(t *testing.T) {
 	})
 }
 
-// TestClientLeaves: the handler's context ends, what it answers is stored nevertheless, and its commits count.
+// When the client leaves, the handler's context ends. Its response and its commits are stored
+// nevertheless.
 func TestClientLeaves(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -127,7 +126,7 @@ func TestClientLeaves(t *testing.T) {
 		_, err := s.try(ctx, "POST", "/orders", "l", `{"item":7}`)
 		gone <- err
 	}()
-	r = g.in(t) // the repeats of "k" found it stored
+	r = g.in(t) // the repeats of "k" were replays
 	leave()
 	require.Error(t, <-gone)
 	<-r.Context().Done()
@@ -136,7 +135,7 @@ func TestClientLeaves(t *testing.T) {
 	require.Empty(t, g.entered)
 }
 
-// TestDeadlines: a deadline around the middleware is the handler's.
+// A deadline set outside the middleware applies to the handler.
 func TestDeadlines(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -149,7 +148,7 @@ func TestDeadlines(t *testing.T) {
 		select {
 		case r = <-g.entered:
 			return true
-		default: // perhaps the deadline came before the handler
+		default: // the deadline may come before the handler runs
 			s.post("k")
 			return false
 		}
@@ -162,8 +161,9 @@ func TestDeadlines(t *testing.T) {
 	testkit.Eventually(t, func() bool { return s.post("k").body == "finished" })
 }
 
-// TestStoreDown: without the store no handler runs; if it is lost while one runs, nobody hears what could be forgotten.
-func TestStoreDown(t *testing.T) {
+// Without the store no handler runs. If the store fails while a handler runs, the client gets no
+// response that was not stored.
+func TestStoreUnavailable(t *testing.T) {
 	store := &broken{Store: memory.New()}
 	rt, err := pawl.Open(pawl.Config{Store: store, Retry: pawl.Retry{Within: 20 * time.Millisecond}})
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestStoreDown(t *testing.T) {
 	testkit.Eventually(t, func() bool { return s.post("k").body == "later" })
 }
 
-// broken is a store that can be out of order.
+// broken is a store that can be switched off.
 type broken struct {
 	*memory.Store
 	down atomic.Bool
@@ -211,9 +211,8 @@ func (s *broken) Load(ctx context.Context, k persist.Key) (persist.Record, error
 	return s.Store.Load(ctx, k)
 }
 
-// TestExpiry: a key can be used anew once its record has expired, and after the sweeper has been there; a handler may take longer than that.
-//
-// Proves IDEM-3.
+// A key can be used again once its record has expired, and after the sweeper removed it. A handler
+// may take longer than that. Proves IDEM-3.
 func TestExpiry(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		rt := runtimeOn(t, store)
@@ -222,7 +221,7 @@ func TestExpiry(t *testing.T) {
 		s := serve(t, keysOn(t, rt, idempotency.Config{TTL: ttl, Lease: time.Second}).Middleware(g))
 		first := s.async("k")
 		g.in(t)
-		<-time.After(2 * ttl) // it does not expire meanwhile
+		<-time.After(2 * ttl) // the key does not expire while its handler runs
 		require.Equal(t, 409, s.post("k").status)
 		g.next <- say(200, "1")
 		require.Equal(t, "1", (<-first).body)

@@ -14,9 +14,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestReplay: the first request runs, a repeat gets its response, in another process too; another payload gets 422, also in part.
-//
-// Proves IDEM-1, IDEM-3.
+// The first request runs, and a repeat gets its response, in another process too. Another payload
+// gets 422, even if it differs only in part. Proves IDEM-1, IDEM-3.
 func TestReplay(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		var runs atomic.Int64
@@ -50,10 +49,8 @@ func TestReplay(t *testing.T) {
 	})
 }
 
-// TestScopes: a key is its principal's and its route's, whatever is written where.
-//
-// Proves IDEM-3.
-func TestScopes(t *testing.T) {
+// A key belongs to its principal and its route. Proves IDEM-3.
+func TestKeyPerPrincipalAndRoute(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{})
 	h := keys.Middleware(counted(&runs))
@@ -67,16 +64,16 @@ func TestScopes(t *testing.T) {
 		require.Equal(t, fmt.Sprintf("run %d of ", i+1), as("ann", one.method, one.path).body)
 		require.True(t, as("ann", one.method, one.path).replayed())
 	}
-	require.Equal(t, 422, as("ann", "POST", "/a/2").status, "the same route, another path")
-	nobody := as("", "POST", "/b")
-	require.Equal(t, 401, nobody.status)
-	require.Equal(t, "IDEMPOTENCY_NO_PRINCIPAL", nobody.code(t))
+	require.Equal(t, 422, as("ann", "POST", "/a/2").status, "same route, another path")
+	anonymous := as("", "POST", "/b")
+	require.Equal(t, 401, anonymous.status)
+	require.Equal(t, "IDEMPOTENCY_NO_PRINCIPAL", anonymous.code(t))
 	bare := serve(t, keys.Middleware(counted(&runs))) // without a router the path is the route
 	require.Equal(t, 201, bare.send("POST", "/a/1", "k", "").status)
 	require.Equal(t, 201, bare.send("POST", "/a/2", "k", "").status)
 	require.EqualValues(t, 5, runs.Load())
 
-	// Another user, and texts that would be the same if they were put together without care.
+	// Another user, and values that would be equal if they were joined without separators.
 	var owned atomic.Int64
 	_, keys = onMemory(t, idempotency.Config{Route: func(r *http.Request) string { return r.Header.Get("Route") }})
 	s = serve(t, keys.Middleware(counted(&owned)))
@@ -92,10 +89,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// TestKeys: what a key can be.
-//
-// Proves IDEM-1, IDEM-3.
-func TestKeys(t *testing.T) {
+// Valid keys are accepted and invalid ones refused. Proves IDEM-1, IDEM-3.
+func TestKeySyntax(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{Require: true})
 	s := serve(t, keys.Middleware(counted(&runs)))
@@ -119,13 +114,12 @@ func TestKeys(t *testing.T) {
 	require.Equal(t, 400, a.status)
 	require.Equal(t, "IDEMPOTENCY_KEY_MISSING", a.code(t))
 	a = s.send("POST", "/orders", "", "", idempotency.Header, "")
-	require.Equal(t, 400, a.status, "an empty key is none")
+	require.Equal(t, 400, a.status, "an empty key is no key")
 	require.Equal(t, before, runs.Load())
 }
 
-// TestInProgress: while the first runs, a repeat gets 409 and another payload 422, in whichever process; then the repeat gets the response.
-//
-// Proves IDEM-1.
+// While the first request runs, in any process, a repeat gets 409 and another payload 422. After
+// that the repeat gets the response. Proves IDEM-1.
 func TestInProgress(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
@@ -147,10 +141,9 @@ func TestInProgress(t *testing.T) {
 	})
 }
 
-// TestWhatIsKept: every response below 500 is stored, 5xx and panics free the key; Keep decides otherwise. The payload stays bound all the same.
-//
-// Proves IDEM-1, IDEM-4.
-func TestWhatIsKept(t *testing.T) {
+// A response below 500 is stored, a 5xx or a panic frees the key, unless Keep decides otherwise.
+// The key stays bound to its payload. Proves IDEM-1, IDEM-4.
+func TestStoredStatuses(t *testing.T) {
 	g := newGate()
 	_, keys := onMemory(t, idempotency.Config{})
 	s := serve(t, keys.Middleware(g))
@@ -176,7 +169,7 @@ func TestWhatIsKept(t *testing.T) {
 			require.Contains(t, []int{500, 503}, a.status)
 			require.Contains(t, []string{"broken", "later"}, a.body)
 		} else {
-			require.Error(t, err, "the panic goes on")
+			require.Error(t, err, "the panic propagates")
 		}
 		require.Equal(t, 422, s.send("POST", "/orders", key, "another").status)
 		g.next <- say(200, "second try")
@@ -197,10 +190,9 @@ func TestWhatIsKept(t *testing.T) {
 	require.Equal(t, "now", s.post("b").body)
 }
 
-// TestOnlyTheHeaderIsAKey: requests with a safe method pass, and so do those without a key, whatever ids they carry for tracing.
-//
+// Requests with a safe method or without a key are passed on, whatever tracing ids they carry.
 // Proves IDEM-1, IDEM-5.
-func TestOnlyTheHeaderIsAKey(t *testing.T) {
+func TestOnlyHeaderIsKey(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{})
 	s := serve(t, keys.Middleware(counted(&runs)))
@@ -222,7 +214,7 @@ func TestOnlyTheHeaderIsAKey(t *testing.T) {
 			require.Equal(t, n, runs.Load(), trace)
 		}
 	}
-	// One trace, two orders with a key each; one key in two traces.
+	// Two keys in one trace are two requests. One key in two traces is one request.
 	for _, key := range []string{"a", "b"} {
 		n++
 		for _, trace := range []string{"one", "two"} {
@@ -232,8 +224,8 @@ func TestOnlyTheHeaderIsAKey(t *testing.T) {
 	}
 }
 
-// TestInsideItself: a handler that is wrapped twice runs once.
-func TestInsideItself(t *testing.T) {
+// A handler that is wrapped twice by one middleware runs once.
+func TestMiddlewareTwice(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{Require: true})
 	s := serve(t, keys.Middleware(keys.Middleware(counted(&runs))))
@@ -242,8 +234,8 @@ func TestInsideItself(t *testing.T) {
 	require.EqualValues(t, 1, runs.Load())
 }
 
-// TestConfig: what makes no sense is refused when the program starts.
-func TestConfig(t *testing.T) {
+// New refuses an invalid Config.
+func TestInvalidConfig(t *testing.T) {
 	rt, _ := onMemory(t, idempotency.Config{})
 	for _, c := range []idempotency.Config{
 		{TTL: -1}, {Lease: -1}, {Wait: -1}, {MaxBody: -1}, {MaxRequest: -1},
@@ -256,5 +248,5 @@ func TestConfig(t *testing.T) {
 	require.Error(t, err)
 	keys, err := idempotency.New(rt, idempotency.Config{})
 	require.NoError(t, err)
-	require.Panics(t, func() { keys.Middleware(http.NotFoundHandler()) }, "without a principal")
+	require.Panics(t, func() { keys.Middleware(http.NotFoundHandler()) }, "Config without Principal")
 }

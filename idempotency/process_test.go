@@ -23,20 +23,20 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
-// Real servers: this binary, started again, several times on one store, and killed.
+// These tests start this binary several times as servers on one store, and kill them.
 
 const serveLease = "PAWL_TEST_IDEM_LEASE"
 
 func init() { testkit.Child("serve", serveChild) }
 
-// run counts how often the work of a key was done.
+// run counts the executions of a key.
 type run struct {
 	Times int64 `json:"times"`
 }
 
 var executions = pawl.Kind[run]{Name: "execution"}
 
-// serveChild is a server process. It says where it is.
+// serveChild is a server process. It reports its address.
 func serveChild() error {
 	store, err := stores.OpenGiven()
 	if err != nil {
@@ -60,14 +60,15 @@ func serveChild() error {
 	mux.Handle("POST /tx/{key}", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { work(rt, w, r, true) })))
 	testkit.Begin()
 	testkit.Say("http://%s", listener.Addr())
-	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }() // the parent is gone
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); os.Exit(0) }() // exit when the parent is gone
 	return http.Serve(listener, mux)
 }
 
-// done is the response: whose it is, and of which execution.
+// done is the response: its key, payload and execution.
 type done struct{ Key, Payload, Execution string }
 
-// work is what handlers do. A header makes one stop at a point of it and say so.
+// work is the handler of the servers. The header Stop makes it report a point in its work and block
+// there.
 func work(rt *pawl.Runtime, w http.ResponseWriter, r *http.Request, respond bool) {
 	reach := func(point string) {
 		if r.Header.Get("Stop") == point {
@@ -145,7 +146,7 @@ func ask(url, mode, key, payload, stop string) (answer, error) {
 	return answer{response.StatusCode, response.Header, string(body)}, err
 }
 
-// times reads how often the work of a key was done.
+// times returns the number of executions of a key.
 func times(t testing.TB, rt *pawl.Runtime, key string) int64 {
 	t.Helper()
 	r, err := executions.Scope(rt, key).State(context.Background())
@@ -153,17 +154,17 @@ func times(t testing.TB, rt *pawl.Runtime, key string) int64 {
 	return r.Times
 }
 
-// onSharedStores runs test on every store that processes share, with a runtime of the test's own.
+// onSharedStores runs test on every store that several processes can share, with the test's own
+// runtime.
 func onSharedStores(t *testing.T, test func(t *testing.T, location string, rt *pawl.Runtime)) {
 	stores.EachShared(t, func(t *testing.T, location string) {
-		t.Parallel() // they wait for leases
+		t.Parallel() // most of the time is waiting for leases
 		test(t, location, runtimeOn(t, stores.OpenFor(t, location)))
 	})
 }
 
-// TestTwoFirstRequests: two first requests at the same instant, in two processes, again and again: one handler runs. PAWL_RACES says how often.
-//
-// Proves IDEM-2.
+// Two first requests arrive at the same time in two processes: one handler runs. PAWL_RACES sets
+// the number of rounds. Proves IDEM-2.
 func TestTwoFirstRequests(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		servers := startServers(t, location, time.Minute, 2)
@@ -202,11 +203,10 @@ func TestTwoFirstRequests(t *testing.T) {
 	})
 }
 
-// TestKilledAt: a server is killed at a point of its handler. Before its work is committed, the key is free after the lease, and another does it; after that, with Respond, nothing
-// is repeated, and the response is there at once.
-//
+// A server is killed at a point in its handler. Before the commit, the key is free after the lease,
+// and another server does the work. After the commit of Respond, the response is replayed at once.
 // Proves IDEM-4, IDEM-6.
-func TestKilledAt(t *testing.T) {
+func TestKilledInHandler(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		const lease = time.Second
 		for _, test := range []struct {
@@ -236,7 +236,7 @@ func TestKilledAt(t *testing.T) {
 				return err == nil && a.status == 201
 			})
 			if key == "tx-worked" {
-				require.True(t, a.replayed(), "it was committed")
+				require.True(t, a.replayed(), "the response was committed")
 			} else {
 				require.False(t, a.replayed())
 				require.Less(t, time.Since(killed), testkit.Patience)
@@ -250,10 +250,9 @@ func TestKilledAt(t *testing.T) {
 	})
 }
 
-// TestKilledServers: clients hammer two servers that are killed again and again, at any moment. Each key has one answer, whoever asks and whenever; with Respond
-// its work is done once, without at least once. PAWL_KILLS says how often.
-//
-// Proves IDEM-2, IDEM-6.
+// Clients send requests to two servers that are killed at random moments. Each key has one answer.
+// Its work is done once with Respond, and at least once without. PAWL_KILLS sets the number of
+// kills. Proves IDEM-2, IDEM-6.
 func TestKilledServers(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		const clients = 6
@@ -304,13 +303,13 @@ func TestKilledServers(t *testing.T) {
 	})
 }
 
-// hammer is what the clients know together.
+// hammer collects the results of all clients.
 type hammer struct {
 	t       *testing.T
 	mu      sync.Mutex
 	urls    []string
-	tried   []string          // keys
-	answers map[string]string // of keys
+	tried   []string          // all keys that clients used
+	answers map[string]string // execution by key
 	faults  []string
 	repeats int
 	replays int
@@ -322,13 +321,13 @@ func (h *hammer) count() int {
 	return len(h.answers)
 }
 
-// heard takes note of an answer.
+// heard records an answer and checks it.
 func (h *hammer) heard(key, payload string, a answer) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var d done
 	if err := json.Unmarshal([]byte(a.body), &d); err != nil || d.Key != key || d.Payload != payload {
-		h.faults = append(h.faults, fmt.Sprintf("%s: a wrong answer: %s", key, a.body))
+		h.faults = append(h.faults, fmt.Sprintf("%s: answer of another request: %s", key, a.body))
 	}
 	if was, ok := h.answers[key]; ok && was != d.Execution {
 		h.faults = append(h.faults, fmt.Sprintf("%s: two answers: %s and %s", key, was, d.Execution))
@@ -339,7 +338,7 @@ func (h *hammer) heard(key, payload string, a answer) {
 	}
 }
 
-// client does one piece of work after another, each until it has an answer, and then once more.
+// client sends one request after another, each until it has an answer, and then once more.
 func (h *hammer) client(ctx context.Context, number int) {
 	for n := 0; ctx.Err() == nil; n++ {
 		mode := []string{"plain", "tx"}[n%2]

@@ -22,7 +22,7 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// account is what handlers of these tests change.
+// account is the state that the handlers of these tests change.
 type account struct {
 	Balance int64 `json:"balance"`
 }
@@ -36,7 +36,8 @@ func balance(t testing.TB, rt *pawl.Runtime) int64 {
 	return a.Balance
 }
 
-// deposit adds one to the account and responds in the same transaction, unless that is to fail.
+// deposit adds one to the account and responds in the same transaction, which fails with fail if
+// that is not nil.
 func deposit(ctx context.Context, rt *pawl.Runtime, fail error, body any) error {
 	return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 		if _, err := accounts.Scope(tx, "ann").IncState(ctx, "balance", 1); err != nil {
@@ -49,9 +50,8 @@ func deposit(ctx context.Context, rt *pawl.Runtime, fail error, body any) error 
 	})
 }
 
-// TestRespond: the handler's writes and the response are one commit. What is committed is sent, whatever else the handler does.
-//
-// Proves IDEM-6.
+// The handler's writes and its response are one commit. A committed response is sent, whatever else
+// the handler does. Proves IDEM-6.
 func TestRespond(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
@@ -77,7 +77,7 @@ func TestRespond(t *testing.T) {
 		}
 		require.EqualValues(t, 1, balance(t, rt))
 
-		// The transaction fails: nothing of it is there, and what the handler says is the answer.
+		// The transaction fails: nothing of it is stored, and the handler's own answer is sent.
 		g.next <- func(w http.ResponseWriter, r *http.Request) {
 			poor := errors.New("poor")
 			if err := deposit(r.Context(), rt, poor, "no"); !errors.Is(err, poor) {
@@ -90,7 +90,7 @@ func TestRespond(t *testing.T) {
 			require.Equal(t, "poor\n", a.body)
 		}
 
-		// A second response is refused, with what comes along.
+		// A second response is refused, together with its transaction.
 		g.next <- func(w http.ResponseWriter, r *http.Request) {
 			if err := deposit(r.Context(), rt, nil, "first"); err != nil {
 				panic(err)
@@ -105,10 +105,9 @@ func TestRespond(t *testing.T) {
 	})
 }
 
-// TestRespondThen: after the commit nothing is repeated, whether the handler panics, still runs or has lost its client.
-//
+// After the commit the work is not repeated, even if the handler panics or still runs.
 // Proves IDEM-6.
-func TestRespondThen(t *testing.T) {
+func TestAfterRespond(t *testing.T) {
 	store := memory.New()
 	rt := runtimeOn(t, store)
 	g := newGate()
@@ -140,7 +139,7 @@ func TestRespondThen(t *testing.T) {
 	require.EqualValues(t, 2, balance(t, rt))
 }
 
-// TestRespondRefuses: what cannot be a response, and where there is no request.
+// Respond refuses invalid responses, and contexts without a request.
 func TestRespondRefuses(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{MaxBody: 100})
 	g := newGate()
@@ -170,7 +169,7 @@ func TestRespondRefuses(t *testing.T) {
 			if failed {
 				fail = errors.New("failed")
 			}
-			if deposit(r.Context(), rt, fail, "kept by nobody") != nil {
+			if deposit(r.Context(), rt, fail, "not stored") != nil {
 				http.Error(w, "failed", 500)
 			}
 		}
@@ -180,10 +179,9 @@ func TestRespondRefuses(t *testing.T) {
 	require.EqualValues(t, 1, balance(t, rt))
 }
 
-// TestRespondVia: the response is part of the caller's own transaction, of what becomes of it.
-//
+// The response is part of the caller's own database transaction, and commits or rolls back with it.
 // Proves IDEM-6.
-func TestRespondVia(t *testing.T) {
+func TestRespondThroughCallersTransaction(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	store, err := sqlite.Open(t.Context(), path, sqlite.Config{})
 	require.NoError(t, err)
@@ -224,10 +222,10 @@ func TestRespondVia(t *testing.T) {
 	}
 }
 
-// deaf is a store that executes commits and does not say so while it is deaf.
+// deaf is a store that executes commits but loses their answers.
 type deaf struct {
 	*memory.Store
-	from  atomic.Int64 // the commit from which on; 0: never
+	from  atomic.Int64 // number of the first commit whose answer is lost; 0 loses none
 	count atomic.Int64
 }
 
@@ -239,9 +237,8 @@ func (s *deaf) Commit(ctx context.Context, c persist.Commit) (time.Time, error) 
 	return at, err
 }
 
-// TestRespondInDoubt: a transaction of which the handler does not know what became is looked up, and answered truly.
-//
-// Proves IDEM-6.
+// If the handler does not know the outcome of its transaction, the middleware looks it up and
+// answers accordingly. Proves IDEM-6.
 func TestRespondInDoubt(t *testing.T) {
 	store := &deaf{Store: memory.New()}
 	rt, err := pawl.Open(pawl.Config{Store: store, Retry: pawl.Retry{Within: 50 * time.Millisecond}})

@@ -17,10 +17,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// TestWait: with Wait, repeats wait for the first one's response, in whichever process; when it fails, one of them is the next to run; and when it takes
-// too long, they get 409.
-//
-// Proves IDEM-1, IDEM-2.
+// With Wait, repeats in any process wait for the first response. If the first request fails, one of
+// them runs next; if it takes too long, they get 409. Proves IDEM-1, IDEM-2.
 func TestWait(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		g := newGate()
@@ -33,7 +31,7 @@ func TestWait(t *testing.T) {
 			first := one.async("a")
 			g.in(t)
 			repeats := []<-chan answer{one.async("a"), two.async("a"), two.async("a")}
-			require.Equal(t, 422, two.send("POST", "/orders", "a", "another").status, "at once")
+			require.Equal(t, 422, two.send("POST", "/orders", "a", "another").status, "another payload is refused at once")
 			g.next <- say(200, "answer")
 			require.Equal(t, "answer", (<-first).body)
 			for _, r := range repeats {
@@ -75,10 +73,9 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// TestWaitInVain: a repeat waits no longer than it may, nor than its client, and leaves the key as it was.
-//
+// A repeat waits no longer than Wait and its client allow, and leaves the key unchanged.
 // Proves IDEM-1.
-func TestWaitInVain(t *testing.T) {
+func TestWaitTimeout(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{Wait: 50 * time.Millisecond})
 	g := newGate()
 	s := serve(t, keys.Middleware(g))
@@ -97,10 +94,9 @@ func TestWaitInVain(t *testing.T) {
 	require.Empty(t, g.entered)
 }
 
-// TestCrowd: many at once, waiting or not, in two processes' runtimes: one handler runs per key.
-//
+// Of many concurrent requests in two runtimes, waiting or not, one handler runs per key.
 // Proves IDEM-2.
-func TestCrowd(t *testing.T) {
+func TestManyConcurrentRequests(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		for _, wait := range []time.Duration{0, testkit.Patience} {
 			var runs atomic.Int64
@@ -137,7 +133,7 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// counting is a store that counts how often it is asked.
+// counting is a store that counts its loads.
 type counting struct {
 	*memory.Store
 	loads atomic.Int64
@@ -148,10 +144,9 @@ func (s *counting) Load(ctx context.Context, k persist.Key) (persist.Record, err
 	return s.Store.Load(ctx, k)
 }
 
-// TestWaitHearsOfTheResponse: a repeat that waits gets the response when it is committed, although the lease is not free.
-//
+// A waiting repeat gets the response when it is committed, before the lease is released.
 // Proves IDEM-1.
-func TestWaitHearsOfTheResponse(t *testing.T) {
+func TestWaitGetsCommittedResponse(t *testing.T) {
 	store := &counting{Store: memory.New()}
 	rt := runtimeOn(t, store.Store)
 	g := newGate()
@@ -160,7 +155,7 @@ func TestWaitHearsOfTheResponse(t *testing.T) {
 	first := one.async("k")
 	g.in(t)
 	repeat := two.async("k")
-	// It asks for the lease, looks at the record, and then watches it.
+	// The repeat asks for the lease, reads the record, and then watches it.
 	testkit.Eventually(t, func() bool { return store.loads.Load() >= 3 })
 	leave := make(chan struct{})
 	g.next <- func(_ http.ResponseWriter, r *http.Request) {

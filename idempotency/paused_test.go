@@ -13,11 +13,10 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// TestStoppedHolder: a process is stopped in its handler for longer than its lease, and another does the work meanwhile. When it wakes up it commits nothing, and its client
-// hears that the outcome is unknown.
-//
+// A process is paused in its handler for longer than its lease, and another does the work. When it
+// resumes it commits nothing, and its client learns that the outcome is unknown.
 // Proves IDEM-4, IDEM-6.
-func TestStoppedHolder(t *testing.T) {
+func TestPausedHolder(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
 		servers := startServers(t, location, time.Second, 2)
 		for _, mode := range []string{"plain", "tx"} {

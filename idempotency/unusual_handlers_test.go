@@ -22,11 +22,10 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// Handlers and requests that do what few do.
+// This file tests unusual handlers and requests.
 
-// TestClientLeavesFirst: the client leaves before the handler has done anything, which then says so, as the manual shows. That is nobody's answer: the repeat does the work.
-//
-// Proves IDEM-1.
+// A client leaves before the handler has committed anything, and the handler answers with that
+// error. The error is not stored, and the repeat does the work. Proves IDEM-1.
 func TestClientLeavesFirst(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -55,7 +54,7 @@ func TestClientLeavesFirst(t *testing.T) {
 	require.EqualValues(t, 1, balance(t, rt))
 }
 
-// code409 is not empty for what says that the first request still runs.
+// code409 returns the body of a 409 answer, which says that the first request still runs.
 func (a answer) code409() string {
 	if a.status == 409 {
 		return a.body
@@ -63,9 +62,8 @@ func (a answer) code409() string {
 	return ""
 }
 
-// TestLateHandlerOfAnotherPayload: a handler has lost its lease, and the key is forgotten and then used for another payload. Its client does not get that one's response.
-//
-// Proves IDEM-6.
+// A handler has lost its lease, and its key was deleted and reused for another payload. Its client
+// does not get the response of that payload. Proves IDEM-6.
 func TestLateHandlerOfAnotherPayload(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -81,11 +79,11 @@ func TestLateHandlerOfAnotherPayload(t *testing.T) {
 	<-failed
 	forget(t, rt)
 	g.next <- func(w http.ResponseWriter, r *http.Request) {
-		if err := deposit(r.Context(), rt, nil, "of another"); err != nil {
+		if err := deposit(r.Context(), rt, nil, "for another payload"); err != nil {
 			panic(err)
 		}
 	}
-	require.Equal(t, "of another", s.send("POST", "/orders", "k", "another").body)
+	require.Equal(t, "for another payload", s.send("POST", "/orders", "k", "another").body)
 	close(leave)
 	a := <-first
 	require.Equal(t, 503, a.status, a.body)
@@ -93,10 +91,9 @@ func TestLateHandlerOfAnotherPayload(t *testing.T) {
 	require.EqualValues(t, 1, balance(t, rt))
 }
 
-// TestImpossibleStatus: a status that is none panics where the handler writes it, as it does without the middleware, and leaves the key free.
-//
-// Proves IDEM-4.
-func TestImpossibleStatus(t *testing.T) {
+// An invalid status panics where the handler writes it, as without the middleware, and the key
+// stays free. Proves IDEM-4.
+func TestInvalidStatus(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
 	s := serve(t, keys.Middleware(g))
@@ -118,9 +115,7 @@ func TestImpossibleStatus(t *testing.T) {
 	require.Equal(t, "at last", s.post("k").body)
 }
 
-// TestSwitchingProtocols: for the server 101 is a final status, so that it is one here, of a response that cannot be stored.
-//
-// Proves IDEM-3.
+// Status 101 is a final status, as for the server, and its response is not stored. Proves IDEM-3.
 func TestSwitchingProtocols(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	g := newGate()
@@ -139,9 +134,8 @@ func TestSwitchingProtocols(t *testing.T) {
 	free(t, s, "/up", "k", g)
 }
 
-// TestFailedRespondThenTooLarge: a transaction with a response fails, and what the handler answers instead is larger than what is stored. It is not stored.
-//
-// Proves IDEM-3.
+// A transaction with a response fails, and the handler's own answer is too large to store. That
+// answer is sent, but not stored. Proves IDEM-3.
 func TestFailedRespondThenTooLarge(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{MaxBody: 100})
 	g := newGate()
@@ -158,9 +152,7 @@ func TestFailedRespondThenTooLarge(t *testing.T) {
 	}
 }
 
-// TestUndeclaredTrailers: trailers that are not announced arrive, and such a response is not stored.
-//
-// Proves IDEM-3.
+// A response with unannounced trailers arrives with them, and is not stored. Proves IDEM-3.
 func TestUndeclaredTrailers(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	var runs atomic.Int64
@@ -189,9 +181,8 @@ func TestUndeclaredTrailers(t *testing.T) {
 	}
 }
 
-// TestParsedForms: somebody around the handler has read the form already, and with it the body. It is the payload all the same.
-//
-// Proves IDEM-1.
+// Code outside the handler has already parsed the form and so read the body. The payload of the key
+// is still the form. Proves IDEM-1.
 func TestParsedForms(t *testing.T) {
 	var runs atomic.Int64
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -226,10 +217,8 @@ func TestParsedForms(t *testing.T) {
 	require.EqualValues(t, 2, runs.Load())
 }
 
-// TestInsideAnother: two Keys of one store around a handler are one, where they mean the same key.
-//
-// Proves IDEM-1.
-func TestInsideAnother(t *testing.T) {
+// A handler wrapped by the middlewares of two Keys on one store runs once per key. Proves IDEM-1.
+func TestMiddlewareOfTwoKeys(t *testing.T) {
 	var runs atomic.Int64
 	rt, outer := onMemory(t, idempotency.Config{})
 	inner := keysOn(t, rt, idempotency.Config{Require: true})
@@ -241,10 +230,8 @@ func TestInsideAnother(t *testing.T) {
 	require.EqualValues(t, 1, runs.Load())
 }
 
-// TestHeadersTwice: a header that is named twice, or is stored anyhow, is replayed once.
-//
-// Proves IDEM-1.
-func TestHeadersTwice(t *testing.T) {
+// A header that is configured twice, or is always stored, is replayed once. Proves IDEM-1.
+func TestDuplicateHeaders(t *testing.T) {
 	var runs atomic.Int64
 	_, keys := onMemory(t, idempotency.Config{Headers: []string{"location", "X-A", "x-a"}})
 	s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -258,11 +245,9 @@ func TestHeadersTwice(t *testing.T) {
 	}
 }
 
-// TestTimeoutInside: a handler goes on after http.TimeoutHandler has answered for it, inside the middleware, and responds at about that moment. Its transaction
-// counts for every repeat, or for none.
-//
-// Proves IDEM-6.
-func TestTimeoutInside(t *testing.T) {
+// http.TimeoutHandler inside the middleware answers for a handler that responds at about the same
+// moment. The transaction of that handler counts for every repeat, or for none. Proves IDEM-6.
+func TestTimeoutHandlerInside(t *testing.T) {
 	rt, keys := onMemory(t, idempotency.Config{})
 	verdict := make(chan error, 1)
 	var first atomic.Bool
@@ -286,7 +271,7 @@ func TestTimeoutInside(t *testing.T) {
 			require.True(t, again.replayed())
 			require.Equal(t, "late", again.body)
 		} else {
-			if !errors.Is(err, idempotency.ErrResponded) { // by the other one
+			if !errors.Is(err, idempotency.ErrResponded) { // the timeout responded first
 				require.ErrorIs(t, err, pawl.ErrLeaseLost)
 			}
 			require.Equal(t, "too late", a.body)
@@ -295,9 +280,7 @@ func TestTimeoutInside(t *testing.T) {
 	}
 }
 
-// TestNoContentType: a response that was sent without a type, on purpose, is replayed without one.
-//
-// Proves IDEM-1.
+// A response without a content type is replayed without one. Proves IDEM-1.
 func TestNoContentType(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
