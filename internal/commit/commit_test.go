@@ -50,7 +50,7 @@ func write() persist.Commit {
 	return persist.Commit{ID: "w.5", Insist: true, Writes: []persist.Write{{Key: key, Expected: 1, Version: 2, Doc: []byte(`{}`)}}}
 }
 
-// Each answer of the store, and each answer after one that was lost, has its verdict. Proves CAS-7.
+// Each answer of the store, and each answer after a lost one, leads to its verdict. Proves CAS-7.
 func TestVerdicts(t *testing.T) {
 	guard := persist.Commit{ID: "w.5", Guards: []persist.Guard{{Key: key, Read: true, Version: 1}}}
 	other := &persist.Conflict{Winners: []persist.Record{{Key: persist.Key{Kind: "k", ID: "z"}, Version: 9}}}
@@ -68,16 +68,16 @@ func TestVerdicts(t *testing.T) {
 		{"accepted", Route{}, write(), []error{nil}, Landed, nil, 1},
 		{"conflict", Route{}, write(), []error{conflict("x.1")}, Lost, nil, 1},
 		{"conflict, wrapped", Route{}, write(), []error{fmt.Errorf("store: %w", conflict("x.1"))}, Lost, nil, 1},
-		{"conflict that does not say with what", Route{}, write(), []error{other}, Unavailable, other, 1},
+		{"conflict without records", Route{}, write(), []error{other}, Unavailable, other, 1},
 		{"fenced", Route{}, write(), []error{fenced}, Fenced, nil, 1},
 		{"rolled back by its own code", Route{Once: true}, write(), []error{own}, RolledBack, own.Err, 1},
 		{"not applied", Route{}, write(), []error{errBusy}, Unavailable, errBusy, 1},
 		{"closed", Route{}, write(), []error{persist.ErrClosed}, Unavailable, persist.ErrClosed, 1},
 		{"unsupported", Route{}, write(), []error{persist.ErrUnsupported}, Unavailable, persist.ErrUnsupported, 1},
 
-		{"guards alone can be tested again", Route{}, guard, []error{errCut}, Unavailable, errCut, 1},
-		{"guards with the caller's own code cannot", Route{Once: true}, guard, []error{errCut}, Unknown, errCut, 1},
-		{"the transaction around it is over", Route{Once: true, Last: true}, write(), []error{errCut}, Unknown, errCut, 1},
+		{"guards alone: safe to repeat", Route{}, guard, []error{errCut}, Unavailable, errCut, 1},
+		{"guards with the caller's own code: not safe to repeat", Route{Once: true}, guard, []error{errCut}, Unknown, errCut, 1},
+		{"the surrounding transaction has ended", Route{Once: true, Last: true}, write(), []error{errCut}, Unknown, errCut, 1},
 		{"without a key", Route{Once: true}, persist.Commit{ID: "w.5"}, []error{errCut}, Unknown, errCut, 1},
 
 		{"cut, then accepted", Route{}, write(), []error{errCut, nil}, Landed, nil, 2},
@@ -85,12 +85,12 @@ func TestVerdicts(t *testing.T) {
 		{"cut, then another commit is found", Route{}, write(), []error{errCut, conflict("x.1")}, Lost, nil, 2},
 		{"cut, then no evidence", Route{}, write(), []error{errCut, conflict(writers(persist.KeptWriters)...)}, Unknown, errCut, 2},
 		{"cut, then not applied, then accepted", Route{}, write(), []error{errCut, errBusy, nil}, Landed, nil, 3},
-		{"cut, then a conflict with nothing", Route{}, write(), []error{errCut, other, nil}, Landed, nil, 3},
+		{"cut, then a conflict without records", Route{}, write(), []error{errCut, other, nil}, Landed, nil, 3},
 		{"cut, then rolled back by its own code", Route{Once: true}, write(), []error{errCut, own}, RolledBack, own.Err, 2},
-		{"cut, then fenced, and nothing has moved", Route{}, write(), []error{errCut, fenced, nil}, Fenced, nil, 3},
-		{"cut, then fenced, and the id is found", Route{}, write(), []error{errCut, fenced, conflict("w.5")}, Landed, nil, 3},
-		{"cut, then fenced, and another commit is found", Route{}, write(), []error{errCut, fenced, conflict("x.1")}, Fenced, nil, 3},
-		{"cut, then fenced, and no evidence", Route{}, write(), []error{errCut, fenced, conflict(writers(persist.KeptWriters)...)}, Unknown, errCut, 3},
+		{"cut, then fenced, no version has moved", Route{}, write(), []error{errCut, fenced, nil}, Fenced, nil, 3},
+		{"cut, then fenced, the id is found", Route{}, write(), []error{errCut, fenced, conflict("w.5")}, Landed, nil, 3},
+		{"cut, then fenced, another commit is found", Route{}, write(), []error{errCut, fenced, conflict("x.1")}, Fenced, nil, 3},
+		{"cut, then fenced, no evidence", Route{}, write(), []error{errCut, fenced, conflict(writers(persist.KeptWriters)...)}, Unknown, errCut, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -115,9 +115,9 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// A commit in doubt is sent as it was first sent, but for Insist: its pauses are too long to have
-// the winners held. Proves CAS-7.
-func TestCommitInDoubtIsFrozen(t *testing.T) {
+// A commit in doubt is sent again unchanged, except without Insist: the pauses are too long to hold
+// the winners. Proves CAS-7.
+func TestCommitInDoubtIsSentUnchanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &scripted{answers: []error{errCut, errBusy, errCut, nil}}
 		require.Equal(t, Landed, Send(t.Context(), Route{Store: store}, Backoff{First: 1, Max: 1}, write(), []Base{{Born: 1}}).Kind)
@@ -130,9 +130,9 @@ func TestCommitInDoubtIsFrozen(t *testing.T) {
 	})
 }
 
-// The test of versions after a lost lease goes to the store itself, without the caller's own code.
-// Proves CAS-7, STORE-13.
-func TestFencedInDoubtTestsTheVersions(t *testing.T) {
+// After a lost lease, a commit in doubt tests its versions in the store itself, without the
+// caller's own code. Proves CAS-7, STORE-13.
+func TestFencedCommitInDoubt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &scripted{answers: []error{nil}}
 		own := &scripted{answers: []error{errCut, &persist.Fenced{Current: persist.Record{Key: key}}}}
@@ -143,8 +143,9 @@ func TestFencedInDoubtTestsTheVersions(t *testing.T) {
 	})
 }
 
-// An Acquire in doubt that meets a live lease may still land when that lease ends. Proves STORE-13.
-func TestAcquireInDoubtOutlivesALease(t *testing.T) {
+// An Acquire in doubt that meets a live lease may still commit when that lease ends.
+// Proves STORE-13.
+func TestAcquireInDoubtMeetsLiveLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Unix(100, 0)
 		held := &persist.Conflict{Winners: []persist.Record{{Key: key, Version: 1, Updated: landedAt, Now: now,
@@ -157,15 +158,15 @@ func TestAcquireInDoubtOutlivesALease(t *testing.T) {
 	})
 }
 
-// The winners of a conflict may be held for the next commit. Proves CAS-1.
-func TestLostSaysWhetherTheWinnersAreHeld(t *testing.T) {
+// The verdict Lost reports whether the store holds the winners for the next commit. Proves CAS-1.
+func TestLostReportsHeldWinners(t *testing.T) {
 	store := &scripted{answers: []error{&persist.Conflict{Held: true, Winners: []persist.Record{{Key: key, Version: 9}, {Key: persist.Key{Kind: "k", ID: "z"}}}}}}
 	v := Send(t.Context(), Route{Store: store}, Backoff{}, write(), []Base{{Born: 1}})
 	require.Equal(t, Verdict{Kind: Lost, ID: "w.5", Key: key, Records: []persist.Record{{Key: key, Version: 9}}, Held: true}, v, "records of other keys are left out")
 }
 
-// The first resending is at once, the next ones after growing pauses, until ctx ends. Proves CAS-7.
-func TestResendingEndsWithTheContext(t *testing.T) {
+// A commit in doubt is sent again at once, then after growing pauses, until ctx ends. Proves CAS-7.
+func TestResendUntilContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -179,12 +180,12 @@ func TestResendingEndsWithTheContext(t *testing.T) {
 		for i := 2; i < len(store.at); i++ {
 			require.Less(t, store.at[i].Sub(store.at[i-1]), b.Bound(i-1))
 		}
-		require.Greater(t, len(store.at), 450, "the pauses are no longer than their bound")
+		require.Greater(t, len(store.at), 450, "the pauses do not exceed their maximum")
 	})
 }
 
-// A commit whose context has ended is not sent a second time.
-func TestNoResendingAfterTheContext(t *testing.T) {
+// A commit whose context has ended is not sent again.
+func TestNoResendAfterContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	store := &scripted{answers: []error{errCut}}
@@ -192,9 +193,9 @@ func TestNoResendingAfterTheContext(t *testing.T) {
 	require.Len(t, store.got, 1)
 }
 
-// The floor is asked for only where a creation in doubt depends on it; a store that does not tell
-// may have purged.
-func TestFloorDecidesACreation(t *testing.T) {
+// The floor is read only if a creation in doubt depends on it. If the store does not know its
+// floor, the record may have been purged.
+func TestFloorOfCreationInDoubt(t *testing.T) {
 	for _, c := range []struct {
 		floor uint64
 		want  Kind
@@ -217,7 +218,7 @@ func TestBackoffDoublesUpToMax(t *testing.T) {
 	require.Equal(t, time.Duration(1<<63-1), Backoff{First: 1, Max: 1<<63 - 1}.Bound(70), "no overflow")
 }
 
-func TestSleepEndsWithTheContext(t *testing.T) {
+func TestSleepEndsWithContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -235,7 +236,7 @@ func TestAnswered(t *testing.T) {
 	} {
 		require.Equal(t, want, Answered(err), "%v", err)
 	}
-	require.False(t, NotApplied(&OwnError{Err: persist.ErrNotApplied}), "the caller's own code does not speak for the store")
+	require.False(t, NotApplied(&OwnError{Err: persist.ErrNotApplied}), "an error of the caller's own code is no answer of the store")
 }
 
 func TestKindString(t *testing.T) {

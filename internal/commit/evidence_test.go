@@ -26,8 +26,8 @@ func writers(n int) (out []string) {
 	return out
 }
 
-// A commit of writer "w" with number 5 replaces a record born with version 1, or creates one, and
-// makes version 8. The record that refuses it tells what became of it. Proves CAS-7.
+// Commit 5 of writer "w" replaces a record born with version 1, or creates one, and makes version
+// 8. The record that refuses it shows what happened to it. Proves CAS-7.
 func TestEvidence(t *testing.T) {
 	continued, created := Base{Born: 1}, Base{Absent: true}
 	for _, c := range []struct {
@@ -37,8 +37,8 @@ func TestEvidence(t *testing.T) {
 		floor uint64
 		want  evidence
 	}{
-		{"the id is there", continued, persist.Record{Born: 1, Commits: []string{"w.4", "w.5", "x.1"}}, 0, yes},
-		{"the id is there, in a record made anew", continued, persist.Record{Born: 9, Commits: []string{"w.5"}}, 0, yes},
+		{"the id is found", continued, persist.Record{Born: 1, Commits: []string{"w.4", "w.5", "x.1"}}, 0, yes},
+		{"the id is found in a record created again", continued, persist.Record{Born: 9, Commits: []string{"w.5"}}, 0, yes},
 		{"another writer only", continued, persist.Record{Born: 1, Commits: []string{"x.1"}}, 0, never},
 		{"no ids", continued, persist.Record{Born: 1}, 0, never},
 		{"an id without a number", continued, persist.Record{Born: 1, Commits: []string{"x"}}, 0, never},
@@ -46,13 +46,13 @@ func TestEvidence(t *testing.T) {
 		{"later commits of the writer pushed it out", continued, persist.Record{Born: 1, Commits: ids("w", 6, 5+persist.KeptPerWriter)}, 0, gone},
 		{"other writers pushed the writer out", continued, persist.Record{Born: 1, Commits: writers(persist.KeptWriters)}, 0, gone},
 		{"one writer fewer", continued, persist.Record{Born: 1, Commits: writers(persist.KeptWriters - 1)}, 0, never},
-		{"many writers, but an earlier commit of the writer is there", continued, persist.Record{Born: 1, Commits: append(writers(persist.KeptWriters-1), "w.4")}, 0, never},
-		{"many writers, and the writer came back", continued, persist.Record{Born: 1, Commits: append(writers(persist.KeptWriters-1), "w.6")}, 0, gone},
-		{"made anew since", continued, persist.Record{Born: 9}, 9, gone},
+		{"many writers, but an earlier commit of the writer is found", continued, persist.Record{Born: 1, Commits: append(writers(persist.KeptWriters-1), "w.4")}, 0, never},
+		{"many writers, and only a later commit of the writer", continued, persist.Record{Born: 1, Commits: append(writers(persist.KeptWriters-1), "w.6")}, 0, gone},
+		{"created again since", continued, persist.Record{Born: 9}, 9, gone},
 		{"created by another with a lower version", created, persist.Record{Born: 7}, 9, never},
 		{"created by another with the same version", created, persist.Record{Born: 8}, 9, never},
-		{"created above, and nothing was purged", created, persist.Record{Born: 9}, 7, never},
-		{"created above a purge", created, persist.Record{Born: 9}, 8, gone},
+		{"created with a higher version, nothing purged", created, persist.Record{Born: 9}, 7, never},
+		{"created with a higher version after a purge", created, persist.Record{Born: 9}, 8, gone},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.won.Updated = time.Unix(1, 0)
@@ -62,7 +62,7 @@ func TestEvidence(t *testing.T) {
 	require.Equal(t, gone, evidenceIn(persist.Record{Version: 9}, "w.5", continued, 8, nil), "a purged record has no ids")
 }
 
-// A commit of several records is judged by all that refuse it. Proves CAS-7.
+// The outcome of a commit of several records follows from all records that refuse it. Proves CAS-7.
 func TestJudgeSeveralRecords(t *testing.T) {
 	a, b, g := persist.Key{Kind: "k", ID: "a"}, persist.Key{Kind: "k", ID: "b"}, persist.Key{Kind: "k", ID: "guard"}
 	commit := persist.Commit{ID: "w.5", Writes: []persist.Write{{Key: a, Version: 2}, {Key: b, Version: 2}}, Guards: []persist.Guard{{Key: g, Read: true}}}
@@ -79,7 +79,7 @@ func TestJudgeSeveralRecords(t *testing.T) {
 		want    evidence
 	}{
 		{"one shows the id", []persist.Record{won(a, "x.1"), won(b, "w.5")}, yes},
-		{"the other one has lost its evidence", []persist.Record{forgotten, won(b, "w.5")}, yes},
+		{"one shows the id, the other has lost its evidence", []persist.Record{forgotten, won(b, "w.5")}, yes},
 		{"both deny it", []persist.Record{won(a, "x.1"), won(b, "x.1")}, never},
 		{"one denies it", []persist.Record{forgotten, won(b, "x.1")}, never},
 		{"no evidence is left", []persist.Record{forgotten, purged}, gone},

@@ -11,8 +11,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// The store applies a commit, but its answer is lost. Sent again, the commit is refused, because
-// the version has moved. The record shows its id: it landed, and is not repeated.
+// The store applies a commit, but its answer is lost. Sent again, the commit is refused because the
+// version has moved. The record shows its id, so the commit is not repeated.
 func ExampleSend() {
 	ctx := context.Background()
 	store := memory.New()

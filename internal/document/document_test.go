@@ -14,8 +14,8 @@ var (
 	now = time.Unix(1_000, 0)
 )
 
-// A record's life is judged by the store's clock when it was read. Proves SCOPE-14.
-func TestLifeOfARecord(t *testing.T) {
+// Whether a record is alive depends on the store's clock at the time of the read. Proves SCOPE-14.
+func TestLifeOfRecord(t *testing.T) {
 	lease := persist.Lease{Holder: "h", Token: 2, Until: now.Add(time.Minute)}
 	for _, c := range []struct {
 		name     string
@@ -47,10 +47,10 @@ func TestLifeOfARecord(t *testing.T) {
 			}
 		})
 	}
-	require.True(t, Of(persist.Record{Deleted: true, Expires: now, Updated: now, Now: now}).Expires.IsZero(), "a swept record has no expiry ahead")
+	require.True(t, Of(persist.Record{Deleted: true, Expires: now, Updated: now, Now: now}).Expires.IsZero(), "a swept record has no future expiry")
 }
 
-// A version has one content, so a view decoded once serves every Doc of that version.
+// A version has one content, so one decoded view serves every Doc of that version.
 func TestViewsAreShared(t *testing.T) {
 	a, b := Of(persist.Record{Version: 7, Updated: now}), Of(persist.Record{Version: 7, Updated: now})
 	require.True(t, a.Same(b))
@@ -61,7 +61,7 @@ func TestViewsAreShared(t *testing.T) {
 	require.Same(t, first, b.View())
 	a.Cache(second)
 	b.CacheFrom(a)
-	require.Same(t, first, b.View(), "a view that is there stays")
+	require.Same(t, first, b.View(), "an existing view is kept")
 	renewed := b.Renewed(now.Add(time.Hour))
 	require.Same(t, first, renewed.View())
 	require.Equal(t, now.Add(time.Hour), renewed.Expires)

@@ -34,7 +34,7 @@ func stored(doc string) *Doc {
 	return Of(persist.Record{Key: key, Version: 7, Born: 3, Updated: now, Now: now, Doc: []byte(doc), Schema: 1, Commits: []string{"x.1"}})
 }
 
-// mutate replaces the state of d by what fn makes of a copy of it, as a mutation does.
+// mutate applies fn to a copy of d's state and replaces the state, as a mutation does.
 func mutate(t *testing.T, d *Draft, fn func(*profile)) {
 	t.Helper()
 	from := d.View
@@ -71,7 +71,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	require.JSONEq(t, `{"name":"bob","age":7,"home":{"city":"AA","zip":"1"},"old":[{"city":"C","zip":"3"}]}`, string(raw))
 }
 
-// A state that no mutation changed is written as it was read, byte by byte.
+// A state that no mutation changed is written byte by byte as it was read.
 func TestUntouchedStateIsNotEncodedAgain(t *testing.T) {
 	const doc = `{ "name": "ann", "age": 7 }`
 	base := stored(doc)
@@ -87,13 +87,14 @@ func TestUntouchedStateIsNotEncodedAgain(t *testing.T) {
 
 	mutate(t, &d, func(p *profile) { p.Name = "anna" })
 	d.Touch(d.View)
-	require.Nil(t, d.View.Encoded, "the document that was read is not that of a later state")
+	require.Nil(t, d.View.Encoded, "a later state does not use the document that was read")
 	require.NoError(t, d.EncodeNow(limit))
 	require.JSONEq(t, `{"name":"anna","age":7,"home":{"city":""}}`, string(d.View.Encoded))
 	require.NoError(t, d.EncodeNow(0), "once is enough")
 }
 
-// A document above the limit is refused, unless the one before was as large. Proves SCOPE-11.
+// A document above the limit is refused, unless the previous one was at least as large.
+// Proves SCOPE-11.
 func TestSizeLimit(t *testing.T) {
 	large := `{"name":"` + strings.Repeat("x", 100) + `","home":{"city":""}}`
 	grow := func(base *Doc, name string) error {
@@ -105,12 +106,13 @@ func TestSizeLimit(t *testing.T) {
 	require.NoError(t, grow(stored(`{}`), strings.Repeat("x", 64-rest)))
 	require.Equal(t, &SizeError{Limit: 64, Size: 65}, grow(stored(`{}`), strings.Repeat("x", 65-rest)))
 	require.Equal(t, &SizeError{Limit: 64, Size: len(large)}, grow(stored(`{}`), strings.Repeat("x", 100)))
-	require.NoError(t, grow(stored(large), strings.Repeat("x", 99)), "it may shrink")
+	require.NoError(t, grow(stored(large), strings.Repeat("x", 99)), "an oversized document may shrink")
 	require.Error(t, grow(stored(large), strings.Repeat("x", 101)))
 	require.EqualError(t, &SizeError{Limit: 64, Size: 131}, "document: limit 64 bytes, got 131")
 }
 
-// The write of a draft says what the commit expects and makes. Proves CAS-5.
+// The write of a draft has the version that the commit expects and the state that it makes.
+// Proves CAS-5.
 func TestWrite(t *testing.T) {
 	absent := Of(persist.Record{Version: 4}) // 4 is the floor
 	tombstone := Of(persist.Record{Version: 7, Born: 3, Updated: now, Deleted: true, Now: now})
@@ -134,22 +136,22 @@ func TestWrite(t *testing.T) {
 		{"create", absent, bob, persist.Write{Version: 5, Doc: []byte(doc), TTL: time.Minute}, 5, time.Time{}},
 		{"two mutations", absent, func(d *Draft) { bob(d); bob(d) }, persist.Write{Version: 6, Doc: []byte(doc), TTL: time.Minute}, 6, time.Time{}},
 		{"create on a tombstone", tombstone, bob, persist.Write{Expected: 7, Gone: true, Version: 8, Doc: []byte(doc), TTL: time.Minute}, 3, time.Time{}},
-		{"create on what expired", expired, bob, persist.Write{Expected: 7, Gone: true, Version: 8, Doc: []byte(doc), TTL: time.Minute}, 3, time.Time{}},
+		{"create on an expired record", expired, bob, persist.Write{Expected: 7, Gone: true, Version: 8, Doc: []byte(doc), TTL: time.Minute}, 3, time.Time{}},
 		{"replace", alive, bob, persist.Write{Expected: 7, Version: 8, Doc: []byte(doc), TTL: time.Minute, Recent: recent}, 3, time.Time{}},
 		{"delete", alive, (*Draft).Delete, persist.Write{Expected: 7, Version: 8, Deleted: true, Recent: recent}, 3, time.Time{}},
-		{"delete, and create anew", alive, func(d *Draft) { d.Delete(); bob(d) },
+		{"delete, then create again", alive, func(d *Draft) { d.Delete(); bob(d) },
 			persist.Write{Expected: 7, Version: 9, Doc: []byte(doc), TTL: time.Minute, EndLease: true, Recent: recent}, 3, time.Time{}},
-		{"create, delete, and create anew", absent, func(d *Draft) { bob(d); d.Delete(); bob(d) },
+		{"create, delete, then create again", absent, func(d *Draft) { bob(d); d.Delete(); bob(d) },
 			persist.Write{Version: 7, Doc: []byte(doc), TTL: time.Minute}, 7, time.Time{}},
 		{"take the lease", alive, func(d *Draft) { d.Touch(view); d.Take(lease) },
 			persist.Write{Expected: 7, Version: 8, Doc: alive.Raw, TTL: persist.KeepTTL, Acquire: lease, Recent: recent}, 3, alive.Expires},
-		{"put off the expiry, and take the lease", alive, func(d *Draft) { d.Renew(time.Second); d.Touch(view); d.Take(lease) },
+		{"renew the expiry, then take the lease", alive, func(d *Draft) { d.Renew(time.Second); d.Touch(view); d.Take(lease) },
 			persist.Write{Expected: 7, Version: 8, Doc: alive.Raw, TTL: time.Second, Acquire: lease, Recent: recent}, 3, time.Time{}},
-		{"replace, and take the lease", alive, func(d *Draft) { bob(d); d.Touch(d.View); d.Take(lease) },
+		{"replace, then take the lease", alive, func(d *Draft) { bob(d); d.Touch(d.View); d.Take(lease) },
 			persist.Write{Expected: 7, Version: 9, Doc: []byte(doc), TTL: time.Minute, Acquire: lease, Recent: recent}, 3, time.Time{}},
-		{"take the lease, and delete", alive, func(d *Draft) { d.Touch(view); d.Take(lease); d.Delete() },
+		{"take the lease, then delete", alive, func(d *Draft) { d.Touch(view); d.Take(lease); d.Delete() },
 			persist.Write{Expected: 7, Version: 9, Deleted: true, Recent: recent}, 3, time.Time{}},
-		{"take the lease, delete, and create anew", alive, func(d *Draft) { d.Touch(view); d.Take(lease); d.Delete(); bob(d) },
+		{"take the lease, delete, then create again", alive, func(d *Draft) { d.Touch(view); d.Take(lease); d.Delete(); bob(d) },
 			persist.Write{Expected: 7, Version: 10, Doc: []byte(doc), TTL: time.Minute, EndLease: true, Recent: recent}, 3, time.Time{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -174,8 +176,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A mutation that changes nothing moves no version, and may put off the expiry. Proves SCOPE-7.
-func TestRenewMovesNoVersion(t *testing.T) {
+// A mutation that changes nothing keeps the version, and may renew the expiry. Proves SCOPE-7.
+func TestRenewKeepsVersion(t *testing.T) {
 	d := NewDraft(stored(`{}`))
 	d.Renew(time.Hour)
 	require.Zero(t, d.Changed)
@@ -183,29 +185,29 @@ func TestRenewMovesNoVersion(t *testing.T) {
 	require.Equal(t, Expiry{TTL: time.Hour, Renew: true}, d.Expiry)
 }
 
-// A lease is known to be held by the mutation before, or by the record where it was read for these
-// mutations. Proves STORE-13.
+// A lease is held if the previous mutation took it, or if the record read for these mutations has
+// it. Proves STORE-13.
 func TestHeldBy(t *testing.T) {
 	holding := Holding{Holder: "other", Token: 5, Left: time.Second}
 	base := stored(`{}`)
 	base.Held = &holding
 	d := NewDraft(base)
 	_, held := d.HeldBy()
-	require.False(t, held, "a base from before the call may be old")
+	require.False(t, held, "a base read before the call may be stale")
 	d.Fresh = true
 	h, held := d.HeldBy()
 	require.True(t, held)
 	require.Equal(t, holding, h)
 	d.Delete()
 	_, held = d.HeldBy()
-	require.False(t, held, "deleting ends it")
+	require.False(t, held, "a delete ends the lease")
 	d.Take(&persist.Acquire{Holder: "me", For: time.Minute})
 	h, held = d.HeldBy()
 	require.True(t, held)
 	require.Equal(t, Holding{Holder: "me", Left: time.Minute}, h)
 }
 
-// Errors of the state type pass through.
+// Encoding errors of the state type are returned unchanged.
 func TestEncodingFails(t *testing.T) {
 	typ, err := state.Of(reflect.TypeFor[picky]())
 	require.NoError(t, err)
@@ -220,7 +222,7 @@ func TestEncodingFails(t *testing.T) {
 	require.Error(t, err)
 }
 
-// picky cannot be encoded.
+// picky is a type that cannot be encoded.
 type picky struct{}
 
 func (picky) MarshalJSON() ([]byte, error) { return nil, errPicky }

@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl/internal/drain"
 )
 
-func TestCloseWaitsForTheRest(t *testing.T) {
+func TestCloseWaitsForRemaining(t *testing.T) {
 	var g drain.Group[string]
 	require.True(t, g.Begin("a"))
 	require.True(t, g.Begin("b"))

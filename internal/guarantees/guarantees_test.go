@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "write the names of the citing tests into docs/guarantees.md")
 
-// The table and the tests of this module agree.
+// The table in docs/guarantees.md matches the citations in the tests of this module.
 func TestGuaranteesAreTested(t *testing.T) {
 	root := filepath.Join("..", "..")
 	page := filepath.Join(root, "docs", "guarantees.md")
@@ -91,7 +91,7 @@ func TestCompare(t *testing.T) {
 		rows []Row
 		file string
 		src  string
-		want string // part of the only complaint, or none
+		want string // part of the only complaint; "" if there is none
 	}{
 		{"doc comment", row("TestOrder"), "p_test.go", citing, ""},
 		{"subtest", row("TestOrder/fifo"), "p_test.go",
@@ -104,7 +104,7 @@ func TestCompare(t *testing.T) {
 		{"unknown id", row("TestOrder"), "p_test.go", citing + "// Proves LOCK-2.\nfunc TestTwo(t *testing.T) {}\n", "p_test.go:7 cites LOCK-2, which is not in the table"},
 		{"outside a test", row("TestOrder"), "p_test.go", citing + "\n// Proves LOCK-1.\nvar x int\n", "p_test.go:8 cites LOCK-1 outside a test"},
 		{"no test", row(), "p_test.go", citing, "LOCK-1 names no test"},
-		{"no words", []Row{{"LOCK-1", "", []string{"TestOrder"}}}, "p_test.go", citing, "LOCK-1 has no words"},
+		{"no description", []Row{{"LOCK-1", "", []string{"TestOrder"}}}, "p_test.go", citing, "LOCK-1 has no words"},
 		{"twice", append(row("TestOrder"), row("TestOrder")...), "p_test.go", citing, "LOCK-1 has two rows"},
 		{"no table", nil, "p_test.go", header, "table has no row"},
 		{"testdata", row("TestOrder"), "testdata/p_test.go", citing, "does not exist"},
@@ -119,9 +119,9 @@ func TestCompare(t *testing.T) {
 			wrong := Compare(c.rows, tests)
 			switch {
 			case c.want == "" && len(wrong) > 0:
-				t.Errorf("complains: %q", wrong)
+				t.Errorf("unexpected complaints: %q", wrong)
 			case c.want != "" && (len(wrong) != 1 || !strings.Contains(wrong[0], c.want)):
-				t.Errorf("complains: %q, want %q", wrong, c.want)
+				t.Errorf("got complaints %q, want %q", wrong, c.want)
 			}
 		})
 	}

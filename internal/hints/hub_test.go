@@ -17,19 +17,19 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// store is a persist.Watcher and persist.Prober with versions and nothing else.
+// store implements only persist.Watcher and persist.Prober.
 type store struct {
 	persist.Store
 
 	mu       sync.Mutex // protects the fields below
 	versions map[persist.Key]uint64
-	bad      map[persist.Key]bool // cannot be read
-	fail     error                // what Watch returns; nil: it works
+	bad      map[persist.Key]bool // keys that cannot be read
+	fail     error                // returned by Watch; nil if it works
 	mute     bool                 // hints are lost
 	ears     map[chan persist.Hint]chan error
 	watches  int
 	probes   int
-	loads    []int // the number of keys of each
+	loads    []int // number of keys of each Load
 	panics   bool  // the next Load panics
 }
 
@@ -63,7 +63,7 @@ func (s *store) hint(hint persist.Hint) {
 	})
 }
 
-// cut ends the hints with err; nil lets the next Watch work again.
+// cut ends the hints with err. With nil, the next Watch works again.
 func (s *store) cut(err error) {
 	s.set(func() {
 		s.fail = err
@@ -138,7 +138,7 @@ func (s *store) loaded() (keys int) {
 
 // scope is a watched scope.
 type scope struct {
-	version atomic.Uint64 // plus one; 0: nothing seen
+	version atomic.Uint64 // version plus one; 0 if none was seen
 	adopted notify.Signal
 }
 
@@ -158,7 +158,7 @@ func (s *scope) seen() uint64 { version, _, _ := s.Seen(); return version }
 
 func key(id any) persist.Key { return persist.Key{Kind: "ship", ID: fmt.Sprint(id)} }
 
-// inBubble runs test with a hub on a store, by a clock of its own.
+// inBubble runs test in a synctest bubble, with a hub on a store.
 func inBubble(t *testing.T, test func(t *testing.T, s *store, h *Hub)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +175,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *store, h *Hub)) {
 	})
 }
 
-// arrives asserts that the scope adopts a version before most.
+// arrives asserts that the scope adopts a version within most.
 func arrives(t *testing.T, s *scope, version uint64, most time.Duration) {
 	t.Helper()
 	for began := time.Now(); s.seen() != version; {
@@ -187,7 +187,7 @@ func arrives(t *testing.T, s *scope, version uint64, most time.Duration) {
 	}
 }
 
-// Listeners of the key and of the kind are woken, and no others; the zero hint wakes all.
+// A hint wakes the listeners of its key and kind, and no others. The zero hint wakes all.
 func TestListen(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		counts := map[string]*atomic.Int64{}
@@ -229,7 +229,7 @@ func TestListen(t *testing.T) {
 	})
 }
 
-// A hub works only while it has listeners or watched scopes, and not after Close.
+// A hub runs only while it has listeners or watched scopes, and not after Close.
 func TestStartAndStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		listening := func() (n int) { s.set(func() { n = len(s.ears) }); return n }
@@ -259,8 +259,8 @@ func TestStartAndStop(t *testing.T) {
 	})
 }
 
-// A change arrives at once with a hint, soon where the hints have stopped, and at last where a hint
-// was lost. Proves SCOPE-13.
+// A change arrives at once with a hint, soon after hints have stopped, and eventually if a hint was
+// lost. Proves SCOPE-13.
 func TestWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		a, b := newScope(), newScope()
@@ -280,7 +280,7 @@ func TestWatch(t *testing.T) {
 		arrives(t, a, s.commit(key("a")), 20*time.Millisecond)
 		var watches int
 		s.set(func() { watches = s.watches })
-		require.Less(t, watches, 50, "the store is asked too often")
+		require.Less(t, watches, 50, "Watch is called too often")
 		s.cut(persist.ErrUnsupported)
 		arrives(t, b, s.commit(key("b")), 6*time.Second)
 	})
@@ -294,7 +294,7 @@ func TestSeenVersionsAreNotRead(t *testing.T) {
 		arrives(t, a, s.commit(key("a")), 20*time.Millisecond)
 		time.Sleep(time.Second)
 		before := s.loaded()
-		a.version.Store(3) // committed here
+		a.version.Store(3) // as if committed by this process
 		require.EqualValues(t, 2, s.commit(key("a")))
 		time.Sleep(time.Second)
 		require.Equal(t, before, s.loaded())
@@ -313,11 +313,11 @@ func TestPurgedRecord(t *testing.T) {
 	})
 }
 
-// A record is read at intervals although its version has not moved, and on demand. Proves SCOPE-13.
+// A record is read at intervals even if its version has not moved, and on demand. Proves SCOPE-13.
 func TestReread(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		a, other := newScope(), newScope()
-		other.version.Store(1) // seen, and absent
+		other.version.Store(1) // seen as absent
 		defer h.Watch(key("a"), a)()
 		defer h.Watch(key("other"), other)()
 		arrives(t, a, s.commit(key("a")), 20*time.Millisecond)
@@ -332,7 +332,7 @@ func TestReread(t *testing.T) {
 	})
 }
 
-// A record that cannot be read keeps no other from being read. Proves SCOPE-13.
+// A record that cannot be read does not keep others from being read. Proves SCOPE-13.
 func TestDamagedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		s.fail = persist.ErrUnsupported
@@ -346,13 +346,14 @@ func TestDamagedRecord(t *testing.T) {
 		}
 		before := s.loaded()
 		time.Sleep(time.Minute)
-		require.Less(t, s.loaded()-before, 1000, "it is read too often")
+		require.Less(t, s.loaded()-before, 1000, "the damaged record is read too often")
 		s.set(func() { s.bad[key("bad")] = false; s.panics = true })
-		arrives(t, bad, 1, 2*time.Second) // after a panic, which is no more than a failure
+		arrives(t, bad, 1, 2*time.Second) // after a panic, which counts as a failed read
 	})
 }
 
-// Versions are asked for many scopes at a time, and only what moved is read. Proves SCOPE-13.
+// Versions are requested for many scopes at once, and only changed records are read.
+// Proves SCOPE-13.
 func TestManyScopes(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		const scopes = 4 * checkBatch
@@ -381,7 +382,7 @@ func TestManyScopes(t *testing.T) {
 	})
 }
 
-// A scope that replaces another one of its key is kept current, and the end of the other's watch
+// A scope that replaces another of the same key is kept current. Ending the watch of the old scope
 // does not end its own.
 func TestReplacedScope(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {

@@ -91,7 +91,7 @@ func roomOf(path string) room {
 	return unknown
 }
 
-// engineIndex returns the position of an engine package in engineOrder; -1: it is none.
+// engineIndex returns the position of an engine package in engineOrder, or -1 for other packages.
 func engineIndex(path string) int {
 	name, ok := strings.CutPrefix(path, "internal/")
 	if !ok {
@@ -200,8 +200,8 @@ func TestStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// A program that embeds the library gets neither a web server nor a flag named -test.v with it.
-func TestRootIsLight(t *testing.T) {
+// A program that embeds the library does not get a web server or test flags with it.
+func TestRootHasFewDependencies(t *testing.T) {
 	heavy := map[string]bool{"net/http": true, "testing": true, "database/sql": true}
 	for _, dep := range dependencies(t)[""] {
 		if heavy[dep] {

@@ -26,7 +26,7 @@ func TestRequired(t *testing.T) {
 	}
 }
 
-// outcome is how Missing ended a test.
+// outcome records how Missing ended a test.
 type outcome struct {
 	testing.TB
 	skipped, failed bool
@@ -36,7 +36,7 @@ func (o *outcome) Skip(...any)           { o.skipped = true }
 func (o *outcome) Fatalf(string, ...any) { o.failed = true }
 
 func TestMissing(t *testing.T) {
-	// A test goes on after Skip and Fatalf of an outcome, so that both are seen if both are called.
+	// The test continues after Skip and Fatalf of an outcome, so it sees both if both are called.
 	for list, want := range map[string]bool{"": false, "postgres": false, "unobtainium": true} {
 		t.Setenv(need.Variable, list)
 		o := &outcome{TB: t}

@@ -6,7 +6,7 @@ import (
 	"github.com/pawl-go/pawl/internal/notify"
 )
 
-// A watcher joins, looks, and looks again whenever it is woken.
+// A watcher joins, reads, and reads again whenever it is woken.
 func Example() {
 	group := notify.NewGroup()
 	changed := notify.NewSignal()

@@ -27,11 +27,11 @@ func TestSignal(t *testing.T) {
 	require.False(t, isSet(s))
 }
 
-// Each change wakes every watcher, also a change that comes while the notifier pauses. Proves SCOPE-13.
+// Each change wakes every watcher, even a change during the notifier's pause. Proves SCOPE-13.
 func TestNotify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGroup()
-		g.Notify() // for nobody
+		g.Notify() // without watchers
 		var all []Signal
 		for range 100 {
 			s := NewSignal()
@@ -48,7 +48,7 @@ func TestNotify(t *testing.T) {
 			for _, s := range all {
 				require.True(t, isSet(s))
 			}
-			g.Notify() // while it pauses
+			g.Notify() // during the pause
 			g.Notify()
 			synctest.Wait()
 			require.False(t, isSet(all[0]), "paced")
@@ -57,7 +57,7 @@ func TestNotify(t *testing.T) {
 				require.True(t, isSet(s))
 				g.Leave(s)
 			}
-			synctest.Wait() // the notifier has ended; it starts again
+			synctest.Wait() // the notifier has ended and starts again
 			for _, s := range all {
 				g.Join(s)
 			}
@@ -68,7 +68,7 @@ func TestNotify(t *testing.T) {
 	})
 }
 
-// A notifier that pauses ends as soon as the last watcher has left.
+// A pausing notifier ends as soon as the last watcher leaves.
 func TestLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGroup()
@@ -108,7 +108,7 @@ func TestClosedGroup(t *testing.T) {
 	})
 }
 
-// Watchers that come and go miss no change: each sees the last one.
+// Watchers that join and leave concurrently miss no change: each sees the last one.
 func TestConcurrentWatchers(t *testing.T) {
 	g := NewGroup()
 	var mu sync.Mutex

@@ -24,7 +24,7 @@ const (
 	addTo  = "UPDATE t SET n = n + 1 WHERE id = $1"
 )
 
-// ways are those in which pgx commits. Each adds 1 to as many rows as it says.
+// ways lists the ways in which pgx commits. Each adds 1 to the given number of rows.
 var ways = map[string]struct {
 	rows     int
 	explicit bool
@@ -71,8 +71,8 @@ var ways = map[string]struct {
 	}},
 }
 
-// each runs a test for each way to commit, with a script that answers the first commit with action
-// and allows no other.
+// each runs test for each way to commit. The script applies action to the first commit and allows
+// no other.
 func each(t *testing.T, action pgproxy.Action, test func(f *fixture, commit func() error, rows int)) {
 	t.Helper()
 	database := start(t)
@@ -110,7 +110,7 @@ func TestBeforeCommit(t *testing.T) {
 	})
 }
 
-// pgx, when its connection breaks, asks the server to cancel, which may come in time.
+// When its connection breaks, pgx asks the server to cancel, which may arrive in time.
 func TestAfterSend(t *testing.T) {
 	each(t, pgproxy.AfterSend, func(f *fixture, commit func() error, rows int) {
 		require.Error(f, commit())
@@ -120,8 +120,8 @@ func TestAfterSend(t *testing.T) {
 	})
 }
 
-// The server gets the commit all the same: a client that does not cancel finds it executed.
-func TestAfterSendSends(t *testing.T) {
+// The server receives the commit: a client that does not cancel finds it executed.
+func TestAfterSendReachesServer(t *testing.T) {
 	f := start(t)
 	f.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.AfterSend })
 	client := f.raw()
@@ -136,7 +136,7 @@ func TestAfterSendSends(t *testing.T) {
 func TestAfterExecute(t *testing.T) {
 	each(t, pgproxy.AfterExecute, func(f *fixture, commit func() error, rows int) {
 		require.Error(f, commit())
-		require.Equal(f, rows, f.number(sum), "as soon as the client is cut off")
+		require.Equal(f, rows, f.number(sum), "the commit is visible when the connection is cut")
 		require.Equal(f, pgproxy.Counts{AfterExecute: 1}, f.proxy.Counts())
 	})
 }
@@ -151,7 +151,7 @@ func TestHold(t *testing.T) {
 			client := f.client()
 			go func() { answered <- way.commit(t.Context(), client) }()
 			testkit.Eventually(t, func() bool { return f.number(sum) == way.rows })
-			require.Empty(t, answered, "it is done, and the client is not told")
+			require.Empty(t, answered, "the commit is done, but its answer is held")
 			require.Zero(t, f.proxy.Counts())
 			close(released)
 			require.NoError(t, <-answered)
@@ -161,7 +161,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-func TestHoldForATime(t *testing.T) {
+func TestHoldDuration(t *testing.T) {
 	f := start(t)
 	const pause = 20 * time.Millisecond
 	f.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.Hold(pause) })
@@ -171,8 +171,8 @@ func TestHoldForATime(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begin), pause)
 }
 
-// A client that does not want to wait any longer is let go.
-func TestHoldEndsWithTheClient(t *testing.T) {
+// A client that cancels is not held any longer.
+func TestHoldEndsWithClient(t *testing.T) {
 	f := start(t)
 	f.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.HoldUntil(nil) })
 	client := f.client()
@@ -189,7 +189,7 @@ func TestHoldEndsWithTheClient(t *testing.T) {
 	require.Zero(t, f.proxy.Counts())
 }
 
-// Cuts at a moment are in turns orderly and abrupt.
+// Connections are cut alternately by a close and by a reset.
 func TestResets(t *testing.T) {
 	f := start(t)
 	for _, action := range []pgproxy.Action{pgproxy.BeforeCommit, pgproxy.AfterSend, pgproxy.AfterExecute} {
@@ -213,7 +213,7 @@ func TestResets(t *testing.T) {
 	require.Equal(t, 6, f.proxy.Counts().Cuts())
 }
 
-// endReporter reports how a connection ended.
+// endReporter reports the error that ended a connection.
 type endReporter struct {
 	net.Conn
 	ends chan<- error
@@ -224,23 +224,23 @@ func (r endReporter) Read(b []byte) (int, error) {
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 		select {
 		case r.ends <- err:
-		default: // it was reported
+		default: // already reported
 		}
 	}
 	return n, err
 }
 
-// What a client sent before a commit reaches the server, and nothing behind it does. The numbers that
-// a sequence has given are not taken back with the rest.
-func TestWhatIsPassedOn(t *testing.T) {
+// Statements before a commit reach the server, and those after a cut do not. Sequence numbers show
+// this, because a rollback does not take them back.
+func TestStatementsPassedOn(t *testing.T) {
 	for name, c := range map[string]struct {
 		action pgproxy.Action
 		drawn  int
 	}{
-		"before the commit":  {pgproxy.BeforeCommit, 1},
-		"the commit, too":    {pgproxy.AfterSend, 1},
-		"until the answer":   {pgproxy.AfterExecute, 1},
-		"nothing is cut off": {pgproxy.Pass, 2},
+		"before the commit":    {pgproxy.BeforeCommit, 1},
+		"including the commit": {pgproxy.AfterSend, 1},
+		"including the answer": {pgproxy.AfterExecute, 1},
+		"no cut":               {pgproxy.Pass, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := start(t)
@@ -263,15 +263,15 @@ func TestWhatIsPassedOn(t *testing.T) {
 	}
 }
 
-// execute sends a statement without asking for the answer.
+// execute sends a statement without requesting the answer.
 func execute(client *pgproto3.Frontend, statement string) {
 	client.SendParse(&pgproto3.Parse{Query: statement})
 	client.SendBind(&pgproto3.Bind{})
 	client.SendExecute(&pgproto3.Execute{})
 }
 
-// Of two requests that were sent together, the answer to the first is passed on.
-func TestAnswersBeforeTheCommitArePassedOn(t *testing.T) {
+// Of two requests sent together, the answer to the first is passed on.
+func TestAnswersBeforeCommitArePassedOn(t *testing.T) {
 	f := start(t)
 	f.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.AfterExecute })
 	pipeline := f.client().PgConn().StartPipeline(t.Context())

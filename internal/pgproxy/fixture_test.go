@@ -15,13 +15,14 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m.Run, pgtest.Stop) }
 
-// fixture is a database with two rows, a and b, whose n is 0, a connection to it, and a proxy.
+// fixture is a database with two rows, a and b, whose n is 0. It has a direct connection and a
+// proxy.
 type fixture struct {
 	*testing.T
 	proxy  *pgproxy.Proxy
 	direct *pgx.Conn
-	server string // a URL
-	url    string // the same, through the proxy
+	server string // URL of the server
+	url    string // URL of the proxy
 }
 
 func start(t *testing.T, writers ...string) *fixture {
@@ -32,7 +33,7 @@ func start(t *testing.T, writers ...string) *fixture {
 	return f.with(t, writers...)
 }
 
-// with returns a fixture for a subtest, with a proxy of its own and the rows as they were.
+// with returns a fixture for a subtest, with its own proxy and the rows reset.
 func (f *fixture) with(t *testing.T, writers ...string) *fixture {
 	t.Helper()
 	config, err := pgx.ParseConfig(f.server)
@@ -45,7 +46,8 @@ func (f *fixture) with(t *testing.T, writers ...string) *fixture {
 // client returns a connection through the proxy.
 func (f *fixture) client() *pgx.Conn { return pgtest.Connect(f, f.url) }
 
-// raw returns the same below pgx, which cancels what it executes when the connection breaks.
+// raw returns a connection through the proxy without pgx, which would cancel its statement when the
+// connection breaks.
 func (f *fixture) raw() *pgproto3.Frontend {
 	f.Helper()
 	conn, err := f.client().PgConn().Hijack()
@@ -54,22 +56,22 @@ func (f *fixture) raw() *pgproto3.Frontend {
 	return conn.Frontend
 }
 
-// exec runs statements past the proxy.
+// exec runs statements on the direct connection.
 func (f *fixture) exec(statements string) {
 	f.Helper()
 	_, err := f.direct.Exec(f.Context(), statements)
 	require.NoError(f, err)
 }
 
-// number asks for one past the proxy.
+// number runs a query for one number on the direct connection.
 func (f *fixture) number(question string) (n int) {
 	f.Helper()
 	require.NoError(f, f.direct.QueryRow(f.Context(), question).Scan(&n))
 	return n
 }
 
-// alone returns when the server has no other connection to the database than the direct one: what
-// others began has been committed or rolled back then.
+// alone waits until the direct connection is the only one to the database. Then all other
+// transactions have been committed or rolled back.
 func (f *fixture) alone() {
 	f.Helper()
 	testkit.Eventually(f, func() bool {

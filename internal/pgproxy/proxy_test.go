@@ -17,8 +17,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// Whatever moment a connection is cut at, what was acknowledged is there, and nothing is there that
-// was not attempted. Nothing is left behind on either side.
+// Wherever connections are cut, acknowledged commits are stored, and only attempted ones. No
+// connection is left on either side.
 func TestManyCuts(t *testing.T) {
 	const cuts, workers = 200, 8
 	f := start(t)
@@ -107,7 +107,7 @@ func TestClose(t *testing.T) {
 	f.alone()
 }
 
-// The request to cancel a statement, which comes on a connection of its own, gets through.
+// A request to cancel, which comes on its own connection, reaches the server.
 func TestCancel(t *testing.T) {
 	f := start(t)
 	config, err := pgx.ParseConfig(f.url)
@@ -126,7 +126,7 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, conn.Close(t.Context()))
 }
 
-// A statement that calls a function which writes is a commit if the proxy knows the function.
+// A statement that calls a writing function is a commit if the proxy knows the function.
 func TestWriters(t *testing.T) {
 	f := start(t, "_write")
 	f.exec(`CREATE FUNCTION "my_write"() RETURNS void LANGUAGE sql AS $$ ` + addToA + ` $$; CREATE FUNCTION other() RETURNS int LANGUAGE sql AS 'SELECT 1'`)
@@ -145,15 +145,15 @@ func TestWriters(t *testing.T) {
 	require.Equal(t, []string{`SELECT * FROM "my_write"()`}, seen)
 }
 
-// What a transaction does after its statement failed, which the proxy did not expect, is no commit.
-func TestAFailedTransactionIsNoCommit(t *testing.T) {
+// A statement in a failed transaction is no commit, even if the proxy did not expect the failure.
+func TestFailedTransactionIsNoCommit(t *testing.T) {
 	f := start(t)
 	client := f.client()
 	_, err := client.Exec(t.Context(), "BEGIN")
 	require.NoError(t, err)
 	var batch pgx.Batch
 	batch.Queue("SELECT 1/0")
-	batch.Queue("ROLLBACK") // is skipped
+	batch.Queue("ROLLBACK") // the server skips it
 	require.ErrorContains(t, client.SendBatch(t.Context(), &batch).Close(), "22012")
 	_, err = client.Exec(t.Context(), addToA)
 	require.ErrorContains(t, err, "25P02")

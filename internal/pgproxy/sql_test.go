@@ -40,11 +40,11 @@ func TestEffect(t *testing.T) {
 	}
 }
 
-// A text is followed as if it were the client's only words: is it a commit, and is it open at the end?
+// A sequence of statements has the expected commits, and leaves a transaction open or not.
 func TestTransaction(t *testing.T) {
 	for _, c := range []struct {
 		text             string
-		commit           []string // nil: it is none
+		commit           []string // nil if there is none
 		explicit, within bool
 	}{
 		{text: "SELECT 1"},

@@ -14,11 +14,10 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// momentVariable tells TestServersOfAChild where to wait for its end.
+// momentVariable names the moment at which TestServersOfAChild waits to be killed.
 const momentVariable = "PAWL_PGTEST_MOMENT"
 
-// TestNoServerOutlivesItsProcess kills the process of a test without warning, at chosen and at random
-// moments in the life of its servers.
+// No server survives its test process, which is killed at chosen and at random moments.
 func TestNoServerOutlivesItsProcess(t *testing.T) {
 	find(t)
 	moments := []string{"two servers", "a killed server"}
@@ -31,7 +30,7 @@ func TestNoServerOutlivesItsProcess(t *testing.T) {
 			child := testkit.Start(t, "TestServersOfAChild", "TMPDIR="+folder, momentVariable+"="+moment)
 			testkit.Ready(child)
 			if moment == "any" {
-				time.Sleep(rand.N(2 * time.Second)) // decides nothing: there is no wrong moment
+				time.Sleep(rand.N(2 * time.Second)) // any moment is right
 			} else {
 				child.Expect(moment)
 				require.Equal(t, moment == "two servers", len(inside(t, folder, "postgres")) > 0)
@@ -45,7 +44,7 @@ func TestNoServerOutlivesItsProcess(t *testing.T) {
 	}
 }
 
-// TestServersOfAChild is the part of TestNoServerOutlivesItsProcess that is killed.
+// TestServersOfAChild runs in the child that TestNoServerOutlivesItsProcess kills.
 func TestServersOfAChild(t *testing.T) {
 	if testkit.Role() == "" {
 		t.Skip("only as a child of TestNoServerOutlivesItsProcess")
@@ -69,7 +68,7 @@ func TestServersOfAChild(t *testing.T) {
 	}
 }
 
-// openFolder returns a folder that everybody can enter, unlike those of t.TempDir.
+// openFolder returns a folder that every user can enter, unlike those of t.TempDir.
 func openFolder(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("/tmp", "pawl-orphans-")
@@ -79,15 +78,15 @@ func openFolder(t *testing.T) string {
 	return folder
 }
 
-// inside returns the processes, of a name unless it is empty, that work in a folder, as all of a
-// server do.
+// inside returns the processes whose working directory is in folder, as for all processes of a
+// server. A name that is not empty selects by it.
 func inside(t *testing.T, folder, name string) (found []string) {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*")
 	require.NoError(t, err)
 	for _, process := range processes {
 		working, err := os.Readlink(filepath.Join(process, "cwd"))
-		if err != nil || !strings.HasPrefix(working, folder) { // it may have ended
+		if err != nil || !strings.HasPrefix(working, folder) { // the process may have ended
 			continue
 		}
 		called, err := os.ReadFile(filepath.Join(process, "comm"))

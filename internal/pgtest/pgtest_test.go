@@ -25,35 +25,35 @@ func ask(t *testing.T, conn *pgx.Conn, question string) (answer string) {
 	return answer
 }
 
-func TestURLsAreOfDifferentDatabases(t *testing.T) {
+func TestURLPerDatabase(t *testing.T) {
 	for range 2 {
 		mustExec(t, Connect(t, URL(t)), "CREATE TABLE mine (n int)")
 	}
 }
 
-// settle returns when all databases are dropped that nobody uses.
+// settle returns when all unused databases are dropped.
 func settle() {
 	process.mu.Lock()
 	defer process.mu.Unlock()
 	dropAll()
 }
 
-func TestTheDatabaseGoesWithItsTest(t *testing.T) {
+func TestDatabaseIsDroppedAfterTest(t *testing.T) {
 	var url string
 	var conn *pgx.Conn
 	t.Run("owner", func(inner *testing.T) {
 		url = URL(inner)
-		conn = Connect(t, url) // stays after inner
+		conn = Connect(t, url) // stays open after inner ends
 	})
 	settle()
-	require.Error(t, conn.Ping(t.Context()), "the connection was cut")
+	require.Error(t, conn.Ping(t.Context()), "the connection must be cut")
 	_, err := pgx.Connect(t.Context(), url)
 	var refused *pgconn.PgError
 	require.ErrorAs(t, err, &refused)
-	require.Equal(t, "3D000", refused.Code, "the database does not exist")
+	require.Equal(t, "3D000", refused.Code, "the database must not exist")
 }
 
-func TestARunningServerIsUsedIfOneIsNamed(t *testing.T) {
+func TestNamedServerIsUsed(t *testing.T) {
 	s := New(t)
 	t.Setenv(Variable, s.URL("postgres"))
 	t.Run("owner", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestARunningServerIsUsedIfOneIsNamed(t *testing.T) {
 	require.Equal(t, "0", ask(t, Connect(t, s.URL("postgres")), "SELECT count(*)::text FROM pg_database WHERE datname LIKE 'pawl%'"))
 }
 
-func TestAVariableThatIsNoURLIsNotPrinted(t *testing.T) {
+func TestInvalidVariableIsNotPrinted(t *testing.T) {
 	t.Setenv(Variable, "host=localhost password=secret")
 	message := testkit.Failure(t, func(t testing.TB) { URL(t) })
 	require.Contains(t, message, Variable)

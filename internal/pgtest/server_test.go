@@ -30,7 +30,7 @@ func TestSettings(t *testing.T) {
 	require.NoError(t, reached.Close())
 }
 
-func TestAKilledServerComesBackWithWhatItHad(t *testing.T) {
+func TestKilledServerKeepsItsData(t *testing.T) {
 	s := New(t)
 	url := s.URL("postgres")
 	conn := Connect(t, url)
@@ -47,7 +47,7 @@ func TestAKilledServerComesBackWithWhatItHad(t *testing.T) {
 	require.Equal(t, "1", ask(t, Connect(t, url), "SELECT count(*)::text FROM kept"))
 }
 
-func TestAPasswordIsAskedFor(t *testing.T) {
+func TestPasswordIsRequired(t *testing.T) {
 	s := New(t)
 	for _, host := range []string{"127.0.0.1", s.folder} {
 		_, err := pgx.Connect(t.Context(), fmt.Sprintf("host=%s port=%d user=%s dbname=postgres password=wrong", host, s.port, superuser))
@@ -55,7 +55,7 @@ func TestAPasswordIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestATakenPortIsLeftAlone(t *testing.T) {
+func TestPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
@@ -71,7 +71,7 @@ func TestATakenPortIsLeftAlone(t *testing.T) {
 	require.Equal(t, 2, picked)
 }
 
-func TestTheLogSaysWhyAServerDoesNotStart(t *testing.T) {
+func TestStartFailureShowsLog(t *testing.T) {
 	find(t)
 	message := testkit.Failure(t, func(t testing.TB) { New(t, "no_such_setting=1") })
 	require.Contains(t, message, `unrecognized configuration parameter "no_such_setting"`)
@@ -86,7 +86,7 @@ func TestWithoutPostgres(t *testing.T) {
 	require.Contains(t, testkit.Failure(t, func(t testing.TB) { New(t) }), "make need-postgres")
 }
 
-func TestTheNewestIsTaken(t *testing.T) {
+func TestMajorVersion(t *testing.T) {
 	require.Equal(t, 9, majorVersion("/usr/lib/postgresql/9.6/bin"))
 	require.Equal(t, 17, majorVersion("/usr/lib/postgresql/17/bin"))
 	require.Equal(t, 16, majorVersion("/usr/pgsql-16/bin"))

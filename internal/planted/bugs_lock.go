@@ -212,7 +212,7 @@ var lockBugs = []Bug{
 		Name: "graph-holder-over", Mechanism: "a function that has returned holds its queue no more",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "n != nil && !n.over.Load() {", New: "n != nil {",
-		Pkg: "./internal/waitgraph", Run: "^TestNodeThatIsOver$", Quick: true,
+		Pkg: "./internal/waitgraph", Run: "^TestReturnedFunction$", Quick: true,
 	},
 	{
 		Name: "graph-waited", Mechanism: "a call that was answered is no edge of the wait graph any more",
@@ -224,13 +224,13 @@ var lockBugs = []Bug{
 		Name: "graph-apart", Mechanism: "a cycle through a function that runs apart from its queue is found",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "	for _, b := range h.below {", New: "	for _, b := range h.below[:0] {",
-		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughAFunctionThatRunsApart$", Quick: true,
+		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughFunctionApart$", Quick: true,
 	},
 	{
 		Name: "graph-apart-over", Mechanism: "a function that ran apart from its queue and has returned is out of the wait graph",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "func(b *Node) bool { return b == n }", New: "func(b *Node) bool { return b == nil }",
-		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughAFunctionThatRunsApart$", Quick: true,
+		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughFunctionApart$", Quick: true,
 	},
 	{
 		Name: "graph-caller-gave-up", Mechanism: "a function whose caller gave up closes no cycle through that caller",
@@ -242,19 +242,19 @@ var lockBugs = []Bug{
 		Name: "graph-apart-caller-gave-up", Mechanism: "a caller that gave up does not wait for the function that runs apart",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "		if !slices.Contains(h.waits, b.Lane) {", New: "		if false {",
-		Pkg: "./internal/waitgraph", Run: "^TestCallerThatGaveUpOnAFunctionThatRunsApart$", Quick: true,
+		Pkg: "./internal/waitgraph", Run: "^TestCallerThatGaveUpOnFunctionApart$", Quick: true,
 	},
 	{
 		Name: "drain-begins-after-close", Mechanism: "no work begins after Close",
 		Proves: []string{"SCOPE-18"}, File: "internal/drain/drain.go",
 		Old: "	if g.closed {\n		return false\n	}\n", New: "",
-		Pkg: "./internal/drain", Run: "^TestCloseWaitsForTheRest$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: "./internal/drain", Run: "^TestCloseWaitsForRemaining$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "drain-does-not-wait", Mechanism: "Close waits for the last piece of work",
 		Proves: []string{"SCOPE-18"}, File: "internal/drain/drain.go",
 		Old: "	if len(g.live) == 0 && g.drained != nil {", New: "	if g.drained != nil {",
-		Pkg: "./internal/drain", Run: "^TestCloseWaitsForTheRest$", Flags: []string{"-timeout=20s"}, Quick: true,
+		Pkg: "./internal/drain", Run: "^TestCloseWaitsForRemaining$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "function-context-budget", Mechanism: "the context of a function ends with its budget",

@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl/internal/guarantees"
 )
 
-// The runner is tried on a module of its own, in testdata/tiny.
+// The runner runs on its own module in testdata/tiny.
 func TestRunner(t *testing.T) {
 	sum := Bug{File: "counter.go", Old: "a + b", New: "a - b", Pkg: ".", Run: "TestSum"}
 	with := func(change func(*Bug)) Bug {
@@ -20,8 +20,8 @@ func TestRunner(t *testing.T) {
 	cases := []struct {
 		name string
 		bug  Bug
-		by   string // noticed by this test
-		err  string // or not, with an error that contains this
+		by   string // the test that notices the bug
+		err  string // or else part of the error
 	}{
 		{"noticed", sum, "TestSum/small", ""},
 		{"not noticed", with(func(b *Bug) { b.Old = "41 + 1"; b.New = "41" }), "", "not noticed"},
@@ -107,8 +107,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// The list is checked here as well, without running it, so that whoever changes the code that a
-// bug is planted in hears of it at once.
+// This checks the list without running it, so that a change of code that a bug is planted in fails
+// at once.
 func TestBugsAreCurrent(t *testing.T) {
 	const root = "../.."
 	rows, err := guarantees.ReadTable(filepath.Join(root, "docs", "guarantees.md"))
@@ -122,7 +122,7 @@ func TestBugsAreCurrent(t *testing.T) {
 	seen := make(map[string]bool)
 	for _, b := range bugs() {
 		if seen[b.Name] {
-			t.Errorf("%s: there are two bugs of this name", b.Name)
+			t.Errorf("%s: two bugs have this name", b.Name)
 		}
 		seen[b.Name] = true
 		if err := b.check(); err != nil {
@@ -131,7 +131,7 @@ func TestBugsAreCurrent(t *testing.T) {
 			t.Errorf("%s: %v", b.Name, err)
 		}
 		if len(b.Proves) == 0 {
-			t.Errorf("%s: says no guarantee that falls with it", b.Name)
+			t.Errorf("%s: field Proves is empty", b.Name)
 		}
 		for _, id := range b.Proves {
 			if !known[id] {

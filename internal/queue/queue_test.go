@@ -61,7 +61,7 @@ func (r *recorder) submit(fn func(), within time.Duration, limit int) (*queue.Wa
 	return w, r.Push(w, limit, r)
 }
 
-// Proves LOCK-1.
+// Waiters run in the order in which they arrived. Proves LOCK-1.
 func TestOrder(t *testing.T) {
 	var (
 		r    recorder
@@ -83,8 +83,8 @@ func TestOrder(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// The bound counts the waiters that wait, and no others: not the one that runs, nor those that were
-// answered or withdrawn. Proves LOCK-14.
+// The limit counts only waiters: not the running one, nor those answered or withdrawn.
+// Proves LOCK-14.
 func TestLimit(t *testing.T) {
 	var r recorder
 	gate, runs := make(chan struct{}), make(chan struct{})
@@ -93,7 +93,7 @@ func TestLimit(t *testing.T) {
 	<-runs
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting, err := r.submit(func() {}, 0, 1)
-	require.NoError(t, err, "the one that runs takes no place")
+	require.NoError(t, err, "the running function does not count")
 	_, err = r.submit(func() {}, 0, 1)
 	var full *queue.FullError
 	require.ErrorAs(t, err, &full)
@@ -103,13 +103,14 @@ func TestLimit(t *testing.T) {
 	require.Equal(t, queue.Canceled, ending)
 	require.Equal(t, queue.Waiting, reached)
 	last, err := r.submit(func() {}, 0, 1)
-	require.NoError(t, err, "a withdrawn waiter takes no place")
+	require.NoError(t, err, "a withdrawn waiter does not count")
 	close(gate)
 	ending, _ = r.Await(t.Context(), last)
 	require.Equal(t, queue.GotAnswer, ending)
 }
 
-// Proves LOCK-5, LOCK-7.
+// A deadline ends the wait of a caller, whether its function runs or waits. A function that was
+// still waiting never runs. Proves LOCK-5, LOCK-7.
 func TestDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -133,8 +134,8 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// One alarm serves deadlines in any order, and those of waiters that come after it rang for the last
-// time. Proves LOCK-5.
+// One alarm serves deadlines in any order, and those of waiters that arrive after its last ring.
+// Proves LOCK-5.
 func TestDeadlinesInAnyOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -145,7 +146,7 @@ func TestDeadlinesInAnyOrder(t *testing.T) {
 			var all sync.WaitGroup
 			began := time.Now()
 			for _, seconds := range []time.Duration{3, 1, 4, 2} {
-				w, err := r.submit(func() { t.Error("it was withdrawn, and ran") }, seconds*time.Second, 10)
+				w, err := r.submit(func() { t.Error("a withdrawn waiter ran") }, seconds*time.Second, 10)
 				require.NoError(t, err)
 				all.Go(func() {
 					ending, _ := r.Await(context.Background(), w)
@@ -162,7 +163,7 @@ func TestDeadlinesInAnyOrder(t *testing.T) {
 	})
 }
 
-// A function that was abandoned does not drive the queue when it returns. Proves LOCK-11.
+// An abandoned function does not drive the queue when it returns. Proves LOCK-11.
 func TestRelease(t *testing.T) {
 	var r recorder
 	gate, runs := make(chan struct{}), make(chan struct{})
@@ -184,7 +185,7 @@ func TestRelease(t *testing.T) {
 	close(gate)
 }
 
-// Proves SCOPE-18.
+// Close refuses new waiters and waits for the running function. Proves SCOPE-18.
 func TestClose(t *testing.T) {
 	var r recorder
 	gate := make(chan struct{})
@@ -206,7 +207,7 @@ func TestClose(t *testing.T) {
 	require.Nil(t, r.Close())
 }
 
-// Claim takes an idle queue only, and Release starts a worker for those that came meanwhile.
+// Claim takes only an idle queue, and Release starts a worker for waiters that arrived since.
 func TestClaim(t *testing.T) {
 	var r recorder
 	holder := &queue.Waiter[func()]{}
@@ -224,7 +225,7 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, queue.GotAnswer, ending)
 }
 
-// again is a worker that pushes each waiter again at its first turn and answers it at its second.
+// again is a worker that pushes each waiter again at its first turn, and answers it at its second.
 type again struct {
 	queue.Queue[int]
 	gate chan struct{} // each turn takes one value
@@ -260,8 +261,8 @@ func (a *again) Work() {
 	}
 }
 
-// A waiter that was taken and pushed again is answered to the caller that still waits; its deadline
-// stays the same.
+// A waiter that was taken and pushed again is answered if its caller still waits, and keeps its
+// deadline.
 func TestPushedAgain(t *testing.T) {
 	type end struct {
 		ending queue.Ending
@@ -289,7 +290,7 @@ func TestPushedAgain(t *testing.T) {
 				}
 				require.Equal(t, want, <-got)
 				if want.ending == queue.GotAnswer {
-					require.Zero(t, time.Since(began), "it was woken, and not by its deadline")
+					require.Zero(t, time.Since(began), "the answer must wake the caller, not its deadline")
 					return
 				}
 				require.Equal(t, time.Minute, time.Since(began))
@@ -299,9 +300,9 @@ func TestPushedAgain(t *testing.T) {
 	}
 }
 
-// Callers that leave at any moment: a withdrawn waiter never ran, an answered one ran, and in the
-// end the queue is empty. Proves LOCK-7, LOCK-14.
-func TestLeaveAtAnyMoment(t *testing.T) {
+// When callers leave at random moments, a withdrawn waiter never ran, an answered one ran, and the
+// queue ends empty. Proves LOCK-7, LOCK-14.
+func TestLeaveAtRandomMoments(t *testing.T) {
 	const callers, each, limit = 64, 50, 32
 	var (
 		r   recorder
@@ -319,11 +320,11 @@ func TestLeaveAtAnyMoment(t *testing.T) {
 				switch ending, reached := r.Await(context.Background(), w); {
 				case ending == queue.GotAnswer:
 					if !ran.Load() {
-						t.Error("answered, and did not run")
+						t.Error("an answered waiter did not run")
 					}
 				case reached == queue.Waiting:
 					if ran.Load() {
-						t.Error("withdrawn, and ran")
+						t.Error("a withdrawn waiter ran")
 					}
 				}
 			}
@@ -339,7 +340,7 @@ func TestLeaveAtAnyMoment(t *testing.T) {
 	require.True(t, r.Idle())
 }
 
-// printer is a worker that prints what it is given.
+// printer is a worker that prints its waiters.
 type printer struct{ queue.Queue[string] }
 
 func (p *printer) Work() {

@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/internal/queue"
 )
 
-// A caller whose deadline passes after the answer was decided, and before it is woken, takes the
+// A caller whose deadline passes after its answer was decided, but before it is woken, takes the
 // answer. Proves LOCK-7.
 func TestAnswerBeforeTheDeadline(t *testing.T) {
 	leave(t, func(t *testing.T, ctx context.Context, within time.Duration, _ queue.Ending) {
@@ -47,7 +47,7 @@ func leave(t *testing.T, test func(t *testing.T, ctx context.Context, within tim
 	})
 }
 
-// An answer that comes after the caller left is for no caller. Proves LOCK-8.
+// An answer after the caller has left is dropped. Proves LOCK-8.
 func TestAnswerAfterTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r recorder
@@ -65,7 +65,7 @@ func TestAnswerAfterTheDeadline(t *testing.T) {
 	})
 }
 
-// A waiter that arrives after others were looked at comes behind them. Proves LOCK-1.
+// A waiter that arrives after the worker has looked at others comes behind them. Proves LOCK-1.
 func TestArrivalsComeLast(t *testing.T) {
 	var (
 		r    recorder
@@ -88,7 +88,7 @@ func TestArrivalsComeLast(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, got)
 }
 
-// A waiter that arrives while a function runs, and leaves before the function returns, never runs.
+// A waiter that arrives while a function runs, and leaves before it returns, never runs.
 // Proves LOCK-7.
 func TestWithdrawnArrival(t *testing.T) {
 	leave(t, func(t *testing.T, ctx context.Context, within time.Duration, how queue.Ending) {
@@ -126,7 +126,7 @@ func TestCloseWaitsForDetached(t *testing.T) {
 	require.Nil(t, r.Close())
 }
 
-// lateWorker is a worker that starts when it is let.
+// lateWorker is a worker that starts when the test lets it.
 type lateWorker struct {
 	recorder
 	gate chan struct{}
@@ -137,9 +137,9 @@ func (l *lateWorker) Work() {
 	l.recorder.Work()
 }
 
-// A queue whose worker has started cannot be claimed, though the waiter that it started for has
-// left. Proves TX-7.
-func TestClaimOfADrivenQueue(t *testing.T) {
+// A queue with a worker cannot be claimed, even if the waiter that started the worker has left.
+// Proves TX-7.
+func TestClaimOfDrivenQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &lateWorker{gate: make(chan struct{})}
 		w := queue.NewWaiter[func()]()

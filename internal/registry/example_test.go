@@ -7,7 +7,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// counter is a container of an in-memory count, for one goroutine.
+// counter is a container of an in-memory count, used by one goroutine.
 type counter struct {
 	place registry.Place[*counter]
 	n     int
@@ -18,7 +18,8 @@ func newCounter() (*counter, *registry.Place[*counter]) {
 	return c, &c.place
 }
 
-// Handles on one key share a container. A container with state is pinned, so that it outlives them.
+// Handles on one key share a container. A container with state is pinned, so it outlives its
+// handles.
 func Example() {
 	counters := registry.New[*counter](registry.DefaultShards)
 	visits := persist.Key{Kind: "counter", ID: "visits"}

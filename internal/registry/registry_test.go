@@ -15,11 +15,11 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// box is a container with its place inside.
+// box is a container that embeds its place.
 type box struct {
 	place   Place[*box]
-	mu      sync.Mutex // protects the field below, and calls Pin, Unpin and Keep of place
-	version uint64     // 0: no state
+	mu      sync.Mutex // protects the fields below, and is held for Pin, Unpin and Keep of place
+	version uint64     // 0 if there is no state
 	dead    bool       // version is a tombstone
 }
 
@@ -37,7 +37,7 @@ func open(t *testing.T, r *Registry[*box], id any) *box {
 	return b
 }
 
-// write makes a version of b, as an in-memory scope does.
+// write makes a new version of b, as an in-memory scope does.
 func (b *box) write(deletes bool) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,8 +90,8 @@ func (r *Registry[C]) listed() (recent, before int) {
 	return recent, before
 }
 
-// collect waits until done, with garbage collections: cleanups run some time after the one that
-// finds their object.
+// collect runs garbage collections until done returns true. Cleanups run some time after the
+// collection that finds their object.
 func collect(t *testing.T, done func() bool) {
 	t.Helper()
 	for range 1000 {
@@ -101,10 +101,10 @@ func collect(t *testing.T, done func() bool) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Fatal("it is not collected")
+	t.Fatal("the container was not collected")
 }
 
-// survives reports whether the box of id is still there after garbage collections.
+// survives reports whether the box of id still exists after garbage collections.
 func survives(r *Registry[*box], id any) bool {
 	for range 3 {
 		runtime.GC()
@@ -135,8 +135,8 @@ func TestPlaceFillsACacheLine(t *testing.T) {
 	require.EqualValues(t, 64, reflect.TypeFor[Place[any]]().Size())
 }
 
-// Goroutines that open one key at the same time share a container, although others are collected
-// and opened again meanwhile.
+// Goroutines that open one key at the same time share a container, while others are collected and
+// opened again.
 func TestFindConcurrently(t *testing.T) {
 	r := New[*box](DefaultShards)
 	var wg sync.WaitGroup
@@ -171,7 +171,7 @@ func TestUnusedContainersAreCollected(t *testing.T) {
 	runtime.KeepAlive(held)
 }
 
-// The place may be an object of its own, if the container and it refer to each other.
+// The place may be a separate object if the container and the place refer to each other.
 func TestSeparatePlace(t *testing.T) {
 	type part struct{ place *Place[any] }
 	r := New[any](1)
@@ -186,7 +186,7 @@ func TestSeparatePlace(t *testing.T) {
 	require.Same(t, held, again)
 }
 
-// A registry that was dropped without Close is collected, with pinned and kept containers.
+// A registry dropped without Close is collected, with its pinned and kept containers.
 func TestForgottenRegistryIsCollected(t *testing.T) {
 	var gone atomic.Bool
 	func() {
@@ -207,7 +207,7 @@ func TestPin(t *testing.T) {
 
 	b := open(t, r, "a")
 	b.place.Unpin(2)
-	b.place.Unpin(100) // not pinned
+	b.place.Unpin(100) // not pinned: no effect
 	require.EqualValues(t, 2, b.place.Floor())
 	b = nil
 	collect(t, func() bool { return r.size() == 0 })
@@ -225,7 +225,8 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// A container that is deleted and created again many times is listed as one tombstone. Proves SCOPE-10.
+// A container that is deleted and created again many times is listed as one tombstone.
+// Proves SCOPE-10.
 func TestOneTombstonePerContainer(t *testing.T) {
 	r := New[*box](1)
 	b := open(t, r, "a")
@@ -236,8 +237,8 @@ func TestOneTombstonePerContainer(t *testing.T) {
 	require.Len(t, r.tombstones, 1)
 }
 
-// Beyond the bound the oldest tombstones are forgotten, with the floor above them; living
-// containers, and those with a handle, are not affected. Proves SCOPE-10.
+// Beyond the limit the oldest tombstones are forgotten, and the floor rises above them. Containers
+// with state or a handle are not affected. Proves SCOPE-10.
 func TestTombstonesAreForgotten(t *testing.T) {
 	const more = 200
 	r := New[*box](DefaultShards)
@@ -250,7 +251,7 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	alive := open(t, r, 1) // was deleted, and has state again
 	alive.write(false)
 	r.Sweep(key("x"), (*box).release)
-	require.True(t, survives(r, 0), "not more than the bound")
+	require.True(t, survives(r, 0), "the limit is not exceeded yet")
 	for i := range more {
 		open(t, r, maxTombstones+i).write(true)
 		r.Sweep(key("x"), (*box).release)
@@ -262,11 +263,11 @@ func TestTombstonesAreForgotten(t *testing.T) {
 	require.EqualValues(t, 2, alive.version)
 	require.EqualValues(t, 7, open(t, r, 0).write(false), "six versions were used before")
 	alive.write(true)
-	require.Len(t, r.tombstones, maxTombstones+1, "deleted again, it is listed again")
+	require.Len(t, r.tombstones, maxTombstones+1, "a container deleted again is listed again")
 }
 
-// A container that was collected before its tombstone is forgotten is skipped.
-func TestTombstoneOfACollectedContainer(t *testing.T) {
+// Forgetting the tombstone of a collected container is skipped.
+func TestTombstoneOfCollectedContainer(t *testing.T) {
 	r := New[*box](1)
 	open(t, r, "gone").write(true)
 	open(t, r, "gone").place.Unpin(1)
@@ -280,7 +281,7 @@ func TestTombstoneOfACollectedContainer(t *testing.T) {
 	require.Len(t, r.tombstones, maxTombstones)
 }
 
-// Once some state expires, opening containers looks at pinned ones of the same shard.
+// Once some state has expired, opening a container checks the pinned ones of its shard.
 func TestSweepFindsExpiredState(t *testing.T) {
 	r := New[*box](1)
 	for i := range 10 {
@@ -317,12 +318,12 @@ func TestKeep(t *testing.T) {
 		require.False(t, r.scheduled.Load(), "no timer is left when nothing is kept")
 		open(t, r, "used").keep(1)
 		time.Sleep(evictInterval - time.Second)
-		require.True(t, survives(r, "used"), "kept for one interval at least")
+		require.True(t, survives(r, "used"), "kept for at least one interval")
 	})
 }
 
-// A container that is used all the time is listed once per eviction round, and no more containers
-// are kept than the bound.
+// A container in constant use is listed once per eviction round, and at most the limit of
+// containers is kept.
 func TestKeepIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New[*box](1)
@@ -346,8 +347,8 @@ func TestKeepIsBounded(t *testing.T) {
 	})
 }
 
-// A container that is used after an eviction round survives the next one, although it was kept
-// while the first was under way. Proves SCOPE-19.
+// A container used after an eviction round survives the next one, even if it was kept during the
+// first. Proves SCOPE-19.
 func TestKeepWhileEvicting(t *testing.T) {
 	r := New[*box](2)
 	id := 0
@@ -370,7 +371,7 @@ func TestKeepWhileEvicting(t *testing.T) {
 		b.keep(1)
 		r.evict()
 		recent, before := r.listed()
-		require.Positive(t, recent+before, "used, and dropped by the next round")
+		require.Positive(t, recent+before, "a container in use was dropped by the next round")
 	}
 }
 
@@ -385,7 +386,7 @@ func TestClose(t *testing.T) {
 	require.False(t, ok)
 	_, ok = r.Find(key("new"), newBox)
 	require.False(t, ok)
-	pinned.write(true) // work that was accepted before may end later
+	pinned.write(true) // work accepted before Close may end later
 	pinned.place.Unpin(2)
 	held.place.kept = 0
 	held.keep(1)

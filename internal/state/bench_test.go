@@ -21,12 +21,12 @@ func benchType[T any](b *testing.B) *Type {
 	return t
 }
 
-// benchApply prepares and applies op, each time to the last result.
+// benchApply prepares op and applies it, each time to the last result.
 func benchApply[T any](b *testing.B, cur *T, op func(i int) Op) {
 	t := benchType[T](b)
 	ops := make([]Op, 1)
 	var tail Tail
-	// Two states in turn, because the caller makes the allocation.
+	// Two states alternate, because the caller allocates.
 	pair := [2]*T{new(T), new(T)}
 	*pair[0] = *cur
 	b.ReportAllocs()
@@ -157,7 +157,7 @@ func BenchmarkClone(b *testing.B) {
 	b.Run("thread", func(b *testing.B) { benchClone(b, newBenchThread()) })
 }
 
-// benchSettle settles a copy of old that change has changed.
+// benchSettle settles a copy of old after change.
 func benchSettle[T any](b *testing.B, old *T, change func(*T)) {
 	t := benchType[T](b)
 	draft := new(T)

@@ -22,7 +22,7 @@ type inside struct {
 	Codes []level `json:"codes,omitempty"`
 }
 
-// mixed has fields of every shape that a state copies in a way of its own.
+// mixed has a field of every shape with its own way of copying.
 type mixed struct {
 	Count  int64                     `json:"count"`
 	Small  level                     `json:"small"`
@@ -112,8 +112,8 @@ func renamed[V, W any](m map[string]V, f func(V) W) map[label]W {
 	return out
 }
 
-// mixedJSON returns the JSON of m, which encoding/json makes of its plain fields, or false if a
-// state cannot hold m.
+// mixedJSON returns the JSON that encoding/json makes of the plain fields of m, or false if a state
+// cannot hold m.
 func mixedJSON(t require.TestingT, m mixed) (string, bool) {
 	if _, offset := m.At.Zone(); offset%60 != 0 {
 		m.At = m.At.UTC() // JSON would change the instant
@@ -161,15 +161,15 @@ func TestSettleAndDetachAgreeWithJSON(t *testing.T) {
 		require.Equal(t, want, text(got))
 		require.Equal(t, want != oldText, changed)
 		scramble(reflect.ValueOf(&draft).Elem())
-		require.Equal(t, want, text(got), "the draft is not the state")
+		require.Equal(t, want, text(got), "changing the draft must not change the state")
 
 		var copied mixed
 		require.NoError(t, cloneTo(ty, got, &copied))
 		require.Equal(t, got, &copied)
 		scramble(reflect.ValueOf(&copied).Elem())
-		require.Equal(t, want, text(got), "the copy is not the state")
+		require.Equal(t, want, text(got), "changing the copy must not change the state")
 		if old != nil {
-			require.Equal(t, oldText, text(committed), "the old state stays")
+			require.Equal(t, oldText, text(committed), "the old state must not change")
 		}
 	})
 }

@@ -13,7 +13,7 @@ type thread struct {
 	Votes    map[string]int `json:"votes"`
 }
 
-// A data verb makes a new state from a committed one, which stays unchanged.
+// A data verb makes a new state from a committed one, which does not change.
 func ExamplePrepared_Apply() {
 	typ, err := state.Of(reflect.TypeFor[thread]())
 	if err != nil {
@@ -27,7 +27,7 @@ func ExamplePrepared_Apply() {
 		panic(err)
 	}
 	committed := &thread{Title: "Tides"}
-	next := *committed // the caller assigns, Apply replaces what differs
+	next := *committed // the caller copies, Apply replaces the parts that differ
 	changed, err := change.Apply(committed, &next, nil)
 	fmt.Println(changed, err)
 	fmt.Println(*committed)

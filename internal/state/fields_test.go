@@ -50,7 +50,7 @@ type left struct{ Name, L string }
 
 type right struct{ Name, R string }
 
-// The fields are those that encoding/json writes.
+// The fields of a type are those that encoding/json writes.
 func TestFieldsMatchEncodingJSON(t *testing.T) {
 	for _, v := range []any{
 		embeds{Base: &Base{}, Odd: 1}, twice{}, deeper{}, *samplePerson(), wild{N: 1, S: []string{""}, P: &wild{}, T: samplePerson().Born},
@@ -63,7 +63,7 @@ func TestFieldsMatchEncodingJSON(t *testing.T) {
 		require.NoError(t, err)
 		var names []string
 		for name := range n.fields {
-			if name != "notes" { // empty, and so left out
+			if name != "notes" { // empty, so omitted
 				names = append(names, name)
 			}
 		}
@@ -123,8 +123,8 @@ type unseen struct {
 	Counts map[string]int `json:"counts"`
 }
 
-// encoding/json can decode an embedded struct of an unexported type under a name, but reflection
-// can neither set nor return it. Of refuses it.
+// encoding/json can decode an embedded struct of an unexported type under a name. Reflection can
+// neither set nor return it, so Of refuses it.
 func TestOfRefusesNamedEmbeddedUnexported(t *testing.T) {
 	type byValue struct {
 		unseen `json:"unseen"`
@@ -160,7 +160,7 @@ func TestVerbsOnMapsOfDynamicParts(t *testing.T) {
 	got, changed, err := apply(t, cur, patch("k.x", nil))
 	require.NoError(t, err)
 	assert.True(t, changed)
-	assert.Equal(t, &state{"k": {"y": int64(2)}}, got, "the entry inside, not the one around it")
+	assert.Equal(t, &state{"k": {"y": int64(2)}}, got, "the inner entry is deleted, not the outer one")
 	got, _, err = apply(t, cur, patch("k", nil))
 	require.NoError(t, err)
 	assert.Equal(t, &state{}, got)
@@ -260,12 +260,12 @@ func TestRawMessagesAreCompact(t *testing.T) {
 	}
 }
 
-// ident is a key with a text form of its own, which encoding/json uses.
+// ident is a key with its own text form, which encoding/json uses.
 type ident string
 
 func (i ident) MarshalText() ([]byte, error) { return []byte(i), nil }
 
-func TestOfRefusesKeysWithATextForm(t *testing.T) {
+func TestOfRefusesKeysWithTextForm(t *testing.T) {
 	for _, rt := range []reflect.Type{reflect.TypeFor[any](), reflect.TypeFor[map[ident]any](), reflect.TypeFor[struct{ M map[ident]string }]()} {
 		_, err := Of(rt)
 		assert.Error(t, err, "%s", rt)

@@ -21,7 +21,7 @@ var (
 	genString = rapid.StringMatching(`[a-c<&ü"\\ ]{0,4}`)
 )
 
-// genScalar draws Go scalars. Most of them do not have normal form.
+// genScalar draws Go scalars, most of them not in normal form.
 func genScalar(t *rapid.T) any {
 	switch rapid.IntRange(0, 9).Draw(t, "scalar") {
 	case 0:
@@ -142,7 +142,7 @@ func TestSettledStatesAreIsolated(t *testing.T) {
 		first := genWild(rt, 2)
 		a, textA := settled(first, nil)
 
-		// A draft starts as a clone. Some of it is replaced, then all of it is scrambled.
+		// A draft starts as a clone. Parts of it are replaced, then all of it is scrambled.
 		var draft wild
 		require.NoError(rt, cloneTo(ty, a, &draft))
 		same, err := settleTo(ty, a, &draft, &wild{})
@@ -353,7 +353,7 @@ func TestMergeKeepsEveryUnknownField(t *testing.T) {
 		state := gen(rt, 3)
 		was, err := ty.Encode(state)
 		require.NoError(rt, err)
-		// The newer release left in each object a copy of its id.
+		// The newer release stored a copy of its id in each object.
 		tree, err := decodeTree(was)
 		require.NoError(rt, err)
 		var mark func(x any)
@@ -374,7 +374,7 @@ func TestMergeKeepsEveryUnknownField(t *testing.T) {
 		stored, err := json.Marshal(tree)
 		require.NoError(rt, err)
 
-		// Lists lose elements, gain some and are shuffled; ids stay.
+		// Lists lose and gain elements and are shuffled; ids stay.
 		var edit func(it *item)
 		edit = func(it *item) {
 			if it.Sub != nil {

@@ -50,7 +50,7 @@ type person struct {
 	hidden []int
 }
 
-// upper has a JSON form of its own.
+// upper has its own JSON form.
 type upper struct{ text string }
 
 func (u upper) MarshalJSON() ([]byte, error) { return json.Marshal("<" + u.text + ">") }
@@ -79,13 +79,13 @@ func cloneTo[T any](ty *Type, src, dst *T) error {
 	return ty.Detach(dst)
 }
 
-// settleTo fills *dst with *draft, settled.
+// settleTo fills *dst with the settled *draft.
 func settleTo[T any](ty *Type, old any, draft, dst *T) (changed bool, err error) {
 	*dst = *draft
 	return ty.Settle(old, dst)
 }
 
-// applyTo fills *dst with what p makes of *cur. A nil cur is an absent state.
+// applyTo fills *dst with the result of p on *cur. A nil cur is an absent state.
 func applyTo[T any](p *Prepared, cur, dst *T, tail *Tail) (changed bool, err error) {
 	if cur == nil {
 		return p.Apply(nil, dst, tail)
@@ -177,7 +177,7 @@ func TestZeroMapIsEmptyNotNil(t *testing.T) {
 func TestDetachSharesNoMutableMemory(t *testing.T) {
 	ty := typeOf[person](t)
 	src, want := committed(t), committed(t)
-	assert.Empty(t, src.Secret, "JSON does not carry it")
+	assert.Empty(t, src.Secret, "JSON omits the field")
 	assert.Nil(t, src.hidden)
 	var dst person
 	require.NoError(t, cloneTo(ty, src, &dst))
@@ -186,14 +186,14 @@ func TestDetachSharesNoMutableMemory(t *testing.T) {
 	assert.Equal(t, want, src)
 }
 
-// secretive has fields that JSON does not carry.
+// secretive has fields that JSON omits.
 type secretive struct {
 	N      int    `json:"n"`
 	Secret string `json:"-"`
 	hidden []int
 }
 
-// Fields that JSON does not carry stay out of a state, wherever the struct is.
+// Fields that JSON omits stay out of a state, wherever the struct is.
 func TestSettleDropsFieldsOutsideJSON(t *testing.T) {
 	type inner struct {
 		secretive
@@ -311,7 +311,7 @@ func TestSettleTellsNilFromEmptyWhereJSONDoes(t *testing.T) {
 	d := typeOf[doc](t)
 	changed, err := settleTo(d, nil, &doc{}, new(doc))
 	require.NoError(t, err)
-	assert.False(t, changed, "at the top a nil map is an empty one")
+	assert.False(t, changed, "at the top level a nil map is empty")
 }
 
 // Settle refuses every part that a state cannot hold, and names it.
@@ -403,7 +403,7 @@ func TestCustomTypesAreCopiedByTheirJSON(t *testing.T) {
 	assert.Equal(t, dst.List, next.List)
 }
 
-// scramble changes everything that can be reached from v.
+// scramble changes everything reachable from v.
 func scramble(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -60,11 +60,11 @@ func TestPushGrowsSeveralListsInPlace(t *testing.T) {
 	assert.Len(t, cur.X, 1000)
 }
 
-func TestPushOnABranchCopies(t *testing.T) {
+func TestPushOnBranchCopies(t *testing.T) {
 	var tail Tail
 	base, err := step1(t, nil, &tail, push("a", 1))
 	require.NoError(t, err)
-	first, err := step1(t, base, &tail, push("a", 2)) // perhaps committed, perhaps not
+	first, err := step1(t, base, &tail, push("a", 2)) // may be committed or not
 	require.NoError(t, err)
 	second, err := step1(t, base, &tail, push("a", 3))
 	require.NoError(t, err)
@@ -91,8 +91,7 @@ func TestFailedGroupTakesBackPushes(t *testing.T) {
 	}
 }
 
-// Every state that was returned keeps its content in any history, with branches, failures and other
-// writers.
+// Every returned state keeps its content in any history, with branches, failures and other writers.
 func TestPushKeepsEarlierStates(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var tail Tail

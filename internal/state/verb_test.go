@@ -40,57 +40,57 @@ func remove(field, key string) Op { return Op{Verb: DeleteRecord, Field: field, 
 
 type name string
 
-func TestVerbsOnATypedState(t *testing.T) {
+func TestVerbsOnTypedState(t *testing.T) {
 	born := time.Date(2001, 2, 3, 4, 5, 6, 0, time.UTC)
 	none := func(*person) {}
 	for title, c := range map[string]struct {
 		op   Op
 		want func(*person)
 	}{
-		"patch a string":                 {patch("name", "Bo"), func(p *person) { p.Name = "Bo" }},
-		"patch with the same value":      {patch("name", "Ann"), none},
-		"patch with a named type":        {patch("name", name("Bo")), func(p *person) { p.Name = "Bo" }},
-		"patch nil clears":               {patch("tags", nil), func(p *person) { p.Tags = nil }},
-		"patch a promoted field":         {patch("label", "x"), func(p *person) { p.Label = "x" }},
-		"patch a pointer's pointee":      {patch("home", address{Street: "n"}), func(p *person) { p.Home = &address{Street: "n"} }},
-		"patch through a pointer":        {patch("home.zip", 9), func(p *person) { p.Home = &address{Street: "s", Zip: 9} }},
-		"patch a struct from a map":      {patch("home", map[string]any{"street": "m"}), func(p *person) { p.Home = &address{Street: "m"} }},
-		"patch a list from []any":        {patch("tags", []any{"a"}), func(p *person) { p.Tags = []string{"a"} }},
-		"patch int8 from uint64":         {patch("visits", uint64(127)), func(p *person) { p.Visits = 127 }},
-		"patch int8 from a whole float":  {patch("visits", 5.0), func(p *person) { p.Visits = 5 }},
-		"patch int8 from json.Number":    {patch("visits", json.Number("5e0")), func(p *person) { p.Visits = 5 }},
-		"patch a float from an int":      {patch("score", 1<<53), func(p *person) { p.Score = 1 << 53 }},
-		"patch a time from RFC 3339":     {patch("born", "2001-02-03T04:05:06Z"), func(p *person) { p.Born = born }},
-		"patch an entry":                 {patch("counts.n", 2), func(p *person) { p.Counts["n"] = 2 }},
-		"patch an entry away":            {patch("counts.n", nil), func(p *person) { delete(p.Counts, "n") }},
-		"patch an absent entry away":     {patch("counts.zz", nil), none},
-		"patch in an entry":              {patch("places.a.zip", 5), func(p *person) { p.Places["a"] = address{Zip: 5} }},
-		"patch in a new entry":           {patch("places.new.zip", 0), func(p *person) { p.Places["new"] = address{} }},
-		"patch an integer key":           {patch("byYear.2000", "z"), func(p *person) { p.ByYear[2000] = "z" }},
-		"patch an any":                   {patch("extra", []int{1}), func(p *person) { p.Extra = []any{int64(1)} }},
-		"patch below an any":             {patch("extra.a.b", uint8(1)), func(p *person) { p.Extra.(map[string]any)["a"] = map[string]any{"b": int64(1)} }},
-		"patch bytes":                    {patch("photo", []byte{9}), func(p *person) { p.Photo = []byte{9} }},
-		"inc":                            {inc("visits", 2), func(p *person) { p.Visits += 2 }},
-		"inc by nothing":                 {inc("visits", 0), none},
-		"inc a float":                    {inc("score", 1), func(p *person) { p.Score = 2.5 }},
-		"inc a pointer's number":         {inc("maybe", -8), func(p *person) { p.Maybe = new(-1) }},
-		"inc an absent entry":            {inc("counts.new", 3), func(p *person) { p.Counts["new"] = 3 }},
-		"inc an absent entry by nothing": {inc("counts.new", 0), none},
-		"push":                           {push("tags", "z", name("w")), func(p *person) { p.Tags = append(p.Tags, "z", "w") }},
-		"push nothing":                   {push("notes"), none},
-		"push onto an absent list":       {push("notes", "n"), func(p *person) { p.Notes = []string{"n"} }},
-		"push a struct":                  {push("past", address{Zip: 3}), func(p *person) { p.Past = append(p.Past, address{Zip: 3}) }},
-		"push onto a dynamic list":       {push("extra.list", 1.5, nil), func(p *person) { m := p.Extra.(map[string]any); m["list"] = append(m["list"].([]any), 1.5, nil) }},
-		"push onto nothing":              {push("free.new", 1), func(p *person) { p.Free["new"] = []any{int64(1)} }},
-		"set a record":                   {record("places", "x.y", address{Zip: 1}), func(p *person) { p.Places["x.y"] = address{Zip: 1} }},
-		"set a record to its value":      {record("counts", "n", 1), none},
-		"set a dynamic record":           {record("free.deep", "a.b", true), func(p *person) { p.Free["deep"].(map[string]any)["a.b"] = true }},
-		"delete a record":                {remove("counts", "n"), func(p *person) { delete(p.Counts, "n") }},
-		"delete an absent record":        {remove("counts", "zz"), none},
-		"delete from an absent map":      {remove("free.no.such", "zz"), none},
-		"delete a dynamic record":        {remove("free", "deep"), func(p *person) { delete(p.Free, "deep") }},
-		"set":                            {Op{Verb: Set, Value: person{Name: "only"}}, func(p *person) { *p = person{Name: "only"} }},
-		"set by pointer":                 {Op{Verb: Set, Value: &person{Name: "only"}}, func(p *person) { *p = person{Name: "only"} }},
+		"patch a string":                {patch("name", "Bo"), func(p *person) { p.Name = "Bo" }},
+		"patch with the same value":     {patch("name", "Ann"), none},
+		"patch with a named type":       {patch("name", name("Bo")), func(p *person) { p.Name = "Bo" }},
+		"patch nil clears":              {patch("tags", nil), func(p *person) { p.Tags = nil }},
+		"patch a promoted field":        {patch("label", "x"), func(p *person) { p.Label = "x" }},
+		"patch a pointer's pointee":     {patch("home", address{Street: "n"}), func(p *person) { p.Home = &address{Street: "n"} }},
+		"patch through a pointer":       {patch("home.zip", 9), func(p *person) { p.Home = &address{Street: "s", Zip: 9} }},
+		"patch a struct from a map":     {patch("home", map[string]any{"street": "m"}), func(p *person) { p.Home = &address{Street: "m"} }},
+		"patch a list from []any":       {patch("tags", []any{"a"}), func(p *person) { p.Tags = []string{"a"} }},
+		"patch int8 from uint64":        {patch("visits", uint64(127)), func(p *person) { p.Visits = 127 }},
+		"patch int8 from a whole float": {patch("visits", 5.0), func(p *person) { p.Visits = 5 }},
+		"patch int8 from json.Number":   {patch("visits", json.Number("5e0")), func(p *person) { p.Visits = 5 }},
+		"patch a float from an int":     {patch("score", 1<<53), func(p *person) { p.Score = 1 << 53 }},
+		"patch a time from RFC 3339":    {patch("born", "2001-02-03T04:05:06Z"), func(p *person) { p.Born = born }},
+		"patch an entry":                {patch("counts.n", 2), func(p *person) { p.Counts["n"] = 2 }},
+		"patch removes an entry":        {patch("counts.n", nil), func(p *person) { delete(p.Counts, "n") }},
+		"patch removes an absent entry": {patch("counts.zz", nil), none},
+		"patch in an entry":             {patch("places.a.zip", 5), func(p *person) { p.Places["a"] = address{Zip: 5} }},
+		"patch in a new entry":          {patch("places.new.zip", 0), func(p *person) { p.Places["new"] = address{} }},
+		"patch an integer key":          {patch("byYear.2000", "z"), func(p *person) { p.ByYear[2000] = "z" }},
+		"patch an any":                  {patch("extra", []int{1}), func(p *person) { p.Extra = []any{int64(1)} }},
+		"patch below an any":            {patch("extra.a.b", uint8(1)), func(p *person) { p.Extra.(map[string]any)["a"] = map[string]any{"b": int64(1)} }},
+		"patch bytes":                   {patch("photo", []byte{9}), func(p *person) { p.Photo = []byte{9} }},
+		"inc":                           {inc("visits", 2), func(p *person) { p.Visits += 2 }},
+		"inc by zero":                   {inc("visits", 0), none},
+		"inc a float":                   {inc("score", 1), func(p *person) { p.Score = 2.5 }},
+		"inc a pointer's number":        {inc("maybe", -8), func(p *person) { p.Maybe = new(-1) }},
+		"inc an absent entry":           {inc("counts.new", 3), func(p *person) { p.Counts["new"] = 3 }},
+		"inc an absent entry by zero":   {inc("counts.new", 0), none},
+		"push":                          {push("tags", "z", name("w")), func(p *person) { p.Tags = append(p.Tags, "z", "w") }},
+		"push nothing":                  {push("notes"), none},
+		"push onto an absent list":      {push("notes", "n"), func(p *person) { p.Notes = []string{"n"} }},
+		"push a struct":                 {push("past", address{Zip: 3}), func(p *person) { p.Past = append(p.Past, address{Zip: 3}) }},
+		"push onto a dynamic list":      {push("extra.list", 1.5, nil), func(p *person) { m := p.Extra.(map[string]any); m["list"] = append(m["list"].([]any), 1.5, nil) }},
+		"push onto an absent entry":     {push("free.new", 1), func(p *person) { p.Free["new"] = []any{int64(1)} }},
+		"set a record":                  {record("places", "x.y", address{Zip: 1}), func(p *person) { p.Places["x.y"] = address{Zip: 1} }},
+		"set a record to its value":     {record("counts", "n", 1), none},
+		"set a dynamic record":          {record("free.deep", "a.b", true), func(p *person) { p.Free["deep"].(map[string]any)["a.b"] = true }},
+		"delete a record":               {remove("counts", "n"), func(p *person) { delete(p.Counts, "n") }},
+		"delete an absent record":       {remove("counts", "zz"), none},
+		"delete from an absent map":     {remove("free.no.such", "zz"), none},
+		"delete a dynamic record":       {remove("free", "deep"), func(p *person) { delete(p.Free, "deep") }},
+		"set":                           {Op{Verb: Set, Value: person{Name: "only"}}, func(p *person) { *p = person{Name: "only"} }},
+		"set by pointer":                {Op{Verb: Set, Value: &person{Name: "only"}}, func(p *person) { *p = person{Name: "only"} }},
 	} {
 		t.Run(title, func(t *testing.T) {
 			cur, want := committed(t), committed(t)
@@ -113,7 +113,7 @@ func committed(t testing.TB) *person {
 	return p
 }
 
-func TestVerbsOnAnAbsentState(t *testing.T) {
+func TestVerbsOnAbsentState(t *testing.T) {
 	got, changed, err := apply(t, (*person)(nil),
 		inc("visits", 1), push("tags", "a"), record("counts", "k", 1), patch("home.zip", 3), inc("extra.n", 2), inc("maybe", 1), patch("free.a.b", 1))
 	require.NoError(t, err)
@@ -133,7 +133,7 @@ func TestVerbsOnAnAbsentState(t *testing.T) {
 	}
 }
 
-func TestVerbsRefuseMisfits(t *testing.T) {
+func TestVerbsRefuseInvalidInput(t *testing.T) {
 	cyclic := map[string]any{}
 	cyclic["x"] = cyclic
 	for title, op := range map[string]Op{
@@ -187,7 +187,7 @@ func TestVerbsRefuseMisfits(t *testing.T) {
 		"no verb":                  {Field: "name"},
 	} {
 		t.Run(title, func(t *testing.T) {
-			// Nothing remains of the valid change before it.
+			// The valid change before it must not remain.
 			_, _, err := apply(t, committed(t), push("tags", "x"), op)
 			var e *Error
 			require.ErrorAs(t, err, &e)
@@ -197,7 +197,7 @@ func TestVerbsRefuseMisfits(t *testing.T) {
 			assert.False(t, e.Limit)
 		})
 	}
-	t.Run("beyond the depth", func(t *testing.T) {
+	t.Run("too deep", func(t *testing.T) {
 		for _, op := range []Op{patch("extra", cyclic), push("free.l", cyclic), patch("free"+strings.Repeat(".x", MaxDepth), 1)} {
 			_, _, err := apply(t, committed(t), op)
 			var e *Error
@@ -219,7 +219,7 @@ func TestOverlappingPatchesAreRefused(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	assert.Equal(t, "a.b", e.Path)
 	_, _, err = apply(t, &doc{}, together(patch("a", 1), patch("ab", 1), patch(`a\.b`, 1))...)
-	assert.NoError(t, err, "names are compared, not their text")
+	assert.NoError(t, err, "parsed names are compared, not the text of the path")
 	got, _, err := apply(t, &doc{}, patch("a", 1), patch("a", doc{"b": 1}), patch("a.b", 2))
 	require.NoError(t, err)
 	assert.Equal(t, &doc{"a": map[string]any{"b": int64(2)}}, got, "separate patches may overlap")

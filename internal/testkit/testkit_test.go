@@ -53,7 +53,7 @@ func TestKilledChild(t *testing.T) {
 	require.True(t, slices.IsSortedFunc(rest, func(a, b string) int { return len(a) - len(b) }))
 }
 
-// A child that fails fails its parent's test, with the reason.
+// A failing child fails its parent's test, with the reason.
 func TestFailedChild(t *testing.T) {
 	for role, want := range map[string]string{
 		"fail":      "on purpose",
@@ -109,7 +109,7 @@ func TestWithin(t *testing.T) {
 	ctx := t.Context()
 	t.Run("owner", func(t *testing.T) {
 		ctx = testkit.Within(t, time.Minute)
-		t.Cleanup(func() { require.NoError(t, ctx.Err(), "it lives in cleanup functions") })
+		t.Cleanup(func() { require.NoError(t, ctx.Err(), "the context lives during cleanup functions") })
 	})
 	require.Error(t, ctx.Err())
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// source is a watcher of hints that the test sends.
+// source is a watcher of the hints that the test sends.
 type source chan persist.Hint
 
 func (s source) Watch(ctx context.Context, wake func(persist.Hint)) error {

@@ -8,7 +8,8 @@ import (
 	"github.com/pawl-go/pawl/internal/waitgraph"
 )
 
-// A function whose caller no longer waits for it closes no cycle through that caller. Proves LOCK-10.
+// A function whose caller has stopped waiting for it closes no cycle through that caller.
+// Proves LOCK-10.
 func TestCallerThatGaveUp(t *testing.T) {
 	var a, b, c waitgraph.Lane
 	outer := in(&a, "a", nil)
@@ -20,8 +21,8 @@ func TestCallerThatGaveUp(t *testing.T) {
 	require.Nil(t, inner.Wait(&c), "c waits for a, and a for nothing")
 }
 
-// The same, where the function runs apart from its lane. Proves LOCK-10.
-func TestCallerThatGaveUpOnAFunctionThatRunsApart(t *testing.T) {
+// The same holds for a function that runs apart from its lane. Proves LOCK-10.
+func TestCallerThatGaveUpOnFunctionApart(t *testing.T) {
 	var memory, stored, other waitgraph.Lane
 	outer, rival := in(&memory, "memory", nil), in(&other, "other", nil)
 	require.Nil(t, outer.Wait(&stored))

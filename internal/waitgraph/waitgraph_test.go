@@ -19,7 +19,7 @@ func in(l *waitgraph.Lane, id string, parent *waitgraph.Node) *waitgraph.Node {
 	return n
 }
 
-// Proves LOCK-10.
+// Two functions that wait for each other are a cycle. Proves LOCK-10.
 func TestCycleOfTwo(t *testing.T) {
 	var a, b waitgraph.Lane
 	fa, fb := in(&a, "a", nil), in(&b, "b", nil)
@@ -29,8 +29,8 @@ func TestCycleOfTwo(t *testing.T) {
 	require.Nil(t, fb.Wait(&a), "a no longer waits for b")
 }
 
-// A function that has returned holds nothing. Proves LOCK-10.
-func TestNodeThatIsOver(t *testing.T) {
+// A function that has returned holds no lane. Proves LOCK-10.
+func TestReturnedFunction(t *testing.T) {
 	var a, b waitgraph.Lane
 	fa, fb := in(&a, "a", nil), in(&b, "b", nil)
 	require.Nil(t, fa.Wait(&b))
@@ -39,9 +39,9 @@ func TestNodeThatIsOver(t *testing.T) {
 	require.False(t, fa.Inside(&a))
 }
 
-// A function on a persisted scope runs apart from its lane; its caller waits for it all the same.
+// A function on a persisted scope runs apart from its lane, but its caller still waits for it.
 // Proves LOCK-10.
-func TestCycleThroughAFunctionThatRunsApart(t *testing.T) {
+func TestCycleThroughFunctionApart(t *testing.T) {
 	var memory, stored, other waitgraph.Lane
 	outer, rival := in(&memory, "memory", nil), in(&other, "other", nil)
 	require.Nil(t, outer.Wait(&stored))
@@ -53,7 +53,7 @@ func TestCycleThroughAFunctionThatRunsApart(t *testing.T) {
 	require.Nil(t, rival.Wait(&memory))
 }
 
-// Proves LOCK-9.
+// Inside finds a lane held by the function or one of its callers. Proves LOCK-9.
 func TestInside(t *testing.T) {
 	var a, b waitgraph.Lane
 	outer := in(&a, "a", nil)

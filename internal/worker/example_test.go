@@ -8,7 +8,8 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// A loop that sends letters. Whoever puts one into the box wakes it; the poll finds those that others have put there.
+// A loop sends letters. Putting a letter into the box wakes it, and the poll finds letters from
+// other processes.
 func Example() {
 	box := make(chan string, 10)
 	sent := make(chan struct{})
@@ -50,7 +51,7 @@ func Example() {
 	// stopped: <nil>
 }
 
-// Tests run what is due without a background.
+// In tests, Once runs all due jobs without a background loop.
 func ExampleLoop_Once() {
 	due := []int{1, 2, 3}
 	loop := worker.New(worker.Config[int]{

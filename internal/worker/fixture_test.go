@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m.Run) }
 
-// desk is where the jobs of a test lie until they are taken, and what is noted about taking and running them.
+// desk holds the jobs of a test until they are taken, and records how they are taken and run.
 type desk struct {
 	mu      sync.Mutex
 	due     []int
@@ -27,18 +27,18 @@ type desk struct {
 	started []int
 	ended   []int
 	running int
-	most    int // that ran at one time
-	asked   int // the most that ran or were asked for at one time
+	most    int // the largest number of jobs that ran at the same time
+	asked   int // the largest number of jobs running or asked for at the same time
 	taking  int
-	takes   int // the most at one time
+	takes   int // the largest number of concurrent Takes
 
-	// take, when set, stands between the desk and what is returned; run is what a job does.
+	// take, if not nil, may replace the result of Take; run is the body of each job.
 	take func(ctx context.Context, limit int, jobs []int) ([]int, error)
 	run  func(ctx context.Context, job int)
 	log  bytes.Buffer
 }
 
-// look is one Take.
+// look records one Take.
 type look struct {
 	at    time.Time
 	limit int
@@ -91,7 +91,7 @@ func (d *desk) Run(ctx context.Context, job int) {
 	}
 }
 
-// count returns how many Takes there were.
+// count returns the number of Takes.
 func (d *desk) count() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -122,28 +122,29 @@ func (d *desk) begun() []int {
 	return slices.Sorted(slices.Values(d.started))
 }
 
-// lines returns how often the log says what.
+// lines returns the number of occurrences of what in the log.
 func (d *desk) lines(what string) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return strings.Count(d.log.String(), what)
 }
 
-// Write makes the desk the place of the log.
+// Write appends to the log.
 func (d *desk) Write(p []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.log.Write(p)
 }
 
-// loop returns a loop over the desk; c says the rest.
+// loop returns a loop over the desk, otherwise configured by c.
 func (d *desk) loop(c worker.Config[int]) *worker.Loop[int] {
 	c.Name, c.Take, c.Run = "desk", d.Take, d.Run
 	c.Logger = slog.New(slog.NewTextHandler(d, nil))
 	return worker.New(c)
 }
 
-// bubble runs fn with a started loop in a synctest bubble, where time is virtual and exact, and stops it at the end.
+// bubble runs fn with a started loop in a synctest bubble, where time is virtual and exact, and
+// stops the loop at the end.
 func bubble(t *testing.T, d *desk, c worker.Config[int], fn func(t *testing.T, l *worker.Loop[int])) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +156,7 @@ func bubble(t *testing.T, d *desk, c worker.Config[int], fn func(t *testing.T, l
 	})
 }
 
-// pass lets that much time pass in a bubble, and what it brings happen.
+// pass lets time d pass in a bubble, and waits for its effects.
 func pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -170,7 +171,7 @@ func numbers(n int) []int {
 	return out
 }
 
-// ended is a context that has.
+// ended returns a context that has ended.
 func ended() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -17,15 +17,15 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// Nothing is taken that cannot be run at once, and all slots are used. Proves LOOP-2.
+// Take is asked for no more jobs than there are free slots, and all slots are used. Proves LOOP-2.
 func TestLimitIsTheNumberOfFreeSlots(t *testing.T) {
 	d := &desk{run: func(context.Context, int) { time.Sleep(rand.N(time.Second)) }}
 	d.put(numbers(100)...)
 	bubble(t, d, worker.Config[int]{Concurrency: 3, Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
 		pass(2 * time.Minute)
 		assert.Equal(t, numbers(100), d.done())
-		assert.Equal(t, 3, d.most, "jobs at a time")
-		assert.Equal(t, 3, d.asked, "jobs that run and those asked for")
+		assert.Equal(t, 3, d.most, "jobs at the same time")
+		assert.Equal(t, 3, d.asked, "jobs running or asked for at the same time")
 		for _, k := range d.looks {
 			assert.Positive(t, k.limit)
 		}
@@ -42,8 +42,8 @@ func TestConcurrencyIsOneByDefault(t *testing.T) {
 	})
 }
 
-// A full Take is followed by another as soon as a slot is free; no time passes. Proves LOOP-1.
-func TestAFullTakeIsFollowedByAnother(t *testing.T) {
+// A full Take is followed by another as soon as a slot is free, without a delay. Proves LOOP-1.
+func TestFullTakeIsFollowedByAnother(t *testing.T) {
 	d := new(desk)
 	d.put(numbers(20)...)
 	bubble(t, d, worker.Config[int]{Concurrency: 4}, func(t *testing.T, l *worker.Loop[int]) {
@@ -51,14 +51,14 @@ func TestAFullTakeIsFollowedByAnother(t *testing.T) {
 		for _, gap := range d.gaps() {
 			assert.Zero(t, gap)
 		}
-		assert.Less(t, d.looks[len(d.looks)-1].got, d.looks[len(d.looks)-1].limit, "the last one was not full")
+		assert.Less(t, d.looks[len(d.looks)-1].got, d.looks[len(d.looks)-1].limit, "the last Take was not full")
 	})
 }
 
-// One slot that becomes free after a full Take is enough for another look, while other jobs run. Proves LOOP-1.
-func TestASlotThatBecomesFreeIsUsedAtOnce(t *testing.T) {
+// After a full Take, one free slot is enough for another Take, while other jobs run. Proves LOOP-1.
+func TestFreedSlotIsUsedAtOnce(t *testing.T) {
 	d := &desk{run: func(_ context.Context, job int) { time.Sleep(time.Duration(1+job%2*100) * time.Second) }}
-	d.put(numbers(4)...) // two at a time: 0 takes a second, 1 much longer
+	d.put(numbers(4)...) // two slots: job 0 takes a second, job 1 much longer
 	bubble(t, d, worker.Config[int]{Concurrency: 2, Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
 		pass(time.Second)
 		require.Equal(t, []int{0, 1, 2}, d.begun())
@@ -66,8 +66,9 @@ func TestASlotThatBecomesFreeIsUsedAtOnce(t *testing.T) {
 	})
 }
 
-// A Take that returned fewer than asked for is the last one until something wakes the loop: the end of a job does not. Proves LOOP-1.
-func TestAShortTakeWaits(t *testing.T) {
+// After a Take that returned fewer jobs than asked for, the loop waits to be woken. The end of a
+// job does not wake it. Proves LOOP-1.
+func TestShortTakeWaits(t *testing.T) {
 	d := &desk{run: func(context.Context, int) { time.Sleep(time.Second) }}
 	d.put(0, 1)
 	bubble(t, d, worker.Config[int]{Concurrency: 3, Poll: time.Minute}, func(t *testing.T, l *worker.Loop[int]) {
@@ -76,11 +77,11 @@ func TestAShortTakeWaits(t *testing.T) {
 		assert.Equal(t, []int{0, 1}, d.done())
 		assert.Equal(t, 1, d.count())
 		pass(time.Minute)
-		assert.Equal(t, numbers(3), d.done(), "polling finds it")
+		assert.Equal(t, numbers(3), d.done(), "the poll finds the new job")
 	})
 }
 
-// When idle there is at most one Take per Poll, and polls are not in step. Proves LOOP-1.
+// An idle loop calls Take at most once per Poll, with random jitter. Proves LOOP-1.
 func TestPollIsJitteredAndNeverShorter(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Minute}, func(t *testing.T, l *worker.Loop[int]) {
@@ -103,7 +104,8 @@ func TestPollIsFiveSecondsByDefault(t *testing.T) {
 	})
 }
 
-// Pauses after failures grow, are random, are never longer than Poll, and start anew after a success. Proves LOOP-1.
+// Pauses after failures grow, are random, never exceed Poll, and start again after a success.
+// Proves LOOP-1.
 func TestFailingTakeBacksOff(t *testing.T) {
 	var fail atomic.Bool
 	fail.Store(true)
@@ -123,8 +125,8 @@ func TestFailingTakeBacksOff(t *testing.T) {
 			require.Positive(t, gap)
 			longest = min(2*longest, poll)
 		}
-		assert.Greater(t, len(gaps), 60, "never longer than Poll")
-		assert.Less(t, len(gaps), 240, "half of it in the middle")
+		assert.Greater(t, len(gaps), 60, "pauses never exceed Poll")
+		assert.Less(t, len(gaps), 240, "pauses are half of Poll on average")
 		assert.Greater(t, slices.Max(gaps), poll/2)
 		assert.Less(t, slices.Min(gaps[10:]), poll/2)
 
@@ -138,7 +140,7 @@ func TestFailingTakeBacksOff(t *testing.T) {
 	})
 }
 
-// The loop of a store that is down is not driven by those who wake it, and forgets none. Proves LOOP-1.
+// While Take fails, Wake does not shorten the backoff, and no wake-up is lost. Proves LOOP-1.
 func TestWakeDoesNotShortenBackoff(t *testing.T) {
 	var fail atomic.Bool
 	fail.Store(true)
@@ -154,7 +156,7 @@ func TestWakeDoesNotShortenBackoff(t *testing.T) {
 			l.WakeIn(time.Microsecond)
 			pass(10 * time.Millisecond)
 		}
-		assert.Less(t, d.count(), 120, "in ten minutes")
+		assert.Less(t, d.count(), 120, "Takes in ten minutes")
 		fail.Store(false)
 		d.put(0)
 		pass(time.Minute + 1)
@@ -162,19 +164,20 @@ func TestWakeDoesNotShortenBackoff(t *testing.T) {
 	})
 }
 
-// Jobs that come with an error are held by this loop, so they are run. Proves LOOP-2.
-func TestJobsThatComeWithAnErrorAreRun(t *testing.T) {
+// Jobs returned with an error belong to this loop, so they are run. Proves LOOP-2.
+func TestJobsReturnedWithErrorAreRun(t *testing.T) {
 	d := &desk{take: func(_ context.Context, _ int, jobs []int) ([]int, error) {
 		return jobs, errors.New("and then it broke")
 	}}
 	d.put(0, 1)
 	bubble(t, d, worker.Config[int]{Concurrency: 3, Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
 		assert.Equal(t, []int{0, 1}, d.done())
-		assert.Equal(t, 1, d.count(), "it has failed all the same")
+		assert.Equal(t, 1, d.count(), "the Take still counts as failed")
 	})
 }
 
-// A Take that returns too much is at fault, but what it took is run, and the slots are counted right afterwards. Proves LOOP-2.
+// If Take returns more jobs than asked for, all are run, and the count of free slots stays right.
+// Proves LOOP-2.
 func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 	first := true
 	d := &desk{
@@ -192,7 +195,7 @@ func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 		assert.Equal(t, 1, d.lines("returned 5 jobs, limit 2"))
 		d.put(numbers(10)...)
 		pass(59 * time.Second)
-		assert.Equal(t, 1, d.count(), "no slot is free")
+		assert.Equal(t, 1, d.count(), "no Take while no slot is free")
 		pass(10 * time.Minute)
 		assert.Len(t, d.done(), 15)
 		for _, k := range d.looks {
@@ -201,8 +204,8 @@ func TestJobsBeyondTheLimitAreRun(t *testing.T) {
 	})
 }
 
-// Jobs that panic or end their goroutine give their slot back, and the log says where. Proves LOOP-3.
-func TestSlotsOfBrokenJobsAreFree(t *testing.T) {
+// Jobs that panic or end their goroutine free their slot, and the log has the stack. Proves LOOP-3.
+func TestPanickingJobsFreeTheirSlots(t *testing.T) {
 	d := &desk{run: func(_ context.Context, job int) {
 		switch job % 3 {
 		case 0:
@@ -217,8 +220,8 @@ func TestSlotsOfBrokenJobsAreFree(t *testing.T) {
 		assert.LessOrEqual(t, d.most, 2)
 		assert.Equal(t, 3, d.lines("job panicked"))
 		assert.Equal(t, 3, d.lines("job called runtime.Goexit"))
-		assert.Equal(t, 3, d.lines("worker_test.explode"), "the stack")
-		assert.Equal(t, 3, d.lines("worker_test.leaveForGood"), "the stack")
+		assert.Equal(t, 3, d.lines("worker_test.explode"), "stack of the panic")
+		assert.Equal(t, 3, d.lines("worker_test.leaveForGood"), "stack of the Goexit")
 		assert.Equal(t, 1, d.lines("panic=\"job 6\""))
 		assert.Equal(t, 6, d.lines("worker=desk"))
 	})
@@ -230,8 +233,8 @@ func explode(job int) { panic("job " + string(rune('0'+job))) }
 //go:noinline
 func leaveForGood() { runtime.Goexit() }
 
-// A Take that panics or ends its goroutine has failed, and the loop goes on. Proves LOOP-3.
-func TestTakeThatBreaksHasFailed(t *testing.T) {
+// A Take that panics or ends its goroutine counts as failed, and the loop continues. Proves LOOP-3.
+func TestPanickingTakeCountsAsFailed(t *testing.T) {
 	for name, c := range map[string]struct {
 		breaks func()
 		says   string
@@ -250,7 +253,7 @@ func TestTakeThatBreaksHasFailed(t *testing.T) {
 			bubble(t, d, worker.Config[int]{Poll: time.Second}, func(t *testing.T, l *worker.Loop[int]) {
 				pass(time.Minute)
 				assert.Greater(t, d.count(), 20)
-				assert.Less(t, d.count(), 300, "it backs off")
+				assert.Less(t, d.count(), 300, "the loop backs off")
 				assert.Equal(t, 1, d.lines(c.says))
 				works.Store(true)
 				d.put(0)
@@ -261,8 +264,8 @@ func TestTakeThatBreaksHasFailed(t *testing.T) {
 	}
 }
 
-// What is wrong with Take is logged when it changes, and not with each attempt. Proves LOOP-3.
-func TestErrorsOfTakeAreLoggedOncePerChange(t *testing.T) {
+// An error of Take is logged when it changes, not with each attempt. Proves LOOP-3.
+func TestTakeErrorIsLoggedOncePerChange(t *testing.T) {
 	var err atomic.Pointer[error]
 	d := &desk{take: func(context.Context, int, []int) ([]int, error) {
 		if p := err.Load(); p != nil {

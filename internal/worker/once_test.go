@@ -14,13 +14,13 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// result is what Once returned.
+// result holds the results of Once.
 type result struct {
 	taken int
 	err   error
 }
 
-// once calls Once in the background.
+// once calls Once in the background and sends its results to the channel.
 func once(ctx context.Context, l *worker.Loop[int]) <-chan result {
 	out := make(chan result, 1)
 	go func() {
@@ -30,8 +30,9 @@ func once(ctx context.Context, l *worker.Loop[int]) <-chan result {
 	return out
 }
 
-// All that is due has been done when Once returns, with the same concurrency, started or not. Proves LOOP-2.
-func TestOnceDoesAllThatIsDue(t *testing.T) {
+// When Once returns, all due jobs have run, with the same concurrency, whether the loop is started
+// or not. Proves LOOP-2.
+func TestOnceRunsAllDueJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(context.Context, int) { time.Sleep(time.Second) }}
 		d.put(numbers(20)...)
@@ -70,8 +71,8 @@ func TestOnceKeepsTheOrder(t *testing.T) {
 	assert.Equal(t, []int{5, 3, 4, 1}, d.ended)
 }
 
-// What a job makes due is due, too, though Take had found nothing more before. Proves LOOP-1.
-func TestOnceDoesWhatItsJobsMakeDue(t *testing.T) {
+// Once also runs jobs that its jobs make due, even after a Take that found no more. Proves LOOP-1.
+func TestOnceRunsJobsMadeDueByJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
 		d.run = func(_ context.Context, job int) {
@@ -88,8 +89,8 @@ func TestOnceDoesWhatItsJobsMakeDue(t *testing.T) {
 	})
 }
 
-// Once and the loop share the slots, so that there are never more jobs than slots. Proves LOOP-2.
-func TestOnceWaitsForASlot(t *testing.T) {
+// Once and the loop share the slots, so there are never more jobs than slots. Proves LOOP-2.
+func TestOnceWaitsForSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(context.Context, int) { time.Sleep(time.Minute) }}
 		d.put(0)
@@ -113,7 +114,7 @@ func TestOnceWaitsForASlot(t *testing.T) {
 	})
 }
 
-// A slot that becomes free during a Take does not make Once begin another beside it. Proves LOOP-2.
+// A slot that becomes free during a Take does not make Once start a second Take. Proves LOOP-2.
 func TestOneTakeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end, answer := make(chan struct{}), make(chan struct{})
@@ -139,15 +140,16 @@ func TestOneTakeAtATime(t *testing.T) {
 	})
 }
 
-// An error, a panic and a Goexit of Take are Once's error, once the jobs that came before or with it have ended. Proves LOOP-3.
-func TestOnceReturnsTheErrorOfTake(t *testing.T) {
+// Once returns an error, panic or Goexit of Take as its error, after the jobs already returned have
+// ended. Proves LOOP-3.
+func TestOnceReturnsErrorOfTake(t *testing.T) {
 	failure := errors.New("no store")
 	for name, c := range map[string]struct {
 		breaks func() error
 		want   string
 	}{
 		"error":  {func() error { return failure }, "no store"},
-		"panic":  {func() error { panic("at the disco") }, "worker: Take panicked: at the disco"},
+		"panic":  {func() error { panic("no desk") }, "worker: Take panicked: no desk"},
 		"goexit": {func() error { leaveForGood(); return nil }, "worker: Take called runtime.Goexit"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +167,7 @@ func TestOnceReturnsTheErrorOfTake(t *testing.T) {
 				require.EqualError(t, err, c.want)
 				if name == "error" {
 					assert.Equal(t, 3, n)
-					assert.Equal(t, numbers(3), d.done(), "what came with the error, too")
+					assert.Equal(t, numbers(3), d.done(), "jobs returned with the error have run")
 				} else {
 					assert.Equal(t, 2, n)
 					assert.Equal(t, numbers(2), d.done())
@@ -179,8 +181,8 @@ func TestOnceReturnsTheErrorOfTake(t *testing.T) {
 	}
 }
 
-// The end of the context ends those of the jobs, and Once returns when they have.
-func TestEndOfTheContextOfOnce(t *testing.T) {
+// The end of the context ends the contexts of the jobs, and Once returns when they have ended.
+func TestContextOfOnceEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		d := &desk{run: func(ctx context.Context, _ int) {
@@ -206,7 +208,7 @@ func TestEndOfTheContextOfOnce(t *testing.T) {
 	})
 }
 
-// Stop counts the jobs of Once among those that it waits for, and ends them the same way. Proves LOOP-4.
+// Stop waits for the jobs of Once, and ends them like those of the loop. Proves LOOP-4.
 func TestStopWaitsForOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(ctx context.Context, _ int) {
@@ -228,7 +230,7 @@ func TestStopWaitsForOnce(t *testing.T) {
 	})
 }
 
-// A Take of Once ends at Stop, and what it returned is run. Proves LOOP-2, LOOP-4.
+// Stop ends the Take of Once, and the jobs it returned are run. Proves LOOP-2, LOOP-4.
 func TestStopEndsTheTakeOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{take: func(ctx context.Context, _ int, jobs []int) ([]int, error) {
@@ -245,8 +247,8 @@ func TestStopEndsTheTakeOfOnce(t *testing.T) {
 	})
 }
 
-// A failing Take of Once is not the loop's: it neither backs off nor complains.
-func TestFailureOfOnceIsNotTheLoops(t *testing.T) {
+// A failing Take of Once does not affect the loop: it neither backs off nor logs.
+func TestFailureOfOnceDoesNotAffectLoop(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
 		d.take = func(context.Context, int, []int) ([]int, error) { return nil, errors.New("no store") }

@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// start returns a started loop over d whose first look is over. It must be called in a bubble.
+// start returns a started loop over d after its first Take. It must be called in a bubble.
 func start(t *testing.T, d *desk, c worker.Config[int]) *worker.Loop[int] {
 	l := d.loop(c)
 	require.NoError(t, l.Start(context.Background()))
@@ -23,7 +23,8 @@ func start(t *testing.T, d *desk, c worker.Config[int]) *worker.Loop[int] {
 	return l
 }
 
-// Stop waits for jobs, whose contexts last, and nothing more is taken. Proves LOOP-4.
+// Stop waits for running jobs, whose contexts stay alive, and no more jobs are taken.
+// Proves LOOP-4.
 func TestStopWaitsForJobs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cut atomic.Bool
@@ -46,8 +47,9 @@ func TestStopWaitsForJobs(t *testing.T) {
 	})
 }
 
-// Without patience the contexts of the jobs end, and the error says how many are left; another Stop waits for them. Proves LOOP-4.
-func TestStopLosesPatience(t *testing.T) {
+// When the context of Stop ends, so do the contexts of the jobs, and the error has their number.
+// Another Stop waits for them. Proves LOOP-4.
+func TestStopTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		end := make(chan struct{})
 		d := &desk{run: func(ctx context.Context, job int) {
@@ -73,8 +75,8 @@ func TestStopLosesPatience(t *testing.T) {
 	})
 }
 
-// A loop that rests is stopped without waiting, whatever the context. Proves LOOP-4.
-func TestStopOfAnIdleLoop(t *testing.T) {
+// Stop of an idle loop returns at once, even if its context has ended. Proves LOOP-4.
+func TestStopIdleLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
 		l := start(t, d, worker.Config[int]{})
@@ -82,8 +84,9 @@ func TestStopOfAnIdleLoop(t *testing.T) {
 	})
 }
 
-// Several may stop a loop; each waits with its own patience, and the first that loses it ends the jobs' contexts. Proves LOOP-4.
-func TestStopsAtTheSameTime(t *testing.T) {
+// Concurrent Stops wait with their own contexts. The first context that ends also ends those of the
+// jobs. Proves LOOP-4.
+func TestConcurrentStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{run: func(ctx context.Context, job int) {
 			<-ctx.Done()
@@ -105,7 +108,7 @@ func TestStopsAtTheSameTime(t *testing.T) {
 	})
 }
 
-// Proves LOOP-4.
+// A loop stopped before Start never takes a job. Proves LOOP-4.
 func TestStopBeforeStart(t *testing.T) {
 	d := new(desk)
 	d.put(0)
@@ -119,7 +122,7 @@ func TestStopBeforeStart(t *testing.T) {
 	assert.Zero(t, d.count())
 }
 
-// Stop does not wait for a Take to come back by itself. Proves LOOP-4.
+// Stop ends the context of a running Take. Proves LOOP-4.
 func TestStopEndsTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &desk{take: func(ctx context.Context, _ int, _ []int) ([]int, error) {
@@ -134,7 +137,8 @@ func TestStopEndsTake(t *testing.T) {
 	})
 }
 
-// Jobs that a Take returns after Stop are held by this loop: they are run to their end, and Stop waits. Proves LOOP-2, LOOP-4.
+// Jobs that Take returns after Stop belong to this loop: they run to their end, and Stop waits.
+// Proves LOOP-2, LOOP-4.
 func TestJobsTakenWhileStoppingAreRun(t *testing.T) {
 	for name, failure := range map[string]error{"without an error": nil, "with an error": errors.New("canceled")} {
 		t.Run(name, func(t *testing.T) {
@@ -163,7 +167,8 @@ func TestJobsTakenWhileStoppingAreRun(t *testing.T) {
 	}
 }
 
-// A Take that does not listen makes Stop fail in time, and what it returns at last is still given to Run. Proves LOOP-2, LOOP-4.
+// If Take ignores its context, Stop fails in time. Jobs that Take returns later are still passed to
+// Run. Proves LOOP-2, LOOP-4.
 func TestTakeThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
@@ -189,7 +194,7 @@ func TestTakeThatHangs(t *testing.T) {
 		close(answer)
 		require.NoError(t, l.Stop(context.Background()))
 		assert.Equal(t, []int{0}, d.done())
-		assert.True(t, cut.Load(), "it is told that there is no time left")
+		assert.True(t, cut.Load(), "the job's context has ended")
 	})
 }
 
@@ -201,7 +206,7 @@ func TestStartTwice(t *testing.T) {
 		require.NoError(t, l.Start(other))
 		synctest.Wait()
 		assert.Equal(t, 1, d.count())
-		cancel() // means nothing to the loop
+		cancel() // the loop ignores this context
 		d.put(0)
 		l.Wake()
 		synctest.Wait()
@@ -211,8 +216,8 @@ func TestStartTwice(t *testing.T) {
 	})
 }
 
-// The end of Start's context is a Stop without patience; Stop itself then waits. Proves LOOP-4.
-func TestEndOfTheContextOfStart(t *testing.T) {
+// The end of Start's context is a Stop without waiting; Stop itself then waits. Proves LOOP-4.
+func TestContextOfStartEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		d := &desk{run: func(ctx context.Context, _ int) {
@@ -229,19 +234,19 @@ func TestEndOfTheContextOfStart(t *testing.T) {
 		began := time.Now()
 		cancel()
 		d.put(1)
-		l.Wake() // before or after the loop has heard of it
+		l.Wake() // before or after the loop notices the end
 		synctest.Wait()
 		require.Error(t, l.Stop(ended()))
 		require.NoError(t, l.Stop(context.Background()))
 		assert.Equal(t, time.Minute, time.Since(began))
 		assert.Equal(t, []int{0}, d.done())
-		assert.Equal(t, before, d.count(), "nothing more is taken")
+		assert.Equal(t, before, d.count(), "no more jobs are taken")
 		assert.Equal(t, worker.ErrStopped, l.Start(context.Background()))
 	})
 }
 
-// A context that has ended starts nothing, and the loop can still be started.
-func TestStartWithAnEndedContext(t *testing.T) {
+// Start with an ended context starts nothing, and the loop can still be started.
+func TestStartWithEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
 		l := d.loop(worker.Config[int]{})
@@ -255,8 +260,8 @@ func TestStartWithAnEndedContext(t *testing.T) {
 	})
 }
 
-// Stop holds nothing of Start's context, which may live much longer: once it is back the context's end calls nobody. Proves LOOP-4.
-func TestStopLetsGoOfTheContext(t *testing.T) {
+// After Stop, the loop holds nothing of Start's context, which may live much longer. Proves LOOP-4.
+func TestStopReleasesContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var job context.Context

@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// unruly gives d jobs and a Take that yield, fail, panic and leave.
+// unruly gives d jobs and a Take that yield, fail, panic and end their goroutine.
 func (d *desk) unruly(done func(job int)) {
 	d.take = func(_ context.Context, _ int, jobs []int) ([]int, error) {
 		runtime.Gosched()
@@ -36,8 +36,9 @@ func (d *desk) unruly(done func(job int)) {
 	}
 }
 
-// Many put jobs and wake the loop, which would not look by itself for an hour, some call Once, and each job is run once. Proves LOOP-1, LOOP-2, LOOP-3.
-func TestManyWakeAndNoneIsLost(t *testing.T) {
+// Goroutines put jobs and wake the loop, which polls only once per hour, and others call Once. Each
+// job runs exactly once. Proves LOOP-1, LOOP-2, LOOP-3.
+func TestConcurrentWakesLoseNoJob(t *testing.T) {
 	const putters, each = 8, 500
 	d := new(desk)
 	var left sync.WaitGroup
@@ -62,7 +63,7 @@ func TestManyWakeAndNoneIsLost(t *testing.T) {
 	for range 2 {
 		wg.Go(func() {
 			for range 50 {
-				_, _ = l.Once(t.Context()) // fails with Take
+				_, _ = l.Once(t.Context()) // fails when Take does
 			}
 		})
 	}
@@ -72,17 +73,18 @@ func TestManyWakeAndNoneIsLost(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(time.Minute):
-		t.Fatalf("%d of %d jobs are done: a wake-up is lost", len(d.done()), putters*each)
+		t.Fatalf("%d of %d jobs are done: a wake-up was lost", len(d.done()), putters*each)
 	}
 	require.NoError(t, l.Stop(t.Context()))
 	assert.Equal(t, numbers(putters*each), d.done())
 	assert.LessOrEqual(t, d.most, 3)
 	assert.LessOrEqual(t, d.asked, 3)
-	assert.Equal(t, 1, d.takes, "Takes at a time")
+	assert.Equal(t, 1, d.takes, "concurrent Takes")
 }
 
-// Whenever Stop comes: once it is back nothing runs, all that was taken has run, and nothing more is taken. Proves LOOP-2, LOOP-4.
-func TestStopAtAnyMoment(t *testing.T) {
+// Stop comes at random moments. After it returns, all jobs that were taken have run, none runs, and
+// none is taken. Proves LOOP-2, LOOP-4.
+func TestStopAtRandomMoments(t *testing.T) {
 	for round := range 300 {
 		d := new(desk)
 		d.put(numbers(50)...)
@@ -113,7 +115,7 @@ func TestStopAtAnyMoment(t *testing.T) {
 				d.mu.Lock()
 				defer d.mu.Unlock()
 				assert.Zero(t, d.running)
-				assert.Equal(t, 50, len(d.due)+len(d.ended), "round %d: %d are due, %d have run", round, len(d.due), len(d.ended))
+				assert.Equal(t, 50, len(d.due)+len(d.ended), "round %d: %d jobs due, %d ended", round, len(d.due), len(d.ended))
 			})
 		}
 		wg.Wait()

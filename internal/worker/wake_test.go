@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
-// Proves LOOP-1.
-func TestWakeLooksAtOnce(t *testing.T) {
+// Wake leads to a Take at once. Proves LOOP-1.
+func TestWakeTakesAtOnce(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Hour}, func(t *testing.T, l *worker.Loop[int]) {
 		for i := range 10 {
@@ -28,7 +28,7 @@ func TestWakeLooksAtOnce(t *testing.T) {
 	})
 }
 
-// A wake-up between the question that Take asks and its return leads to another Take, however many there were to one. Proves LOOP-1.
+// Wake-ups during a Take lead to one more Take, however many there were. Proves LOOP-1.
 func TestWakeDuringTakeIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, answer := make(chan struct{}), make(chan struct{})
@@ -40,7 +40,7 @@ func TestWakeDuringTakeIsNotLost(t *testing.T) {
 		}
 		l := d.loop(worker.Config[int]{Poll: time.Hour})
 		require.NoError(t, l.Start(context.Background()))
-		<-asked // it has seen an empty desk
+		<-asked // this Take has seen an empty desk
 		d.put(0)
 		for range 100 {
 			l.Wake()
@@ -48,19 +48,19 @@ func TestWakeDuringTakeIsNotLost(t *testing.T) {
 		answer <- struct{}{}
 		<-asked
 		answer <- struct{}{}
-		synctest.Wait() // a full Take: there is one more
+		synctest.Wait() // a full Take, so another follows
 		<-asked
 		answer <- struct{}{}
 		synctest.Wait()
 		assert.Equal(t, []int{0}, d.done())
 		assert.Equal(t, 3, d.count(), "wake-ups are coalesced")
-		assert.Equal(t, []time.Duration{0, 0}, d.gaps(), "nobody has waited for the poll")
+		assert.Equal(t, []time.Duration{0, 0}, d.gaps(), "no Take waited for the poll")
 		require.NoError(t, l.Stop(context.Background()))
 	})
 }
 
-// A reason to look that comes while somebody else has all slots is remembered until one is free. Proves LOOP-1.
-func TestAReasonWithoutASlotIsNotLost(t *testing.T) {
+// A wake-up that arrives while Once uses all slots is remembered until one is free. Proves LOOP-1.
+func TestWakeWithoutFreeSlotIsNotLost(t *testing.T) {
 	for name, come := range map[string]func(l *worker.Loop[int]){
 		"wake":                  func(l *worker.Loop[int]) { l.Wake() },
 		"time":                  func(l *worker.Loop[int]) { l.WakeIn(time.Minute) },
@@ -81,7 +81,7 @@ func TestAReasonWithoutASlotIsNotLost(t *testing.T) {
 				got := once(ctx, l)
 				synctest.Wait()
 				require.Equal(t, []int{0}, d.begun())
-				cancel() // so that Once takes nothing more
+				cancel() // so that Once takes no more jobs
 
 				d.put(1)
 				come(l)
@@ -97,7 +97,7 @@ func TestAReasonWithoutASlotIsNotLost(t *testing.T) {
 	}
 }
 
-// What comes before Start is remembered, and is one look. Proves LOOP-1.
+// Wake-ups before Start are remembered, and lead to one Take. Proves LOOP-1.
 func TestWakeBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)
@@ -117,7 +117,7 @@ func TestWakeBeforeStart(t *testing.T) {
 	})
 }
 
-// Proves LOOP-1.
+// WakeIn leads to a Take after the given time. Proves LOOP-1.
 func TestWakeIn(t *testing.T) {
 	d := new(desk)
 	check := func(name string, want []time.Duration, fn func(l *worker.Loop[int])) {
@@ -130,7 +130,7 @@ func TestWakeIn(t *testing.T) {
 			})
 		})
 	}
-	check("the earliest counts", []time.Duration{time.Second}, func(l *worker.Loop[int]) {
+	check("the earliest time counts", []time.Duration{time.Second}, func(l *worker.Loop[int]) {
 		l.WakeIn(3 * time.Second)
 		l.WakeIn(time.Second)
 		l.WakeIn(2 * time.Second)
@@ -141,12 +141,12 @@ func TestWakeIn(t *testing.T) {
 		l.WakeIn(-time.Hour)
 		synctest.Wait()
 	})
-	check("a look before does not make up for it", []time.Duration{time.Second, time.Second}, func(l *worker.Loop[int]) {
+	check("an earlier Take does not cancel it", []time.Duration{time.Second, time.Second}, func(l *worker.Loop[int]) {
 		l.WakeIn(2 * time.Second)
 		pass(time.Second)
 		l.Wake()
 	})
-	check("again after it rang", []time.Duration{time.Second, 2 * time.Second}, func(l *worker.Loop[int]) {
+	check("again after the first time", []time.Duration{time.Second, 2 * time.Second}, func(l *worker.Loop[int]) {
 		l.WakeIn(time.Second)
 		pass(time.Second)
 		l.WakeIn(2 * time.Second)
@@ -154,7 +154,7 @@ func TestWakeIn(t *testing.T) {
 	check("inside Take", []time.Duration{time.Second, 7 * time.Second}, func(l *worker.Loop[int]) {
 		d.mu.Lock()
 		d.take = func(context.Context, int, []int) ([]int, error) {
-			if len(d.looks) == 2 { // the one of the WakeIn below: it sees what comes next
+			if len(d.looks) == 2 { // the Take caused by the WakeIn below
 				l.WakeIn(7 * time.Second)
 			}
 			return nil, nil
@@ -164,7 +164,7 @@ func TestWakeIn(t *testing.T) {
 	})
 }
 
-// A time later than many polls is kept. Proves LOOP-1.
+// A time after many polls is kept. Proves LOOP-1.
 func TestWakeInOutlivesPolls(t *testing.T) {
 	d := new(desk)
 	bubble(t, d, worker.Config[int]{Poll: time.Minute}, func(t *testing.T, l *worker.Loop[int]) {
@@ -179,7 +179,7 @@ func TestWakeInOutlivesPolls(t *testing.T) {
 	})
 }
 
-// Nothing that wakes does anything once the loop is stopped. Proves LOOP-4.
+// After Stop, neither Wake nor WakeIn has any effect. Proves LOOP-4.
 func TestWakeAfterStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := new(desk)

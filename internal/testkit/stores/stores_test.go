@@ -29,7 +29,7 @@ func init() {
 
 var key = persist.Key{Kind: "thing", ID: "1"}
 
-// put is the commit of a version of the key.
+// put returns the commit of a version of the key.
 func put(version uint64) persist.Commit {
 	return persist.Commit{ID: fmt.Sprint("test.", version), Writes: []persist.Write{
 		{Key: key, Expected: version - 1, Version: version, Doc: []byte(`{"n":1}`)},
@@ -79,7 +79,7 @@ func TestNeed(t *testing.T) {
 	stores.Need(t, "fs")
 	t.Run("skipped", func(t *testing.T) {
 		stores.Need(t, "sqlite")
-		t.Fatal("it was not skipped")
+		t.Fatal("the test was not skipped")
 	})
 }
 
