@@ -39,7 +39,7 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestBackgroundCallOutlivesLease$/^memory$",
 	},
 	{
-		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the result of the one before",
+		Name: "flow-board-loses-updates", Mechanism: "mutations of a board run one at a time, each on the previous result",
 		Proves: []string{"FLOW-3"}, File: "internal/queue/queue.go",
 		Old: "return q.current == nil && q.Len() == 0 }", New: "return q.Len() == 0 }",
 		Pkg: "./flow", Run: "^TestTaskBoard$", Flags: []string{"-timeout=20s"},
@@ -69,7 +69,7 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestKilledWithItsWaitingCalls$/^sqlite$", Flags: []string{"-timeout=40s"},
 	},
 	{
-		Name: "flow-live-ticket-removed", Mechanism: "a ticket is removed only when the lease of its call is over",
+		Name: "flow-live-ticket-removed", Mechanism: "a ticket is removed only after the lease of its call has expired",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		return false, max(held.Left, time.Millisecond), nil\n", New: "		return true, 0, nil\n",
 		Pkg: "./flow", Run: "^(TestQueueOrder|TestLeavingTheQueue)$/^memory$", Flags: []string{"-timeout=40s"},
@@ -99,13 +99,13 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestNestedCallsPass$", Flags: []string{"-timeout=10s"},
 	},
 	{
-		Name: "flow-nested-passes-every-gate", Mechanism: "a nested call waits at a gate of its own",
+		Name: "flow-nested-passes-every-gate", Mechanism: "a nested call waits at the gate of another key",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "		if o.flow.rt == f.rt && o.gate.Key() == c.gate.Key() {\n", New: "		if o.flow.rt == f.rt {\n",
 		Pkg: "./flow", Run: "^TestNestedCallUnderAnotherKey$", Flags: []string{"-timeout=40s"},
 	},
 	{
-		Name: "flow-queue-unbounded", Mechanism: "the queue of a gate is bounded",
+		Name: "flow-queue-unbounded", Mechanism: "the queue of a gate has a limit",
 		Proves: []string{"FLOW-4"}, File: "flow/gate.go",
 		Old: "			case n > f.config.MaxWaiting:\n", New: "			case false:\n",
 		Pkg: "./flow", Run: "^TestQueueLimit$", Flags: []string{"-timeout=20s"},
@@ -123,7 +123,7 @@ var flowBugs = []Bug{
 		Pkg: "./flow", Run: "^TestScopesOfACall$/^memory$",
 	},
 	{
-		Name: "flow-tombstones-pile-up", Mechanism: "a flow sweeps its own kinds only",
+		Name: "flow-tombstones-pile-up", Mechanism: "a flow sweeps only its own kinds",
 		Proves: []string{"FLOW-4"}, File: "flow/flow.go",
 		Old: "Tombstones: tombstones, Kinds: kinds}", New: "Tombstones: tombstones, Kinds: append(kinds[:0:0], \"session\")}",
 		Pkg: "./flow", Run: "^TestEndedCallsLeaveNothing$/^memory$", Flags: []string{"-timeout=40s"},

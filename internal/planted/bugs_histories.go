@@ -1,15 +1,16 @@
 package main
 
-// historyBugs are those that whole histories notice: killed processes, several processes, recorded histories, the model.
+// historyBugs are noticed only by whole histories: killed or several processes, recorded runs, the
+// model.
 var historyBugs = []Bug{
 	{
-		Name: "killed-answer-before-commit", Mechanism: "no success is answered before its commit is durable",
+		Name: "killed-answer-before-commit", Mechanism: "a caller gets success only after its commit is durable",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now())\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
-		Name: "landed-commit-taken-for-lost", Mechanism: "what has landed is not run again",
+		Name: "landed-commit-taken-for-lost", Mechanism: "a mutation that has committed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
 		Old: "	next.Landed(w, c.ID, v.At, v.Records)\n",
 		New: "	next.Landed(w, c.ID, v.At, v.Records)\n	if next.Version%16 == 15 {\n		return nil, next, nil\n	}\n",
@@ -22,7 +23,7 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
 	},
 	{
-		Name: "processes-version-test", Mechanism: "a commit of one process does not overwrite that of another",
+		Name: "processes-version-test", Mechanism: "a commit of one process does not overwrite a commit of another",
 		Proves: []string{"CAS-1", "CAS-5"}, File: "persist/apply.go",
 		Old: "	if !s.before.is(w.Expected, w.Gone, now) {", New: "	if s.before.Absent() != (w.Expected == 0) {",
 		Pkg: ".", Run: "^TestProcessesShareACounter$",
@@ -52,7 +53,7 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
 	},
 	{
-		Name: "history-error-keeps-the-draft", Mechanism: "a mutator that returns an error leaves nothing behind",
+		Name: "history-error-keeps-the-draft", Mechanism: "a function that returns an error changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "lock.go",
 		Old: "		present = c.queue.Answer(w)\n", New: "		if t.err != nil {\n			c.publish(t.cur, &image[T]{life: alive, version: 1})\n		}\n		present = c.queue.Answer(w)\n",
 		Pkg: ".", Run: "^TestMemoryHistoriesAreLinearizable$",
@@ -64,19 +65,19 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^two_runtimes$",
 	},
 	{
-		Name: "history-withdrawn-yet-committed", Mechanism: "a persisted mutation that was withdrawn is in no commit",
+		Name: "history-withdrawn-yet-committed", Mechanism: "a withdrawn persisted mutation is in no commit",
 		Proves: []string{"CAS-9"}, File: "cas_compute.go",
 		Old: "		if !w.Left() && !w.Value.abandoned {\n			w.State = queue.Committing", New: "		if !w.Value.abandoned {\n			w.State = queue.Committing",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
 	},
 	{
-		Name: "history-committing-called-withdrawn", Mechanism: "a caller that leaves during the commit is told that it may have landed",
+		Name: "history-committing-called-withdrawn", Mechanism: "a caller that leaves during the commit is told that it may have committed",
 		Proves: []string{"CAS-9"}, File: "cas.go",
 		Old: "		phase = PhaseCommitting\n", New: "		phase = PhaseQueued\n",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
 	},
 	{
-		Name: "history-version-per-mutation", Mechanism: "each answer of a shared commit has a version of its own",
+		Name: "history-version-per-mutation", Mechanism: "each answer of a shared commit has its own version",
 		Proves: []string{"CAS-5"}, File: "internal/document/draft.go",
 		Old: "	d.Version++\n	d.Changed++\n", New: "	if d.Changed == 0 {\n		d.Version++\n	}\n	d.Changed++\n",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^memory$",
@@ -88,19 +89,19 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestHistoriesOfProcessesAreLinearizable$",
 	},
 	{
-		Name: "stale-panic", Mechanism: "a panic on a state that is not current is no answer",
+		Name: "stale-panic", Mechanism: "a panic on a stale state is not returned",
 		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
 		Old: "			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{})", New: "			s.fail(w, err)",
 		Pkg: ".", Run: "^TestPanicOnAStaleStateIsNoAnswer$",
 	},
 	{
-		Name: "order-of-a-commit-that-lost", Mechanism: "who waits behind another is judged after it, also when their commit loses",
+		Name: "order-of-a-commit-that-lost", Mechanism: "waiters of one commit keep their order when the commit loses",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "err != nil && len(keep) == 0 {", New: "err != nil {",
 		Pkg: ".", Run: "^TestSharedCommitThatLosesKeepsItsOrder$",
 	},
 	{
-		Name: "model-versions-restart", Mechanism: "a scope created anew continues its versions",
+		Name: "model-versions-restart", Mechanism: "a scope that is created again continues its versions",
 		Proves: []string{"SCOPE-10"}, File: "internal/document/draft.go",
 		Old: "	d.Life, d.View = Alive, v.replaced(typ, s)\n", New: "	if d.Life == Deleted {\n		d.Version++\n	}\n	d.Life, d.View = Alive, v.replaced(typ, s)\n",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
@@ -112,19 +113,19 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestModelStored$/^(memory|two_runtimes)$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.checks=500"},
 	},
 	{
-		Name: "model-no-op", Mechanism: "what changes nothing moves no version",
+		Name: "model-no-op", Mechanism: "a mutation that changes nothing keeps the version",
 		Proves: []string{"SCOPE-7"}, File: "outcome.go",
 		Old: "	if !changed && ch.takes == nil && (d.Life == alive || ", New: "	if !changed && ch.takes == nil && (false || ",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{
-		Name: "model-draft-is-the-state", Mechanism: "a mutator works on a copy",
+		Name: "model-draft-is-the-state", Mechanism: "a function works on a copy of the state",
 		Proves: []string{"SCOPE-4", "SCOPE-6"}, File: "mutation.go",
 		Old: "		if err := typ.Detach(own); err != nil {\n			return false, err\n		}\n", New: "",
 		Pkg: ".", Run: "^TestModelInMemory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{
-		Name: "model-draft-becomes-the-state", Mechanism: "what a mutator made is copied before it is committed",
+		Name: "model-draft-becomes-the-state", Mechanism: "the result of a function is copied before it is committed",
 		Proves: []string{"SCOPE-4"}, File: "internal/state/settle.go",
 		Old: "		out = reflect.MakeSlice(n.rt, size, size)\n	} else {", New: "		out = v.Slice(0, size)\n	} else {",
 		Pkg: "./internal/state", Run: "^TestSettleAndDetachAgreeWithJSON$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"}, Quick: true,
@@ -136,13 +137,13 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestModelInMemory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s", "-rapid.checks=1000"},
 	},
 	{
-		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt is not taken for lost when its record is gone",
+		Name: "evidence-of-a-purged-record", Mechanism: "a commit in doubt does not count as lost when its record was purged",
 		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
 		Old: "	if won.Absent() {\n		return gone", New: "	if won.Absent() {\n		return never",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurged$",
 	},
 	{
-		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt is not taken for lost when its writer was forgotten",
+		Name: "evidence-of-a-forgotten-writer", Mechanism: "a commit in doubt does not count as lost when its writer was forgotten",
 		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
 		Old: "!earlier && len(writers) >= persist.KeptWriters {", New: "later == 0 && !earlier && len(writers) >= persist.KeptWriters {",
 		Pkg: ".", Run: "^TestCommitInDoubtWhoseWriterWasForgotten$",
@@ -154,13 +155,13 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestCycleThroughAPersistedScope$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "budget-of-each", Mechanism: "a caller is back when its own retry budget is spent",
+		Name: "budget-of-each", Mechanism: "a caller returns when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
 		Old: "	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace)", New: "	_ = v.submitted",
 		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget ends while its function runs is back at once",
+		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget ends while its function runs returns at once",
 		Proves: []string{"CAS-3"}, File: "internal/queue/queue.go",
 		Old: "		case !d.After(now):\n", New: "		case !d.After(now) && w.State == Running:\n		case !d.After(now):\n",
 		Pkg: ".", Run: "^TestBudgetThatEndsWhileTheFunctionRuns$", Flags: []string{"-timeout=20s"},
@@ -172,7 +173,7 @@ var historyBugs = []Bug{
 		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesLater$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "loser-comes-back-to-the-slow", Mechanism: "a function that nobody waited for leaves the queue when a losing one comes back",
+		Name: "loser-comes-back-to-the-slow", Mechanism: "a function that ran alone leaves the queue when a function that lost returns to it",
 		Proves: []string{"CAS-8"}, File: "cas_slow.go",
 		Old: "|| s.submit(w) != nil {", New: "|| func(b *batch) error { s.batch = nil; defer func() { s.batch = b }(); return s.submit(w) }(s.batch) != nil {",
 		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesBack$", Flags: []string{"-timeout=20s"},

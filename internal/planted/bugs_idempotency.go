@@ -3,7 +3,7 @@ package main
 // idempotencyBugs break package idempotency: claims, replays, stored responses, and Transport.
 var idempotencyBugs = []Bug{
 	{
-		Name: "idem-keys-of-one-process", Mechanism: "a key is the same record in every process",
+		Name: "idem-keys-of-one-process", Mechanism: "a key has the same record in every process",
 		Proves: []string{"IDEM-2"}, File: "idempotency/request.go",
 		Old: `	in.id = hash("http", principal,`, New: `	in.id = hash("http", fmt.Sprintf("%p", k), principal,`,
 		Pkg: "./idempotency", Run: "^TestManyConcurrentRequests$/memory", Quick: true,
@@ -45,7 +45,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestKeyPerPrincipalAndRoute$",
 	},
 	{
-		Name: "idem-held-record-is-not-read", Mechanism: "a held record may be done: it is read before its lease is asked for",
+		Name: "idem-held-record-is-not-read", Mechanism: "a held record is read before its lease is requested, because it may be done",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
 		Old: "	if err := readClaimable(ctx, scope, fingerprint); err != nil {\n		return nil, err\n	}\n", New: "",
 		Pkg: "./idempotency", Run: "^TestAfterRespond$", Flags: []string{"-timeout=20s"},
@@ -99,7 +99,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestRespond$/memory", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-responds-twice", Mechanism: "there is one response per request",
+		Name: "idem-responds-twice", Mechanism: "each request has one response",
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
 		Old: "		if now.Done {\n			return ErrResponded", New: "		if false {\n			return ErrResponded",
 		Pkg: "./idempotency", Run: "^TestRespond$/memory", Flags: []string{"-timeout=20s"},
@@ -111,7 +111,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestRespondInDoubt$|^TestRespondThroughCallersTransaction$",
 	},
 	{
-		Name: "idem-waits-for-the-lease-alone", Mechanism: "a waiting repeat gets the response before the lease is free",
+		Name: "idem-waits-for-the-lease-alone", Mechanism: "a waiting repeat gets the response before the lease is released",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
 		Old: "	changes, watched := scope.Changes(ctx), make(chan struct{})\n", New: "	changes, watched := make(chan pawl.Change[record]), make(chan struct{})\n	close(changes)\n	_ = ctx\n",
 		Pkg: "./idempotency", Run: "^TestWaitGetsCommittedResponse$", Flags: []string{"-timeout=60s"},
@@ -123,7 +123,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestWaitTimeout$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "idem-client-ends-the-lease", Mechanism: "the response is stored although the client has left",
+		Name: "idem-client-ends-the-lease", Mechanism: "the response is stored even if the client has left",
 		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
 		Old: "	if !stopForwarding() {", New: "	if false && !stopForwarding() {",
 		Pkg: "./idempotency", Run: "^TestClientLeaves$", Flags: []string{"-timeout=20s"},
@@ -147,7 +147,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestOnlyHeaderIsKey$",
 	},
 	{
-		Name: "idem-safe-methods-too", Mechanism: "requests with a safe method pass",
+		Name: "idem-safe-methods-too", Mechanism: "requests with a safe method are passed on",
 		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
 		Old: "	return method == http.MethodGet ||", New: "	return method == http.MethodConnect ||",
 		Pkg: "./idempotency", Run: "^TestOnlyHeaderIsKey$",
@@ -165,7 +165,7 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestReplay$/memory",
 	},
 	{
-		Name: "idem-stream-is-buffered", Mechanism: "a response that is flushed is sent directly",
+		Name: "idem-stream-is-buffered", Mechanism: "a flushed response is sent directly",
 		Proves: []string{"IDEM-3"}, File: "idempotency/recorder.go",
 		Old: "	r.sendDirectly()\n	return http.NewResponseController(r.ResponseWriter).Flush()", New: "	return nil",
 		Pkg: "./idempotency", Run: "^TestNotStored$/streamed", Flags: []string{"-timeout=20s"},

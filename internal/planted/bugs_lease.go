@@ -1,9 +1,9 @@
 package main
 
-// leaseBugs break leases: taking, keeping, fencing, waiting in line.
+// leaseBugs break leases: taking, keeping, fencing, waiting.
 var leaseBugs = []Bug{
 	{
-		Name: "lease-counted-from-the-answer", Mechanism: "a lease ends here before the store can give it to another",
+		Name: "lease-counted-from-the-answer", Mechanism: "a lease ends locally before the store can give it to another holder",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "			l.extend(sent.Add(l.trusted()))\n", New: "			l.extend(time.Now().Add(l.length))\n",
 		Pkg: ".", Run: "^TestEndOfTheContext$",
@@ -15,31 +15,31 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestEndOfTheContext$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "lease-one-renewal", Mechanism: "a renewal without an answer leaves time for another",
+		Name: "lease-one-renewal", Mechanism: "after a renewal without an answer there is time for another",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "one.Before(until) {", New: "one.Before(sent) {",
 		Pkg: ".", Run: "^TestARenewalWithoutAnAnswer$",
 	},
 	{
-		Name: "lease-refused-renewal", Mechanism: "a refused renewal ends the lease, and says who has it",
+		Name: "lease-refused-renewal", Mechanism: "a refused renewal ends the lease and names the new holder",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "			l.end(l.lostTo(f))\n			return\n", New: "			_ = f\n			return\n",
 		Pkg: ".", Run: "^TestLeaseEvents$",
 	},
 	{
-		Name: "lease-token-of-its-own-mutation", Mechanism: "the token is the version that the shared commit made",
+		Name: "lease-token-of-its-own-mutation", Mechanism: "the token is the version of the shared commit",
 		Proves: []string{"STORE-13"}, File: "lease.go",
 		Old: "asked, r.landed, sent)", New: "asked, r.version, sent)",
 		Pkg: ".", Run: "^TestOneCommitOfSeveral$",
 	},
 	{
-		Name: "lease-outer-not-tested", Mechanism: "a commit is tested against all leases that it is made under",
+		Name: "lease-outer-not-tested", Mechanism: "a commit is tested against all leases it was made under",
 		Proves: []string{"STORE-13"}, File: "lease_fence.go",
 		Old: "	for ; l != nil; l = l.outer {\n		if g := guardOf", New: "	for ; l != nil; l = nil {\n		if g := guardOf",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
-		Name: "lease-memory-not-fenced", Mechanism: "state in memory is fenced by what the process knows",
+		Name: "lease-memory-not-fenced", Mechanism: "in-memory state is fenced by the leases that the process knows",
 		Proves: []string{"STORE-13"}, File: "lease_fence.go",
 		Old: "	for ; l != nil; l = l.outer {\n		if err := l.lost(); err != nil {", New: "	for ; false; l = l.outer {\n		if err := l.lost(); err != nil {",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",
@@ -63,25 +63,25 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestCloseEndsLeases$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "lease-left-behind", Mechanism: "a lease that comes when its caller has left is given back",
+		Name: "lease-left-behind", Mechanism: "a lease granted after its caller left is released",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "		_ = lease.giveBack(context.Background()) // else it runs out\n", New: "",
 		Pkg: ".", Run: "^TestLeavingDuringTheCommit$",
 	},
 	{
-		Name: "lease-late-one-falls", Mechanism: "the next in line does not touch a lease whose life here has not begun",
+		Name: "lease-late-one-falls", Mechanism: "the next waiter does not use a lease that has not started locally",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "l.last != nil && l.last.live() {", New: "l.last != nil && l.last.lost() == nil {",
 		Pkg: ".", Run: "^TestTakenTooLate$", Flags: []string{"-count=5"},
 	},
 	{
-		Name: "lease-release-not-heard", Mechanism: "who waits listens first and asks then",
+		Name: "lease-release-not-heard", Mechanism: "a waiter listens for the release before it asks for the lease",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "		if !l.listen() {", New: "		if l.listen(); true {",
 		Pkg: ".", Run: "^TestReleaseIsHeard$",
 	},
 	{
-		Name: "lease-kept-in-one-process", Mechanism: "a process that hands a lease on to its own lets others go first now and then",
+		Name: "lease-kept-in-one-process", Mechanism: "a process that passes a lease between its own waiters lets other processes go first at times",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "		if l.turns >= ownTurns {", New: "		if false {",
 		Pkg: ".", Run: "^TestNobodyKeepsItToThemselves$", Flags: []string{"-timeout=30s"},
@@ -93,7 +93,7 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestWaitersLeaveTheLine$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "lease-panic-wrapped", Mechanism: "a panic of the mutation of WithMutation is raised as the verbs raise it",
+		Name: "lease-panic-wrapped", Mechanism: "a panic in WithMutation is raised like a panic in a verb",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "				panicked = own // of", New: "				_ = own // of",
 		Pkg: ".", Run: "^TestFunctionsThatDoNotReturn$",
@@ -105,7 +105,7 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
-		Name: "lease-not-in-the-renewal", Mechanism: "putting off an expiry is tested against the lease",
+		Name: "lease-not-in-the-renewal", Mechanism: "a renewal of the expiry is tested against the lease",
 		Proves: []string{"STORE-13"}, File: "cas.go",
 		Old: "	d.Lease.Guards = b.fences()\n", New: "",
 		Pkg: ".", Run: "^TestNestedLeases$",
@@ -117,31 +117,31 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
-		Name: "lease-survives-starting-over", Mechanism: "deleting and creating anew in one commit ends the lease",
+		Name: "lease-survives-starting-over", Mechanism: "a delete and a create in one commit end the lease",
 		Proves: []string{"STORE-13"}, File: "internal/document/draft.go",
 		Old: "	d.Lease.Over, d.Lease.Acquire = true, nil\n", New: "	d.Lease.Acquire = nil\n",
 		Pkg: ".", Run: "^TestStartingOverEndsTheLease$/^memory",
 	},
 	{
-		Name: "lease-forgets-an-expiry", Mechanism: "taking a lease does not undo an expiry that was put off in the same commit",
+		Name: "lease-forgets-an-expiry", Mechanism: "taking a lease keeps an expiry renewed in the same commit",
 		Proves: []string{"STORE-13"}, File: "internal/document/draft.go",
 		Old: "d.Changed == 0 && !d.Expiry.Renew {", New: "d.Changed == 0 {",
 		Pkg: ".", Run: "^TestTakingKeepsAnExpiryThatWasPutOff$",
 	},
 	{
-		Name: "lease-doubt-fenced", Mechanism: "a commit in doubt that is refused because of its lease may have landed before",
+		Name: "lease-doubt-fenced", Mechanism: "a commit in doubt that its lease refuses may have committed before",
 		Proves: []string{"STORE-13", "CAS-7"}, File: "internal/commit/commit.go",
 		Old: "		s.fence = &lost.Current\n		if s.doubt == nil {", New: "		s.fence = &lost.Current\n		if true {",
 		Pkg: ".", Run: "^TestFencedInDoubt$",
 	},
 	{
-		Name: "lease-doubt-held", Mechanism: "an Acquire in doubt that is refused because of a lease may still land",
+		Name: "lease-doubt-held", Mechanism: "an Acquire in doubt that a lease refuses may still commit",
 		Proves: []string{"STORE-13", "CAS-7"}, File: "internal/commit/commit.go",
 		Old: "	winners = moved(s.commit, winners)\n", New: "",
 		Pkg: ".", Run: "^TestAcquireInDoubtMeetsALease$",
 	},
 	{
-		Name: "lease-detached", Mechanism: "Detach keeps the fence",
+		Name: "lease-detached", Mechanism: "Detach keeps the fencing",
 		Proves: []string{"STORE-13"}, File: "context.go",
 		Old: "return newFrame(outlast(ctx), nil, innermost(ctx).held())", New: "return newFrame(outlast(ctx), nil, nil)",
 		Pkg: ".", Run: "^TestWhereALeaseReaches$",

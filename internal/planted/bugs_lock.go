@@ -3,7 +3,7 @@ package main
 // lockBugs break the queue and the in-memory path.
 var lockBugs = []Bug{
 	{
-		Name: "queue-order", Mechanism: "waiters have their turns in the order of submission",
+		Name: "queue-order", Mechanism: "waiters run in the order of submission",
 		Proves: []string{"LOCK-1"}, File: "internal/queue/queue.go",
 		Old: "	w.prev, w.next = l.last, nil\n	if l.last != nil {\n		l.last.next = w\n	} else {\n		l.first = w\n	}\n	l.last = w\n", New: "	w.prev, w.next = nil, l.first\n	if l.first != nil {\n		l.first.prev = w\n	} else {\n		l.last = w\n	}\n	l.first = w\n",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
@@ -27,13 +27,13 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestDeadlineOfARunningFunction$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "served-still-counted", Mechanism: "a waiter that has its turn takes no place in the queue",
+		Name: "served-still-counted", Mechanism: "a running waiter does not count against the queue limit",
 		Proves: []string{"LOCK-14"}, File: "internal/queue/queue.go",
 		Old: "	q.current = q.Take()\n", New: "	q.current = q.Take()\n	q.arrivals.waiting.Add(1)\n",
 		Pkg: "./internal/queue", Run: "^TestLimit$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
-		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot hold the caller",
+		Name: "users-code-in-place", Mechanism: "a type's own code runs where it cannot block the caller",
 		Proves: []string{"LOCK-5"}, File: "mutation.go",
 		Old: "if fns == nil && !typ.Custom() && typ.Plain(ops) {", New: "if fns == nil {",
 		Pkg: ".", Run: "^TestDeadlineDuringMarshalJSON$", Flags: []string{"-timeout=20s"},
@@ -81,7 +81,7 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestStuckFunctionIsReportedAndAbandoned$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "queue-bound", Mechanism: "a full queue refuses",
+		Name: "queue-bound", Mechanism: "a full queue refuses new waiters",
 		Proves: []string{"LOCK-14"}, File: "internal/queue/queue.go",
 		Old: "n >= limit {", New: "n > limit {",
 		Pkg: ".", Run: "^TestQueueIsBounded$", Flags: []string{"-timeout=20s"},
@@ -100,7 +100,7 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestArrivalWhileTheWorkerStops$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "lock-withdrawn-and-counted", Mechanism: "a withdrawn waiter takes no place in the queue",
+		Name: "lock-withdrawn-and-counted", Mechanism: "a withdrawn waiter does not count against the queue limit",
 		Proves: []string{"LOCK-14"}, File: "internal/queue/queue.go",
 		Old: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n", New: "	w.left, w.reached = true, w.State\n	q.unlink(w)\n	q.arrivals.waiting.Add(1)\n",
 		Pkg: "./internal/queue", Run: "^TestLimit$", Flags: []string{"-timeout=20s"}, Quick: true,
@@ -118,25 +118,25 @@ var lockBugs = []Bug{
 		Pkg: ".", Run: "^TestWithdrawnMutationsFreeTheirMemory$", Flags: []string{"-timeout=60s"},
 	},
 	{
-		Name: "abandon-gathers", Mechanism: "the waiters behind an abandoned function have their turns",
+		Name: "abandon-gathers", Mechanism: "the waiters behind an abandoned function run",
 		Proves: []string{"LOCK-11"}, File: "internal/queue/queue.go",
 		Old: "	if !q.Idle() {\n		a.start(w)\n	}\n", New: "",
 		Pkg: ".", Run: "^TestAbandonStartsTheNextWaiter$", Flags: []string{"-timeout=60s"},
 	},
 	{
-		Name: "deadline-of-a-reused-waiter", Mechanism: "a waiter that is used again has no deadline of an earlier call",
+		Name: "deadline-of-a-reused-waiter", Mechanism: "a reused waiter does not keep an old deadline",
 		Proves: []string{"LOCK-5"}, File: "lock.go",
 		Old: "		w.Clear()\n", New: "",
 		Pkg: ".", Run: "^TestReusedWaiterHasItsOwnDeadline$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "alarm-earlier-deadline", Mechanism: "a waiter whose deadline comes before all others sets the alarm back",
+		Name: "alarm-earlier-deadline", Mechanism: "a waiter whose deadline comes first moves the alarm forward",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
 		Old: "(a.rings.IsZero() || w.Deadline.Before(a.rings)) {", New: "a.rings.IsZero() {",
 		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
-		Name: "alarm-set-again", Mechanism: "an alarm that has rung is set to the next deadline",
+		Name: "alarm-set-again", Mechanism: "an alarm that rang is set to the next deadline",
 		Proves: []string{"LOCK-5"}, File: "internal/queue/queue.go",
 		Old: "		q.setAlarm(next)\n", New: "		_ = q.setAlarm\n",
 		Pkg: "./internal/queue", Run: "^TestDeadlinesInAnyOrder$", Flags: []string{"-timeout=20s"}, Quick: true,
@@ -209,13 +209,13 @@ var lockBugs = []Bug{
 		Pkg: "./internal/queue", Run: "^TestClaim", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
-		Name: "graph-holder-over", Mechanism: "a function that has returned holds its queue no more",
+		Name: "graph-holder-over", Mechanism: "a function that has returned no longer holds its queue",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "n != nil && !n.over.Load() {", New: "n != nil {",
 		Pkg: "./internal/waitgraph", Run: "^TestReturnedFunction$", Quick: true,
 	},
 	{
-		Name: "graph-waited", Mechanism: "a call that was answered is no edge of the wait graph any more",
+		Name: "graph-waited", Mechanism: "an answered call is no longer an edge of the wait graph",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "		n.waits = slices.Delete(n.waits, i, i+1)\n", New: "		_ = i\n",
 		Pkg: "./internal/waitgraph", Run: "^TestCycleOfTwo$", Quick: true,
@@ -227,7 +227,7 @@ var lockBugs = []Bug{
 		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughFunctionApart$", Quick: true,
 	},
 	{
-		Name: "graph-apart-over", Mechanism: "a function that ran apart from its queue and has returned is out of the wait graph",
+		Name: "graph-apart-over", Mechanism: "a returned function that ran apart from its queue is removed from the wait graph",
 		Proves: []string{"LOCK-10"}, File: "internal/waitgraph/waitgraph.go",
 		Old: "func(b *Node) bool { return b == n }", New: "func(b *Node) bool { return b == nil }",
 		Pkg: "./internal/waitgraph", Run: "^TestCycleThroughFunctionApart$", Quick: true,
@@ -245,7 +245,7 @@ var lockBugs = []Bug{
 		Pkg: "./internal/waitgraph", Run: "^TestCallerThatGaveUpOnFunctionApart$", Quick: true,
 	},
 	{
-		Name: "drain-begins-after-close", Mechanism: "no work begins after Close",
+		Name: "drain-begins-after-close", Mechanism: "no work starts after Close",
 		Proves: []string{"SCOPE-18"}, File: "internal/drain/drain.go",
 		Old: "	if g.closed {\n		return false\n	}\n", New: "",
 		Pkg: "./internal/drain", Run: "^TestCloseWaitsForRemaining$", Flags: []string{"-timeout=20s"}, Quick: true,

@@ -9,7 +9,7 @@ var machineBugs = []Bug{
 		Pkg: "./flow/machine", Run: "^TestClaimFailed$", Quick: true,
 	},
 	{
-		Name: "machine-claim-from-any-status", Mechanism: "a claim starts from the step's status only",
+		Name: "machine-claim-from-any-status", Mechanism: "a claim starts only from the step's status",
 		Proves: []string{"CLAIM-3", "CLAIM-4"}, File: "flow/machine/fire.go",
 		Old: "status != r.r.from {\n		return r.refuse(status), nil", New: "status == \"\" {\n		return r.refuse(status), nil",
 		Pkg: "./flow/machine", Run: "^(TestClaimFailed|TestGoroutinesRunOneBody)$", Flags: []string{"-timeout=30s"},
@@ -69,7 +69,7 @@ var machineBugs = []Bug{
 		Pkg: "./flow/machine", Run: "^TestRelease$", Flags: []string{"-timeout=30s"},
 	},
 	{
-		Name: "machine-leaves-a-claim-behind", Mechanism: "a claim that lands after its caller has left is released",
+		Name: "machine-leaves-a-claim-behind", Mechanism: "a claim that commits after its caller has left is released",
 		Proves: []string{"CLAIM-6"}, File: "flow/machine/fire.go",
 		Old: "				r.setLease(a.lease)\n				r.release(nil)\n", New: "				_ = a.lease.Release(context.Background())\n",
 		Pkg: "./flow/machine", Run: "^TestCallerLeaves$", Flags: []string{"-timeout=1m"},
@@ -245,13 +245,13 @@ var machineBugs = []Bug{
 		Pkg: "./flow/machine", Run: "^TestEffectGivenUpAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
-		Name: "machine-effect-final-error-lost-at-stop", Mechanism: "a NonRetryable error is final at Stop, too",
+		Name: "machine-effect-final-error-lost-at-stop", Mechanism: "a NonRetryable error is final even during Stop",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
 		Old: "		case ctx.Err() != nil && !pawl.IsNonRetryable(err):", New: "		case ctx.Err() != nil:",
 		Pkg: "./flow/machine", Run: "^TestFinalErrorAtStop$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "machine-effect-backoff", Mechanism: "a failed after-effect is retried when its delay is over",
+		Name: "machine-effect-backoff", Mechanism: "a failed after-effect is retried after its delay",
 		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
 		Old: "		o.loop.WakeIn(delay)\n", New: "		o.loop.WakeIn(delay + 10*time.Minute)\n",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},

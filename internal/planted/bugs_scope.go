@@ -1,39 +1,39 @@
 package main
 
-// scopeBugs break what the verbs promise of the state itself.
+// scopeBugs break the guarantees of the verbs about the state itself.
 var scopeBugs = []Bug{
 	{
-		Name: "one-door", Mechanism: "a Persist in the options means compare-and-swap",
+		Name: "one-door", Mechanism: "a Persist in the options selects compare-and-swap",
 		Proves: []string{"SCOPE-1", "SCOPE-2"}, File: "apply.go",
 		Old: "		t.stored, t.backend = c.ownStored(), custom[T]{o.Persist}\n", New: "",
 		Pkg: ".", Run: "^TestApplyMutation",
 	},
 	{
-		Name: "error-discards-the-draft", Mechanism: "a mutator that fails changes nothing",
+		Name: "error-discards-the-draft", Mechanism: "a function that fails changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "mutation.go",
 		Old: "		return false, userError{err}\n	}\n	*out = *own\n", New: "		if *out = *own; true {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	*out = *own\n",
 		Pkg: ".", Run: "^TestFunctionError$",
 	},
 	{
-		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller",
+		Name: "panic-reaches-its-caller", Mechanism: "a panic is raised again in the caller's goroutine",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
 		Old: "		panic(p)\n", New: "		return\n",
 		Pkg: ".", Run: "^TestPanicInFunction$",
 	},
 	{
-		Name: "goexit-frees-the-queue", Mechanism: "a function that calls runtime.Goexit leaves the queue driven",
+		Name: "goexit-frees-the-queue", Mechanism: "a queue continues after a function called runtime.Goexit",
 		Proves: []string{"SCOPE-5"}, File: "lock.go",
 		Old: "			go c.work()", New: "			_ = c",
 		Pkg: ".", Run: "^TestGoexitInFunction$", Flags: []string{"-timeout=30s"},
 	},
 	{
-		Name: "isolation-copy-in", Mechanism: "a mutator gets a copy, not the committed state",
+		Name: "isolation-copy-in", Mechanism: "a function gets a copy of the committed state",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "		if err := typ.Detach(own); err != nil {", New: "		if err := error(nil); err != nil {",
 		Pkg: ".", Run: "^TestFunctionsGetCopies$",
 	},
 	{
-		Name: "isolation-copy-out", Mechanism: "what is committed is not what the mutator holds",
+		Name: "isolation-copy-out", Mechanism: "the committed state shares no memory with the function's result",
 		Proves: []string{"SCOPE-6"}, File: "mutation.go",
 		Old: "	return typ.Settle(cur, out)", New: "	changed, err := typ.Settle(cur, out)\n	*out = *own\n	return changed, err",
 		Pkg: ".", Run: "^TestFunctionsGetCopies$",
@@ -45,7 +45,7 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestReadOnlyHasNoSpareCapacity$",
 	},
 	{
-		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing moves no version",
+		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing keeps the version",
 		Proves: []string{"SCOPE-7"}, File: "outcome.go",
 		Old: "	if !changed && ch.takes == nil && (d.Life == alive", New: "	if !changed && ch.takes == nil && (d.Life == absent",
 		Pkg: ".", Run: "^TestUnchanged$",
@@ -57,7 +57,7 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestUnchangedRenewsExpiry$",
 	},
 	{
-		Name: "unknown-fields", Mechanism: "fields that the type does not know are written back",
+		Name: "unknown-fields", Mechanism: "fields that are unknown to the type are written back",
 		Proves: []string{"SCOPE-8"}, File: "internal/document/view.go",
 		Old: "	if err == nil && v.source.lossy {", New: "	if err == nil && v.source.lossy && v.Type == nil {",
 		Pkg: ".", Run: "^TestUnknownFieldsSurvive$",
@@ -93,7 +93,7 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestDocumentLimitInSharedCommit$",
 	},
 	{
-		Name: "pinned-version", Mechanism: "IfVersion is refused when the version moved",
+		Name: "pinned-version", Mechanism: "IfVersion is refused when the version has moved",
 		Proves: []string{"SCOPE-12"}, File: "options.go",
 		Old: "		if c.pinned && c.version != version {", New: "		if c.pinned && c.version > version {",
 		Pkg: ".", Run: "^TestConditions$",
@@ -117,14 +117,14 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestIntegersAreExact$",
 	},
 	{
-		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees what others wrote",
+		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees the writes of other processes",
 		Proves: []string{"SCOPE-17"}, File: "scope.go",
 		Old: "	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
 		New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.store.Load(ctx, s.key)\n",
 		Pkg: ".", Run: "^TestReadYourWrites$",
 	},
 	{
-		Name: "close-waits", Mechanism: "Close finishes what was accepted",
+		Name: "close-waits", Mechanism: "Close completes accepted work",
 		Proves: []string{"SCOPE-18"}, File: "runtime.go",
 		Old: "append(rt.finish(rt.stored), &rt.transactions", New: "append(rt.finish(rt.stored)[:0], &rt.transactions",
 		Pkg: ".", Run: "^TestCloseFinishesAcceptedMutations$",
@@ -136,7 +136,7 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestMemoryOutlivesItsHandles$",
 	},
 	{
-		Name: "idle-containers-are-let-go", Mechanism: "persisted containers that nobody holds are collected",
+		Name: "idle-containers-are-let-go", Mechanism: "persisted containers without a handle are collected",
 		Proves: []string{"SCOPE-19"}, File: "internal/registry/registry.go",
 		Old: "entry[C]{place: weak.Make(p)}", New: "entry[C]{place: weak.Make(p), container: c, pinned: true}",
 		Pkg: "./internal/registry", Run: "^TestUnusedContainersAreCollected$", Quick: true,
@@ -148,7 +148,7 @@ var scopeBugs = []Bug{
 		Pkg: "./internal/registry", Run: "^TestKeepWhileEvicting$", Quick: true,
 	},
 	{
-		Name: "tombstone-listed-twice", Mechanism: "a container that is deleted again and again is listed as one tombstone",
+		Name: "tombstone-listed-twice", Mechanism: "a container that is deleted repeatedly is listed as one tombstone",
 		Proves: []string{"SCOPE-10"}, File: "internal/registry/place.go",
 		Old: "	if p.tombstone {\n", New: "	if p.tombstone && p.registry == nil {\n",
 		Pkg: "./internal/registry", Run: "^TestOneTombstonePerContainer$", Quick: true,

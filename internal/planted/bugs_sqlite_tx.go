@@ -1,7 +1,7 @@
 package main
 
-// sqliteTxBugs break what the SQLite store does inside transactions that it shares, its hints, and
-// its lists of what has expired.
+// sqliteTxBugs break shared transactions of the SQLite store, its hints, and its lists of expired
+// records.
 var sqliteTxBugs = []Bug{
 	{
 		Name: "sqlite-native-error", Mechanism: "an error of the function rolls everything back",
@@ -16,7 +16,7 @@ var sqliteTxBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestCommitWith$", Quick: true,
 	},
 	{
-		Name: "sqlite-native-lock", Mechanism: "the lock is had first, however the database begins its transactions",
+		Name: "sqlite-native-lock", Mechanism: "the write lock is taken first, however the database begins its transactions",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "begun.ExecContext(background, w.sql.lock)", New: "begun.ExecContext(background, \"SELECT 1\")",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithOwnDatabase$",
@@ -28,25 +28,25 @@ var sqliteTxBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithNoReturn$", Flags: []string{"-timeout=10s"},
 	},
 	{
-		Name: "sqlite-native-hangs", Mechanism: "a function that hangs when its context has ended holds up nobody",
+		Name: "sqlite-native-hangs", Mechanism: "a function that hangs after its context ended does not block other commits",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "		if done {\n			resign()\n		}\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEndedContext$", Flags: []string{"-timeout=15s"},
 	},
 	{
-		Name: "sqlite-native-committed", Mechanism: "an error does not promise that nothing was written when the function has committed",
+		Name: "sqlite-native-committed", Mechanism: "if the function has committed, the error does not claim that nothing was written",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "fmt.Errorf(\"%w, which committed it and then failed: %v\", errEnded, failure)", New: "failure",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEnded$",
 	},
 	{
-		Name: "sqlite-native-ended", Mechanism: "a transaction that the function has ended is not taken for the commit's own",
+		Name: "sqlite-native-ended", Mechanism: "a transaction that the function ended is not used for the commit",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "tx.ExecContext(background, textRelease); err != nil {\n		s.writer.lose(tx)", New: "tx.ExecContext(background, textRelease); err != nil && resultCode(err) == 0 {\n		s.writer.lose(tx)",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEnded$", Flags: []string{"-timeout=30s"},
 	},
 	{
-		Name: "sqlite-native-forgotten", Mechanism: "a commit whose id is no longer kept is not taken for absent",
+		Name: "sqlite-native-forgotten", Mechanism: "a commit whose id is no longer kept does not count as absent",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "return false, r.Version < w.Version", New: "return false, true",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEndedLongAgo$",
@@ -58,7 +58,7 @@ var sqliteTxBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithInside$", Flags: []string{"-timeout=10s"},
 	},
 	{
-		Name: "sqlite-native-constraint", Mechanism: "a deferred constraint that fails leaves nothing in doubt",
+		Name: "sqlite-native-constraint", Mechanism: "a deferred constraint that fails does not put the commit in doubt",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: " || code == codeConstraint:", New: ":",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithConstraint$",
@@ -70,13 +70,13 @@ var sqliteTxBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestJoinRefusal$",
 	},
 	{
-		Name: "sqlite-join-over", Mechanism: "nothing is written outside of a transaction that SQLite has rolled back",
+		Name: "sqlite-join-over", Mechanism: "nothing is written outside a transaction that SQLite rolled back",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
 		Old: "if err == nil || resultCode(err) != codeError {", New: "if err != nil && resultCode(err) != codeError {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinRolledBackBySQLite$",
 	},
 	{
-		Name: "sqlite-join-ended", Mechanism: "a transaction that the function began in the place of the joined one is rolled back",
+		Name: "sqlite-join-ended", Mechanism: "a transaction that the function began in place of the joined one is rolled back",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
 		Old: "		_ = j.tx.Rollback()\n		return j.s.settle(c, b.now, nil)", New: "		return j.s.settle(c, b.now, nil)",
 		Pkg: "./persist/sqlite", Run: "^TestJoinEndedInSQL$",
@@ -100,49 +100,49 @@ var sqliteTxBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
 	},
 	{
-		Name: "sqlite-join-stale", Mechanism: "who has read what others have changed since is told to start over",
+		Name: "sqlite-join-stale", Mechanism: "a transaction that read stale data gets an error to start over",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
 		Old: "if resultCode(err) == codeBusySnapshot {", New: "if false {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinBusy$",
 	},
 	{
-		Name: "sqlite-hint-native", Mechanism: "a commit with a function is hinted at",
+		Name: "sqlite-hint-native", Mechanism: "a commit with a function is hinted",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/native.go",
 		Old: "		s.changes.Send(b.hints...)\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestWatchOwnCommits$",
 	},
 	{
-		Name: "sqlite-hint-joined", Mechanism: "a joined commit inside the store's own transaction is hinted at",
+		Name: "sqlite-hint-joined", Mechanism: "a joined commit inside the store's own transaction is hinted",
 		Proves: []string{"SCOPE-13", "TX-6"}, File: "persist/sqlite/native.go",
 		Old: "if s.attached.Swap(false) {", New: "if false {",
 		Pkg: "./persist/sqlite", Run: "^TestWatchJoinInside$",
 	},
 	{
-		Name: "sqlite-watch-function", Mechanism: "changes of others are told before a function keeps the connection",
+		Name: "sqlite-watch-function", Mechanism: "changes of other processes are hinted before a function keeps the connection",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/native.go",
 		Old: "w.noticeOthers(); err != nil {", New: "error(nil); err != nil {",
 		Pkg: "./persist/sqlite", Run: "^TestWatchDuringFunction$",
 	},
 	{
-		Name: "sqlite-watch-own", Mechanism: "what the store commits is not taken for a change of others",
+		Name: "sqlite-watch-own", Mechanism: "the store's own commits are not taken for changes of other processes",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/writer.go",
 		Old: "w.conn.QueryRowContext(background, \"PRAGMA data_version\")", New: "w.db.QueryRowContext(background, \"PRAGMA data_version\")",
 		Pkg: "./persist/sqlite", Run: "^TestWatchToldApart$",
 	},
 	{
-		Name: "sqlite-watch-reconnected", Mechanism: "the zero hint comes when a lost connection looks again",
+		Name: "sqlite-watch-reconnected", Mechanism: "the zero hint is sent when a lost connection reads again",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/writer.go",
 		Old: "w.dataVersion = math.MinInt64", New: "_ = math.MinInt64",
 		Pkg: "./persist/sqlite", Run: "^TestWatchToldApart$",
 	},
 	{
-		Name: "sqlite-versions-tombstones", Mechanism: "a tombstone has a version, too",
+		Name: "sqlite-versions-tombstones", Mechanism: "Versions includes tombstones",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/statements.go",
 		Old: "\"SELECT kind, id, version FROM \" + records + \" WHERE \" + keysGiven", New: "\"SELECT kind, id, version FROM \" + records + \" WHERE NOT deleted AND \" + keysGiven",
 		Pkg: "./persist/sqlite", Run: "^TestVersions$",
 	},
 	{
-		Name: "sqlite-swept-listed", Mechanism: "a tombstone that has an expiry is listed with the others",
+		Name: "sqlite-swept-listed", Mechanism: "a tombstone with an expiry is listed with the others",
 		Proves: []string{"SCOPE-14"}, File: "persist/sqlite/statements.go",
 		Old: "	case q.Deleted: // whether it was deleted or, having expired, swept\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestSweptTombstones$",

@@ -15,13 +15,13 @@ var storeBugs = []Bug{
 		Pkg: "./persist", Run: "^TestFloor$", Quick: true,
 	},
 	{
-		Name: "gone-test-in-the-write", Mechanism: "a write onto an expired record is refused unless it starts over",
+		Name: "gone-test-in-the-write", Mechanism: "a write onto an expired record is refused unless it creates the document again",
 		Proves: []string{"STORE-2", "STORE-8"}, File: "persist/apply.go",
 		Old: "	return r.Version == version && r.Gone(now) == gone\n", New: "	return r.Version == version\n",
 		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
 	},
 	{
-		Name: "lease-token-in-the-write", Mechanism: "a lost lease commits nothing",
+		Name: "lease-token-in-the-write", Mechanism: "a commit under a lost lease is refused",
 		Proves: []string{"STORE-2"}, File: "persist/apply.go",
 		Old: "	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token\n", New: "	return s.before.Lease.Token != s.guard.Token\n",
 		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
@@ -33,19 +33,19 @@ var storeBugs = []Bug{
 		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
 	},
 	{
-		Name: "sqlite-next-version", Mechanism: "the version is tested by the write itself, on the short way too",
+		Name: "sqlite-next-version", Mechanism: "the write itself tests the version, also on the fast path",
 		Proves: []string{"STORE-2"}, File: "persist/sqlite/statements.go",
 		Old: "AND version = ?8 AND deleted = 0 AND schema = ?9", New: "AND ?8 > 0 AND deleted = 0 AND schema = ?9",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$/^Versions$|^TestConformance$/^Model$",
 	},
 	{
-		Name: "sqlite-row-of-another", Mechanism: "a row is written where it was only if it is still there",
+		Name: "sqlite-row-of-another", Mechanism: "a row is written by its row id only if it still holds the same record",
 		Proves: []string{"STORE-2"}, File: "persist/sqlite/statements.go",
 		Old: "WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7\"", New: "WHERE kind = ?6 AND id = ?7))\"",
 		Pkg: "./persist/sqlite", Run: "^TestRowsThatHaveMoved$",
 	},
 	{
-		Name: "sqlite-next-remembers", Mechanism: "a record keeps four ids of each writer, on the short way too",
+		Name: "sqlite-next-remembers", Mechanism: "a record keeps four ids of each writer, also on the fast path",
 		Proves: []string{"CAS-7"}, File: "persist/sqlite/batch.go",
 		Old: "strings.Join(persist.Remember(w.Recent, c.ID), ", New: "strings.Join(append(w.Recent[:len(w.Recent):len(w.Recent)], c.ID), ",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$",
@@ -63,7 +63,7 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^(TestDurableByDefault|TestSyncBeforeAck)$", Quick: true,
 	},
 	{
-		Name: "sqlite-private-files", Mechanism: "the database file is its owner's",
+		Name: "sqlite-private-files", Mechanism: "only the owner can read the database file",
 		Proves: []string{"STORE-12"}, File: "persist/sqlite/file.go",
 		Old: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)", New: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)",
 		Pkg: "./persist/sqlite", Run: "^TestFilesArePrivate$",
@@ -75,7 +75,7 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestNewerSchemaIsRefused$",
 	},
 	{
-		Name: "sqlite-busy-budget", Mechanism: "a lock held past the budget is an error that says so",
+		Name: "sqlite-busy-budget", Mechanism: "a lock held past the budget is reported as such",
 		Proves: []string{"STORE-7"}, File: "persist/sqlite/errors.go",
 		Old: "	return primary == codeBusy || primary == codeLocked\n", New: "	return primary == codeLocked\n",
 		Pkg: "./persist/sqlite", Run: "^TestLockHeldPastBudget$", Quick: true,
@@ -93,7 +93,7 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestConformance$",
 	},
 	{
-		Name: "sqlite-touch", Mechanism: "a row is written as a whole when more than its document changes",
+		Name: "sqlite-touch", Mechanism: "a whole row is written when more than its document changes",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/row.go",
 		Old: " && before.Lease == after.Lease", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestConformance$",

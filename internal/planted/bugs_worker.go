@@ -3,7 +3,7 @@ package main
 // workerBugs break the background loop.
 var workerBugs = []Bug{
 	{
-		Name: "worker-wake-during-take", Mechanism: "a wake-up during a Take leads to another",
+		Name: "worker-wake-during-take", Mechanism: "a wake-up during a Take leads to another Take",
 		Proves: []string{"LOOP-1"}, File: "internal/worker/worker.go",
 		Old: "		l.takeNow = l.takeNow || got == limit\n", New: "		l.takeNow = got == limit\n",
 		Pkg: "./internal/worker", Run: "^TestWakeDuringTakeIsNotLost$", Quick: true,
@@ -33,7 +33,7 @@ var workerBugs = []Bug{
 		Pkg: "./internal/worker", Run: "^TestLimitIsTheNumberOfFreeSlots$",
 	},
 	{
-		Name: "worker-wake-in-forgotten", Mechanism: "an earlier take does not replace a WakeIn",
+		Name: "worker-wake-in-forgotten", Mechanism: "an earlier Take does not replace a WakeIn",
 		Proves: []string{"LOOP-1"}, File: "internal/worker/worker.go",
 		Old: "	if !l.wakeAt.After(now) {\n", New: "	if true {\n",
 		Pkg: "./internal/worker", Run: "^(TestWakeIn|TestWakeBeforeStart)$",
@@ -75,7 +75,7 @@ var workerBugs = []Bug{
 		Pkg: "./internal/worker", Run: "^TestPanickingJobsFreeTheirSlots$",
 	},
 	{
-		Name: "worker-drops-jobs-with-an-error", Mechanism: "jobs that come with an error are run",
+		Name: "worker-drops-jobs-with-an-error", Mechanism: "jobs returned with an error are run",
 		Proves: []string{"LOOP-2"}, File: "internal/worker/take.go",
 		Old: "		l.startJobs(c, jobs, limit)\n", New: "		if err != nil {\n			jobs = nil\n		}\n		l.startJobs(c, jobs, limit)\n",
 		Pkg: "./internal/worker", Run: "^TestJobsReturnedWithErrorAreRun$",
@@ -87,7 +87,7 @@ var workerBugs = []Bug{
 		Pkg: "./internal/worker", Run: "^(TestJobsTakenWhileStoppingAreRun|TestTakeThatHangs)$",
 	},
 	{
-		Name: "worker-stop-leaves-jobs", Mechanism: "Stop waits for the jobs that run",
+		Name: "worker-stop-leaves-jobs", Mechanism: "Stop waits for the running jobs",
 		Proves: []string{"LOOP-4"}, File: "internal/worker/worker.go",
 		Old: "	for l.taking || l.running > 0 {\n", New: "	for l.taking {\n",
 		Pkg: "./internal/worker", Run: "^TestStopWaitsForJobs$",
@@ -99,13 +99,13 @@ var workerBugs = []Bug{
 		Pkg: "./internal/worker", Run: "^TestJobsTakenWhileStoppingAreRun$",
 	},
 	{
-		Name: "worker-stop-is-endless", Mechanism: "Stop ends with its ctx",
+		Name: "worker-stop-is-endless", Mechanism: "Stop returns when its context ends",
 		Proves: []string{"LOOP-4"}, File: "internal/worker/worker.go",
 		Old: "	defer context.AfterFunc(ctx, l.broadcast)()\n	for l.taking", New: "	for l.taking",
 		Pkg: "./internal/worker", Run: "^(TestStopTimeout|TestTakeThatHangs)$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "worker-stop-keeps-jobs-contexts", Mechanism: "the jobs' contexts end with the ctx of Stop",
+		Name: "worker-stop-keeps-jobs-contexts", Mechanism: "the contexts of the jobs end with the context of Stop",
 		Proves: []string{"LOOP-4"}, File: "internal/worker/worker.go",
 		Old: "			l.endJobs()\n			return", New: "			return",
 		Pkg: "./internal/worker", Run: "^TestStopTimeout$", Flags: []string{"-timeout=20s"},
