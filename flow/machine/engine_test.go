@@ -14,16 +14,16 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// noBody is an action that does nothing.
-func noBody(context.Context, *machine.Action[parcel], machine.NoInput) error { return nil }
+// emptyBody is an action that does nothing.
+func emptyBody(context.Context, *machine.Action[parcel], machine.NoInput) error { return nil }
 
 // An engine starts only if every claim state has a janitor, in whatever order modules declare their
 // parts. Until then it fires nothing. Proves CLAIM-10.
 func TestCoverage(t *testing.T) {
 	workflow := func(e *machine.Engine) *machine.Machine[parcel] {
 		m := machine.Add(e, parcels, shipping())
-		machine.Handle(m, "Ship", noBody)
-		machine.Handle(m, "Return", noBody)
+		machine.Handle(m, "Ship", emptyBody)
+		machine.Handle(m, "Return", emptyBody)
 		machine.Effect(m, "Tell", func(context.Context, *machine.Delivery[parcel]) error { return nil })
 		return m
 	}
@@ -31,8 +31,8 @@ func TestCoverage(t *testing.T) {
 		w := shipping()
 		w.Name, w.Module, w.Kind = "storing", "warehouse", "box"
 		m := machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, w)
-		machine.Handle(m, "Ship", noBody)
-		machine.Handle(m, "Return", noBody)
+		machine.Handle(m, "Ship", emptyBody)
+		machine.Handle(m, "Return", emptyBody)
 		machine.Effect(m, "Tell", func(context.Context, *machine.Delivery[parcel]) error { return nil })
 	}
 	janitor := func(module string) func(*machine.Engine) {
@@ -117,17 +117,17 @@ func TestInvalidDeclarations(t *testing.T) {
 		"handlers twice": {func(e *machine.Engine) {
 			m := machine.Add(e, parcels, shipping())
 			for range 2 {
-				machine.Handle(m, "Ship", noBody)
-				machine.Handle(m, "Return", noBody)
+				machine.Handle(m, "Ship", emptyBody)
+				machine.Handle(m, "Return", emptyBody)
 				machine.Effect(m, "Tell", tell)
 			}
 		}, []string{`"Ship": the action is registered twice`, `"Return": the action is registered twice`, `"Tell": the after-effect is registered twice`}},
 		"handlers without a step": {func(e *machine.Engine) {
 			m := machine.Add(e, parcels, shipping())
-			machine.Handle(m, "Ship", noBody)
-			machine.Handle(m, "Return", noBody)
+			machine.Handle(m, "Ship", emptyBody)
+			machine.Handle(m, "Return", emptyBody)
 			machine.Effect(m, "Tell", tell)
-			machine.Handle(m, "Shipp", noBody)
+			machine.Handle(m, "Shipp", emptyBody)
 			machine.Effect(m, "Tel", tell)
 			machine.Handle[parcel, string](m, "Nil", nil)
 			machine.Effect(m, "Null", nil)

@@ -346,7 +346,7 @@ func TestCallerLeaves(t *testing.T) {
 		testkit.Eventually(t, func() bool { return d.record(t, "running").Lease.Until.After(until) }, "renewed")
 		return book(ctx, a, in)
 	})
-	out, err := d.fire(ctx, "running", "done all the same")
+	out, err := d.fire(ctx, "running", "ran to its end")
 	require.NoError(t, err)
 	require.Equal(t, machine.Done, out.Result)
 

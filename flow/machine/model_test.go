@@ -30,20 +30,20 @@ const modelProcesses = 3
 
 type modelStep struct {
 	what    string // fire, end, cut, heal, sleep, sweep, edit
-	who     int
+	process int
 	how     string // end: done, fail, error, panic
 	minutes int
 }
 
 func (s modelStep) String() string {
-	return fmt.Sprintf("%s %d %s %d", s.what, s.who, s.how, s.minutes)
+	return fmt.Sprintf("%s %d %s %d", s.what, s.process, s.how, s.minutes)
 }
 
 func drawProgram(t *rapid.T) []modelStep {
 	step := rapid.Custom(func(t *rapid.T) modelStep {
 		return modelStep{
 			what:    rapid.SampledFrom([]string{"fire", "fire", "end", "end", "cut", "heal", "sleep", "sleep", "sweep", "edit"}).Draw(t, "what"),
-			who:     rapid.IntRange(0, modelProcesses-1).Draw(t, "who"),
+			process: rapid.IntRange(0, modelProcesses-1).Draw(t, "process"),
 			how:     rapid.SampledFrom([]string{"done", "fail", "error", "panic"}).Draw(t, "how"),
 			minutes: rapid.IntRange(1, 7).Draw(t, "minutes"),
 		}
@@ -156,10 +156,10 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 		return fmt.Sprintf("step %d, %v: ", n, program[n]) + fmt.Sprintf(format, args...)
 	}
 	for n, s := range program {
-		d, way := depots[s.who], ways[s.who]
+		d, way := depots[s.process], ways[s.process]
 		switch s.what {
 		case "fire":
-			if m.runs[s.who] != nil || m.cut[s.who] {
+			if m.runs[s.process] != nil || m.cut[s.process] {
 				continue // one run per process; without a store it would only wait
 			}
 			r := &modelRun{name: fmt.Sprint("run-", n), verdict: make(chan string), answer: make(chan string, 1)}
@@ -202,7 +202,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 					return wrong(n, "a body runs although the status is %s", m.status)
 				}
 				m.status, m.owner, m.overSince, r.holds = "shipping", r, time.Time{}, true
-				m.runs[s.who] = r
+				m.runs[s.process] = r
 			case got := <-r.answer:
 				want := map[string]string{"packed": "a body", "shipping": "claim_failed", "shipped": "wrong_status"}[m.status]
 				if got != want {
@@ -212,7 +212,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 				return wrong(n, "Fire does not return")
 			}
 		case "end":
-			r := m.runs[s.who]
+			r := m.runs[s.process]
 			if r == nil || r.ended {
 				continue
 			}
@@ -220,13 +220,13 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 			r.verdict <- s.how
 			synctest.Wait()
 		case "cut":
-			if !m.cut[s.who] {
-				m.cut[s.who], m.cutSince[s.who] = true, time.Now()
+			if !m.cut[s.process] {
+				m.cut[s.process], m.cutSince[s.process] = true, time.Now()
 				way.cut.Store(true)
 			}
 		case "heal":
-			if m.cut[s.who] {
-				m.cut[s.who] = false
+			if m.cut[s.process] {
+				m.cut[s.process] = false
 				way.cut.Store(false)
 				time.Sleep(time.Second) // pending retries run
 				synctest.Wait()
@@ -243,14 +243,14 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 				}
 			}
 		case "edit":
-			if m.cut[s.who] {
+			if m.cut[s.process] {
 				continue
 			}
 			if _, err := parcels.Scope(d.rt, "1").PatchState(ctx, pawl.Patch{"note": fmt.Sprint(n)}); err != nil {
 				return wrong(n, "%v", err)
 			}
 		case "sweep":
-			if m.cut[s.who] {
+			if m.cut[s.process] {
 				continue
 			}
 			reverts, err := d.janitor.Sweep(ctx)

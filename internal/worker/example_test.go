@@ -42,9 +42,9 @@ func Example() {
 		<-sent
 	}
 
-	patience, cancel := context.WithTimeout(ctx, 10*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	fmt.Println("stopped:", postman.Stop(patience))
+	fmt.Println("stopped:", postman.Stop(limited))
 	// Output:
 	// sent: to Ada
 	// sent: to Grace
