@@ -138,8 +138,8 @@ func isAdapterPart(from, to string) bool {
 		strings.HasPrefix(to, from+"/") || roomOf(to) == adapter && strings.HasPrefix(from, to+"/")
 }
 
-// dependencies returns, for each package of the module by its path below the module, the import
-// paths of all packages that it depends on, without those of its tests.
+// dependencies returns the import paths of all packages that each package of the module depends on,
+// by its path below the module. The imports of tests are left out.
 func dependencies(t *testing.T) map[string][]string {
 	t.Helper()
 	var stderr strings.Builder
