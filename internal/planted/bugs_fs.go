@@ -221,7 +221,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-failed-folder-removed", Mechanism: "a folder whose sync failed is removed and made again",
 		Proves: []string{"STORE-6"}, File: "persist/fs/file.go",
-		Old: "\t\t\t_ = os.Remove(path) // somebody", New: "\t\t\t// somebody",
+		Old: "\t\t\t_ = os.Remove(path) // fails", New: "\t\t\t// fails",
 		Pkg: "./persist/fs", Run: "^TestFolderWhoseSyncFailed$",
 	},
 	{

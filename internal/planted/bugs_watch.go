@@ -3,7 +3,7 @@ package main
 // watchBugs break watching and server-sent events.
 var watchBugs = []Bug{
 	{
-		Name: "watch-nobody-announces", Mechanism: "a commit in memory wakes the watchers",
+		Name: "watch-without-announcement", Mechanism: "a commit in memory wakes the watchers",
 		Proves: []string{"SCOPE-13"}, File: "lock.go",
 		Old: "	c.image.Store(img)\n	notifyWatchers(&c.group)\n", New: "	c.image.Store(img)\n",
 		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"},

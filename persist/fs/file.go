@@ -262,7 +262,7 @@ func makeFolder(path string) error {
 	}
 	if err := syncFolder(filepath.Dir(path)); err != nil {
 		if made {
-			_ = os.Remove(path) // somebody may have put something into it already
+			_ = os.Remove(path) // fails if a file was put into it meanwhile
 		}
 		return err
 	}
