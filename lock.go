@@ -65,14 +65,12 @@ type image[T any] struct {
 // pending is a mutation in an in-memory queue.
 type pending struct {
 	ctx       context.Context
-	parent    *frame // of the function that the call was made in; nil: none
 	call      call
 	change    change
 	submitted time.Time
+	frame     *frame // the context of its function; nil: it is a data verb
 
 	// Of its run, protected by the queue's lock.
-	runs      bool   // its function has the turn
-	frame     *frame // the context of its function; nil: it is a data verb
 	started   time.Time
 	checked   bool // a caller left at its deadline, see checkStuck
 	abandoned bool // it was answered while its function ran
@@ -136,7 +134,7 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
 	w := call.env.waiters.Get().(*queue.Waiter[pending])
 	p := &w.Value
-	p.ctx, p.parent, p.call, p.change, p.submitted = ctx, parent, *call, *ch, time.Now()
+	p.ctx, p.call, p.change, p.submitted = ctx, *call, *ch, time.Now()
 	if call.timeout > 0 {
 		w.Deadline = p.submitted.Add(call.timeout)
 	}
@@ -184,7 +182,7 @@ func (c *Container[T]) work() {
 		if w != nil {
 			w.State = queue.Running
 			if p := &w.Value; p.frame != nil {
-				p.runs, p.started = true, time.Now()
+				p.started = time.Now()
 				c.lane.Hold(&p.frame.Node)
 			}
 		}
@@ -213,7 +211,7 @@ func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 		p.call.observe(p.ctx, Event{Type: EventStarted, Path: "lock", Verb: p.change.verb, Waited: t.waited})
 	}
 	ctx, tail := p.ctx, &c.tail
-	if p.runs {
+	if p.frame != nil {
 		ctx, tail = p.frame, nil // an abandoned function may still run beside the next one
 	}
 	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change, tail) }, func() {
@@ -228,7 +226,7 @@ func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 // finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
 func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Ownership {
 	p := &w.Value
-	if p.runs {
+	if p.frame != nil {
 		p.frame.release()
 	}
 	if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
@@ -238,7 +236,7 @@ func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Owne
 	c.queue.Lock()
 	if c.queue.Current() == w {
 		ownership = queue.Kept
-		if p.runs {
+		if p.frame != nil {
 			p.frame.End()
 			c.lane.Release()
 		}
@@ -356,7 +354,7 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 func (c *Container[T]) checkStuck() {
 	c.queue.Lock()
 	w := c.queue.Current()
-	if w == nil || !w.Value.runs || w.Value.checked || w.Value.call.timeout <= 0 {
+	if w == nil || w.Value.frame == nil || w.Value.checked || w.Value.call.timeout <= 0 {
 		c.queue.Unlock()
 		return
 	}
@@ -388,7 +386,7 @@ func (c *Container[T]) reportStuck(w *queue.Waiter[pending]) {
 func (c *Container[T]) abandon() bool {
 	c.queue.Lock()
 	w := c.queue.Current()
-	if w == nil || !w.Value.runs {
+	if w == nil || w.Value.frame == nil {
 		c.queue.Unlock()
 		return false
 	}

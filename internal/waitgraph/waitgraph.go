@@ -51,9 +51,22 @@ type Node struct {
 	Name   persist.Key // of the scope, for the error
 	Apart  bool        // the lane does not wait for this function, its caller alone does
 
-	over  atomic.Bool // the function has returned, or was abandoned
-	waits []*Lane     // protected by graph
-	below []*Node     // functions that run apart, for calls of this node; protected by graph
+	over atomic.Bool // the function has returned, or was abandoned
+	kept *edges      // nil: none; protected by graph
+}
+
+// edges lead from a node. Few functions call another scope, so a node has none at first.
+type edges struct {
+	waits []*Lane
+	below []*Node // functions that run apart, for calls of this node
+}
+
+// edges returns the edges of n. The caller holds the lock of the graph.
+func (n *Node) edges() *edges {
+	if n.kept == nil {
+		n.kept = &edges{}
+	}
+	return n.kept
 }
 
 // Begin enters n into the graph. It is needed for nodes that run apart only.
@@ -63,7 +76,8 @@ func (n *Node) Begin() {
 	}
 	graph.Lock()
 	defer graph.Unlock()
-	n.Parent.below = append(n.Parent.below, n)
+	e := n.Parent.edges()
+	e.below = append(e.below, n)
 }
 
 // End marks n as over and takes it out of the graph. Calling it twice is safe.
@@ -74,7 +88,8 @@ func (n *Node) End() {
 	}
 	graph.Lock()
 	defer graph.Unlock()
-	n.Parent.below = slices.DeleteFunc(n.Parent.below, func(b *Node) bool { return b == n })
+	e := n.Parent.edges()
+	e.below = slices.DeleteFunc(e.below, func(b *Node) bool { return b == n })
 }
 
 // Over reports whether the function has returned or was abandoned.
@@ -98,7 +113,8 @@ func (n *Node) Wait(l *Lane) (cycle []persist.Key) {
 	if path := n.behindLane(l, nil); path != nil {
 		return append([]persist.Key{n.Name}, path...)
 	}
-	n.waits = append(n.waits, l)
+	e := n.edges()
+	e.waits = append(e.waits, l)
 	return nil
 }
 
@@ -106,8 +122,9 @@ func (n *Node) Wait(l *Lane) (cycle []persist.Key) {
 func (n *Node) Waited(l *Lane) {
 	graph.Lock()
 	defer graph.Unlock()
-	if i := slices.Index(n.waits, l); i >= 0 {
-		n.waits = slices.Delete(n.waits, i, i+1)
+	e := n.edges()
+	if i := slices.Index(e.waits, l); i >= 0 {
+		e.waits = slices.Delete(e.waits, i, i+1)
 	}
 }
 
@@ -127,17 +144,17 @@ func (n *Node) behindNode(h *Node, seen []*Lane) []persist.Key {
 		if a == h {
 			return []persist.Key{h.Name}
 		}
-		if a.Parent != nil && !slices.Contains(a.Parent.waits, a.Lane) {
+		if a.Parent != nil && !slices.Contains(a.Parent.edges().waits, a.Lane) {
 			break // the caller around a no longer waits for it
 		}
 	}
-	for _, l := range h.waits {
+	for _, l := range h.edges().waits {
 		if path := n.behindLane(l, seen); path != nil {
 			return append([]persist.Key{h.Name}, path...)
 		}
 	}
-	for _, b := range h.below {
-		if !slices.Contains(h.waits, b.Lane) {
+	for _, b := range h.edges().below {
+		if !slices.Contains(h.edges().waits, b.Lane) {
 			continue // h no longer waits for b
 		}
 		if path := n.behindNode(b, seen); path != nil {
