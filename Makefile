@@ -79,7 +79,7 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 
 .PHONY: crash
 crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 40 times)
-	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndDoubleNothing$$' .
+	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndRepeatNothing$$' .
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtRandomMoments$$' ./flow/machine
 
 # A module of its own. Without cgo two drivers would claim one name.

@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves CAS-2, CAS-3.
+// A mutation that conflicts again and again fails when its time is up, however many attempts
+// remain. Proves CAS-2, CAS-3.
 func TestRetryBudgetInTime(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 1 << 20, Within: 2 * time.Second}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
@@ -30,9 +31,10 @@ func TestRetryBudgetInTime(t *testing.T) {
 	})
 }
 
+// A caller's budget neither shortens nor extends the wait of callers that share its commit.
 // Proves CAS-3.
-func TestBudgetIsEachCallersOwn(t *testing.T) {
-	t.Run("a short one does not cut the others", func(t *testing.T) {
+func TestCallersHaveSeparateBudgets(t *testing.T) {
+	t.Run("short budget ends alone", func(t *testing.T) {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			open, entered := gate(h)
 			first := push(s, "first")
@@ -45,14 +47,14 @@ func TestBudgetIsEachCallersOwn(t *testing.T) {
 			})
 			open()
 			require.NoError(t, <-first)
-			assert.True(t, pawl.OutcomeUnknown(<-lead), "its budget ended while the store was at work")
+			assert.True(t, pawl.OutcomeUnknown(<-lead), "the budget ended during the commit")
 			assert.NoError(t, <-patient)
 			b, err := s.State(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, []string{"first", "lead", "patient"}, b.Done)
 		})
 	})
-	t.Run("a long one does not hold the others", func(t *testing.T) {
+	t.Run("long budget delays no other caller", func(t *testing.T) {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			h.Around(func(persist.Commit, func() (time.Time, error)) (time.Time, error) {
 				return time.Time{}, errors.New("connection lost")
@@ -61,15 +63,15 @@ func TestBudgetIsEachCallersOwn(t *testing.T) {
 			start := time.Now()
 			_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Within: 200 * time.Millisecond}))
 			assert.ErrorIs(t, err, pawl.ErrUnavailable)
-			assert.True(t, pawl.IsRetryable(err), "it was withdrawn from the queue")
+			assert.True(t, pawl.IsRetryable(err), "the mutation was withdrawn from the queue")
 			assert.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
 			assert.ErrorIs(t, <-lead, pawl.ErrUnknownOutcome)
 		})
 	})
 }
 
-// The budget ends while the function runs: the caller returns, and the result is discarded, although
-// the commit goes on for another caller. Proves CAS-3.
+// A caller whose budget ends while its function runs returns at once. The function's result is
+// discarded, although the shared commit continues for another caller. Proves CAS-3.
 func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
@@ -86,7 +88,7 @@ func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 			}, pawl.WithRetry(pawl.Retry{Within: 20 * time.Millisecond}))
 			short <- err
 		}()
-		time.Sleep(115 * time.Millisecond) // its deadline is at 120 ms
+		time.Sleep(115 * time.Millisecond) // 5 ms before short leaves: its budget and lastWord
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			time.Sleep(20 * time.Second)
 			return commit()
@@ -104,12 +106,13 @@ func TestBudgetThatEndsWhileTheFunctionRuns(t *testing.T) {
 	})
 }
 
-// An alarm rings while a commit is under way that then loses.
-func TestAlarmWhileACommitIsLost(t *testing.T) {
+// A deadline that passes during another caller's commit leaves that caller free to retry after a
+// conflict.
+func TestDeadlineDuringACommitThatConflicts(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			h.Around(nil)
-			time.Sleep(time.Second) // the alarm of the short budget rings meanwhile
+			time.Sleep(time.Second) // longer than the short budget
 			foreign(t, h, s.Key(), 1)
 			return commit()
 		})
@@ -120,9 +123,10 @@ func TestAlarmWhileACommitIsLost(t *testing.T) {
 	})
 }
 
-// A slow function leaves the store less time; the caller does not wait beyond its budget. Proves CAS-3.
+// The time that a slow function takes counts: the caller waits for the store no longer than its
+// budget allows. Proves CAS-3.
 func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
-	for _, company := range []bool{false, true} {
+	for _, second := range []bool{false, true} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			hangs := make(chan struct{})
 			defer close(hangs)
@@ -131,21 +135,21 @@ func TestStoreThatHangsAfterASlowFunction(t *testing.T) {
 				return commit()
 			})
 			began := time.Now()
-			if company {
-				time.AfterFunc(400*time.Millisecond, func() { push(s, "company") })
+			if second {
+				time.AfterFunc(400*time.Millisecond, func() { push(s, "second") })
 			}
 			_, err := s.AtomicState(context.Background(), func(_ context.Context, b *counts) error {
 				time.Sleep(500 * time.Millisecond)
 				b.N++
 				return nil
 			}, pawl.WithRetry(pawl.Retry{Within: 600 * time.Millisecond}))
-			assert.True(t, pawl.OutcomeUnknown(err), "company %v: %v", company, err)
+			assert.True(t, pawl.OutcomeUnknown(err), "second writer %v: %v", second, err)
 			assert.LessOrEqual(t, time.Since(began), time.Second)
 		})
 	}
 }
 
-// A budget without an end.
+// The largest possible budget and timeout do not overflow into a deadline that has passed.
 func TestEndlessBudget(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		_, err := scopeOf[counts](p, "a").AtomicState(t.Context(), func(_ context.Context, b *counts) error { b.N++; return nil },

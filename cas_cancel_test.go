@@ -14,8 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves CAS-9.
-func TestCancelBeforeAndInsideACommit(t *testing.T) {
+// A mutation cancelled in the queue never runs. One cancelled during its commit has an unknown
+// outcome, and the commit continues. Proves CAS-9.
+func TestCancelBeforeAndDuringACommit(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		inCommit, leave := context.WithCancel(context.Background())
@@ -35,17 +36,17 @@ func TestCancelBeforeAndInsideACommit(t *testing.T) {
 		err := <-committing
 		require.ErrorAs(t, err, &canceled)
 		assert.Equal(t, pawl.PhaseCommitting, canceled.Phase)
-		assert.True(t, pawl.OutcomeUnknown(err), "it may have landed")
+		assert.True(t, pawl.OutcomeUnknown(err), "the commit may have landed")
 
 		open()
 		synctest.Wait()
 		b, err := s.State(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, []string{"committing"}, b.Done, "what is in a commit goes on, what waited never runs")
+		assert.Equal(t, []string{"committing"}, b.Done, "the commit continues, the queued mutation never runs")
 	})
 }
 
-// Proves CAS-9.
+// A mutation cancelled during a commit that conflicts is not retried. Proves CAS-9.
 func TestCancelledMutationIsNotComputedAgain(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		ctx, leave := context.WithCancel(context.Background())
@@ -67,8 +68,9 @@ func TestCancelledMutationIsNotComputedAgain(t *testing.T) {
 	})
 }
 
-// A detached function whose result cannot count is not in a commit. Proves CAS-9.
-func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
+// A caller cancelled after its function left the queue knows that nothing was committed if the
+// function's result is discarded. Proves CAS-9.
+func TestDiscardedDetachedRunIsNotInDoubt(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		first := push(s, "first")
@@ -97,17 +99,16 @@ func TestDetachedRunThatCannotCountIsNotInDoubt(t *testing.T) {
 		err := <-slow
 		synctest.Wait()
 		assert.Equal(t, 1, runs)
-		assert.False(t, pawl.OutcomeUnknown(err), "it was in no commit: %v", err)
+		assert.False(t, pawl.OutcomeUnknown(err), "the result was part of no commit: %v", err)
 		b, err := s.State(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, 0, b.N)
 	})
 }
 
-// A renewal that goes on after its caller left is not called withdrawn.
-//
-// Proves CAS-9.
-func TestRenewalThatGoesOnIsNotWithdrawn(t *testing.T) {
+// A caller cancelled during a commit that only renews an expiry is not told that the mutation was
+// withdrawn. Proves CAS-9.
+func TestCancelWhileAnExpiryIsRenewed(t *testing.T) {
 	store := newTap()
 	rt := openOn(t, store)
 	a := purses.Scope(rt, "a")
@@ -125,13 +126,13 @@ func TestRenewalThatGoesOnIsNotWithdrawn(t *testing.T) {
 	r, lerr := store.Load(t.Context(), a.Key())
 	require.NoError(t, lerr)
 	t.Log(err, r.Expires.Sub(r.Now))
-	require.Greater(t, r.Expires.Sub(r.Now), 2*time.Hour, "it has landed")
+	require.Greater(t, r.Expires.Sub(r.Now), 2*time.Hour, "the renewal landed")
 	requireLeft(t, err, pawl.PhaseCommitting, context.Canceled)
 }
 
-// TestContextOfACommitEndsWithIt: what a store has left behind in a goroutine of its own hears that the call is over, also if nobody asked for that
-// before.
-func TestContextOfACommitEndsWithIt(t *testing.T) {
+// The context that a store gets for a commit ends after the call, so goroutines that the store
+// started can stop.
+func TestCommitContextEndsWithTheCommit(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := visits.Scope(p.rt, "a")
 		given := make(chan context.Context, 1)

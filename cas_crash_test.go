@@ -22,22 +22,24 @@ import (
 func init() { testkit.Child("crash", crashChild) }
 
 const (
-	defaultKills  = 200 // of each store, 40 in the short form; PAWL_KILLS overrides it
-	crashLineages = 2   // stores, each killed over and over
+	defaultKills  = 200 // kills per store, 40 in the short form; PAWL_KILLS overrides it
+	crashTrials   = 2   // trials per store
 	crashWriters  = 5   // goroutines of a child
-	crashScopes   = 3   // that they share
-	killsPerBatch = 10  // kills before the writers move on to new scopes, so that documents stay small
-	wantInFlight  = 0.3 // of the kills
+	crashScopes   = 3   // scopes that the writers share
+	killsPerBatch = 10  // kills before the writers change to new scopes, which keeps documents small
+	wantInFlight  = 0.3 // least share of the kills that interrupt a commit
 )
 
-// crashLedger is what the writers fill: every mutation leaves its id, in the list or as a record, and counts itself.
+// crashLedger is the state that the writers change. A mutation adds its id, to the list or as a
+// record, and increments the counter.
 type crashLedger struct {
 	Count int64           `json:"count"`
 	IDs   []string        `json:"ids"`
 	Done  map[string]bool `json:"done"`
 }
 
-// crashStore says when a commit is sent and when it is answered, so that the parent knows what a kill interrupted.
+// crashStore reports when a commit is sent and when it is answered, so that the parent knows which
+// commit a kill interrupted.
 type crashStore struct {
 	persist.Store
 	sent atomic.Int64
@@ -80,8 +82,8 @@ func crashChild() error {
 
 func crashScope(batch string, i int) string { return "batch-" + batch + "-" + strconv.Itoa(i) }
 
-// crashWrite makes one mutation, of the sort that turn picks, and says what it submits and what the answer is. It returns an error for an
-// answer that should not be.
+// crashWrite makes one mutation, of the kind that turn selects, and reports its id and its answer.
+// It returns an unexpected error.
 func crashWrite(ctx context.Context, scope pawl.Scope[crashLedger], id string, turn int) error {
 	testkit.Say("submit %s %s", scope.Key().ID, id)
 	push := pawl.All{pawl.Push{Field: "ids", Values: []any{id}}, pawl.Inc{Field: "count", By: 1}}
@@ -121,30 +123,31 @@ func crashWrite(ctx context.Context, scope pawl.Scope[crashLedger], id string, t
 	return nil
 }
 
-// crashFates is what is known of the mutations of one scope.
-type crashFates struct {
+// crashAnswers holds what the writers of one scope submitted and were told, by mutation id.
+type crashAnswers struct {
 	submitted map[string]bool
 	refused   map[string]bool
-	versions  map[string]uint64 // of those that were acknowledged
+	versions  map[string]uint64 // of acknowledged mutations
 }
 
-// crashLineage is one store and all that its writers were told.
-type crashLineage struct {
+// crashTrial is one store whose writers are killed again and again, with all their answers.
+type crashTrial struct {
 	location               string
-	scopes                 map[string]*crashFates
+	scopes                 map[string]*crashAnswers
 	kills, inFlight        int
-	lost, landed, answered int // unacknowledged mutations that are not there, and that are; acknowledged ones
+	lost, landed, answered int // mutations: unacknowledged and absent, unacknowledged and present, acknowledged
 }
 
-func (l *crashLineage) of(scope string) *crashFates {
+func (l *crashTrial) of(scope string) *crashAnswers {
 	if l.scopes[scope] == nil {
-		l.scopes[scope] = &crashFates{submitted: map[string]bool{}, refused: map[string]bool{}, versions: map[string]uint64{}}
+		l.scopes[scope] = &crashAnswers{submitted: map[string]bool{}, refused: map[string]bool{}, versions: map[string]uint64{}}
 	}
 	return l.scopes[scope]
 }
 
-// hear takes in what one writer process said, and reports whether a commit had been sent and not answered when it ended.
-func (l *crashLineage) hear(t testing.TB, lines []string) (inFlight bool) {
+// hear records the output of one writer process, and reports whether a commit was unanswered when
+// the process ended.
+func (l *crashTrial) hear(t testing.TB, lines []string) (inFlight bool) {
 	open := map[string]bool{}
 	for _, line := range lines {
 		words := strings.Fields(line)
@@ -164,19 +167,19 @@ func (l *crashLineage) hear(t testing.TB, lines []string) (inFlight bool) {
 			l.of(words[1]).versions[words[2]] = version
 			l.answered++
 		default:
-			t.Fatalf("the child says %q", line)
+			t.Fatalf("unexpected line from the child: %q", line)
 		}
 	}
 	return len(open) > 0
 }
 
-// check compares a scope with what its writers were told.
-func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, landed int) {
+// check compares a scope with the answers that its writers got.
+func (l *crashTrial) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, landed int) {
 	snap, err := pawl.Session[crashLedger](rt, scope).Snapshot(context.Background())
 	require.NoError(t, err)
 	state := snap.State()
 	known := l.of(scope)
-	present := map[string]int{} // how often
+	present := map[string]int{} // occurrences by id
 	for _, id := range state.IDs {
 		present[id]++
 	}
@@ -184,20 +187,20 @@ func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost
 		present[id]++
 	}
 	for id, times := range present {
-		require.Equal(t, 1, times, "%s is there more than once", id)
-		require.True(t, known.submitted[id], "%s was never submitted", id)
-		require.False(t, known.refused[id], "%s was refused and is there", id)
+		require.Equal(t, 1, times, "%s was applied more than once", id)
+		require.True(t, known.submitted[id], "%s is present, but was never submitted", id)
+		require.False(t, known.refused[id], "%s was refused, but is present", id)
 	}
 	taken := map[uint64]string{}
 	for id, version := range known.versions {
-		require.Equal(t, 1, present[id], "%s was acknowledged and is lost", id)
-		require.Empty(t, taken[version], "version %d was given to %s too", version, id)
+		require.Equal(t, 1, present[id], "%s was acknowledged, but is lost", id)
+		require.Empty(t, taken[version], "version %d was also given to %s", version, id)
 		require.LessOrEqual(t, version, snap.Version)
 		taken[version] = id
 	}
 	require.EqualValues(t, len(present), state.Count, "the counter and the ids disagree")
 	require.EqualValues(t, len(present), snap.Version, "the version is not the number of mutations")
-	last := uint64(0) // the list is in the order of the versions that were acknowledged
+	last := uint64(0) // acknowledged versions ascend along the list
 	for _, id := range state.IDs {
 		if version, ok := known.versions[id]; ok {
 			require.Greater(t, version, last, "%s is out of order", id)
@@ -216,16 +219,16 @@ func (l *crashLineage) check(t testing.TB, rt *pawl.Runtime, scope string) (lost
 	return lost, landed
 }
 
-// kill lets a writer process work, ends it at a random moment, and looks at what it left.
-func (l *crashLineage) kill(t testing.TB, name string, batch string) {
-	// Mostly in the midst of the work, at times while the store is being opened and recovered.
+// kill starts a writer process, kills it at a random moment, and checks the scopes it wrote to.
+func (l *crashTrial) kill(t testing.TB, name string, batch string) {
+	// Mostly while it writes, sometimes while it opens and recovers the store.
 	heard := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, processBatch+"="+batch)
 	l.kills++
 	if l.hear(t, heard) {
 		l.inFlight++
 	}
 	rt, store, err := openProcessStore(l.location)
-	require.NoError(t, err, "the survivor cannot be opened")
+	require.NoError(t, err, "the store cannot be opened after the kill")
 	for i := range crashScopes {
 		l.check(t, rt, crashScope(batch, i))
 	}
@@ -233,11 +236,11 @@ func (l *crashLineage) kill(t testing.TB, name string, batch string) {
 	require.NoError(t, store.Close())
 }
 
-// TestKilledWritersLoseAndDoubleNothing kills a process with several writers, in the midst of shared commits, over and over on the same
-// stores. What was acknowledged is there once, what was refused is not, what was neither is there once at most.
+// After a writer process is killed, each acknowledged mutation is present once and each refused one
+// is absent. A mutation without an answer is present at most once.
 //
 // Proves CAS-4, CAS-5, CAS-6, STORE-6.
-func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
+func TestKilledWritersLoseAndRepeatNothing(t *testing.T) {
 	for _, s := range stores.Shared {
 		t.Run(s.Name, func(t *testing.T) { testKilledWriters(t, s) })
 	}
@@ -245,15 +248,15 @@ func TestKilledWritersLoseAndDoubleNothing(t *testing.T) {
 
 func testKilledWriters(t *testing.T, s stores.Store) {
 	kills := killsOf(defaultKills)
-	lineages := make([]*crashLineage, crashLineages)
-	for i := range lineages {
-		lineages[i] = &crashLineage{location: s.New(t), scopes: map[string]*crashFates{}}
+	trials := make([]*crashTrial, crashTrials)
+	for i := range trials {
+		trials[i] = &crashTrial{location: s.New(t), scopes: map[string]*crashAnswers{}}
 	}
 	t.Run("kill", func(t *testing.T) {
-		for i, l := range lineages {
-			t.Run(fmt.Sprint("lineage", i), func(t *testing.T) {
+		for i, l := range trials {
+			t.Run(fmt.Sprint("trial", i), func(t *testing.T) {
 				t.Parallel()
-				for n := range kills / crashLineages {
+				for n := range kills / crashTrials {
 					l.kill(t, fmt.Sprintf("p%d", n), strconv.Itoa(n/killsPerBatch))
 				}
 			})
@@ -262,8 +265,8 @@ func testKilledWriters(t *testing.T, s stores.Store) {
 	if t.Failed() {
 		return
 	}
-	var sum crashLineage
-	for _, l := range lineages {
+	var sum crashTrial
+	for _, l := range trials {
 		rt, store, err := openProcessStore(l.location)
 		require.NoError(t, err)
 		for scope := range l.scopes {
@@ -274,11 +277,11 @@ func testKilledWriters(t *testing.T, s stores.Store) {
 		require.NoError(t, store.Close())
 		sum.kills, sum.inFlight, sum.answered = sum.kills+l.kills, sum.inFlight+l.inFlight, sum.answered+l.answered
 	}
-	t.Logf("%d kills, %d with a commit in flight; %d mutations acknowledged; of the others %d were there and %d were not",
+	t.Logf("%d kills, %d with a commit in flight; %d mutations acknowledged; of the others, %d were present and %d absent",
 		sum.kills, sum.inFlight, sum.answered, sum.landed, sum.lost)
-	require.Equal(t, kills/crashLineages*crashLineages, sum.kills)
+	require.Equal(t, kills/crashTrials*crashTrials, sum.kills)
 	require.GreaterOrEqual(t, float64(sum.inFlight), wantInFlight*float64(sum.kills), "too few kills interrupted a commit")
-	require.Greater(t, sum.answered, 2*sum.kills, "the writers hardly wrote")
-	require.Positive(t, sum.landed, "no kill came between a commit and its answer")
-	require.Positive(t, sum.lost, "no kill came before a commit")
+	require.Greater(t, sum.answered, 2*sum.kills, "too few mutations were acknowledged")
+	require.Positive(t, sum.landed, "no kill fell between a commit and its answer")
+	require.Positive(t, sum.lost, "no kill fell before a commit")
 }

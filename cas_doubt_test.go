@@ -15,20 +15,21 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves CAS-7.
+// When the answer to a commit is lost, the commit id in the record decides whether the mutation
+// runs again. Proves CAS-7.
 func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 	lost := errors.New("connection reset")
 	for _, c := range []struct {
 		name          string
 		applied       bool // before the answer was lost
-		foreign       bool // somebody wrote on top meanwhile
+		foreign       bool // another process wrote before the commit was sent again
 		runs, commits int64
 		n             int
 	}{
 		{"applied", true, false, 1, 2, 1},
 		{"not applied", false, false, 1, 2, 1},
-		{"applied, then somebody else", true, true, 1, 2, 101},
-		{"not applied, then somebody else", false, true, 2, 3, 101},
+		{"applied, then a foreign write", true, true, 1, 2, 101},
+		{"not applied, then a foreign write", false, true, 2, 3, 101},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -55,6 +56,7 @@ func TestLostAnswersAreSettledByTheCommitID(t *testing.T) {
 	}
 }
 
+// If no answer arrives within the budget, the outcome is unknown, and later mutations work.
 // Proves CAS-7.
 func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -69,13 +71,13 @@ func TestUnknownOutcomeWhenTheBudgetEnds(t *testing.T) {
 		assert.True(t, pawl.OutcomeUnknown(err))
 		h.Around(nil)
 		snap, err := s.IncState(t.Context(), "n", 1)
-		require.NoError(t, err, "work resumes")
+		require.NoError(t, err, "the scope accepts mutations again")
 		assert.Equal(t, 1, snap.ReadOnly().N)
 	})
 }
 
-// TestCreationInDoubt: the answer to a creation is lost, and somebody else's creation, with a higher version, is found when it is sent again. Nothing was
-// ever purged, so that it cannot have followed on ours: the mutation is done once more.
+// The answer to a creation is lost, and another process created the record with a higher version.
+// Nothing was purged, so the lost creation did not land, and the mutation runs again.
 //
 // Proves CAS-6, CAS-7.
 func TestCreationInDoubt(t *testing.T) {
@@ -97,7 +99,8 @@ func TestCreationInDoubt(t *testing.T) {
 	})
 }
 
-// TestCreationInDoubtAfterAPurge: where something was purged since, nobody can tell, and nobody pretends to.
+// The answer to a creation is lost, and a purge may have removed the evidence. The outcome is then
+// unknown.
 //
 // Proves CAS-6.
 func TestCreationInDoubtAfterAPurge(t *testing.T) {
@@ -125,9 +128,8 @@ func TestCreationInDoubtAfterAPurge(t *testing.T) {
 	})
 }
 
-// Histories that broke an earlier state of the library, found by reading it with hostile eyes.
-
-// Proves CAS-7.
+// A commit lands without an answer, and its record is then deleted and purged. The outcome is
+// unknown, and the mutation is not applied again. Proves CAS-7.
 func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
@@ -143,17 +145,16 @@ func TestCommitInDoubtWhoseRecordWasPurged(t *testing.T) {
 			return time.Time{}, errors.New("connection lost")
 		})
 		_, err = s.IncState(t.Context(), "n", 1)
-		assert.True(t, pawl.OutcomeUnknown(err), "it was applied, and nobody can tell any more")
+		assert.True(t, pawl.OutcomeUnknown(err), "the commit was applied, but the evidence is gone")
 		snap, err := s.Snapshot(t.Context())
 		require.NoError(t, err)
-		assert.False(t, snap.Exists(), "it must not be applied again")
+		assert.False(t, snap.Exists(), "the mutation was applied again")
 	})
 }
 
-// Landed, deleted, purged, and created anew by somebody else before it is sent again.
-//
+// As above, but another process creates the record again before the commit is sent again.
 // Proves CAS-7.
-func TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew(t *testing.T) {
+func TestCommitInDoubtWhoseRecordWasPurgedAndRecreated(t *testing.T) {
 	for _, existed := range []bool{true, false} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			v := uint64(1)
@@ -175,15 +176,16 @@ func TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew(t *testing.T) {
 				return time.Time{}, errors.New("connection lost")
 			})
 			_, err := s.IncState(t.Context(), "n", 1)
-			assert.True(t, pawl.OutcomeUnknown(err), "existed %v: it was applied, and nobody can tell any more: %v", existed, err)
+			assert.True(t, pawl.OutcomeUnknown(err), "existed %v: the commit was applied, but the evidence is gone: %v", existed, err)
 			b, err := s.State(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, 100, b.N, "it must not be applied again")
+			assert.Equal(t, 100, b.N, "the mutation was applied again")
 		})
 	}
 }
 
-// Proves CAS-7.
+// A commit lands without an answer, and the record no longer lists its writer. The outcome is
+// unknown, and the mutation is not applied again. Proves CAS-7.
 func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		foreign := func(id string) {
@@ -198,7 +200,7 @@ func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
 		foreign("foreign1.0")
-		_, err = s.Snapshot(t.Context()) // what follows continues a record that this runtime has seen
+		_, err = s.Snapshot(t.Context()) // the next commit follows a version that this runtime has read
 		require.NoError(t, err)
 		var lost atomic.Bool
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
@@ -206,29 +208,29 @@ func TestCommitInDoubtWhoseWriterWasForgotten(t *testing.T) {
 			if err != nil || !lost.CompareAndSwap(false, true) {
 				return at, err
 			}
-			for i := range persist.KeptWriters { // so many that the record forgets this runtime
+			for i := range persist.KeptWriters { // enough writers to push this runtime off the record's list
 				foreign(fmt.Sprintf("foreign%d.1", i))
 			}
-			_, err = s.IncState(t.Context(), "n", 100) // and learns of it again, by a later commit
+			_, err = s.IncState(t.Context(), "n", 100) // a later commit lists this runtime again
 			require.NoError(t, err)
 			return time.Time{}, errors.New("connection lost")
 		})
 		began := make(chan struct{})
-		company := make(chan error, 1)
+		second := make(chan error, 1)
 		go func() {
 			<-began
 			_, err := s.IncState(t.Context(), "n", 0)
-			company <- err
+			second <- err
 		}()
 		_, err = s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
 			close(began)
-			require.NoError(t, <-company) // it went solo, so that the queue is free
+			require.NoError(t, <-second) // this function has left the queue, so the queue is free
 			b.N += 10
 			return nil
 		})
 		assert.True(t, pawl.OutcomeUnknown(err))
 		b, err := s.State(t.Context())
 		require.NoError(t, err)
-		assert.Equal(t, 17111, b.N, "it was applied once")
+		assert.Equal(t, 17111, b.N, "the mutation counts once")
 	})
 }

@@ -27,8 +27,8 @@ type processTally struct {
 	N int64 `json:"n"`
 }
 
-// incrementChild adds to the shared counter and says what each answer was. Losing to the other processes until the budget is spent
-// is an answer too; it promises that nothing was added, so it is asked again.
+// incrementChild adds to the shared counter and reports each answer. A spent budget promises that
+// nothing was added, so the child reports "lost" and tries again.
 func incrementChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		var wg sync.WaitGroup
@@ -55,7 +55,7 @@ func incrementChild() error {
 					}
 					n++
 					testkit.Say("%d %d", snap.ReadOnly().N, snap.Version)
-					time.Sleep(rand.N(2 * incrementWriters * time.Millisecond)) // think, so that others come in between
+					time.Sleep(rand.N(2 * incrementWriters * time.Millisecond)) // lets other writers in between
 				}
 			})
 		}
@@ -64,8 +64,8 @@ func incrementChild() error {
 	})
 }
 
-// TestProcessesShareACounter: three processes with four writers each add to one scope, and one answer of the store in twenty is lost. Every
-// addition counts once, and every answer has a version of its own, whoever it was given to.
+// Three processes add to one scope while one store answer in twenty is lost. Each addition counts
+// once, and no two answers have the same version.
 //
 // Proves CAS-1, CAS-5, CAS-6, CAS-7.
 func TestProcessesShareACounter(t *testing.T) { stores.EachShared(t, testProcessesShareACounter) }
@@ -77,7 +77,7 @@ func testProcessesShareACounter(t *testing.T, location string) {
 	}
 	testkit.Ready(processes...)
 	const want = incrementProcesses * incrementWriters * incrementsEach
-	answered := map[uint64]int{} // by version, which process
+	answered := map[uint64]int{} // process by version
 	lost := 0
 	for i, p := range processes {
 		before := uint64(0)
@@ -89,7 +89,7 @@ func testProcessesShareACounter(t *testing.T, location string) {
 			var value, version uint64
 			_, err := fmt.Sscan(line, &value, &version)
 			require.NoError(t, err, line)
-			require.Equal(t, version, value, "the answer is not the state at its version")
+			require.Equal(t, version, value, "the answer does not match its version")
 			if other, twice := answered[version]; twice {
 				t.Fatalf("version %d was given to process %d and to process %d", version, other, i)
 			}
@@ -105,16 +105,16 @@ func testProcessesShareACounter(t *testing.T, location string) {
 	require.NoError(t, err)
 	require.EqualValues(t, want, snap.Version)
 	require.EqualValues(t, want, snap.ReadOnly().N)
-	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes never met")
-	t.Logf("%d increments, the lead changed between processes %d times, %d budgets were spent", want, processTurns(answered), lost)
+	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes did not compete")
+	t.Logf("%d increments, %d times in a row from different processes, %d budgets spent", want, processTurns(answered), lost)
 	require.NoError(t, rt.Close(t.Context()))
 	require.NoError(t, store.Close())
 }
 
 // processTurns counts how often successive versions belong to different processes.
 func processTurns(owner map[uint64]int) (n int) {
-	for version, who := range owner {
-		if next, ok := owner[version+1]; ok && next != who {
+	for version, process := range owner {
+		if next, ok := owner[version+1]; ok && next != process {
 			n++
 		}
 	}

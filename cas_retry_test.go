@@ -16,14 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// After each conflict the function runs again on the state that won, after a bounded delay.
 // Proves CAS-1.
-func TestConflictRunsAgainOnTheWinner(t *testing.T) {
+func TestConflictRunsAgainOnTheWinningState(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var at []time.Time
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			at = append(at, time.Now())
 			if len(at) <= 6 {
-				foreign(t, h, s.Key(), 100) // somebody is always faster
+				foreign(t, h, s.Key(), 100) // another process commits first
 			}
 			return commit()
 		})
@@ -41,10 +42,11 @@ func TestConflictRunsAgainOnTheWinner(t *testing.T) {
 			limit := min(5*time.Millisecond<<(i-1), 500*time.Millisecond)
 			assert.LessOrEqual(t, at[i].Sub(at[i-1]), limit, "delay %d", i)
 		}
-		assert.Positive(t, at[6].Sub(at[0]), "it backs off")
+		assert.Positive(t, at[6].Sub(at[0]), "the retries did not wait")
 	})
 }
 
+// The longest delay doubles with each attempt up to the limit, and every shorter delay is possible.
 // Proves CAS-1.
 func TestBackoffIsFullJitterAndGrows(t *testing.T) {
 	const runs, attempts = 200, 10
@@ -74,21 +76,21 @@ func TestBackoffIsFullJitterAndGrows(t *testing.T) {
 	for i := range attempts {
 		limit := min(5*time.Millisecond<<i, 500*time.Millisecond)
 		assert.LessOrEqual(t, longest[i], limit, "delay %d", i+1)
-		assert.Greater(t, longest[i], limit/2, "delay %d uses its range", i+1)
-		assert.Less(t, shortest[i], limit/4, "delay %d has full jitter", i+1)
+		assert.Greater(t, longest[i], limit/2, "delay %d never reaches the upper half of its range", i+1)
+		assert.Less(t, shortest[i], limit/4, "delay %d never reaches the lowest quarter of its range", i+1)
 	}
 }
 
-// One caller's long backoff does not hold another. Proves CAS-3.
-func TestBackoffIsEachCallersOwn(t *testing.T) {
+// One caller's long backoff does not delay another caller. Proves CAS-3.
+func TestCallersHaveSeparateBackoffs(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
-		calm := push(s, "calm", pawl.WithRetry(pawl.Retry{First: 20 * time.Minute, Max: 20 * time.Minute, Within: time.Hour}))
+		patient := push(s, "patient", pawl.WithRetry(pawl.Retry{First: 20 * time.Minute, Max: 20 * time.Minute, Within: time.Hour}))
 		start := time.Now()
 		quick := push(s, "quick")
-		lose := 2 // the first is but a read
+		lose := 2 // the first conflict costs no attempt
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if lose > 0 {
 				lose--
@@ -100,11 +102,12 @@ func TestBackoffIsEachCallersOwn(t *testing.T) {
 		require.NoError(t, <-first)
 		assert.NoError(t, <-quick)
 		assert.LessOrEqual(t, time.Since(start), time.Second)
-		<-calm
+		<-patient
 	})
 }
 
-// Proves CAS-2, CAS-3.
+// The number of attempts comes from the call, the kind or the runtime. When they are spent, nothing
+// was committed. Proves CAS-2, CAS-3.
 func TestSpentRetryBudget(t *testing.T) {
 	kind := pawl.Kind[counts]{Name: "job", Retry: pawl.Retry{Attempts: 4}}
 	for _, c := range []struct {
@@ -141,12 +144,13 @@ func TestSpentRetryBudget(t *testing.T) {
 				assert.Equal(t, c.want, runs)
 				b, err := s.State(t.Context())
 				require.NoError(t, err)
-				assert.Zero(t, b.N%100, "nothing of it was committed")
+				assert.Zero(t, b.N%100, "an increment was committed")
 			})
 		})
 	}
 }
 
+// A conflict with a version that was cached before the call costs neither an attempt nor a delay.
 // Proves CAS-3.
 func TestStaleCacheCostsNoAttempt(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -155,14 +159,14 @@ func TestStaleCacheCostsNoAttempt(t *testing.T) {
 		foreign(t, h, s.Key(), 100)
 		start := time.Now()
 		snap, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{Attempts: 1}))
-		require.NoError(t, err, "what this process remembered was old: that is a read, not a lost attempt")
+		require.NoError(t, err, "a stale cached version must not cost an attempt")
 		assert.Equal(t, 102, snap.ReadOnly().N)
-		assert.Zero(t, time.Since(start), "and it does not wait")
+		assert.Zero(t, time.Since(start), "a stale cached version must not cost a delay")
 	})
 }
 
-// TestRivalThatIsAlwaysFaster: a process whose rival commits again whenever it is about to, and knows what is current sooner, has its turn,
-// in which the rival waits for it.
+// A process whose rival commits before each of its own commits gets a turn. During the turn the
+// rival waits.
 //
 // Proves CAS-1, CAS-6.
 func TestRivalThatIsAlwaysFaster(t *testing.T) {
@@ -182,7 +186,7 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 	}
 	store.OnCommit(func(context.Context, persist.Commit) error {
 		if held {
-			rivals.Go(commit) // it is on its way when ours is
+			rivals.Go(commit) // concurrent with the commit of s
 		} else {
 			commit()
 		}
@@ -204,10 +208,11 @@ func TestRivalThatIsAlwaysFaster(t *testing.T) {
 	require.EqualValues(t, 1+commits.Load(), snap.State().N)
 }
 
-// TestWhoDoesNotInsist: nothing is held for a call that would not come back for it in time: one that may lose no more, and one whose function is slow.
+// The store holds nothing for a call that would not use it in time: a call on its last attempt, or
+// one with a slow function.
 //
 // Proves CAS-1, CAS-11.
-func TestWhoDoesNotInsist(t *testing.T) {
+func TestCallsThatDoNotInsist(t *testing.T) {
 	location := pgtest.URL(t)
 	rival := pawl.Session[counts](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), "s")
 	seed(t, rival, counts{})
@@ -225,7 +230,7 @@ func TestWhoDoesNotInsist(t *testing.T) {
 	require.Equal(t, []bool{false, true, false}, insisted[len(insisted)-3:])
 	insisted = nil
 	_, err = s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
-		time.Sleep(20 * time.Millisecond) // twice as long as a round waits
+		time.Sleep(20 * time.Millisecond) // twice as long as a batch waits for a function
 		c.N++
 		return nil
 	}, pawl.WithRetry(pawl.Retry{Attempts: 4}))

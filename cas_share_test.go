@@ -18,12 +18,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves CAS-4, CAS-5.
+// Mutations that queue up during a commit share the next one, in submission order, each with a
+// version of its own. Proves CAS-4, CAS-5.
 func TestWritersShareACommit(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		first := push(s, "first")
-		<-entered // its commit is under way: whoever comes now shares the next one
+		<-entered // mutations submitted during this commit share the next one
 		want := []string{"first"}
 		var answers []<-chan error
 		versions := make([]uint64, 50)
@@ -55,7 +56,8 @@ func TestWritersShareACommit(t *testing.T) {
 	})
 }
 
-// Proves CAS-4.
+// An answer computed on uncommitted state is given only after that state is committed. If the
+// commit loses, the answer is computed again. Proves CAS-4.
 func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%v", loses), func(t *testing.T) {
@@ -80,7 +82,7 @@ func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 					}()
 					synctest.Wait()
 				}
-				// All of these are computed on the uncommitted increment of the first one.
+				// All of these are computed on the uncommitted increment of "success".
 				submit("success", func() error { _, err := s.IncState(t.Context(), "n", 10); return err })
 				submit("no-op", func() error {
 					snap, err := s.PatchState(t.Context(), pawl.Patch{"n": 11})
@@ -136,7 +138,8 @@ func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 				b, err := s.State(t.Context())
 				require.NoError(t, err)
 				if loses {
-					// n was 1011 when they ran again: the patch sets it to 11, and then error and panic see that.
+					// On the second run the patch sets n from 1011 to 11, which "error" and "panic"
+					// then see.
 					assert.Equal(t, 111, b.N)
 				} else {
 					assert.Equal(t, 111, b.N)
@@ -148,7 +151,8 @@ func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 	}
 }
 
-// Proves CAS-4.
+// An answer that writes nothing is checked against the store, so a stale cached state cannot decide
+// it. Proves CAS-4.
 func TestAnswersThatWroteNothingAreConfirmed(t *testing.T) {
 	boom := errors.New("boom")
 	for name, verb := range map[string]func(s pawl.Scope[counts]) error{
@@ -177,18 +181,18 @@ func TestAnswersThatWroteNothingAreConfirmed(t *testing.T) {
 			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 				_, err := s.SetState(t.Context(), counts{N: 1})
 				require.NoError(t, err)
-				foreign(t, h, s.Key(), 100) // this process does not know
-				assert.NoError(t, verb(s), "an answer about a state that is gone")
+				foreign(t, h, s.Key(), 100) // the cached state is stale now
+				assert.NoError(t, verb(s), "the answer was computed on the stale state")
 			})
 		})
 	}
 }
 
-// TestPanicOnAStaleStateIsNoAnswer: a mutator that panicked on a state that was not current any more is not what its caller hears of; on the
-// current one it is not even run.
+// A function's panic on stale state does not reach its caller. On the current state the condition
+// refuses the call before the function runs.
 //
 // Proves CAS-4, SCOPE-12.
-func TestPanicOnAStaleStateIsNoAnswer(t *testing.T) {
+func TestPanicOnStaleStateIsDiscarded(t *testing.T) {
 	store := memory.New()
 	here, err := pawl.Open(pawl.Config{Store: store})
 	require.NoError(t, err)
@@ -207,13 +211,13 @@ func TestPanicOnAStaleStateIsNoAnswer(t *testing.T) {
 	require.NoError(t, there.Close(t.Context()))
 }
 
-// lateReader lets one Load return late.
-type lateReader struct {
+// lateLoad is a store that calls after before one Load returns, which delays that Load.
+type lateLoad struct {
 	*memory.Store
 	after atomic.Pointer[func()]
 }
 
-func (s *lateReader) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
+func (s *lateLoad) Load(ctx context.Context, k persist.Key) (persist.Record, error) {
 	r, err := s.Store.Load(ctx, k)
 	if f := s.after.Swap(nil); f != nil {
 		(*f)()
@@ -221,11 +225,10 @@ func (s *lateReader) Load(ctx context.Context, k persist.Key) (persist.Record, e
 	return r, err
 }
 
-// What another reader of this process brought back late is no proof that it is current.
-//
-// Proves CAS-4.
-func TestLateReaderIsNoProof(t *testing.T) {
-	store := &lateReader{Store: memory.New()}
+// A Load that started before the latest write and returns after it does not confirm a cached state
+// as current. Proves CAS-4.
+func TestLateReadDoesNotConfirm(t *testing.T) {
+	store := &lateLoad{Store: memory.New()}
 	rt, other := openOn(t, store), openOn(t, store.Store)
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{Balance: 1}) // v1
@@ -237,9 +240,9 @@ func TestLateReaderIsNoProof(t *testing.T) {
 	loaded, goOn, read := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	f := func() { close(loaded); <-goOn }
 	store.after.Store(&f)
-	go func() { defer close(read); _, _ = a.Snapshot(context.Background()) }() // reads v2, and is slow to say so
+	go func() { defer close(read); _, _ = a.Snapshot(context.Background()) }() // loads v2 and returns late
 	<-loaded
-	set(1) // v3: from now on, and all through the transaction, the balance is 1
+	set(1) // v3: the balance is 1 during the whole transaction
 	runs := 0
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := a.In(tx).PatchState(ctx, pawl.Patch{"balance": 10})
@@ -252,11 +255,11 @@ func TestLateReaderIsNoProof(t *testing.T) {
 	require.NoError(t, err)
 	s, err := a.State(t.Context())
 	require.NoError(t, err)
-	require.EqualValues(t, 10, s.Balance, "Transact acknowledged it")
+	require.EqualValues(t, 10, s.Balance, "Transact succeeded, but its write is missing")
 }
 
-// TestSharedCommitThatLosesKeepsItsOrder: a deletion and a creation that waits behind it share a commit, which loses to another runtime. The
-// creation still comes after the deletion, and is not refused by what was there before.
+// A deletion and the creation queued behind it share a commit that loses to another runtime. The
+// creation still runs after the deletion, and is not refused because of the old state.
 //
 // Proves CAS-4.
 func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
@@ -268,7 +271,7 @@ func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
 		store := &stores.Tap{Store: inner}
 		store.OnCommit(func(context.Context, persist.Commit) error {
 			switch store.Commits.Load() {
-			case 1: // the others queue up behind the first
+			case 1: // holds the first commit while the others queue up
 				<-gate
 			case 2:
 				_, err := storedScope(there, "x").IncState(ctx, "n", 1)
@@ -304,8 +307,9 @@ func TestSharedCommitThatLosesKeepsItsOrder(t *testing.T) {
 	})
 }
 
-// A round takes in who comes while it is young, and then commits, however many more come while their functions run. Proves CAS-4.
-func TestRoundIsNotForEver(t *testing.T) {
+// A batch accepts new mutations for a limited time and then commits, even if more arrive while
+// functions run. Proves CAS-4.
+func TestBatchEndsWhileWritersKeepComing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTap()
 		s := pawl.Session[counts](openRuntime(t, pawl.Config{Store: h}), "a")
@@ -313,7 +317,7 @@ func TestRoundIsNotForEver(t *testing.T) {
 		for range 400 {
 			all.Go(func() {
 				_, err := s.AtomicState(t.Context(), func(_ context.Context, c *counts) error {
-					time.Sleep(5 * time.Millisecond) // which is not slow
+					time.Sleep(5 * time.Millisecond) // short enough to stay in the queue
 					c.Done = append(c.Done, "x")
 					return nil
 				}, pawl.WithRetry(pawl.Retry{Within: time.Second}))
@@ -325,17 +329,18 @@ func TestRoundIsNotForEver(t *testing.T) {
 	})
 }
 
-// Writers who come back one after the other share a commit, and one who stays away holds up the others once. Proves CAS-4.
-func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
+// Writers that return shortly after their last commit share the next one. Writers that stay away
+// delay the others once at most. Proves CAS-4.
+func TestBatchesWaitForReturningWriters(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		const (
 			writers, each = 16, 20
-			lasts         = 10 * time.Millisecond
+			commitTime    = 10 * time.Millisecond
 		)
-		commits := 0 // one at a time
+		commits := 0 // needs no lock: commits do not overlap
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			commits++
-			time.Sleep(lasts)
+			time.Sleep(commitTime)
 			return commit()
 		})
 		var all sync.WaitGroup
@@ -349,7 +354,7 @@ func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
 			})
 		}
 		all.Wait()
-		assert.LessOrEqual(t, commits, each+1, "the first one begins alone")
+		assert.LessOrEqual(t, commits, each+1, "one commit for the first writer, then one for all writers each time")
 
 		commits = 0
 		start := time.Now()
@@ -358,6 +363,6 @@ func TestRoundsWaitForThoseWhoComeBack(t *testing.T) {
 			require.NoError(t, err)
 		}
 		assert.Equal(t, each, commits)
-		assert.LessOrEqual(t, time.Since(start), each*lasts+2*time.Millisecond)
+		assert.LessOrEqual(t, time.Since(start), each*commitTime+2*time.Millisecond)
 	})
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Proves CAS-8.
-func TestSlowMutatorLeavesTheQueue(t *testing.T) {
+// A function that is slow leaves the queue, and other writers continue without it. Proves CAS-8.
+func TestSlowFunctionLeavesTheQueue(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		slow := make(chan error, 1)
 		runs := 0
@@ -39,22 +39,23 @@ func TestSlowMutatorLeavesTheQueue(t *testing.T) {
 			_, err := s.IncState(t.Context(), "n", 1)
 			require.NoError(t, err)
 		}
-		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond, "the others do not wait for it")
+		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond, "the other writers waited for the slow function")
 		close(free)
 		require.NoError(t, <-slow)
 		b, _ := s.State(t.Context())
 		assert.Equal(t, 1100, b.N)
-		assert.Equal(t, 2, runs, "its first result was too late, its second counted")
+		assert.Equal(t, 2, runs, "the first result conflicts, the second is committed")
 	})
 }
 
+// A function that leaves the queue after it saw uncommitted state runs again on committed state.
 // Proves CAS-8.
-func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
+func TestSlowFunctionOnUncommittedStateRunsAgain(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		first := push(s, "first")
 		<-entered
-		// These two share a round: the slow one sees the uncommitted push of the other.
+		// These two share a batch: the slow function sees the uncommitted push of "second".
 		second := push(s, "second")
 		var saw [][]string
 		slow := make(chan error, 1)
@@ -68,8 +69,8 @@ func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
 			slow <- err
 		}()
 		synctest.Wait()
-		// The round's own commit is held up until the slow one has gone its way. If that took the push along, the round
-		// would lose and push again.
+		// The batch's commit waits until the slow function's commit is done. If that one contained
+		// the push, the batch would lose and push again.
 		slowIsDone := make(chan struct{})
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if c.Writes[0].Version == 2 && strings.Contains(string(c.Writes[0].Doc), "second") {
@@ -82,7 +83,7 @@ func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
 		require.NoError(t, <-slow)
 		close(slowIsDone)
 		require.NoError(t, <-second)
-		assert.Equal(t, [][]string{{"first", "second"}, {"first"}}, saw, "the state of its first run was never committed")
+		assert.Equal(t, [][]string{{"first", "second"}, {"first"}}, saw, "the second run starts from committed state")
 		snap, err := s.Snapshot(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, counts{N: 1, Done: []string{"first", "second"}}, snap.State())
@@ -90,8 +91,8 @@ func TestSlowMutatorOnAnUncommittedStateRunsAgain(t *testing.T) {
 	})
 }
 
-// Proves CAS-8.
-func TestSlowMutatorThatKeepsLosingGetsTheQueue(t *testing.T) {
+// A slow function that lost half its attempts gets the queue to itself. Proves CAS-8.
+func TestSlowFunctionThatKeepsLosingGetsTheQueue(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		stop := make(chan struct{})
 		var writers sync.WaitGroup
@@ -112,20 +113,21 @@ func TestSlowMutatorThatKeepsLosingGetsTheQueue(t *testing.T) {
 		runs := 0
 		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
 			runs++
-			time.Sleep(100 * time.Millisecond) // whoever runs outside the queue for so long always loses
+			time.Sleep(100 * time.Millisecond) // outside the queue, a run of this length always loses
 			b.Done = append(b.Done, "slow")
 			return nil
 		})
 		close(stop)
 		writers.Wait()
 		require.NoError(t, err)
-		assert.GreaterOrEqual(t, runs, 8, "it competed first")
-		assert.LessOrEqual(t, runs, 10, "and then had the queue to itself")
+		assert.GreaterOrEqual(t, runs, 8, "the function got the queue too early")
+		assert.LessOrEqual(t, runs, 10, "the function got the queue too late")
 	})
 }
 
-// The queue is a losing function's own for one run. Proves CAS-8.
-func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
+// A losing function has the queue to itself for one run only, even if that run loses too.
+// Proves CAS-8.
+func TestExclusiveQueueLastsOneRun(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
@@ -151,12 +153,12 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 			slow <- err
 		}()
 		<-runs
-		<-push(s, "company") // for which it has to leave the queue; whatever becomes of that
-		for range 5 {        // the first conflict is but a read; the next four make half its attempts
+		<-push(s, "second") // makes the slow function leave the queue; the result does not matter
+		for range 5 {       // the first conflict costs no attempt; the next four are half the attempts
 			<-runs
 		}
 		start := time.Now()
-		other := push(s, "other") // behind the run that has the queue to itself
+		other := push(s, "other") // queued behind the exclusive run
 		go func() { <-runs; losing.Store(false) }()
 		require.NoError(t, <-other)
 		assert.LessOrEqual(t, time.Since(start), 1500*time.Millisecond)
@@ -164,8 +166,8 @@ func TestTheQueueIsItsOwnForOneRun(t *testing.T) {
 	})
 }
 
-// Proves CAS-8.
-func TestSlowMutatorAfterAnExclusiveRun(t *testing.T) {
+// After an exclusive run, the next slow function leaves the queue as early as before. Proves CAS-8.
+func TestSlowFunctionAfterAnExclusiveRun(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 2}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		loses := true
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
@@ -176,7 +178,7 @@ func TestSlowMutatorAfterAnExclusiveRun(t *testing.T) {
 			return commit()
 		})
 		_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
-			time.Sleep(50 * time.Millisecond) // solo, loses, and then has the queue to itself, for up to a second
+			time.Sleep(50 * time.Millisecond) // loses once, then runs exclusively, for up to a second
 			b.N++
 			return nil
 		})
@@ -190,12 +192,13 @@ func TestSlowMutatorAfterAnExclusiveRun(t *testing.T) {
 		start := time.Now()
 		_, err = s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
-		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond, "patience is short again")
+		assert.LessOrEqual(t, time.Since(start), 20*time.Millisecond, "the slow function stayed in the queue too long")
 		require.NoError(t, <-slow)
 	})
 }
 
-// Proves CAS-8, CAS-9.
+// When a caller leaves, the result of its running function is discarded, whether or not the
+// function has left the queue. Proves CAS-8, CAS-9.
 func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 	for _, detached := range []bool{false, true} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
@@ -212,7 +215,7 @@ func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 			cancel()
 			err := <-slow
 			assert.ErrorIs(t, err, context.Canceled)
-			assert.False(t, pawl.OutcomeUnknown(err), "nothing of it will be committed")
+			assert.False(t, pawl.OutcomeUnknown(err), "the result will not be committed")
 			close(free)
 			synctest.Wait()
 			assert.Zero(t, h.Commits.Load())
@@ -223,7 +226,7 @@ func TestRunThatOutlivesItsCallerIsDiscarded(t *testing.T) {
 	}
 }
 
-// Proves CAS-8.
+// A function that mutates another scope leaves its own queue at once. Proves CAS-8.
 func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		other := pawl.Memory[counts](rt, "busy")
@@ -241,7 +244,7 @@ func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
 		start := time.Now()
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
-		assert.Zero(t, time.Since(start), "nobody waits, not even for the threshold")
+		assert.Zero(t, time.Since(start), "a writer waited for a function that mutates another scope")
 		release()
 		require.NoError(t, <-slow)
 		b, _ := s.State(t.Context())
@@ -249,8 +252,8 @@ func TestMutatingAnotherScopeLeavesTheQueueAtOnce(t *testing.T) {
 	})
 }
 
-// Proves CAS-8.
-func TestMutatorsOfPersistedScopesDoNotDeadlock(t *testing.T) {
+// Two functions that mutate each other's persisted scope both succeed. Proves CAS-8.
+func TestFunctionsOfPersistedScopesDoNotDeadlock(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		a, b := pawl.Session[counts](rt, "a"), pawl.User[counts](rt, "b")
 		var inside sync.WaitGroup
@@ -282,8 +285,8 @@ func TestMutatorsOfPersistedScopesDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A function that is alone in the queue leaves it when it is slow and somebody comes. Proves CAS-8.
-func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
+// A slow function that is alone in the queue leaves it when another writer arrives. Proves CAS-8.
+func TestSlowFunctionDoesNotDelayLaterWriters(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		for _, later := range []time.Duration{time.Millisecond, time.Second} {
 			began, over := make(chan struct{}), make(chan struct{})
@@ -311,12 +314,13 @@ func TestSlowFunctionHoldsUpNobodyWhoComesLater(t *testing.T) {
 	})
 }
 
-// A losing function that comes back to have the queue to itself does not wait for one that is alone there, and hangs. Proves CAS-8.
-func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
+// A losing function that needs the queue to itself does not wait for a function that hangs there
+// alone. Proves CAS-8.
+func TestHungFunctionDoesNotDelayAnExclusiveRun(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Attempts: 8, Within: time.Minute}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.IncState(t.Context(), "n", 1)
 		require.NoError(t, err)
-		const losses = 5 // the first conflict is but a read; the next four make half its attempts
+		const losses = 5 // the first conflict costs no attempt; the next four are half the attempts
 		var ran atomic.Int32
 		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			if ran.Load() <= losses {
@@ -335,7 +339,7 @@ func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
 			loser <- err
 		}()
 		synctest.Wait()
-		<-push(s, "company") // for which it has to leave the queue; whatever becomes of that
+		<-push(s, "second") // makes the losing function leave the queue; the result does not matter
 		for ran.Load() < losses {
 			time.Sleep(time.Millisecond)
 		}
@@ -357,9 +361,9 @@ func TestSlowFunctionHoldsUpNobodyWhoComesBack(t *testing.T) {
 	})
 }
 
-// A slow function is not cut by the deadline of another caller.
-func TestSlowFunctionIsNotCutByTheAlarmOfAnother(t *testing.T) {
-	for _, company := range []bool{false, true} {
+// The deadline of another caller does not end a slow function.
+func TestSlowFunctionIgnoresOtherDeadlines(t *testing.T) {
+	for _, second := range []bool{false, true} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 				time.Sleep(time.Second)
@@ -375,12 +379,12 @@ func TestSlowFunctionIsNotCutByTheAlarmOfAnother(t *testing.T) {
 				slow <- err
 			}()
 			time.Sleep(400 * time.Millisecond)
-			if company {
-				push(s, "company", pawl.WithRetry(pawl.Retry{Within: 200 * time.Millisecond})) // its alarm rings at 700 ms
+			if second {
+				push(s, "second", pawl.WithRetry(pawl.Retry{Within: 200 * time.Millisecond})) // it leaves at 700 ms: budget and lastWord
 			}
 			err := <-slow
 			var conflict *pawl.ConcurrentModificationError
-			assert.True(t, err == nil || errors.As(err, &conflict), "company %v: %v", company, err)
+			assert.True(t, err == nil || errors.As(err, &conflict), "second writer %v: %v", second, err)
 		})
 	}
 }

@@ -6,7 +6,7 @@ var casBugs = []Bug{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
 		Old: "	b.next, b.draft = 0, document.NewDraft(base)\n", New: "	b.draft.Base = base\n",
-		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinner$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinningState$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "backoff", Mechanism: "a commit loop that lost waits before its next attempt, longer each time",
@@ -30,7 +30,7 @@ var casBugs = []Bug{
 		Name: "round-for-ever", Mechanism: "a batch takes in later arrivals only once",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "	b.joined = true\n	before", New: "	before",
-		Pkg: ".", Run: "^TestRoundIsNotForEver$",
+		Pkg: ".", Run: "^TestBatchEndsWhileWritersKeepComing$",
 	},
 	{
 		Name: "retry-budget", Mechanism: "the number of attempts is limited",
@@ -66,19 +66,19 @@ var casBugs = []Bug{
 		Name: "slow-mutator", Mechanism: "a slow function leaves the queue",
 		Proves: []string{"CAS-8"}, File: "cas_slow.go",
 		Old: "	slowAfter = 10 * time.Millisecond\n", New: "	slowAfter = 10 * time.Hour\n",
-		Pkg: ".", Run: "^TestSlowMutatorLeavesTheQueue$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestSlowFunctionLeavesTheQueue$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "slow-mutator-on-uncommitted-state", Mechanism: "the result of a function that left the queue counts only on a committed state",
 		Proves: []string{"CAS-8"}, File: "cas_compute.go",
 		Old: "	if from.Changed == 0 {", New: "	if from.Changed >= 0 {",
-		Pkg: ".", Run: "^TestSlowMutatorOnAnUncommittedStateRunsAgain$",
+		Pkg: ".", Run: "^TestSlowFunctionOnUncommittedStateRunsAgain$",
 	},
 	{
 		Name: "exclusive-run", Mechanism: "a function that keeps losing gets the queue to itself",
 		Proves: []string{"CAS-8"}, File: "cas_slow.go",
 		Old: "	if v.exclusive || v.attempts", New: "	if v.attempts >= 0 || v.attempts",
-		Pkg: ".", Run: "^TestSlowMutatorThatKeepsLosingGetsTheQueue$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestSlowFunctionThatKeepsLosingGetsTheQueue$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "leave-when-mutating-another", Mechanism: "a function that mutates another scope leaves the queue at once",
@@ -102,19 +102,19 @@ var casBugs = []Bug{
 		Name: "one-exclusive-run", Mechanism: "a function has the queue to itself for one run only",
 		Proves: []string{"CAS-8"}, File: "cas.go",
 		Old: "b.alone == nil && w.Value.exclusive {", New: "b.alone == nil && w.Value.exclusive && false {",
-		Pkg: ".", Run: "^TestTheQueueIsItsOwnForOneRun$", Flags: []string{"-timeout=60s"},
+		Pkg: ".", Run: "^TestExclusiveQueueLastsOneRun$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "discarded-run-in-doubt", Mechanism: "a caller that leaves a run that cannot commit is not told that it may have committed",
 		Proves: []string{"CAS-9"}, File: "cas_compute.go",
 		Old: "	case !attached && from.Changed > 0:\n", New: "	case false:\n",
-		Pkg: ".", Run: "^TestDetachedRunThatCannotCountIsNotInDoubt$",
+		Pkg: ".", Run: "^TestDiscardedDetachedRunIsNotInDoubt$",
 	},
 	{
 		Name: "slow-function-insists", Mechanism: "the store holds no winner for a batch with a slow function",
 		Proves: []string{"CAS-1", "CAS-11"}, File: "cas.go",
 		Old: "b.alone == nil && !b.slow && !v.exclusive", New: "b.alone == nil && !v.exclusive",
-		Pkg: ".", Run: "^TestWhoDoesNotInsist$",
+		Pkg: ".", Run: "^TestCallsThatDoNotInsist$",
 	},
 	{
 		Name: "silent-memory", Mechanism: "a persisted scope without a store is an error",

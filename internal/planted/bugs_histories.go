@@ -7,20 +7,20 @@ var historyBugs = []Bug{
 		Name: "killed-answer-before-commit", Mechanism: "a caller gets success only after its commit is durable",
 		Proves: []string{"CAS-4"}, File: "cas.go",
 		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now())\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
-		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "a mutation that has committed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
 		Old: "	next.Landed(w, c.ID, v.At, v.Records)\n",
 		New: "	next.Landed(w, c.ID, v.At, v.Records)\n	if next.Version%16 == 15 {\n		return nil, next, nil\n	}\n",
-		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
 		Name: "killed-version-per-mutation", Mechanism: "a shared commit moves the version by the number of its mutations",
 		Proves: []string{"CAS-5"}, File: "internal/document/draft.go",
 		Old: "	d.Version++\n	d.Changed++\n", New: "	if d.Changed == 0 {\n		d.Version++\n	}\n	d.Changed++\n",
-		Pkg: ".", Run: "^TestKilledWritersLoseAndDoubleNothing$",
+		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
 		Name: "processes-version-test", Mechanism: "a commit of one process does not overwrite a commit of another",
@@ -92,7 +92,7 @@ var historyBugs = []Bug{
 		Name: "stale-panic", Mechanism: "a panic on a stale state is not returned",
 		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
 		Old: "			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{})", New: "			s.fail(w, err)",
-		Pkg: ".", Run: "^TestPanicOnAStaleStateIsNoAnswer$",
+		Pkg: ".", Run: "^TestPanicOnStaleStateIsDiscarded$",
 	},
 	{
 		Name: "order-of-a-commit-that-lost", Mechanism: "waiters of one commit keep their order when the commit loses",
@@ -158,7 +158,7 @@ var historyBugs = []Bug{
 		Name: "budget-of-each", Mechanism: "a caller returns when its own retry budget is spent",
 		Proves: []string{"CAS-3"}, File: "cas.go",
 		Old: "	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace)", New: "	_ = v.submitted",
-		Pkg: ".", Run: "^TestBudgetIsEachCallersOwn$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestCallersHaveSeparateBudgets$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "budget-after-a-slow-function", Mechanism: "a caller whose budget ends while its function runs returns at once",
@@ -170,12 +170,12 @@ var historyBugs = []Bug{
 		Name: "late-comer-waits-for-the-slow", Mechanism: "a function that runs alone leaves the queue when another mutation waits",
 		Proves: []string{"CAS-8"}, File: "cas.go",
 		Old: "b.running != nil {\n		s.watch(b)", New: "b.running != nil {\n		_ = b",
-		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesLater$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestSlowFunctionDoesNotDelayLaterWriters$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "loser-comes-back-to-the-slow", Mechanism: "a function that ran alone leaves the queue when a function that lost returns to it",
 		Proves: []string{"CAS-8"}, File: "cas_slow.go",
 		Old: "|| s.submit(w) != nil {", New: "|| func(b *batch) error { s.batch = nil; defer func() { s.batch = b }(); return s.submit(w) }(s.batch) != nil {",
-		Pkg: ".", Run: "^TestSlowFunctionHoldsUpNobodyWhoComesBack$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestHungFunctionDoesNotDelayAnExclusiveRun$", Flags: []string{"-timeout=20s"},
 	},
 }

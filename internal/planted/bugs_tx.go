@@ -138,7 +138,7 @@ var txBugs = []Bug{
 		Name: "doubt-before-a-purge", Mechanism: "a record created later proves nothing about a commit in doubt",
 		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
 		Old: "	if !base.Absent && won.Born != base.Born {", New: "	if false {",
-		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurgedAndMadeAnew$",
+		Pkg: ".", Run: "^TestCommitInDoubtWhoseRecordWasPurgedAndRecreated$",
 	},
 	{
 		Name: "tx-close", Mechanism: "Close waits for transactions",
@@ -168,7 +168,7 @@ var txBugs = []Bug{
 		Name: "tx-guess-is-no-proof", Mechanism: "a record read by another caller proves nothing",
 		Proves: []string{"CAS-4"}, File: "tx_run.go",
 		Old: "		if !t.rebase(l.part, l.won, byStore) {\n", New: "		if !t.rebase(l.part, l.won, true) {\n",
-		Pkg: ".", Run: "^TestLateReaderIsNoProof$",
+		Pkg: ".", Run: "^TestLateReadDoesNotConfirm$",
 	},
 	{
 		Name: "tx-values-frozen", Mechanism: "values are read once, when the verb is called",
