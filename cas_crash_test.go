@@ -145,9 +145,9 @@ func (l *crashTrial) of(scope string) *crashAnswers {
 	return l.scopes[scope]
 }
 
-// hear records the output of one writer process, and reports whether a commit was unanswered when
+// record parses the output of one writer process, and reports whether a commit was unanswered when
 // the process ended.
-func (l *crashTrial) hear(t testing.TB, lines []string) (inFlight bool) {
+func (l *crashTrial) record(t testing.TB, lines []string) (inFlight bool) {
 	open := map[string]bool{}
 	for _, line := range lines {
 		words := strings.Fields(line)
@@ -222,9 +222,9 @@ func (l *crashTrial) check(t testing.TB, rt *pawl.Runtime, scope string) (lost, 
 // kill starts a writer process, kills it at a random moment, and checks the scopes it wrote to.
 func (l *crashTrial) kill(t testing.TB, name string, batch string) {
 	// Mostly while it writes, sometimes while it opens and recovers the store.
-	heard := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, processBatch+"="+batch)
+	lines := killAtWork(t, "crash", l.location, name, rand.IntN(120)-5, processBatch+"="+batch)
 	l.kills++
-	if l.hear(t, heard) {
+	if l.record(t, lines) {
 		l.inFlight++
 	}
 	rt, store, err := openProcessStore(l.location)

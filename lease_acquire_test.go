@@ -18,7 +18,8 @@ type acquired struct {
 	err   error
 }
 
-// acquire asks for the lease in the background and returns once nothing moves any more.
+// acquire calls Acquire in the background and returns when all goroutines of the bubble are
+// blocked.
 func acquire[T any](s pawl.Scope[T], opts ...pawl.LeaseOption) <-chan acquired {
 	return acquireWith(context.Background(), s, opts...)
 }
@@ -33,12 +34,10 @@ func acquireWith[T any](ctx context.Context, s pawl.Scope[T], opts ...pawl.Lease
 	return done
 }
 
-// Taking a lease, and giving up.
-
-// TestApplying: the mutation and the lease come in one commit, or neither does.
+// Acquire commits the lease and the mutation of WithMutation together, or neither of them.
 //
 // Proves STORE-13.
-func TestApplying(t *testing.T) {
+func TestAcquireWithMutation(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s := ships.Scope(p.rt, "argo")
@@ -58,11 +57,11 @@ func TestApplying(t *testing.T) {
 			want error
 		}{
 			"the mutation fails":          {"argo", pawl.Atomic(func(_ context.Context, s *ship) error { s.Miles = 99; return refused }), nil, refused},
-			"it fits no field":            {"argo", pawl.Inc{Field: "captain", By: 1}, nil, nil},
-			"there is one":                {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfAbsent()}, pawl.ErrExists},
-			"there is none":               {"none", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
-			"it has another version":      {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfVersion(7)}, pawl.ErrConflict},
-			"no mutation, but conditions": {"none", pawl.All{}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
+			"wrong type of field":         {"argo", pawl.Inc{Field: "captain", By: 1}, nil, nil},
+			"scope exists":                {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfAbsent()}, pawl.ErrExists},
+			"scope is absent":             {"none", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
+			"version differs":             {"argo", pawl.Patch{"miles": 99}, []pawl.CallOption{pawl.IfVersion(7)}, pawl.ErrConflict},
+			"conditions without mutation": {"none", pawl.All{}, []pawl.CallOption{pawl.IfExists()}, pawl.ErrNotFound},
 		} {
 			for _, wait := range []bool{false, true} {
 				opts := []pawl.LeaseOption{pawl.WithMutation(c.m, c.opts...)}
@@ -91,8 +90,8 @@ func TestApplying(t *testing.T) {
 	})
 }
 
-// TestAcquireAbsentDeletedExpired: an absent or expired scope comes into being with its lease, a deleted one only if that is asked for; tokens
-// grow over all of that.
+// Acquire creates an absent or expired scope, and a deleted one only with IfAbsent. The tokens grow
+// throughout.
 //
 // Proves STORE-13.
 func TestAcquireAbsentDeletedExpired(t *testing.T) {
@@ -127,8 +126,9 @@ func TestAcquireAbsentDeletedExpired(t *testing.T) {
 	})
 }
 
-// TestAcquireApplyingAFunctionThatWaits: a function that is applied with a lease hears that its caller has left, and whoever comes next gets the lease.
-func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
+// The context of a function given to WithMutation ends when its caller leaves, and the next caller
+// gets the lease.
+func TestCancelWhileFunctionOfAcquireRuns(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		ctx, leave := context.WithCancel(t.Context())
@@ -144,20 +144,20 @@ func TestAcquireApplyingAFunctionThatWaits(t *testing.T) {
 			return ctx.Err()
 		})))
 		require.ErrorIs(t, err, context.Canceled)
-		testkit.Receive(t, ended, "the function does not hear of it")
+		testkit.Receive(t, ended, "the function's context did not end")
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		l, err := s.Acquire(ctx, pawl.WaitForLease())
 		require.NoError(t, err)
-		require.EqualValues(t, 1, l.Token(), "nothing came of the first")
+		require.EqualValues(t, 1, l.Token(), "the first Acquire left a version behind")
 		require.NoError(t, l.Release(ctx))
 	})
 }
 
-// TestLeavingDuringTheCommit: a caller who leaves while the commit that takes its lease is under way keeps nobody from it: the lease is given back.
+// A lease whose caller left during the commit is given back, and the next waiter gets it.
 //
 // Proves STORE-13.
-func TestLeavingDuringTheCommit(t *testing.T) {
+func TestCancelDuringCommitOfAcquire(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		open, entered := gate(h)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -172,14 +172,14 @@ func TestLeavingDuringTheCommit(t *testing.T) {
 		open()
 		got := <-next
 		require.NoError(t, got.err)
-		require.EqualValues(t, 2, got.lease.Token(), "the first was taken, and given back")
+		require.EqualValues(t, 2, got.lease.Token(), "the first lease was committed, then given back")
 		require.Less(t, time.Since(began), pawl.DefaultLease/2)
 		require.NoError(t, got.lease.Release(t.Context()))
 	})
 }
 
-// TestAcquireOfACallerThatLeft: a caller that leaves while its commit is under way leaves no lease behind.
-func TestAcquireOfACallerThatLeft(t *testing.T) {
+// A lease whose caller left during the commit is given back, even if no other caller waits for it.
+func TestCancelledAcquireLeavesNoLease(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		ctx, leave := context.WithCancel(t.Context())

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCloseEndsLeases: Close ends the contexts of leases, turns away who waits for one or is about to get one, and waits for Hold's functions. What it
-// leaves in the store runs out.
+// Close ends the contexts of leases, refuses pending calls of Acquire, and waits for the functions
+// of Hold. A lease left in the store runs out.
 //
 // Proves STORE-13.
 func TestCloseEndsLeases(t *testing.T) {
@@ -36,7 +36,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		}()
 		synctest.Wait()
 		open, entered := gate(h)
-		about := acquire(scope("c"), pawl.WaitForLease())
+		committing := acquire(scope("c"), pawl.WaitForLease())
 		<-entered
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -53,12 +53,12 @@ func TestCloseEndsLeases(t *testing.T) {
 			require.ErrorIs(t, (<-w).err, pawl.ErrClosed)
 		}
 		open()
-		require.ErrorIs(t, (<-about).err, pawl.ErrClosed)
+		require.ErrorIs(t, (<-committing).err, pawl.ErrClosed)
 		synctest.Wait()
 		closed := make(chan error, 1)
 		go func() { closed <- rt.Close(ctx) }()
 		synctest.Wait()
-		require.Empty(t, closed, "a function runs")
+		require.Empty(t, closed, "Close returned while a function of Hold was running")
 		close(free)
 		var lost *pawl.LeaseLostError
 		require.ErrorAs(t, <-run, &lost)
@@ -68,7 +68,7 @@ func TestCloseEndsLeases(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrClosed)
 		r, err := h.Store.Load(ctx, scope("c").Key())
 		require.NoError(t, err)
-		require.Zero(t, r.Lease, "nobody has got it")
+		require.Zero(t, r.Lease, "the refused Acquire left a lease behind")
 		h.Around(nil)
 		next := openAnother(t, h)
 		began := time.Now()
@@ -80,8 +80,8 @@ func TestCloseEndsLeases(t *testing.T) {
 	})
 }
 
-// TestCloseAndHold: a function that ends because its runtime closes gives its lease back.
-func TestCloseAndHold(t *testing.T) {
+// Hold gives the lease back when its function returns because the runtime closes.
+func TestHoldReleasesOnClose(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		rt, err := pawl.Open(p.config)
 		require.NoError(t, err)

@@ -19,11 +19,11 @@ func init() { testkit.Child("contend", contendChild) }
 
 const (
 	contendProcesses = 3
-	contenders       = 34 // of each
-	contendTurns     = 2  // of each contender
+	contenders       = 34 // per process
+	contendTurns     = 2  // per contender
 )
 
-// logbook is what holders sign with their tokens.
+// logbook is a state that holders write their tokens to.
 type logbook struct {
 	Token uint64   `json:"token"`
 	Turns int      `json:"turns"`
@@ -32,7 +32,8 @@ type logbook struct {
 
 var logbooks = pawl.Kind[logbook]{Name: "logbook"}
 
-// contendChild takes the lease over and over, and says with which token and from when to when it was held.
+// contendChild acquires the lease again and again, and reports the token, the begin and the end of
+// each turn.
 func contendChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		lock, book := logbooks.Scope(rt, "lock"), logbooks.Scope(rt, "book")
@@ -64,8 +65,8 @@ func contendChild() error {
 	})
 }
 
-// TestContendersHoldInTurn: a hundred contenders in three processes wait for one lease. At no time have two of them got it, by a clock that all processes
-// share; each token is larger than the one before, also by a document that every holder signs; and no process has to wait until another is done.
+// Of a hundred contenders in three processes, at most one holds the lease at any time. Tokens grow,
+// and no process waits until another is done.
 //
 // Proves STORE-13.
 func TestContendersHoldInTurn(t *testing.T) {
@@ -85,7 +86,7 @@ type contendTurn struct {
 }
 
 func testContenders(t *testing.T, location string) {
-	store := stores.OpenFor(t, location) // so that the processes need not create it all at once
+	store := stores.OpenFor(t, location) // creates the store before the processes open it
 	var processes []*testkit.Process
 	for range contendProcesses {
 		processes = append(processes, testkit.Start(t, "contend", stores.Env(location)))
@@ -111,21 +112,21 @@ func testContenders(t *testing.T, location string) {
 	handovers, idle := 0, int64(0)
 	for i, turn := range turns[1:] {
 		before := turns[i]
-		require.Less(t, before.ended, turn.began, "two holders at once: %+v, %+v", before, turn)
+		require.Less(t, before.ended, turn.began, "two holders at the same time: %+v, %+v", before, turn)
 		require.Less(t, before.token, turn.token)
 		if before.process != turn.process {
 			handovers++
 		}
 		idle = max(idle, turn.began-before.ended)
 	}
-	if _, hints := store.(persist.Watcher); hints { // without them, who looks from time to time is at a disadvantage
-		require.Less(t, slices.Max(first), slices.Min(last), "one process had to wait for all of another")
+	if _, hints := store.(persist.Watcher); hints { // without hints, a process that polls is at a disadvantage
+		require.Less(t, slices.Max(first), slices.Min(last), "one process waited until another had finished all its turns")
 	}
 	rt := openRuntime(t, pawl.Config{Store: store})
 	book, err := logbooks.Scope(rt, "book").State(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, want, book.Turns)
 	require.Equal(t, turns[want-1].token, book.Token)
-	t.Logf("%d turns in %v, %d times from one process to another; at most %v passed between two", want,
+	t.Logf("%d turns in %v, %d changes of process, at most %v between two turns", want,
 		time.Duration(turns[want-1].ended-turns[0].began), handovers, time.Duration(idle))
 }

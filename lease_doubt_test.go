@@ -13,10 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAcquireAnswersLost: an Acquire whose answer is lost takes the lease once, and with it applies its mutation once.
+// An Acquire whose answer is lost takes the lease once and applies its mutation once.
 //
 // Proves STORE-13.
-func TestAcquireAnswersLost(t *testing.T) {
+func TestAcquireWithLostAnswers(t *testing.T) {
 	for _, landed := range []bool{true, false} {
 		persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 			sent := 0
@@ -58,16 +58,16 @@ func TestAcquireAnswersLost(t *testing.T) {
 	})
 }
 
-// TestAcquireInDoubtMeetsALease: the answer to an Acquire is lost, and sent again it is refused because somebody holds the lease. That says nothing of
-// the first sending, which can still land once the lease is free; so it counts once, whenever that is.
+// An Acquire in doubt stays in doubt when its repetition is refused because the lease is held. The
+// first commit can still land when the lease is free, and counts once.
 //
 // Proves STORE-13, CAS-7.
-func TestAcquireInDoubtMeetsALease(t *testing.T) {
+func TestAcquireInDoubtWhileHeld(t *testing.T) {
 	persisted(t, pawl.Config{Retry: pawl.Retry{Within: 5 * time.Second}}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		elsewhere := openAnother(t, h)
 		held, err := pawl.Session[counts](elsewhere, "a").Acquire(t.Context())
 		require.NoError(t, err)
-		_, err = s.IncState(t.Context(), "n", 1) // from here on this process has seen the newest version, but not who holds it
+		_, err = s.IncState(t.Context(), "n", 1) // now this process has seen the newest version, but not its holder
 		require.NoError(t, err)
 		var late func() (time.Time, error)
 		refused := make(chan struct{}, 100)
@@ -76,7 +76,7 @@ func TestAcquireInDoubtMeetsALease(t *testing.T) {
 				return commit()
 			}
 			if late == nil {
-				late = commit // it is on its way, and nobody knows where
+				late = commit // sent later, as if the network had delayed it
 				return time.Time{}, errAnswerLost
 			}
 			at, err := commit()
@@ -100,7 +100,7 @@ func TestAcquireInDoubtMeetsALease(t *testing.T) {
 		require.Equal(t, got.lease.Token(), r.Lease.Token)
 		require.NoError(t, got.lease.Release(t.Context()))
 
-		// Where the holder stays, it remains in doubt, and says so.
+		// While the holder stays, the outcome is unknown.
 		held, err = pawl.Session[counts](elsewhere, "a").Acquire(t.Context())
 		require.NoError(t, err)
 		_, err = s.IncState(t.Context(), "n", 1)
@@ -113,11 +113,11 @@ func TestAcquireInDoubtMeetsALease(t *testing.T) {
 	})
 }
 
-// TestFencedInDoubt: the answer to a commit under a lease is lost, and sent again it is refused because the lease is gone. If the first sending has
-// landed that is the answer; if not, that the lease is lost is.
+// A commit under a lease is in doubt, and its repetition is refused because the lease is lost. The
+// caller succeeds if the first commit landed, and otherwise gets ErrLeaseLost.
 //
 // Proves STORE-13, CAS-7.
-func TestFencedInDoubt(t *testing.T) {
+func TestFencedCommitInDoubt(t *testing.T) {
 	for name, landed := range map[string]bool{"landed": true, "not landed": false} {
 		for _, how := range []string{"verb", "shared", "transaction"} {
 			t.Run(how+", "+name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestFencedInDoubt(t *testing.T) {
 							_, err := commit()
 							require.NoError(t, err)
 						}
-						other = usurp(t, elsewhere, "lock")
+						other = replaceHolder(t, elsewhere, "lock")
 						return time.Time{}, errAnswerLost
 					})
 					ctx := context.WithoutCancel(l.Context())
@@ -155,7 +155,7 @@ func TestFencedInDoubt(t *testing.T) {
 						_, err = s.IncState(ctx, "n", 1)
 					case "shared":
 						first := push(s, "first")
-						<-entered // its commit is under way: the next ones share one
+						<-entered // mutations submitted during this commit share the next one
 						fenced := make(chan error, 1)
 						go func() { _, err := s.IncState(ctx, "n", 1); fenced <- err }()
 						synctest.Wait()
@@ -173,7 +173,7 @@ func TestFencedInDoubt(t *testing.T) {
 						})
 					}
 					if beside != nil {
-						require.NoError(t, <-beside, "who is not under the lease is not concerned")
+						require.NoError(t, <-beside, "a mutation without a lease must not be refused")
 					}
 					got, readErr := s.State(t.Context())
 					require.NoError(t, readErr)

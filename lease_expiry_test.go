@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeasedScopeDoesNotExpire: its time to live runs on, but does not end it while somebody holds it; listing shows it. Taking the lease does not put
-// the end off.
+// A scope does not expire while its lease is held, and List shows it. Acquire does not extend its
+// time to live.
 //
 // Proves STORE-13.
 func TestLeasedScopeDoesNotExpire(t *testing.T) {
@@ -47,10 +47,11 @@ func TestLeasedScopeDoesNotExpire(t *testing.T) {
 	})
 }
 
-// TestHeldScopesDoNotExpire: a lease keeps its scope alive and unswept; when it is given back, the expiry counts again.
+// A sweep leaves a scope alone while its lease is held. When the lease is given back, the scope has
+// expired.
 //
 // Proves SCOPE-14.
-func TestHeldScopesDoNotExpire(t *testing.T) {
+func TestHeldScopeIsNotSwept(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s := visits.Scope(p.rt, "a")
@@ -73,7 +74,7 @@ func TestHeldScopesDoNotExpire(t *testing.T) {
 	})
 }
 
-// TestAcquireKeepsTheExpiry: taking and giving back a lease leaves the expiry as it is.
+// Acquire and Release leave the expiry of the scope unchanged.
 //
 // Proves SCOPE-14.
 func TestAcquireKeepsTheExpiry(t *testing.T) {
@@ -91,29 +92,29 @@ func TestAcquireKeepsTheExpiry(t *testing.T) {
 	})
 }
 
-// TestTakingKeepsAnExpiryThatWasPutOff: a verb that changes nothing but the expiry is not undone by an Acquire in the same commit.
+// A mutation that only renews the expiry is not undone by an Acquire in the same commit.
 //
 // Proves STORE-13.
-func TestTakingKeepsAnExpiryThatWasPutOff(t *testing.T) {
+func TestAcquireKeepsARenewedExpiry(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		_, err := s.SetState(t.Context(), counts{N: 1}, pawl.WithTTL(time.Hour))
 		require.NoError(t, err)
 		entered, free := make(chan struct{}), make(chan struct{})
 		h.OnLoad(func(context.Context, ...persist.Key) error { close(entered); <-free; return nil })
-		loser := openAnother(t, h)
-		other := pawl.Session[counts](loser, "a")
+		elsewhere := openAnother(t, h)
+		other := pawl.Session[counts](elsewhere, "a")
 		go func() { _, _ = other.PatchState(context.Background(), pawl.Patch{}) }()
-		<-entered // the next ones share a round
+		<-entered // mutations submitted during this Load share a batch
 		h.OnLoad(nil)
-		put := make(chan error, 1)
+		renewed := make(chan error, 1)
 		go func() {
 			_, err := other.PatchState(context.Background(), pawl.Patch{"n": 1}, pawl.WithTTL(3*time.Hour))
-			put <- err
+			renewed <- err
 		}()
 		synctest.Wait()
 		taken := acquire(other)
 		close(free)
-		require.NoError(t, <-put)
+		require.NoError(t, <-renewed)
 		l := <-taken
 		require.NoError(t, l.err)
 		r, err := h.Store.Load(t.Context(), s.Key())
@@ -121,6 +122,6 @@ func TestTakingKeepsAnExpiryThatWasPutOff(t *testing.T) {
 		require.EqualValues(t, 2, r.Version)
 		require.Greater(t, r.Expires.Sub(r.Now), 2*time.Hour)
 		require.NoError(t, l.lease.Release(t.Context()))
-		require.NoError(t, loser.Close(t.Context()))
+		require.NoError(t, elsewhere.Close(t.Context()))
 	})
 }

@@ -14,10 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What a lease's context fences, and what a fence refuses.
-
-// usurp ends the lease of s behind its holder's back and lets another have it.
-func usurp(t *testing.T, rt *pawl.Runtime, id string) *pawl.Lease {
+// replaceHolder ends the lease of the scope id without its holder's knowledge, and acquires it in
+// rt.
+func replaceHolder(t *testing.T, rt *pawl.Runtime, id string) *pawl.Lease {
 	t.Helper()
 	s := pawl.Session[counts](rt, id)
 	require.NoError(t, s.Delete(t.Context()))
@@ -26,7 +25,8 @@ func usurp(t *testing.T, rt *pawl.Runtime, id string) *pawl.Lease {
 	return l
 }
 
-// TestNestedLeases: what is committed under two leases is refused as soon as either is lost, the inner or the outer one; the other one is not.
+// A commit under two nested leases is refused as soon as either is lost. A commit under the outer
+// lease alone needs only that one.
 //
 // Proves STORE-13.
 func TestNestedLeases(t *testing.T) {
@@ -52,17 +52,17 @@ func TestNestedLeases(t *testing.T) {
 				return err
 			})
 		},
-		"verb in another's transaction": func(ctx context.Context, rt *pawl.Runtime, s pawl.Scope[counts]) error {
+		"verb in a transaction without a lease": func(ctx context.Context, rt *pawl.Runtime, s pawl.Scope[counts]) error {
 			return pawl.Transact(context.Background(), rt, func(inside context.Context, tx *pawl.Tx) error {
 				_, err := s.In(tx).IncState(ctx, "n", 1)
 				return err
 			})
 		},
-		"on the outer scope": func(ctx context.Context, rt *pawl.Runtime, _ pawl.Scope[counts]) error {
+		"verb on the outer scope": func(ctx context.Context, rt *pawl.Runtime, _ pawl.Scope[counts]) error {
 			_, err := pawl.Session[counts](rt, "outer").IncState(ctx, "n", 1)
 			return err
 		},
-		"taking a third": func(ctx context.Context, rt *pawl.Runtime, _ pawl.Scope[counts]) error {
+		"acquiring a third lease": func(ctx context.Context, rt *pawl.Runtime, _ pawl.Scope[counts]) error {
 			l, err := pawl.Session[counts](rt, "third").Acquire(ctx)
 			if err == nil {
 				err = l.Release(ctx)
@@ -82,10 +82,10 @@ func TestNestedLeases(t *testing.T) {
 					require.NoError(t, err)
 					ctx := context.WithoutCancel(inner.Context())
 					require.NoError(t, call(ctx, rt, s))
-					other := usurp(t, elsewhere, lost)
+					other := replaceHolder(t, elsewhere, lost)
 					before, err := h.Store.List(t.Context(), persist.Query{})
 					require.NoError(t, err)
-					for range 2 { // the second time it is known here, too
+					for range 2 { // the second time this process knows it, too
 						var e *pawl.LeaseLostError
 						require.ErrorAs(t, call(ctx, rt, s), &e)
 						require.Equal(t, lost, e.Scope.ID)
@@ -100,9 +100,9 @@ func TestNestedLeases(t *testing.T) {
 					if lost == "inner" {
 						require.NoError(t, outer.Context().Err())
 						_, err = s.IncState(outer.Context(), "n", 1)
-						require.NoError(t, err, "what is not under the inner one goes on")
+						require.NoError(t, err, "a commit under the outer lease alone must succeed")
 					} else {
-						require.Error(t, inner.Context().Err(), "its context is derived from one that has ended")
+						require.Error(t, inner.Context().Err(), "the inner context must end with the outer one")
 					}
 					require.NoError(t, inner.Release(t.Context()))
 					require.NoError(t, outer.Release(t.Context()))
@@ -114,12 +114,11 @@ func TestNestedLeases(t *testing.T) {
 	}
 }
 
-// TestWhereALeaseReaches: its context fences scopes in memory by what this process knows, and refuses
-// another store. Detached from a mutator or a transaction, a call is still fenced; only WithoutLeases
-// lifts that.
+// The context of a lease fences persisted, in-memory and detached calls, and refuses another store.
+// Only WithoutLeases lifts the fence.
 //
 // Proves STORE-13.
-func TestWhereALeaseReaches(t *testing.T) {
+func TestCallsFencedByALease(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		there, err := pawl.Open(pawl.Config{Store: memory.New()})
 		require.NoError(t, err)
@@ -127,25 +126,25 @@ func TestWhereALeaseReaches(t *testing.T) {
 		l, err := pawl.Session[counts](rt, "lock").Acquire(t.Context())
 		require.NoError(t, err)
 		ctx := l.Context()
-		in := pawl.Memory[counts](rt, "m")
-		_, err = in.IncState(ctx, "n", 1)
+		inMemory := pawl.Memory[counts](rt, "m")
+		_, err = inMemory.IncState(ctx, "n", 1)
 		require.NoError(t, err)
 		var argument *pawl.ArgumentError
 		_, err = pawl.Session[counts](there, "a").IncState(ctx, "n", 1)
 		require.ErrorAs(t, err, &argument)
-		err = pawl.Transact(ctx, there, func(context.Context, *pawl.Tx) error { t.Error("it runs"); return nil })
+		err = pawl.Transact(ctx, there, func(context.Context, *pawl.Tx) error { t.Error("the function ran"); return nil })
 		require.ErrorAs(t, err, &argument)
 		_, err = pawl.Session[counts](there, "a").Acquire(ctx)
 		require.ErrorAs(t, err, &argument)
 		_, err = pawl.Session[counts](beside, "a").IncState(ctx, "n", 1)
-		require.NoError(t, err, "another runtime on the same store will do")
+		require.NoError(t, err, "another runtime on the same store is allowed")
 
 		atomically := func(call func(ctx context.Context) error) error {
 			_, err := pawl.Session[counts](rt, "b").AtomicState(ctx, func(ctx context.Context, b *counts) error { b.N++; return call(ctx) })
 			return err
 		}
 		inc := func(ctx context.Context) error { _, err := s.IncState(ctx, "n", 1); return err }
-		require.NoError(t, atomically(inc), "inside a mutator")
+		require.NoError(t, atomically(inc), "inside a function")
 		require.NoError(t, atomically(func(ctx context.Context) error { return inc(pawl.Detach(ctx)) }))
 		require.NoError(t, pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error { return inc(pawl.Detach(ctx)) }))
 		_, err = pawl.Session[counts](rt, "b").AtomicState(ctx, func(ctx context.Context, b *counts) error {
@@ -157,26 +156,26 @@ func TestWhereALeaseReaches(t *testing.T) {
 			_, err := s.Acquire(ctx)
 			return err
 		}), pawl.ErrOutsideTx)
-		_, err = in.Acquire(ctx)
+		_, err = inMemory.Acquire(ctx)
 		require.ErrorIs(t, err, pawl.ErrNotPersisted)
 
-		other := usurp(t, beside, "lock")
+		other := replaceHolder(t, beside, "lock")
 		ctx = context.WithoutCancel(ctx)
 		before, err := s.Snapshot(t.Context())
 		require.NoError(t, err)
-		require.NoError(t, inc(pawl.WithoutLeases(ctx)), "no lease is asked about")
+		require.NoError(t, inc(pawl.WithoutLeases(ctx)), "WithoutLeases must lift the fence")
 		before, err = s.Snapshot(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, atomically(func(inside context.Context) error {
-			// Only the store knows yet.
+			// So far only the store knows that the lease is lost.
 			err := inc(pawl.Detach(inside))
 			require.ErrorIs(t, err, pawl.ErrLeaseLost)
 			return err
 		}), pawl.ErrLeaseLost)
 		for name, err := range map[string]error{
-			"in memory": func() error { _, err := in.IncState(ctx, "n", 1); return err }(),
-			"a mutator": atomically(func(context.Context) error { t.Error("it runs"); return nil }),
-			"Transact":  pawl.Transact(ctx, rt, func(context.Context, *pawl.Tx) error { t.Error("it runs"); return nil }),
+			"in memory": func() error { _, err := inMemory.IncState(ctx, "n", 1); return err }(),
+			"function":  atomically(func(context.Context) error { t.Error("the function ran"); return nil }),
+			"Transact":  pawl.Transact(ctx, rt, func(context.Context, *pawl.Tx) error { t.Error("the function ran"); return nil }),
 			"Acquire":   func() error { _, err := s.Acquire(ctx); return err }(),
 		} {
 			require.ErrorIs(t, err, pawl.ErrLeaseLost, name)
@@ -184,7 +183,7 @@ func TestWhereALeaseReaches(t *testing.T) {
 		after, err := s.Snapshot(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, before.Version, after.Version)
-		m, err := in.State(t.Context())
+		m, err := inMemory.State(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, m.N)
 		require.NoError(t, other.Release(t.Context()))
@@ -193,15 +192,15 @@ func TestWhereALeaseReaches(t *testing.T) {
 	})
 }
 
-// byValue is a store that cannot be compared.
-type byValue struct {
+// nonComparable is a store whose values == cannot compare.
+type nonComparable struct {
 	persist.Store
 	_ []int
 }
 
-// A store need not be comparable. Proves STORE-13.
-func TestLeaseInAnyStore(t *testing.T) {
-	rt := openRuntime(t, pawl.Config{Store: byValue{Store: memory.New()}})
+// Hold works on a store whose type is not comparable. Proves STORE-13.
+func TestLeaseInNonComparableStore(t *testing.T) {
+	rt := openRuntime(t, pawl.Config{Store: nonComparable{Store: memory.New()}})
 	s := ships.Scope(rt, "argo")
 	require.NoError(t, s.Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
 		_, err := s.IncState(ctx, "miles", 1)
@@ -209,9 +208,9 @@ func TestLeaseInAnyStore(t *testing.T) {
 	}))
 }
 
-// TestLeaseOfAStoreThatCannotBeCompared: under a lease of another runtime such a store is another one.
-func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
-	store := stores.Bare{Store: byValue{Store: memory.New()}} // of a type that looks as if its values could be compared
+// Two runtimes on a store that is not comparable count as runtimes on different stores.
+func TestNonComparableStoreOfAnotherRuntime(t *testing.T) {
+	store := stores.Bare{Store: nonComparable{Store: memory.New()}} // the type is comparable, its value is not
 	one, other := openRuntime(t, pawl.Config{Store: store}), openRuntime(t, pawl.Config{Store: store})
 	l, err := ships.Scope(one, "argo").Acquire(t.Context())
 	require.NoError(t, err)
@@ -221,8 +220,9 @@ func TestLeaseOfAStoreThatCannotBeCompared(t *testing.T) {
 	require.NoError(t, l.Release(t.Context()))
 }
 
-// TestLeaseLostWhileInMemory: what runs on state in memory under a lease is not committed once this process knows that the lease is lost.
-func TestLeaseLostWhileInMemory(t *testing.T) {
+// The result of a function on an in-memory scope is discarded if this process knows by then that
+// the lease is lost.
+func TestLeaseLostDuringInMemoryFunction(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		lock, m := ships.Scope(p.rt, "lock"), pawl.Memory[ship](p.rt, "argo")
@@ -239,9 +239,9 @@ func TestLeaseLostWhileInMemory(t *testing.T) {
 	})
 }
 
-// TestLeaseAndAContainerOfTheCallersOwn: ApplyMutation works under a lease, and is refused once this
-// process knows that the lease is lost, before the mutation or while it runs.
-func TestLeaseAndAContainerOfTheCallersOwn(t *testing.T) {
+// ApplyMutation is refused when this process knows that the lease is lost, before the mutation or
+// while it runs.
+func TestLeaseAndApplyMutation(t *testing.T) {
 	for name, options := range map[string]pawl.ContainerOptions[board]{"lock": {Name: "own"}, "cas": {Name: "own", Persist: &row{}}} {
 		t.Run(name, func(t *testing.T) {
 			ctx := t.Context()
@@ -280,7 +280,7 @@ func TestLeaseAndAContainerOfTheCallersOwn(t *testing.T) {
 	}
 }
 
-// TestLeaseInASharedCommit: in a shared commit a lost token drops only its own mutation.
+// In a shared commit, a lost token drops only its own mutations.
 //
 // Proves STORE-13.
 func TestLeaseInASharedCommit(t *testing.T) {
@@ -290,7 +290,7 @@ func TestLeaseInASharedCommit(t *testing.T) {
 		l, err := lock.Acquire(ctx, pawl.LeaseFor(time.Minute))
 		require.NoError(t, err)
 		seed(t, s, ship{})
-		// The lease is ended behind its holder's back.
+		// The lease ends without its holder's knowledge.
 		require.NoError(t, ships.Scope(p.another(t), "lock").Delete(ctx))
 		entered, release := p.store.Hold()
 		var wg sync.WaitGroup
@@ -318,21 +318,21 @@ func TestLeaseInASharedCommit(t *testing.T) {
 		state, err := s.State(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 41, state.Miles)
-		require.Error(t, l.Context().Err(), "it has heard of it")
+		require.Error(t, l.Context().Err(), "the context of the lost lease did not end")
 	})
 }
 
-// TestOneCommitOfSeveral: in one shared commit a scope is deleted, made anew and taken. No two have the same token, the old holder's write that
-// came after the deletion is refused, and the one before counts.
+// One shared commit deletes a scope, creates it again and acquires its lease. The old holder's
+// writes count before the deletion and are refused after it.
 //
 // Proves STORE-13.
-func TestOneCommitOfSeveral(t *testing.T) {
+func TestDeleteCreateAcquireInOneCommit(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		old, err := s.Acquire(t.Context())
 		require.NoError(t, err)
 		open, entered := gate(h)
 		first := push(s, "first")
-		<-entered // from here on all share the next commit
+		<-entered // mutations submitted during this commit share the next one
 		under := func(ctx context.Context, name string) <-chan error {
 			done := make(chan error, 1)
 			go func() { _, err := s.PushState(ctx, "done", name); done <- err }()
@@ -343,14 +343,14 @@ func TestOneCommitOfSeveral(t *testing.T) {
 		deleted := make(chan error, 1)
 		go func() { deleted <- s.Delete(context.Background()) }()
 		synctest.Wait()
-		anew := push(s, "anew", pawl.IfAbsent())
+		created := push(s, "created", pawl.IfAbsent())
 		late := under(old.Context(), "late")
 		taken := acquire(s, pawl.HeldBy("new"), pawl.WithMutation(pawl.Push{Field: "done", Values: []any{"taken"}}))
 		later := under(context.WithoutCancel(old.Context()), "later")
 		second := acquire(s, pawl.HeldBy("newer"))
 		last := push(s, "last")
 		open()
-		for _, done := range []<-chan error{first, before, deleted, anew, last} {
+		for _, done := range []<-chan error{first, before, deleted, created, last} {
 			require.NoError(t, <-done)
 		}
 		for _, done := range []<-chan error{late, later} {
@@ -360,11 +360,11 @@ func TestOneCommitOfSeveral(t *testing.T) {
 		require.NoError(t, l.err)
 		require.ErrorIs(t, (<-second).err, pawl.ErrHeld)
 		shared := <-entered
-		require.True(t, shared.Writes[0].EndLease && shared.Writes[0].Acquire != nil, "one commit for all of them")
+		require.True(t, shared.Writes[0].EndLease && shared.Writes[0].Acquire != nil, "the commit does not contain the deletion and the Acquire")
 		require.EqualValues(t, 7, shared.Writes[0].Version)
 		r, err := h.Store.Load(t.Context(), s.Key())
 		require.NoError(t, err)
-		require.Equal(t, []string{"anew", "taken", "last"}, decode[counts](t, r).Done)
+		require.Equal(t, []string{"created", "taken", "last"}, decode[counts](t, r).Done)
 		require.Equal(t, l.lease.Token(), r.Lease.Token)
 		require.Greater(t, l.lease.Token(), old.Token())
 		h.Around(nil)
@@ -377,15 +377,15 @@ func TestOneCommitOfSeveral(t *testing.T) {
 	})
 }
 
-// TestStartingOverEndsTheLease: deleting and creating anew in one transaction ends the lease, as it does in two steps.
+// A transaction that deletes a scope and creates it again ends its lease.
 //
 // Proves STORE-13.
-func TestStartingOverEndsTheLease(t *testing.T) {
+func TestRecreatingAScopeEndsItsLease(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		old, err := s.Acquire(t.Context())
 		require.NoError(t, err)
-		anew := func(ctx context.Context) error {
+		recreate := func(ctx context.Context) error {
 			return pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 				if err := s.In(tx).Delete(ctx); err != nil {
 					return err
@@ -394,15 +394,15 @@ func TestStartingOverEndsTheLease(t *testing.T) {
 				return err
 			})
 		}
-		require.NoError(t, anew(old.Context()), "the holder may do so itself")
+		require.NoError(t, recreate(old.Context()), "the holder itself may recreate the scope")
 		require.Zero(t, p.record(t, s.Key()).Lease)
 		_, err = s.IncState(old.Context(), "miles", 1)
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
 		next, err := s.Acquire(t.Context())
 		require.NoError(t, err)
 		require.Greater(t, next.Token(), old.Token())
-		require.ErrorIs(t, anew(context.WithoutCancel(old.Context())), pawl.ErrLeaseLost)
-		require.NoError(t, anew(t.Context()))
+		require.ErrorIs(t, recreate(context.WithoutCancel(old.Context())), pawl.ErrLeaseLost)
+		require.NoError(t, recreate(t.Context()))
 		_, err = s.IncState(context.WithoutCancel(next.Context()), "miles", 1)
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
 		requireState(t, p, s, 6, ship{Captain: "new"})

@@ -23,7 +23,8 @@ type ship struct {
 
 var ships = pawl.Kind[ship]{Name: "ship"}
 
-// TestHold: while the lease is held its scope is open to others, another holder is refused, and what is committed with its context is fenced.
+// While Hold runs, other callers can write but not acquire the lease. Afterwards, commits with its
+// context are refused.
 //
 // Proves STORE-13.
 func TestHold(t *testing.T) {
@@ -43,7 +44,7 @@ func TestHold(t *testing.T) {
 			require.ErrorIs(t, err, pawl.ErrHeld)
 			require.True(t, pawl.IsRetryable(err))
 			_, err = s.PatchState(context.WithoutCancel(t.Context()), pawl.Patch{"captain": "jason"})
-			require.NoError(t, err, "others may write")
+			require.NoError(t, err, "callers without the lease may write")
 			_, err = s.IncState(ctx, "miles", 3)
 			return err
 		}, pawl.HeldBy("first"), pawl.LeaseFor(time.Minute))
@@ -60,8 +61,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestHoldInsideItself: whoever waits for a lease under that very lease would wait for good, and is told who holds it.
-func TestHoldInsideItself(t *testing.T) {
+// Waiting for a lease under that same lease would never end, so it fails with a HeldError.
+func TestNestedHoldOfTheSameScope(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
@@ -76,10 +77,11 @@ func TestHoldInsideItself(t *testing.T) {
 	})
 }
 
-// TestFunctionsThatDoNotReturn: a panic or Goexit of Hold's function or of the mutation of WithMutation leaves no lease behind, and is the caller's own.
+// A panic or Goexit in the function of Hold or WithMutation leaves no lease behind, and continues
+// in the caller's goroutine.
 //
 // Proves STORE-13.
-func TestFunctionsThatDoNotReturn(t *testing.T) {
+func TestPanicAndGoexitLeaveNoLease(t *testing.T) {
 	ends := func(fn func() error) (raised any, returned bool) {
 		done := make(chan struct{})
 		go func() {
@@ -102,7 +104,7 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 		atomic := func(end func()) pawl.LeaseOption {
 			return pawl.WithMutation(pawl.Atomic(func(context.Context, *counts) error { end(); return nil }))
 		}
-		boom, never := func() { panic("boom") }, func() { t.Error("it has no lease") }
+		boom, never := func() { panic("boom") }, func() { t.Error("the function of Hold ran without a lease") }
 		for name, c := range map[string]struct {
 			fn     func() error
 			raised any
@@ -129,7 +131,7 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 			require.NoError(t, l.Release(ctx))
 		}
 		require.ErrorIs(t, context.Cause(inside), pawl.ErrLeaseLost)
-		// Who waits behind one that does not return is served.
+		// The next waiter gets the lease after a Goexit.
 		held, err := s.Acquire(ctx)
 		require.NoError(t, err)
 		lost := make(chan struct{})
@@ -144,9 +146,9 @@ func TestFunctionsThatDoNotReturn(t *testing.T) {
 	})
 }
 
-// TestHoldWhoseBodyReleases: a body that gives the lease back itself has not lost it, and its own
-// error is returned.
-func TestHoldWhoseBodyReleases(t *testing.T) {
+// A function that gives its lease back itself has not lost it, and Hold and Run return the
+// function's own error.
+func TestFunctionReleasesItsLease(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		for name, release := range map[string]func(ctx context.Context, l *pawl.Lease) error{
@@ -161,23 +163,23 @@ func TestHoldWhoseBodyReleases(t *testing.T) {
 			},
 		} {
 			for _, own := range []error{nil, errPoor} {
-				body := func(ctx context.Context, l *pawl.Lease) error {
+				fn := func(ctx context.Context, l *pawl.Lease) error {
 					require.NoError(t, release(ctx, l), name)
 					return own
 				}
-				require.Equal(t, own, s.Hold(t.Context(), body), name)
+				require.Equal(t, own, s.Hold(t.Context(), fn), name)
 				l, err := s.Acquire(t.Context())
 				require.NoError(t, err, name)
-				require.Equal(t, own, l.Run(body), name)
+				require.Equal(t, own, l.Run(fn), name)
 				require.Zero(t, p.record(t, s.Key()).Lease, name)
 			}
 		}
-		// A lease that was over before Run is not one that the body gave back.
+		// Run reports a lease that was released before Run as lost.
 		l, err := s.Acquire(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, l.Release(t.Context()))
 		require.ErrorIs(t, l.Run(func(context.Context, *pawl.Lease) error { return nil }), pawl.ErrLeaseLost)
-		// One that the body lost is lost.
+		// Hold reports a lease that was lost while its function ran.
 		elsewhere := ships.Scope(p.another(t), "argo")
 		require.ErrorIs(t, s.Hold(t.Context(), func(ctx context.Context, l *pawl.Lease) error {
 			require.NoError(t, elsewhere.Delete(t.Context()))
@@ -188,9 +190,9 @@ func TestHoldWhoseBodyReleases(t *testing.T) {
 	})
 }
 
-// TestReleaseInBeforeARenewal: a commit gives the lease back, and a renewal hears of that before the
-// caller of the commit does. The lease was released, not lost.
-func TestReleaseInBeforeARenewal(t *testing.T) {
+// A commit gives the lease back, and a renewal is refused before the commit's answer arrives. The
+// lease counts as released, not as lost.
+func TestRenewalRefusedAfterReleaseIn(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		err := s.Hold(t.Context(), func(ctx context.Context, l *pawl.Lease) error {
 			h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
@@ -213,7 +215,8 @@ func TestReleaseInBeforeARenewal(t *testing.T) {
 	})
 }
 
-// TestRenewalMovesNoVersion: a lease outlives its length while its holder lives, and its scope stays as it is.
+// A lease is renewed beyond its length, and renewals leave the version and the update time
+// unchanged.
 //
 // Proves STORE-13.
 func TestRenewalMovesNoVersion(t *testing.T) {
@@ -232,8 +235,8 @@ func TestRenewalMovesNoVersion(t *testing.T) {
 	})
 }
 
-// TestReleaseWithItsOwnContext: a lease can be released with the context that ends by it.
-func TestReleaseWithItsOwnContext(t *testing.T) {
+// Release accepts a context derived from the lease's own context, which ends during the call.
+func TestReleaseWithLeaseContext(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		l, err := s.Acquire(t.Context())
@@ -245,19 +248,19 @@ func TestReleaseWithItsOwnContext(t *testing.T) {
 	})
 }
 
-// TestLeaseEvents: an observer hears of every lease that is taken, given back and lost, with its token.
+// An observer gets an event with the token for every lease that is acquired, released or lost.
 //
 // Proves STORE-13.
 func TestLeaseEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newTap()
 		var mu sync.Mutex
-		var heard []pawl.Event
+		var events []pawl.Event
 		rt, err := pawl.Open(pawl.Config{Store: h, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 			mu.Lock()
 			defer mu.Unlock()
 			if e.Type >= pawl.EventLeaseAcquired {
-				heard = append(heard, e)
+				events = append(events, e)
 			}
 		})})
 		require.NoError(t, err)
@@ -266,9 +269,9 @@ func TestLeaseEvents(t *testing.T) {
 		l, err := s.Acquire(t.Context())
 		require.NoError(t, err)
 		elsewhere := openAnother(t, h)
-		other := usurp(t, elsewhere, "a")
-		<-l.Context().Done() // by the next renewal
-		synctest.Wait()      // the work is stopped first; then the observer hears why
+		other := replaceHolder(t, elsewhere, "a")
+		<-l.Context().Done() // ended by the next renewal
+		synctest.Wait()      // the observer is called after the context has ended
 		var lost *pawl.LeaseLostError
 		require.ErrorAs(t, context.Cause(l.Context()), &lost)
 		require.Equal(t, "another", lost.Holder)
@@ -294,8 +297,8 @@ func TestLeaseEvents(t *testing.T) {
 			{Type: pawl.EventLeaseAcquired, Version: 2}, {Type: pawl.EventLeaseLost, Version: 2},
 			{Type: pawl.EventLeaseAcquired, Version: 5}, {Type: pawl.EventLeaseReleased, Version: 5},
 		}
-		require.Len(t, heard, len(want))
-		for i, e := range heard {
+		require.Len(t, events, len(want))
+		for i, e := range events {
 			require.Equal(t, want[i].Type, e.Type, i)
 			require.Equal(t, want[i].Version, e.Version, i)
 			require.Equal(t, s.Key(), e.Key)

@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeaseRunsOut: a holder that cannot renew loses its context before somebody else has the lease, and commits nothing afterwards.
+// The context of a holder that cannot renew ends before another holder gets the lease. The old
+// holder commits nothing afterwards.
 //
 // Proves STORE-13.
 func TestLeaseRunsOut(t *testing.T) {
@@ -35,17 +36,17 @@ func TestLeaseRunsOut(t *testing.T) {
 		require.Greater(t, other.Token(), l.Token())
 		_, err = s.PatchState(context.WithoutCancel(l.Context()), pawl.Patch{"captain": "late"})
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
-		require.NoError(t, l.Release(ctx), "nothing to give back")
+		require.NoError(t, l.Release(ctx), "releasing a lost lease must not fail")
 		require.Equal(t, other.Token(), p.record(t, s.Key()).Lease.Token)
 		require.NoError(t, other.Release(ctx))
 	})
 }
 
-// TestEndOfTheContext: a lease that cannot be renewed ends here exactly when the store may give it to another, not later; a commit that was sent before
-// and arrives after is refused.
+// The context of a lease that cannot be renewed ends shortly before the lease ends in the store. A
+// commit that arrives after that is refused.
 //
 // Proves STORE-13.
-func TestEndOfTheContext(t *testing.T) {
+func TestLeaseContextEndsInTime(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		const length = time.Minute
 		elsewhere := openAnother(t, h)
@@ -59,7 +60,7 @@ func TestEndOfTheContext(t *testing.T) {
 			defer func() {
 				mu.Unlock()
 				if renewal {
-					time.Sleep(3 * time.Second) // the way back is long
+					time.Sleep(3 * time.Second) // the answer is slow
 				}
 			}()
 			switch {
@@ -90,8 +91,8 @@ func TestEndOfTheContext(t *testing.T) {
 		mu.Lock()
 		require.Equal(t, 5, renewed)
 		require.False(t, ended.After(r.Lease.Until), "%v, %v", ended, r.Lease.Until)
-		require.Less(t, r.Lease.Until.Sub(ended), length/10, "nor much before")
-		require.Positive(t, r.Lease.Until.Sub(ended), "before another can have it")
+		require.Less(t, r.Lease.Until.Sub(ended), length/10, "the context ended too early")
+		require.Positive(t, r.Lease.Until.Sub(ended), "the context ended too late")
 		mu.Unlock()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
 		got := <-next
@@ -100,7 +101,7 @@ func TestEndOfTheContext(t *testing.T) {
 		require.NoError(t, got.lease.Release(t.Context()))
 		require.NoError(t, elsewhere.Close(t.Context()))
 
-		// A commit is on its way when the lease ends.
+		// The lease ends while a commit is in flight.
 		again, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
 		require.NoError(t, err)
 		write := make(chan error, 1)
@@ -109,7 +110,7 @@ func TestEndOfTheContext(t *testing.T) {
 			write <- err
 		}()
 		<-again.Context().Done()
-		time.Sleep(length / 10) // by now it has ended in the store as well
+		time.Sleep(length / 10) // after this the lease has ended in the store, too
 		mu.Lock()
 		_, err = late()
 		cut = false
@@ -119,14 +120,14 @@ func TestEndOfTheContext(t *testing.T) {
 		n, err := s.State(t.Context())
 		require.NoError(t, err)
 		require.Zero(t, n.N)
-		time.Sleep(length) // the last renewal is on its long way back
+		time.Sleep(length) // the answer to the last renewal is slow
 	})
 }
 
-// TestARenewalWithoutAnAnswer: one that never gets an answer leaves time for others.
+// A renewal that gets no answer is given up in time for another one.
 //
 // Proves STORE-13.
-func TestARenewalWithoutAnAnswer(t *testing.T) {
+func TestRenewalWithoutAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
 		var renewals, silences atomic.Int64
@@ -153,10 +154,10 @@ func TestARenewalWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// TestTakenTooLate: a lease that has run out before its caller could have it is lost, and those behind go on.
+// A lease that runs out before the answer reaches its caller is lost, and the next waiter gets it.
 //
 // Proves STORE-13.
-func TestTakenTooLate(t *testing.T) {
+func TestLeaseExpiresBeforeItsAnswer(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var slow atomic.Bool
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
@@ -166,7 +167,7 @@ func TestTakenTooLate(t *testing.T) {
 			}
 			return at, err
 		})
-		for range 20 { // who is faster, the caller or the next in line, is not decided
+		for range 20 { // the caller and the next waiter race; either may be first
 			slow.Store(true)
 			first, second := acquire(s, pawl.WaitForLease(), pawl.LeaseFor(time.Second)), acquire(s, pawl.WaitForLease())
 			late := <-first
@@ -180,28 +181,28 @@ func TestTakenTooLate(t *testing.T) {
 	})
 }
 
-// TestLeaseThatLandsTooLate: a lease that the store gives when its caller's budget is spent is given back.
-func TestLeaseThatLandsTooLate(t *testing.T) {
+// A lease whose answer arrives after the caller's budget is spent is given back.
+func TestLeaseGrantedAfterTheBudget(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
-		told := make(chan struct{})
+		answer := make(chan struct{})
 		p.store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
-			<-told
+			<-answer
 			return at, err
 		})
 		_, err := s.Acquire(t.Context(), pawl.LeaseFor(time.Hour))
 		require.ErrorIs(t, err, pawl.ErrUnknownOutcome)
 		require.NotZero(t, p.record(t, s.Key()).Lease)
-		close(told)
+		close(answer)
 		testkit.Eventually(t, func() bool { return p.record(t, s.Key()).Lease.Token == 0 })
 	}, func(c *pawl.Config) { c.Retry.Within = 200 * time.Millisecond })
 }
 
-// TestLaterHolderInThisProcess: when the store gives a lease anew, because its scope was deleted meanwhile, the context of the one before has ended
-// before the new holder has it.
+// When a lease is granted again because its scope was deleted, the old holder's context ends before
+// the new holder gets the lease.
 //
 // Proves STORE-13.
-func TestLaterHolderInThisProcess(t *testing.T) {
+func TestNewHolderEndsTheOldContext(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		for _, take := range []bool{false, true} {

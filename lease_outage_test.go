@@ -16,17 +16,19 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// leaseOnCutLine is a holder whose way to PostgreSQL leads through a proxy, and somebody else who has another way.
-type leaseOnCutLine struct {
+// proxiedLease is a lease whose holder reaches PostgreSQL through a proxy. A second runtime is
+// connected directly.
+type proxiedLease struct {
 	proxy        *pgproxy.Proxy
-	here, there  pawl.Scope[ship]
+	here, there  pawl.Scope[ship] // through the proxy; direct
 	rt           *pawl.Runtime
 	lease        *pawl.Lease
 	lostRenewals *atomic.Int64
 	direct       persist.Store
 }
 
-func cutLine(t *testing.T, length time.Duration) leaseOnCutLine {
+// acquireThroughProxy acquires a lease of this length through a new proxy.
+func acquireThroughProxy(t *testing.T, length time.Duration) proxiedLease {
 	t.Helper()
 	stores.Need(t, "postgres")
 	location := pgtest.URL(t)
@@ -34,7 +36,7 @@ func cutLine(t *testing.T, length time.Duration) leaseOnCutLine {
 	require.NoError(t, err)
 	proxy := pgproxy.Start(t, "tcp", u.Host, "write", "create_records", "replace_records", "touch_records")
 	tapped := &stores.Tap{Store: stores.OpenFor(t, proxy.URL(location))}
-	l := leaseOnCutLine{proxy: proxy, direct: stores.OpenFor(t, location), lostRenewals: new(atomic.Int64)}
+	l := proxiedLease{proxy: proxy, direct: stores.OpenFor(t, location), lostRenewals: new(atomic.Int64)}
 	tapped.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
 		if err != nil {
 			l.lostRenewals.Add(1)
@@ -48,7 +50,8 @@ func cutLine(t *testing.T, length time.Duration) leaseOnCutLine {
 	return l
 }
 
-func (l leaseOnCutLine) until(t *testing.T) time.Time {
+// until returns the end of the lease in the store.
+func (l proxiedLease) until(t *testing.T) time.Time {
 	t.Helper()
 	r, err := l.direct.Load(context.Background(), l.here.Key())
 	require.NoError(t, err)
@@ -56,8 +59,9 @@ func (l leaseOnCutLine) until(t *testing.T) time.Time {
 	return r.Lease.Until
 }
 
-// requireLost takes the lease on the other way and asserts that the holder knows by then, without asking anybody, that it has lost it.
-func (l leaseOnCutLine) requireLost(t *testing.T) {
+// requireLost acquires the lease over the direct connection, and asserts that the old holder knows
+// by then that it has lost the lease.
+func (l proxiedLease) requireLost(t *testing.T) {
 	t.Helper()
 	other, err := l.there.Acquire(context.Background(), pawl.WaitForLease(), pawl.LeaseFor(time.Minute))
 	require.NoError(t, err)
@@ -70,18 +74,18 @@ func (l leaseOnCutLine) requireLost(t *testing.T) {
 	require.NoError(t, l.lease.Release(context.Background()))
 	r, err := l.direct.Load(context.Background(), l.here.Key())
 	require.NoError(t, err)
-	require.Equal(t, other.Token(), r.Lease.Token, "releasing what is lost takes nothing from others")
+	require.Equal(t, other.Token(), r.Lease.Token, "releasing a lost lease must not end the new holder's lease")
 	require.NoError(t, other.Release(context.Background()))
 }
 
-// TestLeaseAndCutConnections: a holder whose connections are cut has lost its lease, and knows it, when another gets it. A cut that is shorter than the
-// lease costs nothing.
+// A holder whose connections are cut knows that its lease is lost when another holder gets it. A
+// cut shorter than the lease costs nothing.
 //
 // Proves STORE-13.
 func TestLeaseAndCutConnections(t *testing.T) {
 	t.Run("cut", func(t *testing.T) {
 		t.Parallel()
-		l := cutLine(t, 1500*time.Millisecond)
+		l := acquireThroughProxy(t, 1500*time.Millisecond)
 		l.proxy.Refuse(true)
 		l.requireLost(t)
 		l.proxy.Refuse(false)
@@ -90,20 +94,20 @@ func TestLeaseAndCutConnections(t *testing.T) {
 		testkit.Eventually(t, func() bool {
 			_, err := l.here.IncState(context.Background(), "miles", 1)
 			return err == nil
-		}, "without the lease it may write again")
+		}, "without the lease the process can write again")
 	})
-	t.Run("no answer", func(t *testing.T) { // The server renews it, and nobody hears of that.
+	t.Run("no answer", func(t *testing.T) { // the server renews the lease, but its answer is held back
 		t.Parallel()
-		l := cutLine(t, 1500*time.Millisecond)
+		l := acquireThroughProxy(t, 1500*time.Millisecond)
 		release := make(chan struct{})
 		l.proxy.Script(func(pgproxy.Commit) pgproxy.Action { return pgproxy.HoldUntil(release) })
 		l.requireLost(t)
 		close(release)
 		require.Positive(t, l.lostRenewals.Load())
 	})
-	t.Run("short", func(t *testing.T) {
+	t.Run("brief cut", func(t *testing.T) {
 		t.Parallel()
-		l := cutLine(t, 6*time.Second)
+		l := acquireThroughProxy(t, 6*time.Second)
 		first := l.until(t)
 		l.proxy.Refuse(true)
 		testkit.Eventually(t, func() bool { return l.lostRenewals.Load() > 0 })

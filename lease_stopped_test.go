@@ -26,12 +26,12 @@ import (
 func init() { testkit.Child("stopped", stoppedChild) }
 
 const (
-	stoppedHolders = 14 // of one process
+	stoppedHolders = 14 // per process
 	stoppedLease   = time.Second
 )
 
-// stoppedWant is how many holders are stopped in mid-work, of each store; PAWL_KILLS overrides it. With plain files it takes longest: there a holder is
-// often stopped with a lock.
+// stoppedWant is how many holders to stop while they write, by store; PAWL_KILLS overrides it.
+// Plain files take longest: a holder is often stopped while it has a lock.
 var stoppedWant = map[string]int{"sqlite": 90, "fs": 42, "postgres": 70}
 
 func stoppedLock(rt pawl.Owner, i int) pawl.Scope[logbook] {
@@ -42,10 +42,10 @@ func stoppedBook(rt pawl.Owner, i int) pawl.Scope[logbook] {
 	return logbooks.Scope(rt, fmt.Sprint("book-", i))
 }
 
-// fenceTeller says when a write was refused because of a lease.
-type fenceTeller struct{ persist.Store }
+// fenceReporter reports when a write was refused because of a lease.
+type fenceReporter struct{ persist.Store }
 
-func (s fenceTeller) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+func (s fenceReporter) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	at, err := s.Store.Commit(ctx, c)
 	if fenced := (*persist.Fenced)(nil); len(c.Writes) > 0 && errors.As(err, &fenced) {
 		testkit.Say("fenced")
@@ -53,8 +53,8 @@ func (s fenceTeller) Commit(ctx context.Context, c persist.Commit) (time.Time, e
 	return at, err
 }
 
-// LoadAll makes fenceTeller a persist.Reader, as every store of these tests is.
-func (s fenceTeller) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+// LoadAll makes fenceReporter a persist.Reader, as every store of these tests is.
+func (s fenceReporter) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
@@ -64,7 +64,7 @@ func stoppedChild() error {
 	if err != nil {
 		return err
 	}
-	rt, err := pawl.Open(pawl.Config{Store: fenceTeller{store}})
+	rt, err := pawl.Open(pawl.Config{Store: fenceReporter{store}})
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func stoppedChild() error {
 	for i := range stoppedHolders {
 		go func() {
 			for {
-				if err := stoppedTerm(rt, i); err != nil {
+				if err := stoppedHold(rt, i); err != nil {
 					failed <- err
 					return
 				}
@@ -84,8 +84,9 @@ func stoppedChild() error {
 	return <-failed
 }
 
-// stoppedTerm holds a lease until it is lost, and says how many writes under it were acknowledged, and of how many nobody knows.
-func stoppedTerm(rt *pawl.Runtime, i int) error {
+// stoppedHold holds a lease until it is lost. It reports how many writes under the lease were
+// acknowledged, and how many are in doubt.
+func stoppedHold(rt *pawl.Runtime, i int) error {
 	l, err := stoppedLock(rt, i).Acquire(context.Background(), pawl.WaitForLease(), pawl.LeaseFor(stoppedLease))
 	if errors.Is(err, pawl.ErrUnavailable) || errors.Is(err, pawl.ErrConflict) || pawl.OutcomeUnknown(err) {
 		return nil
@@ -96,9 +97,9 @@ func stoppedTerm(rt *pawl.Runtime, i int) error {
 	testkit.Say("holds %d %d %d", i, l.Token(), testkit.Now())
 	ctx := l.Context()
 	if i%2 == 1 {
-		ctx = context.WithoutCancel(ctx) // whoever does not look at the context is refused as well
+		ctx = context.WithoutCancel(ctx) // a holder that ignores the end of its context is refused, too
 	}
-	acknowledged, unsure := 0, 0
+	acknowledged, inDoubt := 0, 0
 	for n := 0; ; n++ {
 		err := stoppedWrite(ctx, rt, i, n%3, fmt.Sprintf("%d.%d.%d", l.Token(), n%3, n))
 		var left *pawl.CanceledError
@@ -108,21 +109,21 @@ func stoppedTerm(rt *pawl.Runtime, i int) error {
 			continue
 		case errors.Is(err, pawl.ErrLeaseLost) && !errors.As(err, &left):
 		case pawl.OutcomeUnknown(err), errors.As(err, &left):
-			unsure++
+			inDoubt++
 		case errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrConflict):
 		default:
 			return err
 		}
 		if l.Context().Err() != nil {
-			testkit.Say("lost %d %d %d %d %d", i, l.Token(), testkit.Now(), acknowledged, unsure)
+			testkit.Say("lost %d %d %d %d %d", i, l.Token(), testkit.Now(), acknowledged, inDoubt)
 			return nil
 		}
 	}
 }
 
-// stoppedWrite signs the scope that is leased, another one, or both.
+// stoppedWrite appends an entry to the leased scope, to another one, or to both.
 func stoppedWrite(ctx context.Context, rt *pawl.Runtime, i, sort int, entry string) error {
-	time.Sleep(rand.N(200 * time.Millisecond)) // now and then the store has to be at rest, or else nobody can take over
+	time.Sleep(rand.N(200 * time.Millisecond)) // idle times let another process take over
 	lock, book := stoppedLock(rt, i), stoppedBook(rt, i)
 	think := func() { time.Sleep(rand.N(200 * time.Millisecond)) }
 	switch sort {
@@ -147,16 +148,16 @@ func stoppedWrite(ctx context.Context, rt *pawl.Runtime, i, sort int, entry stri
 	})
 }
 
-// stoppedFates is what a process has said of its holders.
-type stoppedFates struct {
-	mu     sync.Mutex
-	holds  [stoppedHolders]uint64 // the token that it has now; 0: none
-	lostAt [stoppedHolders]int64  // the last one
-	terms  map[string]string      // of each holder and token: what was acknowledged, and of what nobody knows
-	fenced int
+// stoppedReports holds what a process reported about its holders.
+type stoppedReports struct {
+	mu     sync.Mutex             // protects all fields
+	holds  [stoppedHolders]uint64 // token of the current lease by holder; 0: none
+	lostAt [stoppedHolders]int64  // when the holder last lost a lease
+	writes map[string]string      // by holder and token: number of writes acknowledged and in doubt
+	fenced int                    // writes that the store refused because of a lease
 }
 
-func (f *stoppedFates) hear(line string) error {
+func (f *stoppedReports) record(line string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var i int
@@ -172,22 +173,20 @@ func (f *stoppedFates) hear(line string) error {
 		}
 		f.holds[i] = token
 	case "lost":
-		var acknowledged, unsure int
-		if _, err := fmt.Sscan(rest, &i, &token, &at, &acknowledged, &unsure); err != nil {
+		var acknowledged, inDoubt int
+		if _, err := fmt.Sscan(rest, &i, &token, &at, &acknowledged, &inDoubt); err != nil {
 			return err
 		}
 		f.holds[i], f.lostAt[i] = 0, at
-		f.terms[fmt.Sprintf("%d %d", i, token)] = fmt.Sprintf("%d %d", acknowledged, unsure)
+		f.writes[fmt.Sprintf("%d %d", i, token)] = fmt.Sprintf("%d %d", acknowledged, inDoubt)
 	default:
-		return fmt.Errorf("it says %q", line)
+		return fmt.Errorf("unexpected line %q", line)
 	}
 	return nil
 }
 
-// TestStoppedAndKilledHolders: a process with many holders, each in a loop of writes under its lease, is stopped until its leases have run out and others
-// have taken over, and goes on then. Nothing of a holder that was stopped is written after its successor has signed, on the leased scope or
-// another one, by a verb or a transaction; what it was told is what is there. In the end the process is killed while others wait for its leases:
-// they get them when those have run out, and no transaction is there in part.
+// A holder that is stopped until its lease runs out writes nothing after its successor has written.
+// The leases of a killed process go to waiters, and no transaction is committed in part.
 //
 // Proves STORE-13.
 func TestStoppedAndKilledHolders(t *testing.T) {
@@ -208,25 +207,25 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 	pid := 0
 	_, err := fmt.Sscanf(line, "pid %d", &pid)
 	require.NoError(t, err, line)
-	fates := &stoppedFates{terms: map[string]string{}}
-	heard := make(chan error, 1)
+	reports := &stoppedReports{writes: map[string]string{}}
+	ended := make(chan error, 1)
 	go func() {
 		for {
 			line, ok := p.Next()
 			if !ok {
-				heard <- nil
+				ended <- nil
 				return
 			}
-			if err := fates.hear(line); err != nil {
-				heard <- err
+			if err := reports.record(line); err != nil {
+				ended <- err
 				return
 			}
 		}
 	}()
 	all := func(ok func(i int) bool) func() bool {
 		return func() bool {
-			fates.mu.Lock()
-			defer fates.mu.Unlock()
+			reports.mu.Lock()
+			defer reports.mu.Unlock()
 			for i := range stoppedHolders {
 				if !ok(i) {
 					return false
@@ -237,18 +236,18 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 	}
 	stopped, missed, rounds := 0, 0, 0
 	for ; stopped < want; rounds++ {
-		require.Less(t, missed, 20*want, "hardly ever did anybody take over")
-		if !assert.Eventually(t, all(func(i int) bool { return fates.holds[i] != 0 }), testkit.Patience, time.Millisecond, "not all hold") {
+		require.Less(t, missed, 20*want, "too many attempts to take over failed")
+		if !assert.Eventually(t, all(func(i int) bool { return reports.holds[i] != 0 }), testkit.Patience, time.Millisecond, "not all holders have their leases") {
 			select {
-			case err := <-heard:
-				t.Fatalf("the holders are gone: %v\n%s", err, p.Stderr())
+			case err := <-ended:
+				t.Fatalf("the process has ended: %v\n%s", err, p.Stderr())
 			default:
 				t.FailNow()
 			}
 		}
-		time.Sleep(rand.N(300 * time.Millisecond)) // the moment is to be anywhere
+		time.Sleep(rand.N(300 * time.Millisecond)) // any moment
 		require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
-		if !stoppedFree(t, rt) {
+		if !storeIsFree(t, rt) {
 			missed++
 			require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
 			continue
@@ -256,34 +255,34 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 		taken := stoppedTakeOver(t, rt)
 		since := testkit.Now()
 		require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
-		testkit.Eventually(t, all(func(i int) bool { return taken[i] == nil || fates.holds[i] == 0 }), "not all have noticed")
+		testkit.Eventually(t, all(func(i int) bool { return taken[i] == nil || reports.holds[i] == 0 }), "not all holders have noticed the loss")
 		for i, l := range taken {
-			if l == nil { // it was stopped while it kept a lock of the store's
+			if l == nil { // the process was stopped while it held a lock of the store
 				missed++
 				continue
 			}
-			fates.mu.Lock()
-			if fates.lostAt[i] > since {
+			reports.mu.Lock()
+			if reports.lostAt[i] > since {
 				stopped++
 			}
-			fates.mu.Unlock()
+			reports.mu.Unlock()
 			for _, s := range []pawl.Scope[logbook]{stoppedLock(rt, i), stoppedBook(rt, i)} {
 				b, err := s.State(t.Context())
 				require.NoError(t, err)
-				require.Equal(t, fmt.Sprintf("%d.successor", l.Token()), b.Log[len(b.Log)-1], "%s was written by who had been stopped", s.Key())
+				require.Equal(t, fmt.Sprintf("%d.successor", l.Token()), b.Log[len(b.Log)-1], "%s was written by a stopped holder after its successor", s.Key())
 			}
 			require.NoError(t, l.Release(t.Context()))
 		}
 	}
-	took := stoppedKill(t, rt, p, pid, heard, all(func(i int) bool { return fates.holds[i] != 0 }))
-	stoppedAudit(t, rt, fates)
-	t.Logf("%d holders stopped in %d rounds, %d kept a lock meanwhile; %d writes fenced; %v from the kill to the last take-over", stopped, rounds, missed, fates.fenced, took)
-	require.Positive(t, fates.fenced, "the store never had to refuse anything")
+	took := stoppedKill(t, rt, p, pid, ended, all(func(i int) bool { return reports.holds[i] != 0 }))
+	stoppedAudit(t, rt, reports)
+	t.Logf("%d holders stopped in %d rounds, %d while they held a lock; %d writes fenced; %v from the kill to the last acquisition", stopped, rounds, missed, reports.fenced, took)
+	require.Positive(t, reports.fenced, "the store refused no write")
 }
 
-// stoppedFree reports whether the stopped process left the store open to others. It may have been stopped in mid-commit, with the lock that all writers
-// of the store need.
-func stoppedFree(t *testing.T, rt *pawl.Runtime) bool {
+// storeIsFree reports whether other processes can write. The stopped process may hold the lock that
+// all writers of the store need.
+func storeIsFree(t *testing.T, rt *pawl.Runtime) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), stoppedLease/2)
 	defer cancel()
@@ -291,7 +290,8 @@ func stoppedFree(t *testing.T, rt *pawl.Runtime) bool {
 	return err == nil
 }
 
-// stoppedTakeOver takes the leases of a stopped process and signs. A nil stands for one that could not be taken.
+// stoppedTakeOver acquires the leases of a stopped process and writes an entry under each. A lease
+// that could not be acquired is nil.
 func stoppedTakeOver(t *testing.T, rt *pawl.Runtime) (taken [stoppedHolders]*pawl.Lease) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*stoppedLease)
@@ -303,7 +303,7 @@ func stoppedTakeOver(t *testing.T, rt *pawl.Runtime) (taken [stoppedHolders]*paw
 			if err != nil {
 				return
 			}
-			// It lives on without ctx, which has only to bound the waiting.
+			// ctx only bounds the wait, not the write.
 			under := context.WithoutCancel(l.Context())
 			entry := fmt.Sprintf("%d.successor", l.Token())
 			err = pawl.Transact(under, rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -324,32 +324,33 @@ func stoppedTakeOver(t *testing.T, rt *pawl.Runtime) (taken [stoppedHolders]*paw
 	return taken
 }
 
-// stoppedKill kills the process while others wait for its leases, and returns how long it took until all had theirs.
-func stoppedKill(t *testing.T, rt *pawl.Runtime, p *testkit.Process, pid int, heard <-chan error, holding func() bool) time.Duration {
+// stoppedKill kills the process while waiters want its leases, and returns the time until all
+// waiters had theirs.
+func stoppedKill(t *testing.T, rt *pawl.Runtime, p *testkit.Process, pid int, ended <-chan error, holding func() bool) time.Duration {
 	t.Helper()
-	testkit.Eventually(t, holding, "not all hold")
+	testkit.Eventually(t, holding, "not all holders have their leases")
 	var g errgroup.Group
 	for i := range stoppedHolders {
 		g.Go(func() error {
 			return stoppedLock(rt, i).Hold(context.Background(), func(context.Context, *pawl.Lease) error { return nil }, pawl.WaitForLease())
 		})
 	}
-	time.Sleep(rand.N(300 * time.Millisecond)) // the moment is to be anywhere
+	time.Sleep(rand.N(300 * time.Millisecond)) // any moment
 	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	killed := time.Now()
-	require.NoError(t, <-heard)
+	require.NoError(t, <-ended)
 	require.NoError(t, g.Wait())
 	took := time.Since(killed)
 	p.Kill()
-	require.Less(t, took, stoppedLease+10*time.Second, "a lease outlived its holder for long")
+	require.Less(t, took, stoppedLease+10*time.Second, "a lease outlived its holder for too long")
 	return took
 }
 
-// stoppedAudit compares what is written with what was told.
-func stoppedAudit(t *testing.T, rt *pawl.Runtime, fates *stoppedFates) {
+// stoppedAudit compares the entries in the store with the reports.
+func stoppedAudit(t *testing.T, rt *pawl.Runtime, reports *stoppedReports) {
 	t.Helper()
-	fates.mu.Lock()
-	defer fates.mu.Unlock()
+	reports.mu.Lock()
+	defer reports.mu.Unlock()
 	for i := range stoppedHolders {
 		counts, transfers := map[uint64]int{}, map[string]int{}
 		for _, s := range []pawl.Scope[logbook]{stoppedLock(rt, i), stoppedBook(rt, i)} {
@@ -374,18 +375,18 @@ func stoppedAudit(t *testing.T, rt *pawl.Runtime, fates *stoppedFates) {
 			}
 		}
 		for entry, n := range transfers {
-			require.Equal(t, 2, n, "%s of %d is there in part", entry, i)
+			require.Equal(t, 2, n, "transaction %s of holder %d was committed in part", entry, i)
 		}
-		for term, told := range fates.terms {
-			var holder, acknowledged, unsure int
+		for hold, numbers := range reports.writes {
+			var holder, acknowledged, inDoubt int
 			var token uint64
-			_, err := fmt.Sscan(term, &holder, &token)
+			_, err := fmt.Sscan(hold, &holder, &token)
 			require.NoError(t, err)
-			_, err = fmt.Sscan(told, &acknowledged, &unsure)
+			_, err = fmt.Sscan(numbers, &acknowledged, &inDoubt)
 			require.NoError(t, err)
 			if holder == i {
-				require.GreaterOrEqual(t, counts[token], acknowledged, "%d under %d", i, token)
-				require.LessOrEqual(t, counts[token], acknowledged+unsure, "%d under %d", i, token)
+				require.GreaterOrEqual(t, counts[token], acknowledged, "holder %d, token %d: an acknowledged write is lost", i, token)
+				require.LessOrEqual(t, counts[token], acknowledged+inDoubt, "holder %d, token %d: too many writes", i, token)
 			}
 		}
 	}

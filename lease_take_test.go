@@ -20,12 +20,12 @@ type errand struct {
 
 var errands = pawl.Kind[errand]{Name: "errand", Due: "due"}
 
-// TestTake: workers of two runtimes share out what is due; each errand is run once at a time, and none is left.
+// Workers of two runtimes take all due scopes, and each scope is processed once.
 //
 // Proves STORE-13.
 func TestTake(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
+		for _, plain := range []bool{false, true} { // plain: a store without persist.Leaser
 			t.Run(fmt.Sprint("plain=", plain), func(t *testing.T) {
 				config := p.config
 				if plain {
@@ -91,8 +91,8 @@ func testTake(t *testing.T, config pawl.Config, prefix string) {
 	require.ErrorAs(t, err, &argument)
 }
 
-// TestTakeRefusesApplying: a mutation that Take would not make is refused, whatever it is.
-func TestTakeRefusesApplying(t *testing.T) {
+// Take refuses WithMutation, even with an empty mutation.
+func TestTakeRefusesWithMutation(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := errands.Scope(p.rt, "one")
 		seed(t, s, errand{})
@@ -106,7 +106,7 @@ func TestTakeRefusesApplying(t *testing.T) {
 	})
 }
 
-// TestTakeUnderALostLease: what is taken under a lease is fenced by it like every other commit.
+// Take under a lost lease is refused, as every other commit is.
 //
 // Proves STORE-13.
 func TestTakeUnderALostLease(t *testing.T) {
@@ -120,7 +120,7 @@ func TestTakeUnderALostLease(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
 		require.NoError(t, taken[0].Lease.Release(ctx))
-		// The lease is ended behind its holder's back.
+		// The lease ends without its holder's knowledge.
 		require.NoError(t, ships.Scope(p.another(t), "leader").Delete(ctx))
 		taken, err = errands.Take(leader.Context(), p.rt, pawl.Query{})
 		require.ErrorIs(t, err, pawl.ErrLeaseLost)
@@ -129,11 +129,11 @@ func TestTakeUnderALostLease(t *testing.T) {
 	})
 }
 
-// TestTakeLeavesUnreadableDocumentsAlone: documents that this release cannot read do not keep
-// workers from the others, however often they take. No call changes such a document or its lease.
+// Documents that this release cannot read do not prevent Take from returning the others. No call
+// changes such a document or its lease.
 func TestTakeLeavesUnreadableDocumentsAlone(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		for _, plain := range []bool{false, true} { // a store that can take several at once, and one that cannot
+		for _, plain := range []bool{false, true} { // plain: a store without persist.Leaser
 			config := p.config
 			if plain {
 				config.Store = stores.Bare{Store: p.store}
@@ -164,13 +164,13 @@ func TestTakeLeavesUnreadableDocumentsAlone(t *testing.T) {
 	})
 }
 
-// blindStore is a store whose first List finds one record only, as if the others came later.
-type blindStore struct {
+// shortListStore is a store whose first List returns one record only, as if the others came later.
+type shortListStore struct {
 	*stores.Tap
 	lists int
 }
 
-func (s *blindStore) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+func (s *shortListStore) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	page, err := s.Tap.List(ctx, q)
 	if s.lists++; s.lists == 1 {
 		page.Records = page.Records[:1]
@@ -178,15 +178,15 @@ func (s *blindStore) List(ctx context.Context, q persist.Query) (persist.Page, e
 	return page, err
 }
 
-func (s *blindStore) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+func (s *shortListStore) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
 	return s.Store.(persist.Leaser).Take(ctx, q, a)
 }
 
-// TestTakeMeetsAnUnreadableDocument: an unreadable document that Take did not see before the store
-// took it is given back, and later calls leave it alone.
-func TestTakeMeetsAnUnreadableDocument(t *testing.T) {
+// An unreadable document that the store took before Take had seen it is given back. Later calls
+// leave it alone.
+func TestTakeReleasesAnUnreadableDocument(t *testing.T) {
 	ctx := t.Context()
-	store := &blindStore{Tap: newTap()}
+	store := &shortListStore{Tap: newTap()}
 	rt := openRuntime(t, pawl.Config{Store: store})
 	readable, unreadable := errands.Scope(rt, "a"), errands.Scope(rt, "b")
 	seed(t, readable, errand{})
@@ -201,7 +201,7 @@ func TestTakeMeetsAnUnreadableDocument(t *testing.T) {
 		require.NoError(t, taken[0].Lease.Release(ctx))
 		r, err := store.Load(ctx, unreadable.Key())
 		require.NoError(t, err)
-		require.EqualValues(t, 2, r.Version, "moved by the first call only")
+		require.EqualValues(t, 2, r.Version, "only the first call may change the version")
 		require.Zero(t, r.Lease)
 	}
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeaseAndTransact: a transaction under a lease commits only while that is live.
+// A transaction under a lease commits only while the lease is live.
 //
 // Proves STORE-13.
-func TestLeaseAndTransact(t *testing.T) {
+func TestTransactUnderALease(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s, lock := ships.Scope(p.rt, "argo"), ships.Scope(p.rt, "lock")
@@ -39,10 +39,11 @@ func TestLeaseAndTransact(t *testing.T) {
 	})
 }
 
-// TestReleaseInACommit: a lease that a transaction gives back ends with its commit and with nothing else, and one that is over refuses it.
+// ReleaseIn ends the lease only if the transaction commits. With a lease that has already ended the
+// commit is refused.
 //
 // Proves STORE-13, TX-1.
-func TestReleaseInACommit(t *testing.T) {
+func TestReleaseIn(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s, other := ships.Scope(p.rt, "argo"), ships.Scope(p.rt, "pinta")
@@ -60,7 +61,7 @@ func TestReleaseInACommit(t *testing.T) {
 
 		runs := 0
 		err = pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			if runs++; runs == 1 { // another writer is faster, once
+			if runs++; runs == 1 { // another writer causes a conflict, once
 				_, err := s.IncState(t.Context(), "miles", 1)
 				require.NoError(t, err)
 			}
@@ -70,7 +71,7 @@ func TestReleaseInACommit(t *testing.T) {
 				require.NoError(t, l.ReleaseIn(tx))
 				return errPoor
 			})
-			require.ErrorIs(t, failed, errPoor, "and is undone")
+			require.ErrorIs(t, failed, errPoor, "the nested transaction fails, which undoes ReleaseIn")
 			_, err = other.In(tx).PatchState(ctx, pawl.Patch{"miles": state.Miles})
 			return err
 		})
@@ -86,14 +87,14 @@ func TestReleaseInACommit(t *testing.T) {
 		require.Zero(t, p.record(t, s.Key()).Lease)
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
 		next, err := s.Acquire(ctx)
-		require.NoError(t, err, "it is free at once")
+		require.NoError(t, err, "the lease is free at once")
 
 		err = pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			require.NoError(t, l.ReleaseIn(tx))
 			_, err := other.In(tx).IncState(ctx, "miles", 1)
 			return err
 		})
-		require.ErrorIs(t, err, pawl.ErrLeaseLost, "it was given back before")
+		require.ErrorIs(t, err, pawl.ErrLeaseLost, "the lease was given back before")
 		require.Equal(t, next.Token(), p.record(t, s.Key()).Lease.Token)
 		requireState(t, p, other, 2, ship{Miles: 2})
 		var bad *pawl.ArgumentError
@@ -102,10 +103,10 @@ func TestReleaseInACommit(t *testing.T) {
 	})
 }
 
-// TestReleaseInStandsOnWhatWasRead: a transaction that gives a lease back, and writes nothing else, does so only if what it read is current when the lease ends.
+// A transaction that only reads and gives a lease back commits only if its reads are still current.
 //
 // Proves TX-2.
-func TestReleaseInStandsOnWhatWasRead(t *testing.T) {
+func TestReleaseInChecksReads(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		crew := ships.Scope(p.rt, "crew")
@@ -118,14 +119,14 @@ func TestReleaseInStandsOnWhatWasRead(t *testing.T) {
 			state, err := crew.In(tx).State(ctx)
 			require.NoError(t, err)
 			miles = int(state.Miles)
-			if attempts == 1 { // there is more to do, before the lease is given back
+			if attempts == 1 { // another process changes the state that was read
 				_, err := other.IncState(t.Context(), "miles", 7)
 				require.NoError(t, err)
 			}
 			return l.ReleaseIn(tx)
 		})
 		require.NoError(t, err)
-		require.Equal(t, 7, miles, "the lease was given back in view of this")
+		require.Equal(t, 7, miles, "the lease was given back on a stale read")
 		require.Equal(t, 2, attempts)
 		require.Zero(t, p.record(t, ships.Scope(p.rt, "argo").Key()).Lease)
 	})

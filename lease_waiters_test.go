@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLeaseLine: many wait for one lease, two runtimes take part, and there is never more than one holder.
+// With many waiters in two runtimes, there is never more than one holder.
 //
 // Proves STORE-13.
-func TestLeaseLine(t *testing.T) {
+func TestOneHolderAtATime(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		runtimes := []*pawl.Runtime{p.rt, p.another(t)}
 		var holders, most atomic.Int32
@@ -43,10 +43,10 @@ func TestLeaseLine(t *testing.T) {
 	})
 }
 
-// TestArrivalOrder: those who wait in one process get the lease in the order in which they came.
+// Waiters of one process get the lease in order of arrival.
 //
 // Proves STORE-13.
-func TestArrivalOrder(t *testing.T) {
+func TestLeaseWaitersInArrivalOrder(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var got []int
 		done := make(chan error, 50)
@@ -63,16 +63,16 @@ func TestArrivalOrder(t *testing.T) {
 		for range 50 {
 			require.NoError(t, <-done)
 		}
-		for i, who := range got {
-			require.Equal(t, i, who)
+		for i, waiter := range got {
+			require.Equal(t, i, waiter)
 		}
 	})
 }
 
-// TestWaitersLeaveTheLine: whoever stops waiting is withdrawn, wherever in the line, and the others are served in order of arrival.
+// A waiter that leaves is withdrawn from any place in the line. The others keep their order.
 //
 // Proves STORE-13.
-func TestWaitersLeaveTheLine(t *testing.T) {
+func TestLeaseWaitersLeaveTheLine(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		held, err := s.Acquire(t.Context())
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestWaitersLeaveTheLine(t *testing.T) {
 		}
 		_, err = s.Acquire(t.Context())
 		var busy *pawl.HeldError
-		require.ErrorAs(t, err, &busy, "nobody who does not wait gets ahead of those who do")
+		require.ErrorAs(t, err, &busy, "a caller that does not wait must not overtake waiters")
 		for _, i := range []int{0, 3, 5} { // the head, one in the middle, the last
 			leave[i]()
 			var left *pawl.CanceledError
@@ -99,7 +99,7 @@ func TestWaitersLeaveTheLine(t *testing.T) {
 			require.Greater(t, got.lease.Token(), held.Token())
 			synctest.Wait()
 			for _, j := range []int{1, 2, 4} {
-				require.Empty(t, waiting[j], "%d has it, %d too", i, j)
+				require.Empty(t, waiting[j], "waiters %d and %d both have the lease", i, j)
 			}
 			held = got.lease
 			require.NoError(t, held.Release(t.Context()))
@@ -111,16 +111,14 @@ func TestWaitersLeaveTheLine(t *testing.T) {
 	})
 }
 
-// Who waits for a lease, what they hear, and what becomes of them when the runtime closes.
-
-// hinting is a store that gives hints, as the shared ones do.
+// hinting is a store that gives hints, as shared stores do.
 type hinting struct {
 	*stores.Tap
-	mu    sync.Mutex
+	mu    sync.Mutex // protects the fields below
 	wakes map[int]func(persist.Hint)
 	next  int
 
-	afterLoad func(persist.Key)
+	afterLoad func(persist.Key) // called when a Load returns; nil: nothing
 }
 
 func (h *hinting) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
@@ -165,11 +163,11 @@ func (h *hinting) Commit(ctx context.Context, c persist.Commit) (time.Time, erro
 	return at, err
 }
 
-// TestReleaseIsHeard: who waits in another process hears of a release at once where the store gives hints, also when it comes between the refusal
-// and the first listening.
+// With a store that gives hints, a waiter in another process gets a released lease at once, even if
+// the release comes after its first attempt but before it listens for hints.
 //
 // Proves STORE-13.
-func TestReleaseIsHeard(t *testing.T) {
+func TestReleaseWakesWaitersElsewhere(t *testing.T) {
 	for _, early := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			store := &hinting{Tap: newTap()}
@@ -179,7 +177,7 @@ func TestReleaseIsHeard(t *testing.T) {
 			require.NoError(t, err)
 			ctx := t.Context()
 			watching, stop := context.WithCancel(ctx)
-			changes := pawl.Session[counts](there, "watched").Changes(watching) // its hub hears already
+			changes := pawl.Session[counts](there, "watched").Changes(watching) // there already listens for hints
 			<-changes
 			synctest.Wait()
 			held, err := pawl.Session[counts](here, "a").Acquire(ctx)
@@ -187,7 +185,7 @@ func TestReleaseIsHeard(t *testing.T) {
 			var once sync.Once
 			if early {
 				store.mu.Lock()
-				store.afterLoad = func(key persist.Key) { // that it is held is known, and on its way
+				store.afterLoad = func(key persist.Key) { // the record read here still shows the lease as held
 					if key.ID == "a" {
 						once.Do(func() { require.NoError(t, held.Release(ctx)) })
 					}
@@ -212,18 +210,18 @@ func TestReleaseIsHeard(t *testing.T) {
 	}
 }
 
-// TestNobodyKeepsItToThemselves: a process in which many wait hands the lease on to its own, but not for good: others come in between.
+// A process with many waiters lets other processes have the lease after a few turns.
 //
 // Proves STORE-13.
-func TestNobodyKeepsItToThemselves(t *testing.T) {
+func TestProcessesShareALease(t *testing.T) {
 	for _, hints := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTap()
-			var store persist.Store = stores.Bare{Store: h} // without hints, whatever h can do
+			var store persist.Store = stores.Bare{Store: h} // hides the hints of h
 			if hints {
 				store = &hinting{Tap: h}
 			}
-			busy, err := pawl.Open(pawl.Config{Store: store})
+			crowded, err := pawl.Open(pawl.Config{Store: store})
 			require.NoError(t, err)
 			alone, err := pawl.Open(pawl.Config{Store: store})
 			require.NoError(t, err)
@@ -233,7 +231,7 @@ func TestNobodyKeepsItToThemselves(t *testing.T) {
 			for range 10 {
 				wg.Go(func() {
 					for !over.Load() {
-						require.NoError(t, pawl.Session[counts](busy, "a").Hold(context.Background(), func(context.Context, *pawl.Lease) error {
+						require.NoError(t, pawl.Session[counts](crowded, "a").Hold(context.Background(), func(context.Context, *pawl.Lease) error {
 							turns.Add(1)
 							time.Sleep(time.Millisecond)
 							return nil
@@ -249,14 +247,14 @@ func TestNobodyKeepsItToThemselves(t *testing.T) {
 					return nil
 				}, pawl.WaitForLease()))
 				if hints {
-					require.Less(t, meanwhile, int64(100), "it had to wait for that many others")
+					require.Less(t, meanwhile, int64(100), "the lone waiter waited for too many turns")
 				} else {
-					require.Less(t, meanwhile, int64(5000), "it had to wait for that many others, and for its next look")
+					require.Less(t, meanwhile, int64(5000), "the lone waiter, which polls, waited for too many turns")
 				}
 			}
 			over.Store(true)
 			wg.Wait()
-			require.NoError(t, busy.Close(t.Context()))
+			require.NoError(t, crowded.Close(t.Context()))
 			require.NoError(t, alone.Close(t.Context()))
 		})
 	}

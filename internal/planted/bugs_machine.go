@@ -96,13 +96,13 @@ var machineBugs = []Bug{
 		Name: "lease-release-without-its-commit", Mechanism: "a lease that a transaction releases ends with its commit",
 		Proves: []string{"STORE-13"}, File: "tx_part.go",
 		Old: "		guardOf(&b.Commit, l.key).Release = true\n", New: "		_ = l\n",
-		Pkg: ".", Run: "^TestReleaseInACommit$",
+		Pkg: ".", Run: "^TestReleaseIn$",
 	},
 	{
 		Name: "lease-release-not-undone", Mechanism: "a lease released by a joined part that fails stays held",
 		Proves: []string{"STORE-13"}, File: "tx_part.go",
 		Old: "		tx.ended = tx.ended[:ended:ended]\n", New: "		_ = ended\n",
-		Pkg: ".", Run: "^TestReleaseInACommit$",
+		Pkg: ".", Run: "^TestReleaseIn$",
 	},
 	{
 		Name: "machine-janitor-counts-from-the-last-write", Mechanism: "the age of a stale claim counts from the end of its lease",

@@ -6,7 +6,7 @@ var txBugs = []Bug{
 		Name: "tx-release-unproved", Mechanism: "a transaction that releases a lease tests the records that it read",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
 		Old: "	if !tx.of.joined() && len(tx.ended) == 0 {\n", New: "	if !tx.of.joined() {\n",
-		Pkg: ".", Run: "^TestReleaseInStandsOnWhatWasRead$",
+		Pkg: ".", Run: "^TestReleaseInChecksReads$",
 	},
 	{
 		Name: "tx-read-set", Mechanism: "a commit tests the records that its transaction read",
