@@ -21,7 +21,8 @@ type Parcel struct {
 
 var Parcels = pawl.Kind[Parcel]{Name: "parcel", Label: "status", Due: "due"}
 
-// One holder at a time, in whichever process; what it commits with its context is refused once the lease is lost.
+// Of all processes, one caller at a time holds the lease. Once the lease is lost, commits with its
+// context are refused.
 func ExampleScope_Hold() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -43,7 +44,7 @@ func ExampleScope_Hold() {
 	// <nil>
 }
 
-// A status and the lease change together, or not at all.
+// The status and the lease change together, or not at all.
 func ExampleWithMutation() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -52,7 +53,7 @@ func ExampleWithMutation() {
 
 	claim := pawl.WithMutation(pawl.Atomic(func(_ context.Context, p *Parcel) error {
 		if p.Status != "packed" {
-			return errors.New("it is " + p.Status)
+			return errors.New("parcel is " + p.Status)
 		}
 		p.Status = "shipping"
 		return nil
@@ -64,10 +65,10 @@ func ExampleWithMutation() {
 	fmt.Println(err)
 	// Output:
 	// 2 <nil>
-	// it is shipping
+	// parcel is shipping
 }
 
-// Workers share out what is due.
+// Workers divide the due parcels among themselves.
 func ExampleKind_Take() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -88,7 +89,7 @@ func ExampleKind_Take() {
 	// Output: now packed <nil>
 }
 
-// The current state first, and then whatever is newer.
+// Watch delivers the current state first, and then newer ones.
 func ExampleScope_Watch() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{})
@@ -112,7 +113,7 @@ func ExampleScope_Watch() {
 	// 3 3
 }
 
-// What has expired reads as absent at once; the sweeper gives its space back.
+// An expired scope reads as absent at once. The sweeper frees its space.
 func ExampleSweeper() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -124,14 +125,15 @@ func ExampleSweeper() {
 		panic(err)
 	}
 	for swept := (pawl.Swept{}); swept.Cleared == 0; {
-		swept, _ = sweeper.Sweep(ctx) // or Start it once, and Stop it
+		swept, _ = sweeper.Sweep(ctx) // or call Start once, and Stop at the end
 	}
-	snap, err := visit.IncState(ctx, "visits", 1) // it starts anew, in the same sequence of versions
+	snap, err := visit.IncState(ctx, "visits", 1) // starts from empty state and continues the versions
 	fmt.Println(snap.Version, snap.State(), err)
 	// Output: 3 map[visits:1] <nil>
 }
 
-// State and rows of one's own change together: SQL inside Pawl's commit, and Pawl's commit inside a transaction of one's own.
+// State and rows of the application change together, either with SQL inside Pawl's commit or with
+// Pawl's commit inside a transaction of the application.
 func ExampleCommitThrough() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "pawl")
@@ -158,13 +160,13 @@ func ExampleCommitThrough() {
 	})
 	fmt.Println(err)
 
-	theirs, _ := db.BeginTx(ctx, nil)
-	_, _ = theirs.Exec(`INSERT INTO audit VALUES ('shipped 7')`)
+	sqlTx, _ := db.BeginTx(ctx, nil)
+	_, _ = sqlTx.Exec(`INSERT INTO audit VALUES ('shipped 7')`)
 	err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := Parcels.Scope(tx, "7").PatchState(ctx, pawl.Patch{"status": "shipped"})
 		return err
-	}, pawl.CommitThrough(store.Join(theirs)))
-	fmt.Println(err, theirs.Rollback())
+	}, pawl.CommitThrough(store.Join(sqlTx)))
+	fmt.Println(err, sqlTx.Rollback())
 
 	state, _ := Parcels.Scope(rt, "7").State(ctx)
 	var lines int

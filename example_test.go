@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// Cart is the state that the examples are about.
+// Cart is the state that the examples use.
 type Cart struct {
 	Owner string         `json:"owner"`
 	Total int64          `json:"total"`
@@ -21,7 +21,7 @@ type Cart struct {
 	Stock map[string]int `json:"stock"`
 }
 
-// start opens a runtime on a store that lives as long as the example; persist/sqlite has one that lasts.
+// start opens a runtime on a store in memory. persist/sqlite has a durable store.
 func start() (*pawl.Runtime, context.Context) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	if err != nil {
@@ -123,7 +123,7 @@ func ExampleScope_AtomicState() {
 	withdraw := func(amount int64) error {
 		_, err := account.AtomicState(ctx, func(ctx context.Context, a *Account) error {
 			if a.Balance < amount {
-				return errShort // nothing happened
+				return errShort // nothing is committed
 			}
 			a.Balance -= amount
 			return nil
@@ -151,7 +151,7 @@ func ExampleScope_Delete() {
 	cart.Delete(ctx)
 	_, err := cart.IncState(ctx, "total", 5)
 	fmt.Println(err)
-	snap, _ := cart.IncState(ctx, "total", 5, pawl.IfAbsent()) // anew, in the same sequence of versions
+	snap, _ := cart.IncState(ctx, "total", 5, pawl.IfAbsent()) // creates the scope again and continues the versions
 	fmt.Println(snap.Version, snap.State().Total)
 	// Output:
 	// pawl: session/c42: deleted at version 2
@@ -163,17 +163,17 @@ func ExampleSnapshot_ReadOnly() {
 	cart := pawl.Session[Cart](rt, "c42")
 	cart.PushState(ctx, "items", "book")
 	snap, _ := cart.Snapshot(ctx)
-	mine := snap.State() // a copy, to do with as one likes
+	mine := snap.State() // a copy, which the caller may change
 	mine.Items[0] = "pen"
-	fmt.Println(snap.ReadOnly().Items, snap.Version) // no copy: look, do not touch
+	fmt.Println(snap.ReadOnly().Items, snap.Version) // no copy: do not change it
 	// Output: [book] 1
 }
 
 func ExampleIfVersion() {
 	rt, ctx := start()
 	cart := pawl.Session[Cart](rt, "c42")
-	seen, _ := cart.PatchState(ctx, pawl.Patch{"owner": "ann"}) // what a form was filled in from
-	cart.IncState(ctx, "total", 5)                              // meanwhile
+	seen, _ := cart.PatchState(ctx, pawl.Patch{"owner": "ann"}) // the version that a form shows
+	cart.IncState(ctx, "total", 5)                              // another change in the meantime
 	_, err := cart.PatchState(ctx, pawl.Patch{"owner": "bob"}, pawl.IfVersion(seen.Version))
 	fmt.Println(err, errors.Is(err, pawl.ErrConflict))
 	// Output: pawl: session/c42: expected version 1, found 2 true
@@ -216,23 +216,23 @@ func ExampleNewLocal() {
 	request := pawl.NewLocal(rt, pawl.WithTimeout(time.Second))
 	tasks := pawl.Sequencer[Cart](request, "tasks")
 	tasks.PushState(ctx, "items", "fetch")
-	request.Close() // and its scopes are gone
+	request.Close() // removes its scopes
 	_, err := tasks.PushState(ctx, "items", "render")
 	fmt.Println(err)
 	// Output: pawl: closed
 }
 
-// Job is the state of a kind of one's own.
+// Job is the state of a custom kind.
 type Job struct {
 	Status string    `json:"status"`
 	Tries  int       `json:"tries"`
 	RunAt  time.Time `json:"runAt"`
 }
 
-// Jobs is declared once and listed in Config.Kinds, so that Open finds its faults.
+// Jobs is declared once and listed in Config.Kinds, so that Open reports mistakes in it.
 var Jobs = pawl.Kind[Job]{
 	Name:  "job",
-	Label: "status", // List can select by it
+	Label: "status", // List can select by this field
 	Due:   "runAt",
 	TTL:   24 * time.Hour, // after the last write
 	Upgrades: []pawl.Upgrade{
@@ -247,7 +247,7 @@ var Jobs = pawl.Kind[Job]{
 	},
 }
 
-var jobTries = Jobs.MustField("tries") // a typo stops the program as it starts
+var jobTries = Jobs.MustField("tries") // a misspelled field panics when the program starts
 
 func ExampleKind() {
 	ctx := context.Background()
@@ -275,7 +275,7 @@ func ExampleKind_List() {
 	// j2 open <nil>
 }
 
-// file is an authority of one's own: any place that can test a version and write in one step.
+// file is a custom Persist: any storage that can test a version and write in one step.
 type file struct{ now pawl.Snapshot[Cart] }
 
 func (f *file) Load(context.Context) (pawl.Snapshot[Cart], error) { return f.now, nil }
@@ -293,7 +293,7 @@ func ExampleApplyMutation() {
 	var cart pawl.Container[Cart]
 	inc := pawl.Inc{Field: "total", By: 5}
 
-	// Without a Persist the mutation waits its turn; with one it also compares and swaps.
+	// Without a Persist the mutation only waits in the queue; with one it also compares and swaps.
 	snap, err := pawl.ApplyMutation(ctx, &cart, pawl.ContainerOptions[Cart]{Name: "cart"}, inc)
 	fmt.Println(snap.Version, snap.State().Total, err)
 
@@ -372,7 +372,7 @@ func ExampleRuntime_Close() {
 	pawl.Session[Cart](rt, "c42").IncState(ctx, "total", 1)
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	fmt.Println(rt.Close(ctx)) // finishes what is under way, and names what it could not wait for
+	fmt.Println(rt.Close(ctx)) // finishes accepted work; its error names functions that still run at the deadline
 	// Output: <nil>
 }
 
@@ -381,7 +381,7 @@ func ExampleTransact() {
 	pawl.User[Cart](rt, "ann").IncState(ctx, "total", 30)
 	move := func(from, to string, amount int64) error {
 		return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
-			has, err := pawl.User[Cart](tx, from).State(ctx) // what is read is tested by the commit
+			has, err := pawl.User[Cart](tx, from).State(ctx) // the commit tests that this read is still current
 			if err != nil {
 				return err
 			}

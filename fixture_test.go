@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// path is one of the ways that a verb can take: in memory or through a store.
+// path is one of the ways to run a verb: in memory or through a store.
 type path struct {
 	name   string
 	rt     *pawl.Runtime
@@ -43,7 +43,7 @@ func (p path) record(t *testing.T, key pawl.Key) persist.Record {
 	return r
 }
 
-// put writes a document into the store of p as another process would, whatever the version is.
+// put writes a document into the store of p as another process would, after the current version.
 func (p path) put(t *testing.T, key pawl.Key, doc string, schema int) {
 	t.Helper()
 	was := p.record(t, key)

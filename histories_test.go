@@ -18,10 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A history is what clients did to some scopes and what they were told. Porcupine finds an order of the operations that explains the
-// answers and agrees with the clock, or shows that there is none.
+// A history lists the operations of several clients on some scopes, with their answers. Porcupine
+// finds an order of the operations that explains the answers and agrees with the clock, or shows
+// that there is none.
 
-// histState is the state that histories are about.
+// histState is the state of the scopes in a history.
 type histState struct {
 	N    int64   `json:"n"`
 	List []int64 `json:"list"`
@@ -34,7 +35,7 @@ const (
 	histSet  = "set"  // replaces N by Arg if the version is Pin
 	histRead = "read"
 	histNoop = "no-op"
-	histFail = "fail" // a function that returns an error after it has looked
+	histFail = "fail" // a function that reads the state and returns an error
 )
 
 // histOp is one operation with its answer.
@@ -45,28 +46,28 @@ type histOp struct {
 	Pin          uint64 // histSet
 	Call, Return int64
 
-	Unknown  bool // the caller left; it may have happened, or happen later
+	Unknown  bool // the caller left; the operation may have happened, or happen later
 	Conflict bool // histSet: refused
 	N        int64
 	Len      int
-	Version  uint64 // of a conflict, the one that was found
+	Version  uint64 // after the operation; of a conflict, the version found
 }
 
 func (o histOp) writes() bool { return o.Kind == histInc || o.Kind == histPush || o.Kind == histSet }
 
-// histModel is a scope, as simple as it can be.
+// histModel is the simplest model of a scope.
 type histModel struct {
 	n       int64
 	len     int
 	version uint64
 }
 
-// histInput is an operation together with the versions that are known to be those of answered ones: an operation whose outcome nobody
-// knows cannot have made any of these. That is sound, since a version made twice cannot be explained anyhow, and spares Porcupine to try
-// every subset of the unknown ones at every step.
+// histInput is an operation with the versions that answered operations made. An operation with an
+// unknown outcome cannot have made one of these: no version is made twice. With them, Porcupine
+// need not try every subset of the unknown operations at every step.
 type histInput struct {
 	histOp
-	claimed map[uint64]bool
+	claimed map[uint64]bool // versions of answered operations
 }
 
 func (m histModel) step(in histInput) (bool, histModel) {
@@ -105,7 +106,7 @@ var histSpec = porcupine.Model{
 	Step: func(state, input, _ any) (bool, any) { return state.(histModel).step(input.(histInput)) },
 }
 
-// histFigures says what a set of histories contained.
+// histFigures counts what a set of histories contains.
 type histFigures struct {
 	histories, ops, overlapping, unknown, withdrawn, conflicts int
 }
@@ -119,10 +120,11 @@ func (f *histFigures) add(o histFigures) {
 	f.conflicts += o.conflicts
 }
 
-// histPatience bounds one check. A history that cannot be decided fails the test: it says nothing.
+// histPatience bounds one check. A history that is not decided in that time fails the test.
 const histPatience = 30 * time.Second
 
-// checkHistory requires that ops are linearizable, key by key, and counts what they contain.
+// checkHistory requires that the operations on each key are linearizable, and returns their
+// figures.
 func checkHistory(t testing.TB, ops []histOp) histFigures {
 	t.Helper()
 	byKey := map[int][]histOp{}
@@ -153,13 +155,13 @@ func checkHistory(t testing.TB, ops []histOp) histFigures {
 			for _, op := range ops {
 				t.Logf("%+v", op)
 			}
-			t.Fatalf("the history of key %d is not linearizable: %v", key, got)
+			t.Fatalf("history of key %d not linearizable: %v", key, got)
 		}
 	}
 	return f
 }
 
-// overlapping counts the operations of one key that began before another client's earlier one had ended.
+// overlapping counts the operations of one key that began before an earlier one had ended.
 func overlapping(ops []histOp) (n int) {
 	ops = slices.Clone(ops)
 	slices.SortFunc(ops, func(a, b histOp) int { return int(a.Call - b.Call) })
@@ -175,21 +177,21 @@ func overlapping(ops []histOp) (n int) {
 	return n
 }
 
-// histClients is a set of clients in this process, and what they work on.
+// histClients is a set of clients in this process, with their scopes and results.
 type histClients struct {
 	scopes  [][]pawl.Scope[histState] // by client, by key
 	first   int                       // number of the first client
-	each    int                       // operations
+	each    int                       // operations per client
 	seed    uint64
-	hurried time.Duration // how soon a context ends that is to end early
+	hurried time.Duration // longest life of a context that ends early
 
-	mu        sync.Mutex // protects what follows
+	mu        sync.Mutex // protects the fields below
 	ops       []histOp
 	withdrawn int
 	errs      []error
 }
 
-// run lets all clients do their operations and records them.
+// run performs the operations of all clients and records them.
 func (h *histClients) run() error {
 	var wg sync.WaitGroup
 	for i, scopes := range h.scopes {
@@ -210,11 +212,11 @@ func (h *histClients) run() error {
 	return errors.Join(h.errs...)
 }
 
-// histClient does one operation after the other.
+// histClient performs one operation after the other.
 type histClient struct {
 	number    int
 	scopes    []pawl.Scope[histState]
-	seen      []uint64 // by key, the version last seen
+	seen      []uint64 // version last seen, by key
 	hurried   time.Duration
 	rng       *rand.Rand
 	next      int64
@@ -223,12 +225,12 @@ type histClient struct {
 	err       error
 }
 
-var errHistory = errors.New("as asked")
+var errHistory = errors.New("history: intended failure")
 
-// operate does a random operation and records it, unless it is certain that nothing happened.
+// operate performs a random operation and records it, unless it certainly had no effect.
 func (c *histClient) operate() error {
 	c.next++
-	id, sawN, sawLen := c.next, int64(0), 0 // what functions use, which may outlive the call
+	id, sawN, sawLen := c.next, int64(0), 0 // not fields of c: functions may outlive the call
 	op := histOp{Client: c.number, Key: c.rng.IntN(len(c.scopes))}
 	scope := c.scopes[op.Key]
 	hasty := c.rng.IntN(8) == 0
@@ -238,7 +240,8 @@ func (c *histClient) operate() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	// A function takes a while, so that others come in between, and at times its caller leaves while it runs.
+	// A function yields, so that other operations overlap. Sometimes its caller leaves while it
+	// runs.
 	during := func() {
 		if hasty {
 			cancel()
@@ -292,7 +295,7 @@ func (c *histClient) operate() error {
 	return c.record(op, snap, err)
 }
 
-// record takes in the answer.
+// record appends op with its answer. It returns an unexpected error.
 func (c *histClient) record(op histOp, snap pawl.Snapshot[histState], err error) error {
 	var stale *pawl.ConcurrencyError
 	var lost *pawl.ConcurrentModificationError
@@ -328,7 +331,8 @@ func (c *histClient) record(op histOp, snap pawl.Snapshot[histState], err error)
 	return nil
 }
 
-// finish adds a last look at every key by a client that comes after all others, and returns the whole history.
+// finish adds a final read of every key by another client, and returns the history and the number
+// of withdrawn operations.
 func (h *histClients) finish(t testing.TB) ([]histOp, int) {
 	c := histClient{number: h.first + len(h.scopes), scopes: h.scopes[0], seen: make([]uint64, len(h.scopes[0]))}
 	for key, scope := range c.scopes {
@@ -341,7 +345,8 @@ func (h *histClients) finish(t testing.TB) ([]histOp, int) {
 	return append(h.ops, c.ops...), h.withdrawn
 }
 
-// histScopes opens the keys of a history for so many clients, in turn on each of the runtimes.
+// histScopes returns the scopes of each client, by client and key. The clients are spread over the
+// runtimes.
 func histScopes(clients, keys int, name string, open func(*pawl.Runtime, string) pawl.Scope[histState], runtimes ...*pawl.Runtime) (all [][]pawl.Scope[histState]) {
 	for i := range clients {
 		var scopes []pawl.Scope[histState]

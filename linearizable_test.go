@@ -23,7 +23,7 @@ func init() { testkit.Child("history", historyChild) }
 const (
 	histGoroutines = 8
 	histKeys       = 4
-	histOps        = 2000 // of a history
+	histOps        = 2000 // per history
 )
 
 func memoryScope(rt *pawl.Runtime, id string) pawl.Scope[histState] {
@@ -33,18 +33,18 @@ func storedScope(rt *pawl.Runtime, id string) pawl.Scope[histState] {
 	return pawl.Session[histState](rt, id)
 }
 
-// leisurelyStore takes its time before and after a commit, as a store across a network does: memory alone is so quick that nobody
-// would ever leave in between.
-type leisurelyStore struct{ persist.Store }
+// delayedStore delays commits before and after the write, as a network does. Without a delay hardly
+// any caller would leave during a commit.
+type delayedStore struct{ persist.Store }
 
-func (s leisurelyStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+func (s delayedStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	time.Sleep(rand.N(100 * time.Microsecond))
 	at, err := s.Store.Commit(ctx, c)
 	time.Sleep(rand.N(100 * time.Microsecond))
 	return at, err
 }
 
-// histories records and checks several histories, the clients spread over so many runtimes.
+// histories records and checks count histories, whose clients are spread over the runtimes.
 func histories(t *testing.T, count, runtimes int, store persist.Store, hurried time.Duration, open func(*pawl.Runtime, string) pawl.Scope[histState]) histFigures {
 	var rts []*pawl.Runtime
 	for range runtimes {
@@ -68,47 +68,47 @@ func histories(t *testing.T, count, runtimes int, store persist.Store, hurried t
 	return sum
 }
 
-// requireLively requires that histories contain what they are to be judged by.
-func requireLively(t *testing.T, f histFigures) {
+// requireVaried requires that histories contain enough concurrency and failures to mean something.
+func requireVaried(t *testing.T, f histFigures) {
 	t.Helper()
 	require.Greater(t, f.overlapping, f.ops/20, "hardly any operations overlap")
 	require.Greater(t, f.unknown, f.histories, "hardly any caller left without an answer")
 	require.Greater(t, f.withdrawn, f.histories, "hardly any operation was withdrawn")
-	require.Greater(t, f.conflicts, f.histories, "hardly any pinned version had moved")
-	require.Greater(t, f.ops+f.withdrawn, f.histories*histOps*9/10, "the histories are short")
+	require.Greater(t, f.conflicts, f.histories, "hardly any version condition failed")
+	require.Greater(t, f.ops+f.withdrawn, f.histories*histOps*9/10, "the histories are too short")
 }
 
-// TestMemoryHistoriesAreLinearizable: whatever eight goroutines are told about in-memory scopes can be explained by one order of their
-// operations, also where callers leave: a withdrawn one has not happened, another one that left may have.
+// Histories of in-memory scopes are linearizable, even when callers leave. A withdrawn operation
+// has not happened; any other operation without an answer may have.
 //
 // Proves LOCK-2, LOCK-7, LOCK-8, SCOPE-4.
 func TestMemoryHistoriesAreLinearizable(t *testing.T) {
-	requireLively(t, histories(t, 20, 1, nil, 20*time.Microsecond, memoryScope))
+	requireVaried(t, histories(t, 20, 1, nil, 20*time.Microsecond, memoryScope))
 }
 
-// TestStoredHistoriesAreLinearizable: the same for persisted scopes, in one runtime and with several that compete.
+// Histories of persisted scopes are linearizable, with one runtime and with two that compete.
 //
 // Proves CAS-4, CAS-5, CAS-9, SCOPE-17.
 func TestStoredHistoriesAreLinearizable(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
-		requireLively(t, histories(t, testkit.Times(12, 4), 1, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(12, 4), 1, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	t.Run("two runtimes", func(t *testing.T) {
-		requireLively(t, histories(t, testkit.Times(12, 4), 2, leisurelyStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(12, 4), 2, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	stores.EachShared(t, func(t *testing.T, location string) {
-		requireLively(t, histories(t, testkit.Times(6, 2), 1, stores.OpenFor(t, location), 3*time.Millisecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(6, 2), 1, stores.OpenFor(t, location), 3*time.Millisecond, storedScope))
 	})
 }
 
 const (
 	histProcesses   = 3
-	histOfProcesses = 2 // histories
+	histOfProcesses = 2 // histories per store
 	histSeed        = "PAWL_TEST_SEED"
 	histFirst       = "PAWL_TEST_CLIENT"
 )
 
-// historyChild does its part of the histories and says what it did.
+// historyChild runs the clients of one process and reports their operations.
 func historyChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		seed, err := strconv.ParseUint(os.Getenv(histSeed), 10, 64)
@@ -136,8 +136,8 @@ func historyChild() error {
 	})
 }
 
-// TestHistoriesOfProcessesAreLinearizable: the same for three processes on one store, by a clock that they share. One answer of the store in
-// twenty is lost.
+// Histories of three processes on one store are linearizable by a clock that they share, while one
+// store answer in twenty is lost.
 //
 // Proves SCOPE-17, STORE-3, CAS-6, CAS-7.
 func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
@@ -176,5 +176,5 @@ func testHistoriesOfProcesses(t *testing.T, s stores.Store) {
 		sum.add(f)
 	}
 	t.Logf("%+v", sum)
-	requireLively(t, sum)
+	requireVaried(t, sum)
 }

@@ -12,7 +12,7 @@ import (
 
 var errModel = errors.New("boom")
 
-// modelFunctions are what mutators do, on trees. Whatever they do before they fail must leave no trace.
+// modelFunctions are the functions of the model, on trees. A function that fails changes nothing.
 var modelFunctions = map[string]func(any) (any, error){
 	"bump": func(state any) (any, error) {
 		object := state.(map[string]any)
@@ -47,7 +47,7 @@ var modelFunctions = map[string]func(any) (any, error){
 
 var modelFunctionNames = []string{"bump", "append", "dynamic", "nothing", "invalid", "fail", "panic"}
 
-// scribble ruins everything that can be reached from a state.
+// scribble overwrites everything that is reachable from a state.
 func scribble(x any) {
 	switch v := x.(type) {
 	case *modelState:
@@ -83,7 +83,7 @@ func scribble(x any) {
 	}
 }
 
-// typedFunction is the mutator of a modelState that modelFunctions has by the same name.
+// typedFunction does to a modelState what modelFunctions[name] does to a tree.
 func typedFunction(name string, s *modelState) error {
 	switch name {
 	case "bump":
@@ -106,6 +106,7 @@ func typedFunction(name string, s *modelState) error {
 	return nil
 }
 
+// docFunction does to a Doc what modelFunctions[name] does to a tree.
 func docFunction(name string, d *pawl.Doc) error {
 	switch name {
 	case "bump":
@@ -135,7 +136,7 @@ func docFunction(name string, d *pawl.Doc) error {
 	return nil
 }
 
-// modelAnswer is what a call came to.
+// modelAnswer is the result of a call.
 type modelAnswer struct {
 	err     error
 	id      string
@@ -145,7 +146,7 @@ type modelAnswer struct {
 	keep    func() (any, error) // reads the snapshot again
 }
 
-// modelTarget is a scope of some type.
+// modelTarget is a scope whose state type is hidden from the model.
 type modelTarget interface {
 	apply(rt *pawl.Runtime, parts []modelPart, all, short bool, opts []pawl.CallOption) modelAnswer
 	delete(rt *pawl.Runtime, opts []pawl.CallOption) modelAnswer
@@ -167,7 +168,7 @@ func (k typedTarget[T]) shape() *shape    { return k.of }
 func (k typedTarget[T]) fields() []string { return k.paths }
 func (k typedTarget[T]) name() string     { return k.id }
 
-// mutation makes what the library is given of a verb.
+// mutation returns the library's mutation for a part of the model.
 func (k typedTarget[T]) mutation(p modelPart) pawl.Mutation {
 	switch p.verb {
 	case "Patch":
@@ -190,7 +191,7 @@ func (k typedTarget[T]) mutation(p modelPart) pawl.Mutation {
 	return pawl.Atomic(func(_ context.Context, s *T) error { return k.function(p.fn, s) })
 }
 
-// state is what Set is given.
+// state returns the argument of Set. It has the wrong type if p is bad.
 func (k typedTarget[T]) state(p modelPart) any {
 	if p.bad {
 		return "not a state"
@@ -250,7 +251,8 @@ func (k typedTarget[T]) read(rt *pawl.Runtime) modelAnswer {
 	})
 }
 
-// call does f and takes its answer apart, a panic included.
+// call runs f and returns its result as an answer. It recovers from the panic of the model's
+// function.
 func (k typedTarget[T]) call(rt *pawl.Runtime, f func(context.Context, pawl.Scope[T]) (pawl.Snapshot[T], error)) (a modelAnswer) {
 	defer func() {
 		if v := recover(); v != nil {
