@@ -6,7 +6,7 @@ var historyBugs = []Bug{
 	{
 		Name: "killed-answer-before-commit", Mechanism: "a caller gets success only after its commit is durable",
 		Proves: []string{"CAS-4"}, File: "cas.go",
-		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now())\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
+		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now(), 0)\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
