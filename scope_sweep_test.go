@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSweepingAndRenewing: thousands of sessions expire and are swept, by two sweepers, while their users come back; whoever came back in time has lost
-// nothing, and whoever came too late starts anew.
+// Two sweepers clear thousands of expired scopes while writers renew them. A scope renewed before
+// its expiry keeps its state; a scope renewed later starts from an absent state.
 //
 // Proves SCOPE-14.
-func TestSweepingAndRenewing(t *testing.T) {
+func TestSweepDuringRenewals(t *testing.T) {
 	sessions := 10_000
 	if testkit.Short {
 		sessions = 3_000
@@ -29,13 +29,13 @@ func TestSweepingAndRenewing(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		n := sessions
 		if p.name != "postgres store" {
-			n = sessions / 10 // their share: finding what has expired, or a commit, takes longer
+			n = sessions / 10 // other stores take longer to commit or to find expired records
 		}
-		testSweepingAndRenewing(t, p, n)
+		testSweepDuringRenewals(t, p, n)
 	})
 }
 
-func testSweepingAndRenewing(t *testing.T, p path, sessions int) {
+func testSweepDuringRenewals(t *testing.T, p path, sessions int) {
 	ctx := t.Context()
 	var sweepers []*pawl.Sweeper
 	for range 2 {
@@ -65,13 +65,14 @@ func testSweepingAndRenewing(t *testing.T, p path, sessions int) {
 		_, err := s.SetState(ctx, visit{Page: "home", N: 1}, pawl.WithTTL([]time.Duration{time.Millisecond, time.Minute, time.Second}[i%3]))
 		return err
 	})
-	testkit.Eventually(t, func() bool { return p.record(t, pawl.Key{Kind: "visit", ID: "s0"}).Deleted }) // the sweepers are at it: a quick store is done before they begin
-	// They come back. Whether in time is for the store to say.
-	var kept, anew atomic.Int64
+	// The sweepers have started: on a fast store the writers finish before the first sweep.
+	testkit.Eventually(t, func() bool { return p.record(t, pawl.Key{Kind: "visit", ID: "s0"}).Deleted })
+	// The store decides whether a renewal comes before the expiry.
+	var kept, restarted atomic.Int64
 	each(func(i int, s pawl.Scope[visit]) error {
 		_, err := s.IncState(ctx, "n", 1, pawl.IfVersion(1), pawl.WithTTL(time.Hour))
 		if errors.Is(err, pawl.ErrExpired) && i%3 != 1 {
-			anew.Add(1)
+			restarted.Add(1)
 			_, err = s.IncState(ctx, "n", 100, pawl.WithTTL(time.Hour))
 		} else if err == nil {
 			kept.Add(1)
@@ -96,17 +97,18 @@ func testSweepingAndRenewing(t *testing.T, p path, sessions int) {
 			t.Fatalf("%s is %+v", snap.ID, *snap.ReadOnly())
 		}
 	}
-	require.EqualValues(t, kept.Load(), found, "somebody who came back in time was lost")
-	require.EqualValues(t, anew.Load(), fresh)
+	require.EqualValues(t, kept.Load(), found, "a scope renewed before its expiry was lost")
+	require.EqualValues(t, restarted.Load(), fresh)
 	require.EqualValues(t, sessions, found+fresh)
-	require.NotZero(t, swept, "nothing was swept in time")
-	t.Logf("%d came back in time, %d too late, of which %d were swept", found, fresh, swept)
+	require.NotZero(t, swept, "no expired scope was swept before its renewal")
+	t.Logf("%d scopes renewed before their expiry, %d after it, %d of those swept", found, fresh, swept)
 }
 
-// TestSweepLeavesOut: a scope that is renewed between the sweeper's look and its commit stays, and the others of its batch are swept.
+// A scope that is renewed between the sweeper's read and its commit stays. The other scopes of the
+// batch are swept.
 //
 // Proves SCOPE-14.
-func TestSweepLeavesOut(t *testing.T) {
+func TestSweepSkipsARenewedScope(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		for i := range 5 {
@@ -116,10 +118,10 @@ func TestSweepLeavesOut(t *testing.T) {
 		testkit.Eventually(t, func() bool { r := p.record(t, pawl.Key{Kind: "visit", ID: "4"}); return r.Expired(r.Now) })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
-		came := false
+		renewed := false
 		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
-			if !came {
-				came = true
+			if !renewed {
+				renewed = true
 				p.put(t, pawl.Key{Kind: "visit", ID: "2"}, `{"page":"","n":42}`, 0)
 			}
 			return nil
@@ -132,7 +134,8 @@ func TestSweepLeavesOut(t *testing.T) {
 	})
 }
 
-// TestSweeperInTheBackground: it sweeps by itself, starts and stops more than once safely, and refuses what makes no sense.
+// A started sweeper sweeps on its own. Start and Stop may be called twice, and NewSweeper refuses
+// invalid arguments.
 //
 // Proves SCOPE-14.
 func TestSweeperInTheBackground(t *testing.T) {
@@ -158,7 +161,7 @@ func TestSweeperInTheBackground(t *testing.T) {
 	require.ErrorIs(t, err, pawl.ErrNoStore)
 }
 
-// expire puts n visits into store that have expired.
+// expire writes n expired visits to store.
 func expire(t *testing.T, store persist.Store, n int) {
 	t.Helper()
 	for from := 0; from < n; from += 1000 {
@@ -171,10 +174,10 @@ func expire(t *testing.T, store persist.Store, n int) {
 	}
 }
 
-// TestSweepBatchesThatFit: a batch that is larger than what the store takes in one commit is no reason to clear nothing, ever.
+// A sweep whose batch exceeds the store's limit for one commit still clears every expired scope.
 //
 // Proves SCOPE-14.
-func TestSweepBatchesThatFit(t *testing.T) {
+func TestSweepBatchAboveTheStoreLimit(t *testing.T) {
 	sweep := func(t *testing.T, store persist.Store, n, batch int) {
 		rt := openRuntime(t, pawl.Config{Store: store})
 		_ = visits.Scope(rt, "known")
@@ -190,7 +193,7 @@ func TestSweepBatchesThatFit(t *testing.T) {
 	})
 	for _, s := range stores.Shared {
 		if s.Name == "postgres" {
-			t.Run("larger than PostgreSQL takes", func(t *testing.T) {
+			t.Run("above the limit of PostgreSQL", func(t *testing.T) {
 				store := stores.OpenFor(t, s.New(t))
 				expire(t, store, 5500)
 				sweep(t, store, 5500, 10_000)

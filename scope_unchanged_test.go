@@ -34,7 +34,8 @@ var (
 	}
 )
 
-// What changes nothing writes nothing and moves no version; its answer is the state that it found. Proves SCOPE-7.
+// A mutation that changes nothing writes nothing and returns the current state and version.
+// Proves SCOPE-7.
 func TestUnchanged(t *testing.T) {
 	var events eventLog
 	onPaths(t, func(t *testing.T, p path) {
@@ -48,18 +49,18 @@ func TestUnchanged(t *testing.T) {
 				require.EqualValues(t, 1, snap.Version)
 				require.Equal(t, fullBoard, snap.State())
 				requireState(t, p, s, 1, fullBoard)
-				require.Equal(t, before, events.count(pawl.EventCommitted), "no change is told")
+				require.Equal(t, before, events.count(pawl.EventCommitted), "a Committed event without a change")
 				require.EqualValues(t, 1, events.find(pawl.EventUnchanged).Version)
 				after := p.record(t, s.Key())
 				record.Now, after.Now = time.Time{}, time.Time{}
-				require.Equal(t, record, after, "the record is as it was, its commit ids and time too")
+				require.Equal(t, record, after, "the record must not change, including its commit ids and time")
 			})
 		}
 	}, func(c *pawl.Config) { c.Observer = &events })
 }
 
-// Not even a commit is asked for. Proves SCOPE-7.
-func TestUnchangedAsksForNoCommit(t *testing.T) {
+// A mutation that changes nothing sends no commit to the store. Proves SCOPE-7.
+func TestUnchangedSendsNoCommit(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := scopeOf[board](p, "a")
 		seed(t, s, fullBoard)
@@ -79,22 +80,23 @@ func TestUnchangedAsksForNoCommit(t *testing.T) {
 	})
 }
 
-// A no-op is one only on the state that is current: what another process changed meanwhile is seen. Proves SCOPE-7.
+// A mutation counts as unchanged only on the current state: a change by another process is seen.
+// Proves SCOPE-7.
 func TestUnchangedIsConfirmed(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
 		seed(t, here, fullBoard)
 		_, err := there.PatchState(t.Context(), pawl.Patch{"title": "theirs"})
 		require.NoError(t, err)
-		// here has version 1 cached, on which this would change nothing.
+		// The runtime of here has cached version 1, on which this patch changes nothing.
 		snap, err := here.PatchState(t.Context(), pawl.Patch{"title": "t"})
 		require.NoError(t, err)
-		require.EqualValues(t, 3, snap.Version, "it had something to change after all")
+		require.EqualValues(t, 3, snap.Version, "the patch changes the current state")
 		_, err = there.IncState(t.Context(), "count", 1)
 		require.NoError(t, err)
 		snap, err = here.PatchState(t.Context(), pawl.Patch{"title": "t"})
 		require.NoError(t, err)
-		require.EqualValues(t, 4, snap.Version, "still nothing to change, but the answer is current")
+		require.EqualValues(t, 4, snap.Version, "the patch changes nothing, but the snapshot must be current")
 		require.EqualValues(t, 2, snap.ReadOnly().Count)
 		require.NoError(t, there.Delete(t.Context()))
 		_, err = here.PatchState(t.Context(), pawl.Patch{"title": "t"})
@@ -102,7 +104,8 @@ func TestUnchangedIsConfirmed(t *testing.T) {
 	})
 }
 
-// An error, too, is one only on the state that is current. Proves SCOPE-7, SCOPE-4.
+// An error of a function counts only if the function ran on the current state.
+// Proves SCOPE-7, SCOPE-4.
 func TestErrorsAreConfirmed(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		here, there := scopeOf[board](p, "a"), pawl.Session[board](p.another(t), "a")
@@ -124,7 +127,8 @@ func TestErrorsAreConfirmed(t *testing.T) {
 	})
 }
 
-// A no-op renews the expiry, and nothing else. Proves SCOPE-7.
+// A mutation that changes nothing renews the expiry and changes nothing else in the record.
+// Proves SCOPE-7.
 func TestUnchangedRenewsExpiry(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		kind := pawl.Kind[board]{Name: "expiring", TTL: time.Hour}
@@ -145,12 +149,12 @@ func TestUnchangedRenewsExpiry(t *testing.T) {
 			after := p.record(t, s.Key())
 			require.Greater(t, after.Expires.Sub(before.Expires), 50*time.Minute, name)
 			after.Expires, after.Now, before.Now = before.Expires, time.Time{}, time.Time{}
-			require.Equal(t, before, after, "nothing else moved")
+			require.Equal(t, before, after, "only the expiry may change")
 		}
 	})
 }
 
-// A renewal that loses to another process starts again on what won. Proves SCOPE-7.
+// A renewal that conflicts with another process runs again on the newer state. Proves SCOPE-7.
 func TestRenewalIsConfirmed(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		kind := pawl.Kind[board]{Name: "expiring", TTL: time.Hour}
@@ -168,7 +172,7 @@ func TestRenewalIsConfirmed(t *testing.T) {
 	})
 }
 
-// Expiry is renewed in a transaction as outside.
+// A transaction renews the expiry like a mutation outside a transaction.
 //
 // Proves SCOPE-7.
 func TestTTLInATransaction(t *testing.T) {
@@ -193,8 +197,8 @@ func TestTTLInATransaction(t *testing.T) {
 	require.InDelta(t, 5*time.Hour, r.Expires.Sub(r.Now), float64(time.Minute))
 }
 
-// In a store that fails, a no-op that cannot be confirmed or renewed is an error, not a guess. Proves SCOPE-7.
-func TestUnchangedWithoutStore(t *testing.T) {
+// When the store fails, a mutation that changes nothing returns an error. Proves SCOPE-7.
+func TestUnchangedWhenTheStoreFails(t *testing.T) {
 	p := paths(t)[1]
 	s := scopeOf[board](p, "a")
 	seed(t, s, fullBoard)
@@ -215,20 +219,21 @@ func TestUnchangedWithoutStore(t *testing.T) {
 	requireState(t, p, s, 1, fullBoard)
 }
 
+// An unchanged mutation with a TTL is confirmed on a container with a custom Persist.
 // Proves SCOPE-7.
-func TestNoOpWithTTLOnOwnPersistIsConfirmed(t *testing.T) {
+func TestUnchangedWithTTLOnACustomPersist(t *testing.T) {
 	o := &ownPersist{snap: pawl.NewSnapshot(counts{N: 1}, 1, time.Now())}
 	var c pawl.Container[counts]
 	opts := pawl.ContainerOptions[counts]{Name: "own", Persist: o}
 	_, err := pawl.ApplyMutation(t.Context(), &c, opts, pawl.Inc{Field: "n", By: 1})
 	require.NoError(t, err)
-	o.snap = pawl.NewSnapshot(counts{N: 7}, 3, time.Now()) // moved from outside
+	o.snap = pawl.NewSnapshot(counts{N: 7}, 3, time.Now()) // another writer committed
 	snap, err := pawl.ApplyMutation(t.Context(), &c, opts, pawl.Patch{"n": 2}, pawl.WithTTL(time.Hour))
 	require.NoError(t, err)
-	assert.EqualValues(t, 4, snap.Version, "what this container remembered was not current")
+	assert.EqualValues(t, 4, snap.Version, "the container answered from its stale cache")
 }
 
-// ownPersist is a Persist in a variable.
+// ownPersist is a Persist that keeps one snapshot in memory.
 type ownPersist struct{ snap pawl.Snapshot[counts] }
 
 func (o *ownPersist) Load(context.Context) (pawl.Snapshot[counts], error) { return o.snap, nil }

@@ -57,8 +57,8 @@ func newProfileState() newProfile {
 	}
 }
 
-// Each verb of an older release keeps what a newer one wrote and it does not know: in the state, in nested structs, behind
-// pointers, in elements of lists and entries of maps. Proves SCOPE-8.
+// A verb of an older release keeps the fields that only a newer release knows. This includes fields
+// in nested structs, behind pointers, in list elements and in map entries. Proves SCOPE-8.
 func TestUnknownFieldsSurvive(t *testing.T) {
 	cases := []struct {
 		name string
@@ -122,7 +122,8 @@ func TestUnknownFieldsSurvive(t *testing.T) {
 	})
 }
 
-// They survive many writes of a runtime that has its own version cached, and what comes back to be known is current. Proves SCOPE-8.
+// Unknown fields survive many writes of a runtime with a cached version. The newer release reads
+// their current values. Proves SCOPE-8.
 func TestUnknownFieldsSurviveManyWrites(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		older := pawl.User[oldProfile](p.another(t), "a")
@@ -145,7 +146,8 @@ func TestUnknownFieldsSurviveManyWrites(t *testing.T) {
 	})
 }
 
-// What only the older type has stays when the newer one writes: two types on one key of one runtime. Proves SCOPE-8, SCOPE-19.
+// Two types on one key of one runtime keep each other's fields when either writes.
+// Proves SCOPE-8, SCOPE-19.
 func TestTwoTypesOnOneKey(t *testing.T) {
 	type left struct {
 		L int `json:"l"`
@@ -158,7 +160,7 @@ func TestTwoTypesOnOneKey(t *testing.T) {
 		for i := range uint64(10) {
 			snapL, err := l.IncState(t.Context(), "l", 1)
 			require.NoError(t, err)
-			require.Equal(t, 2*i+1, snapL.Version, "one sequence of versions")
+			require.Equal(t, 2*i+1, snapL.Version, "both types share one sequence of versions")
 			snapR, err := r.AtomicState(t.Context(), func(_ context.Context, s *right) error { s.R += 2; return nil })
 			require.NoError(t, err)
 			require.Equal(t, 2*i+2, snapR.Version)
@@ -167,12 +169,13 @@ func TestTwoTypesOnOneKey(t *testing.T) {
 	})
 }
 
-// narrowPurse knows less than a purse.
+// narrowPurse knows one of the fields of board.
 type narrowPurse struct {
 	Count int64 `json:"count"`
 }
 
-// Two types on one key, and fields that one of them does not know, survive a conflict.
+// In a transaction with a conflict, two types on one key keep each other's fields and unknown
+// fields.
 //
 // Proves SCOPE-8.
 func TestTwoTypesInATransaction(t *testing.T) {

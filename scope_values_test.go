@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Numbers convert where they stay exact, and the edges of their range belong to it. Proves SCOPE-9, SCOPE-16.
+// A number converts to another type if it stays exact, up to both ends of the range.
+// Proves SCOPE-9, SCOPE-16.
 func TestNumbersThatFit(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[misfit](p, "a")
@@ -30,7 +31,8 @@ func TestNumbersThatFit(t *testing.T) {
 	})
 }
 
-// An array cannot hold more than it has room for; lists of numbers stay exact. Proves SCOPE-9, SCOPE-16.
+// A list longer than its array and a number that a float cannot hold exactly are refused.
+// Proves SCOPE-9, SCOPE-16.
 func TestConversionsLoseNothing(t *testing.T) {
 	type st struct {
 		Pair [2]int             `json:"pair"`
@@ -52,7 +54,8 @@ func TestConversionsLoseNothing(t *testing.T) {
 	})
 }
 
-// Integers stay exact to both ends of their range, typed and not, through the store and a restart. Proves SCOPE-16.
+// Integers stay exact up to both ends of their range, typed or dynamic, in the store and after a
+// restart. Proves SCOPE-16.
 func TestIntegersAreExact(t *testing.T) {
 	type typed struct {
 		I []int64  `json:"i"`
@@ -66,7 +69,7 @@ func TestIntegersAreExact(t *testing.T) {
 		for _, i := range signed {
 			list = append(list, i)
 		}
-		for _, u := range unsigned[2:] { // below, they are int64
+		for _, u := range unsigned[2:] { // smaller values decode as int64
 			list = append(list, u)
 		}
 		wantDoc, wantTyped := pawl.Doc{"list": list}, typed{I: signed, U: unsigned, A: list}
@@ -97,7 +100,7 @@ func TestIntegersAreExact(t *testing.T) {
 		require.Equal(t, int64(math.MaxInt64), snap.State()["more"])
 		snap, err = doc.IncState(t.Context(), "more", 1)
 		require.NoError(t, err)
-		require.Equal(t, uint64(1)<<63, snap.State()["more"], "beyond int64 the sum is exact as well")
+		require.Equal(t, uint64(1)<<63, snap.State()["more"], "a sum above int64 must be exact")
 		wantDoc["more"] = uint64(1) << 63
 		requireNumbers(doc, fixed)
 		if p.store == nil {
@@ -105,25 +108,26 @@ func TestIntegersAreExact(t *testing.T) {
 		}
 		raw := string(p.record(t, doc.Key()).Doc)
 		for _, want := range []string{"-9223372036854775808", "9223372036854775807", "18446744073709551615", "9007199254740993"} {
-			require.True(t, strings.Contains(raw, want), "%s is written as it is in %s", want, raw)
+			require.True(t, strings.Contains(raw, want), "%s must occur unchanged in %s", want, raw)
 		}
 		restarted := p.another(t)
 		requireNumbers(pawl.Session[pawl.Doc](restarted, "doc"), pawl.Session[typed](restarted, "typed"))
 	})
 }
 
-// strange are values that not every store could keep.
-var strange = map[string]any{
+// unstorable are values that some store cannot keep.
+var unstorable = map[string]any{
 	"NaN": math.NaN(), "infinity": math.Inf(1), "minus infinity": math.Inf(-1),
 	"U+0000": "a\x00b", "invalid UTF-8": "a\xffb", "surrogate": "\xed\xa0\x80",
 	"nested": map[string]any{"l": []any{map[string]any{"x": "\x00"}}}, "key": map[string]any{"\x00": 1}, "key of a typed map": map[string]int{"\xff": 1},
 	"float32": []float32{float32(math.Inf(1))}, "raw": json.RawMessage("\"\\u0000\""), "raw surrogate": json.RawMessage("\"\\ud800\""),
 }
 
-// What not every store can keep is refused on every path and by every verb, AtomicState included. Proves SCOPE-16.
-func TestStrangeValues(t *testing.T) {
+// Every verb refuses a value that some store cannot keep, with and without a store.
+// Proves SCOPE-16.
+func TestUnstorableValues(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		for name, v := range strange {
+		for name, v := range unstorable {
 			t.Run(name, func(t *testing.T) {
 				s := scopeOf[pawl.Doc](p, name)
 				start := pawl.Doc{"f": "was", "l": []any{"x"}, "m": map[string]any{"k": "v"}}
@@ -143,13 +147,14 @@ func TestStrangeValues(t *testing.T) {
 			})
 		}
 		if p.store != nil {
-			require.EqualValues(t, len(strange), p.store.Commits.Load(), "only the seeds were written")
+			require.EqualValues(t, len(unstorable), p.store.Commits.Load(), "only the seeds may be written")
 		}
 	})
 }
 
-// Likewise in typed fields, and in what names a field or an entry. Proves SCOPE-16.
-func TestStrangeValuesInTypedFields(t *testing.T) {
+// Values that some store cannot keep are refused in typed fields, in field names and in map keys.
+// Proves SCOPE-16.
+func TestUnstorableValuesInTypedFields(t *testing.T) {
 	atomic := func(f func(*misfit)) pawl.Mutation {
 		return pawl.Atomic(func(_ context.Context, m *misfit) error { f(m); return nil })
 	}
@@ -180,7 +185,7 @@ func TestStrangeValuesInTypedFields(t *testing.T) {
 	})
 }
 
-// Old zones have offsets with seconds, which RFC 3339 cannot write.
+// A time keeps its instant in a zone whose offset has seconds, which RFC 3339 cannot express.
 func TestTimeInAZoneWithSeconds(t *testing.T) {
 	type timed struct {
 		At time.Time `json:"at"`

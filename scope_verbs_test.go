@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every verb does the same on every path, and returns what it committed. Proves SCOPE-1, SCOPE-2.
+// Every verb has the same effect with and without a store, and returns the state that it committed.
+// Proves SCOPE-1, SCOPE-2.
 func TestVerbs(t *testing.T) {
 	start := board{Title: "t", Count: 1, Tags: []string{"a"}, Notes: map[string]string{"k": "v"}}
 	cases := []struct {
@@ -56,7 +57,7 @@ func TestVerbs(t *testing.T) {
 				seed(t, s, start)
 				got, err := c.do(t.Context(), s)
 				require.NoError(t, err)
-				require.EqualValues(t, 2, got.Version, "one version, however many parts")
+				require.EqualValues(t, 2, got.Version, "one mutation is one version")
 				require.Equal(t, c.name, got.ID)
 				require.Equal(t, c.want, got.State())
 				requireState(t, p, s, 2, c.want)
@@ -68,7 +69,8 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
-// Every verb starts from nothing: 0, an empty list, an empty map. Proves SCOPE-9, SCOPE-1.
+// On an absent scope every verb starts from the zero value: 0, an empty list, an empty map.
+// Proves SCOPE-9, SCOPE-1.
 func TestVerbsOnAbsentScope(t *testing.T) {
 	cases := map[string]struct {
 		m    pawl.Mutation
@@ -101,7 +103,8 @@ func TestVerbsOnAbsentScope(t *testing.T) {
 	}
 }
 
-// On absent dynamic fields, too. Proves SCOPE-9.
+// On an absent dynamic field every verb starts from 0, an empty list or an empty map.
+// Proves SCOPE-9.
 func TestVerbsOnAbsentDynamicField(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[pawl.Doc](p, "a")
@@ -114,7 +117,8 @@ func TestVerbsOnAbsentDynamicField(t *testing.T) {
 	})
 }
 
-// All is all or none: a part that fails undoes those before it. Proves SCOPE-1, SCOPE-9.
+// All commits every part or none: a part that fails undoes the parts before it.
+// Proves SCOPE-1, SCOPE-9.
 func TestAllOrNone(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[pawl.Doc](p, "a")
@@ -132,7 +136,7 @@ func TestAllOrNone(t *testing.T) {
 	})
 }
 
-// Nested All with a Set creates. Proves SCOPE-1.
+// A Set inside a nested All creates the scope. Proves SCOPE-1.
 func TestNestedAllCreates(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		snap, err := scopeOf[counts](p, "flat").Apply(t.Context(), pawl.All{pawl.Set{State: counts{}}})
@@ -144,8 +148,9 @@ func TestNestedAllCreates(t *testing.T) {
 	})
 }
 
+// The patches of an All apply in order. One Patch with overlapping fields is refused.
 // Proves SCOPE-1.
-func TestPatchesOfAllComeInOrder(t *testing.T) {
+func TestPatchesInAllApplyInOrder(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s := scopeOf[pawl.Doc](p, "a")
 		snap, err := s.Apply(t.Context(), pawl.All{pawl.Patch{"a": pawl.Doc{"b": 1, "c": 1}}, pawl.Patch{"a.b": 2}})
@@ -153,6 +158,6 @@ func TestPatchesOfAllComeInOrder(t *testing.T) {
 		require.Equal(t, pawl.Doc{"a": map[string]any{"b": int64(2), "c": int64(1)}}, snap.State())
 		var field *pawl.FieldError
 		_, err = s.PatchState(t.Context(), pawl.Patch{"a": pawl.Doc{}, "a.b": 2})
-		require.ErrorAs(t, err, &field, "in one patch there is no order")
+		require.ErrorAs(t, err, &field, "the fields of one Patch have no order")
 	})
 }
