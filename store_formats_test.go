@@ -72,7 +72,7 @@ func restore(t *testing.T, s stores.Store) (location string) {
 		unpack(t, read("fs.tar.gz"), filepath.Dir(location[len("fs:"):]))
 		require.NoError(t, os.Rename(filepath.Join(filepath.Dir(location[len("fs:"):]), "fs"), location[len("fs:"):]))
 	case "postgres":
-		commands := regexp.MustCompile(`(?m)^\\.*$`).ReplaceAll(read("postgres.sql"), nil) // those of psql
+		commands := regexp.MustCompile(`(?m)^\\.*$`).ReplaceAll(read("postgres.sql"), nil) // commands of psql
 		_, err := pgtest.Connect(t, location).PgConn().Exec(t.Context(), string(commands)).ReadAll()
 		require.NoError(t, err)
 	}
@@ -101,7 +101,7 @@ func unpack(t *testing.T, archive []byte, folder string) {
 	}
 }
 
-// storedRecords returns the records of a stored format, as the commit that made it read them.
+// storedRecords returns the records of a stored format, as read by the commit that wrote them.
 func storedRecords(t *testing.T, name string) []persist.Record {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(storedFormats, name+".jsonl"))
@@ -126,7 +126,7 @@ func onStoredFormats(t *testing.T, test func(t *testing.T, name string, store pe
 	}
 }
 
-// A store that an earlier commit wrote is read as that commit read it: every field of every record.
+// Every field of every record in a store of an earlier commit reads as that commit read it.
 func TestStoredFormatsAreRead(t *testing.T) {
 	onStoredFormats(t, func(t *testing.T, name string, store persist.Store, rt *pawl.Runtime) {
 		ctx := t.Context()
@@ -182,8 +182,8 @@ func TestStoredFormatsAreRead(t *testing.T) {
 	})
 }
 
-// A store that an earlier commit wrote takes new commits: versions go on where they were, and an
-// older schema is upgraded by the first write. Proves SCOPE-15.
+// A store of an earlier commit accepts new commits: versions continue, and the first write upgrades
+// an older schema. Proves SCOPE-15.
 func TestStoredFormatsAreWritten(t *testing.T) {
 	onStoredFormats(t, func(t *testing.T, name string, store persist.Store, rt *pawl.Runtime) {
 		ctx := t.Context()
@@ -222,7 +222,7 @@ func TestStoredFormatsAreWritten(t *testing.T) {
 			snap, err := storedVisits.Scope(rt, id).IncState(ctx, "n", 1)
 			require.NoError(t, err)
 			require.Equal(t, version, snap.Version, id)
-			require.Equal(t, 1, snap.ReadOnly().N, "it starts over")
+			require.Equal(t, 1, snap.ReadOnly().N, "an expired scope starts from zero")
 		}
 
 		require.NoError(t, pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -248,12 +248,11 @@ func TestStoredFormatsAreWritten(t *testing.T) {
 			ids = append(ids, w.ID)
 			require.NoError(t, w.Lease.Release(ctx))
 		}
-		require.ElementsMatch(t, []string{storedPlain, "released"}, ids, "the held one is passed over")
+		require.ElementsMatch(t, []string{storedPlain, "released"}, ids, "Take must skip the held scope")
 	})
 }
 
-// The sweeper finds the expired record of a store that an earlier commit wrote, and purges its
-// tombstones.
+// The sweeper clears the expired record in a store of an earlier commit and purges its tombstones.
 func TestStoredFormatsAreSwept(t *testing.T) {
 	onStoredFormats(t, func(t *testing.T, name string, store persist.Store, rt *pawl.Runtime) {
 		sweeper, err := pawl.NewSweeper(rt, pawl.SweeperConfig{})
@@ -268,6 +267,6 @@ func TestStoredFormatsAreSwept(t *testing.T) {
 		require.Equal(t, 3, purge(t, store.(persist.Purger)), "deleted, swept and expired")
 		r, err = store.Load(t.Context(), r.Key)
 		require.ErrorIs(t, err, persist.ErrNotFound)
-		require.EqualValues(t, 8, r.Version, "the version floor has risen")
+		require.EqualValues(t, 8, r.Version, "the version floor must rise")
 	})
 }

@@ -21,14 +21,13 @@ import (
 )
 
 const (
-	cutRate    = 0.15 // of the commits
+	cutRate    = 0.15 // share of commits whose connection is cut
 	cutPurses  = 4
-	cutWriters = 6 // of each runtime
+	cutWriters = 6 // per runtime
 )
 
-// TestCutConnections: connections to PostgreSQL are cut before a commit is sent, after it was sent, and after it was executed but before the
-// answer, while several writers in two runtimes count, alone and in transactions. Nothing is lost, nothing is doubled, and nobody is left
-// in doubt.
+// Writers in two runtimes count, alone and in transactions, while connections to PostgreSQL are cut
+// around their commits. No change is lost or doubled, and no outcome stays unknown.
 //
 // Proves CAS-6, CAS-7, TX-1, STORE-14.
 func TestCutConnections(t *testing.T) {
@@ -45,7 +44,8 @@ func TestCutConnections(t *testing.T) {
 	var refused, moved atomic.Int64
 	proxy.Cut(cutRate, rand.Uint64())
 	ctx, wantCuts := t.Context(), testkit.Times(500, 150)
-	// work makes one change and counts it if it was acknowledged. What was not must not be there.
+	// work makes one change and counts it if it was acknowledged. A refused change must not be in
+	// the store.
 	work := func(rt *pawl.Runtime) error {
 		i, j := rand.IntN(cutPurses), rand.IntN(cutPurses)
 		scope := purses.Scope(rt, fmt.Sprint(i))
@@ -56,9 +56,9 @@ func TestCutConnections(t *testing.T) {
 		case 1:
 			_, err = scope.AtomicState(ctx, func(_ context.Context, s *purse) error { s.Balance++; return nil })
 		case 2, 3:
-			looks := rand.IntN(2) == 0
+			reads := rand.IntN(2) == 0
 			err = pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
-				if looks {
+				if reads {
 					if _, err := scope.In(tx).State(ctx); err != nil {
 						return err
 					}
@@ -107,17 +107,17 @@ func TestCutConnections(t *testing.T) {
 		require.Equal(t, added[i].Load(), s.Balance, "purse %d", i)
 	}
 	t.Logf("%+v; %d transfers acknowledged, %d changes refused", counts, moved.Load(), refused.Load())
-	for name, n := range map[string]int{"before": counts.BeforeCommit, "after sending": counts.AfterSend, "after execution": counts.AfterExecute} {
-		require.Greater(t, n, wantCuts/6, "hardly any cut %s", name)
+	for name, n := range map[string]int{"before": counts.BeforeCommit, "after sending": counts.AfterSend, "after executing": counts.AfterExecute} {
+		require.Greater(t, n, wantCuts/6, "too few connections cut %s the commit", name)
 	}
 	require.Positive(t, moved.Load())
 }
 
-// TestHeldBackAnswers: an answer that does not come within the budget leaves the caller in doubt, and nobody else: what was committed is
-// there once, and the scope goes on.
+// A caller whose answer does not arrive within the budget is in doubt. Its commit is applied once,
+// and later changes of the scope succeed.
 //
 // Proves CAS-7.
-func TestHeldBackAnswers(t *testing.T) {
+func TestAnswerAfterTheBudget(t *testing.T) {
 	proxy, location, direct := proxied(t)
 	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location), Retry: pawl.Retry{Within: 500 * time.Millisecond}})
 	control := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, direct)})
@@ -161,8 +161,8 @@ func TestHeldBackAnswers(t *testing.T) {
 	}
 }
 
-// TestServerKilled: the PostgreSQL server is killed and started again, over and over, under the same load. What was acknowledged is there, once;
-// what was refused is not; and work goes on by itself.
+// PostgreSQL is killed and restarted repeatedly under load. Acknowledged changes are present once,
+// refused changes are absent, and writers continue without help.
 //
 // Proves CAS-6, CAS-7, STORE-14.
 func TestServerKilled(t *testing.T) {
@@ -209,7 +209,7 @@ func TestServerKilled(t *testing.T) {
 	}
 	for range kills {
 		was := progress.Load()
-		testkit.Eventually(t, func() bool { return progress.Load() > was+20 }, "work does not go on")
+		testkit.Eventually(t, func() bool { return progress.Load() > was+20 }, "writers make no progress")
 		server.Kill()
 		server.Start()
 	}

@@ -12,7 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStoreThatPanicsOrExits(t *testing.T) {
+// A panic or Goexit in the store leaves the outcome unknown, and the scope accepts further
+// mutations.
+func TestStorePanicsOrExits(t *testing.T) {
 	for name, fail := range map[string]func(){"panic": func() { panic("driver") }, "Goexit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			store := newTap()
@@ -26,15 +28,15 @@ func TestStoreThatPanicsOrExits(t *testing.T) {
 				_, err := s.IncState(t.Context(), "n", 1)
 				assert.ErrorIs(t, err, pawl.ErrUnknownOutcome)
 				snap, err := s.IncState(t.Context(), "n", 1)
-				require.NoError(t, err, "work goes on")
+				require.NoError(t, err, "the scope must accept mutations")
 				assert.Equal(t, 1, snap.ReadOnly().N)
 			})
 		})
 	}
 }
 
-// A store that panics or ends its goroutine while queues are held leaves them free.
-func TestStoreBreaksInAReadOfSeveral(t *testing.T) {
+// A transaction releases its queues when the store panics or calls Goexit in a read.
+func TestStorePanicsInATransactionsRead(t *testing.T) {
 	for name, bad := range map[string]func(){"panic": func() { panic("store") }, "exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			store := &slowReader{newTap(), bad}
@@ -65,8 +67,8 @@ func TestStoreBreaksInAReadOfSeveral(t *testing.T) {
 	}
 }
 
-// Nor does one that does so in the commit.
-func TestStoreBreaksInACommitOfSeveral(t *testing.T) {
+// A transaction releases its queues when the store panics or calls Goexit in the commit.
+func TestStorePanicsInATransactionsCommit(t *testing.T) {
 	for name, bad := range map[string]func(){"panic": func() { panic("store") }, "exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			store := newTap()
@@ -87,8 +89,8 @@ func TestStoreBreaksInACommitOfSeveral(t *testing.T) {
 	}
 }
 
-// TestStoreThatPanicsUnderALease: a store that panics when a lease is renewed or released costs the lease, and nothing else.
-func TestStoreThatPanicsUnderALease(t *testing.T) {
+// A store that panics while it renews or releases a lease costs only that lease.
+func TestStorePanicsInALeaseCommit(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		s := ships.Scope(p.rt, "argo")
 		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {

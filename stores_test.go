@@ -90,8 +90,7 @@ func encode(t testing.TB, state any) json.RawMessage {
 
 var errAnswerLost = errors.New("the answer was lost")
 
-// flaky is a store that loses some of its answers, of commits that were executed and of commits
-// that were not.
+// flaky is a store that loses some answers, both of executed commits and of commits that it drops.
 type flaky struct {
 	persist.Store
 	rate float64
@@ -109,7 +108,7 @@ func (s flaky) Commit(ctx context.Context, c persist.Commit) (time.Time, error) 
 	return at, err
 }
 
-// LoadAll makes flaky a persist.Reader, as every store of these tests is.
+// LoadAll makes flaky a persist.Reader, like every other store in these tests.
 func (s flaky) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
@@ -135,8 +134,8 @@ func (s *slowReader) LoadAll(ctx context.Context, keys []persist.Key) ([]persist
 	return s.Tap.LoadAll(ctx, keys)
 }
 
-// proxied starts a proxy in front of a new database. It returns the location of the database behind
-// the proxy and the direct one.
+// proxied starts a proxy in front of a new database. It returns the location through the proxy and
+// the direct one.
 func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
 	t.Helper()
 	stores.Need(t, "postgres")
