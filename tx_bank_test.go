@@ -20,13 +20,13 @@ func init() { testkit.Child("bank", bankChild) }
 
 const (
 	bankAccounts = 100
-	bankEach     = 1000 // what an account starts with
-	bankTellers  = 16   // goroutines of a process
+	bankEach     = 1000 // initial balance of an account
+	bankTellers  = 16   // goroutines per process
 	bankBranches = 3    // processes
-	bankKills    = 7    // of each; PAWL_KILLS overrides it
+	bankKills    = 7    // kills per process; PAWL_KILLS overrides it
 )
 
-// bankSlip is written together with the transfer that it tells of.
+// bankSlip records one transfer. It is written in the same transaction.
 type bankSlip struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
@@ -37,7 +37,7 @@ var bankSlips = pawl.Kind[bankSlip]{Name: "slip"}
 
 func bankAccount(i int) string { return fmt.Sprintf("account-%02d", i) }
 
-// bankChild moves money until it is killed, and says what it was told.
+// bankChild transfers money until it is killed, and prints the outcome of each transfer.
 func bankChild() error {
 	return processChild(func(ctx context.Context, rt *pawl.Runtime) error {
 		failed := make(chan error)
@@ -56,19 +56,19 @@ func bankChild() error {
 	})
 }
 
-// bankTransfer moves a random amount between two accounts, one in four transfers to and from the same few, and leaves a slip. Every other
-// transfer looks at the balance first.
+// bankTransfer moves a random amount between two accounts and writes a slip. One transfer in four
+// uses the same few accounts, and every other transfer reads the balance first.
 func bankTransfer(ctx context.Context, rt *pawl.Runtime, slip string) error {
 	pool := bankAccounts
 	if rand.IntN(4) == 0 {
 		pool = 4
 	}
 	s := bankSlip{From: bankAccount(rand.IntN(pool)), To: bankAccount(rand.IntN(pool)), Amount: rand.Int64N(50)}
-	looks := rand.IntN(2) == 0
+	reads := rand.IntN(2) == 0
 	testkit.Say("submit %s", slip)
 	err := pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 		from, to := purses.Scope(tx, s.From), purses.Scope(tx, s.To)
-		if looks {
+		if reads {
 			has, err := from.State(ctx)
 			if err != nil {
 				return err
@@ -97,8 +97,8 @@ func bankTransfer(ctx context.Context, rt *pawl.Runtime, slip string) error {
 	return nil
 }
 
-// TestBankIsConserved: three processes of sixteen tellers move money between a hundred accounts and are killed over and over. Whenever
-// somebody looks, no money is missing; in the end every transfer that was acknowledged is there, entirely, and none that was refused.
+// Three processes transfer money and are killed repeatedly; every reader sees the same total. In
+// the end all acknowledged transfers are complete and no refused transfer is present.
 //
 // Proves TX-1, TX-2, TX-3, CAS-6.
 func TestBankIsConserved(t *testing.T) {
@@ -150,29 +150,29 @@ func testBank(t *testing.T, location string) {
 	for snap, err := range bankSlips.List(t.Context(), rt, pawl.Query{}) {
 		require.NoError(t, err)
 		fate := fates[snap.ID]
-		require.Contains(t, []string{"submit", "acknowledged"}, fate, "%s is there", snap.ID)
+		require.Contains(t, []string{"submit", "acknowledged"}, fate, "slip %s is present", snap.ID)
 		s := snap.State()
 		want[s.From] -= s.Amount
 		want[s.To] += s.Amount
 		delete(fates, snap.ID)
-		counts[fate+" and there"]++
+		counts[fate+" and present"]++
 	}
 	for slip, fate := range fates {
 		require.NotEqual(t, "acknowledged", fate, "%s was acknowledged and is lost", slip)
-		counts[fate+" and not there"]++
+		counts[fate+" and absent"]++
 	}
 	for i := range bankAccounts {
 		s, err := purses.Scope(rt, bankAccount(i)).State(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, bankEach+want[bankAccount(i)], s.Balance, "the slips and %s disagree", bankAccount(i))
+		require.Equal(t, bankEach+want[bankAccount(i)], s.Balance, "the slips do not match the balance of %s", bankAccount(i))
 	}
 	require.EqualValues(t, bankAccounts*bankEach, bankTotal(t, rt))
 	t.Logf("%d kills, %d readings, transfers: %v", kills*bankBranches, readings.Load(), counts)
-	require.Greater(t, counts["acknowledged and there"], 5*kills, "hardly any money was moved")
+	require.Greater(t, counts["acknowledged and present"], 5*kills, "too few transfers were acknowledged")
 	require.Positive(t, readings.Load())
 }
 
-// bankTotal is what all accounts have together, at one moment.
+// bankTotal returns the sum of all balances, read in one transaction.
 func bankTotal(t testing.TB, rt *pawl.Runtime) (total int64) {
 	t.Helper()
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {

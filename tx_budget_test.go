@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A transaction that other processes keep overtaking gives up when its budget is spent, and nothing of it is there.
+// A transaction that keeps losing to other processes returns an error once its budget is spent, and
+// commits nothing.
 //
 // Proves CAS-2, TX-2.
 func TestTransactSpendsItsBudget(t *testing.T) {
@@ -39,35 +40,36 @@ func TestTransactSpendsItsBudget(t *testing.T) {
 		require.Equal(t, 3, spent.Attempts)
 		require.Equal(t, a.Key(), spent.Scope)
 		require.EqualValues(t, spent.Expected+1, spent.Actual)
-		require.Equal(t, 4, runs, "the first was lost to what had been seen before, which does not count")
+		require.Equal(t, 4, runs, "a conflict with a version cached before the call does not count")
 		s, err := a.State(t.Context())
 		require.NoError(t, err)
 		require.EqualValues(t, runs, s.Balance)
 	})
 }
 
-// What was seen before anything was sent is no lost attempt.
+// A conflict that is found before a commit is sent does not count as an attempt.
 //
 // Proves CAS-3.
-func TestOneAttemptOfDataVerbs(t *testing.T) {
+func TestConflictBeforeTheCommitIsNoAttempt(t *testing.T) {
 	store := newTap()
 	seed(t, purses.Scope(openOn(t, store), "a"), purse{})
-	rt := openOn(t, store) // has seen nothing
+	rt := openOn(t, store) // has cached nothing
 	a := purses.Scope(rt, "a")
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		if _, err := a.In(tx).IncState(ctx, "balance", 1); err != nil {
 			return err
 		}
-		_, err := a.IncState(context.Background(), "balance", 1) // somebody else in this process
+		_, err := a.IncState(context.Background(), "balance", 1) // another caller in this process
 		return err
 	}, pawl.WithRetry(pawl.Retry{Attempts: 1}))
-	require.NoError(t, err, "no commit has lost")
+	require.NoError(t, err, "no commit was sent that could conflict")
 }
 
-// Nobody writes during the call, so it does not conflict, however much had been guessed.
+// A transaction that starts from stale cached versions does not conflict if no other writer commits
+// during the call.
 //
 // Proves CAS-3.
-func TestEveryGuessIsForgivenOnce(t *testing.T) {
+func TestStaleCacheIsNoAttempt(t *testing.T) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
@@ -90,22 +92,22 @@ func TestEveryGuessIsForgivenOnce(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// The longest budget there is does not overflow.
-func TestTransactWithAnEndlessBudget(t *testing.T) {
+// The longest possible budget does not overflow.
+func TestTransactWithTheLongestBudget(t *testing.T) {
 	store := newTap()
 	rt := openOn(t, store)
 	store.OnCommit(func(context.Context, persist.Commit) error { time.Sleep(50 * time.Millisecond); return nil })
-	endless := pawl.WithRetry(pawl.Retry{Within: math.MaxInt64})
-	_, err := purses.Scope(rt, "a").IncState(t.Context(), "balance", 1, endless)
+	longest := pawl.WithRetry(pawl.Retry{Within: math.MaxInt64})
+	_, err := purses.Scope(rt, "a").IncState(t.Context(), "balance", 1, longest)
 	require.NoError(t, err)
 	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1)
 		return err
-	}, endless)
+	}, longest)
 	require.NoError(t, err)
 }
 
-// A read inside a transaction has a budget, too.
+// A load that hangs inside a transaction fails when the budget is spent.
 func TestLoadThatHangsInATransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
@@ -125,7 +127,7 @@ func TestLoadThatHangsInATransaction(t *testing.T) {
 	})
 }
 
-// A read that hangs in a goroutine of its own does not keep Transact from returning.
+// Transact returns although a goroutine started by its function still hangs in a read.
 func TestLeakedReadDoesNotHoldTransact(t *testing.T) {
 	store := newTap()
 	rt := openOn(t, store)
@@ -146,7 +148,7 @@ func TestLeakedReadDoesNotHoldTransact(t *testing.T) {
 	select {
 	case <-returned:
 	case <-time.After(2 * time.Second):
-		assert.Fail(t, "its context has ended and its function has returned, but it has not")
+		assert.Fail(t, "Transact did not return after its context ended and its function returned")
 	}
 	close(hang)
 	<-returned

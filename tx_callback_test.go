@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Callbacks run once what they tell of is durable, in order, once, and not for runs that lost.
+// Callbacks run once and in order after the commit is durable. Callbacks of a run that lost or
+// failed do not run.
 //
 // Proves TX-5.
 func TestAfterCommit(t *testing.T) {
@@ -26,9 +27,9 @@ func TestAfterCommit(t *testing.T) {
 				r, err := p.store.Store.Load(t.Context(), a.Key())
 				assert.NoError(t, err)
 				ran = append(ran, what)
-				assert.EqualValues(t, 3, r.Version, "it is there when the callback runs")
+				assert.EqualValues(t, 3, r.Version, "the commit must be durable when the callback runs")
 				_, err = purses.Scope(p.rt, "b").IncState(t.Context(), "balance", 1)
-				assert.NoError(t, err, "no queue is held any more")
+				assert.NoError(t, err, "no queue may be held during a callback")
 			})
 		}
 		runs := 0
@@ -36,7 +37,7 @@ func TestAfterCommit(t *testing.T) {
 			s, err := a.In(tx).State(ctx)
 			require.NoError(t, err)
 			if runs++; runs == 1 {
-				note(tx, "of the run that lost")
+				note(tx, "from the run that lost")
 				_, err := purses.Scope(p.another(t), "a").IncState(context.Background(), "balance", 1)
 				require.NoError(t, err)
 			}
@@ -55,7 +56,7 @@ func TestAfterCommit(t *testing.T) {
 
 		ran = nil
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			note(tx, "of one that failed")
+			note(tx, "from a failed transaction")
 			return errPoor
 		})
 		require.ErrorIs(t, err, errPoor)
@@ -63,7 +64,7 @@ func TestAfterCommit(t *testing.T) {
 			return errors.Join(persist.ErrNotApplied, persist.ErrUnavailable)
 		})
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			note(tx, "of one that was not committed")
+			note(tx, "from an uncommitted transaction")
 			_, err := a.In(tx).IncState(ctx, "balance", 1)
 			return err
 		})
@@ -75,18 +76,18 @@ func TestAfterCommit(t *testing.T) {
 			defer func() { panic(recover().(*pawl.PanicError).Value) }()
 			_ = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 				tx.AfterCommit(func() { panic(errors.New("in a callback")) })
-				tx.AfterCommit(func() { ran = append(ran, "after one that panicked") })
+				tx.AfterCommit(func() { ran = append(ran, "after a panic") })
 				_, err := a.In(tx).IncState(ctx, "balance", 1)
 				return err
 			})
 		})
-		require.Equal(t, []string{"after one that panicked"}, ran)
+		require.Equal(t, []string{"after a panic"}, ran)
 		_, err = a.IncState(t.Context(), "balance", 1)
-		require.NoError(t, err, "the queue is free")
+		require.NoError(t, err, "the queue must be free")
 	})
 }
 
-// A callback that ends its goroutine does not keep Close from returning.
+// A callback that calls Goexit after its caller has left does not keep Close from returning.
 //
 // Proves TX-5.
 func TestGoexitInALateCallback(t *testing.T) {

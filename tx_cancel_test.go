@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A caller that leaves before the commit has withdrawn everything; one that leaves during it may have landed.
+// A caller that leaves before the commit withdraws its changes. A caller that leaves during the
+// commit is told that the outcome is unknown.
 //
 // Proves CAS-9, TX-5.
 func TestTransactCallerLeaves(t *testing.T) {
@@ -70,17 +71,18 @@ func TestTransactCallerLeaves(t *testing.T) {
 			p.store.OnCommit(nil)
 			requireState(t, p, a, 3, purse{Balance: 2, Notes: map[string]string{"k": "v"}})
 			_, err = a.IncState(t.Context(), "balance", 1)
-			require.NoError(t, err, "its queue is free again")
+			require.NoError(t, err, "the queue must be free")
 		})
 		t.Run("before it began", func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			cancel(cause)
-			err := pawl.Transact(ctx, p.rt, func(context.Context, *pawl.Tx) error { t.Error("it ran"); return nil })
+			err := pawl.Transact(ctx, p.rt, func(context.Context, *pawl.Tx) error { t.Error("the function ran after its context ended"); return nil })
 			requireLeft(t, err, pawl.PhaseQueued, cause)
 		})
 	})
 }
 
+// requireLeft asserts that err reports a caller that left in phase because of cause.
 func requireLeft(t *testing.T, err error, phase pawl.Phase, cause error) {
 	t.Helper()
 	var canceled *pawl.CanceledError
@@ -89,10 +91,10 @@ func requireLeft(t *testing.T, err error, phase pawl.Phase, cause error) {
 	require.ErrorIs(t, err, cause)
 }
 
-// An error that could not be confirmed, because the caller left, is no answer.
+// An error of the function is not returned if the caller leaves before the error is confirmed.
 //
 // Proves TX-2.
-func TestErrorOfACallerWhoLeft(t *testing.T) {
+func TestErrorOfACallerThatLeft(t *testing.T) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
 	a := purses.Scope(rt, "a")
@@ -105,6 +107,6 @@ func TestErrorOfACallerWhoLeft(t *testing.T) {
 		cancel()
 		return err
 	})
-	require.NotErrorIs(t, err, errPoor, "there was enough all the time")
+	require.NotErrorIs(t, err, errPoor, "the stored balance was always sufficient")
 	requireLeft(t, err, pawl.PhaseQueued, context.Canceled)
 }
