@@ -19,20 +19,20 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// meeting lets the first runs of n functions wait for each other once they have read.
-func meeting(n int) func(attempt int) {
-	var met sync.WaitGroup
-	met.Add(n)
+// barrier makes the first runs of n functions wait for each other after their reads.
+func barrier(n int) func(attempt int) {
+	var all sync.WaitGroup
+	all.Add(n)
 	return func(attempt int) {
 		if attempt == 1 {
-			met.Done()
-			met.Wait()
+			all.Done()
+			all.Wait()
 		}
 	}
 }
 
-// Two transactions each read what the other writes. One of them must see the other's write, whichever process it is in. The scopes are
-// there, or absent, or have been seen before.
+// Of two transactions that each read the scope that the other writes, one must see the other's
+// write. This holds within a process and across processes, for present, absent and deleted scopes.
 //
 // Proves TX-2.
 func TestNoWriteSkew(t *testing.T) {
@@ -48,17 +48,17 @@ func TestNoWriteSkew(t *testing.T) {
 				require.NoError(t, a.Delete(t.Context()))
 			},
 		} {
-			for _, second := range []string{"same process", "another"} {
+			for _, second := range []string{"same process", "another process"} {
 				t.Run(name+"/"+second, func(t *testing.T) {
 					one, two := p.rt, p.rt
-					if second == "another" {
+					if second == "another process" {
 						two = p.another(t)
 					}
 					id := func(s string) string { return name + second + s }
 					prepare(t, purses.Scope(one, id("a")), purses.Scope(one, id("b")))
-					meet := meeting(2)
-					var sawMine atomic.Int32
-					// withdraw takes from one purse what both together allow.
+					wait := barrier(2)
+					var refused atomic.Int32
+					// withdraw takes an amount from one purse if the sum of both is not negative.
 					withdraw := func(rt *pawl.Runtime, from, with string) error {
 						runs := 0
 						return pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -71,14 +71,14 @@ func TestNoWriteSkew(t *testing.T) {
 							if err != nil {
 								return err
 							}
-							meet(runs)
+							wait(runs)
 							if mine.State().Balance+theirs.State().Balance < 0 {
-								sawMine.Add(1)
+								refused.Add(1)
 								return errPoor
 							}
 							next := mine.State()
 							next.Balance -= 3
-							_, err = purses.Scope(tx, id(from)).SetState(ctx, next, opts(mine.Exists())...)
+							_, err = purses.Scope(tx, id(from)).SetState(ctx, next, createOption(mine.Exists())...)
 							return err
 						})
 					}
@@ -98,27 +98,28 @@ func TestNoWriteSkew(t *testing.T) {
 						})
 					}
 					require.NoError(t, g.Wait())
-					require.EqualValues(t, 1, failed.Load(), "exactly one may withdraw")
+					require.EqualValues(t, 1, failed.Load(), "exactly one withdrawal must be refused")
 				})
 			}
 		}
 	})
 }
 
-func opts(exists bool) []pawl.CallOption {
+// createOption returns IfAbsent for a scope that does not exist.
+func createOption(exists bool) []pawl.CallOption {
 	if exists {
 		return nil
 	}
 	return []pawl.CallOption{pawl.IfAbsent()}
 }
 
-// Two transactions that both read before either writes do not overwrite each other.
+// Transactions that all read before any of them writes do not overwrite each other.
 //
 // Proves TX-2.
 func TestNoLostUpdate(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		runtimes := []*pawl.Runtime{p.rt, p.rt, p.another(t), p.another(t)}
-		meet := meeting(len(runtimes))
+		wait := barrier(len(runtimes))
 		var g errgroup.Group
 		for i, rt := range runtimes {
 			g.Go(func() error {
@@ -130,7 +131,7 @@ func TestNoLostUpdate(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					meet(runs)
+					wait(runs)
 					state.Balance++
 					state.Log = append(state.Log, fmt.Sprint(i))
 					_, err = a.SetState(ctx, state)
@@ -146,10 +147,10 @@ func TestNoLostUpdate(t *testing.T) {
 	})
 }
 
-// Readers see the total at every moment, whoever moves what.
+// A transaction that reads several scopes sees a constant total while others transfer between them.
 //
 // Proves TX-2.
-func TestReadersSeeOneMoment(t *testing.T) {
+func TestReadsAreConsistent(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		const accounts, readings = 4, 40
 		runtimes := []*pawl.Runtime{p.rt, p.another(t)}
@@ -196,10 +197,11 @@ func TestReadersSeeOneMoment(t *testing.T) {
 	})
 }
 
-// A run that reads only what was read at one moment cannot lose, whatever others of this process see meanwhile.
+// A transaction that read its scopes in one consistent read does not conflict, whatever other
+// callers of the process read meanwhile.
 //
 // Proves TX-2.
-func TestReadersOfOneMomentDoNotLose(t *testing.T) {
+func TestConsistentReadsDoNotConflict(t *testing.T) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
@@ -218,20 +220,20 @@ func TestReadersOfOneMomentDoNotLose(t *testing.T) {
 		move() // another process writes
 		if runs > 2 {
 			require.EqualValues(t, 100, x.Balance+y.Balance)
-			_, err = a.State(context.Background()) // and somebody else in this one reads
+			_, err = a.State(context.Background()) // another caller in this process reads
 		}
 		return err
 	})
-	require.NoError(t, err, "it saw all as it was at one moment")
+	require.NoError(t, err, "the reads were consistent")
 	runtime.KeepAlive(a)
 	runtime.KeepAlive(b)
 }
 
-// A function that read one scope before and one after somebody else's commit has seen a state that never was. What it makes of that, an
-// error or a panic or a result, is no answer.
+// A function that reads one scope before and one after another commit saw no consistent state. Its
+// error, panic or result is discarded, and the function runs again.
 //
 // Proves TX-2.
-func TestTornReadsAreNoAnswer(t *testing.T) {
+func TestTornReadsAreDiscarded(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		for _, kind := range []string{"error", "panic", "result"} {
 			t.Run(kind, func(t *testing.T) {
@@ -256,7 +258,7 @@ func TestTornReadsAreNoAnswer(t *testing.T) {
 						return errPoor
 					}
 					if seen != 100 && kind == "panic" {
-						panic("it cannot be")
+						panic("inconsistent read")
 					}
 					return nil
 				})
@@ -268,50 +270,52 @@ func TestTornReadsAreNoAnswer(t *testing.T) {
 	})
 }
 
-// An error that rests on one state which is current is an answer at once; on one that has been overwritten, the function runs again.
+// An error from a function that read the current state is returned at once. After a stale read the
+// function runs again.
 //
 // Proves TX-2.
 func TestErrorsRestOnCurrentState(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		a, c := purses.Scope(p.rt, "a"), purses.Scope(p.rt, "c")
-		defer func() { runtime.KeepAlive(a); runtime.KeepAlive(c) }() // and with them what was seen of them
+		defer func() { runtime.KeepAlive(a); runtime.KeepAlive(c) }() // keeps their cached versions
 		seed(t, a, purse{Balance: 1})
 		_, err := purses.Scope(p.another(t), "a").IncState(t.Context(), "balance", 9)
 		require.NoError(t, err)
 		runs := 0
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			runs++
-			return pay(ctx, tx, "a", "b", 10) // p.rt believes that there is 1
+			return pay(ctx, tx, "a", "b", 10) // p.rt has cached a balance of 1
 		})
 		require.NoError(t, err)
 		require.Equal(t, 2, runs)
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error { return pay(ctx, tx, "a", "b", 10) })
 		require.ErrorIs(t, err, errPoor)
 
-		// A refusal by a verb is a look at the state, too.
+		// A verb that is refused has read the state.
 		_, err = purses.Scope(p.another(t), "c").IncState(t.Context(), "balance", 1)
 		require.NoError(t, err)
 		_, err = c.State(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, purses.Scope(p.another(t), "c").Delete(t.Context()))
 		err = pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			_, err := purses.Scope(tx, "c").IncState(ctx, "balance", 1, pawl.IfAbsent()) // p.rt believes that it is there
+			_, err := purses.Scope(tx, "c").IncState(ctx, "balance", 1, pawl.IfAbsent()) // p.rt has cached that it exists
 			return err
 		})
 		require.NoError(t, err)
 	})
 }
 
-// That a verb was not refused tells something of the state: an error after it rests on that.
+// A conditional verb that succeeds has read the state. An error returned after it is confirmed
+// against the current state.
 //
 // Proves TX-2.
 func TestErrorAfterAConditionalVerbIsConfirmed(t *testing.T) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
 	name := purses.Scope(rt, "name")
-	_, err := name.State(t.Context()) // this process has seen that it is absent
+	_, err := name.State(t.Context()) // this process has cached that it is absent
 	require.NoError(t, err)
-	seed(t, purses.Scope(other, "name"), purse{Balance: 1}) // it is taken from here on
+	seed(t, purses.Scope(other, "name"), purse{Balance: 1}) // another process creates it
 	free := errors.New("the name is free")
 	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		if _, err := name.In(tx).SetState(ctx, purse{}, pawl.IfAbsent()); err != nil {
@@ -323,8 +327,8 @@ func TestErrorAfterAConditionalVerbIsConfirmed(t *testing.T) {
 	require.ErrorIs(t, err, pawl.ErrExists)
 }
 
-// A store that names winners nobody asked for breaks nothing.
-func TestWinnerNobodyAskedFor(t *testing.T) {
+// A store that reports a conflict on an unrelated key causes no panic.
+func TestConflictOnAnUnrelatedKey(t *testing.T) {
 	store := newTap()
 	rt := openOn(t, store)
 	a := purses.Scope(rt, "a")

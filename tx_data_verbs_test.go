@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Data verbs are operations: a commit that others were faster than applies them to what won, and the function does not run again.
+// After a conflict, data verbs are applied to the newer state, and the function does not run again.
 //
 // Proves TX-8.
 func TestDataVerbsAreAppliedToTheWinner(t *testing.T) {
@@ -25,9 +25,9 @@ func TestDataVerbsAreAppliedToTheWinner(t *testing.T) {
 		seed(t, purses.Scope(p.rt, "a"), purse{Balance: 10})
 		seed(t, purses.Scope(p.rt, "b"), purse{Balance: 10})
 		runs := 0
-		var stolen atomic.Int32
+		var conflicts atomic.Int32
 		p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
-			if len(c.Writes) == 2 && stolen.Add(1) <= 3 { // just before our commit arrives
+			if len(c.Writes) == 2 && conflicts.Add(1) <= 3 { // just before the commit arrives
 				for _, id := range []string{"a", "b"} {
 					_, err := purses.Scope(other, id).IncState(ctx, "balance", 100)
 					assert.NoError(t, err)
@@ -54,10 +54,11 @@ func TestDataVerbsAreAppliedToTheWinner(t *testing.T) {
 	})
 }
 
-// Looking at what a data verb returned is reading, and so is an operation that the winner refuses: the function has to run again.
+// The function runs again after a conflict if it looked at the result of a data verb. It also runs
+// again if the newer state refuses the verb.
 //
 // Proves TX-8, TX-2.
-func TestLookingAtAnOperationIsReading(t *testing.T) {
+func TestLookingAtAResultIsARead(t *testing.T) {
 	looks := map[string]func(s pawl.Snapshot[purse]){
 		"State":    func(s pawl.Snapshot[purse]) { _ = s.State() },
 		"ReadOnly": func(s pawl.Snapshot[purse]) { _ = s.ReadOnly().Balance },
@@ -66,11 +67,11 @@ func TestLookingAtAnOperationIsReading(t *testing.T) {
 	}
 	onStores(t, func(t *testing.T, p path) {
 		other := p.another(t)
-		race := func(id string, steal func(ctx context.Context)) {
+		race := func(id string, interfere func(ctx context.Context)) {
 			var once sync.Once
 			p.store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 				if c.Keys()[0].ID == id && len(c.Keys()) == 2 {
-					once.Do(func() { steal(ctx) })
+					once.Do(func() { interfere(ctx) })
 				}
 				return nil
 			})
@@ -88,7 +89,7 @@ func TestLookingAtAnOperationIsReading(t *testing.T) {
 					runs++
 					snap, err := purses.Scope(tx, "a "+name).IncState(ctx, "balance", -5)
 					require.NoError(t, err)
-					require.Zero(t, snap.Version, "nobody knows it yet")
+					require.Zero(t, snap.Version, "the version is not known before the commit")
 					look(snap)
 					_, err = purses.Scope(tx, "b").IncState(ctx, "balance", 5)
 					return err
@@ -100,7 +101,7 @@ func TestLookingAtAnOperationIsReading(t *testing.T) {
 				}
 			})
 		}
-		t.Run("refused by the winner", func(t *testing.T) {
+		t.Run("refused by the newer state", func(t *testing.T) {
 			seed(t, purses.Scope(p.rt, "c"), purse{Balance: 10})
 			race("c", func(ctx context.Context) { assert.NoError(t, purses.Scope(other, "c").Delete(ctx)) })
 			runs := 0
@@ -119,8 +120,8 @@ func TestLookingAtAnOperationIsReading(t *testing.T) {
 	})
 }
 
-// Looking at a Snapshot while the commit is under way races with nobody.
-func TestLookWhileCommitting(t *testing.T) {
+// Reading a Snapshot during the commit is not a data race.
+func TestReadASnapshotDuringTheCommit(t *testing.T) {
 	rt := openOn(t, memory.New())
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{Balance: 1})
@@ -134,7 +135,7 @@ func TestLookWhileCommitting(t *testing.T) {
 	<-done
 }
 
-// After the commit a data verb's Snapshot shows what was committed.
+// After the commit, the Snapshot of a data verb shows the committed state.
 //
 // Proves CAS-4.
 func TestSnapshotOfADataVerbAfterTheCommit(t *testing.T) {
@@ -142,23 +143,23 @@ func TestSnapshotOfADataVerbAfterTheCommit(t *testing.T) {
 	rt, other := openOn(t, store), openOn(t, store)
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{Balance: 1})
-	_, err := purses.Scope(other, "a").IncState(t.Context(), "balance", 100) // rt does not know
+	_, err := purses.Scope(other, "a").IncState(t.Context(), "balance", 100) // rt has cached the version before
 	require.NoError(t, err)
 	var snap pawl.Snapshot[purse]
-	var told int64
+	var seen int64
 	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) (err error) {
 		snap, err = a.In(tx).IncState(ctx, "balance", 1)
-		tx.AfterCommit(func() { told = snap.State().Balance })
+		tx.AfterCommit(func() { seen = snap.State().Balance })
 		return err
 	})
 	require.NoError(t, err)
 	now, err := a.State(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 102, now.Balance)
-	require.EqualValues(t, now.Balance, told, "what the callback was told was never committed")
+	require.EqualValues(t, now.Balance, seen, "the callback saw a state that was never committed")
 }
 
-// ownAmount has a JSON form of its own.
+// ownAmount has its own MarshalJSON and UnmarshalJSON.
 type ownAmount struct {
 	cents  *int64
 	before func()
@@ -187,7 +188,7 @@ type ownAccount struct {
 
 var ownAccounts = pawl.Kind[ownAccount]{Name: "account"}
 
-// staleAccount returns a runtime that has seen an account which another has changed since.
+// staleAccount returns a runtime whose cached version of an account is stale.
 func staleAccount(t *testing.T) (*pawl.Runtime, pawl.Scope[ownAccount]) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
@@ -199,7 +200,7 @@ func staleAccount(t *testing.T) (*pawl.Runtime, pawl.Scope[ownAccount]) {
 	return rt, a
 }
 
-// Values with JSON code of their own are read when the verb is called, and not again after a conflict.
+// MarshalJSON of a value runs when the verb is called, and not again after a conflict.
 //
 // Proves SCOPE-6.
 func TestValuesOfATransactionAreReadOnce(t *testing.T) {
@@ -207,7 +208,7 @@ func TestValuesOfATransactionAreReadOnce(t *testing.T) {
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		cents := int64(42)
 		_, err := a.In(tx).PatchState(ctx, pawl.Patch{"amount": ownAmount{cents: &cents}})
-		cents = 666 // the verb has returned: its argument is the caller's again
+		cents = 666 // the verb has returned, so the caller may change its argument
 		return err
 	})
 	require.NoError(t, err)
@@ -216,10 +217,10 @@ func TestValuesOfATransactionAreReadOnce(t *testing.T) {
 	require.EqualValues(t, 42, *s.Amount.cents)
 }
 
-// Nor does their code run while queues are held.
+// MarshalJSON of a value does not run while the transaction holds queues.
 //
 // Proves TX-7.
-func TestValueThatWouldHangLater(t *testing.T) {
+func TestNoMarshalJSONWhileQueuesAreHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, a := staleAccount(t)
 		hang, over, done, cents := make(chan struct{}), false, make(chan error), int64(5)

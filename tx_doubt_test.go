@@ -14,7 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A commit of several scopes whose answer was lost is sent again until the store shows what became of it, whatever others wrote meanwhile.
+// A transaction whose answer was lost sends its commit again until the outcome is known, whatever
+// other writers commit meanwhile.
 //
 // Proves CAS-7, TX-1.
 func TestTransactSettlesLostAnswers(t *testing.T) {
@@ -31,12 +32,12 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 	}
 	nothing := func(*testing.T, *pawl.Runtime) {}
 	for name, r := range map[string]race{
-		"executed":                            {true, nothing, 1},
-		"not executed":                        {false, nothing, 1},
-		"executed, then overwritten":          {true, inc("a"), 1},
-		"not executed, and another came":      {false, inc("a"), 1},
-		"not executed, what it read changed":  {false, inc("read"), 2},
-		"executed, then what it read changed": {true, inc("read"), 1},
+		"executed":                        {true, nothing, 1},
+		"not executed":                    {false, nothing, 1},
+		"executed, then overwritten":      {true, inc("a"), 1},
+		"not executed, write set changed": {false, inc("a"), 1},
+		"not executed, read set changed":  {false, inc("read"), 2},
+		"executed, then read set changed": {true, inc("read"), 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onStores(t, func(t *testing.T, p path) {
@@ -89,8 +90,8 @@ func TestTransactSettlesLostAnswers(t *testing.T) {
 	}
 }
 
-// Where the budget ends before the store can be made to speak, the caller learns that nobody knows; where only a reading was confirmed, that
-// nothing was written.
+// If the budget ends before the outcome of a write is known, the caller gets UnknownOutcomeError. A
+// transaction that only read gets ErrUnavailable.
 //
 // Proves CAS-7, TX-5.
 func TestTransactUnknownOutcome(t *testing.T) {
@@ -115,7 +116,7 @@ func TestTransactUnknownOutcome(t *testing.T) {
 		require.ErrorAs(t, err, &unknown)
 		require.ErrorIs(t, err, errAnswerLost)
 		require.NotEmpty(t, unknown.Commit)
-		require.GreaterOrEqual(t, time.Since(began), 3*time.Second, "not before its budget has ended")
+		require.GreaterOrEqual(t, time.Since(began), 3*time.Second, "the outcome was reported before the budget ended")
 		require.Less(t, time.Since(began), 4*time.Second)
 
 		err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -128,7 +129,7 @@ func TestTransactUnknownOutcome(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrUnavailable)
 		require.False(t, pawl.OutcomeUnknown(err))
 
-		// A store that does not even come back.
+		// A store whose commit does not return.
 		gone, back := make(chan struct{}), make(chan struct{})
 		store.OnCommit(nil)
 		store.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {
@@ -150,15 +151,16 @@ func TestTransactUnknownOutcome(t *testing.T) {
 		require.Zero(t, ran.Load())
 		store.OnCommitted(nil)
 		close(back)
-		require.NoError(t, rt.Close(t.Context()), "Close waits for it")
-		require.EqualValues(t, 1, ran.Load(), "it was durable in the end, and nobody else would tell")
+		require.NoError(t, rt.Close(t.Context()), "Close must wait for the commit")
+		require.EqualValues(t, 1, ran.Load(), "the callback must run once the commit is durable")
 	})
 }
 
-// Where one of its writes has not moved, a commit in doubt has not landed, whatever became of the others.
+// A commit in doubt was not applied if the version of one of its writes is unchanged, whatever
+// happened to the others.
 //
 // Proves CAS-7.
-func TestEvidenceOfAnUnmovedWrite(t *testing.T) {
+func TestUnchangedVersionSettlesDoubt(t *testing.T) {
 	store := newTap()
 	rt, other := openOn(t, store), openOn(t, store.Store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
@@ -167,7 +169,7 @@ func TestEvidenceOfAnUnmovedWrite(t *testing.T) {
 	var once sync.Once
 	store.OnCommit(func(ctx context.Context, c persist.Commit) (err error) {
 		if len(c.Writes) == 2 {
-			once.Do(func() { // never executed; others delete a and purge it
+			once.Do(func() { // the commit is dropped; another process deletes and purges a
 				assert.NoError(t, purses.Scope(other, "a").Delete(ctx))
 				purge(t, store)
 				err = errAnswerLost
@@ -182,5 +184,5 @@ func TestEvidenceOfAnUnmovedWrite(t *testing.T) {
 		_, err := b.In(tx).IncState(ctx, "balance", 1)
 		return err
 	})
-	require.NoError(t, err, "b has not moved, so it never landed")
+	require.NoError(t, err, "b is unchanged, so the commit was not applied")
 }

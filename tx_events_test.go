@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// failures returns the events of path "tx" that end a Transact without a commit.
+// failures returns the events of path "tx" that report a Transact without a commit.
 func failures(l *eventLog) (out []pawl.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -29,7 +29,7 @@ func failures(l *eventLog) (out []pawl.Event) {
 	return out
 }
 
-// A Transact that returns an error is reported once, whatever the reason.
+// A Transact that returns an error is reported once, whatever the cause.
 func TestFailedTransactIsObserved(t *testing.T) {
 	down := errors.New("down")
 	spend := pawl.WithRetry(pawl.Retry{Attempts: 3, First: time.Millisecond})
@@ -133,7 +133,7 @@ func TestFailedTransactIsObserved(t *testing.T) {
 	}
 }
 
-// A runtime that is closed, or has no store, reports a refused Transact too.
+// A Transact on a closed runtime or on one without a store is reported too.
 func TestRefusedTransactIsObserved(t *testing.T) {
 	for name, store := range map[string]persist.Store{"no store": nil, "closed": memory.New()} {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestRefusedTransactIsObserved(t *testing.T) {
 	}
 }
 
-// A function that panics or calls runtime.Goexit is reported as Panicked, and only then. A panic
-// that rests on a read that was not current is none.
+// A function that panics or calls runtime.Goexit is reported once, as Panicked. A panic after a
+// stale read is not reported.
 func TestPanickedTransactIsObserved(t *testing.T) {
 	log := new(eventLog)
 	store := memory.New()
@@ -194,7 +194,7 @@ func TestPanickedTransactIsObserved(t *testing.T) {
 	assert.Equal(t, pawl.EventPanicked, got[1].Type)
 	assert.NoError(t, got[1].Err)
 
-	assert.Panics(t, func() { // what was committed did not fail
+	assert.Panics(t, func() { // a callback that panics after the commit is no failure
 		_ = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 			tx.AfterCommit(func() { panic("late") })
 			_, err := a.In(tx).IncState(ctx, "balance", 1)
@@ -204,7 +204,7 @@ func TestPanickedTransactIsObserved(t *testing.T) {
 	require.Len(t, failures(log), 2)
 }
 
-// A Transact that joins another one reports nothing of its own: the outer one may still commit.
+// A Transact that joins another one reports nothing, because the outer one may still commit.
 func TestJoinedTransactIsNotObserved(t *testing.T) {
 	log := new(eventLog)
 	rt := openRuntime(t, pawl.Config{Store: memory.New(), Observer: log})
@@ -223,10 +223,10 @@ func TestJoinedTransactIsNotObserved(t *testing.T) {
 	}))
 	require.Empty(t, failures(log))
 	require.ErrorIs(t, pawl.Transact(t.Context(), rt, joined), errPoor)
-	require.Len(t, failures(log), 1, "the error of the outer one")
+	require.Len(t, failures(log), 1, "only the outer Transact is reported")
 }
 
-// readLog is a store that remembers which keys were read together.
+// readLog is a store that records the keys of each LoadAll.
 type readLog struct {
 	*memory.Store
 	mu    sync.Mutex // protects reads
@@ -240,7 +240,7 @@ func (s *readLog) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Re
 	return s.Store.LoadAll(ctx, keys)
 }
 
-// A transaction that runs again reads every scope that its earlier runs touched, each one once.
+// A transaction that runs again reads each scope that an earlier run touched, and each only once.
 func TestRepeatedTransactReadsEachScopeOnce(t *testing.T) {
 	const scopes = 2000
 	store := &readLog{Store: memory.New()}
@@ -270,5 +270,5 @@ func TestRepeatedTransactReadsEachScopeOnce(t *testing.T) {
 		}
 	}
 	last := store.reads[len(store.reads)-1]
-	require.Len(t, last, scopes+2+1, "those of three runs, and mine")
+	require.Len(t, last, scopes+2+1, "the scopes of three runs, and mine")
 }

@@ -24,7 +24,7 @@ var txBugs = []Bug{
 		Name: "tx-torn-read", Mechanism: "a function that fails on records that never existed together is run again",
 		Proves: []string{"TX-2"}, File: "tx_run.go",
 		Old: "	if b.empty() {\n		return true, end.deliver()\n	}\n	if t.ctx", New: "	if true {\n		return true, end.deliver()\n	}\n	if t.ctx",
-		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
+		Pkg: ".", Run: "^TestTornReadsAreDiscarded$",
 	},
 	{
 		Name: "tx-stale-error", Mechanism: "an error based on an overwritten state is not returned",
@@ -48,13 +48,13 @@ var txBugs = []Bug{
 		Name: "tx-look", Mechanism: "reading the result of a data verb counts as a read",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
 		Old: "	case !p.tx.over:\n		p.read = true\n", New: "	case !p.tx.over:\n",
-		Pkg: ".", Run: "^TestLookingAtAnOperationIsReading$",
+		Pkg: ".", Run: "^TestLookingAtAResultIsARead$",
 	},
 	{
 		Name: "tx-refused-by-the-winner", Mechanism: "an operation that the winner refuses makes the function run again",
 		Proves: []string{"TX-8"}, File: "tx_part.go",
 		Old: "		if out.err != nil {\n			return false\n		}\n		p.draft = out.draft\n", New: "		if out.err == nil {\n			p.draft = out.draft\n		}\n",
-		Pkg: ".", Run: "^TestLookingAtAnOperationIsReading$",
+		Pkg: ".", Run: "^TestLookingAtAResultIsARead$",
 	},
 	{
 		Name: "tx-holds-its-queues", Mechanism: "a transaction waits its turn in the queues of its scopes",
@@ -156,7 +156,7 @@ var txBugs = []Bug{
 		Name: "tx-moment", Mechanism: "only records read at the same moment prove an answer without a commit",
 		Proves: []string{"TX-2"}, File: "tx_part.go",
 		Old: "return !tx.parts[g.Key].together })", New: "return !tx.parts[g.Key].fresh })",
-		Pkg: ".", Run: "^TestTornReadsAreNoAnswer$",
+		Pkg: ".", Run: "^TestTornReadsAreDiscarded$",
 	},
 	{
 		Name: "tx-undone-is-read", Mechanism: "what an undone part learned counts as read",
