@@ -27,19 +27,19 @@ type till struct {
 
 var tills = pawl.Kind[till]{Name: "till"}
 
-// ledger is a table of the user's own, beside the state, whichever database it is in.
+// ledger is a table of the user in the same database as the state.
 type ledger struct {
 	rt    *pawl.Runtime
 	store persist.Store
-	// native lets fn add a row inside the commit of tx.
+	// native adds a row inside the commit of tx, then calls then.
 	native func(tx *pawl.Tx, cents int64, then func(ctx context.Context) error) error
-	// begin starts a transaction of the user's own.
-	begin func(ctx context.Context) (theirs, error)
-	// sum is that of all rows.
+	// begin starts a transaction of the user.
+	begin func(ctx context.Context) (userTx, error)
+	// sum returns the sum of all rows.
 	sum func(t *testing.T) int64
 }
 
-// pay puts cents into the till and the ledger, in one commit.
+// pay adds cents to the till and to the ledger in one commit.
 func (l ledger) pay(ctx context.Context, till string, cents int64, then func(context.Context) error) error {
 	return pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		if _, err := tills.Scope(tx, till).IncState(ctx, "cents", cents); err != nil {
@@ -56,8 +56,8 @@ func (l ledger) cents(t *testing.T, till string) int64 {
 	return s.Cents
 }
 
-// theirs is a transaction of the user's own.
-type theirs struct {
+// userTx is a database transaction of the user.
+type userTx struct {
 	joined persist.Store
 	add    func(ctx context.Context, cents int64) error
 	exec   func(ctx context.Context, text string) error
@@ -65,7 +65,7 @@ type theirs struct {
 	undo   func(ctx context.Context) error
 }
 
-// onLedgers runs test on both databases. The user's pool has so many connections.
+// onLedgers runs test on SQLite and PostgreSQL. The user's pool has the given number of connections.
 func onLedgers(t *testing.T, connections int, test func(t *testing.T, l ledger)) {
 	for _, s := range stores.Shared {
 		switch s.Name {
@@ -79,7 +79,7 @@ func onLedgers(t *testing.T, connections int, test func(t *testing.T, l ledger))
 
 func sqliteLedger(t *testing.T, location string, connections int) ledger {
 	store := stores.OpenFor(t, location).(*sqlite.Store)
-	// Each driver has its own words for the same.
+	// The SQLite drivers name the same settings differently.
 	const settings = "?_txlock=immediate&_synchronous=FULL&_pragma=synchronous(FULL)&_busy_timeout=10000&_pragma=busy_timeout(10000)"
 	db, err := sql.Open(sqlite.Driver, "file:"+location[len("sqlite:"):]+settings)
 	require.NoError(t, err)
@@ -98,12 +98,12 @@ func sqliteLedger(t *testing.T, location string, connections int) ledger {
 				return then(ctx)
 			})
 		},
-		begin: func(ctx context.Context) (theirs, error) {
+		begin: func(ctx context.Context) (userTx, error) {
 			tx, err := db.BeginTx(ctx, nil)
 			if err != nil {
-				return theirs{}, err
+				return userTx{}, err
 			}
-			return theirs{
+			return userTx{
 				joined: store.Join(tx),
 				add:    func(ctx context.Context, cents int64) error { _, err := tx.ExecContext(ctx, insert, cents); return err },
 				exec:   func(ctx context.Context, text string) error { _, err := tx.ExecContext(ctx, text); return err },
@@ -141,12 +141,12 @@ func postgresLedger(t *testing.T, location string, connections int) ledger {
 				return then(ctx)
 			})
 		},
-		begin: func(ctx context.Context) (theirs, error) {
+		begin: func(ctx context.Context) (userTx, error) {
 			tx, err := pool.Begin(ctx)
 			if err != nil {
-				return theirs{}, err
+				return userTx{}, err
 			}
-			return theirs{
+			return userTx{
 				joined: store.Join(tx),
 				add:    func(ctx context.Context, cents int64) error { _, err := tx.Exec(ctx, insert, cents); return err },
 				exec:   func(ctx context.Context, text string) error { _, err := tx.Exec(ctx, text); return err },
@@ -162,7 +162,8 @@ func postgresLedger(t *testing.T, location string, connections int) ledger {
 
 func nothing(context.Context) error { return nil }
 
-// TestWithNative: the user's SQL and the state are one commit; what fails in it undoes both, and comes back as it was.
+// The user's SQL and the state are one commit. A failure inside it undoes both, and Transact
+// returns its error unchanged.
 //
 // Proves TX-6.
 func TestWithNative(t *testing.T) {
@@ -184,7 +185,7 @@ func TestWithNative(t *testing.T) {
 		require.ErrorIs(t, l.pay(ctx, "bar", 7, func(ctx context.Context) error {
 			_, err := tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1)
 			return err
-		}), pawl.ErrOutsideTx, "a scope inside the commit would wait for it")
+		}), pawl.ErrOutsideTx, "a mutation inside the commit would wait for that commit")
 		ended := func() error { return nil }
 		func() {
 			canceled, cancel := context.WithCancel(ctx)
@@ -197,13 +198,13 @@ func TestWithNative(t *testing.T) {
 		require.EqualValues(t, 5, l.sum(t))
 		snap, err := tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1)
 		require.NoError(t, err)
-		require.EqualValues(t, 2, snap.Version, "nothing of the failures was believed")
+		require.EqualValues(t, 2, snap.Version, "a failed commit must not change the version")
 		require.EqualValues(t, 6, snap.ReadOnly().Cents)
 	})
 }
 
-// TestWithNativeAlone: without any state in it the commit is the user's alone; a part of a transaction that was undone leaves no SQL behind; and a
-// read set counts although nothing of the state is written.
+// A commit may consist of SQL only. A joined transaction that is undone runs no SQL, and a changed
+// read set makes the function run again.
 //
 // Proves TX-6.
 func TestWithNativeAlone(t *testing.T) {
@@ -224,20 +225,20 @@ func TestWithNativeAlone(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if runs++; runs == 1 { // what was read changes before the commit
+			if runs++; runs == 1 { // the state that was read changes before the commit
 				_, err := tills.Scope(l.rt, "bar").IncState(pawl.Detach(ctx), "cents", 10)
 				require.NoError(t, err)
 			}
 			return l.native(tx, s.Cents, nothing)
 		}))
-		require.EqualValues(t, 17, l.sum(t), "the row was made of a state that was not current")
+		require.EqualValues(t, 17, l.sum(t), "the row must be computed from the current state")
 	})
 }
 
-// TestNoNative: a store without such a transaction says so before anything happens.
+// WithNative returns ErrNoNative on a store without a matching transaction type.
 //
 // Proves TX-6.
-func TestNoNative(t *testing.T) {
+func TestWithNativeUnsupported(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		require.ErrorIs(t, pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			return pawl.WithNative(tx, func(context.Context, *testing.T) error { return nil })
@@ -245,7 +246,8 @@ func TestNoNative(t *testing.T) {
 	})
 }
 
-// lossy loses answers of commits with code of the user's in them, after they were executed or instead.
+// lossy loses answers of commits with user SQL, both of executed commits and of commits that it
+// drops.
 type lossy struct {
 	persist.Store
 	lost *atomic.Int32
@@ -266,7 +268,7 @@ func (s lossy) CommitWith(ctx context.Context, c persist.Commit, fn func(context
 
 func (s lossy) NativeType() reflect.Type { return s.Store.(persist.Native).NativeType() }
 
-// TestNativeAnswersLost: when the answer of a commit is lost, the user's SQL in it happened as often as the state says: once.
+// If the answer of a commit is lost, the user's SQL takes effect exactly once, like the state.
 //
 // Proves TX-6.
 func TestNativeAnswersLost(t *testing.T) {
@@ -290,8 +292,8 @@ func TestNativeAnswersLost(t *testing.T) {
 	})
 }
 
-// TestNativeCallerLeaves: a caller that leaves while its SQL runs learns that it left, as everywhere, and that nothing was written; that it lost its
-// lease, if that is why.
+// A caller that leaves while its SQL runs gets CanceledError, or LeaseLostError if it lost its
+// lease. Nothing is written.
 //
 // Proves TX-6.
 func TestNativeCallerLeaves(t *testing.T) {
@@ -320,7 +322,7 @@ func TestNativeCallerLeaves(t *testing.T) {
 	})
 }
 
-// TestNativeUnderALease: what the user's code inside a commit does beside it is tested against the lease around it.
+// A mutation that user code makes during a commit is checked against the lease of its context.
 //
 // Proves TX-6.
 func TestNativeUnderALease(t *testing.T) {

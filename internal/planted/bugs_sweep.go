@@ -36,13 +36,13 @@ var sweepBugs = []Bug{
 		Name: "via-is-not-believed", Mechanism: "a commit in the caller's own transaction is not used as a base",
 		Proves: []string{"TX-6"}, File: "tx_deliver.go",
 		Old: "	if t.joined() {\n		return // it may be undone\n	}\n", New: "",
-		Pkg: ".", Run: "^TestVia$",
+		Pkg: ".", Run: "^TestCommitThrough$",
 	},
 	{
 		Name: "via-has-no-callbacks", Mechanism: "after-commit callbacks do not run before the caller's own commit",
 		Proves: []string{"TX-6"}, File: "tx_run.go",
 		Old: "		if len(tx.after) > 0 && t.joined() {", New: "		if false {",
-		Pkg: ".", Run: "^TestViaRefuses$",
+		Pkg: ".", Run: "^TestCommitThroughRefusals$",
 	},
 	{
 		Name: "native-keeps-the-read-set", Mechanism: "SQL inside a commit is based on a current state",

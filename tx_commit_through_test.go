@@ -13,33 +13,34 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestVia: state is committed inside a transaction of the user's own, and what its rollback undid is not believed.
+// State is committed inside a transaction of the user. If the user rolls it back, the runtime
+// discards the state.
 //
 // Proves TX-6.
-func TestVia(t *testing.T) {
+func TestCommitThrough(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
 		s := tills.Scope(l.rt, "bar")
 		seed(t, s, till{100})
 		put := func(keep bool) {
-			theirs, err := l.begin(ctx)
+			utx, err := l.begin(ctx)
 			require.NoError(t, err)
-			require.NoError(t, theirs.add(ctx, 5))
+			require.NoError(t, utx.add(ctx, 5))
 			for range 2 { // the second sees the first
 				require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 					before, err := s.In(tx).State(ctx)
 					if err != nil {
 						return err
 					}
-					return errors.Join(second(s.In(tx).IncState(ctx, "cents", before.Cents)), second(tills.Scope(tx, "new").IncState(ctx, "cents", 1)))
-				}, pawl.CommitThrough(theirs.joined)))
+					return errors.Join(errorOf(s.In(tx).IncState(ctx, "cents", before.Cents)), errorOf(tills.Scope(tx, "new").IncState(ctx, "cents", 1)))
+				}, pawl.CommitThrough(utx.joined)))
 			}
 			seen, ok := s.LastSeen()
 			require.True(t, ok)
-			require.NotEqualValues(t, 400, seen.ReadOnly().Cents, "nobody knows that yet")
-			end := theirs.undo
+			require.NotEqualValues(t, 400, seen.ReadOnly().Cents, "the state is not committed yet")
+			end := utx.undo
 			if keep {
-				end = theirs.commit
+				end = utx.commit
 			}
 			require.NoError(t, end(ctx))
 		}
@@ -49,7 +50,7 @@ func TestVia(t *testing.T) {
 		require.EqualValues(t, 0, l.sum(t))
 		put(true)
 		require.EqualValues(t, 5, l.sum(t))
-		snap, err := s.IncState(ctx, "cents", 1) // on what this process had seen before
+		snap, err := s.IncState(ctx, "cents", 1) // on a stale cached version
 		require.NoError(t, err)
 		require.EqualValues(t, 401, snap.ReadOnly().Cents)
 		require.EqualValues(t, 4, snap.Version)
@@ -57,35 +58,36 @@ func TestVia(t *testing.T) {
 	})
 }
 
-func second[T any](_ T, err error) error { return err }
+// errorOf returns the error of a call with two results.
+func errorOf[T any](_ T, err error) error { return err }
 
-// TestViaRefuses: what could not be true inside somebody else's transaction is refused.
+// Callbacks, single verbs, an unjoined store and an ended transaction are refused.
 //
 // Proves TX-6.
-func TestViaRefuses(t *testing.T) {
+func TestCommitThroughRefusals(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
-		theirs, err := l.begin(ctx)
+		utx, err := l.begin(ctx)
 		require.NoError(t, err)
 		var argument *pawl.ArgumentError
 		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			tx.AfterCommit(func() { t.Error("nobody knows when that is") })
-			return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-		}, pawl.CommitThrough(theirs.joined)), &argument)
-		_, err = tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1, pawl.CommitThrough(theirs.joined))
+			tx.AfterCommit(func() { t.Error("the callback ran before the user's commit") })
+			return errorOf(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
+		}, pawl.CommitThrough(utx.joined)), &argument)
+		_, err = tills.Scope(l.rt, "bar").IncState(ctx, "cents", 1, pawl.CommitThrough(utx.joined))
 		require.ErrorAs(t, err, &argument)
 		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.CommitThrough(nil)), &argument)
-		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.CommitThrough(l.store)), &argument, "it is joined to nothing")
-		require.NoError(t, theirs.commit(ctx))
+		require.ErrorAs(t, pawl.Transact(ctx, l.rt, func(context.Context, *pawl.Tx) error { return nil }, pawl.CommitThrough(l.store)), &argument, "the store is not joined to a transaction")
+		require.NoError(t, utx.commit(ctx))
 		require.ErrorIs(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-		}, pawl.CommitThrough(theirs.joined)), pawl.ErrUnavailable, "it is over")
+			return errorOf(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
+		}, pawl.CommitThrough(utx.joined)), pawl.ErrUnavailable, "the transaction of the user has ended")
 		require.Zero(t, l.cents(t, "bar"))
 	})
 }
 
-// CommitThrough among the defaults of a Local is refused by its verbs, as it is by every verb that it is given to.
-func TestViaOfALocal(t *testing.T) {
+// A verb refuses CommitThrough also when it comes from the default options of a Local.
+func TestCommitThroughInALocal(t *testing.T) {
 	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 	require.NoError(t, err)
 	defer rt.Close(t.Context())
@@ -97,46 +99,46 @@ func TestViaOfALocal(t *testing.T) {
 	require.Equal(t, "CommitThrough", wrong.Argument)
 }
 
-// TestViaKeepsWhatItRead: what a transaction has read, be it one scope only and be that absent, stays as it was until the user's own transaction ends,
-// because rows of theirs are made of it.
+// A scope that was read, present or absent, cannot change before the user's transaction ends. The
+// user's rows may depend on it.
 //
 // Proves TX-6.
-func TestViaKeepsWhatItRead(t *testing.T) {
+func TestCommitThroughKeepsReadsStable(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
 		seed(t, tills.Scope(l.rt, "bar"), till{100})
 		for _, id := range []string{"bar", "absent"} {
-			theirs, err := l.begin(ctx)
+			utx, err := l.begin(ctx)
 			require.NoError(t, err)
-			defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }() // should anything fail
+			defer func() { _ = utx.undo(context.WithoutCancel(ctx)) }() // if an assertion fails
 			var read int64
 			require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 				s, err := tills.Scope(tx, id).State(ctx)
 				read = s.Cents
 				return err
-			}, pawl.CommitThrough(theirs.joined)))
-			require.NoError(t, theirs.add(ctx, read))
+			}, pawl.CommitThrough(utx.joined)))
+			require.NoError(t, utx.add(ctx, read))
 			hasty, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 			_, err = tills.Scope(l.rt, id).IncState(hasty, "cents", 1)
 			cancel()
-			require.Error(t, err, "%s has changed between being read and the commit of what was made of it", id)
-			require.NoError(t, theirs.commit(ctx))
+			require.Error(t, err, "%s changed between its read and the commit of the row", id)
+			require.NoError(t, utx.commit(ctx))
 			_, err = tills.Scope(l.rt, id).IncState(ctx, "cents", 1)
 			require.NoError(t, err)
 		}
 	})
 }
 
-// TestViaReturnsTheFunctionsError: a function that fails because its own SQL did gets its error back, although nothing
-// can be confirmed in a transaction that has failed.
+// Transact returns the error of a function whose SQL failed, although the failed database
+// transaction cannot confirm reads.
 //
 // Proves TX-6.
-func TestViaReturnsTheFunctionsError(t *testing.T) {
+func TestCommitThroughReturnsTheFunctionsError(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
-		theirs, err := l.begin(ctx)
+		utx, err := l.begin(ctx)
 		require.NoError(t, err)
-		defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }()
+		defer func() { _ = utx.undo(context.WithoutCancel(ctx)) }()
 		var failure error
 		err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			for _, id := range []string{"bar", "kitchen"} {
@@ -144,31 +146,31 @@ func TestViaReturnsTheFunctionsError(t *testing.T) {
 					return err
 				}
 			}
-			failure = theirs.exec(ctx, "INSERT INTO nowhere VALUES (1)")
+			failure = utx.exec(ctx, "INSERT INTO nowhere VALUES (1)")
 			return failure
-		}, pawl.CommitThrough(theirs.joined))
+		}, pawl.CommitThrough(utx.joined))
 		require.Error(t, failure)
 		require.Equal(t, failure, err)
 	})
 }
 
-// TestViaEndsNoLease: a lease that ended inside the user's own transaction, which was then rolled back, has not ended.
+// A lease that ended inside the user's transaction is still held after its rollback.
 //
 // Proves TX-6.
-func TestViaEndsNoLease(t *testing.T) {
+func TestCommitThroughRollbackKeepsTheLease(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
 		s := tills.Scope(l.rt, "bar")
 		lease, err := s.Acquire(ctx)
 		require.NoError(t, err)
-		theirs, err := l.begin(ctx)
+		utx, err := l.begin(ctx)
 		require.NoError(t, err)
-		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error { return s.In(tx).Delete(ctx) }, pawl.CommitThrough(theirs.joined)))
+		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error { return s.In(tx).Delete(ctx) }, pawl.CommitThrough(utx.joined)))
 		var lost *pawl.LeaseLostError
 		require.ErrorAs(t, pawl.Transact(lease.Context(), l.rt, func(ctx context.Context, tx *pawl.Tx) error {
-			return second(tills.Scope(tx, "kitchen").IncState(ctx, "cents", 1))
-		}, pawl.CommitThrough(theirs.joined)), &lost)
-		require.NoError(t, theirs.undo(ctx))
+			return errorOf(tills.Scope(tx, "kitchen").IncState(ctx, "cents", 1))
+		}, pawl.CommitThrough(utx.joined)), &lost)
+		require.NoError(t, utx.undo(ctx))
 		require.NoError(t, lease.Context().Err())
 		_, err = s.IncState(lease.Context(), "cents", 1)
 		require.NoError(t, err)
@@ -176,16 +178,17 @@ func TestViaEndsNoLease(t *testing.T) {
 	})
 }
 
-// TestViaEndedInside: SQL inside a commit that ends the user's own transaction, against the rules, is not told that nothing was written.
+// If SQL inside the commit ends the user's transaction, the caller is not told that nothing was
+// written.
 //
 // Proves TX-6.
-func TestViaEndedInside(t *testing.T) {
+func TestCommitThroughEndedBySQL(t *testing.T) {
 	onLedgers(t, 4, func(t *testing.T, l ledger) {
 		ctx := t.Context()
 		for i, write := range []bool{false, true} {
-			theirs, err := l.begin(ctx)
+			utx, err := l.begin(ctx)
 			require.NoError(t, err)
-			defer func() { _ = theirs.undo(context.WithoutCancel(ctx)) }()
+			defer func() { _ = utx.undo(context.WithoutCancel(ctx)) }()
 			began := time.Now()
 			err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 				if write {
@@ -193,23 +196,24 @@ func TestViaEndedInside(t *testing.T) {
 						return err
 					}
 				}
-				return l.native(tx, 1, func(ctx context.Context) error { return theirs.exec(ctx, "COMMIT") })
-			}, pawl.CommitThrough(theirs.joined))
+				return l.native(tx, 1, func(ctx context.Context) error { return utx.exec(ctx, "COMMIT") })
+			}, pawl.CommitThrough(utx.joined))
 			require.EqualValues(t, i+1, l.sum(t))
 			if !write || err != nil {
 				var unknown *pawl.UnknownOutcomeError
 				require.ErrorAs(t, err, &unknown)
 			}
-			require.Less(t, time.Since(began), 20*time.Second, "asking again in a transaction that is over tells nothing")
+			require.Less(t, time.Since(began), 20*time.Second, "the commit was retried in an ended transaction")
 		}
 	})
 }
 
-// TestViaUnderLoad: transactions of the user's own, of which half are rolled back, commits with the user's SQL in them, and plain mutations write to one scope at
-// the same time; state and rows agree. The user's pool, which on PostgreSQL is the store's as well, has hardly a connection to spare.
+// User transactions, half of them rolled back, commits with SQL and plain mutations write one scope
+// together; state and rows agree. The pool has only two connections, which PostgreSQL's store
+// shares.
 //
 // Proves TX-6.
-func TestViaUnderLoad(t *testing.T) {
+func TestCommitThroughUnderLoad(t *testing.T) {
 	onLedgers(t, 2, func(t *testing.T, l ledger) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -231,20 +235,20 @@ func TestViaUnderLoad(t *testing.T) {
 		}
 		for i := range 4 {
 			repeat(10, func() error {
-				theirs, err := l.begin(ctx)
+				utx, err := l.begin(ctx)
 				if err != nil {
 					return &pawl.UnavailableError{Cause: err}
 				}
 				err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
-					return second(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
-				}, pawl.CommitThrough(theirs.joined))
+					return errorOf(tills.Scope(tx, "bar").IncState(ctx, "cents", 1))
+				}, pawl.CommitThrough(utx.joined))
 				if err == nil {
-					err = theirs.add(ctx, 1)
+					err = utx.add(ctx, 1)
 				}
 				if err != nil || i%2 == 0 {
-					return errors.Join(err, theirs.undo(ctx))
+					return errors.Join(err, utx.undo(ctx))
 				}
-				if err := theirs.commit(ctx); err != nil {
+				if err := utx.commit(ctx); err != nil {
 					return err
 				}
 				joined.Add(1)
@@ -260,7 +264,7 @@ func TestViaUnderLoad(t *testing.T) {
 			return err
 		})
 		wg.Wait()
-		require.NoError(t, ctx.Err(), "it took too long")
+		require.NoError(t, ctx.Err(), "the writers did not finish in time")
 		require.EqualValues(t, 20, joined.Load())
 		require.EqualValues(t, 40, l.sum(t))
 		require.EqualValues(t, 60, l.cents(t, "bar"))
