@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A transaction inside another is a part of it: its writes go with the outer one, and are undone by themselves when it fails.
+// A transaction inside another one is part of it: its writes share the outer commit. If it fails,
+// only its own writes are undone.
 //
 // Proves TX-1.
 func TestTransactJoins(t *testing.T) {
@@ -36,7 +37,7 @@ func TestTransactJoins(t *testing.T) {
 			require.Panics(t, func() {
 				_ = pawl.Transact(t.Context(), tx, func(ctx context.Context, inner *pawl.Tx) error {
 					_, err := purses.Scope(p.rt, "a").State(ctx)
-					assert.ErrorIs(t, err, pawl.ErrOutsideTx, "also when it was not given the context of the outer one")
+					assert.ErrorIs(t, err, pawl.ErrOutsideTx, "also with a context that does not come from the outer transaction")
 					_, err = purses.Scope(inner, "c").IncState(ctx, "balance", 100)
 					assert.NoError(t, err)
 					panic("no")
@@ -58,8 +59,8 @@ func TestTransactJoins(t *testing.T) {
 	})
 }
 
-// A function that starts while a joined part is undone races with nobody.
-func TestAtomicWhileAJoinedPartIsUndone(t *testing.T) {
+// A function that starts while a joined transaction is undone causes no data race.
+func TestFunctionWhileAJoinedTransactionIsUndone(t *testing.T) {
 	rt := openOn(t, memory.New())
 	err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		a := purses.Scope(tx, "a")
@@ -80,10 +81,10 @@ func TestAtomicWhileAJoinedPartIsUndone(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What a joined part learned before it was undone is tested by the commit all the same.
+// A verb of a joined transaction that was undone still counts as a read, which the commit checks.
 //
 // Proves TX-2.
-func TestUndoneVerbsWereReads(t *testing.T) {
+func TestUndoneVerbsCountAsReads(t *testing.T) {
 	store := memory.New()
 	rt, other := openOn(t, store), openOn(t, store)
 	name := purses.Scope(rt, "name")

@@ -16,11 +16,11 @@ import (
 type txStep struct {
 	id   string
 	what string
-	m    pawl.Mutation // nil: a deletion, or a look
+	m    pawl.Mutation // nil for "delete" and "look"
 	opts []pawl.CallOption
 }
 
-// drawSteps draws a program of verbs on three scopes, some of which are refused.
+// drawSteps draws a program of verbs on three scopes. Some of the verbs are refused.
 func drawSteps(t *rapid.T) (steps []txStep) {
 	for range rapid.IntRange(1, 8).Draw(t, "verbs") {
 		s := txStep{id: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "id")}
@@ -62,7 +62,7 @@ func drawSteps(t *rapid.T) (steps []txStep) {
 	return steps
 }
 
-// run does s on o and returns what it was told: an error's code, or what it saw.
+// run applies s to a scope of o. It returns the code of the error, or the state for "look".
 func (s txStep) run(ctx context.Context, o pawl.Owner) string {
 	scope := purses.Scope(o, s.id)
 	var err error
@@ -83,7 +83,8 @@ func (s txStep) run(ctx context.Context, o pawl.Owner) string {
 	return pawl.Code(err)
 }
 
-// TestModelTransact: verbs in a transaction do what they do one by one, and all of them or none are there afterwards.
+// Verbs in a transaction have the same results as the same verbs one by one. A transaction that
+// fails changes nothing.
 //
 // Proves TX-1, SCOPE-1.
 func TestModelTransact(t *testing.T) {
@@ -98,11 +99,11 @@ func TestModelTransact(t *testing.T) {
 		for range rapid.IntRange(1, 6).Draw(rt, "transactions") {
 			steps := drawSteps(rt)
 			fails := rapid.IntRange(0, 3).Draw(rt, "fate") == 0
-			var told []string
+			var results []string
 			err := pawl.Transact(ctx, together, func(ctx context.Context, tx *pawl.Tx) error {
-				told = nil
+				results = nil
 				for _, s := range steps {
-					told = append(told, s.run(ctx, tx))
+					results = append(results, s.run(ctx, tx))
 				}
 				if fails {
 					return errPoor
@@ -114,7 +115,7 @@ func TestModelTransact(t *testing.T) {
 			} else {
 				require.NoError(rt, err)
 				for i, s := range steps {
-					require.Equal(rt, s.run(ctx, oneByOne), told[i], "%s on %s", s.what, s.id)
+					require.Equal(rt, s.run(ctx, oneByOne), results[i], "%s on %s", s.what, s.id)
 				}
 			}
 			for _, id := range []string{"a", "b", "c"} {

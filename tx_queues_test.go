@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Transactions over the same scopes in opposite orders, mutators that call others, and plain verbs, all at once: nobody waits in a circle,
-// nothing is lost.
+// Transactions over the same scopes in opposite orders, functions that change other scopes and
+// plain verbs run together. They do not deadlock, and no change is lost.
 //
 // Proves TX-7, TX-2.
-func TestTransactionsAndMutatorsDoNotDeadlock(t *testing.T) {
+func TestTransactionsAndFunctionsDoNotDeadlock(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		const goroutines, rounds = 12, 15
 		ids := []string{"a", "b", "c"}
@@ -46,7 +46,7 @@ func TestTransactionsAndMutatorsDoNotDeadlock(t *testing.T) {
 							added.Add(1)
 							return nil
 						})
-					case 3: // a transaction inside a mutator of another scope
+					case 3: // a transaction inside a function of another scope
 						_, err = pawl.Memory[board](p.rt, fmt.Sprint("m", n%2)).AtomicState(context.Background(), func(ctx context.Context, b *board) error {
 							b.Count++
 							return pawl.Transact(ctx, p.rt, func(ctx context.Context, tx *pawl.Tx) error { return pay(ctx, tx, from, to, 1) })
@@ -70,10 +70,10 @@ func TestTransactionsAndMutatorsDoNotDeadlock(t *testing.T) {
 	})
 }
 
-// A transaction inside the mutator of a scope that it touches would wait for itself.
+// A transaction inside the function of a scope that it touches fails with ErrReentrant.
 //
 // Proves TX-7.
-func TestTransactInsideAMutator(t *testing.T) {
+func TestTransactInsideAFunction(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		a := purses.Scope(p.rt, "a")
 		runs := 0
@@ -97,11 +97,11 @@ func TestTransactInsideAMutator(t *testing.T) {
 	})
 }
 
-// A function that hangs while its transaction holds queues does not hold up their writers for long, and commits in the end if what it read
-// still holds.
+// A transaction whose function hangs soon releases its queues to other writers. It still commits if
+// the state that it read is unchanged.
 //
 // Proves TX-7, CAS-8.
-func TestAFunctionThatHangsLetsItsQueuesGo(t *testing.T) {
+func TestHangingFunctionReleasesItsQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt, err := pawl.Open(pawl.Config{Store: memory.New()})
 		require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestAFunctionThatHangsLetsItsQueuesGo(t *testing.T) {
 					return err
 				}
 				switch runs {
-				case 1: // make it lose
+				case 1: // cause a conflict
 					_, err := a.IncState(context.Background(), "balance", 1)
 					require.NoError(t, err)
 				case 2:
@@ -136,7 +136,7 @@ func TestAFunctionThatHangsLetsItsQueuesGo(t *testing.T) {
 		_, err = a.IncState(t.Context(), "balance", 1)
 		require.NoError(t, err)
 		require.LessOrEqual(t, time.Since(began), 2*time.Second)
-		require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond, "its queue was held meanwhile")
+		require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond, "the transaction did not hold the queue")
 		close(resume)
 		require.NoError(t, <-done)
 		s, err := a.State(t.Context())
@@ -146,10 +146,10 @@ func TestAFunctionThatHangsLetsItsQueuesGo(t *testing.T) {
 	})
 }
 
-// A transaction that waits for one queue does not keep another for as long as that takes.
+// A transaction that waits long for one queue does not hold another queue meanwhile.
 //
 // Proves TX-7.
-func TestHoldingOneQueueWhileWaitingForAnother(t *testing.T) {
+func TestNoQueueIsHeldWhileWaitingForAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newTap()
 		rt := openOn(t, store)
@@ -158,7 +158,7 @@ func TestHoldingOneQueueWhileWaitingForAnother(t *testing.T) {
 		seed(t, b, purse{})
 		store.OnCommit(func(ctx context.Context, c persist.Commit) error {
 			if len(c.Writes) == 1 && c.Writes[0].ID == "b" {
-				time.Sleep(20 * time.Second) // somebody has a lock on the row of b
+				time.Sleep(20 * time.Second) // another transaction has locked the row of b
 			}
 			return nil
 		})
@@ -176,14 +176,14 @@ func TestHoldingOneQueueWhileWaitingForAnother(t *testing.T) {
 		})
 		synctest.Wait()
 		began := time.Now()
-		_, err := a.IncState(t.Context(), "balance", 1) // has nothing to do with b
+		_, err := a.IncState(t.Context(), "balance", 1) // does not touch b
 		assert.NoError(t, err)
-		assert.Less(t, time.Since(began), 2*time.Second, "a writer of a was held up by a transaction that waits for b")
+		assert.Less(t, time.Since(began), 2*time.Second, "a writer of a waited for a transaction that waits for b")
 		wg.Wait()
 	})
 }
 
-// Nor while it gives way to another process.
+// A transaction that backs off after a conflict holds no queue meanwhile.
 //
 // Proves TX-7.
 func TestNoQueueIsHeldDuringABackoff(t *testing.T) {
@@ -215,12 +215,12 @@ func TestNoQueueIsHeldDuringABackoff(t *testing.T) {
 		_, err := a.IncState(t.Context(), "balance", 1)
 		assert.NoError(t, err)
 		t.Log(time.Since(began))
-		assert.Less(t, time.Since(began), 2*time.Second, "a writer of a was held up because others write to b")
+		assert.Less(t, time.Since(began), 2*time.Second, "a writer of a waited although the conflict is on b")
 		wg.Wait()
 	})
 }
 
-// Nor are queues kept while the store takes its time to read.
+// A transaction does not hold its queues for the whole time of a slow read of the store.
 //
 // Proves TX-7.
 func TestNoQueueIsHeldForLongWhileReading(t *testing.T) {

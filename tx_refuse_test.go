@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What cannot be part of a transaction says so.
+// A call that cannot be part of the transaction returns an error that names the reason.
 //
 // Proves TX-4.
-func TestTransactRefusesWhatIsOutside(t *testing.T) {
+func TestTransactRefusesOutsideCalls(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		var kept *pawl.Tx
 		inside := func(fn func(ctx context.Context, tx *pawl.Tx)) {
@@ -60,12 +60,12 @@ func TestTransactRefusesWhatIsOutside(t *testing.T) {
 			for _, err := range purses.List(ctx, p.rt, pawl.Query{}) {
 				require.ErrorIs(t, err, pawl.ErrOutsideTx)
 			}
-			inside(func(_ context.Context, other *pawl.Tx) { // an independent one, by the test's own context
+			inside(func(_ context.Context, other *pawl.Tx) { // an independent transaction, on the context of the test
 				_, err = purses.Scope(other, "a").State(ctx)
 				require.ErrorIs(t, err, pawl.ErrOutsideTx)
 			})
 			_, err = outside.IncState(pawl.Detach(ctx), "balance", 1)
-			require.NoError(t, err, "Detach lifts it")
+			require.NoError(t, err, "Detach must allow the call")
 			_, err = outside.In(tx).AtomicState(ctx, func(ctx context.Context, _ *purse) error {
 				_, err := outside.In(tx).IncState(ctx, "balance", 1)
 				require.ErrorIs(t, err, pawl.ErrReentrant)
@@ -80,12 +80,12 @@ func TestTransactRefusesWhatIsOutside(t *testing.T) {
 		_, err = purses.Scope(kept, "a").State(t.Context())
 		require.ErrorIs(t, err, pawl.ErrClosed)
 		require.ErrorIs(t, pawl.Transact(t.Context(), kept, func(context.Context, *pawl.Tx) error { return nil }), pawl.ErrClosed)
-		kept.AfterCommit(func() { t.Error("it is over") })
+		kept.AfterCommit(func() { t.Error("a callback ran after the end of its transaction") })
 		requireState(t, p, purses.Scope(p.rt, "a"), 1, purse{Balance: 1})
 	})
 }
 
-// Transact says what it cannot make sense of.
+// Transact returns ArgumentError for invalid arguments, and ErrNoStore without a store.
 func TestTransactRefusesArguments(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		nothing := func(context.Context, *pawl.Tx) error { return nil }
@@ -111,8 +111,8 @@ func TestTransactRefusesArguments(t *testing.T) {
 	})
 }
 
-// A store that commits one key at a time cannot do it, and says so.
-func TestTransactOnAStoreOfSingleKeys(t *testing.T) {
+// On a store that commits only single keys, a transaction over two scopes returns ErrUnsupported.
+func TestTransactOnASingleKeyStore(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 			if len(c.Writes)+len(c.Guards) > 1 {
@@ -132,7 +132,7 @@ func TestTransactOnAStoreOfSingleKeys(t *testing.T) {
 	})
 }
 
-// slowContext is a context whose Err takes its time when asked the second time.
+// slowContext is a context whose second call of Err runs at before it returns.
 type slowContext struct {
 	context.Context
 	asked atomic.Int32
@@ -146,7 +146,7 @@ func (c *slowContext) Err() error {
 	return c.Context.Err()
 }
 
-// A verb that comes too late is refused.
+// A verb that is still running when the function returns is refused with ErrClosed.
 //
 // Proves TX-1.
 func TestVerbInFlightWhenTheFunctionReturns(t *testing.T) {
@@ -164,13 +164,13 @@ func TestVerbInFlightWhenTheFunctionReturns(t *testing.T) {
 	})
 	require.NoError(t, err)
 	close(over)
-	require.ErrorIs(t, <-verb, pawl.ErrClosed, "it came too late, so it must not be acknowledged")
+	require.ErrorIs(t, <-verb, pawl.ErrClosed, "a verb after the end of the transaction was acknowledged")
 }
 
-// A verb that comes too late does not get into the commit.
+// A verb that is still running when the commit starts is refused and not committed.
 //
 // Proves TX-1.
-func TestLateVerbRacesWithNobody(t *testing.T) {
+func TestLateVerbIsNotCommitted(t *testing.T) {
 	store := newTap()
 	rt := openOn(t, store)
 	a, b := purses.Scope(rt, "a"), purses.Scope(rt, "b")
@@ -202,6 +202,6 @@ func TestLateVerbRacesWithNobody(t *testing.T) {
 	got := <-verb
 	s, err := a.State(t.Context())
 	require.NoError(t, err)
-	t.Log("the late verb said", got, "balance", s.Balance)
+	t.Log("the late verb returned", got, "balance", s.Balance)
 	require.ErrorIs(t, got, pawl.ErrClosed)
 }

@@ -23,7 +23,7 @@ var purses = pawl.Kind[purse]{Name: "purse"}
 
 var errPoor = errors.New("not enough")
 
-// pay moves an amount if there is enough, having looked.
+// pay reads the balance of from and moves amount to to. It returns errPoor if the balance is lower.
 func pay(ctx context.Context, tx *pawl.Tx, from, to string, amount int64) error {
 	has, err := purses.Scope(tx, from).State(ctx)
 	if err != nil {
@@ -39,7 +39,8 @@ func pay(ctx context.Context, tx *pawl.Tx, from, to string, amount int64) error 
 	return err
 }
 
-// Several kinds and types change together, by every verb, each mutation with a version of its own.
+// One transaction changes several kinds and types by every verb in one commit. Each mutation has
+// its own version.
 //
 // Proves TX-1.
 func TestTransactCommitsTogether(t *testing.T) {
@@ -67,7 +68,7 @@ func TestTransactCommitsTogether(t *testing.T) {
 			return pawl.User[board](tx, "gone").Delete(ctx)
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 1, p.store.Commits.Load()-before, "one commit of the store")
+		require.EqualValues(t, 1, p.store.Commits.Load()-before, "all writes must share one commit")
 		requireState(t, p, purses.Scope(p.rt, "a"), 6, purse{Balance: 7, Log: []string{"paid"}, Notes: map[string]string{"k": "v"}})
 		requireState(t, p, purses.Scope(p.rt, "b"), 1, purse{Balance: 3})
 		requireState(t, p, pawl.Session[pawl.Doc](p.rt, "s"), 1, pawl.Doc{"paid": true})
@@ -78,7 +79,8 @@ func TestTransactCommitsTogether(t *testing.T) {
 	})
 }
 
-// Whatever makes it fail, nothing of it is there afterwards, and what this process believes is what the store has.
+// A transaction that fails for any reason leaves no change, and the cached state equals the stored
+// one.
 //
 // Proves TX-1.
 func TestTransactCommitsNothingWhenItFails(t *testing.T) {
@@ -150,10 +152,10 @@ func TestTransactCommitsNothingWhenItFails(t *testing.T) {
 	})
 }
 
-// Mutators inside that panic or exit leave nothing behind.
+// A function that panics or calls Goexit inside a transaction leaves no change and no held queue.
 //
 // Proves TX-1.
-func TestMutatorsThatFailInATransaction(t *testing.T) {
+func TestFunctionsThatFailInATransaction(t *testing.T) {
 	rt := openOn(t, memory.New())
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{Balance: 1})
@@ -194,7 +196,7 @@ func TestMutatorsThatFailInATransaction(t *testing.T) {
 	require.NoError(t, rt.Close(t.Context()))
 }
 
-// The function sees what it wrote, and only the function does.
+// The function of a transaction sees its own writes, and callers outside do not.
 //
 // Proves TX-1.
 func TestTransactReadsItsOwnWrites(t *testing.T) {
@@ -212,10 +214,10 @@ func TestTransactReadsItsOwnWrites(t *testing.T) {
 			snap, err = a.Snapshot(ctx)
 			require.NoError(t, err)
 			require.EqualValues(t, 15, snap.ReadOnly().Balance)
-			require.EqualValues(t, 2, snap.Version, "it is in the read set, so that its next version is certain")
+			require.EqualValues(t, 2, snap.Version, "the scope is in the read set, so its next version is known")
 			doc, err := pawl.Kind[pawl.Doc]{Name: "purse"}.Scope(tx, "a").State(ctx)
 			require.NoError(t, err)
-			require.EqualValues(t, 15, doc["balance"], "another type sees the same document")
+			require.EqualValues(t, 15, doc["balance"], "another type must see the same document")
 
 			outside, err := purses.Scope(p.rt, "a").Snapshot(pawl.Detach(ctx))
 			require.NoError(t, err)
@@ -235,7 +237,7 @@ func TestTransactReadsItsOwnWrites(t *testing.T) {
 	})
 }
 
-// A scope can be read inside its own mutator, in a transaction as outside.
+// A function may read its own scope, inside a transaction and outside.
 func TestReadingInsideAtomicStateInATransaction(t *testing.T) {
 	rt := openOn(t, memory.New())
 	a := purses.Scope(rt, "a")
@@ -244,7 +246,7 @@ func TestReadingInsideAtomicStateInATransaction(t *testing.T) {
 		_, err := a.State(ctx)
 		return err
 	})
-	require.NoError(t, err, "outside Transact reading is no mutation")
+	require.NoError(t, err, "reading inside a function is not a nested mutation")
 	err = pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := a.In(tx).AtomicState(ctx, func(ctx context.Context, p *purse) error {
 			_, err := a.In(tx).State(ctx)
@@ -255,8 +257,9 @@ func TestReadingInsideAtomicStateInATransaction(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Containers that are collected in the middle are not missed.
-func TestCollectionInATransaction(t *testing.T) {
+// A transaction commits although the garbage collector frees the containers of its scopes
+// meanwhile.
+func TestGarbageCollectionInATransaction(t *testing.T) {
 	rt := openOn(t, memory.New())
 	runs := 0
 	require.NoError(t, pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -276,7 +279,8 @@ func TestCollectionInATransaction(t *testing.T) {
 	require.EqualValues(t, 2, s.Balance)
 }
 
-// What changes nothing writes nothing, and what was read last is asked for once more only where that says more.
+// A transaction that changes nothing writes nothing. It reads again only if its state was cached
+// before the call.
 func TestTransactThatChangesNothing(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		a := purses.Scope(p.rt, "a")
@@ -287,7 +291,7 @@ func TestTransactThatChangesNothing(t *testing.T) {
 		}))
 		requireState(t, p, a, 1, purse{Balance: 10})
 
-		other := p.another(t) // has seen nothing
+		other := p.another(t) // has cached nothing
 		before := p.store.Commits.Load()
 		require.NoError(t, pawl.Transact(t.Context(), other, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := purses.Scope(tx, "a").State(ctx)
@@ -297,7 +301,7 @@ func TestTransactThatChangesNothing(t *testing.T) {
 		require.NoError(t, pawl.Transact(t.Context(), other, func(ctx context.Context, tx *pawl.Tx) error { return nil }))
 		require.Zero(t, p.store.Commits.Load()-before)
 
-		// On what has been overwritten since, a verb that would change nothing does change something.
+		// The cached state is stale: the verb changes nothing on it, but changes the current state.
 		p.put(t, a.Key(), `{"balance":11}`, 0)
 		require.NoError(t, pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			_, err := a.In(tx).PatchState(ctx, pawl.Patch{"balance": 10})
@@ -307,7 +311,7 @@ func TestTransactThatChangesNothing(t *testing.T) {
 	})
 }
 
-// What happens to a transaction is told, scope by scope.
+// The observer gets an event for each scope of a transaction, and for a conflict.
 func TestTransactIsObserved(t *testing.T) {
 	var events []pawl.Event
 	observe := func(c *pawl.Config) {
