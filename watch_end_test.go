@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestWatchErrors: what cannot be watched says so, once, in both forms.
+// A scope that cannot be watched yields exactly one error, from Watch and from Changes.
 //
 // Proves SCOPE-13.
 func TestWatchErrors(t *testing.T) {
@@ -45,7 +45,7 @@ func TestWatchErrors(t *testing.T) {
 			}
 			require.NotNil(t, wrong)
 		}
-		argument(nil, s) //nolint:staticcheck // that is the point
+		argument(nil, s) //nolint:staticcheck // the nil context is under test
 		argument(ctx, pawl.Scope[ship]{})
 		if p.store != nil {
 			require.NoError(t, pawl.Transact(ctx, p.rt, func(inside context.Context, tx *pawl.Tx) error {
@@ -55,7 +55,7 @@ func TestWatchErrors(t *testing.T) {
 			}))
 			p.store.OnLoad(func(context.Context, ...persist.Key) error { return errors.New("down") })
 			refuse(ctx, s, pawl.ErrUnavailable)
-			p.store.OnLoad(func(context.Context, ...persist.Key) error { panic("the store's own") })
+			p.store.OnLoad(func(context.Context, ...persist.Key) error { panic("panic of the store") })
 			require.Panics(t, func() {
 				for range s.Watch(ctx) {
 				}
@@ -64,7 +64,7 @@ func TestWatchErrors(t *testing.T) {
 			for change := range s.Changes(ctx) {
 				require.ErrorAs(t, change.Err, &raised)
 			}
-			require.Equal(t, "the store's own", raised.Value)
+			require.Equal(t, "panic of the store", raised.Value)
 			p.store.OnLoad(nil)
 		}
 		require.NoError(t, p.rt.Close(ctx))
@@ -72,7 +72,7 @@ func TestWatchErrors(t *testing.T) {
 	})
 }
 
-// TestWatchClose: closing its owner ends a watch with ErrClosed, whether somebody receives at that moment or not.
+// Closing the owner of a scope ends a watch with ErrClosed, whether its caller is receiving or not.
 //
 // Proves SCOPE-13.
 func TestWatchClose(t *testing.T) {
@@ -113,7 +113,7 @@ func TestWatchClose(t *testing.T) {
 	})
 }
 
-// TestWatchSchema: a version that this process cannot read ends a watch.
+// A version with a schema that this process cannot read ends a watch with SchemaError.
 //
 // Proves SCOPE-13.
 func TestWatchSchema(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWatchExpiry: that a state has expired is a change without state and without a new version, also when its expiry was moved without one; what comes
-// afterwards is the next version.
+// An expired state is a change without state and without a new version, even if the expiry was
+// moved without a version. The next write is the next version.
 //
 // Proves SCOPE-13, SCOPE-14.
 func TestWatchExpiry(t *testing.T) {
@@ -32,10 +32,10 @@ func TestWatchExpiry(t *testing.T) {
 			require.Zero(t, gone.Missed)
 			_, err := s.PatchState(ctx, pawl.Patch{"miles": 2}, pawl.WithTTL(time.Hour))
 			require.NoError(t, err)
-			anew := receive(t, changes)
-			require.True(t, anew.Exists())
-			require.Equal(t, version+1, anew.Version)
-			require.Zero(t, anew.Missed)
+			recreated := receive(t, changes)
+			require.True(t, recreated.Exists())
+			require.Equal(t, version+1, recreated.Version)
+			require.Zero(t, recreated.Missed)
 		}
 		expire(1, func() error {
 			_, err := s.PatchState(ctx, pawl.Patch{"miles": 1}, pawl.WithTTL(time.Millisecond))
@@ -55,11 +55,11 @@ func TestWatchExpiry(t *testing.T) {
 	})
 }
 
-// TestWatchExpiryElsewhere: another process moves the expiry, forth and back, without a new version. It counts as the store has it.
+// A watch follows the expiry in the store when another process moves it without a new version.
 //
 // Proves SCOPE-13, SCOPE-14.
-func TestWatchExpiryElsewhere(t *testing.T) {
-	store := newKnowing()
+func TestWatchExpiryMovedByAnotherProcess(t *testing.T) {
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		others := ships.Scope(here, "other").Changes(ctx)
 		receive(t, others)
@@ -87,15 +87,15 @@ func TestWatchExpiryElsewhere(t *testing.T) {
 		require.EqualValues(t, 3, receive(t, changes).Version)
 		_, err = ships.Scope(there, "argo").PatchState(ctx, pawl.Patch{"captain": "medea"}, pawl.WithTTL(time.Second))
 		require.NoError(t, err)
-		require.False(t, within(t, changes, time.Second, 70*time.Second).Exists(), "it had none before")
+		require.False(t, within(t, changes, time.Second, 70*time.Second).Exists(), "the state had no expiry before")
 	})
 }
 
-// TestWatchExpiryPutOff: a state does not expire while its lease is held; when that ends, it has.
+// A state does not expire while its lease is held. It expires when the lease ends.
 //
 // Proves SCOPE-13, SCOPE-14, STORE-13.
-func TestWatchExpiryPutOff(t *testing.T) {
-	store := newKnowing()
+func TestWatchExpiryUnderALease(t *testing.T) {
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		s := ships.Scope(here, "argo")
 		_, err := s.SetState(ctx, ship{}, pawl.WithTTL(2*time.Second))
@@ -109,15 +109,15 @@ func TestWatchExpiryPutOff(t *testing.T) {
 		gone := within(t, changes, 5*time.Second, 5200*time.Millisecond)
 		require.False(t, gone.Exists())
 		require.EqualValues(t, 2, gone.Version)
-		require.Less(t, store.Loads.Load()-loads, int64(50), "in %v", time.Since(began))
+		require.Less(t, store.Loads.Load()-loads, int64(50), "too many loads in %v", time.Since(began))
 	})
 }
 
-// TestWatchStaleRead: a read that was under way while its version expired comes too late, and brings nothing back.
+// A read that returns after its version expired does not bring the expired state back.
 //
 // Proves SCOPE-13.
 func TestWatchStaleRead(t *testing.T) {
-	store := newKnowing()
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		s := ships.Scope(here, "argo")
 		_, err := s.SetState(ctx, ship{Miles: 7}, pawl.WithTTL(time.Second))
@@ -127,25 +127,25 @@ func TestWatchStaleRead(t *testing.T) {
 		stale, err := store.Store.Load(ctx, s.Key())
 		require.NoError(t, err)
 		require.False(t, within(t, changes, 0, 1300*time.Millisecond).Exists())
-		store.set(func() { store.answer = &stale })
-		_, err = s.Snapshot(ctx) // gets what was read before
+		store.set(func() { store.stale = &stale })
+		_, err = s.Snapshot(ctx) // returns the stale record
 		require.NoError(t, err)
-		store.set(func() { store.answer = nil })
+		store.set(func() { store.stale = nil })
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		select {
 		case c := <-changes:
-			t.Fatalf("%v is back", c)
+			t.Fatalf("the expired state came back: %v", c)
 		default:
 		}
 	})
 }
 
-// TestWatchExpiryHere: an expiry that is moved in this process is heard of at once, without a look at the store.
+// A watch learns at once of an expiry that this process moves, without a read of the store.
 //
 // Proves SCOPE-13, SCOPE-14.
-func TestWatchExpiryHere(t *testing.T) {
-	store := newKnowing()
+func TestWatchExpiryMovedByThisProcess(t *testing.T) {
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, _ *pawl.Runtime) {
 		s := ships.Scope(here, "argo")
 		touch := func(d time.Duration) {

@@ -18,34 +18,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// knowing is a store that tells versions and changes: a memory store that is a persist.Prober and a persist.Watcher as well, and can be made to fail at it.
-type knowing struct {
+// watchStore is a memory store that is also a persist.Prober and a persist.Watcher. Tests can make
+// both fail.
+type watchStore struct {
 	*stores.Tap
 	probes  atomic.Int64
 	watches atomic.Int64
 
-	mu     sync.Mutex
-	mute   bool                             // hints are lost
-	deaf   error                            // what Watch returns
-	bad    []persist.Key                    // what cannot be read
-	answer *persist.Record                  // of Load, instead of what is there: it was read before
-	ears   map[chan persist.Hint]chan error // of those who listen, and what ends that
+	mu        sync.Mutex                       // protects the fields below
+	mute      bool                             // hints are dropped
+	watchErr  error                            // returned by Watch; nil: Watch works
+	damaged   []persist.Key                    // keys that cannot be read
+	stale     *persist.Record                  // returned by Load instead of the current record
+	listeners map[chan persist.Hint]chan error // an error sent to the value ends its Watch
 }
 
-func (s *knowing) set(f func()) {
+func (s *watchStore) set(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f()
 }
 
-func (s *knowing) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+func (s *watchStore) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	at, err := s.Tap.Commit(ctx, c)
 	if err == nil {
 		s.set(func() {
 			for _, w := range c.Writes {
-				for ear := range s.ears {
+				for listener := range s.listeners {
 					if !s.mute {
-						ear <- persist.Hint{Key: w.Key, Version: w.Version}
+						listener <- persist.Hint{Key: w.Key, Version: w.Version}
 					}
 				}
 			}
@@ -54,23 +55,23 @@ func (s *knowing) Commit(ctx context.Context, c persist.Commit) (time.Time, erro
 	return at, err
 }
 
-func (s *knowing) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	ear, end := make(chan persist.Hint, 10_000), make(chan error, 1)
-	var deaf error
+func (s *watchStore) Watch(ctx context.Context, wake func(persist.Hint)) error {
+	listener, end := make(chan persist.Hint, 10_000), make(chan error, 1)
+	var failed error
 	s.watches.Add(1)
 	s.set(func() {
-		if deaf = s.deaf; deaf == nil {
-			s.ears[ear] = end
+		if failed = s.watchErr; failed == nil {
+			s.listeners[listener] = end
 		}
 	})
-	if deaf != nil {
-		return deaf
+	if failed != nil {
+		return failed
 	}
-	defer s.set(func() { delete(s.ears, ear) })
+	defer s.set(func() { delete(s.listeners, listener) })
 	wake(persist.Hint{})
 	for {
 		select {
-		case hint := <-ear:
+		case hint := <-listener:
 			wake(hint)
 		case err := <-end:
 			return err
@@ -80,45 +81,45 @@ func (s *knowing) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	}
 }
 
-// cut ends the watches of the store with err, and those to come.
-func (s *knowing) cut(err error) {
+// cut ends all present and future calls of Watch with err.
+func (s *watchStore) cut(err error) {
 	s.set(func() {
-		s.deaf = err
-		for _, end := range s.ears {
+		s.watchErr = err
+		for _, end := range s.listeners {
 			end <- err
 		}
 	})
 }
 
-// readable tells why keys cannot be read.
-func (s *knowing) readable(keys ...persist.Key) (err error) {
+// readable returns errUnreadable if one of keys is damaged.
+func (s *watchStore) readable(keys ...persist.Key) (err error) {
 	s.set(func() {
-		if slices.ContainsFunc(keys, func(key persist.Key) bool { return slices.Contains(s.bad, key) }) {
+		if slices.ContainsFunc(keys, func(key persist.Key) bool { return slices.Contains(s.damaged, key) }) {
 			err = errUnreadable
 		}
 	})
 	return err
 }
 
-func (s *knowing) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+func (s *watchStore) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	if err := s.readable(key); err != nil {
 		return persist.Record{}, err
 	}
-	var earlier *persist.Record
-	if s.set(func() { earlier = s.answer }); earlier != nil {
-		return *earlier, nil
+	var stale *persist.Record
+	if s.set(func() { stale = s.stale }); stale != nil {
+		return *stale, nil
 	}
 	return s.Tap.Load(ctx, key)
 }
 
-func (s *knowing) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+func (s *watchStore) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	if err := s.readable(keys...); err != nil {
 		return nil, err
 	}
 	return s.Tap.LoadAll(ctx, keys)
 }
 
-func (s *knowing) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+func (s *watchStore) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
 	s.probes.Add(1)
 	if err := s.readable(keys...); err != nil {
 		return nil, err
@@ -135,11 +136,11 @@ func (s *knowing) Versions(ctx context.Context, keys []persist.Key) ([]uint64, e
 
 var errUnreadable = errors.New("the record is damaged")
 
-func newKnowing() *knowing {
-	return &knowing{Tap: newTap(), ears: map[chan persist.Hint]chan error{}}
+func newWatchStore() *watchStore {
+	return &watchStore{Tap: newTap(), listeners: map[chan persist.Hint]chan error{}}
 }
 
-// inBubble runs test with two runtimes on one store, by a clock of its own.
+// inBubble runs test in a synctest bubble, with two runtimes on one store.
 func inBubble(t *testing.T, store persist.Store, test func(t *testing.T, ctx context.Context, here, there *pawl.Runtime)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +152,8 @@ func inBubble(t *testing.T, store persist.Store, test func(t *testing.T, ctx con
 	})
 }
 
-// within asserts that the next change of c arrives after least and before most, by the bubble's clock.
+// within asserts that the next change of c takes at least least and at most most, by the bubble's
+// clock.
 func within[T any](t *testing.T, c <-chan pawl.Change[T], least, most time.Duration) pawl.Change[T] {
 	t.Helper()
 	began := time.Now()
@@ -163,18 +165,19 @@ func within[T any](t *testing.T, c <-chan pawl.Change[T], least, most time.Durat
 	return change
 }
 
+// sail writes a new version of a ship.
 func sail(t *testing.T, rt *pawl.Runtime, id string, opts ...pawl.CallOption) {
 	t.Helper()
 	_, err := ships.Scope(rt, id).IncState(t.Context(), "miles", 1, opts...)
 	require.NoError(t, err)
 }
 
-// TestWatchHints: another process's change arrives at once where the store tells of it; soon, where it has stopped to; and at last, where a hint was
-// lost, whatever else is watched.
+// A change of another process arrives at once with hints, and soon after hints failed. If a hint is
+// lost or unsupported, the next poll delivers the change.
 //
 // Proves SCOPE-13.
 func TestWatchHints(t *testing.T) {
-	store := newKnowing()
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		changes := ships.Scope(here, "argo").Changes(ctx)
 		others := ships.Scope(here, "other").Changes(ctx)
@@ -187,14 +190,14 @@ func TestWatchHints(t *testing.T) {
 		require.EqualValues(t, 2, within(t, changes, 0, 6*time.Second).Version)
 		store.set(func() { store.mute = false })
 		store.cut(errors.New("connection reset"))
-		time.Sleep(11 * time.Second) // it has to have noticed; and not just when it would look anyhow
+		time.Sleep(11 * time.Second) // the runtime has noticed, and its slow poll is not due
 		sail(t, there, "argo")
 		require.EqualValues(t, 3, within(t, changes, 0, 300*time.Millisecond).Version)
-		store.set(func() { store.deaf = nil })
+		store.set(func() { store.watchErr = nil })
 		time.Sleep(10 * time.Second)
 		sail(t, there, "argo")
 		require.EqualValues(t, 4, within(t, changes, 0, 20*time.Millisecond).Version)
-		require.Less(t, store.watches.Load(), int64(200), "it is asked too often")
+		require.Less(t, store.watches.Load(), int64(200), "Watch is called too often")
 		store.cut(persist.ErrUnsupported)
 		sail(t, there, "argo")
 		require.EqualValues(t, 5, within(t, changes, 0, 6*time.Second).Version)
@@ -203,11 +206,11 @@ func TestWatchHints(t *testing.T) {
 	})
 }
 
-// TestWatchHintsBetween: a change that comes between the end of the hints and their return arrives when they do.
+// A change committed while hints are interrupted arrives when they resume.
 //
 // Proves SCOPE-13.
-func TestWatchHintsBetween(t *testing.T) {
-	store := newKnowing()
+func TestWatchChangeWhileHintsAreInterrupted(t *testing.T) {
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		changes := ships.Scope(here, "argo").Changes(ctx)
 		receive(t, changes)
@@ -215,18 +218,19 @@ func TestWatchHintsBetween(t *testing.T) {
 			store.cut(errors.New("connection reset"))
 			synctest.Wait()
 			sail(t, there, "argo")
-			store.set(func() { store.deaf = nil })
+			store.set(func() { store.watchErr = nil })
 			within(t, changes, 0, 600*time.Millisecond)
 		}
 	})
 }
 
-// TestWatchBesideADamagedScope: a scope that cannot be read keeps no other from being watched, and is watched again once it can be.
+// A scope that cannot be read does not delay the watches of other scopes. Its own watch continues
+// when it can be read again.
 //
 // Proves SCOPE-13.
 func TestWatchBesideADamagedScope(t *testing.T) {
 	for _, hints := range []bool{true, false} {
-		store := newKnowing()
+		store := newWatchStore()
 		inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 			if !hints {
 				store.cut(persist.ErrUnsupported)
@@ -237,7 +241,7 @@ func TestWatchBesideADamagedScope(t *testing.T) {
 			receive(t, changes)
 			sail(t, there, "damaged")
 			receive(t, damaged)
-			store.set(func() { store.bad = []persist.Key{ships.Scope(here, "damaged").Key()} })
+			store.set(func() { store.damaged = []persist.Key{ships.Scope(here, "damaged").Key()} })
 			p := path{store: store.Tap}
 			p.put(t, ships.Scope(here, "damaged").Key(), `{"miles":2}`, 0)
 			time.Sleep(10 * time.Second)
@@ -247,18 +251,19 @@ func TestWatchBesideADamagedScope(t *testing.T) {
 			}
 			before := store.Loads.Load()
 			time.Sleep(time.Minute)
-			require.Less(t, store.Loads.Load()-before, int64(2000), "it is read too often")
-			store.set(func() { store.bad = nil })
+			require.Less(t, store.Loads.Load()-before, int64(2000), "the damaged scope is read too often")
+			store.set(func() { store.damaged = nil })
 			require.EqualValues(t, 2, within(t, damaged, 0, 6*time.Second).Version)
 		})
 	}
 }
 
-// TestWatchPurged: a scope that was deleted and purged between two looks is known to be gone, and its return is no flood of missed versions.
+// A scope that is deleted and purged between two polls is reported as deleted. Its new versions do
+// not count the skipped floor as missed.
 //
 // Proves SCOPE-13.
 func TestWatchPurged(t *testing.T) {
-	store := newKnowing()
+	store := newWatchStore()
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		idle := ships.Scope(here, "idle").Changes(ctx)
 		receive(t, idle)
@@ -268,9 +273,9 @@ func TestWatchPurged(t *testing.T) {
 		receive(t, changes)
 		store.set(func() { store.mute = true })
 		for range 50 {
-			sail(t, there, "graveyard")
+			sail(t, there, "purged")
 		}
-		require.NoError(t, ships.Scope(there, "graveyard").Delete(ctx))
+		require.NoError(t, ships.Scope(there, "purged").Delete(ctx))
 		require.NoError(t, ships.Scope(there, "argo").Delete(ctx))
 		require.Equal(t, 2, purge(t, store))
 		gone := within(t, changes, 0, 6*time.Second)
@@ -278,10 +283,10 @@ func TestWatchPurged(t *testing.T) {
 		require.Greater(t, gone.Version, uint64(1))
 		require.Zero(t, gone.Missed)
 		sail(t, there, "argo")
-		anew := within(t, changes, 0, 6*time.Second)
-		require.EqualValues(t, 52, anew.Version)
-		require.Zero(t, anew.Missed)
-		// Its end and its return in one.
+		recreated := within(t, changes, 0, 6*time.Second)
+		require.EqualValues(t, 52, recreated.Version)
+		require.Zero(t, recreated.Missed)
+		// One change reports both the deletion and the new versions.
 		sail(t, there, "argo")
 		receive(t, changes)
 		require.NoError(t, ships.Scope(there, "argo").Delete(ctx))
@@ -289,18 +294,18 @@ func TestWatchPurged(t *testing.T) {
 		for range 3 {
 			sail(t, there, "argo")
 		}
-		anew = within(t, changes, 0, 6*time.Second)
-		require.EqualValues(t, 57, anew.Version)
-		require.Equal(t, 3, anew.Missed, "its end, and two of the versions since")
+		recreated = within(t, changes, 0, 6*time.Second)
+		require.EqualValues(t, 57, recreated.Version)
+		require.Equal(t, 3, recreated.Missed, "the deletion and two of the versions after it")
 		select {
 		case change := <-idle:
-			t.Fatalf("%v is no news", change)
+			t.Fatalf("change of an unchanged scope: %v", change)
 		default:
 		}
 	})
 }
 
-// TestWakeups: whoever waits for scopes of a kind is woken by changes, those of other runtimes too where the store gives hints.
+// A caller that waits for scopes of a kind is woken by a change of another runtime.
 //
 // Proves SCOPE-13.
 func TestWakeups(t *testing.T) {
@@ -311,7 +316,7 @@ func TestWakeups(t *testing.T) {
 		for i := range 3 {
 			_, err := errands.Scope(p.another(t), fmt.Sprint(i)).SetState(ctx, errand{})
 			require.NoError(t, err)
-			testkit.Receive(t, wake, "nobody was woken")
+			testkit.Receive(t, wake, "no wake-up after a change")
 		}
 	})
 }

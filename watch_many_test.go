@@ -17,8 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crowd starts n watchers of s. Each has got its first change when it returns; newest counts those that have got this version.
-func crowd(ctx context.Context, t testing.TB, s pawl.Scope[ship], n int) (newest func(version uint64) int, leave func()) {
+// startWatchers starts n watchers of s and returns when each has received its first change. The
+// function newest counts the watchers that have received a version; stop ends them all.
+func startWatchers(ctx context.Context, t testing.TB, s pawl.Scope[ship], n int) (newest func(version uint64) int, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	last := make([]atomic.Uint64, n)
@@ -57,7 +58,7 @@ func crowd(ctx context.Context, t testing.TB, s pawl.Scope[ship], n int) (newest
 		}
 }
 
-// TestTenThousandWatchers: however many watch, each gets the newest.
+// Each of ten thousand watchers receives the newest version.
 //
 // Proves SCOPE-13.
 func TestTenThousandWatchers(t *testing.T) {
@@ -66,8 +67,8 @@ func TestTenThousandWatchers(t *testing.T) {
 		{name: "memory store", rt: openRuntime(t, pawl.Config{Store: memory.New()}), store: &stores.Tap{}}} {
 		t.Run(p.name, func(t *testing.T) {
 			s := scopeOf[ship](p, "argo")
-			newest, leave := crowd(t.Context(), t, s, watchers)
-			defer leave()
+			newest, stop := startWatchers(t.Context(), t, s, watchers)
+			defer stop()
 			for range 3 {
 				var snap pawl.Snapshot[ship]
 				var err error
@@ -81,12 +82,12 @@ func TestTenThousandWatchers(t *testing.T) {
 	}
 }
 
-// TestWatchingManyScopes: looking at thousands of scopes from time to time costs few calls of the store, and reads only what changed.
+// Polling thousands of scopes takes few calls of the store, and only changed scopes are read.
 //
 // Proves SCOPE-13.
 func TestWatchingManyScopes(t *testing.T) {
-	store := newKnowing()
-	store.deaf = persist.ErrUnsupported
+	store := newWatchStore()
+	store.watchErr = persist.ErrUnsupported
 	inBubble(t, store, func(t *testing.T, ctx context.Context, here, there *pawl.Runtime) {
 		const scopes = 2000
 		var all []<-chan pawl.Change[ship]
@@ -100,10 +101,10 @@ func TestWatchingManyScopes(t *testing.T) {
 		time.Sleep(time.Second)
 		loads, probes := store.Loads.Load(), store.probes.Load()
 		time.Sleep(10 * time.Second)
-		looks := (store.probes.Load() - probes) / 4
-		require.Zero(t, store.Loads.Load()-loads, "nothing has changed")
-		require.GreaterOrEqual(t, looks, int64(20))
-		require.LessOrEqual(t, looks, int64(41))
+		polls := (store.probes.Load() - probes) / 4
+		require.Zero(t, store.Loads.Load()-loads, "unchanged scopes were read")
+		require.GreaterOrEqual(t, polls, int64(20))
+		require.LessOrEqual(t, polls, int64(41))
 		for i := range 100 {
 			sail(t, there, string(rune('a'+i%26))+time.Duration(i).String())
 		}
@@ -115,9 +116,13 @@ func TestWatchingManyScopes(t *testing.T) {
 	})
 }
 
-// BenchmarkWatchers is a writer whose scope is watched by nobody, by one, by a hundred and by ten thousand. They take turns in small steps, so that the machine is
-// equally busy for all. Ratio says how much longer a write takes, by the mean of the steps, than without watchers; some of that is the price of so many goroutines, which the garbage
-// collector visits. Waking is against as many watchers of a scope that stays as it is.
+// BenchmarkWatchers measures a writer whose scope has no watcher, one, a hundred and ten thousand.
+// The variants take turns in small steps, so that the load of the machine affects all of them
+// equally.
+//
+// The metric ratio is the mean time of a write divided by that without watchers. It includes the
+// cost of many goroutines for the garbage collector. The metric waking compares with as many
+// watchers of a scope that does not change.
 func BenchmarkWatchers(b *testing.B) {
 	counts := []int{0, 1, 100, 10_000}
 	for _, kind := range []string{"in memory", "memory store"} {
@@ -142,7 +147,7 @@ func BenchmarkWatchers(b *testing.B) {
 				if idle == 1 {
 					watched = scopeOf[ship](p, "idle")
 				}
-				_, leave := crowd(b.Context(), b, watched, counts[i])
+				_, stop := startWatchers(b.Context(), b, watched, counts[i])
 				runtime.GC()
 				began := time.Now()
 				for time.Since(began) < 200*time.Millisecond+time.Duration(counts[i])*50*time.Microsecond {
@@ -154,9 +159,9 @@ func BenchmarkWatchers(b *testing.B) {
 					writes[idle][i] += 500
 				}
 				took[idle][i] += float64(time.Since(began))
-				leave()
+				stop()
 			}
-			for b.Loop() { // all was measured above
+			for b.Loop() { // measured above
 			}
 			each := func(idle, i int) float64 { return took[idle][i] / writes[idle][i] }
 			b.ReportMetric(0, "ns/op")

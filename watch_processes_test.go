@@ -17,14 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// follower checks what one watcher gets: versions in order, none of them twice but to say that it has expired, and an exact count of what was skipped.
+// follower checks the changes of one watcher. Versions are in order, only an expiry repeats a
+// version, and Missed is exact.
 type follower[T any] struct {
-	some    bool
+	some    bool // a change was received
 	last    pawl.Change[T]
 	changes int
 }
 
-// take adds a change, and tells what is wrong with it.
+// take checks c against the change before it.
 func (f *follower[T]) take(c pawl.Change[T]) error {
 	if c.Err != nil {
 		return c.Err
@@ -45,7 +46,7 @@ func (f *follower[T]) take(c pawl.Change[T]) error {
 	return nil
 }
 
-// until receives until a version, or one after it, has come.
+// until receives changes until version or a newer one arrives.
 func (f *follower[T]) until(t testing.TB, changes <-chan pawl.Change[T], version uint64) {
 	t.Helper()
 	for !f.some || f.last.Version < version {
@@ -53,13 +54,13 @@ func (f *follower[T]) until(t testing.TB, changes <-chan pawl.Change[T], version
 	}
 }
 
-// watching returns the changes of a scope at a location, seen by a runtime of its own.
+// watching opens a runtime on location and returns the changes of one scope.
 func watching[T any](t *testing.T, location, id string) (<-chan pawl.Change[T], *follower[T]) {
 	t.Helper()
 	return pawl.Session[T](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location)}), id).Changes(t.Context()), &follower[T]{}
 }
 
-// TestWatchProcesses: what other processes commit arrives, in order, until the last.
+// The commits of other processes arrive in order, up to the last one.
 //
 // Proves SCOPE-13.
 func TestWatchProcesses(t *testing.T) {
@@ -84,7 +85,7 @@ func TestWatchProcesses(t *testing.T) {
 	})
 }
 
-// TestWatchKilledWriters: writers are killed in the midst of their work, before and after they could say so; what they committed arrives.
+// Writers are killed at random moments. Every version that they committed arrives.
 //
 // Proves SCOPE-13.
 func TestWatchKilledWriters(t *testing.T) {
@@ -101,7 +102,8 @@ func TestWatchKilledWriters(t *testing.T) {
 			killAtWork(t, "crash", location, fmt.Sprint("p", n), 5+rand.IntN(60), processBatch+"=w")
 			for i := range changes {
 				var snap pawl.Snapshot[crashLedger]
-				for again := true; again; again = seen[i].last.Version > snap.Version { // a server may finish what the dead had asked for
+				// A server may still execute a commit of a killed process.
+				for again := true; again; again = seen[i].last.Version > snap.Version {
 					var err error
 					snap, err = pawl.Session[crashLedger](control, crashScope("w", i)).Snapshot(t.Context())
 					require.NoError(t, err)
@@ -113,7 +115,7 @@ func TestWatchKilledWriters(t *testing.T) {
 	})
 }
 
-// TestWatchServerKilled: the server is killed and comes back, the watcher stays and gets the newest.
+// A watch survives a kill and restart of the server and delivers the newest version.
 //
 // Proves SCOPE-13.
 func TestWatchServerKilled(t *testing.T) {
@@ -140,10 +142,10 @@ func TestWatchServerKilled(t *testing.T) {
 	}
 }
 
-// TestWatchCut: the watcher's connections are cut again and again, and for a while there is none; it gets the newest.
+// A watch whose connections are cut and refused delivers the newest version afterwards.
 //
 // Proves SCOPE-13.
-func TestWatchCut(t *testing.T) {
+func TestWatchConnectionCut(t *testing.T) {
 	proxy, behind, direct := proxied(t)
 	changes, seen := watching[ship](t, behind, "argo")
 	s := pawl.Session[ship](openRuntime(t, pawl.Config{Store: stores.OpenFor(t, direct)}), "argo")
@@ -162,8 +164,9 @@ func TestWatchCut(t *testing.T) {
 	}
 }
 
-// TestWatchOrder: writers in two processes set, delete and create anew, at random; watchers in both, slow and quick, come and go. Nobody sees an older
-// version after a newer one, what is seen is what was committed, and everybody sees the last.
+// Writers in two processes set, delete and recreate a scope at random while fast and slow watchers
+// come and go. No watcher sees versions out of order or uncommitted state, and all see the last
+// version.
 //
 // Proves SCOPE-13.
 func TestWatchOrder(t *testing.T) {
@@ -175,7 +178,7 @@ func TestWatchOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var mu sync.Mutex
-		committed := map[uint64]ship{} // those with state
+		committed := map[uint64]ship{} // versions with state
 		observed := map[uint64]ship{}
 		see := func(c pawl.Change[ship]) error {
 			mu.Lock()
@@ -226,7 +229,7 @@ func TestWatchOrder(t *testing.T) {
 							return
 						}
 						if i >= 4 {
-							time.Sleep(rand.N(time.Millisecond)) // a slow one
+							time.Sleep(rand.N(time.Millisecond)) // a slow watcher
 						}
 						if over = c.Exists() && c.ReadOnly().Captain == "last"; over || seen.changes == stay {
 							break

@@ -16,7 +16,7 @@ func receive[T any](t testing.TB, c <-chan pawl.Change[T]) pawl.Change[T] {
 	t.Helper()
 	select {
 	case change, ok := <-c:
-		require.True(t, ok, "the watch is over")
+		require.True(t, ok, "the watch has ended")
 		require.NoError(t, change.Err)
 		return change
 	case <-time.After(30 * time.Second):
@@ -25,7 +25,8 @@ func receive[T any](t testing.TB, c <-chan pawl.Change[T]) pawl.Change[T] {
 	}
 }
 
-// TestWatch: the current snapshot first, then newer ones in order; skipped versions are counted, and the newest arrives.
+// A watch delivers the current snapshot, then newer ones in order. It counts skipped versions and
+// always delivers the newest.
 //
 // Proves SCOPE-13.
 func TestWatch(t *testing.T) {
@@ -65,7 +66,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchIterator: a loop over a watch can be left and started again, and ends with its context, without an error.
+// A loop over a watch can be left and started again. It ends without an error when its context
+// ends.
 //
 // Proves SCOPE-13.
 func TestWatchIterator(t *testing.T) {
@@ -75,7 +77,7 @@ func TestWatchIterator(t *testing.T) {
 		defer cancel()
 		s := scopeOf[ship](p, "argo")
 		watch := s.Watch(ctx)
-		for range 3 { // the same one, again
+		for range 3 { // the same iterator, again
 			for change, err := range watch {
 				require.NoError(t, err)
 				if change.Version%5 == 4 {
@@ -93,26 +95,27 @@ func TestWatchIterator(t *testing.T) {
 		for change, err := range watch {
 			require.NoError(t, err)
 			require.EqualValues(t, 4, change.Version)
-			require.Zero(t, change.Missed, "it is the first")
+			require.Zero(t, change.Missed, "the first change misses nothing")
 			got++
 			cancel()
 		}
 		require.Equal(t, 1, got)
-		for _, err := range watch { // whose context has ended
+		for _, err := range watch { // its context has ended
 			require.ErrorIs(t, err, context.Canceled)
 		}
 		require.Panics(t, func() {
 			for range s.Watch(t.Context()) {
-				panic("the loop's own")
+				panic("panic of the loop body")
 			}
 		})
 	})
 }
 
-// TestWatchNobodyReceives: a channel that nobody reads from holds nothing back, gets the newest when somebody does, and ends with its context.
+// A channel without a receiver does not block writers. A later receiver gets the newest version,
+// and the channel closes with its context.
 //
 // Proves SCOPE-13.
-func TestWatchNobodyReceives(t *testing.T) {
+func TestWatchWithoutAReceiver(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 		ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +147,7 @@ func TestWatchNobodyReceives(t *testing.T) {
 	})
 }
 
-// TestWatchTwoTypes: one scope is watched as two types, each of which sees its fields.
+// One scope can be watched as two types, and each watch sees its own fields.
 //
 // Proves SCOPE-13.
 func TestWatchTwoTypes(t *testing.T) {
@@ -171,10 +174,10 @@ func TestWatchTwoTypes(t *testing.T) {
 	})
 }
 
-// TestWatchAnew: deletion and creation anew are changes, in one sequence of versions.
+// Deletion and re-creation of a scope are changes in one sequence of versions.
 //
 // Proves SCOPE-13.
-func TestWatchAnew(t *testing.T) {
+func TestWatchDeleteAndRecreate(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -199,7 +202,8 @@ func TestWatchAnew(t *testing.T) {
 	})
 }
 
-// TestWatchAboveTheFloor: versions in memory start above those that were forgotten; a watcher of what is new there has missed nothing.
+// Versions in memory start above the versions of forgotten scopes. A watcher of a new scope has
+// missed none of them.
 //
 // Proves SCOPE-13.
 func TestWatchAboveTheFloor(t *testing.T) {
@@ -213,7 +217,7 @@ func TestWatchAboveTheFloor(t *testing.T) {
 		_, err := old.IncState(t.Context(), "miles", 1, pawl.WithTTL(time.Nanosecond))
 		require.NoError(t, err)
 	}
-	testkit.Eventually(t, func() bool { // it is forgotten when others are opened
+	testkit.Eventually(t, func() bool { // old is forgotten when other scopes are opened
 		snap, err := pawl.Memory[ship](local, time.Now().String()).IncState(t.Context(), "miles", 1)
 		return err == nil && snap.Version > 1
 	})

@@ -6,7 +6,7 @@ var watchBugs = []Bug{
 		Name: "watch-without-announcement", Mechanism: "a commit in memory wakes the watchers",
 		Proves: []string{"SCOPE-13"}, File: "lock.go",
 		Old: "	c.image.Store(img)\n	notifyWatchers(&c.group)\n", New: "	c.image.Store(img)\n",
-		Pkg: ".", Run: "^TestWatchAnew$/in_memory", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestWatchDeleteAndRecreate$/in_memory", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "watch-stays-marked", Mechanism: "a change that arrives while watchers are being woken is passed on too",
@@ -31,7 +31,7 @@ var watchBugs = []Bug{
 		Name: "watch-miscounts", Mechanism: "skipped versions are counted from the last delivered one",
 		Proves: []string{"SCOPE-13"}, File: "watch.go",
 		Old: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(w.got), Err: err}\n", New: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(known), Err: err}\n",
-		Pkg: ".", Run: "^TestWatchNobodyReceives$", Flags: []string{"-timeout=60s"},
+		Pkg: ".", Run: "^TestWatchWithoutAReceiver$", Flags: []string{"-timeout=60s"},
 	},
 	{
 		Name: "watch-counts-the-floor", Mechanism: "versions that never existed are not counted as missed",
@@ -61,7 +61,7 @@ var watchBugs = []Bug{
 		Name: "watch-deaf-to-renewal", Mechanism: "a renewed expiry is noticed in its own process",
 		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas_seen.go",
 		Old: "	if s.seen.CompareAndSwap(base, d) {\n		notifyWatchers(&s.group)", New: "	if s.seen.CompareAndSwap(base, d) {\n		_ = s",
-		Pkg: ".", Run: "^TestWatchExpiryHere$", Flags: []string{"-timeout=20s"},
+		Pkg: ".", Run: "^TestWatchExpiryMovedByThisProcess$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "hub-never-reads-the-whole", Mechanism: "a renewed expiry is noticed in other processes, although no version moves",
