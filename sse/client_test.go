@@ -23,7 +23,7 @@ type tally struct {
 	Text   string `json:"text,omitempty"`
 }
 
-// inMemory returns a scope in memory, and its runtime, which is closed with the test.
+// inMemory returns a scope in memory and its runtime, which the end of the test closes.
 func inMemory(t testing.TB) (pawl.Scope[tally], *pawl.Runtime) {
 	t.Helper()
 	rt, err := pawl.Open(pawl.Config{})
@@ -32,21 +32,22 @@ func inMemory(t testing.TB) (pawl.Scope[tally], *pawl.Runtime) {
 	return pawl.Memory[tally](rt, "a"), rt
 }
 
+// count adds one to n.
 func count(t testing.TB, s pawl.Scope[tally]) {
 	t.Helper()
 	_, err := s.IncState(context.Background(), "n", 1)
 	require.NoError(t, err)
 }
 
-// server is a real server of a handler, and a client for it.
+// server is an HTTP server with one handler, and a client for it.
 type server struct {
 	*httptest.Server
 	t       testing.TB
 	client  *http.Client
-	results chan error // of the handler
+	results chan error // errors that the handler returned
 }
 
-// serve starts a server of handler.
+// serve starts a server for handler.
 func serve(t testing.TB, http2 bool, handler func(http.ResponseWriter, *http.Request) error, configure ...func(*http.Server)) *server {
 	t.Helper()
 	s := &server{t: t, results: make(chan error, 100)}
@@ -65,13 +66,13 @@ func serve(t testing.TB, http2 bool, handler func(http.ResponseWriter, *http.Req
 	return s
 }
 
-// result returns what the handler returned.
+// result waits for the handler and returns its error.
 func (s *server) result() error {
 	s.t.Helper()
-	return testkit.Receive(s.t, s.results, "the handler does not return")
+	return testkit.Receive(s.t, s.results, "the handler did not return")
 }
 
-// get asks for the stream; last is the client's Last-Event-ID, empty for none.
+// get requests the stream. An empty last sends no Last-Event-ID.
 func (s *server) get(method, query, last string) *client {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
@@ -82,7 +83,7 @@ func (s *server) get(method, query, last string) *client {
 	}
 	res, err := s.client.Do(r)
 	require.NoError(s.t, err)
-	c := &client{t: s.t, Response: res, lines: bufio.NewReader(res.Body), vanish: cancel}
+	c := &client{t: s.t, Response: res, lines: bufio.NewReader(res.Body), cancel: cancel}
 	s.t.Cleanup(c.leave)
 	return c
 }
@@ -92,28 +93,29 @@ type client struct {
 	*http.Response
 	t      testing.TB
 	lines  *bufio.Reader
-	vanish context.CancelFunc
-	beats  int    // comments without a text
-	retry  string // the hint
+	cancel context.CancelFunc
+	beats  int    // heartbeats: comments without text
+	retry  string // value of the last retry field
 }
 
+// leave closes the connection.
 func (c *client) leave() {
-	c.vanish()
+	c.cancel()
 	_ = c.Body.Close()
 }
 
-// message is an event, or a comment.
+// message is an event, with the comment before it.
 type message struct{ name, id, data, comment string }
 
-// next returns the next event, with the comment in it, and false at the end of the stream.
+// next returns the next event, and false at the end of the stream.
 func (c *client) next() (m message, ok bool) {
 	c.t.Helper()
 	some := false
 	for {
 		line, err := c.lines.ReadString('\n')
 		if err != nil {
-			require.Empty(c.t, line, "the stream ends in the midst of a line")
-			require.NotErrorIs(c.t, err, context.DeadlineExceeded, "nothing comes")
+			require.Empty(c.t, line, "the stream ended within a line")
+			require.NotErrorIs(c.t, err, context.DeadlineExceeded, "no event arrived")
 			return m, false
 		}
 		field, value, colon := strings.Cut(strings.TrimSuffix(line, "\n"), ":")
@@ -138,22 +140,22 @@ func (c *client) next() (m message, ok bool) {
 		case field == "data":
 			m.data += value
 		default:
-			c.t.Fatalf("no field is named %q", field)
+			c.t.Fatalf("unknown field %q", field)
 		}
 		some = true
 	}
 }
 
-// want reads the next event, which has to be this one.
+// want asserts that the next event is want.
 func (c *client) want(want message) {
 	c.t.Helper()
 	m, ok := c.next()
-	require.True(c.t, ok, "the stream is over")
+	require.True(c.t, ok, "the stream has ended")
 	require.Equal(c.t, want, m)
 }
 
-// over asserts that the stream ends here.
-func (c *client) over() {
+// wantEnd asserts that the stream ends here.
+func (c *client) wantEnd() {
 	c.t.Helper()
 	m, ok := c.next()
 	require.False(c.t, ok, "%v", m)

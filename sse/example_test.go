@@ -17,7 +17,8 @@ type Import struct {
 	Token    string
 }
 
-// A page shows the progress of an import. The token is nobody's business, and the stream ends when the import is done.
+// A page shows the progress of an import. View hides the token, and the stream ends with the
+// import.
 func ExampleServe() {
 	rt, err := pawl.Open(pawl.Config{})
 	if err != nil {

@@ -23,24 +23,25 @@ import (
 	"github.com/pawl-go/pawl/sse"
 )
 
-// onBoth runs test with HTTP/1.1 and with HTTP/2.
-func onBoth(t *testing.T, test func(t *testing.T, http2 bool)) {
+// onBothProtocols runs test with HTTP/1.1 and with HTTP/2.
+func onBothProtocols(t *testing.T, test func(t *testing.T, http2 bool)) {
 	t.Run("HTTP 1.1", func(t *testing.T) { test(t, false) })
 	t.Run("HTTP 2", func(t *testing.T) { test(t, true) })
 }
 
-// of serves s.
-func of(s pawl.Scope[tally], opts ...sse.Option) func(http.ResponseWriter, *http.Request) error {
+// handlerOf returns a handler that serves s.
+func handlerOf(s pawl.Scope[tally], opts ...sse.Option) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error { return sse.Serve(w, r, s, opts...) }
 }
 
-// TestStream: the current state first, then each change, a deletion and a new beginning included; a client that leaves ends the handler.
+// The stream starts with the current state and sends each change, including deletion and
+// re-creation. The handler returns when the client leaves.
 //
 // Proves SCOPE-13.
 func TestStream(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
-		server := serve(t, http2, of(s, sse.Retry(1500*time.Millisecond)))
+		server := serve(t, http2, handlerOf(s, sse.Retry(1500*time.Millisecond)))
 		c := server.get("GET", "", "")
 		require.Equal(t, http2, c.ProtoMajor == 2)
 		require.Equal(t, 200, c.StatusCode)
@@ -63,7 +64,7 @@ func TestStream(t *testing.T) {
 		_, err = s.SetState(t.Context(), tally{N: 7}, pawl.IfAbsent(), pawl.WithTTL(time.Hour))
 		require.NoError(t, err)
 		c.want(message{id: "4", data: `{"n":7,"secret":""}`})
-		_, err = s.PatchState(t.Context(), pawl.Patch{"n": 7}, pawl.WithTTL(time.Millisecond)) // nothing but the expiry moves
+		_, err = s.PatchState(t.Context(), pawl.Patch{"n": 7}, pawl.WithTTL(time.Millisecond)) // only the expiry changes
 		require.NoError(t, err)
 		c.want(message{name: "gone", id: "4-gone", data: "null"}) // expired
 		c.leave()
@@ -71,19 +72,20 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestReconnect: who comes back gets the newest at once, unless it has that already; then it gets the next.
+// A client that reconnects gets the newest state at once. If it already has that state, it gets the
+// next one.
 //
 // Proves SCOPE-13.
 func TestReconnect(t *testing.T) {
 	s, _ := inMemory(t)
-	server := serve(t, false, of(s, sse.Heartbeat(10*time.Millisecond)))
+	server := serve(t, false, handlerOf(s, sse.Heartbeat(10*time.Millisecond)))
 	for range 3 {
 		count(t, s)
 	}
 	state := func(n int) message {
 		return message{id: strconv.Itoa(n), data: `{"n":` + strconv.Itoa(n) + `,"secret":""}`}
 	}
-	for _, last := range []string{"", "2", "9", "3-gone", "nonsense"} { // 9: of a runtime that was started again since
+	for _, last := range []string{"", "2", "9", "3-gone", "nonsense"} { // 9: from a runtime before its restart
 		server.get("GET", "", last).want(state(3))
 	}
 	server.get("GET", "?lastEventId=2", "").want(state(3))
@@ -94,31 +96,31 @@ func TestReconnect(t *testing.T) {
 	}
 	_, err := s.PatchState(t.Context(), pawl.Patch{"n": 5}, pawl.WithTTL(time.Millisecond))
 	require.NoError(t, err)
-	c := server.get("GET", "", "5") // the version has not moved, but the state is gone
+	c := server.get("GET", "", "5") // the version is unchanged, but the state has expired
 	c.want(message{name: "gone", id: "5-gone", data: "null"})
 }
 
-// TestUntil: the stream ends after the state that ends it, and who has that is told not to come back.
+// The stream ends after the final state. A client that reconnects with the final state gets 204.
 func TestUntil(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
-		server := serve(t, http2, of(s, sse.Until(func(s tally) bool { return s.N >= 2 })))
+		server := serve(t, http2, handlerOf(s, sse.Until(func(s tally) bool { return s.N >= 2 })))
 		c := server.get("GET", "", "")
 		c.want(message{name: "gone", id: "0-gone", data: "null"})
 		count(t, s)
 		c.want(message{id: "1", data: `{"n":1,"secret":""}`})
 		count(t, s)
 		c.want(message{id: "2", data: `{"n":2,"secret":""}`})
-		c.over()
+		c.wantEnd()
 		require.NoError(t, server.result())
 		c = server.get("GET", "", "1")
 		c.want(message{id: "2", data: `{"n":2,"secret":""}`})
-		c.over()
+		c.wantEnd()
 		require.Equal(t, 204, server.get("GET", "", "2").StatusCode)
 	})
 }
 
-// TestView: what is shown is what the view returns, and nothing else of the state.
+// The stream shows only the result of the view, and no other part of the state.
 func TestView(t *testing.T) {
 	s, _ := inMemory(t)
 	_, err := s.SetState(t.Context(), tally{N: 4, Secret: "hush"})
@@ -126,23 +128,23 @@ func TestView(t *testing.T) {
 	view := func(s pawl.Snapshot[tally]) any {
 		return map[string]any{"half": s.ReadOnly().N / 2, "version": s.Version, "raw": json.RawMessage("[1,\n\n2]")}
 	}
-	c := serve(t, false, of(s, sse.View(view))).get("GET", "", "")
+	c := serve(t, false, handlerOf(s, sse.View(view))).get("GET", "", "")
 	c.want(message{id: "1", data: `{"half":2,"raw":[1,2],"version":1}`})
 	require.NoError(t, s.Delete(t.Context()))
 	c.want(message{name: "gone", id: "2-gone", data: "null"})
 }
 
-// broken is a store that is out of order.
+// broken is a store whose Load fails.
 type broken struct{ persist.Store }
 
 func (broken) Load(context.Context, persist.Key) (persist.Record, error) {
 	return persist.Record{}, errors.New("disk on fire at 10.0.0.7")
 }
 
-// deaf hides that a ResponseWriter can flush.
-type deaf struct{ http.ResponseWriter }
+// noFlush hides that a ResponseWriter can flush.
+type noFlush struct{ http.ResponseWriter }
 
-// TestRefusals: what fails before the first event is answered with its status, and shows nothing but a code.
+// A failure before the first event is answered with its HTTP status and a code, without details.
 func TestRefusals(t *testing.T) {
 	s, _ := inMemory(t)
 	count(t, s)
@@ -152,7 +154,7 @@ func TestRefusals(t *testing.T) {
 	require.NoError(t, err)
 	ended := pawl.Memory[tally](closed, "a")
 	require.NoError(t, closed.Close(t.Context()))
-	unflushable := func(w http.ResponseWriter, r *http.Request) error { return sse.Serve(deaf{w}, r, s) }
+	unflushable := func(w http.ResponseWriter, r *http.Request) error { return sse.Serve(noFlush{w}, r, s) }
 	var argument *pawl.ArgumentError
 	for name, test := range map[string]struct {
 		method, code string
@@ -160,17 +162,17 @@ func TestRefusals(t *testing.T) {
 		handler      func(http.ResponseWriter, *http.Request) error
 		is, as       any
 	}{
-		"method":       {"POST", "METHOD", 405, of(s), sse.ErrMethod, nil},
-		"unavailable":  {"GET", "UNAVAILABLE", 503, of(pawl.Session[tally](down, "a")), pawl.ErrUnavailable, nil},
-		"closed":       {"GET", "CLOSED", 503, of(ended), pawl.ErrClosed, nil},
-		"zero scope":   {"GET", "ARGUMENT", 500, of(pawl.Scope[tally]{}), nil, &argument},
+		"method":       {"POST", "METHOD", 405, handlerOf(s), sse.ErrMethod, nil},
+		"unavailable":  {"GET", "UNAVAILABLE", 503, handlerOf(pawl.Session[tally](down, "a")), pawl.ErrUnavailable, nil},
+		"closed":       {"GET", "CLOSED", 503, handlerOf(ended), pawl.ErrClosed, nil},
+		"zero scope":   {"GET", "ARGUMENT", 500, handlerOf(pawl.Scope[tally]{}), nil, &argument},
 		"no flush":     {"GET", "INTERNAL", 500, unflushable, http.ErrNotSupported, nil},
-		"nil option":   {"GET", "ARGUMENT", 500, of(s, nil), nil, &argument},
-		"no heartbeat": {"GET", "ARGUMENT", 500, of(s, sse.Heartbeat(0)), nil, &argument},
-		"no time":      {"GET", "ARGUMENT", 500, of(s, sse.WriteTimeout(-1)), nil, &argument},
-		"other until":  {"GET", "ARGUMENT", 500, of(s, sse.Until(func(int) bool { return true })), nil, &argument},
-		"other view":   {"GET", "ARGUMENT", 500, of(s, sse.View(func(pawl.Snapshot[int]) any { return 1 })), nil, &argument},
-		"bad view":     {"GET", "INTERNAL", 500, of(s, sse.View(func(pawl.Snapshot[tally]) any { return func() {} })), nil, nil},
+		"nil option":   {"GET", "ARGUMENT", 500, handlerOf(s, nil), nil, &argument},
+		"no heartbeat": {"GET", "ARGUMENT", 500, handlerOf(s, sse.Heartbeat(0)), nil, &argument},
+		"no timeout":   {"GET", "ARGUMENT", 500, handlerOf(s, sse.WriteTimeout(-1)), nil, &argument},
+		"until of int": {"GET", "ARGUMENT", 500, handlerOf(s, sse.Until(func(int) bool { return true })), nil, &argument},
+		"view of int":  {"GET", "ARGUMENT", 500, handlerOf(s, sse.View(func(pawl.Snapshot[int]) any { return 1 })), nil, &argument},
+		"bad view":     {"GET", "INTERNAL", 500, handlerOf(s, sse.View(func(pawl.Snapshot[tally]) any { return func() {} })), nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := serve(t, false, test.handler)
@@ -196,22 +198,22 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestHead: the header, and nothing else.
+// HEAD returns the header without a body.
 func TestHead(t *testing.T) {
 	s, _ := inMemory(t)
-	server := serve(t, false, of(s))
+	server := serve(t, false, handlerOf(s))
 	c := server.get("HEAD", "", "")
 	require.Equal(t, "text/event-stream", c.Header.Get("Content-Type"))
-	c.over()
+	c.wantEnd()
 	require.NoError(t, server.result())
 }
 
-// middleware wraps a ResponseWriter as logging does.
+// middleware wraps a ResponseWriter, like logging middleware.
 type middleware struct{ http.ResponseWriter }
 
 func (m middleware) Unwrap() http.ResponseWriter { return m.ResponseWriter }
 
-// TestMiddleware: a wrapped ResponseWriter will do, and so will one for tests, which has no deadlines.
+// Serve works with a wrapped ResponseWriter, and with a recorder that has no deadlines.
 func TestMiddleware(t *testing.T) {
 	s, _ := inMemory(t)
 	server := serve(t, false, func(w http.ResponseWriter, r *http.Request) error { return sse.Serve(middleware{w}, r, s) })
@@ -219,34 +221,34 @@ func TestMiddleware(t *testing.T) {
 	c.want(message{name: "gone", id: "0-gone", data: "null"})
 	count(t, s)
 	c.want(message{id: "1", data: `{"n":1,"secret":""}`})
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // this request has no context that ends with it
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // the context of this request does not end
 	recorder := httptest.NewRecorder()
 	require.NoError(t, sse.Serve(recorder, httptest.NewRequest("GET", "/", nil), s, sse.Until(func(tally) bool { return true })))
 	require.Equal(t, "retry: 3000\n\nid: 1\ndata: {\"n\":1,\"secret\":\"\"}\n\n", recorder.Body.String())
 }
 
-// TestFailure: a stream that cannot go on says so, with a code only.
+// A stream that fails sends an event with a code, without details, and ends.
 func TestFailure(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		store := memory.New()
 		rt, err := pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		s := pawl.Session[tally](rt, "a")
 		count(t, s)
-		server := serve(t, http2, of(s))
+		server := serve(t, http2, handlerOf(s))
 		watch := func(failed string, fail func()) error {
 			c := server.get("GET", "", "")
 			c.want(message{id: "1", data: `{"n":1,"secret":""}`})
 			fail()
 			c.want(message{name: "failed", data: `{"code":"` + failed + `"}`})
-			c.over()
+			c.wantEnd()
 			return server.result()
 		}
 		require.ErrorIs(t, watch("CLOSED", func() { require.NoError(t, rt.Close(t.Context())) }), pawl.ErrClosed)
 		rt, err = pawl.Open(pawl.Config{Store: store})
 		require.NoError(t, err)
 		s = pawl.Session[tally](rt, "a")
-		server = serve(t, http2, of(s))
+		server = serve(t, http2, handlerOf(s))
 		var schema *pawl.SchemaError
 		require.ErrorAs(t, watch("SCHEMA", func() { // a newer release writes
 			_, err := store.Commit(t.Context(), persist.Commit{ID: "newer.1", Writes: []persist.Write{{Key: s.Key(), Expected: 1, Version: 2, Doc: []byte(`{}`), Schema: 9}}})
@@ -256,13 +258,14 @@ func TestFailure(t *testing.T) {
 	})
 }
 
-// TestIdle: a stream on which nothing happens outlives the server's timeouts and its own write timeout, and heartbeats come.
+// A stream without changes outlives the server's timeouts and its own write timeout, and sends
+// heartbeats.
 func TestIdle(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
 		t.Parallel()
 		const short = time.Second
-		server := serve(t, http2, of(s, sse.Heartbeat(short*3/2), sse.WriteTimeout(short)), func(s *http.Server) {
+		server := serve(t, http2, handlerOf(s, sse.Heartbeat(short*3/2), sse.WriteTimeout(short)), func(s *http.Server) {
 			s.ReadTimeout, s.WriteTimeout, s.IdleTimeout = short, short, short
 		})
 		c := server.get("GET", "", "")
@@ -279,11 +282,11 @@ func TestIdle(t *testing.T) {
 	})
 }
 
-// TestStuckClient: a client that does not read any more is given up.
+// The handler returns when a client stops reading.
 func TestStuckClient(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
-		server := serve(t, http2, of(s, sse.WriteTimeout(200*time.Millisecond)))
+		server := serve(t, http2, handlerOf(s, sse.WriteTimeout(200*time.Millisecond)))
 		c := server.get("GET", "", "")
 		c.want(message{name: "gone", id: "0-gone", data: "null"})
 		big := strings.Repeat("x", 1<<20)
@@ -296,17 +299,17 @@ func TestStuckClient(t *testing.T) {
 				return
 			case <-time.After(time.Millisecond):
 			}
-			require.NoError(t, c.Request.Context().Err(), "the handler does not return")
+			require.NoError(t, c.Request.Context().Err(), "the handler did not return")
 		}
 	})
 }
 
-// TestSlowClient: a client that is slow to read misses versions, is told how many, and gets the newest.
+// A client that reads slowly misses versions, is told how many, and gets the newest.
 //
 // Proves SCOPE-13.
 func TestSlowClient(t *testing.T) {
 	s, _ := inMemory(t)
-	server := serve(t, false, of(s))
+	server := serve(t, false, handlerOf(s))
 	c := server.get("GET", "", "")
 	c.want(message{name: "gone", id: "0-gone", data: "null"})
 	const changes = 200
@@ -334,11 +337,11 @@ func TestSlowClient(t *testing.T) {
 	}
 }
 
-// TestShutdown: a server whose requests end with it does not wait for its clients.
+// Shutdown does not wait for clients if the request contexts end with the server.
 func TestShutdown(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
-		server := serve(t, http2, of(s), func(s *http.Server) {
+		server := serve(t, http2, handlerOf(s), func(s *http.Server) {
 			base, end := context.WithCancel(context.Background())
 			s.BaseContext = func(net.Listener) context.Context { return base }
 			s.RegisterOnShutdown(end)
@@ -348,16 +351,16 @@ func TestShutdown(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 		defer cancel()
 		require.NoError(t, server.Config.Shutdown(ctx))
-		c.over()
+		c.wantEnd()
 		require.NoError(t, server.result())
 	})
 }
 
-// TestClientVanishes: many clients come and go while the state changes, and no handler stays.
-func TestClientVanishes(t *testing.T) {
-	onBoth(t, func(t *testing.T, http2 bool) {
+// Every handler returns when its client disconnects, at any time and while the state changes.
+func TestClientsDisconnect(t *testing.T) {
+	onBothProtocols(t, func(t *testing.T, http2 bool) {
 		s, _ := inMemory(t)
-		server := serve(t, http2, of(s))
+		server := serve(t, http2, handlerOf(s))
 		const clients = 30
 		for i := range clients {
 			c := server.get("GET", "", "")
