@@ -22,13 +22,13 @@ func init() { testkit.Child("server", serverChild) }
 
 const serverStore = "CHAT_TEST_STORE"
 
-// serverChild is a server to be killed. It prints its URL.
+// serverChild runs a server that the test kills. It prints its URL.
 func serverChild() error {
 	c := config{addr: "127.0.0.1:0", store: os.Getenv(serverStore), model: "local", delay: 10 * time.Millisecond, lease: time.Second}
 	return run(context.Background(), c, quiet)
 }
 
-// process is a server in a process of its own.
+// process is a server in a separate process.
 type process struct {
 	*testkit.Process
 	url string
@@ -40,8 +40,8 @@ func startProcess(t *testing.T, location string) process {
 	return process{p, p.Line()}
 }
 
-// TestKilledServers: servers that are killed at any moment of a turn with tools. Whatever was accepted is answered by those that come after, completely, in order, and
-// everything in it happened once: the credit, the charge, the transfer, the mail.
+// Servers are killed at random moments of turns with tools. The next server answers every accepted
+// question completely and in order, and each charge, transfer and mail happens once.
 func TestKilledServers(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		p := startProcess(t, location)
@@ -55,14 +55,14 @@ func TestKilledServers(t *testing.T) {
 				question = "count to 200"
 			}
 			turn := u.ask(p.url, session, question)
-			// Somewhere between the question and its answer.
+			// A random moment between the question and its answer.
 			until := rand.IntN(12)
 			u.watch(p.url, turn, func(turnView) bool { until--; return until < 0 })
 			p.Kill()
 			before := p.url
 			p = startProcess(t, location)
-			u.at(before, p.url)
-			friend.at(before, p.url)
+			u.copyCookies(before, p.url)
+			friend.copyCookies(before, p.url)
 		}
 		th := u.settled(p.url, session)
 		require.Len(t, th.Messages, 2*turns)
@@ -77,10 +77,10 @@ func TestKilledServers(t *testing.T) {
 			require.Contains(t, answer.Text, "pawl: the catch")
 		}
 		now := get[me](u, p.url+"/api/me")
-		require.EqualValues(t, freeCredits-turns+(10+11+13+14)-4*2, now.Credits, "charged once each")
+		require.EqualValues(t, freeCredits-turns+(10+11+13+14)-4*2, now.Credits, "each charge and transfer must happen once")
 		require.EqualValues(t, freeCredits+4*2, get[me](friend, p.url+"/api/me").Credits)
 
-		s := start(t, location) // to look inside
+		s := start(t, location) // to read the state
 		charges := 0
 		for c, err := range Charges.List(t.Context(), s.rt, pawl.Query{}) {
 			require.NoError(t, err)
@@ -89,7 +89,7 @@ func TestKilledServers(t *testing.T) {
 			captured, err := Bank.Scope(s.rt, c.ID).State(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, c.ReadOnly().Amount, captured.Amount)
-			require.LessOrEqual(t, captured.Asked, int64(2), "asked again only by whoever came after a kill")
+			require.LessOrEqual(t, captured.Asked, int64(2), "the bank may be asked again only after a kill")
 		}
 		require.Equal(t, 4, charges)
 		testkit.EventuallyWithin(t, time.Minute, func() bool {
@@ -105,13 +105,14 @@ func TestKilledServers(t *testing.T) {
 	})
 }
 
-// TestSurvivorTakesOver: of two servers the one that answers is killed; the other, which nobody talks to, answers the rest.
+// If the server that answers is killed, another server on the same store answers the remaining
+// turns.
 func TestSurvivorTakesOver(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		p := startProcess(t, location)
 		s := start(t, location)
 		u := visit(t, p.url)
-		u.at(p.url, s.url)
+		u.copyCookies(p.url, s.url)
 		session := u.newSession(p.url)
 		first, second := u.ask(p.url, session, "count to 300"), u.ask(p.url, session, "count to 3")
 		u.watch(s.url, first, func(v turnView) bool { return len(v.Text) > 20 })
@@ -123,7 +124,8 @@ func TestSurvivorTakesOver(t *testing.T) {
 	})
 }
 
-// TestShutdown: a server that is told to stop finishes what it can, and leaves the rest to the next. Nothing that was accepted is lost, and nobody is left holding anything.
+// A server that is told to stop finishes what it can and leaves the rest to the next server. No
+// accepted question is lost.
 func TestShutdown(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		a := start(t, location)
@@ -135,7 +137,7 @@ func TestShutdown(t *testing.T) {
 		var wg sync.WaitGroup
 		accepted := make(chan string, 8)
 		for i := range cap(accepted) {
-			wg.Go(func() { // on its way when the server goes
+			wg.Go(func() { // in flight when the server stops
 				r, err := http.NewRequest("POST", a.url+"/api/sessions/"+other+"/messages", strings.NewReader(`{"text":"hello"}`))
 				assert.NoError(t, err)
 				r.Header.Set("Idempotency-Key", fmt.Sprint("k", i))
@@ -154,13 +156,13 @@ func TestShutdown(t *testing.T) {
 
 		began := time.Now()
 		b := start(t, location)
-		u.at(a.url, b.url)
+		u.copyCookies(a.url, b.url)
 		th := u.settled(b.url, session)
 		t.Log("resumed and done after", time.Since(began))
 		require.Len(t, th.Messages, 4)
 		require.Equal(t, count(2000), th.Messages[1].Text)
 		require.Equal(t, count(2), th.Messages[3].Text)
-		for i := range cap(accepted) { // clients repeat what they do not know
+		for i := range cap(accepted) { // clients repeat requests whose outcome they do not know
 			u.ask(b.url, other, "hello", "Idempotency-Key", fmt.Sprint("k", i))
 		}
 		require.Len(t, u.settled(b.url, other).Messages, 2*cap(accepted))

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestAnswerByService: a question to a server whose model is a service elsewhere, which breaks off in the middle of an answer, and again of the one that follows its tools. The
-// answer is whole, the tool was called once, and the question is paid for once.
+// The model's service breaks off in the middle of two answers. The answer is complete, its tool is
+// called once, and the question is paid once.
 func TestAnswerByService(t *testing.T) {
 	pr := serveModel(t, func(n int, w http.ResponseWriter, r *http.Request) {
 		switch n {
@@ -33,15 +33,16 @@ func TestAnswerByService(t *testing.T) {
 	require.Equal(t, "There you are.", th.Messages[1].Text)
 	require.Equal(t, "Let me see. ", th.Messages[1].Steps[0].Text)
 	require.Len(t, pr.keys, 4)
-	require.Equal(t, pr.keys[0], pr.keys[1], "the same step")
+	require.Equal(t, pr.keys[0], pr.keys[1], "a repeated step must have the same key")
 	require.Equal(t, pr.keys[2], pr.keys[3])
 	require.NotEqual(t, pr.keys[0], pr.keys[2])
 	require.EqualValues(t, freeCredits-1+7, get[me](u, s.url+"/api/me").Credits)
 	require.NoError(t, s.end(time.Minute))
 }
 
-// TestServiceThatNeverAnswers: the turn fails, with a reason and without the key, and is paid back; the next one is answered.
-func TestServiceThatNeverAnswers(t *testing.T) {
+// If the service fails, the turn fails with a reason that hides the key, and its credit is
+// returned. The next turn is answered.
+func TestServiceFails(t *testing.T) {
 	pr := serveModel(t, func(n int, w http.ResponseWriter, r *http.Request) {
 		switch {
 		case n == 1:

@@ -15,11 +15,11 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// askAll collects an answer. Nothing may come after an error.
+// askAll returns the whole answer of a model. It asserts that nothing follows an error.
 func askAll(t *testing.T, ctx context.Context, m Model, p Prompt) (text string, calls []Call, err error) {
 	t.Helper()
 	for d, failure := range m.Answer(ctx, p) {
-		require.NoError(t, err, "there is nothing after an error")
+		require.NoError(t, err, "a delta follows an error")
 		if err = failure; err != nil {
 			assert.Equal(t, Delta{}, d)
 		}
@@ -31,7 +31,7 @@ func askAll(t *testing.T, ctx context.Context, m Model, p Prompt) (text string, 
 	return text, calls, err
 }
 
-// promptOf is a prompt with all tools of the local model.
+// promptOf returns a prompt with all tools of the local model.
 func promptOf(text string) Prompt {
 	p := Prompt{Key: "turn-1/0", Messages: []Message{{Role: "user", Text: text}}}
 	for _, name := range []string{"charge_card", "send_email", "transfer", "search"} {
@@ -40,7 +40,7 @@ func promptOf(text string) Prompt {
 	return p
 }
 
-func TestLocalOrders(t *testing.T) {
+func TestLocalCommands(t *testing.T) {
 	for asked, want := range map[string][]string{
 		"charge 5":                     {`charge_card {"amount":5}`},
 		" Charge  5 ":                  {`charge_card {"amount":5}`},
@@ -70,7 +70,7 @@ func TestLocalOrders(t *testing.T) {
 		assert.Equal(t, want, got, asked)
 
 		again, sameCalls, _ := askAll(t, t.Context(), local{}, promptOf(asked))
-		assert.Equal(t, text, again, "the same prompt has the same answer")
+		assert.Equal(t, text, again, "the same prompt must have the same answer")
 		assert.Equal(t, calls, sameCalls)
 	}
 
@@ -78,12 +78,12 @@ func TestLocalOrders(t *testing.T) {
 	p.Tools = nil
 	_, calls, err := askAll(t, t.Context(), local{}, p)
 	assert.NoError(t, err)
-	assert.Empty(t, calls, "a tool that is not offered is not called")
+	assert.Empty(t, calls, "a tool was called that the prompt does not offer")
 	_, _, err = askAll(t, t.Context(), local{}, Prompt{})
 	assert.NoError(t, err)
 }
 
-func TestLocalTellsWhatCameOfItsCalls(t *testing.T) {
+func TestLocalReportsToolResults(t *testing.T) {
 	p := promptOf("charge 5; search x")
 	p.Steps = []Step{{Calls: []Call{{ID: "1", Name: "charge_card", Result: "charged 5", Done: true}, {ID: "2", Name: "search", Result: "x is a letter", Done: true}}}}
 	text, calls, err := askAll(t, t.Context(), local{}, p)
@@ -101,10 +101,10 @@ func TestLocalFails(t *testing.T) {
 
 func TestLocalStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begin, got := time.Now(), 0
+		started, got := time.Now(), 0
 		for d, err := range (local{delay: 40 * time.Millisecond}).Answer(t.Context(), promptOf("count to 50")) {
 			require.NoError(t, err)
-			assert.Equal(t, time.Duration(got)*40*time.Millisecond, time.Since(begin), "word by word")
+			assert.Equal(t, time.Duration(got)*40*time.Millisecond, time.Since(started), "each word must come after one delay")
 			got++
 			assert.Equal(t, fmt.Sprint(got), strings.TrimSpace(d.Text))
 		}
@@ -117,17 +117,17 @@ func TestLocalEndsWithItsContext(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(100*time.Millisecond, func() { cancel(gone) })
-		begin := time.Now()
+		started := time.Now()
 		text, _, err := askAll(t, ctx, local{delay: 40 * time.Millisecond}, promptOf("count to 50"))
 		assert.ErrorIs(t, err, gone)
 		assert.Equal(t, "1 2 3 ", text)
-		assert.Equal(t, 100*time.Millisecond, time.Since(begin), "at once")
+		assert.Equal(t, 100*time.Millisecond, time.Since(started), "the answer must end with its context")
 		text, calls, err := askAll(t, ctx, local{}, promptOf("charge 5"))
 		assert.ErrorIs(t, err, gone)
 		assert.Empty(t, text)
 		assert.Empty(t, calls)
 	})
 	for range (local{}).Answer(t.Context(), promptOf("count to 50")) {
-		break // a consumer may leave
+		break // the consumer may stop early
 	}
 }

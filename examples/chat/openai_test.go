@@ -26,17 +26,18 @@ import (
 
 const secretKey = "sk-proj-0123456789abcdefWXYZ"
 
-// modelServer is a server that speaks the protocol, and a model behind it.
+// modelServer is a server with the OpenAI protocol, and a model that uses it.
 type modelServer struct {
 	*openAI
 	transport *http.Transport
 	mu        sync.Mutex
-	keys      []string // of the requests so far
+	keys      []string // idempotency keys of the requests so far
 	bodies    []string
 	conns     map[net.Conn]http.ConnState
 }
 
-// serveModel starts a provider; answer gets the number of the request, from 1. When the test ends, no connection and no goroutine may be left.
+// serveModel starts a modelServer; answer gets the number of the request, from 1. The end of the
+// test asserts that no connection and no goroutine is left.
 func serveModel(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *modelServer {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -77,7 +78,7 @@ func newModel(t *testing.T, base string) *openAI {
 	return m
 }
 
-// requests tells how many there were, all of them the same and under one key.
+// requests returns the number of requests. It asserts that all are equal and share one key.
 func (pr *modelServer) requests(t *testing.T) int {
 	t.Helper()
 	pr.mu.Lock()
@@ -89,7 +90,7 @@ func (pr *modelServer) requests(t *testing.T) int {
 	return len(pr.keys)
 }
 
-// ended waits until the client has let go of its connections.
+// ended waits until all connections are closed.
 func (pr *modelServer) ended(t *testing.T) {
 	t.Helper()
 	assert.Eventually(t, func() bool {
@@ -101,25 +102,26 @@ func (pr *modelServer) ended(t *testing.T) {
 			}
 		}
 		return true
-	}, 10*time.Second, time.Millisecond, "no connection is left")
+	}, 10*time.Second, time.Millisecond, "a connection is still open")
 }
 
+// emit writes text and flushes it.
 func emit(w http.ResponseWriter, text string) {
 	_, _ = io.WriteString(w, text)
 	_ = http.NewResponseController(w).Flush()
 }
 
-// textEvent is a chunk with text.
+// textEvent returns a chunk with text.
 func textEvent(text string) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":%q}}]}\n\n", text)
 }
 
-// callEvent is a chunk with pieces of calls.
+// callEvent returns a chunk with pieces of tool calls.
 func callEvent(pieces string) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":null,\"tool_calls\":[%s]}}]}\n\n", pieces)
 }
 
-// finishEvent is a chunk that ends an answer.
+// finishEvent returns a chunk that ends an answer.
 func finishEvent(reason string) string {
 	return fmt.Sprintf("data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":%q}]}\n\n", reason)
 }
@@ -165,7 +167,7 @@ func TestOpenAIRequest(t *testing.T) {
 		"tools":[{"type":"function","function":{"name":"search","description":"Looks it up.","parameters":{"type":"object"}}}]}`, pr.bodies[0])
 }
 
-// Everything that a provider may send after its headers.
+// Every kind of stream gives the expected text, calls and error.
 func TestOpenAIStreams(t *testing.T) {
 	call := func(index int, id, name, args string) string {
 		return fmt.Sprintf(`{"index":%d,"id":%q,"type":"function","function":{"name":%q,"arguments":%q}}`, index, id, name, args)
@@ -223,7 +225,7 @@ func TestOpenAIStreams(t *testing.T) {
 				assert.NotContains(t, err.Error(), secretKey)
 				assert.Equal(t, c.final, pawl.IsNonRetryable(err))
 			}
-			assert.Equal(t, 1, pr.requests(t), "what has begun is not repeated here")
+			assert.Equal(t, 1, pr.requests(t), "a request whose answer has started must not be repeated")
 		})
 	}
 }
@@ -236,7 +238,7 @@ func manyCalls(n int) string {
 	return strings.Join(pieces, ",")
 }
 
-// However a text is cut into pieces on its way, it arrives whole.
+// A text arrives complete, however the network splits it.
 func TestOpenAIUnicode(t *testing.T) {
 	pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		for _, b := range []byte("data: {\"choices\":[{\"delta\":{\"content\":\"grüß \"}}]}\r\n\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"😀 \\ud83d\\ude00 👩‍\"}}]}\n\n" + textEvent("🚀") + doneEvent) {
@@ -248,7 +250,7 @@ func TestOpenAIUnicode(t *testing.T) {
 	assert.Equal(t, "grüß 😀 😀 👩‍🚀", text)
 }
 
-// What the provider refuses is final, and told without secrets.
+// A refusal by the provider is a final error, which shows no secrets. Some statuses are not final.
 func TestOpenAIRefusals(t *testing.T) {
 	for status, final := range map[int]bool{204: true, 300: true, 400: true, 401: true, 402: true, 403: true, 404: true, 413: true, 422: true, 409: false, 501: false} {
 		pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) {
@@ -276,7 +278,7 @@ func TestOpenAIRefusals(t *testing.T) {
 }
 
 func TestOpenAIRedirectsAreNotFollowed(t *testing.T) {
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error("the key went elsewhere") }))
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.Error("the key was sent to another server") }))
 	defer other.Close()
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, status) })
@@ -286,7 +288,7 @@ func TestOpenAIRedirectsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// dropConn ends the connection without a word.
+// dropConn closes the connection without a response.
 func dropConn(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {
@@ -294,7 +296,7 @@ func dropConn(w http.ResponseWriter) {
 	}
 }
 
-// Until the answer begins the request is repeated, and known as one by its key.
+// A request is repeated under the same key until its answer starts.
 func TestOpenAIRepeats(t *testing.T) {
 	pr := serveModel(t, func(n int, w http.ResponseWriter, r *http.Request) {
 		switch n {
@@ -327,13 +329,14 @@ func TestOpenAIRepeatsWithinABudget(t *testing.T) {
 			pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) { c.answer(w) })
 			_, _, err := askAll(t, t.Context(), pr, promptOf("x"))
 			require.ErrorContains(t, err, c.err)
-			assert.False(t, pawl.IsNonRetryable(err), "the caller may have more patience")
+			assert.False(t, pawl.IsNonRetryable(err), "the caller may retry later")
 			assert.Equal(t, openAIRetry.Attempts, pr.requests(t))
 		})
 	}
 }
 
-// A connection that breaks in the middle of an answer is an error, not a repeat: half of it has been seen.
+// A connection that breaks within an answer is an error and not retried, because the caller has
+// seen a part.
 func TestOpenAICutInMidStream(t *testing.T) {
 	pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) {
 		emit(w, textEvent("Hi"))
@@ -350,23 +353,23 @@ func TestOpenAICutInMidStream(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	_, calls, err := askAll(t, t.Context(), pr, promptOf("x"))
-	assert.NoError(t, err, "after its finish_reason it is whole")
+	assert.NoError(t, err, "an answer is complete after its finish_reason")
 	assert.Len(t, calls, 1)
 }
 
-// A server that takes a request and says nothing, at any point of its answer.
+// A server that stops sending at any point of its answer causes a timeout error.
 func TestOpenAISilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		begin    func(w http.ResponseWriter)
 		requests int
-		err      string // of the last try
+		err      string // error of the last attempt
 	}{
-		"no headers":           {func(http.ResponseWriter) {}, 2, "timeout awaiting response headers"},
-		"no body":              {func(w http.ResponseWriter) { emit(w, "") }, 1, errSilent.Error()},
-		"after a word":         {func(w http.ResponseWriter) { emit(w, textEvent("Hi")) }, 1, errSilent.Error()},
-		"within a line":        {func(w http.ResponseWriter) { emit(w, finishEvent("stop")[:30]) }, 1, errSilent.Error()},
-		"within an error":      {func(w http.ResponseWriter) { w.WriteHeader(400); emit(w, `{"err`) }, 1, errSilent.Error()},
-		"within a passing one": {func(w http.ResponseWriter) { w.WriteHeader(500); emit(w, `{"err`) }, 2, errSilent.Error()},
+		"no headers":         {func(http.ResponseWriter) {}, 2, "timeout awaiting response headers"},
+		"no body":            {func(w http.ResponseWriter) { emit(w, "") }, 1, errSilent.Error()},
+		"after a word":       {func(w http.ResponseWriter) { emit(w, textEvent("Hi")) }, 1, errSilent.Error()},
+		"within a line":      {func(w http.ResponseWriter) { emit(w, finishEvent("stop")[:30]) }, 1, errSilent.Error()},
+		"within an error":    {func(w http.ResponseWriter) { w.WriteHeader(400); emit(w, `{"err`) }, 1, errSilent.Error()},
+		"within a 500 error": {func(w http.ResponseWriter) { w.WriteHeader(500); emit(w, `{"err`) }, 2, errSilent.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pr := serveModel(t, func(_ int, w http.ResponseWriter, r *http.Request) {
@@ -381,13 +384,13 @@ func TestOpenAISilence(t *testing.T) {
 			_, _, err := askAll(t, t.Context(), pr, promptOf("x"))
 			require.ErrorContains(t, err, c.err)
 			assert.False(t, pawl.IsNonRetryable(err))
-			assert.LessOrEqual(t, pr.requests(t), c.requests) // the server may be too slow to see one
+			assert.LessOrEqual(t, pr.requests(t), c.requests) // the server may miss a request that was canceled early
 			pr.ended(t)
 		})
 	}
 }
 
-// When the context ends, whatever is being waited for, Answer is back with its cause, and the connection is gone.
+// When the context ends, Answer returns its cause at once and closes the connection.
 func TestOpenAIEndsWithItsContext(t *testing.T) {
 	gone := errors.New("gone")
 	for name, begin := range map[string]func(w http.ResponseWriter){
@@ -421,7 +424,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 			got = append(got, fmt.Sprint(d.Text, err))
 			cancel(gone)
 		}
-		assert.Equal(t, []string{"a<nil>", "gone"}, got, "not even what is there is read on")
+		assert.Equal(t, []string{"a<nil>", "gone"}, got, "text that has arrived must not be delivered after the end")
 	})
 	t.Run("before it begins", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -431,7 +434,7 @@ func TestOpenAIEndsWithItsContext(t *testing.T) {
 		_, _, err := askAll(t, ctx, pr, promptOf("x"))
 		assert.ErrorIs(t, err, gone)
 	})
-	t.Run("while a repeat is waited for", func(t *testing.T) {
+	t.Run("while waiting for a repeat", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		pr := serveModel(t, func(n int, w http.ResponseWriter, r *http.Request) {
@@ -457,7 +460,7 @@ func TestOpenAIConsumerLeaves(t *testing.T) {
 	for d, err := range pr.Answer(ctx, promptOf("x")) {
 		assert.NoError(t, err)
 		assert.Equal(t, "a", d.Text)
-		cancel() // and leaves: nobody may be called any more
+		cancel() // then leaves: the loop body must not be called again
 		break
 	}
 	<-left
@@ -468,7 +471,7 @@ func TestOpenAIConsumerLeaves(t *testing.T) {
 	}
 }
 
-// offlineModel is a model whose provider is a function, for tests by a clock of their own.
+// offlineModel returns a model whose provider is a function, for use in a synctest bubble.
 func offlineModel(t *testing.T, answer roundTripper) *openAI {
 	m := newModel(t, "http://model.test")
 	m.client.Transport.(*idempotency.Transport).Base = answer
@@ -505,12 +508,13 @@ func TestOpenAIRetryAfter(t *testing.T) {
 	}
 }
 
-// Neither an answer whose server gives signs of life nor one whose consumer is slow is idle; and there is no limit on the whole.
-func TestOpenAIIsIdle(t *testing.T) {
+// The idle timeout starts again with each line of the server and does not run while the consumer
+// works. The whole answer has no time limit.
+func TestOpenAIIdleTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := offlineModel(t, func(r *http.Request) *http.Response {
 			out, in := io.Pipe()
-			context.AfterFunc(r.Context(), func() { _ = in.CloseWithError(context.Cause(r.Context())) }) // as a connection is
+			context.AfterFunc(r.Context(), func() { _ = in.CloseWithError(context.Cause(r.Context())) }) // like a connection
 			go func() {
 				for _, text := range []string{": wait\n", ": wait\n", textEvent("a"), ": wait\n", textEvent("b")} {
 					time.Sleep(openAIIdle - time.Second)
@@ -533,7 +537,7 @@ func TestOpenAIIsIdle(t *testing.T) {
 	})
 }
 
-// An answer is read to the end of its body, so that the next one can have its connection.
+// An answer is read to the end of its body, so that its connection can be reused.
 func TestOpenAIReadsToTheEnd(t *testing.T) {
 	body := &bytesUntilEOF{Reader: bytes.NewReader([]byte(textEvent("Hi") + finishEvent("stop") + doneEvent))}
 	m := offlineModel(t, func(*http.Request) *http.Response { return &http.Response{StatusCode: 200, Body: body} })
@@ -569,7 +573,7 @@ func TestOpenAIConfig(t *testing.T) {
 	assert.Equal(t, "https://api.openai.com/v1/chat/completions", m.url)
 	assert.Equal(t, openAIHeaders, m.client.Transport.(*idempotency.Transport).Base.(*http.Transport).ResponseHeaderTimeout)
 
-	m = newModel(t, "http://user:"+secretKey+"@127.0.0.1:1/?api-key="+secretKey) // where nobody listens
+	m = newModel(t, "http://user:"+secretKey+"@127.0.0.1:1/?api-key="+secretKey) // no server listens there
 	m.client.Transport.(*idempotency.Transport).Retry = pawl.Retry{Attempts: 1}
 	_, _, err = askAll(t, t.Context(), m, promptOf("x"))
 	require.ErrorContains(t, err, "cannot be reached")

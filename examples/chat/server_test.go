@@ -32,10 +32,10 @@ func TestMain(m *testing.M) {
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// onStores runs a test on every sort of store, at a location of its own.
+// onStores runs a test on every kind of store, each at its own location.
 func onStores(t *testing.T, test func(t *testing.T, location string)) {
 	stores.EachShared(t, func(t *testing.T, location string) {
-		t.Parallel() // what takes long is waiting
+		t.Parallel() // most of the time is spent waiting
 		test(t, stores.Flag(location))
 	})
 }
@@ -44,10 +44,10 @@ func onStores(t *testing.T, test func(t *testing.T, location string)) {
 type site struct {
 	*server
 	url string
-	end func(patience time.Duration) error // as a signal would
+	end func(patience time.Duration) error // stops the server like a signal
 }
 
-// start serves the example from a store; two calls with one location are two servers.
+// start starts a server on a store. Two calls with one location start two servers.
 func start(t *testing.T, location string, change ...func(*config)) *site {
 	t.Helper()
 	c := config{store: location, model: "local", delay: time.Millisecond, lease: time.Second}
@@ -72,13 +72,13 @@ func start(t *testing.T, location string, change ...func(*config)) *site {
 	return &site{s, srv.URL, stop}
 }
 
-// user is a browser, more or less.
+// user is an HTTP client with cookies.
 type user struct {
 	t      *testing.T
 	client *http.Client
 }
 
-// visit lets a new user have a look at the page.
+// visit opens the page as a new user.
 func visit(t *testing.T, url string) *user {
 	t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -90,8 +90,8 @@ func visit(t *testing.T, url string) *user {
 	return u
 }
 
-// at lets the user's cookies be sent to another server, too.
-func (u *user) at(from, to string) {
+// copyCookies copies the user's cookies of one server to another.
+func (u *user) copyCookies(from, to string) {
 	a, err := url.Parse(from)
 	require.NoError(u.t, err)
 	b, err := url.Parse(to)
@@ -117,7 +117,7 @@ func (u *user) call(method, url, body string, header ...string) (int, string, ht
 	return response.StatusCode, string(b), response.Header
 }
 
-// get decodes what a URL has to say.
+// get decodes the JSON response of a URL.
 func get[T any](u *user, url string) (v T) {
 	u.t.Helper()
 	status, body, _ := u.call("GET", url, "")
@@ -135,7 +135,8 @@ func (u *user) newSession(url string) string {
 	return view.ID
 }
 
-// ask sends a question and returns its turn. As every client should, it repeats what it does not know the outcome of, under the same key.
+// ask sends a question and returns its turn. It repeats a request with an unknown outcome under the
+// same key.
 func (u *user) ask(url, session, question string, header ...string) string {
 	u.t.Helper()
 	text, err := json.Marshal(map[string]string{"text": question})
@@ -165,7 +166,7 @@ type me struct {
 	Org      struct{ Used int64 }
 }
 
-// settled waits until nothing is open in a session, and returns its thread.
+// settled waits until a session has no open turn, and returns its thread.
 func (u *user) settled(url, session string) thread {
 	u.t.Helper()
 	testkit.EventuallyWithin(u.t, time.Minute, func() bool {
@@ -179,7 +180,7 @@ func (u *user) settled(url, session string) thread {
 	return get[thread](u, url+"/api/sessions/"+session+"/messages")
 }
 
-// watch reads a turn's stream until until says so, and returns what it saw last.
+// watch reads a turn's stream until until returns true, and returns the last view.
 func (u *user) watch(url, turn string, until func(turnView) bool) (last turnView) {
 	u.t.Helper()
 	ctx, cancel := context.WithTimeout(u.t.Context(), time.Minute)
@@ -204,6 +205,7 @@ func (u *user) watch(url, turn string, until func(turnView) bool) (last turnView
 	return last
 }
 
+// count returns the numbers from 1 to n, separated by spaces.
 func count(n int) string {
 	words := []string{}
 	for i := range n {
@@ -212,12 +214,13 @@ func count(n int) string {
 	return strings.Join(words, " ")
 }
 
-// TestTwoServersAnswerInOrder: messages that reach two servers at once are all there, paid for once, and answered one after the other, in the order of their numbers.
+// Messages sent to two servers at once are all recorded and paid once. They are answered one at a
+// time, in the order of their numbers.
 func TestTwoServersAnswerInOrder(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		a, b := start(t, location), start(t, location)
 		u := visit(t, a.url)
-		u.at(a.url, b.url)
+		u.copyCookies(a.url, b.url)
 		session := u.newSession(a.url)
 		var wg sync.WaitGroup
 		for i := range maxOpen {
@@ -238,12 +241,12 @@ func TestTwoServersAnswerInOrder(t *testing.T) {
 			_, err := fmt.Sscanf(th.Messages[i-1].Text, "count to %d", &n)
 			require.NoError(t, err)
 			require.Equal(t, count(n), m.Text)
-			require.True(t, m.At.After(last), "answers in the order of questions")
+			require.True(t, m.At.After(last), "answers must be in the order of the questions")
 			last = m.At
 			turn, err := Turns.Scope(a.rt, m.Turn).State(t.Context())
 			require.NoError(t, err)
 			if i > 1 {
-				require.False(t, turn.Started.Before(th.Messages[i-2].At), "one at a time")
+				require.False(t, turn.Started.Before(th.Messages[i-2].At), "two turns ran at the same time")
 			}
 		}
 		require.Len(t, seen, maxOpen)
@@ -253,12 +256,12 @@ func TestTwoServersAnswerInOrder(t *testing.T) {
 	})
 }
 
-// TestSentTwice: one key is one message, however often and wherever it is sent, and gets the same response.
-func TestSentTwice(t *testing.T) {
+// Requests with the same key make one message and get the same response, on every server.
+func TestSameKeyIsOneMessage(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		a, b := start(t, location), start(t, location)
 		u := visit(t, a.url)
-		u.at(a.url, b.url)
+		u.copyCookies(a.url, b.url)
 		session := u.newSession(a.url)
 		turns := make([]string, 20)
 		var wg sync.WaitGroup
@@ -274,7 +277,8 @@ func TestSentTwice(t *testing.T) {
 	})
 }
 
-// TestCreditsAreExact: of more questions than there are credits, at once, just so many are taken; a failed answer is paid back.
+// Of many concurrent questions, exactly as many are accepted as there are credits. A failed answer
+// returns its credit.
 func TestCreditsAreExact(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)
@@ -303,21 +307,22 @@ func TestCreditsAreExact(t *testing.T) {
 	u.ask(s.url, session, "fail")
 	th := u.settled(s.url, session)
 	require.Equal(t, failed, th.Messages[1].Status)
-	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "paid back")
+	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "the credit must be returned")
 
 	_, err = Orgs.Scope(s.rt, orgOfGuests).PatchState(t.Context(), pawl.Patch{"per_day": 6})
 	require.NoError(t, err)
 	status, body, _ := u.call("POST", s.url+"/api/sessions/"+session+"/messages", `{"text":"hello"}`)
 	require.Equal(t, http.StatusTooManyRequests, status, body)
-	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "nothing of it happened")
+	require.EqualValues(t, 1, get[me](u, s.url+"/api/me").Credits, "a refused question must cost nothing")
 }
 
-// TestStop: an answer is stopped from another server than the one that writes it; what was written stays. One that waits is stopped before it begins.
+// A server can stop an answer that another server writes, and the text so far stays. A waiting turn
+// is stopped before it starts.
 func TestStop(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		a, b := start(t, location, func(c *config) { c.delay = 5 * time.Millisecond }), start(t, location)
 		u := visit(t, a.url)
-		u.at(a.url, b.url)
+		u.copyCookies(a.url, b.url)
 		session := u.newSession(a.url)
 		first, second := u.ask(a.url, session, "count to 10000"), u.ask(a.url, session, "count to 10000")
 		third := u.ask(a.url, session, "count to 3")
@@ -337,14 +342,14 @@ func TestStop(t *testing.T) {
 	})
 }
 
-// TestTools: each does what it is for, once.
+// Each tool has its effect once.
 func TestTools(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		s := start(t, location)
 		u, friend := visit(t, s.url), visit(t, s.url)
 		to := get[me](friend, s.url+"/api/me").User
 		session := u.newSession(s.url)
-		u.ask(s.url, session, "charge 50; email bob@example.com hello you; transfer 30 to "+to+"; search pawl lease x; transfer 1000 to "+to+"; transfer 1 to nobody; charge 1000")
+		u.ask(s.url, session, "charge 50; email bob@example.com hello you; transfer 30 to "+to+"; search pawl lease x; transfer 1000 to "+to+"; transfer 1 to unknown; charge 1000")
 		th := u.settled(s.url, session)
 		require.Equal(t, done, th.Messages[1].Status)
 		require.Len(t, th.Messages[1].Steps, 1)
@@ -369,11 +374,11 @@ func TestTools(t *testing.T) {
 			p := get[panel](u, s.url+"/api/sessions/"+session+"/panel")
 			return len(p.Mails) == 1 && p.Mails[0].Status == "delivered" && len(p.Charges) == 1 && p.Charges[0].Status == "paid" && p.Scope.Version == 3
 		})
-		require.Empty(t, get[panel](friend, s.url+"/api/sessions/"+friend.newSession(s.url)+"/panel").Charges, "nobody else's business")
+		require.Empty(t, get[panel](friend, s.url+"/api/sessions/"+friend.newSession(s.url)+"/panel").Charges, "another user must not see the charges")
 	})
 }
 
-// TestLongThread: pages, and a model that is not told everything.
+// A long thread has pages, and the model gets only its last messages.
 func TestLongThread(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
 	u := visit(t, s.url)
@@ -403,7 +408,7 @@ func TestLongThread(t *testing.T) {
 	require.Equal(t, fmt.Sprint("count to ", turnsPerPage), seen[maxContext-2].Text)
 }
 
-// TestRename: two tabs that rename at once; the second to come is told.
+// Of two tabs that rename a session at the same version, the second gets a conflict.
 func TestRename(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)
@@ -423,7 +428,7 @@ func TestRename(t *testing.T) {
 	require.Len(t, get[me](u, s.url+"/api/me").Settings, 2)
 }
 
-// TestContention: ours lose nothing.
+// The two safe ways of writing lose no update under contention.
 func TestContention(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)
@@ -437,8 +442,8 @@ func TestContention(t *testing.T) {
 	require.LessOrEqual(t, out.Ways[2].Present, out.Ways[2].Expected)
 }
 
-// TestWishes: what the user wishes for reaches the model, in the next answer.
-func TestWishes(t *testing.T) {
+// The user's instructions reach the model with the next question.
+func TestInstructions(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)
 	session := u.newSession(s.url)

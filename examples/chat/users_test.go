@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestCookies: only what we signed counts, and not for ever.
+// Only a cookie signed by the server identifies a user, and only until it expires.
 func TestCookies(t *testing.T) {
 	location := filepath.Join(t.TempDir(), "chat.db")
 	s, beside := start(t, location), start(t, location)
@@ -23,7 +23,7 @@ func TestCookies(t *testing.T) {
 	require.Empty(t, start(t, filepath.Join(t.TempDir(), "chat.db")).verify(good, now))
 	for i := range good {
 		forged := []byte(good)
-		if forged[i] ^= 1; s.verify(string(forged), now) != "" && i < len(good)-1 { // the last letter has bits that mean nothing
+		if forged[i] ^= 1; s.verify(string(forged), now) != "" && i < len(good)-1 { // the last letter has unused bits
 			t.Errorf("%s passes", forged)
 		}
 	}
@@ -35,13 +35,13 @@ func TestCookies(t *testing.T) {
 	at, err := url.Parse(s.url)
 	require.NoError(t, err)
 	cookie := u.client.Jar.Cookies(at)[0]
-	stranger := &user{t, &http.Client{Transport: u.client.Transport}}
-	for _, value := range []string{"", "guest-x", cookie.Value + "x", s.sign("guest-nobody", now)} {
-		status, body, _ := stranger.call("GET", s.url+"/api/me", "", "Cookie", cookieName+"="+value)
+	anonymous := &user{t, &http.Client{Transport: u.client.Transport}}
+	for _, value := range []string{"", "guest-x", cookie.Value + "x", s.sign("guest-unknown", now)} {
+		status, body, _ := anonymous.call("GET", s.url+"/api/me", "", "Cookie", cookieName+"="+value)
 		require.Equal(t, http.StatusUnauthorized, status, value)
 		require.JSONEq(t, `{"code":"UNKNOWN_USER"}`, body)
 	}
-	status, _, header := stranger.call("GET", s.url+"/", "")
+	status, _, header := anonymous.call("GET", s.url+"/", "")
 	require.Equal(t, http.StatusOK, status)
 	set := header.Get("Set-Cookie")
 	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Path=/"} {
@@ -49,14 +49,14 @@ func TestCookies(t *testing.T) {
 	}
 	before := get[me](u, s.url+"/api/me").User
 	_, _, _ = u.call("GET", s.url+"/", "")
-	require.Equal(t, before, get[me](u, s.url+"/api/me").User, "who is known stays who he is")
+	require.Equal(t, before, get[me](u, s.url+"/api/me").User, "a known user must stay the same")
 	require.NoError(t, Accounts.Scope(s.rt, before).Delete(t.Context()))
 	_, _, _ = u.call("GET", s.url+"/", "")
-	require.NotEqual(t, before, get[me](u, s.url+"/api/me").User, "a cookie without an account is none")
+	require.NotEqual(t, before, get[me](u, s.url+"/api/me").User, "a cookie without an account must not count")
 }
 
-// TestStrangers: to others, somebody's sessions and turns do not exist, whatever they try.
-func TestStrangers(t *testing.T) {
+// The sessions and turns of a user do not exist for other users.
+func TestOtherUsersSeeNothing(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 20 * time.Millisecond })
 	u, other := visit(t, s.url), visit(t, s.url)
 	session := u.newSession(s.url)
@@ -83,7 +83,8 @@ func TestStrangers(t *testing.T) {
 	require.EqualValues(t, freeCredits, get[me](other, s.url+"/api/me").Credits)
 }
 
-// TestLimits: what is too large, malformed or from another site is refused; every response has its headers.
+// A request that is too large, malformed or from another site is refused. Every response has the
+// security headers.
 func TestLimits(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m.Run, stores.Stop)
 }
 
-// The whole story, on an SQLite file.
+// The demo runs on an SQLite file.
 func Example() {
 	folder, _ := os.MkdirTemp("", "invoice")
 	defer os.RemoveAll(folder)
@@ -42,7 +42,7 @@ func Example() {
 	// the next caller gets: paid, credit 200
 }
 
-// Callers branch on what became of a step.
+// Callers branch on the outcome of a step.
 func ExampleBilling_Pay() {
 	ctx := context.Background()
 	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
@@ -76,11 +76,11 @@ the janitor reverted applying_payment_from_sent to sent
 the next caller gets: paid, credit 200
 `
 
-// TestStory: the same on every store. Proves CLAIM-4, CLAIM-7, EFFECT-1.
+// The demo prints the same lines on every store. Proves CLAIM-4, CLAIM-7, EFFECT-1.
 func TestStory(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
-		var said strings.Builder
-		require.NoError(t, demo(t.Context(), &said, stores.Flag(location)))
-		require.Equal(t, story, said.String())
+		var output strings.Builder
+		require.NoError(t, demo(t.Context(), &output, stores.Flag(location)))
+		require.Equal(t, story, output.String())
 	})
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// scripted is a model that says what it is told to, by the number of steps so far.
+// scripted is a model that returns the deltas of says for the number of steps so far.
 type scripted struct {
 	asked atomic.Int64
 	says  func(steps int) []Delta
@@ -38,18 +38,20 @@ func (m *scripted) Answer(ctx context.Context, p Prompt) iter.Seq2[Delta, error]
 	}
 }
 
+// calling returns a delta with one tool call.
 func calling(name, args string) Delta { return Delta{Call: &Call{Name: name, Args: args}} }
 
-// TestTooLargeForADocument: what no document can hold ends its turn as failed, paid back, however it came about, and the next question is answered.
+// A turn that no document can hold fails, and its credit is returned. The next question is
+// answered.
 func TestTooLargeForADocument(t *testing.T) {
 	large := strings.Repeat("x", pawl.DefaultMaxDoc*6/10)
 	for name, deltas := range map[string][]Delta{
 		"text at once":       {{Text: large + large}},
 		"text that grows":    {{Text: large}, {Text: large}, {Text: large}},
-		"letters to escape":  {{Text: strings.Repeat("\x01", pawl.DefaultMaxDoc/4)}},
+		"escaped characters": {{Text: strings.Repeat("\x01", pawl.DefaultMaxDoc/4)}},
 		"arguments":          {{Text: "so "}, calling("search", `{"queries":["`+large+large+`"]}`)},
-		"a name, and result": {calling(large, `{}`)},
-		"terms":              {calling("search", `{"queries":["`+large[:pawl.DefaultMaxDoc*4/10]+`"]}`)},
+		"tool name":          {calling(large, `{}`)},
+		"search terms":       {calling("search", `{"queries":["`+large[:pawl.DefaultMaxDoc*4/10]+`"]}`)},
 		"a receiver":         {calling("transfer", `{"to":"`+large+`","credits":1}`)},
 		"a mail":             {calling("send_email", `{"to":"bob","text":"`+large+`"}`), calling("send_email", `{"to":"bob","text":"`+large+`"}`)},
 	} {
@@ -67,7 +69,7 @@ func TestTooLargeForADocument(t *testing.T) {
 			session := u.newSession(s.url)
 			u.ask(s.url, session, "hello")
 			th := u.settled(s.url, session)
-			require.LessOrEqual(t, model.asked.Load(), int64(2), "not for ever")
+			require.LessOrEqual(t, model.asked.Load(), int64(2), "the model was asked too often")
 			left := freeCredits - 1
 			if th.Messages[1].Status == failed {
 				left++
@@ -80,7 +82,8 @@ func TestTooLargeForADocument(t *testing.T) {
 	}
 }
 
-// TestCharactersThatStoresRefuse: U+0000, which PostgreSQL cannot keep, from users and from the model, in whatever place. No turn hangs, and no request is told to come again for it.
+// U+0000, which PostgreSQL cannot keep, is refused in every field from users and from the model. No
+// turn hangs, and no request is told to try again.
 func TestCharactersThatStoresRefuse(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		s := start(t, location)
@@ -95,7 +98,7 @@ func TestCharactersThatStoresRefuse(t *testing.T) {
 			require.Equal(t, http.StatusUnprocessableEntity, status, "%v: %s", try, body)
 		}
 		for i, deltas := range [][]Delta{
-			{{Text: "a\x00b"}}, // there is nothing to show then
+			{{Text: "a\x00b"}}, // no text to show
 			{calling("a\x00b", `{}`)},
 			{calling("transfer", `{"to":"a\u0000b","credits":1}`)},
 			{calling("transfer", `{"to":"","credits":1}`)},
@@ -122,8 +125,8 @@ func TestCharactersThatStoresRefuse(t *testing.T) {
 	})
 }
 
-// TestServersAwayForLong: a question that was accepted does not expire while nobody is there to answer it; once it is answered, its turn does.
-func TestServersAwayForLong(t *testing.T) {
+// An accepted question does not expire before it is answered. Its turn expires afterwards.
+func TestOpenTurnDoesNotExpire(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		a := start(t, location)
 		u := visit(t, a.url)
@@ -138,21 +141,21 @@ func TestServersAwayForLong(t *testing.T) {
 			require.NoError(t, err)
 			return r
 		}
-		require.Zero(t, record().Expires, "while it is open")
-		u.at(a.url, b.url)
+		require.Zero(t, record().Expires, "an open turn must not expire")
+		u.copyCookies(a.url, b.url)
 		u.settled(b.url, session)
 		require.NotZero(t, record().Expires)
 	})
 }
 
-// TestStopAfterTheBankWasAsked: a server is killed between the bank's answer and its commit, and the user stops the turn before another takes it up. What the bank has captured
-// is credited all the same; what had not begun is not done.
+// A server is killed after the bank captured a charge, and the user stops the turn. The captured
+// charge is credited, and a charge that had not started is not made.
 func TestStopAfterTheBankWasAsked(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		s := start(t, location)
 		u := visit(t, s.url)
 		session, user := u.newSession(s.url), get[me](u, s.url+"/api/me").User
-		// As it is left behind.
+		// The state that the killed server leaves behind.
 		ids := flow.IDs{Request: "turn", Session: session, User: user, Org: orgOfGuests}
 		call := func(i, amount int) Call {
 			return Call{ID: fmt.Sprint("turn-0-", i), Name: "charge_card", Args: fmt.Sprintf(`{"amount":%d}`, amount)}
@@ -178,8 +181,8 @@ func TestStopAfterTheBankWasAsked(t *testing.T) {
 	})
 }
 
-// TestClaimLostWhileTheBankIsAsked: the claim of a charge is taken away, as by the janitor of another server while this one was paused, and the turn's own lease is not. The turn is resumed: the charge is
-// captured under one reference, and credited once.
+// A turn whose charge loses its claim, but not its lease, is resumed. The charge is captured under
+// one reference and credited once.
 func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 50 * time.Millisecond })
 	u := visit(t, s.url)
@@ -201,8 +204,8 @@ func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
 	require.EqualValues(t, freeCredits-1+7, get[me](u, s.url+"/api/me").Credits)
 }
 
-// TestNothingLeftOfTheModel: a server that has ended has no connection to the model's service.
-func TestNothingLeftOfTheModel(t *testing.T) {
+// A stopped server leaves no connection to the model's service open.
+func TestStopClosesModelConnections(t *testing.T) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		emit(w, textEvent("Hello.")+finishEvent("stop")+doneEvent)
 	}))
@@ -218,8 +221,9 @@ func TestNothingLeftOfTheModel(t *testing.T) {
 	require.NoError(t, goleak.Find(before))
 }
 
-// TestRefusedForNow: a request that lost to too many others is told to come again, and then it is not answered with the refusal that it got before.
-func TestRefusedForNow(t *testing.T) {
+// A request that fails with a conflict is told to retry. The retry runs again instead of replaying
+// the stored refusal.
+func TestConflictIsNotReplayed(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
 	u := visit(t, s.url)
 	first := true
@@ -231,7 +235,7 @@ func TestRefusedForNow(t *testing.T) {
 		return respond(w, http.StatusAccepted, "yes")
 	}))))
 	defer crowded.Close()
-	u.at(s.url, crowded.URL)
+	u.copyCookies(s.url, crowded.URL)
 	status, _, header := u.call("POST", crowded.URL+"/api/x", "", "Idempotency-Key", "one")
 	require.Equal(t, http.StatusConflict, status)
 	require.Equal(t, "1", header.Get("Retry-After"))
@@ -239,7 +243,7 @@ func TestRefusedForNow(t *testing.T) {
 	require.Equal(t, http.StatusAccepted, status, body)
 }
 
-// TestTurnThatKillsItsServers: a turn over which one server after another dies is given up in the end, and paid back.
+// A turn that has failed on too many servers ends as failed, and its credit is returned.
 func TestTurnThatKillsItsServers(t *testing.T) {
 	location := filepath.Join(t.TempDir(), "chat.db")
 	a := start(t, location, func(c *config) { c.delay = time.Minute })
@@ -251,7 +255,7 @@ func TestTurnThatKillsItsServers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.end(time.Millisecond))
 	b := start(t, location)
-	u.at(a.url, b.url)
+	u.copyCookies(a.url, b.url)
 	th := u.settled(b.url, session)
 	require.Equal(t, failed, th.Messages[1].Status)
 	require.EqualValues(t, freeCredits, get[me](u, b.url+"/api/me").Credits)
