@@ -65,7 +65,7 @@ type userTx struct {
 	undo   func(ctx context.Context) error
 }
 
-// onLedgers runs test on SQLite and PostgreSQL. The user's pool has the given number of connections.
+// onLedgers runs test on SQLite and PostgreSQL. The user's pool has as many connections as given.
 func onLedgers(t *testing.T, connections int, test func(t *testing.T, l ledger)) {
 	for _, s := range stores.Shared {
 		switch s.Name {

@@ -20,10 +20,10 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// patience is how long anything may take before a test fails.
+// patience is the longest time that a test waits for one condition.
 const patience = 30 * time.Second
 
-// binary is the server, built once, in a folder that is removed after the tests.
+// binary is the server, built once. Its folder is removed after the tests.
 var binary struct {
 	once   sync.Once
 	folder string
@@ -31,7 +31,7 @@ var binary struct {
 	err    error
 }
 
-// chromium is the browser that all tests share; each has its own cookies in it.
+// chromium is the browser that all tests share. Each test has its own cookies.
 var chromium struct {
 	once sync.Once
 	path string
@@ -68,12 +68,12 @@ func build(t *testing.T) string {
 		}
 	})
 	if binary.err != nil {
-		t.Fatalf("the server does not build: %v", binary.err)
+		t.Fatalf("the server did not build: %v", binary.err)
 	}
 	return binary.path
 }
 
-// browser returns the context of the browser, which is started by the first test.
+// browser returns the context of the browser. The first call starts it.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	chromium.once.Do(func() {
@@ -99,12 +99,12 @@ func browser(t *testing.T) context.Context {
 	case chromium.path == "":
 		need.Missing(t, "chromium", "it is not in PATH", "make need-chromium")
 	case chromium.err != nil:
-		t.Fatalf("%s does not start: %v", chromium.path, chromium.err)
+		t.Fatalf("%s did not start: %v", chromium.path, chromium.err)
 	}
 	return chromium.ctx
 }
 
-// tab is a tab, with what it wrote to its console.
+// tab is a browser tab that records errors and warnings of its console.
 type tab struct {
 	t     *testing.T
 	ctx   context.Context
@@ -115,7 +115,7 @@ type tab struct {
 	allowed []string
 }
 
-// guest opens a tab with cookies of its own, of a person that the server has never seen.
+// guest opens a tab with no cookies, as a new user.
 func guest(t *testing.T, url string) *tab {
 	t.Helper()
 	return open(t, url, browser(t), chromedp.WithNewBrowserContext())
@@ -161,14 +161,15 @@ func open(t *testing.T, url string, parent context.Context, options ...chromedp.
 	return tb
 }
 
-// allow names what the console may say in this test, by a part of it.
+// allow permits console messages that contain part.
 func (tb *tab) allow(part string) {
 	tb.mu.Lock()
 	defer tb.mu.Unlock()
 	tb.allowed = append(tb.allowed, part)
 }
 
-// quiet asserts that the console said nothing else: no error, and no breach of the content security policy.
+// quiet asserts that the console has no other message: no error, and no violation of the content
+// security policy.
 func (tb *tab) quiet() {
 	tb.t.Helper()
 	tb.mu.Lock()
@@ -180,21 +181,21 @@ lines:
 				continue lines
 			}
 		}
-		tb.t.Errorf("on the console: %s", line)
+		tb.t.Errorf("console message: %s", line)
 	}
 }
 
-// do runs actions, which have to succeed.
+// do runs actions and fails the test if one of them fails.
 func (tb *tab) do(actions ...chromedp.Action[chromedp.Void]) {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
 	defer cancel()
 	if err := chromedp.Do(ctx, actions...); err != nil {
-		tb.t.Fatalf("the browser: %v; the page: %s", err, tb.now(`document.body.innerText`))
+		tb.t.Fatalf("browser action failed: %v; the page: %s", err, tb.now(`document.body.innerText`))
 	}
 }
 
-// eval returns what an expression of JavaScript gives in the tab; promises are waited for.
+// eval returns the value of a JavaScript expression in the tab. It waits for a promise.
 func eval[T any](tb *tab, expression string) T {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -206,7 +207,7 @@ func eval[T any](tb *tab, expression string) T {
 	return v
 }
 
-// now returns the text that an expression gives, for messages.
+// now returns the value of an expression as text, or the error, for failure messages.
 func (tb *tab) now(expression string) string {
 	ctx, cancel := context.WithTimeout(tb.ctx, 5*time.Second)
 	defer cancel()
@@ -217,7 +218,7 @@ func (tb *tab) now(expression string) string {
 	return v
 }
 
-// until waits for a condition. While the page is being loaded there may be nothing to ask; that is no failure yet.
+// until waits for a condition. An error while the page is loading does not fail the test.
 func (tb *tab) until(condition, what string) {
 	tb.t.Helper()
 	ctx, cancel := context.WithTimeout(tb.ctx, patience)
@@ -231,13 +232,13 @@ func (tb *tab) until(condition, what string) {
 		}
 		select {
 		case <-ctx.Done():
-			tb.t.Fatalf("in vain: %s (%s, %v); the page: %s", what, condition, err, tb.now(`document.body.innerText`))
+			tb.t.Fatalf("timed out waiting: %s (%s, %v); the page: %s", what, condition, err, tb.now(`document.body.innerText`))
 		case <-tick.C:
 		}
 	}
 }
 
-// watchStreams lets every document of the tab from now on tell of its EventSources.
+// watchStreams makes every later document of the tab count its EventSources.
 func watchStreams(ctx context.Context, target *chromedp.Target) error {
 	return inject(ctx, target, `
 		window.sources = [];
@@ -253,7 +254,7 @@ func watchStreams(ctx context.Context, target *chromedp.Target) error {
 		};`)
 }
 
-// refuseStreams makes the first attempt at every stream meet a 404.
+// refuseStreams makes the first attempt to open each stream fail with 404.
 func refuseStreams(ctx context.Context, target *chromedp.Target) error {
 	return inject(ctx, target, `
 		window.refused = new Set(), window.accepted = new Set();
@@ -265,7 +266,8 @@ func refuseStreams(ctx context.Context, target *chromedp.Target) error {
 		};`)
 }
 
-// loseAnswers loses the answers to the first two messages that are sent. It counts all of them in sessionStorage.lost.
+// loseAnswers drops the responses to the first two messages that are sent. It counts all messages
+// in sessionStorage.lost.
 func loseAnswers(ctx context.Context, target *chromedp.Target) error {
 	return inject(ctx, target, `
 		const real = window.fetch;
@@ -282,7 +284,7 @@ func loseAnswers(ctx context.Context, target *chromedp.Target) error {
 		new MutationObserver(() => mostQuestions = Math.max(mostQuestions, document.querySelectorAll(".question").length)).observe(document, { subtree: true, childList: true });`)
 }
 
-// inject runs a script in every document of the tab from now on, before its own.
+// inject runs a script in every later document of the tab, before its own scripts.
 func inject(ctx context.Context, target *chromedp.Target, script string) error {
 	_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: script})
 	return err

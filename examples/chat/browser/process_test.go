@@ -10,34 +10,36 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// The server is killed in mid-answer and started again: the page connects again by itself and shows the answer going on, and it is paid for once.
+// The server is killed during an answer and started again. The page reconnects by itself, the
+// answer continues, and it is paid once.
 func TestKilledServerResumes(t *testing.T) {
 	t.Parallel()
 	s := serve(t, "", slowly)
 	tb := guest(t, s.url())
 	tb.allow("net::ERR_")
-	before := tb.purse()
+	before := tb.serverCredits()
 	tb.say("count to 100")
 	tb.writing(1, "10")
 	s.kill()
 	require.Equal(t, "answering", eval[string](tb, answer(1)+".dataset.status"))
-	tb.until(`document.getElementById("connection").dataset.state === "lost"`, "the page says that it is alone")
-	tb.say("count to 5") // kept until there is somebody to take it
-	tb.until(`document.querySelector('.question[data-status="sending"] .note').textContent.includes("retrying")`, "the message is tried again")
+	tb.until(`document.getElementById("connection").dataset.state === "lost"`, "the page shows the lost connection")
+	tb.say("count to 5") // kept until the server is back
+	tb.until(`document.querySelector('.question[data-status="sending"] .note').textContent.includes("retrying")`, "the page retries the message")
 	s.start()
-	tb.over(1, "done")
+	tb.ends(1, "done")
 	counted(t, tb.text(1), 100)
-	tb.over(2, "done")
+	tb.ends(2, "done")
 	counted(t, tb.text(2), 5)
 	require.Equal(t, []string{"count to 100", "count to 5"}, tb.questions())
 	require.Equal(t, "live", eval[string](tb, `document.getElementById("connection").dataset.state`))
-	require.Equal(t, before-2, tb.purse())
+	require.Equal(t, before-2, tb.serverCredits())
 	tb.do(chromedp.Reload())
-	tb.over(2, "done")
+	tb.ends(2, "done")
 	counted(t, tb.text(1), 100)
 }
 
-// Two servers on one PostgreSQL: one person with a tab at each sees one conversation, answered in order.
+// Two servers share one PostgreSQL. A user with a tab at each server sees one conversation,
+// answered in order.
 func TestTwoServers(t *testing.T) {
 	t.Parallel()
 	browser(t)
@@ -47,7 +49,7 @@ func TestTwoServers(t *testing.T) {
 	tb.until(`location.hash.length > 1`, "a session")
 	other := tb.another(b.url() + eval[string](tb, `location.hash`))
 	require.Equal(t, tb.now(`document.getElementById("me-user").textContent`), other.now(`document.getElementById("me-user").textContent`))
-	before := tb.purse()
+	before := tb.serverCredits()
 	tb.do(chromedp.SendKeys(box, "count to 21"))
 	other.do(chromedp.SendKeys(box, "count to 22"))
 	tabs := []*tab{tb, other}
@@ -59,7 +61,7 @@ func TestTwoServers(t *testing.T) {
 	}
 	for _, x := range tabs {
 		for n := 1; n <= 4; n++ {
-			x.over(n, "done")
+			x.ends(n, "done")
 		}
 	}
 	require.Equal(t, tb.conversation(), other.conversation())
@@ -67,23 +69,24 @@ func TestTwoServers(t *testing.T) {
 	for i, q := range tb.questions() {
 		counted(t, tb.text(i+1), map[string]int{"count to 21": 21, "count to 22": 22, "count to 3": 3}[q])
 	}
-	require.Equal(t, before-4, other.purse())
+	require.Equal(t, before-4, other.serverCredits())
 }
 
-// Two servers on one SQLite file: an answer is stopped from the one that does not write it, and taken over from the one that is killed.
-func TestOneServerForTheOther(t *testing.T) {
+// Two servers share one SQLite file. A server stops an answer that the other writes, and takes over
+// an answer when the other is killed.
+func TestStopAndTakeoverByAnotherServer(t *testing.T) {
 	t.Parallel()
 	store := filepath.Join(t.TempDir(), "chat.db")
 	a, b := serve(t, store, slowly, "-lease=2s"), serve(t, store, slowly, "-lease=2s")
 	tb := guest(t, a.url())
 	tb.allow("net::ERR_")
 	other := tb.another(b.url() + eval[string](tb, `location.hash`))
-	before := tb.purse()
+	before := tb.serverCredits()
 	tb.say("count to 300")
 	other.writing(1, "5")
 	other.do(chromedp.Click("#stop"))
 	for _, x := range []*tab{tb, other} {
-		x.over(1, "stopped")
+		x.ends(1, "stopped")
 	}
 	require.Equal(t, tb.conversation(), other.conversation())
 
@@ -91,7 +94,7 @@ func TestOneServerForTheOther(t *testing.T) {
 	other.writing(2, "10")
 	a.kill()
 	require.Equal(t, "answering", eval[string](other, answer(2)+".dataset.status"))
-	other.over(2, "done")
+	other.ends(2, "done")
 	counted(t, other.text(2), 100)
-	require.Equal(t, before-2, other.purse())
+	require.Equal(t, before-2, other.serverCredits())
 }

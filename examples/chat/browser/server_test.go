@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// What a process is told, so that it stands still for a while.
+// Signals that pause and resume a process.
 const (
 	stopped   = syscall.SIGSTOP
 	continued = syscall.SIGCONT
 )
 
-// server is a process of the chat server.
+// server is a chat server in its own process.
 type server struct {
 	t       *testing.T
 	address string
@@ -30,7 +30,7 @@ type server struct {
 	log     lines
 }
 
-// lines is what a process wrote.
+// lines collects the output of a process.
 type lines struct {
 	mu   sync.Mutex // protects text
 	text strings.Builder
@@ -48,10 +48,10 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// serve starts a server on a free port. Without a store it gets an SQLite file of its own.
+// serve starts a server on a free port. An empty store means a new SQLite file.
 func serve(t *testing.T, store string, args ...string) *server {
 	t.Helper()
-	browser(t) // without one nothing needs to be built
+	browser(t) // skips the test before the build if there is no browser
 	if store == "" {
 		store = filepath.Join(t.TempDir(), "chat.db")
 	}
@@ -65,14 +65,14 @@ func serve(t *testing.T, store string, args ...string) *server {
 	t.Cleanup(func() {
 		s.stop()
 		if t.Failed() {
-			t.Logf("the server %s wrote:\n%s", s.address, s.log.String())
+			t.Logf("output of the server %s:\n%s", s.address, s.log.String())
 		}
 	})
 	s.start()
 	return s
 }
 
-// start starts the process, or another one after the end of the first, and waits until it serves.
+// start starts a process and waits until it serves. It may be called again after the process ended.
 func (s *server) start() {
 	s.t.Helper()
 	s.cmd = exec.Command(build(s.t), s.args...)
@@ -95,7 +95,7 @@ func (s *server) start() {
 		case <-s.ended:
 			s.t.Fatalf("the server ended: %s", s.log.String())
 		case <-ctx.Done():
-			s.t.Fatalf("the server does not serve: %s", s.log.String())
+			s.t.Fatalf("the server did not become healthy: %s", s.log.String())
 		case <-tick.C:
 		}
 	}
@@ -132,7 +132,7 @@ func (s *server) kill() {
 	<-s.ended
 }
 
-// stop asks the process to end, and makes it if it does not.
+// stop asks the process to end, and kills it if it does not.
 func (s *server) stop() {
 	if s.cmd == nil {
 		return
@@ -144,6 +144,6 @@ func (s *server) stop() {
 	case <-time.After(patience / 2):
 		_ = s.cmd.Process.Kill()
 		<-s.ended
-		s.t.Errorf("the server did not end when it was asked to")
+		s.t.Errorf("the server did not end after SIGTERM")
 	}
 }
