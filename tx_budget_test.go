@@ -62,7 +62,7 @@ func TestConflictBeforeTheCommitIsNoAttempt(t *testing.T) {
 		_, err := a.IncState(context.Background(), "balance", 1) // another caller in this process
 		return err
 	}, pawl.WithRetry(pawl.Retry{Attempts: 1}))
-	require.NoError(t, err, "no commit was sent that could conflict")
+	require.NoError(t, err, "no commit conflicted")
 }
 
 // A transaction that starts from stale cached versions does not conflict if no other writer commits

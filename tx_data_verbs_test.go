@@ -143,7 +143,7 @@ func TestSnapshotOfADataVerbAfterTheCommit(t *testing.T) {
 	rt, other := openOn(t, store), openOn(t, store)
 	a := purses.Scope(rt, "a")
 	seed(t, a, purse{Balance: 1})
-	_, err := purses.Scope(other, "a").IncState(t.Context(), "balance", 100) // rt has cached the version before
+	_, err := purses.Scope(other, "a").IncState(t.Context(), "balance", 100) // rt keeps its older cached version
 	require.NoError(t, err)
 	var snap pawl.Snapshot[purse]
 	var seen int64
