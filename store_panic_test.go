@@ -103,7 +103,7 @@ func TestStorePanicsInALeaseCommit(t *testing.T) {
 		require.NoError(t, err)
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
-		l, err = s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond), pawl.WaitForLease())
+		l, err = s.Acquire(t.Context(), pawl.LeaseFor(time.Minute), pawl.WaitForLease())
 		require.NoError(t, err)
 		require.ErrorIs(t, l.Release(t.Context()), pawl.ErrUnavailable)
 		p.store.OnCommit(nil)

@@ -57,7 +57,6 @@ func TestNoWriteSkew(t *testing.T) {
 					id := func(s string) string { return name + second + s }
 					prepare(t, purses.Scope(one, id("a")), purses.Scope(one, id("b")))
 					wait := barrier(2)
-					var refused atomic.Int32
 					// withdraw takes an amount from one purse if the sum of both is not negative.
 					withdraw := func(rt *pawl.Runtime, from, with string) error {
 						runs := 0
@@ -73,7 +72,6 @@ func TestNoWriteSkew(t *testing.T) {
 							}
 							wait(runs)
 							if mine.State().Balance+theirs.State().Balance < 0 {
-								refused.Add(1)
 								return errPoor
 							}
 							next := mine.State()
