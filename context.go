@@ -218,11 +218,11 @@ var ended = func() *timedContext {
 // outlast returns ctx without the deadlines of the functions it was made for. It can do so only
 // while their contexts, and no context derived from them, decide when ctx ends.
 func outlast(ctx context.Context) context.Context {
-	end := ctx
+	end, found := ctx, false // found: contexts of some types cannot be compared
 	for f := innermost(end); f != nil && f.Done() == end.Done(); f = innermost(end) {
-		end = f.Context
+		end, found = f.Context, true
 	}
-	if end == ctx {
+	if !found {
 		return ctx
 	}
 	return lasting{end, ctx}

@@ -145,6 +145,29 @@ func TestFunctionContextAfterItsReturn(t *testing.T) {
 	})
 }
 
+// taggedContext is a context of a caller's own, of a type that cannot be compared.
+type taggedContext struct {
+	context.Context
+	tags []string
+}
+
+// Detach and WithoutLeases accept a context of any type. Proves LOCK-9.
+func TestDetachOfAnyContext(t *testing.T) {
+	withBudget(t, func(t *testing.T, s pawl.Scope[counts], budget pawl.CallOption) {
+		_, err := s.AtomicState(t.Context(), func(ctx context.Context, _ *counts) error {
+			derived, cancel := context.WithCancel(ctx)
+			defer cancel()
+			for _, each := range []context.Context{ctx, derived} {
+				tagged := taggedContext{each, []string{"a"}}
+				assert.NotPanics(t, func() { pawl.Detach(tagged) })
+				assert.NotPanics(t, func() { pawl.WithoutLeases(tagged) })
+			}
+			return nil
+		}, budget)
+		require.NoError(t, err)
+	})
+}
+
 // A function is reported as stuck only after it has itself run longer than its budget.
 // Proves LOCK-15.
 func TestOnlyAFunctionBeyondItsBudgetIsStuck(t *testing.T) {
