@@ -467,7 +467,7 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		if !stale && !atOnce {
 			wait = backoff(v.call.retry, v.attempts)
 		}
-		if v.attempts >= v.call.retry.Attempts || now.Sub(v.submitted)+wait > v.call.retry.Within {
+		if v.attempts >= v.call.retry.Attempts || wait > v.call.retry.Within-now.Sub(v.submitted) {
 			s.fail(w, &ConcurrentModificationError{Scope: v.call.key, Expected: base.Expected(), Actual: won.Version,
 				Attempts: max(v.attempts, 1), Elapsed: now.Sub(v.submitted)})
 			continue

@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -103,6 +104,24 @@ func TestCallersHaveSeparateBackoffs(t *testing.T) {
 		assert.NoError(t, <-quick)
 		assert.LessOrEqual(t, time.Since(start), time.Second)
 		<-patient
+	})
+}
+
+// A backoff that is longer than any budget spends it, and holds up no other caller. Proves CAS-2.
+func TestBackoffBeyondEveryBudget(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			time.Sleep(time.Second)
+			foreign(t, h, s.Key(), 1)
+			return commit()
+		})
+		_, err := s.IncState(t.Context(), "n", 1, pawl.WithRetry(pawl.Retry{First: math.MaxInt64, Max: math.MaxInt64}))
+		require.ErrorAs(t, err, new(*pawl.ConcurrentModificationError))
+		h.Around(nil)
+		start := time.Now()
+		_, err = s.IncState(t.Context(), "n", 1)
+		require.NoError(t, err)
+		require.Zero(t, time.Since(start))
 	})
 }
 
