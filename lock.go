@@ -72,8 +72,9 @@ type pending struct {
 
 	// Of its run, protected by the queue's lock.
 	started   time.Time
-	checked   bool // a caller left at its deadline, see checkStuck
-	abandoned bool // it was answered while its function ran
+	checked   bool        // a caller left at its deadline, see checkStuck
+	check     *time.Timer // calls reportStuck; nil: not set
+	abandoned bool        // it was answered while its function ran
 
 	// The answer: written by the worker before it answers, read by the caller after that.
 	image  any // *image[T]
@@ -237,8 +238,7 @@ func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Owne
 	if c.queue.Current() == w {
 		ownership = queue.Kept
 		if p.frame != nil {
-			p.frame.End()
-			c.lane.Release()
+			c.endFunction(p)
 		}
 		if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
 			c.publish(t.cur, t.img)
@@ -258,6 +258,15 @@ func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Owne
 		w.Wake()
 	}
 	return ownership
+}
+
+// endFunction ends what concerns the function of p alone. The caller holds the queue's lock.
+func (c *Container[T]) endFunction(p *pending) {
+	p.frame.End()
+	c.lane.Release()
+	if p.check != nil {
+		p.check.Stop() // else it keeps the container until it fires
+	}
 }
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when
@@ -360,12 +369,13 @@ func (c *Container[T]) checkStuck() {
 	}
 	w.Value.checked = true
 	left := time.Until(w.Value.started.Add(w.Value.call.timeout))
-	c.queue.Unlock()
 	if left > 0 {
-		time.AfterFunc(left, func() { c.reportStuck(w) })
-		return
+		w.Value.check = time.AfterFunc(left, func() { c.reportStuck(w) })
 	}
-	c.reportStuck(w)
+	c.queue.Unlock()
+	if left <= 0 {
+		c.reportStuck(w)
+	}
 }
 
 // reportStuck reports w, unless its function has returned or was abandoned.
@@ -391,8 +401,7 @@ func (c *Container[T]) abandon() bool {
 		return false
 	}
 	p := &w.Value
-	p.frame.End()
-	c.lane.Release()
+	c.endFunction(p)
 	p.abandoned, p.err = true, wrapKey(ErrAbandoned, p.call.key)
 	present := c.queue.Answer(w)
 	c.queue.Release(turnWorker[T]{c})

@@ -160,6 +160,45 @@ func TestLocalIsFreed(t *testing.T) {
 	}
 }
 
+// A function with a long budget does not keep the state of a closed Local once it has returned, not
+// even if a caller behind it timed out. Proves SCOPE-19.
+func TestBudgetKeepsNoState(t *testing.T) {
+	for name, behind := range map[string]bool{"alone": false, "a caller behind it timed out": true} {
+		t.Run(name, func(t *testing.T) {
+			rt := openRuntime(t, pawl.Config{Timeout: time.Hour})
+			var gone atomic.Int64
+			const locals = 20
+			for range locals {
+				local := pawl.NewLocal(rt)
+				s := pawl.Sequencer[board](local, "a")
+				runs, left := make(chan struct{}), make(chan struct{})
+				go func() {
+					defer close(left)
+					<-runs
+					if behind {
+						_, err := s.IncState(t.Context(), "count", 1, pawl.WithTimeout(time.Millisecond))
+						assert.ErrorIs(t, err, pawl.ErrTimeout)
+					}
+				}()
+				snap, err := s.AtomicState(t.Context(), func(_ context.Context, b *board) error {
+					close(runs)
+					<-left
+					b.Title = "t"
+					return nil
+				})
+				require.NoError(t, err)
+				runtime.AddCleanup(snap.ReadOnly(), func(n *atomic.Int64) { n.Add(1) }, &gone)
+				local.Close()
+			}
+			testkit.Eventually(t, func() bool {
+				pawl.NewLocal(rt).Close() // the runtime forgets Locals that have finished since
+				collect()
+				return gone.Load() >= locals-2 // a stack may still have the last of them
+			})
+		})
+	}
+}
+
 // The options of NewLocal are the defaults of its scopes. Proves SCOPE-19.
 func TestLocalOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -145,7 +145,19 @@ var lockBugs = []Bug{
 		Name: "alarm-of-an-idle-queue", Mechanism: "a queue that becomes idle stops its alarm, which would keep it in memory",
 		Proves: []string{"SCOPE-19"}, File: "internal/queue/queue.go",
 		Old: "		a.alarm.Stop()\n", New: "		a.rings = time.Now()\n",
-		Pkg: ".", Run: "^TestIdleSessionsAreLetGo$", Flags: []string{"-timeout=600s"},
+		Pkg: ".", Run: "^TestBudgetKeepsNoState$",
+	},
+	{
+		Name: "stuck-check-keeps-state", Mechanism: "a function that returns stops the check whether it is stuck, which would keep its state in memory",
+		Proves: []string{"SCOPE-19"}, File: "lock.go",
+		Old: "		p.check.Stop() // else it keeps the container until it fires\n", New: "		_ = p.check\n",
+		Pkg: ".", Run: "^TestBudgetKeepsNoState$",
+	},
+	{
+		Name: "detach-compares-contexts", Mechanism: "Detach accepts a context of a type that cannot be compared",
+		Proves: []string{"LOCK-9"}, File: "context.go",
+		Old: "	if !found {", New: "	if end == ctx {\n		found = true\n	}\n	if !found {",
+		Pkg: ".", Run: "^TestDetachOfAnyContext$",
 	},
 	{
 		Name: "alarm-after-idling", Mechanism: "a queue that was idle for long sets its alarm anew",
