@@ -307,7 +307,7 @@ var lockBugs = []Bug{
 	{
 		Name: "stuck-before-its-budget", Mechanism: "a function is stuck only when it has run longer than its budget",
 		Proves: []string{"LOCK-15"}, File: "lock.go",
-		Old: "	if left > 0 {\n		time.AfterFunc", New: "	if left > time.Hour {\n		time.AfterFunc",
+		Old: "	if left <= 0 {\n", New: "	if left <= time.Hour {\n",
 		Pkg: ".", Run: "^TestOnlyAFunctionBeyondItsBudgetIsStuck$", Flags: []string{"-timeout=20s"},
 	},
 }
