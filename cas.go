@@ -83,6 +83,7 @@ type storedCall struct {
 	out      outcome       // what the mutation made of the draft
 	landed   uint64        // the version that its commit made
 	waited   time.Duration // from submission to its first batch; 0 without an observer
+	present  bool          // its caller is there to take the answer
 
 	// Protected by the queue's lock.
 	exclusive bool // it had, or waits for, the queue to itself
@@ -460,7 +461,7 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		}
 		// The first member would run on won itself, and no retry changes that refusal.
 		if err := v.call.checkConditions(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
-			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{}) // nor is a panic on a stale state an answer
+			s.finish(w, outcome{ran: true, err: err}) // nor is a panic on a stale state an answer
 			continue
 		}
 		wait := time.Duration(0)

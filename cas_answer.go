@@ -6,7 +6,7 @@ import (
 )
 
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
-// one error, fail one with an error. Each of them ends with finish.
+// one error, fail and finish a single one. Each of them tells the observer, replies and wakes.
 
 // answer gives every member its outcome, which is durable now; took is how long the commit took.
 func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
@@ -16,14 +16,20 @@ func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
 			size++
 		}
 	}
-	if b.alone == nil {
-		s.queue.Lock()
-		s.company.expected, s.company.took = len(b.members)+s.queue.Len(), took
-		s.queue.Unlock()
-	}
 	for _, w := range b.members {
 		w.Value.landed = b.draft.Version
-		s.finish(w, w.Value.out, size, at)
+		observeOutcome(&w.Value, &w.Value.out, size)
+	}
+	s.queue.Lock() // once: the callers that wake up want it too
+	if b.alone == nil {
+		s.company.expected, s.company.took = len(b.members)+s.queue.Len(), took
+	}
+	for _, w := range b.members {
+		w.Value.present = s.reply(w, &w.Value.out, at)
+	}
+	s.queue.Unlock()
+	for _, w := range b.members {
+		s.tell(w, &w.Value.out, w.Value.present)
 	}
 }
 
@@ -46,24 +52,35 @@ func (s *stored) fail(w *storedWaiter, err error) {
 		// It wrote nothing in the commit. Only the state that it looked at is in doubt.
 		out.err = &UnavailableError{Scope: w.Value.call.key, Cause: unknown.Cause}
 	}
-	s.finish(w, out, 0, time.Time{})
+	s.finish(w, out)
 }
 
-// finish hands w its outcome, unless its caller has left.
-func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
-	v := &w.Value
-	if out.ran && v.call.env.observer != nil {
-		observeOutcome(v, out, size)
-	}
+// finish ends w with an outcome.
+func (s *stored) finish(w *storedWaiter, out outcome) {
+	observeOutcome(&w.Value, &out, 0)
 	s.queue.Lock()
-	present := !v.abandoned && s.queue.Answer(w)
-	if present {
-		v.err, v.panic, v.exited = out.err, out.panic, out.exited
-		if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
-			v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
-		}
-	}
+	present := s.reply(w, &out, time.Time{})
 	s.queue.Unlock()
+	s.tell(w, &out, present)
+}
+
+// reply hands w its outcome, and reports false if its caller has left. The caller holds the queue's
+// lock.
+func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present bool) {
+	v := &w.Value
+	if v.abandoned || !s.queue.Answer(w) {
+		return false
+	}
+	v.err, v.panic, v.exited = out.err, out.panic, out.exited
+	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
+		v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
+	}
+	return true
+}
+
+// tell wakes the caller of w. If it has left, a panic is logged and a lease given back.
+func (s *stored) tell(w *storedWaiter, out *outcome, present bool) {
+	v := &w.Value
 	switch b, ok := v.backend.(*binding); {
 	case present:
 		w.Wake()
@@ -74,7 +91,10 @@ func (s *stored) finish(w *storedWaiter, out outcome, size int, at time.Time) {
 	}
 }
 
-func observeOutcome(v *storedCall, out outcome, size int) {
+func observeOutcome(v *storedCall, out *outcome, size int) {
+	if !out.ran || v.call.env.observer == nil {
+		return
+	}
 	e := Event{Type: EventCommitted, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
 	switch {
 	case out.panic != nil || out.exited:

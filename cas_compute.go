@@ -28,6 +28,7 @@ type storedRun struct {
 	container *stored
 	batch     *batch
 	waiter    *storedWaiter
+	from      document.Draft // that it was run on
 }
 
 // computeFunction runs the function of w. If the batch goes on without it meanwhile, it takes w to
@@ -48,20 +49,20 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 			s.watch(b)
 		}
 	}
-	from, careful := b.draft, b.careful // b belongs to another goroutine once w is detached
+	r := &storedRun{container: s, batch: b, waiter: w, from: b.draft}
+	careful := b.careful // b belongs to another goroutine once w is detached
 	s.queue.Unlock()
 
-	r := &storedRun{container: s, batch: b, waiter: w}
 	r.frame.init(v.ctx, v.parent, v.call.lease)
 	r.stored, r.Lane, r.Name, r.Apart = r, &s.lane, v.call.key, true
 	r.until = v.submitted.Add(v.call.retry.Within)
 	r.Begin()
 	var out outcome
-	p := guarded(func() { out = evaluateFenced(&r.frame, v, &from, careful) }, func() {
+	p := guarded(func() { out = evaluateFenced(&r.frame, v, &r.from, careful) }, func() {
 		r.release()
 		r.End()
 		go func() { // this goroutine is ending
-			if s.computed(b, w, &from, outcome{draft: from, exited: true}) == queue.Kept && s.drive(b) == queue.Kept {
+			if s.computed(b, w, &r.from, outcome{draft: r.from, exited: true}) == queue.Kept && s.drive(b) == queue.Kept {
 				s.Work()
 			}
 		}()
@@ -69,9 +70,9 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 	r.release()
 	r.End()
 	if p != nil {
-		out = outcome{draft: from, panic: p}
+		out = outcome{draft: r.from, panic: p}
 	}
-	return s.computed(b, w, &from, out)
+	return s.computed(b, w, &r.from, out)
 }
 
 // evaluateFenced is evaluate, unless the lease of the call ended earlier in the batch.

@@ -91,7 +91,7 @@ var historyBugs = []Bug{
 	{
 		Name: "stale-panic", Mechanism: "a panic on a stale state is not returned",
 		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
-		Old: "			s.finish(w, outcome{ran: true, err: err}, 0, time.Time{})", New: "			s.fail(w, err)",
+		Old: "			s.finish(w, outcome{ran: true, err: err})", New: "			s.fail(w, err)",
 		Pkg: ".", Run: "^TestPanicOnStaleStateIsDiscarded$",
 	},
 	{
