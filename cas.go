@@ -16,13 +16,13 @@ import (
 
 // The persisted path, from top to bottom:
 //
-//	apply ─► queue ─► Work ─► gather ─► open ─► compute ─► settle ─► answer
-//	                                              ▲          │
-//	                                              └─ retry ──┘ another process was faster
+//	apply ─► queue ─► Work ─► open ─► compute ─► settle ─► answer
+//	                                   ▲          │
+//	                                   └─ retry ──┘ another process was faster
 //
-// gather (cas_gather.go) waits for writers that are about to submit again, open finds the state to
-// start from, compute (cas_compute.go) runs the mutations, settle commits, answer (cas_answer.go) tells
-// the callers. A slow function leaves its batch (cas_slow.go). cas_seen.go keeps the version last seen.
+// open finds the state to start from, compute (cas_compute.go) runs the mutations, settle commits,
+// answer (cas_answer.go) tells the callers. A slow function leaves its batch (cas_slow.go). cas_seen.go
+// keeps the version last seen.
 //
 // Writers of one process meet in the queue. The worker takes all that wait as one batch, applies
 // them in order to the state last seen, and commits the result under one version check. Only then
@@ -60,10 +60,9 @@ type stored struct {
 	place *registration                // where a scope's container is registered; nil: nowhere
 
 	// Protected by the queue's lock.
-	batch   *batch          // the queue's batch in progress; nil: none
-	alone   []*storedWaiter // functions that left their batch and run on their own
-	company company         // the writers that the next batch waits for
-	free    chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
+	batch *batch          // the queue's batch in progress; nil: none
+	alone []*storedWaiter // functions that left their batch and run on their own
+	free  chan struct{}   // closed when the transaction that holds the queue lets go; nil: not asked for
 }
 
 type storedWaiter = queue.Waiter[storedCall]
@@ -163,7 +162,6 @@ func (s *stored) submit(w *storedWaiter) error {
 	if b := s.batch; b != nil && b.running != nil {
 		s.watch(b) // now it holds up another
 	}
-	s.company.arrived(s.queue.Len())
 	return nil
 }
 
@@ -196,9 +194,9 @@ func (s *stored) await(w *storedWaiter) error {
 
 // Work makes stored a queue.Worker: it serves the waiters in batches.
 func (s *stored) Work() {
+	expected := 1 // writers that may submit at once: those that were answered last, and those that wait
 	for {
-		s.queue.Linger()
-		s.gather()
+		s.queue.Linger(expected)
 		s.queue.Lock()
 		w := s.queue.Next()
 		if w == nil {
@@ -220,6 +218,7 @@ func (s *stored) Work() {
 		if s.drive(b) == queue.Passed {
 			return
 		}
+		expected = len(b.members) + s.queue.Len()
 	}
 }
 
@@ -359,7 +358,7 @@ func (s *stored) settle(b *batch) progress {
 	case b.draft.Expiry.Renew:
 		return s.renew(b)
 	case b.fresh:
-		s.answer(b, b.draft.Base.At, 0)
+		s.answer(b, b.draft.Base.At)
 		return settled
 	}
 	return s.confirm(b)
@@ -373,7 +372,6 @@ func (s *stored) commit(b *batch) progress {
 	}
 	var landed, won *document.Doc
 	d.Lease.Guards, d.Contention.Insist = b.fences(), b.insists()
-	began := time.Now()
 	err := s.ask(b, func(ctx context.Context) (err error) {
 		landed, won, err = v.backend.commit(ctx, &v.call, d)
 		return err
@@ -394,7 +392,7 @@ func (s *stored) commit(b *batch) progress {
 		return s.retry(b, won)
 	}
 	s.advance(landed)
-	s.answer(b, landed.At, time.Since(began))
+	s.answer(b, landed.At)
 	return settled
 }
 
@@ -418,7 +416,7 @@ func (s *stored) renew(b *batch) progress {
 		return s.retry(b, won)
 	}
 	s.renewed(d.Base, renewed)
-	s.answer(b, d.Base.At, 0)
+	s.answer(b, d.Base.At)
 	return settled
 }
 
@@ -435,7 +433,7 @@ func (s *stored) confirm(b *batch) progress {
 		return settled
 	}
 	if now.Version == base.Version && now.Life == base.Life {
-		s.answer(b, base.At, 0)
+		s.answer(b, base.At)
 		return settled
 	}
 	return s.retry(b, now)

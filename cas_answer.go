@@ -8,8 +8,8 @@ import (
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
 // one error, fail and finish a single one. Each of them tells the observer, replies and wakes.
 
-// answer gives every member its outcome, which is durable now; took is how long the commit took.
-func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
+// answer gives every member its outcome, which is durable now.
+func (s *stored) answer(b *batch, at time.Time) {
 	size := 0
 	for _, w := range b.members {
 		if w.Value.out.changed {
@@ -21,9 +21,6 @@ func (s *stored) answer(b *batch, at time.Time, took time.Duration) {
 		observeOutcome(&w.Value, &w.Value.out, size)
 	}
 	s.queue.Lock() // once: the callers that wake up want it too
-	if b.alone == nil {
-		s.company.expected, s.company.took = len(b.members)+s.queue.Len(), took
-	}
 	for _, w := range b.members {
 		w.Value.present = s.reply(w, &w.Value.out, at)
 	}

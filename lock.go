@@ -177,7 +177,7 @@ func (w turnWorker[T]) Work() { w.container.work() }
 // work gives every waiter its turn.
 func (c *Container[T]) work() {
 	for {
-		c.queue.Linger()
+		c.queue.Linger(1)
 		c.queue.Lock()
 		w := c.queue.Next()
 		if w != nil {
@@ -194,7 +194,7 @@ func (c *Container[T]) work() {
 	}
 }
 
-// result is the result of the result of a waiter.
+// result is what the turn of a waiter came to.
 type result[T any] struct {
 	cur, img *image[T]
 	err      error

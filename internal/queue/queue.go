@@ -284,13 +284,14 @@ func (q *Queue[V]) moreArrived() bool {
 	return a.driven
 }
 
-// lingerYields is how often a worker without work yields before it stops.
+// lingerYields is how often a worker yields before it goes on with less work than it expects.
 const lingerYields = 4
 
-// Linger yields a few times while none waits: callers that were just answered can submit again, and
-// find the worker still there. The caller drives the queue and does not hold the lock.
-func (q *Queue[V]) Linger() {
-	for i := 0; i < lingerYields && q.Len() == 0; i++ {
+// Linger yields a few times while fewer than expected wait: callers that were just answered can
+// submit again, and find the worker still there. The caller drives the queue and does not hold the
+// lock.
+func (q *Queue[V]) Linger(expected int) {
+	for i := 0; i < lingerYields && q.Len() < expected; i++ {
 		runtime.Gosched()
 	}
 }
