@@ -47,10 +47,10 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o ContainerOptio
 		return Snapshot[T]{}, &KindError{Kind: o.Name, Reason: err.Error()}
 	}
 	if o.Timeout < 0 && o.Timeout != NoTimeout {
-		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Timeout", Reason: "negative"}
+		return Snapshot[T]{}, &ArgumentError{Argument: "ContainerOptions.Timeout", Reason: "negative"}
 	}
 	if err := o.Retry.check(); err != nil {
-		return Snapshot[T]{}, &ArgumentError{Argument: "Options.Retry", Reason: err.Error()}
+		return Snapshot[T]{}, &ArgumentError{Argument: "ContainerOptions.Retry", Reason: err.Error()}
 	}
 	defaults := &terms{env: c.ownEnv(o.Observer), timeout: o.Timeout, retry: o.Retry.Or(DefaultRetry)}
 	if defaults.timeout == 0 {

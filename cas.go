@@ -16,9 +16,10 @@ import (
 
 // The persisted path, from top to bottom:
 //
-//	apply ─► queue ─► Work ─► open ─► compute ─► settle ─► answer
-//	                                   ▲          │
-//	                                   └─ retry ──┘ another process was faster
+//	apply ─► queue ─► Work ─► drive: open ─► compute ─► settle ─► answer
+//	                                         ▲    │ ▲    │
+//	                                         │    └─┘    │ join: later arrivals, once
+//	                                         └─── retry ─┘ another process was faster
 //
 // open finds the state to start from, compute (cas_compute.go) runs the mutations, settle commits,
 // answer (cas_answer.go) tells the callers. A slow function leaves its batch (cas_slow.go). cas_seen.go
@@ -38,7 +39,7 @@ import (
 //   - a caller leaves: before its mutation is computed it is withdrawn; the result of a function that
 //     outlives its caller is discarded; what is in a commit stays in it, and is not computed again if
 //     that commit loses.
-//   - a commit's answer is lost: see send.
+//   - a commit's answer is lost: see internal/commit.
 
 const (
 	// maxBatch bounds how many mutations share a commit.
@@ -117,15 +118,16 @@ type batch struct {
 	alone         *storedWaiter // the only member, a function that left the queue; nil: the queue's own batch
 	allowed       time.Duration // how long a function may hold up the others
 
-	// Protected by the queue's lock; members is replaced by the driver only.
+	// Protected by the queue's lock. The driver replaces members; while a function runs, detach may
+	// change members and next, and another goroutine drives the batch then.
 	members []*storedWaiter
 	running *storedWaiter // the function that runs now; nil: none, or it was detached
 	started time.Time     // when it did
-	watch   *time.Timer   // calls checkSlow; nil: nothing to watch
+	limit   *time.Timer   // calls checkSlow; nil: not set
 }
 
 // apply runs ch in its turn on the persisted state.
-func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *change, b backend) (reply, error) {
+func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *change, store backend) (reply, error) {
 	if parent != nil {
 		if err := parent.callOut(&s.lane, call.key); err != nil {
 			return reply{}, err
@@ -135,10 +137,10 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 		}
 		defer parent.Waited(&s.lane)
 	}
-	kept := *ch
+	kept := *ch // on the heap, so that ch stays on the stack on the in-memory path
 	w := queue.NewWaiter[storedCall]()
 	v := &w.Value
-	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: b, submitted: time.Now()}
+	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: store, submitted: time.Now()}
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
 	call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb})
 	s.queue.Lock()
@@ -160,7 +162,7 @@ func (s *stored) submit(w *storedWaiter) error {
 		return refusedByQueue(err, w.Value.call.key)
 	}
 	if b := s.batch; b != nil && b.running != nil {
-		s.watch(b) // now it holds up another
+		s.limitRunning(b) // now it holds up another
 	}
 	return nil
 }
@@ -200,7 +202,7 @@ func (s *stored) Work() {
 		s.queue.Lock()
 		w := s.queue.Next()
 		if w == nil {
-			s.rest()
+			s.keepCached()
 			s.queue.Unlock()
 			return
 		}
@@ -349,8 +351,8 @@ const (
 
 // settle commits or confirms the state that the members of b were computed on, and answers them.
 func (s *stored) settle(b *batch) progress {
-	if len(b.members) == 0 {
-		return settled
+	if !slices.ContainsFunc(b.members, func(w *storedWaiter) bool { return w.Value.out.ran }) {
+		return settled // the caller of every member left before it was computed
 	}
 	switch {
 	case b.draft.Changed > 0:
@@ -432,7 +434,7 @@ func (s *stored) confirm(b *batch) progress {
 		s.failAll(b, err)
 		return settled
 	}
-	if now.Version == base.Version && now.Life == base.Life {
+	if now.Same(base) {
 		s.answer(b, base.At)
 		return settled
 	}
@@ -457,9 +459,11 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 		if b.draft.Changed > 0 {
 			v.call.observe(v.ctx, Event{Type: EventConflicted, Path: "cas", Verb: v.change.verb, Version: won.Version, Attempts: v.attempts})
 		}
-		// The first member would run on won itself, and no retry changes that refusal.
+		// A member that is at its end is finished, not failed: its panic, if it had one, was on a state
+		// that is not current, and is no answer. The first member would run on won itself, and no retry
+		// changes that refusal.
 		if err := v.call.checkConditions(v.change, won.Life, won.Version); err != nil && len(keep) == 0 {
-			s.finish(w, outcome{ran: true, err: err}) // nor is a panic on a stale state an answer
+			s.finish(w, outcome{ran: true, err: err})
 			continue
 		}
 		wait := time.Duration(0)
@@ -467,8 +471,9 @@ func (s *stored) retry(b *batch, won *document.Doc) progress {
 			wait = backoff(v.call.retry, v.attempts)
 		}
 		if v.attempts >= v.call.retry.Attempts || wait > v.call.retry.Within-now.Sub(v.submitted) {
-			s.fail(w, &ConcurrentModificationError{Scope: v.call.key, Expected: base.Expected(), Actual: won.Version,
-				Attempts: max(v.attempts, 1), Elapsed: now.Sub(v.submitted)})
+			err := &ConcurrentModificationError{Scope: v.call.key, Expected: base.Expected(), Actual: won.Version,
+				Attempts: max(v.attempts, 1), Elapsed: now.Sub(v.submitted)}
+			s.finish(w, outcome{ran: true, err: err})
 			continue
 		}
 		if delay == 0 || wait < delay {
@@ -524,8 +529,9 @@ func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc
 	return startsOver
 }
 
-// rest is called when the queue has become empty. The caller holds the queue's lock.
-func (s *stored) rest() {
+// keepCached keeps the container of a queue that has become empty for a while, so that the next writer
+// need not read. The caller holds the queue's lock.
+func (s *stored) keepCached() {
 	if d := s.seen.Load(); d != nil && s.place != nil {
 		s.place.Keep(len(d.Raw))
 	}

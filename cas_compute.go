@@ -46,7 +46,7 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 	if b.alone == nil {
 		b.running, b.started = w, time.Now()
 		if len(b.members) > 1 || s.queue.First() != nil {
-			s.watch(b)
+			s.limitRunning(b)
 		}
 	}
 	r := &storedRun{container: s, batch: b, waiter: w, from: b.draft}
@@ -137,9 +137,10 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 		b.running = nil
 	}
 	switch {
-	case unwanted && !attached:
-		s.endAlone(w)
 	case unwanted:
+		if !attached {
+			s.endAlone(w)
+		}
 	case !attached && from.Changed > 0:
 		w.State = queue.Waiting // it ran on a state that may never be committed, and runs again
 	default:
@@ -149,17 +150,15 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 		}
 	}
 	s.queue.Unlock()
-	if unwanted && (out.panic != nil || out.exited) {
-		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, true)
+	if unwanted {
+		if out.panic != nil || out.exited {
+			v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, true)
+		}
+		return queue.Ownership(attached)
 	}
-	switch {
-	case attached && unwanted:
-		return queue.Kept
-	case attached:
+	if attached {
 		v.out, b.draft = out, out.draft
 		return queue.Kept
-	case unwanted:
-		return queue.Passed
 	}
 	alone := &batch{members: []*storedWaiter{w}, alone: w, joined: true}
 	if from.Changed == 0 { // it ran on a committed state, so its result may count

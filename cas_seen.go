@@ -11,11 +11,11 @@ func (s *stored) advance(d *document.Doc) {
 		if cur != nil && cur.Version > d.Version {
 			return
 		}
-		if cur != nil && cur.Version == d.Version && cur.Life == d.Life {
+		if cur != nil && cur.Same(d) {
 			d.CacheFrom(cur) // a version has one content: no need to decode it again
 		}
 		if s.seen.CompareAndSwap(cur, d) {
-			if cur == nil || cur.Version != d.Version || cur.Life != d.Life {
+			if cur == nil || !cur.Same(d) {
 				notifyWatchers(&s.group)
 			}
 			return

@@ -19,22 +19,22 @@ const (
 	exclusiveFor = time.Second
 )
 
-// watch makes sure that the running function of b does not hold up others for too long. The timer
-// stays set when the function returns: it serves the next function, too. The caller holds the
+// limitRunning makes sure that the running function of b does not hold up others for too long. The
+// timer stays set when the function returns: it serves the next function, too. The caller holds the
 // queue's lock.
-func (s *stored) watch(b *batch) {
-	if b.watch == nil {
-		b.watch = time.AfterFunc(time.Until(b.started.Add(b.allowed)), func() { s.checkSlow(b) })
+func (s *stored) limitRunning(b *batch) {
+	if b.limit == nil {
+		b.limit = time.AfterFunc(time.Until(b.started.Add(b.allowed)), func() { s.checkSlow(b) })
 	}
 }
 
 // checkSlow detaches the running function of b if it has used up its time.
 func (s *stored) checkSlow(b *batch) {
 	s.queue.Lock()
-	b.watch = nil
+	b.limit = nil
 	w := b.running
 	if w != nil && time.Since(b.started) < b.allowed { // a later function than the timer was set for
-		s.watch(b)
+		s.limitRunning(b)
 		w = nil
 	}
 	s.queue.Unlock()
@@ -43,20 +43,27 @@ func (s *stored) checkSlow(b *batch) {
 	}
 }
 
-// detach lets b go on without w, whose function runs on.
+// detach lets b go on without w, whose function runs on and commits alone.
 func (s *stored) detach(b *batch, w *storedWaiter) {
 	s.queue.Lock()
-	if b.running != w {
-		s.queue.Unlock()
-		return
+	detached := b.running == w
+	if detached {
+		s.beginAlone(w)
+		s.goOnWithout(b, w)
 	}
-	b.running, b.joined = nil, true // the function must not lose to writers that come later
-	s.beginAlone(w)
-	b.next--
-	b.members = slices.Delete(slices.Clone(b.members), b.next, b.next+1)
 	call, ctx, verb := w.Value.call, w.Value.ctx, w.Value.change.verb
 	s.queue.Unlock()
-	call.observe(ctx, Event{Type: EventDetached, Path: "cas", Verb: verb})
+	if detached {
+		call.observe(ctx, Event{Type: EventDetached, Path: "cas", Verb: verb})
+	}
+}
+
+// goOnWithout drives b on a new goroutine, without w, whose function runs. The caller holds the
+// queue's lock.
+func (s *stored) goOnWithout(b *batch, w *storedWaiter) {
+	b.running, b.joined = nil, true // the function must not lose to writers that come later
+	b.next--
+	b.members = slices.Delete(slices.Clone(b.members), b.next, b.next+1)
 	go func() {
 		if s.drive(b) == queue.Kept {
 			s.Work()
@@ -79,7 +86,7 @@ func (s *stored) endAlone(w *storedWaiter) {
 	s.alone = slices.Delete(s.alone, i, i+1)
 	s.queue.Attach()
 	if s.queue.Idle() && !s.queue.Driven() {
-		s.rest()
+		s.keepCached()
 	}
 }
 
@@ -100,15 +107,15 @@ func (s *stored) requeue(w *storedWaiter) bool {
 	return true
 }
 
-// goOnAlone ends the time that w, which lost again, had the queue to itself: b, which has no other
-// member, goes on outside.
+// goOnAlone ends the time that w, which lost again, had the queue to itself. A batch like b, which has
+// no other member, goes on outside; b is the worker's.
 func (s *stored) goOnAlone(b *batch, w *storedWaiter) {
 	s.queue.Lock()
 	defer s.queue.Unlock()
-	b.alone = w
 	s.batch = nil
 	s.beginAlone(w)
-	go s.drive(b)
+	go s.drive(&batch{members: []*storedWaiter{w}, draft: b.draft, fresh: b.fresh,
+		retriedAtOnce: b.retriedAtOnce, joined: true, careful: b.careful, alone: w})
 }
 
 // reportStuck reports, once, that the function of w has outlived its caller's budget.
@@ -127,15 +134,18 @@ func (s *stored) reportStuck(w *storedWaiter) {
 // abandon discards the results of the functions that run, in the queue and outside.
 func (s *stored) abandon() bool {
 	s.queue.Lock()
-	b := s.batch
 	var given, present []*storedWaiter
-	if b != nil && b.running != nil && !b.running.Value.abandoned {
-		given = append(given, b.running)
-	}
 	for _, w := range s.alone {
 		if w.State == queue.Running && !w.Value.abandoned {
 			given = append(given, w)
 		}
+	}
+	for _, w := range given {
+		s.endAlone(w) // Close does not wait for it any more
+	}
+	if b := s.batch; b != nil && b.running != nil && !b.running.Value.abandoned {
+		given = append(given, b.running)
+		s.goOnWithout(b, b.running)
 	}
 	for _, w := range given {
 		w.Value.abandoned = true
@@ -146,12 +156,6 @@ func (s *stored) abandon() bool {
 	}
 	s.queue.Unlock()
 	for _, w := range given {
-		if b != nil {
-			s.detach(b, w)
-		}
-		s.queue.Lock()
-		s.endAlone(w) // Close does not wait for it any more
-		s.queue.Unlock()
 		w.Value.call.observe(w.Value.ctx, Event{Type: EventAbandoned, Path: "cas", Verb: w.Value.change.verb})
 	}
 	for _, w := range present {

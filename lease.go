@@ -238,7 +238,7 @@ func (l *Lease) Release(ctx context.Context) error {
 
 // giveBack tells the store that the lease is over.
 func (l *Lease) giveBack(ctx context.Context) error {
-	limited, cancel := context.WithTimeout(ctx, min(l.length, leastTime))
+	limited, cancel := context.WithTimeout(ctx, min(l.length, storeTimeout))
 	defer cancel()
 	err := l.guard(limited, persist.Guard{Release: true})
 	for n := 1; err != nil && asFenced(err) == nil && !errors.Is(err, ErrClosed) && commit.Sleep(limited, rand.N(backoff(l.rt.retry, n))); n++ {

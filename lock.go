@@ -18,7 +18,7 @@ import (
 //
 //	apply ─► applyInPlace   a data verb on an idle queue: applied under the queue's lock
 //	  │
-//	  └────► applyInTurn ─► queue ─► Work ─► turn ─► next ─► finish ─► publish and answer
+//	  └────► applyInTurn ─► queue ─► work ─► runTurn ─► next ─► finish ─► publish and answer
 //
 // A data verb is bounded, so it may run on its caller's goroutine. A function is user code: it runs
 // on the worker's goroutine, which its caller can leave at its deadline. The function then runs on,
@@ -31,7 +31,7 @@ import (
 
 // Container holds one state and the queue of its writers. The zero value is empty and ready; it
 // must not be copied. Scopes have their own containers. Other containers are for ApplyMutation,
-// always with the same Options.Persist.
+// always with the same ContainerOptions.Persist and Observer.
 type Container[T any] struct {
 	_ noCopy
 
@@ -42,8 +42,9 @@ type Container[T any] struct {
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
 
 	// Protected by the queue's lock.
-	tail  state.Tail // lets lists grow in place
-	first uint64     // the first version; set before image is
+	tail state.Tail // lets lists grow in place; not for functions: an abandoned one may still run
+
+	first uint64 // the first version; written once, before the first image
 
 	own    atomic.Pointer[env]    // of a container of the caller's own
 	stored atomic.Pointer[stored] // the persisted path of a container of the caller's own
@@ -72,7 +73,7 @@ type pending struct {
 
 	// Of its run, protected by the queue's lock.
 	started   time.Time
-	checked   bool        // a caller left at its deadline, see checkStuck
+	checked   bool        // checkStuck looked at it: a caller left at its deadline
 	check     *time.Timer // calls reportStuck; nil: not set
 	abandoned bool        // it was answered while its function ran
 
@@ -125,7 +126,7 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 		return nil, nil, false, nil
 	}
 	cur = c.image.Load()
-	if img, err = c.next(ctx, cur, call, ch, &c.tail); err == nil {
+	if img, err = c.next(ctx, cur, call, ch); err == nil {
 		c.publish(cur, img)
 	}
 	return cur, img, true, err
@@ -211,11 +212,11 @@ func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 		t.waited = time.Since(p.submitted)
 		p.call.observe(p.ctx, Event{Type: EventStarted, Path: "lock", Verb: p.change.verb, Waited: t.waited})
 	}
-	ctx, tail := p.ctx, &c.tail
+	ctx := p.ctx
 	if p.frame != nil {
-		ctx, tail = p.frame, nil // an abandoned function may still run beside the next one
+		ctx = p.frame
 	}
-	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change, tail) }, func() {
+	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change) }, func() {
 		t.exited = true
 		if c.finish(w, &t) == queue.Kept {
 			go c.work() // this goroutine is ending
@@ -271,7 +272,7 @@ func (c *Container[T]) endFunction(p *pending) {
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when
 // nothing changes.
-func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change, tail *state.Tail) (*image[T], error) {
+func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change) (*image[T], error) {
 	var (
 		l       = absent
 		version uint64
@@ -307,9 +308,9 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 			if from != nil {
 				img.state = cur.state // cheaper than by reflection
 			}
-			changed, err = ch.data.Apply(from, &img.state, tail)
+			changed, err = ch.data.Apply(from, &img.state, &c.tail)
 		} else {
-			changed, err = ch.apply(ctx, from, &img.state, nil)
+			changed, err = ch.apply(ctx, from, &img.state)
 		}
 		if err != nil {
 			return nil, refused(call.key, ch.verb, err)

@@ -289,12 +289,11 @@ func accepts(fn function, rt reflect.Type) error {
 }
 
 // apply fills *dst, a zero T, with the result of the change on *cur (nil: absent). If it reports
-// false or an error, *dst has no meaning. Tail is nil if another run on the same container could
-// overlap with this one.
-func (c *change) apply(ctx context.Context, cur, dst any, tail *state.Tail) (changed bool, err error) {
+// false or an error, *dst has no meaning.
+func (c *change) apply(ctx context.Context, cur, dst any) (changed bool, err error) {
 	if c.bounded() {
 		c.typ.Assign(dst, cur)
-		return c.data.Apply(cur, dst, tail)
+		return c.data.Apply(cur, dst, nil)
 	}
 	if c.fn != nil {
 		return step{fn: c.fn}.apply(ctx, c.typ, cur, dst)

@@ -81,7 +81,7 @@ const (
 	EventWithdrawn                       // its caller left because its context ended
 	EventPanicked                        // its function panicked or called runtime.Goexit
 	EventStuck                           // it outlived a caller's budget; logged if there is no Observer
-	EventDetached                        // its function is slow: it leaves the queue and commits alone
+	EventDetached                        // its function is slow or calls another scope: it leaves the queue and commits alone
 	EventAbandoned                       // discarded by Abandon
 )
 

@@ -10,7 +10,7 @@ import (
 // outcome is the result of one mutation on a draft, before the commit.
 type outcome struct {
 	draft   document.Draft // with the mutation, or as it was where the mutation failed
-	ran     bool           // the mutation was computed
+	ran     bool           // there is an outcome: the mutation was computed, or refused
 	changed bool           // it changed something
 	err     error          // it failed, or was refused
 	panic   *PanicError    // it panicked
@@ -51,17 +51,17 @@ func evaluate(
 		cur = from.State
 	}
 	dst := ch.typ.Zero()
-	changed, err := ch.apply(ctx, cur, dst, nil)
+	changed, err := ch.apply(ctx, cur, dst)
 	if err != nil {
 		out.err = refused(call.key, ch.verb, err)
 		return out
 	}
 	if !changed && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
-		if d.Life == alive && call.ttl > 0 {
-			out.draft.Renew(call.ttl)
-		}
 		if d.Life == alive {
 			out.draft.Show(from)
+			if call.ttl > 0 {
+				out.draft.Renew(call.ttl)
+			}
 		}
 		return out
 	}

@@ -322,7 +322,8 @@ func (s Scope[T]) DeleteStateRecord(ctx context.Context, f Field, key string, op
 // Use fn's ctx for calls inside fn: a verb on the same scope then returns ErrReentrant instead of
 // waiting for itself, and a verb on another scope returns *DeadlockError instead of waiting in a
 // cycle. That ctx ends when the budget of the call does (WithTimeout in memory, Retry.Within on a
-// persisted scope), and when fn has returned. Detach makes one for calls that go on.
+// persisted scope), and when fn has returned; with NoTimeout it ends with the caller's ctx. Detach
+// makes one for calls that go on.
 func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, state *T) error, opts ...CallOption) (Snapshot[T], error) {
 	return s.Apply(ctx, Atomic(fn), opts...)
 }

@@ -241,11 +241,11 @@ func TestApplyMutationBadArguments(t *testing.T) {
 			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{}, nil)
 			return err
 		},
-		"Options.Timeout": func() error {
+		"ContainerOptions.Timeout": func() error {
 			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{Timeout: -5}, inc)
 			return err
 		},
-		"Options.Retry": func() error {
+		"ContainerOptions.Retry": func() error {
 			_, err := pawl.ApplyMutation(t.Context(), &c, pawl.ContainerOptions[board]{Retry: pawl.Retry{Attempts: -1}}, inc)
 			return err
 		},

@@ -57,8 +57,8 @@ func (s *stored) ask(b *batch, fn func(ctx context.Context) error) (err error) {
 	return err
 }
 
-// leastTime is how long the store may take to answer where no caller's budget limits it.
-const leastTime = 5 * time.Second
+// storeTimeout is how long the store may take to answer where no caller's budget limits it.
+const storeTimeout = 5 * time.Second
 
 // patient is a context that ends at its deadline, or when the call that it is made for returns. No
 // caller waits for that goroutine, so a store need not start another one to return in time.

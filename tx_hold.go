@@ -115,7 +115,7 @@ func (s *stored) endHold() {
 		s.free = nil
 	}
 	if s.queue.First() == nil {
-		s.rest()
+		s.keepCached()
 	}
 	s.queue.Release(s)
 }

@@ -339,7 +339,7 @@ func newHub(rt *Runtime) *hints.Hub {
 	return hints.New(hints.Config{
 		Store:   store,
 		Load:    func(ctx context.Context, keys []Key) ([]persist.Record, error) { return loadAll(ctx, store, keys) },
-		Timeout: leastTime,
+		Timeout: storeTimeout,
 		Backoff: func(failures int) time.Duration { return rand.N(backoff(DefaultRetry, failures)) },
 		Logger:  env.logger,
 	})

@@ -6,7 +6,7 @@ var historyBugs = []Bug{
 	{
 		Name: "killed-answer-before-commit", Mechanism: "a caller gets success only after its commit is durable",
 		Proves: []string{"CAS-4"}, File: "cas.go",
-		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now(), 0)\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
+		Old: "		landed, won, err = v.backend.commit(ctx, &v.call, d)\n", New: "		s.answer(b, time.Now())\n		landed, won, err = v.backend.commit(ctx, &v.call, d)\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
@@ -91,8 +91,14 @@ var historyBugs = []Bug{
 	{
 		Name: "stale-panic", Mechanism: "a panic on a stale state is not returned",
 		Proves: []string{"CAS-4", "SCOPE-12"}, File: "cas.go",
-		Old: "			s.finish(w, outcome{ran: true, err: err})", New: "			s.fail(w, err)",
+		Old: "			s.finish(w, outcome{ran: true, err: err})\n			continue\n		}\n		wait", New: "			s.fail(w, err)\n			continue\n		}\n		wait",
 		Pkg: ".", Run: "^TestPanicOnStaleStateIsDiscarded$",
+	},
+	{
+		Name: "lost-panic", Mechanism: "a panic on a state that was disproved is not returned when the attempts are spent",
+		Proves: []string{"CAS-4"}, File: "cas.go",
+		Old: "			s.finish(w, outcome{ran: true, err: err})\n			continue\n		}\n		if delay", New: "			s.fail(w, err)\n			continue\n		}\n		if delay",
+		Pkg: ".", Run: "^TestPanicOnALostStateIsDiscarded$",
 	},
 	{
 		Name: "order-of-a-commit-that-lost", Mechanism: "waiters of one commit keep their order when the commit loses",
@@ -169,7 +175,7 @@ var historyBugs = []Bug{
 	{
 		Name: "late-comer-waits-for-the-slow", Mechanism: "a function that runs alone leaves the queue when another mutation waits",
 		Proves: []string{"CAS-8"}, File: "cas.go",
-		Old: "b.running != nil {\n		s.watch(b)", New: "b.running != nil {\n		_ = b",
+		Old: "b.running != nil {\n		s.limitRunning(b)", New: "b.running != nil {\n		_ = b",
 		Pkg: ".", Run: "^TestSlowFunctionDoesNotDelayLaterWriters$", Flags: []string{"-timeout=20s"},
 	},
 	{

@@ -17,7 +17,8 @@
 //
 // Every arrow but Push is taken under the queue's lock. Push has a lock of its own, so that many
 // callers that arrive do not keep the worker from its next turn: it appends to a second list, the
-// arrivals, which the worker moves behind the first list when that is empty.
+// arrivals, which the worker moves behind the first list when that is empty, and others before they
+// look at a waiter. In-memory callers push without the queue's lock.
 //
 // A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
 // others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
@@ -34,8 +35,6 @@
 //     waiters pushed before it.
 //   - Push against an alarm that rings: both locks. The alarm looks at every waiter pushed before it,
 //     and a waiter pushed later finds it set anew, or not at all.
-//   - a function that returns against Abandon: Current. The worker asks, under the lock, whether the
-//     queue still runs its waiter; Abandon takes that away.
 package queue
 
 import (
@@ -124,7 +123,6 @@ type Waiter[V any] struct {
 	left       bool  // the caller is gone, or was told to go
 	reached    State // how far it had come then
 	taken      bool  // the worker has it
-	linked     bool  // it is in a list
 	prev, next *Waiter[V]
 }
 
@@ -150,10 +148,10 @@ func (q *Queue[V]) Push(w *Waiter[V], limit int, worker Worker) error {
 	if n := int(a.waiting.Load()); n >= limit {
 		return &FullError{Waiting: n}
 	}
-	if w.linked {
+	if w.taken {
 		q.unlink(w)
 	}
-	w.State, w.taken, w.linked = Waiting, false, true
+	w.State, w.taken = Waiting, false
 	a.list.append(w)
 	a.waiting.Add(1)
 	if !w.Deadline.IsZero() && (a.rings.IsZero() || w.Deadline.Before(a.rings)) {
@@ -459,7 +457,6 @@ func (q *Queue[V]) unlink(w *Waiter[V]) {
 	if q.front == w {
 		q.front = w.next
 	}
-	w.linked = false
 	q.list.remove(w)
 }
 
