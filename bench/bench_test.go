@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A percentile is right to about 3 %.
+// A percentile is accurate to about 3 %.
 func TestPercentiles(t *testing.T) {
 	var h, other histogram
 	for i := 1; i <= 50_000; i++ {
@@ -24,8 +24,8 @@ func TestPercentiles(t *testing.T) {
 	}
 }
 
-// The rule: mandatory goals are met, and no other is missed by more than 1.5 times.
-func TestRule(t *testing.T) {
+// A run breaks the rule of -check if a mandatory goal is missed, or another by more than 1.5 times.
+func TestGoalsOfARun(t *testing.T) {
 	ran := []chapter{{id: "A", goal: true, mandatory: true}, {id: "B", goal: true}, {id: "C", goal: true}, {id: "D", goal: true}, {id: "E", goal: true}, {id: "W"}}
 	row := func(id string, ratio float64, goal *bound) Row {
 		r := Row{ID: id, Ratio: ratio}
@@ -62,8 +62,8 @@ func TestRule(t *testing.T) {
 	require.False(t, *failed.Met)
 }
 
-// Beside a load a row keeps its goal and is not judged; a failed call or a lost update of ours is
-// named, one of a peer is not.
+// Beside a load a row keeps its goal and has no verdict. Failed calls and lost updates of ours are
+// reported, those of a peer are not.
 func TestLoadedRows(t *testing.T) {
 	b := newBench(t.Context(), true)
 	b.busy = make([]*child, 2)
@@ -83,7 +83,7 @@ func TestLoadedRows(t *testing.T) {
 	require.Equal(t, []string{"B, work, files: 1 call failed, 0 updates lost", "C, work, memory: 0 calls failed, 2 updates lost"}, flaws(b.rows))
 }
 
-// What was picked runs in the order of the suite; what does not exist is refused.
+// pick returns chapters in the order of the suite, and an error for an unknown id.
 func TestPick(t *testing.T) {
 	picked, err := pick("p1, M3")
 	require.NoError(t, err)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// The load beside a run: one child process per core that does nothing but use it.
+// The load beside a run: one child process per core, in a busy loop.
 
 // busyFor bounds the life of a busy process. A run that takes longer fails.
 const busyFor = 2 * time.Hour
 
-// startBusy starts n busy processes, which end with the run.
+// startBusy starts n busy processes. They end with the run.
 func (b *bench) startBusy(n int) error {
 	for range n {
 		c, err := startChild(b.ctx, errand{Busy: busyFor})
@@ -28,8 +28,8 @@ func (b *bench) startBusy(n int) error {
 
 var errIdle = errors.New("a busy process has ended before the run")
 
-// stillBusy returns errIdle if a busy process has ended, so that no figure counts as loaded that
-// was not.
+// stillBusy returns errIdle if a busy process has ended. Figures measured after that would not be
+// those of a loaded run.
 func (b *bench) stillBusy() error {
 	for _, c := range b.busy {
 		if _, err := io.WriteString(c.stdin, "\n"); err != nil {
@@ -39,7 +39,7 @@ func (b *bench) stillBusy() error {
 	return nil
 }
 
-// spin keeps one processor busy until the time is over or stdin ends, as it does when the parent
+// spin keeps one processor busy until the time is over or stdin ends. Stdin ends when the parent
 // closes it or dies.
 func spin(lasts time.Duration) {
 	go func() {

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Busy processes run until the run closes them, and one that ends before is noticed.
+// Busy processes end when the run closes them. A process that ends earlier is reported.
 func TestBusyProcesses(t *testing.T) {
 	b := newBench(t.Context(), true)
 	closed := false
@@ -30,13 +30,13 @@ func TestBusyProcesses(t *testing.T) {
 	b.close()
 	for i, c := range b.busy {
 		if i != 1 {
-			require.True(t, c.ProcessState.Success(), "it ends by itself when its stdin does")
+			require.True(t, c.ProcessState.Success(), "the process exits when its stdin ends")
 			require.Positive(t, c.ProcessState.UserTime())
 		}
 	}
 }
 
-// A busy process ends when its time is over, although its parent is still there.
+// A busy process ends when its time is over, even if its parent still runs.
 func TestBusyIsBounded(t *testing.T) {
 	c, err := startChild(t.Context(), errand{Busy: 10 * time.Millisecond})
 	require.NoError(t, err)

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// series is a line of a panel: a contender.
+// series is one line of a panel: the points of one contender.
 type series struct {
 	name   string
 	points []point
@@ -25,7 +25,7 @@ const (
 	panelHeight = 250.0
 )
 
-// palette gives each contender a colour: Pawl's are blue, the others take what comes next, and keep it in all panels of a chart.
+// palette gives each contender one colour in all panels of a chart. Pawl is blue.
 type palette struct{ given map[string]string }
 
 var (
@@ -56,7 +56,7 @@ func (p *palette) of(name string) string {
 
 func isPawl(name string) bool { return strings.HasPrefix(name, "Pawl") }
 
-// lineChart draws panels one below the other. Each line has its name at its end.
+// lineChart draws panels one below the other, with the name of each line at its end.
 func lineChart(title string, panels []panel) string {
 	colours := &palette{}
 	d := &drawing{width: chartWidth, height: 50 + float64(len(panels))*panelHeight}
@@ -95,7 +95,7 @@ func (p panel) draw(d *drawing, colours *palette, top float64) {
 	d.line(left, bottom, right, bottom, grey, 1)
 	d.text((left+right)/2, bottom+33, "middle", grey, 11, false, p.across)
 	var ends []label
-	for _, s := range slices.Backward(p.series) { // the first is ours, and on top
+	for _, s := range slices.Backward(p.series) { // ours is the first, and is drawn last
 		colour, width := colours.of(s.name), 1.6
 		if isPawl(s.name) {
 			width = 2.8
@@ -116,13 +116,14 @@ func (p panel) draw(d *drawing, colours *palette, top float64) {
 	}
 }
 
-// label is the name of a line, which ends at x, y and is written at the height place.
+// label is the name of a line that ends at x, y. The name is written at the height place.
 type label struct {
 	name, colour string
 	x, y, place  float64
 }
 
-// apart gives the labels places that do not overlap, near the ends of their lines, between top and bottom.
+// apart moves the labels so that they do not overlap. They stay near the ends of their lines, between
+// top and bottom.
 func apart(all []label, top, bottom float64) []label {
 	const step = 14
 	slices.SortStableFunc(all, func(a, b label) int { return cmp.Compare(a.y, b.y) })
@@ -142,13 +143,13 @@ func apart(all []label, top, bottom float64) []label {
 	return all
 }
 
-// group is what several contenders did with the same work.
+// group has the bars of all contenders for one work.
 type group struct {
 	title string
 	bars  []bar
 }
 
-// bar is one contender: a value, or from a value to another.
+// bar is the value of one contender, or a range from value to upTo.
 type bar struct {
 	name  string
 	value float64
@@ -157,7 +158,8 @@ type bar struct {
 
 const barHeight = 17.0
 
-// barChart draws groups of bars one below the other, on a common axis. Ranges are drawn on a logarithmic axis as a dot, a line and a ring.
+// barChart draws groups of bars one below the other, on a common axis. With ranges the axis is
+// logarithmic, and each range is a dot, a line and a ring.
 func barChart(title, explained string, ranges bool, groups []group, value func(float64) string) string {
 	colours := &palette{}
 	names, height := 0.0, 84.0

@@ -9,19 +9,20 @@ import (
 	"strings"
 )
 
-// runKind is what becomes of the figures of a run: a quiet one, or one beside a load.
+// runKind says where the figures of a quiet run, or of a run beside a load, are written.
 type runKind struct {
 	name      string
-	published string    // the file in results/ that holds the published run
-	pages     []excerpt // they show the published run
+	published string    // the file of the published run in results/
+	pages     []excerpt // the pages that show the published run
 	pictures  bool      // draw plots, and write the table of lost updates
 }
 
-// excerpt is the part of a page that shows figures of a published run, between two marks. It is
-// never edited by hand.
+// excerpt is a part of a page, between two marks, that shows figures of a published run. publish
+// writes it, so it is not edited by hand.
 type excerpt struct {
-	path, part string // from the root of the repository; the name in the marks
-	table      func(rows []Row) string
+	path  string // from the root of the repository
+	part  string // the name in the marks
+	table func(rows []Row) string
 }
 
 var (
@@ -35,7 +36,7 @@ var (
 	}, false}
 )
 
-// write writes the rows of a run to a file of a folder, and the pictures beside it.
+// write writes the rows of a run to a file in a folder, and the pictures next to it.
 func (k runKind) write(folder, file string, rows []Row) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
@@ -49,7 +50,7 @@ func (k runKind) write(folder, file string, rows []Row) error {
 	return writePlots(folder, rows)
 }
 
-// publish makes a run the published one, and puts its tables into the pages.
+// publish makes a run the published one, and writes its tables into the pages.
 func (k runKind) publish(root string, rows []Row) error {
 	if err := k.write(filepath.Join(root, "bench", "results"), k.published, rows); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (k runKind) writePages(root string, rows []Row) error {
 	return nil
 }
 
-// replacePart puts table between the marks of a part.
+// replacePart puts table between the marks of a part. It returns an error if there are no marks.
 func replacePart(text []byte, part, table string) ([]byte, error) {
 	begin, end := []byte("<!-- "+part+" -->\n"), []byte("<!-- end of "+part+" -->\n")
 	before, rest, ok1 := bytes.Cut(text, begin)
@@ -85,7 +86,7 @@ func replacePart(text []byte, part, table string) ([]byte, error) {
 	return bytes.Join([][]byte{before, begin, []byte("\n" + table + "\n"), end, after}, nil), nil
 }
 
-// column is one of a Markdown table.
+// column is a column of a Markdown table.
 type column struct {
 	title string
 	cell  func(r *Row) string

@@ -12,10 +12,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var update = flag.Bool("update", false, "write the tables of the published runs into the pages again")
+var update = flag.Bool("update", false, "write the tables of the published runs into the pages")
 
-// The figures in the pages are those of the published runs. There may be none beside a load yet.
-func TestPagesShowARun(t *testing.T) {
+// The pages show the figures of the published runs. A published run beside a load may be missing.
+func TestPagesShowPublishedRuns(t *testing.T) {
 	for _, kind := range []runKind{quietRun, loadedRun} {
 		var rows []Row
 		text, err := os.ReadFile(filepath.Join("results", kind.published))
@@ -33,12 +33,12 @@ func TestPagesShowARun(t *testing.T) {
 			require.NoError(t, err)
 			now, err := replacePart(was, p.part, p.table(rows))
 			require.NoError(t, err)
-			require.Equal(t, string(now), string(was), "%s, %s: go test -run TestPagesShowARun -update", p.path, p.part)
+			require.Equal(t, string(now), string(was), "%s, %s: go test -run TestPagesShowPublishedRuns -update", p.path, p.part)
 		}
 	}
 }
 
-// The table of a loaded run tells the load and the failed calls, and no verdict.
+// The table of a loaded run has the load and the failed calls, and no verdict.
 func TestLoadedTable(t *testing.T) {
 	rows := []Row{
 		{ID: "M3", Work: "a", Store: "memory", Writers: 64, Ours: 900, Peer: 300, PeerName: "sync.Mutex", Ratio: 3, Unit: "ns/op", Goal: "<= 4", Failures: 1, Busy: 2},
@@ -52,8 +52,8 @@ func TestLoadedTable(t *testing.T) {
 `, loadedTable(rows))
 }
 
-// Runs are written apart: one beside a load touches no figure of a quiet one.
-func TestRunsAreApart(t *testing.T) {
+// A run beside a load does not change the files of a quiet run.
+func TestLoadedRunKeepsQuietFiles(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, quietRun.write(folder, "quiet.json", manyRows()))
 	before, err := filepath.Glob(filepath.Join(folder, "*"))
@@ -71,8 +71,8 @@ func TestRunsAreApart(t *testing.T) {
 	require.FileExists(t, filepath.Join(folder, "loaded.json"))
 }
 
-// A page without marks is not touched.
-func TestMarks(t *testing.T) {
+// replacePart returns an error for a page without marks.
+func TestReplacePart(t *testing.T) {
 	_, err := replacePart([]byte("nothing"), "goals", "x")
 	require.ErrorContains(t, err, `"goals"`)
 	now, err := replacePart([]byte("a\n<!-- goals -->\nold\n<!-- end of goals -->\nb\n"), "goals", "new\n")

@@ -10,17 +10,18 @@ import (
 	"sync/atomic"
 )
 
-// What the persisted chapters work on: the same small documents for everybody, and how they are picked.
+// The documents of the persisted chapters. Every contender has the same small documents, and picks
+// them in the same order.
 
-// document is what every contender keeps, as JSON.
+// document is the state of every contender, as JSON.
 type document struct {
-	Count   int64    `json:"count"`   // the units of work that are there
+	Count   int64    `json:"count"`   // the units of work in it
 	Balance int64    `json:"balance"` // of wallets only: see transfers.go
 	Name    string   `json:"name"`
 	Tags    []string `json:"tags"`
 }
 
-// counted is a document with one unit more, as the peers do it.
+// counted returns doc with one more unit, the way that the peers change it.
 func counted(doc []byte) ([]byte, error) {
 	var d document
 	if err := json.Unmarshal(doc, &d); err != nil {
@@ -30,7 +31,7 @@ func counted(doc []byte) ([]byte, error) {
 	return json.Marshal(d)
 }
 
-// newDocuments yields documents as they are in the beginning.
+// newDocuments yields the initial documents.
 func newDocuments(ids ...string) iter.Seq2[string, string] {
 	return func(yield func(id, doc string) bool) {
 		for _, id := range ids {
@@ -48,11 +49,14 @@ func newDocuments(ids ...string) iter.Seq2[string, string] {
 // access is how a workload picks its documents.
 type access struct {
 	name  string
-	rows  string                    // the ids of its documents, with * for any
-	docs  iter.Seq2[string, string] // what they are in the beginning
-	ids   []string                  // of the documents
-	order []uint16                  // the places in ids as they are used, each writer from a place of its own; the same for every contender; nil: one after the other
-	reads int                       // so many units in ten only read
+	rows  string                    // a pattern for the ids of its documents, with * for any text
+	docs  iter.Seq2[string, string] // the initial documents, by id
+	ids   []string                  // the ids of the documents
+	reads int                       // the number of units in ten that only read
+
+	// order has the indices into ids in the order of use, the same for every contender. Each
+	// writer starts at another index. Nil: one after the other.
+	order []uint16
 }
 
 // idOf returns the document of a writer's i-th unit.
@@ -85,7 +89,8 @@ func ids(n int) (all []string) {
 	return all
 }
 
-// draw picks from manyIDs, the same in every run. What it returns has no pointers: the collector is not to have more work in all chapters for it.
+// draw picks indices into manyIDs, the same in every run. The result has no pointers, so that it is
+// no work for the garbage collector in other chapters.
 func draw(picker func(*rand.Rand) (next func() int)) []uint16 {
 	next := picker(rand.New(rand.NewPCG(1, 2)))
 	drawn := make([]uint16, 1<<17)
@@ -100,32 +105,42 @@ type strategy struct {
 	key   string
 	name  func(store string) string
 	open  func(b *bench, store string) (*contender, error)
-	again func(ctx context.Context, place string) (*contender, error) // in a second process, where the first has opened it
+	again func(ctx context.Context, place string) (*contender, error) // open, in a second process
 }
 
-// contender is somebody's documents in one store. It is opened once in a run: pools stay warm, and the rows are filled in once.
+// contender has the documents of one strategy in one store. It is opened once in a run, so that
+// pools stay warm and the documents are written once.
 type contender struct {
-	add       func(ctx context.Context, id string) error                  // adds one unit to a document; nil: that is durable
-	read      func(ctx context.Context, id string) error                  // reads and decodes a document as it is now
-	count     func(ctx context.Context, rows string) (n int64, err error) // the units in some documents, less what their balances are off, past all caches
-	fill      func(ctx context.Context, docs iter.Seq2[string, string]) error
-	conflicts atomic.Int64  // tries that lost to another writer and were made again
-	locks     bool          // there are none
-	cut       chan struct{} // closed when whoever sleeps between tries is to end; see load.cut
-	place     string
-	close     func()
+	// add adds one unit to a document. Nil means that the unit is durable.
+	add func(ctx context.Context, id string) error
+	// read reads and decodes the current version of a document.
+	read func(ctx context.Context, id string) error
+	// count returns the units in the documents whose ids match rows, without a cache. A sum of
+	// balances other than 0 is subtracted.
+	count func(ctx context.Context, rows string) (n int64, err error)
+	// fill writes the initial documents.
+	fill func(ctx context.Context, docs iter.Seq2[string, string]) error
+	// conflicts counts the tries that lost to another writer.
+	conflicts atomic.Int64
+	// locks says that the strategy locks documents and has no conflicts.
+	locks bool
+	// cut is closed when writers that sleep between tries have to end; see load.cut.
+	cut   chan struct{}
+	place string
+	close func()
 }
 
-// countSQL is count in SQL.
+// countSQL returns the SQL of contender.count.
 func countSQL(rows, from string, number func(field string) string) string {
 	return fmt.Sprintf("SELECT coalesce(sum(%s) - abs(sum(%s)), 0) FROM %s WHERE id LIKE '%s'",
 		number("count"), number("balance"), from, strings.ReplaceAll(rows, "*", "%"))
 }
 
-func pgNumber(field string) string   { return "(doc ->> '" + field + "')::int" } // whose sum is a bigint
+func pgNumber(field string) string   { return "(doc ->> '" + field + "')::int" } // int: its sum is a bigint
 func liteNumber(field string) string { return "(doc ->> '" + field + "')" }
 
-// keep returns a strategy's contender in a store, with the documents of a. Both are made the first time.
+// keep returns the contender of a strategy in a store, with the documents of a. The first call opens
+// the contender and writes the documents.
 func (b *bench) keep(s strategy, store string, a access) (*contender, error) {
 	if b.kept == nil {
 		b.kept, b.filled = map[string]*contender{}, map[string]bool{}
@@ -152,20 +167,20 @@ func (b *bench) keep(s strategy, store string, a access) (*contender, error) {
 	return c, nil
 }
 
-// warm lets the pool make its connections before the clock runs.
+// warm lets the pool open its connections before the measurement.
 func (c *contender) warm(ctx context.Context) error {
 	_, err := drive(ctx, &instance{do: func(ctx context.Context, _, _ int) error { return c.read(ctx, "hot") }}, load{writers: 64, each: 8})
 	return err
 }
 
-// start begins a repetition, and returns what ends it.
+// start begins a repetition, and returns the function that ends it.
 func (c *contender) start() (end func()) {
 	cut := make(chan struct{})
 	c.cut = cut
 	return func() { close(cut) }
 }
 
-// on returns the side that works in a store with a strategy, on documents picked by a.
+// on returns the side that changes documents picked by a, with a strategy, in a store.
 func (a access) on(s strategy, store string) side {
 	return side{name: s.name(store), open: func(b *bench, l load) (*instance, error) {
 		c, err := b.keep(s, store, a)

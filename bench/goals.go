@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// chapter is a part of the suite: a goal, or (no goal) figures for the record.
+// chapter is a part of the suite. A chapter without a goal gives figures for the record.
 type chapter struct {
 	id, text  string
 	goal      bool
@@ -19,7 +19,7 @@ var chapters = []chapter{
 	{"M3", "in memory: AtomicState, 64 and 1024 writers, against sync.Mutex", true, false, m3},
 	{"M4", "in memory: AtomicState against protoactor-go and a goroutine per mutation", true, false, m4},
 	{"M5", "in memory: the default budget against no timeout", true, false, m5},
-	{"M7", "in memory: processor time of 64 writers behind a slow function, against sync.Mutex", true, true, m7},
+	{"M7", "in memory: processor time of 64 writers that wait for a slow function, against sync.Mutex", true, true, m7},
 	{"P1", "PostgreSQL, one row, 64 writers, against a naive compare-and-swap loop", true, true, p1},
 	{"P2", "PostgreSQL, one row, 64 writers in two processes", true, true, p2},
 	{"P3", "SQLite and files, one row, 64 writers", true, false, p3},
@@ -32,27 +32,27 @@ var chapters = []chapter{
 	{"W2", "for the record: hot row, uniform, Zipf, 90 % reads, every store, every strategy", false, false, w2},
 	{"W3", "for the record: transactions over two hot wallets", false, false, w3},
 	{"W4", "for the record: cost as documents and the number of watchers grow", false, false, w4},
-	{"W5", "for the record: what an idempotency key costs a request, and how many duplicates get through", false, false, w5},
+	{"W5", "for the record: the cost of an idempotency key, and the number of duplicate executions", false, false, w5},
 }
 
-// mayMissBy is how many times a goal may be missed that is not mandatory.
+// mayMissBy is the factor by which a goal that is not mandatory may be missed.
 const mayMissBy = 1.5
 
-// verdict is what a quiet run comes to.
+// verdict is the result of a quiet run.
 type verdict struct {
 	met, goals int
-	broken     []string // what breaks the rule that -check enforces
+	broken     []string // violations of the rule that -check enforces
 }
 
-// judge counts the goals that the rows of these chapters meet. A goal is met when it has rows and
-// all of them meet it.
+// judge counts the goals that are met. The goal of a chapter is met if it has rows and all of them
+// meet it.
 func judge(ran []chapter, rows []Row) (v verdict) {
 	for _, c := range ran {
 		if !c.goal {
 			continue
 		}
 		v.goals++
-		by, judged := 0.0, false // by how much the worst row misses
+		by, judged := 0.0, false // by: the factor of the worst row
 		for _, r := range rows {
 			if r.ID == c.id && r.Met != nil {
 				judged = true
@@ -80,8 +80,8 @@ func factor(by float64) string {
 	return fmt.Sprintf(" by %.2f times", by)
 }
 
-// flaws names the rows with failed calls or lost updates of ours. Beside a load this is all that is
-// checked.
+// flaws returns a line for each row with failed calls or lost updates of ours. Beside a load nothing
+// else is checked.
 func flaws(rows []Row) (found []string) {
 	for _, r := range rows {
 		if r.Failures != 0 || r.Lost != 0 {

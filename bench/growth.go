@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// curve is a series of measurements: the same work on states of growing size.
+// curve is the same work, measured on states of growing size.
 type curve struct {
 	work, store string // work has a %s for the size
 	sizes       []int
@@ -27,8 +27,8 @@ type curve struct {
 	goal        *bound // on the exponent; nil: for the record
 }
 
-// grow measures a curve, the sizes in turns: a row for each, and one for the exponent e of the cost = c * size^e that fits best. 0 is
-// flat, 1 is proportional.
+// grow measures a curve, with the sizes in turns. It adds a row for each size, and a row for the
+// exponent e of the best fit cost = c * size^e. An exponent of 0 is flat, 1 is proportional.
 func (b *bench) grow(c curve) error {
 	var sides []side
 	for _, size := range c.sizes {
@@ -49,14 +49,14 @@ func (b *bench) grow(c curve) error {
 	return nil
 }
 
-// figure adds a row that is a figure by itself.
+// figure adds a row with a single figure.
 func (b *bench) figure(work, store, unit string, v float64, goal *bound) {
 	r := Row{ID: b.chapter, Work: work, Store: store, Writers: 1, Unit: unit, Ours: v}
 	r.judge(goal, v, false)
 	b.add(r)
 }
 
-// sized tells the size that the last row is about.
+// sized sets the size of the last row.
 func (b *bench) sized(n int) { b.rows[len(b.rows)-1].Size = float64(n) }
 
 // exponent is the slope of the line that fits log(cost) over log(size) best.
@@ -77,8 +77,8 @@ func thousands(n int) string {
 	return s
 }
 
-// g1: what a push costs while a list doubles, so that it includes the copies that growing takes.
-// For the record: what a verb on another field costs beside a list.
+// g1 measures a push while a list doubles, so that the copies of a growing list are included. For
+// the record, it measures a verb on another field of a state with such a list.
 func g1(b *bench) error {
 	lengths := []int{10, 1_000, 100_000}
 	c := curve{store: "memory", sizes: lengths, times: b.pick(7, 2)}
@@ -87,7 +87,7 @@ func g1(b *bench) error {
 	push.load = load{writers: 1, each: lengths[len(lengths)-1], sample: sampled}
 	patch.work, patch.side = "PatchState beside a list of %s", patching
 	patch.load = b.loop(1, 60, 20)
-	atomically.work = "AtomicState beside a list of %s" // its function gets a copy of everything
+	atomically.work = "AtomicState beside a list of %s" // its function gets a copy of the whole state
 	atomically.load = load{writers: 1, each: b.pick(20, 4)}
 	atomically.side = func(n int) side {
 		return beside(n, func(ctx context.Context, s pawl.Scope[thread], i int) error {
@@ -103,7 +103,8 @@ func g1(b *bench) error {
 	return nil
 }
 
-// doubling pushes to lists of n, one after the other, until each has 2n. There are as many lists as the work takes.
+// doubling pushes to lists of n items, one after the other, until each has 2n. The number of lists
+// follows from the amount of work.
 func doubling(n int) side {
 	return side{name: "Pawl", open: func(b *bench, l load) (*instance, error) {
 		k := inMemory[thread]()
@@ -139,7 +140,7 @@ func doubling(n int) side {
 	}}
 }
 
-// beside does something to a thread of n messages.
+// beside calls do on a thread of n messages.
 func beside(n int, do func(ctx context.Context, s pawl.Scope[thread], i int) error) side {
 	return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
 		s, closing, err := openScope(b.ctx, inMemory[thread](), longThread(n))
@@ -147,7 +148,7 @@ func beside(n int, do func(ctx context.Context, s pawl.Scope[thread], i int) err
 	}}
 }
 
-func title(i int) string { return taskNames[i%len(taskNames)] } // never the one before
+func title(i int) string { return taskNames[i%len(taskNames)] } // always another title than before
 
 func patchTitle(ctx context.Context, s pawl.Scope[thread], i int) error {
 	_, err := s.PatchState(ctx, pawl.Patch{"title": title(i)})
@@ -156,19 +157,21 @@ func patchTitle(ctx context.Context, s pawl.Scope[thread], i int) error {
 
 func patching(n int) side { return beside(n, patchTitle) }
 
-// What a scope may weigh. One in memory, with a small state: 1,000 bytes. One that nobody has a handle on, and that is in a store or has no state: its place in
-// the map that the runtime finds scopes with, because a map of Go's does not shrink. That is 48 bytes in a map that was at least 7/16 full, and is used again.
 var (
-	idleBytes   = atMost(1000)
+	// idleBytes bounds the memory of an in-memory scope with a small state.
+	idleBytes = atMost(1000)
+	// unusedBytes bounds the memory of a scope without a handle that is in a store or has no
+	// state. It leaves its slot in the runtime's map of scopes, because Go maps do not shrink. A
+	// slot has 48 bytes if the map was at least 7/16 full, and is used again.
 	unusedBytes = atMost(128)
 )
 
-// g2: what scopes weigh that nobody uses now.
+// g2 measures the memory of scopes that are not in use.
 func g2(b *bench) error {
 	for _, n := range []int{1, 100, 10_000, b.pick(1_000_000, 20_000)} {
 		idle, unused := idleBytes, unusedBytes
 		if n < 10_000 {
-			idle, unused = nil, nil // the runtime's own, and the noise, divided by few
+			idle, unused = nil, nil // memory of the runtime itself, and noise, dominate
 		}
 		if err := weighInMemory(b, n, idle, unused); err != nil {
 			return err
@@ -218,7 +221,8 @@ func weighInMemory(b *bench, n int, idle, unused *bound) error {
 	return err
 }
 
-// weighStored weighs scopes of a store, which holds them all before, so that only what the runtime keeps is weighed.
+// weighStored measures the memory of stored scopes. The store has all documents before, so that only
+// the memory of the runtime counts.
 func weighStored(b *bench, n int, unused *bound) error {
 	k := pawl.Kind[counter]{Name: "bench"}
 	store := memory.New()
@@ -250,8 +254,9 @@ func weighStored(b *bench, n int, unused *bound) error {
 	return nil
 }
 
-// heap returns the bytes in use once everything is gone that can go. What is let go by a cleanup goes with the collection after it. (Outside of the
-// heap, the Go runtime keeps about 60 bytes for the weak pointer and the cleanup of a scope.)
+// heap returns the bytes in use after garbage collection. It collects until the number no longer
+// falls, because a cleanup frees memory that only the next collection finds. (Outside of the heap,
+// the Go runtime keeps about 60 bytes for the weak pointer and the cleanup of a scope.)
 func heap() float64 {
 	var m runtime.MemStats
 	for last, same := math.Inf(1), 0; ; {
@@ -270,10 +275,10 @@ func heap() float64 {
 	}
 }
 
-// w4: a small patch as its document grows, and a writer as its watchers become more.
+// w4 measures a small patch of a growing document, and a writer with a growing number of watchers.
 func w4(b *bench) error {
 	sizes := []int{1_000, 10_000, 100_000, 1_000_000}
-	const each = 80 // bytes of a message in JSON, about
+	const each = 80 // approximate bytes of a message in JSON
 	inMemory := curve{work: "PatchState of one field of %s bytes", store: "memory", sizes: sizes, times: b.pick(5, 2),
 		load: b.loop(1, 60, 20), side: func(size int) side { return patching(size / each) }}
 	stored := inMemory
@@ -285,7 +290,7 @@ func w4(b *bench) error {
 		}
 	}
 	crowds := []int{0, 10, 1_000, 10_000}
-	l := b.loop(1, 1500, 500) // long enough for ten thousand to be woken more than once
+	l := b.loop(1, 1500, 500) // long enough to wake ten thousand watchers more than once
 	var sides []side
 	for _, n := range crowds {
 		sides = append(sides, watched(n))
@@ -329,7 +334,7 @@ func patchingStored(n int) side {
 	}}
 }
 
-// watched increments a number that n watch.
+// watched increments a number that has n watchers.
 func watched(n int) side {
 	return side{name: "Pawl", open: func(b *bench, _ load) (*instance, error) {
 		s, closing, err := openScope(b.ctx, inMemory[counter](), newCounter())

@@ -24,15 +24,15 @@ func TestThousands(t *testing.T) {
 	}
 }
 
-func TestGrowing(t *testing.T) {
+func TestGrowthSides(t *testing.T) {
 	fair(t, doubling(10), load{writers: 1, each: 100})
 	fair(t, patching(10), load{writers: 1, each: 20})
 	fair(t, patchingStored(10), load{writers: 1, each: 20})
 	fair(t, watched(20), load{writers: 4, each: 50})
 }
 
-// A scope that was dropped weighs less than one that is kept.
-func TestWeights(t *testing.T) {
+// A dropped scope uses less memory than a kept one.
+func TestMemoryOfScopes(t *testing.T) {
 	b := newBench(t.Context(), true)
 	defer b.close()
 	require.NoError(t, weighInMemory(b, 2_000, idleBytes, unusedBytes))

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets whose width is 1/32 of where they are, so that a percentile is right to about 3 %.
+// histogram counts durations in buckets. The width of a bucket is 1/32 of its value, so that a
+// percentile is accurate to about 3 %.
 type histogram struct {
 	counts [64 * fine]uint32
 	total  uint64
@@ -28,7 +29,7 @@ func (h *histogram) merge(o *histogram) {
 	h.total += o.total
 }
 
-// at returns the duration that a share q of all did not exceed.
+// at returns the duration that a fraction q of all durations did not exceed.
 func (h *histogram) at(q float64) time.Duration {
 	if h.total == 0 {
 		return 0
@@ -42,7 +43,8 @@ func (h *histogram) at(q float64) time.Duration {
 	return 0
 }
 
-// bucket: below fine every value has its own; from there on each power of two is divided into fine parts.
+// bucket returns the bucket of v. Each value below fine has its own bucket. From there on, each
+// power of two is divided into fine buckets.
 func bucket(v uint64) int {
 	if v < fine {
 		return int(v)

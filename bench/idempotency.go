@@ -18,12 +18,13 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// W5: what a key costs a request. Handlers are called directly, without a network in between, so that nothing hides the difference.
+// W5 measures the cost of an idempotency key. Handlers are called directly, without a network, which
+// would hide the difference.
 
-// edge is a handler behind some middleware, and what it has open.
+// edge is a handler behind a middleware.
 type edge struct {
 	http.Handler
-	runs  atomic.Int64 // of the handler
+	runs  atomic.Int64 // executions of the handler
 	close func()
 }
 
@@ -39,7 +40,7 @@ var edgeSides = []struct {
 
 var edgeStores = []string{"memory", inSQLite, inPostgres}
 
-// work is the handler that is protected.
+// work is the handler behind the middleware.
 func (e *edge) work(w http.ResponseWriter, r *http.Request) {
 	n := e.runs.Add(1)
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
@@ -101,7 +102,7 @@ func (e *edge) order(ctx context.Context, key string) (int, error) {
 	return w.status, nil
 }
 
-// page is a response that nobody reads.
+// page is a recorded response.
 type page struct {
 	header http.Header
 	status int
@@ -156,7 +157,8 @@ func w5(b *bench) error {
 	return nil
 }
 
-// duplicates sends each key several times at the same instant, and counts how often the handler ran more than once for a key.
+// duplicates sends each key several times at once, and counts the executions of the handler beyond
+// one per key.
 func (b *bench) duplicates(store string) error {
 	const crowd = 8
 	keys := b.pick(200, 20)
@@ -172,7 +174,7 @@ func (b *bench) duplicates(store string) error {
 			for range crowd {
 				all.Go(func() {
 					<-at
-					_, _ = e.order(b.ctx, fmt.Sprint("crowd-", k)) // 409 is an answer, too
+					_, _ = e.order(b.ctx, fmt.Sprint("crowd-", k)) // 409 counts as an answer
 				})
 			}
 			close(at)

@@ -13,20 +13,23 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// L1: 64 writers change one session. Every call that returns nil is counted, and afterwards what is there: the difference was lost.
+// L1 lets 64 writers change one session. It counts the calls that return nil, and the updates that
+// are present at the end. The difference is the number of lost updates.
 
-// numbers is a session as L1 sees it: names with numbers, on one of the contenders.
+// numbers is the session of L1 on one contender: a number for each name.
 type numbers interface {
 	add(ctx context.Context, name string) error // reads the number and writes one more
-	set(ctx context.Context, name string) error // writes 1, whatever is there under other names
+	set(ctx context.Context, name string) error // writes 1 and leaves other names alone
 	all(ctx context.Context) (map[string]int64, error)
 	close()
 }
 
-// lostWork is what each writer does, and how what is there is counted.
+// lostWork is the work of each writer, and a function that counts the updates in the state.
 type lostWork struct {
-	name    string
-	fast    int // how many units a writer does in memory, where a few would be over before all writers have begun; a quarter in a quick run
+	name string
+	// fast is the number of units per writer in memory, where a few units would end before all
+	// writers have started. A quick run does a quarter of it.
+	fast    int
 	do      func(ctx context.Context, n numbers, writer, i int) error
 	present func(all map[string]int64) int64
 }
@@ -96,7 +99,7 @@ func (w lostWork) on(name, store string, open func(*bench, string) (numbers, err
 	}}
 }
 
-// lostRows adds a row for each peer, from what all sides came to.
+// lostRows adds a row for each peer, from the results of all sides.
 func (b *bench) lostRows(work, store string, writers int, all []measured) {
 	ours := &all[0]
 	for i, s := range lostSides[1:] {
@@ -112,7 +115,7 @@ func (b *bench) lostRows(work, store string, writers int, all []measured) {
 	}
 }
 
-// writeLost writes the rows of L1 into the folder as a Markdown table. Without any it writes nothing.
+// writeLost writes the rows of L1 as a Markdown table into the folder, if there are any.
 func writeLost(folder string, rows []Row) error {
 	text := lostTable(rows)
 	if text == "" {
@@ -156,7 +159,7 @@ func lostTable(rows []Row) string {
 	return text.String()
 }
 
-// lostCell says what became of the calls of one contender.
+// lostCell returns the results of one contender as text.
 func lostCell(acknowledged, lost, failed int64) string {
 	cell := thousands(int(acknowledged)) + " acknowledged, " + thousands(int(acknowledged-lost)) + " present"
 	if lost > 0 {
@@ -168,7 +171,7 @@ func lostCell(acknowledged, lost, failed int64) string {
 	return cell
 }
 
-// onPawl is the session as a scope: a function for a decision, a data verb for a key.
+// onPawl keeps the session in a scope. add uses a function, set a data verb.
 type onPawl struct {
 	rt    *pawl.Runtime
 	store persist.Store // nil: in memory

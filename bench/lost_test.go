@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every contender of L1 does its work: one writer loses nothing anywhere, and Pawl nothing with eight.
+// No contender of L1 loses an update of a single writer, and Pawl loses none of eight writers.
 func TestLostSides(t *testing.T) {
 	b := newBench(t.Context(), true)
 	t.Cleanup(b.close)
@@ -32,7 +32,7 @@ func TestLostSides(t *testing.T) {
 	}
 }
 
-// What is lost is found: writers that read before any of them writes leave one change.
+// Lost updates are counted: if all writers read before one of them writes, one update is left.
 func TestLostIsCounted(t *testing.T) {
 	const writers = 4
 	for _, work := range lostWorks {

@@ -1,12 +1,12 @@
-// Command bench measures Pawl against what one would use or write instead, side by side in one run,
-// and tells which goals are met.
+// Command bench compares Pawl with its alternatives in one run, and reports which goals are met. The
+// alternatives are libraries, and code that a program would otherwise contain itself.
 //
 //	go run . -quick           everything, briefly (below a minute)
 //	go run . -only P1,M3      some chapters; -list names them
-//	go run . -check           exit 1 when a goal is missed that must be met
+//	go run . -check           exit 1 when a mandatory goal is missed
 //	go run . -load            everything beside one busy process per core
 //
-// It needs PostgreSQL's programs on this machine (make need-postgres) and starts a server of its own.
+// It needs PostgreSQL's programs on this machine (make need-postgres) and starts its own server.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// options are what the command line asks for.
+// options holds the values of the flags.
 type options struct {
 	quick, load, check, docs bool
 	only, results            string
@@ -33,12 +33,12 @@ func main() {
 	}
 	var o options
 	flag.BoolVar(&o.quick, "quick", false, "measure briefly: once or twice each, in less than a minute")
-	flag.BoolVar(&o.load, "load", false, "measure beside one busy process per core; goals are not checked, and exit 1 when a call fails")
+	flag.BoolVar(&o.load, "load", false, "measure beside one busy process per core; check no goals, and exit 1 when a call fails")
 	flag.StringVar(&o.only, "only", "", "chapters to run, such as P1,M3 (default: all)")
 	flag.BoolVar(&o.check, "check", false, "exit 1 when a mandatory goal is missed, or another by more than 1.5 times")
 	flag.BoolVar(&o.docs, "docs", false, "publish a full run: its figures in results/, README.md and docs/performance.md")
-	flag.StringVar(&o.results, "results", "results/latest", "the folder for what this run measured")
-	list := flag.Bool("list", false, "name the chapters")
+	flag.StringVar(&o.results, "results", "results/latest", "the folder for the results of this run")
+	list := flag.Bool("list", false, "list the chapters")
 	flag.Parse()
 	if *list {
 		for _, c := range chapters {
@@ -64,7 +64,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run measures the chapters that were picked, prints and writes what it found, and returns the exit code.
+// run measures the chapters that o selects, prints and writes the results, and returns the exit
+// code.
 func run(ctx context.Context, o options) (code int, err error) {
 	picked, err := pick(o.only)
 	if err != nil {
@@ -109,7 +110,7 @@ func run(ctx context.Context, o options) (code int, err error) {
 	return 0, nil
 }
 
-// measure runs chapters.
+// measure runs the chapters in their order.
 func (b *bench) measure(picked []chapter) error {
 	start := time.Now()
 	for i, c := range picked {
@@ -128,7 +129,7 @@ func (b *bench) measure(picked []chapter) error {
 	return nil
 }
 
-// concludeLoaded prints what a loaded run comes to, and returns the exit code.
+// concludeLoaded prints the result of a loaded run, and returns the exit code.
 func (b *bench) concludeLoaded() (code int) {
 	found := flaws(b.rows)
 	for _, flaw := range found {
@@ -142,7 +143,8 @@ func (b *bench) concludeLoaded() (code int) {
 	return 0
 }
 
-// pick returns the chapters that a list of ids names, in their own order; all of them for an empty list.
+// pick returns the chapters whose ids are in the list, in the order of the suite. An empty list
+// selects all chapters.
 func pick(only string) (picked []chapter, err error) {
 	if only == "" {
 		return chapters, nil
@@ -151,7 +153,7 @@ func pick(only string) (picked []chapter, err error) {
 	for i, id := range wanted {
 		wanted[i] = strings.TrimSpace(id)
 		if !slices.ContainsFunc(chapters, func(c chapter) bool { return c.id == wanted[i] }) {
-			return nil, fmt.Errorf("no chapter %q (-list names them)", id)
+			return nil, fmt.Errorf("no chapter %q (-list shows all)", id)
 		}
 	}
 	for _, c := range chapters {

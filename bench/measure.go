@@ -18,21 +18,21 @@ import (
 type bench struct {
 	ctx     context.Context
 	quick   bool
-	chapter string // that runs
+	chapter string // the id of the chapter that runs
 	rows    []Row
-	busy    []*child // the load beside the run; nil: the run is quiet
+	busy    []*child // the processes of the load; nil: the run is quiet
 	closing []func()
 	server  *pgtest.Server // nil: not started yet
 
-	// What the persisted chapters have open, and keep open: see documents.go.
+	// What the persisted chapters keep open until the end of the run: see documents.go.
 	kept   map[string]*contender
-	tables map[string]table // of the peers, who share them
-	filled map[string]bool  // places and documents
+	tables map[string]table // the tables that the peers share
+	filled map[string]bool  // the places that have their documents
 }
 
 func newBench(ctx context.Context, quick bool) *bench { return &bench{ctx: ctx, quick: quick} }
 
-// cleanup is called when the run is over, the last first.
+// cleanup registers f to be called at the end of the run. The function registered last runs first.
 func (b *bench) cleanup(f func()) { b.closing = append(b.closing, f) }
 
 func (b *bench) close() {
@@ -41,7 +41,7 @@ func (b *bench) close() {
 	}
 }
 
-// add appends a row. Beside a load the goal is told and not judged.
+// add appends a row. Beside a load the row keeps its goal and gets no verdict.
 func (b *bench) add(r Row) {
 	if r.Busy = len(b.busy); r.Busy > 0 {
 		r.Met = nil
@@ -49,47 +49,61 @@ func (b *bench) add(r Row) {
 	b.rows = append(b.rows, r)
 }
 
-// side is one contender: Pawl, or a peer. What it keeps is opened anew for every repetition.
+// side is one contender: Pawl, or a peer. It is opened anew for every repetition.
 type side struct {
 	name string
 	open func(b *bench, l load) (*instance, error)
 }
 
-// instance is a contender at work.
+// instance is an open contender.
 type instance struct {
-	do      func(ctx context.Context, writer, i int) error // one unit of work, the i-th of this writer; nil: it is acknowledged
-	present func(ctx context.Context) (int64, error)       // how many units are there now; nil: the work adds nothing that could be counted
-	close   func()                                         // may be nil
+	// do does one unit of work, the i-th of this writer. Nil means that the unit is acknowledged.
+	do func(ctx context.Context, writer, i int) error
+	// present returns the number of units in the state; nil: the work adds nothing to count.
+	present func(ctx context.Context) (int64, error)
+	// close releases the instance; nil: nothing to release.
+	close func()
 
-	ending    func()       // for load.cut: called when the time is over; may be nil
-	conflicts func() int64 // how many tries lost to another writer and were made again; nil: there are none
-	remote    string       // for load.twice: what a second process opens, a name in remotes,
-	place     string       // and where it finds the same
+	// ending is called when the time is over, for load.cut; nil: nothing to do.
+	ending func()
+	// conflicts returns how many tries lost to another writer; nil: the contender has none.
+	conflicts func() int64
+	// remote is the name in remotes that a second process opens, for load.twice.
+	remote string
+	// place is where the second process finds the same state.
+	place string
 }
 
-// load is how a contender is driven.
+// load says how many writers work on a contender, and for how long.
 type load struct {
 	writers int
-	lasts   time.Duration // a closed loop for so long, or else
-	each    int           // fixed work: so many units by each writer
-	sample  int           // the time of one unit in so many is taken; 0: of every one. For work that costs less than reading the clock
-	cut     bool          // whoever sleeps between tries when the time is over ends there, with errCut; else the last units are waited for
-	twice   bool          // run half of the writers in a second process (see process.go)
+	// lasts is the length of a closed loop. It is not used if each is set.
+	lasts time.Duration
+	// each is the number of units per writer, as fixed work; 0: a closed loop.
+	each int
+	// sample says that one unit in so many is timed; 0: every unit is. It is for work that costs
+	// less than reading the clock.
+	sample int
+	// cut ends a writer that sleeps between tries when the time is over, with errCut. Otherwise
+	// the run waits for the last units.
+	cut bool
+	// twice runs half of the writers in a second process (see process.go).
+	twice bool
 }
 
-// errCut is what a unit returns that was given up because the time is over. It is neither acknowledged nor failed; the time that it took so far
-// counts.
+// errCut is returned by a unit that was given up because the time is over. Such a unit is neither
+// acknowledged nor failed. The time that it took so far counts.
 var errCut = errors.New("the time is over")
 
-// measured is what one repetition of one side came to.
+// measured is the result of one repetition of one side.
 type measured struct {
 	acknowledged, failed, lost int64
-	late                       int64 // of the acknowledged: after the time was over
+	late                       int64 // acknowledged units that ended after the time was over
 	conflicts                  int64
-	optimistic                 bool          // it can have conflicts
-	elapsed                    time.Duration // until the time was over, or the work done
-	cpu                        time.Duration // that this process used meanwhile, user and system
-	err                        error         // of one that failed
+	optimistic                 bool          // the side can have conflicts
+	elapsed                    time.Duration // until the time was over, or the work was done
+	cpu                        time.Duration // processor time of this process, user and system
+	err                        error         // the error of one failed unit
 	latency                    histogram
 }
 
@@ -98,7 +112,7 @@ func (m *measured) perSecond() float64     { return m.inTime() / m.elapsed.Secon
 func (m *measured) nanos() float64         { return float64(m.elapsed.Nanoseconds()) / m.inTime() }
 func (m *measured) conflictsEach() float64 { return float64(m.conflicts) / float64(m.acknowledged) }
 
-// metric is the figure by which two sides are compared.
+// metric is a figure that compares two sides.
 type metric struct {
 	unit string
 	of   func(m *measured) float64
@@ -107,11 +121,11 @@ type metric struct {
 var (
 	opsPerSecond  = metric{"ops/s", (*measured).perSecond}
 	nanosPerOp    = metric{"ns/op", (*measured).nanos}
-	jobsPerSecond = metric{"jobs/s", func(m *measured) float64 { return 1 / m.elapsed.Seconds() }} // the fixed work as a whole
+	jobsPerSecond = metric{"jobs/s", func(m *measured) float64 { return 1 / m.elapsed.Seconds() }} // of the whole fixed work
 	cpuPerOp      = metric{"cpu us/op", func(m *measured) float64 { return micros(m.cpu) / m.inTime() }}
 )
 
-// drive lets the writers of l work on in.
+// drive runs the writers of l on in, and returns the result once all writers have ended.
 func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 	var (
 		stop    atomic.Bool
@@ -158,8 +172,8 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 	return m, ctx.Err()
 }
 
-// work is what one writer does. What it needs for every unit is on its stack: where a thousand writers take turns, each further page of memory that it touches takes longer to
-// fetch than the unit itself does.
+// work runs one writer. It keeps the counts on its stack: with a thousand writers, fetching another
+// page of memory takes longer than the unit itself.
 func (m *measured) work(ctx context.Context, do func(ctx context.Context, writer, i int) error, w int, l load, stop *atomic.Bool) {
 	var acknowledged, failed int64
 	var err error
@@ -182,11 +196,11 @@ func (m *measured) work(ctx context.Context, do func(ctx context.Context, writer
 	}
 	m.acknowledged, m.failed = acknowledged, failed
 	if l.each == 0 && i > 0 && err == nil {
-		m.late = 1 // its last unit was under way when the time was over
+		m.late = 1 // its last unit ended after the time was over
 	}
 }
 
-// once opens s, drives it, counts what is there and closes it.
+// once opens s, drives it, counts the units that are present, and closes it.
 func (b *bench) once(s side, l load) (m measured, err error) {
 	in, err := s.open(b, l)
 	if err != nil {
@@ -205,7 +219,7 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 		return m, fmt.Errorf("%s: %w", s.name, err)
 	}
 	if m.inTime() == 0 {
-		return m, fmt.Errorf("%s: nothing was acknowledged, %d calls failed, the last with: %w", s.name, m.failed, m.err)
+		return m, fmt.Errorf("%s: no unit acknowledged, %d calls failed, one with: %w", s.name, m.failed, m.err)
 	}
 	if in.present != nil {
 		n, err := in.present(b.ctx)
@@ -225,17 +239,17 @@ type duel struct {
 	work, store string
 	load        load
 	ours, peer  side
-	also        []side // further peers, who take turns with these two: for the record
-	goal        *bound // on the ratio; nil: for the record
-	flawless    bool   // nothing of ours may fail or be lost
-	by          metric // what is compared; zero: opsPerSecond
-	conflicts   bool   // tell of conflicts per acknowledged unit, in rows of their own
-	times       int    // repetitions; 0: as the run has it
-	tail        *bound // on the ratio of the 99th percentiles, as a row of its own; nil: none
+	also        []side // further peers without a goal, measured in the same rounds
+	goal        *bound // on the ratio; nil: none
+	flawless    bool   // the goal is missed if a call of ours fails or an update of ours is lost
+	by          metric // the figure that is compared; zero: opsPerSecond
+	conflicts   bool   // add a row with the conflicts per acknowledged unit
+	times       int    // repetitions; 0: the default of the run
+	tail        *bound // on the ratio of the 99th percentiles, in a separate row; nil: no such row
 }
 
-// fight measures a duel: pairs of repetitions, ours and theirs taking turns in being first. The ratio is the median over the pairs, so
-// that whatever else the machine does meets both.
+// fight measures a duel in pairs of repetitions. The two sides take turns in being first. The ratio
+// is the median over the pairs, so that other load on the machine affects both sides alike.
 func (b *bench) fight(d duel) (*Row, error) {
 	all, err := b.rounds(d.load, d.times, append([]side{d.ours, d.peer}, d.also...)...)
 	if err != nil {
@@ -255,7 +269,8 @@ func (b *bench) fight(d duel) (*Row, error) {
 	return r, nil
 }
 
-// rounds measures several sides under the same load; in each round another is first. It returns the repetitions of each.
+// rounds measures several sides under the same load. Each round starts with another side. It returns
+// the repetitions of each side.
 func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err error) {
 	if times == 0 {
 		times = b.pick(5, 2)
@@ -274,7 +289,8 @@ func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err 
 	return all, nil
 }
 
-// compare adds the row of a duel that was measured; without a peer (its name is empty) that of ours alone, whose goal is on the figure itself.
+// compare adds the rows of a duel that was measured. Without a peer (its name is empty) the row has
+// our figure alone, and the goal is a bound on that figure.
 func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 	if d.by.of == nil {
 		d.by = opsPerSecond
@@ -342,7 +358,7 @@ func (b *bench) fights(all ...duel) error {
 	return nil
 }
 
-// pick returns what the full or the quick run takes.
+// pick returns the number for a full or for a quick run.
 func (b *bench) pick(full, quick int) int {
 	if b.quick {
 		return quick

@@ -11,10 +11,11 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// In memory, everything costs nanoseconds: the clock is read for one unit in so many.
+// sampled is load.sample in memory, where a unit costs less than reading the clock.
 const sampled = 64
 
-// loop is a closed loop in memory, of so many milliseconds. Where many writers share them, each gets to do little, and is looked at more often.
+// loop returns a closed loop in memory, of so many milliseconds. With many writers, each does fewer
+// units, and more of them are timed.
 func (b *bench) loop(writers, full, quick int) load {
 	l := load{writers: writers, lasts: b.lasting(full, quick), sample: sampled}
 	if writers >= 64 {
@@ -23,12 +24,13 @@ func (b *bench) loop(writers, full, quick int) load {
 	return l
 }
 
-// Comparisons of single writers take many short turns: then whatever else runs on the machine meets both sides alike.
+// often returns the repetitions of a comparison of single writers. They are many and short, so that
+// other load on the machine affects both sides alike.
 func (b *bench) often() int { return b.pick(15, 5) }
 
-// m1: data verbs by one writer, against the same change written by hand.
+// m1 compares data verbs of one writer with the same change written by hand.
 func m1(b *bench) error {
-	const length = 1_000 // messages in a list before the first push; then it doubles
+	const length = 1_000 // messages in a list before the first push; the pushes double it
 	verb := duel{store: "memory", load: b.loop(1, 60, 15), flawless: true, by: nanosPerOp, times: b.often()}
 	inc, patch, push := verb, verb, verb
 	inc.work, inc.goal = "small struct, IncState", atMost(4)
@@ -66,7 +68,8 @@ func m4(b *bench) error {
 	return nil
 }
 
-// m5 compares the kind as it comes with one that has its budget turned off. (An option per call would do that, too, but costs something itself.)
+// m5 compares a kind with the default budget with a kind that has NoTimeout. (An option per call
+// would add a cost of its own.)
 func m5(b *bench) error {
 	unbounded := inMemory[counter]()
 	unbounded.Timeout = pawl.NoTimeout
@@ -99,8 +102,8 @@ func m5(b *bench) error {
 	return nil
 }
 
-// allocations returns how many one unit of s makes, to a tenth. It is counted on a warm instance, without a garbage collector that
-// empties pools at a moment of its own.
+// allocations returns the allocations of one unit of s, rounded to a tenth. It counts on a warm
+// instance and turns the garbage collector off, which would empty pools.
 func (b *bench) allocations(s side, writers int) (float64, error) {
 	l := load{writers: writers, each: b.pick(100_000, 20_000) / writers, sample: sampled}
 	in, err := s.open(b, l)
@@ -125,14 +128,14 @@ func (b *bench) allocations(s side, writers int) (float64, error) {
 	return math.Round(per*10) / 10, nil
 }
 
-// m7: the processor time of writers that wait for a slow function. The work is fixed and takes both
-// sides equally long. The goal is for a process that waits for requests, as a server does: there a
-// thread of the runtime waits for the network, and every timer that is set has to wake it, on either
-// side. For the record, the same without a network: then only the side with deadlines has such a
-// thread.
+// m7 measures the processor time of writers that wait for a slow function. The work is fixed and
+// takes both sides equally long. The goal is for a process that listens for requests, as a server
+// does: a thread of the Go runtime then waits for the network, and each new timer wakes it, on both
+// sides. For the record, m7 measures the same without a listener: then only the side with deadlines
+// has such a thread.
 func m7(b *bench) error {
 	if cpuTime() == 0 {
-		return errors.New("the operating system does not tell the processor time of this process")
+		return errors.New("processor time of this process is not available on this platform")
 	}
 	d := duel{
 		work: "AtomicState, function sleeps 1 ms", store: "memory", load: load{writers: 64, each: b.pick(16, 4)},
@@ -149,7 +152,7 @@ func m7(b *bench) error {
 	return errors.Join(err, stop(), b.fights(alone))
 }
 
-// listen waits for connections that do not come, until stop is called.
+// listen waits for connections until stop is called. None arrives.
 func listen() (stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -170,7 +173,9 @@ func listen() (stop func() error, err error) {
 func w1(b *bench) error {
 	for _, writers := range []int{1, 2, 8, 64, 1024} {
 		l := b.loop(writers, 120, 20)
-		grown := b.pick(10_240, 1_024) // messages; all make as many, because each costs more than the one before where the thread is copied
+		// All sides push the same number of messages: if the thread is copied, each costs more than
+		// the one before.
+		grown := b.pick(10_240, 1_024)
 		long := load{writers: writers, each: grown / writers, sample: max(1, min(sampled, grown/writers/8))}
 		err := errors.Join(
 			b.crowd(duel{work: "small struct, AtomicState", load: l, ours: atomicSide(increments)}, copying(increments)...),
@@ -186,12 +191,12 @@ func w1(b *bench) error {
 	return nil
 }
 
-// copying are the peers; all change a copy, so that there are snapshots.
+// copying returns the peers that change a copy of the state, so that their readers have snapshots.
 func copying[T any](sh shape[T]) []side {
 	return []side{mutexSide(sh), channelSide(sh), goroutineSide(sh), actorSide(sh)}
 }
 
-// crowd is a duel with several peers, all in turns, for the record.
+// crowd compares ours with several peers in the same rounds, without a goal.
 func (b *bench) crowd(d duel, peers ...side) error {
 	times := cmp.Or(d.times, b.pick(3, 1))
 	all, err := b.rounds(d.load, times, append([]side{d.ours}, peers...)...)

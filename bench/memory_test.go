@@ -10,7 +10,7 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// fair shows that a side does what it is measured for: nothing fails, and what it acknowledged is there.
+// fair asserts that a side does its work: no unit fails, and every acknowledged unit is present.
 func fair(t *testing.T, s side, l load) {
 	t.Helper()
 	b := newBench(t.Context(), true)
@@ -27,7 +27,7 @@ func TestContendersInMemory(t *testing.T) {
 	contend(t, increments, many)
 	contend(t, steps, many)
 	contend(t, messages, many)
-	contend(t, patches, one) // which counts by the number of its one writer
+	contend(t, patches, one) // its count is right for one writer only
 	contend(t, sleeps, load{writers: 8, each: 3})
 	for _, s := range []side{copySide(increments), copySide(messages), doubling(10), doublingByHand(10)} {
 		fair(t, s, one)
@@ -43,7 +43,8 @@ func contend[T any](t *testing.T, sh shape[T], l load) {
 	})
 }
 
-// A copy by hand shares nothing with what it was made of, so that peers give their readers what Pawl gives its own.
+// A copy by hand shares nothing with the original, so that readers of a peer are isolated as readers
+// of Pawl are.
 func TestCopiesByHand(t *testing.T) {
 	separate(t, increments)
 	separate(t, steps)
@@ -61,7 +62,7 @@ func separate[T any](t *testing.T, sh shape[T]) {
 	require.EqualValues(t, 2, sh.count(next))
 }
 
-// A list that is written by hand leaves older states as they were, although they share its array.
+// Appending by hand does not change older states, although they share the array.
 func TestSharedArray(t *testing.T) {
 	g := new(guarded[thread])
 	g.current.Store(longThread(3))
@@ -78,7 +79,7 @@ func TestSharedArray(t *testing.T) {
 	}
 }
 
-// A caller in a chain of goroutines gives up when its time is over.
+// A caller in a chain of goroutines returns at its timeout.
 func TestChainTimesOut(t *testing.T) {
 	before := make(chan struct{})
 	c := &chain[counter]{clone: increments.clone, last: before}
@@ -89,10 +90,10 @@ func TestChainTimesOut(t *testing.T) {
 	require.EqualValues(t, 2, c.current.Load().Count)
 }
 
-// Processor time is that of the units: one that computes uses it, one that sleeps does not.
+// Processor time counts units that compute, and not units that sleep.
 func TestProcessorTime(t *testing.T) {
 	if cpuTime() == 0 {
-		t.Skip("the operating system does not tell it")
+		t.Skip("processor time is not available on this platform")
 	}
 	const used = 20 * time.Millisecond
 	computes := &instance{do: func(context.Context, int, int) error {
@@ -111,7 +112,7 @@ func TestProcessorTime(t *testing.T) {
 	require.Less(t, m.cpu, 10*used)
 }
 
-// Allocations are counted to the unit that makes them.
+// allocations returns the allocations of one unit.
 func TestAllocations(t *testing.T) {
 	b := newBench(t.Context(), true)
 	kept := make([]*counter, 4)
@@ -130,7 +131,7 @@ func TestAllocations(t *testing.T) {
 	}
 }
 
-// The kind turns the budget off: no call returns early.
+// All units succeed with a kind that has NoTimeout.
 func TestUnbounded(t *testing.T) {
 	k := inMemory[counter]()
 	k.Timeout = pawl.NoTimeout

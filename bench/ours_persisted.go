@@ -18,15 +18,17 @@ import (
 	"github.com/pawl-go/pawl/persist/sqlite"
 )
 
-// Pawl on its stores, each opened as docs/stores.md shows: with the zero Config, and on PostgreSQL the pool that pgxpool makes by default.
+// Pawl on its stores. Each store is opened as docs/stores.md shows, with the zero Config. On
+// PostgreSQL it has the default pool of pgxpool.
 
-// documents is the kind of the documents. Scopes are got anew for every call, as is recommended.
+// documents is the kind of the documents. Every call gets a new handle, as is recommended.
 var documents = pawl.Kind[document]{Name: "document"}
 
-// atomically is AtomicState with a function that counts; the comparison is made with it.
+// atomically counts with AtomicState. The comparisons use it.
 var atomically = pawlStrategy("Pawl", atomicAdd)
 
-// observed is the same with an observer, which counts the conflicts. It hears of everything that every call does, and is left out where they are not told of.
+// observed is atomically with an observer that counts the conflicts. An observer gets every event of
+// every call, so comparisons without conflicts do not use it.
 var observed = func() strategy {
 	s := pawlStrategy("Pawl", atomicAdd, pawl.EventConflicted)
 	s.key = "Pawl, observed"
@@ -43,7 +45,7 @@ func atomicAdd(rt *pawl.Runtime) func(context.Context, string) error {
 	}
 }
 
-// byIncrement is IncState, which says the same without a function.
+// byIncrement counts with IncState.
 var byIncrement = pawlStrategy("Pawl, IncState", func(rt *pawl.Runtime) func(context.Context, string) error {
 	return func(ctx context.Context, id string) error {
 		_, err := documents.Scope(rt, id).IncState(ctx, "count", 1)
@@ -51,7 +53,7 @@ var byIncrement = pawlStrategy("Pawl, IncState", func(rt *pawl.Runtime) func(con
 	}
 })
 
-// pawlStrategy is how, on a runtime that counts these events, if any.
+// pawlStrategy returns a strategy whose runtime counts events of these types as conflicts.
 func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Context, string) error), counts ...pawl.EventType) strategy {
 	again := func(ctx context.Context, place string) (*contender, error) {
 		c, rt, err := openPawl(ctx, place, counts)
@@ -80,11 +82,12 @@ func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Conte
 	}
 }
 
-// openPawl opens the store at a place, and a runtime on it that counts events of these types as conflicts.
+// openPawl opens the store at a place, and a runtime on it. The runtime counts events of these types
+// as conflicts.
 func openPawl(ctx context.Context, place string, counts []pawl.EventType) (c *contender, rt *pawl.Runtime, err error) {
 	var store persist.Store
 	c = &contender{place: place}
-	var finish func() // closes what counts
+	var finish func() // closes the connection of count
 	switch {
 	case strings.HasPrefix(place, "postgres"):
 		if store, err = postgres.Open(ctx, place, postgres.Config{}); err != nil {
@@ -133,7 +136,7 @@ func openPawl(ctx context.Context, place string, counts []pawl.EventType) (c *co
 	return c, rt, nil
 }
 
-// fillStore writes documents, in lots.
+// fillStore writes documents, up to 1,000 in a commit.
 func fillStore(ctx context.Context, s persist.Store, all iter.Seq2[string, string]) error {
 	const lot = 1000
 	commit := persist.Commit{}
@@ -157,7 +160,7 @@ func fillStore(ctx context.Context, s persist.Store, all iter.Seq2[string, strin
 	return send()
 }
 
-// What is there is counted without Pawl, in what its stores have written.
+// The documents are counted without Pawl, in the tables and files of its stores.
 
 func countInPostgres(ctx context.Context, url string) (count func(context.Context, string) (int64, error), finish func(), err error) {
 	config, err := pgxpool.ParseConfig(url)

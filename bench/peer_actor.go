@@ -10,8 +10,9 @@ import (
 	"github.com/asynkron/protoactor-go/actor"
 )
 
-// An actor of protoactor-go that owns the state. Writers send it their change and wait for the answer with RequestFuture, its way to ask and be
-// answered within a time. The system, the mailbox (unbounded) and the dispatcher are as they come; only the log goes nowhere.
+// actorSide is an actor of protoactor-go that owns the state. Writers send it their change with
+// RequestFuture, its request with a timeout, and wait for the answer. The system, the mailbox
+// (unbounded) and the dispatcher are the defaults. The log is discarded.
 func actorSide[T any](sh shape[T]) side {
 	return side{name: "protoactor-go", open: func(*bench, load) (*instance, error) {
 		system := actor.NewActorSystem(actor.WithLoggerFactory(func(*actor.ActorSystem) *slog.Logger {

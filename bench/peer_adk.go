@@ -20,14 +20,17 @@ import (
 	"gorm.io/gorm/logger"
 )
 
-// onADK is the session as google.golang.org/adk/v2 keeps it: session.InMemoryService, or its database service over GORM. State is changed
-// the way that it prescribes: a session is got, and an event with a StateDelta is appended to it. The database service compares times and
-// refuses a session that it finds stale; it is for the caller to get the session again, work out the change again and append it again. That
-// is done here, as often and with the same pauses as Pawl does it by default. There is no error value for a stale session, only a text.
+// onADK keeps the session in google.golang.org/adk/v2: in session.InMemoryService, or in its database
+// service over GORM. It changes state as ADK prescribes: it gets the session, and appends an event
+// with a StateDelta. The database service compares times and refuses a stale session. Its caller has
+// to get the session again, compute the change again and append it again. onADK does so as often and
+// with the same pauses as Pawl does by default. ADK has no error value for a stale session, only a
+// text.
 //
-// As in its own tests, SQLite is that of github.com/glebarez/sqlite, and GORM prepares its statements. In addition the file is in WAL mode, and
-// connections wait for locks and take the write lock at the beginning of a transaction: without that, calls fail with SQLITE_BUSY. PostgreSQL is
-// as it comes. With a session only its newest event is asked for, which is less work than all of them.
+// As in ADK's own tests, SQLite is that of github.com/glebarez/sqlite, and GORM prepares its
+// statements. In addition the file is in WAL mode, and connections wait for locks and take the write
+// lock at the start of a transaction. Without that, calls fail with SQLITE_BUSY. PostgreSQL has its
+// defaults. A get asks for the newest event only, which is less work than for all events.
 type onADK struct {
 	service session.Service
 	db      *sql.DB // nil: in memory
@@ -133,7 +136,7 @@ func (a *onADK) close() {
 	}
 }
 
-// number is a number of the state, which comes back from a database as a float64.
+// number returns a number of the state. The database service returns numbers as float64.
 func number(v any) int64 {
 	switch v := v.(type) {
 	case int64:

@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// A goroutine that owns the state and takes its writers' requests from a channel, as "share memory by communicating" has it. Each writer has a
-// channel for its answers, which it uses again, so that a request allocates no more than it must. There is no deadline here.
+// channelSide is a goroutine that owns the state and receives requests from a channel ("share memory
+// by communicating"). Each writer has one channel for all its answers, so that a request allocates
+// little. There is no deadline.
 func channelSide[T any](sh shape[T]) side {
 	return side{name: "channel", open: func(_ *bench, l load) (*instance, error) {
 		type request struct {

@@ -2,9 +2,10 @@ package main
 
 import "context"
 
-// The pessimistic way: lock the document, then read, change and write it. Nothing conflicts and nothing is given up; everybody waits.
+// Pessimistic locking: lock the document, then read, change and write it. There are no conflicts, and
+// every writer waits for the lock.
 
-// locking is SELECT FOR UPDATE on PostgreSQL, and what comes closest on the others.
+// locking is SELECT FOR UPDATE on PostgreSQL, and the nearest equivalent on the other stores.
 var locking = onTable("locking", 0, func(store string) string {
 	switch store {
 	case inSQLite:
@@ -37,7 +38,7 @@ func (t pgTable) update(ctx context.Context, id string, change func(doc []byte) 
 	return tx.Commit(ctx)
 }
 
-// update: SQLite locks no rows; a transaction that begins immediately has the whole file.
+// update locks the whole file by an immediate transaction, because SQLite has no row locks.
 func (t *liteTable) update(ctx context.Context, id string, change func(doc []byte) ([]byte, error)) error {
 	tx, err := t.db.BeginTx(ctx, nil) // IMMEDIATE, by _txlock
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	_ "github.com/mattn/go-sqlite3"
 )
 
-// onGetSet is what one writes first: get the state, change it, set it. Each half is safe by itself, a mutex in memory and a statement in a
-// database, and nothing holds the two together.
+// onGetSet gets the state, changes it and sets it. Each half is safe: in memory by a mutex, in a
+// database by a statement. Nothing excludes other writers between the two halves.
 type onGetSet struct {
 	get  func(ctx context.Context) (map[string]int64, error)
 	put  func(ctx context.Context, all map[string]int64) error
@@ -110,7 +110,8 @@ func (g *onGetSet) set(ctx context.Context, name string) error {
 func (g *onGetSet) all(ctx context.Context) (map[string]int64, error) { return g.get(ctx) }
 func (g *onGetSet) close()                                            { g.done() }
 
-// connections is how many connections a peer's pool has: enough to be no bottleneck, few enough for any server.
+// connections is the size of a peer's pool: large enough not to be a bottleneck, and small enough for
+// the default limits of a server.
 const connections = 20
 
 func openPool(driver, source string) (*sql.DB, error) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A goroutine for each mutation, which waits for the mutation before it. This is the chain of
-// promises of JavaScript,
+// goroutineSide runs each mutation in a goroutine, which waits for the mutation before it. This is
+// the chain of promises of JavaScript,
 //
 //	tail = tail.then(() => Promise.race([mutate(), timeout(30_000)]))
 //
@@ -41,8 +41,8 @@ type chain[T any] struct {
 
 var errTooLate = errors.New("timed out")
 
-// mutate makes a change and waits for it. It returns errTooLate after timeout; the change is made
-// all the same.
+// mutate makes a change and waits for it. It returns errTooLate after timeout; the change is still
+// made.
 func (c *chain[T]) mutate(change func(*T), timeout time.Duration) error {
 	done := make(chan struct{})
 	c.mu.Lock()

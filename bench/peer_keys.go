@@ -8,14 +8,15 @@ import (
 	"sync"
 )
 
-// keyTable is where the get-then-set middleware keeps responses.
+// keyTable stores the responses of the get-then-set middleware.
 type keyTable struct {
 	get func(ctx context.Context, key string) (status int, body []byte, ok bool, err error)
 	set func(ctx context.Context, key string, status int, body []byte) error
 }
 
-// openGetSetKeys is the middleware that one writes first: look whether there is a response for the key, else run the handler and keep its response. Each half is safe by itself,
-// and durable where ours is; two requests at once both find nothing.
+// openGetSetKeys returns a middleware that looks up the response of the key. If there is none, it
+// runs the handler and stores its response. Each half is safe, and as durable as ours. Two
+// concurrent requests both find no response.
 func openGetSetKeys(b *bench, store string, e *edge) (http.Handler, error) {
 	t := keyMap()
 	if store != "memory" {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// A sync.Mutex around a change, as one writes it by hand. The change is made to a copy, which an
+// A sync.Mutex around a change, written by hand. The change is made to a copy, which an
 // atomic.Pointer publishes, so that readers get a consistent state without waiting, as with Pawl.
 // There is no deadline, and no caller can leave: a function that hangs or calls back stops every
 // writer.

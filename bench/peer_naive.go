@@ -8,13 +8,15 @@ import (
 	"time"
 )
 
-// The naive compare-and-swap loop, as one writes it oneself: read the document and its version, change it, write it back if the version is
-// still the same, and if not, wait a little and begin again. It loses nothing, and gives up in the end, which its caller sees as an error.
+// The naive compare-and-swap loop: read the document and its version, change it, and write it if the
+// version is unchanged. Otherwise wait a little and start again. It loses no update. After a number
+// of tries it returns an error.
 
-// naive8 tries eight times, with the usual exponential backoff with full jitter, from 10 ms on.
+// naive8 tries eight times, with exponential backoff and full jitter, starting at 10 ms.
 var naive8 = naiveLoop("naive CAS, 8 tries", 0, 8, jittered)
 
-// naive8Wide is the same with a pool of 64 connections: faster than with few where documents differ, and worse off where they do not.
+// naive8Wide is naive8 with a pool of 64 connections. It is faster than naive8 if the writers change
+// different documents, and slower if they change one.
 var naive8Wide = naiveLoop("naive CAS, 8 tries, 64 connections", 64, 8, jittered)
 
 func jittered(lost int) time.Duration { return rand.N(10 * time.Millisecond << (lost - 1)) }
@@ -43,7 +45,8 @@ func naiveLoop(name string, connections, tries int, backoff func(lost int) time.
 	})
 }
 
-// retrying runs try until it has not lost, and sleeps in between.
+// retrying calls try until it wins or fails, and sleeps after each lost try. After the last try it
+// returns errGaveUp.
 func retrying(ctx context.Context, c *contender, tries int, backoff func(lost int) time.Duration, try func() (won bool, err error)) error {
 	for lost := 1; ; lost++ {
 		won, err := try()
@@ -64,7 +67,7 @@ func retrying(ctx context.Context, c *contender, tries int, backoff func(lost in
 	}
 }
 
-// onTable is a strategy of the peers, who share a table in each store.
+// onTable returns a strategy on the table that the peers share in each store.
 func onTable(key string, connections int, name func(store string) string, how func(t table, c *contender) (add func(context.Context, string) error)) strategy {
 	over := func(t table) *contender {
 		c := &contender{count: t.count, fill: t.fill, place: t.place(), close: func() {}}

@@ -18,14 +18,14 @@ import (
 	_ "github.com/mattn/go-sqlite3" // the driver that Pawl's store has, too
 )
 
-// Where the peers keep their documents: a table of id, document and version, or a folder of files. How they change them is in
-// peer_naive.go and peer_forupdate.go.
+// The documents of the peers: a table of id, document and version, or a folder of files.
+// peer_naive.go and peer_forupdate.go change them.
 
-// table is the documents of a peer.
+// table has the documents of the peers in one store.
 type table interface {
 	read(ctx context.Context, id string) (doc []byte, version int64, err error)
 
-	// swap replaces the document, if its version is still that one (peer_naive.go).
+	// swap replaces the document if its version is unchanged (peer_naive.go).
 	swap(ctx context.Context, id string, doc []byte, version int64) (swapped bool, err error)
 
 	// update changes the document under a lock (peer_forupdate.go).
@@ -80,8 +80,8 @@ func (b *bench) newTable(store string) (table, error) {
 	return t, nil
 }
 
-// openTable opens what is at a place: a URL, a folder with a trailing slash, or a database file. With 0 connections, the pool is as each of
-// them is recommended.
+// openTable opens the table at a place: a URL, a folder with a trailing slash, or a database file.
+// With 0 connections the pool has the size that the documentation of the driver recommends.
 func openTable(ctx context.Context, place string, connections int) (table, error) {
 	switch {
 	case strings.HasPrefix(place, "postgres"):
@@ -99,9 +99,9 @@ type pgTable struct {
 	url  string
 }
 
-// pgConnections is pgxpool's default on two cores, which Pawl's store has as well. Of 4, 16 and 64 the naive loop is the fastest with 4 on a
-// hot row with 64 writers (618, 367 and 368 units/s), because fewer are in each other's way. On many rows it is the faster the more there are: there
-// it is measured with 64 as well.
+// pgConnections is the default of pgxpool on two cores, which Pawl's store has as well. With 64
+// writers on one row, fewer connections mean fewer conflicts for the naive loop. On many rows, more
+// connections make it faster, so it is measured with 64 as well (P4).
 const pgConnections = 4
 
 func openPgTable(ctx context.Context, url string, connections int) (table, error) {
@@ -117,7 +117,7 @@ func openPgTable(ctx context.Context, url string, connections int) (table, error
 	return pgTable{pool, url}, nil
 }
 
-// create: jsonb and the fill factor are as in Pawl's own table.
+// create uses jsonb and the same fill factor as Pawl's own table.
 func (t pgTable) create(ctx context.Context) error {
 	_, err := t.pool.Exec(ctx, `CREATE TABLE documents (id text PRIMARY KEY, doc jsonb NOT NULL, version bigint NOT NULL) WITH (fillfactor = 85)`)
 	return err
@@ -145,7 +145,8 @@ func (t pgTable) count(ctx context.Context, rows string) (n int64, err error) {
 func (t pgTable) place() string { return t.url }
 func (t pgTable) close()        { t.pool.Close() }
 
-// SQLite: WAL with synchronous=FULL, as Pawl's store, so that what is acknowledged survives a power failure.
+// SQLite: WAL with synchronous=FULL, as in Pawl's store, so that acknowledged updates survive a power
+// failure.
 
 type liteTable struct {
 	db   *sql.DB
@@ -159,8 +160,8 @@ func openLiteTable(ctx context.Context, path string, connections int) (table, er
 	if err != nil {
 		return nil, err
 	}
-	// One connection, as the driver's documentation has it against "database is locked". With more of them writers wait for the file's lock by
-	// sleeping and looking again; P3 and P4 show how the naive loop fares with 64.
+	// One connection, as the driver's documentation recommends against "database is locked". With
+	// more connections, writers poll for the lock of the file. P3 and P4 also measure 64.
 	db.SetMaxOpenConns(cmp.Or(connections, 1))
 	db.SetMaxIdleConns(cmp.Or(connections, 1))
 	t := &liteTable{db: db, path: path}
@@ -218,8 +219,8 @@ func (t *liteTable) count(ctx context.Context, rows string) (n int64, err error)
 func (t *liteTable) place() string { return t.path }
 func (t *liteTable) close()        { _ = t.db.Close() }
 
-// Files: a document is a file with its version inside. It is replaced by a new file: written, synced, renamed over the old one, and the
-// folder synced. Beside each is an empty file to lock.
+// Files: each document is a file that contains its version, with an empty lock file beside it. A
+// write creates a new file, syncs it, renames it over the old one, and syncs the folder.
 
 type fileTable struct{ folder string }
 
@@ -238,7 +239,7 @@ func (t fileTable) fill(_ context.Context, documents iter.Seq2[string, string]) 
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(t.path(id), text, 0o600); err != nil { // not synced: what is measured later is
+		if err := os.WriteFile(t.path(id), text, 0o600); err != nil { // not synced: this part is not measured
 			return err
 		}
 	}
@@ -255,7 +256,7 @@ func (t fileTable) read(_ context.Context, id string) (doc []byte, version int64
 	return d.Doc, d.Version, err
 }
 
-// write replaces a document durably. The caller has its lock.
+// write replaces a document durably. The caller holds its lock.
 func (t fileTable) write(id string, doc []byte, version int64) error {
 	text, err := json.Marshal(fileDocument{version, doc})
 	if err != nil {
@@ -280,7 +281,7 @@ func (t fileTable) write(id string, doc []byte, version int64) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// locked runs f while it has the lock of a document.
+// locked runs f with the lock of a document held.
 func (t fileTable) locked(id string, f func() error) error {
 	lock := flock.New(t.folder + id + ".lock")
 	if err := lock.Lock(); err != nil {
@@ -299,7 +300,7 @@ func (t fileTable) count(ctx context.Context, rows string) (n int64, err error) 
 func (t fileTable) place() string { return t.folder }
 func (t fileTable) close()        {}
 
-// countFiles is contender.count over the files of a folder.
+// countFiles implements contender.count over the files of a folder.
 func countFiles(folder, rows string, decode func(text []byte) (document, error)) (int64, error) {
 	paths, err := filepath.Glob(filepath.Join(folder, rows+".json"))
 	if err != nil {

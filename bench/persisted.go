@@ -1,24 +1,25 @@
 package main
 
-// The persisted chapters: every contender adds units to the same small JSON documents, and what is there afterwards is counted.
+// The persisted chapters. Every contender adds units to the same small JSON documents. Afterwards the
+// units in the documents are counted.
 
-// against is a duel of AtomicState with the naive loop of eight tries.
+// against compares AtomicState with the naive loop of eight tries.
 func (b *bench) against(a access, store string, l load) duel {
 	l.cut = true
 	return duel{work: a.name, store: store, load: l, ours: a.on(atomically, store), peer: a.on(naive8, store), times: b.pick(5, 1)}
 }
 
-// p1: one row, 64 writers: a closed loop with its 99th percentile, a fixed work, and a server whose
-// commits take 2 ms.
+// p1 measures 64 writers on one row: a closed loop with its 99th percentile, fixed work, and a server
+// whose commits take 2 ms.
 func p1(b *bench) error {
 	closed := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(2000, 400)})
 	closed.goal, closed.tail, closed.flawless = atLeast(20), atMost(0.02), true
-	closed.load.cut = false // for the percentile: the last units are waited for, however long they sleep
+	closed.load.cut = false // wait for the last units, which the percentile needs
 
 	fixed := b.against(hotRow, inPostgres, load{writers: 64, each: 20})
 	fixed.work += ", 20 units by each"
 	fixed.goal, fixed.flawless, fixed.by = atLeast(75), true, jobsPerSecond
-	fixed.times = b.pick(15, 1) // many: one takes us about 15 ms
+	fixed.times = b.pick(15, 1) // many, because a repetition of ours is short
 
 	slow := b.against(hotRow, inSlowPostgres, load{writers: 64, lasts: b.lasting(2000, 400)})
 	slow.goal, slow.flawless, slow.times = atLeast(100), true, b.pick(3, 1)
@@ -29,7 +30,7 @@ func p1(b *bench) error {
 	return b.fights(closed, fixed, slow, record)
 }
 
-// p2: the same closed loop, half of it in a second process.
+// p2 measures the same closed loop with half of the writers in a second process.
 func p2(b *bench) error {
 	d := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(2000, 400), twice: true})
 	d.work += ", two processes"
@@ -37,7 +38,7 @@ func p2(b *bench) error {
 	return b.fights(d)
 }
 
-// p3: one row, 64 writers, where the database is a library or there is none.
+// p3 measures 64 writers on one row, in SQLite and in plain files.
 func p3(b *bench) error {
 	l := load{writers: 64, lasts: b.lasting(1000, 300)}
 	lite, files := b.against(hotRow, inSQLite, l), b.against(hotRow, inFiles, l)
@@ -46,7 +47,8 @@ func p3(b *bench) error {
 	return b.fights(lite, files)
 }
 
-// p4: many rows, where writers rarely meet. For the record, the peer also gets more connections.
+// p4 measures many rows, where writers rarely conflict. For the record, the peer also gets more
+// connections.
 func p4(b *bench) error {
 	l := load{writers: 64, lasts: b.lasting(1000, 200)}
 	postgres, lite, files := b.against(uniform, inPostgres, l), b.against(uniform, inSQLite, l), b.against(uniform, inFiles, l)
@@ -57,11 +59,11 @@ func p4(b *bench) error {
 	return b.fights(postgres, lite, files)
 }
 
-// p5: one writer, to which queues and batches bring nothing and should cost nothing.
+// p5 measures one writer, which gains nothing from queues and batches.
 func p5(b *bench) error {
 	for _, store := range []string{inPostgres, inSQLite, inFiles} {
 		d := b.against(hotRow, store, load{writers: 1, lasts: b.lasting(700, 200)})
-		d.goal, d.times = atLeast(0.9), b.pick(9, 1) // many: the difference is small
+		d.goal, d.times = atLeast(0.9), b.pick(9, 1) // many, because the difference is small
 		if err := b.fights(d); err != nil {
 			return err
 		}
@@ -69,7 +71,7 @@ func p5(b *bench) error {
 	return nil
 }
 
-// w2: every store, access and strategy, with the conflicts of each.
+// w2 measures every store, access and strategy, with the conflicts of each.
 func w2(b *bench) error {
 	run := func(a access, store string, writers int) error {
 		d := b.against(a, store, load{writers: writers, lasts: b.lasting(700, 50)})
@@ -95,7 +97,7 @@ func w2(b *bench) error {
 	return nil
 }
 
-// w3: 64 writers move units between two wallets, both ways.
+// w3 measures 64 writers that move units between two wallets, in both directions.
 func w3(b *bench) error {
 	for _, store := range []string{inPostgres, inSQLite} {
 		d := duel{

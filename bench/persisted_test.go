@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// The child processes of a test are the test's own program.
+// A child process of a test runs the program of the test.
 func TestMain(m *testing.M) {
 	if isChild() {
 		return
@@ -26,10 +26,10 @@ func benchFor(t *testing.T) *bench {
 	return b
 }
 
-// withPostgres gives b a server that goes with the test, which is skipped where there is none.
+// withPostgres gives b a server that ends with the test. Without PostgreSQL it skips the test.
 func withPostgres(t *testing.T, b *bench) { b.server = pgtest.New(t, "max_connections=300") }
 
-// Every contender does what it says: all that is acknowledged is there, in every store.
+// No contender loses an acknowledged unit, in any store.
 func TestContendersLoseNothing(t *testing.T) {
 	for _, store := range []string{inPostgres, inSlowPostgres, inSQLite, inFiles} {
 		t.Run(store, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestContendersLoseNothing(t *testing.T) {
 	}
 }
 
-// What is missing, or there twice, is noticed, and so is money that is.
+// Units that are missing or applied twice are counted, and so is a wrong sum of balances.
 func TestLossIsCounted(t *testing.T) {
 	for _, store := range []string{inSQLite, inFiles} {
 		b := benchFor(t)
@@ -85,7 +85,7 @@ func TestLossIsCounted(t *testing.T) {
 			require.Equal(t, lost, m.lost, store)
 		}
 		table := b.tables[store+", 0 connections"]
-		c.add = func(ctx context.Context, _ string) error { // a unit, and money from nowhere
+		c.add = func(ctx context.Context, _ string) error { // a unit, and a balance without a counterpart
 			return table.update(ctx, walletIDs[1], func([]byte) ([]byte, error) { return []byte(`{"count": 1, "balance": 2}`), nil })
 		}
 		m, err := b.once(wallets.on(forget, store), load{writers: 1, each: 1})
@@ -94,7 +94,7 @@ func TestLossIsCounted(t *testing.T) {
 	}
 }
 
-// Both processes work, and what both have done is counted.
+// The units of both processes are counted.
 func TestSecondProcess(t *testing.T) {
 	b := benchFor(t)
 	withPostgres(t, b)
@@ -105,13 +105,14 @@ func TestSecondProcess(t *testing.T) {
 		require.EqualValues(t, 40, m.latency.total, s.key)
 		require.Zero(t, m.lost, s.key)
 	}
-	_, err := b.driveTwice(&instance{remote: "nobody"}, load{writers: 2, each: 1})
+	_, err := b.driveTwice(&instance{remote: "unknown"}, load{writers: 2, each: 1})
 	require.ErrorContains(t, err, "did not start")
 }
 
-// In a closed loop, what is acknowledged after the time was over is not part of the rate; what sleeps then ends, if the load says so.
+// In a closed loop, units that are acknowledged after the time was over do not count for the rate.
+// With load.cut, sleeping writers end.
 func TestTimeIsOver(t *testing.T) {
-	ctx, stop := context.WithCancel(t.Context()) // ends the time, when both are where they shall be
+	ctx, stop := context.WithCancel(t.Context()) // ends the time, when both writers are in their last unit
 	over, slow := make(chan struct{}), new(sync.WaitGroup)
 	slow.Add(2)
 	go func() { slow.Wait(); stop() }()
@@ -134,7 +135,7 @@ func TestTimeIsOver(t *testing.T) {
 	require.Zero(t, m.failed)
 }
 
-// The naive loop gives up after its tries, and says so.
+// The naive loop returns errGaveUp after its last try.
 func TestNaiveGivesUp(t *testing.T) {
 	c := &contender{}
 	tries := 0

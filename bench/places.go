@@ -13,9 +13,9 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// Where contenders keep what they keep: a PostgreSQL server of this run's own, and folders.
+// The places of the contenders: databases of this run's own PostgreSQL server, and folders.
 
-// The stores, as rows name them.
+// The names of the stores in rows.
 const (
 	inPostgres     = "PostgreSQL"
 	inSlowPostgres = "PostgreSQL, 2 ms commits"
@@ -23,7 +23,8 @@ const (
 	inFiles        = "files"
 )
 
-// placeIn returns a fresh place in a store: the URL of a database, the path of a database file, or a folder, which ends in a slash.
+// placeIn returns a new place in a store: the URL of a database, the path of a database file, or a
+// folder with a trailing slash.
 func (b *bench) placeIn(store string) (string, error) {
 	switch store {
 	case inPostgres:
@@ -41,7 +42,7 @@ func (b *bench) placeIn(store string) (string, error) {
 	return folder + "/", nil
 }
 
-// folder returns a new folder that goes with the run.
+// folder returns a new folder, which is removed at the end of the run.
 func (b *bench) folder() (string, error) {
 	path, err := os.MkdirTemp("", "pawl-bench-")
 	if err == nil {
@@ -50,11 +51,12 @@ func (b *bench) folder() (string, error) {
 	return path, err
 }
 
-// slowCommits are 2 ms long, as on a disk or a network that takes its time.
+// slowCommits are settings with which a commit takes 2 ms, as on a slow disk or network.
 var slowCommits = []string{"commit_delay = 2000", "commit_siblings = 0"}
 
-// database returns the URL of a fresh, empty database, with settings of its own, such as slowCommits. The first call starts the server. It is
-// as PostgreSQL comes, durable, and has room for every contender's pool.
+// database returns the URL of a new, empty database with these settings, such as slowCommits. The
+// first call starts the server. It has the default durability of PostgreSQL, and enough connections
+// for the pools of all contenders.
 func (b *bench) database(settings ...string) (url string, err error) {
 	if b.server == nil {
 		if b.server, err = startPostgres(b); err != nil {
@@ -93,7 +95,7 @@ func startPostgres(b *bench) (s *pgtest.Server, err error) {
 	return pgtest.New(harness{b: b}, "max_connections=300", "shared_buffers=128MB", "max_wal_size=1GB"), nil
 }
 
-// harness stands in for a test where a server wants one.
+// harness is the testing.TB of a server that is started outside of a test.
 type harness struct {
 	testing.TB
 	b *bench

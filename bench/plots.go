@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// plots are what is drawn after a run. One that finds no rows returns "".
+// plots has the plots of a run, by file. A plot without rows is "".
 var plots = map[string]func(rows []Row) string{
 	"throughput-memory.svg":   plotMemory,
 	"throughput-postgres.svg": plotPostgres,
@@ -18,7 +18,7 @@ var plots = map[string]func(rows []Row) string{
 	"growth.svg":              plotGrowth,
 }
 
-// writePlots draws what the run found into the folder. What it has no rows for stays as it is there.
+// writePlots writes the plots of a run into the folder. A plot without rows leaves its file unchanged.
 func writePlots(folder string, rows []Row) error {
 	for name, plot := range plots {
 		if text := plot(rows); text != "" {
@@ -39,7 +39,8 @@ func having(rows []Row, want func(r *Row) bool) (found []Row) {
 	return found
 }
 
-// lines collects series in the order in which they are met. A point that a series has already, or that has no place on a logarithmic axis, is left out.
+// lines collects series in the order of their first points. It ignores a second point at the same x,
+// and points that a logarithmic axis cannot show.
 type lines struct{ all []series }
 
 func (l *lines) add(name string, x, y float64) {
@@ -57,7 +58,7 @@ func (l *lines) add(name string, x, y float64) {
 	}
 }
 
-// plotMemory: a panel for each shape of state. Works are named "shape, verb".
+// plotMemory draws a panel for each shape of state. The name of a work is "shape, verb".
 func plotMemory(rows []Row) string {
 	rows = having(rows, func(r *Row) bool { return r.ID == "W1" && r.Unit == "ops/s" })
 	var shapes []string
@@ -97,7 +98,8 @@ func plotPostgres(rows []Row) string {
 	return lineChart("PostgreSQL: one row, many writers", []panel{{"operations per second", "writers", l.all, short}})
 }
 
-// groups collects bars by what was done, where, and by how many, in the order in which they are met. Of two bars of one contender the first is kept.
+// groups collects bars by work, store and number of writers, in the order of their first bars. It
+// ignores a second bar of the same contender.
 type groups struct{ all []group }
 
 func (g *groups) add(r *Row, b bar) {
@@ -149,7 +151,8 @@ func plotConflicts(rows []Row) string {
 	return barChart("Conflicts", "lost tries for each acknowledged unit", false, g.all, short)
 }
 
-// plotGrowth: how cost and weight grow with size, and the exponent of each line: 0 is flat, 1 is proportional.
+// plotGrowth draws time and memory over size, with the exponent of each line: 0 is flat, 1 is
+// proportional.
 func plotGrowth(rows []Row) string {
 	kinds := []struct {
 		title, across string
@@ -192,7 +195,7 @@ func plotGrowth(rows []Row) string {
 	return lineChart("What grows with n", panels)
 }
 
-// slope is the exponent of a line.
+// slope returns the exponent of a line.
 func slope(points []point) float64 {
 	var sizes []int
 	var costs []float64

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// manyRows are enough for every plot.
+// manyRows returns rows for every plot.
 func manyRows() (rows []Row) {
 	for _, writers := range []int{1, 64, 1024} {
 		n := float64(writers)
@@ -31,7 +31,7 @@ func manyRows() (rows []Row) {
 	return rows
 }
 
-// words returns the texts of a picture, which must be well-formed.
+// words returns the texts of a picture, and asserts that it is well-formed.
 func words(t *testing.T, svg string) (all []string) {
 	t.Helper()
 	d := xml.NewDecoder(strings.NewReader(svg))
@@ -70,7 +70,7 @@ func TestPlots(t *testing.T) {
 	require.Len(t, plots, len(want))
 	for name, plot := range plots {
 		require.Subset(t, words(t, plot(manyRows())), want[name], name)
-		for _, r := range manyRows() { // one row is enough, or it draws nothing
+		for _, r := range manyRows() { // a single row must not break a plot
 			words(t, plot([]Row{r}))
 		}
 		require.Empty(t, plot(nil), name)
@@ -78,8 +78,8 @@ func TestPlots(t *testing.T) {
 	}
 }
 
-// A plot that the run has no rows for stays as it is.
-func TestPlotsOfBefore(t *testing.T) {
+// A plot without rows leaves its file unchanged.
+func TestPlotWithoutRows(t *testing.T) {
 	folder := t.TempDir()
 	old := filepath.Join(folder, "latency.svg")
 	require.NoError(t, os.WriteFile(old, []byte("before"), 0o644))
@@ -102,7 +102,7 @@ func TestAxes(t *testing.T) {
 	require.Equal(t, []string{"20 ns", "1 µs", "1.5 ms", "2 s"}, []string{lasting(20), lasting(1000), lasting(1.5e6), lasting(2e9)})
 }
 
-// Names of lines that end together are written below each other.
+// Names of lines that end at the same place do not overlap.
 func TestLabelsApart(t *testing.T) {
 	all := apart([]label{{y: 100}, {y: 98}, {y: 99}, {y: 20}}, 0, 110)
 	for i := range all[1:] {

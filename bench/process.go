@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// Child processes. Each is this program again, with an errand in its environment: to keep a
-// processor busy (busy.go), or to run half of the writers.
+// Child processes. Each runs this program, with a task in its environment: to keep a processor busy
+// (busy.go), or to run half of the writers.
 
-// errand is what a child process is to do.
+// errand is the task of a child process.
 type errand struct {
 	// Busy says how long to spin. 0: run half of the writers, as the other fields say.
 	Busy time.Duration `json:"busy,omitempty"`
@@ -30,7 +30,7 @@ type errand struct {
 
 const errandVariable = "PAWL_BENCH_ERRAND"
 
-// isChild reports whether this process is a child, after it has done its errand.
+// isChild reports whether this process is a child. If it is, isChild runs its task first.
 func isChild() bool {
 	text, ok := os.LookupEnv(errandVariable)
 	if !ok {
@@ -55,15 +55,15 @@ func runErrand(text string) error {
 	return e.driveHalf()
 }
 
-// child is a process that has said that it is ready. Closing its stdin ends it; the kernel does so
-// when this process is killed.
+// child is a process that has reported that it is ready. It ends when its stdin is closed, also when
+// this process is killed.
 type child struct {
 	*exec.Cmd
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
 
-// ready is the line by which a child tells that it is.
+// ready is the line that a child prints when it is ready.
 const ready = "ready\n"
 
 // startChild starts a child and waits until it is ready.
@@ -102,15 +102,15 @@ func (c *child) end() error {
 	return c.Wait()
 }
 
-// report is what a second process measured.
+// report is the result of a second process.
 type report struct {
 	Acknowledged, Failed, Late int64
-	Error                      string // of one that failed
+	Error                      string // the error of one failed unit
 	Elapsed                    time.Duration
-	Counts                     map[int]uint32 // of the histogram
+	Counts                     map[int]uint32 // the buckets of the histogram
 }
 
-// remotes are the sides that a second process can open, on a place that the first has prepared.
+// remotes has the sides that a second process can open, at a place that the first has prepared.
 var remotes = map[string]func(place string) (*instance, error){
 	atomically.key: onHotRow(atomically),
 	naive8.key:     onHotRow(naive8),
@@ -127,8 +127,8 @@ func onHotRow(s strategy) func(place string) (*instance, error) {
 	}
 }
 
-// driveHalf is the second process: it opens the side that the errand names, tells that it is ready,
-// starts when it is told to, and writes a report.
+// driveHalf runs in the second process. It opens the side of the task, prints ready, waits for a line
+// on stdin, drives the side and writes a report.
 func (e errand) driveHalf() error {
 	open, ok := remotes[e.Side]
 	if !ok {
@@ -161,8 +161,8 @@ func (e errand) driveHalf() error {
 	return json.NewEncoder(os.Stdout).Encode(r)
 }
 
-// driveTwice drives in with half of the writers here and the others in a second process on the same
-// place.
+// driveTwice drives in with half of the writers here, and the other half in a second process at the
+// same place.
 func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
 	second, err := startChild(b.ctx, errand{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
 	if err != nil {

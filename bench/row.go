@@ -17,13 +17,13 @@ type Row struct {
 	Store    string  `json:"store"`
 	Writers  int     `json:"writers"`
 	Ours     float64 `json:"ours"`      // in Unit
-	Peer     float64 `json:"peer"`      // in Unit; 0: there is none
-	PeerName string  `json:"peer_name"` // "": there is none
+	Peer     float64 `json:"peer"`      // in Unit; 0: no peer
+	PeerName string  `json:"peer_name"` // "": no peer
 	Ratio    float64 `json:"ratio"`     // ours/peer, the median over interleaved pairs
-	Goal     string  `json:"goal"`      // what is asked of Ratio, or of Ours where there is no peer; "": for the record
+	Goal     string  `json:"goal"`      // a bound on Ratio, or on Ours if there is no peer; "": none
 	Met      *bool   `json:"met"`       // null without a goal, and beside a load
-	Failures int64   `json:"failures"`  // of ours: calls that returned an error, over all repetitions
-	Lost     int64   `json:"lost"`      // of ours: acknowledged and not there afterwards
+	Failures int64   `json:"failures"`  // our calls that returned an error, over all repetitions
+	Lost     int64   `json:"lost"`      // our updates that were acknowledged and are missing
 	P50      float64 `json:"p50"`       // of ours, in microseconds
 	P99      float64 `json:"p99"`
 	Unit     string  `json:"unit"`
@@ -33,17 +33,21 @@ type Row struct {
 	PeerP50      float64 `json:"peer_p50"`
 	PeerP99      float64 `json:"peer_p99"`
 
-	Size float64 `json:"size,omitempty"` // what grows, where something does: items, scopes, bytes or watchers
+	// Size is the number of items, scopes, bytes or watchers in a row about growth; 0: another row.
+	Size float64 `json:"size,omitempty"`
 
-	Acknowledged     int64 `json:"acknowledged,omitempty"` // calls that returned nil, where the row is about what became of them
+	// Acknowledged counts the calls that returned nil, in a row about lost updates; 0: another row.
+	Acknowledged     int64 `json:"acknowledged,omitempty"`
 	PeerAcknowledged int64 `json:"peer_acknowledged,omitempty"`
 
-	Busy int `json:"busy_processes,omitempty"` // how many ran beside the measurement; 0: it was quiet
+	// Busy is the number of busy processes beside the measurement; 0: the run was quiet.
+	Busy int `json:"busy_processes,omitempty"`
 
-	missed float64 // by how many times the goal is missed; 0: met, +Inf: in a way that has no measure
+	// missed is the factor by which the goal is missed; 0: met; +Inf: there is no such factor.
+	missed float64
 }
 
-// bound is what a goal asks of a figure.
+// bound is a limit on a figure.
 type bound struct {
 	atMost bool
 	value  float64
@@ -63,7 +67,7 @@ func (b *bound) String() string {
 	return sign + strconv.FormatFloat(b.value, 'g', -1, 64)
 }
 
-// missedBy returns by how many times v is beyond the bound, 0 if it is not.
+// missedBy returns the factor by which v is beyond the bound, 0 if v is within it.
 func (b *bound) missedBy(v float64) float64 {
 	switch {
 	case math.IsNaN(v):
@@ -82,7 +86,8 @@ func (b *bound) missedBy(v float64) float64 {
 	return 0
 }
 
-// judge fills in Goal and Met: the bound on figure, and, if flawless, no failure and nothing lost.
+// judge sets Goal and Met. The goal is met if figure is within the bound. With flawless, no call may
+// have failed and no update may be lost.
 func (r *Row) judge(goal *bound, figure float64, flawless bool) {
 	if goal == nil {
 		return
@@ -118,7 +123,7 @@ func printTable(w io.Writer, rows []Row) {
 	t.Flush()
 }
 
-// versus is figure for what only a row with a peer has.
+// versus formats v like figure, and returns "" for a row without a peer.
 func (r *Row) versus(v float64) string {
 	if r.PeerName == "" {
 		return ""
@@ -126,7 +131,7 @@ func (r *Row) versus(v float64) string {
 	return figure(v)
 }
 
-// figure writes v with three significant digits, and whole from a hundred on.
+// figure formats v with three significant digits, and without a fraction from 100 on.
 func figure(v float64) string {
 	if math.Abs(v) >= 100 {
 		return strconv.FormatFloat(v, 'f', 0, 64)

@@ -9,15 +9,16 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// What the contenders in memory keep, and how they change it. All make the same change to the same type.
+// The states of the contenders in memory, and the changes to them. All contenders make the same change
+// to the same type.
 
 // shape is a state and one change to it.
 type shape[T any] struct {
 	name   string
 	start  func() *T
-	clone  func(*T) *T               // a private copy, as one writes it by hand
+	clone  func(*T) *T               // returns a private copy, written by hand
 	change func(s *T, writer, i int) // the i-th change of this writer, in place
-	count  func(*T) int64            // the changes that are in it
+	count  func(*T) int64            // returns the number of changes in the state
 
 	verb string                                                          // the data verb that makes the same change
 	data func(ctx context.Context, s pawl.Scope[T], writer, i int) error // calls it
@@ -49,7 +50,7 @@ type (
 
 func newCounter() *counter { return &counter{Name: "visits", Owner: "ann", Open: true} }
 
-// increments: one field of a small struct.
+// increments adds to one field of a small struct.
 var increments = shape[counter]{
 	name:   "small struct",
 	start:  newCounter,
@@ -63,7 +64,7 @@ var increments = shape[counter]{
 	},
 }
 
-// sleeps: the same, and the function that makes the change takes a millisecond.
+// sleeps is increments with a function that takes a millisecond.
 var sleeps = func() shape[counter] {
 	s := increments
 	s.change = func(c *counter, _, _ int) {
@@ -106,7 +107,7 @@ func newBoard() *board {
 
 func cloneBoard(s *board) *board { return &board{Name: s.Name, Tasks: maps.Clone(s.Tasks)} }
 
-// steps: one entry of a map goes up by one.
+// steps increments one entry of a map.
 var steps = shape[board]{
 	name:   "map of 16",
 	start:  newBoard,
@@ -127,11 +128,11 @@ var steps = shape[board]{
 
 var hello = message{Role: "user", Text: "What is the tide like in the harbour of Kiel tomorrow?"}
 
-// messages: a thread gets longer.
+// messages appends a message to a thread.
 var messages = shape[thread]{
 	name:  "chat thread",
 	start: func() *thread { return &thread{Title: "Tides"} },
-	clone: func(s *thread) *thread { // with room for one more, so that it is copied once only
+	clone: func(s *thread) *thread { // with room for one more, so that append does not copy it again
 		c := *s
 		c.Messages = append(make([]message, 0, len(s.Messages)+1), s.Messages...)
 		return &c
@@ -145,7 +146,7 @@ var messages = shape[thread]{
 	},
 }
 
-// longThread is a thread of n messages.
+// longThread returns a thread of n messages.
 func longThread(n int) *thread {
 	t := &thread{Title: "Tides", Messages: make([]message, n)}
 	for i := range t.Messages {
@@ -154,12 +155,12 @@ func longThread(n int) *thread {
 	return t
 }
 
-// Ours.
+// Pawl in memory.
 
-// inMemory is the kind of the scopes in memory, with the default budget.
+// inMemory returns a kind of in-memory scopes, with the default budget.
 func inMemory[T any]() pawl.Kind[T] { return pawl.Kind[T]{Name: "bench", InMemory: true} }
 
-// openScope returns a scope of its own runtime that holds start.
+// openScope returns a scope with the state start, on a new runtime.
 func openScope[T any](ctx context.Context, k pawl.Kind[T], start *T) (pawl.Scope[T], func(), error) {
 	rt, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{k}})
 	if err != nil {
@@ -170,7 +171,7 @@ func openScope[T any](ctx context.Context, k pawl.Kind[T], start *T) (pawl.Scope
 	return s, func() { _ = rt.Close(context.Background()) }, err
 }
 
-// pawlSide is Pawl making the change of sh to a scope of kind k by do.
+// pawlSide is Pawl: do makes the change of sh to a scope of kind k.
 func pawlSide[T any](name string, sh shape[T], k pawl.Kind[T], do func(ctx context.Context, s pawl.Scope[T], writer, i int) error) side {
 	return side{name: name, open: func(b *bench, _ load) (*instance, error) {
 		s, closing, err := openScope(b.ctx, k, sh.start())
@@ -191,11 +192,12 @@ func pawlSide[T any](name string, sh shape[T], k pawl.Kind[T], do func(ctx conte
 	}}
 }
 
-// atomicSide makes the change by AtomicState: in turn, on a private copy, with deadline, deadlock detection and panics contained.
+// atomicSide makes the change by AtomicState: in turn, on a private copy, with a deadline, deadlock
+// detection and recovery from panics.
 func atomicSide[T any](sh shape[T]) side { return atomicSideOf("Pawl", sh, inMemory[T]()) }
 
 func atomicSideOf[T any](name string, sh shape[T], k pawl.Kind[T]) side {
-	change := sh.change // a function that is made for each unit holds this, here and in the peers, not a copy of the whole shape
+	change := sh.change // here and in the peers, so that no closure captures the whole shape
 	return pawlSide(name, sh, k, func(ctx context.Context, s pawl.Scope[T], w, i int) error {
 		_, err := s.AtomicState(ctx, func(_ context.Context, st *T) error {
 			change(st, w, i)
@@ -205,5 +207,5 @@ func atomicSideOf[T any](name string, sh shape[T], k pawl.Kind[T]) side {
 	})
 }
 
-// dataSide makes the change by the shape's data verb.
+// dataSide makes the change by the data verb of the shape.
 func dataSide[T any](sh shape[T]) side { return pawlSide("Pawl", sh, inMemory[T](), sh.data) }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// drawing is an SVG picture in the making. It brings its own white card, so that it can be read on a dark page, too.
+// drawing builds an SVG picture. It has a white background, so that it is readable on a dark page.
 type drawing struct {
 	width, height float64
 	body          strings.Builder
@@ -42,7 +42,8 @@ func (d *drawing) bar(x, y, width, height float64, colour string) {
 	d.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x, y, width, height, colour)
 }
 
-// text writes s so that x, y is its start, middle or end, with a white edge that keeps lines off it.
+// text writes s with its start, middle or end at x, y. A white outline separates it from lines behind
+// it.
 func (d *drawing) text(x, y float64, anchor, colour string, size float64, bold bool, s string) {
 	weight := ""
 	if bold {
@@ -58,16 +59,16 @@ func (d *drawing) String() string {
 `, d.width, d.height, d.width, d.height, d.width, d.height, d.body.String())
 }
 
-// textWidth is about how wide s is in letters of this size.
+// textWidth estimates the width of s in this font size.
 func textWidth(s string, size float64) float64 { return float64(len([]rune(s))) * size * 0.58 }
 
 type point struct{ x, y float64 }
 
-// axis maps values to places on the picture.
+// axis maps values to positions in the picture.
 type axis struct {
 	low, high float64
 	log       bool
-	from, to  float64 // where low and high are
+	from, to  float64 // the positions of low and high
 }
 
 func (a axis) at(v float64) float64 {
@@ -81,7 +82,7 @@ func (a axis) at(v float64) float64 {
 	return a.from + (v-low)/(high-low)*(a.to-a.from)
 }
 
-// decades is a logarithmic axis that has room for all values above 0, from a power of ten to another.
+// decades returns a logarithmic axis for all values above 0. It starts and ends at a power of ten.
 func decades(values []float64, from, to float64) axis {
 	low, high := math.Inf(1), 0.0
 	for _, v := range values {
@@ -99,7 +100,7 @@ func decades(values []float64, from, to float64) axis {
 	return a
 }
 
-// ticks are the powers of ten, or of a linear axis about five round numbers.
+// ticks returns the powers of ten, or about five round numbers of a linear axis.
 func (a axis) ticks() (at []float64) {
 	if a.log {
 		for v := a.low; v < a.high*1.01; v *= 10 {
@@ -120,7 +121,7 @@ func (a axis) ticks() (at []float64) {
 	return at
 }
 
-// whole writes a number of things, such as 1,024 or 100k.
+// whole formats a count, such as 1,024 or 100k.
 func whole(v float64) string {
 	if v < 10_000 {
 		return thousands(int(v))
@@ -128,7 +129,7 @@ func whole(v float64) string {
 	return short(v)
 }
 
-// short writes v with an SI prefix, such as 20k.
+// short formats v with an SI prefix, such as 20k.
 func short(v float64) string {
 	for _, u := range []struct {
 		value float64
@@ -141,7 +142,7 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
-// lasting writes nanoseconds as a duration, such as 20 µs.
+// lasting formats nanoseconds as a duration, such as 20 µs.
 func lasting(ns float64) string {
 	for _, u := range []struct {
 		value float64

@@ -8,15 +8,15 @@ import (
 	"github.com/pawl-go/pawl"
 )
 
-// Transfers between two hot documents, the wallets, in one transaction, now this way and now that way. Whoever receives counts a unit, and what
-// one has more the other has less: the balances add up to nothing, always.
+// Transfers between two hot documents, the wallets, in one transaction, in both directions. The
+// wallet that receives counts a unit. The sum of both balances is always 0.
 
 var wallets = access{name: "transfers between two hot wallets", rows: "wallet-*", docs: newDocuments(walletIDs[:]...), ids: []string{"a to b", "b to a"}}
 
-// walletIDs are in the order in which whoever locks them does.
+// walletIDs has the ids of the wallets, in the order in which a strategy locks them.
 var walletIDs = [2]string{"wallet-a", "wallet-b"}
 
-// amounts returns what each wallet gets in a transfer in a direction, which is one of wallets.ids.
+// amounts returns the change of each balance. The direction is one of wallets.ids.
 func amounts(direction string) [2]int64 {
 	if direction == wallets.ids[0] {
 		return [2]int64{-1, 1}
@@ -31,7 +31,7 @@ func (d *document) get(amount int64) {
 	}
 }
 
-// transact is Pawl's transaction.
+// transact moves units by pawl.Transact.
 var transact = pawlStrategy("Pawl, Transact", func(rt *pawl.Runtime) func(context.Context, string) error {
 	return func(ctx context.Context, direction string) error {
 		return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
@@ -49,9 +49,9 @@ var transact = pawlStrategy("Pawl, Transact", func(rt *pawl.Runtime) func(contex
 	}
 })
 
-// The peers, on databases: both documents are read and written in one SQL transaction.
+// The peers read and write both documents in one SQL transaction.
 
-// pair is both wallets, as a peer has read them.
+// pair has both wallets, as a peer has read them.
 type pair struct {
 	docs     [2][]byte
 	versions [2]int64
@@ -73,8 +73,8 @@ func (p *pair) transfer(direction string) (err error) {
 
 type pairTable interface {
 	readBoth(ctx context.Context) (pair, error)
-	swapBoth(ctx context.Context, p pair) (swapped bool, err error)       // if both versions are still those
-	updateBoth(ctx context.Context, change func(*pair) error) (err error) // under locks
+	swapBoth(ctx context.Context, p pair) (swapped bool, err error)       // if both versions are unchanged
+	updateBoth(ctx context.Context, change func(*pair) error) (err error) // with both documents locked
 }
 
 // swapBoth is the naive loop over both documents.
@@ -94,7 +94,7 @@ var swapBoth = onTable("naive CAS, 8 tries, of both", 0, func(string) string { r
 	}
 })
 
-// lockBoth locks both documents, in the order of their keys, so that nobody deadlocks.
+// lockBoth locks both documents, in the order of their keys, so that there is no deadlock.
 var lockBoth = onTable("locking both", 0, locking.name, func(t table, c *contender) func(context.Context, string) error {
 	c.locks = true
 	return func(ctx context.Context, direction string) error {
