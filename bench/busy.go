@@ -16,7 +16,7 @@ const busyFor = 2 * time.Hour
 // startBusy starts n busy processes. They end with the run.
 func (b *bench) startBusy(n int) error {
 	for range n {
-		c, err := startChild(b.ctx, errand{Busy: busyFor})
+		c, err := startChild(b.ctx, childTask{Busy: busyFor})
 		if err != nil {
 			return fmt.Errorf("starting the load: %w", err)
 		}

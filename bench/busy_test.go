@@ -38,7 +38,7 @@ func TestBusyProcesses(t *testing.T) {
 
 // A busy process ends when its time is over, even if its parent still runs.
 func TestBusyIsBounded(t *testing.T) {
-	c, err := startChild(t.Context(), errand{Busy: 10 * time.Millisecond})
+	c, err := startChild(t.Context(), childTask{Busy: 10 * time.Millisecond})
 	require.NoError(t, err)
 	_, err = c.stdout.ReadByte() // ends with the process
 	require.Error(t, err)

@@ -93,7 +93,7 @@ type column struct {
 }
 
 var (
-	comparison = []column{
+	comparisonColumns = []column{
 		{"", func(r *Row) string { return r.ID }},
 		{"work", func(r *Row) string { return r.Work }},
 		{"on", func(r *Row) string { return r.Store }},
@@ -104,21 +104,21 @@ var (
 		{"against", func(r *Row) string { return r.PeerName }},
 		{"ratio", func(r *Row) string { return r.versus(r.Ratio) }},
 	}
-	judgement = []column{
+	goalColumns = []column{
 		{"goal", func(r *Row) string { return strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal) }},
 		{"", func(r *Row) string { return map[bool]string{true: "met", false: "**missed**"}[*r.Met] }},
 	}
-	failed = []column{{"failed calls", func(r *Row) string { return strconv.FormatInt(r.Failures, 10) }}}
+	failureColumns = []column{{"failed calls", func(r *Row) string { return strconv.FormatInt(r.Failures, 10) }}}
 )
 
 // goalTable shows the rows that have a goal.
 func goalTable(rows []Row) string {
-	return markdown(having(rows, func(r *Row) bool { return r.Met != nil && r.Unit != "lost updates" }), comparison, judgement)
+	return markdown(having(rows, func(r *Row) bool { return r.Met != nil && r.Unit != "lost updates" }), comparisonColumns, goalColumns)
 }
 
 // recordTable shows the rows against a peer that have no goal.
 func recordTable(rows []Row) string {
-	return markdown(having(rows, func(r *Row) bool { return r.Met == nil && r.PeerName != "" && r.Unit != "conflicts/op" }), comparison)
+	return markdown(having(rows, func(r *Row) bool { return r.Met == nil && r.PeerName != "" && r.Unit != "conflicts/op" }), comparisonColumns)
 }
 
 // loadedTable shows the rows that have a goal on a quiet machine.
@@ -126,7 +126,7 @@ func loadedTable(rows []Row) string {
 	if len(rows) == 0 {
 		return "No run beside a load is published yet.\n"
 	}
-	text := markdown(having(rows, func(r *Row) bool { return r.Goal != "" }), comparison, failed)
+	text := markdown(having(rows, func(r *Row) bool { return r.Goal != "" }), comparisonColumns, failureColumns)
 	return "Beside " + busyProcesses(rows[0].Busy) + ":\n\n" + text
 }
 

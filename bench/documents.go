@@ -102,10 +102,10 @@ func draw(picker func(*rand.Rand) (next func() int)) []uint16 {
 
 // strategy is a way to change documents, on any store.
 type strategy struct {
-	key   string
-	name  func(store string) string
-	open  func(b *bench, store string) (*contender, error)
-	again func(ctx context.Context, place string) (*contender, error) // open, in a second process
+	key    string
+	name   func(store string) string
+	open   func(b *bench, store string) (*contender, error)
+	reopen func(ctx context.Context, place string) (*contender, error) // open, in a second process
 }
 
 // contender has the documents of one strategy in one store. It is opened once in a run, so that
@@ -139,9 +139,9 @@ func countSQL(rows, from string, number func(field string) string) string {
 func pgNumber(field string) string   { return "(doc ->> '" + field + "')::int" } // int: its sum is a bigint
 func liteNumber(field string) string { return "(doc ->> '" + field + "')" }
 
-// keep returns the contender of a strategy in a store, with the documents of a. The first call opens
+// openContender returns the contender of a strategy in a store, with the documents of a. The first call opens
 // the contender and writes the documents.
-func (b *bench) keep(s strategy, store string, a access) (*contender, error) {
+func (b *bench) openContender(s strategy, store string, a access) (*contender, error) {
 	if b.kept == nil {
 		b.kept, b.filled = map[string]*contender{}, map[string]bool{}
 	}
@@ -183,7 +183,7 @@ func (c *contender) start() (end func()) {
 // on returns the side that changes documents picked by a, with a strategy, in a store.
 func (a access) on(s strategy, store string) side {
 	return side{name: s.name(store), open: func(b *bench, l load) (*instance, error) {
-		c, err := b.keep(s, store, a)
+		c, err := b.openContender(s, store, a)
 		if err != nil {
 			return nil, err
 		}

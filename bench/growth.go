@@ -40,7 +40,7 @@ func (b *bench) grow(c curve) error {
 	}
 	var costs []float64
 	for i, size := range c.sizes {
-		r := b.compare(duel{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, by: nanosPerOp}, all[i], nil)
+		r := b.addRows(comparison{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, by: nanosPerOp}, all[i], nil)
 		costs = append(costs, r.Ours)
 		b.sized(size)
 	}
@@ -173,17 +173,17 @@ func g2(b *bench) error {
 		if n < 10_000 {
 			idle, unused = nil, nil // memory of the runtime itself, and noise, dominate
 		}
-		if err := weighInMemory(b, n, idle, unused); err != nil {
+		if err := measureIdleInMemory(b, n, idle, unused); err != nil {
 			return err
 		}
-		if err := weighStored(b, n, unused); err != nil {
+		if err := measureIdleStored(b, n, unused); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func weighInMemory(b *bench, n int, idle, unused *bound) error {
+func measureIdleInMemory(b *bench, n int, idle, unused *bound) error {
 	k := inMemory[counter]()
 	rt, err := pawl.Open(pawl.Config{Kinds: []pawl.AnyKind{k}})
 	if err != nil {
@@ -215,15 +215,15 @@ func weighInMemory(b *bench, n int, idle, unused *bound) error {
 		_, err := k.Scope(rt, strconv.Itoa(rand.IntN(n))).IncState(ctx, "count", 1)
 		return err
 	}}, l)
-	b.compare(duel{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, by: nanosPerOp}, []measured{m}, nil)
+	b.addRows(comparison{work: "Kind.Scope and IncState, one of " + thousands(n), store: "memory", load: l, by: nanosPerOp}, []measured{m}, nil)
 	b.sized(n)
 	runtime.KeepAlive(held)
 	return err
 }
 
-// weighStored measures the memory of stored scopes. The store has all documents before, so that only
+// measureIdleStored measures the memory of stored scopes. The store has all documents before, so that only
 // the memory of the runtime counts.
-func weighStored(b *bench, n int, unused *bound) error {
+func measureIdleStored(b *bench, n int, unused *bound) error {
 	k := pawl.Kind[counter]{Name: "bench"}
 	store := memory.New()
 	for i := range n {
@@ -289,18 +289,18 @@ func w4(b *bench) error {
 			return err
 		}
 	}
-	crowds := []int{0, 10, 1_000, 10_000}
+	watcherCounts := []int{0, 10, 1_000, 10_000}
 	l := b.loop(1, 1500, 500) // long enough to wake ten thousand watchers more than once
 	var sides []side
-	for _, n := range crowds {
+	for _, n := range watcherCounts {
 		sides = append(sides, watched(n))
 	}
 	all, err := b.rounds(l, b.pick(3, 1), sides...)
 	if err != nil {
 		return err
 	}
-	for i, n := range crowds[1:] {
-		b.compare(duel{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, by: nanosPerOp, peer: side{name: "no watchers"}}, all[i+1], all[0])
+	for i, n := range watcherCounts[1:] {
+		b.addRows(comparison{work: "IncState with " + thousands(n) + " watchers", store: "memory", load: l, by: nanosPerOp, peer: side{name: "no watchers"}}, all[i+1], all[0])
 		b.sized(n)
 	}
 	return nil

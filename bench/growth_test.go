@@ -35,8 +35,8 @@ func TestGrowthSides(t *testing.T) {
 func TestMemoryOfScopes(t *testing.T) {
 	b := newBench(t.Context(), true)
 	defer b.close()
-	require.NoError(t, weighInMemory(b, 2_000, idleBytes, unusedBytes))
-	require.NoError(t, weighStored(b, 2_000, unusedBytes))
+	require.NoError(t, measureIdleInMemory(b, 2_000, idleBytes, unusedBytes))
+	require.NoError(t, measureIdleStored(b, 2_000, unusedBytes))
 	by := map[string]float64{}
 	for _, r := range b.rows {
 		by[r.Work] = r.Ours

@@ -21,27 +21,27 @@ import (
 // W5 measures the cost of an idempotency key. Handlers are called directly, without a network, which
 // would hide the difference.
 
-// edge is a handler behind a middleware.
-type edge struct {
+// endpoint is a handler behind a middleware.
+type endpoint struct {
 	http.Handler
 	runs  atomic.Int64 // executions of the handler
 	close func()
 }
 
-// edgeSides are the contenders, Pawl first.
-var edgeSides = []struct {
+// endpointSides are the contenders, Pawl first.
+var endpointSides = []struct {
 	name string
-	open func(b *bench, store string, e *edge) (http.Handler, error)
+	open func(b *bench, store string, e *endpoint) (http.Handler, error)
 }{
 	{"Pawl", openKeys},
 	{"get-then-set", openGetSetKeys},
-	{"bare handler", func(_ *bench, _ string, e *edge) (http.Handler, error) { return http.HandlerFunc(e.work), nil }},
+	{"bare handler", func(_ *bench, _ string, e *endpoint) (http.Handler, error) { return http.HandlerFunc(e.work), nil }},
 }
 
-var edgeStores = []string{"memory", inSQLite, inPostgres}
+var endpointStores = []string{"memory", inSQLite, inPostgres}
 
 // work is the handler behind the middleware.
-func (e *edge) work(w http.ResponseWriter, r *http.Request) {
+func (e *endpoint) work(w http.ResponseWriter, r *http.Request) {
 	n := e.runs.Add(1)
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -52,14 +52,14 @@ func (e *edge) work(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"order":%d,"status":"created","currency":"EUR","lines":[{"item":7,"count":1},{"item":8,"count":2}]}`, n)
 }
 
-func openEdge(b *bench, store string, side int) (*edge, error) {
-	e := &edge{close: func() {}}
+func openEndpoint(b *bench, store string, side int) (*endpoint, error) {
+	e := &endpoint{close: func() {}}
 	var err error
-	e.Handler, err = edgeSides[side].open(b, store, e)
+	e.Handler, err = endpointSides[side].open(b, store, e)
 	return e, err
 }
 
-func openKeys(b *bench, store string, e *edge) (http.Handler, error) {
+func openKeys(b *bench, store string, e *endpoint) (http.Handler, error) {
 	var kept persist.Store = memory.New()
 	if store != "memory" {
 		place, err := b.placeIn(store)
@@ -91,27 +91,27 @@ func openKeys(b *bench, store string, e *edge) (http.Handler, error) {
 }
 
 // order sends a request with a key and returns its status.
-func (e *edge) order(ctx context.Context, key string) (int, error) {
+func (e *endpoint) order(ctx context.Context, key string) (int, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/orders", strings.NewReader(`{"item":7,"count":1}`))
 	if err != nil {
 		return 0, err
 	}
 	r.Header.Set(idempotency.Header, key)
-	w := &page{header: http.Header{}}
+	w := &recordedResponse{header: http.Header{}}
 	e.ServeHTTP(w, r)
 	return w.status, nil
 }
 
-// page is a recorded response.
-type page struct {
+// recordedResponse is an http.ResponseWriter that keeps the response.
+type recordedResponse struct {
 	header http.Header
 	status int
 	body   []byte
 }
 
-func (p *page) Header() http.Header { return p.header }
-func (p *page) WriteHeader(s int)   { p.status = s }
-func (p *page) Write(b []byte) (int, error) {
+func (p *recordedResponse) Header() http.Header { return p.header }
+func (p *recordedResponse) WriteHeader(s int)   { p.status = s }
+func (p *recordedResponse) Write(b []byte) (int, error) {
 	p.body = append(p.body, b...)
 	return len(b), nil
 }
@@ -119,7 +119,7 @@ func (p *page) Write(b []byte) (int, error) {
 var errStatus = errors.New("not created")
 
 func w5(b *bench) error {
-	for _, store := range edgeStores {
+	for _, store := range endpointStores {
 		for _, work := range []struct {
 			name string
 			key  func(writer, i int) string
@@ -128,8 +128,8 @@ func w5(b *bench) error {
 			{"repeats", func(writer, _ int) string { return fmt.Sprint(writer) }},
 		} {
 			on := func(n int) side {
-				return side{edgeSides[n].name, func(b *bench, _ load) (*instance, error) {
-					e, err := openEdge(b, store, n)
+				return side{endpointSides[n].name, func(b *bench, _ load) (*instance, error) {
+					e, err := openEndpoint(b, store, n)
 					if err != nil {
 						return nil, err
 					}
@@ -143,9 +143,9 @@ func w5(b *bench) error {
 				}}
 			}
 			for _, writers := range []int{1, 16} {
-				d := duel{work: work.name, store: store, ours: on(0), peer: on(1), also: []side{on(2)}, times: b.pick(3, 1)}
+				d := comparison{work: work.name, store: store, ours: on(0), peer: on(1), also: []side{on(2)}, times: b.pick(3, 1)}
 				d.load = load{writers: writers, lasts: b.lasting(700, 300)}
-				if err := b.fights(d); err != nil {
+				if err := b.runComparisons(d); err != nil {
 					return err
 				}
 			}
@@ -160,21 +160,21 @@ func w5(b *bench) error {
 // duplicates sends each key several times at once, and counts the executions of the handler beyond
 // one per key.
 func (b *bench) duplicates(store string) error {
-	const crowd = 8
+	const requests = 8
 	keys := b.pick(200, 20)
-	r := Row{ID: b.chapter, Work: "8 requests with one key at once", Store: store, Writers: crowd, Unit: "duplicates", PeerName: edgeSides[1].name}
+	r := Row{ID: b.chapter, Work: "8 requests with one key at once", Store: store, Writers: requests, Unit: "duplicates", PeerName: endpointSides[1].name}
 	for n, figure := range []*float64{&r.Ours, &r.Peer} {
-		e, err := openEdge(b, store, n)
+		e, err := openEndpoint(b, store, n)
 		if err != nil {
 			return err
 		}
 		for k := range keys {
 			var all sync.WaitGroup
 			at := make(chan struct{})
-			for range crowd {
+			for range requests {
 				all.Go(func() {
 					<-at
-					_, _ = e.order(b.ctx, fmt.Sprint("crowd-", k)) // 409 counts as an answer
+					_, _ = e.order(b.ctx, fmt.Sprint("requests-", k)) // 409 counts as an answer
 				})
 			}
 			close(at)

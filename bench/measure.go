@@ -234,8 +234,8 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 	return m, nil
 }
 
-// duel is a comparison of ours with a peer.
-type duel struct {
+// comparison compares Pawl with a peer.
+type comparison struct {
 	work, store string
 	load        load
 	ours, peer  side
@@ -248,9 +248,9 @@ type duel struct {
 	tail        *bound // on the ratio of the 99th percentiles, in a separate row; nil: no such row
 }
 
-// fight measures a duel in pairs of repetitions. The two sides take turns in being first. The ratio
+// runComparison measures d in pairs of repetitions. The two sides take turns in being first. The ratio
 // is the median over the pairs, so that other load on the machine affects both sides alike.
-func (b *bench) fight(d duel) (*Row, error) {
+func (b *bench) runComparison(d comparison) (*Row, error) {
 	all, err := b.rounds(d.load, d.times, append([]side{d.ours, d.peer}, d.also...)...)
 	if err != nil {
 		return nil, err
@@ -260,11 +260,11 @@ func (b *bench) fight(d duel) (*Row, error) {
 			fmt.Fprintf(os.Stderr, "%s, %s: %d calls of ours failed, one with: %v\n", d.work, d.store, m.failed, m.err)
 		}
 	}
-	r := b.compare(d, all[0], all[1])
+	r := b.addRows(d, all[0], all[1])
 	for i, s := range d.also {
 		record := d
 		record.peer, record.goal, record.tail = s, nil, nil
-		b.compare(record, all[0], all[2+i])
+		b.addRows(record, all[0], all[2+i])
 	}
 	return r, nil
 }
@@ -289,9 +289,9 @@ func (b *bench) rounds(l load, times int, sides ...side) (all [][]measured, err 
 	return all, nil
 }
 
-// compare adds the rows of a duel that was measured. Without a peer (its name is empty) the row has
+// addRows adds the rows of a comparison that was measured. Without a peer (its name is empty) the row has
 // our figure alone, and the goal is a bound on that figure.
-func (b *bench) compare(d duel, ours, theirs []measured) *Row {
+func (b *bench) addRows(d comparison, ours, theirs []measured) *Row {
 	if d.by.of == nil {
 		d.by = opsPerSecond
 	}
@@ -348,10 +348,10 @@ func (b *bench) compare(d duel, ours, theirs []measured) *Row {
 	return &r
 }
 
-// fights measures several duels.
-func (b *bench) fights(all ...duel) error {
+// runComparisons measures several comparisons.
+func (b *bench) runComparisons(all ...comparison) error {
 	for _, d := range all {
-		if _, err := b.fight(d); err != nil {
+		if _, err := b.runComparison(d); err != nil {
 			return fmt.Errorf("%s, %s: %w", d.work, d.store, err)
 		}
 	}

@@ -31,7 +31,7 @@ func (b *bench) often() int { return b.pick(15, 5) }
 // m1 compares data verbs of one writer with the same change written by hand.
 func m1(b *bench) error {
 	const length = 1_000 // messages in a list before the first push; the pushes double it
-	verb := duel{store: "memory", load: b.loop(1, 60, 15), flawless: true, by: nanosPerOp, times: b.often()}
+	verb := comparison{store: "memory", load: b.loop(1, 60, 15), flawless: true, by: nanosPerOp, times: b.often()}
 	inc, patch, push := verb, verb, verb
 	inc.work, inc.goal = "small struct, IncState", atMost(4)
 	inc.ours, inc.peer = dataSide(increments), copySide(increments)
@@ -40,13 +40,13 @@ func m1(b *bench) error {
 	push.work, push.goal = "PushState onto "+thousands(length)+" messages", atMost(8)
 	push.load = load{writers: 1, each: b.pick(100*length, 25*length), sample: sampled}
 	push.ours, push.peer = doubling(length), doublingByHand(length)
-	return b.fights(inc, patch, push)
+	return b.runComparisons(inc, patch, push)
 }
 
 func m3(b *bench) error {
 	for _, writers := range []int{64, 1024} {
 		l := b.loop(writers, 200, 60)
-		err := b.fights(duel{work: "small struct, AtomicState", store: "memory", load: l, ours: atomicSide(increments), peer: mutexSide(increments),
+		err := b.runComparisons(comparison{work: "small struct, AtomicState", store: "memory", load: l, ours: atomicSide(increments), peer: mutexSide(increments),
 			goal: atMost(4), flawless: true, by: nanosPerOp, times: b.pick(9, 3)})
 		if err != nil {
 			return err
@@ -57,11 +57,11 @@ func m3(b *bench) error {
 
 func m4(b *bench) error {
 	for _, writers := range []int{64, 1024} {
-		d := duel{work: "small struct, AtomicState", store: "memory", load: b.loop(writers, 200, 60),
+		d := comparison{work: "small struct, AtomicState", store: "memory", load: b.loop(writers, 200, 60),
 			ours: atomicSide(increments), goal: atLeast(2), flawless: true}
 		actor, goroutine := d, d
 		actor.peer, goroutine.peer = actorSide(increments), goroutineSide(increments)
-		if err := b.fights(actor, goroutine); err != nil {
+		if err := b.runComparisons(actor, goroutine); err != nil {
 			return err
 		}
 	}
@@ -74,7 +74,7 @@ func m5(b *bench) error {
 	unbounded := inMemory[counter]()
 	unbounded.Timeout = pawl.NoTimeout
 	const name = "Pawl, NoTimeout"
-	pairs := []duel{
+	pairs := []comparison{
 		{work: "small struct, AtomicState", ours: atomicSide(increments), peer: atomicSideOf(name, increments, unbounded)},
 		{work: "small struct, IncState", ours: dataSide(increments), peer: pawlSide(name, increments, unbounded, increments.data)},
 	}
@@ -83,7 +83,7 @@ func m5(b *bench) error {
 			d.store, d.flawless = "memory", true
 			d.load = b.loop(writers, 60, 15)
 			d.by, d.goal, d.times = nanosPerOp, atMost(1.15), b.often()
-			if _, err := b.fight(d); err != nil {
+			if _, err := b.runComparison(d); err != nil {
 				return err
 			}
 			r := Row{ID: b.chapter, Work: d.work + ", allocations", Store: "memory", Writers: writers, PeerName: name, Unit: "allocs/op"}
@@ -137,7 +137,7 @@ func m7(b *bench) error {
 	if cpuTime() == 0 {
 		return errors.New("processor time of this process is not available on this platform")
 	}
-	d := duel{
+	d := comparison{
 		work: "AtomicState, function sleeps 1 ms", store: "memory", load: load{writers: 64, each: b.pick(16, 4)},
 		ours: atomicSide(sleeps), peer: mutexSide(sleeps), by: cpuPerOp, flawless: true, times: b.pick(9, 3),
 	}
@@ -148,8 +148,8 @@ func m7(b *bench) error {
 	if err != nil {
 		return err
 	}
-	err = b.fights(d)
-	return errors.Join(err, stop(), b.fights(alone))
+	err = b.runComparisons(d)
+	return errors.Join(err, stop(), b.runComparisons(alone))
 }
 
 // listen waits for connections until stop is called. None arrives.
@@ -178,11 +178,11 @@ func w1(b *bench) error {
 		grown := b.pick(10_240, 1_024)
 		long := load{writers: writers, each: grown / writers, sample: max(1, min(sampled, grown/writers/8))}
 		err := errors.Join(
-			b.crowd(duel{work: "small struct, AtomicState", load: l, ours: atomicSide(increments)}, copying(increments)...),
-			b.crowd(duel{work: "small struct, IncState", load: l, ours: dataSide(increments)}, mutexSide(increments)),
-			b.crowd(duel{work: "map of 16, AtomicState", load: l, ours: atomicSide(steps)}, copying(steps)...),
-			b.crowd(duel{work: "map of 16, IncState", load: l, ours: dataSide(steps)}, mutexSide(steps)),
-			b.crowd(duel{work: "chat thread, PushState", load: long, ours: dataSide(messages), times: 1}, append(copying(messages), copySide(messages))...),
+			b.runAgainst(comparison{work: "small struct, AtomicState", load: l, ours: atomicSide(increments)}, copying(increments)...),
+			b.runAgainst(comparison{work: "small struct, IncState", load: l, ours: dataSide(increments)}, mutexSide(increments)),
+			b.runAgainst(comparison{work: "map of 16, AtomicState", load: l, ours: atomicSide(steps)}, copying(steps)...),
+			b.runAgainst(comparison{work: "map of 16, IncState", load: l, ours: dataSide(steps)}, mutexSide(steps)),
+			b.runAgainst(comparison{work: "chat thread, PushState", load: long, ours: dataSide(messages), times: 1}, append(copying(messages), copySide(messages))...),
 		)
 		if err != nil {
 			return err
@@ -196,8 +196,8 @@ func copying[T any](sh shape[T]) []side {
 	return []side{mutexSide(sh), channelSide(sh), goroutineSide(sh), actorSide(sh)}
 }
 
-// crowd compares ours with several peers in the same rounds, without a goal.
-func (b *bench) crowd(d duel, peers ...side) error {
+// runAgainst compares ours with several peers in the same rounds, without a goal.
+func (b *bench) runAgainst(d comparison, peers ...side) error {
 	times := cmp.Or(d.times, b.pick(3, 1))
 	all, err := b.rounds(d.load, times, append([]side{d.ours}, peers...)...)
 	if err != nil {
@@ -206,7 +206,7 @@ func (b *bench) crowd(d duel, peers ...side) error {
 	d.store = "memory"
 	for n, peer := range peers {
 		d.peer = peer
-		b.compare(d, all[0], all[n+1])
+		b.addRows(d, all[0], all[n+1])
 	}
 	return nil
 }

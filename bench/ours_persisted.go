@@ -55,7 +55,7 @@ var byIncrement = pawlStrategy("Pawl, IncState", func(rt *pawl.Runtime) func(con
 
 // pawlStrategy returns a strategy whose runtime counts events of these types as conflicts.
 func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Context, string) error), counts ...pawl.EventType) strategy {
-	again := func(ctx context.Context, place string) (*contender, error) {
+	reopen := func(ctx context.Context, place string) (*contender, error) {
 		c, rt, err := openPawl(ctx, place, counts)
 		if err != nil {
 			return nil, err
@@ -64,9 +64,9 @@ func pawlStrategy(key string, how func(rt *pawl.Runtime) (add func(context.Conte
 		return c, nil
 	}
 	return strategy{
-		key:   key,
-		name:  func(string) string { return key },
-		again: again,
+		key:    key,
+		name:   func(string) string { return key },
+		reopen: reopen,
 		open: func(b *bench, store string) (*contender, error) {
 			place, err := b.placeIn(store)
 			if err != nil {
@@ -138,7 +138,7 @@ func openPawl(ctx context.Context, place string, counts []pawl.EventType) (c *co
 
 // fillStore writes documents, up to 1,000 in a commit.
 func fillStore(ctx context.Context, s persist.Store, all iter.Seq2[string, string]) error {
-	const lot = 1000
+	const batchSize = 1000
 	commit := persist.Commit{}
 	send := func() error {
 		if len(commit.Writes) == 0 {
@@ -151,7 +151,7 @@ func fillStore(ctx context.Context, s persist.Store, all iter.Seq2[string, strin
 	}
 	for id, doc := range all {
 		commit.Writes = append(commit.Writes, persist.Write{Key: pawl.Key{Kind: documents.Name, ID: id}, Version: 1, Doc: json.RawMessage(doc)})
-		if len(commit.Writes) == lot {
+		if len(commit.Writes) == batchSize {
 			if err := send(); err != nil {
 				return err
 			}

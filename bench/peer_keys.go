@@ -17,7 +17,7 @@ type keyTable struct {
 // openGetSetKeys returns a middleware that looks up the response of the key. If there is none, it
 // runs the handler and stores its response. Each half is safe, and as durable as ours. Two
 // concurrent requests both find no response.
-func openGetSetKeys(b *bench, store string, e *edge) (http.Handler, error) {
+func openGetSetKeys(b *bench, store string, e *endpoint) (http.Handler, error) {
 	t := keyMap()
 	if store != "memory" {
 		var db *sql.DB
@@ -47,7 +47,7 @@ func openGetSetKeys(b *bench, store string, e *edge) (http.Handler, error) {
 		key := r.Header.Get("Idempotency-Key")
 		status, body, ok, err := t.get(r.Context(), key)
 		if err == nil && !ok {
-			kept := &page{header: w.Header()}
+			kept := &recordedResponse{header: w.Header()}
 			e.work(kept, r)
 			status, body = kept.status, kept.body
 			err = t.set(r.Context(), key, status, body)
@@ -63,7 +63,7 @@ func openGetSetKeys(b *bench, store string, e *edge) (http.Handler, error) {
 
 func keyMap() keyTable {
 	var mu sync.Mutex // protects all
-	all := map[string]page{}
+	all := map[string]recordedResponse{}
 	return keyTable{
 		get: func(_ context.Context, key string) (int, []byte, bool, error) {
 			mu.Lock()
@@ -74,7 +74,7 @@ func keyMap() keyTable {
 		set: func(_ context.Context, key string, status int, body []byte) error {
 			mu.Lock()
 			defer mu.Unlock()
-			all[key] = page{status: status, body: body}
+			all[key] = recordedResponse{status: status, body: body}
 			return nil
 		},
 	}

@@ -90,7 +90,7 @@ func onTable(key string, connections int, name func(store string) string, how fu
 			}
 			return over(t), nil
 		},
-		again: func(ctx context.Context, place string) (*contender, error) {
+		reopen: func(ctx context.Context, place string) (*contender, error) {
 			t, err := openTable(ctx, place, connections)
 			if err != nil {
 				return nil, err

@@ -4,9 +4,9 @@ package main
 // units in the documents are counted.
 
 // against compares AtomicState with the naive loop of eight tries.
-func (b *bench) against(a access, store string, l load) duel {
+func (b *bench) against(a access, store string, l load) comparison {
 	l.cut = true
-	return duel{work: a.name, store: store, load: l, ours: a.on(atomically, store), peer: a.on(naive8, store), times: b.pick(5, 1)}
+	return comparison{work: a.name, store: store, load: l, ours: a.on(atomically, store), peer: a.on(naive8, store), times: b.pick(5, 1)}
 }
 
 // p1 measures 64 writers on one row: a closed loop with its 99th percentile, fixed work, and a server
@@ -27,7 +27,7 @@ func p1(b *bench) error {
 	record := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(1500, 200)})
 	record.peer, record.also = hotRow.on(naive3, inPostgres), []side{hotRow.on(locking, inPostgres), hotRow.on(byIncrement, inPostgres)}
 	record.times = b.pick(3, 1)
-	return b.fights(closed, fixed, slow, record)
+	return b.runComparisons(closed, fixed, slow, record)
 }
 
 // p2 measures the same closed loop with half of the writers in a second process.
@@ -35,7 +35,7 @@ func p2(b *bench) error {
 	d := b.against(hotRow, inPostgres, load{writers: 64, lasts: b.lasting(2000, 400), twice: true})
 	d.work += ", two processes"
 	d.goal, d.flawless = atLeast(12), true
-	return b.fights(d)
+	return b.runComparisons(d)
 }
 
 // p3 measures 64 writers on one row, in SQLite and in plain files.
@@ -44,7 +44,7 @@ func p3(b *bench) error {
 	lite, files := b.against(hotRow, inSQLite, l), b.against(hotRow, inFiles, l)
 	lite.goal, files.goal = atLeast(20), atLeast(20)
 	lite.also = []side{hotRow.on(naive8Wide, inSQLite)}
-	return b.fights(lite, files)
+	return b.runComparisons(lite, files)
 }
 
 // p4 measures many rows, where writers rarely conflict. For the record, the peer also gets more
@@ -53,10 +53,10 @@ func p4(b *bench) error {
 	l := load{writers: 64, lasts: b.lasting(1000, 200)}
 	postgres, lite, files := b.against(uniform, inPostgres, l), b.against(uniform, inSQLite, l), b.against(uniform, inFiles, l)
 	postgres.goal, lite.goal, files.goal = atLeast(2.5), atLeast(3), atLeast(1)
-	for _, d := range []*duel{&postgres, &lite} {
+	for _, d := range []*comparison{&postgres, &lite} {
 		d.also = []side{uniform.on(naive8Wide, d.store)}
 	}
-	return b.fights(postgres, lite, files)
+	return b.runComparisons(postgres, lite, files)
 }
 
 // p5 measures one writer, which gains nothing from queues and batches.
@@ -64,7 +64,7 @@ func p5(b *bench) error {
 	for _, store := range []string{inPostgres, inSQLite, inFiles} {
 		d := b.against(hotRow, store, load{writers: 1, lasts: b.lasting(700, 200)})
 		d.goal, d.times = atLeast(0.9), b.pick(9, 1) // many, because the difference is small
-		if err := b.fights(d); err != nil {
+		if err := b.runComparisons(d); err != nil {
 			return err
 		}
 	}
@@ -77,7 +77,7 @@ func w2(b *bench) error {
 		d := b.against(a, store, load{writers: writers, lasts: b.lasting(700, 50)})
 		d.ours, d.also = a.on(observed, store), []side{a.on(naive3, store), a.on(locking, store)}
 		d.conflicts, d.times = true, b.pick(2, 1)
-		return b.fights(d)
+		return b.runComparisons(d)
 	}
 	for _, writers := range []int{1, 8} {
 		if err := run(hotRow, inPostgres, writers); err != nil {
@@ -100,12 +100,12 @@ func w2(b *bench) error {
 // w3 measures 64 writers that move units between two wallets, in both directions.
 func w3(b *bench) error {
 	for _, store := range []string{inPostgres, inSQLite} {
-		d := duel{
+		d := comparison{
 			work: wallets.name, store: store, load: load{writers: 64, lasts: b.lasting(1000, 120), cut: true},
 			ours: wallets.on(transact, store), peer: wallets.on(lockBoth, store), also: []side{wallets.on(swapBoth, store)},
 			flawless: true, times: b.pick(3, 1),
 		}
-		if err := b.fights(d); err != nil {
+		if err := b.runComparisons(d); err != nil {
 			return err
 		}
 	}

@@ -70,7 +70,7 @@ func TestContendersLoseNothing(t *testing.T) {
 func TestLossIsCounted(t *testing.T) {
 	for _, store := range []string{inSQLite, inFiles} {
 		b := benchFor(t)
-		c, err := b.keep(naive8, store, wallets)
+		c, err := b.openContender(naive8, store, wallets)
 		require.NoError(t, err)
 		forget := strategy{key: naive8.key, name: naive8.name}
 		add := c.add

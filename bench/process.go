@@ -15,8 +15,8 @@ import (
 // Child processes. Each runs this program, with a task in its environment: to keep a processor busy
 // (busy.go), or to run half of the writers.
 
-// errand is the task of a child process.
-type errand struct {
+// childTask is the task of a child process.
+type childTask struct {
 	// Busy says how long to spin. 0: run half of the writers, as the other fields say.
 	Busy time.Duration `json:"busy,omitempty"`
 
@@ -28,23 +28,23 @@ type errand struct {
 	Cut     bool          `json:"cut,omitempty"`
 }
 
-const errandVariable = "PAWL_BENCH_ERRAND"
+const taskVariable = "PAWL_BENCH_TASK"
 
 // isChild reports whether this process is a child. If it is, isChild runs its task first.
 func isChild() bool {
-	text, ok := os.LookupEnv(errandVariable)
+	text, ok := os.LookupEnv(taskVariable)
 	if !ok {
 		return false
 	}
-	if err := runErrand(text); err != nil {
+	if err := runTask(text); err != nil {
 		fmt.Fprintln(os.Stderr, "bench: child process:", err)
 		os.Exit(1)
 	}
 	return true
 }
 
-func runErrand(text string) error {
-	var e errand
+func runTask(text string) error {
+	var e childTask
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ type child struct {
 const ready = "ready\n"
 
 // startChild starts a child and waits until it is ready.
-func startChild(ctx context.Context, e errand) (*child, error) {
+func startChild(ctx context.Context, e childTask) (*child, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func startChild(ctx context.Context, e errand) (*child, error) {
 		return nil, err
 	}
 	c := &child{Cmd: exec.CommandContext(ctx, program)}
-	c.Env = append(os.Environ(), errandVariable+"="+string(text))
+	c.Env = append(os.Environ(), taskVariable+"="+string(text))
 	c.Stderr = os.Stderr
 	if c.stdin, err = c.StdinPipe(); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ var remotes = map[string]func(place string) (*instance, error){
 func onHotRow(s strategy) func(place string) (*instance, error) {
 	return func(place string) (*instance, error) {
 		ctx := context.Background()
-		c, err := s.again(ctx, place)
+		c, err := s.reopen(ctx, place)
 		if err != nil {
 			return nil, err
 		}
@@ -129,7 +129,7 @@ func onHotRow(s strategy) func(place string) (*instance, error) {
 
 // driveHalf runs in the second process. It opens the side of the task, prints ready, waits for a line
 // on stdin, drives the side and writes a report.
-func (e errand) driveHalf() error {
+func (e childTask) driveHalf() error {
 	open, ok := remotes[e.Side]
 	if !ok {
 		return fmt.Errorf("no side %q", e.Side)
@@ -164,7 +164,7 @@ func (e errand) driveHalf() error {
 // driveTwice drives in with half of the writers here, and the other half in a second process at the
 // same place.
 func (b *bench) driveTwice(in *instance, l load) (m measured, err error) {
-	second, err := startChild(b.ctx, errand{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
+	second, err := startChild(b.ctx, childTask{Side: in.remote, Place: in.place, Writers: l.writers / 2, Lasts: l.lasts, Each: l.each, Cut: l.cut})
 	if err != nil {
 		return m, err
 	}
