@@ -239,7 +239,7 @@ func TestStop(t *testing.T) {
 	tb.say("count to 300")
 	tb.writing(2, "5")
 	tb.say("count to 7") // waits in the queue
-	tb.until(answer(3)+`?.querySelector(".note").textContent === "Queued: number 1"`, "the page shows the place in the queue")
+	tb.until(answer(3)+`?.querySelector(".note").textContent === "Waiting: number 1 in the queue"`, "the page shows the place in the queue")
 	tb.do(chromedp.Click("#claims button")) // in the panel
 	tb.ends(2, "stopped")
 	tb.ends(3, "done")

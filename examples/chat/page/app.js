@@ -10,7 +10,7 @@ const $ = id => document.getElementById(id);
 const EXAMPLES = [
   ["Do three things at once", "charge 5; email bob@example.com hello; search pawl ratchet lease"],
   ["Search the notes", "search pawl ratchet lease"],
-  ["Count, slowly enough to reload", "count to 50"],
+  ["Count slowly, and reload meanwhile", "count to 50"],
   ["Fail, and get the credit back", "fail"],
   ["Just talk", "What does a pawl do?"],
 ];
@@ -345,7 +345,7 @@ async function loadMe() {
     $("org-meter").max = me.org.per_day;
     $("org-meter").value = me.org.used;
     setText($("org-used"), `${me.org.used} of ${me.org.per_day}`);
-    if (document.activeElement !== $("wishes")) $("wishes").value = me.settings?.instructions ?? "";
+    if (document.activeElement !== $("instructions")) $("instructions").value = me.settings?.instructions ?? "";
   } catch { /* the next poll repeats it */ }
 }
 
@@ -465,7 +465,7 @@ function answerNode(node, a) {
   }
   setText(text, a.text ?? "");
   setText(note, {
-    waiting: a.place > 0 ? `Queued: number ${a.place}` : "Starting…",
+    waiting: a.place > 0 ? `Waiting: number ${a.place} in the queue` : "Starting…",
     answering: a.text ? "" : "Working…",
     stopped: "Stopped. The text so far stays.",
     failed: `Failed${a.error ? ": " + a.error : ""}. The credit was returned.`,
@@ -518,10 +518,10 @@ function drawPanel(p) {
   setText($("state-version"), `version ${p.scope.version}`);
   setText($("state-key"), p.scope.key);
   setText($("state"), JSON.stringify(p.scope.state, null, 2) ?? "");
-  setText($("queue-summary"), `${p.queue.depth} queued; longest recent wait of a mutation: ${time(p.queue.longest_us)}`);
-  list("queue", p.queue.waiting.map(w => [span(`Question ${w.n + 1}`, "what"), span(`waits for ${time(w.ms * 1000)}`, "quiet")]));
+  setText($("queue-summary"), `${p.queue.depth} waiting. Longest recent wait of a write: ${time(p.queue.longest_us)}.`);
+  list("queue", p.queue.waiting.map(w => [span(`Question ${w.n + 1}`, "what"), span(`waiting for ${time(w.ms * 1000)}`, "quiet")]));
   const inClaims = $("claims").contains(document.activeElement);
-  list("claims", p.claims.map(c => [span(c.what, "what"), span(`held for ${time(c.ms * 1000)}`, "quiet"),
+  list("claims", p.claims.map(c => [span(c.what, "what"), span(`running for ${time(c.ms * 1000)}`, "quiet"),
     c.turn && el("button", { type: "button", class: "small", "data-turn": c.turn, "aria-label": "Stop this answer" }, "Stop")]));
   if (inClaims && !$("claims").contains(document.activeElement)) $("composer-text").focus();
   morph($("counters"), ["committed", "conflicts", "retries", "failed"].map(name =>
@@ -536,13 +536,13 @@ async function contend() {
   setText($("contention-text"), "Running…");
   try {
     const r = await api("POST", "/api/contention");
-    setText($("contention-text"), `${r.writers} writers, ${r.each} increments each. The thin bar is the time.`);
+    setText($("contention-text"), `${r.writers} writers, ${r.each} increments each. The thin bar shows the time.`);
     $("contention-chart").replaceChildren(chart(r.ways));
   } catch (e) {
-    setText($("contention-text"), e.status === 409 ? "Another contest is running. Try again in a moment." : "The contest failed. Try again.");
+    setText($("contention-text"), e.status === 409 ? "Another run is in progress. Try again in a moment." : "The run failed. Try again.");
   }
   $("contention").disabled = false;
-  $("contention").textContent = "Run it again";
+  $("contention").textContent = "Run again";
   poll();
 }
 
@@ -606,7 +606,7 @@ $("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.targe
 $("session-new").addEventListener("click", newSession);
 $("earlier").addEventListener("click", () => loadPages(view, `?page=${view.page - 1}`).catch(e => notice(e.code)));
 $("contention").addEventListener("click", contend);
-$("wishes").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("wishes").value })).catch(e => notice(`The instructions were not saved: ${e.code}.`)));
+$("instructions").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("instructions").value })).catch(e => notice(`The instructions were not saved: ${e.code}.`)));
 $("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
 $("notice-close").addEventListener("click", () => { notice(); $("composer-text").focus(); });
 $("title").addEventListener("focus", () => { editing ??= view.session; });
