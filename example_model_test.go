@@ -90,46 +90,59 @@ func ExampleScope_PatchState_slowWork() {
 	// Greetings <nil>
 }
 
-// addOnce counts a payment once, however often it is called: the payment's id is part of the state.
-func addOnce(ctx context.Context, wallet pawl.Scope[Purse], payment string, amount int64) error {
-	_, err := wallet.AtomicState(ctx, func(_ context.Context, p *Purse) error {
-		if p.Seen[payment] {
-			return nil
+type Payment struct {
+	User   string `json:"user"`
+	Amount int64  `json:"amount"`
+}
+
+var Payments = pawl.Kind[Payment]{Name: "payment"}
+
+// addOnce adds a payment once, however often it is called. The payment has a document of its own,
+// which the same commit creates.
+func addOnce(ctx context.Context, rt *pawl.Runtime, id string, p Payment) error {
+	err := pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		if _, err := Payments.Scope(tx, id).SetState(ctx, p, pawl.IfAbsent()); err != nil {
+			return err
 		}
-		if p.Seen == nil {
-			p.Seen = map[string]bool{}
-		}
-		p.Seen[payment] = true
-		p.Balance += amount
-		return nil
+		_, err := Wallets.Scope(tx, p.User).IncState(ctx, "balance", p.Amount)
+		return err
 	})
+	if errors.Is(err, pawl.ErrExists) {
+		return nil // an earlier call has added it
+	}
 	return err
 }
 
-type Purse struct {
-	Balance int64           `json:"balance"`
-	Seen    map[string]bool `json:"seen"`
+func ExampleTransact_once() {
+	rt, ctx := start()
+	for range 3 {
+		fmt.Println(addOnce(ctx, rt, "p1", Payment{User: "ann", Amount: 10}))
+	}
+	w, err := Wallets.Scope(rt, "ann").State(ctx)
+	fmt.Println(w.Balance, err)
+	// Output:
+	// <nil>
+	// <nil>
+	// <nil>
+	// 10 <nil>
 }
 
-// After a timeout of a running function, the function may still commit. A mutation that recognises
-// its own repetition can be called again.
+// In memory, a function that is late is not lost: its result is committed when it returns.
 func ExampleOutcomeUnknown() {
 	rt, ctx := start()
-	wallet := pawl.Memory[Purse](rt, "ann")
+	wallet := pawl.Memory[Wallet](rt, "ann")
 	resume := make(chan struct{})
-	_, err := wallet.AtomicState(ctx, func(_ context.Context, p *Purse) error {
-		<-resume // hangs, for longer than its budget
-		p.Balance, p.Seen = p.Balance+10, map[string]bool{"p1": true}
+	_, err := wallet.AtomicState(ctx, func(_ context.Context, w *Wallet) error {
+		<-resume // for longer than the budget
+		w.Balance += 10
 		return nil
 	}, pawl.WithTimeout(50*time.Millisecond))
 	fmt.Println(errors.Is(err, pawl.ErrTimeout), pawl.IsRetryable(err), pawl.OutcomeUnknown(err))
 
-	close(resume) // the function returns late, and its result is committed
-	fmt.Println(addOnce(ctx, wallet, "p1", 10))
-	p, err := wallet.State(ctx)
-	fmt.Println(p.Balance, err)
+	close(resume)
+	snap, err := wallet.IncState(ctx, "balance", 1) // waits its turn behind the late function
+	fmt.Println(snap.State().Balance, err)
 	// Output:
 	// true false true
-	// <nil>
-	// 10 <nil>
+	// 11 <nil>
 }
