@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/pawl-go/pawl"
@@ -115,7 +116,7 @@ var ItemsV2 = pawl.Kind[ItemV2]{
 				return fmt.Errorf("price is a %T", price) // refused as *SchemaError, and left as it is
 			}
 			delete(d, "price")
-			d["cents"] = int64(euros*100 + 0.5)
+			d["cents"] = int64(math.Round(euros * 100))
 			return nil
 		},
 	},

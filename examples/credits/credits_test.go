@@ -1,6 +1,7 @@
 package credits
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -18,7 +19,7 @@ func open(t *testing.T, store persist.Store) *pawl.Runtime {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { rt.Close(t.Context()) })
+	t.Cleanup(func() { rt.Close(context.Background()) }) // t.Context has ended by then
 	return rt
 }
 

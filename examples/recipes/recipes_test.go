@@ -19,7 +19,7 @@ func open(t *testing.T, store *memory.Store) *pawl.Runtime {
 	t.Helper()
 	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Meters, Schedules}})
 	require.NoError(t, err)
-	t.Cleanup(func() { rt.Close(t.Context()) })
+	t.Cleanup(func() { rt.Close(context.Background()) }) // t.Context has ended by then
 	return rt
 }
 
@@ -56,9 +56,8 @@ func TestSchedules(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var runs atomic.Int64
 		var running sync.WaitGroup
-		var rt *pawl.Runtime
 		for range 2 {
-			rt = open(t, store)
+			rt := open(t, store)
 			require.NoError(t, AddSchedule(ctx, rt, "report", time.Hour))
 			running.Go(func() {
 				RunSchedules(ctx, rt, time.Second, func(context.Context, string) error {
@@ -73,7 +72,7 @@ func TestSchedules(t *testing.T) {
 		require.Zero(t, runs.Load())
 		time.Sleep(5 * time.Hour)
 		require.EqualValues(t, 6, runs.Load(), "the third run failed and was repeated")
-		s, err := Schedules.Scope(rt, "report").State(ctx)
+		s, err := Schedules.Scope(open(t, store), "report").State(ctx)
 		require.NoError(t, err)
 		require.Equal(t, 5, s.Runs)
 		cancel()
