@@ -1,3 +1,3 @@
-// Package recipes has answers to common questions as small, tested functions. docs/recipes.md
-// explains them. Copy them: they are no part of the library.
+// Package recipes has answers to common questions as small, tested functions. The pages in docs/
+// explain them. Copy them: they are no part of the library.
 package recipes
