@@ -10,7 +10,7 @@
 //
 //	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Threads}})
 //	thread := Threads.Scope(rt, id)
-//	snap, err := thread.PushState(ctx, "messages", Message{Role: "user", Text: "Hi"})
+//	snap, err := thread.PatchState(ctx, pawl.Patch{"title": "Trip to Rome"})
 //
 // One set of verbs works on every scope. The writers of an in-memory scope queue: they run one at a
 // time, in the order of submission, and no caller waits beyond its budget. A persisted scope has
