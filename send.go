@@ -64,7 +64,9 @@ const storeTimeout = 5 * time.Second
 // caller waits for that goroutine, so a store need not start another one to return in time.
 type patient struct{ deadlineContext }
 
-// Patient marks the context for stores.
+var _ persist.Patient = (*patient)(nil)
+
+// Patient marks the context for stores; see persist.Patient.
 func (*patient) Patient() {}
 
 // broken returns the error of the members of b when the store panics or ends the goroutine.

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// Apply is the meaning of [Store.Commit]: given the current record of every key in c, it returns
-// the records to store, in the order of [Commit.Keys]. It is pure: it changes none of its
-// arguments. The records to store may share documents with them, those in errors share nothing.
+// Apply defines [Store.Commit]: given the current record of every key in c, it returns the records
+// to store, in the order of [Commit.Keys]. It changes none of its arguments. The returned records
+// may share documents with c and current. The records in errors share no memory with them.
 //
-// A key that is absent has an absent record in current (see [Record.Absent]) whose Version is the
-// store's version floor; a key that current does not mention is absent with the floor 0. Times
-// are kept in UTC with microseconds, the least that every store can keep.
+// An absent key has an absent record in current (see [Record.Absent]) whose Version is the store's
+// version floor. A key that is not in current is absent with the floor 0. Times are kept in UTC
+// with microseconds, which every store can keep.
 //
-// Apply returns *[Fenced] when a guard's token is not that of the live lease, before it looks at
-// versions: a holder that lost its lease must learn that, whatever else happened. It returns
-// *[Conflict] with one winner for each key that failed, in the order of Keys. Every test is made
-// on the records as they were before the commit; what a guard changes (Extend, Release, TTL) comes
-// on top of a write of the same key. A malformed commit gives an error that wraps
-// [ErrNotApplied]; whether documents are JSON is left to [Commit.Validate], because that takes
-// time in proportion to them and can be done before a lock is taken.
+// Apply tests tokens before versions, because a holder must learn first that its lease is lost. It
+// returns *[Fenced] when a guard's token is not that of the live lease. It returns *[Conflict] with
+// one winner for each key that failed, in the order of Keys. All tests see the records before the
+// commit. A guard's Extend, Release and TTL are applied after a write of the same key.
+//
+// A malformed commit gives an error that wraps [ErrNotApplied]. Apply does not test whether
+// documents are JSON: [Commit.Validate] does, before a lock is taken.
 func Apply(c Commit, current map[Key]Record, now time.Time) (next []Record, err error) {
 	if err := c.validateForm(); err != nil {
 		return nil, err
@@ -35,17 +35,18 @@ func Apply(c Commit, current map[Key]Record, now time.Time) (next []Record, err 
 			s.before = Record{Key: s.key, Version: s.before.Version, Now: now}
 		}
 		if s.fenced(now) {
-			return nil, &Fenced{Current: s.before.Clone()}
+			return nil, &Fenced{Current: s.before.Clone(), Token: s.guard.Token}
 		}
 	}
-	var winners []Record
+	var conflict Conflict
 	for _, s := range steps {
-		if !s.current(now) {
-			winners = append(winners, s.before.Clone())
+		if expected, ok := s.current(now); !ok {
+			conflict.Winners = append(conflict.Winners, s.before.Clone())
+			conflict.Expected = append(conflict.Expected, expected)
 		}
 	}
-	if len(winners) > 0 {
-		return nil, &Conflict{Winners: winners}
+	if len(conflict.Winners) > 0 {
+		return nil, &conflict
 	}
 	for _, s := range steps {
 		if r, changed := s.after(c.ID, now); changed {
@@ -55,8 +56,8 @@ func Apply(c Commit, current map[Key]Record, now time.Time) (next []Record, err 
 	return next, nil
 }
 
-// Keys returns every key that c writes or guards, once each, sorted by kind and id: the order in
-// which to lock them.
+// Keys returns every key that c writes or guards, once each, sorted by kind and id. Stores lock
+// keys in this order.
 func (c Commit) Keys() []Key {
 	keys := make([]Key, 0, len(c.Writes)+len(c.Guards))
 	for _, w := range c.Writes {
@@ -69,18 +70,18 @@ func (c Commit) Keys() []Key {
 	return slices.Compact(keys)
 }
 
-// storedTime is t as every store keeps it.
+// storedTime returns t as every store keeps it.
 func storedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Microsecond) }
 
-// step is what a commit does to one key.
+// step is the part of a commit that concerns one key.
 type step struct {
 	key    Key
 	write  *Write // nil: none
 	guard  *Guard // nil: none
-	before Record
+	before Record // the record before the commit
 }
 
-// steps returns one step per key, sorted.
+// steps returns one step per key, sorted by key.
 func (c Commit) steps() []step {
 	steps := make([]step, 0, len(c.Writes)+len(c.Guards))
 	for i := range c.Writes {
@@ -107,25 +108,23 @@ func (s step) fenced(now time.Time) bool {
 	return !s.before.Held(now) || s.before.Lease.Token != s.guard.Token
 }
 
-// current reports whether the record is the one that the write and the guard expect.
-func (s step) current(now time.Time) bool {
+// current reports whether the record is in the state that the guard and the write expect. If not,
+// it returns that state.
+func (s step) current(now time.Time) (Expected, bool) {
 	if g := s.guard; g != nil && g.Read && !s.before.is(g.Version, g.Gone, now) {
-		return false
+		return Expected{g.Version, g.Gone}, false
 	}
 	w := s.write
 	if w == nil {
-		return true
+		return Expected{}, true
 	}
-	if !s.before.is(w.Expected, w.Gone, now) {
-		return false
-	}
-	if s.before.Absent() && w.Version <= s.before.Version {
-		return false // a version below the floor may have been used by a purged tombstone
-	}
-	return w.Acquire == nil || w.EndLease || !s.before.Held(now)
+	// A version up to the floor may have been used by a purged tombstone.
+	aboveFloor := !s.before.Absent() || w.Version > s.before.Version
+	free := w.Acquire == nil || w.EndLease || !s.before.Held(now)
+	return Expected{w.Expected, w.Gone}, s.before.is(w.Expected, w.Gone, now) && aboveFloor && free
 }
 
-// is reports whether r has this version, 0 meaning absent, and is gone or alive as stated.
+// is reports whether r has this version and is gone or alive as stated. Version 0 means absent.
 func (r Record) is(version uint64, gone bool, now time.Time) bool {
 	if r.Absent() || version == 0 {
 		return r.Absent() && version == 0
@@ -133,7 +132,7 @@ func (r Record) is(version uint64, gone bool, now time.Time) bool {
 	return r.Version == version && r.Gone(now) == gone
 }
 
-// after returns the record as the commit leaves it, and whether that differs from before.
+// after returns the record after the commit, and whether it differs from before.
 func (s step) after(commitID string, now time.Time) (Record, bool) {
 	r, changed := s.before, false
 	if s.write != nil {
@@ -141,7 +140,7 @@ func (s step) after(commitID string, now time.Time) (Record, bool) {
 	}
 	g := s.guard
 	if g == nil || r.Deleted {
-		return r, changed // a tombstone has neither lease nor expiry to change
+		return r, changed // a tombstone has no lease and no expiry to change
 	}
 	if g.Extend > 0 {
 		r.Lease.Until, changed = now.Add(g.Extend).Truncate(time.Microsecond), true
@@ -155,7 +154,7 @@ func (s step) after(commitID string, now time.Time) (Record, bool) {
 	return r, changed
 }
 
-// replace returns the record that w puts in the place of r.
+// replace returns the record that w writes in place of r.
 func (w *Write) replace(r Record, commitID string, now time.Time) Record {
 	next := Record{
 		Key:     r.Key,
@@ -201,14 +200,14 @@ func (a *Acquire) lease(token uint64, now time.Time) Lease {
 	return Lease{Holder: a.Holder, Token: token, Until: now.Add(a.For).Truncate(time.Microsecond)}
 }
 
-// What Record.Commits holds at most; see Commit.ID.
+// Limits of Record.Commits; see Commit.ID.
 const (
-	KeptWriters   = 16 // writers
-	KeptPerWriter = 4  // ids of each
+	KeptWriters   = 16 // the number of writers
+	KeptPerWriter = 4  // the number of ids per writer
 )
 
-// Remember returns what Record.Commits becomes of recent when the commit id writes the record: id comes last, and what is then too old is left
-// out. It does not change recent.
+// Remember returns Record.Commits of a record after the commit id, given Record.Commits before it.
+// It appends id and drops the ids beyond the limits. It does not change recent.
 func Remember(recent []string, id string) []string {
 	next := append(append(make([]string, 0, len(recent)+1), recent...), id)
 	if len(recent) < KeptPerWriter {
@@ -217,13 +216,13 @@ func Remember(recent []string, id string) []string {
 	var (
 		writers [KeptWriters]string
 		counts  [KeptWriters]int
-		own     = strings.LastIndexByte(id, '.') + 1 // how long the writer of id is, with the dot; 0: there is none
-		known   = 0
-		kept    = len(next) // the first of those kept so far, which are moved to the end
+		own     = strings.LastIndexByte(id, '.') + 1 // length of id's writer with the dot; 0: no dot
+		known   = 0                                  // number of writers found so far
+		kept    = len(next)                          // next[kept:] are the ids kept so far
 	)
 	for i := len(next) - 1; i >= 0; i-- {
 		old, place := next[i], 0
-		// Most are of the writer who writes now.
+		// Most ids have the same writer as id: compare with it before searching.
 		if known == 0 || own == 0 || len(old) <= own || old[:own] != id[:own] || strings.IndexByte(old[own:], '.') >= 0 {
 			writer := writerOf(old)
 			if place = slices.Index(writers[:known], writer); place < 0 {

@@ -16,11 +16,11 @@ var (
 	thing = persist.Key{Kind: "thing", ID: "1"}
 )
 
-// TestApplyIsPure: neither the commit nor the current records change.
+// TestApplyIsPure: Apply changes neither the commit nor the current records.
 //
 // Proves STORE-2.
 func TestApplyIsPure(t *testing.T) {
-	ring := make([]string, 1, 10) // room in which a careless append would write
+	ring := make([]string, 1, 10) // an append in place would write behind its end
 	ring[0] = "w.0"
 	current := map[persist.Key]persist.Record{thing: {Key: thing, Version: 1, Doc: []byte(`1`), Updated: noon, Commits: ring}}
 	c := persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing, Expected: 1, Version: 2, Doc: []byte(`2`)}}}
@@ -41,7 +41,7 @@ func TestApplyIsPure(t *testing.T) {
 	require.Equal(t, `2`, string(next[0].Doc))
 }
 
-// TestApplyKeepsMicroseconds: every store keeps the same times.
+// TestApplyKeepsMicroseconds: times are in UTC and have microseconds, as every store keeps them.
 //
 // Proves STORE-8.
 func TestApplyKeepsMicroseconds(t *testing.T) {
@@ -55,7 +55,7 @@ func TestApplyKeepsMicroseconds(t *testing.T) {
 	require.Equal(t, []time.Time{at, at, at.Add(time.Hour), at.Add(time.Minute)}, []time.Time{r.Updated, r.Due, r.Expires, r.Lease.Until})
 }
 
-// TestKeysAreSorted: the order in which to lock.
+// TestKeysAreSorted: stores lock keys in the order of Keys.
 //
 // Proves STORE-2.
 func TestKeysAreSorted(t *testing.T) {
@@ -67,7 +67,7 @@ func TestKeysAreSorted(t *testing.T) {
 	require.Equal(t, []persist.Key{k("a", "1"), k("a", "2"), k("b", "1")}, c.Keys())
 }
 
-// TestFloor: a version that a purged tombstone may have had is not given to a new record.
+// TestFloor: a new record cannot have a version that a purged tombstone may have had.
 //
 // Proves STORE-2.
 func TestFloor(t *testing.T) {
@@ -85,7 +85,7 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// FuzzRecord: what a store decodes from JSON can be written again, and is then the same.
+// FuzzRecord: a record that was decoded from JSON is the same after encoding and decoding again.
 //
 // Proves STORE-1.
 func FuzzRecord(f *testing.F) {
@@ -111,7 +111,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		_ = r.Gone(noon)
 		_ = persist.Query{}.Match(r, noon)
-		// Whatever was stored, a commit on top of it ends in one of the ways of the contract.
+		// A commit on any stored record either succeeds with its version or returns an error.
 		c := persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: r.Key, Expected: r.Version, Gone: r.Gone(noon), Version: r.Version + 1, Doc: []byte(`{}`)}}}
 		if next, err := persist.Apply(c, map[persist.Key]persist.Record{r.Key: r}, noon); err == nil && next[0].Version != r.Version+1 {
 			t.Fatalf("%+v became %+v", r, next[0])
@@ -119,7 +119,7 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// Apply on the records that a store has read is all that an adapter needs to know of commits.
+// An adapter reads the current records, calls Apply, and stores the records that it returns.
 func ExampleApply() {
 	account := persist.Key{Kind: "account", ID: "7"}
 	stored := map[persist.Key]persist.Record{}
@@ -135,5 +135,67 @@ func ExampleApply() {
 	fmt.Println(err)
 	// Output:
 	// 1 <nil>
-	// persist: version conflict
+	// persist: version conflict: "account/7": expected no record, found version 1
+}
+
+// TestErrorsNameVersions: the messages of Conflict and Fenced have the key, the expected and the
+// current version or token.
+//
+// Proves STORE-2.
+func TestErrorsNameVersions(t *testing.T) {
+	key := func(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
+	current := map[persist.Key]persist.Record{
+		key("alive"):   {Version: 5},
+		key("deleted"): {Version: 6, Deleted: true},
+		key("expired"): {Version: 7, Expires: past},
+		key("leased"):  {Version: 8, Lease: held},
+		key("purged"):  {Version: 9},
+		key("lapsed"):  {Version: 10, Lease: persist.Lease{Holder: "me", Token: 4, Until: past}},
+	}
+	for k, r := range current {
+		if r.Key = k; k.ID != "purged" {
+			r.Updated, r.Doc = past, []byte(`{}`)
+		}
+		current[k] = r
+	}
+	write := func(id string, expected uint64) persist.Write {
+		return persist.Write{Key: key(id), Expected: expected, Version: expected + 1, Doc: []byte(`{}`)}
+	}
+	acquire, gone := write("leased", 8), write("alive", 5)
+	acquire.Acquire = &persist.Acquire{Holder: "you", For: time.Hour}
+	gone.Gone = true
+	for want, c := range map[string]persist.Commit{
+		`"thing/alive": expected version 3, found version 5`:                    {Writes: []persist.Write{write("alive", 3)}},
+		`"thing/alive": expected version 5 (gone), found version 5`:             {Writes: []persist.Write{gone}},
+		`"thing/alive": expected no record, found version 5`:                    {Guards: []persist.Guard{{Key: key("alive"), Read: true}}},
+		`"thing/deleted": expected version 6, found version 6 (deleted)`:        {Writes: []persist.Write{write("deleted", 6)}},
+		`"thing/expired": expected version 7, found version 7 (expired)`:        {Writes: []persist.Write{write("expired", 7)}},
+		`"thing/leased": expected version 8, found version 8 (leased by "me")`:  {Writes: []persist.Write{acquire}},
+		`"thing/purged": expected no record, found no record (version floor 9)`: {Writes: []persist.Write{write("purged", 0)}},
+		`"thing/absent": expected version 2, found no record`:                   {Writes: []persist.Write{write("absent", 2)}},
+		`"thing/alive": expected version 4, found version 5`: {
+			Writes: []persist.Write{write("alive", 5)}, Guards: []persist.Guard{{Key: key("alive"), Read: true, Version: 4}},
+		},
+		`"thing/a": expected version 1, found no record; "thing/b": expected version 2, found no record; ` +
+			`"thing/c": expected version 3, found no record; and 1 more`: {
+			Writes: []persist.Write{write("a", 1), write("b", 2), write("c", 3), write("d", 4)},
+		},
+	} {
+		c.ID = "w.1"
+		_, err := persist.Apply(c, current, noon)
+		require.EqualError(t, err, "persist: version conflict: "+want)
+	}
+	for want, id := range map[string]string{
+		`"thing/absent": expected token 3, found no record`:                                                  "absent",
+		`"thing/alive": expected token 3, found no lease at version 5`:                                       "alive",
+		`"thing/leased": expected token 3, found token 2 of "me"`:                                            "leased",
+		`"thing/lapsed": expected token 3, found token 4, which ran out at ` + past.Format(time.RFC3339Nano): "lapsed",
+	} {
+		_, err := persist.Apply(persist.Commit{Guards: []persist.Guard{{Key: key(id), Token: 3}}}, current, noon)
+		require.EqualError(t, err, "persist: lease lost: "+want)
+	}
+	w := write("alive", 3)
+	require.EqualError(t, w.Conflict(persist.Record{Key: key("alive"), Version: 5, Updated: past}),
+		`persist: version conflict: "thing/alive": expected version 3, found version 5`)
+	require.EqualError(t, &persist.Conflict{}, "persist: version conflict")
 }

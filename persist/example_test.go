@@ -9,7 +9,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// move copies all documents from one store to another, with their versions. Nobody may write to either meanwhile.
+// move copies all documents from one store to another, with their versions. Nobody may write to
+// either meanwhile.
 func move(ctx context.Context, from, to persist.Store) error {
 	moved := 0
 	for q := (persist.Query{}); ; {

@@ -6,61 +6,75 @@ import (
 	"time"
 )
 
-// What follows is optional. Pawl finds it by type assertion and does without it otherwise.
+// The interfaces in this file are optional. Pawl finds them by type assertion and works without
+// them.
 
-// Reader is a store that can read several records as they are at one moment. Without it they are
-// read one by one, and a transaction that only reads is confirmed by a commit, which it can lose.
+// Patient is a context whose caller waits until its deadline: nothing cancels it earlier. A store
+// can test a context for it by type assertion, and then run the call on the caller's goroutine
+// instead of waiting for another goroutine and for ctx.Done.
+type Patient interface {
+	context.Context
+	// Patient does nothing. It marks the context.
+	Patient()
+}
+
+// Reader is a store that can read several records at one moment. Without it, Pawl reads them one by
+// one, and confirms a transaction that only reads by a commit, which can conflict.
 type Reader interface {
-	// LoadAll returns the records of keys, in their order, as they are at one moment: no commit
-	// is seen in part. A key that has none gets an absent record; see Record.Absent. It returns
-	// the errors of Load but for ErrNotFound.
+	// LoadAll returns the records of keys in the same order, as they are at one moment: no commit
+	// is seen in part. A key without a record gets an absent record; see Record.Absent. It returns
+	// the errors of Load except ErrNotFound.
 	LoadAll(ctx context.Context, keys []Key) ([]Record, error)
 }
 
-// Watcher is a store that can tell when records change, in any process.
+// Watcher is a store that can report changes of records, made by any process.
 type Watcher interface {
-	// Watch calls wake when a record has a new version, or its lease was released, by whomever,
-	// until ctx ends; it returns ctx's error then, and ErrClosed when the store closes. It starts
-	// with the zero Hint, once it would notice every later change. Hints may be late, coalesced,
-	// repeated or for nothing; those of a writer that died before it could send them may be
-	// missing. Wake is quick, and is not called concurrently.
+	// Watch calls wake when a record has a new version or its lease was released. It returns ctx's
+	// error when ctx ends, and ErrClosed when the store closes. The first hint is the zero Hint; it
+	// is sent as soon as Watch would notice every later change. Hints may be late, merged, repeated
+	// or superfluous. The hints of a writer that died before it sent them may be missing. Calls of
+	// wake are quick and never concurrent.
 	Watch(ctx context.Context, wake func(Hint)) error
 }
 
-// Hint says that a record has changed. The zero Hint says that any record may have (after a
-// reconnect, for example).
+// Hint says that a record has changed. The zero Hint says that any record may have changed, for
+// example after a reconnect.
 type Hint struct {
 	Key
-	Version uint64 // that it has at least; 0: not told
+	// Version is a version that the record has reached. 0 means that it is not known.
+	Version uint64
 }
 
-// Prober is a store that can tell versions without reading documents. Without it, records are read.
+// Prober is a store that can return versions without reading documents. Without it, Pawl reads the
+// records.
 type Prober interface {
-	// Versions returns the current version of each key, in their order, 0 where there is no
-	// record. It need not be one moment for all. It returns the errors of Load but for ErrNotFound.
+	// Versions returns the current version of each key in the same order, 0 for a key without a
+	// record. The versions may be read at different moments. It returns the errors of Load except
+	// ErrNotFound.
 	Versions(ctx context.Context, keys []Key) ([]uint64, error)
 }
 
-// Leaser is a store that can list and acquire in one step. Without it, workers list and then
-// acquire one by one.
+// Leaser is a store that can list and acquire in one step. Without it, Pawl lists records and
+// acquires them one by one.
 type Leaser interface {
-	// Take acquires up to q.Limit of the records that match q and have no live lease, skipping
-	// those that others are taking at the same moment, and returns them as they are then:
-	// version moved by one, Updated and Lease set. The order is that of List.
+	// Take acquires up to q.Limit records that match q and have no live lease. It skips records
+	// that other calls are acquiring at the same moment. It returns the records as they are
+	// afterwards, in the order of List: version moved by one, Updated and Lease set.
 	//
-	// It returns an error that wraps ErrNotApplied when nothing was taken, also for a query of
-	// expired or deleted records. After any other error some records may be leased, until
-	// their leases run out.
+	// An error that wraps ErrNotApplied means that no lease was acquired, also for a query of
+	// expired or deleted records. After any other error some records may be leased until their
+	// leases run out.
 	Take(ctx context.Context, q Query, a Acquire) ([]Record, error)
 }
 
-// Native is a store that can run its user's code inside a commit's own database transaction.
+// Native is a store that can run code of the application inside a commit's database transaction.
 type Native interface {
-	// CommitWith is Commit with fn run inside the transaction, once everything else in c is
-	// tested and written; tx is the driver's, and has NativeType. An error of fn rolls everything
-	// back and is returned unchanged; so does a panic, which is passed on. Fn does not run when c
-	// is refused, and not more than once for each call. A commit that is empty but for fn is
-	// allowed. The transaction must not be ended by fn.
+	// CommitWith is Commit with fn run inside the transaction, after all tests and writes of c.
+	// The value tx is the driver's transaction and has NativeType; fn must not end it.
+	//
+	// An error of fn rolls the transaction back and is returned unchanged. A panic of fn rolls it
+	// back and is passed on. If c is refused, fn does not run. It runs at most once per call. A
+	// commit without writes and guards is allowed.
 	CommitWith(ctx context.Context, c Commit, fn func(ctx context.Context, tx any) error) (time.Time, error)
 	// NativeType is the type of tx, such as pgx.Tx or *sql.Tx.
 	NativeType() reflect.Type
@@ -68,19 +82,19 @@ type Native interface {
 
 // Purger is a store that can remove old tombstones for good.
 type Purger interface {
-	// Purge removes the tombstones that match q, at most q.Limit of them (0: all), and returns
-	// how many. It raises the version floor above them first, so that no version is ever used
-	// twice. q.Deleted is taken for granted. After an error some may have been removed, and
-	// removed says how many certainly were.
+	// Purge removes tombstones that match q, at most q.Limit of them (0: all), and returns their
+	// number. It searches tombstones also without q.Deleted. It first raises the version floor
+	// above their versions, so that no version is used twice. After an error some tombstones may
+	// have been removed; removed counts the tombstones that certainly were.
 	//
-	// Choose q.Age longer than any commit stays in doubt, by far: with a record go the commit
-	// ids by which a lost answer is settled, and the outcome stays unknown then; and a key that was
-	// tested for absence would be absent again.
+	// Choose q.Age much longer than any commit stays in doubt. A purged record loses its commit
+	// ids, so a lost answer can no longer be settled and its outcome stays unknown. A key that a
+	// transaction tested for absence would be absent again.
 	Purge(ctx context.Context, q Query) (removed int, err error)
 }
 
-// ValidateTake returns an error that wraps [ErrNotApplied] if [Leaser.Take] cannot mean anything
-// with q and a: the records asked for are expired or deleted, or the lease has no length.
+// ValidateTake returns an error that wraps [ErrNotApplied] if [Leaser.Take] cannot be called with q
+// and a: q asks for expired or deleted records, or the lease has no length.
 func (a Acquire) ValidateTake(q Query) error {
 	if q.Expired || q.Deleted {
 		return malformed("only records that are alive can be taken")
@@ -88,8 +102,8 @@ func (a Acquire) ValidateTake(q Query) error {
 	return a.validate()
 }
 
-// Take is the meaning of [Leaser.Take] for one record: r, which is alive and not held, as it is
-// once a acquired it at the store's time now.
+// Take returns r as [Leaser.Take] leaves it at the store's time now. The record r is alive and has
+// no live lease.
 func (a Acquire) Take(r Record, now time.Time) Record {
 	now = storedTime(now)
 	r.Version++

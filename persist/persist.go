@@ -1,9 +1,9 @@
-// Package persist is the contract between Pawl and a store: versioned documents, committed
-// several at a time, all or nothing. It imports the standard library only.
+// Package persist is the contract between Pawl and a store. A store keeps versioned documents and
+// commits several of them at a time, all or none. The package imports the standard library only.
 //
-// An adapter that can lock or compare-and-swap what it read needs little more than [Apply] and
-// [Query.Match], which hold the meaning of the contract; one that speaks SQL says the same in
-// SQL and proves it with persisttest.
+// [Apply] and [Query.Match] define the meaning of the contract. An adapter that can lock or
+// compare-and-swap the records it has read needs little more than these two. An SQL adapter
+// expresses the same rules in SQL. Package persisttest tests either kind.
 package persist
 
 import (
@@ -17,31 +17,33 @@ import (
 	"time"
 )
 
-// Store keeps records. All methods are safe for concurrent use, by several processes too.
+// Store keeps records. All methods are safe for concurrent use, also by several processes.
 //
-// Outcomes: an error from Commit that is a *Conflict or a *Fenced, or that wraps
-// ErrNotApplied, ErrClosed or ErrUnsupported, promises that nothing was written. Any other
-// error leaves the outcome unknown, and the caller looks for its commit id in Record.Commits.
+// Outcomes: nothing was written if Commit returns a *Conflict, a *Fenced, or an error that wraps
+// ErrNotApplied, ErrClosed or ErrUnsupported. Any other error leaves the outcome unknown; the
+// caller then looks for its commit id in Record.Commits.
 type Store interface {
-	// Load returns the current record of key, tombstones and expired records included.
-	// It returns ErrNotFound for a key that was never written or whose tombstone was purged;
-	// Record.Version is then the store's version floor, and the first version of a new record
-	// must be above it.
+	// Load returns the current record of key, also a tombstone and an expired record.
+	// It returns ErrNotFound for a key that was never written or whose tombstone was purged.
+	// Record.Version is then the store's version floor: the first version of a new record must be
+	// above it.
 	Load(ctx context.Context, key Key) (Record, error)
 
-	// Commit applies c entirely or not at all and returns the store's time of the commit,
-	// which is the Updated of every written record. It returns *Conflict when an expected
-	// version is not the current one, *Fenced when a lease is no longer the holder's.
-	// The tests are part of the write. Nil means durable.
+	// Commit applies c entirely or not at all. It returns the store's time of the commit, which
+	// is the Updated of every written record. It returns *Conflict when an expected version is
+	// not the current one, and *Fenced when a guard's lease is no longer live. The tests are part
+	// of the write. A nil error means that the commit is durable.
+	//
+	// Everything that c refers to (Writes, Guards, Doc, Recent, Acquire) is never changed after
+	// the call, not even when Commit returned an error. So a store does not copy it.
 	Commit(ctx context.Context, c Commit) (time.Time, error)
 
 	// List returns one page of the records that match q, judged by the store's clock. A page
-	// shows no commit in part. The order
-	// is the store's own but the same on every page; a store with an index answers q.Due with
-	// the longest due first.
+	// shows no commit in part. The order is the store's own, but the same on every page. A store
+	// with an index answers q.Due in the order of due times.
 	List(ctx context.Context, q Query) (Page, error)
 
-	// Close releases the store; later calls return ErrClosed.
+	// Close releases the store. Later calls return ErrClosed.
 	Close() error
 }
 
@@ -51,7 +53,7 @@ type Key struct {
 	ID   string `json:"id"`
 }
 
-// String returns "kind/id", for people.
+// String returns "kind/id" for messages. Two different keys can have the same String.
 func (k Key) String() string { return k.Kind + "/" + k.ID }
 
 // Compare orders keys by kind and id, byte by byte.
@@ -59,72 +61,89 @@ func (k Key) Compare(other Key) int {
 	return cmp.Or(strings.Compare(k.Kind, other.Kind), strings.Compare(k.ID, other.ID))
 }
 
-// Record is a stored document with what the store knows about it.
+// Record is a stored document with its metadata.
 //
-// An absent key is a Record whose Updated is zero; its Version is then the store's version
-// floor, which is 0 until tombstones were purged.
+// A key without a record is represented by a Record whose Updated is zero, see [Record.Absent].
+// Its Version is the store's version floor, which is 0 until tombstones are purged.
 type Record struct {
 	Key
-	Version uint64          `json:"version"`           // grows by one per mutation; never reused
-	Born    uint64          `json:"born"`              // the version that it was created with, where there was no record; purging ends that
-	Doc     json.RawMessage `json:"doc,omitempty"`     // nil when Deleted
-	Schema  int             `json:"schema,omitzero"`   // schema version Doc was written under
-	Label   string          `json:"label,omitempty"`   // indexed
-	Due     time.Time       `json:"due,omitzero"`      // indexed; zero: never
-	Expires time.Time       `json:"expires,omitzero"`  // zero: never; on a tombstone: it was swept, having expired then, and not deleted
-	Updated time.Time       `json:"updated,omitzero"`  // the store's clock; zero: absent
-	Deleted bool            `json:"deleted,omitempty"` // a tombstone: the version stays, the document is gone
-	Lease   Lease           `json:"lease,omitzero"`    // zero: not held
-	Commits []string        `json:"commits,omitempty"` // recent commit ids, oldest first; see Commit.ID
+	// Version grows by one per mutation and is never used twice for one key.
+	Version uint64 `json:"version"`
+	// Born is the version of the write that created the record while the key was absent. A
+	// document that is deleted and created again keeps it; a purge ends it.
+	Born uint64 `json:"born"`
+	// Doc is the document, nil when Deleted.
+	Doc json.RawMessage `json:"doc,omitempty"`
+	// Schema is the schema version that Doc was written under.
+	Schema int `json:"schema,omitzero"`
+	// Label is indexed.
+	Label string `json:"label,omitempty"`
+	// Due is indexed. Zero means never.
+	Due time.Time `json:"due,omitzero"`
+	// Expires is the end of the document. Zero means never. A tombstone that has it was swept:
+	// the document expired then. A tombstone without it was deleted.
+	Expires time.Time `json:"expires,omitzero"`
+	// Updated is the store's time of the last write. Zero means that the key is absent.
+	Updated time.Time `json:"updated,omitzero"`
+	// Deleted marks a tombstone: it keeps the version of a document that no longer exists.
+	Deleted bool `json:"deleted,omitempty"`
+	// Lease is the last lease that was acquired and not released. It may have run out.
+	Lease Lease `json:"lease,omitzero"`
+	// Commits are the recent commit ids, oldest first; see Commit.ID.
+	Commits []string `json:"commits,omitempty"`
 
-	// Now is the store's clock at the moment the record was read, so that expiry and leases
-	// can be judged by it. It is not stored.
+	// Now is the store's time at which the record was read. Expiry and leases are judged by it.
+	// It is not stored.
 	Now time.Time `json:"-"`
 }
 
-// Clone returns a copy of r that shares no bytes with it.
+// Clone returns a copy of r that shares no memory with it.
 func (r Record) Clone() Record {
 	r.Doc, r.Commits = bytes.Clone(r.Doc), slices.Clone(r.Commits)
 	return r
 }
 
-// Absent reports whether r stands for a key that has no record.
+// Absent reports whether r represents a key without a record.
 func (r Record) Absent() bool { return r.Updated.IsZero() }
 
-// Held reports whether somebody holds the lease of r at the store's time now.
+// Held reports whether the lease of r is live at the store's time now.
 func (r Record) Held(now time.Time) bool { return r.Lease.Token != 0 && r.Lease.Until.After(now) }
 
-// Gone reports whether r, which is not absent, reads as absent at the store's time now: it is a
-// tombstone, or it has expired and nobody holds its lease.
+// Gone reports whether r, which is not absent, has no document at the store's time now: it is a
+// tombstone, or it has expired and has no live lease.
 func (r Record) Gone(now time.Time) bool { return r.Deleted || r.Expired(now) }
 
-// Expired reports whether r has outlived its expiry at the store's time now and nobody holds its lease.
+// Expired reports whether r is past its expiry at the store's time now and has no live lease. A
+// tombstone never expires.
 func (r Record) Expired(now time.Time) bool {
 	return !r.Deleted && !r.Expires.IsZero() && !r.Expires.After(now) && !r.Held(now)
 }
 
-// Lease says who holds a record, and until when by the store's clock.
+// Lease is the exclusive right of a holder to a record until a time of the store's clock.
 type Lease struct {
-	Holder string    `json:"holder"`
-	Token  uint64    `json:"token"` // the version that acquiring produced; 0: no lease
-	Until  time.Time `json:"until"`
+	Holder string `json:"holder"`
+	// Token is the version that acquiring the lease produced. 0 means no lease.
+	Token uint64    `json:"token"`
+	Until time.Time `json:"until"`
 }
 
-// Commit is a set of writes and guards that take effect together. A key may have one write and one guard.
+// Commit is a set of writes and guards that take effect together. A key may have one write and one
+// guard.
 type Commit struct {
-	// ID is unique and recorded in Record.Commits of every written record, so that a commit
-	// whose answer was lost can be found again. It is "writer.number": the part before the
-	// last dot names the writer. A record keeps the last 4 ids of each of its last 16 writers.
+	// ID is unique. The store adds it to Record.Commits of every written record, so that a commit
+	// whose answer was lost can be found again. It has the form "writer.number": the part before
+	// the last dot names the writer. A record keeps the last 4 ids of each of its last 16 writers.
 	ID     string
 	Writes []Write
 	Guards []Guard
 
-	// Insist says that the caller has lost before, and will come back at once if it loses again. A store may then keep what won as it is for
-	// that long, see Conflict.Held; it need not.
+	// Insist says that the caller lost an earlier commit and will retry at once if it loses this
+	// one. The store may then hold the winners for the caller's retry; see Conflict.Held. A store
+	// may ignore it.
 	Insist bool
 }
 
-// Clone returns a copy of c that shares nothing with it that can be changed, for a store that goes on after its caller has left.
+// Clone returns a copy of c that shares no memory with it.
 func (c Commit) Clone() Commit {
 	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
 	for i := range c.Writes {
@@ -138,67 +157,100 @@ func (c Commit) Clone() Commit {
 	return c
 }
 
-// Write replaces a document whose version is still Expected. The fields beside Doc are replaced
-// too; an existing lease stays unless Acquire takes it, or Deleted or EndLease ends it.
+// Write replaces a document whose version is still Expected. It replaces the metadata too. An
+// existing lease stays unless Acquire takes it, or Deleted or EndLease ends it.
 type Write struct {
 	Key
-	Expected uint64 // 0: the key is absent
-	Gone     bool   // the record at Expected is a tombstone or has expired, and starts over; without it, it must be alive
-	Version  uint64 // the new version; above Expected by the number of mutations that share the write, and above the floor
-	Doc      json.RawMessage
-	Schema   int
-	Label    string
-	Due      time.Time
-	DueIn    time.Duration // instead of Due: this long after the commit, by the store's clock
-	TTL      time.Duration // expires this long after the commit; 0: never; KeepTTL: when it would have
-	Deleted  bool          // leave a tombstone; Doc is nil
-	Swept    bool          // with Deleted and Gone, of an expired record: the tombstone keeps Expires, see Record
-	EndLease bool          // the document starts over: an existing lease ends, and Acquire may take it even so
-	Acquire  *Acquire      // take the lease; *Conflict while another lease is live
+	// Expected is the current version. 0 means that the key is absent.
+	Expected uint64
+	// Gone says that the record at Expected is a tombstone or has expired, and the document is
+	// created again. Without Gone the record must be alive.
+	Gone bool
+	// Version is the new version: Expected plus the number of mutations that share the write.
+	// For an absent key it is above the version floor.
+	Version uint64
+	Doc     json.RawMessage
+	Schema  int
+	Label   string
+	Due     time.Time
+	// DueIn sets Due to the time of the commit plus DueIn. Only one of Due and DueIn is set.
+	DueIn time.Duration
+	// TTL sets Expires to the time of the commit plus TTL. 0 means never, KeepTTL keeps Expires.
+	TTL time.Duration
+	// Deleted leaves a tombstone. Doc is nil then.
+	Deleted bool
+	// Swept is set with Deleted and Gone for an expired record: the tombstone keeps Expires.
+	Swept bool
+	// EndLease ends an existing lease, because the document starts over. Acquire may then take
+	// the lease although it is live.
+	EndLease bool
+	// Acquire takes the lease. The commit returns *Conflict while another lease is live.
+	Acquire *Acquire
 
-	// Recent are the Record.Commits of the record at Expected, if the caller knows them: a store may believe that, and need not read them to
-	// add the commit's id; see Remember. Nil: not known.
+	// Recent is Record.Commits of the record at Expected, nil if the caller does not know it. A
+	// store may trust it instead of reading Commits before it adds the commit's id; see
+	// [Remember].
 	Recent []string
 }
 
-// KeepTTL as Write.TTL leaves the expiry of a record that is alive as it is; others never expire then.
+// KeepTTL as Write.TTL keeps the expiry of a record that is alive. A record that is not alive has
+// no expiry to keep, so the new document never expires.
 const KeepTTL time.Duration = math.MinInt64
 
-// Acquire asks for the lease of the record being written; Write.Version becomes its token.
+// Acquire takes the lease of the record that is written. Write.Version becomes its token.
 type Acquire struct {
 	Holder string
 	For    time.Duration
 }
 
-// Guard is a precondition on a record, tested inside the commit, that moves no version.
-// A commit of guards alone with Extend set is how a lease is renewed, with Release how it is
-// given back, and with TTL how an expiry is put off.
+// Guard is a precondition on a record that is tested inside the commit and moves no version. A
+// commit of guards alone renews a lease with Extend, gives it back with Release, and puts off an
+// expiry with TTL.
 type Guard struct {
 	Key
-	Read    bool          // Version must be the current one (0: the key is absent): a transaction's read set
-	Version uint64        // looked at only when Read is set
-	Gone    bool          // with Read: the record at Version is a tombstone or has expired; without it, it must be alive
-	Token   uint64        // 0: no test; else the live lease must carry this token
-	Extend  time.Duration // with Token: the lease lasts this long from the commit on
-	Release bool          // with Token: the lease ends
-	TTL     time.Duration // with Read, on a live record: it expires this long after the commit
+	// Read tests that Version is the current version, 0 for an absent key. The guards of a
+	// transaction are its read set.
+	Read    bool
+	Version uint64
+	// Gone is used with Read: the record at Version is a tombstone or has expired. Without Gone
+	// the record must be alive.
+	Gone bool
+	// Token tests that the live lease has this token. 0 means no test.
+	Token uint64
+	// Extend is used with Token: the lease lasts this long from the commit on.
+	Extend time.Duration
+	// Release is used with Token: the lease ends.
+	Release bool
+	// TTL is used with Read on a record that is alive: it expires this long after the commit.
+	TTL time.Duration
 }
 
-// Query selects records. The zero value of a field does not restrict, but for Expired and Deleted.
+// Query selects records. The zero value of a field does not restrict the selection, except that
+// Expired and Deleted records are selected only on request.
 type Query struct {
-	Kind    string        // empty: every kind
-	Prefix  string        // of the id
-	Labels  []string      // any of these
-	Age     time.Duration // Updated at least this long ago
-	Due     bool          // due time has come
-	Unheld  bool          // no live lease
-	Expired bool          // only expired records; without it they are left out
-	Deleted bool          // only tombstones; without it they are left out
-	After   string        // Page.Next of the page before
-	Limit   int           // 0: 100
+	// Kind selects one kind, all kinds if it is empty.
+	Kind string
+	// Prefix is the start of the id.
+	Prefix string
+	// Labels selects records with one of these labels.
+	Labels []string
+	// Age selects records whose Updated is at least this long ago.
+	Age time.Duration
+	// Due selects records whose due time has come.
+	Due bool
+	// Unheld selects records without a live lease.
+	Unheld bool
+	// Expired selects expired records only. Without it they are left out.
+	Expired bool
+	// Deleted selects tombstones only. Without it they are left out.
+	Deleted bool
+	// After is Page.Next of the previous page, empty for the first page.
+	After string
+	// Limit is the size of a page. 0 means DefaultLimit.
+	Limit int
 }
 
-// Page is one answer of List; Next is empty on the last page.
+// Page is one answer of List. Next is empty on the last page.
 type Page struct {
 	Records []Record
 	Next    string

@@ -9,9 +9,9 @@ import (
 // DefaultLimit is the size of a page when Query.Limit is 0.
 const DefaultLimit = 100
 
-// Match reports whether r belongs to q at the store's time now; adapters without an index use it
-// as their filter. After and Limit play no part in it. No record is expired and a tombstone, so a
-// query of both finds nothing.
+// Match reports whether q selects r at the store's time now. It ignores After and Limit. Adapters
+// without an index use it as their filter. No record is both expired and a tombstone, so a query
+// with both Expired and Deleted selects no record.
 func (q Query) Match(r Record, now time.Time) bool {
 	switch {
 	case r.Absent():
@@ -32,7 +32,7 @@ func (q Query) Match(r Record, now time.Time) bool {
 	return r.Deleted == q.Deleted && r.Expired(now) == q.Expired
 }
 
-// PageSize returns q.Limit, or DefaultLimit where that is not set.
+// PageSize returns q.Limit, or DefaultLimit if that is not set.
 func (q Query) PageSize() int {
 	if q.Limit <= 0 {
 		return DefaultLimit

@@ -12,8 +12,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// What Remember keeps, said in another way: the last ids of the writers who wrote last.
-func TestRememberKeepsTheLastOfTheLast(t *testing.T) {
+// Remember keeps the last ids of the writers that wrote last. The test computes them in another
+// way.
+func TestRemember(t *testing.T) {
 	writerOf := func(id string) string {
 		if dot := strings.LastIndexByte(id, '.'); dot >= 0 {
 			return id[:dot]

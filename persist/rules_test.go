@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// stored is a record as a test needs it, at version 3 and in the form of a store.
+// stored returns a record at version 3 as a store keeps it, after change if that is not nil.
 func stored(change func(*persist.Record)) persist.Record {
 	now := noon.UTC().Truncate(time.Microsecond)
 	r := persist.Record{Key: thing, Version: 3, Born: 1, Doc: []byte(`{}`), Updated: now.Add(-time.Hour)}
@@ -25,7 +25,7 @@ var (
 	held   = persist.Lease{Holder: "me", Token: 2, Until: future}
 )
 
-// on applies a write, and a guard if there is one, to r at noon.
+// on applies a write and guards to r at noon.
 func on(r persist.Record, change func(*persist.Write), guards ...persist.Guard) (persist.Record, error) {
 	w := persist.Write{Key: thing, Expected: r.Version, Gone: r.Gone(noon), Version: r.Version + 1, Doc: []byte(`{"new":true}`)}
 	if r.Absent() {
@@ -43,8 +43,8 @@ func expired(r *persist.Record) { r.Expires = past }
 
 func sweeps(w *persist.Write) { w.Deleted, w.Swept, w.Doc = true, true, nil }
 
-// TestApplySweeps: the tombstone of an expired record keeps when it expired, and nothing else of it. What
-// is deleted otherwise keeps nothing.
+// TestApplySweeps: the tombstone of a swept record keeps Expires. The tombstone of a deleted record
+// does not.
 //
 // Proves SCOPE-14.
 func TestApplySweeps(t *testing.T) {
@@ -62,13 +62,13 @@ func TestApplySweeps(t *testing.T) {
 
 	again, err := on(swept, func(*persist.Write) {})
 	require.NoError(t, err)
-	require.Zero(t, again.Expires, "what starts over does not expire with what was swept")
+	require.Zero(t, again.Expires, "a document that is created again does not keep the old expiry")
 	twice, err := on(swept, sweeps)
 	require.NoError(t, err)
 	require.Equal(t, past, twice.Expires)
 	plain, err := on(deleted, sweeps)
 	require.NoError(t, err)
-	require.Zero(t, plain.Expires, "there is nothing to keep of what did not expire")
+	require.Zero(t, plain.Expires, "a deleted record has no expiry to keep")
 
 	for name, r := range map[string]persist.Record{
 		"alive": stored(func(r *persist.Record) { r.Expires = future }),
@@ -80,7 +80,7 @@ func TestApplySweeps(t *testing.T) {
 	}
 }
 
-// TestTombstonesNeverExpire: neither Expired nor a query takes one that was swept for an expired record.
+// TestTombstonesNeverExpire: a tombstone that keeps Expires is not an expired record.
 //
 // Proves SCOPE-14.
 func TestTombstonesNeverExpire(t *testing.T) {
@@ -89,10 +89,10 @@ func TestTombstonesNeverExpire(t *testing.T) {
 		"expired": stored(expired),
 		"deleted": stored(func(r *persist.Record) { r.Deleted, r.Doc = true, nil }),
 		"swept":   stored(func(r *persist.Record) { r.Deleted, r.Doc, r.Expires = true, nil, past }),
-		"to come": stored(func(r *persist.Record) { r.Deleted, r.Doc, r.Expires = true, nil, future }),
+		"future":  stored(func(r *persist.Record) { r.Deleted, r.Doc, r.Expires = true, nil, future }),
 	}
 	for name, r := range states {
-		tombstone := name == "deleted" || name == "swept" || name == "to come"
+		tombstone := name == "deleted" || name == "swept" || name == "future"
 		require.Equal(t, name == "expired", r.Expired(noon), name)
 		require.Equal(t, name != "alive", r.Gone(noon), name)
 		require.Equal(t, tombstone, persist.Query{Deleted: true}.Match(r, noon), name)
@@ -102,7 +102,8 @@ func TestTombstonesNeverExpire(t *testing.T) {
 	}
 }
 
-// TestApplyKeepsExpiry: of a record that is alive, by its lease or not, and of no other.
+// TestApplyKeepsExpiry: KeepTTL keeps the expiry of a record that is alive, also if only its lease
+// keeps it alive, and of no other record.
 //
 // Proves SCOPE-14.
 func TestApplyKeepsExpiry(t *testing.T) {
@@ -111,7 +112,7 @@ func TestApplyKeepsExpiry(t *testing.T) {
 		want   time.Time
 	}{
 		"alive":       {stored(func(r *persist.Record) { r.Expires = future }), future},
-		"for ever":    {stored(nil), time.Time{}},
+		"forever":     {stored(nil), time.Time{}},
 		"by lease":    {stored(func(r *persist.Record) { r.Expires, r.Lease = past, held }), past},
 		"expired":     {stored(expired), time.Time{}},
 		"swept":       {stored(func(r *persist.Record) { r.Deleted, r.Doc, r.Expires = true, nil, past }), time.Time{}},
@@ -125,10 +126,10 @@ func TestApplyKeepsExpiry(t *testing.T) {
 	touched, err := on(stored(func(r *persist.Record) { r.Expires = future }),
 		func(w *persist.Write) { w.TTL = persist.KeepTTL }, persist.Guard{Key: thing, Read: true, Version: 3, TTL: time.Second})
 	require.NoError(t, err)
-	require.Equal(t, past.Add(time.Minute+time.Second), touched.Expires, "what a guard changes comes on top")
+	require.Equal(t, past.Add(time.Minute+time.Second), touched.Expires, "a guard is applied after the write")
 }
 
-// TestApplyEndsLease: with it, the write leaves no lease but its own.
+// TestApplyEndsLease: a write with EndLease ends the existing lease and may acquire a new one.
 //
 // Proves STORE-13.
 func TestApplyEndsLease(t *testing.T) {
@@ -149,7 +150,7 @@ func TestApplyEndsLease(t *testing.T) {
 	require.Equal(t, persist.Lease{Holder: "you", Token: 4, Until: past.Add(2 * time.Minute)}, taken.Lease)
 
 	_, err = on(leased, func(w *persist.Write) { w.EndLease = true }, persist.Guard{Key: thing, Token: 2})
-	require.NoError(t, err, "the token is tested on what was there before")
+	require.NoError(t, err, "the token is tested on the record before the commit")
 	_, err = on(ended, func(w *persist.Write) { w.EndLease = true }, persist.Guard{Key: thing, Token: 2})
 	var fenced *persist.Fenced
 	require.ErrorAs(t, err, &fenced)
@@ -158,8 +159,8 @@ func TestApplyEndsLease(t *testing.T) {
 	require.Zero(t, free.Lease)
 }
 
-// TestValidateNewRules: what sweeping, keeping an expiry and ending a lease cannot mean is refused by
-// Validate and by Apply, whatever is stored.
+// TestValidateNewRules: Validate and Apply refuse writes and guards whose Swept, KeepTTL or
+// EndLease contradicts another field.
 //
 // Proves SCOPE-14, STORE-13.
 func TestValidateNewRules(t *testing.T) {

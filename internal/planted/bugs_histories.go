@@ -25,7 +25,7 @@ var historyBugs = []Bug{
 	{
 		Name: "processes-version-test", Mechanism: "a commit of one process does not overwrite a commit of another",
 		Proves: []string{"CAS-1", "CAS-5"}, File: "persist/apply.go",
-		Old: "	if !s.before.is(w.Expected, w.Gone, now) {", New: "	if s.before.Absent() != (w.Expected == 0) {",
+		Old: "s.before.is(w.Expected, w.Gone, now) && aboveFloor", New: "s.before.Absent() == (w.Expected == 0) && aboveFloor",
 		Pkg: ".", Run: "^TestProcessesShareACounter$",
 	},
 	{

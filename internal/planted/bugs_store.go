@@ -11,7 +11,7 @@ var storeBugs = []Bug{
 	{
 		Name: "version-floor", Mechanism: "a new record starts above the floor",
 		Proves: []string{"STORE-2", "SCOPE-10"}, File: "persist/apply.go",
-		Old: "w.Version <= s.before.Version {", New: "w.Version < s.before.Version {",
+		Old: "|| w.Version > s.before.Version\n", New: "|| w.Version >= s.before.Version\n",
 		Pkg: "./persist", Run: "^TestFloor$", Quick: true,
 	},
 	{
