@@ -28,8 +28,8 @@ var hintBugs = []Bug{
 	},
 	{
 		Name: "memory-take-unheard", Mechanism: "leases that Take acquires are hinted to watchers",
-		Proves: []string{"SCOPE-13"}, File: "persist/memory/memory.go",
-		Old: "s.hint(r, taken)", New: "_ = r",
+		Proves: []string{"SCOPE-13"}, File: "persist/memory/lease.go",
+		Old: "s.put(r, taken)", New: "s.records[r.Key] = taken",
 		Pkg: "./persist/memory", Run: "^TestConformance$/^Watching$/^every_change",
 	},
 	{

@@ -20,14 +20,14 @@ const (
 	nameVariable     = "PAWL_PERSISTTEST_NAME"
 )
 
-// childTimeout ends a child that nobody ends.
+// childTimeout limits the time of a child.
 const childTimeout = 2 * time.Minute
 
 var calledMain bool
 
-// Main must be called from TestMain by adapters whose stores are shared by several processes: the
-// suite executes the test binary again, and Main is where such a child turns off. It returns the
-// code to exit with. open is the one that Run gets.
+// Main runs the tests of m and returns the exit code. TestMain must call it unless Run gets
+// Options.Volatile: the suite starts the test binary again as a child process, and Main runs the
+// child instead of the tests. The parameter open is the one that Run gets.
 func Main(m *testing.M, open Opener) int {
 	calledMain = true
 	role, ok := roles[os.Getenv(roleVariable)]
@@ -41,7 +41,8 @@ func Main(m *testing.M, open Opener) int {
 	return 0
 }
 
-// refuseChild ends a child whose TestMain did not call Main, before it starts children itself.
+// refuseChild fails the test in a child whose TestMain does not call Main. Such a child would start
+// children itself.
 func refuseChild(t *testing.T) {
 	t.Helper()
 	if os.Getenv(roleVariable) != "" {
@@ -49,7 +50,7 @@ func refuseChild(t *testing.T) {
 	}
 }
 
-// child is what a role gets.
+// child is the argument of a role.
 type child struct {
 	store persist.Store
 	name  string
@@ -65,7 +66,7 @@ var roles = map[string]func(context.Context, *child) error{
 	"watch":     watchRole,
 }
 
-// runChild waits for the parent's sign, opens the store and plays the role.
+// runChild waits for the parent's signal, opens the store and runs the role.
 func runChild(role func(context.Context, *child) error, open Opener) error {
 	ctx, cancel := context.WithTimeout(context.Background(), childTimeout)
 	defer cancel()
@@ -89,7 +90,7 @@ func (s suite) spawn(t *testing.T, role, location, name string) *testkit.Process
 	return p
 }
 
-// crowd runs n children of a role at the same time and returns what each said.
+// crowd runs n children of a role at the same time and returns the lines that each printed.
 func (s suite) crowd(t *testing.T, n int, role, location string) [][]string {
 	t.Helper()
 	var processes []*testkit.Process

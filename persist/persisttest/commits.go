@@ -13,25 +13,26 @@ import (
 
 func (s suite) commits() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"the ring keeps the last commits of the last writers": func(t *testing.T) { s.ring(t, false) },
-		"so it does when it is told those before":             func(t *testing.T) { s.ring(t, true) },
+		"a record keeps the last commits of the last writers": func(t *testing.T) { s.ring(t, false) },
+		"the same with Write.Recent":                          func(t *testing.T) { s.ring(t, true) },
 		"several keys change together or not at all":          s.allOrNothing,
-		"a commit of many keys":                               s.manyKeys,
+		"many keys change together":                           s.manyKeys,
 		"a malformed commit is refused":                       s.malformed,
 		"a single-key store refuses several keys":             s.singleKey,
 	}
 }
 
-// ring: a commit whose answer was lost is found in the record, even after others have written.
+// ring: the id of a commit whose answer was lost is found in the record, also after commits of
+// other writers.
 //
 // Proves STORE-1.
-func (s suite) ring(t *testing.T, told bool) {
+func (s suite) ring(t *testing.T, recent bool) {
 	f := s.fresh(t)
 	version := uint64(0)
 	commit := func(id string) {
 		t.Helper()
 		w := update(thing, version)
-		if told && version > 0 {
+		if recent && version > 0 {
 			w.Recent = f.load(thing).Commits
 		}
 		_, err := f.store.Commit(f.Context(), persist.Commit{ID: id, Writes: []persist.Write{w}})
@@ -48,7 +49,7 @@ func (s suite) ring(t *testing.T, told bool) {
 	require.Contains(t, f.load(thing).Commits, "a.b.2")
 	commit("w15.1")
 	commits := f.load(thing).Commits
-	require.Len(t, commits, 16, "the 17th writer pushes out the one that was silent for longest")
+	require.Len(t, commits, 16, "the 17th writer replaces the writer of the oldest commit")
 	require.NotContains(t, commits, "a.b.5")
 	require.Equal(t, "w0.1", commits[0])
 	require.Equal(t, "w15.1", commits[15])
@@ -88,7 +89,7 @@ func (s suite) manyKeys(t *testing.T) {
 	require.Len(t, lost(t, err), 200)
 }
 
-// malformed: whatever the store holds, these are refused, and nothing is written.
+// malformed: a malformed commit is refused and writes nothing.
 //
 // Proves STORE-1.
 func (s suite) malformed(t *testing.T) {
@@ -130,13 +131,13 @@ func (s suite) malformed(t *testing.T) {
 		"delete with lease": with(func(w *persist.Write) {
 			w.Deleted, w.Doc, w.Acquire = true, nil, &persist.Acquire{Holder: "me", For: time.Hour}
 		}),
-		"swept and alive":       with(func(w *persist.Write) { w.Swept, w.Gone, w.Expected, w.Version = true, true, 1, 2 }),
-		"swept before it went":  with(func(w *persist.Write) { w.Swept, w.Deleted, w.Doc = true, true, nil }),
+		"swept, not deleted":    with(func(w *persist.Write) { w.Swept, w.Gone, w.Expected, w.Version = true, true, 1, 2 }),
+		"swept, not gone":       with(func(w *persist.Write) { w.Swept, w.Deleted, w.Doc = true, true, nil }),
 		"TTL below KeepTTL + 1": with(func(w *persist.Write) { w.TTL = persist.KeepTTL + 1 }),
 		"extended and ended":    ending(persist.Guard{Extend: time.Hour}),
 		"released and ended":    ending(persist.Guard{Release: true}),
 		"guard that keeps TTL":  guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, TTL: persist.KeepTTL}),
-		"guard of nothing":      guarding(persist.Guard{Key: thing}),
+		"guard without a test":  guarding(persist.Guard{Key: thing}),
 		"extend without token":  guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, Extend: time.Hour}),
 		"release without token": guarding(persist.Guard{Key: key("leased"), Read: true, Version: 1, Release: true}),
 		"extend and release":    guarding(persist.Guard{Key: key("leased"), Token: 1, Extend: 1, Release: true}),

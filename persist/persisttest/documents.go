@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,11 +14,11 @@ import (
 
 func (s suite) documents() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a document of a mebibyte":                s.largeDocument,
+		"a document has one mebibyte":             s.largeDocument,
 		"numbers keep every digit":                s.exactNumbers,
 		"any JSON is a document":                  s.anyJSON,
-		"what a store returns is the caller's":    s.returnedIsACopy,
-		"what a caller passes stays the caller's": s.passedIsCopied,
+		"a returned record belongs to the caller": s.returnedIsACopy,
+		"a store does not change a commit":        s.commitIsUnchanged,
 	}
 }
 
@@ -41,13 +42,14 @@ func (s suite) exactNumbers(t *testing.T) {
 	sameDoc(t, w.Doc, f.load(thing).Doc)
 }
 
-// anyJSON: only what is no Unicode text may be refused, as databases do, and then it says so.
+// anyJSON: a store may refuse only text that is not Unicode, with an error that wraps
+// ErrNotApplied.
 //
 // Proves STORE-1.
 func (s suite) anyJSON(t *testing.T) {
 	f := s.fresh(t)
 	for i, text := range []string{`"\u0000"`, `"\ud800"`} {
-		w := create(key(fmt.Sprintf("odd-%d", i)))
+		w := create(key(fmt.Sprintf("not-unicode-%d", i)))
 		w.Doc = json.RawMessage(text)
 		if _, err := f.write(w); err != nil {
 			require.ErrorIs(t, err, persist.ErrNotApplied)
@@ -88,14 +90,24 @@ func (s suite) returnedIsACopy(t *testing.T) {
 	same(t, before, f.load(thing))
 }
 
+// commitIsUnchanged: a caller may read its commit, and send it again, after Commit has returned.
+// The capacity of Recent is above its length, so that an append in place would be noticed.
+//
 // Proves STORE-1.
-func (s suite) passedIsCopied(t *testing.T) {
+func (s suite) commitIsUnchanged(t *testing.T) {
 	f := s.fresh(t)
-	w := create(thing)
-	w.Doc = doc(1)
-	f.must(w)
-	for i := range w.Doc {
-		w.Doc[i] = 'x'
+	commit := func() persist.Commit {
+		w := acquire(thing, 1, "me", time.Hour)
+		w.Recent = append(make([]string, 0, 8), f.load(thing).Commits...)
+		return persist.Commit{ID: "w.2", Writes: []persist.Write{w}, Guards: []persist.Guard{{Key: thing, Read: true, Version: 1}}}
 	}
-	sameDoc(t, doc(1), f.load(thing).Doc)
+	f.must(create(thing))
+	c, want := commit(), commit()
+	_, err := f.store.Commit(f.Context(), c)
+	require.NoError(t, err)
+	require.Equal(t, want, c)
+	require.Empty(t, c.Writes[0].Recent[:2][1])
+	_, err = f.store.Commit(f.Context(), c)
+	lost(t, err)
+	require.Equal(t, want, c)
 }

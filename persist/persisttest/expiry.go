@@ -19,15 +19,15 @@ func (s suite) expiry() map[string]func(*testing.T) {
 		"touching moves the expiry and nothing else":      s.touch,
 		"an expired record is not touched":                s.touchTooLate,
 		"a write can keep the expiry":                     s.keepTTL,
-		"what is gone has no expiry to keep":              s.keepNothing,
-		"a swept record is a tombstone that tells when":   s.swept,
-		"what is alive is not swept":                      s.notSwept,
+		"a record that is gone has no expiry to keep":     s.keepNothing,
+		"a swept record is a tombstone with an expiry":    s.swept,
+		"a record that is alive is not swept":             s.notSwept,
 		"a swept record starts over, and can be purged":   s.afterSweep,
-		"one of a sweeper and those who start over wins":  s.sweepRace,
+		"one of sweepers and creators wins":               s.sweepRace,
 	}
 }
 
-// expiring is a record that has expired by the store's clock.
+// expiring creates a record and waits until it has expired by the store's clock.
 func (f *fixture) expiring(k persist.Key) persist.Record {
 	f.Helper()
 	w := create(k)
@@ -36,8 +36,8 @@ func (f *fixture) expiring(k persist.Key) persist.Record {
 	return f.eventually(k, "expired", func(r persist.Record) bool { return r.Expired(r.Now) })
 }
 
-// expiredIsGone: the store's clock decides inside the write, and a writer that still thinks the
-// record alive conflicts.
+// expiredIsGone: the write itself judges expiry by the store's clock. A writer that expects the
+// record to be alive conflicts.
 //
 // Proves STORE-2, STORE-8.
 func (s suite) expiredIsGone(t *testing.T) {
@@ -60,7 +60,7 @@ func (s suite) startsOver(t *testing.T) {
 	at := f.must(again)
 	r := f.load(thing)
 	require.False(t, r.Gone(r.Now))
-	require.Len(t, r.Commits, 2, "the ring outlives the document")
+	require.Len(t, r.Commits, 2, "commit ids are kept")
 	require.True(t, r.Updated.Equal(at))
 	again = update(thing, 2)
 	again.Gone = true
@@ -134,7 +134,7 @@ func (s suite) keepTTL(t *testing.T) {
 	w.TTL = persist.KeepTTL
 	f.must(w)
 	require.Zero(t, f.load(key("forever")).Expires)
-	// What only its lease keeps alive is alive, and is over with it.
+	// A record past its expiry is alive while its lease is live, and expired afterwards.
 	w = acquire(key("held"), 0, "me", time.Hour)
 	w.TTL = 2 * time.Millisecond
 	expires := f.must(w).Add(w.TTL)
@@ -149,7 +149,7 @@ func (s suite) keepTTL(t *testing.T) {
 	require.True(t, r.Expired(r.Now))
 }
 
-// keepNothing: a document that starts over does not expire with the old one.
+// keepNothing: a document that is created again does not keep the old expiry.
 //
 // Proves SCOPE-14.
 func (s suite) keepNothing(t *testing.T) {
@@ -173,15 +173,15 @@ func (s suite) keepNothing(t *testing.T) {
 	keep(again)
 }
 
-// sweep is the write that turns an expired record into its tombstone.
+// sweep returns the write that replaces an expired record by its tombstone.
 func sweep(r persist.Record) persist.Write {
 	w := remove(r.Key, r.Version)
 	w.Gone, w.Swept = true, true
 	return w
 }
 
-// swept: the tombstone tells that the record has expired, and when. It is deleted, not expired, to
-// everybody who lists or reads.
+// swept: the tombstone keeps the time at which the record expired. Lists and guards treat it as
+// deleted, not as expired.
 //
 // Proves SCOPE-14, STORE-8.
 func (s suite) swept(t *testing.T) {
@@ -203,7 +203,7 @@ func (s suite) swept(t *testing.T) {
 	late := remove(key("deleted late"), 1)
 	late.Gone = true
 	f.must(late)
-	require.Zero(t, f.load(key("deleted late")).Expires, "it was deleted, not swept")
+	require.Zero(t, f.load(key("deleted late")).Expires, "the record was deleted, not swept")
 	f.must(create(key("alive")))
 	require.ElementsMatch(t, []string{"1", "deleted", "deleted late"}, f.ids(persist.Query{Kind: "thing", Deleted: true}))
 	require.Equal(t, []string{"expired"}, f.ids(persist.Query{Kind: "thing", Expired: true}))
@@ -225,7 +225,7 @@ func (s suite) swept(t *testing.T) {
 	}
 }
 
-// notSwept: a sweeper whose page is old does no harm.
+// notSwept: a sweeper that read an old page cannot remove a record that is alive again.
 //
 // Proves SCOPE-14, STORE-2.
 func (s suite) notSwept(t *testing.T) {

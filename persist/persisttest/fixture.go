@@ -14,7 +14,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// fixture is a store of one test, and the short words for using it.
+// fixture is the store of one test, with short methods for using it.
 type fixture struct {
 	*testing.T
 	store    persist.Store
@@ -38,27 +38,27 @@ func (s suite) at(t *testing.T, location string) *fixture {
 
 var lastCommit atomic.Int64
 
-// commitID returns an id that no other commit of this process has.
+// commitID returns an id that is unique in this process.
 func commitID() string { return fmt.Sprintf("suite.%d", lastCommit.Add(1)) }
 
 var thing = persist.Key{Kind: "thing", ID: "1"}
 
 func key(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
 
-// create is the first write of a key.
+// create returns the write that creates an absent key.
 func create(k persist.Key) persist.Write { return update(k, 0) }
 
-// update is the write that follows version expected.
+// update returns the write of the version after expected.
 func update(k persist.Key, expected uint64) persist.Write {
 	return persist.Write{Key: k, Expected: expected, Version: expected + 1, Doc: doc(int(expected) + 1)}
 }
 
-// remove is the delete that follows version expected.
+// remove returns the delete of version expected.
 func remove(k persist.Key, expected uint64) persist.Write {
 	return persist.Write{Key: k, Expected: expected, Version: expected + 1, Deleted: true}
 }
 
-// doc is a document with a number in it.
+// doc returns a document that contains n.
 func doc(n int) json.RawMessage { return fmt.Appendf(nil, `{"n": %d}`, n) }
 
 // write commits writes alone.
@@ -73,7 +73,7 @@ func (f *fixture) guard(guards ...persist.Guard) (time.Time, error) {
 	return f.store.Commit(f.Context(), persist.Commit{ID: commitID(), Guards: guards})
 }
 
-// must is write that has to succeed.
+// must commits writes and fails the test on an error.
 func (f *fixture) must(writes ...persist.Write) time.Time {
 	f.Helper()
 	at, err := f.write(writes...)
@@ -92,7 +92,7 @@ func (f *fixture) load(k persist.Key) persist.Record {
 	return r
 }
 
-// floor returns the version floor, as an absent key shows it.
+// floor returns the version floor. The key k must be absent.
 func (f *fixture) floor(k persist.Key) uint64 {
 	f.Helper()
 	r, err := f.store.Load(f.Context(), k)
@@ -101,7 +101,7 @@ func (f *fixture) floor(k persist.Key) uint64 {
 	return r.Version
 }
 
-// eventually loads k until it is as wanted; the clock that decides is the store's.
+// eventually loads k until is returns true. Tests use it to wait for a time of the store's clock.
 func (f *fixture) eventually(k persist.Key, want string, is func(persist.Record) bool) persist.Record {
 	f.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -134,13 +134,13 @@ func fenced(t require.TestingT, err error) persist.Record {
 	return fenced.Current
 }
 
-// same asserts that got is the record want, whenever it was read. Documents are compared as JSON
-// with exact numbers, because a store may keep them in another shape.
+// same asserts that two records are equal except for Now. Documents are compared as JSON with exact
+// numbers, because a store may change their spelling.
 func same(t require.TestingT, want, got persist.Record) {
 	require.Equal(t, plain(t, want), plain(t, got))
 }
 
-// plain is r without what may differ between two readings of it.
+// plain returns r decoded from JSON, without Now.
 func plain(t require.TestingT, r persist.Record) map[string]any {
 	text, err := json.Marshal(r)
 	require.NoError(t, err)
@@ -152,7 +152,7 @@ func sameDoc(t require.TestingT, want, got json.RawMessage) {
 	require.Equal(t, decode(t, want), decode(t, got))
 }
 
-// decode returns JSON with its numbers as they are written.
+// decode decodes JSON and keeps the spelling of numbers.
 func decode(t require.TestingT, text []byte) any {
 	var value any
 	decoder := json.NewDecoder(bytes.NewReader(text))

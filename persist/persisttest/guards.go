@@ -11,13 +11,13 @@ import (
 
 func (s suite) guards() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a guard passes on the version it read":         s.guardPasses,
-		"a guard fails on another version":              s.guardFails,
-		"a guard tests absence":                         s.guardAbsence,
-		"a guard tells gone from alive":                 s.guardGone,
-		"a failed guard stops the write beside it":      s.guardStopsWrite,
-		"a guard on a written key tests it from before": s.guardOnWritten,
-		"every failure is named":                        s.everyFailure,
+		"a guard passes on the version it read":      s.guardPasses,
+		"a guard fails on another version":           s.guardFails,
+		"a guard tests absence":                      s.guardAbsence,
+		"a guard tests gone and alive":               s.guardGone,
+		"a failed guard stops the write beside it":   s.guardStopsWrite,
+		"a guard on a written key sees it unwritten": s.guardOnWritten,
+		"every failure has a winner":                 s.everyFailure,
 	}
 }
 
@@ -87,8 +87,8 @@ func (s suite) guardStopsWrite(t *testing.T) {
 	f.floor(key("written"))
 }
 
-// guardOnWritten: the guard looks at the record from before the commit, and what it changes comes
-// on top of the write.
+// guardOnWritten: a guard tests the record before the commit. Its changes are applied after the
+// write.
 //
 // Proves STORE-2.
 func (s suite) guardOnWritten(t *testing.T) {

@@ -19,24 +19,24 @@ func (s suite) leases() map[string]func(*testing.T) {
 		"releasing frees the record":                  s.release,
 		"a token is tested inside the write":          s.tokenInWrite,
 		"a lease that ran out commits nothing":        s.expiredLease,
-		"a lost lease is told before a conflict":      s.fencedFirst,
+		"a lost lease is reported before a conflict":  s.fencedFirst,
 		"a delete ends the lease":                     s.deleteEndsLease,
-		"other writers may write beside the holder":   s.writeBesideHolder,
+		"other writers may write a leased record":     s.writeBesideHolder,
 		"a document that starts over ends the lease":  s.endLease,
-		"starting over can take a lease that is held": s.endAndAcquire,
-		"Take acquires what matches and is not held":  s.take,
-		"Take gives each record to one":               s.takeRace,
+		"starting over can take a lease that is live": s.endAndAcquire,
+		"Take acquires matching records without one":  s.take,
+		"Take gives each record to one caller":        s.takeRace,
 	}
 }
 
-// acquire is the write that follows version expected and takes the lease.
+// acquire returns the write of the version after expected that takes the lease.
 func acquire(k persist.Key, expected uint64, holder string, d time.Duration) persist.Write {
 	w := update(k, expected)
 	w.Acquire = &persist.Acquire{Holder: holder, For: d}
 	return w
 }
 
-// leaseIsExclusive: the token decides, not the name, so the same holder conflicts too.
+// leaseIsExclusive: a lease is identified by its token, so a holder of the same name conflicts too.
 //
 // Proves STORE-1.
 func (s suite) leaseIsExclusive(t *testing.T) {
@@ -100,7 +100,7 @@ func (s suite) release(t *testing.T) {
 	f.must(acquire(thing, 1, "you", time.Hour))
 }
 
-// tokenInWrite: a holder that was replaced commits nothing.
+// tokenInWrite: a holder whose lease another holder has taken commits nothing.
 //
 // Proves STORE-2.
 func (s suite) tokenInWrite(t *testing.T) {
@@ -177,7 +177,7 @@ func (s suite) writeBesideHolder(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// endLease: a document that replaces the one that was held is nobody's, and the holder learns of it.
+// endLease: a document that starts over has no lease, and the old holder gets *Fenced.
 //
 // Proves STORE-13.
 func (s suite) endLease(t *testing.T) {
@@ -196,7 +196,7 @@ func (s suite) endLease(t *testing.T) {
 	require.Equal(t, []string{"1"}, f.ids(persist.Query{Kind: "thing", Unheld: true}))
 	w = update(thing, 2)
 	w.EndLease = true
-	f.must(w) // without a lease it changes nothing
+	f.must(w) // EndLease without a lease has no effect
 	require.Zero(t, f.load(thing).Lease)
 
 	f.must(acquire(key("mine"), 0, "me", time.Hour))
@@ -205,7 +205,7 @@ func (s suite) endLease(t *testing.T) {
 	_, err = f.store.Commit(t.Context(), persist.Commit{
 		ID: commitID(), Writes: []persist.Write{w}, Guards: []persist.Guard{{Key: key("mine"), Token: 1}},
 	})
-	require.NoError(t, err, "the holder itself may start over")
+	require.NoError(t, err, "the holder may end its own lease")
 	require.Zero(t, f.load(key("mine")).Lease)
 }
 
@@ -233,7 +233,7 @@ func (s suite) endAndAcquire(t *testing.T) {
 func (f *fixture) leaser() persist.Leaser {
 	leaser, ok := f.store.(persist.Leaser)
 	if !ok {
-		f.Skip("the store is no persist.Leaser")
+		f.Skip("the store is not a persist.Leaser")
 	}
 	return leaser
 }
@@ -320,7 +320,7 @@ func (s suite) takeRace(t *testing.T) {
 	}
 }
 
-// together runs n goroutines that start at the same moment and waits for them.
+// together runs n goroutines that start at the same moment, and waits for them.
 func together(n int, run func(i int)) {
 	var workers sync.WaitGroup
 	start := make(chan struct{})

@@ -12,11 +12,11 @@ import (
 
 func (s suite) lifecycle() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a closed store says so":                  s.closed,
-		"closing while others write loses no ack": s.closeWhileWriting,
-		"an ended context stops a call":           s.endedContext,
-		"what was committed is there when opened": s.reopened,
-		"two handles see each other":              s.twoHandles,
+		"a closed store returns ErrClosed":     s.closed,
+		"closing during writes loses no ack":   s.closeWhileWriting,
+		"an ended context stops a call":        s.endedContext,
+		"an opened store has all commits":      s.reopened,
+		"two handles see each other's commits": s.twoHandles,
 	}
 }
 
@@ -42,7 +42,7 @@ func (s suite) closed(t *testing.T) {
 	}
 }
 
-// closeWhileWriting: each writer is acknowledged or told that the store is closed, and both are true.
+// closeWhileWriting: an acknowledged write is in the store, and a write with ErrClosed is not.
 //
 // Proves STORE-1.
 func (s suite) closeWhileWriting(t *testing.T) {

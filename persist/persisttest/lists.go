@@ -17,13 +17,13 @@ func (s suite) lists() map[string]func(*testing.T) {
 		"a prefix is taken literally":               s.listPrefix,
 		"age is judged by the store's clock":        s.listAge,
 		"pages are complete and without repetition": s.listPages,
-		"what is due comes in pages too":            s.listDuePages,
-		"records are whole":                         s.listWhole,
+		"due records come in pages too":             s.listDuePages,
+		"listed records have all fields":            s.listWhole,
 		"an unknown cursor is refused":              s.listBadCursor,
 	}
 }
 
-// ids returns the ids that q finds on all pages, sorted, and fails if one comes twice.
+// ids returns the ids of all pages of q, sorted. It fails the test if an id comes twice.
 func (f *fixture) ids(q persist.Query) []string {
 	f.Helper()
 	ids := []string{}

@@ -17,12 +17,12 @@ import (
 
 func (s suite) model() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"random commits do what Apply says": s.likeApply,
+		"random commits do the same as Apply": s.likeApply,
 	}
 }
 
-// likeApply runs random commits on the store and on persist.Apply, and compares answers, records
-// and lists. The model uses the times that the store gives, so that they agree to the microsecond.
+// likeApply runs random commits on the store and with persist.Apply, and compares answers, records
+// and lists. The model uses the times that the store returned, so all times are equal.
 //
 // Proves STORE-1, STORE-2, STORE-5, SCOPE-14.
 func (s suite) likeApply(t *testing.T) {
@@ -40,22 +40,22 @@ func (s suite) likeApply(t *testing.T) {
 	})
 }
 
-// model is what the store should hold of one kind.
+// model holds the records of one kind that the store should have.
 type model struct {
 	*rapid.T
 	ctx     context.Context
 	store   persist.Store
 	kind    string
 	records map[persist.Key]persist.Record
-	latest  time.Time // the store's time, as far as it is known
+	latest  time.Time // the latest known time of the store
 }
 
 var modelIDs = []string{"a", "b", "c"}
 
-// durations are over at once or never, so that no test depends on how fast it runs.
+// durations end at once or long after the test, so that no result depends on speed.
 var durations = []time.Duration{0, 0, time.Microsecond, time.Hour}
 
-// commit draws a commit whose expectations are right more often than not.
+// commit draws a commit. Most of its expectations are right.
 func (m *model) commit(single bool) persist.Commit {
 	c := persist.Commit{ID: fmt.Sprintf("w%d.%d", rapid.IntRange(0, 2).Draw(m.T, "writer"), lastCommit.Add(1))}
 	single = single || rapid.Bool().Draw(m.T, "alone")
@@ -74,7 +74,7 @@ func (m *model) commit(single bool) persist.Commit {
 	return c
 }
 
-// expectation draws what a writer believes of a record.
+// expectation draws the state of r that a writer expects.
 func (m *model) expectation(r persist.Record) (version uint64, gone bool) {
 	if !r.Absent() {
 		version, gone = r.Version, r.Gone(m.latest.Add(2*time.Microsecond))
@@ -90,7 +90,7 @@ func (m *model) expectation(r persist.Record) (version uint64, gone bool) {
 
 func (m *model) write(k persist.Key) persist.Write {
 	w := persist.Write{Key: k}
-	if r := m.records[k]; rapid.Bool().Draw(m.T, "plain") && !r.Absent() { // as most writes are
+	if r := m.records[k]; rapid.Bool().Draw(m.T, "plain") && !r.Absent() { // most writes of an application are plain
 		w.Expected, w.Gone = m.expectation(r)
 		w.Version, w.Doc, w.Schema, w.Label, w.Due = w.Expected+1, doc(rapid.IntRange(0, 99).Draw(m.T, "doc")), r.Schema, r.Label, r.Due
 		w.Recent = r.Commits
@@ -192,7 +192,7 @@ func (m *model) compareWinners(want, got []persist.Record) {
 	}
 }
 
-// compareRecords compares what Load returns.
+// compareRecords compares the records that Load returns.
 func (m *model) compareRecords() {
 	for _, id := range modelIDs {
 		k := persist.Key{Kind: m.kind, ID: id}
@@ -220,7 +220,7 @@ func (m *model) compareList() {
 		Deleted: rapid.IntRange(0, 3).Draw(m.T, "deleted") == 0,
 	}
 	var now time.Time
-	for !now.After(m.latest.Add(2 * time.Microsecond)) { // what is over at once is over
+	for !now.After(m.latest.Add(2 * time.Microsecond)) { // wait for the end of short durations
 		r, err := m.store.Load(m.ctx, persist.Key{Kind: m.kind, ID: "a"})
 		if err != nil {
 			require.ErrorIs(m, err, persist.ErrNotFound)

@@ -14,9 +14,9 @@ import (
 
 func (s suite) moments() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"several records are read as Load reads them": s.loadAllLikeLoad,
-		"no commit is seen in part":                   s.loadAllWhole,
-		"a page of a list shows no commit in part":    s.listWholeCommits,
+		"LoadAll returns the same records as Load": s.loadAllLikeLoad,
+		"LoadAll shows no commit in part":          s.loadAllWhole,
+		"a page of a list shows no commit in part": s.listWholeCommits,
 	}
 }
 
@@ -25,7 +25,7 @@ func (f *fixture) reader() persist.Reader {
 	f.Helper()
 	r, ok := f.store.(persist.Reader)
 	if !ok {
-		f.Skip("the store is no persist.Reader")
+		f.Skip("the store is not a persist.Reader")
 	}
 	return r
 }
@@ -57,8 +57,8 @@ func (s suite) loadAllLikeLoad(t *testing.T) {
 	require.Empty(t, records)
 }
 
-// moving lets two writers count in all keys at once while look looks, n times. Each commit writes
-// the same number into every key.
+// moving calls look 100 times while two writers change all keys. Each commit writes the same number
+// into every key.
 func (s suite) moving(t *testing.T, look func(f *fixture, keys []persist.Key)) {
 	s.needsSeveralKeys(t)
 	f := s.fresh(t)
@@ -97,13 +97,13 @@ func (s suite) moving(t *testing.T, look func(f *fixture, keys []persist.Key)) {
 	}
 }
 
-// sameNumber asserts that all records carry one number, and that it is their version.
+// sameNumber asserts that all records contain the same number, which is their version.
 func sameNumber(t *testing.T, records []persist.Record) {
 	t.Helper()
 	for _, r := range records {
 		var d struct{ N uint64 }
 		require.NoError(t, json.Unmarshal(r.Doc, &d))
-		require.Equal(t, r.Version, d.N, "a record is torn")
+		require.Equal(t, r.Version, d.N, "the document belongs to another version")
 		require.Equal(t, records[0].Version, r.Version, "a commit is seen in part: %s", fmt.Sprint(r.Key))
 	}
 }

@@ -12,15 +12,15 @@ import (
 
 func (s suite) names() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"hostile ids are kept apart":       s.hostileIDs,
-		"hostile kinds are kept apart":     s.hostileKinds,
-		"kind and id are not run together": s.kindAndID,
-		"labels and holders are verbatim":  s.verbatim,
+		"ids with special characters are distinct":   s.hostileIDs,
+		"kinds with special characters are distinct": s.hostileKinds,
+		"kind and id are kept separate":              s.kindAndID,
+		"labels and holders are verbatim":            s.verbatim,
 	}
 }
 
-// hostile are names that a file system, a URL, a pattern or a collation might change, merge or
-// follow; each must stay itself.
+// hostile are names that a file system, a URL, a pattern or a collation might change or confuse. A
+// store keeps each of them.
 var hostile = []string{
 	"../x", "..", ".", "a/b", "a//b", "/abs", `a\b`, "a%2Fb", "a%b", "a_b", "a'b", `a"b`, "a;--", "a\nb", "a\tb", "\u007f",
 	"🦫", "👩‍👩‍👧", "Twin", "twin", "TWIN", "x.", "x..", "x ", " x", "x", "CON", "con", "NUL.txt", "aux", "COM1",

@@ -15,12 +15,12 @@ import (
 
 func (s suite) native() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"the transaction is of the type that was told":   s.nativeType,
-		"an error comes back unchanged and undoes all":   s.nativeError,
-		"a panic is passed on and undoes all":            s.nativePanic,
-		"a refused commit does not run the user's code":  s.nativeRefused,
-		"a commit that is empty but for the user's code": s.nativeEmpty,
-		"one of many wins, and its code ran once":        s.nativeRace,
+		"the transaction has NativeType":                  s.nativeType,
+		"an error is returned unchanged and undoes all":   s.nativeError,
+		"a panic is passed on and undoes all":             s.nativePanic,
+		"a refused commit does not run the function":      s.nativeRefused,
+		"a commit may have no writes and no guards":       s.nativeEmpty,
+		"one of many commits wins, its function ran once": s.nativeRace,
 	}
 }
 
@@ -29,7 +29,7 @@ func (f *fixture) native() persist.Native {
 	f.Helper()
 	native, ok := f.store.(persist.Native)
 	if !ok {
-		f.Skip("the store is no persist.Native")
+		f.Skip("the store is not a persist.Native")
 	}
 	return native
 }
@@ -54,15 +54,15 @@ func (s suite) nativeType(t *testing.T) {
 	}, create(thing))
 	require.NoError(t, err)
 	require.NotNil(t, got)
-	require.True(t, got.AssignableTo(want), "%s is no %s", got, want)
+	require.True(t, got.AssignableTo(want), "%s is not assignable to %s", got, want)
 	r := f.load(thing)
 	require.EqualValues(t, 1, r.Version)
 	require.True(t, r.Updated.Equal(at))
 	require.Len(t, r.Commits, 1)
 }
 
-// nativeError: whatever error it is. A store that took it for its own would try again, or lie about
-// the outcome.
+// nativeError: any error of the function is returned unchanged, also an error that the store itself
+// uses. A store that mixed them up would retry, or report a wrong outcome.
 //
 // Proves TX-6.
 func (s suite) nativeError(t *testing.T) {
@@ -93,10 +93,10 @@ func (s suite) nativeError(t *testing.T) {
 		same(t, before, f.load(thing))
 	}
 	_, err := f.inTx(nothing, update(thing, 1))
-	require.NoError(t, err, "what was undone does not stand in the way")
+	require.NoError(t, err, "a commit after the rollback succeeds")
 }
 
-// nativePanic: also many times, so that a transaction that nobody ends would be noticed.
+// nativePanic: the test repeats it, so that a transaction that is left open would be noticed.
 //
 // Proves TX-6.
 func (s suite) nativePanic(t *testing.T) {
@@ -109,7 +109,7 @@ func (s suite) nativePanic(t *testing.T) {
 		func() {
 			defer func() { require.True(t, recover() == any(value)) }()
 			_, err := f.inTx(func(context.Context, any) error { panic(value) }, update(thing, 1))
-			t.Errorf("it returned %v", err)
+			t.Errorf("CommitWith returned %v instead of panicking", err)
 		}()
 	}
 	same(t, before, f.load(thing))
@@ -125,7 +125,7 @@ func (s suite) nativeRefused(t *testing.T) {
 	f.must(acquire(thing, 0, "me", time.Hour))
 	before := f.load(thing)
 	never := func(context.Context, any) error {
-		t.Error("the user's code ran in a commit that was refused")
+		t.Error("the function ran in a commit that was refused")
 		return nil
 	}
 	_, err := f.inTx(never, create(thing))
@@ -170,16 +170,16 @@ func (s suite) nativeEmpty(t *testing.T) {
 		})
 		require.NoError(t, err)
 		require.Equal(t, 1, calls)
-		require.False(t, at.IsZero(), "it has no time")
+		require.False(t, at.IsZero(), "CommitWith returned no time")
 	}
 	own := errors.New("no")
 	_, err := native.CommitWith(t.Context(), persist.Commit{}, func(context.Context, any) error { return own })
 	require.True(t, err == own)
 	_, err = f.store.Commit(t.Context(), persist.Commit{ID: commitID()})
-	require.ErrorIs(t, err, persist.ErrNotApplied, "without the user's code it is malformed")
+	require.ErrorIs(t, err, persist.ErrNotApplied, "an empty commit without a function is malformed")
 }
 
-// nativeRace: under contention, code runs in the commit that wins and in no other.
+// nativeRace: under contention, the function runs in the commit that wins and in no other.
 //
 // Proves TX-6, STORE-2.
 func (s suite) nativeRace(t *testing.T) {

@@ -1,4 +1,4 @@
-// Package persisttest is the conformance suite for stores, ours and yours.
+// Package persisttest is the conformance suite for stores, also for stores of other modules.
 //
 // An adapter calls Run from one test and Main from its TestMain:
 //
@@ -15,24 +15,28 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Opener opens the store at location. Two calls with one location reach the same data, from two
-// processes too.
+// Opener opens the store at location. Two calls with one location open the same data, also in two
+// processes.
 type Opener = func(location string) (persist.Store, error)
 
-// Options says where stores are and what they cannot do, so that the suite skips it by name
-// instead of failing. The zero value is a store that can do everything.
+// Options describes a store: where it is, and which tests do not apply to it. The suite skips these
+// tests by name. The zero value is a store that can do everything.
 type Options struct {
-	// Location returns a place where there is no store yet, and removes what is there when t
-	// ends. Nil: a new temporary folder.
+	// Location returns a location without a store, and removes the store there when t ends. Nil
+	// means a new temporary folder.
 	Location func(t *testing.T) string
 
-	SingleKey bool // Commit of several keys returns persist.ErrUnsupported
-	Volatile  bool // state dies with the store: it is opened once per location, in one process
+	// SingleKey says that Commit of several keys returns persist.ErrUnsupported.
+	SingleKey bool
+	// Volatile says that records end with the store. It is opened once per location, in one
+	// process.
+	Volatile bool
 }
 
-// Run runs every conformance test against stores that open returns. What is optional (persist.Reader,
-// persist.Leaser, persist.Purger, persist.Watcher, persist.Prober, persist.Native) is tested where the
-// store has it; where it has not, those tests are skipped by name.
+// Run runs every conformance test against stores that open returns. It tests the optional
+// interfaces that the store implements (persist.Reader, persist.Leaser, persist.Purger,
+// persist.Watcher, persist.Prober, persist.Restorer, persist.Native), and skips the tests of the
+// others by name.
 func Run(t *testing.T, open Opener, o Options) {
 	t.Helper()
 	refuseChild(t)
@@ -72,7 +76,7 @@ type suite struct {
 	options Options
 }
 
-// location returns a place for the store of one test.
+// location returns the location of the store of one test.
 func (s suite) location(t *testing.T) string {
 	if s.options.Location == nil {
 		return t.TempDir()
@@ -92,6 +96,6 @@ func (s suite) needsSeveralKeys(t *testing.T) {
 func (s suite) needsSharing(t *testing.T) {
 	t.Helper()
 	if s.options.Volatile {
-		t.Skip("Options.Volatile: the store belongs to one process")
+		t.Skip("Options.Volatile: the store is opened in one process only")
 	}
 }

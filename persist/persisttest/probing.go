@@ -15,9 +15,9 @@ import (
 
 func (s suite) probing() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"versions of records in every state":              s.probe,
-		"versions of many keys":                           s.probeMany,
-		"versions of nothing, after the end and too late": s.probeEnds,
+		"versions of records in every state":     s.probe,
+		"versions of many keys":                  s.probeMany,
+		"versions of no keys, and after the end": s.probeEnds,
 	}
 }
 
@@ -26,13 +26,13 @@ func (f *fixture) prober() persist.Prober {
 	f.Helper()
 	prober, ok := f.store.(persist.Prober)
 	if !ok {
-		f.Skip("the store is no persist.Prober")
+		f.Skip("the store is not a persist.Prober")
 	}
 	return prober
 }
 
-// probe: a record has its version whether it is alive, expired or deleted; without one it is 0, and not
-// the floor.
+// probe: Versions returns the version of a record that is alive, expired or deleted, and 0 for an
+// absent key, not the floor.
 //
 // Proves SCOPE-13, STORE-2.
 func (s suite) probe(t *testing.T) {
@@ -61,7 +61,8 @@ func (s suite) probe(t *testing.T) {
 	require.Equal(t, append(want, 101), versions)
 }
 
-// probeMany: all of them, in their order, also those that are asked for twice, while others write.
+// probeMany: Versions returns the versions in the order of the keys, also of keys that are named
+// twice, while another goroutine writes.
 //
 // Proves SCOPE-13.
 func (s suite) probeMany(t *testing.T) {

@@ -19,11 +19,11 @@ func (s suite) processes() map[string]func(*testing.T) {
 		return nil
 	}
 	return map[string]func(*testing.T){
-		"ten open an empty place at once":          s.openTogether,
+		"ten processes open an empty location":     s.openTogether,
 		"every acknowledged increment counts once": s.incrementTogether,
 		"one creator wins":                         s.createTogether,
 		"transfers conserve the sum":               s.transferTogether,
-		"a killed writer leaves all it was told":   s.killed,
+		"a killed writer loses no acknowledgement": s.killed,
 	}
 }
 
@@ -80,7 +80,7 @@ func createRole(ctx context.Context, c *child) error {
 	return nil
 }
 
-// createTogether: of two creators in two processes one wins, and the other sees a conflict.
+// createTogether: of two creators in two processes, one wins and the other gets a conflict.
 //
 // Proves STORE-3.
 func (s suite) createTogether(t *testing.T) {
@@ -140,14 +140,14 @@ func foreverRole(ctx context.Context, c *child) error {
 	return writers.Wait()
 }
 
-// killed: kill -9 at any moment loses no acknowledged change and doubles none, and the next
-// process carries on.
+// killed: kill -9 at any moment loses no acknowledged change and applies none twice. The next
+// process continues to write.
 //
 // Proves STORE-3, STORE-7.
 func (s suite) killed(t *testing.T) {
 	location := s.location(t)
 	acked := map[string]bool{}
-	var survivor *fixture // from the middle on, somebody else has the store open and writes too
+	var survivor *fixture // from the middle on, this process has the store open and writes too
 	for round := range 20 {
 		if round == 10 {
 			survivor = s.at(t, location)

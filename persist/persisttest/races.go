@@ -16,15 +16,15 @@ import (
 
 func (s suite) races() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"every acknowledged increment counts once": s.increments,
-		"one creator wins":                         s.creators,
-		"disjoint writers do not disturb":          s.disjoint,
-		"transfers conserve the sum":               s.transfers,
-		"a deleted key is not revived by the late": s.lateWriters,
+		"every acknowledged increment counts once":  s.increments,
+		"one creator wins":                          s.creators,
+		"writers of different keys do not conflict": s.disjoint,
+		"transfers conserve the sum":                s.transfers,
+		"one of a delete and updates wins":          s.lateWriters,
 	}
 }
 
-// tally is a document that remembers who changed it.
+// tally is a document with a sum and the ids of the changes that made it.
 type tally struct {
 	Sum  int      `json:"sum"`
 	Acks []string `json:"acks"`
@@ -36,7 +36,7 @@ func parseTally(t require.TestingT, r persist.Record) tally {
 	return content
 }
 
-// increment adds one to the tally of k, in the name of id, and tries again when others were faster.
+// increment adds one to the tally of k under the name id. It retries after a conflict.
 func increment(ctx context.Context, store persist.Store, k persist.Key, id string) error {
 	current, err := store.Load(ctx, k)
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
@@ -68,7 +68,7 @@ func increment(ctx context.Context, store persist.Store, k persist.Key, id strin
 	}
 }
 
-// increments: the version is compared by the write itself, or two writers would both succeed on it.
+// increments: the write itself compares the version, so two writers cannot both replace it.
 //
 // Proves STORE-2, STORE-5.
 func (s suite) increments(t *testing.T) {
@@ -137,7 +137,7 @@ func (s suite) disjoint(t *testing.T) {
 	}
 }
 
-// transfer moves one from a to b, and tries again when others were faster.
+// transfer moves one from a to b. It retries after a conflict.
 func transfer(ctx context.Context, store persist.Store, a, b persist.Key, id string) error {
 	for {
 		var records [2]persist.Record
@@ -165,7 +165,7 @@ func transfer(ctx context.Context, store persist.Store, a, b persist.Key, id str
 	}
 }
 
-// transfers: keys are named in both orders, which must not lock each other out.
+// transfers: commits name their keys in both orders and do not deadlock.
 //
 // Proves STORE-2.
 func (s suite) transfers(t *testing.T) {
@@ -196,7 +196,7 @@ func (s suite) transfers(t *testing.T) {
 	require.Equal(t, 300, sum)
 }
 
-// lateWriters: of a delete and many updates of one version, one thing happens.
+// lateWriters: of a delete and several updates of one version, one succeeds.
 //
 // Proves STORE-2, STORE-5.
 func (s suite) lateWriters(t *testing.T) {

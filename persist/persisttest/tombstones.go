@@ -11,11 +11,11 @@ import (
 
 func (s suite) tombstones() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a delete leaves a tombstone":                s.tombstone,
-		"a deleted record starts over above it":      s.recreate,
-		"purged tombstones raise the floor":          s.purgeRaisesFloor,
-		"purge takes what matches and nothing alive": s.purgeMatches,
-		"purge stops at its limit":                   s.purgeLimit,
+		"a delete leaves a tombstone":             s.tombstone,
+		"a recreated record has a higher version": s.recreate,
+		"purged tombstones raise the floor":       s.purgeRaisesFloor,
+		"purge removes matching tombstones only":  s.purgeMatches,
+		"purge stops at its limit":                s.purgeLimit,
 	}
 }
 
@@ -33,7 +33,7 @@ func (s suite) tombstone(t *testing.T) {
 	require.Nil(t, r.Doc)
 }
 
-// recreate: a version is never used twice, not even by a new document.
+// recreate: a version is never used twice, also not by a document that is created again.
 //
 // Proves STORE-2.
 func (s suite) recreate(t *testing.T) {
@@ -55,13 +55,13 @@ func (s suite) recreate(t *testing.T) {
 func (f *fixture) purger() persist.Purger {
 	purger, ok := f.store.(persist.Purger)
 	if !ok {
-		f.Skip("the store is no persist.Purger")
+		f.Skip("the store is not a persist.Purger")
 	}
 	return purger
 }
 
-// purgeRaisesFloor: a document created anew under a purged key cannot repeat a version that an
-// old reader may still hold.
+// purgeRaisesFloor: a document that is created under a purged key has a version above all versions
+// that an old reader may have.
 //
 // Proves STORE-2.
 func (s suite) purgeRaisesFloor(t *testing.T) {
@@ -84,14 +84,14 @@ func (s suite) purgeRaisesFloor(t *testing.T) {
 		w := create(k)
 		w.Version = winner.Version + 1
 		f.must(w)
-		require.Equal(t, w.Version, f.load(k).Born, "it is another record")
+		require.Equal(t, w.Version, f.load(k).Born, "a record above the floor is a new record")
 		f.must(remove(k, w.Version))
 		w.Expected, w.Version, w.Gone = w.Version+1, w.Version+2, true
 		f.must(w)
-		require.Equal(t, w.Version-2, f.load(k).Born, "a tombstone is still the same one")
+		require.Equal(t, w.Version-2, f.load(k).Born, "a document that follows a tombstone is the same record")
 	}
 	_, err = f.guard(persist.Guard{Key: key("absent"), Read: true})
-	require.NoError(t, err, "an absent key is absent whatever the floor")
+	require.NoError(t, err, "a guard tests absence without regard to the floor")
 	_, err = f.write(update(thing, 42))
 	lost(t, err)
 }
@@ -110,7 +110,7 @@ func (s suite) purgeMatches(t *testing.T) {
 
 	removed, err := purger.Purge(f.Context(), persist.Query{Kind: "thing", Prefix: "a", Age: time.Hour})
 	require.NoError(t, err)
-	require.Zero(t, removed, "tombstones that are too young")
+	require.Zero(t, removed, "tombstones below Age")
 	removed, err = purger.Purge(f.Context(), persist.Query{Kind: "thing", Prefix: "a"})
 	require.NoError(t, err)
 	require.Equal(t, 2, removed)

@@ -11,18 +11,18 @@ import (
 
 func (s suite) versions() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"an absent key is not found":                 s.absentKey,
-		"a created record is as it was written":      s.created,
-		"an update replaces everything but the ring": s.replaced,
-		"a stale version conflicts":                  s.staleVersion,
-		"a second creator conflicts":                 s.secondCreator,
-		"a future version conflicts":                 s.futureVersion,
-		"several mutations share one write":          s.sharedWrite,
-		"the winner is the current record":           s.winnerIsCurrent,
+		"an absent key is not found":            s.absentKey,
+		"a created record is as it was written": s.created,
+		"an update replaces all but commit ids": s.replaced,
+		"a stale version conflicts":             s.staleVersion,
+		"a second creator conflicts":            s.secondCreator,
+		"a future version conflicts":            s.futureVersion,
+		"several mutations share one write":     s.sharedWrite,
+		"the winner is the current record":      s.winnerIsCurrent,
 	}
 }
 
-// absentKey: Load tells an absent key from a failure.
+// absentKey: Load returns ErrNotFound for an absent key, not another error.
 //
 // Proves STORE-1.
 func (s suite) absentKey(t *testing.T) {
@@ -33,7 +33,7 @@ func (s suite) absentKey(t *testing.T) {
 	require.Zero(t, r.Version, "the floor of an empty store")
 }
 
-// created: every field survives, in UTC and to the microsecond.
+// created: every field is kept, times in UTC with microseconds.
 //
 // Proves STORE-1, STORE-8.
 func (s suite) created(t *testing.T) {
@@ -57,7 +57,7 @@ func (s suite) created(t *testing.T) {
 	require.WithinRange(t, r.Now, at, at.Add(time.Minute))
 }
 
-// replaced: a write replaces the fields beside the document too, and keeps the lease.
+// replaced: a write replaces the metadata too, and keeps the lease.
 //
 // Proves STORE-1.
 func (s suite) replaced(t *testing.T) {
@@ -79,7 +79,7 @@ func (s suite) replaced(t *testing.T) {
 	require.True(t, f.load(thing).Due.Equal(at.Add(time.Hour)), "DueIn counts from the commit")
 }
 
-// staleVersion: the expected version is compared, and a failed write leaves no trace.
+// staleVersion: a write that expects an old version conflicts and changes nothing.
 //
 // Proves STORE-2.
 func (s suite) staleVersion(t *testing.T) {
@@ -94,7 +94,7 @@ func (s suite) staleVersion(t *testing.T) {
 	same(t, before, f.load(thing))
 }
 
-// secondCreator: creating what exists is a conflict that shows what exists.
+// secondCreator: creating an existing record returns a conflict with the existing record.
 //
 // Proves STORE-2, STORE-5.
 func (s suite) secondCreator(t *testing.T) {
@@ -106,7 +106,8 @@ func (s suite) secondCreator(t *testing.T) {
 	same(t, f.load(thing), lost(t, err)[0])
 }
 
-// futureVersion: a version that was never there conflicts, also on an absent key.
+// futureVersion: a write that expects a version that was never written conflicts, also on an absent
+// key.
 //
 // Proves STORE-2.
 func (s suite) futureVersion(t *testing.T) {
@@ -133,8 +134,8 @@ func (s suite) sharedWrite(t *testing.T) {
 	f.must(update(thing, 11))
 }
 
-// winnerIsCurrent: whoever loses sees a record at least as new as its own reading, and can write
-// on top of it at once when nobody else does.
+// winnerIsCurrent: a writer that loses gets the current record, and can write the next version
+// without another read.
 //
 // Proves STORE-5.
 func (s suite) winnerIsCurrent(t *testing.T) {

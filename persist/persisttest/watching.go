@@ -21,14 +21,14 @@ import (
 
 func (s suite) watching() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"every change is hinted to every watcher":             s.everyChange,
-		"a change by another process is hinted":               s.changedElsewhere,
-		"a change is hinted to another process":               s.watchedElsewhere,
-		"the last of many changes is hinted":                  s.lastChange,
-		"what was not applied changes nothing for a watcher":  s.watchRefused,
-		"a slow watcher holds up nobody and misses nothing":   s.slowWatcher,
-		"watching ends with the context":                      s.watchCancelled,
-		"watching ends with the store, and leaves no routine": s.watchClosed,
+		"every change is hinted to every watcher":            s.everyChange,
+		"a change by another process is hinted":              s.changedElsewhere,
+		"a change is hinted to another process":              s.watchedElsewhere,
+		"the last of many changes is hinted":                 s.lastChange,
+		"a refused commit is not hinted as a version":        s.watchRefused,
+		"a slow watcher delays no commit and misses no hint": s.slowWatcher,
+		"watching ends with the context":                     s.watchCancelled,
+		"watching ends with the store and its goroutines":    s.watchClosed,
 	}
 }
 
@@ -37,37 +37,37 @@ func (f *fixture) watcher() persist.Watcher {
 	f.Helper()
 	watcher, ok := f.store.(persist.Watcher)
 	if !ok {
-		f.Skip("the store is no persist.Watcher")
+		f.Skip("the store is not a persist.Watcher")
 	}
 	return watcher
 }
 
-// patience is how long a hint may take. It decides nothing but when a test gives up.
+// patience limits the time that a hint may take before the test fails.
 const patience = 30 * time.Second
 
-// watch is somebody who watches, and looks at records only when told to.
+// watch is a watcher that reads a record only after a hint for it.
 type watch struct {
 	f      *fixture
 	cancel context.CancelFunc
-	ended  chan error // gets what Watch returned
+	ended  chan error // receives the error of Watch
 
 	busy atomic.Bool // wake is running
 	over atomic.Bool // Watch has returned
 
-	looked map[persist.Key]int // how many hints somebody has looked after
+	looked map[persist.Key]int // the number of hints before the last read, by key
 
-	mu    sync.Mutex // protects what follows
+	mu    sync.Mutex // protects the fields below
 	hints []persist.Hint
 	news  chan struct{} // closed with the next hint
 }
 
-// watch begins to watch, and has consumed the first hint, which is the zero one.
+// watch starts a watcher and waits for the first hint, which is the zero hint.
 func (f *fixture) watch() *watch {
 	f.Helper()
 	return f.watchWith(func(persist.Hint) {})
 }
 
-// watchWith is watch with something to do on every hint.
+// watchWith is watch with a function that is called for every hint.
 func (f *fixture) watchWith(do func(persist.Hint)) *watch {
 	f.Helper()
 	watcher := f.watcher()
@@ -88,14 +88,14 @@ func (f *fixture) watchWith(do func(persist.Hint)) *watch {
 		cancel()
 		<-returned
 	})
-	require.True(f, w.await(1), "the watcher was not told that it may look")
+	require.True(f, w.await(1), "the first hint is missing")
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	require.Equal(f, persist.Hint{}, w.hints[0])
 	return w
 }
 
-// wake notes a hint.
+// wake records a hint.
 func (w *watch) wake(hint persist.Hint) {
 	if !w.busy.CompareAndSwap(false, true) {
 		w.f.Error("wake was called concurrently")
@@ -104,7 +104,7 @@ func (w *watch) wake(hint persist.Hint) {
 		w.f.Error("wake was called after Watch had returned")
 	}
 	if hint.Key == (persist.Key{}) && hint.Version != 0 {
-		w.f.Errorf("a hint of no key has version %d", hint.Version)
+		w.f.Errorf("a hint without a key has version %d", hint.Version)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,7 +113,7 @@ func (w *watch) wake(hint persist.Hint) {
 	w.news = make(chan struct{})
 }
 
-// await waits until there are so many hints.
+// await waits for a number of hints and reports whether they came in time.
 func (w *watch) await(count int) bool {
 	deadline := time.After(patience)
 	for {
@@ -131,40 +131,40 @@ func (w *watch) await(count int) bool {
 	}
 }
 
-// sees looks at the record of k each time that there was a hint for it, and only then, until it is
-// as wanted. A hint never tells a version that the record does not have then.
+// sees reads the record of k after each hint for it, and only then, until is returns true. It fails
+// the test if a hint has a version above that of the record.
 func (w *watch) sees(k persist.Key, want string, is func(persist.Record) bool) {
 	w.f.Helper()
 	for {
-		told, next := w.next(k)
-		require.True(w.f, next > 0, "nobody told that %s is %s", k, want)
+		version, next := w.next(k)
+		require.True(w.f, next > 0, "no hint in time for %s to be %s", k, want)
 		w.looked[k] = next
 		r, err := w.f.store.Load(w.f.Context(), k)
 		if err != nil {
 			require.ErrorIs(w.f, err, persist.ErrNotFound)
 		}
-		require.LessOrEqual(w.f, told, r.Version, "a hint is ahead of %s", k)
+		require.LessOrEqual(w.f, version, r.Version, "a hint is ahead of %s", k)
 		if is(r) {
 			return
 		}
 	}
 }
 
-// next waits for hints that concern k and were not looked at, and returns the highest version that
-// they told, and where they end; 0 if there are none in time.
-func (w *watch) next(k persist.Key) (told uint64, next int) {
-	from := max(w.looked[k], 1) // the first one was for what there was before
+// next waits for new hints that concern k. It returns their highest version and the number of hints
+// up to the last of them, 0 if none came in time.
+func (w *watch) next(k persist.Key) (version uint64, next int) {
+	from := max(w.looked[k], 1) // the first hint stands for earlier changes
 	for count := from + 1; w.await(count); count++ {
 		w.mu.Lock()
 		hints := slices.Clone(w.hints)
 		w.mu.Unlock()
 		for i, hint := range hints[from:] {
 			if hint.Key == k || hint == (persist.Hint{}) {
-				told, next = max(told, hint.Version), from+i+1
+				version, next = max(version, hint.Version), from+i+1
 			}
 		}
 		if next > 0 {
-			return told, next
+			return version, next
 		}
 		count = len(hints)
 	}
@@ -177,8 +177,8 @@ func (w *watch) seesVersion(k persist.Key, version uint64) {
 	w.sees(k, fmt.Sprintf("at version %d", version), func(r persist.Record) bool { return r.Version >= version })
 }
 
-// everyChange: watchers of the store that changes, and of another one on the same data, are told of a
-// create, a write, a delete, a commit of several keys, and each change of a lease but its renewal.
+// everyChange: watchers of two handles of the same data get a hint for a create, a write, a delete,
+// a commit of several keys, and each change of a lease except its renewal.
 //
 // Proves SCOPE-13.
 func (s suite) everyChange(t *testing.T) {
@@ -231,8 +231,8 @@ func (s suite) everyChange(t *testing.T) {
 	see(c, 2)
 }
 
-// What changeRole does to the records "updated", "deleted", "taken" and "released", which are there, and
-// to "created".
+// changeRole creates "created", and changes the existing records "updated", "deleted", "taken" and
+// "released".
 func changeRole(ctx context.Context, c *child) error {
 	commit := func(writes []persist.Write, guards ...persist.Guard) error {
 		_, err := c.store.Commit(ctx, persist.Commit{ID: "child" + commitID(), Writes: writes, Guards: guards})
@@ -270,7 +270,7 @@ func (s suite) changedElsewhere(t *testing.T) {
 
 const watchedVersions = 5
 
-// watchRole says when it watches, and each version of thing that it sees when it is told to look.
+// watchRole prints a line when it watches, and after each hint the version of thing.
 func watchRole(ctx context.Context, c *child) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -328,8 +328,7 @@ func (s suite) watchedElsewhere(t *testing.T) {
 	p.Wait()
 }
 
-// lastChange: whatever hints are merged on the way, whoever looks when told ends up with what is
-// there.
+// lastChange: hints may be merged, but a watcher that reads after each hint sees the last version.
 //
 // Proves SCOPE-13.
 func (s suite) lastChange(t *testing.T) {
@@ -361,8 +360,8 @@ func (s suite) lastChange(t *testing.T) {
 	}
 }
 
-// watchRefused: whoever is told of a key finds no more than what was committed, and a refused commit
-// leaves the watcher able to see the next one.
+// watchRefused: no hint has a version that was not committed, and the commit after a refused one is
+// hinted.
 //
 // Proves SCOPE-13.
 func (s suite) watchRefused(t *testing.T) {
@@ -382,8 +381,8 @@ func (s suite) watchRefused(t *testing.T) {
 	}
 }
 
-// slowWatcher: a wake that does not return keeps no commit waiting, nor another watcher, and what it
-// has missed is told afterwards.
+// slowWatcher: a wake that does not return delays no commit and no other watcher. The hints that
+// came meanwhile are delivered afterwards.
 //
 // Proves SCOPE-13.
 func (s suite) slowWatcher(t *testing.T) {
@@ -412,7 +411,8 @@ func (s suite) slowWatcher(t *testing.T) {
 	}
 }
 
-// watchCancelled: Watch returns the context's error, also if that has ended before, and others go on.
+// watchCancelled: Watch returns the context's error, also if the context ended before the call.
+// Other watchers continue.
 //
 // Proves SCOPE-13.
 func (s suite) watchCancelled(t *testing.T) {
@@ -441,18 +441,18 @@ func (s suite) watchCancelled(t *testing.T) {
 	one.cancel()
 	require.ErrorIs(t, <-one.ended, context.Canceled)
 	now := f.load(thing).Version
-	two.seesVersion(thing, now+2) // by then a call of wake that came too late would have been noticed
+	two.seesVersion(thing, now+2) // a late call of wake would have been noticed by then
 	close(stop)
 	writing.Wait()
 }
 
-// watchClosed: every watch of the store returns ErrClosed, and so does a later one. With the store, all
-// that it had started has ended.
+// watchClosed: every current and later Watch returns ErrClosed, and the goroutines of the store
+// end.
 //
 // Proves SCOPE-13.
 func (s suite) watchClosed(t *testing.T) {
 	location := s.location(t)
-	// Goroutines inherit labels, and tests beside this one have goroutines, too.
+	// Goroutines inherit labels, which distinguishes them from the goroutines of other tests.
 	mark := rand.Text()
 	pprof.SetGoroutineLabels(pprof.WithLabels(t.Context(), pprof.Labels("watching", mark)))
 	store, err := s.open(location)
@@ -479,7 +479,7 @@ func (s suite) watchClosed(t *testing.T) {
 			return
 		}
 	}
-	t.Fatalf("left behind: %s", strings.Join(left, "\n"))
+	t.Fatalf("goroutines still running after Close: %s", strings.Join(left, "\n"))
 }
 
 // marked returns the stacks of goroutines with this label.

@@ -1,4 +1,4 @@
-// Package cursor is the position between two pages of a list, as the embedded stores write it
+// Package cursor encodes the position between two pages of a list. The embedded stores write it
 // into persist.Page.Next.
 package cursor
 
@@ -12,18 +12,18 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// ErrMalformed is returned by Parse for a text that Position.String did not write.
+// ErrMalformed is returned by Parse for a text that Position.String did not return.
 var ErrMalformed = errors.New("persist: Query.After is not the Next of a page")
 
-// Position is the place of a record in a list: by kind and id, or, in a query of what is due, by
-// due time first.
+// Position is the position of a record in a list, which is ordered by kind and id. A list with
+// Query.Due is ordered by due time first.
 type Position struct {
-	Due  int64  `json:"d,omitzero"` // Unix time in microseconds; 0 when the list is not by due time
+	Due  int64  `json:"d,omitzero"` // Unix time in microseconds; 0 without Query.Due
 	Kind string `json:"k"`
 	ID   string `json:"i"`
 }
 
-// Of returns the position of r in the list that q asks for.
+// Of returns the position of r in the list of q.
 func Of(q persist.Query, r persist.Record) Position {
 	p := Position{Kind: r.Kind, ID: r.ID}
 	if q.Due {
@@ -32,12 +32,12 @@ func Of(q persist.Query, r persist.Record) Position {
 	return p
 }
 
-// Compare orders positions as their records are listed.
+// Compare orders positions in the order of the list.
 func (p Position) Compare(o Position) int {
 	return cmp.Or(cmp.Compare(p.Due, o.Due), strings.Compare(p.Kind, o.Kind), strings.Compare(p.ID, o.ID))
 }
 
-// String returns p for Page.Next.
+// String encodes p for Page.Next.
 func (p Position) String() string {
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -46,7 +46,7 @@ func (p Position) String() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// Parse returns the position that was written as s, or ErrMalformed.
+// Parse decodes a position that String encoded. It returns ErrMalformed for other texts.
 func Parse(s string) (Position, error) {
 	text, err := base64.RawURLEncoding.DecodeString(s)
 	if err != nil {

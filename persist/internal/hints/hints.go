@@ -1,8 +1,7 @@
-// Package hints hands the hints of a store to those who watch it, each at its own pace, as
-// persist.Watcher asks for.
+// Package hints sends the hints of a store to its watchers. It implements persist.Watcher.
 //
-// Sending never waits. What a watcher has not been told yet is kept for it, one hint per key, and if
-// that is too much, as the zero hint alone.
+// Sending never waits. The hub keeps one hint per key for a watcher that is busy. Above a limit of
+// keys it keeps only the zero hint, which stands for all of them.
 package hints
 
 import (
@@ -13,24 +12,24 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// most is how many keys are kept for a watcher before they become the zero hint.
+// most is the limit of keys kept for one watcher.
 const most = 1024
 
-// Hub sends hints to everybody who has subscribed. The zero value is ready to use.
+// Hub sends hints to all subscriptions. The zero value is ready to use.
 type Hub struct {
-	count atomic.Int64 // of subscriptions, so that sending to nobody costs next to nothing
+	count atomic.Int64 // the number of subscriptions; Send returns early without any
 
-	mu            sync.Mutex // protects what follows
+	mu            sync.Mutex // protects the fields below
 	closed        bool
 	subscriptions map[*Subscription]struct{}
 }
 
-// Watched reports whether anybody has subscribed. Whoever asks after a change can be seen need not
-// send it if not: those who subscribe later begin with the zero hint, and see it.
+// Watched reports whether there is a subscription. If it is false after a change became visible,
+// the change need not be sent: a later subscription starts with the zero hint.
 func (h *Hub) Watched() bool { return h.count.Load() > 0 }
 
-// Send sends hints to all subscriptions. They must be sent after what they tell of can be seen. It
-// does not wait.
+// Send sends hints to all subscriptions and does not wait. The caller sends a hint after the change
+// is visible to readers.
 func (h *Hub) Send(hints ...persist.Hint) {
 	if len(hints) == 0 || !h.Watched() {
 		return
@@ -42,7 +41,8 @@ func (h *Hub) Send(hints ...persist.Hint) {
 	}
 }
 
-// Subscribe begins to keep hints for one watcher, until its End. A closed hub keeps none.
+// Subscribe returns a new subscription with the zero hint in it. The hub keeps hints for it until
+// End. A closed hub keeps none.
 func (h *Hub) Subscribe() *Subscription {
 	s := &Subscription{hub: h, ready: make(chan struct{}, 1), done: make(chan struct{})}
 	s.Send(persist.Hint{})
@@ -60,15 +60,15 @@ func (h *Hub) Subscribe() *Subscription {
 	return s
 }
 
-// Watch is persist.Watcher.Watch for a store all of whose changes are sent to the hub: it subscribes
-// and delivers. It returns ctx's error when that ends, and persist.ErrClosed after Close.
+// Watch is persist.Watcher.Watch for a store that sends all changes to the hub. It returns ctx's
+// error when ctx ends, and persist.ErrClosed after Close.
 func (h *Hub) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	s := h.Subscribe()
 	defer s.End()
 	return s.Deliver(ctx, wake)
 }
 
-// Close lets every Deliver, also a later one, return persist.ErrClosed. It does not wait for them.
+// Close makes every current and later Deliver return persist.ErrClosed. It does not wait for them.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,22 +83,22 @@ func (h *Hub) Close() {
 	h.subscriptions = nil
 }
 
-// Subscription is what is kept for one watcher.
+// Subscription holds the hints for one watcher.
 type Subscription struct {
 	hub   *Hub
-	ready chan struct{} // has an element when there may be something to deliver
+	ready chan struct{} // has an element when there may be hints to deliver
 	done  chan struct{} // closed with the hub
 
-	mu       sync.Mutex // protects what follows
-	any      bool       // the zero hint is to be delivered, which says it all
-	order    []persist.Key
-	versions map[persist.Key]uint64 // of the keys in order; 0: not told
+	mu       sync.Mutex             // protects the fields below
+	any      bool                   // the zero hint is pending; order and versions are empty then
+	order    []persist.Key          // the keys of pending hints, in order of arrival
+	versions map[persist.Key]uint64 // the versions of these keys; 0: not known
 }
 
-// Send sends hints to this watcher only, from a source of its own. It does not wait.
+// Send sends hints to this subscription only and does not wait.
 //
-// Two hints of one key become one. If one of them does not tell the version, neither does that one:
-// a watcher that knows the version which the other tells would take it for old news.
+// Two hints of one key are merged into one. If one of them has no version, the merged hint has
+// none: a watcher that already has the version of the other hint would ignore it.
 func (s *Subscription) Send(hints ...persist.Hint) {
 	s.mu.Lock()
 	for _, hint := range hints {
@@ -128,8 +128,8 @@ func (s *Subscription) Send(hints ...persist.Hint) {
 	}
 }
 
-// Deliver calls wake for what was sent, in the order of the first hints of the keys, and begins with
-// the zero hint. It returns ctx's error when that ends, and persist.ErrClosed when the hub is closed.
+// Deliver calls wake for each hint, starting with the zero hint. Keys are in the order of their
+// first hint. It returns ctx's error when ctx ends, and persist.ErrClosed when the hub is closed.
 func (s *Subscription) Deliver(ctx context.Context, wake func(persist.Hint)) error {
 	for {
 		for _, hint := range s.take() {
@@ -149,7 +149,7 @@ func (s *Subscription) Deliver(ctx context.Context, wake func(persist.Hint)) err
 	}
 }
 
-// ended returns why nothing more is to be delivered, or nil.
+// ended returns the error that ends Deliver, nil if there is none.
 func (s *Subscription) ended(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -159,7 +159,7 @@ func (s *Subscription) ended(ctx context.Context) error {
 	}
 }
 
-// take returns what is kept, and keeps it no longer.
+// take removes the pending hints and returns them.
 func (s *Subscription) take() []persist.Hint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,12 +184,12 @@ func (s *Subscription) End() {
 	}
 }
 
-// Of returns the hint for a record that a commit has turned from before into after, and false if
-// the change calls for none: a lease or an expiry was put off. A released lease moves no version, so
-// that its hint does not tell one.
+// Of returns the hint for a commit that replaced the record before by after. It returns false for a
+// change without a hint: a lease or an expiry was put off. The release of a lease moves no version,
+// so its hint has none.
 func Of(before, after persist.Record) (persist.Hint, bool) {
 	switch {
-	case after.Version != before.Version: // an absent record has the floor, which is below
+	case after.Version != before.Version: // the version of an absent record is the floor
 		return persist.Hint{Key: after.Key, Version: after.Version}, true
 	case before.Lease.Token != 0 && after.Lease.Token == 0:
 		return persist.Hint{Key: after.Key}, true

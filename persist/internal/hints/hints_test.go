@@ -21,13 +21,13 @@ func hint(id string, version uint64) persist.Hint {
 	return persist.Hint{Key: key(id), Version: version}
 }
 
-// Hints of one key are merged, in the order of the keys, and a version that one of them does not
-// tell is not told, for a watcher that knows the told one would sleep on. Proves SCOPE-13.
+// Hints of one key are merged and keep the order of the keys. A merged hint has a version only if
+// all its hints have one. Proves SCOPE-13.
 func TestMerge(t *testing.T) {
 	var hub Hub
 	s := hub.Subscribe()
 	defer s.End()
-	require.Equal(t, []persist.Hint{{}}, s.take(), "it begins with the zero hint")
+	require.Equal(t, []persist.Hint{{}}, s.take(), "the first hint is the zero hint")
 
 	hub.Send(hint("a", 2), hint("b", 7), hint("c", 1))
 	hub.Send(hint("b", 0), hint("a", 3), hint("a", 2))
@@ -36,10 +36,10 @@ func TestMerge(t *testing.T) {
 	require.Empty(t, s.take())
 
 	hub.Send(hint("a", 4), persist.Hint{}, hint("b", 8))
-	require.Equal(t, []persist.Hint{{}}, s.take(), "the zero hint says it all")
+	require.Equal(t, []persist.Hint{{}}, s.take(), "the zero hint replaces all others")
 }
 
-// A watcher that is held up costs a bounded memory and holds up nobody. Proves SCOPE-13.
+// A slow watcher needs bounded memory and delays no other watcher. Proves SCOPE-13.
 func TestSlowWatcher(t *testing.T) {
 	var hub Hub
 	slow, quick := hub.Subscribe(), hub.Subscribe()
@@ -53,17 +53,18 @@ func TestSlowWatcher(t *testing.T) {
 	}
 	require.Len(t, slow.order, most)
 	hub.Send(hint("0", 2))
-	require.Len(t, slow.order, most, "known keys need no more room")
+	require.Len(t, slow.order, most, "a pending key needs no more memory")
 	hub.Send(hint("one more", 1))
 	hub.Send(hint("and one more", 1))
 	require.Empty(t, slow.order)
 	require.Empty(t, slow.versions)
 	require.Equal(t, []persist.Hint{{}}, slow.take())
 	hub.Send(hint("x", 1))
-	require.Equal(t, []persist.Hint{hint("x", 1)}, slow.take(), "after the zero hint, keys are told again")
+	require.Equal(t, []persist.Hint{hint("x", 1)}, slow.take(), "after the zero hint, hints have keys again")
 }
 
-// Nothing that was sent while wake ran is lost, and wake does not run after Watch. Proves SCOPE-13.
+// A hint that is sent while wake runs is not lost, and wake does not run after Watch returned.
+// Proves SCOPE-13.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var hub Hub
@@ -101,7 +102,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// A context that ends, or a hub that closes, while wake has a long way to go ends it. Proves SCOPE-13.
+// Deliver returns between two hints when the context ends or the hub closes. Proves SCOPE-13.
 func TestEndWhileDelivering(t *testing.T) {
 	for name, end := range map[string]func(*Hub, context.CancelFunc){
 		"ctx":   func(_ *Hub, cancel context.CancelFunc) { cancel() },
@@ -129,7 +130,7 @@ func TestEndWhileDelivering(t *testing.T) {
 	}
 }
 
-// A closed hub ends those who watch, and those who come later, without a call of wake.
+// Close ends a current Watch, and a later Watch without a call of wake.
 func TestClosed(t *testing.T) {
 	var hub Hub
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -143,8 +144,9 @@ func TestClosed(t *testing.T) {
 	hub.Send(hint("a", 1))
 }
 
-// Whatever the interleaving, after the last change of a key comes a hint for it. Proves SCOPE-13.
-func TestNothingIsLost(t *testing.T) {
+// With concurrent writers, the last change of each key is followed by a hint for it. Proves
+// SCOPE-13.
+func TestLastChangeIsHinted(t *testing.T) {
 	const writers, rounds = 4, 500
 	var hub Hub
 	ctx, cancel := context.WithCancel(t.Context())
@@ -163,7 +165,7 @@ func TestNothingIsLost(t *testing.T) {
 		ended <- hub.Watch(ctx, func(h persist.Hint) {
 			mu.Lock()
 			defer mu.Unlock()
-			for k, version := range current { // what a watcher that looks sees
+			for k, version := range current { // a watcher reads the current version
 				if h == (persist.Hint{}) || h.Key == k {
 					seen[k] = version
 				}
@@ -189,7 +191,7 @@ func TestNothingIsLost(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// Only what can be of interest to those who wait is a hint. Proves SCOPE-13.
+// A new version and a released lease have a hint, other changes have none. Proves SCOPE-13.
 func TestOf(t *testing.T) {
 	held := persist.Record{Key: key("a"), Version: 3}
 	held.Lease.Token = 2
@@ -202,7 +204,7 @@ func TestOf(t *testing.T) {
 	require.Equal(t, hint("a", 4), got)
 	got, ok = Of(held, released)
 	require.True(t, ok)
-	require.Equal(t, hint("a", 0), got, "a watcher that knows version 3 must look nevertheless")
+	require.Equal(t, hint("a", 0), got, "the hint has no version, so a watcher at version 3 reads the record")
 	_, ok = Of(held, held)
 	require.False(t, ok)
 	got, ok = Of(persist.Record{Key: key("a"), Version: 2}, held)

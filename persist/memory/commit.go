@@ -1,0 +1,48 @@
+package memory
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Commit applies c entirely or not at all and returns the time of the commit. It returns
+// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
+// persist.ErrNotApplied when c is malformed or ctx has ended. The outcome is always known.
+func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	if err := ctx.Err(); err != nil {
+		return time.Time{}, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
+	}
+	if err := c.Validate(); err != nil {
+		return time.Time{}, err
+	}
+	keys := c.Keys()
+	current := make(map[persist.Key]persist.Record, len(keys))
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return time.Time{}, persist.ErrClosed
+	}
+	for _, key := range keys {
+		current[key] = s.get(key)
+	}
+	at := now() // read with the lock held, so that leases are judged inside the write
+	next, err := persist.Apply(c, current, at)
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, r := range next {
+		s.put(current[r.Key], r)
+	}
+	return at, nil
+}
+
+// put replaces the record before by after and hints the change. The caller holds mu, so that a
+// watcher that reads the record waits until the change can be seen.
+func (s *Store) put(before, after persist.Record) {
+	s.records[after.Key] = after
+	s.hint(before, after)
+}
