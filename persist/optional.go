@@ -93,6 +93,22 @@ type Purger interface {
 	Purge(ctx context.Context, q Query) (removed int, err error)
 }
 
+// Restorer is a store that can write records exactly as another store has them. [Copy] needs it.
+type Restorer interface {
+	// Restore writes records with all their fields except Now. It moves no version: Version, Born,
+	// Updated, Commits, Lease, and Expires of a tombstone are stored as given. It replaces the
+	// current record of a key unless that has a higher version. It raises the version floor to
+	// floor if it is lower. A nil error means that all of this is durable.
+	//
+	// It returns *Conflict with the current record of a key that has a higher version, and an error
+	// that wraps ErrNotApplied if records are malformed; see ValidateRestore. After *Conflict or
+	// another error some records may have been written, each of them entirely.
+	//
+	// As for Commit, records are never changed after the call. No other process uses the store
+	// meanwhile, so Restore need not send hints.
+	Restore(ctx context.Context, records []Record, floor uint64) error
+}
+
 // ValidateTake returns an error that wraps [ErrNotApplied] if [Leaser.Take] cannot be called with q
 // and a: q asks for expired or deleted records, or the lease has no length.
 func (a Acquire) ValidateTake(q Query) error {

@@ -40,12 +40,11 @@ func (c Commit) validateForm() error {
 	switch {
 	case len(c.Writes) > 0 && c.ID == "":
 		return malformed("commit id missing")
-	case len(c.ID) > maxCommitID:
-		return malformed("commit id has %d bytes, limit %d", len(c.ID), maxCommitID)
-	case !utf8.ValidString(c.ID) || strings.ContainsFunc(c.ID, unicode.IsControl):
-		return malformed("commit id is not UTF-8 without control characters")
 	case len(c.Writes) == 0 && len(c.Guards) == 0:
 		return malformed("commit has no writes and no guards")
+	}
+	if err := validateCommitID(c.ID); err != nil {
+		return err
 	}
 	for i := range c.Writes {
 		if err := c.Writes[i].validate(); err != nil {
@@ -61,6 +60,16 @@ func (c Commit) validateForm() error {
 		return err
 	}
 	return c.validateOnce()
+}
+
+func validateCommitID(id string) error {
+	switch {
+	case len(id) > maxCommitID:
+		return malformed("commit id has %d bytes, limit %d", len(id), maxCommitID)
+	case !utf8.ValidString(id) || strings.ContainsFunc(id, unicode.IsControl):
+		return malformed("commit id %q is not UTF-8 without control characters", id)
+	}
+	return nil
 }
 
 // validateLeases tests that no guard extends or releases a lease that the write of its key ends.
@@ -157,6 +166,63 @@ func (g *Guard) validate() error {
 		return malformed("guard of %q has both Extend and Release", g.Key)
 	case g.TTL > 0 && (!g.Read || g.Gone || g.Version == 0):
 		return malformed("guard of %q has TTL without Read of a record that is alive", g.Key)
+	}
+	return nil
+}
+
+// ValidateRestore returns an error that wraps [ErrNotApplied] if a record cannot be written by
+// [Restorer.Restore]. Malformed are: two records of one key, a record that is absent or has version
+// 0, a document that is missing, not JSON, or set on a tombstone, a tombstone with a lease, a lease
+// or Born of a later version, names that are not UTF-8 or contain U+0000, commit ids that
+// [Commit.Validate] refuses, and times that are not whole microseconds or have years above 9999.
+func ValidateRestore(records []Record) error {
+	seen := make(map[Key]bool, len(records))
+	for i := range records {
+		r := &records[i]
+		if err := r.validate(); err != nil {
+			return err
+		}
+		if seen[r.Key] {
+			return malformed("two records of %q", r.Key)
+		}
+		seen[r.Key] = true
+	}
+	return nil
+}
+
+func (r *Record) validate() error {
+	if err := r.Key.validate(); err != nil {
+		return err
+	}
+	switch {
+	case r.Version == 0:
+		return malformed("record of %q has version 0", r.Key)
+	case r.Absent():
+		return malformed("record of %q has no time of its last write", r.Key)
+	case r.Born > r.Version:
+		return malformed("record of %q has version %d and was born at %d", r.Key, r.Version, r.Born)
+	case r.Lease.Token > r.Version:
+		return malformed("record of %q has version %d and token %d", r.Key, r.Version, r.Lease.Token)
+	case r.Deleted && len(r.Doc) > 0:
+		return malformed("tombstone of %q has a document", r.Key)
+	case r.Deleted && r.Lease != Lease{}:
+		return malformed("tombstone of %q has a lease", r.Key)
+	case !r.Deleted && !json.Valid(r.Doc):
+		return malformed("document of %q is not JSON", r.Key)
+	case !validName(r.Label):
+		return malformed("label of %q is not UTF-8 without U+0000", r.Key)
+	case !validName(r.Lease.Holder):
+		return malformed("lease holder of %q is not UTF-8 without U+0000", r.Key)
+	}
+	for _, id := range r.Commits {
+		if err := validateCommitID(id); err != nil {
+			return err
+		}
+	}
+	for _, t := range []time.Time{r.Due, r.Expires, r.Updated, r.Lease.Until} {
+		if !storable(t) || !t.Equal(storedTime(t)) {
+			return malformed("time %s of %q is not storable", t.Format(time.RFC3339Nano), r.Key)
+		}
 	}
 	return nil
 }

@@ -22,12 +22,13 @@ type Store struct {
 }
 
 var (
-	_ persist.Store   = (*Store)(nil)
-	_ persist.Reader  = (*Store)(nil)
-	_ persist.Leaser  = (*Store)(nil)
-	_ persist.Purger  = (*Store)(nil)
-	_ persist.Watcher = (*Store)(nil)
-	_ persist.Prober  = (*Store)(nil)
+	_ persist.Store    = (*Store)(nil)
+	_ persist.Reader   = (*Store)(nil)
+	_ persist.Leaser   = (*Store)(nil)
+	_ persist.Purger   = (*Store)(nil)
+	_ persist.Watcher  = (*Store)(nil)
+	_ persist.Prober   = (*Store)(nil)
+	_ persist.Restorer = (*Store)(nil)
 )
 
 // New returns an empty store.

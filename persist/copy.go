@@ -1,0 +1,313 @@
+package persist
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// CopyOptions configures Copy. The zero value is ready to use.
+type CopyOptions struct {
+	// PageSize is the number of records that are read and written at a time. 0 means DefaultLimit.
+	PageSize int
+	// MaxSkew is the largest allowed difference between the clocks of the stores. 0 means one
+	// second.
+	MaxSkew time.Duration
+	// SkipVerify leaves out the comparison at the end. It is for a first run while the writers of
+	// the source are still running.
+	SkipVerify bool
+	// Progress is called after every page, on the goroutine of Copy. Nil means that it is not
+	// called.
+	Progress func(CopyReport)
+}
+
+// CopyReport counts the records that Copy has processed so far.
+type CopyReport struct {
+	// Copied records were written to the destination.
+	Copied int
+	// Unchanged records were in the destination already.
+	Unchanged int
+	// Verified records were compared after copying and are equal.
+	Verified int
+	// Differing records were compared after copying and are not equal.
+	Differing int
+	// Differences describes the first 100 differing records.
+	Differences []CopyDifference
+}
+
+// CopyDifference describes a record that is not the same in both stores.
+type CopyDifference struct {
+	Key
+	// Reason says what differs.
+	Reason string
+}
+
+// maxDifferences is the number of differences that a report describes.
+const maxDifferences = 100
+
+// Copy copies every record and the version floor from one store to another and then compares both.
+// The destination must be a [Restorer]; otherwise Copy returns ErrUnsupported. A nil error means
+// that both stores have the same records.
+//
+// Records keep all fields: versions, Born, documents, labels, due times, expiry, schema versions,
+// commit ids, leases, and whether a tombstone was deleted or swept. Documents are compared as JSON
+// values, because a store may change their spelling.
+//
+// Copy can be interrupted at any moment, also by a crash, and run again. It compares each record
+// before it writes, so a second run writes only the records that differ.
+//
+// No process may write to the destination meanwhile. The writers of the source are stopped before
+// the last run: a run beside them misses changes, which the next run copies. Copy neither removes a
+// record of the destination nor replaces it by an older version. It stops with an error at a record
+// that was written in the destination, and reports a record that only the destination has. A
+// tombstone that only the destination has is ignored if the source has purged it.
+//
+// A live lease is copied with its holder, token and end, and so is the record of a holder that
+// died. So no other holder acquires it before its end. A holder that is still running must be
+// stopped as a writer: it can renew the lease only in the source. Due times, expiry and leases are
+// times of the source's clock and are judged by the destination's clock from then on. Copy
+// therefore refuses stores whose clocks differ by more than opts.MaxSkew.
+//
+// An error names the record that could not be copied or the first record that differs.
+func Copy(ctx context.Context, from, to Store, opts CopyOptions) (CopyReport, error) {
+	restorer, ok := to.(Restorer)
+	if !ok {
+		return CopyReport{}, fmt.Errorf("persist: copy: %w: destination %T is not a Restorer", ErrUnsupported, to)
+	}
+	c := &copier{from: from, to: to, restorer: restorer, opts: opts}
+	if err := c.run(ctx); err != nil {
+		return c.report, fmt.Errorf("persist: copy: %w", err)
+	}
+	return c.report, nil
+}
+
+// copier is one run of Copy.
+type copier struct {
+	from, to Store
+	restorer Restorer // to
+	opts     CopyOptions
+	report   CopyReport
+}
+
+// run copies the records, then the floor, then compares. The floor comes after the records, because
+// a purge in the source may raise it meanwhile.
+func (c *copier) run(ctx context.Context) error {
+	if err := c.compareClocks(ctx); err != nil {
+		return err
+	}
+	if err := c.each(ctx, c.from, c.copyPage); err != nil {
+		return err
+	}
+	floor, _, err := floorOf(ctx, c.from)
+	if err != nil {
+		return err
+	}
+	if err := c.restorer.Restore(ctx, nil, floor); err != nil {
+		return fmt.Errorf("version floor %d: %w", floor, err)
+	}
+	if c.opts.SkipVerify {
+		return nil
+	}
+	return c.verify(ctx)
+}
+
+// compareClocks returns an error if the clocks of the stores differ by more than MaxSkew. It reads
+// the source's clock before and after the destination's clock, so slow answers cause no error.
+func (c *copier) compareClocks(ctx context.Context) error {
+	limit := c.opts.MaxSkew
+	if limit == 0 {
+		limit = time.Second
+	}
+	var times [3]time.Time
+	for i, store := range []Store{c.from, c.to, c.from} {
+		var err error
+		if _, times[i], err = floorOf(ctx, store); err != nil {
+			return err
+		}
+	}
+	behind, ahead := times[0].Sub(times[1]), times[1].Sub(times[2])
+	if skew := max(behind, ahead); skew > limit {
+		return fmt.Errorf("clocks of the stores differ by %s, limit %s", skew, limit)
+	}
+	return nil
+}
+
+// floorOf returns the version floor and the time of a store. An absent key shows both.
+func floorOf(ctx context.Context, store Store) (floor uint64, now time.Time, err error) {
+	r, err := store.Load(ctx, Key{Kind: "pawl.copy", ID: rand.Text()})
+	if !errors.Is(err, ErrNotFound) {
+		return 0, time.Time{}, fmt.Errorf("version floor: %w", err)
+	}
+	return r.Version, r.Now, nil
+}
+
+// each calls fn with every record of a store, page by page. Without writers a record can only go
+// from alive to expired, so no record is missed between the queries.
+func (c *copier) each(ctx context.Context, store Store, fn func(context.Context, []Record) error) error {
+	for _, q := range []Query{{}, {Expired: true}, {Deleted: true}} {
+		q.Limit = c.opts.PageSize
+		for {
+			page, err := store.List(ctx, q)
+			if err != nil {
+				return fmt.Errorf("list: %w", err)
+			}
+			if err := fn(ctx, page.Records); err != nil {
+				return err
+			}
+			if c.opts.Progress != nil {
+				c.opts.Progress(c.report)
+			}
+			if page.Next == "" {
+				break
+			}
+			q.After = page.Next
+		}
+	}
+	return nil
+}
+
+// copyPage writes the records of the source that the destination does not have.
+func (c *copier) copyPage(ctx context.Context, records []Record) error {
+	current, err := loadAll(ctx, c.to, records)
+	if err != nil {
+		return err
+	}
+	var missing []Record
+	for i, r := range records {
+		reason := difference(r, current[i])
+		switch {
+		case reason == "":
+			c.report.Unchanged++
+		case current[i].Absent() || r.follows(current[i]):
+			missing = append(missing, r)
+		default:
+			return fmt.Errorf("%q: written in the destination: %s", r.Key, reason)
+		}
+	}
+	return c.restore(ctx, missing)
+}
+
+// follows reports whether r can be a later state of the record old. At the same version only a
+// guard's changes can differ: the lease, and the expiry of a document.
+func (r Record) follows(old Record) bool {
+	if r.Version == old.Version && !r.Deleted {
+		old.Lease, old.Expires = r.Lease, r.Expires
+	}
+	return r.Version > old.Version || difference(r, old) == ""
+}
+
+// restore writes records. If that fails, it writes them one by one to find the one that fails.
+func (c *copier) restore(ctx context.Context, records []Record) error {
+	if len(records) == 0 {
+		return nil
+	}
+	err := c.restorer.Restore(ctx, records, 0)
+	if err == nil {
+		c.report.Copied += len(records)
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	for _, r := range records {
+		if err := c.restorer.Restore(ctx, []Record{r}, 0); err != nil {
+			return fmt.Errorf("%q: %w", r.Key, err)
+		}
+		c.report.Copied++
+	}
+	return nil
+}
+
+// verify compares the records and the floors of both stores.
+func (c *copier) verify(ctx context.Context) error {
+	if err := c.each(ctx, c.from, c.verifyPage); err != nil {
+		return err
+	}
+	floor, _, err := floorOf(ctx, c.from)
+	if err != nil {
+		return err
+	}
+	copied, _, err := floorOf(ctx, c.to)
+	if err != nil {
+		return err
+	}
+	err = c.each(ctx, c.to, func(ctx context.Context, records []Record) error {
+		return c.verifySource(ctx, records, floor)
+	})
+	switch {
+	case err != nil:
+		return err
+	case c.report.Differing > 0:
+		first := c.report.Differences[0]
+		return fmt.Errorf("%d records differ, the first is %q: %s", c.report.Differing, first.Key, first.Reason)
+	case copied < floor:
+		return fmt.Errorf("version floor %d in the source, %d in the destination", floor, copied)
+	}
+	return nil
+}
+
+// verifyPage compares records of the source with the destination.
+func (c *copier) verifyPage(ctx context.Context, records []Record) error {
+	copies, err := loadAll(ctx, c.to, records)
+	if err != nil {
+		return err
+	}
+	for i, r := range records {
+		if reason := difference(r, copies[i]); reason != "" {
+			c.differs(r.Key, reason)
+			continue
+		}
+		c.report.Verified++
+	}
+	return nil
+}
+
+// verifySource reports records of the destination that the source does not have. The source may
+// have purged a tombstone up to its version floor.
+func (c *copier) verifySource(ctx context.Context, copies []Record, floor uint64) error {
+	originals, err := loadAll(ctx, c.from, copies)
+	if err != nil {
+		return err
+	}
+	for i, r := range copies {
+		purged := r.Deleted && r.Version <= floor
+		if originals[i].Absent() && !purged {
+			c.differs(r.Key, difference(originals[i], r))
+		}
+	}
+	return nil
+}
+
+// differs adds a difference to the report.
+func (c *copier) differs(key Key, reason string) {
+	c.report.Differing++
+	if len(c.report.Differences) < maxDifferences {
+		c.report.Differences = append(c.report.Differences, CopyDifference{Key: key, Reason: reason})
+	}
+}
+
+// loadAll returns the records of the store that have the keys of records, in the same order. An
+// absent key has an absent record.
+func loadAll(ctx context.Context, store Store, records []Record) ([]Record, error) {
+	keys := make([]Key, len(records))
+	for i, r := range records {
+		keys[i] = r.Key
+	}
+	if reader, ok := store.(Reader); ok && len(keys) > 0 {
+		loaded, err := reader.LoadAll(ctx, keys)
+		if err != nil {
+			return nil, fmt.Errorf("load %d records: %w", len(keys), err)
+		}
+		return loaded, nil
+	}
+	loaded := make([]Record, len(keys))
+	for i, key := range keys {
+		var err error
+		if loaded[i], err = store.Load(ctx, key); err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, fmt.Errorf("load %q: %w", key, err)
+		}
+	}
+	return loaded, nil
+}
