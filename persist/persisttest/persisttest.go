@@ -61,6 +61,7 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Watching", s.watching()},
 		{"Probing", s.probing()},
 		{"Native", s.native()},
+		{"Restoring", s.restoring()},
 		{"Model", s.model()},
 	} {
 		t.Run(concern.name, func(t *testing.T) {
