@@ -2,52 +2,43 @@ package persist_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// move copies all documents from one store to another, with their versions. Nobody may write to
-// either meanwhile.
-func move(ctx context.Context, from, to persist.Store) error {
-	moved := 0
-	for q := (persist.Query{}); ; {
-		page, err := from.List(ctx, q)
-		if err != nil {
-			return err
-		}
-		for _, r := range page.Records {
-			w := persist.Write{Key: r.Key, Version: r.Version, Doc: r.Doc, Schema: r.Schema, Label: r.Label, Due: r.Due}
-			if !r.Expires.IsZero() {
-				w.TTL = r.Expires.Sub(r.Now)
-			}
-			moved++
-			if _, err := to.Commit(ctx, persist.Commit{ID: fmt.Sprintf("move.%d", moved), Writes: []persist.Write{w}}); err != nil {
-				return err
-			}
-		}
-		if page.Next == "" {
-			return nil
-		}
-		q.After = page.Next
-	}
-}
-
-// Moving from one store to another is copying records.
-func ExampleStore_List() {
+// Copy moves an application to another store. Its writers are stopped, and start again with the new
+// store.
+func ExampleCopy() {
 	ctx := context.Background()
 	from, to := memory.New(), memory.New()
-	key := persist.Key{Kind: "session", ID: "ann"}
-	for version := range uint64(3) {
-		w := persist.Write{Key: key, Expected: version, Version: version + 1, Doc: json.RawMessage(fmt.Sprintf(`{"n":%d}`, version+1))}
-		if _, err := from.Commit(ctx, persist.Commit{ID: fmt.Sprintf("w.%d", version), Writes: []persist.Write{w}}); err != nil {
-			panic(err)
+	ann := persist.Key{Kind: "session", ID: "ann"}
+	bob := persist.Key{Kind: "session", ID: "bob"}
+	for i, w := range []persist.Write{
+		{Key: ann, Version: 1, Doc: []byte(`{"n":1}`)},
+		{Key: ann, Expected: 1, Version: 2, Doc: []byte(`{"n":2}`), Label: "open"},
+		{Key: bob, Version: 1, Doc: []byte(`{"n":1}`)},
+		{Key: bob, Expected: 1, Version: 2, Deleted: true},
+	} {
+		if _, err := from.Commit(ctx, persist.Commit{ID: fmt.Sprintf("w.%d", i), Writes: []persist.Write{w}}); err != nil {
+			fmt.Println(err)
 		}
 	}
-	err := move(ctx, from, to)
-	r, _ := to.Load(ctx, key)
-	fmt.Println(err, r.Version, string(r.Doc))
-	// Output: <nil> 3 {"n":3}
+
+	report, err := persist.Copy(ctx, from, to, persist.CopyOptions{})
+	fmt.Println("copied", report.Copied, "verified", report.Verified, err)
+	for _, key := range []persist.Key{ann, bob} {
+		r, err := to.Load(ctx, key)
+		fmt.Println(r.Key, r.Version, r.Label, r.Deleted, r.Commits, err)
+	}
+
+	// A second run copies only the records that differ.
+	report, err = persist.Copy(ctx, from, to, persist.CopyOptions{})
+	fmt.Println("copied", report.Copied, "unchanged", report.Unchanged, err)
+	// Output:
+	// copied 2 verified 2 <nil>
+	// session/ann 2 open false [w.0 w.1] <nil>
+	// session/bob 2  true [w.2 w.3] <nil>
+	// copied 0 unchanged 2 <nil>
 }
