@@ -49,7 +49,7 @@ const maxDifferences = 100
 
 // Copy copies every record and the version floor from one store to another and then compares both.
 // The destination must be a [Restorer]; otherwise Copy returns ErrUnsupported. A nil error means
-// that both stores have the same records.
+// that both stores have the same records, unless opts.SkipVerify is set.
 //
 // Records keep all fields: versions, Born, documents, labels, due times, expiry, schema versions,
 // commit ids, leases, and whether a tombstone was deleted or swept. Documents are compared as JSON
@@ -64,11 +64,11 @@ const maxDifferences = 100
 // that was written in the destination, and reports a record that only the destination has. A
 // tombstone that only the destination has is ignored if the source has purged it.
 //
-// A live lease is copied with its holder, token and end, and so is the record of a holder that
-// died. So no other holder acquires it before its end. A holder that is still running must be
-// stopped as a writer: it can renew the lease only in the source. Due times, expiry and leases are
-// times of the source's clock and are judged by the destination's clock from then on. Copy
-// therefore refuses stores whose clocks differ by more than opts.MaxSkew.
+// A live lease is copied with its holder, token and end. So it is exclusive in the destination too,
+// also if its holder died or is still running. The next run copies a renewal or a release.
+//
+// Due times, expiry and leases are times of the source's clock. The destination judges them by its
+// own clock. Copy therefore refuses stores whose clocks differ by more than opts.MaxSkew.
 //
 // An error names the record that could not be copied or the first record that differs.
 func Copy(ctx context.Context, from, to Store, opts CopyOptions) (CopyReport, error) {
