@@ -9,19 +9,37 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Primary result codes, https://www.sqlite.org/rescode.html.
+// Result codes, https://www.sqlite.org/rescode.html.
 const (
 	codeError        = 1
 	codeBusy         = 5
 	codeLocked       = 6
-	codeReadOnly     = 8
 	codeFull         = 13
-	codeTooBig       = 18
 	codeConstraint   = 19
 	codeBusySnapshot = 517 // extended
 )
 
-// foreignCode is resultCode for a driver that says Code, as modernc.org/sqlite does.
+var (
+	// errLocked replaces SQLITE_BUSY.
+	errLocked = fmt.Errorf("%w: the database is locked", persist.ErrUnavailable)
+
+	// errStale replaces SQLITE_BUSY_SNAPSHOT.
+	errStale = fmt.Errorf("%w: the transaction read data that has changed since: roll it back and start over", persist.ErrUnavailable)
+
+	errNoConnection = fmt.Errorf("%w: the pool has no free connection", persist.ErrUnavailable)
+
+	// errNoAnswer leaves the outcome unknown: the transaction has begun and does not end.
+	errNoAnswer = fmt.Errorf("%w: the context ended, and the database has not answered since", persist.ErrUnavailable)
+
+	// errDiscard makes database/sql close a connection instead of keeping it.
+	errDiscard = driver.ErrBadConn
+
+	// errRolledBack marks the failure of a transaction that left nothing behind.
+	errRolledBack = errors.New("rolled back")
+)
+
+// foreignCode is resultCode for a driver whose errors have a method Code, such as
+// modernc.org/sqlite.
 func foreignCode(err error) int {
 	var coded interface{ Code() int }
 	if errors.As(err, &coded) {
@@ -39,23 +57,14 @@ func isBusy(err error) bool {
 	return primary == codeBusy || primary == codeLocked
 }
 
-// errLocked is what callers see instead of SQLITE_BUSY.
-var errLocked = fmt.Errorf("%w: the database is locked", persist.ErrUnavailable)
-
-// errStale is what callers see instead of SQLITE_BUSY_SNAPSHOT.
-var errStale = fmt.Errorf("%w: the transaction has read, and others have written since: roll it back and start over", persist.ErrUnavailable)
-
-var errNoConnection = fmt.Errorf("%w: the pool has no free connection", persist.ErrUnavailable)
-
-// readable turns a driver's error into what a caller should see.
+// readable returns err as callers see it: a lock and the end of ctx in the words of the contract.
 func readable(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("sqlite: %w", context.Cause(ctx)) // drivers say "interrupted"
-	}
-	if isBusy(err) {
+	switch {
+	case ctx.Err() != nil: // a driver says "interrupted"
+		return fmt.Errorf("sqlite: %w", context.Cause(ctx))
+	case isBusy(err):
 		return errLocked
-	}
-	if isUnavailable(err) {
+	case errors.Is(err, persist.ErrUnavailable):
 		return err
 	}
 	return fmt.Errorf("sqlite: %w", err)
@@ -69,20 +78,12 @@ func notApplied(err error) error {
 	return fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 }
 
-// errNoAnswer leaves the outcome unknown: the transaction has begun and does not end.
-var errNoAnswer = fmt.Errorf("%w: the context ended, and the database has not answered since", persist.ErrUnavailable)
-
-// errDiscard makes database/sql close a connection instead of keeping it.
-var errDiscard = driver.ErrBadConn
-
-// errNothingWritten marks the failure of a transaction that was rolled back.
-var errNothingWritten = errors.New("rolled back")
-
-func nothingWritten(err error) error {
-	if isBusy(err) {
-		err = errLocked
+// nothingWritten says that the transaction was rolled back, because of cause.
+func nothingWritten(cause error) error {
+	if isBusy(cause) {
+		cause = errLocked
 	}
-	return &rolledBack{cause: err}
+	return &rolledBack{cause: cause}
 }
 
 // rolledBack is the failure of a transaction that left nothing behind.
@@ -92,9 +93,7 @@ func (e *rolledBack) Error() string {
 	return persist.ErrNotApplied.Error() + ": sqlite: " + e.cause.Error()
 }
 
-// Unwrap returns what the failure is and why it is.
+// Unwrap returns the class of the failure and its cause.
 func (e *rolledBack) Unwrap() []error {
-	return []error{persist.ErrNotApplied, errNothingWritten, e.cause}
+	return []error{persist.ErrNotApplied, errRolledBack, e.cause}
 }
-
-func isUnavailable(err error) bool { return errors.Is(err, persist.ErrUnavailable) }

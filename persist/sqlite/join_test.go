@@ -344,7 +344,7 @@ func TestJoinClosed(t *testing.T) {
 	group.Go(func() { _, _ = s.LoadAll(ctx, []persist.Key{thing("a")}) }) // waits for a connection, which tx has
 	testkit.Eventually(t, func() bool { return db.Stats().WaitCount > 0 })
 	group.Go(func() { require.NoError(t, s.Close()) }) // waits for that
-	testkit.Eventually(t, s.ending.Load)
+	testkit.Eventually(t, s.calls.ended)
 	_, err = j.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	_, err = j.Commit(t.Context(), put("b", 0))

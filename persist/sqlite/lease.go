@@ -7,23 +7,25 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Take acquires records as persist.Leaser says, in one transaction. Its errors are those of
-// Commit, without *persist.Conflict and *persist.Fenced.
+// Take acquires records as persist.Leaser says, in one transaction. It returns the errors of
+// Commit but for *persist.Conflict and *persist.Fenced.
 func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
 	}
 	q.Unheld = true
-	q.Labels = slices.Clone(q.Labels) // the caller may leave before it is read
+	q.Labels = slices.Clone(q.Labels) // the caller may leave before they are read
 	var taken []persist.Record
-	_, err := s.write(ctx, &request{work: func(b *batch) error {
-		records, err := b.query(q, q.PageSize())
+	_, err := s.write(ctx, &request{work: func(t *transaction) error {
+		records, err := t.query(q, q.PageSize())
 		if err != nil {
 			return notApplied(err)
 		}
 		for i, r := range records {
-			records[i] = a.Take(r, b.now)
-			b.replace(r, records[i])
+			records[i] = a.Take(r, t.now)
+			if err := t.store(r, records[i]); err != nil {
+				return notApplied(err)
+			}
 		}
 		taken = records
 		return nil
@@ -32,4 +34,21 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		return nil, err
 	}
 	return taken, nil
+}
+
+// query returns the first limit records that match q.
+func (t *transaction) query(q persist.Query, limit int) ([]persist.Record, error) {
+	text, args, err := t.sql.list(q, t.now, limit)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := t.on.QueryContext(background, text, args...)
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	records, err := scanAll(rows, t.now)
+	if err != nil {
+		return nil, t.fail(err)
+	}
+	return records, nil
 }

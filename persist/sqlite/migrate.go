@@ -12,46 +12,43 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// migrations are applied in the order of their names; the n-th leads to schema version n. One that
-// was released is never changed.
+// migrations are applied in the order of their names; the n-th leads to schema version n. A
+// released migration never changes.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// migrate brings the tables to the schema version that this release knows. It is safe when many
-// processes do it at once. It returns persist.ErrNewerSchema when that was done by a newer one.
+// migrate brings the tables to the schema version of this release. Several processes may do so at
+// once. It returns an error that wraps persist.ErrNewerSchema for the tables of a newer release.
 func (w *writer) migrate(ctx context.Context) error {
 	names, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		return fmt.Errorf("sqlite: %w", err)
 	}
-	// Most of the time there is nothing to do, and then nobody should wait for the write lock.
+	// Usually there is nothing to do, and no reason to wait for the write lock.
 	var version int
 	err = w.patiently(ctx, time.Now(), func() error {
 		version, err = w.schemaVersion(ctx)
 		return err
 	})
-	if err != nil {
+	if err != nil || version == len(names) {
 		return err
 	}
-	if version == len(names) {
-		return nil
-	}
 	err = w.patiently(ctx, time.Now(), func() error {
-		_, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE")
+		_, err := w.conn.ExecContext(ctx, textBegin)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if err := w.migrateTo(ctx, names); err != nil {
-		_, rollback := w.conn.ExecContext(background, "ROLLBACK")
+		_, rollback := w.conn.ExecContext(background, textRollback)
 		return errors.Join(fmt.Errorf("sqlite: migrate: %w", err), rollback)
 	}
 	return nil
 }
 
-// migrateTo applies what is missing of the named migrations and commits.
+// migrateTo applies the missing migrations of names and commits.
 func (w *writer) migrateTo(ctx context.Context, names []string) error {
 	version, err := w.schemaVersion(ctx)
 	if err != nil {
@@ -72,11 +69,11 @@ func (w *writer) migrateTo(ctx context.Context, names []string) error {
 	if _, err := w.conn.ExecContext(ctx, `UPDATE "`+w.sql.prefix+`meta" SET value = ? WHERE name = 'schema'`, len(names)); err != nil {
 		return err
 	}
-	_, err = w.conn.ExecContext(ctx, "COMMIT")
+	_, err = w.conn.ExecContext(ctx, textCommit)
 	return err
 }
 
-// schemaVersion returns the schema version of the tables, or 0 if there are none.
+// schemaVersion returns the schema version of the tables, 0 if there are none.
 func (w *writer) schemaVersion(ctx context.Context) (version int, err error) {
 	var tables int
 	err = w.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", w.sql.prefix+"meta").Scan(&tables)

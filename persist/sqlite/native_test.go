@@ -266,7 +266,7 @@ func TestCommitWithEndedContext(t *testing.T) {
 			_, err := s.Commit(t.Context(), put("b", 0))
 			require.NoError(t, err)
 		})
-		inQueue(t, s, 2)
+		inQueue(t, s, 1)
 		cancel(errLate)
 		testkit.Eventually(t, func() bool {
 			_, err := s.Load(t.Context(), thing("b"))
@@ -442,7 +442,7 @@ func TestCommitWithConcurrently(t *testing.T) {
 	})
 	<-inside
 	group.Go(func() { require.NoError(t, s.Close()) })
-	testkit.Eventually(t, s.ending.Load)
+	testkit.Eventually(t, s.calls.ended)
 	close(goOn)
 	group.Wait()
 	_, err := s.CommitWith(t.Context(), put("late", 0), nil)

@@ -7,23 +7,23 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// purgeStep is how many tombstones one transaction removes, so that writers get their turn.
+// purgeStep is the number of tombstones that one transaction removes at most, so that writers get
+// their turn in between.
 const purgeStep = 500
 
 // Purge removes tombstones as persist.Purger says, in transactions of moderate size, and raises
-// the version floor in each. Its errors are those of Take.
+// the version floor in each. It returns the errors of Take.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	q.Deleted = true
-	q.Labels = slices.Clone(q.Labels) // the caller may leave before it is read
+	q.Labels = slices.Clone(q.Labels) // the caller may leave before they are read
 	for {
 		step := purgeStep
 		if q.Limit > 0 {
 			step = min(step, q.Limit-removed)
 		}
 		count := 0
-		_, err := s.write(ctx, &request{work: func(b *batch) error {
-			var err error
-			count, err = b.purge(q, step)
+		_, err := s.write(ctx, &request{work: func(t *transaction) (err error) {
+			count, err = t.purge(q, step)
 			return err
 		}})
 		if err != nil {
@@ -36,9 +36,9 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 	}
 }
 
-// purge removes up to limit tombstones that match q, and returns how many.
-func (b *batch) purge(q persist.Query, limit int) (int, error) {
-	tombstones, err := b.query(q, limit)
+// purge removes up to limit tombstones that match q and returns their number.
+func (t *transaction) purge(q persist.Query, limit int) (int, error) {
+	tombstones, err := t.query(q, limit)
 	if err != nil {
 		return 0, notApplied(err)
 	}
@@ -46,15 +46,13 @@ func (b *batch) purge(q persist.Query, limit int) (int, error) {
 	for _, r := range tombstones {
 		highest = max(highest, r.Version)
 	}
-	if _, err := b.on.ExecContext(background, b.sql.raiseFloor, int64(highest)); err != nil {
-		return 0, b.fail(err)
+	if _, err := t.on.ExecContext(background, t.sql.raiseFloor, int64(highest)); err != nil {
+		return 0, t.fail(err)
 	}
-	b.floored = false
 	for _, r := range tombstones {
-		if _, err := b.on.ExecContext(background, b.sql.remove, r.Kind, r.ID); err != nil {
-			return 0, b.fail(err)
+		if _, err := t.on.ExecContext(background, t.sql.remove, r.Kind, r.ID); err != nil {
+			return 0, t.fail(err)
 		}
-		delete(b.records, r.Key)
 	}
 	return len(tombstones), nil
 }

@@ -3,14 +3,46 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// reads are the reads of a store, on whatever runs its statements.
+// Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
+// in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
+// that wraps persist.ErrUnavailable when the database stayed locked.
+func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	if err := s.calls.enter(); err != nil {
+		return persist.Record{}, err
+	}
+	defer s.calls.leave()
+	return s.reads.load(ctx, key)
+}
+
+// LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
+// Close, ctx's error, and an error that wraps persist.ErrUnavailable when the database stayed
+// locked.
+func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	if err := s.calls.enter(); err != nil {
+		return nil, err
+	}
+	defer s.calls.leave()
+	return s.reads.loadAll(ctx, keys)
+}
+
+// Versions returns the current version of each key, 0 where there is no record. It reads no
+// documents, and returns the errors of LoadAll.
+func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	if err := s.calls.enter(); err != nil {
+		return nil, err
+	}
+	defer s.calls.leave()
+	return s.reads.versions(ctx, keys)
+}
+
+// reads are the reads of a store, on its own connections or in a transaction that it joined.
 type reads struct {
 	sql statements
 	on  executor
@@ -18,43 +50,42 @@ type reads struct {
 
 // load is Store.Load.
 func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	found, err := readOne(ctx, r.on, r.sql.load, key)
-	if err == nil {
-		r.sql.rows.note(key, found.number())
-		return found.record(hostTime()), nil
+	record, err := scan(r.on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), hostTime())
+	if errors.Is(err, sql.ErrNoRows) {
+		floor, err := r.floor(ctx)
+		if err != nil {
+			return persist.Record{}, err
+		}
+		return persist.Record{Key: key, Version: floor, Now: hostTime()}, persist.ErrNotFound
 	}
-	if !errors.Is(err, sql.ErrNoRows) {
+	if err != nil {
 		return persist.Record{}, readable(ctx, err)
 	}
-	floor, err := r.floor(ctx)
-	if err != nil {
-		return persist.Record{}, err
-	}
-	return persist.Record{Key: key, Version: floor, Now: hostTime()}, persist.ErrNotFound
+	return record, nil
 }
 
 // floor returns the version floor. It is read after the records: it may have risen since, which
 // can only ask for a higher version than necessary.
 func (r reads) floor(ctx context.Context) (uint64, error) {
-	floor, err := readFloor(ctx, r.on, r.sql.floor)
-	if err != nil {
+	var floor int64
+	if err := r.on.QueryRowContext(ctx, r.sql.floor).Scan(&floor); err != nil {
 		return 0, readable(ctx, err)
 	}
-	return floor, nil
+	return uint64(floor), nil
 }
 
 // loadAll is Store.LoadAll.
 func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	list, err := keyList(keys)
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: %w", err)
+		return nil, err
 	}
 	rows, err := r.on.QueryContext(ctx, r.sql.loadAll, list)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
 	now := hostTime()
-	found, err := readAll(rows, now)
+	found, err := scanAll(rows, now)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
@@ -63,16 +94,16 @@ func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 		return nil, err
 	}
 	byKey := make(map[persist.Key]persist.Record, len(found))
-	for _, r := range found {
-		byKey[r.Key] = r
+	for _, record := range found {
+		byKey[record.Key] = record
 	}
 	records := make([]persist.Record, len(keys))
 	for i, key := range keys {
-		r, ok := byKey[key]
+		record, ok := byKey[key]
 		if !ok {
-			r = persist.Record{Key: key, Version: floor, Now: now}
+			record = persist.Record{Key: key, Version: floor, Now: now}
 		}
-		records[i] = r
+		records[i] = record
 	}
 	return records, nil
 }
@@ -81,7 +112,7 @@ func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 func (r reads) versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
 	list, err := keyList(keys)
 	if err != nil {
-		return nil, fmt.Errorf("sqlite: %w", err)
+		return nil, err
 	}
 	rows, err := r.on.QueryContext(ctx, r.sql.versions, list)
 	if err != nil {
@@ -106,94 +137,19 @@ func (r reads) versions(ctx context.Context, keys []persist.Key) ([]uint64, erro
 	return versions, nil
 }
 
-// list is Store.List.
-func (r reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
-	now, size := hostTime(), q.PageSize()
-	text, args, err := r.sql.list(q, now, size+1) // one more, to know whether there is a next page
+// keysGiven restricts a statement to the keys in a JSON text, see keyList. They are one parameter,
+// because SQLite limits the number of parameters.
+const keysGiven = "(kind, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+
+// keyList returns keys as the parameter of keysGiven.
+func keyList(keys []persist.Key) (string, error) {
+	pairs := make([][2]string, len(keys))
+	for i, key := range keys {
+		pairs[i] = [2]string{key.Kind, key.ID}
+	}
+	list, err := json.Marshal(pairs)
 	if err != nil {
-		return persist.Page{}, err
+		return "", fmt.Errorf("sqlite: %w", err)
 	}
-	rows, err := r.on.QueryContext(ctx, text, args...)
-	if err != nil {
-		return persist.Page{}, readable(ctx, err)
-	}
-	records, err := readAll(rows, now)
-	if err != nil {
-		return persist.Page{}, readable(ctx, err)
-	}
-	page := persist.Page{Records: records}
-	if len(records) > size {
-		page.Records = records[:size]
-		page.Next = cursor.Of(q, records[size-1]).String()
-	}
-	return page, nil
-}
-
-// Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
-// in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
-// that wraps persist.ErrUnavailable when the database stayed locked.
-func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.closed {
-		return persist.Record{}, persist.ErrClosed
-	}
-	if ctx.Err() == nil {
-		if r, err, done := s.loadIdle(key); done {
-			return r, err
-		}
-	}
-	if s.lanes != nil {
-		return s.lanes.load(ctx, key)
-	}
-	return s.reads.load(ctx, key)
-}
-
-// loadIdle loads by the connection that writes, if nobody uses it now: that one has in its cache what it has
-// read and written, while others have to start over after every commit. It reports false if it did not.
-func (s *Store) loadIdle(key persist.Key) (r persist.Record, err error, done bool) {
-	if !s.queue.tryLead() {
-		return persist.Record{}, nil, false
-	}
-	defer s.queue.resign(nil, 0)
-	if s.writer.conn == nil {
-		return persist.Record{}, nil, false
-	}
-	r, err = reads{sql: s.sql, on: s.writer.on}.load(background, key)
-	return r, err, err == nil || errors.Is(err, persist.ErrNotFound) // others may have more luck
-}
-
-// LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
-// Close, ctx's error, and an error that wraps persist.ErrUnavailable when the database stayed
-// locked.
-func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.closed {
-		return nil, persist.ErrClosed
-	}
-	return s.reads.loadAll(ctx, keys)
-}
-
-// Versions returns the current version of each key, 0 where there is no record. It reads no
-// documents, and its errors are those of LoadAll.
-func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.closed {
-		return nil, persist.ErrClosed
-	}
-	return s.reads.versions(ctx, keys)
-}
-
-// List returns one page of the records that match q, by kind and id, or with q.Due the longest due
-// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
-// and an error that wraps persist.ErrUnavailable when the database stayed locked.
-func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	s.life.RLock()
-	defer s.life.RUnlock()
-	if s.closed {
-		return persist.Page{}, persist.ErrClosed
-	}
-	return s.reads.list(ctx, q)
+	return string(list), nil
 }

@@ -1,185 +1,212 @@
 package sqlite
 
 import (
-	"encoding/json"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// statements are the SQL texts of a store, with its table names in them, and where its rows are.
+// columns lists the columns of the records table in the order of scan and values.
+const columns = "kind, id, version, born, doc, schema, label, due, expires, updated, deleted, " +
+	"holder, token, until, commits"
+
+// statements holds the SQL texts of a store, with its table names in them.
 type statements struct {
-	prefix     string
+	prefix     string // of the table names
+	selectFrom string // SELECT columns FROM records WHERE
 	load       string
 	loadAll    string
 	versions   string
-	lock       string
 	floor      string
-	store      string
-	touch      string
-	next       string
-	nextAlone  string
+	lock       string // changes nothing, but SQLite takes the write lock for it
+	store      string // writes a whole row
+	update     string // the fast way, see update
 	raiseFloor string
 	remove     string
-	selectFrom string
-	rows       *rows
 }
 
 func newStatements(prefix string) statements {
-	// In somebody else's transaction a temporary table could hide ours.
+	// Without "main." a temporary table could hide ours in a transaction of the application.
 	records, meta := `main."`+prefix+`records"`, `main."`+prefix+`meta"`
-	var updates []string
+	var all []string
 	names := strings.Split(columns, ", ")
-	for _, name := range names[2:] { // all but the key
-		updates = append(updates, name+" = excluded."+name)
+	for _, name := range names[2:] { // without the key
+		all = append(all, name+" = excluded."+name)
 	}
-	selectFrom := "SELECT " + columns + ", rowid FROM " + records + " WHERE "
-	next := "UPDATE " + records + " SET updated = ?1, version = ?2, doc = ?3, commits = ?4" +
-		" WHERE rowid = coalesce(?5, (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7)) AND kind = ?6 AND id = ?7" +
-		" AND version = ?8 AND deleted = 0 AND schema = ?9 AND label = ?10 AND due IS ?11 AND expires IS NULL"
-	triggers := " WHERE type = 'trigger' AND tbl_name = '" + prefix + "records' COLLATE NOCASE"
+	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
 	return statements{
-		prefix:   prefix,
-		load:     selectFrom + "kind = ? AND id = ?",
-		loadAll:  selectFrom + keysGiven,
-		versions: "SELECT kind, id, version FROM " + records + " WHERE " + keysGiven,
-		// It changes nothing, but SQLite takes the write lock for it.
-		lock:  "UPDATE " + meta + " SET value = value WHERE name = ''",
-		floor: "SELECT value FROM " + meta + " WHERE name = 'floor'",
+		prefix:     prefix,
+		selectFrom: selectFrom,
+		load:       selectFrom + "kind = ? AND id = ?",
+		loadAll:    selectFrom + keysGiven,
+		versions:   "SELECT kind, id, version FROM " + records + " WHERE " + keysGiven,
+		floor:      "SELECT value FROM " + meta + " WHERE name = 'floor'",
+		lock:       "UPDATE " + meta + " SET value = value WHERE name = ''",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
-			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(updates, ", "),
-		// It is what most commits come to, and looks into no index, unless a trigger has moved the row meanwhile.
-		touch: "UPDATE " + records + " SET version = ?1, doc = ?2, updated = ?3, commits = ?4 WHERE rowid = coalesce(" +
-			"(SELECT rowid FROM " + records + " WHERE rowid = ?5 AND kind = ?6 AND id = ?7), (SELECT rowid FROM " + records + " WHERE kind = ?6 AND id = ?7))",
-		// It is what most commits are, and reads nothing first. It is for where there are no triggers.
-		next: next,
-		// The first of a transaction, which shows whether there are. Where there are triggers, it does nothing: by itself it is a transaction that a
-		// trigger of somebody's could fail and not undo, by RAISE(FAIL), and one that ignores it would run once more when it is tried the usual way.
-		nextAlone:  next + " AND NOT EXISTS (SELECT 1 FROM main.sqlite_master" + triggers + ") AND NOT EXISTS (SELECT 1 FROM temp.sqlite_master" + triggers + ")",
+			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(all, ", "),
+		update:     "UPDATE " + records + numbered(updateText, updateNames),
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
-		selectFrom: selectFrom,
-		rows:       newRows(),
 	}
 }
 
-// keysGiven restricts to the keys in a JSON text, see keyList. They are one parameter, because
-// SQLite limits how many there can be.
-const keysGiven = "(kind, id) IN (SELECT value ->> 0, value ->> 1 FROM json_each(?))"
+// updateText is the fast way of a commit: it tests and changes one record that is alive. Its
+// condition is that of persist.Apply, and so are its changes. NULL as :version leaves the document
+// alone, as :expected and :token it tests nothing, as :holder and :lease it keeps the lease's. A
+// negative :ttl or :length keeps the time, NULL removes it.
+const updateText = ` SET
+	version = coalesce(:version, version),
+	doc     = coalesce(:doc, doc),
+	schema  = coalesce(:schema, schema),
+	label   = coalesce(:label, label),
+	due     = CASE WHEN :version IS NULL THEN due ELSE coalesce(:due, :now + :delay) END,
+	expires = CASE WHEN :ttl < 0 THEN expires ELSE :now + :ttl END,
+	updated = CASE WHEN :version IS NULL THEN updated ELSE :now END,
+	holder  = coalesce(:holder, holder),
+	token   = coalesce(:lease, token),
+	until   = CASE WHEN :length < 0 THEN until ELSE :now + :length END,
+	commits = coalesce(:commits, commits)
+WHERE kind = :kind AND id = :id AND deleted = 0 AND version = coalesce(:expected, version)
+	AND (expires IS NULL OR expires > :now OR token <> 0 AND coalesce(until, 0) > :now)
+	AND (:token IS NULL OR token = :token AND coalesce(until, 0) > :now)
+	AND (coalesce(:lease, 0) = 0 OR token = 0 OR coalesce(until, 0) <= :now)`
 
-// keyList returns keys as keysGiven wants them.
-func keyList(keys []persist.Key) (string, error) {
-	pairs := make([][2]string, len(keys))
-	for i, key := range keys {
-		pairs[i] = [2]string{key.Kind, key.ID}
+// updateNames lists the parameters of updateText in their order.
+var updateNames = []string{
+	":now", ":kind", ":id", ":expected", ":token", ":version", ":doc", ":schema", ":label", ":due",
+	":delay", ":commits", ":ttl", ":holder", ":lease", ":length",
+}
+
+// numbered replaces the named parameters in text by numbered ones, which drivers bind faster.
+func numbered(text string, names []string) string {
+	var pairs []string
+	for i, name := range names {
+		pairs = append(pairs, name, fmt.Sprintf("?%d", i+1))
 	}
-	list, err := json.Marshal(pairs)
-	return string(list), err
+	return strings.NewReplacer(pairs...).Replace(text)
 }
 
 // marks returns n placeholders.
 func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?, ", n), ", ") }
 
-// list returns the statement for the first records, limit at most, that match q at now. It says
-// persist.Query.Match in SQL, with the conditions of the partial indices spelt out, because
-// SQLite uses such an index only where it finds its very condition.
-func (s statements) list(q persist.Query, now time.Time, limit int) (text string, args []any, err error) {
-	var terms []string
-	where := func(term string, values ...any) {
-		terms = append(terms, term)
-		args = append(args, values...)
+// values returns the columns of r.
+func values(r persist.Record) []any {
+	var doc any
+	if !r.Deleted {
+		doc = string(r.Doc) // a string is stored as TEXT, which people and json_extract can read
 	}
-	at := now.UnixMicro()
-	where("deleted = " + map[bool]string{false: "0", true: "1"}[q.Deleted])
-	if q.Kind != "" {
-		where("kind = ?", q.Kind)
+	return []any{
+		r.Kind, r.ID, int64(r.Version), int64(r.Born), doc, int64(r.Schema), r.Label,
+		micros(r.Due), micros(r.Expires), micros(r.Updated), r.Deleted,
+		r.Lease.Holder, int64(r.Lease.Token), micros(r.Lease.Until), strings.Join(r.Commits, "\n"),
 	}
-	if q.Prefix != "" {
-		where("id >= ?", q.Prefix)
-		if end := successor(q.Prefix); end != "" {
-			where("id < ?", end)
-		}
+}
+
+// micros returns t as a column keeps it: in microseconds, NULL for the zero time.
+func micros(t time.Time) any {
+	if t.IsZero() {
+		return nil
 	}
-	if len(q.Labels) > 0 {
-		anyEmpty := false
-		var labels []any
-		for _, label := range q.Labels {
-			labels = append(labels, label)
-			anyEmpty = anyEmpty || label == ""
-		}
-		where("label IN ("+marks(len(labels))+")", labels...)
-		if !anyEmpty {
-			where("label <> ''")
-		}
+	return t.UnixMicro()
+}
+
+// scan reads one row, as a record that was read at now. It returns the errors of the row's Scan.
+func scan(row interface{ Scan(...any) error }, now time.Time) (persist.Record, error) {
+	r := persist.Record{Now: now}
+	var version, born, schema, token int64
+	var due, expires, updated, until sql.NullInt64
+	var doc []byte
+	var holder, commits string
+	err := row.Scan(&r.Kind, &r.ID, &version, &born, &doc, &schema, &r.Label, &due, &expires,
+		&updated, &r.Deleted, &holder, &token, &until, &commits)
+	if err != nil {
+		return persist.Record{}, err
 	}
-	if q.Age > 0 {
-		where("updated <= ?", now.Add(-q.Age).UnixMicro())
+	r.Version, r.Born, r.Schema = uint64(version), uint64(born), int(schema)
+	r.Doc = doc
+	r.Due, r.Expires, r.Updated = fromMicros(due), fromMicros(expires), fromMicros(updated)
+	if token != 0 {
+		r.Lease = persist.Lease{Holder: holder, Token: uint64(token), Until: fromMicros(until)}
 	}
-	if q.Due {
-		where("due IS NOT NULL AND due <= ?", at)
+	if commits != "" {
+		r.Commits = strings.Split(commits, "\n")
 	}
-	if q.Unheld {
-		where("(token = 0 OR until <= ?)", at)
+	return r, nil
+}
+
+func fromMicros(n sql.NullInt64) time.Time {
+	if !n.Valid {
+		return time.Time{}
 	}
-	switch {
-	case q.Deleted && q.Expired:
-		where("0") // a tombstone is never expired
-	case q.Deleted: // whether it was deleted or, having expired, swept
-	case q.Expired:
-		where("expires IS NOT NULL AND expires <= ? AND (token = 0 OR until <= ?)", at, at)
-	default:
-		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
-	}
-	order := orderOf(q)
-	if q.After != "" {
-		after, err := cursor.Parse(q.After)
+	return time.UnixMicro(n.Int64).UTC()
+}
+
+// scanAll reads and closes rows.
+func scanAll(rows *sql.Rows, now time.Time) ([]persist.Record, error) {
+	var records []persist.Record
+	for rows.Next() {
+		r, err := scan(rows, now)
 		if err != nil {
-			return "", nil, err
+			return nil, errors.Join(err, rows.Close())
 		}
-		where("("+strings.Join(order, ", ")+") > ("+marks(len(order))+")", valuesOf(order, after)...)
+		records = append(records, r)
 	}
-	// Records that match are few among those of their kind when an index was made for them. A
-	// plus sign keeps SQLite from reading all in the order of the key instead, to save sorting.
-	sorting := ""
-	if q.Expired || q.Deleted || len(q.Labels) > 1 {
-		sorting = "+"
-	}
-	text = s.selectFrom + strings.Join(terms, " AND ") + " ORDER BY " + sorting + strings.Join(order, ", "+sorting) + " LIMIT ?"
-	return text, append(args, limit), nil
+	return records, errors.Join(rows.Err(), rows.Close())
 }
 
-// orderOf returns the columns that q is listed by. The kind is left out where there is only one,
-// so that the indices that have something between kind and id can be read in this order.
-func orderOf(q persist.Query) []string {
-	var order []string
-	if q.Due {
-		order = append(order, "due")
-	}
-	if q.Kind == "" {
-		order = append(order, "kind")
-	}
-	return append(order, "id")
+// executor runs statements: *sql.DB, *sql.Conn, *sql.Tx, or prepared.
+type executor interface {
+	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
+	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row
 }
 
-// valuesOf returns the values of the columns of order at p.
-func valuesOf(order []string, p cursor.Position) []any {
-	var values []any
-	for _, column := range order {
-		values = append(values, map[string]any{"due": p.Due, "kind": p.Kind, "id": p.ID}[column])
-	}
-	return values
+// prepared is an executor that has the most frequent statements prepared.
+type prepared struct {
+	executor
+	statements map[string]*sql.Stmt // by their text
 }
 
-// successor returns the first text after all that begin with prefix, or "" if there is none.
-func successor(prefix string) string {
-	next := []byte(prefix)
-	for i := len(next) - 1; i >= 0; i-- {
-		if next[i] < 0xff {
-			next[i]++
-			return string(next[:i+1])
+// prepare returns on with texts prepared. It returns a driver's error.
+func prepare(ctx context.Context, on interface {
+	executor
+	PrepareContext(ctx context.Context, text string) (*sql.Stmt, error)
+}, texts ...string) (prepared, error) {
+	p := prepared{executor: on, statements: make(map[string]*sql.Stmt)}
+	for _, text := range texts {
+		statement, err := on.PrepareContext(ctx, text)
+		if err != nil {
+			return prepared{}, errors.Join(err, p.close())
 		}
+		p.statements[text] = statement
 	}
-	return ""
+	return p, nil
+}
+
+func (p prepared) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	if statement, ok := p.statements[text]; ok {
+		return statement.ExecContext(ctx, args...)
+	}
+	return p.executor.ExecContext(ctx, text, args...)
+}
+
+func (p prepared) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
+	if statement, ok := p.statements[text]; ok {
+		return statement.QueryRowContext(ctx, args...)
+	}
+	return p.executor.QueryRowContext(ctx, text, args...)
+}
+
+// close closes the prepared statements.
+func (p prepared) close() error {
+	var errs []error
+	for _, statement := range p.statements {
+		errs = append(errs, statement.Close())
+	}
+	return errors.Join(errs...)
 }

@@ -10,13 +10,13 @@ import (
 )
 
 // Watch calls wake when records change, as persist.Watcher says, until ctx ends or the store is
-// closed, and returns ctx's error or persist.ErrClosed. What this store commits is told at once, with
-// key and version. What other processes and connections commit, those of Join included, is found by
-// polling, see Config.PollInterval, and told as the zero Hint; their changes of other tables in the
-// same database cannot be told apart from that.
+// closed, and returns ctx's error or persist.ErrClosed. A commit of this store is hinted at once,
+// with key and version. Commits of other processes and connections, those of Join included, are
+// found by polling, see Config.PollInterval, and hinted by the zero Hint. Their changes of other
+// tables in the same database are hinted too, because SQLite does not tell them apart.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	// From here on nothing is missed: a change of others that has not been noticed yet will be,
-	// however long ago it was last looked, and one that was noticed can be seen.
+	// Nothing is missed from here on: the first hint tells the watcher to read, and a change that
+	// polling has not found yet will be found, however old it is.
 	watcher := s.changes.Subscribe()
 	defer watcher.End()
 	s.polling.join(s)
@@ -24,12 +24,12 @@ func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	return watcher.Deliver(ctx, wake)
 }
 
-// polling is the one goroutine that looks for changes of others, for as long as anybody watches.
+// polling is the goroutine that looks for foreign changes while there are watchers.
 type polling struct {
-	mu       sync.Mutex // protects what follows
+	mu       sync.Mutex // protects the fields below
 	watchers int
 	stop     context.CancelFunc
-	stopped  chan struct{}
+	stopped  chan struct{} // closed when the goroutine has ended
 }
 
 // join starts the goroutine for the first watcher.
@@ -48,7 +48,7 @@ func (p *polling) join(s *Store) {
 	}()
 }
 
-// leave ends the goroutine, and waits for that, with the last watcher.
+// leave ends the goroutine with the last watcher, and waits for its end.
 func (p *polling) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -58,7 +58,7 @@ func (p *polling) leave() {
 	}
 }
 
-// poll looks for changes of others until ctx ends or the store is closed.
+// poll looks for foreign changes until ctx ends or the store is closed.
 func (s *Store) poll(ctx context.Context) {
 	ticker := time.NewTicker(s.config.PollInterval)
 	defer ticker.Stop()
@@ -74,14 +74,17 @@ func (s *Store) poll(ctx context.Context) {
 	}
 }
 
-// look looks for changes of others once. The connection that is asked is the writer's, so it is done
-// in the queue's lead, but without a transaction; a failure is left to the next look.
+// look looks for foreign changes once, on the connection that writes. A failure is left to the next
+// look.
 func (s *Store) look(ctx context.Context) error {
-	r := &request{alone: true}
-	if _, err := s.queueUp(ctx, r); err != nil {
+	if err := s.enter(ctx); err != nil {
 		return err
 	}
-	defer s.queue.resign(r, 1)
+	defer s.calls.leave()
+	if err := s.queue.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.queue.release()
 	if err := s.writer.ready(ctx); err != nil {
 		return err
 	}

@@ -13,67 +13,83 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// How often a lock that others hold is asked for, and how it is shared. SQLite's own busy handler
-// serves processes unfairly, so waiting is done here. Whoever waits asks again within longestPause,
-// so a lock that is left free for that long is taken.
+// Waiting for a lock that another process holds, and sharing the lock. SQLite's own busy handler
+// serves processes unfairly, so the store waits by itself. Every waiting process asks again within
+// longestPause: a lock that is left free for that long is taken.
 const (
-	firstPause     = 200 * time.Microsecond
-	longestPause   = 2 * time.Millisecond
-	reign          = 100 * time.Millisecond // how long this process keeps the lock busy at a stretch
-	contendedReign = 20 * time.Millisecond  // the same when others have written meanwhile
+	firstPause   = 200 * time.Microsecond
+	longestPause = 2 * time.Millisecond
+	longTurn     = 100 * time.Millisecond // a process may keep the lock busy for this long,
+	shortTurn    = 20 * time.Millisecond  // or this long if others wrote during its last turn
 )
 
-// background is for statements of a transaction, which no caller's context may interrupt.
+// background is the context of statements in a transaction, which no caller may interrupt.
 var background = context.Background()
 
-// writer is the one connection that writes. It belongs to the leader of the queue.
+// writer is the one connection that writes. It belongs to the owner of the queue's writer.
 type writer struct {
-	sql       statements
-	config    Config
-	db        *sql.DB
-	configure func(context.Context, *writer) error // makes or finds the connection durable
-	changes   *hints.Hub                           // learns what was committed
+	sql     statements
+	config  Config
+	db      *sql.DB
+	own     bool       // the database is the store's own, and may be brought into WAL mode
+	changes *hints.Hub // gets a hint of every commit
 
 	conn *sql.Conn // nil after a failure; ready connects again
-	busy int       // the busy timeout that the connection had, in milliseconds
-	on   closer    // conn with the statements of commits
+	on   prepared  // conn with the statements of commits
+	busy int       // the connection's own busy timeout in milliseconds, restored by close
 
-	// The lock was held time and again from reignSince to reignSeen; at reignAsked it was asked
-	// whether others write too.
-	reignSince, reignSeen, reignAsked time.Time
-	contended                         bool  // others have written since that was last looked at
-	dataVersion                       int64 // of conn, see noticeOthers
+	turn        turn
+	dataVersion int64 // of conn, see noticeOthers
 }
 
-// The statements of a transaction of our own.
+// turn is the time for which this process has kept the lock busy.
+type turn struct {
+	began  time.Time
+	used   time.Time // the end of the last transaction
+	others bool      // other connections wrote since the turn before began
+}
+
+// The statements that begin and end a transaction.
 const (
 	textBegin    = "BEGIN IMMEDIATE"
 	textCommit   = "COMMIT"
 	textRollback = "ROLLBACK"
 )
 
-func newWriter(statements statements, config Config, db *sql.DB, configure func(context.Context, *writer) error, changes *hints.Hub) *writer {
-	return &writer{sql: statements, config: config, db: db, configure: configure, changes: changes}
-}
-
-// connect opens the connection and makes sure that what it commits is durable.
-func (w *writer) connect(ctx context.Context) error {
-	return w.patiently(ctx, time.Now(), func() error {
-		conn, err := w.freeConn(ctx)
-		if err != nil {
+// ready connects if there is no connection: it verifies that commits are durable, migrates and
+// prepares.
+func (w *writer) ready(ctx context.Context) error {
+	if w.conn != nil {
+		return nil
+	}
+	err := w.patiently(ctx, time.Now(), func() (err error) {
+		if w.conn, err = w.freeConn(ctx); err != nil {
 			return err
 		}
-		w.conn = conn
-		w.dataVersion = math.MinInt64 // which it never is: who knows what happened meanwhile
-		if err := w.configure(ctx, w); err != nil {
-			w.conn = nil
-			return errors.Join(err, conn.Close())
+		w.dataVersion = math.MinInt64 // which it never is: anything may have happened meanwhile
+		if err := w.configure(ctx); err != nil {
+			w.discard()
+			return err
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	if err := w.migrate(ctx); err != nil {
+		w.discard()
+		return err
+	}
+	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.update)
+	if err != nil {
+		w.discard()
+		return readable(ctx, err)
+	}
+	return nil
 }
 
-// freeConn returns a connection of the pool, which somebody else may have used up.
+// freeConn returns a connection of the pool. It returns an error that wraps persist.ErrUnavailable
+// when the application uses all of them for longer than the busy timeout.
 func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, w.config.BusyTimeout)
 	defer cancel()
@@ -84,26 +100,22 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// roomy gives the connection that writes 16 MiB, so that it need not read what it has written, and lets the log grow to 8 MiB before its pages are
-// written back: many commits change the same pages, each of which is written back once.
+// roomy lets the connection cache 16 MiB, so that it need not read what it has written, and lets the
+// log grow to 8 MiB: a page that many commits change is written back once.
 const roomy = "PRAGMA cache_size=-16384; PRAGMA wal_autocheckpoint=2000"
 
-// useWAL brings a database of our own into WAL mode.
-func useWAL(ctx context.Context, w *writer) error {
-	var mode string
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
-		return err
+// configure brings a database of our own into WAL mode. It returns an error if the connection could
+// lose an acknowledged commit when the power fails.
+func (w *writer) configure(ctx context.Context) error {
+	journal := "PRAGMA journal_mode"
+	if w.own {
+		if _, err := w.conn.ExecContext(ctx, roomy); err != nil {
+			return err
+		}
+		journal += "=WAL"
 	}
-	if _, err := w.conn.ExecContext(ctx, roomy); err != nil {
-		return err
-	}
-	return requireWAL(ctx, w)
-}
-
-// requireWAL refuses a connection that would lose an acknowledged commit when the power fails.
-func requireWAL(ctx context.Context, w *writer) error {
 	var mode string
-	if err := w.conn.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+	if err := w.conn.QueryRowContext(ctx, journal).Scan(&mode); err != nil {
 		return err
 	}
 	if mode != "wal" {
@@ -123,7 +135,7 @@ func requireWAL(ctx context.Context, w *writer) error {
 	return err
 }
 
-// durable returns an error for a setting that would lose an acknowledged commit when the power fails.
+// durable returns an error for a setting that can lose an acknowledged commit when the power fails.
 func durable(synchronous int) error {
 	if synchronous < 2 {
 		return fmt.Errorf("synchronous is %d, and must be FULL (2) or EXTRA (3) on every connection: set it in the data source name", synchronous)
@@ -131,58 +143,31 @@ func durable(synchronous int) error {
 	return nil
 }
 
-// prepare prepares the statements of commits.
-func (w *writer) prepare(ctx context.Context) error {
-	var err error
-	w.on, err = prepareConn(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.touch, w.sql.next, w.sql.nextAlone)
-	return err
-}
-
 // close gives the connection back as it was.
 func (w *writer) close() error {
 	if w.conn == nil {
 		return nil
 	}
-	var errs []error
-	if w.on != nil { // it got as far as that
-		errs = append(errs, w.on.close())
-	}
-	_, err := w.conn.ExecContext(background, fmt.Sprintf("PRAGMA busy_timeout=%d", w.busy))
-	errs = append(errs, err, w.conn.Close())
-	w.conn, w.on = nil, nil
-	return errors.Join(errs...)
+	err := w.on.close()
+	_, reset := w.conn.ExecContext(background, fmt.Sprintf("PRAGMA busy_timeout=%d", w.busy))
+	err = errors.Join(err, reset, w.conn.Close())
+	w.conn, w.on = nil, prepared{}
+	return err
 }
 
-// discard closes a connection whose state is in doubt; with it ends whatever transaction it had.
+// discard closes a connection whose state is in doubt, and ends its transaction.
 func (w *writer) discard() {
 	if w.conn == nil {
 		return
 	}
-	if w.on != nil {
-		_ = w.on.close()
-	}
+	_ = w.on.close()
 	_ = w.conn.Raw(func(any) error { return errDiscard })
 	_ = w.conn.Close()
-	w.conn, w.on = nil, nil
-}
-
-// ready makes sure that there is a connection.
-func (w *writer) ready(ctx context.Context) error {
-	if w.conn != nil {
-		return nil
-	}
-	if err := w.connect(ctx); err != nil {
-		return err
-	}
-	if err := w.prepare(ctx); err != nil {
-		w.discard()
-		return err
-	}
-	return nil
+	w.conn, w.on = nil, prepared{}
 }
 
 // begin starts a transaction that holds the write lock. It asks until ctx ends or until the busy
-// timeout since then has passed, once at least.
+// timeout after since has passed, once at least.
 func (w *writer) begin(ctx context.Context, since time.Time) error {
 	return w.beginBy(ctx, since, func() error {
 		_, err := w.on.ExecContext(background, textBegin)
@@ -192,71 +177,58 @@ func (w *writer) begin(ctx context.Context, since time.Time) error {
 
 // beginBy is begin with the transaction started by try.
 func (w *writer) beginBy(ctx context.Context, since time.Time, try func() error) error {
-	if err := w.yield(ctx); err != nil {
-		return err
-	}
 	if err := w.ready(ctx); err != nil {
 		return err
 	}
+	if err := w.share(ctx); err != nil {
+		return err
+	}
 	err := w.patiently(ctx, since, try)
-	if err != nil && ctx.Err() == nil && !isUnavailable(err) {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, persist.ErrUnavailable) {
 		w.discard()
 	}
 	return err
 }
 
-// yield leaves the lock free for a moment when this process has kept it busy for long, for other
-// processes have no other chance to get it.
-func (w *writer) yield(ctx context.Context) error {
-	now := time.Now()
-	if w.conn == nil || !w.mayHaveToYield(now) {
+// share ends the turn of this process when it is over: it leaves the lock free for a moment, in
+// which other processes get it. The next turn is short if others have written.
+func (w *writer) share(ctx context.Context) error {
+	now, t := time.Now(), &w.turn
+	if now.Sub(t.used) > longestPause { // others had their chance
+		t.began = now
+	}
+	length := longTurn
+	if t.others {
+		length = shortTurn
+	}
+	if now.Sub(t.began) < length {
 		return nil
 	}
-	w.reignAsked = now
+	t.began, t.others = now, false
 	if err := w.noticeOthers(); err != nil {
 		return readable(ctx, err)
 	}
-	contended := w.contended
-	w.contended = false
-	if !contended && now.Sub(w.reignSince) < reign {
-		return nil
-	}
-	w.reignSince = now
 	return pause(ctx, longestPause)
 }
 
-// mayHaveToYield reports whether it is time to ask that.
-func (w *writer) mayHaveToYield(now time.Time) bool {
-	if now.Sub(w.reignSeen) > longestPause {
-		w.reignSince, w.reignAsked = now, now
-	}
-	return now.Sub(w.reignAsked) >= contendedReign
-}
-
-// noticeOthers finds out whether other connections have committed since it was last asked, and
-// tells those who watch. It must be asked on one and the same connection: the number that it reads
-// is the connection's own count of the times that it found the database changed by others, and means
-// nothing beside that of another connection. As it is the connection that writes, what this
-// store commits does not count.
+// noticeOthers finds out whether other connections have committed since the last call, and sends
+// watchers a hint. It asks the connection that writes, on which the store's own commits do not
+// count: the number is the connection's own count of foreign changes.
 func (w *writer) noticeOthers() error {
 	var version int64
 	if err := w.conn.QueryRowContext(background, "PRAGMA data_version").Scan(&version); err != nil {
 		return err
 	}
 	if version != w.dataVersion {
-		w.dataVersion, w.contended = version, true
+		w.dataVersion, w.turn.others = version, true
 		w.changes.Send(persist.Hint{})
 	}
 	return nil
 }
 
-// patiently tries again with full jitter while the database is locked, until ctx ends or the busy
-// timeout since then has passed. It returns an error that wraps persist.ErrUnavailable then.
+// patiently tries again while the database is locked, after random pauses, until ctx ends or the
+// busy timeout after since has passed. It returns an error that wraps persist.ErrUnavailable then.
 func (w *writer) patiently(ctx context.Context, since time.Time, try func() error) error {
-	return patiently(ctx, since, w.config.BusyTimeout, try)
-}
-
-func patiently(ctx context.Context, since time.Time, timeout time.Duration, try func() error) error {
 	for limit := firstPause; ; limit = min(2*limit, longestPause) {
 		err := try()
 		if err == nil {
@@ -265,7 +237,7 @@ func patiently(ctx context.Context, since time.Time, timeout time.Duration, try 
 		if !isBusy(err) {
 			return readable(ctx, err)
 		}
-		if time.Since(since) >= timeout {
+		if time.Since(since) >= w.config.BusyTimeout {
 			return errLocked
 		}
 		if err := pause(ctx, rand.N(limit)); err != nil {
@@ -287,17 +259,10 @@ func pause(ctx context.Context, d time.Duration) error {
 }
 
 // run does the work of all requests in the transaction that has begun, ends it, and fills in the
-// answers. None is given before the end: each may rest on what a sibling wrote.
+// answers. If a request cannot be written, nothing is, and each gets a transaction of its own.
 func (w *writer) run(requests []*request) {
 	err := w.attempt(requests)
-	w.reignSeen = time.Now()
-	if err == nil || len(requests) == 1 {
-		answerAll(requests, err)
-		return
-	}
-	// One of them cannot be written. Nothing is, so each gets a transaction of its own.
-	if !errors.Is(err, errNothingWritten) {
-		answerAll(requests, err)
+	if len(requests) == 1 || !errors.Is(err, errRolledBack) {
 		return
 	}
 	for _, r := range requests {
@@ -305,81 +270,50 @@ func (w *writer) run(requests []*request) {
 			r.err = notApplied(err)
 			continue
 		}
-		answerAll([]*request{r}, w.attempt([]*request{r}))
+		_ = w.attempt([]*request{r})
 	}
 }
 
-// single commits r, which has a next and shares with nobody, in the transaction that SQLite makes of a statement by itself. It reports
-// false if nothing was written and it is to be tried the usual way, which knows what to do.
-func (w *writer) single(r *request) bool {
-	if w.conn == nil || w.mayHaveToYield(time.Now()) {
-		return false
-	}
-	b := newBatch(w.sql, w.on)
-	done, err := b.putNext(r.commit, r.next)
-	w.reignSeen = time.Now()
-	switch {
-	case done:
-		r.at = b.now
-		w.changes.Send(b.hints...)
-		return true
-	case err == nil:
-		r.next = nil // so that it is not tried once more
-		return false
-	case isBusy(err):
-		return false
-	}
-	switch resultCode(err) & 0xff {
-	case codeError, codeReadOnly, codeFull, codeTooBig, codeConstraint: // before the last frame, which would have made the others count
-		return false
-	}
-	// As after COMMIT, of which this is a part: the last frame may be in the file although it could not be synced.
-	w.discard()
-	r.err = fmt.Errorf("sqlite: commit: %w", err)
-	return true
-}
-
-// answerAll gives every request that has no failure of its own the failure of the transaction.
-func answerAll(requests []*request, failure error) {
-	if failure == nil {
-		return
-	}
-	for _, r := range requests {
-		if r.err != nil && !errors.Is(failure, persist.ErrNotApplied) {
-			// Its answer may rest on what a sibling failed to write, but it wrote nothing itself.
-			r.err = notApplied(failure)
-			continue
-		}
-		r.err = failure
-	}
-}
-
-// attempt runs the requests and commits. An error that wraps errNothingWritten says that the
-// transaction was rolled back; after any other, it may have happened.
+// attempt does the work of requests, commits, and answers: an answer may depend on another
+// request's write. An error that wraps errRolledBack says that nothing was written; after any other
+// the transaction may have been committed.
 func (w *writer) attempt(requests []*request) error {
-	b := newBatch(w.sql, w.on)
+	t := newTransaction(w.sql, w.on)
 	for _, r := range requests {
-		r.at, r.err = b.now, r.do(b)
-		if b.failure != nil {
+		r.at, r.err = t.now, r.work(t)
+		if t.failure != nil {
 			break
 		}
 	}
-	if b.failure == nil {
-		b.flush()
+	err := w.end(t)
+	w.turn.used = time.Now()
+	if err == nil {
+		w.changes.Send(t.hints...)
+		return nil
 	}
-	if b.failure != nil {
+	for _, r := range requests {
+		if r.err != nil && !errors.Is(err, persist.ErrNotApplied) {
+			r.err = notApplied(err) // it wrote nothing, whatever became of the transaction
+		} else {
+			r.err = err
+		}
+	}
+	return err
+}
+
+// end commits t, or rolls it back if it has failed. It returns the errors of attempt.
+func (w *writer) end(t *transaction) error {
+	if t.failure != nil {
 		w.rollback()
-		return nothingWritten(b.failure)
+		return nothingWritten(t.failure)
 	}
 	_, err := w.on.ExecContext(background, textCommit)
 	if err == nil {
-		w.changes.Send(b.hints...)
 		return nil
 	}
 	rolledBack := w.rollback()
-	if code := resultCode(err) & 0xff; rolledBack && (isBusy(err) || code == codeFull) {
-		// The lock was not had, or there was no room for the last frame, which is the one that
-		// would have made the others count.
+	if rolledBack && (isBusy(err) || resultCode(err)&0xff == codeFull) {
+		// No lock, or no room for the last frame, which would have made the others count.
 		return nothingWritten(err)
 	}
 	// The last frame may be in the file although it could not be synced.
@@ -387,11 +321,11 @@ func (w *writer) attempt(requests []*request) error {
 	return fmt.Errorf("sqlite: commit: %w", err)
 }
 
-// rollback ends the transaction and reports whether that is certain; if not, the connection goes
-// with it.
+// rollback ends the transaction and reports whether that is certain; if not, it closes the
+// connection.
 func (w *writer) rollback() bool {
 	_, err := w.on.ExecContext(background, textRollback)
-	if err == nil || resultCode(err) == codeError { // SQLite had rolled back by itself
+	if err == nil || resultCode(err) == codeError { // SQLite has rolled back by itself
 		return true
 	}
 	w.discard()

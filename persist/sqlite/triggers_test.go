@@ -5,21 +5,21 @@ import (
 	"database/sql"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/persist"
 )
 
-// count returns what a query that counts gives.
+// count returns the result of a query that counts.
 func count(t *testing.T, db *sql.DB, query string) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRow(query).Scan(&n))
 	return n
 }
 
-// TestTriggersRunOnce: what a trigger of somebody's does beside, before it ignores a write, it does once for a commit, alone or in company.
+// An application's trigger that writes elsewhere and then ignores a commit runs once for the commit,
+// alone or in a shared transaction.
 func TestTriggersRunOnce(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -40,11 +40,12 @@ func TestTriggersRunOnce(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.Equal(t, 1, count(t, db, `SELECT count(*) FROM audit`))
+			require.Equal(t, 1, count(t, db, `SELECT version FROM pawl_records WHERE id = 'x0'`))
 		})
 	}
 }
 
-// TestTriggerThatMovesASibling: a commit is not lost because that of another record moves its row.
+// A commit is not lost when the trigger of another record's commit moves its row.
 func TestTriggerThatMovesASibling(t *testing.T) {
 	for range 8 {
 		path := dbPath(t)
@@ -69,11 +70,12 @@ func TestTriggerThatMovesASibling(t *testing.T) {
 		require.NoError(t, <-errs)
 		require.NoError(t, <-errs)
 		require.EqualValues(t, 2, alive(t, s, "j").Version)
-		require.EqualValues(t, 2, alive(t, s, "k").Version, "it was acknowledged")
+		require.EqualValues(t, 2, alive(t, s, "k").Version, "an acknowledged commit is lost")
 	}
 }
 
-// TestTemporaryTriggers: a trigger that only the connection which writes knows is a trigger as others are: what it refuses is not written, and it runs once.
+// A trigger that only the writing connection knows counts like any other: a commit that it refuses
+// is not written, and it runs once.
 func TestTemporaryTriggers(t *testing.T) {
 	for _, action := range []string{"FAIL, 'refused'", "IGNORE"} {
 		t.Run(action, func(t *testing.T) {
@@ -106,38 +108,73 @@ func TestTemporaryTriggers(t *testing.T) {
 	}
 }
 
-// TestLeadIsNotLost: who leaves while it is handed the lead takes it, however short its patience is.
-func TestLeadIsNotLost(t *testing.T) {
-	s := openAt(t, dbPath(t), Config{})
-	s.config.BusyTimeout = time.Nanosecond
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range 1000 {
-		r := &request{signal: make(chan signal, 1)}
-		require.True(t, s.queue.tryLead())
-		leads, err := s.queue.enter(r)
-		require.NoError(t, err)
-		require.False(t, leads)
-		require.True(t, s.queue.resign(nil, 0))
-		got, err := s.await(ctx, r)
-		s.queue.resign(r, 0)
-		require.NoError(t, err)
-		require.Equal(t, lead, got)
+// A commit that a trigger refuses leaves nothing behind, not even what RAISE(FAIL) keeps of the
+// statement.
+//
+// Proves STORE-7.
+func TestTriggersThatRefuse(t *testing.T) {
+	for _, action := range []string{"ABORT", "FAIL", "ROLLBACK"} {
+		for _, when := range []string{"BEFORE", "AFTER"} {
+			t.Run(when+" "+action, func(t *testing.T) {
+				path := dbPath(t)
+				s := openAt(t, path, Config{})
+				first, next := put("a", 0), put("a", 1)
+				next.Writes[0].Recent = []string{first.ID}
+				_, err := s.Commit(t.Context(), first)
+				require.NoError(t, err)
+				_, err = database(t, path, "_busy_timeout=5000").Exec(fmt.Sprintf(
+					`CREATE TRIGGER refuse %s UPDATE ON Pawl_Records BEGIN SELECT RAISE(%s, 'refused'); END`, when, action))
+				require.NoError(t, err)
+				for range 2 {
+					_, err = s.Commit(t.Context(), next)
+					require.ErrorIs(t, err, persist.ErrNotApplied)
+					require.ErrorContains(t, err, "refused")
+				}
+				r, err := s.Load(t.Context(), thing("a"))
+				require.NoError(t, err)
+				require.EqualValues(t, 1, r.Version)
+			})
+		}
 	}
 }
 
-// TestRowsOfTakenRecordsAreKnown: who takes a record does not forget where it is, nor takes another's place for its own.
-func TestRowsOfTakenRecordsAreKnown(t *testing.T) {
-	path := dbPath(t)
-	s, db := openAt(t, path, Config{}), database(t, path, "_busy_timeout=5000")
-	for _, id := range []string{"a", "b", "c"} {
-		_, err := s.Commit(t.Context(), put(id, 0))
-		require.NoError(t, err)
-	}
-	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing", Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Minute})
-	require.NoError(t, err)
-	require.Len(t, taken, 1)
-	for _, id := range []string{"a", "b", "c"} {
-		require.Equal(t, rowOf(t, db, id), s.sql.rows.of(thing(id)), id)
+// A trigger that refuses one commit of a shared transaction stops that commit only.
+//
+// Proves STORE-7.
+func TestTriggersThatRefuseOneOfMany(t *testing.T) {
+	for _, action := range []string{"ABORT, 'refused'", "FAIL, 'refused'", "ROLLBACK, 'refused'", "IGNORE"} {
+		for _, when := range []string{"BEFORE", "AFTER"} {
+			t.Run(when+" "+action, func(t *testing.T) {
+				path := dbPath(t)
+				s := openAt(t, path, Config{})
+				ids := []string{"a", "bad", "b", "c"}
+				var commits []persist.Commit
+				for _, id := range ids {
+					_, err := s.Commit(t.Context(), put(id, 0))
+					require.NoError(t, err)
+					commits = append(commits, nextTo(alive(t, s, id)))
+				}
+				_, err := database(t, path, "_busy_timeout=5000").Exec(fmt.Sprintf(
+					`CREATE TRIGGER refuse %s UPDATE ON pawl_records WHEN NEW.id = 'bad' BEGIN SELECT RAISE(%s); END`, when, action))
+				require.NoError(t, err)
+				for i, err := range together(t, s, path, commits...) {
+					version := 2
+					switch {
+					case ids[i] != "bad":
+						require.NoError(t, err)
+					case action == "IGNORE":
+						require.NoError(t, err, "an ignored write is no error")
+						if when == "BEFORE" {
+							version = 1
+						}
+					default:
+						require.ErrorIs(t, err, persist.ErrNotApplied)
+						require.ErrorContains(t, err, "refused")
+						version = 1
+					}
+					require.EqualValues(t, version, alive(t, s, ids[i]).Version, ids[i])
+				}
+			})
+		}
 	}
 }

@@ -1,0 +1,147 @@
+package sqlite
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
+)
+
+// List returns one page of the records that match q, by kind and id, or with q.Due the longest due
+// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
+// and an error that wraps persist.ErrUnavailable when the database stayed locked.
+func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	if err := s.calls.enter(); err != nil {
+		return persist.Page{}, err
+	}
+	defer s.calls.leave()
+	return s.reads.list(ctx, q)
+}
+
+// list is Store.List.
+func (r reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
+	now, size := hostTime(), q.PageSize()
+	text, args, err := r.sql.list(q, now, size+1) // one more shows whether there is a next page
+	if err != nil {
+		return persist.Page{}, err
+	}
+	rows, err := r.on.QueryContext(ctx, text, args...)
+	if err != nil {
+		return persist.Page{}, readable(ctx, err)
+	}
+	records, err := scanAll(rows, now)
+	if err != nil {
+		return persist.Page{}, readable(ctx, err)
+	}
+	page := persist.Page{Records: records}
+	if len(records) > size {
+		page.Records = records[:size]
+		page.Next = cursor.Of(q, records[size-1]).String()
+	}
+	return page, nil
+}
+
+// list returns the statement for the first limit records that match q at now. It says
+// persist.Query.Match in SQL. The conditions of the partial indices are spelt out, because SQLite
+// uses such an index only for a statement that contains its condition.
+func (s statements) list(q persist.Query, now time.Time, limit int) (text string, args []any, err error) {
+	var terms []string
+	where := func(term string, values ...any) {
+		terms = append(terms, term)
+		args = append(args, values...)
+	}
+	at := now.UnixMicro()
+	where("deleted = " + map[bool]string{false: "0", true: "1"}[q.Deleted])
+	if q.Kind != "" {
+		where("kind = ?", q.Kind)
+	}
+	if q.Prefix != "" {
+		where("id >= ?", q.Prefix)
+		if end := successor(q.Prefix); end != "" {
+			where("id < ?", end)
+		}
+	}
+	if len(q.Labels) > 0 {
+		anyEmpty := false
+		var labels []any
+		for _, label := range q.Labels {
+			labels = append(labels, label)
+			anyEmpty = anyEmpty || label == ""
+		}
+		where("label IN ("+marks(len(labels))+")", labels...)
+		if !anyEmpty {
+			where("label <> ''")
+		}
+	}
+	if q.Age > 0 {
+		where("updated <= ?", now.Add(-q.Age).UnixMicro())
+	}
+	if q.Due {
+		where("due IS NOT NULL AND due <= ?", at)
+	}
+	if q.Unheld {
+		where("(token = 0 OR until <= ?)", at)
+	}
+	switch {
+	case q.Deleted && q.Expired:
+		where("0") // a tombstone is never expired
+	case q.Deleted: // tombstones of deleted records, and of records that expired and were swept
+	case q.Expired:
+		where("expires IS NOT NULL AND expires <= ? AND (token = 0 OR until <= ?)", at, at)
+	default:
+		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
+	}
+	order := orderOf(q)
+	if q.After != "" {
+		after, err := cursor.Parse(q.After)
+		if err != nil {
+			return "", nil, err
+		}
+		where("("+strings.Join(order, ", ")+") > ("+marks(len(order))+")", valuesOf(order, after)...)
+	}
+	// Where an index was made for these records, few of their kind match. A plus sign keeps SQLite
+	// from reading the whole kind in the order of the key instead, to save sorting.
+	sorting := ""
+	if q.Expired || q.Deleted || len(q.Labels) > 1 {
+		sorting = "+"
+	}
+	text = s.selectFrom + strings.Join(terms, " AND ") +
+		" ORDER BY " + sorting + strings.Join(order, ", "+sorting) + " LIMIT ?"
+	return text, append(args, limit), nil
+}
+
+// orderOf returns the columns that q is listed by. A single kind is left out, so that an index
+// with another column between kind and id can be read in this order.
+func orderOf(q persist.Query) []string {
+	var order []string
+	if q.Due {
+		order = append(order, "due")
+	}
+	if q.Kind == "" {
+		order = append(order, "kind")
+	}
+	return append(order, "id")
+}
+
+// valuesOf returns the values of the columns of order at p.
+func valuesOf(order []string, p cursor.Position) []any {
+	var values []any
+	for _, column := range order {
+		values = append(values, map[string]any{"due": p.Due, "kind": p.Kind, "id": p.ID}[column])
+	}
+	return values
+}
+
+// successor returns the first text after all texts that start with prefix, "" if there is none.
+func successor(prefix string) string {
+	next := []byte(prefix)
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i] < 0xff {
+			next[i]++
+			return string(next[:i+1])
+		}
+	}
+	return ""
+}
