@@ -42,7 +42,9 @@ func possibleRecords(now time.Time) []persist.Record {
 					Key: thing("a"), Version: 5, Born: 2, Expires: expires, Updated: now.Add(-time.Minute), Deleted: deleted,
 					Lease: lease, Commits: []string{"w.1"}, Now: now,
 				}
-				if !deleted {
+				if deleted {
+					r.Lease = persist.Lease{} // a tombstone has none
+				} else {
 					r.Doc, r.Schema, r.Label, r.Due = []byte(`{"n":5}`), 1, "old", now.Add(time.Second)
 				}
 				records = append(records, r)
