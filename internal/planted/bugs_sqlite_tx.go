@@ -12,7 +12,7 @@ var sqliteTxBugs = []Bug{
 	{
 		Name: "sqlite-native-refused", Mechanism: "the function does not run when the commit is refused",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: "b.apply(c); err != nil {", New: "b.apply(c); err != nil && b.failure != nil {",
+		Old: "t.apply(c); err != nil {", New: "t.apply(c); err != nil && t.failure != nil {",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWith$", Quick: true,
 	},
 	{
@@ -30,13 +30,13 @@ var sqliteTxBugs = []Bug{
 	{
 		Name: "sqlite-native-hangs", Mechanism: "a function that hangs after its context ended does not block other commits",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: "		if done {\n			resign()\n		}\n", New: "",
+		Old: "		if done {\n			release()\n		}\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEndedContext$", Flags: []string{"-timeout=15s"},
 	},
 	{
 		Name: "sqlite-native-committed", Mechanism: "if the function has committed, the error does not claim that nothing was written",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: "fmt.Errorf(\"%w, which committed it and then failed: %v\", errEnded, failure)", New: "failure",
+		Old: "fmt.Errorf(\"%w by a commit, and then failed: %v\", errEnded, failure)", New: "failure",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithEnded$",
 	},
 	{
@@ -60,7 +60,7 @@ var sqliteTxBugs = []Bug{
 	{
 		Name: "sqlite-native-constraint", Mechanism: "a deferred constraint that fails does not put the commit in doubt",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: " || code == codeConstraint:", New: ":",
+		Old: " || code == codeConstraint {", New: " {",
 		Pkg: "./persist/sqlite", Run: "^TestCommitWithConstraint$",
 	},
 	{
@@ -71,25 +71,25 @@ var sqliteTxBugs = []Bug{
 	},
 	{
 		Name: "sqlite-join-over", Mechanism: "nothing is written outside a transaction that SQLite rolled back",
-		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "if err == nil || resultCode(err) != codeError {", New: "if err != nil && resultCode(err) != codeError {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinRolledBackBySQLite$",
 	},
 	{
 		Name: "sqlite-join-ended", Mechanism: "a transaction that the function began in place of the joined one is rolled back",
-		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
-		Old: "		_ = j.tx.Rollback()\n		return j.s.settle(c, b.now, nil)", New: "		return j.s.settle(c, b.now, nil)",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
+		Old: "		_ = j.tx.Rollback()\n		return j.s.settle(c, t.now, nil)", New: "		return j.s.settle(c, t.now, nil)",
 		Pkg: "./persist/sqlite", Run: "^TestJoinEndedInSQL$",
 	},
 	{
 		Name: "sqlite-join-elsewhere", Mechanism: "a transaction on another file is refused",
-		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: " || !os.SameFile(ours.file, theirs.file) {", New: " {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
 	},
 	{
 		Name: "sqlite-join-durable", Mechanism: "a transaction that is not durable is refused",
-		Proves: []string{"TX-6", "STORE-10"}, File: "persist/sqlite/join.go",
+		Proves: []string{"TX-6", "STORE-10"}, File: "persist/sqlite/native.go",
 		Old: "durable(synchronous)", New: "durable(2)",
 		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
 	},
@@ -101,20 +101,20 @@ var sqliteTxBugs = []Bug{
 	},
 	{
 		Name: "sqlite-join-stale", Mechanism: "a transaction that read stale data gets an error to start over",
-		Proves: []string{"TX-6"}, File: "persist/sqlite/join.go",
+		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
 		Old: "if resultCode(err) == codeBusySnapshot {", New: "if false {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinBusy$",
 	},
 	{
 		Name: "sqlite-hint-native", Mechanism: "a commit with a function is hinted",
 		Proves: []string{"SCOPE-13"}, File: "persist/sqlite/native.go",
-		Old: "		s.changes.Send(b.hints...)\n", New: "",
+		Old: "	s.changes.Send(t.hints...)\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestWatchOwnCommits$",
 	},
 	{
 		Name: "sqlite-hint-joined", Mechanism: "a joined commit inside the store's own transaction is hinted",
 		Proves: []string{"SCOPE-13", "TX-6"}, File: "persist/sqlite/native.go",
-		Old: "if s.attached.Swap(false) {", New: "if false {",
+		Old: "if s.joined.Swap(false) {", New: "if false {",
 		Pkg: "./persist/sqlite", Run: "^TestWatchJoinInside$",
 	},
 	{
@@ -143,8 +143,8 @@ var sqliteTxBugs = []Bug{
 	},
 	{
 		Name: "sqlite-swept-listed", Mechanism: "a tombstone with an expiry is listed with the others",
-		Proves: []string{"SCOPE-14"}, File: "persist/sqlite/statements.go",
-		Old: "	case q.Deleted: // whether it was deleted or, having expired, swept\n", New: "",
+		Proves: []string{"SCOPE-14"}, File: "persist/sqlite/list.go",
+		Old: "	case q.Deleted: // tombstones of deleted records, and of records that expired and were swept\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestSweptTombstones$",
 	},
 }

@@ -14,8 +14,8 @@ import (
 
 const benchRows, benchWriters = 10_000, 64
 
-// BenchmarkCommit compares writers of random rows that go through the store with writers that
-// each run a transaction of their own, which is what an application would write first.
+// BenchmarkCommit compares commits of random rows through the store with a transaction for each
+// write.
 func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, benchWriters} {
 		b.Run(fmt.Sprintf("store/writers=%d", writers), func(b *testing.B) {

@@ -83,8 +83,8 @@ func (t *transaction) commit(c persist.Commit, u *update) error {
 }
 
 // general reads the records of c, applies it and writes the results. Tried says that the fast way
-// changed no row. Its condition is that of persist.Apply: where Apply finds nothing wrong, a trigger
-// of the application has ignored the write. The trigger must not run twice.
+// changed no row. Its condition is that of persist.Apply: where Apply finds nothing wrong, a
+// trigger of the application has ignored the write. The trigger must not run twice.
 func (t *transaction) general(c persist.Commit, tried bool) error {
 	keys := c.Keys()
 	current := make(map[persist.Key]persist.Record, len(keys))

@@ -34,8 +34,8 @@ var (
 	// errDiscard makes database/sql close a connection instead of keeping it.
 	errDiscard = driver.ErrBadConn
 
-	// errRolledBack marks the failure of a transaction that left nothing behind.
-	errRolledBack = errors.New("rolled back")
+	// errRolledBack is wrapped around the failure of a transaction that left nothing behind.
+	errRolledBack = fmt.Errorf("%w: rolled back", persist.ErrNotApplied)
 )
 
 // foreignCode is resultCode for a driver whose errors have a method Code, such as
@@ -83,17 +83,5 @@ func nothingWritten(cause error) error {
 	if isBusy(cause) {
 		cause = errLocked
 	}
-	return &rolledBack{cause: cause}
-}
-
-// rolledBack is the failure of a transaction that left nothing behind.
-type rolledBack struct{ cause error }
-
-func (e *rolledBack) Error() string {
-	return persist.ErrNotApplied.Error() + ": sqlite: " + e.cause.Error()
-}
-
-// Unwrap returns the class of the failure and its cause.
-func (e *rolledBack) Unwrap() []error {
-	return []error{persist.ErrNotApplied, errRolledBack, e.cause}
+	return fmt.Errorf("%w: sqlite: %w", errRolledBack, cause)
 }

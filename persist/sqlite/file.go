@@ -11,13 +11,13 @@ import (
 	"sync"
 )
 
-// creating is held from the creation of a database file until it is closed: POSIX drops all of a
-// process's locks on a file when any of its descriptors is closed, so no other Open in this
-// process may have its locks on the file by then.
+// creating is held while a database file is created and closed. POSIX releases all locks of a
+// process on a file when one of its descriptors is closed, so no other Open in this process may
+// have locks on the file yet.
 var creating sync.Mutex
 
-// prepareFile returns path made absolute, and makes sure that the file exists. SQLite would create
-// it readable by everybody; the files that SQLite puts beside it inherit its mode.
+// prepareFile returns the absolute path, and creates the file if there is none. SQLite would create
+// it readable by all users; the files that SQLite puts beside it inherit its mode.
 func prepareFile(path string) (string, error) {
 	switch {
 	case path == "":
@@ -48,7 +48,7 @@ func prepareFile(path string) (string, error) {
 	return path, nil
 }
 
-// dataSource is the URI of the file at path, which both drivers read alike.
+// dataSource returns the URI of the file at path with settings that both drivers understand.
 func dataSource(path, settings string) string {
 	slashed := filepath.ToSlash(path)
 	if !strings.HasPrefix(slashed, "/") {

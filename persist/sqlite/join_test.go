@@ -26,7 +26,7 @@ func beginOn(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-// TestJoin: a joined store reads and writes inside the transaction, which decides about all of it.
+// A joined store reads and writes inside the transaction, whose end decides about all of it.
 //
 // Proves TX-6.
 func TestJoin(t *testing.T) {
@@ -57,7 +57,7 @@ func TestJoin(t *testing.T) {
 		require.Len(t, page.Records, 1)
 
 		_, err = s.Load(ctx, thing("a"))
-		require.ErrorIs(t, err, persist.ErrNotFound, "nobody else sees it yet")
+		require.ErrorIs(t, err, persist.ErrNotFound, "not visible outside the transaction")
 		require.NoError(t, j.Close())
 		_, err = j.Load(ctx, thing("a"))
 		require.ErrorIs(t, err, persist.ErrClosed)
@@ -72,8 +72,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinRefusal: a commit that is refused or fails, whatever it had written by then, leaves
-// the transaction as it was.
+// A commit that is refused or fails leaves the transaction as it was.
 //
 // Proves TX-6.
 func TestJoinRefusal(t *testing.T) {
@@ -92,7 +91,7 @@ func TestJoinRefusal(t *testing.T) {
 	require.ErrorAs(t, err, &conflict)
 	require.EqualValues(t, 1, conflict.Winners[0].Version)
 	both := put("b", 0)
-	for i := range 10 { // in the order of a map, some of them before the bad one
+	for i := range 10 { // written before the bad one
 		both.Writes = append(both.Writes, put(fmt.Sprint("with bad ", i), 0).Writes...)
 	}
 	both.Writes = append(both.Writes, put("bad", 0).Writes...)
@@ -134,7 +133,7 @@ func TestJoinRefusal(t *testing.T) {
 	require.ErrorIs(t, err, sql.ErrTxDone)
 }
 
-// TestJoinEnded: where the function ends the transaction itself, the answer is what happened.
+// When the function ends the transaction itself, the answer says what happened.
 //
 // Proves TX-6.
 func TestJoinEnded(t *testing.T) {
@@ -155,8 +154,7 @@ func TestJoinEnded(t *testing.T) {
 	}
 }
 
-// TestJoinEndedInSQL: a transaction that the function began in the place of the joined one is not
-// left to a caller who does not know of it.
+// A transaction that the function began in place of the joined one is rolled back.
 //
 // Proves TX-6.
 func TestJoinEndedInSQL(t *testing.T) {
@@ -177,8 +175,7 @@ func TestJoinEndedInSQL(t *testing.T) {
 	}
 }
 
-// TestJoinRolledBackBySQLite: where SQLite has rolled the transaction back, nothing is written
-// outside of it.
+// After SQLite has rolled the transaction back, nothing is written outside of it.
 //
 // Proves TX-6.
 func TestJoinRolledBackBySQLite(t *testing.T) {
@@ -210,8 +207,8 @@ func TestJoinRolledBackBySQLite(t *testing.T) {
 	require.Empty(t, documents)
 }
 
-// TestJoinElsewhere: a transaction on another file is refused, by whatever name that goes, and so is one
-// that is not durable.
+// A transaction on another file is refused, and so is one that is not durable. Another name of the
+// same file is accepted.
 //
 // Proves TX-6, STORE-10.
 func TestJoinElsewhere(t *testing.T) {
@@ -247,10 +244,10 @@ func TestJoinElsewhere(t *testing.T) {
 
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {
-		link = path // not everybody may make links on Windows
+		link = path // Windows restricts links
 	}
 	tx := beginOn(t, database(t, link, "_synchronous=EXTRA"))
-	_, err = tx.Exec(`CREATE TEMP TABLE pawl_records (kind TEXT, id TEXT)`) // hides what has no "main."
+	_, err = tx.Exec(`CREATE TEMP TABLE pawl_records (kind TEXT, id TEXT)`) // hides a table named without "main."
 	require.NoError(t, err)
 	_, err = s.Join(tx).Commit(t.Context(), put("a", 0))
 	require.NoError(t, err, "the same file by another name")
@@ -259,8 +256,7 @@ func TestJoinElsewhere(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestJoinBusy: a lock that others hold, and a snapshot that others have outdated, are told in the
-// words of the contract.
+// A lock of another connection and an outdated snapshot give the errors of the contract.
 //
 // Proves TX-6.
 func TestJoinBusy(t *testing.T) {
@@ -293,8 +289,8 @@ func TestJoinBusy(t *testing.T) {
 	require.NoError(t, tx.Rollback())
 }
 
-// TestJoinHoldsTheLock: other commits of the store wait for the transaction, and go on after it or
-// give up in time. It may be of the very database that the store was opened with.
+// Other commits of the store wait for the transaction, and continue after it or give up in time.
+// The transaction may be on the *sql.DB of the store.
 //
 // Proves TX-6.
 func TestJoinHoldsTheLock(t *testing.T) {
@@ -326,8 +322,7 @@ func TestJoinHoldsTheLock(t *testing.T) {
 	}
 }
 
-// TestJoinClosed: Close of the store ends what was joined, and waits neither for the transaction
-// nor with what it needs.
+// Close of the store ends the joined store at once, and does not wait for its transaction.
 //
 // Proves TX-6.
 func TestJoinClosed(t *testing.T) {
@@ -341,9 +336,9 @@ func TestJoinClosed(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var group sync.WaitGroup
-	group.Go(func() { _, _ = s.LoadAll(ctx, []persist.Key{thing("a")}) }) // waits for a connection, which tx has
+	group.Go(func() { _, _ = s.LoadAll(ctx, []persist.Key{thing("a")}) }) // waits for the connection of tx
 	testkit.Eventually(t, func() bool { return db.Stats().WaitCount > 0 })
-	group.Go(func() { require.NoError(t, s.Close()) }) // waits for that
+	group.Go(func() { require.NoError(t, s.Close()) }) // waits for LoadAll
 	testkit.Eventually(t, s.calls.ended)
 	_, err = j.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrClosed)
@@ -357,8 +352,7 @@ func TestJoinClosed(t *testing.T) {
 	require.Equal(t, 1, count)
 }
 
-// TestJoinConcurrently: of many transactions that write rows and documents, half of which roll
-// back, exactly the committed are there, entirely.
+// Of many transactions that write rows and documents, exactly the committed ones are there.
 //
 // Proves TX-6.
 func TestJoinConcurrently(t *testing.T) {
@@ -417,7 +411,7 @@ func joinOnce(t *testing.T, s *Store, db *sql.DB, id string, keep bool) bool {
 	return true
 }
 
-// increment is a commit of a document that everybody writes.
+// increment returns a commit of the document that all writers write.
 func increment(t *testing.T, s *Store) persist.Commit {
 	r, err := s.Load(t.Context(), thing("counter"))
 	if err != nil {
@@ -426,7 +420,8 @@ func increment(t *testing.T, s *Store) persist.Commit {
 	return put("counter", r.Version)
 }
 
-// TestJoinConfirms: a commit that only tests takes no lock, and still nothing can be written that rests on what has changed since.
+// A commit that only tests takes no lock, and no later write can depend on a state that has
+// changed.
 //
 // Proves TX-6.
 func TestJoinConfirms(t *testing.T) {
@@ -444,10 +439,10 @@ func TestJoinConfirms(t *testing.T) {
 	require.ErrorAs(t, err, &conflict)
 
 	_, err = s.Commit(ctx, put("b", 0))
-	require.NoError(t, err, "others write meanwhile")
+	require.NoError(t, err, "another writer is not blocked")
 	_, err = j.Commit(ctx, current)
-	require.NoError(t, err, "it goes on seeing what was")
-	require.Error(t, order(ctx, tx, "a"), "which is not enough to write")
+	require.NoError(t, err, "it still reads its snapshot")
+	require.Error(t, order(ctx, tx, "a"), "a write needs the current state")
 	require.NoError(t, tx.Rollback())
 	_, err = j.Commit(ctx, current)
 	require.ErrorIs(t, err, persist.ErrNotApplied)

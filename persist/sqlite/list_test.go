@@ -9,8 +9,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestSweptTombstones: a tombstone that keeps its expiry is listed as a tombstone, whether that
-// time has come or not, and never as expired; every answer is that of persist.Query.Match.
+// A tombstone that keeps its expiry is listed as a tombstone, before and after that time, and never
+// as expired; every answer is that of persist.Query.Match.
 //
 // Proves SCOPE-14.
 func TestSweptTombstones(t *testing.T) {

@@ -43,11 +43,11 @@ var (
 // NativeType is *sql.Tx.
 func (s *Store) NativeType() reflect.Type { return reflect.TypeFor[*sql.Tx]() }
 
-// CommitWith is Commit with fn run inside the transaction, as a *sql.Tx, once all of c is tested and
-// written; c may be empty. All other writers wait while fn runs. When ctx ends, the transaction is
-// rolled back, and others continue even if fn does not return. Fn must neither end the transaction
-// nor change settings of its connection. To write other records in the same transaction it uses
-// Join; writing through s with fn's context gives an error at once.
+// CommitWith is Commit with fn run inside the transaction, as a *sql.Tx, once all of c is tested
+// and written; c may be empty. All other writers wait while fn runs. When ctx ends, the transaction
+// is rolled back, and others continue even if fn does not return. Fn must neither end the
+// transaction nor change settings of its connection. To write other records in the same transaction
+// it uses Join; writing through s with fn's context gives an error at once.
 //
 // It returns the errors of Commit, or fn's own, unchanged, after which nothing was written. A
 // constraint that fails when the transaction is committed gives an error that wraps
@@ -173,8 +173,8 @@ func (w *writer) beginTx(ctx context.Context, since time.Time) (tx *sql.Tx, err 
 	return tx, nil
 }
 
-// call runs fn in tx. When ctx ends meanwhile, it rolls tx back and releases the writer at once; the
-// writer belongs to another goroutine then. It also rolls back when fn does not return.
+// call runs fn in tx. When ctx ends meanwhile, it rolls tx back and releases the writer at once;
+// the writer belongs to another goroutine then. It also rolls back when fn does not return.
 func (w *writer) call(ctx context.Context, tx *sql.Tx, fn func() error, release func()) (rolledBack bool, err error) {
 	returned := false
 	ended := make(chan bool, 1)
@@ -251,10 +251,11 @@ func (s *Store) find(c persist.Commit) (applied, known bool) {
 
 // Join returns a store that works inside tx, which may belong to any *sql.DB. It reads what tx has
 // written, and its commits become durable when tx is committed. It never ends tx: a commit that is
-// refused or fails leaves tx as it was before. SQLite itself may roll tx back, when the disk is full
-// for example. Then tx is ended, so that later statements are not executed outside of it. The
-// returned store is a persist.Reader, persist.Prober and persist.Native too. Like tx, it is not safe
-// for concurrent use. Its Close does nothing to tx; once s is closed, it returns persist.ErrClosed.
+// refused or fails leaves tx as it was before. SQLite itself may roll tx back, when the disk is
+// full for example. Then tx is ended, so that later statements are not executed outside of it. The
+// returned store is a persist.Reader, persist.Prober and persist.Native too. Like tx, it is not
+// safe for concurrent use. Its Close does nothing to tx; once s is closed, it returns
+// persist.ErrClosed.
 //
 // Tx must be on the database of s, through the same copy of SQLite: in one process, two copies
 // release each other's locks. For commits, its connection must have synchronous=FULL or EXTRA.
@@ -264,9 +265,9 @@ func (s *Store) find(c persist.Commit) (applied, known bool) {
 //
 // The first write waits for SQLite's lock, for Config.BusyTimeout or the connection's own
 // busy_timeout, whichever is longer, and then returns an error that wraps persist.ErrUnavailable.
-// It returns that at once if tx has read data that changed since. Then tx must be rolled back, which
-// a transaction begun with _txlock=immediate avoids. Tx keeps the lock until it ends, and all other
-// writers wait for it: a commit through s by the same goroutine would wait in vain.
+// It returns that at once if tx has read data that changed since. Then tx must be rolled back,
+// which a transaction begun with _txlock=immediate avoids. Tx keeps the lock until it ends, and all
+// other writers wait for it: a commit through s by the same goroutine would wait in vain.
 func (s *Store) Join(tx *sql.Tx) persist.Store { return &joined{s: s, tx: tx} }
 
 // joined is a store inside a transaction of the application.

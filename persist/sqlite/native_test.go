@@ -16,14 +16,14 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// appSettings are those of an application's own database that is durable.
+// appSettings are the settings of a durable database of the application.
 const appSettings = "_journal_mode=WAL&_synchronous=FULL&_busy_timeout=5000"
 
 var errRefused = errors.New("refused by the function")
 
 func thing(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
 
-// withTable opens a store whose database has a table of the application's own.
+// withTable opens a store whose database has a table of the application.
 func withTable(t *testing.T, config Config) (*Store, *sql.DB, string) {
 	t.Helper()
 	path := dbPath(t)
@@ -39,7 +39,7 @@ func order(ctx context.Context, tx any, id string) error {
 	return err
 }
 
-// idsOf returns the ids of all rows and those of all documents.
+// idsOf returns the ids of all rows and of all documents.
 func idsOf(t *testing.T, s *Store, db *sql.DB) (rows, documents []string) {
 	t.Helper()
 	found, err := db.Query(`SELECT id FROM orders ORDER BY id`)
@@ -59,7 +59,7 @@ func idsOf(t *testing.T, s *Store, db *sql.DB) (rows, documents []string) {
 	return rows, documents
 }
 
-// TestCommitWith: what the function does and the commit are there together, or not at all.
+// The rows of the function and the commit are there together, or not at all.
 //
 // Proves TX-6.
 func TestCommitWith(t *testing.T) {
@@ -72,7 +72,7 @@ func TestCommitWith(t *testing.T) {
 		require.NoError(t, tx.(*sql.Tx).QueryRowContext(ctx, `SELECT version FROM pawl_records WHERE id = 'a'`).Scan(&version))
 		require.Equal(t, 1, version, "the commit is written before the function runs")
 		_, err := s.Load(ctx, thing("a"))
-		require.ErrorIs(t, err, persist.ErrNotFound, "nobody else sees it yet")
+		require.ErrorIs(t, err, persist.ErrNotFound, "not visible outside the transaction")
 		return order(ctx, tx, "a")
 	})
 	require.NoError(t, err)
@@ -105,8 +105,8 @@ func TestCommitWith(t *testing.T) {
 	require.Equal(t, []string{"a"}, documents)
 }
 
-// TestCommitWithOwnDatabase: the lock is had before anything is read, however the caller's own
-// database begins its transactions.
+// The transaction takes the lock before it reads, however the application's database begins its
+// transactions.
 //
 // Proves TX-6.
 func TestCommitWithOwnDatabase(t *testing.T) {
@@ -132,7 +132,7 @@ func TestCommitWithOwnDatabase(t *testing.T) {
 	}
 }
 
-// TestCommitWithNoReturn: a panic and the end of the goroutine roll back, and go on.
+// A panic and the end of the goroutine roll back, and are passed on.
 //
 // Proves TX-6.
 func TestCommitWithNoReturn(t *testing.T) {
@@ -160,10 +160,10 @@ func TestCommitWithNoReturn(t *testing.T) {
 		require.Empty(t, documents, name)
 	}
 	_, err := s.Commit(t.Context(), put("a", 0))
-	require.NoError(t, err, "others go on")
+	require.NoError(t, err, "other callers continue")
 }
 
-// TestCommitWithEnded: where the function ends the transaction itself, the answer is what happened.
+// When the function ends the transaction itself, the answer says what happened.
 //
 // Proves TX-6.
 func TestCommitWithEnded(t *testing.T) {
@@ -197,7 +197,7 @@ func TestCommitWithEnded(t *testing.T) {
 					require.NoError(t, err)
 				case test.applied:
 					require.ErrorIs(t, err, errEnded)
-					require.NotErrorIs(t, err, errRefused, "which would say that nothing was written")
+					require.NotErrorIs(t, err, errRefused, "it would say that nothing was written")
 					require.NotErrorIs(t, err, persist.ErrNotApplied)
 				case failure != nil:
 					require.True(t, err == errRefused, "%v", err)
@@ -218,8 +218,7 @@ func TestCommitWithEnded(t *testing.T) {
 	}
 }
 
-// TestCommitWithEndedLongAgo: where others have written so often since that the record no longer shows
-// the commit, that is not taken for its absence.
+// When later writes have pushed the commit's id out of the record, the outcome is unknown.
 //
 // Proves TX-6.
 func TestCommitWithEndedLongAgo(t *testing.T) {
@@ -237,12 +236,12 @@ func TestCommitWithEndedLongAgo(t *testing.T) {
 		})
 		require.ErrorIs(t, err, errEnded)
 		require.NotErrorIs(t, err, persist.ErrNotApplied)
-		require.NotErrorIs(t, err, errRefused, "which would say that nothing was written")
+		require.NotErrorIs(t, err, errRefused, "it would say that nothing was written")
 	}
 }
 
-// TestCommitWithEndedContext: a function that does not return when its context ends has lost its
-// transaction, and holds up nobody.
+// A function that does not return when its context ends loses its transaction, and blocks no other
+// caller.
 //
 // Proves TX-6.
 func TestCommitWithEndedContext(t *testing.T) {
@@ -271,7 +270,7 @@ func TestCommitWithEndedContext(t *testing.T) {
 		testkit.Eventually(t, func() bool {
 			_, err := s.Load(t.Context(), thing("b"))
 			return err == nil
-		}, "others go on while the function hangs")
+		}, "other callers continue while the function hangs")
 		require.ErrorIs(t, order(t.Context(), tx, "late"), sql.ErrTxDone)
 		close(goOn)
 		group.Wait()
@@ -289,8 +288,7 @@ func TestCommitWithEndedContext(t *testing.T) {
 	}
 }
 
-// TestCommitWithInside: a function that writes through the store that waits for it learns that at
-// once, and writes through Join.
+// A function that writes through the store that waits for it gets an error at once. Join works.
 //
 // Proves TX-6.
 func TestCommitWithInside(t *testing.T) {
@@ -313,8 +311,7 @@ func TestCommitWithInside(t *testing.T) {
 	require.Equal(t, []uint64{1, 1}, versions)
 }
 
-// TestCommitWithConstraint: a constraint that is looked at when the transaction is committed
-// leaves nothing, and that is certain.
+// A deferred constraint that fails leaves nothing behind, and the error says so.
 //
 // Proves TX-6.
 func TestCommitWithConstraint(t *testing.T) {
@@ -335,7 +332,7 @@ func TestCommitWithConstraint(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestCommitWithLocked: a lock that another process holds is waited for, then given up.
+// CommitWith waits for a lock of another process, then gives up.
 //
 // Proves TX-6.
 func TestCommitWithLocked(t *testing.T) {
@@ -350,7 +347,7 @@ func TestCommitWithLocked(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestCommitWithOpenRows: rows that the function has left open do not hold up the commit.
+// Rows that the function has left open do not block the commit.
 //
 // Proves TX-6.
 func TestCommitWithOpenRows(t *testing.T) {
@@ -366,8 +363,8 @@ func TestCommitWithOpenRows(t *testing.T) {
 	}
 }
 
-// TestCommitWithConcurrently: while functions fail in every way, beside plain commits, rows and
-// documents agree exactly with the answers. Close waits for those who are in.
+// While functions fail in every way, beside plain commits, rows and documents agree with the
+// answers. Close waits for a function that runs.
 //
 // Proves TX-6.
 func TestCommitWithConcurrently(t *testing.T) {

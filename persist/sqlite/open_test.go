@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// impatient gives up soon, for tests in which a lock is not released.
+// impatient gives up soon, for tests that do not release a lock.
 var impatient = Config{BusyTimeout: 50 * time.Millisecond}
 
 func openAt(t *testing.T, path string, config Config) *Store {
@@ -46,7 +46,7 @@ func put(id string, expected uint64) persist.Commit {
 	}}
 }
 
-// TestDurableByDefault asks the connection that writes, not the one that a test opens.
+// The connection that writes is durable, also after it was lost.
 //
 // Proves STORE-7.
 func TestDurableByDefault(t *testing.T) {
@@ -89,7 +89,7 @@ func TestPathsThatCannotBe(t *testing.T) {
 		require.NotContains(t, err.Error(), "secret")
 	}
 	broken := filepath.Join(folder, "text.db")
-	require.NoError(t, os.WriteFile(broken, []byte("this is no database, however long one looks at it"), 0o600))
+	require.NoError(t, os.WriteFile(broken, []byte("this text is not a database, and long enough for a header"), 0o600))
 	_, err := Open(t.Context(), broken, Config{})
 	require.Error(t, err)
 }
@@ -109,7 +109,7 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 	require.Equal(t, 99, version)
 }
 
-// TestFailedMigration leaves nothing half done.
+// A failed migration leaves nothing behind.
 //
 // Proves STORE-9.
 func TestFailedMigration(t *testing.T) {
@@ -155,7 +155,7 @@ func TestUnsafeDatabaseIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "SetMaxOpenConns")
 }
 
-// TestUsedUpPool fails in time where the application has taken every connection.
+// New fails in time when the application uses every connection of the pool.
 func TestUsedUpPool(t *testing.T) {
 	db := database(t, dbPath(t), "_journal_mode=WAL&_synchronous=FULL")
 	db.SetMaxOpenConns(2)
@@ -183,7 +183,7 @@ func TestTablePrefix(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestIndices asserts that a list does not read the records that it leaves out.
+// A list does not read the records that do not match.
 //
 // Proves STORE-1.
 func TestIndices(t *testing.T) {

@@ -127,6 +127,8 @@ func TestSlowOwnerOfTheWriter(t *testing.T) {
 }
 
 // A caller whose request was done gets its answer, also if it gets the writer at the same moment.
+//
+// Proves STORE-7.
 func TestAnswerAndWriterAtOnce(t *testing.T) {
 	s := openAt(t, dbPath(t), Config{})
 	r := &request{done: make(chan struct{}), at: hostTime(), err: errRefused}

@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 )
 
-// TestSyncBeforeAck looks at the system calls, because the page cache survives every crash but one
-// of the machine: after the last write into the WAL comes a sync, and then the answer.
+// After the last write into the WAL comes a sync, and then the answer. The test traces the system
+// calls: the page cache survives every crash but that of the machine.
 //
 // Proves STORE-7.
 func TestSyncBeforeAck(t *testing.T) {
@@ -46,7 +46,7 @@ func TestSyncBeforeAck(t *testing.T) {
 	require.Equal(t, commits, acked)
 }
 
-// TestAcknowledge is the traced half of TestSyncBeforeAck.
+// TestAcknowledge is the traced process of TestSyncBeforeAck.
 //
 // Proves STORE-7.
 func TestAcknowledge(t *testing.T) {

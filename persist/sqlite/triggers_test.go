@@ -18,8 +18,10 @@ func count(t *testing.T, db *sql.DB, query string) (n int) {
 	return n
 }
 
-// An application's trigger that writes elsewhere and then ignores a commit runs once for the commit,
-// alone or in a shared transaction.
+// An application's trigger that writes elsewhere and then ignores a commit runs once, alone or in a
+// shared transaction.
+//
+// Proves STORE-7.
 func TestTriggersRunOnce(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

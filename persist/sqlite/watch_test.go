@@ -15,17 +15,17 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// neverPolls only tells what the store itself commits.
+// neverPolls hints the commits of the store itself only.
 var neverPolls = Config{PollInterval: time.Hour}
 
-// TestWatchOwnCommits: what the store commits is told without polling, with key and version, also
-// what it takes and gives back, but not that a lease or an expiry was put off.
+// A commit of the store is hinted without polling, with key and version. So are Take and a release,
+// but not a renewal of a lease or an expiry.
 //
 // Proves SCOPE-13.
 func TestWatchOwnCommits(t *testing.T) {
 	s := openAt(t, dbPath(t), neverPolls)
 	ctx := t.Context()
-	require.NoError(t, s.look(ctx)) // the first look of a connection knows nothing of before
+	require.NoError(t, s.look(ctx)) // the first look of a connection always finds a change
 	w := testkit.NewWatch(t, s)
 	_, err := s.Commit(ctx, put("a", 0))
 	require.NoError(t, err)
@@ -54,11 +54,11 @@ func TestWatchOwnCommits(t *testing.T) {
 	count := len(w.All())
 	_, err = s.Commit(ctx, put("d", 0))
 	require.NoError(t, err)
-	require.Len(t, w.All(), count, "nothing is told after Watch has returned")
+	require.Len(t, w.All(), count, "hinted after Watch has returned")
 }
 
-// TestWatchJoinInside: what a function writes through Join, in a transaction of the store, is told
-// though the connection that looks for changes of others is that which made it.
+// A joined commit in the store's own transaction is hinted, although polling on that connection
+// does not see it.
 //
 // Proves SCOPE-13.
 func TestWatchJoinInside(t *testing.T) {
@@ -73,8 +73,7 @@ func TestWatchJoinInside(t *testing.T) {
 	require.Equal(t, persist.Hint{}, w.Next())
 }
 
-// TestWatchOthers: commits of another store, of a transaction that was joined, and of another
-// process are told as the zero hint.
+// Commits of another store, a joined transaction and another process give the zero hint.
 //
 // Proves SCOPE-13.
 func TestWatchOthers(t *testing.T) {
@@ -95,7 +94,7 @@ func TestWatchOthers(t *testing.T) {
 		"process": func() { commitElsewhere(t, path, "process") },
 	} {
 		t.Run(name, func(t *testing.T) { // Proves SCOPE-13.
-			require.NoError(t, s.look(t.Context())) // so that what was before is old news
+			require.NoError(t, s.look(t.Context())) // so that earlier changes are known
 			w := testkit.NewWatch(t, s)
 			defer func() { require.ErrorIs(t, w.Stop(), context.Canceled) }()
 			commit()
@@ -107,8 +106,7 @@ func TestWatchOthers(t *testing.T) {
 	}
 }
 
-// TestWatchDuringFunction: what others have committed before a function runs is told although it keeps
-// the connection that looks for that.
+// A foreign commit is hinted before a function keeps the connection that polls.
 //
 // Proves SCOPE-13.
 func TestWatchDuringFunction(t *testing.T) {
@@ -125,7 +123,7 @@ func TestWatchDuringFunction(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestWatchToldApart: what the store itself commits is not taken for a change of others.
+// The store's own commits are not taken for foreign changes.
 //
 // Proves SCOPE-13.
 func TestWatchToldApart(t *testing.T) {
@@ -145,11 +143,10 @@ func TestWatchToldApart(t *testing.T) {
 	}
 	s.writer.discard()
 	require.NoError(t, s.look(t.Context()))
-	require.Equal(t, persist.Hint{}, w.Next(), "after a lost connection, anything may have happened")
+	require.Equal(t, persist.Hint{}, w.Next(), "after a lost connection, anything may have changed")
 }
 
-// TestWatchNothingMissed: whoever reads again at every hint ends with the last version, while
-// stores, watchers and transactions come and go.
+// A watcher that reads at every hint ends with the last version, while watchers come and go.
 //
 // Proves SCOPE-13.
 func TestWatchNothingMissed(t *testing.T) {
@@ -186,7 +183,7 @@ func TestWatchNothingMissed(t *testing.T) {
 	group.Wait()
 }
 
-// TestWatchShares: all who watch share one goroutine, which ends with the last of them.
+// All watchers share one goroutine, which ends with the last of them.
 //
 // Proves SCOPE-13.
 func TestWatchShares(t *testing.T) {
@@ -217,7 +214,7 @@ func TestWatchShares(t *testing.T) {
 	}
 }
 
-// TestWatchClose: Close ends all who watch, also while one is being told or others write.
+// Close ends all watchers, also while a wake function runs or another store writes.
 //
 // Proves SCOPE-13.
 func TestWatchClose(t *testing.T) {
@@ -260,7 +257,7 @@ func TestWatchClose(t *testing.T) {
 	close(stop)
 	group.Wait()
 	require.ErrorIs(t, slow, persist.ErrClosed)
-	err := s.Watch(t.Context(), func(persist.Hint) { t.Error("told after Close") })
+	err := s.Watch(t.Context(), func(persist.Hint) { t.Error("hinted after Close") })
 	require.ErrorIs(t, err, persist.ErrClosed)
 }
 
@@ -286,7 +283,7 @@ func TestCommitElsewhere(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestVersions: versions are told for any number of keys, in their order, tombstones included.
+// Versions answers for any number of keys, in their order, tombstones included.
 //
 // Proves SCOPE-13.
 func TestVersions(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// lockedBy takes the write lock on a connection of its own and returns the function that releases it.
+// lockedBy takes the write lock on a connection of its own; release gives it back.
 func lockedBy(t *testing.T, path string) (release func()) {
 	t.Helper()
 	conn, err := database(t, path, "_busy_timeout=5000").Conn(t.Context())
@@ -168,3 +168,38 @@ func TestReadersAreNotHeldUp(t *testing.T) {
 	require.NotErrorIs(t, err, sql.ErrConnDone)
 }
 
+// A process that has kept the lock busy for its turn leaves the lock free for a moment, in which a
+// waiting process gets it. A turn is short after other processes have written.
+//
+// Proves STORE-3.
+func TestTurns(t *testing.T) {
+	path := dbPath(t)
+	s, other := openAt(t, path, Config{}), openAt(t, path, Config{})
+	w := s.writer
+	ended, end := context.WithCancel(t.Context())
+	end()
+	share := func(busy, idle time.Duration) (pauses bool) {
+		t.Helper()
+		now := time.Now()
+		w.turn.began, w.turn.used = now.Add(-busy), now.Add(-idle)
+		err := w.share(ended) // a pause ends with the context
+		if err != nil {
+			require.ErrorIs(t, err, context.Canceled)
+		}
+		return err != nil
+	}
+	require.NoError(t, s.look(t.Context()))
+	require.True(t, share(longTurn, 0)) // the first look of a connection always finds a change
+	require.True(t, share(longTurn, 0))
+	require.False(t, w.turn.others)
+	require.True(t, share(longTurn, 0))
+	require.False(t, share(longTurn/2, 0), "the turn is not over")
+	require.False(t, share(longTurn, time.Second), "the lock was free")
+
+	_, err := other.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	require.True(t, share(longTurn, 0))
+	require.True(t, w.turn.others)
+	require.True(t, share(shortTurn, 0))
+	require.False(t, w.turn.others)
+}
