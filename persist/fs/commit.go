@@ -13,25 +13,21 @@ import (
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
 // *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
-// persist.ErrNotApplied when c is malformed, when ctx ended before the locks were had, when a file
-// is damaged (*DamagedError), when others kept a lock for longer than Config.LockTimeout, or when
-// the files could not be written; where waiting may help, that error wraps persist.ErrUnavailable
-// too. Any other error leaves the outcome unknown: the disk failed in the middle of making the
-// commit durable; it wraps persist.ErrUnavailable where the cause may pass.
+// persist.ErrNotApplied when c is malformed, when ctx ended before Commit held its locks, when a
+// file is damaged (*DamagedError), when a lock was not free within Config.LockTimeout, or when the
+// files could not be written. Any other error leaves the outcome unknown: the disk failed while the
+// commit was made durable. Errors that can pass wrap persist.ErrUnavailable as well.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
-	if ctx.Err() != nil {
-		return time.Time{}, notApplied(context.Cause(ctx))
-	}
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
 	}
-	if err := s.enter(); err != nil {
-		return time.Time{}, err
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return time.Time{}, notApplied(err)
 	}
-	defer s.calls.Done()
-	ctx = s.locks.patient(ctx)
+	defer end()
 	keys := c.Keys()
-	found, release, err := s.settle(ctx, locksOf(c), keys...)
+	found, release, err := s.lockAndRead(ctx, locksOf(c), keys...)
 	if err != nil {
 		return time.Time{}, notApplied(err)
 	}
@@ -51,163 +47,153 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	return at, err
 }
 
-// write replaces the files of records, all or none. The caller has their stripes exclusively;
-// checksums are those of the files as they are.
+// locksOf returns the locks that c needs: exclusive for records that it may change, shared for
+// records that it only tests.
+func locksOf(c persist.Commit) wanted {
+	want := make(wanted)
+	for _, w := range c.Writes {
+		want.add(stripeOf(w.Key), exclusive)
+	}
+	for _, g := range c.Guards {
+		m := shared
+		if g.Extend > 0 || g.Release || g.TTL > 0 {
+			m = exclusive
+		}
+		want.add(stripeOf(g.Key), m)
+	}
+	return want
+}
+
+// change is a record on its way into its file.
+type change struct {
+	record   persist.Record
+	target   string // the path of the record's file
+	temp     string // the path of the new file, which is synced
+	replaces string // the checksum of the current file; empty: there is none
+	makes    string // the checksum of the new file
+}
+
+// write replaces the files of records, all or none; journal.go describes the steps. The caller
+// holds their stripes exclusively. Checksums has those of the current files. An error that does not
+// wrap persist.ErrNotApplied leaves the outcome unknown.
 func (s *Store) write(ctx context.Context, records []persist.Record, checksums map[persist.Key]string) error {
+	if len(records) == 0 {
+		return nil
+	}
 	mode := private
 	if len(records) == 1 {
-		mode = tentative // there will be no journal
+		mode = tentative // no journal protects its readers
 	}
 	var changes []change
 	var err error
 	for _, r := range records {
 		var ch change
 		if ch, err = s.prepare(r, checksums[r.Key], mode); err != nil {
+			err = notApplied(err)
 			break
 		}
 		changes = append(changes, ch)
 	}
-	committed := false
 	switch {
-	case err != nil || len(changes) == 0:
+	case err != nil:
 	case len(changes) == 1:
-		committed, err = s.replaceOne(ctx, changes[0])
+		err = s.replaceOne(ctx, changes[0])
 	default:
-		committed, err = s.replaceAll(ctx, changes)
+		err = s.replaceAll(ctx, changes)
 	}
-	if committed {
-		s.forget(records, err == nil)
-		return err
+	if errors.Is(err, persist.ErrNotApplied) {
+		for _, ch := range changes {
+			_ = os.Remove(ch.temp) // Open removes the rest
+		}
 	}
-	for _, ch := range changes {
-		_ = os.Remove(ch.temp) // Open removes what is left
-	}
-	if err == nil {
-		return nil
-	}
-	return notApplied(err)
+	return err
 }
 
-// change is a record on its way into its file.
-type change struct {
-	record   persist.Record
-	stripe   int
-	target   string // the path of its file
-	temp     string // the path of the new file, which is durable but for its name
-	size     int    // of the new file
-	replaces string // the checksum of the file as it is; empty: there is none
-	makes    string // the checksum of the new file
-}
-
-// prepare writes the new file of r.
+// prepare writes the new file of r and makes the folder that it will be in.
 func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (change, error) {
-	ch := change{record: r, stripe: stripeOf(r.Key), target: s.file(r.Key), replaces: replaces}
+	ch := change{record: r, target: s.file(r.Key), replaces: replaces}
 	data, makes, err := seal(r)
 	if err != nil {
 		return change{}, err
 	}
-	if err := s.folder(filepath.Dir(ch.target)); err != nil {
+	if err := s.ensureFolder(filepath.Dir(ch.target)); err != nil {
 		return change{}, err
 	}
-	ch.makes, ch.size = makes, len(data)
-	if ch.temp, err = s.writeTemp(ch.stripe, data, mode); err != nil {
-		return change{}, err
-	}
-	s.memo.keep(ch.target, data, asRead(r), makes) // whether or not it gets there
-	return ch, nil
+	ch.makes = makes
+	ch.temp, err = s.writeTemp(stripeOf(r.Key), data, mode)
+	return ch, err
 }
 
-// forget removes what is left of documents that were deleted: the spares of their stripes, which the caller has exclusively. If the commit is done, so that no
-// journal names any, it removes those of other processes, too.
-func (s *Store) forget(records []persist.Record, done bool) {
-	var deleted stripeSet
-	for _, r := range records {
-		if r.Deleted {
-			deleted.add(stripeOf(r.Key))
-			s.keepSpare(stripeOf(r.Key), "")
-		}
+// replaceOne commits one record, whose new file is tentative.
+func (s *Store) replaceOne(ctx context.Context, ch change) error {
+	if err := s.renameRecord(ctx, ch.temp, ch.target); err != nil {
+		return notApplied(err)
 	}
-	if !done || deleted == (stripeSet{}) {
-		return
+	if err := s.settleRecord(ch.target); err != nil {
+		return fmt.Errorf("fs: record written but its folder not synced: %w", explain(err))
 	}
-	names, _ := readNames(s.temps) // or Open removes them
-	for _, name := range names {
-		if lock, ok := tempLock(name); ok && lock < stripes && deleted.has(lock) {
-			_ = os.Remove(filepath.Join(s.temps, name))
-		}
-	}
+	return nil
 }
 
-// replaceOne is a commit of one record; see journal.go. It reports false when nothing has happened.
-func (s *Store) replaceOne(ctx context.Context, ch change) (committed bool, err error) {
-	swapped, err := s.putInPlace(ctx, ch)
-	if err != nil {
-		s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
-		return false, err
-	}
-	if err := syncFolder(filepath.Dir(ch.target)); err != nil {
-		if swapped {
-			_ = os.Remove(ch.temp)
-		}
-		return true, fmt.Errorf("fs: written, but perhaps not durably: %w", explain(err)) // it stays tentative
-	}
-	_ = certify(ch.target) // or whoever comes next writes it again
-	if swapped {
-		s.keepSpare(ch.stripe, ch.temp) // not before: on the disk it may have been the record's file
-	}
-	return true, nil
-}
-
-// putInPlace makes the new file that of the record while nobody reads names. It reports whether the old one is now where the new one was.
-func (s *Store) putInPlace(ctx context.Context, ch change) (swapped bool, err error) {
+// renameRecord puts a tentative file in the place of a record's file while no process reads names.
+// After an error nothing has changed.
+func (s *Store) renameRecord(ctx context.Context, temp, target string) error {
 	release, err := s.locks.take(ctx, wanted{namesLock: shared})
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer release()
-	if ch.size <= largestSpare {
-		if err := exchange(ch.temp, ch.target); !errors.Is(err, errors.ErrUnsupported) {
-			return err == nil, err
-		}
+	if err := rename(temp, target); err != nil {
+		s.folders.forget(filepath.Dir(target)) // it may have been removed
+		return err
 	}
-	return false, rename(ch.temp, ch.target) // it is the first, or they cannot be exchanged
+	return nil
 }
 
-// replaceAll is a commit of several records; see journal.go. It reports false when nothing has
-// happened.
-func (s *Store) replaceAll(ctx context.Context, changes []change) (committed bool, err error) {
+// settleRecord makes the rename of a tentative file durable and then marks the file as durable. If
+// it fails, the file stays tentative.
+func (s *Store) settleRecord(target string) error {
+	if err := syncFolder(filepath.Dir(target)); err != nil {
+		return err
+	}
+	_ = markDurable(target) // if this fails, the next reader writes the file again
+	return nil
+}
+
+// replaceAll commits several records by a journal.
+func (s *Store) replaceAll(ctx context.Context, changes []change) error {
 	temp, set, err := s.writeJournal(changes)
 	if err != nil {
-		return false, err
+		return notApplied(err)
 	}
 	release, err := s.locks.take(ctx, wanted{listLock: exclusive})
 	if err != nil {
 		_ = os.Remove(temp)
-		return false, err
+		return notApplied(err)
 	}
 	defer release()
 	journal := s.newJournal(set)
 	if err := rename(temp, journal); err != nil {
 		_ = os.Remove(temp)
-		return false, err
+		return notApplied(err)
 	}
-	// From here on the commit can only go forward, by this hand or by another.
-	if err := s.rollForward(changes); err != nil {
-		return true, fmt.Errorf("fs: begun, and to be finished by whoever comes next: %w", explain(err))
+	// From here on the commit is completed, by this process or by another.
+	if err := s.applyJournal(changes); err != nil {
+		return fmt.Errorf("fs: journal written but not applied; the next access completes it: %w", explain(err))
 	}
-	_ = os.Remove(journal) // what it asks for can be done again
-	return true, nil
+	_ = os.Remove(journal) // if this fails, the next access replays it, which changes nothing
+	return nil
 }
 
-// writeJournal writes the journal of changes as a temporary file, and makes their own durable.
-func (s *Store) writeJournal(changes []change) (journal string, set stripeSet, err error) {
+// writeJournal makes the names of the new files durable and writes the journal as a temporary file.
+func (s *Store) writeJournal(changes []change) (temp string, set stripeSet, err error) {
 	var plan planned
 	for _, ch := range changes {
 		plan.Writes = append(plan.Writes, plannedWrite{
 			Key: ch.record.Key, Version: ch.record.Version,
 			Temp: filepath.Base(ch.temp), Replaces: ch.replaces, Makes: ch.makes,
 		})
-		set.add(ch.stripe)
+		set.add(stripeOf(ch.record.Key))
 	}
 	data, _, err := seal(plan)
 	if err != nil {
@@ -216,22 +202,22 @@ func (s *Store) writeJournal(changes []change) (journal string, set stripeSet, e
 	if err := syncFolder(s.temps); err != nil {
 		return "", set, err
 	}
-	journal, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
-	return journal, set, err
+	temp, err = s.writeTemp(stripeOf(plan.Writes[0].Key), data, private)
+	return temp, set, err
 }
 
-// rollForward does what a journal that is in its place says.
-func (s *Store) rollForward(changes []change) error {
+// applyJournal makes a journal that is in its place durable and renames its files.
+func (s *Store) applyJournal(changes []change) error {
 	if err := syncFolder(s.journals); err != nil {
 		return err
 	}
 	var targets []string
 	for _, ch := range changes {
 		if err := rename(ch.temp, ch.target); err != nil {
-			s.folders.Delete(filepath.Dir(ch.target)) // somebody may have removed it
+			s.folders.forget(filepath.Dir(ch.target)) // it may have been removed
 			return err
 		}
 		targets = append(targets, ch.target)
 	}
-	return syncFolders(targets)
+	return syncFoldersOf(targets)
 }

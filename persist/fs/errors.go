@@ -9,10 +9,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// DamagedError says that a file of the store is not what was written, or not what could be read as
-// such after somebody has edited it. It stays so until the file is repaired or removed; the package
-// comment says how. The records of other keys are not affected, except by a damaged journal, which
-// stands in for all records of its commit.
+// DamagedError says that the content of a file is not what the store wrote, nor a valid repair of
+// it. The error lasts until the file is repaired or removed; the package comment says how. A
+// damaged journal affects all records of its commit, every other file only its own record.
 type DamagedError struct {
 	Path   string // of the file
 	Reason string
@@ -20,25 +19,32 @@ type DamagedError struct {
 
 func (e *DamagedError) Error() string { return "fs: " + e.Path + " is damaged: " + e.Reason }
 
-// errLocked is what callers see who waited for a lock for too long.
-var errLocked = fmt.Errorf("%w: fs: somebody else keeps a lock", persist.ErrUnavailable)
+// isDamaged reports whether err is about a damaged file.
+func isDamaged(err error) bool {
+	var damaged *DamagedError
+	return errors.As(err, &damaged)
+}
 
-// errBusy is what those see who would not wait.
-var errBusy = fmt.Errorf("%w: fs: somebody else has a lock", persist.ErrUnavailable)
+var (
+	// errLocked is the error of a call that waited for locks until its time was used up.
+	errLocked = fmt.Errorf("%w: fs: lock timeout: another goroutine or process holds the lock", persist.ErrUnavailable)
+	// errBusy is the error of a call that does not wait for a lock.
+	errBusy = fmt.Errorf("%w: fs: another goroutine or process holds the lock", persist.ErrUnavailable)
+)
 
-// passing are failures that end by themselves, or by the hand of somebody who need not know of
-// Pawl. What does not exist is a folder: a disk is not mounted, for example.
-var passing = []error{
+// temporary lists the errors of the operating system that can pass without a change to the store.
+// ErrNotExist is about a folder: its disk may not be mounted, for example.
+var temporary = []error{
 	iofs.ErrNotExist, iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
 }
 
-// explain turns an error of the operating system into what a caller should see.
+// explain wraps persist.ErrUnavailable around an error of the operating system that can pass.
 func explain(err error) error {
 	if errors.Is(err, persist.ErrUnavailable) {
 		return err
 	}
-	for _, cause := range passing {
+	for _, cause := range temporary {
 		if errors.Is(err, cause) {
 			return fmt.Errorf("%w: fs: %w", persist.ErrUnavailable, err)
 		}
@@ -46,11 +52,10 @@ func explain(err error) error {
 	return err
 }
 
-// notApplied says that nothing was written, because of err.
-func notApplied(err error) error { return fmt.Errorf("%w: %w", persist.ErrNotApplied, explain(err)) }
-
-// isDamaged reports whether err is about a damaged file.
-func isDamaged(err error) bool {
-	var damaged *DamagedError
-	return errors.As(err, &damaged)
+// notApplied returns an error that says that nothing was written because of err.
+func notApplied(err error) error {
+	if errors.Is(err, persist.ErrClosed) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", persist.ErrNotApplied, explain(err))
 }

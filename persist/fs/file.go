@@ -9,30 +9,34 @@ import (
 	"fmt"
 	"io"
 	iofs "io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 )
 
 // format is the number of the format that this release writes.
 const format = 1
 
 const (
-	// deepest is the nesting up to which a file is indented. Beyond it indentation would grow out
-	// of proportion to what is indented, and the file is left on one line.
-	deepest = 16
-	// deepestJSON is the nesting up to which encoding/json reads what it has written.
-	deepestJSON = 10000
+	// maxIndented is the nesting up to which a file is indented. The indentation of deeper documents
+	// would be much longer than the documents, so their files have one line.
+	maxIndented = 16
+	// maxNesting is the nesting up to which encoding/json reads what it wrote.
+	maxNesting = 10000
 )
 
-// envelope is what every file but pawl.json is.
+// envelope is the structure of every file but pawl.json.
 type envelope struct {
 	Format   int             `json:"format"`
 	Checksum string          `json:"checksum"`
 	Content  json.RawMessage `json:"content"`
 }
 
-// seal returns the bytes of the file that holds content, and their checksum.
+// seal returns the bytes of the file that holds content, and the checksum of content. It fails if
+// the file could not be read again.
 func seal(content any) (data []byte, checksum string, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
@@ -42,59 +46,53 @@ func seal(content any) (data []byte, checksum string, err error) {
 	}
 	compact := bytes.TrimSpace(text.Bytes())
 	checksum = sum(compact)
-	depth := 1 + nesting(compact)
-	switch {
-	case depth > deepestJSON:
-		return nil, "", fmt.Errorf("fs: the document is nested %d levels deep, which is too deep for its file", depth)
-	case depth > deepest:
-		return fmt.Appendf(nil, `{"format":%d,"checksum":%q,"content":%s}`+"\n", format, checksum, compact), checksum, nil
+	line := fmt.Appendf(nil, `{"format":%d,"checksum":%q,"content":%s}`, format, checksum, compact)
+	switch depth := nesting(line); {
+	case depth > maxNesting:
+		return nil, "", fmt.Errorf("fs: document nested %d levels deep, the limit is %d", depth-2, maxNesting-2)
+	case depth > maxIndented:
+		return append(line, '\n'), checksum, nil
 	}
-	data = make([]byte, 0, 2*len(compact)+256)
-	data = fmt.Appendf(data, "{\n\t\"format\": %d,\n\t\"checksum\": \"%s\",\n\t\"content\": ", format, checksum)
-	data = appendIndented(data, compact, 1)
-	return append(data, "\n}\n"...), checksum, nil
+	var indented bytes.Buffer
+	if err := json.Indent(&indented, line, "", "\t"); err != nil {
+		return nil, "", fmt.Errorf("fs: %w", err)
+	}
+	indented.WriteByte('\n')
+	return indented.Bytes(), checksum, nil
 }
 
-// appendIndented is json.Indent, with tabs, of a JSON text that is known to be one, without white space between its tokens.
-func appendIndented(data, compact []byte, depth int) []byte {
-	const tabs = "\n\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t\t"
-	quoted, begun := false, 0 // begun is where what was not appended yet begins
-	for i := 0; i < len(compact); i++ {
-		c := compact[i]
+// nesting returns how deep the objects and arrays of a JSON text are nested.
+func nesting(text []byte) int {
+	depth, deepest := 0, 0
+	quoted, escaped := false, false
+	for _, c := range text {
 		switch {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
+		case escaped:
+			escaped = false
 		case quoted:
+			escaped, quoted = c == '\\', c != '"'
+		case c == '"':
+			quoted = true
 		case c == '{' || c == '[':
-			if compact[i+1] == c+2 { // its end
-				i++
-				continue
-			}
 			depth++
-			data = append(append(data, compact[begun:i+1]...), tabs[:depth+1]...)
-			begun = i + 1
+			deepest = max(deepest, depth)
 		case c == '}' || c == ']':
 			depth--
-			data = append(append(data, compact[begun:i]...), tabs[:depth+1]...)
-			begun = i
-		case c == ',':
-			data = append(append(data, compact[begun:i+1]...), tabs[:depth+1]...)
-			begun = i + 1
-		case c == ':':
-			data = append(append(data, compact[begun:i]...), ": "...)
-			begun = i + 1
 		}
 	}
-	return append(data, compact[begun:]...)
+	return deepest
 }
 
-// unseal decodes the content of the file at path, which holds data, and returns its checksum. It
-// returns *DamagedError if the file is not as seal wrote it, or as a person may have repaired it.
+func sum(data []byte) string {
+	digest := sha256.Sum256(data)
+	return hex.EncodeToString(digest[:])
+}
+
+// unseal decodes the content of data, the bytes of the file at path, and returns its checksum. It
+// returns *DamagedError unless seal wrote the file or the file is a valid repair.
 func unseal(path string, data []byte, content any) (checksum string, err error) {
 	var e envelope
-	if err := strictly(data, &e); err != nil {
+	if err := decodeStrictly(data, &e); err != nil {
 		return "", &DamagedError{Path: path, Reason: err.Error()}
 	}
 	if e.Format != format {
@@ -102,20 +100,56 @@ func unseal(path string, data []byte, content any) (checksum string, err error) 
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, e.Content); err != nil {
-		return "", &DamagedError{Path: path, Reason: "it has no content"}
+		return "", &DamagedError{Path: path, Reason: "no content"}
 	}
 	checksum = sum(compact.Bytes())
-	if e.Checksum != "" && e.Checksum != checksum { // without one, somebody has repaired it
-		return "", &DamagedError{Path: path, Reason: "its checksum is not that of its content"}
+	if e.Checksum != "" && e.Checksum != checksum { // a repaired file has none
+		return "", &DamagedError{Path: path, Reason: "checksum does not match the content"}
 	}
-	if err := strictly(compact.Bytes(), content); err != nil {
+	if err := decodeStrictly(compact.Bytes(), content); err != nil {
 		return "", &DamagedError{Path: path, Reason: err.Error()}
 	}
 	return checksum, nil
 }
 
-// readSealed decodes the content of the file at path and returns its bytes and its checksum, or
-// nothing if there is no such file. It returns *DamagedError as unseal does.
+// decodeStrictly decodes data, which must be one JSON value without members unknown to target.
+func decodeStrictly(data []byte, target any) error {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(target); err != nil {
+		if errors.Is(err, io.EOF) {
+			return errors.New("empty file")
+		}
+		return fmt.Errorf("not a valid file: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("trailing data after the JSON document")
+	}
+	return nil
+}
+
+// readFile returns the bytes and the permissions of the file at path. Both belong to the same file,
+// whatever is renamed meanwhile.
+func readFile(path string) (data []byte, mode os.FileMode, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	var text bytes.Buffer
+	text.Grow(int(info.Size()) + bytes.MinRead)
+	if _, err := text.ReadFrom(file); err != nil {
+		return nil, 0, err
+	}
+	return text.Bytes(), info.Mode().Perm(), nil
+}
+
+// readSealed decodes the content of the file at path and returns its bytes and its checksum. It
+// returns nothing if there is no such file, and *DamagedError as unseal does.
 func readSealed(path string, content any) (data []byte, checksum string, err error) {
 	data, _, err = readFile(path)
 	if errors.Is(err, iofs.ErrNotExist) {
@@ -128,111 +162,39 @@ func readSealed(path string, content any) (data []byte, checksum string, err err
 	return data, checksum, err
 }
 
-// strictly decodes data, which is one JSON value, and refuses what target does not know.
-func strictly(data []byte, target any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(target); err != nil {
-		if errors.Is(err, io.EOF) {
-			return errors.New("it is empty")
-		}
-		return fmt.Errorf("it is not as it was written: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("it goes on after its end")
-	}
-	return nil
-}
-
-func sum(data []byte) string {
-	digest := sha256.Sum256(data)
-	return hex.EncodeToString(digest[:])
-}
-
-// nesting returns how deep the objects and arrays of a JSON text go.
-func nesting(text []byte) int {
-	depth, most := 0, 0
-	quoted, escaped := false, false
-	for _, c := range text {
-		switch {
-		case escaped:
-			escaped = false
-		case quoted:
-			escaped, quoted = c == '\\', c != '"'
-		case c == '"':
-			quoted = true
-		case c == '{' || c == '[':
-			depth++
-			most = max(most, depth)
-		case c == '}' || c == ']':
-			depth--
-		}
-	}
-	return most
-}
-
 // private is the mode of files.
 const private os.FileMode = 0o600
 
-// writeTemp writes a temporary file and syncs it. Its name tells by which lock it is protected: whoever has that lock exclusively knows that no other temporary
-// file of it is in use.
+// writeTemp writes a temporary file and syncs it. The name of the file begins with the name of the
+// lock that protects it: while a process holds that lock exclusively, no other process uses a
+// temporary file of this lock. A file that could not be synced is removed and never synced again,
+// because the kernel may have dropped its unwritten pages.
 func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
-	if mode == tentative && len(data) <= largestSpare {
-		if spare, size := s.takeSpare(lock); spare != nil {
-			err := overwrite(spare, size, data)
-			letGo(spare)
-			return written(spare.Name(), err)
-		}
-	}
-	file, err := s.newTemp(lock, mode)
+	path = filepath.Join(s.temps, fmt.Sprintf("%s-%016x%s", lockNames[lock], rand.Uint64(), extension))
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return "", err
 	}
-	return written(file.Name(), writeSynced(file, data))
-}
-
-// written returns path, unless the file there could not be written. Then it may not be complete, and is never tried again.
-func written(path string, err error) (string, error) {
-	if err != nil {
+	_, err = file.Write(data)
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
 		_ = os.Remove(path)
 		return "", err
 	}
 	return path, nil
 }
 
-// tempLock returns the lock that protects the temporary file of this name.
-func tempLock(name string) (lock int, ok bool) {
+// lockOfTemp returns the lock that protects the temporary file of this name.
+func lockOfTemp(name string) (lock int, ok bool) {
 	prefix, _, _ := strings.Cut(name, "-")
-	return lockNumber(prefix)
+	lock = slices.Index(lockNames[:], prefix)
+	return lock, lock >= 0
 }
 
-// writeSynced writes data to a new file, and syncs and closes it. A file that could not be synced
-// is lost: the kernel may have forgotten that its pages were never written.
-func writeSynced(file *os.File, data []byte) error {
-	if _, err := file.Write(data); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	if err := file.Sync(); err != nil {
-		return errors.Join(err, file.Close())
-	}
-	return file.Close()
-}
-
-// overwrite writes data in the place of what is in a file, so many bytes, and syncs it. What is said at writeSynced holds here as well.
-func overwrite(file *os.File, size int64, data []byte) error {
-	if _, err := file.Write(data); err != nil {
-		return err
-	}
-	if size > int64(len(data)) {
-		if err := file.Truncate(int64(len(data))); err != nil {
-			return err
-		}
-	}
-	return syncData(file)
-}
-
-// replace puts data durably in the place of the file at path, which the given lock protects.
-func (s *Store) replace(lock int, path string, data []byte) error {
+// replaceFile puts data durably in the place of the file at path, which the given lock protects.
+func (s *Store) replaceFile(lock int, path string, data []byte) error {
 	temp, err := s.writeTemp(lock, data, private)
 	if err != nil {
 		return err
@@ -244,10 +206,10 @@ func (s *Store) replace(lock int, path string, data []byte) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// makeFolder makes the folder at path and those above it where they are missing, and makes its
-// entry in the folder above durable, also if it was there: whoever made it may not have come to
-// that. A new folder whose entry could not be synced is removed, for a second sync would prove
-// nothing.
+// makeFolder makes the folder at path, and the folders above it, where they are missing. It makes
+// the entry of the folder durable even if the folder exists, because the process that made it may
+// have died before that. If the sync of a new folder's entry fails, the folder is removed, because
+// a second sync would prove nothing.
 func makeFolder(path string) error {
 	err := os.Mkdir(path, 0o700)
 	if errors.Is(err, iofs.ErrNotExist) && filepath.Dir(path) != path {
@@ -269,47 +231,72 @@ func makeFolder(path string) error {
 	return nil
 }
 
-// maxFolders is how many folders are remembered; there is one for each kind, but also for each id
-// too long for one name.
+// knownFolders is a set of folders that are known to be durable, so that a commit need not sync
+// them again. The zero value is empty.
+type knownFolders struct {
+	mu    sync.Mutex // protects paths
+	paths map[string]bool
+}
+
+// maxFolders limits a set of known folders: every kind has a folder, and every id that is too long
+// for one name.
 const maxFolders = 4096
 
-// folder makes sure that the folder at path is there and durable, and remembers that it is.
-func (s *Store) folder(path string) error {
-	if _, known := s.folders.Load(path); known || path == s.dir {
+func (k *knownFolders) has(path string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.paths[path]
+}
+
+func (k *knownFolders) add(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.paths == nil || len(k.paths) == maxFolders {
+		k.paths = make(map[string]bool)
+	}
+	k.paths[path] = true
+}
+
+func (k *knownFolders) forget(path string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.paths, path)
+}
+
+// ensureFolder makes sure that a folder below the directory of the store exists and is durable.
+func (s *Store) ensureFolder(path string) error {
+	if path == s.dir || s.folders.has(path) {
 		return nil
 	}
-	if err := s.folder(filepath.Dir(path)); err != nil {
+	if err := s.ensureFolder(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := makeFolder(path); err != nil {
 		return err
 	}
-	if s.folderCount.Add(1)%maxFolders == 0 {
-		s.folders.Clear()
-	}
-	s.folders.Store(path, true)
+	s.folders.add(path)
 	return nil
 }
 
-// syncFolders syncs the folders of these files, each once.
-func syncFolders(files []string) error {
-	done := make(map[string]bool)
+// syncFoldersOf syncs the folders of these files, each once.
+func syncFoldersOf(files []string) error {
+	synced := make(map[string]bool)
 	for _, file := range files {
 		folder := filepath.Dir(file)
-		if done[folder] {
+		if synced[folder] {
 			continue
 		}
 		if err := syncFolder(folder); err != nil {
 			return err
 		}
-		done[folder] = true
+		synced[folder] = true
 	}
 	return nil
 }
 
-// readNames returns the names of what is in a folder, in no order.
+// readNames returns the names in a folder, in no order.
 func readNames(folder string) ([]string, error) {
-	file, err := openFile(folder, os.O_RDONLY, 0)
+	file, err := os.Open(folder)
 	if err != nil {
 		return nil, err
 	}

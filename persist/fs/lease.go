@@ -8,30 +8,27 @@ import (
 )
 
 // Take acquires records as persist.Leaser says, one after the other, each in a commit of its own.
-// It passes over files that are damaged, and over records whose locks others have at that
-// moment, for which it waits only if there is nothing else to take. Its errors are those of Commit,
-// without *DamagedError, *persist.Conflict and *persist.Fenced. If it fails after it has taken some
-// records, it returns those and no error, unless the outcome for one more is unknown.
+// It skips damaged files, and records whose locks are not free; it waits for these only if it takes
+// nothing else. Its errors are those of Commit, without *DamagedError, *persist.Conflict and
+// *persist.Fenced. If it fails after it has taken some records, it returns these and no error,
+// unless the outcome for one more is unknown.
 func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
-	if ctx.Err() != nil {
-		return nil, notApplied(context.Cause(ctx))
-	}
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
 	}
-	if err := s.enter(); err != nil {
-		return nil, err
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return nil, notApplied(err)
 	}
-	defer s.calls.Done()
+	defer end()
 	q.Unheld = true
-	ctx = s.locks.patient(ctx)
-	taken, busy, doubtful, err := s.takeFree(ctx, q, a)
+	taken, busy, tentative, err := s.takeFree(ctx, q, a)
 	for _, key := range busy {
 		if err != nil || len(taken) > 0 {
 			break
 		}
 		var r persist.Record
-		r, err = s.takeOne(ctx, key, q, a)
+		r, err = s.takeOne(ctx, ctx, key, q, a)
 		switch {
 		case isDamaged(err):
 			err = nil
@@ -42,19 +39,20 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	if len(taken) > 0 && errors.Is(err, persist.ErrNotApplied) {
 		return taken, nil
 	}
-	if err == nil && len(taken) == 0 { // by what was there, which is to be durable
-		if err = s.settleAll(ctx, doubtful); err != nil {
+	if err == nil && len(taken) == 0 { // a record that is said to be held must be durable
+		if err = s.awaitDurable(ctx, tentative); err != nil {
 			err = notApplied(err)
 		}
 	}
 	return taken, err
 }
 
-// takeFree takes what can be had without waiting, and returns the keys of what else there is, and of what was tentative when it was looked at.
+// takeFree takes the records whose stripes are free. It returns the keys of the other records that
+// match, and of the tentative files that it read.
 func (s *Store) takeFree(
 	ctx context.Context, q persist.Query, a persist.Acquire,
-) (taken []persist.Record, busy, doubtful []persist.Key, err error) {
-	for r, err := range s.matching(ctx, q, &doubtful) {
+) (taken []persist.Record, busy, tentative []persist.Key, err error) {
+	for r, err := range s.matching(ctx, q, &tentative) {
 		if isDamaged(err) {
 			continue
 		}
@@ -62,7 +60,7 @@ func (s *Store) takeFree(
 			return taken, nil, nil, notApplied(err)
 		}
 		key := r.Key
-		r, err = s.takeOne(atOnce, key, q, a)
+		r, err = s.takeOne(ctx, atOnce, key, q, a)
 		switch {
 		case isDamaged(err):
 		case errors.Is(err, errBusy):
@@ -76,14 +74,15 @@ func (s *Store) takeFree(
 			break
 		}
 	}
-	return taken, busy, doubtful, nil
+	return taken, busy, tentative, nil
 }
 
-// takeOne acquires the record of key, and returns it, or the absent one if it no longer matches q.
+// takeOne acquires the record of key and returns it, or the absent record if it no longer matches
+// q. It waits for the stripe until waiting ends, and for other locks until ctx ends.
 func (s *Store) takeOne(
-	ctx context.Context, key persist.Key, q persist.Query, a persist.Acquire,
+	ctx, waiting context.Context, key persist.Key, q persist.Query, a persist.Acquire,
 ) (persist.Record, error) {
-	found, release, err := s.settle(ctx, wanted{stripeOf(key): exclusive}, key)
+	found, release, err := s.lockAndRead(waiting, wanted{stripeOf(key): exclusive}, key)
 	if err != nil {
 		return persist.Record{}, notApplied(err)
 	}

@@ -7,52 +7,54 @@ import (
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"sync"
 	"time"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sync/semaphore"
-
-	"github.com/pawl-go/pawl/persist"
 )
 
-// The locks by number. Whoever takes several takes them in ascending order.
+// The locks of a directory.
+//
+// Each lock has a number, and a call takes its locks in ascending order, so that no two calls wait
+// for each other. A lock is a file in locks/ that is locked with flock, shared or exclusively. Lock
+// files are never removed. A file lock belongs to an open file, so every holder opens the file for
+// itself and closes it to release the lock.
+//
+// Beside each lock file is a second one, its gate. A process waits for the lock while it holds the
+// gate. A process that releases the lock and wants it again therefore queues behind a process that
+// waits already, and a series of readers cannot keep a writer out.
+//
+// The goroutines of a process queue in front of the files, in order of arrival, by two semaphores
+// that mirror gate and lock. So only one goroutine of a process at a time asks for a lock's files,
+// and a goroutine never polls for a file that another goroutine of its process holds.
+type locks struct {
+	folder  string
+	timeout time.Duration
+	local   [lockCount]localLock
+}
+
+// localLock is the part of a lock inside this process.
+type localLock struct{ gate, lock *semaphore.Weighted }
+
+// The locks by number.
 const (
-	stripes   = 256           // locks 0 to 255 protect the records, each those whose keys hash to it
-	listLock  = stripes       // keeps commits of several keys apart from lists
-	namesLock = listLock + 1  // keeps renames by commits of one key apart from those who read the names of records
+	stripes   = 256           // locks 0 to 255 are stripes: each protects the records whose keys hash to it
+	listLock  = stripes       // keeps commits of several records and lists apart
+	namesLock = listLock + 1  // keeps renames by commits of one record and readers of names apart
 	metaLock  = namesLock + 1 // protects pawl.json and the version floor
 	lockCount = metaLock + 1
 )
 
-// lockName returns the name of a lock's file.
-func lockName(lock int) string {
-	switch lock {
-	case listLock:
-		return "list"
-	case namesLock:
-		return "names"
-	case metaLock:
-		return "meta"
+// lockNames are the names of the lock files.
+var lockNames = func() (names [lockCount]string) {
+	for stripe := range stripes {
+		names[stripe] = fmt.Sprintf("%02x", stripe)
 	}
-	return fmt.Sprintf("%02x", lock)
-}
+	names[listLock], names[namesLock], names[metaLock] = "list", "names", "meta"
+	return names
+}()
 
-// lockNumber returns the lock whose file has this name.
-func lockNumber(name string) (lock int, ok bool) {
-	switch name {
-	case lockName(listLock):
-		return listLock, true
-	case lockName(namesLock):
-		return namesLock, true
-	case lockName(metaLock):
-		return metaLock, true
-	}
-	stripe, err := strconv.ParseUint(name, 16, 8)
-	return int(stripe), err == nil && len(name) == 2
-}
-
-// mode is how a lock is taken; of two modes the stricter is the greater.
+// mode says how a lock is taken. The stricter of two modes is the greater.
 type mode int
 
 const (
@@ -60,25 +62,10 @@ const (
 	exclusive
 )
 
-// wanted says in which mode locks are to be taken.
+// wanted says in which modes locks are to be taken.
 type wanted map[int]mode
 
 func (w wanted) add(lock int, m mode) { w[lock] = max(w[lock], m) }
-
-// stripeSet is a set of locks of records.
-type stripeSet [stripes / 64]uint64
-
-func (s *stripeSet) add(stripe int)     { s[stripe/64] |= 1 << (stripe % 64) }
-func (s stripeSet) has(stripe int) bool { return s[stripe/64]&(1<<(stripe%64)) != 0 }
-
-func (s stripeSet) meets(other stripeSet) bool {
-	for i := range s {
-		if s[i]&other[i] != 0 {
-			return true
-		}
-	}
-	return false
-}
 
 // stripes returns the stripes among the wanted locks.
 func (w wanted) stripes() (set stripeSet) {
@@ -90,133 +77,66 @@ func (w wanted) stripes() (set stripeSet) {
 	return set
 }
 
-// How often a lock that another process has is asked for.
-const (
-	firstPause   = 200 * time.Microsecond
-	longestPause = 2 * time.Millisecond
-)
+// stripeSet is a set of stripes.
+type stripeSet [stripes / 64]uint64
 
-// everybody is the weight of an exclusive lock in the queue of its process.
-const everybody = 1 << 30
+var everyStripe = stripeSet{^uint64(0), ^uint64(0), ^uint64(0), ^uint64(0)}
 
-// locks are those of a store. The goroutines of a process queue up for a lock in order of arrival,
-// and the first in the queue asks for the lock's files. It opens them, or takes them from those that are kept
-// open, for itself alone, because a file lock belongs to the open file: two goroutines with one open file would have one lock.
-//
-// There are two files to a lock. Whoever wants the second one waits for it with the first one, the
-// gate, in its hands. A process that gives the lock back and wants it again therefore finds itself
-// behind the one that has waited meanwhile, and readers cannot keep a writer out by taking turns.
-// Those of one process who share the names lock, which nobody has for long, share the file as well; see share.
-//
-// The files are never removed. Should somebody do it all the same while nobody has the lock, then whoever has waited for a file that is gone has the lock
-// of nothing: if another one has come in its place since, or none, or the folder was replaced, the lock is taken anew.
-type locks struct {
-	folder  string
-	timeout time.Duration
-	queues  [lockCount]*semaphore.Weighted
-	names   share // of those who have the names lock shared
+func (s *stripeSet) add(stripe int)     { s[stripe/64] |= 1 << (stripe % 64) }
+func (s stripeSet) has(stripe int) bool { return s[stripe/64]&(1<<(stripe%64)) != 0 }
 
-	mostKept int // how many locks may have their files open while nobody has them
-
-	mu     sync.Mutex // protects what follows
-	kept   map[int]lockFiles
-	closed bool
+// meets reports whether the two sets have a stripe in common.
+func (s stripeSet) meets(other stripeSet) bool {
+	for i := range s {
+		if s[i]&other[i] != 0 {
+			return true
+		}
+	}
+	return false
 }
 
-// keptLocks is mostKept where the process may open many files.
-const keptLocks = 64
-
-// lockFiles are the two files of a lock.
-type lockFiles struct{ gate, file *lockFile }
-
-func (f lockFiles) close() {
-	f.gate.close()
-	f.file.close()
-}
+// maxShared is the weight of an exclusive holder in a localLock; a shared one has weight 1.
+const maxShared = 1 << 30
 
 func newLocks(folder string, timeout time.Duration) *locks {
-	l := &locks{folder: folder, timeout: timeout, mostKept: max(1, min(keptLocks, fileLimit()/16))}
-	for i := range l.queues {
-		l.queues[i] = semaphore.NewWeighted(everybody)
+	l := &locks{folder: folder, timeout: timeout}
+	for i := range l.local {
+		l.local[i] = localLock{gate: semaphore.NewWeighted(1), lock: semaphore.NewWeighted(maxShared)}
 	}
 	return l
 }
 
-// patience is how much longer a call may wait for locks, in a context of patient.
-type patience struct{ left time.Duration }
+type budgetKey struct{}
 
-type patienceKey struct{}
-
-// patient returns a context of one call, in which all that it takes together may be waited for until
-// the lock timeout has passed.
-func (l *locks) patient(ctx context.Context) context.Context {
-	return context.WithValue(ctx, patienceKey{}, &patience{l.timeout})
+// withBudget returns the context of one call. All calls of take with it wait together no longer
+// than the lock timeout. It is not for concurrent use.
+func (l *locks) withBudget(ctx context.Context) context.Context {
+	left := l.timeout
+	return context.WithValue(ctx, budgetKey{}, &left)
 }
 
-// limited is a context of one goroutine that ends with errLocked after a time, which begins when somebody first waits for its end: most
-// locks are free, and need no timer.
-type limited struct {
-	context.Context
-	timeout time.Duration
-	of      *patience // that pays for it; nil: none
-	begun   time.Time
-	inner   context.Context // nil: nobody has waited
-	cancel  context.CancelFunc
-}
+// atOnce is a context that has ended. With it take does not wait, and returns errBusy.
+var atOnce = func() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errBusy)
+	return ctx
+}()
 
-// limited returns a context that ends when the lock timeout has passed, or what is left of it in a context of patient.
-func (l *locks) limited(ctx context.Context) *limited {
-	if p, ok := ctx.Value(patienceKey{}).(*patience); ok {
-		return &limited{Context: ctx, timeout: p.left, of: p}
-	}
-	return &limited{Context: ctx, timeout: l.timeout}
-}
-
-// Done begins the time.
-func (l *limited) Done() <-chan struct{} {
-	if l.inner == nil {
-		l.begun = time.Now()
-		l.inner, l.cancel = context.WithTimeoutCause(l.Context, l.timeout, errLocked)
-	}
-	return l.inner.Done()
-}
-
-func (l *limited) now() context.Context {
-	if l.inner == nil {
-		return l.Context
-	}
-	return l.inner
-}
-
-// Err is that of the context as it is now.
-func (l *limited) Err() error { return l.now().Err() }
-
-// Value is that of the context as it is now, by which context.Cause learns why it has ended.
-func (l *limited) Value(key any) any { return l.now().Value(key) }
-
-func (l *limited) end() {
-	if l.cancel == nil {
-		return
-	}
-	l.cancel()
-	if l.of != nil {
-		l.of.left -= time.Since(l.begun)
-	}
-}
-
-// take takes all locks that are wanted, in order, or none. It waits for them until ctx ends, and
-// returns the cause of that then, or until the lock timeout has passed, or what is left of it in a
-// context of patient, and returns errLocked then. With atOnce it takes what is free and does not
-// wait.
+// take takes all wanted locks in order, or none. It waits until ctx ends, and returns the cause
+// then, or until the time of the call is used up, and returns errLocked then. Free locks are taken
+// even if ctx has ended.
 func (l *locks) take(ctx context.Context, want wanted) (release func(), err error) {
-	waiting := l.limited(ctx)
-	ctx = waiting
-	defer waiting.end()
-	if len(want) == 1 {
-		for lock, m := range want {
-			return l.takeOne(ctx, lock, m)
-		}
+	budget, ok := ctx.Value(budgetKey{}).(*time.Duration)
+	if !ok {
+		left := l.timeout
+		budget = &left
 	}
+	begun := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, *budget, errLocked)
+	defer func() {
+		cancel()
+		*budget -= time.Since(begun)
+	}()
 	var held []func()
 	release = func() {
 		for _, free := range slices.Backward(held) {
@@ -234,145 +154,68 @@ func (l *locks) take(ctx context.Context, want wanted) (release func(), err erro
 	return release, nil
 }
 
+// takeOne takes one lock: first the part inside this process, then the files.
 func (l *locks) takeOne(ctx context.Context, lock int, m mode) (release func(), err error) {
-	queue, weight := l.queues[lock], int64(1)
+	local, weight := l.local[lock], int64(1)
 	if m == exclusive {
-		weight = everybody
+		weight = maxShared
 	}
-	if !queue.TryAcquire(weight) {
-		if err := queue.Acquire(ctx, weight); err != nil {
-			return nil, context.Cause(ctx)
-		}
+	if err := acquire(ctx, local.gate, 1); err != nil {
+		return nil, err
 	}
-	open := func() (free func(), err error) { return l.open(ctx, lock, m) }
-	var free func()
-	if lock == namesLock && m == shared {
-		free, err = l.names.join(ctx, open)
-	} else {
-		free, err = open()
+	defer local.gate.Release(1)
+	if err := acquire(ctx, local.lock, weight); err != nil {
+		return nil, err
 	}
+	unlock, err := l.lockFile(ctx, lock, m)
 	if err != nil {
-		queue.Release(weight)
+		local.lock.Release(weight)
 		return nil, err
 	}
 	return func() {
-		free()
-		queue.Release(weight)
+		unlock()
+		local.lock.Release(weight)
 	}, nil
 }
 
-// open passes the gate and locks the file of a lock.
-func (l *locks) open(ctx context.Context, lock int, m mode) (free func(), err error) {
-	for {
-		files, kept, err := l.files(lock)
-		if err != nil {
-			return nil, err
-		}
-		if err := files.pass(ctx, m); err != nil {
-			files.close() // they may be to blame
-			return nil, err
-		}
-		if files.file.inPlace() && (!kept || files.gate.inPlace()) {
-			return func() {
-				files.file.unlock()
-				l.keep(lock, files)
-			}, nil
-		}
-		files.close()
-		select {
-		case <-ctx.Done(): // where files never are what they were
-			return nil, context.Cause(ctx)
-		default:
-		}
+// acquire is Acquire that succeeds after the end of ctx if it need not wait.
+func acquire(ctx context.Context, s *semaphore.Weighted, weight int64) error {
+	if s.TryAcquire(weight) {
+		return nil
 	}
+	if s.Acquire(ctx, weight) != nil {
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
-// pass passes the gate and locks the file.
-func (f lockFiles) pass(ctx context.Context, m mode) error {
-	if err := patiently(ctx, func() (bool, error) { return f.gate.try(exclusive) }); err != nil {
-		return err
+// lockFile passes the gate of a lock and locks its file.
+func (l *locks) lockFile(ctx context.Context, lock int, m mode) (unlock func(), err error) {
+	path := filepath.Join(l.folder, lockNames[lock])
+	gate, file := flock.New(path+".gate"), flock.New(path)
+	if err := retry(ctx, gate.TryLock); err != nil {
+		return nil, err
 	}
-	defer f.gate.unlock()
-	return patiently(ctx, func() (bool, error) { return f.file.try(m) })
+	defer gate.Unlock()
+	try := file.TryLock
+	if m == shared {
+		try = file.TryRLock
+	}
+	if err := retry(ctx, try); err != nil {
+		return nil, err
+	}
+	return func() { _ = file.Unlock() }, nil
 }
 
-// files returns the files of a lock, for the caller alone, and whether they were kept, or opened just now.
-func (l *locks) files(lock int) (files lockFiles, kept bool, err error) {
-	l.mu.Lock()
-	files, kept = l.kept[lock]
-	delete(l.kept, lock)
-	l.mu.Unlock()
-	if kept {
-		return files, true, nil
-	}
-	path := filepath.Join(l.folder, lockName(lock))
-	if files, err = openLockFiles(path); tooManyFiles(err) {
-		l.closeKept()
-		files, err = openLockFiles(path)
-	}
-	return files, false, err
-}
+// The first and the longest pause before a file is tried again that another process has locked.
+const (
+	firstPause   = 200 * time.Microsecond
+	longestPause = 2 * time.Millisecond
+)
 
-func openLockFiles(path string) (lockFiles, error) {
-	gate, err := openLockFile(path + ".gate")
-	if err != nil {
-		return lockFiles{}, err
-	}
-	file, err := openLockFile(path)
-	if err != nil {
-		gate.close()
-		return lockFiles{}, err
-	}
-	return lockFiles{gate, file}, nil
-}
-
-// keep keeps the files of a lock, which are not locked, for whoever wants it next.
-func (l *locks) keep(lock int, files lockFiles) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.kept[lock]; ok || l.closed { // those of somebody who shared the lock
-		files.close()
-		return
-	}
-	if l.kept == nil {
-		l.kept = make(map[int]lockFiles)
-	}
-	for other, files := range l.kept { // in no order
-		if len(l.kept) < l.mostKept {
-			break
-		}
-		files.close()
-		delete(l.kept, other)
-	}
-	l.kept[lock] = files
-}
-
-// close closes the files that are kept, and keeps none any more.
-func (l *locks) close() {
-	l.mu.Lock()
-	l.closed = true
-	l.mu.Unlock()
-	l.closeKept()
-}
-
-func (l *locks) closeKept() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, files := range l.kept {
-		files.close()
-	}
-	l.kept = nil
-}
-
-// atOnce is a context that has ended.
-var atOnce = func() context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(errBusy)
-	return ctx
-}()
-
-// patiently tries again with full jitter until it worked, it failed, or ctx has ended.
-func patiently(ctx context.Context, try func() (bool, error)) error {
+// retry calls try until it succeeds or fails, or ctx ends, with pauses of random length. It tries
+// once even if ctx has ended.
+func retry(ctx context.Context, try func() (bool, error)) error {
 	for limit := firstPause; ; limit = min(2*limit, longestPause) {
 		ok, err := try()
 		if ok || err != nil {
@@ -386,21 +229,4 @@ func patiently(ctx context.Context, try func() (bool, error)) error {
 		case <-timer.C:
 		}
 	}
-}
-
-// locksOf returns the locks that c needs: what it may change exclusively, what it only looks at
-// together with others that do.
-func locksOf(c persist.Commit) wanted {
-	want := make(wanted)
-	for _, w := range c.Writes {
-		want.add(stripeOf(w.Key), exclusive)
-	}
-	for _, g := range c.Guards {
-		m := shared
-		if g.Extend > 0 || g.Release || g.TTL > 0 {
-			m = exclusive
-		}
-		want.add(stripeOf(g.Key), m)
-	}
-	return want
 }

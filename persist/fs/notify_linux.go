@@ -16,38 +16,37 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// notifier is told by the kernel what is renamed into the folders below records/. The races:
+// notifier learns from the kernel which files are renamed into the folders below records/.
 //
-//   - A folder is made, and something put into it, before it is watched: the zero hint is sent once it
-//     is. It is watched before it is searched for folders, so that of one in it that is made meanwhile
-//     the kernel tells.
-//   - A folder is removed and made again: the kernel ends the watch with IN_IGNORED, and tells of the
-//     new one. The number of the old watch is not used again.
-//   - The queue of the kernel overflows: everything is watched as at the beginning, since a folder may
-//     have been missed, and then the zero hint is sent.
-//   - It cannot be watched (there is a limit to that), or records/ itself is removed or moved away:
-//     run returns an error, and the watcher polls from then on.
+// The races, and what decides them:
+//
+//	a record is put into a new folder before the folder is watched
+//	      The zero hint follows once the folder is watched. A folder is watched before it is searched
+//	      for folders below it, so the kernel reports a folder that is made meanwhile.
+//	a folder is removed and made again
+//	      The kernel ends the watch with IN_IGNORED and reports the new folder. It does not use the
+//	      number of the old watch again.
+//	the kernel's queue overflows
+//	      All folders are watched again, because a new one may have been missed. Then the zero hint
+//	      follows.
+//	a folder cannot be watched, or records/ itself is removed or moved
+//	      run returns an error, and the store polls from then on.
 type notifier struct {
-	file   *os.File // has fd in its care; closed by run alone, so that fd is nobody else's while it is used
+	file   *os.File // owns fd; only run closes it, so fd stays valid while it is used
 	fd     int
 	root   string
 	rootID int32
-	places map[int32]followed // by the number of the watch
-}
-
-// followed is a folder under watch.
-type followed struct {
-	path  string
-	place place
+	paths  map[int32]string // of the watched folders, by the number of the watch
 }
 
 const (
-	renamed     = syscall.IN_MOVED_TO // this is how the file of a record appears
+	renamed     = syscall.IN_MOVED_TO // how the file of a record appears
 	notedEvents = renamed | syscall.IN_CREATE | syscall.IN_MOVE_SELF | syscall.IN_ONLYDIR
 	eventSize   = syscall.SizeofInotifyEvent
 )
 
-// newNotifier watches what is in root, and every folder below it. It fails if there are too many.
+// newNotifier watches root and every folder below it. It fails if the kernel does not grant that
+// many watches.
 func newNotifier(root string) (*notifier, error) {
 	fd, err := syscall.InotifyInit1(syscall.IN_CLOEXEC | syscall.IN_NONBLOCK)
 	if err != nil {
@@ -60,10 +59,10 @@ func newNotifier(root string) (*notifier, error) {
 	return n, nil
 }
 
-// watchAll watches root and all folders below it; those that are watched already stay so.
+// watchAll watches root and all folders below it. Folders that are watched already stay so.
 func (n *notifier) watchAll() error {
-	n.places = make(map[int32]followed)
-	id, err := n.watch(followed{path: n.root})
+	n.paths = make(map[int32]string)
+	id, err := n.watch(n.root)
 	if err == nil && id < 0 {
 		err = iofs.ErrNotExist
 	}
@@ -71,30 +70,24 @@ func (n *notifier) watchAll() error {
 	return err
 }
 
-// watch watches a folder and all folders below it, and returns the number of the watch, or -1 if it
-// is gone again.
-func (n *notifier) watch(folder followed) (int32, error) {
-	id, err := syscall.InotifyAddWatch(n.fd, folder.path, notedEvents)
+// watch watches a folder and all folders below it. It returns the number of the watch, or -1 if the
+// folder does not exist any more.
+func (n *notifier) watch(path string) (int32, error) {
+	id, err := syscall.InotifyAddWatch(n.fd, path, notedEvents)
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		return -1, nil
 	}
 	if err != nil {
 		return -1, err
 	}
-	n.places[int32(id)] = folder
-	file, err := os.Open(folder.path)
-	if errors.Is(err, iofs.ErrNotExist) {
-		return int32(id), nil
-	}
-	if err != nil {
-		return -1, err
-	}
-	entries, err := file.ReadDir(-1)
-	if err := errors.Join(err, file.Close()); err != nil && !errors.Is(err, iofs.ErrNotExist) {
+	n.paths[int32(id)] = path
+	entries, err := os.ReadDir(path)
+	if err != nil && !errors.Is(err, iofs.ErrNotExist) {
 		return -1, err
 	}
 	for _, entry := range entries {
-		if below, ok := folder.below(entry.Name()); ok && entry.IsDir() {
+		below := filepath.Join(path, entry.Name())
+		if entry.IsDir() && holdsRecords(n.root, below) {
 			if _, err := n.watch(below); err != nil {
 				return -1, err
 			}
@@ -103,14 +96,8 @@ func (n *notifier) watch(folder followed) (int32, error) {
 	return int32(id), nil
 }
 
-// below returns the folder of this name, and false if no record is ever in it.
-func (w followed) below(name string) (followed, bool) {
-	place, ok := w.place.below(name)
-	return followed{path: filepath.Join(w.path, name), place: place}, ok
-}
-
 // run sends a hint for each record that is renamed into its place. It returns nil when ctx ends, and
-// an error when it cannot go on.
+// an error when it cannot continue.
 func (n *notifier) run(ctx context.Context, to *hints.Subscription) error {
 	defer n.file.Close()
 	defer context.AfterFunc(ctx, func() { _ = n.file.SetReadDeadline(time.Unix(1, 0)) })()
@@ -133,27 +120,29 @@ func (n *notifier) run(ctx context.Context, to *hints.Subscription) error {
 	}
 }
 
-// event is what the kernel tells.
+// event is a message of the kernel.
 type event struct {
-	id   int32 // of the watch
+	id   int32 // the number of the watch
 	mask uint32
 	name string
 }
 
-// nextEvent cuts the first event off a buffer, in which the kernel puts only whole ones.
+// nextEvent returns the first event of a buffer, and the rest. The kernel writes whole events only.
 func nextEvent(buffer []byte) (event, []byte) {
 	e := event{
 		id:   int32(binary.NativeEndian.Uint32(buffer)),
 		mask: binary.NativeEndian.Uint32(buffer[4:]),
 	}
 	end := eventSize + int(binary.NativeEndian.Uint32(buffer[12:]))
-	name, _, _ := bytes.Cut(buffer[eventSize:end], []byte{0}) // it is padded
+	name, _, _ := bytes.Cut(buffer[eventSize:end], []byte{0}) // the name is padded with zeros
 	e.name = string(name)
 	return e, buffer[end:]
 }
 
+// handle watches the new folders and sends the hints that follow from an event.
 func (n *notifier) handle(e event, to *hints.Subscription) error {
-	folder, known := n.places[e.id]
+	folder, known := n.paths[e.id]
+	path := filepath.Join(folder, e.name)
 	switch {
 	case e.mask&syscall.IN_Q_OVERFLOW != 0:
 		if err := n.watchAll(); err != nil {
@@ -163,18 +152,18 @@ func (n *notifier) handle(e event, to *hints.Subscription) error {
 	case !known:
 	case e.mask&(syscall.IN_IGNORED|syscall.IN_UNMOUNT) != 0 || e.id == n.rootID && e.mask&syscall.IN_MOVE_SELF != 0:
 		if e.id == n.rootID {
-			return fmt.Errorf("fs: %s is gone", n.root)
+			return fmt.Errorf("fs: %s was removed or moved", n.root)
 		}
-		delete(n.places, e.id)
+		delete(n.paths, e.id)
 	case e.mask&syscall.IN_ISDIR != 0:
-		if below, ok := folder.below(e.name); ok && e.name != "" { // without a name it is about the folder itself
-			if _, err := n.watch(below); err != nil {
+		if e.name != "" && holdsRecords(n.root, path) { // without a name the event is about the folder itself
+			if _, err := n.watch(path); err != nil {
 				return err
 			}
 			to.Send(persist.Hint{})
 		}
 	case e.mask&renamed != 0:
-		if key, ok := folder.place.key(e.name); ok {
+		if key, ok := keyOf(n.root, path); ok {
 			to.Send(persist.Hint{Key: key})
 		}
 	}

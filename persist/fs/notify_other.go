@@ -9,7 +9,7 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// notifier does not exist here.
+// notifier is not supported here; the store polls.
 type notifier struct{}
 
 func newNotifier(string) (*notifier, error) { return nil, errors.ErrUnsupported }

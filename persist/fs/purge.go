@@ -9,38 +9,36 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// purgeStep is how many tombstones are removed at a time, so that writers get their turn.
-const purgeStep = 64
+// purgeBatch is how many tombstones are removed at a time, so that Purge does not hold up writers.
+const purgeBatch = 64
 
-// Purge removes tombstones as persist.Purger says, some at a time, and raises the version floor for
-// each lot. It passes over files that are damaged. Its errors are those of Take, and *DamagedError
-// if the version floor cannot be read; one that wraps persist.ErrNotApplied means that nothing was
-// removed beyond what removed says.
+// Purge removes tombstones as persist.Purger says, in batches, and raises the version floor for
+// each batch. It skips damaged files. Its errors are those of Take, and *DamagedError if the version
+// floor cannot be read. An error that wraps persist.ErrNotApplied means that Purge removed exactly
+// as many tombstones as removed says.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
-	if ctx.Err() != nil {
-		return 0, notApplied(context.Cause(ctx))
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return 0, notApplied(err)
 	}
-	if err := s.enter(); err != nil {
-		return 0, err
-	}
-	defer s.calls.Done()
+	defer end()
 	q.Deleted = true
-	var lot []persist.Key
+	var batch []persist.Key
 	purge := func() error {
-		count, err := s.purgeLot(ctx, lot, q)
-		removed, lot = removed+count, nil
+		count, err := s.purgeAll(s.locks.withBudget(ctx), batch, q)
+		removed, batch = removed+count, nil
 		return err
 	}
-	var doubtful []persist.Key // looked at again below
-	for r, err := range s.matching(ctx, q, &doubtful) {
+	var tentative []persist.Key // not needed: lockAndRead completes these
+	for r, err := range s.matching(ctx, q, &tentative) {
 		if isDamaged(err) {
 			continue
 		}
 		if err != nil {
 			return removed, notApplied(err)
 		}
-		lot = append(lot, r.Key)
-		if len(lot) == purgeStep || len(lot) == q.Limit-removed {
+		batch = append(batch, r.Key)
+		if len(batch) == purgeBatch || len(batch) == q.Limit-removed {
 			if err := purge(); err != nil {
 				return removed, err
 			}
@@ -53,37 +51,36 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err er
 	return removed, err
 }
 
-// purgeLot removes those of the keys that still are tombstones that match q, without those whose
-// files or journals are damaged.
-func (s *Store) purgeLot(ctx context.Context, lot []persist.Key, q persist.Query) (removed int, err error) {
-	ctx = s.locks.patient(ctx)
-	removed, err = s.purge(ctx, lot, q)
-	if !s.passable(err) {
+// purgeAll removes the tombstones of these keys that still match q. It skips records whose files
+// or journals are damaged.
+func (s *Store) purgeAll(ctx context.Context, keys []persist.Key, q persist.Query) (removed int, err error) {
+	removed, err = s.purge(ctx, keys, q)
+	if !s.canSkip(err) {
 		return removed, err
 	}
-	for _, key := range lot { // one of them is damaged, and nothing was removed
+	for _, key := range keys { // one of them is damaged, and nothing was removed
 		count, err := s.purge(ctx, []persist.Key{key}, q)
 		removed += count
-		if err != nil && !s.passable(err) {
+		if err != nil && !s.canSkip(err) {
 			return removed, err
 		}
 	}
 	return removed, nil
 }
 
-// passable reports whether err is about a damaged file without which Purge can go on.
-func (s *Store) passable(err error) bool {
+// canSkip reports whether err is about a damaged file that Purge does not need.
+func (s *Store) canSkip(err error) bool {
 	var damaged *DamagedError
 	return errors.As(err, &damaged) && damaged.Path != s.floorFile()
 }
 
-// purge removes those of the keys that still are tombstones that match q.
+// purge removes the tombstones of these keys that still match q.
 func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) (removed int, err error) {
 	want := make(wanted)
 	for _, key := range keys {
 		want.add(stripeOf(key), exclusive)
 	}
-	found, release, err := s.settle(ctx, want, keys...)
+	found, release, err := s.lockAndRead(ctx, want, keys...)
 	if err != nil {
 		return 0, notApplied(err)
 	}
@@ -103,7 +100,7 @@ func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) 
 	if err := s.raiseFloor(ctx, highest); err != nil {
 		return 0, notApplied(err)
 	}
-	// A journal that came back after a power failure would bring back what is about to be removed.
+	// A journal that a power failure brings back must not restore what is removed now.
 	if err := syncFolder(s.journals); err != nil {
 		return 0, notApplied(err)
 	}
@@ -113,7 +110,7 @@ func (s *Store) purge(ctx context.Context, keys []persist.Key, q persist.Query) 
 		}
 		removed++
 	}
-	return removed, explain(syncFolders(files))
+	return removed, explain(syncFoldersOf(files))
 }
 
 // versionFloor is the content of floor.json.
@@ -130,8 +127,8 @@ func (s *Store) floor() (uint64, error) {
 	return content.Floor, err
 }
 
-// raiseFloor makes sure that the version floor is at least version, durably. A floor that is high
-// enough already is written again: whoever wrote it may have died, or failed, before it was durable.
+// raiseFloor makes sure that the version floor is at least version, durably. It writes a floor that
+// is high enough again, because its writer may have died or failed before the floor was durable.
 func (s *Store) raiseFloor(ctx context.Context, version uint64) error {
 	release, err := s.locks.take(ctx, wanted{metaLock: exclusive})
 	if err != nil {
@@ -146,5 +143,5 @@ func (s *Store) raiseFloor(ctx context.Context, version uint64) error {
 	if err != nil {
 		return err
 	}
-	return s.replace(metaLock, s.floorFile(), data)
+	return s.replaceFile(metaLock, s.floorFile(), data)
 }
