@@ -33,16 +33,16 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 	defer release()
 	current := make(map[persist.Key]persist.Record, len(keys))
-	checksums := make(map[persist.Key]string, len(keys))
+	files := make(map[persist.Key]stored, len(keys))
 	for i, key := range keys {
-		current[key], checksums[key] = found[i].Record, found[i].checksum
+		current[key], files[key] = found[i].Record, found[i]
 	}
 	at := hostTime() // read with the locks held, so that leases are judged inside the write
 	next, err := persist.Apply(c, current, at)
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = s.write(ctx, next, checksums)
+	err = s.write(ctx, next, files)
 	s.hint(current, next, err)
 	return at, err
 }
@@ -71,12 +71,13 @@ type change struct {
 	temp     string // the path of the new file, which is synced
 	replaces string // the checksum of the current file; empty: there is none
 	makes    string // the checksum of the new file
+	spare    bool   // the current file is kept as a spare
 }
 
 // write replaces the files of records, all or none; journal.go describes the steps. The caller
-// holds their stripes exclusively. Checksums has those of the current files. An error that does not
-// wrap persist.ErrNotApplied leaves the outcome unknown.
-func (s *Store) write(ctx context.Context, records []persist.Record, checksums map[persist.Key]string) error {
+// holds their stripes exclusively. Files has the current ones. An error that does not wrap
+// persist.ErrNotApplied leaves the outcome unknown.
+func (s *Store) write(ctx context.Context, records []persist.Record, files map[persist.Key]stored) error {
 	if len(records) == 0 {
 		return nil
 	}
@@ -88,7 +89,7 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 	var err error
 	for _, r := range records {
 		var ch change
-		if ch, err = s.prepare(r, checksums[r.Key], mode); err != nil {
+		if ch, err = s.prepare(r, files[r.Key], mode); err != nil {
 			err = notApplied(err)
 			break
 		}
@@ -101,53 +102,73 @@ func (s *Store) write(ctx context.Context, records []persist.Record, checksums m
 	default:
 		err = s.replaceAll(ctx, changes)
 	}
-	if errors.Is(err, persist.ErrNotApplied) {
-		for _, ch := range changes {
-			_ = os.Remove(ch.temp) // Open removes the rest
+	for _, ch := range changes {
+		switch {
+		case errors.Is(err, persist.ErrNotApplied):
+			_ = os.Remove(ch.temp) // if this fails, Open removes it
+		case err == nil && ch.record.Deleted:
+			s.removeTemps(stripeOf(ch.record.Key))
 		}
 	}
 	return err
 }
 
 // prepare writes the new file of r and makes the folder that it will be in.
-func (s *Store) prepare(r persist.Record, replaces string, mode os.FileMode) (change, error) {
-	ch := change{record: r, target: s.file(r.Key), replaces: replaces}
+func (s *Store) prepare(r persist.Record, current stored, mode os.FileMode) (change, error) {
 	data, makes, err := seal(r)
 	if err != nil {
 		return change{}, err
 	}
+	ch := change{record: r, target: s.file(r.Key), replaces: current.checksum, makes: makes}
 	if err := s.ensureFolder(filepath.Dir(ch.target)); err != nil {
 		return change{}, err
 	}
-	ch.makes = makes
-	ch.temp, err = s.writeTemp(stripeOf(r.Key), data, mode)
+	stripe := stripeOf(r.Key)
+	if mode == tentative {
+		ch.spare = current.checksum != "" && max(current.size, len(data)) <= maxSpare && !r.Deleted
+		ch.temp = s.overwriteSpare(stripe, data)
+	}
+	if ch.temp == "" {
+		ch.temp, err = s.writeTemp(stripe, data, mode)
+	}
 	return ch, err
 }
 
 // replaceOne commits one record, whose new file is tentative.
 func (s *Store) replaceOne(ctx context.Context, ch change) error {
-	if err := s.renameRecord(ctx, ch.temp, ch.target); err != nil {
+	exchanged, err := s.renameRecord(ctx, ch)
+	if err != nil {
 		return notApplied(err)
 	}
 	if err := s.settleRecord(ch.target); err != nil {
+		if exchanged {
+			_ = os.Remove(ch.temp) // on the disk it may still be the record's file
+		}
 		return fmt.Errorf("fs: record written but its folder not synced: %w", explain(err))
+	}
+	if exchanged {
+		s.spares[stripeOf(ch.record.Key)] = ch.temp
 	}
 	return nil
 }
 
 // renameRecord puts a tentative file in the place of a record's file while no process reads names.
-// After an error nothing has changed.
-func (s *Store) renameRecord(ctx context.Context, temp, target string) error {
+// It reports whether the record's file is in the place of the tentative one then. After an error
+// nothing has changed.
+func (s *Store) renameRecord(ctx context.Context, ch change) (exchanged bool, err error) {
 	release, err := s.locks.take(ctx, wanted{namesLock: shared})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
-	if err := rename(temp, target); err != nil {
-		s.folders.forget(filepath.Dir(target)) // it may have been removed
-		return err
+	if ch.spare && exchange(ch.temp, ch.target) == nil {
+		return true, nil
 	}
-	return nil
+	if err := rename(ch.temp, ch.target); err != nil {
+		s.folders.forget(filepath.Dir(ch.target)) // it may have been removed
+		return false, err
+	}
+	return false, nil
 }
 
 // settleRecord makes the rename of a tentative file durable and then marks the file as durable. If

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -207,7 +206,7 @@ func TestDeepDocuments(t *testing.T) {
 		c.Writes[0].Doc = []byte(strings.Repeat("[", depth) + strings.Repeat("]", depth))
 		return c
 	}
-	for _, depth := range []int{1, deepest - 2, deepest - 1, 1000, deepestJSON - 2} {
+	for _, depth := range []int{1, maxIndented - 2, maxIndented - 1, 1000, maxNesting - 2} {
 		c := nested(depth)
 		_, err := s.Commit(t.Context(), c)
 		require.NoError(t, err)
@@ -216,7 +215,7 @@ func TestDeepDocuments(t *testing.T) {
 		require.NoError(t, err)
 		require.Less(t, info.Size(), int64(1000+2*depth))
 	}
-	_, err := s.Commit(t.Context(), nested(deepestJSON-1))
+	_, err := s.Commit(t.Context(), nested(maxNesting-1))
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.NotErrorIs(t, err, persist.ErrUnavailable)
 	require.Empty(t, tempsOf(t, s))
@@ -247,30 +246,4 @@ func contentOf(t *testing.T, data []byte) []byte {
 	var e envelope
 	require.NoError(t, json.Unmarshal(data, &e))
 	return e.Content
-}
-
-// TestIndentation: files look as json.Indent would have them, whatever is in them.
-func TestIndentation(t *testing.T) {
-	var value func(depth int) *rapid.Generator[any]
-	value = func(depth int) *rapid.Generator[any] {
-		text := rapid.OneOf(rapid.String(), rapid.StringMatching(`["\\\\{}\[\]:, \n]*`))
-		leaves := []*rapid.Generator[any]{text.AsAny(), rapid.Float64().AsAny(), rapid.Bool().AsAny(), rapid.Just[any](nil)}
-		if depth == 0 {
-			return rapid.OneOf(leaves...)
-		}
-		below := value(depth - 1)
-		return rapid.OneOf(append(leaves, rapid.SliceOfN(below, 0, 3).AsAny(), rapid.MapOfN(text, below, 0, 3).AsAny())...)
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		content := value(5).Draw(t, "content")
-		data, checksum, err := seal(content)
-		require.NoError(t, err)
-		var compact, want bytes.Buffer
-		encoder := json.NewEncoder(&compact)
-		encoder.SetEscapeHTML(false)
-		require.NoError(t, encoder.Encode(content))
-		line := fmt.Sprintf(`{"format":1,"checksum":%q,"content":%s}`, checksum, bytes.TrimSpace(compact.Bytes()))
-		require.NoError(t, json.Indent(&want, []byte(line), "", "\t"))
-		require.Equal(t, want.String()+"\n", string(data))
-	})
 }

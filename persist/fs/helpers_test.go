@@ -159,11 +159,11 @@ func damaged(t testing.TB, err error, path string) {
 	require.ErrorContains(t, err, path)
 }
 
-// tempsOf returns the temporary files of s, but for its spares, which it loses.
+// tempsOf removes the spares of s and returns the other temporary files.
 func tempsOf(t testing.TB, s *Store) []string {
 	t.Helper()
 	for stripe := range s.spares {
-		s.keepSpare(stripe, "")
+		s.spares[stripe] = s.removeSpare(s.spares[stripe])
 	}
 	return inFolder(t, s.temps, "")
 }

@@ -200,7 +200,7 @@ func (s *Store) completeTentative(ctx context.Context, key persist.Key) error {
 	if err != nil {
 		return err
 	}
-	if err := s.renameRecord(ctx, temp, path); err != nil {
+	if _, err := s.renameRecord(ctx, change{temp: temp, target: path}); err != nil {
 		_ = os.Remove(temp)
 		return err
 	}

@@ -190,11 +190,11 @@ func TestTentativeFilesAreFinished(t *testing.T) {
 	require.NoError(t, err)
 	before, err := os.Stat(s.file(thing("a")))
 	require.NoError(t, err)
-	require.NoError(t, s.confirm(t.Context(), thing("a")), "somebody else has done it")
+	require.NoError(t, s.completeTentative(t.Context(), thing("a")), "another process completed it")
 	after, err := os.Stat(s.file(thing("a")))
 	require.NoError(t, err)
 	require.True(t, os.SameFile(before, after))
-	require.NoError(t, s.confirm(t.Context(), thing("absent")), "somebody has removed it")
+	require.NoError(t, s.completeTentative(t.Context(), thing("absent")), "the file was removed")
 }
 
 // TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else,
@@ -296,51 +296,4 @@ func TestForeignJournalsAreIgnored(t *testing.T) {
 	found, err := s.pending(everyStripe)
 	require.NoError(t, err)
 	require.Empty(t, found)
-}
-
-// TestJournalInAQuietFolder: where journal/ has been empty for long, it is not read again until something has happened there.
-//
-// Proves TX-3.
-func TestJournalInAQuietFolder(t *testing.T) {
-	for _, at := range []time.Time{time.Now().Add(-time.Minute), time.Now().Add(-time.Minute).Truncate(time.Second)} {
-		s, journal := pair(t, 1)
-		away := filepath.Join(t.TempDir(), filepath.Base(journal))
-		require.NoError(t, os.Rename(journal, away))
-		require.NoError(t, os.Chtimes(s.journals, at, at))
-		for range 2 {
-			found, err := s.pending(everyStripe)
-			require.NoError(t, err)
-			require.Empty(t, found)
-		}
-		require.NotNil(t, s.quiet.Load())
-		require.NoError(t, os.Rename(away, journal)) // its writer dies
-		found, err := s.pending(everyStripe)
-		require.NoError(t, err)
-		require.Len(t, found, 1)
-		for _, id := range []string{"a", "b"} {
-			require.EqualValues(t, 2, load(t, s, thing(id)).Version)
-		}
-	}
-}
-
-// TestWhatTheTimeOfAFolderTells: a time that is not yet over, by the clock of any file system, tells nothing.
-//
-// Proves TX-3.
-func TestWhatTheTimeOfAFolderTells(t *testing.T) {
-	second := time.Unix(1_700_000_000, 0)
-	fine := second.Add(123_456_789)
-	require.True(t, toldByTime(fine, fine.Add(50*time.Millisecond)))
-	require.False(t, toldByTime(fine, fine.Add(10*time.Millisecond)))
-	require.False(t, toldByTime(fine, fine.Add(-time.Hour)), "the clock was set back")
-	for _, coarse := range []time.Time{second, second.Add(20 * time.Millisecond)} {
-		require.False(t, toldByTime(coarse, coarse.Add(2*time.Second)))
-		require.True(t, toldByTime(coarse, coarse.Add(9*time.Second)))
-	}
-	s := openAt(t, t.TempDir(), Config{})
-	_, err := s.pending(everyStripe)
-	require.NoError(t, err)
-	require.Nil(t, s.quiet.Load(), "it was made a moment ago")
-	require.NoError(t, os.RemoveAll(s.journals))
-	_, err = s.pending(everyStripe)
-	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -93,7 +93,7 @@ func (s *Store) takeOne(
 		return persist.Record{}, nil
 	}
 	taken := a.Take(r, now)
-	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]string{key: found[0].checksum})
+	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]stored{key: found[0]})
 	s.hint(map[persist.Key]persist.Record{key: r}, []persist.Record{taken}, err)
 	return taken, err
 }

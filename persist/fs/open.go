@@ -38,7 +38,8 @@ type Store struct {
 	locks    *locks
 	hints    hints.Hub
 	folders  knownFolders
-	polls    bool // for tests: Watch does not use inotify
+	spares   [stripes]string // paths; the holder of the exclusive stripe owns its entry; empty: none
+	polls    bool            // for tests: Watch does not use inotify
 
 	mu     sync.Mutex // protects closed, and calls.Add against a concurrent Close
 	closed bool
@@ -105,6 +106,11 @@ func (s *Store) Close() error {
 	s.mu.Unlock()
 	s.hints.Close()
 	s.calls.Wait()
+	s.mu.Lock() // for a concurrent Close
+	defer s.mu.Unlock()
+	for stripe := range s.spares {
+		s.spares[stripe] = s.removeSpare(s.spares[stripe])
+	}
 	return nil
 }
 

@@ -60,16 +60,16 @@ func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write)
 // plan writes the temporary files of a commit.
 func (s *Store) plan(t testing.TB, writes ...persist.Write) (changes []change, set stripeSet) {
 	t.Helper()
-	current, checksums := map[persist.Key]persist.Record{}, map[persist.Key]string{}
+	current, files := map[persist.Key]persist.Record{}, map[persist.Key]stored{}
 	for _, w := range writes {
 		found, err := s.read(w.Key)
 		require.NoError(t, err)
-		current[w.Key], checksums[w.Key] = found.Record, found.checksum
+		current[w.Key], files[w.Key] = found.Record, found
 	}
 	next, err := persist.Apply(persist.Commit{ID: "left.1", Writes: writes}, current, hostTime())
 	require.NoError(t, err)
 	for _, r := range next {
-		ch, err := s.prepare(r, checksums[r.Key], private)
+		ch, err := s.prepare(r, files[r.Key], private)
 		require.NoError(t, err)
 		changes = append(changes, ch)
 		set.add(stripeOf(r.Key))

@@ -124,6 +124,7 @@ func (s *Store) awaitDurable(ctx context.Context, keys []persist.Key) error {
 type stored struct {
 	persist.Record
 	checksum  string // empty: there is no file
+	size      int    // of the file
 	tentative bool   // the file may not be durable
 }
 
@@ -139,7 +140,7 @@ func (s *Store) read(key persist.Key) (stored, error) {
 	if err != nil {
 		return stored{}, err
 	}
-	r := stored{tentative: isTentative(mode)}
+	r := stored{size: len(data), tentative: isTentative(mode)}
 	if r.checksum, err = unseal(path, data, &r.Record); err != nil {
 		return stored{}, err
 	}

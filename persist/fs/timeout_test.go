@@ -57,14 +57,15 @@ func TestLockTimeoutOfTake(t *testing.T) {
 		ids := []string{"a", "b", "c", "d"}
 		s, release := held(t, dir, ids...)
 		for i, id := range ids { // each is taken by whoever has its lock
-			require.NoError(t, s.enter())
+			_, end, err := s.begin(t.Context())
+			require.NoError(t, err)
 			time.AfterFunc(time.Duration(i+1)*800*time.Millisecond, func() {
-				defer s.calls.Done()
+				defer end()
 				defer release[id]()
 				found, err := s.read(thing(id))
 				if err == nil {
 					r := persist.Acquire{Holder: "other", For: time.Hour}.Take(found.Record, hostTime())
-					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]string{r.Key: found.checksum})
+					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]stored{r.Key: found})
 				}
 				if err != nil {
 					t.Error(err)

@@ -72,7 +72,7 @@ func TestLockThatWasWaitedFor(t *testing.T) {
 	got := make(chan func())
 	go func() { got <- take(t, b, sameLock) }()
 	someoneAtTheGate(t, dir)
-	for _, name := range []string{lockName(7), lockName(7) + ".gate"} {
+	for _, name := range []string{lockNames[7], lockNames[7] + ".gate"} {
 		require.NoError(t, os.Remove(filepath.Join(dir, name)))
 	}
 	releaseA()
