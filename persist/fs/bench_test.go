@@ -11,7 +11,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// BenchmarkHotKey: all writers want the same record; those who lose look and try again.
+// BenchmarkHotKey: all writers change the same record, and read it again after a conflict.
 func BenchmarkHotKey(b *testing.B) {
 	for _, writers := range []int{1, 16} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -23,7 +23,7 @@ func BenchmarkHotKey(b *testing.B) {
 	}
 }
 
-// BenchmarkManyKeys: each writer has records of its own.
+// BenchmarkManyKeys: each writer has its own records.
 func BenchmarkManyKeys(b *testing.B) {
 	for _, writers := range []int{1, 16, 64} {
 		for _, size := range []int{1, 2, 10} {
@@ -55,7 +55,7 @@ func BenchmarkLoad(b *testing.B) {
 	})
 }
 
-// BenchmarkList reads the first page, the last page, and what is due, of a kind of some size.
+// BenchmarkList reads the first page, the last page, and the due records of a large kind.
 func BenchmarkList(b *testing.B) {
 	const records = 5000
 	s := openAt(b, scratch(b), Config{LockTimeout: time.Minute})

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) {
 }
 
 func openAny(dir string) (persist.Store, error) {
-	return Open(context.Background(), dir, Config{LockTimeout: time.Minute}) // on a busy disk the default is soon over
+	return Open(context.Background(), dir, Config{LockTimeout: time.Minute}) // the default is too short for a busy disk
 }
 
 // Proves STORE-1, STORE-3.

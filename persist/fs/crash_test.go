@@ -21,15 +21,15 @@ import (
 func init() { testkit.Child("crash", crashChild) }
 
 const (
-	crashLineages = 2 // directories, each with writers that are killed over and over
+	crashLineages = 2 // directories, each with writers that are killed again and again
 	crashName     = "PAWL_FS_NAME"
 )
 
 func mover(name string) persist.Key     { return persist.Key{Kind: "mover", ID: name} }
 func counterOf(name string) persist.Key { return persist.Key{Kind: "counter", ID: name} }
 
-// crashChild makes commits of one record and of several until it is killed, and says what was
-// acknowledged.
+// crashChild makes commits of one record and of several until it is killed, and prints the
+// acknowledged ones.
 func crashChild() error {
 	testkit.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
@@ -65,8 +65,9 @@ func crashChild() error {
 	return <-failed
 }
 
-// TestKilledWriters kills processes that write to one directory at random moments, while others
-// write and look. Every acknowledged commit is there, none half and none twice, at every moment.
+// TestKilledWriters kills processes that write to one directory at random moments, while other
+// processes write and read. At every moment every acknowledged commit is there, none in part and
+// none twice.
 //
 // Proves TX-3, STORE-6, STORE-3.
 func TestKilledWriters(t *testing.T) {
@@ -95,7 +96,7 @@ func killWriters(t *testing.T, kills int) {
 			}
 		}
 	})
-	said := map[string]map[string]int{} // by child, by work, how much was acknowledged
+	said := map[string]map[string]int{} // acknowledged commits, by child and work
 	started := map[string]*testkit.Process{}
 	start := func(n int) {
 		name := fmt.Sprintf("p%d", n)
@@ -110,16 +111,16 @@ func killWriters(t *testing.T, kills int) {
 		said[name][work] = max(said[name][work], count)
 	}
 	start(0)
-	for n := range kills { // there are two at any time
+	for n := range kills { // two children run at any time
 		start(n + 1)
 		name := fmt.Sprintf("p%d", n)
 		child := started[name]
 		for range 1 + rand.IntN(4) {
 			line, ok := child.Next()
-			require.True(t, ok, "the child ended by itself: %s", child.Stderr())
+			require.True(t, ok, "the child ended early: %s", child.Stderr())
 			hear(name, line)
 		}
-		time.Sleep(rand.N(2 * time.Millisecond)) // so that it dies at any moment
+		time.Sleep(rand.N(2 * time.Millisecond)) // so that it dies at a random moment
 		for _, line := range child.Kill() {
 			hear(name, line)
 		}

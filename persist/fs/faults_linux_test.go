@@ -30,15 +30,15 @@ func tmpfs(t *testing.T, size string) string {
 	return dir
 }
 
-// unavailable asserts that a commit was refused for a reason that passes.
+// unavailable asserts that a commit was refused for a reason that can pass.
 func unavailable(t *testing.T, err error) {
 	t.Helper()
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 }
 
-// TestFullDisk leaves room for less and less of a commit. Where it has no room nothing was written,
-// what is there can be read, and when there is room again the store goes on.
+// TestFullDisk leaves room for less and less of a commit. A commit without room writes nothing, the
+// records can be read, and commits succeed again when there is room.
 //
 // Proves STORE-14, TX-3.
 func TestFullDisk(t *testing.T) {
@@ -79,7 +79,7 @@ func TestFullDisk(t *testing.T) {
 	require.Greater(t, refusedOnes, 2)
 }
 
-// fill fills a disk but for some pages.
+// fill fills a disk except for some pages.
 func fill(t *testing.T, disk, filler string, free int) {
 	t.Helper()
 	var stat syscall.Statfs_t
@@ -88,7 +88,7 @@ func fill(t *testing.T, disk, filler string, free int) {
 	require.NoError(t, os.WriteFile(filler, bytes.Repeat([]byte("x"), size), 0o600))
 }
 
-// TestReadOnlyFileSystem: a file system that turns read-only stops commits, and nothing else.
+// TestReadOnlyFileSystem: on a file system that turns read-only, commits fail and reads succeed.
 //
 // Proves STORE-14.
 func TestReadOnlyFileSystem(t *testing.T) {
@@ -114,20 +114,20 @@ func init() {
 	testkit.Child("handles", handlesChild)
 }
 
-// childTest makes a test of a function that runs in a child.
+// childTest runs a child and expects it to print "done".
 func childTest(t *testing.T, role, dir string) {
 	t.Helper()
-	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
+	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // without it each child takes a second to end
 	testkit.Ready(child)
 	require.Equal(t, []string{"done"}, child.Wait())
 }
 
-// TestUnwritableDirectory: a directory that its owner may not write to stops commits, and nothing
-// else.
+// TestUnwritableDirectory: in a directory that its owner may not write to, commits fail and reads
+// succeed.
 //
 // Proves STORE-14, TX-3.
 func TestUnwritableDirectory(t *testing.T) {
-	dir, err := os.MkdirTemp("", "pawl-fs-") // which others than root can get to
+	dir, err := os.MkdirTemp("", "pawl-fs-") // a folder that is open to all users
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o777))
@@ -136,9 +136,9 @@ func TestUnwritableDirectory(t *testing.T) {
 
 func unprivilegedChild() error {
 	testkit.Begin()
-	if os.Geteuid() == 0 { // whom no mode stops
-		const nobody = 65534
-		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
+	if os.Geteuid() == 0 { // modes do not restrict root
+		const unprivileged = 65534
+		if err := errors.Join(syscall.Setgroups(nil), syscall.Setgid(unprivileged), syscall.Setuid(unprivileged)); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ func unprivilegedChild() error {
 		return err
 	}
 	both := persist.Commit{ID: "w.1", Writes: []persist.Write{setTo(thing("a"), 1, 2), setTo(persist.Key{Kind: "new", ID: "b"}, 0, 2)}}
-	for _, folder := range []string{s.records, s.temps, s.journals} { // the new folder is made on the way
+	for _, folder := range []string{s.records, s.temps, s.journals} { // the commit also makes a folder
 		if err := os.Chmod(folder, 0o500); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func unprivilegedChild() error {
 			return err
 		}
 	}
-	// The folder of the records themselves is only written to when the commit has happened, or by it.
+	// A commit writes to the folder of its records last.
 	folder := s.kindFolder("thing")
 	if err := os.Chmod(folder, 0o500); err != nil {
 		return err
@@ -178,7 +178,7 @@ func unprivilegedChild() error {
 		return fmt.Errorf("both: %w", err)
 	}
 	if _, err := s.Load(ctx, thing("a")); !errors.Is(err, persist.ErrUnavailable) {
-		return fmt.Errorf("half of a commit can be read: %w", err)
+		return fmt.Errorf("a commit can be read in part: %w", err)
 	}
 	if err := os.Chmod(folder, 0o700); err != nil {
 		return err
@@ -192,8 +192,8 @@ func unprivilegedChild() error {
 	return s.Close()
 }
 
-// TestTooManyOpenFiles leaves a process fewer and fewer files that it may open. Calls fail then,
-// and say so truly, and go on when there are enough again.
+// TestTooManyOpenFiles leaves a process fewer and fewer files that it may open. The errors of calls
+// tell the outcome, and calls succeed again when more files can be opened.
 //
 // Proves STORE-14, TX-3.
 func TestTooManyOpenFiles(t *testing.T) { childTest(t, "handles", seed(t)) }
@@ -250,8 +250,8 @@ func handlesChild() error {
 	return s.Close()
 }
 
-// useUpHandles opens files until only so many more can be opened, and returns the function that
-// closes them.
+// useUpHandles opens files until only free more can be opened. It returns the function that closes
+// them.
 func useUpHandles(free int) (restore func(), err error) {
 	var files []*os.File
 	for {

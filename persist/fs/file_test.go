@@ -30,10 +30,10 @@ func edit(t testing.TB, path string, change func(string) string) {
 
 var checksumLine = regexp.MustCompile(`\n\t"checksum": "[0-9a-f]{64}",`)
 
-// withoutChecksum is what a person does who repairs a file.
+// withoutChecksum removes the checksum, as a person does to repair a file.
 func withoutChecksum(text string) string { return checksumLine.ReplaceAllString(text, "") }
 
-// TestFormat reads a file as a program would that knows the package comment and nothing else.
+// TestFormat reads a file by the rules of the package comment only.
 func TestFormat(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	at, err := s.Commit(t.Context(), persist.Commit{ID: "w.1", Writes: []persist.Write{{
@@ -61,8 +61,8 @@ func TestFormat(t *testing.T) {
 	require.Equal(t, `{"title":"<Hi>\u2028","n":[12345678901234567890,{}]}`, string(load(t, s, persist.Key{Kind: "session", ID: "Ann@example"}).Doc))
 }
 
-// TestEveryByteCounts changes each byte of a file in turn, and cuts the file after each: that is
-// found out, or makes no difference.
+// TestEveryByteCounts changes each bit of a file in turn, and cuts the file after each byte. Load
+// reports the damage or returns the same record.
 //
 // Proves STORE-6.
 func TestEveryByteCounts(t *testing.T) {
@@ -102,8 +102,7 @@ func TestEveryByteCounts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDamagedRecord: a damaged file fails its own readers and writers only, and once repaired it
-// serves them again.
+// TestDamagedRecord: a damaged file fails only the calls that need its record, until it is repaired.
 //
 // Proves STORE-6.
 func TestDamagedRecord(t *testing.T) {
@@ -114,7 +113,7 @@ func TestDamagedRecord(t *testing.T) {
 		"zeros":     func(text string) string { return strings.Repeat("\x00", len(text)) },
 		"longer":    func(text string) string { return text + "{}" },
 		"newer":     func(text string) string { return strings.Replace(text, `"format": 1`, `"format": 2`, 1) },
-		"another's": func(text string) string { return withoutChecksum(strings.Replace(text, `"id": "a"`, `"id": "b"`, 1)) },
+		"other key": func(text string) string { return withoutChecksum(strings.Replace(text, `"id": "a"`, `"id": "b"`, 1)) },
 		"no version": func(text string) string {
 			return withoutChecksum(strings.Replace(text, `"version": 1`, `"version": 0`, 1))
 		},
@@ -165,14 +164,14 @@ func TestDamagedRecord(t *testing.T) {
 	}
 }
 
-// TestRepairedByHand: a file whose checksum was removed is taken as it is, whatever its shape.
+// TestRepairedByHand: a file without a checksum is accepted, however it is indented.
 func TestRepairedByHand(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	path := s.file(thing("a"))
 	edit(t, path, func(text string) string { return strings.Join(strings.Fields(text), " ") })
-	load(t, s, thing("a")) // white space does not count
+	load(t, s, thing("a")) // white space is not part of the checksum
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
 	edit(t, path, func(text string) string {
@@ -189,15 +188,15 @@ func TestRepairedByHand(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, checksumLine, string(data))
 
-	// A document can also be put there.
+	// A new file is accepted as well.
 	require.NoError(t, os.WriteFile(s.file(thing("new")), []byte(`{"format":1,"content":{"kind":"thing","id":"new","version":7,"updated":"2026-01-02T03:04:05Z","doc":[]}}`), 0o600))
 	_, err = s.Commit(t.Context(), put("new", 7))
 	require.NoError(t, err)
 	require.EqualValues(t, 7, load(t, s, thing("new")).Born)
 }
 
-// TestDeepDocuments: a document that nests deeply takes no more room than it must, and one that
-// could not be read again is refused.
+// TestDeepDocuments: a deeply nested document is not indented, and one that could not be read again
+// is refused.
 func TestDeepDocuments(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	nested := func(depth int) persist.Commit {
@@ -221,7 +220,7 @@ func TestDeepDocuments(t *testing.T) {
 	require.Empty(t, tempsOf(t, s))
 }
 
-// FuzzUnseal: no file, whatever is in it, is more than a damaged one.
+// FuzzUnseal: the bytes of any file can be read again or give *DamagedError.
 func FuzzUnseal(f *testing.F) {
 	data, _, err := seal(persist.Record{Key: thing("a"), Version: 1, Doc: []byte(`{"n":1}`), Updated: time.Unix(1, 0).UTC()})
 	require.NoError(f, err)

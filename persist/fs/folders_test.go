@@ -38,13 +38,14 @@ func init() {
 	})
 }
 
-// TestFolderWhoseSyncFailed is not taken for durable when the commit that made it is tried again.
+// TestFolderWhoseSyncFailed: a folder whose sync failed does not count as durable when its commit is
+// tried again.
 //
 // Proves STORE-6.
 func TestFolderWhoseSyncFailed(t *testing.T) {
 	start := seed(t)
 	acknowledged := 0
-	for n := 1; n <= 6; n++ { // the syncs up to those after the new folder is made
+	for n := 1; n <= 6; n++ { // the syncs up to those after the new folder
 		dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
 		d := newDisk(t, dir)
 		said := trace(t, "transfer twice", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...)
@@ -65,8 +66,8 @@ func TestFolderWhoseSyncFailed(t *testing.T) {
 	require.Positive(t, acknowledged)
 }
 
-// TestRemovedFolder: a folder that was empty and that somebody has removed is made again, also by
-// whoever finishes a commit for which it is needed.
+// TestRemovedFolder: an empty folder that was removed is made again, also by a process that completes
+// a commit which needs it.
 //
 // Proves TX-3.
 func TestRemovedFolder(t *testing.T) {
@@ -93,8 +94,8 @@ func TestRemovedFolder(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFoldersAboveAreSynced: whoever made the folders above the store may have died before they
-// were durable.
+// TestFoldersAboveAreSynced: Open syncs the folders above a new store, because the process that made
+// them may have died before they were durable.
 //
 // Proves STORE-6.
 func TestFoldersAboveAreSynced(t *testing.T) {
@@ -104,7 +105,7 @@ func TestFoldersAboveAreSynced(t *testing.T) {
 	require.Equal(t, []string{"open"}, trace(t, "open", filepath.Join(above, "store"), "-s", "100000", "-e", logged, "-o", log))
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
-	// Between the two calls the runtime may send itself signals, when it is busy.
+	// Between the two calls a busy runtime may send itself signals.
 	for _, folder := range []string{above, filepath.Dir(above), base, "/"} {
 		synced := regexp.MustCompile(`openat\(AT_FDCWD, "` + regexp.QuoteMeta(folder) + `", .*\) = (\d+)\n(?:--- .*\n)*fsync\((\d+)\)\s+= 0`).FindSubmatch(text)
 		require.NotNil(t, synced, "%s was not synced", folder)

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	accounts = 40 // so many that a list takes its time
+	accounts = 40 // enough for a list to take a while
 	balance  = 1000
 )
 
 func account(i int) persist.Key { return persist.Key{Kind: "account", ID: strconv.Itoa(i)} }
 
-// left and right always have the same number.
+// left and right have the same number at every moment.
 var left, right = persist.Key{Kind: "pair", ID: "left"}, persist.Key{Kind: "pair", ID: "right"}
 
 // witnessed returns a store with accounts and a pair.
@@ -37,20 +37,20 @@ func witnessed(t *testing.T, dir string) *Store {
 	return s
 }
 
-// transfers is a change that moves one from an account to another.
+// transfers returns changes that move 1 from an account to another.
 func transfers() []by {
 	from := rand.IntN(accounts)
 	return []by{{account(from), -1}, {account((from + 1 + rand.IntN(accounts-1)) % accounts), 1}}
 }
 
-// lookAround asserts what holds at every moment.
+// lookAround asserts the invariants of the accounts and the pair.
 func lookAround(t *testing.T, s *Store) {
 	lookAtSum(t, s)
 	lookAtPair(t, s)
 	lookAtBoth(t, s)
 }
 
-// lookAtSum lists the accounts: nothing is lost between them.
+// lookAtSum lists the accounts and asserts their sum.
 func lookAtSum(t *testing.T, s *Store) {
 	page, err := s.List(context.Background(), persist.Query{Kind: "account"})
 	if err != nil {
@@ -70,8 +70,8 @@ func lookAtSum(t *testing.T, s *Store) {
 	}
 }
 
-// lookAtPair loads the pair one after the other: whoever has seen one in a new state does not see
-// the other in an old one.
+// lookAtPair loads the pair one after the other: after a new state of the first comes no older state
+// of the second.
 func lookAtPair(t *testing.T, s *Store) {
 	keys := []persist.Key{left, right}
 	rand.Shuffle(2, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
@@ -90,7 +90,7 @@ func lookAtPair(t *testing.T, s *Store) {
 	}
 }
 
-// lookAtBoth loads the pair at one moment: they are equal.
+// lookAtBoth loads the pair at one moment and asserts that both are equal.
 func lookAtBoth(t *testing.T, s *Store) {
 	records, err := s.LoadAll(context.Background(), []persist.Key{left, right})
 	if err != nil {
@@ -100,12 +100,12 @@ func lookAtBoth(t *testing.T, s *Store) {
 	}
 }
 
-// TestNoReaderSeesHalf: while others commit several records at a time, each reader sees all of a
+// TestNoReaderSeesHalf: while another store commits several records at a time, a reader sees all of a
 // commit or nothing.
 //
 // Proves TX-3.
 func TestNoReaderSeesHalf(t *testing.T) {
-	longPair := []by{{left, 1}, {right, 1}} // the longer the commit, the longer it is half done
+	longPair := []by{{left, 1}, {right, 1}} // a long commit is in part done for longer
 	for i := range 20 {
 		longPair = append(longPair, by{persist.Key{Kind: "pair", ID: "middle" + strconv.Itoa(i)}, 1})
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// impatient gives up soon, for tests in which a lock is not released.
+// impatient has a short lock timeout, for tests in which a lock is not released.
 var impatient = Config{LockTimeout: 50 * time.Millisecond}
 
 func openAt(t testing.TB, dir string, config Config) *Store {
@@ -30,7 +30,7 @@ func openAt(t testing.TB, dir string, config Config) *Store {
 
 func thing(id string) persist.Key { return persist.Key{Kind: "thing", ID: id} }
 
-// put is the commit of one write that follows version expected.
+// put returns the commit of one write that follows version expected.
 func put(id string, expected uint64) persist.Commit {
 	return persist.Commit{ID: fmt.Sprintf("test-%s.%d", id, expected), Writes: []persist.Write{setTo(thing(id), expected, int(expected)+1)}}
 }
@@ -40,7 +40,7 @@ type number struct {
 	N int `json:"n"`
 }
 
-// setTo is the write that follows version expected and sets a number.
+// setTo returns the write that follows version expected and sets a number.
 func setTo(key persist.Key, expected uint64, n int) persist.Write {
 	return persist.Write{Key: key, Expected: expected, Version: expected + 1, Doc: fmt.Appendf(nil, `{"n":%d}`, n)}
 }
@@ -51,7 +51,7 @@ func numberOf(r persist.Record) (int, error) {
 	return content.N, err
 }
 
-// load returns the record of a key that is not absent.
+// load returns the record of key, which exists.
 func load(t testing.TB, s *Store, key persist.Key) persist.Record {
 	t.Helper()
 	r, err := s.Load(context.Background(), key)
@@ -59,7 +59,7 @@ func load(t testing.TB, s *Store, key persist.Key) persist.Record {
 	return r
 }
 
-// add adds to the number of key, in the name of id.
+// add adds to the number of key in a commit with this id.
 func add(ctx context.Context, s *Store, key persist.Key, id string, delta int) error {
 	return addAll(ctx, s, id, by{key, delta})
 }
@@ -70,7 +70,7 @@ type by struct {
 	delta int
 }
 
-// addAll adds to several numbers in one commit, and tries again when others were faster.
+// addAll adds to several numbers in one commit, and tries again after a conflict.
 func addAll(ctx context.Context, s *Store, id string, changes ...by) error {
 	for {
 		var writes []persist.Write
@@ -110,22 +110,22 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// doubt leaves the file of a key as a writer does that dies before it knows it to be durable.
-func doubt(t testing.TB, s *Store, key persist.Key) {
+// makeTentative leaves the file of a key as a writer does that dies before the file is durable.
+func makeTentative(t testing.TB, s *Store, key persist.Key) {
 	t.Helper()
 	require.NoError(t, os.Chmod(s.file(key), tentative))
 }
 
-// doubted reports whether the file of a key is tentative.
-func doubted(t testing.TB, s *Store, key persist.Key) bool {
+// isTentativeFile reports whether the file of a key is tentative.
+func isTentativeFile(t testing.TB, s *Store, key persist.Key) bool {
 	t.Helper()
 	info, err := os.Stat(s.file(key))
 	require.NoError(t, err)
 	return isTentative(info.Mode())
 }
 
-// scratch returns a directory in memory, if there is such a place, for tests that look at very
-// many.
+// scratch returns a directory in memory, if the system has one, for tests that need very many
+// directories.
 func scratch(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "pawl-fs-")

@@ -26,14 +26,14 @@ const (
 
 var historyKeys = []persist.Key{ann, bob, receipt, thing("a")}
 
-// store is what a history is played on.
+// store is a store that a history can be played on.
 type store interface {
 	persist.Store
 	persist.Purger
 }
 
-// history plays a random series of commits and purges, which is the same for the same seed, and
-// calls after with the number of those that were made.
+// history plays a random series of commits and purges, which depends on seed only. It calls after
+// with the number of finished steps.
 func history(ctx context.Context, s store, seed uint64, after func(done int) error) error {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for i := range historyLength {
@@ -80,8 +80,8 @@ func randomCommit(ctx context.Context, s store, random *rand.Rand, i int) error 
 	return err
 }
 
-// portrait describes the records of a history as far as a purge that was interrupted makes no
-// difference.
+// portrait describes the records of a history. A tombstone and a purged record look alike, so that an
+// interrupted purge makes no difference.
 func portrait(ctx context.Context, s persist.Store) (string, error) {
 	var text strings.Builder
 	for _, key := range historyKeys {
@@ -116,8 +116,8 @@ func init() {
 	})
 }
 
-// TestPowerFailureInHistory cuts the power in the middle of random commits, one after the other.
-// What is left is what the acknowledged ones made, and perhaps the one that was under way.
+// TestPowerFailureInHistory cuts the power at every moment of a series of random commits. The
+// acknowledged commits are there, and perhaps the one that was under way.
 //
 // Proves STORE-6, TX-3.
 func TestPowerFailureInHistory(t *testing.T) {

@@ -36,9 +36,9 @@ func init() {
 	}))
 }
 
-// TestReaderInterrupted stops a reader of two records after each file that it opens, closes or looks at, lets
-// a writer come, which gets through or is killed at some point, and lets the reader go on; then the
-// power fails. Who has seen one record of a commit sees the other, and what was seen is not lost.
+// TestReaderInterrupted stops a reader of two records after each of its system calls on files, runs a
+// writer, which finishes or is killed at some point, and resumes the reader; then the power fails. A
+// reader that saw one record of a commit sees the other, and a commit that was seen is not lost.
 //
 // Proves TX-3, STORE-6.
 func TestReaderInterrupted(t *testing.T) {
@@ -52,8 +52,8 @@ func TestReaderInterrupted(t *testing.T) {
 		for _, kill := range kills {
 			for _, call := range []string{"openat", "close", "fstat", "getdents64"} {
 				readers := map[string]int{"two looks": 1}
-				if role == "again" && call == "openat" { // it writes to what a reader may have opened
-					readers["one list"] = 7 // after the folders, and the locks by which it keeps commits out meanwhile
+				if role == "again" && call == "openat" { // its second commit may overwrite a file that the reader has opened
+					readers["one list"] = 7 // the list has read the names and released the names lock
 				}
 				for reader, n := range readers {
 					for ; interrupt(t, start, reader, fmt.Sprintf("%s:signal=SIGSTOP:when=%d", call, n), role, kill); n++ {
@@ -67,8 +67,8 @@ func TestReaderInterrupted(t *testing.T) {
 	require.Greater(t, runs, 50)
 }
 
-// interrupt, of a store whose journal/ has not changed for so long, stops a reader at one point and kills a writer at another, and reports false if the
-// reader never came to its point.
+// interrupt stops a reader at one point and kills a writer at another. It reports false if the reader
+// never reached its point.
 func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 	t.Helper()
 	dir, logs := copied(t, start), t.TempDir()
@@ -84,7 +84,7 @@ func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 		flags = append(flags, "-e", "inject="+kill)
 	}
 	killed := len(trace(t, role, dir, flags...)) == 0
-	if !strings.HasPrefix(kill, "fdatasync") { // by which it writes to the file that it has replaced, unless the reader is about to read it
+	if !strings.HasPrefix(kill, "fdatasync") { // a spare that the reader has open is not overwritten
 		require.Equal(t, kill != "", killed)
 	}
 	reader.child.Resume()
@@ -92,17 +92,17 @@ func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 	require.Len(t, seen, 2, "%q", seen)
 	c := commits[role]
 	half := len(c.Writes) > 1 && seen[0] == "true" && seen[1] == "false"
-	require.False(t, half, "reader: %s, writer: %s: half of a commit was seen", stop, kill)
+	require.False(t, half, "reader: %s, writer: %s: a commit was seen in part", stop, kill)
 	d.feedTrace(t, writing, func(int) {})
 	d.feedTrace(t, reading, func(int) {})
 	d.failures(t, 3, func(dir string) {
 		there := state(t, c, byLoad(t, newcomer(t, dir)))
-		require.True(t, there || !slices.Contains(seen, "true"), "reader: %s, writer: %s: what was seen is lost", stop, kill)
+		require.True(t, there || !slices.Contains(seen, "true"), "reader: %s, writer: %s: a commit that was seen is lost", stop, kill)
 	})
 	return true
 }
 
-// stopped waits until a child has stopped, and reports false if it has ended instead.
+// stopped waits until a child has stopped. It reports false if the child has ended instead.
 func stopped(t *testing.T, log string) bool {
 	t.Helper()
 	var text []byte

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// pair is a store with two records of different stripes, and the journal of a commit of both that
-// is renamed up to the given number of records.
+// pair returns a store with two records of different stripes, and the journal of a commit of both, of
+// which the given number of records is renamed.
 func pair(t *testing.T, renamed int) (s *Store, journal string) {
 	t.Helper()
 	s = openAt(t, t.TempDir(), Config{})
@@ -32,10 +32,11 @@ func pair(t *testing.T, renamed int) (s *Store, journal string) {
 	return s, journal
 }
 
-// TestWhoeverComesFinishes: each way to a record of a half-done commit finishes it first.
+// TestUnfinishedCommitIsCompleted: every call that needs a record of an unfinished commit completes the
+// commit first.
 //
 // Proves TX-3.
-func TestWhoeverComesFinishes(t *testing.T) {
+func TestUnfinishedCommitIsCompleted(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, *Store){
 		"Load of the first":  func(t *testing.T, s *Store) { load(t, s, thing("a")) },
 		"Load of the second": func(t *testing.T, s *Store) { load(t, s, thing("b")) },
@@ -78,11 +79,11 @@ func TestWhoeverComesFinishes(t *testing.T) {
 	}
 }
 
-// TestFinishersWaitForLists: nobody rewrites a journal while a list may be looking for it, because
-// some file systems hide a name from those who read its folder while it is renamed over.
+// TestReplayWaitsForLists: no process writes a journal again while a list may look for it, because some
+// file systems hide a name that is renamed over from a process that reads the folder.
 //
 // Proves TX-3.
-func TestFinishersWaitForLists(t *testing.T) {
+func TestReplayWaitsForLists(t *testing.T) {
 	s, journal := pair(t, 1)
 	before, err := os.Stat(journal)
 	require.NoError(t, err)
@@ -98,8 +99,8 @@ func TestFinishersWaitForLists(t *testing.T) {
 	require.NoFileExists(t, journal)
 }
 
-// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable,
-// and with it temporary files. What was written on top stays, also a change that moved no version.
+// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable, and
+// its temporary files. Later changes stay, also one that moved no version.
 //
 // Proves TX-3.
 func TestJournalThatComesBack(t *testing.T) {
@@ -116,7 +117,7 @@ func TestJournalThatComesBack(t *testing.T) {
 		}
 		require.FileExists(t, journal)
 	}
-	load(t, s, thing("a")) // finishes it
+	load(t, s, thing("a")) // completes it
 	_, err := s.Commit(t.Context(), put("a", 2))
 	require.NoError(t, err)
 	at, err := s.Commit(t.Context(), persist.Commit{Guards: []persist.Guard{{Key: thing("b"), Read: true, Version: 2, TTL: time.Hour}}})
@@ -127,10 +128,11 @@ func TestJournalThatComesBack(t *testing.T) {
 	require.NoFileExists(t, journal)
 }
 
-// TestTentativeFilesAreFinished: whoever comes to a record that may not be durable makes it so.
+// TestTentativeFilesAreCompleted: every call that reads a record that may not be durable makes it
+// durable.
 //
 // Proves STORE-6.
-func TestTentativeFilesAreFinished(t *testing.T) {
+func TestTentativeFilesAreCompleted(t *testing.T) {
 	for name, come := range map[string]func(*testing.T, *Store){
 		"Load": func(t *testing.T, s *Store) { load(t, s, thing("a")) },
 		"List": func(t *testing.T, s *Store) {
@@ -175,10 +177,10 @@ func TestTentativeFilesAreFinished(t *testing.T) {
 			require.NoError(t, err)
 			before, err := os.Stat(s.file(thing("a")))
 			require.NoError(t, err)
-			require.NoError(t, os.Link(s.file(thing("a")), filepath.Join(t.TempDir(), "kept"))) // so that its number is not used again
-			doubt(t, s, thing("a"))
+			require.NoError(t, os.Link(s.file(thing("a")), filepath.Join(t.TempDir(), "kept"))) // so that its inode is not used again
+			makeTentative(t, s, thing("a"))
 			come(t, s)
-			require.False(t, doubted(t, s, thing("a")))
+			require.False(t, isTentativeFile(t, s, thing("a")))
 			require.Empty(t, tempsOf(t, s))
 			after, err := os.Stat(s.file(thing("a")))
 			require.NoError(t, err)
@@ -197,8 +199,8 @@ func TestTentativeFilesAreFinished(t *testing.T) {
 	require.NoError(t, s.completeTentative(t.Context(), thing("absent")), "the file was removed")
 }
 
-// TestDamagedJournal: it fails those who come to its records, whom it is named to, and nobody else,
-// and serves once it is repaired; removed, it is gone.
+// TestDamagedJournal: a damaged journal fails the calls that need its records, with its path, and no
+// others. It is replayed once it is repaired, and forgotten once it is removed.
 //
 // Proves STORE-6, TX-3.
 func TestDamagedJournal(t *testing.T) {
@@ -243,8 +245,8 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-// TestJournalWithoutItsFiles: what a journal promises and cannot keep is an error, never half of
-// it.
+// TestJournalWithoutItsFiles: a journal whose temporary file is missing is an error, and is not
+// replayed in part.
 //
 // Proves TX-3.
 func TestJournalWithoutItsFiles(t *testing.T) {
@@ -261,8 +263,8 @@ func TestJournalWithoutItsFiles(t *testing.T) {
 	damaged(t, err, journal)
 }
 
-// TestJournalOfOtherLocks: a journal whose name does not tell the locks of its records is damaged, and
-// is not finished without them.
+// TestJournalOfOtherLocks: a journal whose name does not contain the locks of its records is damaged, and
+// is not replayed.
 //
 // Proves STORE-6, TX-3.
 func TestJournalOfOtherLocks(t *testing.T) {
@@ -282,7 +284,7 @@ func TestJournalOfOtherLocks(t *testing.T) {
 	}
 }
 
-// TestForeignJournalsAreIgnored: only what has the name of a journal is one.
+// TestForeignJournalsAreIgnored: a file in journal/ with another name is ignored.
 func TestForeignJournalsAreIgnored(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	for _, name := range []string{

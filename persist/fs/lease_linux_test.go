@@ -15,13 +15,14 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTakePassesOverStoppedWriter: wherever a writer is stopped, but for where it keeps the names, others take what it does not have.
+// TestTakeSkipsStoppedWriter: while a writer is stopped, anywhere but with the names lock, Take returns
+// records whose locks the writer does not hold.
 //
 // Proves STORE-6.
-func TestTakePassesOverStoppedWriter(t *testing.T) {
+func TestTakeSkipsStoppedWriter(t *testing.T) {
 	start := seed(t)
 	first := openAt(t, start, Config{})
-	carl := persist.Key{Kind: "account", ID: "carl"} // comes after the writer's
+	carl := persist.Key{Kind: "account", ID: "carl"} // sorts after the record of the writer
 	require.NoError(t, add(context.Background(), first, carl, "seed.1", 1))
 	require.NoError(t, os.Remove(first.file(ann)))
 	require.NoError(t, first.Close())
@@ -42,7 +43,7 @@ func TestTakePassesOverStoppedWriter(t *testing.T) {
 				took, err := s.Take(context.Background(), persist.Query{Kind: "account"}, persist.Acquire{Holder: "me", For: time.Minute})
 				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 				require.NoError(t, err, "%s %d: %s", call, n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
-				require.True(t, slices.ContainsFunc(took, func(r persist.Record) bool { return r.Key == carl }), "%s %d", call, n) // without having waited: nobody gives the lock back
+				require.True(t, slices.ContainsFunc(took, func(r persist.Record) bool { return r.Key == carl }), "%s %d", call, n)
 			}
 			writer.child.Resume()
 			writer.wait()

@@ -9,9 +9,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTakePassesOverTheBusy: a record whose lock somebody keeps does not keep others from being
-// taken, and is waited for only if there is no other.
-func TestTakePassesOverTheBusy(t *testing.T) {
+// TestTakeSkipsBusyRecords: Take skips a record whose lock is held, and waits for it only if it takes no
+// other.
+func TestTakeSkipsBusyRecords(t *testing.T) {
 	s := openAt(t, t.TempDir(), impatient)
 	for _, id := range []string{"a", "b"} {
 		_, err := s.Commit(t.Context(), put(id, 0))
@@ -31,4 +31,21 @@ func TestTakePassesOverTheBusy(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	require.Equal(t, thing("a"), taken[0].Key)
+}
+
+// TestNothingToTake: Take does not skip a held record before its lease is durable.
+//
+// Proves STORE-6.
+func TestNothingToTake(t *testing.T) {
+	s := openAt(t, t.TempDir(), impatient)
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{For: time.Hour})
+	require.NoError(t, err)
+	require.Len(t, taken, 1)
+	makeTentative(t, s, thing("a")) // the holder was killed before the sync
+	taken, err = s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{For: time.Hour})
+	require.NoError(t, err)
+	require.Empty(t, taken)
+	require.False(t, isTentativeFile(t, s, thing("a")), "Take skipped a record because of a lease that is not durable")
 }

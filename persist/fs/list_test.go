@@ -13,11 +13,11 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestNamesAreReadInPeace: nobody renames a record while others read names, and nobody reads names
-// while others rename.
+// TestNamesLock: no record is renamed while another store reads names, and no names are read while
+// another store renames.
 //
 // Proves STORE-3.
-func TestNamesAreReadInPeace(t *testing.T) {
+func TestNamesLock(t *testing.T) {
 	s := openAt(t, t.TempDir(), impatient)
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
@@ -29,10 +29,10 @@ func TestNamesAreReadInPeace(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.EqualValues(t, 1, load(t, s, thing("a")).Version)
 	require.Empty(t, inFolder(t, s.journals, ""))
-	doubt(t, s, thing("a"))
+	makeTentative(t, s, thing("a"))
 	_, err = s.Load(t.Context(), thing("a"))
 	require.ErrorIs(t, err, persist.ErrUnavailable)
-	require.True(t, doubted(t, s, thing("a")))
+	require.True(t, isTentativeFile(t, s, thing("a")))
 	require.Empty(t, tempsOf(t, s))
 	release()
 	require.EqualValues(t, 1, load(t, s, thing("a")).Version)
@@ -47,11 +47,11 @@ func TestNamesAreReadInPeace(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestListShowsEachRecordOnce: a record that is there all the time is in every list, once, whoever
-// writes to it meanwhile.
+// TestListShowsEachRecordOnce: a record that exists all the time is in every list once, also while
+// another store writes to it.
 func TestListShowsEachRecordOnce(t *testing.T) {
 	const count, looks = 300, 10
-	dir := scratch(t) // tmpfs, where a name may be missed while it is renamed over
+	dir := scratch(t) // tmpfs may hide a name that is renamed over
 	s, other := openAt(t, dir, Config{LockTimeout: time.Minute}), openAt(t, dir, Config{LockTimeout: time.Minute})
 	id := func(i int) string { return fmt.Sprintf("some-long-name-to-fill-the-folder-%d", i) }
 	for i := range count {
@@ -81,4 +81,35 @@ func TestListShowsEachRecordOnce(t *testing.T) {
 			require.Equal(t, 1, seen[id(i)], "%s in a list of %d records", id(i), len(page.Records))
 		}
 	}
+}
+
+// brief is a context that ends after some calls of Err.
+type brief struct {
+	context.Context
+	left atomic.Int64
+}
+
+func (b *brief) Err() error {
+	if b.left.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestListEndsWithItsContext: List stops to complete tentative files when its context ends.
+//
+// Proves STORE-6.
+func TestListEndsWithItsContext(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	const n = 20
+	for i := range n {
+		_, err := s.Commit(t.Context(), put(fmt.Sprint(i), 0))
+		require.NoError(t, err)
+		makeTentative(t, s, thing(fmt.Sprint(i)))
+	}
+	ctx := &brief{Context: context.Background()}
+	ctx.left.Store(n + n/2)
+	_, err := s.List(ctx, persist.Query{Kind: "thing", Limit: 1000})
+	require.ErrorIs(t, err, context.Canceled)
+	require.True(t, isTentativeFile(t, s, thing(fmt.Sprint(n-1))))
 }

@@ -19,10 +19,10 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// sameLock is the wish for one lock.
+// sameLock wants one lock.
 var sameLock = wanted{7: exclusive}
 
-// take takes locks that are free, or becoming so.
+// take takes locks that are free now or soon.
 func take(t testing.TB, l *locks, want wanted) (release func()) {
 	t.Helper()
 	release, err := l.take(context.Background(), want)
@@ -30,7 +30,7 @@ func take(t testing.TB, l *locks, want wanted) (release func()) {
 	return release
 }
 
-// TestLocksExclude: two stores of one directory are to each other what two processes are.
+// TestLocksExclude: two stores of one directory exclude each other like two processes.
 //
 // Proves STORE-3.
 func TestLocksExclude(t *testing.T) {
@@ -40,7 +40,7 @@ func TestLocksExclude(t *testing.T) {
 		first, second mode
 		both          bool
 	}{{exclusive, exclusive, false}, {exclusive, shared, false}, {shared, exclusive, false}, {shared, shared, true}} {
-		for _, l := range []*locks{one, two} { // a process excludes itself as well as others
+		for _, l := range []*locks{one, two} { // goroutines of one process, and two processes
 			release := take(t, two, wanted{7: c.first})
 			if l == one {
 				release()
@@ -59,7 +59,7 @@ func TestLocksExclude(t *testing.T) {
 	}
 }
 
-// TestLocksAreGivenInOrder of arrival within a process, whether shared or exclusive.
+// TestLocksAreGivenInOrder: goroutines of a process get a lock in order of arrival, in either mode.
 func TestLocksAreGivenInOrder(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,23 +77,23 @@ func TestLocksAreGivenInOrder(t *testing.T) {
 			synctest.Wait()
 		}
 		release()
-		time.Sleep(time.Second) // of the test's own clock
+		time.Sleep(time.Second) // by the clock of the test
 		synctest.Wait()
 		require.Equal(t, []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, order)
 	})
 }
 
-// TestWhoWaitsIsNext: a process that gives a lock back and wants it again comes after another one
-// that waits for it, also if it has kept a gate that was replaced since.
+// TestWaiterIsNext: a process that releases a lock and wants it again gets it after a process that waits
+// already, also if the gate was replaced in between.
 //
 // Proves STORE-3.
-func TestWhoWaitsIsNext(t *testing.T) {
+func TestWaiterIsNext(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
-		t.Run(fmt.Sprintf("replaced=%t", replaced), func(t *testing.T) { testWhoWaitsIsNext(t, replaced) })
+		t.Run(fmt.Sprintf("replaced=%t", replaced), func(t *testing.T) { testWaiterIsNext(t, replaced) })
 	}
 }
 
-func testWhoWaitsIsNext(t *testing.T, replaced bool) {
+func testWaiterIsNext(t *testing.T, replaced bool) {
 	dir := t.TempDir()
 	for range 20 {
 		busy, patient := newLocks(dir, time.Minute), newLocks(dir, time.Minute)
@@ -109,20 +109,20 @@ func testWhoWaitsIsNext(t *testing.T, replaced bool) {
 			close(got)
 			release()
 		})
-		someoneAtTheGate(t, dir)
+		untilWaiting(t, dir)
 		release()
 		take(t, busy, sameLock)()
 		select {
 		case <-got:
 		default:
-			t.Fatal("the one that had the lock was given it again before the one that waited")
+			t.Fatal("the last holder got the lock before the process that waited")
 		}
 		waiter.Wait()
 	}
 }
 
-// someoneAtTheGate waits until somebody waits for sameLock.
-func someoneAtTheGate(t *testing.T, dir string) {
+// untilWaiting waits until a process waits for sameLock.
+func untilWaiting(t *testing.T, dir string) {
 	t.Helper()
 	gate := flock.New(filepath.Join(dir, lockNames[7]+".gate"))
 	testkit.Eventually(t, func() bool {
@@ -134,8 +134,8 @@ func someoneAtTheGate(t *testing.T, dir string) {
 	})
 }
 
-// TestLockHeldPastBudget: everybody who waits learns that nothing was written, and work resumes by
-// itself.
+// TestLockHeldPastBudget: a call that waits too long for a lock says that nothing was written, and calls
+// succeed again once the lock is free.
 //
 // Proves STORE-14.
 func TestLockHeldPastBudget(t *testing.T) {
@@ -144,7 +144,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	release := take(t, newLocks(s.locks.folder, time.Minute), wanted{stripeOf(thing("a")): exclusive, listLock: exclusive, metaLock: exclusive})
-	doubt(t, s, thing("a")) // a commit is under way
+	makeTentative(t, s, thing("a")) // a commit is under way
 	both := put("b", 0)
 	both.Writes = append(both.Writes, setTo(thing("c"), 0, 1))
 	unavailable := map[string]func(context.Context) error{
@@ -166,7 +166,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 	}
 	patient := &Store{dir: s.dir, records: s.records, temps: s.temps, journals: s.journals, locks: newLocks(s.locks.folder, time.Hour)}
 	s = patient
-	for name, call := range unavailable { // a caller may leave earlier
+	for name, call := range unavailable { // or until the context ends
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- call(ctx) }()
@@ -180,7 +180,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 	require.Empty(t, tempsOf(t, s))
 }
 
-// TestFailedTakeFreesAll: whoever cannot have the last lock of several keeps none.
+// TestFailedTakeFreesAll: a call that cannot get one of its locks keeps none.
 func TestFailedTakeFreesAll(t *testing.T) {
 	dir := t.TempDir()
 	one, two := newLocks(dir, time.Minute), newLocks(dir, 10*time.Millisecond)
@@ -192,8 +192,8 @@ func TestFailedTakeFreesAll(t *testing.T) {
 	take(t, two, wanted{7: exclusive, 8: exclusive, 9: exclusive})()
 }
 
-// TestSharedGuards: commits that only look at a record do not keep each other waiting, and nobody
-// changes it meanwhile.
+// TestSharedGuards: commits that only test a record do not wait for each other, and a commit that
+// changes it waits for them.
 //
 // Proves STORE-2.
 func TestSharedGuards(t *testing.T) {
@@ -215,9 +215,8 @@ func TestSharedGuards(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestReadersOfOneProcessShare: those of one process who have a lock together, for however long, keep out nobody
-// who shares it: neither a list that is longer than the lock timeout another list, nor a commit that only looks
-// at a record another one that does.
+// TestReadersOfOneProcessShare: lists do not wait for a list of their process that takes long, and commits
+// that only test a record do not wait for each other.
 //
 // Proves STORE-2.
 func TestReadersOfOneProcessShare(t *testing.T) {
@@ -234,11 +233,11 @@ func TestReadersOfOneProcessShare(t *testing.T) {
 	require.Len(t, page.Records, 1)
 }
 
-// TestKeptLockFiles: files that are kept open lock what is at their place, also when somebody has put others there, are few, and are
-// closed with the store.
+// TestReplacedLockFiles: a lock excludes others also after its files, or their folder, were replaced while
+// the lock was free.
 //
 // Proves STORE-3.
-func TestKeptLockFiles(t *testing.T) {
+func TestReplacedLockFiles(t *testing.T) {
 	dir := t.TempDir()
 	one := newLocks(dir, time.Minute)
 	excluded := func() {
@@ -262,7 +261,7 @@ func TestKeptLockFiles(t *testing.T) {
 	excluded()
 }
 
-// TestSharedLockFiles: those of one process who share a lock have a file each, and whoever gives it back first leaves it to the other.
+// TestSharedLockFiles: two shared holders in one process hold the lock until the second releases it.
 //
 // Proves STORE-3.
 func TestSharedLockFiles(t *testing.T) {
@@ -271,7 +270,7 @@ func TestSharedLockFiles(t *testing.T) {
 	first, second := take(t, one, wanted{7: shared}), take(t, one, wanted{7: shared})
 	first()
 	_, err := two.take(t.Context(), sameLock)
-	require.ErrorIs(t, err, persist.ErrUnavailable, "one has it still")
+	require.ErrorIs(t, err, persist.ErrUnavailable, "the second still holds it")
 	second()
 	take(t, two, sameLock)()
 }
@@ -291,8 +290,7 @@ func neighbours(n int) []persist.Key {
 	return keys
 }
 
-// busyChild keeps one lock busy all the time, with several goroutines, and says how often it was
-// given.
+// busyChild keeps one lock busy all the time, with several goroutines.
 func busyChild() error {
 	testkit.Begin()
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{LockTimeout: time.Minute})
@@ -314,11 +312,11 @@ func busyChild() error {
 	return <-failed
 }
 
-// TestBusyProcessStarvesNobody counts how often a process that never lets go of a lock for long
-// gets it while another, that wants it just as much, gets it some times.
+// TestBusyProcessStarvesNoOther: two processes that want a lock all the time get it about equally
+// often.
 //
 // Proves STORE-3.
-func TestBusyProcessStarvesNobody(t *testing.T) {
+func TestBusyProcessStarvesNoOther(t *testing.T) {
 	dir := t.TempDir()
 	s := openAt(t, dir, Config{LockTimeout: time.Minute})
 	child := testkit.Start(t, "busy", childDir+"="+dir)
@@ -343,14 +341,14 @@ func TestBusyProcessStarvesNobody(t *testing.T) {
 	}
 	theirs := count() - before
 	child.Kill()
-	t.Logf("the busy process had the lock %d times while the other had it %d times", theirs, mine)
+	t.Logf("the busy process got the lock %d times while the other got it %d times", theirs, mine)
 	require.Less(t, theirs, uint64(10*mine))
 	require.Greater(t, theirs, uint64(mine/10))
 }
 
 var errTest = errors.New("test")
 
-// TestRetry passes on what it is told.
+// TestRetry: retry returns the error of its function, and the cause of the end of its context.
 func TestRetry(t *testing.T) {
 	require.ErrorIs(t, retry(t.Context(), func() (bool, error) { return false, errTest }), errTest)
 	tries := 0
@@ -358,5 +356,25 @@ func TestRetry(t *testing.T) {
 	ended, cancel := context.WithCancelCause(t.Context())
 	cancel(errTest)
 	require.ErrorIs(t, retry(ended, func() (bool, error) { return false, nil }), errTest)
-	require.NoError(t, retry(ended, func() (bool, error) { return true, nil }), "what is free is had even then")
+	require.NoError(t, retry(ended, func() (bool, error) { return true, nil }), "it tries once even then")
+}
+
+// TestLockThatWasWaitedFor: a process that waits for a lock file which is removed locks the new file.
+//
+// Proves STORE-3.
+func TestLockThatWasWaitedFor(t *testing.T) {
+	dir := t.TempDir()
+	a, b, c := newLocks(dir, time.Minute), newLocks(dir, time.Minute), newLocks(dir, 50*time.Millisecond)
+	releaseA := take(t, a, sameLock)
+	got := make(chan func())
+	go func() { got <- take(t, b, sameLock) }()
+	untilWaiting(t, dir)
+	for _, name := range []string{lockNames[7], lockNames[7] + ".gate"} {
+		require.NoError(t, os.Remove(filepath.Join(dir, name)))
+	}
+	releaseA()
+	releaseB := <-got
+	_, err := c.take(t.Context(), sameLock)
+	require.Error(t, err, "b and c hold the same lock exclusively")
+	releaseB()
 }

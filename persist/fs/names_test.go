@@ -12,10 +12,10 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// awkward are characters of which names are made that some file system would change or merge.
+// awkward lists characters that some file system would change or merge.
 var awkward = []rune("abcABC019-_.+%/\\ :*?\"<>|~$'\x01\n\u007fßıİKſéÉ\u0301\u00e9🦫\u202e\ufeff")
 
-// checkName asserts that name is encoded in a way that every file system keeps.
+// checkName asserts that every file system can store the encoding of name, and that it can be decoded.
 func checkName(t require.TestingT, name string) {
 	pieces := encode(name)
 	for i, piece := range pieces {
@@ -32,9 +32,7 @@ func checkName(t require.TestingT, name string) {
 	require.Equal(t, name, decoded)
 }
 
-// TestNamesAreKeptApart: two names have two encodings that differ in more than the case of letters.
-// Those have neither letters of two cases nor anything but ASCII in them, so it is enough that each
-// can be decoded.
+// TestNamesAreKeptApart: the encodings of two names differ in more than the case of letters.
 //
 // Proves SCOPE-11.
 func TestNamesAreKeptApart(t *testing.T) {
@@ -68,7 +66,7 @@ func FuzzNames(f *testing.F) {
 	})
 }
 
-// TestForeignNamesAreIgnored: what people and their programs put beside the files is no record.
+// TestForeignNamesAreIgnored: a file that no store made is not a record.
 func TestForeignNamesAreIgnored(t *testing.T) {
 	for _, pieces := range [][]string{
 		{"Ann"}, {"con"}, {"%"}, {"%4"}, {"%zz"}, {"%61"}, {"%4A"}, {"a copy"}, {".a"}, {"a+", "b"}, {"%63on+", "x"}, {strings.Repeat("n", 129)},
@@ -78,8 +76,8 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestLongNames: ids of 255 bytes are on the real file system what they are, also where they differ
-// in their last byte only.
+// TestLongNames: records with ids of 255 bytes are kept apart on the real file system, also if the ids
+// differ in their last byte only.
 //
 // Proves SCOPE-11.
 func TestLongNames(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// notified is a notifier that does not run yet, so that a test can put things in its way.
+// notified is a notifier that a test runs step by step.
 type notified struct {
 	*testkit.Hints
 	t   *testing.T
@@ -42,7 +42,7 @@ func newNotified(t *testing.T, s *Store) *notified {
 	return d
 }
 
-// handle does what is to be done about all events so far.
+// handle handles all events so far.
 func (d *notified) handle() {
 	buffer := make([]byte, 64<<10)
 	count, err := d.n.file.Read(buffer)
@@ -54,7 +54,7 @@ func (d *notified) handle() {
 	}
 }
 
-// run runs it until the test ends.
+// run runs the notifier until the test ends.
 func (d *notified) run() {
 	d.all.Go(func() {
 		if err := d.n.run(d.ctx, d.to); err != nil {
@@ -63,7 +63,7 @@ func (d *notified) run() {
 	})
 }
 
-// settle waits until all that was sent is delivered: a zero hint that is not would be all that is told.
+// settle waits until all hints are delivered: a pending zero hint would replace later ones.
 func (d *notified) settle() {
 	last := persist.Hint{Key: thing("last")}
 	for settled := false; !settled; {
@@ -79,8 +79,8 @@ func (d *notified) settle() {
 // anything waits for the zero hint.
 func (d *notified) anything() { d.Named(persist.Key{}) }
 
-// TestNotifiedOfNewFolders: what came into a folder before it was watched is covered by the zero hint,
-// and what comes later is told by name.
+// TestNotifiedOfNewFolders: the zero hint covers records that were put into a folder before it was watched,
+// and later ones are hinted by name.
 //
 // Proves SCOPE-13.
 func TestNotifiedOfNewFolders(t *testing.T) {
@@ -102,7 +102,7 @@ func TestNotifiedOfNewFolders(t *testing.T) {
 	require.NotContains(t, d.All(), persist.Hint{})
 }
 
-// TestNotifiedOfRemadeFolders: a folder that was removed, and made again, is watched again.
+// TestNotifiedOfRemadeFolders: a folder that was removed and made again is watched again.
 //
 // Proves SCOPE-13.
 func TestNotifiedOfRemadeFolders(t *testing.T) {
@@ -123,8 +123,8 @@ func TestNotifiedOfRemadeFolders(t *testing.T) {
 	}
 }
 
-// TestNotifiedTooMuch: when the kernel has dropped events, among them that of a new folder, everything is
-// watched as it is then, and the zero hint sent.
+// TestNotifiedTooMuch: when the kernel has dropped events, among them that of a new folder, all folders are
+// watched again and the zero hint is sent.
 //
 // Proves SCOPE-13.
 func TestNotifiedTooMuch(t *testing.T) {
@@ -155,7 +155,7 @@ func TestNotifiedTooMuch(t *testing.T) {
 	d.Named(late)
 }
 
-// TestNotifiedOfNothingElse: files that are no records make no hints.
+// TestNotifiedOfNothingElse: files that are not records send no hints.
 func TestNotifiedOfNothingElse(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	_, err := s.Commit(t.Context(), put("a", 0))

@@ -32,7 +32,7 @@ func TestFilesArePrivate(t *testing.T) {
 		require.NoError(t, err)
 		info, err := d.Info()
 		require.NoError(t, err)
-		require.Zero(t, info.Mode().Perm()&0o077, "%s is for others: %s", path, info.Mode())
+		require.Zero(t, info.Mode().Perm()&0o077, "%s is accessible to other users: %s", path, info.Mode())
 		if !d.IsDir() {
 			files++
 		}
@@ -41,8 +41,8 @@ func TestFilesArePrivate(t *testing.T) {
 	require.Greater(t, files, 8)
 }
 
-// leaveJournal does what a commit of several records does before its commit point, and leaves the
-// journal at path.
+// leaveJournal prepares a commit of several records and leaves its journal at path, or in its place if
+// path is empty.
 func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write) error {
 	t.Helper()
 	release, err := s.locks.take(t.Context(), locksOf(persist.Commit{Writes: writes}))
@@ -93,7 +93,7 @@ func TestNewerFormatIsRefused(t *testing.T) {
 	}
 }
 
-// TestOtherDirectoriesAreRefused: what is no store stays as it is.
+// TestOtherDirectoriesAreRefused: Open does not change a directory that holds something else.
 //
 // Proves STORE-9.
 func TestOtherDirectoriesAreRefused(t *testing.T) {
@@ -112,7 +112,7 @@ func TestOtherDirectoriesAreRefused(t *testing.T) {
 	_, err = Open(t.Context(), "", Config{})
 	require.Error(t, err)
 
-	lost := t.TempDir() // a store that has lost what makes it one
+	lost := t.TempDir() // a store without pawl.json
 	_, err = openAt(t, lost, Config{}).Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(lost, formatName)))
@@ -120,8 +120,7 @@ func TestOtherDirectoriesAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "no "+formatName)
 }
 
-// TestCreationIsResumed: whoever died while creating a store has left no more than the next can
-// use.
+// TestCreationIsResumed: Open completes a store whose creator died.
 //
 // Proves STORE-9.
 func TestCreationIsResumed(t *testing.T) {
@@ -136,7 +135,7 @@ func TestCreationIsResumed(t *testing.T) {
 	require.Empty(t, inFolder(t, s.temps, ""))
 }
 
-// TestEmptyFoldersMayBeMissing, as in a copy made by a program that forgets them.
+// TestEmptyFoldersMayBeMissing: Open makes empty folders again that a copy of the store lacks.
 func TestEmptyFoldersMayBeMissing(t *testing.T) {
 	dir := t.TempDir()
 	s := openAt(t, dir, Config{})
@@ -150,7 +149,7 @@ func TestEmptyFoldersMayBeMissing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLeftoversAreRemoved: Open removes the temporary files of those who died, and no others.
+// TestLeftoversAreRemoved: Open removes the temporary files of dead writers, and no others.
 //
 // Proves TX-3.
 func TestLeftoversAreRemoved(t *testing.T) {
@@ -167,7 +166,7 @@ func TestLeftoversAreRemoved(t *testing.T) {
 
 	second := openAt(t, dir, Config{})
 	require.NoFileExists(t, dead[0].temp)
-	require.FileExists(t, live[0].temp, "its writer has the lock")
+	require.FileExists(t, live[0].temp, "its writer holds the lock")
 	require.FileExists(t, foreign)
 	require.Len(t, inFolder(t, s.temps, ""), 4, "the journal names two")
 	release()
@@ -177,8 +176,8 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	require.Equal(t, []string{foreign}, inFolder(t, s.temps, ""))
 }
 
-// TestDirectoryGone: where the directory is gone, because its disk is, nobody is told that there are
-// no records, and when it is back the store goes on.
+// TestDirectoryGone: while the directory is missing, calls fail instead of reporting absent records, and
+// they succeed once it is back.
 //
 // Proves STORE-14.
 func TestDirectoryGone(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events returns what a child did to files, as words: "sync tmp/" is a sync of the folder, "sync
-// tmp/*" that of a file in it.
+// events returns the changes that a child made to files, as words: "sync tmp/" is a sync of the folder,
+// "sync tmp/*" a sync of a file in it.
 func events(t *testing.T, root, log string) []string {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -49,9 +49,9 @@ func events(t *testing.T, root, log string) []string {
 	return found
 }
 
-// TestSyncBeforeAck looks at the system calls of a commit, because what was not synced survives
-// every crash but one of the machine: each file is written and synced, then renamed, then the
-// folder is synced, then comes the answer.
+// TestSyncBeforeAck looks at the system calls of a commit, because a missing sync shows only when the
+// machine crashes: each file is written and synced, then renamed, then the folder is synced, then the
+// commit is acknowledged.
 //
 // Proves STORE-6.
 func TestSyncBeforeAck(t *testing.T) {
@@ -59,14 +59,14 @@ func TestSyncBeforeAck(t *testing.T) {
 		"deposit": {
 			"write tmp/*", "sync tmp/*",
 			"rename tmp/* records/account/*", "sync records/account/",
-			"chmod records/account/*", // not before
+			"chmod records/account/*", // not earlier
 			"write answer", "write answer",
 		},
 		"again": {
 			"write tmp/*", "sync tmp/*",
 			"rename tmp/* records/account/*", "sync records/account/",
 			"chmod records/account/*",
-			"write tmp/*", "sync tmp/*", // it is the file that was replaced
+			"write tmp/*", "sync tmp/*", // into the file that the commit before replaced
 			"rename tmp/* records/account/*", "sync records/account/",
 			"chmod records/account/*",
 			"write answer", "write answer",
@@ -86,7 +86,7 @@ func TestSyncBeforeAck(t *testing.T) {
 		dir, log := seed(t), filepath.Join(t.TempDir(), "log")
 		trace(t, role, dir, "-s", "100000", "-e", logged, "-o", log)
 		got := events(t, dir, log)
-		// The folder of accounts is new to the process, so its own folder is synced once.
+		// The process does not know the folder of accounts yet, so it syncs the folder above once.
 		at := slices.Index(got, "sync records/")
 		require.GreaterOrEqual(t, at, 0)
 		require.Equal(t, want, slices.Delete(got, at, at+1))

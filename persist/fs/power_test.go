@@ -22,14 +22,14 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// disk is what a power failure would leave of a directory. It is fed with the system calls of the
-// processes that change it. What was not synced may have reached the disk or not, each change for
-// itself, but for this: a file never loses its old name in a rename before it has its new one. What
-// a failed sync was to write, a later sync does not write either.
+// disk models which states of a directory a power failure can leave. It is fed with the system calls
+// of the processes that change the directory. Each change that was not synced may have reached the
+// disk or not, with one exception: a renamed file loses its old name only after it has its new one. A
+// change whose sync failed is not written by a later sync either.
 type disk struct {
-	root    string             // of the directory
-	folders map[string]bool    // that are on the disk, by their paths below root
-	files   map[string]*inode  // that are on the disk
+	root    string             // the path of the directory
+	folders map[string]bool    // on the disk, by their paths below root
+	files   map[string]*inode  // on the disk
 	cached  map[string]*inode  // as processes see them
 	pending []*entry           // changes of folders that may not have reached the disk, in order
 	open    map[string]*handle // of open files, by number
@@ -38,7 +38,7 @@ type disk struct {
 // handle is an open file or folder.
 type handle struct {
 	path   string // under which it was opened
-	file   *inode // nil: it is a folder, or elsewhere
+	file   *inode // nil: a folder, or outside of root
 	offset int    // where the next write goes to
 }
 
@@ -53,7 +53,7 @@ type entry struct {
 	path   string
 	inode  *inode // nil: the name is removed
 	folder bool   // it is the name of a folder
-	after  *entry // reaches the disk no later than this one does
+	after  *entry // reaches the disk first; nil: none
 	done   bool
 
 	forgotten bool // a sync of it has failed
@@ -94,8 +94,7 @@ var (
 	quoted   = regexp.MustCompile(`"((?:\\x[0-9a-f]{2})*)"`)
 )
 
-// feed takes note of a system call, as strace -xx shows it, and reports whether it changes
-// anything.
+// feed takes a system call, as strace -xx prints it, and reports whether it changes anything.
 func (d *disk) feed(t testing.TB, line string) bool {
 	t.Helper()
 	if sync := failed.FindStringSubmatch(line); sync != nil {
@@ -106,7 +105,7 @@ func (d *disk) feed(t testing.TB, line string) bool {
 	}
 	call := callLine.FindStringSubmatch(line)
 	if call == nil {
-		return false // it failed, or the process did not live to see it
+		return false // it failed, or the process was killed in it
 	}
 	name, args, result := call[1], call[2], call[3]
 	var texts []string
@@ -119,7 +118,7 @@ func (d *disk) feed(t testing.TB, line string) bool {
 	last := args[strings.LastIndexByte(args, ' ')+1:]
 	h := d.open[fd]
 	if h == nil {
-		h = &handle{} // of something elsewhere
+		h = &handle{} // outside of root
 	}
 	switch name {
 	case "openat":
@@ -196,7 +195,7 @@ func (d *disk) change(e *entry) {
 	}
 }
 
-// forget takes note of a sync that has failed.
+// forget records a sync that failed.
 func (d *disk) forget(h *handle) {
 	if h.file != nil {
 		h.file.forgotten = true
@@ -217,7 +216,7 @@ func (d *disk) syncFolder(path string) {
 	d.pending = slices.DeleteFunc(d.pending, func(e *entry) bool { return e.done })
 }
 
-// persist makes a change durable, after what must come before it.
+// persist makes a change durable, after the changes that must come first.
 func (d *disk) persist(e *entry) {
 	if e.done || e.forgotten {
 		return
@@ -228,7 +227,7 @@ func (d *disk) persist(e *entry) {
 		}
 		if earlier.path == e.path {
 			d.persist(earlier)
-			earlier.done = true // whatever became of it, it is over
+			earlier.done = true // the later entry replaces it in either case
 		}
 	}
 	if e.after != nil {
@@ -251,8 +250,9 @@ func (e *entry) apply(files map[string]*inode, folders map[string]bool) {
 	}
 }
 
-// fail returns a directory as a power failure may leave it. choose decides of each change that is
-// not durable whether it has reached the disk, and likewise of the content of files, of which some bytes may be the old ones and some the new, if it is torn.
+// fail returns a directory as a power failure may leave it. Choose decides for each change that is not
+// durable whether it reached the disk, and likewise for the content of files. Torn decides whether a
+// file has the first half of its old content and the second half of its new one.
 func (d *disk) fail(t testing.TB, choose, torn func() bool) string {
 	t.Helper()
 	files, folders := maps.Clone(d.files), maps.Clone(d.folders)
@@ -282,15 +282,15 @@ func (d *disk) fail(t testing.TB, choose, torn func() bool) string {
 			mode = file.mode
 		}
 		err := os.WriteFile(filepath.Join(dir, path), data, mode)
-		if !errors.Is(err, iofs.ErrNotExist) { // its folder did not reach the disk
+		if !errors.Is(err, iofs.ErrNotExist) { // its folder is not on the disk
 			require.NoError(t, err)
 		}
 	}
 	return dir
 }
 
-// failures calls check with directories as a power failure at this moment may leave them:
-// everything has reached the disk that could, nothing has, half of what was written, and some mixtures.
+// failures calls check with directories as a power failure at this moment may leave them: with all
+// changes on the disk, with none, with torn files, and with some random mixtures.
 func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 	t.Helper()
 	all := func() bool { return true }
@@ -308,11 +308,11 @@ func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 	}
 }
 
-// logged are the system calls that a disk wants to know of.
+// logged lists the system calls that a disk is fed with.
 const logged = "trace=openat,close,write,ftruncate,fsync,fdatasync," + mkdirs + "," + renames + "," + unlinks + "," + chmods
 
-// feedTrace feeds a disk with a child's log, line by line, and calls look whenever there is
-// something new to see.
+// feedTrace feeds a disk with a child's log, line by line, and calls look after each change and each
+// answer of the child.
 func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -328,7 +328,7 @@ func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
 	}
 }
 
-// TestPowerFailure cuts the power at every moment of a commit. All of the commit is there or
+// TestPowerFailure cuts the power at every moment of a commit. All of the commit is on the disk or
 // nothing, and all of it once it was acknowledged.
 //
 // Proves TX-3, STORE-6.
@@ -373,8 +373,8 @@ func init() {
 	})
 }
 
-// TestPowerFailureAfterPurge: a journal that a power failure brings back does not bring back what
-// was purged since.
+// TestPowerFailureAfterPurge: a journal that a power failure brings back does not restore a purged
+// record.
 //
 // Proves TX-3.
 func TestPowerFailureAfterPurge(t *testing.T) {
@@ -389,7 +389,7 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 			if r.Absent() && r.Version > 0 || r.Deleted {
 				return
 			}
-			require.False(t, deleted || answers > 0, "version %d of what was deleted is back", r.Version)
+			require.False(t, deleted || answers > 0, "version %d of a deleted record is back", r.Version)
 		})
 		if r, err := newcomer(t, d.fail(t, func() bool { return false }, func() bool { return false })).read(receipt); err == nil && r.Deleted {
 			deleted = true
@@ -398,9 +398,9 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 	require.True(t, deleted)
 }
 
-// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The commit says
-// truly whether it was made, and the store goes on without being opened again, whatever the power
-// does afterwards.
+// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The error of the commit
+// tells its outcome, the store works without being opened again, and a power failure afterwards
+// changes neither.
 //
 // Proves STORE-6, TX-3.
 func TestFailedSystemCalls(t *testing.T) {
@@ -425,16 +425,16 @@ func TestFailedSystemCalls(t *testing.T) {
 				outcomes[outcome]++
 				heard := 0
 				d.feedTrace(t, log, func(answers int) {
-					if answers == heard && !strings.HasSuffix(calls, "sync") { // a failed sync is told from others by what the power does later
+					if answers == heard && !strings.HasSuffix(calls, "sync") { // only a failed sync shows at every later moment
 						return
 					}
 					heard = answers
 					d.failures(t, 1, func(dir string) {
 						s := newcomer(t, dir)
 						now := state(t, c, byLoad(t, s))
-						require.False(t, now && outcome == refused, "%s %d: what was not applied is there", calls, n)
-						require.True(t, answers < 2 || now == there, "%s %d: what was there is lost", calls, n)
-						require.True(t, answers < 3 || slices.Contains(byLoad(t, s)(bob).Commits, "top.1"), "%s %d: what was written on top is lost", calls, n)
+						require.False(t, now && outcome == refused, "%s %d: a commit that was not applied is there", calls, n)
+						require.True(t, answers < 2 || now == there, "%s %d: a commit that was there is lost", calls, n)
+						require.True(t, answers < 3 || slices.Contains(byLoad(t, s)(bob).Commits, "top.1"), "%s %d: the commit on top is lost", calls, n)
 					})
 				})
 			}
@@ -444,7 +444,7 @@ func TestFailedSystemCalls(t *testing.T) {
 	require.Len(t, outcomes, 3)
 }
 
-// failedBeforeAnswer reports whether a system call was made to fail before the outcome was told.
+// failedBeforeAnswer reports whether a system call failed before the child printed the outcome.
 func failedBeforeAnswer(t testing.TB, log string) bool {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -474,9 +474,8 @@ func init() {
 	}))
 }
 
-// TestPowerFailureAfterKill kills a writer, lets somebody else come, and cuts the power at every
-// moment of that. All of the commit is there or nothing, and all of it once somebody was told that
-// it is.
+// TestPowerFailureAfterKill kills a writer, runs a reader, and cuts the power at every moment of the
+// reader. All of the commit is on the disk or nothing, and all of it once the reader returned it.
 //
 // Proves TX-3, STORE-6.
 func TestPowerFailureAfterKill(t *testing.T) {
@@ -485,7 +484,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 	for role, c := range commits {
 		next := []string{"look", "list", "confirm"}
 		if c.Writes[0].Expected > 1 {
-			next = next[:2] // that one asks for the version that comes before
+			next = next[:2] // confirm expects version 2
 		}
 		for _, calls := range []string{"fsync", "fdatasync", "?rename,?renameat", "?renameat2", unlinks, "?chmod,?fchmodat", "fchmod"} {
 			for n := 1; ; n++ {
@@ -505,7 +504,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 						failures++
 						s := newcomer(t, dir)
 						there := state(t, c, byLoad(t, s))
-						require.True(t, there || answers == 0 || said[0] == "false", "%s was told of a commit that is lost", next[runs%len(next)])
+						require.True(t, there || answers == 0 || said[0] == "false", "%s returned a commit that is lost", next[runs%len(next)])
 						require.Equal(t, there, state(t, c, byList(t, s)))
 					})
 				})
@@ -516,8 +515,9 @@ func TestPowerFailureAfterKill(t *testing.T) {
 	t.Logf("%d kills, %d power failures", runs, failures)
 }
 
-// TestPowerFailureAfterKilledFinisher kills a writer whose file is in its place and not durable, then at every sync somebody who comes
-// to it, lets the next one come, and cuts the power at every moment of that. What somebody was told is there stays.
+// TestPowerFailureAfterKilledFinisher kills a writer whose file is tentative, then a reader at each of its
+// syncs, runs another reader, and cuts the power at every moment of it. A commit that a reader returned
+// is not lost.
 //
 // Proves STORE-6.
 func TestPowerFailureAfterKilledFinisher(t *testing.T) {
@@ -532,7 +532,7 @@ func TestPowerFailureAfterKilledFinisher(t *testing.T) {
 				d.feedTrace(t, log, func(answers int) {
 					if answers > 0 && said[0] == "true" {
 						d.failures(t, 4, func(dir string) {
-							require.True(t, state(t, commits["deposit"], byLoad(t, newcomer(t, dir))), "%s, after %d: what was seen is lost", role, n)
+							require.True(t, state(t, commits["deposit"], byLoad(t, newcomer(t, dir))), "%s, after %d: a commit that was seen is lost", role, n)
 						})
 					}
 				})
@@ -546,5 +546,5 @@ func TestPowerFailureAfterKilledFinisher(t *testing.T) {
 			require.Equal(t, []string{"true"}, play("look"))
 		}
 	}
-	require.GreaterOrEqual(t, kills, 6) // a file and a folder each
+	require.GreaterOrEqual(t, kills, 6) // each syncs a file and a folder
 }

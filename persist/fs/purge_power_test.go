@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// revive creates the receipt anew after its tombstone was purged, together with another record.
+// revive creates the receipt again after its tombstone was purged, together with another record.
 var revive = persist.Commit{ID: "child.9", Writes: []persist.Write{
 	setTo(ann, 1, 70),
 	{Key: receipt, Version: 3, Doc: []byte(`{"n":3}`)},
@@ -26,7 +26,7 @@ func init() {
 			return fmt.Sprint(n), err
 		},
 		"purge twice": func(s *Store) (string, error) {
-			_, _ = s.Purge(context.Background(), persist.Query{}) // a system call of it is made to fail
+			_, _ = s.Purge(context.Background(), persist.Query{}) // one of its system calls fails
 			n, err := s.Purge(context.Background(), persist.Query{})
 			return fmt.Sprint(n), err
 		},
@@ -48,7 +48,7 @@ func init() {
 	}
 }
 
-// withTombstone is seed with a receipt that was deleted at version 2.
+// withTombstone returns a copy of seed with a receipt that was deleted at version 2.
 func withTombstone(t testing.TB) string {
 	t.Helper()
 	dir := seed(t)
@@ -61,13 +61,12 @@ func withTombstone(t testing.TB) string {
 	return dir
 }
 
-// toDisk returns the flags with which strace writes to log what a disk can be fed with.
+// toDisk returns the flags with which strace writes the log for a disk.
 func toDisk(log string, more ...string) []string {
 	return append([]string{"-xx", "-s", "1000000", "-e", logged, "-o", log}, more...)
 }
 
-// keepsVersion asserts that a power failure does not take back the version that the receipt has
-// reached.
+// keepsVersion asserts that a power failure does not undo the version of the receipt.
 func keepsVersion(t testing.TB, d *disk, what string) {
 	t.Helper()
 	d.failures(t, 5, func(dir string) {
@@ -76,8 +75,8 @@ func keepsVersion(t testing.TB, d *disk, what string) {
 	})
 }
 
-// TestFloorAfterKilledPurge: a purge that follows one that was killed does not rely on a version
-// floor that a power failure can take back.
+// TestFloorAfterKilledPurge: a purge after a killed one does not rely on a version floor that a power
+// failure can undo.
 //
 // Proves STORE-6.
 func TestFloorAfterKilledPurge(t *testing.T) {
@@ -98,8 +97,8 @@ func TestFloorAfterKilledPurge(t *testing.T) {
 	require.Greater(t, kills, 2)
 }
 
-// TestFloorAfterFailedSync: a purge that follows one whose sync has failed does not rely on
-// a version floor that a power failure can take back.
+// TestFloorAfterFailedSync: a purge after one whose sync failed does not rely on a version floor that a
+// power failure can undo.
 //
 // Proves STORE-6.
 func TestFloorAfterFailedSync(t *testing.T) {
@@ -112,8 +111,8 @@ func TestFloorAfterFailedSync(t *testing.T) {
 	}
 }
 
-// TestCommitAfterKilledPurge: a commit of several records is whole after a power failure that
-// brings back a tombstone in whose place it has put one of them.
+// TestCommitAfterKilledPurge: a commit of several records is complete after a power failure that brings
+// back a tombstone which the commit replaced.
 //
 // Proves TX-3.
 func TestCommitAfterKilledPurge(t *testing.T) {
@@ -128,7 +127,7 @@ func TestCommitAfterKilledPurge(t *testing.T) {
 		}
 		d.feedTrace(t, log, func(int) {})
 		if _, err := os.Stat(newcomer(t, dir).file(receipt)); err == nil {
-			continue // it did not come as far as removing the tombstone
+			continue // killed before it removed the tombstone
 		}
 		log = filepath.Join(logs, "revive")
 		require.Equal(t, []string{committed}, trace(t, "revive", dir, toDisk(log)...))

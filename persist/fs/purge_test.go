@@ -10,11 +10,11 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestPurgePassesOverTheDamaged: what is damaged does not keep the tombstones of others, but a
-// version floor that cannot be read keeps them all.
+// TestPurgeSkipsDamagedRecords: Purge skips damaged records, and removes nothing if the version floor is
+// damaged.
 //
 // Proves STORE-6.
-func TestPurgePassesOverTheDamaged(t *testing.T) {
+func TestPurgeSkipsDamagedRecords(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	for i := range 5 {
 		_, err := s.Commit(t.Context(), persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing(fmt.Sprint(i)), Version: 1, Deleted: true}}})

@@ -15,7 +15,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// writer returns a function that commits the next version of the document "a", as long as it is told.
+// writer returns a function that commits the next version of the document "a", with a text of length.
 func writer(t *testing.T, s *Store) (commit func(length int)) {
 	version := uint64(0)
 	return func(length int) {
@@ -31,7 +31,7 @@ func writer(t *testing.T, s *Store) (commit func(length int)) {
 	}
 }
 
-// numberAt returns the number of the file at path.
+// numberAt returns the inode number of the file at path.
 func numberAt(t *testing.T, path string) uint64 {
 	t.Helper()
 	var stat syscall.Stat_t
@@ -39,8 +39,8 @@ func numberAt(t *testing.T, path string) uint64 {
 	return stat.Ino
 }
 
-// TestSpare: a document that is written again and again has two files, which change places, however long it is. The other one is nothing but a temporary
-// file: who opens the store may remove it, and so does Close.
+// TestSpare: the two files of a document that is written again and again change places. Open and Close
+// remove the spare.
 //
 // Proves STORE-3, STORE-6.
 func TestSpare(t *testing.T) {
@@ -55,13 +55,12 @@ func TestSpare(t *testing.T) {
 		require.Len(t, temps(), 1)
 		numbers[numberAt(t, s.file(thing("a")))]++
 	}
-	require.Len(t, numbers, 2, "they are not used again")
+	require.Len(t, numbers, 2, "the spares are not used")
 
-	commit(maxSpare) // which its file is longer than
-	commit(maxSpare)
-	require.Len(t, temps(), 1, "that of the last short one")
-	commit(10)
-	require.Empty(t, temps(), "a long one is not kept")
+	for _, length := range []int{maxSpare, maxSpare, 10} { // the first two files are longer than maxSpare
+		commit(length)
+		require.Empty(t, temps(), "a long file is not kept")
+	}
 	commit(10)
 	require.Len(t, temps(), 1)
 
@@ -74,7 +73,7 @@ func TestSpare(t *testing.T) {
 	require.Empty(t, openIn(t, s.temps))
 }
 
-// TestSpareOfADeletedDocument: nothing is left of what was in a document that is deleted, by a commit of its own or with others.
+// TestSpareOfADeletedDocument: a commit that deletes a document, alone or with others, removes its spare.
 //
 // Proves STORE-6.
 func TestSpareOfADeletedDocument(t *testing.T) {
@@ -92,7 +91,7 @@ func TestSpareOfADeletedDocument(t *testing.T) {
 	}
 }
 
-// TestSpareInUse: a file that somebody reads, or has linked elsewhere, or has put something else in the place of, is not written to.
+// TestSpareInUse: a file that is open, has a second name, or was replaced by a link is not overwritten.
 //
 // Proves STORE-6.
 func TestSpareInUse(t *testing.T) {
@@ -149,7 +148,7 @@ func TestSpareInUse(t *testing.T) {
 	}
 }
 
-// neighbour returns a key of another record that has the stripe of key.
+// neighbour returns the key of another record with the stripe of key.
 func neighbour(key persist.Key) persist.Key {
 	for i := 0; ; i++ {
 		if other := thing(fmt.Sprintf("n%d", i)); stripeOf(other) == stripeOf(key) {
@@ -165,7 +164,8 @@ func init() {
 	}))
 }
 
-// TestSpareOfANeighbour: who has opened the file of a document, and reads it when it is the file of another one that has the same lock, does not take the document for damaged.
+// TestSpareOfANeighbour: a file that a reader has opened does not become the file of another record with
+// the same stripe.
 //
 // Proves STORE-6.
 func TestSpareOfANeighbour(t *testing.T) {
@@ -176,18 +176,18 @@ func TestSpareOfANeighbour(t *testing.T) {
 	for range 3 {
 		require.NoError(t, add(ctx, s, other, "seed.2", 1))
 	}
-	// The reader has opened ann's file, and not locked it yet.
+	// The reader has opened the file of ann and not read it yet.
 	reader := startTrace(t, "look at ann", dir, "-xx", "-s", "1000000", "-e", "trace=openat,flock", "-e", "inject=openat:signal=SIGSTOP:when=1", "-o", log)
 	require.True(t, stopped(t, log))
 	number := numberAt(t, s.file(ann))
-	require.NoError(t, add(ctx, s, ann, "test.1", 1))   // its file is the spare now,
-	require.NoError(t, add(ctx, s, other, "test.2", 1)) // and would be that of another
-	require.NotEqual(t, number, numberAt(t, s.file(other)), "it is open")
+	require.NoError(t, add(ctx, s, ann, "test.1", 1))   // its file is the spare now
+	require.NoError(t, add(ctx, s, other, "test.2", 1)) // and would become the file of other
+	require.NotEqual(t, number, numberAt(t, s.file(other)), "the spare is open")
 	reader.child.Resume()
 	require.Equal(t, []string{"<nil>"}, reader.wait())
 }
 
-// TestSpareOfAnotherProcess: nothing is left of a document that another process has deleted, or that one has written which has died.
+// TestSpareOfAnotherProcess: a commit that deletes a document removes the spares of other processes.
 //
 // Proves STORE-6.
 func TestSpareOfAnotherProcess(t *testing.T) {
@@ -207,7 +207,7 @@ func TestSpareOfAnotherProcess(t *testing.T) {
 	}
 }
 
-// TestLongSpare: what is kept is never longer than maxSpare.
+// TestLongSpare: no spare is longer than maxSpare.
 //
 // Proves STORE-6.
 func TestLongSpare(t *testing.T) {
@@ -223,7 +223,7 @@ func TestLongSpare(t *testing.T) {
 	}
 }
 
-// TestSpareThatIsOpen: who reads a file by other means, and is slow, sees one commit.
+// TestSpareThatIsOpen: a slow reader that does not use this package sees one commit.
 //
 // Proves STORE-6.
 func TestSpareThatIsOpen(t *testing.T) {
@@ -245,7 +245,7 @@ func TestSpareThatIsOpen(t *testing.T) {
 	require.Equal(t, string(text), now.String())
 }
 
-// TestSpareOfAnotherOwner: a file that somebody else has put in place is not used again.
+// TestSpareOfAnotherOwner: a file that another user owns is not kept as a record.
 //
 // Proves STORE-6.
 func TestSpareOfAnotherOwner(t *testing.T) {

@@ -27,7 +27,7 @@ func init() {
 		testkit.Child(role+" and more", func() error { return commitTraced(c, true) })
 	}
 	if testkit.Role() != "" {
-		runtime.LockOSThread() // strace counts the system calls of each thread by itself, and follows the first
+		runtime.LockOSThread() // strace counts the system calls of each thread, and follows the first
 	}
 }
 
@@ -37,15 +37,15 @@ var (
 	receipt = persist.Key{Kind: "receipt", ID: "1"}
 )
 
-// commits are made by children. One has several records, one of them new and of a new kind, the
-// others have one; what "again" expects, the child makes first, so that there is a spare.
+// commits are made by children. "transfer" has several records, one of them new and of a new kind. The
+// others have one record. The child makes the version that "again" expects, so that there is a spare.
 var commits = map[string]persist.Commit{
 	"transfer": {ID: "child.1", Writes: []persist.Write{setTo(ann, 1, 70), setTo(bob, 1, 130), setTo(receipt, 0, 30)}},
 	"deposit":  {ID: "child.1", Writes: []persist.Write{setTo(bob, 1, 130)}},
 	"again":    {ID: "child.1", Writes: []persist.Write{setTo(bob, 2, 130)}},
 }
 
-// seed returns a directory with what commits expect.
+// seed returns a directory with the records that commits expect.
 func seed(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,15 +58,15 @@ func seed(t testing.TB) string {
 	return dir
 }
 
-// commitTraced makes a commit when strace has come, and says how it went. If there is more to be
-// done, it then looks whether the commit is there, and writes on top of it.
+// commitTraced makes a commit once strace is attached, and prints its outcome. With more, it then reads
+// whether the commit is there, and commits on top of it.
 func commitTraced(c persist.Commit, more bool) error {
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{})
 	if err != nil {
 		return err
 	}
 	testkit.Begin()
-	for range 3 { // calls may be made to fail
+	for range 3 { // a system call may fail
 		r, err := s.Load(context.Background(), bob)
 		if c.Writes[0].Key == bob && err == nil && r.Version < c.Writes[0].Expected {
 			_ = add(context.Background(), s, bob, "before.1", 0)
@@ -90,7 +90,7 @@ func commitTraced(c persist.Commit, more bool) error {
 	return s.Close()
 }
 
-// traced is a child that does something with a store when strace has come, and says what came of it.
+// traced returns a child that calls child once strace is attached, and prints its answers.
 func traced(child func(s *Store) (answers []string, err error)) func() error {
 	return func() error {
 		s, err := newStore(os.Getenv(childDir), Config{LockTimeout: defaultLockTimeout})
@@ -106,10 +106,10 @@ func traced(child func(s *Store) (answers []string, err error)) func() error {
 	}
 }
 
-// has reports, as a child says it, whether the child's commit is in r.
+// has returns "true" if the commit of a child is in r, else "false".
 func has(r persist.Record) string { return strconv.FormatBool(slices.Contains(r.Commits, "child.1")) }
 
-// The outcomes of a commit, as the error tells them.
+// The outcomes of a commit, by its error.
 const (
 	committed = "committed"
 	refused   = "not applied"
@@ -130,14 +130,14 @@ func outcomeOf(err error) string {
 type tracee struct {
 	child  *testkit.Process
 	strace *exec.Cmd
-	lines  *bufio.Scanner // what strace says
+	lines  *bufio.Scanner // the output of strace
 }
 
-// startTrace starts a child, lets strace come, and lets the child begin.
+// startTrace starts a child, attaches strace, and lets the child begin.
 func startTrace(t testing.TB, role, dir string, flags ...string) *tracee {
 	t.Helper()
 	strace := need.Strace(t)
-	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // or each would take a second to end
+	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // without it each child takes a second to end
 	child.Expect("ready")
 	tr := &tracee{child: child, strace: exec.Command(strace, append(flags, "-p", strconv.Itoa(child.PID()))...)}
 	stderr, err := tr.strace.StderrPipe()
@@ -151,7 +151,7 @@ func startTrace(t testing.TB, role, dir string, flags ...string) *tracee {
 	return tr
 }
 
-// wait returns what the child says until it ends, its complaints last.
+// wait returns the lines that the child prints until it ends, and its standard error.
 func (tr *tracee) wait() (said []string) {
 	for line, ok := tr.child.Next(); ok; line, ok = tr.child.Next() {
 		said = append(said, line)
@@ -166,13 +166,13 @@ func (tr *tracee) wait() (said []string) {
 	return said
 }
 
-// trace runs a child under strace and returns what it says.
+// trace runs a child under strace and returns the lines that it prints.
 func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
 	t.Helper()
 	return startTrace(t, role, dir, flags...).wait()
 }
 
-// System calls that have another name on some machines.
+// System calls with several names, by architecture.
 const (
 	renames = "?rename,?renameat,?renameat2"
 	unlinks = "?unlink,?unlinkat"
@@ -180,10 +180,10 @@ const (
 	chmods  = "?chmod,?fchmodat,fchmod"
 )
 
-// watched are the system calls by which a commit changes anything, or finds out what to change.
+// watched lists the system calls by which a commit changes files or learns what to change.
 var watched = []string{"openat", "write", "ftruncate", "fsync", "fdatasync", "?rename,?renameat", "?renameat2", unlinks, mkdirs, "?chmod,?fchmodat", "fchmod", "flock", "close"}
 
-// state asserts that all of a commit is there or nothing, and reports which.
+// state asserts that all records of a commit are there or none, and reports which.
 func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {
 	t.Helper()
 	present := 0
@@ -192,7 +192,7 @@ func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record
 			present++
 		}
 	}
-	require.Contains(t, []int{0, len(c.Writes)}, present, "some records of the commit are there and some are not")
+	require.Contains(t, []int{0, len(c.Writes)}, present, "the commit is there in part")
 	return present > 0
 }
 
@@ -231,8 +231,7 @@ func byList(t testing.TB, s *Store) func(persist.Key) persist.Record {
 	}
 }
 
-// newcomer returns a store of dir that has not been opened, as one would be that was open all the
-// time.
+// newcomer returns a store of dir without calling Open, like a store that was open all the time.
 func newcomer(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := newStore(dir, Config{LockTimeout: defaultLockTimeout})
@@ -240,8 +239,8 @@ func newcomer(t testing.TB, dir string) *Store {
 	return s
 }
 
-// afterKill lets several others come to what a killed writer has left, each to a copy of its own.
-// acknowledged says whether the writer was told that its commit was made.
+// afterKill runs several readers and writers, each on a copy of the directory that a killed writer left.
+// Acknowledged says whether the commit of the writer was acknowledged.
 func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	t.Helper()
 	settled := func(s *Store, there bool) {
@@ -250,11 +249,11 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 		require.Equal(t, there, state(t, c, byList(t, s)))
 		require.True(t, there || !acknowledged, "an acknowledged commit is lost")
 	}
-	for _, first := range []persist.Write{c.Writes[0], c.Writes[len(c.Writes)-1]} { // a reader
+	for _, first := range []persist.Write{c.Writes[0], c.Writes[len(c.Writes)-1]} { // a reader of one record
 		s := newcomer(t, copied(t, dir))
 		settled(s, slices.Contains(byLoad(t, s)(first.Key).Commits, c.ID))
 	}
-	s := newcomer(t, copied(t, dir)) // one who reads all at one moment
+	s := newcomer(t, copied(t, dir)) // a reader of all records at one moment
 	settled(s, state(t, c, byLoadAll(t, s)))
 	s = newcomer(t, copied(t, dir)) // a list
 	settled(s, state(t, c, byList(t, s)))
@@ -270,15 +269,15 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	n, err := numberOf(after)
 	require.NoError(t, err)
 	require.Equal(t, map[bool]int{false: 1100, true: 1130}[there], n)
-	require.NoError(t, s.Close())  // which takes its spares along
-	s = openAt(t, again, Config{}) // and whoever opens the store then
+	require.NoError(t, s.Close())  // which removes its spares
+	s = openAt(t, again, Config{}) // opens after the writer
 	require.Equal(t, after.Version, byLoad(t, s)(bob).Version)
 	require.Empty(t, inFolder(t, filepath.Join(again, "tmp"), ""))
 	require.Empty(t, inFolder(t, filepath.Join(again, "journal"), ""))
 }
 
-// TestKilledAtEverySystemCall kills a writer on entry to the first, second, third... call of each
-// sort, until it gets through alive.
+// TestKilledAtEverySystemCall kills a writer at its first, second, third... call of each sort, until the
+// writer makes fewer calls.
 //
 // Proves TX-3, STORE-6.
 func TestKilledAtEverySystemCall(t *testing.T) {

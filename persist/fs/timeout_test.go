@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// held is a store with some records whose stripes somebody else has, by the clock of the test.
+// held returns a store with records whose stripes another store holds.
 func held(t *testing.T, dir string, ids ...string) (s *Store, release map[string]func()) {
 	t.Helper()
 	s = openAt(t, dir, Config{LockTimeout: time.Second})
@@ -26,8 +26,8 @@ func held(t *testing.T, dir string, ids ...string) (s *Store, release map[string
 	return s, release
 }
 
-// TestLockTimeoutOfCommit: a commit that waits for one lock after the other waits for all of them
-// together no longer than the lock timeout.
+// TestLockTimeoutOfCommit: a commit waits for all of its locks together no longer than the lock
+// timeout.
 //
 // Proves STORE-14.
 func TestLockTimeoutOfCommit(t *testing.T) {
@@ -47,8 +47,7 @@ func TestLockTimeoutOfCommit(t *testing.T) {
 	})
 }
 
-// TestLockTimeoutOfTake: a Take that finds everything busy waits for all of it together no longer
-// than the lock timeout.
+// TestLockTimeoutOfTake: a Take waits for all busy records together no longer than the lock timeout.
 //
 // Proves STORE-14.
 func TestLockTimeoutOfTake(t *testing.T) {
@@ -56,7 +55,7 @@ func TestLockTimeoutOfTake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ids := []string{"a", "b", "c", "d"}
 		s, release := held(t, dir, ids...)
-		for i, id := range ids { // each is taken by whoever has its lock
+		for i, id := range ids { // the holder of the lock takes the lease
 			_, end, err := s.begin(t.Context())
 			require.NoError(t, err)
 			time.AfterFunc(time.Duration(i+1)*800*time.Millisecond, func() {
@@ -80,8 +79,8 @@ func TestLockTimeoutOfTake(t *testing.T) {
 	})
 }
 
-// TestTakePassesOverTheDamaged, also when it has waited for it.
-func TestTakePassesOverTheDamaged(t *testing.T) {
+// TestTakeSkipsDamagedRecords: Take skips a damaged record, also after it waited for its lock.
+func TestTakeSkipsDamagedRecords(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		s, release := held(t, dir, "a", "b")

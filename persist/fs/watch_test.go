@@ -36,7 +36,7 @@ func init() {
 	})
 }
 
-// bothWays runs a test with the help of the kernel, where there is one, and with polling.
+// bothWays runs a test with inotify, where it is supported, and with polling.
 func bothWays(t *testing.T, test func(t *testing.T, open func(dir string) *Store)) {
 	for name, polls := range map[string]bool{"notified": false, "polling": true} {
 		t.Run(name, func(t *testing.T) {
@@ -49,7 +49,7 @@ func bothWays(t *testing.T, test func(t *testing.T, open func(dir string) *Store
 	}
 }
 
-// names of which each is in another folder.
+// farApart lists keys whose files are in different folders.
 var farApart = []persist.Key{
 	{Kind: "thing", ID: "a"},
 	{Kind: "A Kind", ID: "B"},
@@ -58,13 +58,13 @@ var farApart = []persist.Key{
 	{Kind: strings.Repeat("Kind", 100), ID: strings.Repeat("long ", 100)},
 }
 
-// write is the commit of key that follows version expected.
+// write returns the commit of key that follows version expected.
 func write(key persist.Key, expected uint64) persist.Commit {
 	return persist.Commit{ID: fmt.Sprintf("write.%d", expected), Writes: []persist.Write{setTo(key, expected, 1)}}
 }
 
-// TestWatchOthers: what another store on the directory changes is noticed, in folders that were there
-// and in those that appear later.
+// TestWatchOthers: a watcher is told of the changes of another store on the directory, in old and in new
+// folders.
 //
 // Proves SCOPE-13.
 func TestWatchOthers(t *testing.T) {
@@ -83,8 +83,8 @@ func TestWatchOthers(t *testing.T) {
 	})
 }
 
-// TestWatchOwn: a store tells its watchers of its own commits with their versions, of a lease that is
-// released without one, since it has moved none, and of one that is renewed not at all.
+// TestWatchOwn: a store sends hints of its own commits with their versions, of a released lease without a
+// version, because it moves none, and of a renewed lease not at all.
 //
 // Proves SCOPE-13.
 func TestWatchOwn(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWatchOwn(t *testing.T) {
 	}
 	for _, step := range []struct {
 		persist.Commit
-		hints int // that there are then
+		hints int // sent so far
 	}{
 		{c, 1},
 		{lease(persist.Guard{Extend: time.Hour}), 1},
@@ -123,7 +123,7 @@ func TestWatchOwn(t *testing.T) {
 	require.Equal(t, want, d.All())
 }
 
-// TestWatchProcess: what another process changes is noticed.
+// TestWatchProcess: a watcher is told of the changes of another process.
 //
 // Proves SCOPE-13.
 func TestWatchProcess(t *testing.T) {
@@ -143,8 +143,7 @@ func TestWatchProcess(t *testing.T) {
 	})
 }
 
-// TestWatchThousand: a commit of a thousand records, or a thousand commits, are too many hints for
-// nobody.
+// TestWatchThousand: a watcher is told of a commit of a thousand records, and of a thousand commits.
 //
 // Proves SCOPE-13.
 func TestWatchThousand(t *testing.T) {
@@ -177,7 +176,7 @@ func TestWatchThousand(t *testing.T) {
 	})
 }
 
-// seesAll looks at keys only when told to, until all have the version.
+// seesAll reads records only after a hint, until all have the version.
 func seesAll(t testing.TB, d *testkit.Watch, s *Store, keys []persist.Key, version uint64) {
 	t.Helper()
 	missing := make(map[persist.Key]bool)
@@ -206,9 +205,8 @@ func seesAll(t testing.TB, d *testkit.Watch, s *Store, keys []persist.Key, versi
 	}
 }
 
-// TestPollTicks: a change that leaves the time of modification as it was, because the file system's
-// clock had not moved on since the change before, is told of by the second hint for that one. Without a
-// change nothing is told.
+// TestPollTicks: every change sends two hints. The second one covers another change within the same tick
+// of the file system's clock. Without a change there is no hint.
 //
 // Proves SCOPE-13.
 func TestPollTicks(t *testing.T) {
@@ -235,7 +233,7 @@ func TestPollTicks(t *testing.T) {
 		}
 		looks(1, 0, 0)
 		for i := range 3 {
-			tick := time.Unix(int64(1000-i), 0) // a clock may also be set back
+			tick := time.Unix(int64(1000-i), 0) // a clock may be set back
 			require.NoError(t, os.Chtimes(s.temps, tick, tick))
 			looks(1, 1, 0, 0)
 		}
@@ -246,7 +244,7 @@ func TestPollTicks(t *testing.T) {
 	})
 }
 
-// TestWatchWithoutRecords: where nothing can be watched, also where that ends while it is, it polls.
+// TestWatchWithoutRecords: a watcher polls if records/ cannot be watched, at the start or later.
 //
 // Proves SCOPE-13.
 func TestWatchWithoutRecords(t *testing.T) {
@@ -267,7 +265,7 @@ func TestWatchWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestWatchLeavesNothing behind, neither routines nor open files, also when wake panics.
+// TestWatchLeavesNothing: Watch leaves no goroutines and no open files behind, also when wake panics.
 //
 // Proves SCOPE-13.
 func TestWatchLeavesNothing(t *testing.T) {
@@ -284,7 +282,7 @@ func TestWatchLeavesNothing(t *testing.T) {
 	})
 }
 
-// openFiles returns how many files this process has open, as far as that can be told.
+// openFiles returns how many files this process has open, or 0 if that is not known.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	names, err := readNames("/proc/self/fd")
@@ -295,7 +293,7 @@ func openFiles(t *testing.T) int {
 	return len(names)
 }
 
-// TestCloseInWake: whoever is told something may close the store.
+// TestCloseInWake: wake may close the store.
 //
 // Proves SCOPE-13.
 func TestCloseInWake(t *testing.T) {
@@ -306,8 +304,7 @@ func TestCloseInWake(t *testing.T) {
 	})
 }
 
-// TestVersionsWait: a version whose commit is not finished is told when it is, by whoever asks; a
-// damaged file is an error.
+// TestVersionsWait: Versions completes unfinished commits, and returns an error for a damaged file.
 //
 // Proves SCOPE-13, STORE-7.
 func TestVersionsWait(t *testing.T) {
@@ -316,12 +313,12 @@ func TestVersionsWait(t *testing.T) {
 		_, err := s.Commit(t.Context(), put(id, 0))
 		require.NoError(t, err)
 	}
-	doubt(t, s, thing("b")) // its writer has died
+	makeTentative(t, s, thing("b")) // its writer died
 	versions, err := s.Versions(t.Context(), []persist.Key{thing("a"), thing("b"), thing("no"), thing("c")})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 1, 0, 1}, versions)
-	require.False(t, doubted(t, s, thing("b")))
-	half, journal := pair(t, 1) // likewise
+	require.False(t, isTentativeFile(t, s, thing("b")))
+	half, journal := pair(t, 1) // its writer died
 	versions, err = half.Versions(t.Context(), []persist.Key{thing("b"), thing("a")})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{2, 2}, versions)
