@@ -41,7 +41,7 @@ var hintBugs = []Bug{
 	{
 		Name: "fs-folders-below", Mechanism: "folders in a new folder are watched too",
 		Proves: []string{"SCOPE-13"}, File: "persist/fs/notify_linux.go",
-		Old: "ok && entry.IsDir()", New: "ok && entry.IsDir() && folder.path == n.root && !folder.place.whole && !below.place.whole",
+		Old: "entry.IsDir() && holdsRecords(n.root, below) {", New: "entry.IsDir() && path == n.root && false {",
 		Pkg: "./persist/fs", Run: "^TestNotifiedOfNewFolders$",
 	},
 	{
@@ -63,15 +63,9 @@ var hintBugs = []Bug{
 		Pkg: "./persist/fs", Run: "^TestWatchWithoutRecords$",
 	},
 	{
-		Name: "fs-versions-in-doubt", Mechanism: "Versions waits until the commit of a version is complete",
-		Proves: []string{"SCOPE-13", "STORE-7"}, File: "persist/fs/watch.go",
-		Old: "busy[i] |= j.stripes[i]", New: "busy[i] |= 0 & j.stripes[i]",
-		Pkg: "./persist/fs", Run: "^TestVersionsWait$",
-	},
-	{
-		Name: "fs-versions-tentative", Mechanism: "Versions waits until the file of a version is durable",
-		Proves: []string{"SCOPE-13", "STORE-7"}, File: "persist/fs/watch.go",
-		Old: "if records[i].tentative || busy", New: "if busy",
+		Name: "fs-versions-in-doubt", Mechanism: "Versions waits until a record is durable and its commit complete",
+		Proves: []string{"SCOPE-13", "STORE-7"}, File: "persist/fs/read.go",
+		Old: "		r, err := s.load(ctx, key)\n		if err != nil {\n			return nil", New: "		r, err := s.read(key)\n		if err != nil {\n			return nil",
 		Pkg: "./persist/fs", Run: "^TestVersionsWait$",
 	},
 	{

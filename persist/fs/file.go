@@ -21,8 +21,8 @@ import (
 const format = 1
 
 const (
-	// maxIndented is the nesting up to which a file is indented. The indentation of deeper documents
-	// would be much longer than the documents, so their files have one line.
+	// maxIndented is the nesting up to which a file is indented. The indentation of deeper
+	// documents would be much longer than the documents, so their files have one line.
 	maxIndented = 16
 	// maxNesting is the nesting up to which encoding/json reads what it wrote.
 	maxNesting = 10000

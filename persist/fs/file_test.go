@@ -102,7 +102,8 @@ func TestEveryByteCounts(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestDamagedRecord: a damaged file fails only the calls that need its record, until it is repaired.
+// TestDamagedRecord: a damaged file fails only the calls that need its record, until it is
+// repaired.
 //
 // Proves STORE-6.
 func TestDamagedRecord(t *testing.T) {

@@ -38,8 +38,8 @@ func init() {
 	})
 }
 
-// TestFolderWhoseSyncFailed: a folder whose sync failed does not count as durable when its commit is
-// tried again.
+// TestFolderWhoseSyncFailed: a folder whose sync failed does not count as durable when its commit
+// is tried again.
 //
 // Proves STORE-6.
 func TestFolderWhoseSyncFailed(t *testing.T) {
@@ -66,8 +66,8 @@ func TestFolderWhoseSyncFailed(t *testing.T) {
 	require.Positive(t, acknowledged)
 }
 
-// TestRemovedFolder: an empty folder that was removed is made again, also by a process that completes
-// a commit which needs it.
+// TestRemovedFolder: an empty folder that was removed is made again, also by a process that
+// completes a commit which needs it.
 //
 // Proves TX-3.
 func TestRemovedFolder(t *testing.T) {
@@ -94,8 +94,8 @@ func TestRemovedFolder(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestFoldersAboveAreSynced: Open syncs the folders above a new store, because the process that made
-// them may have died before they were durable.
+// TestFoldersAboveAreSynced: Open syncs the folders above a new store, because the process that
+// made them may have died before they were durable.
 //
 // Proves STORE-6.
 func TestFoldersAboveAreSynced(t *testing.T) {

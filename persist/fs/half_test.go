@@ -70,8 +70,8 @@ func lookAtSum(t *testing.T, s *Store) {
 	}
 }
 
-// lookAtPair loads the pair one after the other: after a new state of the first comes no older state
-// of the second.
+// lookAtPair loads the pair one after the other: after a new state of the first comes no older
+// state of the second.
 func lookAtPair(t *testing.T, s *Store) {
 	keys := []persist.Key{left, right}
 	rand.Shuffle(2, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
@@ -100,8 +100,8 @@ func lookAtBoth(t *testing.T, s *Store) {
 	}
 }
 
-// TestNoReaderSeesHalf: while another store commits several records at a time, a reader sees all of a
-// commit or nothing.
+// TestNoReaderSeesHalf: while another store commits several records at a time, a reader sees all of
+// a commit or nothing.
 //
 // Proves TX-3.
 func TestNoReaderSeesHalf(t *testing.T) {

@@ -80,8 +80,8 @@ func randomCommit(ctx context.Context, s store, random *rand.Rand, i int) error 
 	return err
 }
 
-// portrait describes the records of a history. A tombstone and a purged record look alike, so that an
-// interrupted purge makes no difference.
+// portrait describes the records of a history. A tombstone and a purged record look alike, so that
+// an interrupted purge makes no difference.
 func portrait(ctx context.Context, s persist.Store) (string, error) {
 	var text strings.Builder
 	for _, key := range historyKeys {

@@ -36,9 +36,10 @@ func init() {
 	}))
 }
 
-// TestReaderInterrupted stops a reader of two records after each of its system calls on files, runs a
-// writer, which finishes or is killed at some point, and resumes the reader; then the power fails. A
-// reader that saw one record of a commit sees the other, and a commit that was seen is not lost.
+// TestReaderInterrupted stops a reader of two records after each of its system calls on files, runs
+// a writer, which finishes or is killed at some point, and resumes the reader; then the power
+// fails. A reader that saw one record of a commit sees the other, and a commit that was seen is not
+// lost.
 //
 // Proves TX-3, STORE-6.
 func TestReaderInterrupted(t *testing.T) {
@@ -67,8 +68,8 @@ func TestReaderInterrupted(t *testing.T) {
 	require.Greater(t, runs, 50)
 }
 
-// interrupt stops a reader at one point and kills a writer at another. It reports false if the reader
-// never reached its point.
+// interrupt stops a reader at one point and kills a writer at another. It reports false if the
+// reader never reached its point.
 func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 	t.Helper()
 	dir, logs := copied(t, start), t.TempDir()

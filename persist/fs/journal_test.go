@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// pair returns a store with two records of different stripes, and the journal of a commit of both, of
-// which the given number of records is renamed.
+// pair returns a store with two records of different stripes, and the journal of a commit of both,
+// of which the given number of records is renamed.
 func pair(t *testing.T, renamed int) (s *Store, journal string) {
 	t.Helper()
 	s = openAt(t, t.TempDir(), Config{})
@@ -32,8 +32,8 @@ func pair(t *testing.T, renamed int) (s *Store, journal string) {
 	return s, journal
 }
 
-// TestUnfinishedCommitIsCompleted: every call that needs a record of an unfinished commit completes the
-// commit first.
+// TestUnfinishedCommitIsCompleted: every call that needs a record of an unfinished commit completes
+// the commit first.
 //
 // Proves TX-3.
 func TestUnfinishedCommitIsCompleted(t *testing.T) {
@@ -79,8 +79,8 @@ func TestUnfinishedCommitIsCompleted(t *testing.T) {
 	}
 }
 
-// TestReplayWaitsForLists: no process writes a journal again while a list may look for it, because some
-// file systems hide a name that is renamed over from a process that reads the folder.
+// TestReplayWaitsForLists: no process writes a journal again while a list may look for it, because
+// some file systems hide a name that is renamed over from a process that reads the folder.
 //
 // Proves TX-3.
 func TestReplayWaitsForLists(t *testing.T) {
@@ -99,8 +99,8 @@ func TestReplayWaitsForLists(t *testing.T) {
 	require.NoFileExists(t, journal)
 }
 
-// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable, and
-// its temporary files. Later changes stay, also one that moved no version.
+// TestJournalThatComesBack: a power failure may bring back a journal whose removal was not durable,
+// and its temporary files. Later changes stay, also one that moved no version.
 //
 // Proves TX-3.
 func TestJournalThatComesBack(t *testing.T) {
@@ -199,8 +199,8 @@ func TestTentativeFilesAreCompleted(t *testing.T) {
 	require.NoError(t, s.completeTentative(t.Context(), thing("absent")), "the file was removed")
 }
 
-// TestDamagedJournal: a damaged journal fails the calls that need its records, with its path, and no
-// others. It is replayed once it is repaired, and forgotten once it is removed.
+// TestDamagedJournal: a damaged journal fails the calls that need its records, with its path, and
+// no others. It is replayed once it is repaired, and forgotten once it is removed.
 //
 // Proves STORE-6, TX-3.
 func TestDamagedJournal(t *testing.T) {
@@ -263,8 +263,8 @@ func TestJournalWithoutItsFiles(t *testing.T) {
 	damaged(t, err, journal)
 }
 
-// TestJournalOfOtherLocks: a journal whose name does not contain the locks of its records is damaged, and
-// is not replayed.
+// TestJournalOfOtherLocks: a journal whose name does not contain the locks of its records is
+// damaged, and is not replayed.
 //
 // Proves STORE-6, TX-3.
 func TestJournalOfOtherLocks(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTakeSkipsStoppedWriter: while a writer is stopped, anywhere but with the names lock, Take returns
-// records whose locks the writer does not hold.
+// TestTakeSkipsStoppedWriter: while a writer is stopped, anywhere but with the names lock, Take
+// returns records whose locks the writer does not hold.
 //
 // Proves STORE-6.
 func TestTakeSkipsStoppedWriter(t *testing.T) {

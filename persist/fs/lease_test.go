@@ -9,8 +9,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTakeSkipsBusyRecords: Take skips a record whose lock is held, and waits for it only if it takes no
-// other.
+// TestTakeSkipsBusyRecords: Take skips a record whose lock is held, and waits for it only if it
+// takes no other.
 func TestTakeSkipsBusyRecords(t *testing.T) {
 	s := openAt(t, t.TempDir(), impatient)
 	for _, id := range []string{"a", "b"} {

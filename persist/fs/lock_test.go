@@ -83,8 +83,8 @@ func TestLocksAreGivenInOrder(t *testing.T) {
 	})
 }
 
-// TestWaiterIsNext: a process that releases a lock and wants it again gets it after a process that waits
-// already, also if the gate was replaced in between.
+// TestWaiterIsNext: a process that releases a lock and wants it again gets it after a process that
+// waits already, also if the gate was replaced in between.
 //
 // Proves STORE-3.
 func TestWaiterIsNext(t *testing.T) {
@@ -134,8 +134,8 @@ func untilWaiting(t *testing.T, dir string) {
 	})
 }
 
-// TestLockHeldPastBudget: a call that waits too long for a lock says that nothing was written, and calls
-// succeed again once the lock is free.
+// TestLockHeldPastBudget: a call that waits too long for a lock says that nothing was written, and
+// calls succeed again once the lock is free.
 //
 // Proves STORE-14.
 func TestLockHeldPastBudget(t *testing.T) {
@@ -215,8 +215,8 @@ func TestSharedGuards(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestReadersOfOneProcessShare: lists do not wait for a list of their process that takes long, and commits
-// that only test a record do not wait for each other.
+// TestReadersOfOneProcessShare: lists do not wait for a list of their process that takes long, and
+// commits that only test a record do not wait for each other.
 //
 // Proves STORE-2.
 func TestReadersOfOneProcessShare(t *testing.T) {
@@ -233,8 +233,8 @@ func TestReadersOfOneProcessShare(t *testing.T) {
 	require.Len(t, page.Records, 1)
 }
 
-// TestReplacedLockFiles: a lock excludes others also after its files, or their folder, were replaced while
-// the lock was free.
+// TestReplacedLockFiles: a lock excludes others also after its files, or their folder, were
+// replaced while the lock was free.
 //
 // Proves STORE-3.
 func TestReplacedLockFiles(t *testing.T) {
@@ -261,7 +261,8 @@ func TestReplacedLockFiles(t *testing.T) {
 	excluded()
 }
 
-// TestSharedLockFiles: two shared holders in one process hold the lock until the second releases it.
+// TestSharedLockFiles: two shared holders in one process hold the lock until the second releases
+// it.
 //
 // Proves STORE-3.
 func TestSharedLockFiles(t *testing.T) {
@@ -359,7 +360,8 @@ func TestRetry(t *testing.T) {
 	require.NoError(t, retry(ended, func() (bool, error) { return true, nil }), "it tries once even then")
 }
 
-// TestLockThatWasWaitedFor: a process that waits for a lock file which is removed locks the new file.
+// TestLockThatWasWaitedFor: a process that waits for a lock file which is removed locks the new
+// file.
 //
 // Proves STORE-3.
 func TestLockThatWasWaitedFor(t *testing.T) {

@@ -113,8 +113,8 @@ func holdsRecords(records, path string) bool {
 	return !slices.ContainsFunc(id, func(piece string) bool { return !strings.HasSuffix(piece, continued) })
 }
 
-// piecesOf returns the pieces of a path below the folder records: first those of the kind, which end
-// with the first piece that is not continued, then those of the id.
+// piecesOf returns the pieces of a path below the folder records: first those of the kind, which
+// end with the first piece that is not continued, then those of the id.
 func piecesOf(records, path string) (kind, id []string) {
 	below, err := filepath.Rel(records, path)
 	if err != nil || below == "." {

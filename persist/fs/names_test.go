@@ -15,7 +15,8 @@ import (
 // awkward lists characters that some file system would change or merge.
 var awkward = []rune("abcABC019-_.+%/\\ :*?\"<>|~$'\x01\n\u007fßıİKſéÉ\u0301\u00e9🦫\u202e\ufeff")
 
-// checkName asserts that every file system can store the encoding of name, and that it can be decoded.
+// checkName asserts that every file system can store the encoding of name, and that it can be
+// decoded.
 func checkName(t require.TestingT, name string) {
 	pieces := encode(name)
 	for i, piece := range pieces {
@@ -76,8 +77,8 @@ func TestForeignNamesAreIgnored(t *testing.T) {
 	}
 }
 
-// TestLongNames: records with ids of 255 bytes are kept apart on the real file system, also if the ids
-// differ in their last byte only.
+// TestLongNames: records with ids of 255 bytes are kept apart on the real file system, also if the
+// ids differ in their last byte only.
 //
 // Proves SCOPE-11.
 func TestLongNames(t *testing.T) {

@@ -96,8 +96,8 @@ func (n *notifier) watch(path string) (int32, error) {
 	return int32(id), nil
 }
 
-// run sends a hint for each record that is renamed into its place. It returns nil when ctx ends, and
-// an error when it cannot continue.
+// run sends a hint for each record that is renamed into its place. It returns nil when ctx ends,
+// and an error when it cannot continue.
 func (n *notifier) run(ctx context.Context, to *hints.Subscription) error {
 	defer n.file.Close()
 	defer context.AfterFunc(ctx, func() { _ = n.file.SetReadDeadline(time.Unix(1, 0)) })()

@@ -79,8 +79,8 @@ func (d *notified) settle() {
 // anything waits for the zero hint.
 func (d *notified) anything() { d.Named(persist.Key{}) }
 
-// TestNotifiedOfNewFolders: the zero hint covers records that were put into a folder before it was watched,
-// and later ones are hinted by name.
+// TestNotifiedOfNewFolders: the zero hint covers records that were put into a folder before it was
+// watched, and later ones are hinted by name.
 //
 // Proves SCOPE-13.
 func TestNotifiedOfNewFolders(t *testing.T) {
@@ -123,8 +123,8 @@ func TestNotifiedOfRemadeFolders(t *testing.T) {
 	}
 }
 
-// TestNotifiedTooMuch: when the kernel has dropped events, among them that of a new folder, all folders are
-// watched again and the zero hint is sent.
+// TestNotifiedTooMuch: when the kernel has dropped events, among them that of a new folder, all
+// folders are watched again and the zero hint is sent.
 //
 // Proves SCOPE-13.
 func TestNotifiedTooMuch(t *testing.T) {

@@ -41,8 +41,8 @@ func TestFilesArePrivate(t *testing.T) {
 	require.Greater(t, files, 8)
 }
 
-// leaveJournal prepares a commit of several records and leaves its journal at path, or in its place if
-// path is empty.
+// leaveJournal prepares a commit of several records and leaves its journal at path, or in its place
+// if path is empty.
 func (s *Store) leaveJournal(t testing.TB, path string, writes ...persist.Write) error {
 	t.Helper()
 	release, err := s.locks.take(t.Context(), locksOf(persist.Commit{Writes: writes}))
@@ -176,8 +176,8 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	require.Equal(t, []string{foreign}, inFolder(t, s.temps, ""))
 }
 
-// TestDirectoryGone: while the directory is missing, calls fail instead of reporting absent records, and
-// they succeed once it is back.
+// TestDirectoryGone: while the directory is missing, calls fail instead of reporting absent
+// records, and they succeed once it is back.
 //
 // Proves STORE-14.
 func TestDirectoryGone(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// events returns the changes that a child made to files, as words: "sync tmp/" is a sync of the folder,
-// "sync tmp/*" a sync of a file in it.
+// events returns the changes that a child made to files, as words: "sync tmp/" is a sync of the
+// folder, "sync tmp/*" a sync of a file in it.
 func events(t *testing.T, root, log string) []string {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -49,9 +49,9 @@ func events(t *testing.T, root, log string) []string {
 	return found
 }
 
-// TestSyncBeforeAck looks at the system calls of a commit, because a missing sync shows only when the
-// machine crashes: each file is written and synced, then renamed, then the folder is synced, then the
-// commit is acknowledged.
+// TestSyncBeforeAck looks at the system calls of a commit, because a missing sync shows only when
+// the machine crashes: each file is written and synced, then renamed, then the folder is synced,
+// then the commit is acknowledged.
 //
 // Proves STORE-6.
 func TestSyncBeforeAck(t *testing.T) {

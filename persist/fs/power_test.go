@@ -22,10 +22,10 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// disk models which states of a directory a power failure can leave. It is fed with the system calls
-// of the processes that change the directory. Each change that was not synced may have reached the
-// disk or not, with one exception: a renamed file loses its old name only after it has its new one. A
-// change whose sync failed is not written by a later sync either.
+// disk models which states of a directory a power failure can leave. It is fed with the system
+// calls of the processes that change the directory. Each change that was not synced may have
+// reached the disk or not, with one exception: a renamed file loses its old name only after it has
+// its new one. A change whose sync failed is not written by a later sync either.
 type disk struct {
 	root    string             // the path of the directory
 	folders map[string]bool    // on the disk, by their paths below root
@@ -250,9 +250,9 @@ func (e *entry) apply(files map[string]*inode, folders map[string]bool) {
 	}
 }
 
-// fail returns a directory as a power failure may leave it. Choose decides for each change that is not
-// durable whether it reached the disk, and likewise for the content of files. Torn decides whether a
-// file has the first half of its old content and the second half of its new one.
+// fail returns a directory as a power failure may leave it. Choose decides for each change that is
+// not durable whether it reached the disk, and likewise for the content of files. Torn decides
+// whether a file has the first half of its old content and the second half of its new one.
 func (d *disk) fail(t testing.TB, choose, torn func() bool) string {
 	t.Helper()
 	files, folders := maps.Clone(d.files), maps.Clone(d.folders)
@@ -311,8 +311,8 @@ func (d *disk) failures(t testing.TB, mixtures int, check func(dir string)) {
 // logged lists the system calls that a disk is fed with.
 const logged = "trace=openat,close,write,ftruncate,fsync,fdatasync," + mkdirs + "," + renames + "," + unlinks + "," + chmods
 
-// feedTrace feeds a disk with a child's log, line by line, and calls look after each change and each
-// answer of the child.
+// feedTrace feeds a disk with a child's log, line by line, and calls look after each change and
+// each answer of the child.
 func (d *disk) feedTrace(t testing.TB, log string, look func(answers int)) {
 	t.Helper()
 	text, err := os.ReadFile(log)
@@ -398,9 +398,9 @@ func TestPowerFailureAfterPurge(t *testing.T) {
 	require.True(t, deleted)
 }
 
-// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The error of the commit
-// tells its outcome, the store works without being opened again, and a power failure afterwards
-// changes neither.
+// TestFailedSystemCalls lets the first, second, third... call of each sort fail. The error of the
+// commit tells its outcome, the store works without being opened again, and a power failure
+// afterwards changes neither.
 //
 // Proves STORE-6, TX-3.
 func TestFailedSystemCalls(t *testing.T) {
@@ -474,8 +474,9 @@ func init() {
 	}))
 }
 
-// TestPowerFailureAfterKill kills a writer, runs a reader, and cuts the power at every moment of the
-// reader. All of the commit is on the disk or nothing, and all of it once the reader returned it.
+// TestPowerFailureAfterKill kills a writer, runs a reader, and cuts the power at every moment of
+// the reader. All of the commit is on the disk or nothing, and all of it once the reader returned
+// it.
 //
 // Proves TX-3, STORE-6.
 func TestPowerFailureAfterKill(t *testing.T) {
@@ -515,9 +516,9 @@ func TestPowerFailureAfterKill(t *testing.T) {
 	t.Logf("%d kills, %d power failures", runs, failures)
 }
 
-// TestPowerFailureAfterKilledFinisher kills a writer whose file is tentative, then a reader at each of its
-// syncs, runs another reader, and cuts the power at every moment of it. A commit that a reader returned
-// is not lost.
+// TestPowerFailureAfterKilledFinisher kills a writer whose file is tentative, then a reader at each
+// of its syncs, runs another reader, and cuts the power at every moment of it. A commit that a
+// reader returned is not lost.
 //
 // Proves STORE-6.
 func TestPowerFailureAfterKilledFinisher(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 const purgeBatch = 64
 
 // Purge removes tombstones as persist.Purger says, in batches, and raises the version floor for
-// each batch. It skips damaged files. Its errors are those of Take, and *DamagedError if the version
-// floor cannot be read. An error that wraps persist.ErrNotApplied means that Purge removed exactly
-// as many tombstones as removed says.
+// each batch. It skips damaged files. Its errors are those of Take, and *DamagedError if the
+// version floor cannot be read. An error that wraps persist.ErrNotApplied means that Purge removed
+// exactly as many tombstones as removed says.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {

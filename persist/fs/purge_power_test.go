@@ -75,8 +75,8 @@ func keepsVersion(t testing.TB, d *disk, what string) {
 	})
 }
 
-// TestFloorAfterKilledPurge: a purge after a killed one does not rely on a version floor that a power
-// failure can undo.
+// TestFloorAfterKilledPurge: a purge after a killed one does not rely on a version floor that a
+// power failure can undo.
 //
 // Proves STORE-6.
 func TestFloorAfterKilledPurge(t *testing.T) {
@@ -97,8 +97,8 @@ func TestFloorAfterKilledPurge(t *testing.T) {
 	require.Greater(t, kills, 2)
 }
 
-// TestFloorAfterFailedSync: a purge after one whose sync failed does not rely on a version floor that a
-// power failure can undo.
+// TestFloorAfterFailedSync: a purge after one whose sync failed does not rely on a version floor
+// that a power failure can undo.
 //
 // Proves STORE-6.
 func TestFloorAfterFailedSync(t *testing.T) {
@@ -111,8 +111,8 @@ func TestFloorAfterFailedSync(t *testing.T) {
 	}
 }
 
-// TestCommitAfterKilledPurge: a commit of several records is complete after a power failure that brings
-// back a tombstone which the commit replaced.
+// TestCommitAfterKilledPurge: a commit of several records is complete after a power failure that
+// brings back a tombstone which the commit replaced.
 //
 // Proves TX-3.
 func TestCommitAfterKilledPurge(t *testing.T) {

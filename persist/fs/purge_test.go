@@ -10,8 +10,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestPurgeSkipsDamagedRecords: Purge skips damaged records, and removes nothing if the version floor is
-// damaged.
+// TestPurgeSkipsDamagedRecords: Purge skips damaged records, and removes nothing if the version
+// floor is damaged.
 //
 // Proves STORE-6.
 func TestPurgeSkipsDamagedRecords(t *testing.T) {

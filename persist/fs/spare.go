@@ -20,9 +20,9 @@ import (
 // allocating it.
 const maxSpare = 64 << 10
 
-// overwriteSpare writes data durably into the spare of a stripe, which the caller holds exclusively,
-// and returns its path. The file is tentative then. It returns "" if there is no spare that can be
-// used.
+// overwriteSpare writes data durably into the spare of a stripe, which the caller holds
+// exclusively, and returns its path. The file is tentative then. It returns "" if there is no spare
+// that can be used.
 func (s *Store) overwriteSpare(stripe int, data []byte) (path string) {
 	path, s.spares[stripe] = s.spares[stripe], ""
 	if path == "" || len(data) > maxSpare {

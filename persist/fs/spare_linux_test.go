@@ -15,7 +15,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// writer returns a function that commits the next version of the document "a", with a text of length.
+// writer returns a function that commits the next version of the document "a", with a text of
+// length.
 func writer(t *testing.T, s *Store) (commit func(length int)) {
 	version := uint64(0)
 	return func(length int) {
@@ -39,8 +40,8 @@ func numberAt(t *testing.T, path string) uint64 {
 	return stat.Ino
 }
 
-// TestSpare: the two files of a document that is written again and again change places. Open and Close
-// remove the spare.
+// TestSpare: the two files of a document that is written again and again change places. Open and
+// Close remove the spare.
 //
 // Proves STORE-3, STORE-6.
 func TestSpare(t *testing.T) {
@@ -73,7 +74,8 @@ func TestSpare(t *testing.T) {
 	require.Empty(t, openIn(t, s.temps))
 }
 
-// TestSpareOfADeletedDocument: a commit that deletes a document, alone or with others, removes its spare.
+// TestSpareOfADeletedDocument: a commit that deletes a document, alone or with others, removes its
+// spare.
 //
 // Proves STORE-6.
 func TestSpareOfADeletedDocument(t *testing.T) {
@@ -91,7 +93,8 @@ func TestSpareOfADeletedDocument(t *testing.T) {
 	}
 }
 
-// TestSpareInUse: a file that is open, has a second name, or was replaced by a link is not overwritten.
+// TestSpareInUse: a file that is open, has a second name, or was replaced by a link is not
+// overwritten.
 //
 // Proves STORE-6.
 func TestSpareInUse(t *testing.T) {
@@ -164,8 +167,8 @@ func init() {
 	}))
 }
 
-// TestSpareOfANeighbour: a file that a reader has opened does not become the file of another record with
-// the same stripe.
+// TestSpareOfANeighbour: a file that a reader has opened does not become the file of another record
+// with the same stripe.
 //
 // Proves STORE-6.
 func TestSpareOfANeighbour(t *testing.T) {
@@ -187,7 +190,8 @@ func TestSpareOfANeighbour(t *testing.T) {
 	require.Equal(t, []string{"<nil>"}, reader.wait())
 }
 
-// TestSpareOfAnotherProcess: a commit that deletes a document removes the spares of other processes.
+// TestSpareOfAnotherProcess: a commit that deletes a document removes the spares of other
+// processes.
 //
 // Proves STORE-6.
 func TestSpareOfAnotherProcess(t *testing.T) {

@@ -37,8 +37,9 @@ var (
 	receipt = persist.Key{Kind: "receipt", ID: "1"}
 )
 
-// commits are made by children. "transfer" has several records, one of them new and of a new kind. The
-// others have one record. The child makes the version that "again" expects, so that there is a spare.
+// commits are made by children. "transfer" has several records, one of them new and of a new kind.
+// The others have one record. The child makes the version that "again" expects, so that there is a
+// spare.
 var commits = map[string]persist.Commit{
 	"transfer": {ID: "child.1", Writes: []persist.Write{setTo(ann, 1, 70), setTo(bob, 1, 130), setTo(receipt, 0, 30)}},
 	"deposit":  {ID: "child.1", Writes: []persist.Write{setTo(bob, 1, 130)}},
@@ -58,8 +59,8 @@ func seed(t testing.TB) string {
 	return dir
 }
 
-// commitTraced makes a commit once strace is attached, and prints its outcome. With more, it then reads
-// whether the commit is there, and commits on top of it.
+// commitTraced makes a commit once strace is attached, and prints its outcome. With more, it then
+// reads whether the commit is there, and commits on top of it.
 func commitTraced(c persist.Commit, more bool) error {
 	s, err := Open(context.Background(), os.Getenv(childDir), Config{})
 	if err != nil {
@@ -239,8 +240,8 @@ func newcomer(t testing.TB, dir string) *Store {
 	return s
 }
 
-// afterKill runs several readers and writers, each on a copy of the directory that a killed writer left.
-// Acknowledged says whether the commit of the writer was acknowledged.
+// afterKill runs several readers and writers, each on a copy of the directory that a killed writer
+// left. Acknowledged says whether the commit of the writer was acknowledged.
 func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	t.Helper()
 	settled := func(s *Store, there bool) {
@@ -276,8 +277,8 @@ func afterKill(t testing.TB, dir string, c persist.Commit, acknowledged bool) {
 	require.Empty(t, inFolder(t, filepath.Join(again, "journal"), ""))
 }
 
-// TestKilledAtEverySystemCall kills a writer at its first, second, third... call of each sort, until the
-// writer makes fewer calls.
+// TestKilledAtEverySystemCall kills a writer at its first, second, third... call of each sort,
+// until the writer makes fewer calls.
 //
 // Proves TX-3, STORE-6.
 func TestKilledAtEverySystemCall(t *testing.T) {

@@ -47,7 +47,8 @@ func TestLockTimeoutOfCommit(t *testing.T) {
 	})
 }
 
-// TestLockTimeoutOfTake: a Take waits for all busy records together no longer than the lock timeout.
+// TestLockTimeoutOfTake: a Take waits for all busy records together no longer than the lock
+// timeout.
 //
 // Proves STORE-14.
 func TestLockTimeoutOfTake(t *testing.T) {

@@ -63,8 +63,8 @@ func write(key persist.Key, expected uint64) persist.Commit {
 	return persist.Commit{ID: fmt.Sprintf("write.%d", expected), Writes: []persist.Write{setTo(key, expected, 1)}}
 }
 
-// TestWatchOthers: a watcher is told of the changes of another store on the directory, in old and in new
-// folders.
+// TestWatchOthers: a watcher is told of the changes of another store on the directory, in old and
+// in new folders.
 //
 // Proves SCOPE-13.
 func TestWatchOthers(t *testing.T) {
@@ -83,8 +83,8 @@ func TestWatchOthers(t *testing.T) {
 	})
 }
 
-// TestWatchOwn: a store sends hints of its own commits with their versions, of a released lease without a
-// version, because it moves none, and of a renewed lease not at all.
+// TestWatchOwn: a store sends hints of its own commits with their versions, of a released lease
+// without a version, because it moves none, and of a renewed lease not at all.
 //
 // Proves SCOPE-13.
 func TestWatchOwn(t *testing.T) {
@@ -143,7 +143,8 @@ func TestWatchProcess(t *testing.T) {
 	})
 }
 
-// TestWatchThousand: a watcher is told of a commit of a thousand records, and of a thousand commits.
+// TestWatchThousand: a watcher is told of a commit of a thousand records, and of a thousand
+// commits.
 //
 // Proves SCOPE-13.
 func TestWatchThousand(t *testing.T) {
@@ -205,8 +206,8 @@ func seesAll(t testing.TB, d *testkit.Watch, s *Store, keys []persist.Key, versi
 	}
 }
 
-// TestPollTicks: every change sends two hints. The second one covers another change within the same tick
-// of the file system's clock. Without a change there is no hint.
+// TestPollTicks: every change sends two hints. The second one covers another change within the same
+// tick of the file system's clock. Without a change there is no hint.
 //
 // Proves SCOPE-13.
 func TestPollTicks(t *testing.T) {
@@ -265,7 +266,8 @@ func TestWatchWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestWatchLeavesNothing: Watch leaves no goroutines and no open files behind, also when wake panics.
+// TestWatchLeavesNothing: Watch leaves no goroutines and no open files behind, also when wake
+// panics.
 //
 // Proves SCOPE-13.
 func TestWatchLeavesNothing(t *testing.T) {
