@@ -18,7 +18,8 @@ import (
 // A commit of one record holds the record's stripe exclusively:
 //
 //	1 write tmp/x with the tentative mode (its owner may not write to it), fsync it
-//	2 rename tmp/x to the record's file    the commit happens here; with the names lock, shared
+//	2 rename tmp/x to the record's file, or exchange the two (spare.go)
+//	  with the names lock, shared; the commit happens here
 //	3 fsync the record's folder
 //	4 give the file its ordinary mode, acknowledge
 //
@@ -52,40 +53,37 @@ import (
 //
 // Completing a journal means to replay it:
 //
-//   - The journal is written again and synced first. Its writer may have died before it was durable,
-//     and a record must not reach the disk before the journal does.
+//   - The journal is written again and synced first. Its writer may have died before the journal was
+//     durable, and a record must not reach the disk before the journal does.
 //   - A record whose file is the one that the commit replaced gets its temporary file.
 //   - A record whose file is the one that the commit made is written again. Its rename may not be
 //     durable, and after a failed sync a second sync of the folder proves nothing.
 //   - A record whose file is neither, with a version that is not lower than the commit's, stays: a
-//     later commit changed it. A power failure can bring a removed journal back, because its removal
-//     is not synced. Files are told apart by checksum, because a lease or an expiry changes without
-//     the version. Purge syncs journal/ before it removes a record, so no record is absent again.
+//     later commit changed it. A power failure can bring a removed journal back, because the removal
+//     is not synced. Files are compared by checksum, because a lease or an expiry changes without the
+//     version. Purge syncs journal/ before it removes a record, so no record is absent again.
 //   - A record whose file is neither, with a lower version, gets its temporary file. Its file is a
 //     tombstone that was purged before the commit, and that a power failure brought back.
 //
-// The races, and what decides them:
+// The races, and what decides each:
 //
-//	Load and a commit of one record    Load takes no lock. Mode and bytes come from one open file. If
-//	                                   the file is tentative, Load waits for the stripe, and reads the
-//	                                   file again.
-//	Load and a commit of several       Load reads the file first and looks into journal/ afterwards.
-//	                                   If no journal has the stripe, then the record was read before
-//	                                   the commit, or after its journal was removed, when all records
-//	                                   are new. Otherwise Load waits for the stripe.
-//	List and a commit of several       List holds the list lock, shared, while it reads, so no journal
-//	                                   appears meanwhile. It completes journals that it finds at the
-//	                                   start, without the list lock, because stripes come before it.
-//	List and a commit of one           List may read tentative files. At the end it waits, without the
-//	                                   list lock, until these are durable.
-//	reading names and renames          Some file systems (Btrfs, tmpfs) hide a name that is renamed
-//	                                   over from a process that reads the folder, or show it twice.
-//	                                   So names are read with the names lock held exclusively. The
-//	                                   list lock does the same for lists and commits of several
-//	                                   records. Take and Purge may miss a record of such a commit
-//	                                   until their next call.
-//	replay and List                    A replay renames over the journal, which may hide it from a
-//	                                   list that looks for journals. So it holds the list lock.
+//   - Load and a commit of one record: Load takes no lock. It gets mode and bytes from one open file.
+//     If the file is tentative, Load waits for the stripe and reads the file again.
+//   - Load and a commit of several: Load reads the file first and looks into journal/ afterwards. If
+//     no journal has the stripe, Load read the record before the commit, or after the journal was
+//     removed, when all records are new. Otherwise it waits for the stripe and reads again.
+//   - List and a commit of several: List holds the list lock, shared, while it reads, so no journal
+//     appears meanwhile. It completes the journals that it finds at the start, without the list lock,
+//     because stripes come before it.
+//   - List and a commit of one record: List may read tentative files. At the end it waits, without
+//     the list lock, until these are durable.
+//   - Reading names and renames: some file systems (Btrfs, tmpfs) hide a name that is renamed over
+//     from a process that reads the folder, or show it twice. So names are read with the names lock
+//     held exclusively. Lists and commits of several records are kept apart by the list lock. Take
+//     and Purge may miss a record of such a commit until their next call.
+//   - Replay and List: a replay renames over the journal, which may hide it from a list that looks
+//     for journals. So it holds the list lock.
+//   - A reader and a commit that overwrites a spare: see spare.go.
 
 // journal is an entry of journal/.
 type journal struct {
