@@ -53,28 +53,29 @@ import (
 //
 // Completing a journal means to replay it:
 //
-//   - The journal is written again and synced first. Its writer may have died before the journal was
-//     durable, and a record must not reach the disk before the journal does.
+//   - The journal is written again and synced first. Its writer may have died before the journal
+//     was durable, and a record must not reach the disk before the journal does.
 //   - A record whose file is the one that the commit replaced gets its temporary file.
 //   - A record whose file is the one that the commit made is written again. Its rename may not be
 //     durable, and after a failed sync a second sync of the folder proves nothing.
 //   - A record whose file is neither, with a version that is not lower than the commit's, stays: a
-//     later commit changed it. A power failure can bring a removed journal back, because the removal
-//     is not synced. Files are compared by checksum, because a lease or an expiry changes without the
-//     version. Purge syncs journal/ before it removes a record, so no record is absent again.
+//     later commit changed it. A power failure can bring a removed journal back, because the
+//     removal is not synced. Files are compared by checksum, because a lease or an expiry changes
+//     without the version. Purge syncs journal/ before it removes a record, so no record is absent
+//     again.
 //   - A record whose file is neither, with a lower version, gets its temporary file. Its file is a
 //     tombstone that was purged before the commit, and that a power failure brought back.
 //
 // The races, and what decides each:
 //
-//   - Load and a commit of one record: Load takes no lock. It gets mode and bytes from one open file.
-//     If the file is tentative, Load waits for the stripe and reads the file again.
-//   - Load and a commit of several: Load reads the file first and looks into journal/ afterwards. If
-//     no journal has the stripe, Load read the record before the commit, or after the journal was
-//     removed, when all records are new. Otherwise it waits for the stripe and reads again.
+//   - Load and a commit of one record: Load takes no lock. It gets mode and bytes from one open
+//     file. If the file is tentative, Load waits for the stripe and reads the file again.
+//   - Load and a commit of several: Load reads the file first and looks into journal/ afterwards.
+//     If no journal has the stripe, Load read the record before the commit, or after the journal
+//     was removed, when all records are new. Otherwise it waits for the stripe and reads again.
 //   - List and a commit of several: List holds the list lock, shared, while it reads, so no journal
-//     appears meanwhile. It completes the journals that it finds at the start, without the list lock,
-//     because stripes come before it.
+//     appears meanwhile. It completes the journals that it finds at the start, without the list
+//     lock, because stripes come before it.
 //   - List and a commit of one record: List may read tentative files. At the end it waits, without
 //     the list lock, until these are durable.
 //   - Reading names and renames: some file systems (Btrfs, tmpfs) hide a name that is renamed over

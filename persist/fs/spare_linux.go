@@ -20,7 +20,7 @@ func overwrite(path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(overwriteOpen(file, data), file.Close()) // Close ends the lease
+	return errors.Join(overwriteOpen(file, data), file.Close())
 }
 
 func overwriteOpen(file *os.File, data []byte) error {
@@ -28,6 +28,8 @@ func overwriteOpen(file *os.File, data []byte) error {
 	if _, err := unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		return err
 	}
+	// Close does not end the lease while a process that is being started has a copy of the open file.
+	defer unix.FcntlInt(fd, unix.F_SETLEASE, unix.F_UNLCK)
 	var stat unix.Stat_t
 	if err := unix.Fstat(int(fd), &stat); err != nil {
 		return err
