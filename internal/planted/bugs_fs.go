@@ -125,7 +125,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-gate", Mechanism: "a waiter gets a lock before its last holder does",
 		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "retry(ctx, gate.TryLock)", New: "retry(ctx, func() (bool, error) { return true, nil })",
+		Old: "waitLock(ctx, path+\".gate\", exclusive)", New: "waitLock(ctx, path+\".gate\", shared)",
 		Pkg: "./persist/fs", Run: "^TestWaiterIsNext$",
 	},
 	{
@@ -280,8 +280,8 @@ var fsBugs = []Bug{
 	},
 	{
 		Name: "fs-lock-shared-alone", Mechanism: "a shared lock file excludes exclusive holders in other processes",
-		Proves: []string{"STORE-3"}, File: "persist/fs/lock.go",
-		Old: "		try = file.TryRLock\n", New: "		try = func() (bool, error) { return true, nil }\n",
+		Proves: []string{"STORE-3"}, File: "persist/fs/lockfile_flock.go",
+		Old: "	how := syscall.LOCK_SH\n", New: "	how := syscall.LOCK_UN\n",
 		Pkg: "./persist/fs", Run: "^(TestLocksExclude|TestSharedLockFiles)$",
 	},
 }

@@ -131,7 +131,7 @@ func decodeStrictly(data []byte, target any) error {
 // readFile returns the bytes and the permissions of the file at path. Both belong to the same file,
 // whatever is renamed meanwhile.
 func readFile(path string) (data []byte, mode os.FileMode, err error) {
-	file, err := os.Open(path)
+	file, err := openFile(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -171,7 +171,7 @@ const private os.FileMode = 0o600
 // because the kernel may have dropped its unwritten pages.
 func (s *Store) writeTemp(lock int, data []byte, mode os.FileMode) (path string, err error) {
 	path = filepath.Join(s.temps, fmt.Sprintf("%s-%016x%s", lockNames[lock], rand.Uint64(), extension))
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	file, err := openFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return "", err
 	}
@@ -296,7 +296,7 @@ func syncFoldersOf(files []string) error {
 
 // readNames returns the names in a folder, in no order.
 func readNames(folder string) ([]string, error) {
-	file, err := os.Open(folder)
+	file, err := openFile(folder, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

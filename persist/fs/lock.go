@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -192,19 +191,21 @@ func acquire(ctx context.Context, s *semaphore.Weighted, weight int64) error {
 // lockFile passes the gate of a lock and locks its file.
 func (l *locks) lockFile(ctx context.Context, lock int, m mode) (unlock func(), err error) {
 	path := filepath.Join(l.folder, lockNames[lock])
-	gate, file := flock.New(path+".gate"), flock.New(path)
-	if err := retry(ctx, gate.TryLock); err != nil {
+	leave, err := waitLock(ctx, path+".gate", exclusive)
+	if err != nil {
 		return nil, err
 	}
-	defer gate.Unlock()
-	try := file.TryLock
-	if m == shared {
-		try = file.TryRLock
-	}
-	if err := retry(ctx, try); err != nil {
-		return nil, err
-	}
-	return func() { _ = file.Unlock() }, nil
+	defer leave()
+	return waitLock(ctx, path, m)
+}
+
+// waitLock locks the file at path. It waits while other processes hold it.
+func waitLock(ctx context.Context, path string, m mode) (unlock func(), err error) {
+	err = retry(ctx, func() (ok bool, err error) {
+		unlock, ok, err = tryLock(path, m)
+		return ok, err
+	})
+	return unlock, err
 }
 
 // The first and the longest pause before a file is tried again that another process has locked.

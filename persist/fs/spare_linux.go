@@ -16,7 +16,7 @@ func exchange(a, b string) error {
 // overwrite makes the file at path tentative and replaces its content durably. It fails without a
 // change if the file is open elsewhere, has a second name, or has another owner.
 func overwrite(path string, data []byte) error {
-	file, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	file, err := openFile(path, os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,10 @@ import (
 	"time"
 )
 
+func openFile(path string, flag int, mode os.FileMode) (*os.File, error) {
+	return os.OpenFile(path, flag, mode)
+}
+
 // tentative is an ordinary mode here: Windows cannot sync a folder, so no file is known to be
 // durable.
 const tentative = private
