@@ -12,16 +12,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
-// A record that somebody else has locked holds up its own writers only. Nobody waits for a lock on a
-// connection at first: a commit that finds one of its records locked is told so at once, and has
-// written nothing. Then, as one of few (see waiters), it waits on a connection, in PostgreSQL's own
-// queue for the lock, but only for lockPatience; between two such waits, and when too many wait
-// already, it pauses without a connection and tries again. So most connections are always free for
-// others, and a lock that is held for long keeps nobody from waiting whose lock is held briefly. It
-// goes on until Config.CommitTimeout, or until its caller leaves.
+// A commit goes one of two ways:
+//
+//   - fast: one statement for one record; see write.go;
+//   - the transaction: lock and read, persist.Apply, write and COMMIT; see transaction.go.
+//
+// A fast commit that was not written, and not proved lost, continues as a transaction.
+//
+// A locked record delays only its own writers. The first attempt never waits for a lock: a commit that
+// finds one of its records locked writes nothing. It then waits for the lock on a connection, but only
+// for lockPatience, and only in one of few slots (see waiters). Between two such waits, and while no
+// slot is free, it pauses without a connection and tries again. So most connections stay free for
+// other commits. Attempts end with Config.CommitTimeout, or when the caller leaves.
 const (
 	lockPatience = 250 * time.Millisecond
 	firstPause   = time.Millisecond
@@ -29,14 +33,14 @@ const (
 	shortestWait = 50 * time.Millisecond // for a connection
 )
 
-// What a commit may ask for. Beyond that, the server's table of locks could be full for everybody,
-// and a record be created that has no room in the index of tombstones.
+// Limits of a commit. Without them one commit could fill the server's lock table, or create a record
+// whose key is too long for the index of tombstones.
 const (
 	maxKeys = 5000
 	maxKey  = 2048 // bytes of kind and id
 )
 
-// waiters is how many connections of a pool may wait for locks at once: a quarter, and never all.
+// waiters returns how many connections of a pool may wait for locks at once: a quarter, never all.
 func waiters(connections int) int {
 	if connections < 2 {
 		return 0
@@ -44,24 +48,25 @@ func waiters(connections int) int {
 	return max(1, connections/4)
 }
 
-// request is a commit under way. It is pending, then sent to the database; it is pending again when
-// the database is known to have written nothing of it, until it is answered. A caller may withdraw
-// what is pending, and leave behind what is sent.
+// request is a commit in progress. Its state changes from pending to sent when the database may see
+// it, and back when the database is known to have written nothing. The caller can withdraw a pending
+// request; it can only leave a sent one behind.
 type request struct {
 	ctx     context.Context // the caller's
 	commit  persist.Commit
 	keys    []persist.Key
-	absent  int // keys that it expects to be absent
-	size    int // bytes to be written, about
+	absent  int // keys that must be absent
+	size    int // bytes of the documents
 	arrived time.Time
-	patient bool // its caller is the one that commits it
-	inTurn  bool // see turn
 	state   atomic.Int32
-	done    chan struct{} // closed when there is an answer; nil: nobody waits for it
-	at      time.Time     // the answer
-	err     error
+	done    chan struct{} // closed when result is set
+	result  result
 
-	deadline time.Time // of attempts on its own, from the first that has a connection
+	tried   bool // the fast way did not decide it
+	patient bool // it runs on the goroutine of its caller, which waits until its deadline
+	inTurn  bool // see turn
+
+	deadline time.Time // of all attempts; set by the first that has a connection
 }
 
 const (
@@ -77,22 +82,21 @@ func (r *request) recall() { r.state.CompareAndSwap(sent, pending) }
 func (r *request) withdraw() bool { return r.state.CompareAndSwap(pending, withdrawnByCaller) }
 
 func (r *request) answer(at time.Time, err error) {
-	r.at, r.err = at, err
-	if r.done != nil {
-		close(r.done)
-	}
+	r.result = result{at, err}
+	close(r.done)
 }
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
-// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
-// persist.ErrNotApplied when c is malformed or the database rejects it, when it has more than 5000
-// keys, or one of more than 2048 bytes, when ctx ended before the commit was sent, or when the
-// database could not be reached or written, or stayed locked until Config.CommitTimeout; where waiting may help, that error wraps persist.ErrUnavailable too. Any
-// other error leaves the outcome unknown: the connection was lost after the commit was sent, or ctx
-// ended then, and the commit goes on without its caller.
+// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and otherwise:
 //
-// A ctx with a method Patient() is that of a caller for whom nobody waits: it has a deadline, and ends no sooner while Commit lasts, and what is
-// in c is never changed.
+//   - an error that wraps persist.ErrNotApplied when c is malformed, the database rejects it, it has
+//     more than 5000 keys or a key of more than 2048 bytes, or ctx ended before the commit was sent;
+//   - an error that also wraps persist.ErrUnavailable when the database could not be reached or
+//     written, or a record stayed locked until Config.CommitTimeout;
+//   - any other error when the outcome is unknown: the connection was lost after the commit was sent,
+//     or ctx ended then and the commit continues without its caller.
+//
+// A caller with a patient context commits on its own goroutine: see persist.Patient.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
@@ -102,55 +106,54 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	r.inTurn = s.hasTurn(r)
-	if r.patient = patience.Has(ctx); r.patient {
-		direct, err := s.queue.enterDirectly(r)
-		if err != nil {
-			return time.Time{}, err
-		}
-		if direct {
-			s.direct(r) // a goroutine, and waking this one again, can take as long as the commit
-			return r.at, r.err
-		}
-		r.patient = false // it may leave
-	} else {
-		r.commit = c.Clone() // its caller may leave before it is written
-	}
-	r.done = make(chan struct{})
 	direct, err := s.queue.enter(r)
 	if err != nil {
 		return time.Time{}, err
 	}
+	if direct && isPatient(ctx) {
+		r.patient = true
+		s.direct(r)
+		return r.result.at, r.result.err
+	}
 	if direct {
 		go s.direct(r)
 	}
-	if _, ok := patience.Wait(ctx, &s.waits, r.done); ok {
-		return r.at, r.err
+	select {
+	case <-r.done:
+		return r.result.at, r.result.err
+	case <-ctx.Done():
 	}
 	if r.withdraw() {
 		return time.Time{}, withdrawn(ctx)
 	}
 	select {
 	case <-r.done:
-		return r.at, r.err
+		return r.result.at, r.result.err
 	default:
 		return time.Time{}, leftBehind(ctx)
 	}
 }
 
-// newRequest returns the request for c, which is valid, and not copied yet. It returns an error that
-// wraps persist.ErrNotApplied if ctx has ended, or PostgreSQL cannot hold c.
+// isPatient reports whether the caller waits until the deadline of ctx: nothing cancels ctx earlier.
+func isPatient(ctx context.Context) bool {
+	_, ok := ctx.(interface{ Patient() })
+	return ok
+}
+
+// newRequest returns the request for c, which is valid. It returns an error that wraps
+// persist.ErrNotApplied if ctx has ended or PostgreSQL cannot store c.
 func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 	if ctx.Err() != nil {
 		return nil, withdrawn(ctx)
 	}
-	r := &request{ctx: ctx, arrived: time.Now()}
+	r := &request{ctx: ctx, commit: c, keys: c.Keys(), arrived: time.Now(), done: make(chan struct{})}
 	for i := range c.Writes {
 		w := &c.Writes[i]
 		if w.Version > math.MaxInt64 {
-			return nil, unfit("version %d of %q is too large", w.Version, w.Key)
+			return nil, unfit("version %d of %q is larger than %d", w.Version, w.Key, int64(math.MaxInt64))
 		}
 		if tooManyDigits(w.Doc) {
-			return nil, unfit("the numbers of %q have too many digits", w.Key)
+			return nil, unfit("the numbers in the document of %q have too many digits", w.Key)
 		}
 		if w.Expected == 0 {
 			r.absent++
@@ -162,7 +165,6 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 			r.absent++
 		}
 	}
-	r.commit, r.keys = c, c.Keys()
 	if len(r.keys) > maxKeys {
 		return nil, unfit("the commit has %d keys, more than %d", len(r.keys), maxKeys)
 	}
@@ -174,38 +176,36 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 	return r, nil
 }
 
-// direct commits r, which counts as direct in the queue until somebody else is found in its way.
+// direct commits r, which occupies a direct place in the queue until its first attempt ends.
 func (s *Store) direct(r *request) {
 	defer s.queue.end()
 	var at time.Time
 	var err error
 	if r.inTurn {
-		at, err = s.inTurn(r)
+		at, err = s.commitInTurn(r)
 	} else {
 		at, err = s.attempt(r, 0)
 	}
 	s.queue.leave()
+	s.finish(r, at, err)
+}
+
+// finish makes further attempts at r if the first one met a lock, and answers r.
+func (s *Store) finish(r *request, at time.Time, err error) {
 	at, err = s.insist(r, at, err, s.attempt)
 	s.hintCommit(r.commit, err)
 	r.answer(at, err)
 }
 
-// alone commits r after it could not be part of a batch.
-func (s *Store) alone(r *request) {
-	at, err := s.attempt(r, 0)
-	at, err = s.insist(r, at, err, s.attempt)
-	s.hintCommit(r.commit, err)
-	r.answer(at, err)
-}
-
-// insist returns the answer to r, of which an attempt was made, after further attempts if somebody
-// else was in its way. The last quarter of the time is left for answers, so that the outcome is known.
+// insist returns the outcome of r after further attempts while another transaction is in the way. It
+// leaves the last quarter of Config.CommitTimeout for the answer of the last attempt, so that the
+// outcome is known.
 func (s *Store) insist(r *request, at time.Time, err error, attempt func(*request, time.Duration) (time.Time, error)) (time.Time, error) {
 	latest := r.deadline.Add(-s.config.CommitTimeout / 4)
 	waited := false
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
-		// A commit of several keys would keep the others locked while it waits for one. That is
-		// done once, which is long enough unless somebody has forgotten a lock.
+		// A commit of several keys keeps its other keys locked while it waits for one. It waits
+		// only once: that is long enough unless a lock was forgotten.
 		if !waited || len(r.keys) == 1 {
 			select {
 			case s.slots <- struct{}{}:
@@ -223,10 +223,11 @@ func (s *Store) insist(r *request, at time.Time, err error, attempt func(*reques
 	return at, err
 }
 
-// inTheWay reports whether err says that nothing was written because somebody else was faster.
+// inTheWay reports whether nothing was written because of another transaction, and a further attempt
+// may succeed.
 func inTheWay(err error) bool { return errors.Is(err, persist.ErrNotApplied) && worthRetrying(err) }
 
-// pause waits for d, and reports false if ctx ended first.
+// pause waits for d. It reports false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -238,18 +239,20 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// attempt commits r on a connection, and waits for locks for as long as patience. The connection is
-// waited for in the caller's name; what comes then, not even the caller interrupts.
+// attempt commits r on a connection of the pool and waits for locks for at most patience. The caller's
+// context bounds only the wait for the connection.
 func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err error) {
-	conn, err := s.acquireAny(r.ctx)
+	conn, err := s.acquire(r.ctx)
 	if err != nil {
-		return time.Time{}, unacquired(r.ctx, err)
+		return time.Time{}, notAcquired(r.ctx, err)
 	}
 	defer func() { release(conn, err) }()
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	at, err = s.commitOne(until{s.endOf(r)}, conn.Conn().PgConn(), r, patience)
+	ctx, cancel := s.sending(r)
+	defer cancel()
+	at, err = s.commitOne(ctx, conn.Conn().PgConn(), r, patience)
 	err = waitEnded(err, patience)
 	if inTheWay(err) {
 		r.recall()
@@ -257,26 +260,33 @@ func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err e
 	return at, err
 }
 
-// endOf returns when the attempt at r that begins now ends at the latest.
-func (s *Store) endOf(r *request) time.Time {
-	if r.deadline.IsZero() { // its turn has come
+// sending returns the context of an attempt at r. It ends Config.CommitTimeout after the first
+// attempt, or at the deadline of a caller that waits on this goroutine.
+func (s *Store) sending(r *request) (context.Context, context.CancelFunc) {
+	if r.deadline.IsZero() {
 		r.deadline = time.Now().Add(s.config.CommitTimeout)
 	}
-	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(r.deadline) {
-		return given // its caller is here
+	end := r.deadline
+	if given, ok := r.ctx.Deadline(); ok && r.patient && given.Before(end) {
+		end = given
 	}
-	return r.deadline
+	return until(end)
 }
 
-// unacquired is the error of a commit that got no connection because of err.
-func unacquired(ctx context.Context, err error) error {
+// until returns a context that ends at a time.
+func until(end time.Time) (context.Context, context.CancelFunc) {
+	return context.WithDeadlineCause(context.Background(), end, errNoAnswer)
+}
+
+// notAcquired returns the error of a commit that got no connection because of err.
+func notAcquired(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return withdrawn(ctx)
 	}
 	return notApplied(err)
 }
 
-// waitEnded makes errBusy of the error of a wait that was longer than all of it may be.
+// waitEnded turns the error of a statement that waited for locks for too long into errBusy.
 func waitEnded(err error, patience time.Duration) error {
 	if patience > 0 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) == codeQueryCanceled {
 		return notApplied(errBusy)
@@ -284,21 +294,29 @@ func waitEnded(err error, patience time.Duration) error {
 	return err
 }
 
-// commitOne commits r, by itself, on conn.
+// commitOne commits r on conn, by itself: the fast way if that is possible and was not tried, and
+// otherwise as a transaction.
 func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, patience time.Duration) (time.Time, error) {
-	if isPlain(r.commit) {
-		return s.write(ctx, conn, r.commit, patience)
+	if patience == 0 && !r.tried && isFast(&r.commit) {
+		r.tried = true
+		result, err := s.writeOne(ctx, conn, r)
+		if err != nil {
+			return time.Time{}, err
+		}
+		if result.decided() {
+			return result.at, result.err
+		}
 	}
 	t := &transaction{store: s, conn: conn, patience: patience}
 	t.add(r)
 	t.run(ctx)
 	if err := t.parts[0].err; sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
-		return s.commitOne(ctx, conn, r, patience) // by texts from now on
+		return s.commitOne(ctx, conn, r, patience) // with the text of the statement
 	}
 	return t.at, t.parts[0].err
 }
 
-// commitWaiting commits what waits in the queue, batch by batch.
+// commitWaiting commits what waits in the queue, batch by batch, until nothing waits.
 func (s *Store) commitWaiting() {
 	var batch []*request
 	for s.queue.proceed(batch) {
@@ -307,7 +325,8 @@ func (s *Store) commitWaiting() {
 		began := time.Now()
 		conn, err := s.acquireFor(s.queue.oldest())
 		if err != nil {
-			arrived := began // the database is down, or was; who came since then is not told what may be over
+			// Requests that arrived later are not answered with this error: the database may be back.
+			arrived := began
 			if errors.Is(err, errNoConnection) {
 				arrived = time.Now().Add(-s.config.AcquireTimeout)
 			}
@@ -324,31 +343,26 @@ func (s *Store) commitWaiting() {
 	}
 }
 
-// acquireFor returns a connection in the name of those who wait in the queue, the first of whom
-// arrived then: it is given up when that one has waited for long enough. Who waited for others of
-// the queue for as long still has a moment to find a connection that is free.
-func (s *Store) acquireFor(then time.Time) (*pgxpool.Conn, error) {
-	left := max(s.config.AcquireTimeout-time.Since(then), min(s.config.AcquireTimeout, shortestWait))
+// acquireFor returns a connection for a batch whose oldest request arrived at a time. It waits until
+// that request has waited for Config.AcquireTimeout, and at least for shortestWait.
+func (s *Store) acquireFor(arrived time.Time) (*pgxpool.Conn, error) {
+	left := max(s.config.AcquireTimeout-time.Since(arrived), min(s.config.AcquireTimeout, shortestWait))
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
-	conn, err := s.acquireAny(ctx)
+	conn, err := s.acquire(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, errNoConnection
 	}
 	return conn, err
 }
 
-// commitBatch commits requests, answers them, and returns what went wrong on the connection.
+// commitBatch commits and answers requests, and returns the error of the connection. It goes the fast
+// way if all of them can, and continues with one transaction for the rest.
 func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
-	ctx := until{time.Now().Add(s.config.CommitTimeout)}
-	batch, err := s.replaceSome(ctx, conn, batch)
-	switch len(batch) {
-	case 0:
-		return err
-	case 1:
-		r := batch[0]
-		at, err := s.commitOne(ctx, conn, r, 0)
-		s.conclude(r, at, err)
+	ctx, cancel := until(time.Now().Add(s.config.CommitTimeout))
+	defer cancel()
+	batch, err := s.writeBatch(ctx, conn, batch)
+	if len(batch) == 0 {
 		return err
 	}
 	t := &transaction{store: s, conn: conn}
@@ -362,12 +376,40 @@ func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 	return t.failure
 }
 
-// conclude answers r, or sends it on its own way when somebody else was in its way in a batch, or
-// somebody else's document was rejected.
+// writeBatch commits a batch the fast way if all of it can go that way, and returns the undecided rest.
+func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*request) (rest []*request, err error) {
+	for _, r := range batch {
+		if !isFast(&r.commit) {
+			return batch, nil
+		}
+	}
+	results, err := s.write(ctx, conn, batch)
+	if errors.Is(err, persist.ErrNotApplied) {
+		return batch, nil // one of them caused it
+	}
+	for i, r := range batch {
+		switch {
+		case err != nil:
+			s.conclude(r, time.Time{}, err)
+		case results[i].decided():
+			s.conclude(r, results[i].at, results[i].err)
+		default:
+			r.tried = true
+			rest = append(rest, r)
+		}
+	}
+	return rest, err
+}
+
+// conclude answers r, which was part of a batch. If another transaction was in the way, or another
+// part of the batch failed, r continues on its own.
 func (s *Store) conclude(r *request, at time.Time, err error) {
-	if inTheWay(err) || errors.Is(err, errSibling) {
+	if inTheWay(err) || errors.Is(err, errSibling) || sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
 		r.recall()
-		s.queue.underWay.Go(func() { s.alone(r) })
+		s.queue.underWay.Go(func() {
+			at, err := s.attempt(r, 0)
+			s.finish(r, at, err)
+		})
 		return
 	}
 	s.hintCommit(r.commit, err)

@@ -221,31 +221,6 @@ func plan(t *testing.T, conn *pgx.Conn, s *statement) string {
 	return lines.String()
 }
 
-// TestRememberedAlike: the ring that the database computes is the one that persist.Apply does.
-//
-// Proves STORE-1.
-func TestRememberedAlike(t *testing.T) {
-	url := pgtest.URL(t)
-	s := openAt(t, url, Config{})
-	conn := pgtest.Connect(t, url)
-	for range 20 {
-		writers, ring := 1+rand.IntN(30), []string(nil)
-		for n := range 200 {
-			id := []string{fmt.Sprintf("w%d.%d", rand.IntN(writers), n), fmt.Sprintf("é.%d.%d", rand.IntN(writers), n), fmt.Sprintf("no dot %d", n), fmt.Sprintf(".%d", n), fmt.Sprintf("%d.", n)}[rand.IntN(10)%5*rand.IntN(2)]
-			c := put("a", 1)
-			c.ID = id
-			next, err := persist.Apply(c, map[persist.Key]persist.Record{thing("a"): {Key: thing("a"), Version: 1, Updated: time.Unix(1, 0), Commits: ring}}, time.Unix(2, 0))
-			require.NoError(t, err)
-			if ring == nil {
-				ring = []string{}
-			}
-			got := value[[]string](t, conn, "SELECT "+s.names.of("remember")+"($1, $2)", ring, id)
-			require.Equal(t, next[0].Commits, got)
-			ring = got
-		}
-	}
-}
-
 // Proves STORE-1.
 func TestVersionBeyondBigint(t *testing.T) {
 	s := openAt(t, pgtest.URL(t), Config{})

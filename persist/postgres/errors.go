@@ -17,7 +17,6 @@ const (
 	codeReadOnlyTransaction  = "25006"
 	codeFailedTransaction    = "25P02"
 	codeNoSuchStatement      = "26000"
-	codeWrongIsolation       = "PW001" // of our own function
 	codeSerializationFailure = "40001"
 	codeDeadlockDetected     = "40P01"
 	codeLockNotAvailable     = "55P03"

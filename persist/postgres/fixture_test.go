@@ -158,12 +158,6 @@ func unavailable(t testing.TB, err error) {
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 }
 
-// result is the answer to a commit that is made in the background.
-type result struct {
-	at  time.Time
-	err error
-}
-
 // commitLater commits in the background.
 func commitLater(ctx context.Context, s *Store, c persist.Commit) <-chan result {
 	answer := make(chan result, 1)

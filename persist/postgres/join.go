@@ -134,7 +134,6 @@ func (j *joined) commit(ctx context.Context, c persist.Commit, fn func(ctx conte
 	if err != nil {
 		return time.Time{}, err
 	}
-	r.commit = c.Clone()
 	if err := j.begin(); err != nil {
 		return time.Time{}, err
 	}

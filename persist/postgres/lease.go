@@ -62,7 +62,7 @@ func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error)
 		return nil, err
 	}
 	picked := "SELECT r.kind, r.id FROM " + t.records + " r WHERE r.version < 9223372036854775807 AND " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
-	s.statement.string(a.Holder).duration(a.For, false)
+	s.statement.string(a.Holder).duration(a.For)
 	holder, lease := len(s.statement.values)-1, len(s.statement.values)
 	s.statement.text = fmt.Sprintf(`WITH picked AS MATERIALIZED (%s),
 		clock AS MATERIALIZED (SELECT pg_catalog.clock_timestamp() AS at FROM (SELECT count(*) FROM picked) AS locked)

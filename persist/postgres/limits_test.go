@@ -309,9 +309,9 @@ func TestConnectionIsWaitedForOnce(t *testing.T) {
 	}
 	old, young := enter("old", time.Now().Add(-time.Hour)), enter("young", time.Now())
 	testkit.Receive(t, old.done, "it has waited for an hour")
-	unavailable(t, old.err)
+	unavailable(t, old.result.err)
 	require.False(t, isClosed(young.done))
 	release()
 	<-young.done
-	require.NoError(t, young.err)
+	require.NoError(t, young.result.err)
 }

@@ -73,7 +73,7 @@ func selected(q persist.Query) (*selection, error) {
 		if q.Deleted {
 			column = "deleted" // the same time, in an index
 		}
-		s.where("r."+column+" <= pg_catalog.statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age, false) })
+		s.where("r."+column+" <= pg_catalog.statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age) })
 	}
 	if q.Due {
 		s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp()", nil)

@@ -48,7 +48,6 @@ func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx co
 	if err != nil {
 		return time.Time{}, err
 	}
-	r.commit = c.Clone()
 	if err := s.queue.begin(); err != nil {
 		return time.Time{}, err
 	}

@@ -238,7 +238,7 @@ func (s *Store) notify(payloads []string, spare bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = s.repeatable(ctx, conn, s.sql.notify.query().string(s.names.channel()).strings(payloads))
+	_, err = repeatable(ctx, conn.Conn().PgConn(), s.sql.notify.query().string(s.names.channel()).strings(payloads))
 	release(conn, err)
 	return err
 }

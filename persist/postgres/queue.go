@@ -9,34 +9,34 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Commits go directly, each on a connection of its own, while few are under way: that is quickest
-// for each of them. Beyond that they wait, and committers take what waits into one transaction,
-// which is quickest for all. See BenchmarkCommit for where the one becomes better than the other.
+// While few commits are in progress, each goes directly, on a connection of its own: that is the
+// fastest for each of them. Further commits wait, and committers put what waits into batches: that is
+// the fastest for all. BenchmarkCommit shows where one becomes better than the other.
 const (
 	maxDirect      = 8
 	maxCommitters  = 2
 	maxBatchKeys   = 256
-	maxBatchAbsent = 64 // keys: each takes a place in the table of all locks of the server
+	maxBatchAbsent = 64 // each absent key takes a place in the server's lock table
 	maxBatchBytes  = 4 << 20
 )
 
-// queue decides which way a commit goes, and knows what is under way. There is no goroutine behind
-// it but those of the commits: a committer ends when nothing waits.
+// queue decides how a commit goes, and counts what is in progress. It has no goroutine of its own: a
+// committer ends when nothing waits.
 type queue struct {
-	committer func() // commits what waits, until take returns nothing
+	committer func() // commits what waits until take returns nothing
 	maxDirect int
 
-	underWay sync.WaitGroup // every call that has begun, and what it left behind
+	underWay sync.WaitGroup // every call in progress and what it left behind
 
-	mu         sync.Mutex // protects what follows
+	mu         sync.Mutex // protects the fields below
 	waiting    []*request // in order of arrival
 	direct     int        // requests that go directly
 	committers int
-	taken      map[persist.Key]bool // the keys that committers are committing
+	taken      map[persist.Key]bool // keys that committers are committing
 	closed     bool
 }
 
-// begin lets a call in, which must call end, or returns persist.ErrClosed after close.
+// begin counts a call until it calls end. It returns persist.ErrClosed after close.
 func (q *queue) begin() error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -49,14 +49,11 @@ func (q *queue) begin() error {
 
 func (q *queue) end() { q.underWay.Done() }
 
-// enterDirectly lets r in if it can go directly, as enter does, and reports whether.
-func (q *queue) enterDirectly(r *request) (direct bool, err error) {
+// enter accepts r, or returns persist.ErrClosed after close. It reports whether r goes directly: then
+// the caller commits it and calls leave and end. Otherwise a committer commits it.
+func (q *queue) enter(r *request) (direct bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.goDirectly(r)
-}
-
-func (q *queue) goDirectly(r *request) (direct bool, err error) {
 	switch {
 	case q.closed:
 		return false, persist.ErrClosed
@@ -64,17 +61,6 @@ func (q *queue) goDirectly(r *request) (direct bool, err error) {
 		q.direct++
 		q.underWay.Add(1)
 		return true, nil
-	}
-	return false, nil
-}
-
-// enter lets r in, or returns persist.ErrClosed after close. It reports whether r goes directly: then the caller has to commit it, and to call
-// leave and end.
-func (q *queue) enter(r *request) (direct bool, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if direct, err := q.goDirectly(r); direct || err != nil {
-		return direct, err
 	}
 	q.waiting = append(q.waiting, r)
 	if q.committers < maxCommitters {
@@ -84,14 +70,15 @@ func (q *queue) enter(r *request) (direct bool, err error) {
 	return false, nil
 }
 
-// leave makes room for the next request that goes directly.
+// leave frees the place of a request that went directly.
 func (q *queue) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.direct--
 }
 
-// proceed tells that a committer has finished with done, and reports whether it is to go on.
+// proceed frees the keys of the committer's last batch. It reports false if the committer has to end
+// because nothing waits.
 func (q *queue) proceed(done []*request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -107,26 +94,26 @@ func (q *queue) proceed(done []*request) bool {
 	return true
 }
 
-// gather lets those come who were answered by the last batch and are about to commit again: they share the next one.
+// gather yields while requests keep arriving: callers that the last batch answered commit again and
+// share the next one.
 func (q *queue) gather() {
 	const yields = 8
 	before := -1
 	for range yields {
 		q.mu.Lock()
-		came := len(q.waiting)
+		arrived := len(q.waiting)
 		q.mu.Unlock()
-		if came == before || came >= maxBatchKeys {
+		if arrived == before || arrived >= maxBatchKeys {
 			return
 		}
-		before = came
+		before = arrived
 		runtime.Gosched()
 	}
 }
 
-// take removes a batch of requests from the queue, and marks them as sent. No key is in it twice, or
-// in the batch of another committer: they would be in each other's way. Requests that have a key in
-// common stay in order. It returns nothing when the committer is to end, and whatever waits then is
-// left to the other committer.
+// take removes a batch from the queue and marks its requests as sent. No key occurs twice in it, or
+// in the batch of the other committer. Requests with a common key stay in order. It returns nothing if
+// the committer has to end; the other committer then takes what waits.
 func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -144,7 +131,7 @@ func (q *queue) take() []*request {
 			continue
 		}
 		if !r.send() {
-			continue // its caller has left
+			continue // the caller has withdrawn it
 		}
 		keys, absent, size = keys+len(r.keys), absent+r.absent, size+r.size
 		batch = append(batch, r)
@@ -163,7 +150,7 @@ func addAll(set map[persist.Key]bool, keys []persist.Key) {
 	}
 }
 
-// oldest returns when the first of those who wait arrived.
+// oldest returns the arrival of the first request that waits.
 func (q *queue) oldest() time.Time {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -173,13 +160,13 @@ func (q *queue) oldest() time.Time {
 	return q.waiting[0].arrived
 }
 
-// remove removes those from the queue who arrived by then.
-func (q *queue) remove(then time.Time) []*request {
+// remove removes the requests that arrived no later than a time.
+func (q *queue) remove(latest time.Time) []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var removed, rest []*request
 	for _, r := range q.waiting {
-		if r.arrived.After(then) {
+		if r.arrived.After(latest) {
 			rest = append(rest, r)
 		} else {
 			removed = append(removed, r)
@@ -189,7 +176,7 @@ func (q *queue) remove(then time.Time) []*request {
 	return removed
 }
 
-// close lets nobody in any more and waits until everybody is out.
+// close refuses further calls and waits until all calls in progress have ended.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true

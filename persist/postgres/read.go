@@ -5,7 +5,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -42,13 +42,20 @@ func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error
 	if err != nil {
 		return persist.Record{}, err
 	}
-	row := cells(rows[0])
-	now, floor := row.time(), row.int()
-	r := row.content(key, now)
+	r := loadedOne(key, rows[0])
 	if r.Absent() {
-		return absentAt(key, floor, now), persist.ErrNotFound
+		return r, persist.ErrNotFound
 	}
 	return r, nil
+}
+
+// loadedOne reads a row of the statement load.
+func loadedOne(key persist.Key, row cells) persist.Record {
+	now, floor := row.time(), row.int()
+	if r := row.content(key, now); !r.Absent() {
+		return r
+	}
+	return absentAt(key, floor, now)
 }
 
 func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
@@ -143,33 +150,26 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 		return nil, err
 	}
 	defer s.queue.end()
-	conn, err := s.acquireAny(ctx)
+	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
 	defer conn.Release()
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
-	answers, err := s.repeatable(bounded, conn, statement)
+	answers, err := repeatable(bounded, conn.Conn().PgConn(), statement)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
 	return answers[0], nil
 }
 
-// repeatable runs a statement that can be run again on a connection as it is: with a lock_timeout that may be too short for it, or without its name.
-func (s *Store) repeatable(ctx context.Context, conn *pgxpool.Conn, statement *statement) (answers []answer, err error) {
-	for range 3 {
-		answers, err = roundTrip(ctx, conn.Conn().PgConn(), statement)
-		switch {
-		case sqlState(err) == codeNoSuchStatement: // by its text from now on
-		case sqlState(err) == codeLockNotAvailable && sessionOf(conn.Conn().PgConn()).brief:
-			if err := s.patient(ctx, conn); err != nil {
-				return nil, err
-			}
-		default:
-			return answers, err
-		}
+// repeatable runs a statement that changes nothing, and again with its text if the session has lost
+// its name.
+func repeatable(ctx context.Context, conn *pgconn.PgConn, statement *statement) ([]answer, error) {
+	answers, err := roundTrip(ctx, conn, statement)
+	if sqlState(err) == codeNoSuchStatement {
+		answers, err = roundTrip(ctx, conn, statement)
 	}
 	return answers, err
 }

@@ -2,7 +2,11 @@ package postgres
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -11,32 +15,28 @@ import (
 // answer is the rows of one statement.
 type answer [][][]byte
 
-// roundTrip sends statements all at once and returns the answers, one for each statement that
-// the server completed. After an error the server runs none of the statements behind the one that
-// failed. Without a BEGIN among them, they are one transaction, which is committed at the end:
-// an error that comes when all are completed is an error of that.
+var (
+	begin    = query("BEGIN ISOLATION LEVEL READ COMMITTED")
+	commit   = query("COMMIT")
+	rollback = query("ROLLBACK")
+)
+
+// roundTrip sends statements together and returns their answers, one for each statement that the
+// server completed. After an error the server skips the remaining statements. Without BEGIN, the
+// statements are one transaction that the server commits at the end; an error after all were
+// completed is an error of that commit.
 //
-// When ctx ends during it the connection is closed, even if the answers were there: pgconn reads in the background while it writes for long,
-// as it does in a process that is stopped there, and keeps the error of a time that is over for whoever comes next.
+// If ctx ends meanwhile, the connection is closed even if the answers have arrived: pgconn may have a
+// pending read with the expired deadline, whose error the next user of the connection would get.
 //
-// An error that wraps errUnsent says that nothing was sent. pgconn.SafeToRetry does not know that
-// here: it calls a connection that breaks while the first answer is awaited safe, too.
+// An error that wraps errUnsent means that nothing was sent. pgconn.SafeToRetry does not prove this: it
+// is also true for a connection that breaks while the first answer is awaited.
 func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
 	if conn.IsClosed() || ctx.Err() != nil {
 		return nil, unsent(errors.Join(context.Cause(ctx), errConnectionLost))
 	}
-	t, timed := ctx.(until)
-	if timed {
-		_ = conn.Conn().SetDeadline(t.Time)
-	}
 	defer func() {
-		if conn.IsClosed() { // while pgconn says farewell it has a deadline of its own
-			return
-		}
-		if timed {
-			_ = conn.Conn().SetDeadline(time.Time{})
-		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !conn.IsClosed() {
 			hangUp(conn)
 		}
 	}()
@@ -45,16 +45,13 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 		forget(statements)
 	}
 	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
-		return nil, unsent(err) // a message that cannot be encoded; all else that fails closes the connection
+		return nil, unsent(err) // a message could not be encoded; other failures close the connection
 	}
 	return answers, err
 }
 
-// exchange is roundTrip on a connection that is ready.
+// exchange is roundTrip on an open connection.
 func exchange(ctx context.Context, conn *pgconn.PgConn, statements []*statement) ([]answer, error) {
-	if len(statements) == 1 {
-		return exchangeOne(ctx, conn, statements[0])
-	}
 	var batch pgconn.Batch
 	for _, s := range statements {
 		if known := s.prepared.on(ctx, conn, s.types); known != nil {
@@ -63,13 +60,13 @@ func exchange(ctx context.Context, conn *pgconn.PgConn, statements []*statement)
 			batch.ExecParams(s.text, s.values, s.types, binaryFormat, binaryFormat)
 		}
 	}
-	if conn.IsClosed() { // while a statement was given its name
+	if conn.IsClosed() { // while a statement was prepared
 		return nil, unsent(errConnectionLost)
 	}
 	reader := conn.ExecBatch(ctx, &batch)
 	answers := make([]answer, 0, len(statements))
 	for reader.NextResult() {
-		rows, _, err := readAll(reader.ResultReader())
+		rows, err := readAll(reader.ResultReader())
 		if err != nil {
 			break
 		}
@@ -78,29 +75,10 @@ func exchange(ctx context.Context, conn *pgconn.PgConn, statements []*statement)
 	return answers, reader.Close()
 }
 
-// exchangeOne is exchange for one statement, for which pgconn has a shorter way.
-func exchangeOne(ctx context.Context, conn *pgconn.PgConn, s *statement) ([]answer, error) {
-	known := s.prepared.on(ctx, conn, s.types)
-	var reader *pgconn.ResultReader
-	switch {
-	case conn.IsClosed(): // while the statement was given its name
-		return nil, unsent(errConnectionLost)
-	case known != nil:
-		reader = conn.ExecStatement(ctx, known, s.values, binaryFormat, binaryFormat)
-	default:
-		reader = conn.ExecParams(ctx, s.text, s.values, s.types, binaryFormat, binaryFormat)
-	}
-	rows, completed, err := readAll(reader)
-	if err != nil && !completed {
-		return nil, err
-	}
-	return []answer{rows}, err
-}
-
-// readAll reads the rows of a statement, and reports whether the server has completed it: an error after that is one of the end of its transaction.
-func readAll(reader *pgconn.ResultReader) (rows answer, completed bool, err error) {
+// readAll returns copies of the rows of a statement.
+func readAll(reader *pgconn.ResultReader) (rows answer, err error) {
 	for reader.NextRow() {
-		values := reader.Values() // which are there until the next row is
+		values := reader.Values() // valid until the next row
 		row, size := make([][]byte, len(values)), 0
 		for _, v := range values {
 			size += len(v)
@@ -115,37 +93,101 @@ func readAll(reader *pgconn.ResultReader) (rows answer, completed bool, err erro
 		}
 		rows = append(rows, row)
 	}
-	tag, err := reader.Close()
-	return rows, tag.String() != "", err
+	_, err = reader.Close()
+	return rows, err
 }
 
-// until is a context that ends at a time and does not tell: the connection is given the time instead, which costs less than a timer that
-// nobody hears of as a rule.
-type until struct{ time.Time }
-
-func (u until) Deadline() (time.Time, bool) { return u.Time, true }
-
-func (u until) Done() <-chan struct{} { return nil }
-
-func (u until) Err() error {
-	if time.Now().Before(u.Time) {
-		return nil
-	}
-	return context.DeadlineExceeded
-}
-
-func (u until) Value(any) any { return nil }
-
-var (
-	begin    = query("BEGIN ISOLATION LEVEL READ COMMITTED")
-	commit   = query("COMMIT")
-	rollback = query("ROLLBACK")
-)
-
-// undo ends a transaction that wrote nothing, or whose statement failed. It does not matter whether
-// that succeeds: a connection that is given back in a transaction is closed.
+// undo rolls back a transaction that wrote nothing or has failed. If that fails, the pool closes the
+// connection, because it is still in a transaction.
 func undo(ctx context.Context, conn *pgconn.PgConn) {
 	if !conn.IsClosed() && conn.TxStatus() != 'I' {
 		_, _ = roundTrip(ctx, conn, rollback)
+	}
+}
+
+// prepared is a statement that runs often. Each session keeps it under a name and does not parse and
+// plan it again. Sessions that forget names, or a proxy that passes transactions to other sessions,
+// answer with codeNoSuchStatement and do nothing; from then on the store sends the text. The caller
+// repeats the statement.
+type prepared struct {
+	text       string
+	name       string
+	parameters int  // upper limit
+	locks      bool // preparing it needs the lock of a table, and may wait for that
+	forgotten  atomic.Bool
+}
+
+func prepare(text string) *prepared {
+	sum := sha256.Sum256([]byte(text))
+	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12]), parameters: strings.Count(text, "$")}
+}
+
+// prepareLocking is prepare for a statement that writes to a table.
+func prepareLocking(text string) *prepared {
+	p := prepare(text)
+	p.locks = true
+	return p
+}
+
+// query returns a statement without values for its parameters.
+func (p *prepared) query() *statement { return &statement{text: p.text, prepared: p} }
+
+// on returns the description of p, whose parameters have these types, on conn. It returns nil if the
+// text has to be sent. It prepares p if conn does not know it, but not in a transaction, which would
+// not survive a failure.
+func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) *pgconn.StatementDescription {
+	if p == nil || p.forgotten.Load() {
+		return nil
+	}
+	idle := conn.TxStatus() == 'I'
+	if idle {
+		replan(ctx, conn)
+	}
+	if known, ok := conn.CustomData()[p.name].(*pgconn.StatementDescription); ok {
+		return known
+	}
+	if !idle {
+		return nil
+	}
+	if p.locks {
+		_ = conn.Exec(ctx, "BEGIN; SET LOCAL lock_timeout = '10ms'").Close()
+		defer func() { _ = conn.Exec(ctx, "ROLLBACK").Close() }() // the statement stays prepared
+	}
+	known, err := conn.Prepare(ctx, p.name, p.text, types)
+	if err != nil {
+		if code := sqlState(err); code != "" && !passes(err) && !conn.IsClosed() { // the name is taken, behind a proxy
+			p.forgotten.Store(true)
+		}
+		return nil
+	}
+	conn.CustomData()[p.name] = known
+	return known
+}
+
+// forget is called when a session did not know one of the statements.
+func forget(statements []*statement) {
+	for _, s := range statements {
+		if s.prepared != nil {
+			s.prepared.forgotten.Store(true)
+		}
+	}
+}
+
+// replanAfter is the longest age of the plans of a session. A plan that was made for a small table
+// reads all of it when it is large, until PostgreSQL analyzes the table. The functions of the store
+// are planned for large tables; this is for the statements that read.
+const replanAfter = 10 * time.Second
+
+// replan discards the plans of a session if they are old. Errors do not matter.
+func replan(ctx context.Context, conn *pgconn.PgConn) {
+	const planned = "pawl: planned"
+	now := time.Now()
+	since, known := conn.CustomData()[planned].(time.Time)
+	if known && now.Sub(since) < replanAfter {
+		return
+	}
+	conn.CustomData()[planned] = now
+	if known {
+		_ = conn.Exec(ctx, "DISCARD PLANS").Close()
 	}
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -39,7 +41,9 @@ type transaction struct {
 
 	floor   uint64
 	current map[persist.Key]persist.Record // without what the document's fields are, until whole is read
-	busy    map[persist.Key]bool           // locked by somebody else
+	busy    map[persist.Key]bool           // locked by another transaction
+
+	unlocked map[persist.Key]persist.Record // committed versions of busy records
 }
 
 // part is one commit of a transaction.
@@ -108,7 +112,7 @@ func (t *transaction) lock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.current, t.busy = make(map[persist.Key]persist.Record), make(map[persist.Key]bool)
+	t.current, t.busy, t.unlocked = make(map[persist.Key]persist.Record), make(map[persist.Key]bool), make(map[persist.Key]persist.Record)
 	if t.begun {
 		t.settle = t.putBack(answers[0][0])
 	}
@@ -150,6 +154,7 @@ func (t *transaction) readLocked(row cells) {
 	if !locked {
 		if _, ok := t.current[key]; !ok {
 			t.busy[key] = true
+			t.unlocked[key] = persist.Record{Key: key, Version: uint64(row.int())}
 		}
 		return
 	}
@@ -240,7 +245,7 @@ func (t *transaction) apply(p *part) {
 	current := make(map[persist.Key]persist.Record, len(p.keys))
 	for _, key := range p.keys {
 		if t.busy[key] {
-			p.err = notApplied(errBusy)
+			p.err = t.whileBusy(p, key)
 			return
 		}
 		r, ok := t.current[key]
@@ -250,6 +255,16 @@ func (t *transaction) apply(p *part) {
 		current[key] = r
 	}
 	p.next, p.err = persist.Apply(p.commit, current, t.at)
+}
+
+// whileBusy returns the error of p, whose record another transaction has locked: a conflict if p has
+// lost already, because its only write expects an older version than the committed one.
+func (t *transaction) whileBusy(p *part, key persist.Key) error {
+	r, ok := t.unlocked[key]
+	if ok && len(p.commit.Writes) == 1 && len(p.commit.Guards) == 0 && p.commit.Writes[0].Expected < r.Version {
+		return &persist.Conflict{Winners: []persist.Record{r}}
+	}
+	return notApplied(errBusy)
 }
 
 // finish writes what is to be written, reads the records that won, and commits.
@@ -415,4 +430,20 @@ func fill(err error, whole map[persist.Key]persist.Record) {
 			fenced.Current = r
 		}
 	}
+}
+
+// bounds returns the statement that follows BEGIN. It replaces the statement_timeout of the role, and
+// bounds the wait for locks as a whole: lock_timeout applies to each lock holder separately. It leaves
+// time for the answer; see insist.
+func (s *Store) bounds(patience time.Duration) *statement {
+	limit := s.lifetime()
+	if wait := milliseconds(patience); wait > 0 {
+		limit = strconv.Itoa(min(int(wait)+int(wait)/4, math.MaxInt32))
+	}
+	return query(s.sql.bounds).string(limit)
+}
+
+// milliseconds is patience as a parameter of the SQL functions.
+func milliseconds(patience time.Duration) int32 {
+	return int32(min(max(0, patience).Milliseconds(), math.MaxInt32))
 }

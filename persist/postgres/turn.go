@@ -11,26 +11,37 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// longestTurn is how long a record stays locked for a writer who was told what won, and makes something of that.
+// A turn keeps a writer from losing forever to another process that commits without a pause: that
+// process sends its next commit before this one has heard of the last.
+//
+//	caller            store                               PostgreSQL
+//	Commit, Insist -> BEGIN, wait for the row lock    ->  locked
+//	                  write                           ->  the version has moved
+//	Conflict, Held <- the transaction stays open
+//	Commit, Insist -> write, COMMIT in it             ->  written: no other writer has the lock
+//
+// The transaction ends without a commit if the caller does not return within longestTurn; if the
+// process is frozen, PostgreSQL ends it after one second more. A turn occupies a slot like any commit
+// that waits for a lock, so turns cannot use up the connections.
+
+// longestTurn is how long a turn waits for its caller.
 const longestTurn = 20 * time.Millisecond
 
-// turn is a transaction in which a writer who insists has waited for a record, and locked it, only to find another version there. Its caller
-// is told of that, and comes back with a commit that follows that version; nobody can be faster then. Where another process makes commit
-// after commit, its next one is on its way before the news of the last one are here: without turns, one would lose for ever.
+// turn is an open transaction with the lock of one record, for the commit that follows version.
 type turn struct {
 	conn    *pgxpool.Conn
 	version uint64      // of the record
-	end     *time.Timer // for a caller who does not come back
+	end     *time.Timer // ends the turn if the caller does not return
 }
 
-// turns are those whose callers have not come back yet. Whoever removes one has to end it: who takes it, its own timer, or who has the next
-// turn, which means that the connection of this one was lost.
+// turns are the open turns. The goroutine that removes a turn ends it: the commit that takes it, its
+// timer, or the next turn of the key, which proves that the connection of this one was lost.
 type turns struct {
-	mu sync.Mutex
+	mu sync.Mutex // protects of
 	of map[persist.Key]*turn
 }
 
-// take removes and returns the turn at a version of key, or returns nil.
+// take removes and returns the turn at a version of key. It returns nil if there is none.
 func (ts *turns) take(key persist.Key, version uint64) *turn {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -42,7 +53,7 @@ func (ts *turns) take(key persist.Key, version uint64) *turn {
 	return t
 }
 
-// drop removes t, and reports false if that was done.
+// drop removes t. It reports false if t was removed before.
 func (ts *turns) drop(key persist.Key, t *turn) bool {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -53,9 +64,9 @@ func (ts *turns) drop(key persist.Key, t *turn) bool {
 	return true
 }
 
-// hasTurn reports whether r, which insists, has a turn, or can wait for one. Others go the way of all.
+// hasTurn reports whether r insists and has a turn, or could wait for one.
 func (s *Store) hasTurn(r *request) bool {
-	if !r.commit.Insist || !isPlain(r.commit) || r.commit.Writes[0].Expected == 0 {
+	if !r.commit.Insist || !isFast(&r.commit) || r.commit.Writes[0].Expected == 0 {
 		return false
 	}
 	s.turns.mu.Lock()
@@ -63,32 +74,34 @@ func (s *Store) hasTurn(r *request) bool {
 	return s.turns.of[r.keys[0]] != nil || len(s.slots) < cap(s.slots)
 }
 
-// inTurn is attempt for a request that insists: it waits for the record, and if it is too late, the next turn is its caller's.
-func (s *Store) inTurn(r *request) (at time.Time, err error) {
+// commitInTurn is the first attempt at a request that insists. What it cannot decide, the ordinary
+// attempt does.
+func (s *Store) commitInTurn(r *request) (at time.Time, err error) {
 	w := &r.commit.Writes[0]
 	if t := s.turns.take(w.Key, w.Expected); t != nil {
-		at, err = s.commitIn(t, r)
+		at, err = s.useTurn(t, r)
 	} else {
 		at, err = s.waitForTurn(r)
 	}
-	if inTheWay(err) || sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) { // by texts from now on
+	if inTheWay(err) || sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
 		r.recall()
 		return s.attempt(r, 0)
 	}
 	return at, err
 }
 
-// waitForTurn begins a transaction, and commits r in it unless it is too late.
+// waitForTurn waits for the lock of the record and commits r, or keeps the lock if the version has
+// moved.
 func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 	select {
 	case s.slots <- struct{}{}:
-	default: // too many wait
+	default:
 		return time.Time{}, notApplied(errBusy)
 	}
 	t := &turn{}
-	if t.conn, err = s.acquireAny(r.ctx); err != nil {
+	if t.conn, err = s.acquire(r.ctx); err != nil {
 		<-s.slots
-		return time.Time{}, unacquired(r.ctx, err)
+		return time.Time{}, notAcquired(r.ctx, err)
 	}
 	kept := false
 	defer func() {
@@ -99,27 +112,36 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	idle := strconv.FormatInt((time.Second + s.turnFor).Milliseconds(), 10) // of a client that is frozen
-	ctx, conn, w := until{s.endOf(r)}, t.conn.Conn().PgConn(), &r.commit.Writes[0]
-	answers, err := roundTrip(ctx, conn, begin, s.bounds(lockPatience), query(s.sql.idle).string(idle), s.writing(r.commit, lockPatience))
-	if err != nil { // which the end of the transaction was not sent with
+	ctx, cancel := s.sending(r)
+	defer cancel()
+	conn := t.conn.Conn().PgConn()
+	locks := &transaction{store: s, conn: conn, patience: lockPatience}
+	locks.add(r)
+	_, absences := locks.absences()
+	frozen := strconv.FormatInt((time.Second + s.turnFor).Milliseconds(), 10)
+	statements := append([]*statement{begin, s.bounds(lockPatience), query(s.sql.idle).string(frozen), absences}, locks.lockRecords()...)
+	answers, err := roundTrip(ctx, conn, append(statements, s.writing([]*request{r}))...)
+	if err != nil { // COMMIT was not sent
 		return time.Time{}, waitEnded(notApplied(err), lockPatience)
 	}
-	at, err = written(answers[3][0], w)
-	if lost, ok := err.(*persist.Conflict); ok && lost.Winners[0].Version > w.Expected && !lost.Winners[0].Absent() && !conn.IsClosed() {
-		kept, lost.Held = true, true
-		s.keep(t, w.Key, lost.Winners[0].Version)
-		return at, err
-	}
-	if err == nil {
+	result := written([]*request{r}, answers[len(statements)])[0]
+	var lost *persist.Conflict
+	switch {
+	case !result.decided():
+		return time.Time{}, notApplied(errBusy)
+	case result.err == nil:
 		if _, err = roundTrip(ctx, conn, commit); err != nil {
 			err = outcome(err, 0, 0)
 		}
+		return result.at, err
+	case errors.As(result.err, &lost) && !lost.Winners[0].Absent() && !conn.IsClosed():
+		kept, lost.Held = true, true
+		s.keep(t, r.keys[0], lost.Winners[0].Version)
 	}
-	return at, err
+	return time.Time{}, result.err
 }
 
-// keep makes t the turn of whoever follows version, for a while.
+// keep opens the turn t for the commit that follows version.
 func (s *Store) keep(t *turn, key persist.Key, version uint64) {
 	s.queue.underWay.Add(1)
 	t.version = version
@@ -143,8 +165,8 @@ func (s *Store) keep(t *turn, key persist.Key, version uint64) {
 	}
 }
 
-// commitIn commits r in the transaction of t, which then ends.
-func (s *Store) commitIn(t *turn, r *request) (at time.Time, err error) {
+// useTurn commits r in the transaction of t and ends that.
+func (s *Store) useTurn(t *turn, r *request) (at time.Time, err error) {
 	t.end.Stop()
 	defer func() {
 		s.endTurn(t, err)
@@ -153,16 +175,25 @@ func (s *Store) commitIn(t *turn, r *request) (at time.Time, err error) {
 	if !r.send() {
 		return time.Time{}, withdrawn(r.ctx)
 	}
-	answers, err := roundTrip(until{s.endOf(r)}, t.conn.Conn().PgConn(), s.bounds(0), s.writing(r.commit, 0), commit)
+	ctx, cancel := s.sending(r)
+	defer cancel()
+	answers, err := roundTrip(ctx, t.conn.Conn().PgConn(), s.bounds(0), s.writing([]*request{r}), commit)
 	if err != nil {
 		return time.Time{}, outcome(err, len(answers), 2)
 	}
-	return written(answers[1][0], &r.commit.Writes[0])
+	result := written([]*request{r}, answers[1])[0]
+	if !result.decided() {
+		return time.Time{}, notApplied(errBusy)
+	}
+	return result.at, result.err
 }
 
-// endTurn ends the transaction of t, if it has not ended, and err was the last that came of it.
+// endTurn rolls the transaction of t back, unless it has ended, and returns its connection and slot.
+// err is the last error of the connection.
 func (s *Store) endTurn(t *turn, err error) {
-	undo(until{time.Now().Add(s.config.CommitTimeout)}, t.conn.Conn().PgConn())
+	ctx, cancel := until(time.Now().Add(s.config.CommitTimeout))
+	defer cancel()
+	undo(ctx, t.conn.Conn().PgConn())
 	release(t.conn, err)
 	<-s.slots
 }

@@ -211,25 +211,3 @@ func TestWinnerIsNotFromBeforeAWait(t *testing.T) {
 		})
 	}
 }
-
-// TestLeaseIsCopied: a caller that has left may change what it has handed over.
-func TestLeaseIsCopied(t *testing.T) {
-	url := pgtest.URL(t)
-	s := openAt(t, connections(t, url, 4), Config{})
-	must(t, s, put("a", 0), put("b", 0))
-	release := locked(t, url, "a")
-	lease := &persist.Acquire{Holder: "me", For: time.Hour}
-	c := together(put("a", 1), put("b", 1))
-	c.Writes[0].Acquire = lease
-	ctx, cancel := context.WithCancel(t.Context())
-	answer := commitLater(ctx, s, c)
-	eventually(t, pgtest.Connect(t, url), someoneWaits)
-	cancel()
-	require.ErrorIs(t, answered(t, answer).err, context.Canceled)
-	lease.Holder = "somebody else"
-	release()
-	require.NoError(t, s.Close())
-	if r := load(t, openAt(t, url, Config{}), "a"); r.Version == 2 { // else it was withdrawn
-		require.Equal(t, "me", r.Lease.Holder)
-	}
-}

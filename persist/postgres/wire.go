@@ -82,44 +82,38 @@ func (s *statement) int4(v int32) *statement {
 
 func (s *statement) bool(v bool) *statement { return add(s, pgtype.BoolOID, v, appendBool) }
 
-// json adds a document, which NULL stands for when it is nil.
-func (s *statement) json(doc json.RawMessage) *statement {
-	return add(s, pgtype.JSONBOID, doc, func(buf []byte, doc json.RawMessage) []byte {
-		if doc == nil {
-			return nil
-		}
-		const version = 1
-		return append(append(buf, version), doc...)
-	})
-}
-
 // time adds a time, in whole microseconds, which NULL stands for when it is zero.
 func (s *statement) time(v time.Time) *statement {
 	return add(s, pgtype.TimestamptzOID, v, appendTime)
 }
 
-// duration adds an interval, in whole microseconds as stores keep time, or NULL.
-func (s *statement) duration(v time.Duration, null bool) *statement {
-	return add(s, pgtype.IntervalOID, v, func(buf []byte, v time.Duration) []byte {
-		if null {
-			return nil
-		}
-		return appendInterval(buf, v)
-	})
+// duration adds an interval in whole microseconds. 0 becomes NULL.
+func (s *statement) duration(v time.Duration) *statement {
+	return add(s, pgtype.IntervalOID, v, appendInterval)
 }
 
-// durations adds intervals; NULL stands for 0.
+// jsonText adds a document as a text.
+func (s *statement) jsonText(doc json.RawMessage) *statement {
+	return add(s, pgtype.TextOID, doc, appendDoc)
+}
+
+// optionalString adds a text. nil becomes NULL.
+func (s *statement) optionalString(v *string) *statement {
+	return add(s, pgtype.TextOID, v, appendOptional)
+}
+
+// durations adds intervals in whole microseconds. 0 becomes NULL.
 func (s *statement) durations(v []time.Duration) *statement {
-	return addArray(s, pgtype.IntervalArrayOID, pgtype.IntervalOID, v, func(buf []byte, d time.Duration) []byte {
-		if d == 0 {
-			return nil
-		}
-		return appendInterval(buf, d)
-	})
+	return addArray(s, pgtype.IntervalArrayOID, pgtype.IntervalOID, v, appendInterval)
 }
 
 func (s *statement) strings(v []string) *statement {
 	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, appendText)
+}
+
+// optionalStrings adds texts. nil becomes NULL.
+func (s *statement) optionalStrings(v []*string) *statement {
+	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, appendOptional)
 }
 
 func (s *statement) ints(v []int64) *statement {
@@ -134,14 +128,23 @@ func (s *statement) times(v []time.Time) *statement {
 	return addArray(s, pgtype.TimestamptzArrayOID, pgtype.TimestamptzOID, v, appendTime)
 }
 
-// jsons adds documents as texts, which PostgreSQL can convert one by one; NULL stands for nil.
+// jsons adds documents as texts, which SQL converts one by one. nil becomes NULL.
 func (s *statement) jsons(v []json.RawMessage) *statement {
-	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, func(buf []byte, doc json.RawMessage) []byte {
-		if doc == nil {
-			return nil
-		}
-		return append(buf, doc...)
-	})
+	return addArray(s, pgtype.TextArrayOID, pgtype.TextOID, v, appendDoc)
+}
+
+func appendDoc(buf []byte, doc json.RawMessage) []byte {
+	if doc == nil {
+		return nil
+	}
+	return append(buf, doc...)
+}
+
+func appendOptional(buf []byte, v *string) []byte {
+	if v == nil {
+		return nil
+	}
+	return append(buf, *v...)
 }
 
 func appendText(buf []byte, v string) []byte { return append(buf, v...) }
@@ -157,6 +160,9 @@ func appendBool(buf []byte, v bool) []byte {
 
 // appendInterval leaves days and months, which vary in length, 0.
 func appendInterval(buf []byte, v time.Duration) []byte {
+	if v == 0 {
+		return nil
+	}
 	return binary.BigEndian.AppendUint64(appendInt(buf, v.Microseconds()), 0)
 }
 

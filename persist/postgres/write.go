@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,201 +12,175 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// isPlain reports whether write can do c: one write without guards that keeps nothing of a record but
-// its lease.
-func isPlain(c persist.Commit) bool {
-	if len(c.Writes) != 1 || len(c.Guards) > 0 {
+// The fast way to commit is one round trip: an UPDATE or INSERT for one commit, a call of the SQL
+// function write for a batch. It writes commits of one record each that create a record or replace a
+// live one, with their lease, token, expiry and due time. It never waits for a record. Whatever it
+// does not write, the transaction decides.
+
+// isFast reports whether c can go the fast way.
+func isFast(c *persist.Commit) bool {
+	if len(c.Writes) != 1 || len(c.Guards) > 1 {
 		return false
 	}
 	w := &c.Writes[0]
-	return !w.Swept && !w.EndLease && w.TTL != persist.KeepTTL
+	if w.Gone || w.Deleted || w.EndLease || w.Expected > 0 && w.Recent == nil {
+		return false
+	}
+	if len(c.Guards) == 0 {
+		return true
+	}
+	g := &c.Guards[0]
+	return g.Key == w.Key && !g.Read && w.Expected > 0 && w.Acquire == nil
 }
 
-// write is a plain commit: one statement, which is its own transaction unless
-// transactions are not READ COMMITTED by default, or it waits.
-func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, c persist.Commit, patience time.Duration) (time.Time, error) {
-	explicit := s.explicit.Load() || milliseconds(patience) > 0
-	if !explicit && isNext(&c.Writes[0]) {
-		if at, err := s.replaceOne(ctx, conn, c); err != nil || !at.IsZero() {
-			return at, err
-		}
+// result is the outcome of a commit. A result without a time and an error is undecided.
+type result struct {
+	at  time.Time
+	err error
+}
+
+func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
+
+// writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out why.
+func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
+	p := s.parameters(r)
+	first, second := s.sql.brief.query(), s.sql.replaceOne.query()
+	if p.Expected == 0 {
+		first, second = s.sql.briefFree.query().int(p.lockKey), s.sql.createOne.query()
 	}
-	statements := []*statement{s.writing(c, patience)}
-	if explicit {
-		defer undo(ctx, conn)
-		statements = []*statement{begin, s.bounds(patience), statements[0], commit}
-	}
-	answers, err := roundTrip(ctx, conn, statements...)
+	second.bytes = make([]byte, 0, p.size)
+	second.string(p.Kind).string(p.ID).int(int64(p.Expected)).int(int64(p.Version)).jsonText(p.Doc).int(int64(p.Schema)).
+		string(p.Label).time(p.Due).duration(p.DueIn).duration(p.ttl).strings(p.ring).
+		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.guard.Release)
+	answers, err := roundTrip(ctx, conn, first, second)
 	switch {
-	case sqlState(err) == codeWrongIsolation && !explicit:
-		s.explicit.Store(true)
-		return s.write(ctx, conn, c, patience)
-	case sqlState(err) == codeNoSuchStatement: // by texts from now on
-		undo(ctx, conn)
-		return s.write(ctx, conn, c, patience)
-	case err != nil && explicit:
-		return time.Time{}, outcome(err, len(answers), 3)
+	case sqlState(err) == codeNoSuchStatement: // nothing was done; the text is sent from now on
+		return s.writeOne(ctx, conn, r)
 	case err != nil:
-		return time.Time{}, outcome(err, len(answers), 1)
-	case explicit:
-		answers = answers[2:]
+		return result{}, outcome(err, len(answers), 2)
+	case len(answers[1]) == 1:
+		row := cells(answers[1][0])
+		return result{at: row.time()}, nil
 	}
-	return written(answers[0][0], &c.Writes[0])
+	answers, err = repeatable(ctx, conn, s.sql.load.query().string(p.Kind).string(p.ID))
+	if err != nil {
+		return result{}, notApplied(err)
+	}
+	return result{err: lostTo(r.commit, loadedOne(r.keys[0], answers[0][0]))}, nil
 }
 
-// written returns what the function write says of w.
-func written(values [][]byte, w *persist.Write) (time.Time, error) {
-	row := cells(values)
-	result, at, floor := row.string(), row.time(), row.int()
-	switch result {
-	case "written":
-		return at, nil
-	case "busy":
-		return time.Time{}, notApplied(errBusy)
-	}
-	winner := row.record(at)
-	if winner.Absent() {
-		winner = persist.Record{Key: w.Key, Version: uint64(floor), Now: at}
-	}
-	return time.Time{}, &persist.Conflict{Winners: []persist.Record{winner}}
-}
-
-// isNext reports whether w is the next version of a document that is alive, and nothing else, and its caller knows the commit ids of the last.
-func isNext(w *persist.Write) bool {
-	return w.Recent != nil && w.Expected > 0 && !w.Gone && !w.Deleted && w.Acquire == nil && w.DueIn == 0
-}
-
-// replaceOne is a plain commit that isNext, which is most of them. It returns the zero time if it has written nothing, whatever the reason.
-func (s *Store) replaceOne(ctx context.Context, conn *pgconn.PgConn, c persist.Commit) (time.Time, error) {
-	w := &c.Writes[0]
-	p := s.sql.replaceOne
-	if w.TTL != 0 {
-		p = s.sql.replaceWith
-	}
-	recent := persist.Remember(w.Recent, c.ID)
-	size := len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + 100 // and numbers
-	for _, id := range recent {
-		size += 4 + len(id)
-	}
-	replace := p.query()
-	replace.bytes = make([]byte, 0, size)
-	replace.string(w.Kind).string(w.ID).int(int64(w.Expected)).int(int64(w.Version)).json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).strings(recent)
-	if w.TTL != 0 {
-		replace.duration(w.TTL, false)
-	}
-	statements := []*statement{s.sql.brief.query(), replace}
-	if s.staysBrief(ctx, conn) {
-		statements = statements[1:]
-	}
-	answers, err := roundTrip(ctx, conn, statements...)
+// write sends a batch of requests, all of them fast and with different keys, and returns a result for
+// each. An error is about all of them; see outcome.
+func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
+	answers, err := roundTrip(ctx, conn, s.writing(requests))
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
-		return time.Time{}, nil
+		return s.write(ctx, conn, requests)
 	case err != nil:
-		return time.Time{}, outcome(err, len(answers), len(statements))
-	case len(answers[len(statements)-1]) == 0:
-		return time.Time{}, nil
+		return nil, outcome(err, len(answers), 1)
 	}
-	row := cells(answers[len(statements)-1][0])
-	return row.time(), nil
+	return written(requests, answers[0]), nil
 }
 
-// replaceSome is replaceOne for several requests, if all are of that sort. It answers those that it has written, or all if the outcome is
-// not known, and returns the rest, of which nothing was written.
-func (s *Store) replaceSome(ctx context.Context, conn *pgconn.PgConn, requests []*request) (rest []*request, err error) {
-	if s.explicit.Load() || len(requests) < 2 || slices.ContainsFunc(requests, func(r *request) bool {
-		return !isPlain(r.commit) || !isNext(&r.commit.Writes[0])
-	}) {
-		return requests, nil
+// written returns the results that the rows of the function write contain.
+func written(requests []*request, rows answer) []result {
+	results := make([]result, len(requests))
+	places := make(map[persist.Key]int, len(requests))
+	for i, r := range requests {
+		places[r.keys[0]] = i
 	}
-	slices.SortFunc(requests, func(a, b *request) int { return a.commit.Writes[0].Key.Compare(b.commit.Writes[0].Key) }) // as all do who lock several
-	answers, err := roundTrip(ctx, conn, s.replacing(requests))
-	if err != nil {
-		if err = outcome(err, len(answers), 1); errors.Is(err, persist.ErrNotApplied) {
-			return requests, nil // one of them may be to blame
-		}
-		for _, r := range requests {
-			s.conclude(r, time.Time{}, err)
-		}
-		return nil, err
-	}
-	written := make([]bool, len(requests))
-	for _, row := range answers[0] {
+	for _, row := range rows {
 		row := cells(row)
-		i, at := row.int()-1, row.time()
-		s.conclude(requests[i], at, nil)
-		written[i] = true
-	}
-	for i, r := range requests {
-		if !written[i] {
-			rest = append(rest, r)
+		ok, at, floor := row.bool(), row.time(), row.int()
+		current := row.record(at)
+		i := places[current.Key]
+		if ok {
+			results[i].at = at
+			continue
 		}
+		if current.Absent() {
+			current.Version = uint64(floor)
+		}
+		results[i].err = lostTo(requests[i].commit, current)
 	}
-	return rest, nil
+	return results
 }
 
-// replacing returns the statement for the writes of requests, one each.
-func (s *Store) replacing(requests []*request) *statement {
-	writes := make([]*persist.Write, len(requests))
-	rings := make([]string, len(requests))
-	size, expiring := 0, false
+// lostTo returns the *persist.Conflict of c, which is fast, if current proves it: the version has
+// moved, or the record is absent. It returns nil otherwise. The lease and the expiry of a record that
+// was read without a lock prove nothing: another transaction may be about to change them.
+func lostTo(c persist.Commit, current persist.Record) error {
+	w := &c.Writes[0]
+	_, err := persist.Apply(c, map[persist.Key]persist.Record{w.Key: current}, current.Now)
+	var conflict *persist.Conflict
+	moved := current.Absent() || current.Version != w.Expected
+	if moved && errors.As(err, &conflict) {
+		return conflict
+	}
+	return nil
+}
+
+// writing returns the call of the function write for requests.
+func (s *Store) writing(requests []*request) *statement {
+	all, size := make([]parameters, len(requests)), 16*20 // the heads of the arrays
 	for i, r := range requests {
-		writes[i] = &r.commit.Writes[0]
-		expiring = expiring || writes[i].TTL != 0
-		rings[i] = strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), "\n")
-		const numbers = 100 // and lengths, about
-		size += len(writes[i].Kind) + len(writes[i].ID) + len(writes[i].Doc) + len(writes[i].Label) + len(rings[i]) + numbers
+		all[i] = s.parameters(r)
+		size += all[i].size
 	}
-	statement := s.sql.replaceMany.query()
-	if expiring {
-		statement = s.sql.replaceSome.query()
-	}
-	statement.bytes = make([]byte, 0, size)
-	statement.strings(column(writes, func(w *persist.Write) string { return w.Kind }))
-	statement.strings(column(writes, func(w *persist.Write) string { return w.ID }))
-	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Expected) }))
-	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Version) }))
-	statement.jsons(column(writes, func(w *persist.Write) json.RawMessage { return w.Doc }))
-	statement.ints(column(writes, func(w *persist.Write) int64 { return int64(w.Schema) }))
-	statement.strings(column(writes, func(w *persist.Write) string { return w.Label }))
-	statement.times(column(writes, func(w *persist.Write) time.Time { return w.Due }))
-	if expiring {
-		statement.durations(column(writes, func(w *persist.Write) time.Duration { return w.TTL }))
-	}
-	return statement.strings(rings)
+	q := s.sql.write.query()
+	q.bytes = make([]byte, 0, size)
+	q.strings(column(all, func(p parameters) string { return p.Kind }))
+	q.strings(column(all, func(p parameters) string { return p.ID }))
+	q.ints(column(all, func(p parameters) int64 { return int64(p.Expected) }))
+	q.ints(column(all, func(p parameters) int64 { return int64(p.Version) }))
+	q.jsons(column(all, func(p parameters) json.RawMessage { return p.Doc }))
+	q.ints(column(all, func(p parameters) int64 { return int64(p.Schema) }))
+	q.strings(column(all, func(p parameters) string { return p.Label }))
+	q.times(column(all, func(p parameters) time.Time { return p.Due }))
+	q.durations(column(all, func(p parameters) time.Duration { return p.DueIn }))
+	q.durations(column(all, func(p parameters) time.Duration { return p.ttl }))
+	q.strings(column(all, func(p parameters) string { return strings.Join(p.ring, "\n") }))
+	q.ints(column(all, func(p parameters) int64 { return int64(p.guard.Token) }))
+	q.optionalStrings(column(all, func(p parameters) *string { return p.holder }))
+	q.durations(column(all, func(p parameters) time.Duration { return p.lease }))
+	q.bools(column(all, func(p parameters) bool { return p.guard.Release }))
+	return q.ints(column(all, func(p parameters) int64 { return p.lockKey }))
 }
 
-// writing returns the statement for the one write of c.
-func (s *Store) writing(c persist.Commit, patience time.Duration) *statement {
-	w := c.Writes[0]
-	if w.Deleted { // of a tombstone nothing is kept
-		w.Schema, w.Label, w.Due, w.DueIn, w.TTL = 0, "", time.Time{}, 0, 0
+// parameters are those of one commit that is fast.
+type parameters struct {
+	*persist.Write
+	guard   persist.Guard // zero: none
+	ttl     time.Duration // negative: the expiry stays
+	ring    []string      // the commit ids to keep
+	holder  *string       // nil: the lease is not acquired
+	lease   time.Duration // of a lease that is acquired or extended
+	lockKey int64         // of a record that is created
+	size    int           // bytes, about
+}
+
+func (s *Store) parameters(r *request) parameters {
+	w := &r.commit.Writes[0]
+	p := parameters{Write: w, ttl: w.TTL}
+	if len(r.commit.Guards) > 0 {
+		p.guard = r.commit.Guards[0]
+		p.lease = p.guard.Extend
 	}
-	var lease persist.Acquire
 	if w.Acquire != nil {
-		lease = *w.Acquire
+		p.holder, p.lease = &w.Acquire.Holder, w.Acquire.For
 	}
-	return s.sql.write.query().
-		string(w.Kind).string(w.ID).int(int64(w.Expected)).bool(w.Gone).int(int64(w.Version)).
-		json(w.Doc).int(int64(w.Schema)).string(w.Label).
-		time(w.Due).duration(w.DueIn, w.DueIn == 0).duration(w.TTL, w.TTL == 0).bool(w.Deleted).
-		string(lease.Holder).duration(lease.For, w.Acquire == nil).
-		string(c.ID).int(s.names.lockKey(w.Key)).int4(milliseconds(patience))
-}
-
-// bounds returns the statement that follows BEGIN. It ends what a role's settings would do to the
-// transaction, and bounds a wait as a whole: lock_timeout bounds the wait for each of those only who
-// share a lock. There is time for an answer after that, see insist.
-func (s *Store) bounds(patience time.Duration) *statement {
-	limit := s.lifetime()
-	if wait := milliseconds(patience); wait > 0 {
-		limit = strconv.Itoa(min(int(wait)+int(wait)/4, math.MaxInt32))
+	if w.TTL == persist.KeepTTL {
+		p.ttl = -time.Second
 	}
-	return query(s.sql.bounds).string(limit)
-}
-
-// milliseconds is how functions are told for how long to wait for a lock.
-func milliseconds(patience time.Duration) int32 {
-	return int32(min(max(0, patience).Milliseconds(), math.MaxInt32))
+	recent := w.Recent
+	if w.Expected == 0 {
+		recent, p.lockKey = nil, s.names.lockKey(w.Key)
+	}
+	p.ring = persist.Remember(recent, r.commit.ID)
+	const numbers, lengths = 200, 4 // bytes
+	p.size = len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + numbers
+	for _, id := range p.ring {
+		p.size += lengths + len(id)
+	}
+	return p
 }

@@ -60,7 +60,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -68,7 +67,6 @@ import (
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/hints"
-	"github.com/pawl-go/pawl/persist/internal/patience"
 )
 
 // Config is how a store is opened; the zero value is the default.
@@ -124,12 +122,8 @@ type Store struct {
 	slots   chan struct{} // one for each connection that may wait for a lock
 	turns   turns
 	turnFor time.Duration // longestTurn
-	ends    patience.Ends // of waiting for connections
-	waits   patience.Ends // and for answers
 
 	purging chan struct{} // holds one place, for who purges
-
-	explicit atomic.Bool // transactions are not READ COMMITTED unless they say so
 
 	id        string    // of this store, among all that share the database
 	hub       hints.Hub // tells all who watch
@@ -222,9 +216,6 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 
 // bounded returns a context that ends after Config.CommitTimeout, at the latest.
 func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, patient := patience.EndOf(ctx, s.config.CommitTimeout); patient {
-		return until{end}, func() {}
-	}
 	return context.WithTimeoutCause(ctx, s.config.CommitTimeout, errNoAnswer)
 }
 
@@ -233,33 +224,11 @@ func (s *Store) lifetime() string {
 	return strconv.FormatInt(min(max(s.config.CommitTimeout.Milliseconds(), 1), math.MaxInt32), 10)
 }
 
-// acquire returns a connection of the pool, within Config.AcquireTimeout, for statements that may wait for locks.
+// acquire returns a connection of the pool. It waits for at most Config.AcquireTimeout, and then
+// returns errNoConnection.
 func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	conn, err := s.acquireAny(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.patient(ctx, conn); err != nil {
-		conn.Release()
-		if ctx.Err() != nil {
-			return nil, ended(ctx)
-		}
-		return nil, err
-	}
-	return conn, nil
-}
-
-// acquireAny is acquire for statements that say how long they wait, or can be made again; see session.
-func (s *Store) acquireAny(ctx context.Context) (*pgxpool.Conn, error) {
-	end, patient := patience.EndOf(ctx, s.config.AcquireTimeout)
-	var bounded context.Context
-	if patient { // there is no other end that it would have to be told of
-		bounded = s.ends.At(end)
-	} else {
-		var cancel context.CancelFunc
-		bounded, cancel = context.WithDeadline(ctx, end)
-		defer cancel()
-	}
+	bounded, cancel := context.WithTimeout(ctx, s.config.AcquireTimeout)
+	defer cancel()
 	conn, err := s.pool.Acquire(bounded)
 	switch {
 	case err == nil:

@@ -147,7 +147,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
 		unavailable(t, err)
 	}
-	for _, p := range []*prepared{s.sql.replaceOne, s.sql.replaceWith, s.sql.replaceMany, s.sql.write, s.sql.replace, s.sql.lockRecords} {
+	for _, p := range []*prepared{s.sql.brief, s.sql.replaceOne, s.sql.briefFree, s.sql.createOne, s.sql.write, s.sql.replace, s.sql.lockRecords} {
 		require.False(t, p.forgotten.Load())
 	}
 }
@@ -162,8 +162,8 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 		"table": "LOCK TABLE pawl_records IN SHARE MODE",
 		"index": `UPDATE pawl_records SET doc = '{"title": "taken"}' WHERE id = 'other'`,
 	} {
-		for known, versions := range map[string]int{"false": 1, "true": 2, "brief": enoughCommits} {
-			t.Run(fmt.Sprintf("%s/known=%s", name, known), func(t *testing.T) {
+		for known, versions := range map[bool]int{false: 1, true: 2} {
+			t.Run(fmt.Sprintf("%s/known=%t", name, known), func(t *testing.T) {
 				url := pgtest.URL(t)
 				s := openAt(t, connections(t, url, 1), Config{})
 				version := afterCommits(t, s, "a", versions)
@@ -171,9 +171,6 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 				other := put("other", 0)
 				other.Writes[0].Doc = []byte(`{"title": "other"}`)
 				must(t, s, other)
-				if known == "brief" {
-					require.Equal(t, "10ms", setting(t, s))
-				}
 				tx, err := pgtest.Connect(t, url).Begin(t.Context())
 				require.NoError(t, err)
 				_, err = tx.Exec(t.Context(), text)
@@ -191,43 +188,6 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 			})
 		}
 	}
-}
-
-// TestCallerWhoLeftReuses: the commits that a record remembers are those that were told, whatever becomes of the caller's slice once it has
-// left without an answer.
-//
-// Proves STORE-1, CAS-7.
-func TestCallerWhoLeftReuses(t *testing.T) {
-	url := pgtest.URL(t)
-	s := openAt(t, url, Config{})
-	must(t, s, put("slow", 0), put("a", 0))
-	conn := pgtest.Connect(t, url)
-	execute(t, url, `CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-		PERFORM pg_advisory_lock_shared(1);
-		WHILE NOT pg_try_advisory_xact_lock(2) LOOP PERFORM pg_sleep(0.001); END LOOP;
-		RETURN NEW; END $$`,
-		"CREATE TRIGGER slow BEFORE UPDATE ON pawl_records FOR EACH ROW WHEN (NEW.id = 'slow') EXECUTE FUNCTION slow()")
-	value[any](t, conn, "SELECT pg_advisory_lock(2)")
-	release := locked(t, url, "a")
-
-	s.queue.maxDirect = 0
-	back := usedUp(t, s)
-	slow := commitLater(t.Context(), s, put("slow", 1))
-	inQueue(t, s, 1)
-	ctx, leave := context.WithCancel(t.Context())
-	c := put("a", 1)
-	left := commitLater(ctx, s, c)
-	inQueue(t, s, 2)
-	back()
-	eventually(t, conn, "SELECT count(*) > 0 FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
-	leave()
-	require.NotErrorIs(t, answered(t, left).err, persist.ErrNotApplied, "it is under way")
-	c.Writes[0].Recent[0] = "other.1"
-	release()
-	value[any](t, conn, "SELECT pg_advisory_unlock(2)")
-	require.NoError(t, answered(t, slow).err)
-	eventually(t, conn, "SELECT version = 2 FROM pawl_records WHERE id = 'a'")
-	require.Equal(t, []string{"test-a.0", "test-a.1"}, load(t, s, "a").Commits)
 }
 
 // TestCallerWhoseTimeIsUp: a caller whose context ends while no connection is free hears that, and not that the store is to blame.
@@ -269,7 +229,7 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	}
 	plan := func() (text string) {
 		t.Helper()
-		rows, err := conn.Query(ctx, fmt.Sprintf(`EXPLAIN EXECUTE %s ('thing', 'a', 1, 2, '{}', 0, '', NULL, '{x}')`, s.sql.replaceOne.name), pgx.QueryExecModeSimpleProtocol)
+		rows, err := conn.Query(ctx, fmt.Sprintf(`EXPLAIN EXECUTE %s ('thing', 'a', 1, 2, '{}', 0, '', NULL, NULL, NULL, '{x}', 0, NULL, NULL, false)`, s.sql.replaceOne.name), pgx.QueryExecModeSimpleProtocol)
 		require.NoError(t, err)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
@@ -290,4 +250,85 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	}
 	commit()
 	require.NotContains(t, plan(), "Seq Scan")
+}
+
+// TestNextVersionIsNotWaitedFor: the short way of the next version, with or without an expiry, finds a record that somebody has locked in whatever way without waiting for it, also
+// where it is several who have, and one whose lock is over is written, the short way again after that.
+//
+// Proves CAS-11, STORE-14.
+func TestNextVersionIsNotWaitedFor(t *testing.T) {
+	for _, ttl := range []time.Duration{0, time.Hour} {
+		for _, lock := range []string{"FOR SHARE", "FOR NO KEY UPDATE", "FOR UPDATE", "several"} {
+			t.Run(fmt.Sprint(lock, ttl), func(t *testing.T) {
+				ctx, url := t.Context(), pgtest.URL(t)
+				s := openAt(t, url, Config{})
+				next := func(version uint64) persist.Commit {
+					c := put("a", version)
+					c.Writes[0].TTL = ttl
+					return c
+				}
+				must(t, s, next(0), next(1), put("b", 0))
+				conn := pgtest.Connect(t, url).PgConn()
+				var txs []pgx.Tx
+				locks := []string{lock}
+				if lock == "several" {
+					locks = []string{"FOR SHARE", "FOR SHARE"}
+				}
+				for _, lock := range locks {
+					tx, err := pgtest.Connect(t, url).Begin(ctx)
+					require.NoError(t, err)
+					_, err = tx.Exec(ctx, "SELECT FROM pawl_records WHERE id = 'a' "+lock)
+					require.NoError(t, err)
+					txs = append(txs, tx)
+				}
+				fast := func(c persist.Commit) time.Time {
+					t.Helper()
+					r, err := newRequest(ctx, c)
+					require.NoError(t, err)
+					result, err := s.writeOne(ctx, conn, r)
+					require.NoError(t, err, "it was waited for")
+					return result.at
+				}
+				require.Zero(t, fast(next(2)))
+				for _, tx := range txs {
+					require.NoError(t, tx.Rollback(ctx))
+				}
+				must(t, s, next(2))
+				for version := uint64(3); version < 6; version++ {
+					switch version {
+					case 4:
+						must(t, s, together(next(version), put("b", 1)))
+					default:
+						at := fast(next(version))
+						require.False(t, at.IsZero(), "version %d was not written the short way", version)
+						require.Equal(t, at, load(t, s, "a").Updated)
+					}
+				}
+				r := load(t, s, "a")
+				if ttl != 0 {
+					require.Equal(t, r.Updated.Add(ttl), r.Expires)
+				} else {
+					require.Zero(t, r.Expires)
+				}
+				sameTime(t, batched(t, s, next(6), put("b", 2))...)
+				require.False(t, fast(next(7)).IsZero(), "after a batch")
+				require.Zero(t, fast(next(7)), "the version has moved")
+			})
+		}
+	}
+}
+
+// TestNextVersionWithoutExpiry: a record that has expired is not written to by who takes it for one that lives, nor does one keep its expiry that gets none.
+//
+// Proves STORE-2, STORE-8.
+func TestNextVersionWithoutExpiry(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	brief, long := put("brief", 0), put("long", 0)
+	brief.Writes[0].TTL, long.Writes[0].TTL = time.Millisecond, time.Hour
+	must(t, s, brief, long)
+	testkit.Eventually(t, func() bool { r := load(t, s, "brief"); return r.Expired(r.Now) })
+	_, err := s.Commit(t.Context(), put("brief", 1))
+	require.EqualValues(t, 1, winner(t, err).Version)
+	must(t, s, put("long", 1))
+	require.Zero(t, load(t, s, "long").Expires)
 }
