@@ -4,7 +4,7 @@ package main
 var postgresBugs = []Bug{
 	{
 		Name: "postgres-unique-wait", Mechanism: "an uncommitted row of another session does not delay a batch",
-		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0001_records.sql",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0002_functions.sql",
 		Old: "    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);\n    IF patience > 0 AND shared THEN", New: "    PERFORM pg_catalog.set_config('lock_timeout', patience::text, true);\n    IF patience > 0 AND shared THEN",
 		Pkg: "./persist/postgres", Run: "^TestForeignCreatorHoldsUpNoBatch$",
 	},
@@ -23,55 +23,25 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-next-version", Mechanism: "the write itself tests the version, also on the fast path",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
-		Old: "AND r.version = $3 AND (r.xmax", New: "AND $3::bigint > 0 AND (r.xmax",
-		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
-	},
-	{
-		Name: "postgres-next-mortal-version", Mechanism: "the write itself tests the version, also on the fast path of a record with an expiry",
-		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
 		Old: "AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED)",
-		Pkg: "./persist/postgres", Run: "^TestNextVersionIsNotWaitedFor$",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
 	},
 	{
 		Name: "postgres-next-locked", Mechanism: "the fast path does not wait for a locked record",
 		Proves: []string{"CAS-11", "STORE-14"}, File: "persist/postgres/statements.go",
-		Old: "AND (r.xmax = 0 OR r.xmax = r.xmin) ", New: "",
+		Old: " FOR NO KEY UPDATE SKIP LOCKED)", New: " FOR NO KEY UPDATE)",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionIsNotWaitedFor$",
-	},
-	{
-		Name: "postgres-brief-sessions", Mechanism: "the lock_timeout of direct commits does not affect other statements",
-		Proves: []string{"STORE-10", "STORE-14"}, File: "persist/postgres/session.go",
-		Old: "	_, err := roundTrip(ctx, conn.Conn().PgConn(), query(\"RESET lock_timeout\"))\n", New: "	err := ctx.Err()\n",
-		Pkg: "./persist/postgres", Run: "^TestBriefSession$",
-	},
-	{
-		Name: "postgres-sessions-of-others", Mechanism: "a session that a proxy passes on keeps no lock_timeout",
-		Proves: []string{"STORE-10"}, File: "persist/postgres/statements.go",
-		Old: " WHERE pg_catalog.pg_backend_pid() = $1`", New: " WHERE $1::int <> 0`",
-		Pkg: "./persist/postgres", Run: "^TestSessionOfAProxy$",
 	},
 	{
 		Name: "postgres-next-remembers", Mechanism: "a record keeps four ids of each writer, also on the fast path",
 		Proves: []string{"CAS-7"}, File: "persist/postgres/write.go",
-		Old: "recent := persist.Remember(w.Recent, c.ID)\n", New: "recent := append(slices.Clone(w.Recent), c.ID)\n",
-		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
-	},
-	{
-		Name: "postgres-next-remembers-in-batches", Mechanism: "a record keeps four ids of each writer, also in batches",
-		Proves: []string{"CAS-7"}, File: "persist/postgres/write.go",
-		Old: "strings.Join(persist.Remember(writes[i].Recent, r.commit.ID), ", New: "strings.Join(append(slices.Clone(writes[i].Recent), r.commit.ID), ",
+		Old: "p.ring = persist.Remember(recent, r.commit.ID)\n", New: "p.ring = append(append([]string(nil), recent...), r.commit.ID)\n",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{
 		Name: "postgres-next-versions", Mechanism: "the write itself tests the version, also in batches",
-		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "r.id = k.id AND r.version = k.version\n", New: "r.id = k.id\n",
-		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
-	},
-	{
-		Name: "postgres-next-versions-plainly", Mechanism: "the write itself tests the version, also in batches without expiry",
-		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "r.id = k.id AND r.version = k.version AND (r.xmax", New: "r.id = k.id AND (r.xmax",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Old: "l.id = n.id AND l.version = n.expected\n", New: "l.id = n.id\n",
 		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
 	},
 	{
@@ -82,8 +52,8 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-winner-after-a-wait", Mechanism: "a record that was created again during a wait is read again",
-		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "        IF present.version IS NULL THEN -- it is locked,", New: "        IF present.version IS NULL AND patience = 0 THEN -- it is locked,",
+		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Old: "    IF found_count < pg_catalog.cardinality(kinds) THEN\n", New: "    IF found_count < pg_catalog.cardinality(kinds) AND patience = 0 THEN\n",
 		Pkg: "./persist/postgres", Run: "^TestWinnerIsNotFromBeforeAWait$",
 	},
 	{
@@ -106,8 +76,8 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-clock-by-search-path", Mechanism: "the time comes from the server's clock, whatever the search path",
-		Proves: []string{"STORE-8", "STORE-10"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "    at := pg_catalog.clock_timestamp();", New: "    at := clock_timestamp();",
+		Proves: []string{"STORE-8", "STORE-10"}, File: "persist/postgres/statements.go",
+		Old: "(SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS c\n\t\t\tWHERE m.name", New: "(SELECT clock_timestamp() AS now OFFSET 0) AS c\n\t\t\tWHERE m.name",
 		Pkg: "./persist/postgres", Run: "^TestClockIsTheServers$",
 	},
 	{
@@ -119,13 +89,13 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-connection-waited-for-once", Mechanism: "a commit that joins a queue does not wait for a connection a second time",
 		Proves: []string{"STORE-14"}, File: "persist/postgres/commit.go",
-		Old: "	left := max(s.config.AcquireTimeout-time.Since(then), min(", New: "	left := max(s.config.AcquireTimeout, min(",
+		Old: "	left := max(s.config.AcquireTimeout-time.Since(arrived), min(", New: "	left := max(s.config.AcquireTimeout, min(",
 		Pkg: "./persist/postgres", Run: "^TestConnectionIsWaitedForOnce$",
 	},
 	{
 		Name: "postgres-turn", Mechanism: "the winner is locked for a batch that insists",
 		Proves: []string{"CAS-1"}, File: "persist/postgres/turn.go",
-		Old: "		s.keep(t, w.Key, lost.Winners[0].Version)\n", New: "		s.endTurn(t, nil)\n",
+		Old: "		s.keep(t, r.keys[0], lost.Winners[0].Version)\n", New: "		s.endTurn(t, nil)\n",
 		Pkg: "./persist/postgres", Run: "^TestTurn$", Flags: []string{"-timeout=90s"},
 	},
 	{
@@ -136,8 +106,26 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-too-late-waits", Mechanism: "a commit that has already lost does not wait for a lock",
-		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0001_records.sql",
-		Old: "            IF present.version = p_expected THEN\n", New: "            IF true THEN\n",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
+		Old: "p.commit.Writes[0].Expected < r.Version {", New: "false {",
 		Pkg: "./persist/postgres", Run: "^TestTooLateWaitsForNobody$",
+	},
+	{
+		Name: "postgres-fast-token", Mechanism: "the statement of the fast way tests the lease token",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/statements.go",
+		Old: "($12 = 0 OR r.token = $12 AND r.until > c.now)", New: "($12 = 0 OR r.token <> $12 OR r.token = $12 AND r.until > c.now)",
+		Pkg: "./persist/postgres", Run: "^TestConformance$",
+	},
+	{
+		Name: "postgres-batch-token", Mechanism: "a batch of the fast way tests the lease token of each commit",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Old: "        AND (k.token = 0 OR r.token = k.token AND r.until > now)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestBatchOfLeases$",
+	},
+	{
+		Name: "postgres-fast-absence", Mechanism: "creating a record takes the advisory lock that stands for its absence",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
+		Old: "pg_catalog.pg_try_advisory_xact_lock($1)::text", New: "($1::bigint IS NOT NULL)::text",
+		Pkg: "./persist/postgres", Run: "^TestReadersShare$|^TestWriteSkew$",
 	},
 }

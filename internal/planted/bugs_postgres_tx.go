@@ -72,13 +72,13 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-join-snapshot", Mechanism: "a record missing from an old snapshot does not count as absent",
-		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
+		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
 		Old: "IN ('read committed', 'read uncommitted') THEN", New: "<> '' THEN",
 		Pkg: "./persist/postgres", Run: "^TestJoinSnapshots$",
 	},
 	{
 		Name: "postgres-join-floor", Mechanism: "the version floor of an old snapshot is not used",
-		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0001_records.sql",
+		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
 		Old: "        PERFORM FROM {meta} m WHERE m.name = 'floor' FOR SHARE;\n", New: "",
 		Pkg: "./persist/postgres", Run: "^TestJoinSnapshots$",
 	},
@@ -152,7 +152,7 @@ var postgresTxBugs = []Bug{
 	{
 		Name: "postgres-swept", Mechanism: "a tombstone keeps the time at which its record expired",
 		Proves: []string{"SCOPE-14"}, File: "persist/postgres/write.go",
-		Old: "!w.Swept && ", New: "",
+		Old: "w.Gone || w.Deleted || w.EndLease", New: "w.EndLease",
 		Pkg: "./persist/postgres", Run: "^TestSwept$",
 	},
 	{
@@ -163,14 +163,14 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-kept-expiry", Mechanism: "a write can keep the expiry",
-		Proves: []string{"SCOPE-14"}, File: "persist/postgres/write.go",
-		Old: " && w.TTL != persist.KeepTTL", New: "",
+		Proves: []string{"SCOPE-14"}, File: "persist/postgres/statements.go",
+		Old: "CASE WHEN $10::interval < '0' THEN r.expires ELSE c.now + $10 END", New: "c.now + $10::interval",
 		Pkg: "./persist/postgres", Run: "^TestKeptExpiry$",
 	},
 	{
 		Name: "postgres-ended-lease", Mechanism: "creating a document again ends the lease of any holder",
 		Proves: []string{"STORE-13"}, File: "persist/postgres/write.go",
-		Old: "!w.EndLease && ", New: "",
+		Old: " || w.EndLease", New: "",
 		Pkg: "./persist/postgres", Run: "^TestEndedLease$",
 	},
 }

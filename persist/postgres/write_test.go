@@ -332,3 +332,58 @@ func TestNextVersionWithoutExpiry(t *testing.T) {
 	must(t, s, put("long", 1))
 	require.Zero(t, load(t, s, "long").Expires)
 }
+
+// TestBatchOfLeases: commits that acquire, extend, release or are fenced by a lease go the fast way,
+// directly and in a batch, each with an outcome of its own.
+//
+// Proves STORE-13, STORE-2.
+func TestBatchOfLeases(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, pgtest.URL(t))
+			lease := &persist.Acquire{Holder: "me", For: time.Hour}
+			acquiring := func(id string, expected uint64) persist.Commit {
+				c := put(id, expected)
+				c.Writes[0].Acquire = lease
+				return c
+			}
+			guarded := func(id string, g persist.Guard) persist.Commit {
+				c := put(id, 1)
+				g.Key = thing(id)
+				c.Guards = []persist.Guard{g}
+				return c
+			}
+			must(t, s, put("free", 0), acquiring("held", 0), acquiring("fenced", 0), acquiring("kept", 0), acquiring("extended", 0), acquiring("released", 0))
+			commits := []persist.Commit{
+				acquiring("free", 1), acquiring("new", 0), acquiring("held", 1), guarded("fenced", persist.Guard{Token: 7}), guarded("kept", persist.Guard{Token: 1}),
+				guarded("extended", persist.Guard{Token: 1, Extend: 2 * time.Hour}), guarded("released", persist.Guard{Token: 1, Release: true}),
+			}
+			var results []result
+			if name == "batched" {
+				results = batched(t, s, commits...)
+				sameTime(t, results[0], results[1], results[4], results[5], results[6])
+			} else {
+				for _, c := range commits {
+					require.True(t, isFast(&c))
+					at, err := s.Commit(t.Context(), c)
+					results = append(results, result{at, err})
+				}
+			}
+			for i, want := range map[int]persist.Lease{
+				0: {Holder: "me", Token: 2, Until: results[0].at.Add(time.Hour)},
+				1: {Holder: "me", Token: 1, Until: results[1].at.Add(time.Hour)},
+				5: {Holder: "me", Token: 1, Until: results[5].at.Add(2 * time.Hour)},
+				6: {},
+			} {
+				require.NoError(t, results[i].err)
+				require.Equal(t, want, load(t, s, commits[i].Writes[0].ID).Lease)
+			}
+			require.EqualValues(t, 1, winner(t, results[2].err).Lease.Token)
+			var fenced *persist.Fenced
+			require.ErrorAs(t, results[3].err, &fenced)
+			require.EqualValues(t, 1, load(t, s, "fenced").Version)
+			require.NoError(t, results[4].err)
+			require.EqualValues(t, 1, load(t, s, "kept").Lease.Token)
+		})
+	}
+}
