@@ -48,7 +48,7 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-join-savepoint", Mechanism: "a joined commit that fails leaves nothing in the transaction",
-		Proves: []string{"TX-6"}, File: "persist/postgres/join.go",
+		Proves: []string{"TX-6"}, File: "persist/postgres/native.go",
 		Old: "PgConn(), backToSavepoint, releaseSavepoint)", New: "PgConn(), releaseSavepoint)",
 		Pkg: "./persist/postgres", Run: "^TestJoinFunctions$",
 	},
@@ -60,7 +60,7 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-join-over", Mechanism: "a commit joined to an ended transaction does not write into the next one on its connection",
-		Proves: []string{"TX-6"}, File: "persist/postgres/join.go",
+		Proves: []string{"TX-6"}, File: "persist/postgres/native.go",
 		Old: "j.tx.Exec(ctx, setSavepoint)", New: "j.tx.Conn().Exec(ctx, setSavepoint)",
 		Pkg: "./persist/postgres", Run: "^TestJoinEnds$",
 	},
@@ -108,7 +108,7 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-hint-joined", Mechanism: "the future commit of a joined transaction is hinted",
-		Proves: []string{"SCOPE-13", "TX-6"}, File: "persist/postgres/join.go",
+		Proves: []string{"SCOPE-13", "TX-6"}, File: "persist/postgres/native.go",
 		Old: "	j.store.hintLater(c)\n", New: "",
 		Pkg: "./persist/postgres", Run: "^TestWatchJoined$",
 	},

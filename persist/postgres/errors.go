@@ -31,7 +31,7 @@ const (
 
 // sqlState returns the SQLSTATE that the server has given err, or "".
 func sqlState(err error) string {
-	if err == nil { // as it is nearly always
+	if err == nil {
 		return ""
 	}
 	var answered *pgconn.PgError
@@ -41,9 +41,8 @@ func sqlState(err error) string {
 	return ""
 }
 
-// refused reports whether err says that the statement which failed was not run, and that what was
-// run of its transaction is undone. A FATAL error, or one about connections, may come from a proxy
-// that knows no better than we do.
+// refused reports whether err proves that the failed statement had no effect and its transaction was
+// rolled back. A FATAL error, or one about connections, proves nothing: it may come from a proxy.
 func refused(err error) bool {
 	if errors.Is(err, errUnsent) {
 		return true
@@ -54,8 +53,8 @@ func refused(err error) bool {
 
 func class(code string) string { return code[:min(2, len(code))] }
 
-// worthRetrying reports whether the same transaction, which err has undone, may succeed at once or
-// soon: somebody else was in its way.
+// worthRetrying reports whether the transaction that failed with err may soon succeed, because another
+// transaction was in its way.
 func worthRetrying(err error) bool {
 	if errors.Is(err, errBusy) {
 		return true
@@ -67,16 +66,16 @@ func worthRetrying(err error) bool {
 	switch answered.Code {
 	case codeSerializationFailure, codeDeadlockDetected, codeLockNotAvailable:
 		return true
-	case codeUniqueViolation: // else of an index that somebody has added
+	case codeUniqueViolation: // of the primary key, not of an index that a user added
 		return strings.HasSuffix(answered.ConstraintName, "records_pkey")
 	}
 	return false
 }
 
-// passes reports whether err, which a statement or connection failed with, passes by itself.
+// passes reports whether the cause of err ends by itself.
 func passes(err error) bool {
 	code := sqlState(err)
-	if code == codeFailedTransaction { // somebody else's, who has to roll it back
+	if code == codeFailedTransaction { // the caller has to roll it back
 		return false
 	}
 	switch class(code) {
@@ -88,24 +87,24 @@ func passes(err error) bool {
 	return code == codeIOError || worthRetrying(err)
 }
 
-// errBusy says that somebody else has a record of the commit locked.
-var errBusy = fmt.Errorf("%w: the record is locked by somebody else", persist.ErrUnavailable)
+// errBusy means that another transaction has locked a record of the commit.
+var errBusy = fmt.Errorf("%w: the record is locked by another transaction", persist.ErrUnavailable)
 
-// errUnsent marks the failure of a round trip that the server has not seen anything of.
+// errUnsent marks the error of a round trip that sent nothing.
 var errUnsent = errors.New("nothing was sent")
 
 func unsent(err error) error { return fmt.Errorf("%w: %w", errUnsent, err) }
 
 var errConnectionLost = errors.New("the connection is lost")
 
-// errNoConnection says that the pool did not give a connection in time.
-var errNoConnection = fmt.Errorf("%w: no connection was free, or could be made, in time", persist.ErrUnavailable)
+// errNoConnection means that the pool returned no connection within Config.AcquireTimeout.
+var errNoConnection = fmt.Errorf("%w: no free connection within the acquire timeout", persist.ErrUnavailable)
 
-// errNoAnswer says that the server did not answer in time.
+// errNoAnswer means that the server did not answer within Config.CommitTimeout.
 var errNoAnswer = fmt.Errorf("%w: the server did not answer in time", persist.ErrUnavailable)
 
-// explain turns an error of the driver or the server into what a caller should see. The driver's
-// own errors are told but not wrapped, because some hold the configuration, password included.
+// explain turns an error of the driver or the server into one for the caller. Errors of the driver are
+// quoted and not wrapped, because some contain the configuration with the password.
 func explain(err error) error {
 	var answered *pgconn.PgError
 	switch {
@@ -120,25 +119,25 @@ func explain(err error) error {
 	}
 }
 
-// notApplied says that nothing was written, because of err.
+// notApplied returns the error of a commit that wrote nothing because of err.
 func notApplied(err error) error { return fmt.Errorf("%w: %w", persist.ErrNotApplied, explain(err)) }
 
-// ended says that ctx has ended.
+// ended returns the error of a call whose ctx ended.
 func ended(ctx context.Context) error { return fmt.Errorf("postgres: %w", context.Cause(ctx)) }
 
-// withdrawn says that nothing was written, because ctx ended first.
+// withdrawn returns the error of a commit whose ctx ended before it was sent.
 func withdrawn(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", persist.ErrNotApplied, ended(ctx))
 }
 
-// leftBehind leaves the outcome unknown: ctx has ended, and what was sent goes on.
+// leftBehind returns the error of a commit whose ctx ended after it was sent.
 func leftBehind(ctx context.Context) error {
-	return fmt.Errorf("postgres: the context ended after the commit was sent, which may still happen: %w", context.Cause(ctx))
+	return fmt.Errorf("postgres: the outcome is unknown: the context ended after the commit was sent: %w", context.Cause(ctx))
 }
 
-// outcome is the error of a transaction that failed with err: one that wraps persist.ErrNotApplied
-// if nothing can have been written. completed statements were answered before the error came, and
-// there were before of them until the commit.
+// outcome returns the error of a transaction that failed with err after completed statements. It wraps
+// persist.ErrNotApplied if nothing can have been written: the server refused one of the first before
+// statements, which come before the commit.
 func outcome(err error, completed, before int) error {
 	if completed < before && refused(err) {
 		return notApplied(err)

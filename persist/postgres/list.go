@@ -11,14 +11,14 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// selection is a query as SQL: conditions, with their parameters in statement, and an order.
+// selection is a query in SQL: conditions, their parameters in statement, and an order.
 type selection struct {
 	statement *statement
 	terms     []string
 	order     []string
 }
 
-// where adds a condition. A verb in it stands for the number of its parameter, which add adds.
+// where adds a condition. %d in term stands for the number of the parameter that add adds.
 func (s *selection) where(term string, add func(*statement)) {
 	if add != nil {
 		add(s.statement)
@@ -27,19 +27,19 @@ func (s *selection) where(term string, add func(*statement)) {
 	s.terms = append(s.terms, term)
 }
 
-// conditions returns the selected rows' conditions and order, for records called r.
+// conditions returns the conditions and the order, for records named r.
 func (s *selection) conditions() string {
 	return strings.Join(s.terms, " AND ") + " ORDER BY " + strings.Join(s.order, ", ")
 }
 
-// limit adds how many rows are selected, and returns the words for it.
+// limit adds the number of rows as a parameter and returns the LIMIT clause.
 func (s *selection) limit(n int) string {
 	s.statement.int(int64(n))
 	return fmt.Sprintf(" LIMIT $%d", len(s.statement.values))
 }
 
-// selected says persist.Query.Match in SQL, with the conditions of the partial indices spelt out.
-// The time is that of the statement's start, which the planner can estimate with.
+// selected returns persist.Query.Match in SQL, with the conditions of the partial indices spelled out.
+// It uses the start of the statement as the time, because the planner knows that.
 func selected(q persist.Query) (*selection, error) {
 	s := &selection{statement: query("")}
 	const held = "r.token <> 0 AND r.until > pg_catalog.statement_timestamp()"
@@ -50,7 +50,7 @@ func selected(q persist.Query) (*selection, error) {
 	}
 	labels := slices.DeleteFunc(slices.Clone(q.Labels), func(label string) bool { return !isText(label) })
 	if !isText(q.Kind) || !isText(q.Prefix) || len(labels) == 0 && len(q.Labels) > 0 {
-		s.where("false", nil) // no record is called so
+		s.where("false", nil) // no record has such a name
 		q.Kind, q.Prefix = sought(q.Kind), sought(q.Prefix)
 	}
 	if q.Kind != "" {
@@ -84,17 +84,16 @@ func selected(q persist.Query) (*selection, error) {
 	}
 	switch {
 	case q.Expired && q.Deleted:
-		s.where("false", nil) // a tombstone that was swept has an expiry, and is not expired
+		s.where("false", nil) // a tombstone is not expired, even if it keeps the expiry of its record
 	case q.Expired:
 		s.where("r.expires IS NOT NULL AND r.expires <= pg_catalog.statement_timestamp() AND NOT ("+held+")", nil)
 		if !q.Due {
-			s.order = append(s.order, "r.expires") // as the index is, or it would not always be chosen
+			s.order = append(s.order, "r.expires") // the order of the index, so that the planner uses it
 		}
 	case !q.Deleted:
 		s.where("(r.expires IS NULL OR r.expires > pg_catalog.statement_timestamp() OR "+held+")", nil)
 	}
-	// The kind is left out where there is only one, so that the indices that have something
-	// between kind and id can be read in this order.
+	// One kind needs no order by kind: indices with a column between kind and id can then be used.
 	if q.Kind == "" {
 		s.order = append(s.order, "r.kind")
 	}
@@ -102,7 +101,7 @@ func selected(q persist.Query) (*selection, error) {
 	return s, s.after(q)
 }
 
-// after leaves out what comes before the page that q asks for.
+// after adds the condition for the page that starts at q.After.
 func (s *selection) after(q persist.Query) error {
 	if q.After == "" {
 		return nil
@@ -127,7 +126,7 @@ func (s *selection) after(q persist.Query) error {
 	return nil
 }
 
-// place returns the position of r in the list that q asks for.
+// place returns the position of r in the list of q.
 func place(q persist.Query, r persist.Record) cursor.Position {
 	p := cursor.Of(q, r)
 	if q.Expired && !q.Due {
@@ -136,7 +135,7 @@ func place(q persist.Query, r persist.Record) cursor.Position {
 	return p
 }
 
-// list returns the statement for the first records, limit at most, that match q.
+// list returns the statement for the first limit records that match q.
 func (t statements) list(q persist.Query, limit int) (*statement, error) {
 	s, err := selected(q)
 	if err != nil {
@@ -146,14 +145,14 @@ func (t statements) list(q persist.Query, limit int) (*statement, error) {
 	return s.statement, nil
 }
 
-// successor returns the first text after all that begin with prefix, or "" if there is none. Texts
-// compare byte by byte, which for UTF-8 is by code point.
+// successor returns the first text after all texts that start with prefix, or "" if there is none.
+// Texts are compared byte by byte, which for UTF-8 means by code point.
 func successor(prefix string) string {
 	for prefix != "" {
 		last, size := utf8.DecodeLastRuneInString(prefix)
 		prefix = prefix[:len(prefix)-size]
 		if last == 0xD7FF {
-			return prefix + "\uE000" // there is no character between
+			return prefix + "\uE000" // code points in between are surrogates
 		}
 		if last < utf8.MaxRune {
 			return prefix + string(last+1)

@@ -13,14 +13,14 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// migrations are applied in the order of their names; the n-th leads to schema version n. One that
-// was released is never changed.
+// migrations are applied in the order of their names; the n-th leads to schema version n. The effect
+// of a released migration never changes.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
 
-// verify returns the first schema of the search path, or an error if an acknowledged commit would
-// not be safe in this database, or a text not come back as it was.
+// verify returns the first schema of the search path. It returns an error if commits would not be
+// durable in this database, or texts would not be returned unchanged.
 func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error) {
 	answers, err := roundTrip(ctx, conn, query(`SELECT coalesce(current_schema(), ''), current_setting('server_version_num'),
 		current_setting('server_encoding'), current_setting('client_encoding'), current_setting('fsync')`))
@@ -35,21 +35,20 @@ func verify(ctx context.Context, conn *pgconn.PgConn) (current string, err error
 	}
 	for _, setting := range []struct{ name, want string }{{"server_encoding", "UTF8"}, {"client_encoding", "UTF8"}, {"fsync", "on"}} {
 		if got := row.string(); got != setting.want {
-			return "", fmt.Errorf("postgres: %s is %s, and must be %s", setting.name, got, setting.want)
+			return "", fmt.Errorf("postgres: %s must be %s, got %s", setting.name, setting.want, got)
 		}
 	}
 	return current, nil
 }
 
-// migrate brings the tables to the schema version that this release knows. It is safe when many
-// processes do it at once. It returns persist.ErrNewerSchema when that was done by a newer one.
+// migrate brings the tables to the schema version of this release. Several processes may call it at
+// the same time. It returns persist.ErrNewerSchema if a newer release has migrated the tables.
 func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
 	if err != nil {
 		return fmt.Errorf("postgres: %w", err)
 	}
-	// Most of the time there is nothing to do, and then nobody should wait for a lock, or need the
-	// right to create tables.
+	// Usually there is nothing to do. Then no lock and no right to create tables is needed.
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
 	version, err := s.schemaVersion(bounded, conn)
@@ -63,7 +62,7 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	return err
 }
 
-// migrateTo applies what is missing of the migrations, in one transaction.
+// migrateTo applies the missing migrations in one transaction.
 func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []string) error {
 	_, err := roundTrip(ctx, conn, begin,
 		query(`SELECT pg_catalog.set_config('lock_timeout', $1, true), pg_catalog.set_config('statement_timeout', '0', true),
@@ -78,7 +77,7 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 		return failed(ctx, err)
 	}
 	if version > len(files) {
-		return fmt.Errorf("postgres: %w: its schema version is %d, this release knows %d", persist.ErrNewerSchema, version, len(files))
+		return fmt.Errorf("postgres: %w: schema version %d, this release knows %d", persist.ErrNewerSchema, version, len(files))
 	}
 	if err := s.createSchema(ctx, conn); err != nil {
 		return fmt.Errorf("postgres: create schema: %w", failed(ctx, err))
@@ -99,15 +98,15 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 	return nil
 }
 
-// createSchema creates the store's schema, if it is absent. IF NOT EXISTS would ask for the right to
-// create one where it exists, too.
+// createSchema creates the store's schema if it does not exist. IF NOT EXISTS would need the right to
+// create schemas even if it exists.
 func (s *Store) createSchema(ctx context.Context, conn *pgconn.PgConn) error {
 	exists := query("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1").string(s.names.schema)
 	answers, err := roundTrip(ctx, conn, exists)
 	if err != nil || len(answers[0]) > 0 {
 		return err
 	}
-	// Stores with other prefixes, whose migrations have other locks, may be about to create it.
+	// Stores with other prefixes have other migration locks, and may create it at the same time.
 	answers, err = roundTrip(ctx, conn, query("SELECT pg_catalog.pg_advisory_xact_lock($1)").int(s.names.schemaLock()), exists)
 	if err != nil || len(answers[1]) > 0 {
 		return err
@@ -131,7 +130,7 @@ func (s *Store) schemaVersion(ctx context.Context, conn *pgconn.PgConn) (int, er
 	return int(row.int()), nil
 }
 
-// failed is the error of a call that writes nothing that counts: ctx's own, or err explained.
+// failed returns the error of a call that commits nothing: that of ctx if it ended, or err explained.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ended(ctx)

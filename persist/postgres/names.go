@@ -12,16 +12,16 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Lengths in bytes. PostgreSQL cuts a longer name off without an error, and two names may then be one.
+// Lengths in bytes. PostgreSQL truncates longer names without an error, and two could become one.
 const (
 	maxName   = 63
-	maxPrefix = maxName - len("replace_records") // the longest name that a prefix is put before
+	maxPrefix = maxName - len("replace_records") // the longest name after a prefix
 )
 
 // names are those of a store's tables and functions.
 type names struct{ schema, prefix string }
 
-// checkName returns an error for a name that PostgreSQL cannot have, whatever the quotes around it.
+// checkName returns an error for a name that PostgreSQL does not accept, even in quotes.
 func checkName(what, name string, longest int) error {
 	switch {
 	case len(name) > longest:
@@ -32,19 +32,19 @@ func checkName(what, name string, longest int) error {
 	return nil
 }
 
-// isText reports whether s can be a text in PostgreSQL.
+// isText reports whether PostgreSQL can store s as a text.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // of returns the qualified, quoted name of a table or function.
 func (n names) of(name string) string { return quote(n.schema) + "." + quote(n.prefix+name) }
 
-// quote makes an identifier of any name.
+// quote returns name as an SQL identifier.
 func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
 var placeholders = regexp.MustCompile(`\{:?[a-z_]+\}`)
 
-// expand fills in the placeholders of an SQL text: {name}, {:name} without the schema, and {body}
-// for the quotes around a function's body, which no name can end.
+// expand fills in the placeholders of an SQL text: {name}, {:name} without the schema, and {body} for
+// dollar quotes around a function's body that do not occur in a name.
 func (n names) expand(text string) string {
 	body := "$body$"
 	for strings.Contains(n.schema+" "+n.prefix, body) {
@@ -62,13 +62,13 @@ func (n names) expand(text string) string {
 	})
 }
 
-// lockKey is the number of the advisory lock that stands for key while it is absent. Processes of
-// every release must agree on it. Two keys that share a number only wait for each other.
+// lockKey returns the number of the advisory lock that stands for key while it is absent. All releases
+// must use the same number. Two keys with the same number only wait for each other.
 func (n names) lockKey(key persist.Key) int64 {
 	hash := fnv.New64a()
 	for _, part := range []string{"pawl", n.schema, n.prefix, key.Kind, key.ID} {
 		hash.Write([]byte(part))
-		hash.Write([]byte{0}) // no part contains it
+		hash.Write([]byte{0}) // occurs in no part
 	}
 	return int64(hash.Sum64())
 }
@@ -76,18 +76,18 @@ func (n names) lockKey(key persist.Key) int64 {
 // migrationLock is the number of the advisory lock of a store's migrations; no key is empty.
 func (n names) migrationLock() int64 { return n.lockKey(persist.Key{}) }
 
-// schemaLock is the number of the advisory lock of who creates the schema; no prefix is empty.
+// schemaLock is the number of the advisory lock for creating the schema; no prefix is empty.
 func (n names) schemaLock() int64 { return names{schema: n.schema}.migrationLock() }
 
-// channel is the name of the channel of a store's notifications, which has to be short. Processes of
-// every release must agree on it.
+// channel returns the name of the channel for the store's notifications. Names of channels are short,
+// so it is a hash. All releases must use the same name.
 func (n names) channel() string {
 	hash := fnv.New128a()
-	hash.Write([]byte(n.schema + "\x00" + n.prefix)) // neither contains it
+	hash.Write([]byte(n.schema + "\x00" + n.prefix)) // occurs in neither
 	return fmt.Sprintf("pawl_%x", hash.Sum(nil))
 }
 
-// named returns the names that a configuration asks for, given the first schema of the search path.
+// named returns the names for a configuration, given the first schema of the search path.
 func (c Config) named(current string) (names, error) {
 	n := names{schema: cmp.Or(c.Schema, current), prefix: c.TablePrefix}
 	if n.schema == "" {

@@ -6,49 +6,47 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Notifications are sent after the commit, in a transaction of their own: those that notify take turns
-// in all of the database, each until it is durable, and commits would, too. Theirs need not be durable,
-// and so are short. What changes while one is sent is collected, and sent together.
+// Notifications are sent after the commit, in a transaction of their own. Transactions with NOTIFY run
+// one after the other in the whole database, each until it is durable, so commits must not contain it.
+// The transactions of notifications need not be durable, and are short. Changes during one are
+// collected and sent together.
 //
-// A commit does not wait for a notification. To send one, a connection is taken from the pool only
-// while it has one to spare, so that nobody is in line for it. When it has had none for a while, a
-// connection is made for one notification, so that hints are not held up for ever either.
+// A commit does not wait for a notification. A notification takes a connection of the pool only while
+// the pool has one to spare, so no call waits for that connection. If the pool has none for
+// sparePatience, the store opens a connection for one notification.
 const (
-	notifyPause   = 5 * time.Millisecond // between two, longer each time while there is always more to tell
+	notifyPause   = 5 * time.Millisecond // between two notifications; doubles while more follow
 	longestNotify = 40 * time.Millisecond
 	notifyTimeout = time.Second // for one
 	sparePatience = time.Second // until the pool has a connection to spare
-	notifyTries   = 12          // half a minute
-	maxOutbox     = 1024        // keys; beyond that, anything may have changed
+	notifyTries   = 12          // about half a minute
+	maxOutbox     = 1024        // keys; more become the zero hint
 	maxPayload    = 7999        // bytes; PostgreSQL's limit
 )
 
-// outbox holds the hints that are to be sent to other processes. A goroutine sends them, and ends
-// when there are none.
+// outbox contains the hints for other processes. A goroutine sends them and ends when there are none.
 type outbox struct {
-	tries   int            // before it gives up until something else changes
+	tries   int            // failures until it gives up, up to the next change
 	running sync.WaitGroup // the goroutine
 	closing chan struct{}  // closed by close
 
-	mu       sync.Mutex // protects what follows
-	sending  bool       // there is a goroutine
+	mu       sync.Mutex // protects the fields below
+	sending  bool       // the goroutine runs
 	closed   bool
-	any      bool                   // anything may have changed, which says it all
-	versions map[persist.Key]uint64 // 0: not told
+	any      bool                   // any record may have changed
+	versions map[persist.Key]uint64 // 0: unknown version
 }
 
-// hint tells everybody that records have changed, those in this process directly. It does not wait,
-// and must be called once the changes can be seen, or may be.
+// hint announces that records have changed, to this process directly. It does not wait. It must be
+// called after the changes are visible, or may be.
 func (s *Store) hint(hints ...persist.Hint) {
 	if len(hints) == 0 {
 		return
@@ -64,9 +62,9 @@ func (s *Store) hint(hints ...persist.Hint) {
 	}
 }
 
-// hintCommit hints at what c has changed, unless err, its outcome, says that it has changed nothing.
-// While the outcome is in doubt, the versions are, too, and are not told. When the commit is sent again
-// it may lose to itself, and then is hinted at again: it may have happened after the first hint.
+// hintCommit announces what c has changed, unless err, its outcome, proves that it changed nothing. The
+// hints of a commit in doubt have no version. A commit that is sent again may lose to itself; it is
+// then announced again, because it may have happened after the first hint.
 func (s *Store) hintCommit(c persist.Commit, err error) {
 	winners := lost(err)
 	itself := slices.ContainsFunc(winners, func(r persist.Record) bool { return slices.Contains(r.Commits, c.ID) })
@@ -82,27 +80,27 @@ func (s *Store) hintCommit(c persist.Commit, err error) {
 		hints = append(hints, h)
 	}
 	for _, g := range c.Guards {
-		if g.Release { // which moves no version
+		if g.Release { // moves no version
 			hints = append(hints, persist.Hint{Key: g.Key})
 		}
 	}
 	s.hint(hints...)
 }
 
-// hintLater hints at what c will have changed once a transaction of the caller's own is committed. When that is, nobody tells: a NOTIFY
-// inside it would, but makes such commits take turns. So the hint is given some times, and one of them
-// probably comes soon after; a transaction that lasts longer is noticed by those who look from time to time.
+// hintLater announces what c changes when the caller's own transaction is committed. The store does not
+// learn when that is, and a NOTIFY inside it would serialize such commits. So the hint is sent a few
+// times, and one of them probably follows the commit. Watchers that poll notice a later one.
 func (s *Store) hintLater(c persist.Commit) {
 	for _, after := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		time.AfterFunc(after, func() { s.hintCommit(c, errNotYet) })
 	}
 }
 
-// errNotYet leaves an outcome in doubt, so that no version is told.
-var errNotYet = errors.New("the transaction was not committed yet")
+// errNotYet makes hints without a version.
+var errNotYet = errors.New("transaction not committed yet")
 
-// add merges hints with what is to be sent. One that does not tell the version wins: who knows the
-// version that another tells would take it for old news.
+// add merges hints with those to be sent. A hint without a version replaces one with a version:
+// a watcher that knows that version would ignore the hint.
 func (o *outbox) add(hints []persist.Hint) {
 	for _, h := range hints {
 		if o.any {
@@ -125,7 +123,7 @@ func (o *outbox) add(hints []persist.Hint) {
 	}
 }
 
-// take removes what is to be sent. When that is nothing, the goroutine that asks has to end.
+// take removes and returns the hints. If there are none, the sending goroutine has to end.
 func (o *outbox) take() []persist.Hint {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,8 +139,8 @@ func (o *outbox) take() []persist.Hint {
 	return hints
 }
 
-// back puts hints back that could not be sent. After the last try it reports false, the goroutine
-// that asks has to end, and the next one has to say that anything may have changed.
+// back puts hints back that could not be sent. After the last try it keeps only the zero hint, for the
+// next change, and reports false: the sending goroutine has to end.
 func (o *outbox) back(hints []persist.Hint, last bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -173,7 +171,7 @@ func (o *outbox) isClosing() bool {
 	}
 }
 
-// close returns when what is to be sent was tried to be sent. Nothing changes any more.
+// close waits until the goroutine has tried to send the remaining hints. No further hints follow.
 func (o *outbox) close() {
 	o.mu.Lock()
 	if !o.closed {
@@ -184,7 +182,7 @@ func (o *outbox) close() {
 	o.running.Wait()
 }
 
-// sendHints sends what is in the outbox, until it is empty or nothing can be sent.
+// sendHints sends the hints of the outbox until it is empty, or sending has failed too often.
 func (s *Store) sendHints() {
 	o := &s.outbox
 	for failures, pause := 0, notifyPause; ; {
@@ -208,7 +206,7 @@ func (s *Store) sendHints() {
 	}
 }
 
-// awaitSpare waits until the pool has a connection to spare, and reports false if it has none.
+// awaitSpare waits until the pool has a connection to spare. It reports false if there is none in time.
 func (s *Store) awaitSpare() bool {
 	for deadline := time.Now().Add(sparePatience); ; s.outbox.pause(notifyPause) {
 		stat := s.pool.Stat()
@@ -221,7 +219,7 @@ func (s *Store) awaitSpare() bool {
 	}
 }
 
-// notify sends payloads, on a connection of the pool if it has one to spare.
+// notify sends payloads, on a connection of the pool if spare is set, otherwise on a new one.
 func (s *Store) notify(payloads []string, spare bool) error {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
@@ -243,10 +241,10 @@ func (s *Store) notify(payloads []string, spare bool) error {
 	return err
 }
 
-// notification is a payload. Processes of every release must understand it; whoever does not, or
-// finds no hints in it, takes it for the zero hint.
+// notification is a payload. All releases must understand it. A payload that cannot be read, or without
+// hints, is the zero hint.
 type notification struct {
-	From  string `json:"from"` // the id of the store, which has told its own watchers already
+	From  string `json:"from"` // the id of the sending store, whose own watchers know already
 	Hints []told `json:"hints,omitempty"`
 }
 
@@ -257,14 +255,14 @@ type told struct {
 	Version uint64 `json:"v,omitempty"`
 }
 
-// payloads returns the notifications for hints, none of which is too long. A key that has no room
-// in one may be any.
+// payloads returns the notifications for hints, none longer than maxPayload. A key that is too long
+// makes it the zero hint.
 func payloads(from string, hints []persist.Hint) []string {
 	var all []string
 	head, tail := `{"from":`+encoded(from)+`,"hints":[`, `]}`
-	var body, one []byte
+	var body []byte
 	for _, h := range hints {
-		one = appendTold(one[:0], h)
+		one := encoded(told{Kind: h.Kind, ID: h.ID, Version: h.Version})
 		if h.Key == (persist.Key{}) || len(head)+len(one)+len(tail) > maxPayload {
 			return []string{encoded(notification{From: from})}
 		}
@@ -279,36 +277,16 @@ func payloads(from string, hints []persist.Hint) []string {
 	return append(all, head+string(body)+tail)
 }
 
-// appendTold appends h in JSON. Most names need no quoting.
-func appendTold(to []byte, h persist.Hint) []byte {
-	if !plain(h.Kind) || !plain(h.ID) || h.Version == 0 {
-		return append(to, encoded(told{Kind: h.Kind, ID: h.ID, Version: h.Version})...)
-	}
-	to = append(append(append(to, `{"k":"`...), h.Kind...), `","i":"`...)
-	to = append(append(to, h.ID...), `","v":`...)
-	return append(strconv.AppendUint(to, h.Version, 10), '}')
-}
-
-// plain reports whether name is written as it is in JSON.
-func plain(name string) bool {
-	for _, c := range []byte(name) {
-		if c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
-}
-
-// encoded is v in JSON.
+// encoded returns v in JSON.
 func encoded(v any) string {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(v) // strings and numbers only
+	_ = encoder.Encode(v) // cannot fail: strings and numbers
 	return string(bytes.TrimSpace(text.Bytes()))
 }
 
-// notified tells all who watch what another process has sent.
+// notified passes the hints of another process to the watchers of this store.
 func (s *Store) notified(received *pgconn.Notification) {
 	var n notification
 	err := json.Unmarshal([]byte(received.Payload), &n)

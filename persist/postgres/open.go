@@ -1,21 +1,21 @@
 // Package postgres keeps records in a PostgreSQL database, which any number of processes share.
 //
-// An acknowledged commit is durable, also where a session's default is synchronous_commit=off; a
-// server with fsync=off is refused. Expiry, leases and due times are judged by the server's clock,
-// once the records are locked. A commit of one write is one round trip, any other two; when many
-// commits are under way at once, they share transactions, each with an outcome of its own.
+// An acknowledged commit is durable, even if the default of a session is synchronous_commit=off; a
+// server with fsync=off is refused. The server's clock decides about expiry, leases and due times,
+// after the records are locked. A commit that creates or replaces one record is one round trip, with
+// or without a lease; any other commit is two. When many commits are in progress they share
+// transactions, each with an outcome of its own.
 //
-// Nothing but Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
-// by transaction. What Open has made, and no proxy, keeps a lock_timeout while it commits and does nothing
-// else, which is taken back before it does. PostgreSQL 12 or newer is required, and a database whose encoding is UTF8. A commit
-// that creates thousands of records needs as many locks: see max_locks_per_transaction. One of more
-// than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes, kind
-// and id together, which the indices have no room for.
+// Only Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections by
+// transaction. PostgreSQL 12 or newer and a database with encoding UTF8 are required. A commit that
+// creates thousands of records needs as many locks: see max_locks_per_transaction. A commit of more
+// than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes (kind
+// and id), which is too long for the indices.
 //
 // # State and rows together
 //
-// Rows of your own change together with documents in two ways: CommitWith runs a function inside the
-// transaction of a commit, and Join does commits inside a transaction of yours, which you commit:
+// There are two ways to change rows of your own together with documents. CommitWith runs a function
+// inside the transaction of a commit. Join commits inside a transaction of yours, which you commit:
 //
 //	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 //		if _, err := tx.Exec(ctx, "UPDATE orders SET paid = true WHERE id = $1", id); err != nil {
@@ -27,29 +27,28 @@
 //
 // # Watching
 //
-// What one process changes, others hear of by a notification, usually within milliseconds. It is sent
-// after the commit, which does not wait for it, on a connection that the pool has to spare; when the
-// pool has had none for a second, one is made for it. In a pool of one connection, a commit that comes
-// while a notification is sent waits for the end of that, a second at most. Watch listens on a
-// connection beside the pool, one for all Watch calls of a store. Where a proxy pools connections by
-// transaction, Watch returns persist.ErrUnsupported; others hear of what is changed there all the same.
+// A change in one process reaches the others by a notification, usually within milliseconds. It is sent
+// after the commit, which does not wait for it, on a connection that the pool has to spare. If the
+// pool has none for a second, the store opens one. In a pool of one connection, a commit may wait for
+// a notification, for at most a second. Watch listens on a connection beside the pool, one for all
+// Watch calls of a store. Behind a proxy that pools connections by transaction, Watch returns
+// persist.ErrUnsupported; changes made there are still notified to others.
 //
 // # State in SQL
 //
-// Documents are jsonb. The view pawl_state shows those that are alive, that is neither deleted nor
-// expired, with the columns kind, id, version, doc, schema, label, due, expires, updated, holder
-// and held_until:
+// Documents are jsonb. The view pawl_state shows those that are neither deleted nor expired, with the
+// columns kind, id, version, doc, schema, label, due, expires, updated, holder and held_until:
 //
 //	SELECT id, doc->>'title' AS title, updated
 //	FROM pawl_state
 //	WHERE kind = 'session' AND (doc->>'messages')::int > 10
 //	ORDER BY updated DESC;
 //
-// Read what you like; write through the store only. What jsonb cannot keep (the character U+0000,
-// lone surrogates) is refused with persist.ErrNotApplied, and so are numbers that, with their
-// exponents written out, are more than 64 KB longer than twice the document. jsonb keeps what a
-// document means, not how it is written: blanks and the order of fields are lost, of fields with the
-// same name the last one stays, 1e2 becomes 100, and -0 becomes 0.
+// Read as you like; write only through the store. Documents that jsonb cannot represent (the character
+// U+0000, lone surrogates) are refused with persist.ErrNotApplied. So are numbers that, with their
+// exponents written out, are more than 64 KB longer than twice the document. jsonb keeps the meaning
+// of a document, not its spelling: spaces and the order of fields are lost, the last of several fields
+// with the same name stays, 1e2 becomes 100, and -0 becomes 0.
 package postgres
 
 import (
@@ -69,23 +68,22 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/hints"
 )
 
-// Config is how a store is opened; the zero value is the default.
+// Config are the settings of a store. The zero value is the default.
 type Config struct {
-	// Schema is that of the tables, and is created if it is absent and may be created. Any name of
-	// up to 63 bytes will do. Empty: the first existing schema of the search path, which for most
-	// users is "public".
+	// Schema is the schema of the tables. It is created if it does not exist. Any name of up to 63
+	// bytes is allowed. Empty: the first existing schema of the search path, usually "public".
 	Schema string
 
-	// TablePrefix begins the name of every table, view, index and function. Any name of up to 48
-	// bytes will do. Empty: "pawl_".
+	// TablePrefix is the start of the name of every table, view, index and function. Any name of up
+	// to 48 bytes is allowed. Empty: "pawl_".
 	TablePrefix string
 
-	// CommitTimeout is how long a commit may take when its turn has come, waiting for locks
-	// included; it goes on for that long when the caller's context ends. It bounds reads, too, and
-	// is how long the locks of a process that was frozen in the middle of a commit last. 0: 10 s.
+	// CommitTimeout is the longest duration of a commit from its connection on, including the wait
+	// for locks; a commit continues for that long after the caller's context ended. It also bounds
+	// reads, and the locks of a process that was frozen during a commit. 0: 10 s.
 	CommitTimeout time.Duration
 
-	// AcquireTimeout is how long a call waits for a connection, before it fails with
+	// AcquireTimeout is how long a call waits for a connection before it fails with
 	// persist.ErrUnavailable. 0: 5 s.
 	AcquireTimeout time.Duration
 }
@@ -110,25 +108,25 @@ func (c Config) withDefaults() (Config, error) {
 	return c, checkName("schema", c.Schema, maxName)
 }
 
-// Store is a persist.Store, and a persist.Reader, persist.Leaser, persist.Native, persist.Purger,
-// persist.Watcher and persist.Prober, in a PostgreSQL database.
+// Store is a persist.Store in a PostgreSQL database. It is also a persist.Reader, persist.Leaser,
+// persist.Native, persist.Purger, persist.Watcher and persist.Prober.
 type Store struct {
 	config  Config
 	pool    *pgxpool.Pool
-	owned   bool // the pool is closed with the store
+	owned   bool // Close closes the pool
 	names   names
 	sql     statements
 	queue   queue
-	slots   chan struct{} // one for each connection that may wait for a lock
+	slots   chan struct{} // has a place for each connection that may wait for a lock
 	turns   turns
 	turnFor time.Duration // longestTurn
 
-	purging chan struct{} // holds one place, for who purges
+	purging chan struct{} // has one place, for the purge in progress
 
-	id        string    // of this store, among all that share the database
-	hub       hints.Hub // tells all who watch
-	listening listening // hears what other processes change
-	outbox    outbox    // tells other processes
+	id        string    // of this store among all that share the database
+	hub       hints.Hub // for the Watch calls of this store
+	listening listening // receives the hints of other processes
+	outbox    outbox    // sends hints to other processes
 }
 
 var (
@@ -141,13 +139,12 @@ var (
 	_ persist.Prober  = (*Store)(nil)
 )
 
-// Open connects to the database at url, which pgxpool.ParseConfig describes, and creates or
-// migrates the tables it needs. The store has a pool of its own; pool_max_conns in the URL is its
-// size.
+// Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its tables.
+// The store has a pool of its own; pool_max_conns in the URL is its size.
 //
-// It returns an error that wraps persist.ErrNewerSchema when a newer release has migrated the
-// tables, one that wraps persist.ErrUnavailable when the database cannot be reached or written now,
-// and other errors when config or the database's settings will not do. No error repeats the URL.
+// It returns an error that wraps persist.ErrNewerSchema if a newer release has migrated the tables,
+// one that wraps persist.ErrUnavailable if the database cannot be reached or written now, and another
+// error if config or a setting of the database is not supported. No error contains the URL.
 func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -155,7 +152,7 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	}
 	pooled, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, errors.New("postgres: the URL cannot be parsed; want postgres://user:password@host:port/database, and %-escapes for special characters in it")
+		return nil, errors.New("postgres: the URL cannot be parsed; want postgres://user:password@host:port/database with %-escapes for special characters")
 	}
 	if pooled.ConnConfig.ConnectTimeout == 0 || pooled.ConnConfig.ConnectTimeout > config.AcquireTimeout {
 		pooled.ConnConfig.ConnectTimeout = config.AcquireTimeout
@@ -173,11 +170,10 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	return s, nil
 }
 
-// New returns a store that uses the caller's own pool, which Close leaves open. How the pool runs
-// queries and which types are registered with it does not matter, and its tracers do not see the
-// store's statements, but for BEGIN, COMMIT and savepoints where a transaction is shared: the store
-// speaks to the connections below that. It creates or migrates the
-// tables it needs, and returns the same errors as Open.
+// New returns a store that uses the caller's own pool, which Close leaves open. The query mode and the
+// registered types of the pool do not matter: the store uses the connections below that level. Tracers
+// of the pool see only BEGIN, COMMIT and savepoints of shared transactions. New creates or migrates
+// the tables and returns the errors of Open.
 func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -186,7 +182,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error)
 	return start(ctx, pool, config)
 }
 
-// start verifies the database, migrates, and returns the store.
+// start verifies the database, migrates the tables and returns the store.
 func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	connections := int(pool.Config().MaxConns)
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1)}
@@ -214,12 +210,12 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	return s, nil
 }
 
-// bounded returns a context that ends after Config.CommitTimeout, at the latest.
+// bounded returns a context that ends with ctx, and after Config.CommitTimeout at the latest.
 func (s *Store) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.config.CommitTimeout, errNoAnswer)
 }
 
-// lifetime is Config.CommitTimeout as a setting of PostgreSQL, where 0 would be for ever.
+// lifetime is Config.CommitTimeout as a setting of PostgreSQL, where 0 would mean no limit.
 func (s *Store) lifetime() string {
 	return strconv.FormatInt(min(max(s.config.CommitTimeout.Milliseconds(), 1), math.MaxInt32), 10)
 }
@@ -241,9 +237,8 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, err
 }
 
-// release gives conn back to the pool; err is what happened on it. A connection to a standby, or to
-// a database that was read-only when the session began, is closed instead, so that a new one finds
-// the primary.
+// release returns conn to the pool; err is its last error. A connection to a standby, or to a database
+// that was read-only when the session began, is closed, so that a new one finds the primary.
 func release(conn *pgxpool.Conn, err error) {
 	if sqlState(err) == codeReadOnlyTransaction {
 		hangUp(conn.Conn().PgConn())
@@ -251,28 +246,28 @@ func release(conn *pgxpool.Conn, err error) {
 	conn.Release()
 }
 
-// hangUp closes conn at once, without a farewell to the server.
+// hangUp closes conn at once, without a message to the server.
 func hangUp(conn *pgconn.PgConn) {
 	closing, cancel := context.WithCancel(context.Background())
 	cancel()
 	_ = conn.Close(closing)
 }
 
-// Close answers the calls that are under way, Watch with persist.ErrClosed, sends the hints that are
-// left, then releases the store; later calls return persist.ErrClosed. A commit under way takes at
-// most Config.CommitTimeout. Close returns nil, also when called twice.
+// Close waits for the calls in progress, ends Watch with persist.ErrClosed, sends the remaining hints
+// and closes the store. Later calls return persist.ErrClosed. A commit in progress takes at most
+// Config.CommitTimeout. Close returns nil, also when called again.
 func (s *Store) Close() error {
 	s.hub.Close()
 	s.listening.close()
 	s.queue.close()
-	s.outbox.close() // what was committed until now
+	s.outbox.close()
 	if s.owned {
 		s.pool.Close()
 	}
 	return nil
 }
 
-// unfit refuses what PostgreSQL cannot hold.
+// unfit returns the error for a commit that PostgreSQL cannot store.
 func unfit(format string, args ...any) error {
 	return fmt.Errorf("%w: postgres: "+format, append([]any{persist.ErrNotApplied}, args...)...)
 }

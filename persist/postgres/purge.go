@@ -9,14 +9,14 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// purgeStep is how many tombstones one transaction removes, so that nobody waits for it for long.
+// purgeStep is the number of tombstones that one transaction removes, which keeps it short.
 const purgeStep = 500
 
-// Purge removes tombstones as persist.Purger says, in transactions of moderate size, and raises
-// the version floor in each. It skips those that somebody has locked. Its errors are those of Take.
+// Purge removes tombstones as persist.Purger says, in transactions of at most 500, and raises the
+// version floor in each. It skips locked ones. Its errors are those of Take.
 func (s *Store) Purge(ctx context.Context, q persist.Query) (removed int, err error) {
 	q.Deleted = true
-	select { // one at a time: the others would wait for the floor, each on a connection
+	select { // one at a time: others would wait for the floor, each on a connection
 	case s.purging <- struct{}{}:
 		defer func() { <-s.purging }()
 	case <-ctx.Done():
@@ -46,16 +46,16 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 	}
 	records, statement := s.sql.records, selection.statement
 	doomed := "SELECT r.kind, r.id, r.version FROM " + records + " r WHERE " + selection.conditions() + selection.limit(limit) + " FOR UPDATE SKIP LOCKED"
-	// One statement sees the floor raised and the tombstones gone, or neither. Where it need not be raised it is left
-	// alone, for those who joined with a snapshot fail if it is newer than that.
+	// Other statements see the floor raised and the tombstones gone, or neither. A floor that need not
+	// be raised is not written: joined transactions with an older snapshot would fail.
 	statement.text = fmt.Sprintf(`WITH doomed AS MATERIALIZED (%s),
 		raised AS (UPDATE %s SET value = (SELECT max(version) FROM doomed) WHERE name = 'floor' AND value < (SELECT max(version) FROM doomed)),
 		gone AS (DELETE FROM %s r USING doomed d WHERE r.kind = d.kind AND r.id = d.id RETURNING 1)
 		SELECT count(*) FROM gone`, doomed, s.names.of("meta"), records)
 	var removed int64
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		// Those who purge at the same time take turns, so that each raises what it sees. Who cannot have
-		// its turn learns that in time for the outcome to be known.
+		// Concurrent purges wait for each other, so that each raises the floor that it sees. The wait
+		// ends early enough for the outcome to be known.
 		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
 		if err != nil {
 			return outcome(err, len(answers), 5)
@@ -65,7 +65,7 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 		return nil
 	})
 	if err != nil {
-		return 0, err // removed may still be written to
+		return 0, err // work may still write to removed
 	}
 	return int(removed), nil
 }

@@ -10,28 +10,28 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
-// in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
-// that wraps persist.ErrUnavailable when the database cannot be asked now.
+// Load returns the current record of key. It returns persist.ErrNotFound for an absent key, with the
+// version floor in Record.Version; persist.ErrClosed after Close; the error of ctx; and an error that
+// wraps persist.ErrUnavailable if the database cannot be reached now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	return reads{&s.sql, s.read}.load(ctx, key)
 }
 
-// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load, but
-// for persist.ErrNotFound.
+// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load without
+// persist.ErrNotFound.
 func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	return reads{&s.sql, s.read}.loadAll(ctx, keys)
 }
 
-// List returns one page of the records that match q, by kind and id, or with q.Due the longest due,
-// and with q.Expired the longest expired first. It returns persist.ErrClosed after Close, ctx's error,
-// an error for an unknown q.After, and an error that wraps persist.ErrUnavailable when the database
-// cannot be asked now.
+// List returns one page of the records that match q, ordered by kind and id; with q.Due the longest due
+// first, with q.Expired the longest expired first. It returns persist.ErrClosed after Close, the error
+// of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable if the
+// database cannot be reached now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	return reads{&s.sql, s.read}.list(ctx, q)
 }
 
-// reads is what reading means, on whatever connection that is done.
+// reads are the methods that read, for a Store and for a joined transaction.
 type reads struct {
 	sql *statements
 	run func(context.Context, *statement) (answer, error)
@@ -71,7 +71,7 @@ func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 }
 
 // Versions returns the current version of each key, 0 where there is no record, without reading
-// documents. Its errors are those of Load, but for persist.ErrNotFound.
+// documents. Its errors are those of Load without persist.ErrNotFound.
 func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
 	rows, err := s.read(ctx, soughtAll(s.sql.versions, keys))
 	if err != nil {
@@ -85,8 +85,7 @@ func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 	return versions, nil
 }
 
-// sought returns name, or what no record is called instead of a name that PostgreSQL does not know
-// as a text, and that no record is called either.
+// sought returns name, or "" for a name that is not a text in PostgreSQL. No record has either.
 func sought(name string) string {
 	if !isText(name) {
 		return ""
@@ -94,7 +93,7 @@ func sought(name string) string {
 	return name
 }
 
-// soughtAll returns the statement of a text that asks for keys.
+// soughtAll returns the statement with the parameters kinds and ids.
 func soughtAll(text string, keys []persist.Key) *statement {
 	kinds, ids := apart(keys)
 	for i := range keys {
@@ -103,7 +102,7 @@ func soughtAll(text string, keys []persist.Key) *statement {
 	return query(text).strings(kinds).strings(ids)
 }
 
-// loaded reads a row of the time, the floor and columns.
+// loaded reads a row with the time, the floor and columns.
 func loaded(key persist.Key, row cells) persist.Record {
 	now, floor := row.time(), row.int()
 	if r := row.record(now); !r.Absent() {
@@ -112,7 +111,7 @@ func loaded(key persist.Key, row cells) persist.Record {
 	return absentAt(key, floor, now)
 }
 
-// absentAt is the record of a key that has none.
+// absentAt returns the record that stands for an absent key.
 func absentAt(key persist.Key, floor int64, now time.Time) persist.Record {
 	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
@@ -120,7 +119,7 @@ func absentAt(key persist.Key, floor int64, now time.Time) persist.Record {
 func (s reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
 	size := q.PageSize()
 	size = min(size, math.MaxInt-1)
-	statement, err := s.sql.list(q, size+1) // one more, to know whether there is a next page
+	statement, err := s.sql.list(q, size+1) // one more shows whether there is a next page
 	if err != nil {
 		return persist.Page{}, err
 	}
@@ -138,7 +137,7 @@ func (s reads) list(ctx context.Context, q persist.Query) (persist.Page, error) 
 	return page, nil
 }
 
-// timedRecord reads a row of the time and columns.
+// timedRecord reads a row with the time and columns.
 func timedRecord(row cells) persist.Record {
 	now := row.time()
 	return row.record(now)

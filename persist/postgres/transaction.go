@@ -17,30 +17,30 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// transaction commits one or several commits that have no key in common. It takes two round trips:
-// one locks and reads, one writes and commits. Between them, persist.Apply decides.
+// transaction commits one or several commits without common keys in two round trips: the first locks
+// and reads, persist.Apply decides, the second writes and commits.
 //
-// Locks are taken in an order that all share, so that nobody waits in a circle: first the advisory
-// locks of keys that may be absent, by number, then the records, by key. Who would create a record,
-// or has seen that there is none, holds the advisory lock of its key, exclusively or shared; a row
-// that is not there cannot be locked. Records that are only read are locked for sharing.
+// All transactions take locks in the same order, so they do not deadlock: first the advisory locks of
+// keys that may be absent, by number, then the records, by key. An absent row cannot be locked: the
+// advisory lock of its key stands for it, exclusive to create the record, shared to rely on its
+// absence. Records that are only read are locked FOR SHARE.
 type transaction struct {
 	store    *Store
 	conn     *pgconn.PgConn
 	patience time.Duration // how long to wait for a lock; 0: not at all
 	parts    []*part
-	at       time.Time // of the commit, by the server's clock once all locks were held
-	failure  error     // of the transaction as a whole; each part knows what that means for it
+	at       time.Time // of the commit, by the server's clock after all locks were taken
+	failure  error     // of the transaction; each part has an error of its own
 
-	// A transaction that is begun belongs to somebody else, who ends it. It has one part, and the
-	// settings are put back before it goes on.
+	// A transaction that is shared with code of the caller, which ends it. It has one part, and its
+	// settings are restored.
 	begun  bool
-	joined bool         // it is not even ours: it may have any isolation level
-	settle *statement   // puts the settings back, once lock has read them
-	ending []*statement // what follows then
+	joined bool         // the caller began it, so it may have any isolation level
+	settle *statement   // restores the settings; set by lock
+	ending []*statement // sent after settle
 
 	floor   uint64
-	current map[persist.Key]persist.Record // without what the document's fields are, until whole is read
+	current map[persist.Key]persist.Record // the locked records, without their documents
 	busy    map[persist.Key]bool           // locked by another transaction
 
 	unlocked map[persist.Key]persist.Record // committed versions of busy records
@@ -54,9 +54,8 @@ type part struct {
 	err    error
 }
 
-// errSibling says that nothing was written because the database rejected the transaction, which
-// another part may be to blame for.
-var errSibling = errors.New("rejected together with others")
+// errSibling means that the database rejected the transaction, perhaps because of another part.
+var errSibling = errors.New("rejected together with other commits")
 
 func (t *transaction) add(r *request) {
 	t.parts = append(t.parts, &part{commit: r.commit, keys: r.keys})
@@ -68,7 +67,7 @@ func (t *transaction) run(ctx context.Context) {
 	if err := t.lock(ctx); err != nil {
 		t.failure = err
 		for _, p := range t.parts {
-			p.err = t.shared(notApplied(err)) // whatever happened, COMMIT was not sent
+			p.err = t.shared(notApplied(err)) // COMMIT was not sent
 		}
 		return
 	}
@@ -78,7 +77,7 @@ func (t *transaction) run(ctx context.Context) {
 	t.finish(ctx)
 }
 
-// shared marks an error that one part may owe to another, which is any that the server answers with.
+// shared marks an error of the server that another part of the transaction may have caused.
 func (t *transaction) shared(err error) error {
 	if len(t.parts) > 1 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) != "" && refused(err) {
 		return fmt.Errorf("%w: %w", err, errSibling)
@@ -86,7 +85,7 @@ func (t *transaction) shared(err error) error {
 	return err
 }
 
-// lock locks and reads.
+// lock begins the transaction, locks and reads.
 func (t *transaction) lock(ctx context.Context) error {
 	first := begin
 	if t.begun {
@@ -104,9 +103,9 @@ func (t *transaction) lock(ctx context.Context) error {
 	records := t.lockRecords()
 	statements = append(append(statements, records...), t.store.sql.now.query().string(t.store.lifetime()))
 	if t.begun {
-		asTexts(statements) // a name that is not known would end it
+		asTexts(statements) // an unknown name would end the transaction
 	} else {
-		_ = t.store.sql.replace.on(ctx, t.conn, storing(t.store.sql.replace.query(), t.at, nil).types) // for finish
+		_ = t.store.sql.replace.on(ctx, t.conn, storing(t.store.sql.replace.query(), t.at, nil).types) // prepared now, for finish
 	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	if err != nil {
@@ -139,7 +138,7 @@ func (t *transaction) lock(ctx context.Context) error {
 	return nil
 }
 
-// asTexts lets statements be sent by their texts. Those without parameters are everybody's, and have no name.
+// asTexts makes statements be sent as text. Statements without parameters are shared, and not changed.
 func asTexts(statements []*statement) {
 	for _, s := range statements {
 		if s.prepared != nil {
@@ -164,9 +163,9 @@ func (t *transaction) readLocked(row cells) {
 	t.current[key] = r
 }
 
-// absences returns the statement that locks the keys which may be absent, and the keys by the
-// numbers of their locks. Who waits stands in the queues of all its keys; who does not lets those
-// go first who wait to change what it reads.
+// absences returns the statement that takes the advisory locks of keys that may be absent, and the
+// keys by the numbers of their locks. A transaction that waits takes the advisory locks of all its
+// keys; one that does not wait lets writers go first that wait for a record it only reads.
 func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
 	keys, exclusive, read := make(map[int64][]persist.Key), make(map[int64]bool), make(map[int64]bool)
 	waits := milliseconds(t.patience) > 0
@@ -202,8 +201,8 @@ func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
 		ints(slices.Sorted(maps.Keys(read))).int4(milliseconds(t.patience))
 }
 
-// lockRecords returns the statements that lock the records: one for each stretch of keys that are
-// locked alike.
+// lockRecords returns the statements that lock the records in key order: one for each run of keys with
+// the same kind of lock.
 func (t *transaction) lockRecords() []*statement {
 	changed := make(map[persist.Key]bool) // every key
 	for _, p := range t.parts {
@@ -229,7 +228,7 @@ func (t *transaction) lockRecords() []*statement {
 	return statements
 }
 
-// changes reports whether a record that g guards is written to.
+// changes reports whether g changes the record.
 func changes(g persist.Guard) bool { return g.Extend > 0 || g.Release || g.TTL > 0 }
 
 // apart returns the kinds and the ids of keys.
@@ -240,7 +239,7 @@ func apart(keys []persist.Key) (kinds, ids []string) {
 	return kinds, ids
 }
 
-// apply decides what p does.
+// apply decides about p.
 func (t *transaction) apply(p *part) {
 	current := make(map[persist.Key]persist.Record, len(p.keys))
 	for _, key := range p.keys {
@@ -267,7 +266,7 @@ func (t *transaction) whileBusy(p *part, key persist.Key) error {
 	return notApplied(errBusy)
 }
 
-// finish writes what is to be written, reads the records that won, and commits.
+// finish writes the records of all parts, reads the winners of conflicts, and commits.
 func (t *transaction) finish(ctx context.Context) {
 	losers, writes := t.losers(), t.writes()
 	var statements []*statement
@@ -285,7 +284,7 @@ func (t *transaction) finish(ctx context.Context) {
 		asTexts(statements)
 	}
 	if len(statements) == 0 {
-		return // all that was asked for is true while the locks are held
+		return // nothing to write; the guards hold while the records are locked
 	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	t.failure = err
@@ -304,7 +303,7 @@ func (t *transaction) finish(ctx context.Context) {
 		case len(p.next) > 0 && err != nil:
 			p.err = t.shared(outcome(err, len(answers), len(statements)-1))
 		case len(lost(p.err)) > 0 && len(losers) > 0 && len(answers) == 0:
-			p.err = t.shared(notApplied(err)) // it lost, but to what is not known
+			p.err = t.shared(notApplied(err)) // a conflict whose winner is not known
 		default:
 			fill(p.err, whole)
 		}
@@ -387,18 +386,18 @@ func column[R, T any](records []R, of func(R) T) []T {
 	return values
 }
 
-// losers returns the keys of the records that conflicts and lost leases are about.
+// losers returns the keys of the records in conflicts and lost leases.
 func (t *transaction) losers() []persist.Key {
 	var keys []persist.Key
 	for _, p := range t.parts {
 		for _, r := range lost(p.err) {
-			keys = append(keys, r.Key) // also if it is absent: that was not locked, and may be over
+			keys = append(keys, r.Key) // an absent one too: it was not locked
 		}
 	}
 	return keys
 }
 
-// lost returns the records that err, a *persist.Conflict or *persist.Fenced, is about.
+// lost returns the records in err if that is a *persist.Conflict or a *persist.Fenced.
 func lost(err error) []persist.Record {
 	if err == nil {
 		return nil
@@ -414,7 +413,7 @@ func lost(err error) []persist.Record {
 	return nil
 }
 
-// fill puts whole records into err, which knows only what a commit tests of them.
+// fill puts whole records into err, whose records lack their documents.
 func fill(err error, whole map[persist.Key]persist.Record) {
 	var conflict *persist.Conflict
 	var fenced *persist.Fenced

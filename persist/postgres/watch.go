@@ -14,52 +14,51 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Hints travel as notifications. All Watch calls of a store share one connection that listens; what
-// this store itself changes they are told directly, see hint. Nothing is missed without a zero hint:
+// Hints of other processes arrive as notifications. All Watch calls of a store share one connection
+// that listens. Changes of this store reach them directly; see hint. A zero hint covers every hint
+// that may be missing:
 //
-//   - A commit before LISTEN is in effect, at first or after the connection was lost, is not heard.
-//     The zero hint is sent when LISTEN is in effect.
-//   - A Watch that begins while the connection is lost begins with the zero hint, too early; it gets
-//     another one with everybody else.
-//   - A peer that vanishes without a word is noticed by asking it something when nothing was heard for
-//     a while.
-//   - The last Watch leaves while another one begins: each has a listener that it was counted for.
-//   - Close comes while a Watch begins: one of the two sees the other, under the lock of listening.
+//   - A commit before LISTEN is in effect, at first or after the connection was lost: the zero hint
+//     is sent when LISTEN is in effect.
+//   - A Watch that begins while the connection is lost starts with a zero hint that is too early: it
+//     gets another one when the connection listens again.
+//   - A peer that disappears silently: after a while without notifications it is asked something.
+//   - The last Watch leaves while another begins: each is counted by its own listener.
+//   - Close during the start of a Watch: one of them sees the other under the lock of listening.
 const (
-	heartbeat     = 5 * time.Second // of silence, until the server is asked whether we still listen
+	heartbeat     = 5 * time.Second // of silence until the server is asked whether this session listens
 	firstRetry    = 50 * time.Millisecond
 	longestRetry  = 5 * time.Second
-	farewell      = time.Second     // to end a connection
+	farewell      = time.Second     // to close a connection
 	probePatience = 2 * time.Second // for a notification through a proxy
 )
 
-// errShared says that a proxy is in the way of notifications.
-var errShared = fmt.Errorf("%w: postgres: a proxy pools connections by transaction, so that no notification would arrive: watch through a direct connection", persist.ErrUnsupported)
+// errShared means that notifications do not arrive through a proxy.
+var errShared = fmt.Errorf("%w: postgres: notifications do not arrive through a proxy that pools connections by transaction; connect directly", persist.ErrUnsupported)
 
-// listening is what the Watch calls of a store share.
+// listening is shared by the Watch calls of a store.
 type listening struct {
 	heartbeat time.Duration
 	running   sync.WaitGroup // listeners
 
-	mu      sync.Mutex // protects what follows
+	mu      sync.Mutex // protects the fields below
 	closed  bool
-	current *listener // nil: nobody watches
+	current *listener // nil: no Watch call
 }
 
-// listener is a connection that listens, or is about to.
+// listener is a connection that listens, or will.
 type listener struct {
-	life     context.Context // ends with the last watcher, with the store, and when listening is impossible: that is its cause
+	life     context.Context // ends with the last watcher or the store, or with the error that makes listening impossible
 	end      context.CancelCauseFunc
 	ready    chan struct{} // closed when LISTEN is in effect for the first time
 	watchers int           // protected by listening.mu
 }
 
-// Watch calls wake as persist.Watcher says. It listens on a connection of its own, which all Watch
-// calls of the store share and which does not count as one of the pool; when that cannot be made or
-// is lost, it tries again until it succeeds, and then calls wake with the zero hint. It returns ctx's
-// error when ctx ends, persist.ErrClosed when the store closes, and an error that wraps
-// persist.ErrUnsupported when there is a proxy in between, such as PgBouncer, that pools connections by
-// transaction.
+// Watch calls wake as persist.Watcher says. All Watch calls of a store listen on one connection, which
+// is not part of the pool. If it cannot be opened or is lost, the store tries again, and then calls
+// wake with the zero hint. Watch returns the error of ctx when that ends, persist.ErrClosed when the
+// store closes, and an error that wraps persist.ErrUnsupported behind a proxy, such as PgBouncer, that
+// pools connections by transaction.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -88,7 +87,7 @@ func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	return err
 }
 
-// listener returns the listener of all who watch, for one more of them, who calls leave.
+// listener returns the common listener and counts one more watcher, which calls leave.
 func (s *Store) listener() (*listener, error) {
 	s.listening.mu.Lock()
 	defer s.listening.mu.Unlock()
@@ -106,7 +105,7 @@ func (s *Store) listener() (*listener, error) {
 	return l, nil
 }
 
-// leave counts one watcher less. The last one ends the listener, and does not wait for that.
+// leave counts one watcher less. The last one ends the listener without waiting.
 func (g *listening) leave(l *listener) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,7 +119,7 @@ func (g *listening) leave(l *listener) {
 	}
 }
 
-// close ends every Watch with persist.ErrClosed, and waits until no connection listens.
+// close ends every Watch with persist.ErrClosed and waits until no connection listens.
 func (g *listening) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -131,7 +130,7 @@ func (g *listening) close() {
 	g.running.Wait()
 }
 
-// listen listens until the life of l ends, on one connection after the other.
+// listen listens until the life of l ends, on one connection after another.
 func (s *Store) listen(l *listener) {
 	heard := false
 	for limit := firstRetry; l.life.Err() == nil; limit = min(2*limit, longestRetry) {
@@ -153,7 +152,7 @@ func (s *Store) listen(l *listener) {
 				limit = firstRetry
 			}
 		}
-		pause(l.life, limit/2+mathrand.N(limit/2)) // not all processes at once
+		pause(l.life, limit/2+mathrand.N(limit/2)) // so that processes do not reconnect at the same moment
 	}
 }
 
@@ -170,10 +169,9 @@ func (s *Store) connectListener(ctx context.Context) (*pgconn.PgConn, error) {
 	return conn, nil
 }
 
-// beginListening makes conn listen. A proxy that gives each transaction to any session would make
-// another's session listen, and tell nobody. It is known by the number of the session, which is not
-// the one that it was announced with; then whether notifications arrive is tried first, on a channel
-// that is never used again, because a session that listens for nobody stays as it is.
+// beginListening makes conn listen. Behind a proxy that pools by transaction, LISTEN would affect the
+// session of another client. Such a proxy announces a process id that is not that of the session. In
+// that case a probe tests first whether notifications arrive, on a channel that is not used again.
 func (s *Store) beginListening(ctx context.Context, conn *pgconn.PgConn) error {
 	answers, err := s.ask(conn, query("SELECT pg_catalog.pg_backend_pid()::int8"))
 	if err != nil {
@@ -188,7 +186,7 @@ func (s *Store) beginListening(ctx context.Context, conn *pgconn.PgConn) error {
 	return err
 }
 
-// probe returns nil if what one connection sends arrives on another one.
+// probe returns nil if a notification of one connection arrives on another one.
 func (s *Store) probe(ctx context.Context, sending *pgconn.PgConn) error {
 	channel, arrived := "pawl_probe_"+rand.Text(), false
 	listening, err := s.connect(ctx, func(_ *pgconn.PgConn, n *pgconn.Notification) { arrived = arrived || n.Channel == channel })
@@ -215,7 +213,7 @@ func (s *Store) probe(ctx context.Context, sending *pgconn.PgConn) error {
 	return nil
 }
 
-// hear returns when ctx ends or nothing more will be heard on conn.
+// hear receives notifications until ctx ends, or conn is closed or does not listen any more.
 func (s *Store) hear(ctx context.Context, conn *pgconn.PgConn) {
 	for ctx.Err() == nil && !conn.IsClosed() {
 		waiting, cancel := context.WithTimeout(ctx, s.listening.heartbeat)
@@ -231,17 +229,17 @@ func (s *Store) hear(ctx context.Context, conn *pgconn.PgConn) {
 	}
 }
 
-// ask runs a statement on a connection of our own, which is given up if it does not answer in time.
+// ask runs a statement on a connection outside the pool. Without an answer in time conn is closed.
 func (s *Store) ask(conn *pgconn.PgConn, statement *statement) ([]answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), s.config.AcquireTimeout)
 	defer cancel()
 	return roundTrip(ctx, conn, statement)
 }
 
-// connect makes a connection that does not belong to the pool, with the pool's settings. One that is
-// hijacked from the pool would have to be waited for, which in a pool of one is for as long as
-// somebody uses it, and its notifications go where the pool has said. Pool.BeforeConnect is called, as
-// it may know the password; AfterConnect prepares connections for queries of the application, and is not.
+// connect opens a connection outside the pool, with the pool's settings. A connection hijacked from the
+// pool would have to be waited for, and would deliver notifications to the pool's handler. connect
+// calls BeforeConnect of the pool, which may set the password, but not AfterConnect, which prepares
+// connections for the application.
 func (s *Store) connect(ctx context.Context, notified pgconn.NotificationHandler) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.AcquireTimeout)
 	defer cancel()
@@ -255,7 +253,7 @@ func (s *Store) connect(ctx context.Context, notified pgconn.NotificationHandler
 	return pgconn.ConnectConfig(ctx, &config.ConnConfig.Config)
 }
 
-// disconnect closes a connection that does not belong to the pool.
+// disconnect closes a connection outside the pool.
 func disconnect(conn *pgconn.PgConn) {
 	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()

@@ -12,27 +12,26 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Values travel in PostgreSQL's binary formats, both ways: they are exact, and neither the
-// session's settings (DateStyle, TimeZone and the like) nor the types that a caller has registered
-// with its pool change them. Any connection will do, also one that forgets the names of statements; see prepared.
+// Values are sent and received in PostgreSQL's binary formats. These are exact, and depend neither on
+// settings of the session (DateStyle, TimeZone) nor on types that the caller registered with its pool.
 
-// binaryFormat says that all parameters, or all columns, are binary.
+// binaryFormat means that all parameters, or all columns, are binary.
 var binaryFormat = []int16{1}
 
 // statement is an SQL text with its parameters.
 type statement struct {
 	text     string
-	prepared *prepared // nil: it is sent anew each time
+	prepared *prepared // nil: the text is sent each time
 	values   [][]byte  // nil: NULL
 	types    []uint32
-	bytes    []byte // of the values, one after the other
+	bytes    []byte // the memory of the values
 }
 
-// query returns a statement without parameters yet. They are $1, $2 and so on in the order in which
+// query returns a statement without parameters. Parameters are $1, $2 and so on, in the order in which
 // they are added.
 func query(text string) *statement { return &statement{text: text} }
 
-// add adds a parameter. Encode appends its value, and returns nil for NULL.
+// add adds a parameter. encode appends its value to the buffer, and returns nil for NULL.
 func add[T any](s *statement, oid uint32, v T, encode func([]byte, T) []byte) *statement {
 	if s.values == nil {
 		parameters, each := 12, 20
@@ -53,7 +52,7 @@ func add[T any](s *statement, oid uint32, v T, encode func([]byte, T) []byte) *s
 	return s
 }
 
-// addArray adds an array of one dimension in the same way.
+// addArray adds an array of one dimension. encode appends one element.
 func addArray[T any](s *statement, array, element uint32, v []T, encode func([]byte, T) []byte) *statement {
 	return add(s, array, v, func(buf []byte, v []T) []byte {
 		const dimensions, mayHaveNull, firstIndex, null = 1, 1, 1, ^uint32(0)
@@ -82,7 +81,7 @@ func (s *statement) int4(v int32) *statement {
 
 func (s *statement) bool(v bool) *statement { return add(s, pgtype.BoolOID, v, appendBool) }
 
-// time adds a time, in whole microseconds, which NULL stands for when it is zero.
+// time adds a time in whole microseconds. The zero time becomes NULL.
 func (s *statement) time(v time.Time) *statement {
 	return add(s, pgtype.TimestamptzOID, v, appendTime)
 }
@@ -211,8 +210,8 @@ func (c *cells) time() time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64(value)) + epoch).UTC()
 }
 
-// json returns nil for NULL, and otherwise a document without the blanks that PostgreSQL puts into
-// one: a limit on its size should mean the same on every store.
+// json returns nil for NULL, and otherwise a document without the spaces that PostgreSQL adds: a limit
+// on its size then means the same on every store.
 func (c *cells) json() json.RawMessage {
 	value := c.next()
 	if value == nil {
@@ -226,10 +225,10 @@ func (c *cells) json() json.RawMessage {
 	return compact.Bytes()
 }
 
-// columns are those of a whole record, of the table or row called r, in the order of cells.record.
+// columns are the columns of a whole record, of the table r, in the order of cells.record.
 const columns = "r.kind, r.id, " + content
 
-// content is columns without the key.
+// content is columns without kind and id.
 const content = "r.version, r.born, r.doc, r.schema, r.label, r.due, r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, pg_catalog.array_to_string(r.commits, E'\\n')"
 
 // record reads columns. It returns the absent record for a row of NULL.
@@ -237,7 +236,7 @@ func (c *cells) record(now time.Time) persist.Record {
 	return c.content(persist.Key{Kind: c.string(), ID: c.string()}, now)
 }
 
-// content reads content, of the record of key. It returns an absent record for a row of NULL.
+// content reads content for the record of key. It returns an absent record for a row of NULL.
 func (c *cells) content(key persist.Key, now time.Time) persist.Record {
 	r := persist.Record{
 		Key:     key,
