@@ -36,7 +36,7 @@ func (e *SyntaxError) HTTPStatus() int { return 500 }
 // Rule names a rule that workflows have to keep.
 type Rule string
 
-// The rules. The first six are about claims.
+// The rules. The first seven are about claims.
 const (
 	// RuleClaimPair: a claim is [claim_into, revert_to], two strings.
 	RuleClaimPair Rule = "claim-pair"
@@ -51,6 +51,9 @@ const (
 	RuleClaimTarget Rule = "claim-target"
 	// RuleClaimRevert: a claim_into has one revert_to, in all steps and for all requesters.
 	RuleClaimRevert Rule = "claim-revert"
+	// RuleClaimOrigin: revert_to is the step's status; otherwise an action that did not succeed
+	// would move its entity.
+	RuleClaimOrigin Rule = "claim-origin"
 
 	// RuleClaimOnly: a claim state is used for claims only. No step starts there, ends there or
 	// reverts to it, and no new entity has it.

@@ -147,6 +147,8 @@ func (v *validator) claim(s *Step, claim Claim) {
 		v.fault(RuleClaimNoop, "claim_into equals revert_to", into)
 	} else if _, ok := v.claims[revert]; ok {
 		v.fault(RuleClaimOnly, "revert_to is a claim state", revert)
+	} else if revert != s.Status && into != s.Status && v.known(revert) { // else see RuleClaimSource, RuleClaimStatus
+		v.fault(RuleClaimOrigin, "revert_to differs from the step's status", revert, s.Status)
 	}
 	if into == s.Status {
 		v.fault(RuleClaimSource, "claim_into equals the step's status: a second caller could claim too", into)

@@ -2,10 +2,12 @@ package machine
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -100,9 +102,31 @@ func syntaxError(text []byte, err error) *SyntaxError {
 	case errors.As(err, &syntax):
 		offset = syntax.Offset
 	case errors.As(err, &typ):
-		offset, reason = typ.Offset, fmt.Sprintf("%s must not be a JSON %s", strings.TrimPrefix(typ.Field, "."), typ.Value)
+		field := cmp.Or(strings.TrimPrefix(typ.Field, "."), "the workflow")
+		offset, reason = typ.Offset, fmt.Sprintf("%s must be %s, got %s", field, jsonType(typ.Type), withArticle(typ.Value))
 	}
 	return syntaxErrorAt(text, offset, strings.TrimPrefix(reason, "json: "))
+}
+
+// jsonType returns the JSON type that a field of this Go type is read from, with its article.
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Int:
+		return "an integer"
+	case reflect.Slice:
+		return "an array"
+	}
+	return "an object"
+}
+
+// withArticle returns the name of a JSON type, as encoding/json gives it, with its article.
+func withArticle(name string) string {
+	if strings.HasPrefix(name, "array") || strings.HasPrefix(name, "object") {
+		return "an " + name
+	}
+	return "a " + name
 }
 
 // syntaxErrorAt returns an error for a fault that ends at offset.

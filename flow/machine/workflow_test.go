@@ -51,15 +51,18 @@ func TestLoadSyntax(t *testing.T) {
 	}{
 		{"trailing comma", `"closed"],`, `"closed",],`, 5, 52, "invalid character"},
 		{"truncated", `  ]` + "\n}\n", "  ]\n", 16, 4, "unexpected"},
-		{"string instead of number", `"step_id": 20`, `"step_id": "20"`, 8, 21, "step_id"},
-		{"list instead of string", `"module": "invoicing"`, `"module": []`, 3, 13, "module"},
+		{"string instead of number", `"step_id": 20`, `"step_id": "20"`, 8, 21, "steps.step_id must be an integer, got a string"},
+		{"fraction instead of integer", `"step_id": 20`, `"step_id": 2.5`, 8, 20, "steps.step_id must be an integer, got a number 2.5"},
+		{"list instead of string", `"module": "invoicing"`, `"module": []`, 3, 13, "module must be a string, got an array"},
+		{"object instead of list", `["SendInvoices"]`, `{}`, 14, 42, "must be an array, got an object"},
+		{"bool instead of object", `{ "admin": ["SendInvoices"] }`, `true`, 14, 34, "must be an object, got a bool"},
 		{"unknown field", `"step_key"`, `"stepkey"`, 9, 7, `unknown field "stepkey"`},
 		{"unknown top-level field", `"module"`, `"owner"`, 3, 3, `unknown field "owner"`},
 		{"duplicate field", `"module": "invoicing"`, `"module": "x", "module": "y"`, 3, 18, `"module" occurs twice`},
 		{"duplicate requester", `"cron": "closed" }`, `"admin": "closed" }`, 12, 48, `"admin" occurs twice`},
 		{"trailing data", "]\n}\n", "]\n} {}\n", 17, 3, "after top-level value"},
 		{"nothing", billing, "", 1, 1, ""},
-		{"not an object", billing, "[1]", 1, 1, ""},
+		{"not an object", billing, "[1]", 1, 1, "the workflow must be an object, got an array"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Contains(t, billing, c.old)
@@ -172,9 +175,25 @@ func TestOneRevertPerClaimState(t *testing.T) {
 	w = shipping()
 	w.Name = "billing"
 	w.Steps[0].Claim["cron"] = machine.Claim{"shipping", "returned"}
-	require.Equal(t, []machine.Rule{machine.RuleClaimRevert}, rulesOf(t, w.Validate()), "across requesters")
+	require.Equal(t, []machine.Rule{machine.RuleClaimOrigin, machine.RuleClaimRevert}, rulesOf(t, w.Validate()), "across requesters")
 	w.Steps[0].Claim["cron"] = machine.Claim{"shipping", "packed"}
 	require.NoError(t, w.Validate(), "the same pair twice is allowed")
+}
+
+// A claim reverts to the status that its step starts from: an action that is rejected moves nothing.
+// Proves CLAIM-18.
+func TestClaimRevertsToOrigin(t *testing.T) {
+	w := shipping()
+	w.Name = "billing"
+	w.Steps[0].Claim["admin"] = machine.Claim{"shipping", "shipped"} // rejected, and yet shipped
+	err := w.Validate()
+	require.Equal(t, []machine.Rule{machine.RuleClaimOrigin}, rulesOf(t, err))
+	var rule *machine.RuleError
+	require.ErrorAs(t, err, &rule)
+	require.Equal(t, []string{"ship", "admin"}, []string{rule.Step, rule.By})
+	require.Equal(t, []string{"shipped", "packed"}, rule.Values, "revert_to, and the step's status")
+	violates(t, `["closing", "approved"]`, `["closing", "closed"]`, machine.RuleClaimOrigin, "close")
+	require.NoError(t, shipping().Validate())
 }
 
 // Validate reports all violations at once. Proves CLAIM-11, CLAIM-12, CLAIM-14.
