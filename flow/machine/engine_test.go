@@ -139,13 +139,14 @@ func TestInvalidDeclarations(t *testing.T) {
 		}, []string{"claim_into equals revert_to"}},
 		"duplicate name": {func(e *machine.Engine) { machine.Add(e, parcels, shipping()); machine.Add(e, parcels, shipping()) },
 			[]string{"two workflows have this name", "another workflow has the same entity_kind"}},
-		"another kind": {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, shipping()) }, []string{"entity_kind"}},
-		"no label":     {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel"}, shipping()) }, []string{"no Label"}},
-		"wrong label":  {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", Label: "state"}, shipping()) }, []string{"no such field"}},
-		"in memory":    {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", InMemory: true}, shipping()) }, []string{"in memory"}},
-		"two janitors": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"the module has another janitor"}},
-		"no module":    {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"the module is empty"}},
-		"negative age": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"Age must not be negative, got -1ns"}},
+		"another kind":    {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "box", Label: "status"}, shipping()) }, []string{"entity_kind"}},
+		"no label":        {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel"}, shipping()) }, []string{"no Label"}},
+		"wrong label":     {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", Label: "state"}, shipping()) }, []string{"no such field"}},
+		"in memory":       {func(e *machine.Engine) { machine.Add(e, pawl.Kind[parcel]{Name: "parcel", InMemory: true}, shipping()) }, []string{"in memory"}},
+		"two janitors":    {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "depot"}) }, []string{"the module has another janitor"}},
+		"no module":       {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{}) }, []string{"the module is empty"}},
+		"negative age":    {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Age: -1}) }, []string{"Age must not be negative, got -1ns"}},
+		"negative survey": {func(e *machine.Engine) { e.AddJanitor(machine.JanitorConfig{Module: "m", Survey: -1}) }, []string{"Survey must not be negative, got -1ns"}},
 		"long names": {func(e *machine.Engine) {
 			w := shipping()
 			w.Steps[0].Effects["admin"] = []string{strings.Repeat("x", 250)}

@@ -32,7 +32,8 @@ import (
 //     of them moves it. A lease that ran out is not renewed again. So the holder cannot win against
 //     a janitor that read the end of the lease, unless its commit came first.
 //   - Another writer edits the entity while it is claimed: the version moves. The holder's commit
-//     does not expect a version, and is computed again.
+//     does not expect a version, and is computed again. A pinned commit expects the version that the
+//     claim made, or without a claim the one that was read, and is refused.
 //   - Another writer changes the status: the commit finds a status other than the claim's, and
 //     writes nothing.
 //   - The caller's context ends during the claim: a goroutine waits for the claim and releases it.
@@ -100,6 +101,7 @@ type Action[T any] struct {
 	Entity T // a copy of the entity, as read before the claim
 
 	key      string
+	pinned   bool // the final commit expects the version that the body saw
 	onCommit []func(context.Context, *pawl.Tx, *T) error
 }
 
@@ -116,6 +118,14 @@ func (a *Action[T]) Key() string { return a.key }
 func (a *Action[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx, state *T) error) {
 	a.onCommit = append(a.onCommit, fn)
 }
+
+// Pin makes the final commit expect Entity unchanged. If any field of the entity was changed since it
+// was read, the commit is refused, the claim is released, and Fire returns *pawl.ConcurrencyError.
+// Without Pin, OnCommit gets the changed entity, and the commit keeps the change.
+//
+// Pin does not undo the calls that the body has made to other systems. A write of the body to its
+// own entity counts as a change, too: make it in OnCommit.
+func (a *Action[T]) Pin() { a.pinned = true }
 
 // run is one call of Fire.
 type run[T any] struct {
@@ -145,8 +155,9 @@ type run[T any] struct {
 //
 // It returns *StepError for an unknown step, requester or input type, pawl.ErrNotFound for an
 // entity that does not exist, and ErrNotRunning, all before anything was written. It returns
-// *ClaimLostError when the claim was lost while the body ran, *pawl.CanceledError when ctx ended
-// before the body, the errors of the body, and those of pawl's verbs and Transact. If
+// *ClaimLostError when the claim was lost while the body ran, *pawl.ConcurrencyError as Action.Pin
+// says, *pawl.CanceledError when ctx ended before the body, the errors of the body, and those of
+// pawl's verbs and Transact. If
 // pawl.OutcomeUnknown(err), the step may have been committed. A panic of the body is raised again,
 // as *pawl.PanicError, and so is runtime.Goexit, after the claim was released.
 func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
@@ -220,6 +231,7 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 			answers <- a
 		}()
 		a.lease, a.err = r.scope.Acquire(leaseCtx, pawl.LeaseFor(r.m.e.config.Lease),
+			pawl.HeldBy(claimHolder(r.m.e.rt.Holder(), r.r.revert, r.r.into)),
 			pawl.WithMutation(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
 	}()
 	var a answer
@@ -369,6 +381,10 @@ func (r *run[T]) write(ctx context.Context, tx *pawl.Tx) error {
 		r.refuse(status)
 		return errStatus
 	}
+	var opts []pawl.CallOption
+	if r.action.pinned {
+		opts = append(opts, pawl.IfVersion(r.seen()))
+	}
 	done, err := e.Apply(ctx, pawl.All{
 		pawl.Atomic(func(ctx context.Context, entity *T) error {
 			for _, fn := range r.action.onCommit {
@@ -379,7 +395,7 @@ func (r *run[T]) write(ctx context.Context, tx *pawl.Tx) error {
 			return nil
 		}),
 		pawl.Patch{r.m.entities.Label: r.r.to},
-	})
+	}, opts...)
 	if err != nil {
 		return err
 	}
@@ -391,6 +407,15 @@ func (r *run[T]) write(ctx context.Context, tx *pawl.Tx) error {
 		return r.lease.ReleaseIn(tx)
 	}
 	return nil
+}
+
+// seen returns the version of the entity when the body started: the claim's, or without a claim the
+// one that was read.
+func (r *run[T]) seen() uint64 {
+	if r.lease != nil {
+		return r.lease.Token()
+	}
+	return r.before.Version
 }
 
 // release reverts the status and releases the lease. If it fails, the claim is left to the janitor.

@@ -32,7 +32,7 @@ func TestFire(t *testing.T) {
 			require.EqualValues(t, 2, r.Version)
 			require.True(t, r.Held(r.Now))
 			require.Equal(t, r.Version, r.Lease.Token)
-			require.Equal(t, "depot one", r.Lease.Holder)
+			require.Equal(t, "depot one (claim: packed to shipping)", r.Lease.Holder)
 			require.Equal(t, parcel{Status: "packed"}, a.Entity)
 			require.Equal(t, []string{"1", "ship", "admin"}, []string{a.ID, a.Step, a.By})
 			return book(ctx, a, in)
@@ -280,6 +280,64 @@ func TestBodyRunsOnce(t *testing.T) {
 		require.GreaterOrEqual(t, commits.Load(), int32(4))
 		require.Equal(t, parcel{Status: "shipped", Note: "before commit 3", Log: []string{"once"}}, d.parcel(t, "1"))
 		require.EqualValues(t, 1, d.shipped(t))
+	})
+}
+
+// A pinned commit is refused if the entity was changed since the body saw it, and the claim is
+// released. Without Pin the commit keeps the change. Proves CLAIM-20.
+func TestPin(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		d, other := open(t, store, settings{}), open(t, store, settings{})
+		edit := func(id string) {
+			_, err := parcels.Scope(other.rt, id).PatchState(t.Context(), pawl.Patch{"note": "edited"})
+			require.NoError(t, err)
+		}
+		bodies := map[string]func(ctx context.Context, a *machine.Action[parcel], in string) error{
+			"body": func(ctx context.Context, a *machine.Action[parcel], in string) error {
+				a.Pin()
+				edit(a.ID)
+				return book(ctx, a, in)
+			},
+			"commit": func(ctx context.Context, a *machine.Action[parcel], in string) error {
+				a.Pin()
+				a.OnCommit(func(context.Context, *pawl.Tx, *parcel) error {
+					edit(a.ID) // between the read and the commit of the transaction
+					return nil
+				})
+				return book(ctx, a, in)
+			},
+		}
+		for _, by := range []string{"admin", "cron"} { // with and without a claim
+			for name, body := range bodies {
+				id := by + "-" + name
+				d.pack(t, id)
+				d.does(body)
+				_, err := d.m.Fire(t.Context(), machine.Trigger{ID: id, Step: "ship", By: by, Input: "pinned"})
+				var moved *pawl.ConcurrencyError
+				require.ErrorAs(t, err, &moved, id)
+				require.Equal(t, moved.Expected+1, moved.Actual)
+				require.Equal(t, 409, pawl.HTTPStatus(err))
+				require.Equal(t, parcel{Status: "packed", Note: "edited"}, d.parcel(t, id), "the claim was released, the edit stays")
+				require.Zero(t, d.shipped(t))
+			}
+		}
+		d.pack(t, "unchanged")
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			a.Pin()
+			return book(ctx, a, in)
+		})
+		out, err := d.fire(t.Context(), "unchanged", "pinned")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		d.pack(t, "not pinned")
+		d.does(func(ctx context.Context, a *machine.Action[parcel], in string) error {
+			edit(a.ID)
+			return book(ctx, a, in)
+		})
+		out, err = d.fire(t.Context(), "not pinned", "default")
+		require.NoError(t, err)
+		require.Equal(t, machine.Done, out.Result)
+		require.Equal(t, parcel{Status: "shipped", Note: "edited", Log: []string{"default"}}, d.parcel(t, "not pinned"))
 	})
 }
 

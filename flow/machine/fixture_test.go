@@ -76,6 +76,7 @@ type settings struct {
 	config  machine.Config
 	janitor machine.JanitorConfig
 	runtime pawl.Config
+	change  func(*machine.Workflow)                                      // changes the workflow shipping; nil: not
 	tell    func(ctx context.Context, d *machine.Delivery[parcel]) error // set before the engine starts
 }
 
@@ -106,7 +107,11 @@ func build(store persist.Store, s settings) (*depot, error) {
 	if byHand { // or else a round that starts late could free a claim that the test needs
 		d.janitor.ByHand()
 	}
-	d.m = machine.Add(d.e, parcels, shipping())
+	w := shipping()
+	if s.change != nil {
+		s.change(&w)
+	}
+	d.m = machine.Add(d.e, parcels, w)
 	machine.Handle(d.m, "Ship", func(ctx context.Context, a *machine.Action[parcel], in string) error {
 		d.mu.Lock()
 		ship := d.ship

@@ -18,8 +18,8 @@ import (
 
 // Defaults of JanitorConfig.
 const (
-	DefaultInterval = 2 * time.Minute
-	DefaultAge      = 5 * time.Minute
+	DefaultInterval = 20 * time.Second
+	DefaultSurvey   = time.Hour
 	DefaultBatch    = 100
 )
 
@@ -27,14 +27,20 @@ const (
 type JanitorConfig struct {
 	// Module is the owner of the workflows that the janitor covers.
 	Module string
-	// Interval is the time between two rounds; 0: DefaultInterval.
+	// Interval is the longest time between two rounds; 0: DefaultInterval.
 	Interval time.Duration
-	// Age is how long the lease of a claim must have been over; 0: DefaultAge.
+	// Age is how long the lease of a claim must have been over; 0: a claim whose lease is over is
+	// reverted in the next round.
 	Age time.Duration
+	// Survey is the longest time between two surveys, which read all entities of the module; 0:
+	// DefaultSurvey. See Janitor.Survey.
+	Survey time.Duration
 	// Batch is the number of entities listed at a time; 0: DefaultBatch.
 	Batch int
 	// Reverted is called for each reverted entity; nil: it is logged.
 	Reverted func(Revert)
+	// Stranded is called for each unknown status that a survey has found; nil: it is logged.
+	Stranded func(Stranded)
 }
 
 // Revert is an entity that a janitor reverted.
@@ -51,16 +57,13 @@ type Revert struct {
 // Janitor covers the claim states of one module: it reverts claims whose holder is dead. Several
 // processes may run a janitor for the same module. A revert is a version-checked change, so each
 // claim is reverted once. A live claim is never reverted: its lease must have been over for the
-// configured age, by the store's clock.
+// configured age, by the store's clock. A claim is reverted to the status that its entity came from,
+// also if the workflow of the janitor's release says otherwise.
 type Janitor struct {
-	e      *Engine
-	config JanitorConfig
-	loop   *worker.Loop[anyMachine]
-
-	// mu protects the fields below.
-	mu    sync.Mutex
-	left  []anyMachine // not swept yet in this round
-	round time.Time    // when this round began
+	e       *Engine
+	config  JanitorConfig
+	sweeps  *rounds
+	surveys *rounds
 }
 
 // AddJanitor adds a janitor, which covers its module; Engine.Start starts it.
@@ -85,13 +88,21 @@ func (e *Engine) AddJanitor(c JanitorConfig) *Janitor {
 	if c.Age < 0 {
 		fault(RuleConfig, "Age must not be negative, got %v", c.Age)
 	}
+	if c.Survey < 0 {
+		fault(RuleConfig, "Survey must not be negative, got %v", c.Survey)
+	}
 	if c.Batch < 0 {
 		fault(RuleConfig, "Batch must not be negative, got %d", c.Batch)
 	}
-	c.Interval, c.Age, c.Batch = cmp.Or(c.Interval, DefaultInterval), cmp.Or(c.Age, DefaultAge), cmp.Or(c.Batch, DefaultBatch)
+	c.Interval, c.Survey, c.Batch = cmp.Or(c.Interval, DefaultInterval), cmp.Or(c.Survey, DefaultSurvey), cmp.Or(c.Batch, DefaultBatch)
 	j := &Janitor{e: e, config: c}
-	j.loop = newLoop(e, worker.Config[anyMachine]{
-		Name: "janitor of " + c.Module, Take: j.take, Run: j.run, Poll: max(c.Interval, 1),
+	j.sweeps = j.newRounds("janitor of "+c.Module, c.Interval, j.claiming, func(ctx context.Context, m anyMachine) error {
+		_, err := j.sweep(ctx, m)
+		return err
+	})
+	j.surveys = j.newRounds("survey of "+c.Module, c.Survey, j.machines, func(ctx context.Context, m anyMachine) error {
+		_, err := j.survey(ctx, m)
+		return err
 	})
 	if e.janitors[c.Module] == nil {
 		e.janitors[c.Module] = j
@@ -99,13 +110,18 @@ func (e *Engine) AddJanitor(c JanitorConfig) *Janitor {
 	return j
 }
 
-// Start sweeps once per interval, until Stop or until ctx ends. Engine.Start calls it. Calling it
-// again does nothing. It returns an error after Stop, and the cause of a ctx that has ended.
-func (j *Janitor) Start(ctx context.Context) error { return j.loop.Start(ctx) }
+// Start sweeps at least once per interval, and surveys as often as Survey says, until Stop or until
+// ctx ends. Engine.Start calls it. Calling it again does nothing. It returns an error after Stop, and
+// the cause of a ctx that has ended.
+func (j *Janitor) Start(ctx context.Context) error {
+	return errors.Join(j.sweeps.loop.Start(ctx), j.surveys.loop.Start(ctx))
+}
 
-// Stop ends the sweeps and waits for the one in progress. It returns an error if ctx ends first.
-// Calling Stop twice is safe.
-func (j *Janitor) Stop(ctx context.Context) error { return j.loop.Stop(ctx) }
+// Stop ends sweeps and surveys and waits for those in progress. It returns an error if ctx ends
+// first. Calling Stop twice is safe.
+func (j *Janitor) Stop(ctx context.Context) error {
+	return errors.Join(j.sweeps.loop.Stop(ctx), j.surveys.loop.Stop(ctx))
+}
 
 // Sweep sweeps all workflows of the module once, whether the janitor was started or not, and
 // returns the entities that it reverted, even with an error.
@@ -114,7 +130,7 @@ func (j *Janitor) Stop(ctx context.Context) error { return j.loop.Stop(ctx) }
 // *pawl.CanceledError, pawl.ErrClosed, and the error of an entity that cannot be read. Such an
 // entity does not stop the sweep of the others.
 func (j *Janitor) Sweep(ctx context.Context) (all []Revert, err error) {
-	for _, m := range j.machines() {
+	for _, m := range j.claiming() {
 		reverts, failed := j.sweep(ctx, m)
 		all, err = append(all, reverts...), errors.Join(err, failed)
 	}
@@ -133,38 +149,61 @@ func (e *Engine) Sweep(ctx context.Context) (all []Revert, err error) {
 	return all, err
 }
 
-// machines returns the machines that the janitor covers.
+// machines returns the machines of the module.
 func (j *Janitor) machines() (mine []anyMachine) {
 	j.e.mu.Lock()
 	defer j.e.mu.Unlock()
 	for _, m := range j.e.machines {
-		if m.workflow().Module == j.config.Module && len(m.claimStates()) > 0 {
+		if m.workflow().Module == j.config.Module {
 			mine = append(mine, m)
 		}
 	}
 	return mine
 }
 
-// take is the Take of the loop. It begins a round once the interval has passed.
-func (j *Janitor) take(_ context.Context, limit int) ([]anyMachine, error) {
-	machines := j.machines()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if now := time.Now(); len(j.left) == 0 && now.Sub(j.round) >= j.config.Interval {
-		j.left, j.round = machines, now
-	}
-	n := min(limit, len(j.left))
-	jobs := j.left[:n]
-	j.left = j.left[n:]
-	return jobs, nil
+// claiming returns the machines of the module that have claim states.
+func (j *Janitor) claiming() []anyMachine {
+	return slices.DeleteFunc(j.machines(), func(m anyMachine) bool { return len(m.claimStates()) == 0 })
 }
 
-// run is the Run of the loop.
-func (j *Janitor) run(ctx context.Context, m anyMachine) {
-	if _, err := j.sweep(ctx, m); err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrClosed) {
-		j.e.config.Logger.WarnContext(ctx, "machine: janitor failed; it retries in its next round",
-			"module", j.config.Module, "workflow", m.workflow().Name, "err", err)
+// rounds works on all machines of a janitor, one after the other, again and again.
+type rounds struct {
+	loop     *worker.Loop[anyMachine]
+	machines func() []anyMachine
+	// pause is the shortest time between the beginnings of two rounds.
+	pause time.Duration
+
+	// mu protects the fields below.
+	mu    sync.Mutex
+	left  []anyMachine // to be worked on in this round
+	began time.Time    // when this round began
+}
+
+// newRounds returns rounds of which one begins in each period of length every. The loop extends its
+// pause by up to a quarter.
+func (j *Janitor) newRounds(name string, every time.Duration, machines func() []anyMachine, work func(context.Context, anyMachine) error) *rounds {
+	r := &rounds{machines: machines, pause: max(every/5*4, 1)}
+	r.loop = newLoop(j.e, worker.Config[anyMachine]{Name: name, Take: r.take, Poll: r.pause, Run: func(ctx context.Context, m anyMachine) {
+		if err := work(ctx, m); err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrClosed) {
+			j.e.config.Logger.WarnContext(ctx, "machine: janitor failed; it retries in its next round",
+				"module", j.config.Module, "workflow", m.workflow().Name, "err", err)
+		}
+	}})
+	return r
+}
+
+// take is the Take of the loop. It begins a round once the pause has passed.
+func (r *rounds) take(_ context.Context, limit int) ([]anyMachine, error) {
+	machines := r.machines()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := time.Now(); len(r.left) == 0 && now.Sub(r.began) >= r.pause {
+		r.left, r.began = machines, now
 	}
+	n := min(limit, len(r.left))
+	jobs := r.left[:n]
+	r.left = r.left[n:]
+	return jobs, nil
 }
 
 // sweep reverts the dead claims of one workflow.
@@ -238,6 +277,8 @@ func (j *Janitor) revertRecord(ctx context.Context, m anyMachine, r persist.Reco
 	}()
 	for range revertTries {
 		to, claimed := m.claimStates()[r.Label]
+		holder, from := cutOrigin(r.Lease.Holder, r.Label)
+		to = cmp.Or(from, to)
 		age := sinceLeaseEnd(r)
 		if !claimed || r.Gone(r.Now) || r.Held(r.Now) || age < j.config.Age {
 			return nil, nil
@@ -247,7 +288,7 @@ func (j *Janitor) revertRecord(ctx context.Context, m anyMachine, r persist.Reco
 			return nil, err
 		}
 		if reverted {
-			return &Revert{Workflow: m.workflow().Name, ID: r.ID, From: r.Label, To: to, Age: age, Holder: r.Lease.Holder}, nil
+			return &Revert{Workflow: m.workflow().Name, ID: r.ID, From: r.Label, To: to, Age: age, Holder: holder}, nil
 		}
 		if r, err = j.e.rt.Store().Load(ctx, key); err != nil {
 			if errors.Is(err, persist.ErrNotFound) {
@@ -276,15 +317,18 @@ func (m *machine[T]) revert(ctx context.Context, s *staleClaim) (bool, error) {
 // report calls Reverted, or logs the revert.
 func (j *Janitor) report(ctx context.Context, r Revert) {
 	if j.config.Reverted != nil {
-		defer func() {
-			if v := recover(); v != nil { // the sweep continues with the next entity
-				j.e.config.Logger.ErrorContext(ctx, "machine: JanitorConfig.Reverted panicked",
-					"workflow", r.Workflow, "id", r.ID, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
-			}
-		}()
+		defer j.recoverFrom(ctx, "Reverted", r.Workflow, r.ID)
 		j.config.Reverted(r)
 		return
 	}
 	j.e.config.Logger.WarnContext(ctx, "machine: janitor reverted an entity",
 		"workflow", r.Workflow, "id", r.ID, "from", r.From, "to", r.To, "age", r.Age, "holder", r.Holder)
+}
+
+// recoverFrom logs a panic of a callback, so that the janitor continues. It is deferred.
+func (j *Janitor) recoverFrom(ctx context.Context, callback, workflow, id string) {
+	if v := recover(); v != nil {
+		j.e.config.Logger.ErrorContext(ctx, "machine: JanitorConfig."+callback+" panicked",
+			"workflow", workflow, "id", id, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+	}
 }

@@ -128,7 +128,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 		ways[i] = &cuttable{Store: store}
 		d, err := build(ways[i], settings{
 			config:  machine.Config{Logger: quiet, Poll: time.Hour},
-			janitor: machine.JanitorConfig{Interval: 1000 * time.Hour},
+			janitor: machine.JanitorConfig{Interval: 1000 * time.Hour, Age: 5 * time.Minute},
 			runtime: pawl.Config{Logger: quiet},
 		})
 		require.NoError(t, err)
