@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 )
@@ -14,7 +15,7 @@ import (
 type Op struct {
 	Principal string // owner of the key; may be empty
 	Name      string // the operation, as a route is for requests
-	Key       string // made from the cause, such as the id of a message or of a tool call
+	Key       string // made from the cause, such as the id of a message or of a tool call; at most MaxKey characters
 	Input     any    // compared as JSON: a key stands for one input
 }
 
@@ -23,8 +24,9 @@ func (op Op) ids() (id, fingerprint string, err error) {
 	switch {
 	case op.Name == "" || op.Key == "":
 		return "", "", &pawl.ArgumentError{Argument: "Op", Reason: "name or key is empty"}
-	case len(op.Key) > MaxKey:
-		return "", "", &pawl.ArgumentError{Argument: "Op.Key", Reason: fmt.Sprintf("%d bytes, limit %d", len(op.Key), MaxKey)}
+	case utf8.RuneCountInString(op.Key) > MaxKey:
+		return "", "", &pawl.LimitError{Scope: pawl.Key{Kind: records.Name, ID: op.Name}, What: "key", Limit: MaxKey,
+			Got: utf8.RuneCountInString(op.Key), Reason: fmt.Sprintf("1 to %d characters", MaxKey)}
 	}
 	input, err := json.Marshal(op.Input)
 	if err != nil {
@@ -41,8 +43,9 @@ func (op Op) ids() (id, fingerprint string, err error) {
 // after that. If the process dies before the result is stored, fn runs again once the lease has
 // expired. So fn's effects should be safe to repeat, or be made by DoTx.
 //
-// Do returns *pawl.HeldError while fn runs elsewhere for longer than Config.Wait; *ReusedError for
-// another input; *pawl.ArgumentError for an invalid Op or a nil fn; pawl.ErrOutsideTx inside a
+// Do returns an error that wraps *pawl.HeldError, and names operation and key, while fn runs
+// elsewhere for longer than Config.Wait; *ReusedError for another input; *pawl.LimitError for a key
+// that is too long; *pawl.ArgumentError for an invalid Op or a nil fn; pawl.ErrOutsideTx inside a
 // transaction; and errors of the store.
 //
 // If fn ran and its result could not be stored, Do returns the result and an error:
@@ -93,10 +96,14 @@ func outcome(result any, err error) (*record, error) {
 	return &record{Body: body}, nil
 }
 
-// replayedOr returns the stored result or error if err is *answered, and err otherwise.
+// replayedOr returns the stored result or error if err is *answered, and err otherwise. It names the
+// operation in an error that only knows the record's id.
 func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 	if errors.Is(err, errReused) {
 		return result, false, &ReusedError{Name: op.Name, Key: op.Key}
+	}
+	if held, ok := errors.AsType[*pawl.HeldError](err); ok {
+		return result, false, &runningError{op.Name, op.Key, held}
 	}
 	known, ok := errors.AsType[*answered](err)
 	switch {
@@ -115,12 +122,12 @@ func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 // so a crash repeats nothing.
 //
 // DoTx takes no lease. Of several concurrent calls each may run fn, as Transact may run it again;
-// one commits, and the others return its result. So Config.Wait has no effect, and *pawl.HeldError
-// does not occur. When fn fails with a pawl.NonRetryable error, the error is stored and fn's writes
+// one commits, and the others return its result. So there is nothing to wait for: Config.Wait does
+// not apply, and *pawl.HeldError does not occur. When fn fails with a pawl.NonRetryable error, the error is stored and fn's writes
 // are not.
 //
-// DoTx returns *ReusedError, *pawl.ArgumentError, *StoredError, the error of fn, and those of
-// pawl.Transact. Use either Do or DoTx for operations of one name: DoTx does not test whether a Do
+// DoTx returns *ReusedError, *pawl.LimitError, *pawl.ArgumentError, *StoredError, the error of fn,
+// and those of pawl.Transact. Use either Do or DoTx for operations of one name: DoTx does not test whether a Do
 // is running.
 func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context, tx *pawl.Tx) (T, error)) (result T, replayed bool, err error) {
 	id, fingerprint, err := op.ids()

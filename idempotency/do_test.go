@@ -134,6 +134,10 @@ func TestDoHeld(t *testing.T) {
 	_, _, err := idempotency.Do(t.Context(), keys, op, slow)
 	var held *pawl.HeldError
 	require.ErrorAs(t, err, &held)
+	require.True(t, pawl.IsRetryable(err))
+	require.Equal(t, 409, pawl.HTTPStatus(err))
+	require.ErrorContains(t, err, `idempotency: n: key "k": held by `)
+	require.NotContains(t, err.Error(), held.Scope.ID, "a hash tells the caller nothing")
 	go run(second, patient)
 	leave <- struct{}{}
 	require.Equal(t, result{n: 1}, <-first)
@@ -215,19 +219,40 @@ func TestDoTx(t *testing.T) {
 	})
 }
 
+// A key has at most 255 characters, whatever their length in bytes. A longer key is the caller's
+// fault. Proves IDEM-3.
+func TestDoLongKey(t *testing.T) {
+	_, keys := onMemory(t, idempotency.Config{})
+	run := func(key string) (errs []error) {
+		_, _, err := idempotency.Do(t.Context(), keys, idempotency.Op{Name: "do", Key: key}, func(context.Context) (int, error) { return 1, nil })
+		_, _, errTx := idempotency.DoTx(t.Context(), keys, idempotency.Op{Name: "tx", Key: key}, func(context.Context, *pawl.Tx) (int, error) { return 1, nil })
+		return []error{err, errTx}
+	}
+	for _, err := range run(strings.Repeat("ü", idempotency.MaxKey)) {
+		require.NoError(t, err)
+	}
+	for _, err := range run(strings.Repeat("ü", idempotency.MaxKey+1)) {
+		var limit *pawl.LimitError
+		require.ErrorAs(t, err, &limit)
+		require.Equal(t, []any{"key", idempotency.MaxKey, idempotency.MaxKey + 1}, []any{limit.What, limit.Limit, limit.Got})
+		require.Equal(t, 400, pawl.HTTPStatus(err))
+		require.Less(t, len(err.Error()), 100)
+	}
+}
+
 // Do refuses invalid operations and results that cannot be stored.
 func TestDoRefuses(t *testing.T) {
 	_, keys := onMemory(t, idempotency.Config{})
 	ctx := t.Context()
 	fn := func(context.Context) (any, error) { return func() {}, nil }
 	var argument *pawl.ArgumentError
-	for _, op := range []idempotency.Op{{}, {Name: "n"}, {Key: "k"}, {Name: "n", Key: strings.Repeat("k", 256)}, {Name: "n", Key: "k", Input: func() {}}} {
+	for _, op := range []idempotency.Op{{}, {Name: "n"}, {Key: "k"}, {Name: "n", Key: "k", Input: func() {}}} {
 		_, _, err := idempotency.Do(ctx, keys, op, fn)
 		require.ErrorAs(t, err, &argument)
 		_, _, err = idempotency.DoTx(ctx, keys, op, func(context.Context, *pawl.Tx) (int, error) { return 0, nil })
 		require.ErrorAs(t, err, &argument)
 	}
-	op := idempotency.Op{Name: "n", Key: strings.Repeat("k", 255)}
+	op := idempotency.Op{Name: "n", Key: strings.Repeat("ü", 255)}
 	_, _, err := idempotency.Do[int](ctx, keys, op, nil)
 	require.ErrorAs(t, err, &argument)
 	_, _, err = idempotency.DoTx[int](ctx, keys, op, nil)

@@ -31,6 +31,24 @@ func (e *ReusedError) Code() string { return codeReused }
 // HTTPStatus returns 422.
 func (e *ReusedError) HTTPStatus() int { return 422 }
 
+// runningError is the error of Do while its function runs elsewhere. It names operation and key, where
+// the error of the lease has the record's id, which is a hash of them.
+type runningError struct {
+	name, key string // of the Op
+	held      *pawl.HeldError
+}
+
+func (e *runningError) Error() string {
+	s := fmt.Sprintf("idempotency: %s: key %q: held by %s", e.name, e.key, e.held.Holder)
+	if e.held.Left > 0 {
+		s += fmt.Sprintf(" for another %v", e.held.Left)
+	}
+	return s
+}
+
+// Unwrap returns the error of the lease.
+func (e *runningError) Unwrap() error { return e.held }
+
 // StoredError is returned by Do and DoTx on a repeat whose first run failed with a
 // pawl.NonRetryable error. It has the code, the status and the text of that error and is
 // pawl.NonRetryable too.

@@ -56,8 +56,11 @@ const (
 	DefaultMaxRequest = 1 << 20
 )
 
-// MaxKey is the largest length of a key in bytes.
+// MaxKey is the largest length of a key in characters.
 const MaxKey = 255
+
+// MaxTTL is the largest Config.TTL: a year. Every key expires.
+const MaxTTL = 365 * 24 * time.Hour
 
 // Config configures Keys. Its zero value works for Do and DoTx.
 type Config struct {
@@ -70,8 +73,8 @@ type Config struct {
 	Route func(*http.Request) string
 	// Require answers 400 to requests without a key, unless their method is safe.
 	Require bool
-	// Wait is how long a repeat waits for the first response before it gets 409. It applies to Do
-	// as well. 0: a repeat does not wait.
+	// Wait is how long a repeat waits for the first response before it gets 409, or from Do
+	// *pawl.HeldError. DoTx takes no lease, so it has nothing to wait for. 0: a repeat does not wait.
 	Wait time.Duration
 	// Keep reports whether a response of this status is stored. The default is every status below
 	// 500. A response that is not stored frees the key, and so does a 499 after the client has
@@ -80,7 +83,7 @@ type Config struct {
 	// Headers names response headers to store in addition to Content-Type, Content-Encoding,
 	// Content-Language and Location.
 	Headers []string
-	// TTL is how long a response is stored. 0: DefaultTTL.
+	// TTL is how long a response is stored, at most MaxTTL. 0: DefaultTTL.
 	TTL time.Duration
 	// Lease is how long a crash blocks its key. 0: pawl.DefaultLease.
 	Lease time.Duration
@@ -119,13 +122,16 @@ var records = pawl.Kind[record]{Name: "idempotency"}
 var framing = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
 
 // New returns Keys on rt's store. It returns *pawl.ArgumentError for a nil runtime, a negative
-// field, and a header that cannot be replayed.
+// field, a TTL above MaxTTL, and a header that cannot be replayed.
 func New(rt *pawl.Runtime, c Config) (*Keys, error) {
 	if rt == nil {
 		return nil, &pawl.ArgumentError{Argument: "runtime", Reason: "nil"}
 	}
 	if c.TTL < 0 || c.Lease < 0 || c.Wait < 0 || c.MaxBody < 0 || c.MaxRequest < 0 {
 		return nil, &pawl.ArgumentError{Argument: "Config", Reason: "negative field"}
+	}
+	if c.TTL > MaxTTL {
+		return nil, &pawl.ArgumentError{Argument: "Config.TTL", Reason: fmt.Sprintf("must not exceed %v, got %v", MaxTTL, c.TTL)}
 	}
 	k := &Keys{rt: rt, config: c, headers: []string{"Content-Type", "Content-Encoding", "Content-Language", "Location"}}
 	for _, name := range c.Headers {

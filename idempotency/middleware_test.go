@@ -2,6 +2,7 @@ package idempotency_test
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -234,11 +235,11 @@ func TestMiddlewareTwice(t *testing.T) {
 	require.EqualValues(t, 1, runs.Load())
 }
 
-// New refuses an invalid Config.
+// New refuses an invalid Config, such as one whose keys never expire. Proves IDEM-3.
 func TestInvalidConfig(t *testing.T) {
 	rt, _ := onMemory(t, idempotency.Config{})
 	for _, c := range []idempotency.Config{
-		{TTL: -1}, {Lease: -1}, {Wait: -1}, {MaxBody: -1}, {MaxRequest: -1},
+		{TTL: -1}, {TTL: idempotency.MaxTTL + 1}, {TTL: math.MaxInt64}, {Lease: -1}, {Wait: -1}, {MaxBody: -1}, {MaxRequest: -1},
 		{Headers: []string{""}}, {Headers: []string{"a b"}}, {Headers: []string{"X-A", "content-length"}}, {Headers: []string{"a\r\nb"}},
 	} {
 		_, err := idempotency.New(rt, c)

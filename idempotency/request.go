@@ -105,8 +105,8 @@ func (k *Keys) read(w http.ResponseWriter, r *http.Request, key string) (in inco
 		var err error
 		if in.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, k.config.MaxRequest)); err != nil {
 			p := &problem{status: http.StatusBadRequest, code: codeBody, detail: "The request body could not be read."}
-			if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-				p.status, p.detail = http.StatusRequestEntityTooLarge, fmt.Sprintf("A request with a key must not exceed %d bytes.", k.config.MaxRequest)
+			if over, ok := errors.AsType[*http.MaxBytesError](err); ok { // of Config.MaxRequest, or of an outer handler
+				p.status, p.detail = http.StatusRequestEntityTooLarge, fmt.Sprintf("A request with a key must not exceed %d bytes.", over.Limit)
 			}
 			return in, p
 		}

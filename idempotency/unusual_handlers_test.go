@@ -291,3 +291,43 @@ func TestNoContentType(t *testing.T) {
 		require.NotContains(t, s.post("k").header, "Content-Type")
 	}
 }
+
+// A handler that sets a wrong Content-Length gets the same whole response to every client.
+// Proves IDEM-1.
+func TestWrongContentLength(t *testing.T) {
+	for _, length := range []string{"2", "200", "odd"} {
+		_, keys := onMemory(t, idempotency.Config{})
+		s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", length)
+			_, _ = io.WriteString(w, "whole response")
+		})))
+		first, again := s.post("k"), s.post("k")
+		require.True(t, again.replayed())
+		for _, a := range []answer{first, again} {
+			require.Equal(t, 200, a.status)
+			require.Equal(t, "whole response", a.body, length)
+			require.Equal(t, "14", a.header.Get("Content-Length"))
+		}
+	}
+}
+
+// A body that is too large is refused with the limit that it exceeded, also if an outer handler set
+// that limit. Proves IDEM-1.
+func TestLimitOfOuterHandler(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{MaxRequest: 1000})
+	inner := keys.Middleware(counted(&runs))
+	s := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/outer" {
+			r.Body = http.MaxBytesReader(w, r.Body, 100)
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	for path, limit := range map[string]string{"/outer": " 100 bytes", "/": " 1000 bytes"} {
+		a := s.send("POST", path, "k", strings.Repeat("x", 2000))
+		require.Equal(t, 413, a.status, a.body)
+		require.Equal(t, "IDEMPOTENCY_REQUEST_BODY", a.code(t))
+		require.Contains(t, a.body, limit)
+	}
+	require.Zero(t, runs.Load())
+}
