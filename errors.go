@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Sentinel errors, for errors.Is. Typed errors below match the sentinel that their comment names.
@@ -345,14 +346,30 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	s := fmt.Sprintf("pawl: %s: %s: limit %d", e.Scope, e.What, e.Limit)
+	s := fmt.Sprintf("pawl: %s: %s: limit %d", shortened(e.Scope.String()), e.What, e.Limit)
 	if e.Got != 0 {
 		s += fmt.Sprintf(", got %d", e.Got)
 	}
 	if e.Reason != "" {
-		s += ": " + e.Reason
+		s += ": " + shortened(e.Reason)
 	}
 	return s
+}
+
+// shortenedTo is the length in bytes at which shortened cuts.
+const shortenedTo = 100
+
+// shortened returns s for a message. A long s, such as an id beyond its limit, is cut and followed by
+// its length.
+func shortened(s string) string {
+	if len(s) <= shortenedTo {
+		return s
+	}
+	n := shortenedTo
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return fmt.Sprintf("%s... (%d bytes)", s[:n], len(s))
 }
 
 // Code returns LIMIT.

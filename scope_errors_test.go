@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -178,13 +179,15 @@ func TestErrorMessages(t *testing.T) {
 	s := pawl.Memory[board](rt, "a")
 	invalid := func(opt pawl.CallOption) error { _, err := s.IncState(t.Context(), "count", 1, opt); return err }
 	for want, err := range map[string]error{
-		"pawl: memory/a: queue full: 5 mutations waiting":                                    &pawl.OverloadedError{Scope: s.Key(), Queue: 5},
-		"pawl: memory/a: held by host:1":                                                     &pawl.HeldError{Scope: s.Key(), Holder: "host:1"},
-		"pawl: memory/a: held by host:1 for another 2s":                                      &pawl.HeldError{Scope: s.Key(), Holder: "host:1", Left: 2 * time.Second},
-		"pawl: memory/a: expected version 1, found 2":                                        &pawl.ConcurrencyError{Scope: s.Key(), Expected: 1, Actual: 2},
-		"pawl: memory/a: mutation canceled while queued, it was withdrawn: context canceled": &pawl.CanceledError{Scope: s.Key(), Phase: pawl.PhaseQueued, Cause: context.Canceled},
-		"pawl: WithTimeout: must not be negative, got -2s":                                   invalid(pawl.WithTimeout(-2 * time.Second)),
-		"pawl: WithTTL: must not be negative, got -1ns":                                      invalid(pawl.WithTTL(-1)),
+		"pawl: memory/a: queue full: 5 mutations waiting":                                       &pawl.OverloadedError{Scope: s.Key(), Queue: 5},
+		"pawl: memory/a: held by host:1":                                                        &pawl.HeldError{Scope: s.Key(), Holder: "host:1"},
+		"pawl: memory/a: held by host:1 for another 2s":                                         &pawl.HeldError{Scope: s.Key(), Holder: "host:1", Left: 2 * time.Second},
+		"pawl: memory/a: expected version 1, found 2":                                           &pawl.ConcurrencyError{Scope: s.Key(), Expected: 1, Actual: 2},
+		"pawl: memory/a: mutation canceled while queued, it was withdrawn: context canceled":    &pawl.CanceledError{Scope: s.Key(), Phase: pawl.PhaseQueued, Cause: context.Canceled},
+		"pawl: memory/" + strings.Repeat("x", 93) + "... (5127 bytes): id: limit 255, got 5120": &pawl.LimitError{Scope: pawl.Key{Kind: "memory", ID: strings.Repeat("x", 5120)}, What: "id", Limit: 255, Got: 5120},
+		"pawl: m/" + strings.Repeat("€", 32) + "... (302 bytes): id: limit 255, got 300":        &pawl.LimitError{Scope: pawl.Key{Kind: "m", ID: strings.Repeat("€", 100)}, What: "id", Limit: 255, Got: 300},
+		"pawl: WithTimeout: must not be negative, got -2s":                                      invalid(pawl.WithTimeout(-2 * time.Second)),
+		"pawl: WithTTL: must not be negative, got -1ns":                                         invalid(pawl.WithTTL(-1)),
 	} {
 		require.EqualError(t, err, want)
 	}

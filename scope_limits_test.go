@@ -27,6 +27,7 @@ func requireRefused(t *testing.T, s pawl.Scope[board], what string, limit, got i
 		require.Equal(t, got, e.Got)
 		require.Equal(t, "LIMIT", pawl.Code(err))
 		require.Equal(t, 400, pawl.HTTPStatus(err))
+		require.Less(t, len(err.Error()), 200, "a name of any length makes a short message")
 	}
 	for _, m := range everyVerb {
 		_, err := s.Apply(t.Context(), m)
