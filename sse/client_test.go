@@ -104,8 +104,8 @@ func (c *client) leave() {
 	_ = c.Body.Close()
 }
 
-// message is an event, with the comment before it.
-type message struct{ name, id, data, comment string }
+// message is an event.
+type message struct{ name, id, data string }
 
 // next returns the next event, and false at the end of the stream.
 func (c *client) next() (m message, ok bool) {
@@ -132,7 +132,7 @@ func (c *client) next() (m message, ok bool) {
 			c.retry = value
 			continue
 		case field == "":
-			m.comment = value
+			c.t.Fatalf("EventSource does not show the comment %q", value)
 		case field == "event":
 			m.name = value
 		case field == "id":

@@ -12,7 +12,10 @@
 //
 // The id is the version. "-gone" says that the scope has no state: it never had one, was deleted,
 // or has expired. Versions between two ids may be missing, if they came faster than they could be
-// sent. Then a comment says how many, as in ": missed 3".
+// sent. Then an event named "missed" comes before the newer state and says how many. It has no id:
+//
+//	event: missed
+//	data: {"count":3}
 //
 // An event named "failed" is the last event of a stream that cannot continue. Its data holds only
 // the code of the error, as [pawl.Code] returns it: {"code":"UNAVAILABLE"}. (EventSource uses the
@@ -202,7 +205,7 @@ func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 	}
 	var text bytes.Buffer
 	if c.Missed > 0 {
-		fmt.Fprintf(&text, ": missed %d\n", c.Missed)
+		fmt.Fprintf(&text, "event: missed\ndata: {\"count\":%d}\n\n", c.Missed)
 	}
 	e.id = strconv.FormatUint(c.Version, 10)
 	state := c.ReadOnly()

@@ -3,7 +3,7 @@
 //   - Text from the server is inserted as text, never as HTML.
 //   - A message has its Idempotency-Key from its first keystroke on. It stays one message, however
 //     often a double click, a retry or a reload sends it.
-//   - Every event of a stream carries the whole state, so the next event replaces a missed one.
+//   - Every state in a stream is whole, so the next one makes up for versions that were missed.
 
 const $ = id => document.getElementById(id);
 
@@ -71,6 +71,7 @@ function follow(url, onState, onConnected = () => {}) {
       tries = 0;
       onState(JSON.parse(e.data));
     };
+    source.addEventListener("missed", e => missed(JSON.parse(e.data).count));
     source.addEventListener("failed", retry);
     source.onerror = () => {
       onConnected(false);
@@ -128,6 +129,13 @@ function closeStreams() {
   sessionStream?.close();
   turnStream?.close();
   sessionStream = turnStream = null;
+}
+
+// missed counts the versions that came faster than they could be sent. The next state includes them.
+let skipped = 0;
+function missed(count) {
+  skipped += count;
+  $("connection").title = `${skipped} versions were skipped: they came faster than they could be sent.`;
 }
 
 function connected(yes) {
