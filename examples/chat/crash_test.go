@@ -6,8 +6,10 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,10 +24,13 @@ func init() { testkit.Child("server", serverChild) }
 
 const serverStore = "CHAT_TEST_STORE"
 
-// serverChild runs a server that the test kills. It prints its URL.
+// serverChild runs a server until the test kills it or sends SIGTERM. It prints its URL.
 func serverChild() error {
-	c := config{addr: "127.0.0.1:0", store: os.Getenv(serverStore), model: "local", delay: 10 * time.Millisecond, lease: time.Second}
-	return run(context.Background(), c, quiet)
+	c := config{addr: "127.0.0.1:0", store: os.Getenv(serverStore), model: "local", delay: 10 * time.Millisecond, lease: time.Second,
+		stopTimeout: 20 * time.Second}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return run(ctx, c, quiet)
 }
 
 // process is a server in a separate process.

@@ -93,7 +93,22 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.stopTimeout)
 	defer cancel()
 	s.hangUp() // Shutdown would wait for the streams
-	return errors.Join(err, srv.Shutdown(stopCtx), end(stopCtx))
+	return errors.Join(err, shutdown(stopCtx, srv), end(stopCtx))
+}
+
+// drainFor is the time for requests in progress at shutdown. A client whose response did not come
+// repeats its request under the same key.
+const drainFor = 3 * time.Second
+
+// shutdown stops srv. After drainFor it closes the remaining connections: a client that has sent half
+// of its request must not hold up the shutdown until ReadTimeout.
+func shutdown(ctx context.Context, srv *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, drainFor)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err == nil || ctx.Err() == nil {
+		return err
+	}
+	return srv.Close()
 }
 
 // open opens a server. The function end closes it: it waits for answers in progress until its

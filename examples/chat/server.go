@@ -7,8 +7,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,7 +160,7 @@ func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// renameSession changes the title; with If-Match only if the version of the session is unchanged.
+// renameSession changes the title; with If-Match only if the session has one of the versions in it.
 func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Title string }
 	if err := decode(r, &in); err != nil {
@@ -171,20 +173,48 @@ func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
 		return err
 	}
-	opts := []pawl.CallOption{pawl.IfExists()}
-	if match := r.Header.Get("If-Match"); match != "" {
-		version, err := strconv.ParseUint(strings.Trim(match, `"`), 10, 64)
-		if err != nil {
-			return &apiError{"BAD_IF_MATCH", http.StatusBadRequest}
-		}
-		opts = append(opts, pawl.IfVersion(version))
+	snap, err := session.Snapshot(r.Context())
+	if err != nil {
+		return err
 	}
-	snap, err := session.PatchState(r.Context(), pawl.Patch{title: in.Title}, opts...)
+	opts, err := ifMatch(r.Header.Values("If-Match"), snap.Version)
+	if err != nil {
+		return err
+	}
+	snap, err = session.PatchState(r.Context(), pawl.Patch{title: in.Title}, opts...)
+	if moved := (*pawl.ConcurrencyError)(nil); errors.As(err, &moved) {
+		return errPrecondition // it moved after the Snapshot
+	}
 	if err != nil {
 		return err
 	}
 	w.Header().Set("ETag", fmt.Sprintf("%q", fmt.Sprint(snap.Version)))
 	return respond(w, http.StatusOK, viewSession(snap))
+}
+
+// errPrecondition is returned when no entity tag of If-Match is the current one.
+var errPrecondition error = &apiError{"CONCURRENCY_ERROR", http.StatusPreconditionFailed}
+
+// entityTag matches an entity tag. Its groups are the mark of a weak tag, and the text.
+var entityTag = regexp.MustCompile(`(W/)?"([^"]*)"`)
+
+// ifMatch returns the conditions of an If-Match header for a scope at this version. As RFC 9110 says
+// in section 13.1.1, "*" matches any version, and a weak tag matches none.
+func ifMatch(header []string, version uint64) ([]pawl.CallOption, error) {
+	opts := []pawl.CallOption{pawl.IfExists()}
+	text := strings.Trim(strings.Join(header, ","), " \t,")
+	if text == "" || text == "*" {
+		return opts, nil
+	}
+	if strings.Trim(entityTag.ReplaceAllString(text, ""), " \t,") != "" {
+		return nil, &apiError{"BAD_IF_MATCH", http.StatusBadRequest}
+	}
+	for _, tag := range entityTag.FindAllStringSubmatch(text, -1) {
+		if tag[1] == "" && tag[2] == strconv.FormatUint(version, 10) {
+			return append(opts, pawl.IfVersion(version)), nil
+		}
+	}
+	return nil, errPrecondition
 }
 
 // page returns the messages of one page of a thread, oldest first.
@@ -296,8 +326,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		return
 	}
-	var moved *pawl.ConcurrencyError // the same request, with the same If-Match, fails again
-	if !errors.As(err, &moved) && (pawl.IsRetryable(err) || pawl.OutcomeUnknown(err)) {
+	if pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) {
 		w.Header().Set("Retry-After", "1")
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
@@ -313,14 +342,19 @@ func respond(w http.ResponseWriter, status int, body any) error {
 	return json.NewEncoder(w).Encode(body)
 }
 
-// decode reads the body of a request as JSON.
+// decode reads the body of a request, which is one JSON value.
 func decode(r *http.Request, into any) error {
-	err := json.NewDecoder(r.Body).Decode(into)
+	dec := json.NewDecoder(r.Body)
+	err := dec.Decode(into)
+	if err == nil {
+		if _, err = dec.Token(); err == io.EOF {
+			return nil
+		} else if err == nil {
+			err = errors.New("trailing data after the JSON value")
+		}
+	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return &apiError{"TOO_LARGE", http.StatusRequestEntityTooLarge}
 	}
-	if err != nil {
-		return &apiError{"BAD_REQUEST", http.StatusBadRequest}
-	}
-	return nil
+	return &apiError{"BAD_REQUEST", http.StatusBadRequest}
 }

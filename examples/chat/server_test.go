@@ -417,7 +417,7 @@ func TestRename(t *testing.T) {
 	require.Equal(t, http.StatusOK, status)
 	require.Equal(t, `"2"`, header.Get("ETag"))
 	status, body, header := u.call("PATCH", at, `{"title":"two"}`, "If-Match", `"1"`)
-	require.Equal(t, http.StatusConflict, status)
+	require.Equal(t, http.StatusPreconditionFailed, status)
 	require.Empty(t, header.Get("Retry-After"), "the same request would fail again")
 	require.JSONEq(t, `{"code":"CONCURRENCY_ERROR"}`, body)
 	require.Equal(t, "one", get[[]sessionView](u, s.url+"/api/sessions")[0].Title)
@@ -426,6 +426,51 @@ func TestRename(t *testing.T) {
 		require.Equal(t, http.StatusOK, status, body)
 	}
 	require.Len(t, get[me](u, s.url+"/api/me").Settings, 2)
+}
+
+// If-Match is read as RFC 9110 says: "*" matches any version, a weak tag matches none, and one of
+// several tags is enough.
+func TestIfMatch(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	at := s.url + "/api/sessions/" + u.newSession(s.url)
+	version := 1
+	for _, c := range []struct {
+		match  string // VERSION stands for the current one
+		status int
+	}{
+		{"*", 200}, {`"VERSION"`, 200}, {`"0", "VERSION"`, 200}, {`W/"VERSION", "VERSION"`, 200}, {`"a,b","VERSION"`, 200}, {"", 200},
+		{`W/"VERSION"`, 412}, {`"0"`, 412}, {`"0VERSION"`, 412}, {`"abc"`, 412}, {`""`, 412},
+		{"VERSION", 400}, {`"VERSION`, 400}, {`W/VERSION`, 400}, {`*, "VERSION"`, 400}, {`w/"VERSION"`, 400},
+	} {
+		match := strings.ReplaceAll(c.match, "VERSION", fmt.Sprint(version))
+		status, body, header := u.call("PATCH", at, fmt.Sprintf(`{"title":"after %d"}`, version), "If-Match", match)
+		require.Equal(t, c.status, status, "%s: %s", match, body)
+		if status == http.StatusOK {
+			version++
+			require.Equal(t, fmt.Sprintf("%q", fmt.Sprint(version)), header.Get("ETag"))
+		}
+	}
+	status, _, _ := u.call("PATCH", s.url+"/api/sessions/none", `{"title":"x"}`, "If-Match", "*")
+	require.Equal(t, http.StatusNotFound, status)
+}
+
+// A request whose body is more than one JSON value is refused, and changes nothing.
+func TestTextAfterBody(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"))
+	u := visit(t, s.url)
+	session := u.newSession(s.url)
+	for _, after := range []string{"x", "{}", "]", "\x00", " null", `{"text":"hello"}`} {
+		status, body, _ := u.call("POST", s.url+"/api/sessions/"+session+"/messages", `{"text":"hello"}`+after)
+		require.Equal(t, http.StatusBadRequest, status, body)
+		status, body, _ = u.call("PATCH", s.url+"/api/sessions/"+session, `{"title":"new"}`+after)
+		require.Equal(t, http.StatusBadRequest, status, body)
+	}
+	status, body, _ := u.call("PATCH", s.url+"/api/sessions/"+session, `{"title":"new"}`+strings.Repeat(" ", maxBody))
+	require.Equal(t, http.StatusRequestEntityTooLarge, status, body)
+	require.Empty(t, get[thread](u, s.url+"/api/sessions/"+session+"/messages").Messages)
+	status, body, _ = u.call("PATCH", s.url+"/api/sessions/"+session, "{\"title\":\"new\"} \r\n\t")
+	require.Equal(t, http.StatusOK, status, body)
 }
 
 // The two safe ways of writing lose no update under contention.

@@ -305,7 +305,7 @@ func TestTwoTabs(t *testing.T) {
 	require.Equal(t, tb.conversation(), other.conversation())
 
 	// Both tabs rename at once: the second one is told of the conflict.
-	other.allow("409")
+	other.allow("412")
 	other.retitle("Hers")
 	tb.retitle("His" + kb.Enter)
 	other.until(`document.querySelector("#session-list .name").textContent === "His"`, "the title of the other tab")
