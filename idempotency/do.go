@@ -15,7 +15,7 @@ import (
 type Op struct {
 	Principal string // owner of the key; may be empty
 	Name      string // the operation, as a route is for requests
-	Key       string // made from the cause, such as the id of a message or of a tool call; at most MaxKey characters
+	Key       string // made from the cause, such as the id of a message; at most MaxKey characters
 	Input     any    // compared as JSON: a key stands for one input
 }
 

@@ -5,8 +5,7 @@
 // change of status, under a lease, before the action's body starts. It runs the body once, and
 // commits the body's writes together with the final status. Other callers get [ClaimFailed]
 // meanwhile. An action that does not succeed releases its claim. After a crash the claim stays; a
-// [Janitor], one for each module that owns entities, reverts it once its lease has been over for a
-// while.
+// [Janitor], one for each module that owns entities, reverts it once its lease is over.
 //
 //	                                        commit: body's writes,
 //	                  Fire: claim           final status, after-effects

@@ -141,6 +141,36 @@ var idempotencyBugs = []Bug{
 		Pkg: "./idempotency", Run: "^TestKeySyntax$",
 	},
 	{
+		Name: "idem-keys-counted-in-bytes", Mechanism: "a key of Do has at most 255 characters",
+		Proves: []string{"IDEM-3"}, File: "idempotency/do.go",
+		Old: "	case utf8.RuneCountInString(op.Key) > MaxKey:", New: "	case len(op.Key) > MaxKey:",
+		Pkg: "./idempotency", Run: "^TestDoLongKey$", Quick: true,
+	},
+	{
+		Name: "idem-keys-for-good", Mechanism: "every key expires",
+		Proves: []string{"IDEM-3"}, File: "idempotency/keys.go",
+		Old: "	if c.TTL > MaxTTL {\n", New: "	if false {\n",
+		Pkg: "./idempotency", Run: "^TestInvalidConfig$", Quick: true,
+	},
+	{
+		Name: "idem-believes-a-length", Mechanism: "a wrong Content-Length cuts no response",
+		Proves: []string{"IDEM-1"}, File: "idempotency/recorder.go",
+		Old: "	w.Header().Del(\"Content-Length\")\n	if status != http.StatusNoContent &&", New: "	if w.Header().Get(\"Content-Length\") == \"\" && status != http.StatusNoContent &&",
+		Pkg: "./idempotency", Run: "^TestWrongContentLength$", Quick: true,
+	},
+	{
+		Name: "idem-names-its-own-limit", Mechanism: "the 413 names the limit that was exceeded",
+		Proves: []string{"IDEM-1"}, File: "idempotency/request.go",
+		Old: "must not exceed %d bytes.\", over.Limit)", New: "must not exceed %d bytes.\", k.config.MaxRequest+0*over.Limit)",
+		Pkg: "./idempotency", Run: "^TestLimitOfOuterHandler$", Quick: true,
+	},
+	{
+		Name: "idem-held-hash", Mechanism: "the error of a running Do names its operation and key",
+		Proves: []string{"IDEM-2"}, File: "idempotency/do.go",
+		Old: "		return result, false, &runningError{op.Name, op.Key, held}\n", New: "		return result, false, held\n",
+		Pkg: "./idempotency", Run: "^TestDoHeld$", Quick: true, Flags: []string{"-timeout=20s"},
+	},
+	{
 		Name: "idem-trace-ids", Mechanism: "only the header Idempotency-Key is a key",
 		Proves: []string{"IDEM-5"}, File: "idempotency/request.go",
 		Old: "	case 0:\n		return \"\", nil\n", New: "	case 0:\n		return h.Get(\"X-Request-Id\"), nil\n",

@@ -135,4 +135,10 @@ var watchBugs = []Bug{
 		Old: "		cancel()\n		for range changes {\n		}\n", New: "		_ = cancel\n",
 		Pkg: "./sse", Run: "^TestMiddleware$",
 	},
+	{
+		Name: "sse-missed-is-a-comment", Mechanism: "a script in the browser is told how many versions were skipped",
+		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
+		Old: "\"event: missed\\ndata: {\\\"count\\\":%d}\\n\\n\"", New: "\": missed %d\\n\"",
+		Pkg: "./sse", Run: "^TestSlowClient$",
+	},
 }
