@@ -359,8 +359,8 @@ func (e *LimitError) Error() string {
 // shortenedTo is the length in bytes at which shortened cuts.
 const shortenedTo = 100
 
-// shortened returns s for a message. A long s, such as an id beyond its limit, is cut and followed by
-// its length.
+// shortened returns s for a message. A long s, such as an id beyond its limit, is cut and followed
+// by its length.
 func shortened(s string) string {
 	if len(s) <= shortenedTo {
 		return s
@@ -531,8 +531,8 @@ func (e *BusyError) Code() string { return "BUSY" }
 // HTTPStatus returns 503.
 func (e *BusyError) HTTPStatus() int { return 503 }
 
-// PanicError is the value that a verb panics with when its function panicked. It holds the value and
-// the stack of the original panic.
+// PanicError is the value that a verb panics with when its function panicked. It holds the value
+// and the stack of the original panic.
 type PanicError struct {
 	Value any
 	Stack []byte

@@ -28,8 +28,8 @@ func WaitForLease() LeaseOption { return func(c *leaseCall) { c.wait = true } }
 // HeldBy names the holder, as HeldError reports it; the default is Config.Holder.
 func HeldBy(name string) LeaseOption { return func(c *leaseCall) { c.holder = name } }
 
-// Holder returns the name of this runtime's leases without HeldBy: Config.Holder, or host and process
-// id.
+// Holder returns the name of this runtime's leases without HeldBy: Config.Holder, or host and
+// process id.
 func (rt *Runtime) Holder() string { return rt.holder }
 
 // WithMutation commits m together with taking the lease: both or neither. Opts are the options of

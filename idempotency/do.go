@@ -96,8 +96,8 @@ func outcome(result any, err error) (*record, error) {
 	return &record{Body: body}, nil
 }
 
-// replayedOr returns the stored result or error if err is *answered, and err otherwise. It names the
-// operation in an error that only knows the record's id.
+// replayedOr returns the stored result or error if err is *answered, and err otherwise. It names
+// the operation in an error that only knows the record's id.
 func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 	if errors.Is(err, errReused) {
 		return result, false, &ReusedError{Name: op.Name, Key: op.Key}
@@ -123,12 +123,12 @@ func replayedOr[T any](op Op, err error) (result T, replayed bool, _ error) {
 //
 // DoTx takes no lease. Of several concurrent calls each may run fn, as Transact may run it again;
 // one commits, and the others return its result. So there is nothing to wait for: Config.Wait does
-// not apply, and *pawl.HeldError does not occur. When fn fails with a pawl.NonRetryable error, the error is stored and fn's writes
-// are not.
+// not apply, and *pawl.HeldError does not occur. When fn fails with a pawl.NonRetryable error, the
+// error is stored and fn's writes are not.
 //
 // DoTx returns *ReusedError, *pawl.LimitError, *pawl.ArgumentError, *StoredError, the error of fn,
-// and those of pawl.Transact. Use either Do or DoTx for operations of one name: DoTx does not test whether a Do
-// is running.
+// and those of pawl.Transact. Use either Do or DoTx for operations of one name: DoTx does not test
+// whether a Do is running.
 func DoTx[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context, tx *pawl.Tx) (T, error)) (result T, replayed bool, err error) {
 	id, fingerprint, err := op.ids()
 	if err == nil && fn == nil {

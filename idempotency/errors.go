@@ -31,8 +31,8 @@ func (e *ReusedError) Code() string { return codeReused }
 // HTTPStatus returns 422.
 func (e *ReusedError) HTTPStatus() int { return 422 }
 
-// runningError is the error of Do while its function runs elsewhere. It names operation and key, where
-// the error of the lease has the record's id, which is a hash of them.
+// runningError is the error of Do while its function runs elsewhere. It names operation and key,
+// where the error of the lease has the record's id, which is a hash of them.
 type runningError struct {
 	name, key string // of the Op
 	held      *pawl.HeldError

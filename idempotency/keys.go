@@ -74,7 +74,8 @@ type Config struct {
 	// Require answers 400 to requests without a key, unless their method is safe.
 	Require bool
 	// Wait is how long a repeat waits for the first response before it gets 409, or from Do
-	// *pawl.HeldError. DoTx takes no lease, so it has nothing to wait for. 0: a repeat does not wait.
+	// *pawl.HeldError. DoTx takes no lease, so it has nothing to wait for. 0: a repeat does not
+	// wait.
 	Wait time.Duration
 	// Keep reports whether a response of this status is stored. The default is every status below
 	// 500. A response that is not stored frees the key, and so does a 499 after the client has

@@ -192,8 +192,8 @@ func replay(w http.ResponseWriter, stored *record, mark bool) {
 }
 
 // deliver sends a whole response and flushes it, so that the client need not wait for the handler
-// to return. It ignores a Content-Length of the handler: if that were wrong, the server would cut the
-// first response, but not the replay.
+// to return. It ignores a Content-Length of the handler: if that were wrong, the server would cut
+// the first response, but not the replay.
 func deliver(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Del("Content-Length")
 	if status != http.StatusNoContent && status != http.StatusNotModified {

@@ -100,8 +100,8 @@ func run(ctx context.Context, c config, log *slog.Logger) (err error) {
 // repeats its request under the same key.
 const drainFor = 3 * time.Second
 
-// shutdown stops srv. After drainFor it closes the remaining connections: a client that has sent half
-// of its request must not hold up the shutdown until ReadTimeout.
+// shutdown stops srv. After drainFor it closes the remaining connections: a client that has sent
+// half of its request must not hold up the shutdown until ReadTimeout.
 func shutdown(ctx context.Context, srv *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainFor)
 	defer cancel()

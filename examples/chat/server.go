@@ -198,8 +198,8 @@ var errPrecondition error = &apiError{"CONCURRENCY_ERROR", http.StatusPreconditi
 // entityTag matches an entity tag. Its groups are the mark of a weak tag, and the text.
 var entityTag = regexp.MustCompile(`(W/)?"([^"]*)"`)
 
-// ifMatch returns the conditions of an If-Match header for a scope at this version. As RFC 9110 says
-// in section 13.1.1, "*" matches any version, and a weak tag matches none.
+// ifMatch returns the conditions of an If-Match header for a scope at this version. As RFC 9110
+// says in section 13.1.1, "*" matches any version, and a weak tag matches none.
 func ifMatch(header []string, version uint64) ([]pawl.CallOption, error) {
 	opts := []pawl.CallOption{pawl.IfExists()}
 	text := strings.Trim(strings.Join(header, ","), " \t,")

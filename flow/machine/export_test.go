@@ -12,7 +12,8 @@ var Letters = effectRecords
 // Letter is a stored after-effect.
 type Letter = effectRecord
 
-// ByHand delays the first round of a janitor that has not started until about one interval from now.
+// ByHand delays the first round of a janitor that has not started until about one interval from
+// now.
 func (j *Janitor) ByHand() { j.sweeps.began, j.surveys.began = time.Now(), time.Now() }
 
 // ClaimHolder and CutOrigin write and read the name of a claim's holder.

@@ -119,9 +119,10 @@ func (a *Action[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx, state *T)
 	a.onCommit = append(a.onCommit, fn)
 }
 
-// Pin makes the final commit expect Entity unchanged. If any field of the entity was changed since it
-// was read, the commit is refused, the claim is released, and Fire returns *pawl.ConcurrencyError.
-// Without Pin, OnCommit gets the changed entity, and the commit keeps the change.
+// Pin makes the final commit expect Entity unchanged. If any field of the entity was changed since
+// it was read, the commit is refused, the claim is released, and Fire returns
+// *pawl.ConcurrencyError. Without Pin, OnCommit gets the changed entity, and the commit keeps the
+// change.
 //
 // Pin does not undo the calls that the body has made to other systems. A write of the body to its
 // own entity counts as a change, too: make it in OnCommit.

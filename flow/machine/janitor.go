@@ -57,8 +57,8 @@ type Revert struct {
 // Janitor covers the claim states of one module: it reverts claims whose holder is dead. Several
 // processes may run a janitor for the same module. A revert is a version-checked change, so each
 // claim is reverted once. A live claim is never reverted: its lease must have been over for the
-// configured age, by the store's clock. A claim is reverted to the status that its entity came from,
-// also if the workflow of the janitor's release says otherwise.
+// configured age, by the store's clock. A claim is reverted to the status that its entity came
+// from, also if the workflow of the janitor's release says otherwise.
 type Janitor struct {
 	e       *Engine
 	config  JanitorConfig
@@ -111,8 +111,8 @@ func (e *Engine) AddJanitor(c JanitorConfig) *Janitor {
 }
 
 // Start sweeps at least once per interval, and surveys as often as Survey says, until Stop or until
-// ctx ends. Engine.Start calls it. Calling it again does nothing. It returns an error after Stop, and
-// the cause of a ctx that has ended.
+// ctx ends. Engine.Start calls it. Calling it again does nothing. It returns an error after Stop,
+// and the cause of a ctx that has ended.
 func (j *Janitor) Start(ctx context.Context) error {
 	return errors.Join(j.sweeps.loop.Start(ctx), j.surveys.loop.Start(ctx))
 }

@@ -35,8 +35,8 @@ func claimHolder(holder, from, into string) string {
 	return holder + origin
 }
 
-// cutOrigin splits a name that claimHolder made for a claim into this state. The status from is empty
-// if the name has none.
+// cutOrigin splits a name that claimHolder made for a claim into this state. The status from is
+// empty if the name has none.
 func cutOrigin(name, into string) (holder, from string) {
 	rest, ok := strings.CutSuffix(name, originTo+into+originEnd)
 	i := strings.LastIndex(rest, originBegin)

@@ -53,8 +53,8 @@ func dying(t *testing.T, store persist.Store, id string, s settings) {
 	require.Equal(t, "shipping", d.record(t, id).Label)
 }
 
-// The janitor of another release reverts a dead claim to the status that the entity came from, not to
-// the revert_to of its own workflow. Proves CLAIM-8, CLAIM-18.
+// The janitor of another release reverts a dead claim to the status that the entity came from, not
+// to the revert_to of its own workflow. Proves CLAIM-8, CLAIM-18.
 func TestClaimOfAnotherRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
@@ -104,8 +104,8 @@ func TestClaimHolder(t *testing.T) {
 	}
 }
 
-// Entities in a status that the workflow does not know are reported with their number and an example.
-// Entities that an action holds are not. Proves CLAIM-20.
+// Entities in a status that the workflow does not know are reported with their number and an
+// example. Entities that an action holds are not. Proves CLAIM-20.
 func TestSurvey(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		var told []machine.Stranded
@@ -149,8 +149,8 @@ func TestSurveyFails(t *testing.T) {
 	require.Equal(t, "parcel", failed.Scope.Kind)
 }
 
-// A claim state that a release renames strands the entities of dead claims, and the log says so. The
-// same release with the old state under a retired requester frees them. Proves CLAIM-20.
+// A claim state that a release renames strands the entities of dead claims, and the log says so.
+// The same release with the old state under a retired requester frees them. Proves CLAIM-20.
 func TestRenamedClaimState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()

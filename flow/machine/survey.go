@@ -11,8 +11,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Stranded are the entities of a workflow in one status that is not in its status_types. No step and
-// no janitor moves them. A release that renamed a status leaves such entities behind.
+// Stranded are the entities of a workflow in one status that is not in its status_types. No step
+// and no janitor moves them. A release that renamed a status leaves such entities behind.
 type Stranded struct {
 	Workflow string
 	// Status is the unknown status; empty: the entities have none.
@@ -23,9 +23,9 @@ type Stranded struct {
 	Example string
 }
 
-// Survey reads all entities of the module's workflows, reports those in a status that their workflow
-// does not know, and returns them by workflow and status, even with an error. It leaves out entities
-// whose lease is held: an action of another release may be running.
+// Survey reads all entities of the module's workflows, reports those in a status that their
+// workflow does not know, and returns them by workflow and status, even with an error. It leaves
+// out entities whose lease is held: an action of another release may be running.
 //
 // It returns *pawl.UnavailableError, *pawl.CanceledError and pawl.ErrClosed.
 func (j *Janitor) Survey(ctx context.Context) (all []Stranded, err error) {

@@ -180,8 +180,8 @@ func TestOneRevertPerClaimState(t *testing.T) {
 	require.NoError(t, w.Validate(), "the same pair twice is allowed")
 }
 
-// A claim reverts to the status that its step starts from: an action that is rejected moves nothing.
-// Proves CLAIM-18.
+// A claim reverts to the status that its step starts from: an action that is rejected moves
+// nothing. Proves CLAIM-18.
 func TestClaimRevertsToOrigin(t *testing.T) {
 	w := shipping()
 	w.Name = "billing"
