@@ -83,7 +83,8 @@ func start(ctx context.Context, location string, bank Bank, lease time.Duration)
 		return nil, err
 	}
 	engine := machine.NewEngine(rt, machine.Config{Lease: lease})
-	billing, err := NewBilling(engine, bank, machine.JanitorConfig{Age: time.Millisecond, Reverted: func(machine.Revert) {}})
+	janitor := machine.JanitorConfig{Interval: time.Hour, Reverted: func(machine.Revert) {}} // the demo sweeps itself
+	billing, err := NewBilling(engine, bank, janitor)
 	if err == nil {
 		err = engine.Start(ctx) // fails if a claim state has no janitor
 	}
