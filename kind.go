@@ -21,13 +21,16 @@ import (
 // Key names a scope: its kind and its id.
 type Key = persist.Key
 
-// Limits of names.
+// Limits, the same on every store. Config.MaxDoc limits documents.
 const (
-	MaxKind   = 64  // bytes of a kind's name
-	MaxID     = 255 // bytes of an id
-	MaxLabel  = 255 // bytes of the string that a store indexes
-	MaxHolder = 255 // bytes of the name of a lease's holder
-	MaxDepth  = state.MaxDepth
+	MaxKind   = 64   // bytes of a kind's name
+	MaxID     = 255  // bytes of an id
+	MaxLabel  = 255  // bytes of the string that a store indexes
+	MaxHolder = 255  // bytes of the name of a lease's holder
+	MaxScopes = 4096 // scopes in one transaction
+
+	MaxDepth  = state.MaxDepth  // lists and objects nested in each other
+	MaxDigits = state.MaxDigits // digits of a number, written without an exponent
 )
 
 // Doc is dynamic state: any JSON object. Integers in it are int64, or uint64 beyond that; other

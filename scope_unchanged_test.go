@@ -2,6 +2,7 @@ package pawl_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -77,6 +78,42 @@ func TestUnchangedSendsNoCommit(t *testing.T) {
 		_, err := pawl.Session[board](p.rt, "absent").Apply(t.Context(), pawl.Inc{Field: "count"})
 		require.NoError(t, err)
 		require.EqualValues(t, 1, p.store.Commits.Load())
+	})
+}
+
+// A state that is set again changes nothing, although the store returns its JSON in another form:
+// another process has only that form. Proves SCOPE-7.
+func TestUnchangedInTheFormOfTheStore(t *testing.T) {
+	type forms struct {
+		Raw    json.RawMessage `json:"raw"`
+		None   json.RawMessage `json:"none"`
+		Number json.Number     `json:"number"`
+		Empty  json.Number     `json:"empty"`
+		Any    any             `json:"any"`
+	}
+	onStores(t, func(t *testing.T, p path) {
+		want := forms{
+			Raw: json.RawMessage(`{"b":1e2, "a":{"long":1.50,"x":"\u00e9"}}`), Number: "1e2",
+			Any: map[string]any{"n": json.Number("1e400"), "m": json.Number("0.10")},
+		}
+		seed(t, pawl.Session[forms](p.rt, "a"), want)
+		for name, m := range map[string]pawl.Mutation{
+			"Set":   pawl.Set{State: want},
+			"Patch": pawl.Patch{"raw": want.Raw, "number": want.Number, "any": want.Any},
+			"Atomic": pawl.Atomic(func(_ context.Context, f *forms) error {
+				*f = want
+				return nil
+			}),
+		} {
+			snap, err := pawl.Session[forms](p.another(t), "a").Apply(t.Context(), m)
+			require.NoError(t, err, name)
+			require.EqualValues(t, 1, snap.Version, name)
+		}
+		changed := want
+		changed.Raw = json.RawMessage(`{"b":1e2, "a":{"long":1.51,"x":"\u00e9"}}`)
+		snap, err := pawl.Session[forms](p.another(t), "a").SetState(t.Context(), changed)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, snap.Version)
 	})
 }
 

@@ -120,11 +120,13 @@ var unstorable = map[string]any{
 	"NaN": math.NaN(), "infinity": math.Inf(1), "minus infinity": math.Inf(-1),
 	"U+0000": "a\x00b", "invalid UTF-8": "a\xffb", "surrogate": "\xed\xa0\x80",
 	"nested": map[string]any{"l": []any{map[string]any{"x": "\x00"}}}, "key": map[string]any{"\x00": 1}, "key of a typed map": map[string]int{"\xff": 1},
+	"exponent": json.Number("1e200000"), "negative exponent": json.Number("-1e-16384"), "digits": json.Number(strings.Repeat("9", pawl.MaxDigits+1)),
+	"raw number": json.RawMessage("[1e200000]"), "number in an object": map[string]any{"n": json.Number("1e-16384")},
 	"float32": []float32{float32(math.Inf(1))}, "raw": json.RawMessage("\"\\u0000\""), "raw surrogate": json.RawMessage("\"\\ud800\""),
 }
 
 // Every verb refuses a value that some store cannot keep, with and without a store.
-// Proves SCOPE-16.
+// Proves SCOPE-16, SCOPE-21.
 func TestUnstorableValues(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		for name, v := range unstorable {

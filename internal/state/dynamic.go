@@ -133,7 +133,11 @@ func normalizeNumber(s string) (any, error) {
 	if !validNumber(s) {
 		return nil, refuse("json.Number %q is not a number", s)
 	}
-	return parseNumber(strings.Clone(s)), nil
+	x := parseNumber(strings.Clone(s))
+	if _, ok := x.(json.Number); ok {
+		return x, checkDigits(s)
+	}
+	return x, nil
 }
 
 func normalizeMap(n *node, v reflect.Value, depth int) (any, error) {
@@ -256,6 +260,10 @@ func settleDynamic(old, draft any, depth int) (out any, same bool, err error) {
 		}
 		was, _ := old.([]any)
 		return settleList(old, was, d, depth)
+	case json.Number:
+		if d == old { // also one with more digits than a new number may have
+			return old, true, nil
+		}
 	}
 	x, err := normalize(draft, depth)
 	if err != nil {
@@ -265,7 +273,7 @@ func settleDynamic(old, draft any, depth int) (out any, same bool, err error) {
 	case map[string]any, []any:
 		return settleDynamic(old, x, depth)
 	}
-	if x == old {
+	if sameScalar(old, x) {
 		return old, true, nil
 	}
 	return x, false, nil
@@ -398,7 +406,15 @@ func equalDynamic(a, b any) bool {
 	case map[string]any, []any:
 		return false
 	}
-	return a == b
+	return sameScalar(a, b)
+}
+
+// sameScalar compares two values in normal form, of which neither is an object or a list. Only a
+// json.Number has more than one form.
+func sameScalar(a, b any) bool {
+	x, okX := a.(json.Number)
+	y, okY := b.(json.Number)
+	return a == b || okX && okY && sameNumber(string(x), string(y))
 }
 
 func equalObject(a, b map[string]any) bool {

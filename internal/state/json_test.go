@@ -1,6 +1,8 @@
 package state
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -118,7 +120,7 @@ func TestNumbersInDynamicPartsAreExact(t *testing.T) {
 		"18446744073709551616": json.Number("18446744073709551616"), "-9223372036854775809": json.Number("-9223372036854775809"),
 		"1e20": 1e20, "0.1": 0.1, "0.10": 0.1, "1.5e300": 1.5e300, "-2.5": -2.5,
 		"0.10000000000000000001": json.Number("0.10000000000000000001"), "1e400": json.Number("1e400"), "1e-400": json.Number("1e-400"),
-		"1e99999999999": json.Number("1e99999999999"),
+		"1e4095": json.Number("1e4095"),
 	} {
 		got, err := decodeDoc([]byte(text), 0)
 		require.NoError(t, err)
@@ -135,6 +137,123 @@ func TestNumbersInDynamicPartsAreExact(t *testing.T) {
 	for _, text := range []json.Number{"01", "1.", ".5", "+1", "1e", "0x1", "NaN", " 1", "-"} {
 		_, err := normalize(text, 0)
 		assert.Error(t, err, text)
+	}
+}
+
+// A number has at most MaxDigits digits without its exponent, wherever it enters the state. A number
+// that is stored already stays readable, and does not keep other fields from changing.
+//
+// Proves SCOPE-16, SCOPE-21.
+func TestDigitsOfANumberAreLimited(t *testing.T) {
+	type state struct {
+		N json.Number     `json:"n"`
+		R json.RawMessage `json:"r"`
+		X any             `json:"x"`
+		C bigNumber       `json:"c"`
+		S string          `json:"s"`
+	}
+	ty := typeOf[state](t)
+	fits := []string{
+		"1e4095", "-1e4095", "1E+4095", "1e-4095", "0.1e-4094", "1.5e4095", strings.Repeat("9", MaxDigits),
+		fmt.Sprint(math.MaxFloat64), fmt.Sprint(math.SmallestNonzeroFloat64), "10e4094", "0",
+	}
+	beyond := []string{
+		"1e4096", "-1e4096", "1e-4096", "1e200000", "1e-16384", "1e99999999999999999999", "-1e-99999999999999999999",
+		strings.Repeat("9", MaxDigits+1), "0." + strings.Repeat("1", MaxDigits),
+	}
+	states := func(s string) map[string]state {
+		return map[string]state{
+			"n": {N: json.Number(s)}, "r.a[0]": {R: json.RawMessage(`{"a":[` + s + `]}`)},
+			"x.a": {X: map[string]any{"a": json.Number(s)}}, "x[0].b": {X: []any{json.RawMessage(`{"b":` + s + `}`)}}, "c": {C: bigNumber(s)},
+		}
+	}
+	for _, s := range fits {
+		for path, draft := range states(s) {
+			_, err := ty.Settle(nil, &draft)
+			require.NoError(t, err, "%s: %s", path, s)
+		}
+	}
+	for _, s := range beyond {
+		for path, draft := range states(s) {
+			var e *Error
+			_, err := ty.Settle(nil, &draft)
+			require.ErrorAs(t, err, &e, "%s: %s", path, s)
+			require.Contains(t, e.Reason, "limit 4096", path)
+			require.False(t, e.Limit)
+			old, next := states(s)[path], states(s)[path]
+			next.S = "changed"
+			changed, err := ty.Settle(&old, &next)
+			if path == "x[0].b" {
+				continue // old has no normal form
+			}
+			require.NoError(t, err, "the number is stored already")
+			require.True(t, changed)
+		}
+		_, err := decodeDoc([]byte(s), 0)
+		require.NoError(t, err)
+	}
+}
+
+// bigNumber is a number with a MarshalJSON of its own.
+type bigNumber string
+
+func (b bigNumber) MarshalJSON() ([]byte, error) { return []byte(cmp.Or(string(b), "0")), nil }
+
+func (b *bigNumber) UnmarshalJSON(text []byte) error {
+	*b = bigNumber(text)
+	return nil
+}
+
+// Two values are equal if their JSON is, in whatever form a store returns it.
+//
+// Proves SCOPE-7.
+func TestEqualInAnotherForm(t *testing.T) {
+	type state struct {
+		N json.Number     `json:"n"`
+		E json.Number     `json:"e,omitempty"`
+		R json.RawMessage `json:"r"`
+		O json.RawMessage `json:"o,omitempty"`
+		X any             `json:"x"`
+		C bigNumber       `json:"c"`
+	}
+	ty := typeOf[state](t)
+	for _, c := range []struct {
+		name string
+		a, b state
+		same bool
+	}{
+		{"exponent", state{N: "1e2"}, state{N: "100"}, true},
+		{"fraction", state{N: "1.50"}, state{N: "15e-1"}, true},
+		{"empty", state{N: ""}, state{N: "0"}, true},
+		{"another number", state{N: "1e2"}, state{N: "101"}, false},
+		{"sign", state{N: "-1e2"}, state{N: "100"}, false},
+		{"left out", state{E: ""}, state{E: "0"}, false},
+		{"raw", state{R: json.RawMessage(`{"b":1e2,"a":[1.0]}`)}, state{R: json.RawMessage(`{ "a": [1], "b": 100 }`)}, true},
+		{"raw null", state{R: nil}, state{R: json.RawMessage(`null`)}, true},
+		{"raw left out", state{O: nil}, state{O: json.RawMessage(`null`)}, false},
+		{"another raw", state{R: json.RawMessage(`{"b":1,"a":[1]}`)}, state{R: json.RawMessage(`{"a":[1,1],"b":1}`)}, false},
+		{"dynamic", state{X: json.Number("1e400")}, state{X: json.Number("1" + strings.Repeat("0", 400))}, true},
+		{"another dynamic", state{X: json.Number("1e400")}, state{X: json.Number("2" + strings.Repeat("0", 400))}, false},
+		{"code of its own", state{C: "1e2"}, state{C: "100"}, true},
+		{"another with code of its own", state{C: "1e2"}, state{C: "101"}, false},
+	} {
+		for _, swap := range []bool{false, true} {
+			a, b := c.a, c.b
+			if swap {
+				a, b = b, a
+			}
+			var old state
+			_, err := settleTo(ty, nil, &a, &old)
+			require.NoError(t, err, c.name)
+			require.Equal(t, c.same, ty.Equal(&old, &b), c.name)
+			var next state
+			changed, err := settleTo(ty, &old, &b, &next)
+			require.NoError(t, err, c.name)
+			require.Equal(t, !c.same, changed, c.name)
+			if changed {
+				require.True(t, ty.Equal(&next, &b), c.name)
+			}
+		}
 	}
 }
 

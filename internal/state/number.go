@@ -117,6 +117,51 @@ func checkFloat(f float64) error {
 	return nil
 }
 
+// MaxDigits is the number of digits that a number may have, written without an exponent. Every
+// float64 has fewer. SQL databases limit the digits of a number, and write exponents out.
+const MaxDigits = 4096
+
+// checkNumber refuses a text that is not a JSON number, and numbers of more than MaxDigits digits.
+func checkNumber(s string) error {
+	if !validNumber(s) {
+		return refuse("json.Number %q is not a number", s)
+	}
+	return checkDigits(s)
+}
+
+// checkDigits is checkNumber for a text that is a JSON number.
+func checkDigits(s string) error {
+	if n := digits(s); n > MaxDigits {
+		return refuse("number has %d digits without its exponent, limit %d", n, MaxDigits)
+	}
+	return nil
+}
+
+// digits returns how many digits the JSON number s has when it is written without an exponent.
+// Exponents beyond the range of int32 count as its ends.
+func digits(s string) int {
+	s = strings.TrimPrefix(s, "-")
+	mantissa, exponent := s, 0
+	if i := strings.IndexAny(s, "eE"); i >= 0 {
+		// On an error of its range, ParseInt returns the end of the range.
+		exp, _ := strconv.ParseInt(s[i+1:], 10, 32)
+		mantissa, exponent = s[:i], int(exp)
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	return max(len(whole)+exponent, 1) + max(len(fraction)-exponent, 0)
+}
+
+// sameNumber reports whether two JSON numbers are equal, as 1e2 and 100 are. The empty json.Number
+// is 0.
+func sameNumber(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, okX := parseDecimal(a)
+	y, okY := parseDecimal(b)
+	return okX && okY && x == y
+}
+
 // validNumber reports whether s is a number by the grammar of JSON.
 func validNumber(s string) bool {
 	s = strings.TrimPrefix(s, "-")

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"unicode/utf8"
@@ -35,8 +36,30 @@ func checkRaw(doc []byte, depth int) error {
 			depth--
 		}
 	}
-	if _, err := decodeTree(doc); err != nil {
+	tree, err := decodeTree(doc)
+	if err != nil {
 		return &Error{Reason: fmt.Sprintf("not JSON: %v", err), Err: err}
+	}
+	return checkNumbers(tree)
+}
+
+// checkNumbers is checkDigits for every number in a tree that decodeTree made.
+func checkNumbers(tree any) error {
+	switch x := tree.(type) {
+	case json.Number:
+		return checkDigits(string(x))
+	case map[string]any:
+		for k, v := range x {
+			if err := checkNumbers(v); err != nil {
+				return under(err, k)
+			}
+		}
+	case []any:
+		for i, v := range x {
+			if err := checkNumbers(v); err != nil {
+				return underIndex(err, i)
+			}
+		}
 	}
 	return nil
 }

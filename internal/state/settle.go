@@ -38,10 +38,13 @@ func settle(n *node, old, v reflect.Value, depth int) (same bool, err error) {
 		}
 		return false, checkString(s)
 	case kNumber:
-		if s := v.String(); s != "" && !validNumber(s) {
-			return false, refuse("json.Number %q is not a number", s)
+		was, s := old.String(), v.String()
+		if s != "" && s != was {
+			if err := checkNumber(s); err != nil {
+				return false, err
+			}
 		}
-		return old.String() == v.String(), nil
+		return sameNumber(was, s), nil
 	case kTime:
 		return settleTime(old, v)
 	case kBytes, kRaw:
@@ -150,7 +153,7 @@ func checkTime(t time.Time) error {
 
 func settleBytes(n *node, old, v reflect.Value, depth int) (bool, error) {
 	if v.IsNil() {
-		return old.IsNil(), nil
+		return old.IsNil() || n.kind == kRaw && sameJSON(rawOf(old), rawOf(v)), nil
 	}
 	b := v.Bytes()
 	if n.kind == kRaw {
@@ -168,6 +171,10 @@ func settleBytes(n *node, old, v reflect.Value, depth int) (bool, error) {
 		if err := checkRaw(b, depth); err != nil {
 			return false, err
 		}
+		if sameJSON(rawOf(old), b) {
+			v.SetBytes(slices.Clip(b)) // json.Compact has copied it
+			return true, nil
+		}
 	}
 	v.SetBytes(slices.Clip(bytes.Clone(b)))
 	return false, nil
@@ -180,7 +187,7 @@ func settleCustom(old, v reflect.Value, fresh bool, depth int) (bool, error) {
 		return false, failed(err)
 	}
 	if !fresh {
-		if was, err := marshalValue(old); err == nil && bytes.Equal(was, doc) {
+		if was, err := marshalValue(old); err == nil && sameJSON(was, doc) {
 			v.Set(old)
 			return true, nil
 		}
@@ -235,7 +242,7 @@ func settleParts(parts []part, old, v reflect.Value, fresh bool, depth int) (boo
 		if err != nil {
 			return false, under(err, p.name)
 		}
-		all = all && (same || !fresh && p.omitEmpty && bothEmpty(p.node, was, now))
+		all = all && (fresh || sameField(p, was, now, same))
 	}
 	return all, nil
 }
