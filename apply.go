@@ -209,8 +209,8 @@ func observeEnd[T any](ctx context.Context, call *call, verb string, cur, img *i
 	call.observe(ctx, e)
 }
 
-// reportPanic reports a panic, or a runtime.Goexit if p is nil, to the observer. If the caller has
-// left, it writes to the log as well.
+// reportPanic reports a panic, or a runtime.Goexit if p is nil, to the observer. If there is none
+// and the caller has left, it writes to the log.
 func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
 	e := Event{Type: EventPanicked, Path: path, Verb: verb}
 	if p != nil {
@@ -222,7 +222,11 @@ func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError
 	}
 }
 
+// logPanic logs a panic whose caller has left. An observer got EventPanicked for it instead.
 func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
+	if c.env.observer != nil {
+		return
+	}
 	attrs := []any{"scope", c.key.String(), "verb", verb}
 	what := "called runtime.Goexit"
 	if p != nil {

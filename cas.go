@@ -88,7 +88,10 @@ type storedCall struct {
 	// Protected by the queue's lock.
 	exclusive bool // it had, or waits for, the queue to itself
 	abandoned bool // its result is not wanted any more
-	stuck     bool // it was reported as stuck
+	running   bool // its function runs, since started
+	started   time.Time
+	checked   bool        // its caller left at the deadline, see checkStuck
+	check     *time.Timer // calls reportStuck; nil: not set
 
 	// The answer: written before the waiter is answered, read by the caller after that.
 	reply  reply
@@ -189,7 +192,7 @@ func (s *stored) await(w *storedWaiter) error {
 	}
 	v.call.observe(v.ctx, Event{Type: EventTimedOut, Path: "cas", Verb: v.change.verb, Took: time.Since(v.submitted), Err: err})
 	if reached == queue.Running {
-		s.reportStuck(w)
+		s.checkStuck(w)
 	}
 	return err
 }

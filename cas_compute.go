@@ -43,8 +43,9 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 		return queue.Kept
 	}
 	w.State = queue.Running
+	v.running, v.started = true, time.Now()
 	if b.alone == nil {
-		b.running, b.started = w, time.Now()
+		b.running, b.started = w, v.started
 		if len(b.members) > 1 || s.queue.First() != nil {
 			s.limitRunning(b)
 		}
@@ -131,6 +132,7 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 	v := &w.Value
 	out.ran = true
 	s.queue.Lock()
+	v.endFunction()
 	attached := b.alone != nil || b.running == w
 	unwanted := w.Left() || v.abandoned
 	if b.running == w {

@@ -118,17 +118,43 @@ func (s *stored) goOnAlone(b *batch, w *storedWaiter) {
 		retriedAtOnce: b.retriedAtOnce, joined: true, careful: b.careful, alone: w})
 }
 
-// reportStuck reports, once, that the function of w has outlived its caller's budget.
+// checkStuck is called when the caller of w left at its deadline. It makes sure that the function of
+// w is reported, once, when it has itself run longer than its budget.
+func (s *stored) checkStuck(w *storedWaiter) {
+	v := &w.Value
+	s.queue.Lock()
+	if v.checked || !v.running {
+		s.queue.Unlock()
+		return
+	}
+	v.checked = true
+	left := time.Until(v.started.Add(v.call.retry.Within))
+	if left > 0 {
+		v.check = time.AfterFunc(left, func() { s.reportStuck(w) })
+	}
+	s.queue.Unlock()
+	if left <= 0 {
+		s.reportStuck(w)
+	}
+}
+
+// reportStuck reports w, unless its function has returned or was abandoned.
 func (s *stored) reportStuck(w *storedWaiter) {
 	v := &w.Value
 	s.queue.Lock()
-	again := v.stuck
-	v.stuck = true
+	running := v.running && !v.abandoned
 	s.queue.Unlock()
-	if again {
-		return
+	if running {
+		v.call.reportStuck(v.ctx, "cas", v.change.verb, time.Since(v.submitted))
 	}
-	v.call.reportStuck(v.ctx, "cas", v.change.verb, time.Since(v.submitted))
+}
+
+// endFunction notes that the function of v has returned. The caller holds the queue's lock.
+func (v *storedCall) endFunction() {
+	v.running = false
+	if v.check != nil {
+		v.check.Stop() // else it keeps the container until it fires
+	}
 }
 
 // abandon discards the results of the functions that run, in the queue and outside.

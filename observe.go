@@ -8,8 +8,9 @@ import (
 )
 
 // Observer is told of events of mutations and leases. Observe is called inline, on the goroutine
-// that the event happened on and without any of Pawl's locks: it must return quickly. Calls may be
-// concurrent.
+// that the event happened on and without any of Pawl's locks: it must return quickly, and must not
+// call runtime.Goexit. Calls may be concurrent. A panic of Observe is logged with its stack, and
+// the mutation goes on.
 type Observer interface {
 	Observe(ctx context.Context, e Event)
 }
@@ -79,7 +80,7 @@ const (
 	EventConflicted                      // its commit lost; it runs again unless its budget is spent
 	EventTimedOut                        // its caller left at the end of its budget, with Err
 	EventWithdrawn                       // its caller left because its context ended
-	EventPanicked                        // its function panicked or called runtime.Goexit
+	EventPanicked                        // its function panicked or called runtime.Goexit; logged if its caller has left and there is no Observer
 	EventStuck                           // it outlived a caller's budget; logged if there is no Observer
 	EventDetached                        // its function is slow or calls another scope: it leaves the queue and commits alone
 	EventAbandoned                       // discarded by Abandon
@@ -156,13 +157,22 @@ func LogObserver(l *slog.Logger) Observer {
 	})
 }
 
-// observe passes e to the observer, if there is one.
-func (c *call) observe(ctx context.Context, e Event) {
-	if c.env.observer == nil {
+// observe passes event to the observer, if there is one. It logs a panic of the observer, which
+// must not reach the mutation.
+func (e *env) observe(ctx context.Context, event Event) {
+	if e.observer == nil {
 		return
 	}
+	if p := caught(func() { e.observer.Observe(ctx, event) }); p != nil {
+		e.logger().ErrorContext(ctx, "pawl: observer panicked", "event", event.Type.String(),
+			"scope", event.Key.String(), "panic", p.Value, "stack", string(p.Stack))
+	}
+}
+
+// observe passes e, an event of the call, to the observer.
+func (c *call) observe(ctx context.Context, e Event) {
 	e.Key = c.key
-	c.env.observer.Observe(ctx, e)
+	c.env.observe(ctx, e)
 }
 
 // reportStuck passes EventStuck to the observer. Without an observer it logs a warning.

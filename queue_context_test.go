@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -166,6 +167,56 @@ func TestDetachOfAnyContext(t *testing.T) {
 		}, budget)
 		require.NoError(t, err)
 	})
+}
+
+// The function of a persisted scope is reported as stuck only after it has itself run longer than its
+// budget, also if it started late. Its caller returns when the budget is over, although its context
+// has no deadline. Proves LOCK-15, CAS-12.
+func TestOnlyAPersistedFunctionBeyondItsBudgetIsStuck(t *testing.T) {
+	const budget = 10 * time.Second
+	for _, c := range []struct {
+		name  string
+		waits time.Duration // before the function starts
+		runs  time.Duration
+		want  []time.Duration // since the submission
+	}{
+		{"it returns in time", 6 * time.Second, 3 * time.Second, nil},
+		{"it starts late", 6 * time.Second, 8 * time.Second, nil},
+		{"it hangs from the start", 0, time.Hour, []time.Duration{budget + 100*time.Millisecond}},
+		{"it starts late and hangs", 6 * time.Second, time.Hour, []time.Duration{16 * time.Second}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var events eventLog
+			persisted(t, pawl.Config{Observer: &events}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				open, entered := gate(h)
+				first := push(s, "first")
+				<-entered
+				time.AfterFunc(c.waits, open)
+				began := time.Now()
+				_, err := s.AtomicState(context.Background(), func(context.Context, *counts) error {
+					time.Sleep(c.runs)
+					return nil
+				}, pawl.WithRetry(pawl.Retry{Within: budget}))
+				if c.waits+c.runs < budget {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, pawl.ErrUnavailable)
+					require.False(t, pawl.OutcomeUnknown(err))
+					require.LessOrEqual(t, time.Since(began), budget+100*time.Millisecond)
+				}
+				require.NoError(t, <-first)
+				time.Sleep(2 * time.Hour)
+			})
+			var stuck []time.Duration
+			for _, e := range events.events {
+				if e.Type == pawl.EventStuck {
+					require.Equal(t, "cas", e.Path)
+					stuck = append(stuck, e.Took)
+				}
+			}
+			require.Equal(t, c.want, stuck)
+		})
+	}
 }
 
 // A function is reported as stuck only after it has itself run longer than its budget.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,8 +66,63 @@ func TestLogObserverLevels(t *testing.T) {
 	}
 }
 
+// An observer that panics at every event harms no mutation, transaction or lease. Each panic is
+// logged once, with its stack. Proves CAS-12.
+func TestObserverThatPanics(t *testing.T) {
+	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
+		t.Run(name, func(t *testing.T) {
+			var log syncBuffer
+			var told atomic.Int64
+			observer := pawl.ObserverFunc(func(context.Context, pawl.Event) {
+				told.Add(1)
+				panic("a bug in the observer")
+			})
+			bubble(t, pawl.Config{Store: memory.New(), Observer: observer, Logger: slog.New(slog.NewTextHandler(&log, nil))}, func(t *testing.T, rt *pawl.Runtime) {
+				s := scope(rt, "a")
+				var all sync.WaitGroup
+				for range 10 {
+					all.Go(func() { _, err := s.IncState(t.Context(), "n", 1); assert.NoError(t, err) })
+					all.Go(func() {
+						_, err := s.AtomicState(t.Context(), func(_ context.Context, c *counts) error { c.N++; return nil })
+						assert.NoError(t, err)
+					})
+					all.Go(func() {
+						_, err := s.AtomicState(t.Context(), func(context.Context, *counts) error { return errMutator })
+						assert.ErrorIs(t, err, errMutator)
+					})
+					all.Go(func() {
+						assert.Panics(t, func() {
+							_, _ = s.AtomicState(t.Context(), func(context.Context, *counts) error { panic("mine") })
+						})
+					})
+				}
+				all.Wait()
+				release, result := block(s)
+				require.Error(t, <-result, "the budget has ended")
+				release()
+				synctest.Wait()
+				snap, err := s.Snapshot(t.Context())
+				require.NoError(t, err)
+				assert.GreaterOrEqual(t, snap.ReadOnly().N, 20)
+				stored := pawl.Session[counts](rt, "b")
+				require.NoError(t, pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+					_, err := stored.In(tx).IncState(ctx, "n", 1)
+					return err
+				}))
+				require.NoError(t, stored.Hold(t.Context(), func(ctx context.Context, _ *pawl.Lease) error {
+					_, err := stored.IncState(ctx, "n", 1)
+					return err
+				}))
+			})
+			assert.Positive(t, told.Load())
+			assert.EqualValues(t, told.Load(), strings.Count(log.String(), "observer panicked"), "each panic is logged once")
+			assert.Contains(t, log.String(), "TestObserverThatPanics", "the stack")
+		})
+	}
+}
+
 // A stuck function is logged once: by LogObserver if that is the observer, by the runtime if there
-// is no observer.
+// is no observer. Proves CAS-12.
 func TestStuckFunctionIsLoggedOnce(t *testing.T) {
 	for name, scope := range map[string]func(pawl.Owner, string) pawl.Scope[counts]{"in memory": pawl.Memory[counts], "persisted": pawl.Session[counts]} {
 		for _, observed := range []bool{false, true} {

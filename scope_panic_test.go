@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -126,21 +127,29 @@ func TestGoexitBeforeTakenWaiters(t *testing.T) {
 	})
 }
 
-// A panic after the caller has left is logged and observed, with its stack. Proves SCOPE-5.
+// A panic after the caller has left is reported once, with its stack: by EventPanicked if there is an
+// observer, otherwise in the log. Proves SCOPE-5.
 func TestPanicAfterCallerLeft(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		for _, goexit := range []bool{false, true} {
-			t.Run(fmt.Sprintf("stored %v, Goexit %v", stored, goexit), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testPanicAfterCallerLeft(t, stored, goexit) })
-			})
+			for _, observed := range []bool{false, true} {
+				t.Run(fmt.Sprintf("stored %v, Goexit %v, observed %v", stored, goexit, observed), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { testPanicAfterCallerLeft(t, stored, goexit, observed) })
+				})
+			}
 		}
 	}
 }
 
-func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
+func testPanicAfterCallerLeft(t *testing.T, stored, goexit, observed bool) {
 	var log syncBuffer
 	var events eventLog
-	rt := openRuntime(t, pawl.Config{Store: memory.New(), Observer: &events, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	config := pawl.Config{Store: memory.New(), Logger: logger}
+	if observed {
+		config.Observer = pawl.Observers(&events, pawl.LogObserver(logger))
+	}
+	rt := openRuntime(t, config)
 	s := pawl.Memory[board](rt, "a")
 	if stored {
 		s = pawl.Session[board](rt, "a")
@@ -161,13 +170,18 @@ func testPanicAfterCallerLeft(t *testing.T, stored, goexit bool) {
 	synctest.Wait()
 	time.Sleep(time.Minute)
 	synctest.Wait()
-	require.Equal(t, s.Key(), events.find(pawl.EventPanicked).Key)
+	require.Equal(t, 1, strings.Count(log.String(), "verb=Atomic"), log.String())
 	require.Contains(t, log.String(), s.Key().String())
-	if goexit {
-		require.Contains(t, log.String(), "Goexit")
-	} else {
+	switch {
+	case !goexit:
 		require.Contains(t, log.String(), "panicky")
-		require.Contains(t, string(events.find(pawl.EventPanicked).Stack), "panicky")
+	case !observed:
+		require.Contains(t, log.String(), "Goexit")
+	}
+	if observed {
+		require.Equal(t, 1, events.count(pawl.EventPanicked))
+		require.Equal(t, s.Key(), events.find(pawl.EventPanicked).Key)
+		require.Equal(t, !goexit, strings.Contains(string(events.find(pawl.EventPanicked).Stack), "panicky"))
 	}
 	snap, err := s.IncState(t.Context(), "count", 1)
 	require.NoError(t, err, "the queue continues")

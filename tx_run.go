@@ -486,11 +486,8 @@ func (t *transaction) setKey(key Key) {
 
 // observe reports an event of the transaction to the observer.
 func (t *transaction) observe(e Event) {
-	if t.env.observer == nil {
-		return
-	}
 	e.Path, e.Verb = "tx", "Transact"
-	t.env.observer.Observe(t.ctx, e)
+	t.env.observe(t.ctx, e)
 }
 
 // observeFailure reports the end of a transaction that returns err, unless err is nil and its

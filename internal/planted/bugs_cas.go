@@ -128,4 +128,16 @@ var casBugs = []Bug{
 		Old: "			return yes\n		}\n		w, n", New: "			return never\n		}\n		w, n",
 		Pkg: ".", Run: "^TestLostAnswersAreSettledByTheCommitID$",
 	},
+	{
+		Name: "observer-panics", Mechanism: "a panic of the observer does not reach the mutation",
+		Proves: []string{"CAS-12"}, File: "observe.go",
+		Old: "	if p := caught(func() { e.observer.Observe(ctx, event) }); p != nil {", New: "	e.observer.Observe(ctx, event)\n	if p := caught(func() {}); p != nil {",
+		Pkg: ".", Run: "^TestObserverThatPanics$", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "panic-reported-twice", Mechanism: "a panic whose caller left is reported once",
+		Proves: []string{"SCOPE-5"}, File: "apply.go",
+		Old: "	if c.env.observer != nil {\n		return\n	}\n	attrs", New: "	attrs",
+		Pkg: ".", Run: "^TestPanicAfterCallerLeft$",
+	},
 }

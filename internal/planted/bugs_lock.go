@@ -310,4 +310,10 @@ var lockBugs = []Bug{
 		Old: "	if left <= 0 {\n", New: "	if left <= time.Hour {\n",
 		Pkg: ".", Run: "^TestOnlyAFunctionBeyondItsBudgetIsStuck$", Flags: []string{"-timeout=20s"},
 	},
+	{
+		Name: "stuck-persisted-before-its-budget", Mechanism: "a persisted function is stuck only when it has run longer than its budget",
+		Proves: []string{"LOCK-15", "CAS-12"}, File: "cas_slow.go",
+		Old: "	left := time.Until(v.started.Add(v.call.retry.Within))\n", New: "	left := time.Until(v.submitted.Add(v.call.retry.Within))\n",
+		Pkg: ".", Run: "^TestOnlyAPersistedFunctionBeyondItsBudgetIsStuck$", Flags: []string{"-timeout=20s"},
+	},
 }
