@@ -30,7 +30,8 @@ import (
 //     counts from before the last successful renewal was sent, so the context ends before another
 //     holder can get the lease.
 //   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the
-//     store refuses the commit.
+//     store refuses the commit. Run, Context and Acquire look at the clock before they return or
+//     start a function, and do not wait for the timer.
 //   - a lease runs out while a commit under it is on its way: the commit is refused, or it landed
 //     before. A lost answer is settled as for every commit (internal/commit).
 //   - the caller of Acquire leaves during its commit: if the commit lands, the lease is given back.
@@ -70,7 +71,9 @@ type Lease struct {
 // Taking the lease makes a version of its own. Other writers may still write the scope, and it does
 // not expire while it is held. Acquire returns *HeldError while the lease is held, unless
 // WaitForLease is given; a call under that same lease gets it with WaitForLease, too. It returns
-// ErrNotPersisted in memory, ErrInTx on a scope in a transaction, and the errors of the verbs.
+// *LeaseLostError when the answer of the store arrived after the lease had run out: the lease was
+// taken then, and a mutation of WithMutation is committed. It returns ErrNotPersisted in memory,
+// ErrInTx on a scope in a transaction, and the errors of the verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
 	l, _, err := s.acquire(ctx, opts)
 	return l, err
@@ -78,8 +81,9 @@ func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, err
 
 // Hold runs fn while holding the scope's lease, and releases it. Fn's context ends when the lease
 // is lost, and commits made with it are fenced. Hold returns the errors of Acquire, or fn's error,
-// or else *LeaseLostError if the lease was lost before fn returned. A lease that fn gave back
-// itself, with Release or with ReleaseIn in a committed transaction, is not lost.
+// or else *LeaseLostError if the lease was lost before fn returned. If this process knows that the
+// lease is lost before fn starts, fn does not run. A lease that fn gave back itself, with Release or
+// with ReleaseIn in a committed transaction, is not lost.
 func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Lease) error, opts ...LeaseOption) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Hold", Reason: "nil function"}
@@ -92,7 +96,8 @@ func (s Scope[T]) Hold(ctx context.Context, fn func(ctx context.Context, l *Leas
 }
 
 // Run runs fn as Hold does, with a lease that was acquired before, and releases it. It returns fn's
-// error, or *LeaseLostError as Hold does, also for a lease that was released before Run.
+// error, or *LeaseLostError as Hold does. For a lease that was lost or released before, fn does not
+// run.
 func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 	if fn == nil {
 		return &ArgumentError{Argument: "Run", Reason: "nil function"}
@@ -104,12 +109,14 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 			l.rt.env.logger().WarnContext(l.ctx, "pawl: lease not released; it will run out", "scope", l.key.String(), "err", err)
 		}
 	}()
-	before := l.lost()
+	if err := l.lostAny(); err != nil {
+		return err
+	}
 	if err := fn(l.ctx, l); err != nil {
 		return err
 	}
 	lost := l.lost()
-	if why, ok := lost.(*LeaseLostError); ok && why.Released && before == nil {
+	if why, ok := lost.(*LeaseLostError); ok && why.Released {
 		return nil // fn gave it back itself
 	}
 	return lost
@@ -164,7 +171,12 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 		_ = l.giveBack(context.WithoutCancel(ctx))
 		return nil, none, wrapKey(ErrClosed, s.key)
 	}
-	return l.under(ctx), snap, nil
+	l.under(ctx)
+	if err := l.lost(); err != nil {
+		_ = l.Release(context.WithoutCancel(ctx)) // tells the store only where Close ended the lease
+		return nil, none, err
+	}
+	return l, snap, nil
 }
 
 // take applies the mutation of asked and takes the lease with the same commit.
@@ -202,7 +214,9 @@ func (l *Lease) under(ctx context.Context) *Lease {
 	l.mu.Unlock()
 	l.rt.leases.add(l)
 	l.observe(EventLeaseAcquired, nil)
-	go l.keep()
+	if l.lost() == nil {
+		go l.keep()
+	}
 	return l
 }
 
@@ -211,7 +225,13 @@ func (l *Lease) under(ctx context.Context) *Lease {
 // it, or with a context derived from it, commits only while the lease is live, whatever scope it
 // writes, and otherwise returns *LeaseLostError. State in memory and containers of the caller's own
 // have no store to test that: there, what this process knows of the lease decides.
-func (l *Lease) Context() context.Context { return l.ctx }
+//
+// Context looks at the clock: the result has ended already where the lease may have run out, even
+// if this process was stopped and its timers are late.
+func (l *Lease) Context() context.Context {
+	l.expire()
+	return l.ctx
+}
 
 // Token is the fencing token: larger for every later holder of the scope. Pass it to outside
 // systems that can check one.
@@ -380,9 +400,7 @@ func (l *Lease) lostTo(f *fenced) *LeaseLostError {
 }
 
 func (l *Lease) observe(t EventType, err error) {
-	if l.rt.env.observer != nil {
-		l.rt.env.observer.Observe(l.ctx, Event{Type: t, Key: l.key, Verb: "Lease", Version: l.token, Err: err})
-	}
+	l.rt.env.observe(l.ctx, Event{Type: t, Key: l.key, Verb: "Lease", Version: l.token, Err: err})
 }
 
 // leases are the live leases of a runtime, and the lines that have waiters.

@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -154,9 +155,10 @@ func TestRenewalWithoutAnswer(t *testing.T) {
 	})
 }
 
-// A lease that runs out before the answer reaches its caller is lost, and the next waiter gets it.
+// A lease that runs out before the answer reaches its caller is lost: its caller does not get it, and
+// the next waiter does.
 //
-// Proves STORE-13.
+// Proves STORE-13, CLAIM-19.
 func TestLeaseExpiresBeforeItsAnswer(t *testing.T) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		var slow atomic.Bool
@@ -170,12 +172,11 @@ func TestLeaseExpiresBeforeItsAnswer(t *testing.T) {
 		for range 20 { // the caller and the next waiter race; either may be first
 			slow.Store(true)
 			first, second := acquire(s, pawl.WaitForLease(), pawl.LeaseFor(time.Second)), acquire(s, pawl.WaitForLease())
-			late := <-first
-			require.NoError(t, late.err)
+			var late *pawl.LeaseLostError
+			require.ErrorAs(t, (<-first).err, &late)
 			got := <-second
 			require.NoError(t, got.err)
-			require.Greater(t, got.lease.Token(), late.lease.Token())
-			require.ErrorIs(t, context.Cause(late.lease.Context()), pawl.ErrLeaseLost)
+			require.Greater(t, got.lease.Token(), late.Token)
 			require.NoError(t, got.lease.Release(t.Context()))
 		}
 	})
@@ -228,6 +229,95 @@ func TestNewHolderEndsTheOldContext(t *testing.T) {
 			require.NoError(t, first.Release(ctx))
 			require.NoError(t, second.Context().Err())
 			require.NoError(t, second.Release(ctx))
+		}
+	})
+}
+
+// No function starts under a lease that this process knows to be lost: because the answer of the
+// store came too late, the lease ran out, it was released, or a lease around it is lost.
+//
+// Proves CLAIM-19.
+func TestNoFunctionStartsUnderALostLease(t *testing.T) {
+	const length = time.Minute
+	never := func(context.Context, *pawl.Lease) error { return errors.New("the function ran") }
+	refuseRenewals := func(h *stores.Tap) { h.Refuse(func(c persist.Commit) bool { return len(c.Writes) == 0 }) }
+	for name, test := range map[string]func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]){
+		"late answer to Hold": func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			h.OnCommitted(func(c persist.Commit, at time.Time, err error) (time.Time, error) {
+				time.Sleep(length)
+				return at, err
+			})
+			retry := pawl.WithRetry(pawl.Retry{Within: time.Hour})
+			var lost *pawl.LeaseLostError
+			require.ErrorAs(t, s.Hold(t.Context(), never, pawl.LeaseFor(length), pawl.WithMutation(pawl.Inc{Field: "n", By: 1}, retry)), &lost)
+			require.False(t, pawl.IsRetryable(lost))
+			n, err := s.State(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, 1, n.N, "the mutation is committed")
+		},
+		"late answer to Take": func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			seed(t, s, counts{})
+			slow, err := pawl.Open(pawl.Config{Store: &slowTake{h, length}})
+			require.NoError(t, err)
+			taken, err := (pawl.Kind[counts]{Name: pawl.KindSession}).Take(t.Context(), slow, pawl.Query{}, pawl.LeaseFor(length))
+			require.ErrorIs(t, err, pawl.ErrLeaseLost)
+			require.Empty(t, taken)
+			require.NoError(t, slow.Close(t.Context()))
+		},
+		"Run after it ran out": func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			refuseRenewals(h)
+			l, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
+			require.NoError(t, err)
+			time.Sleep(length)
+			require.ErrorIs(t, l.Run(never), pawl.ErrLeaseLost)
+		},
+		"Run after Release": func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			l, err := s.Acquire(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, l.Release(t.Context()))
+			var lost *pawl.LeaseLostError
+			require.ErrorAs(t, l.Run(never), &lost)
+			require.True(t, lost.Released)
+		},
+		"Run inside a lost lease": func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+			outer, err := s.Acquire(t.Context(), pawl.LeaseFor(length))
+			require.NoError(t, err)
+			inner, err := pawl.Session[counts](rt, "inner").Acquire(context.WithoutCancel(outer.Context()), pawl.LeaseFor(time.Hour))
+			require.NoError(t, err)
+			require.NoError(t, outer.Release(t.Context()))
+			var lost *pawl.LeaseLostError
+			require.ErrorAs(t, inner.Run(never), &lost)
+			require.Equal(t, s.Key(), lost.Scope)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { persisted(t, pawl.Config{}, test) })
+	}
+}
+
+// slowTake is a store whose Take answers late.
+type slowTake struct {
+	*stores.Tap
+	delay time.Duration
+}
+
+func (s *slowTake) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+	records, err := s.Tap.Take(ctx, q, a)
+	time.Sleep(s.delay)
+	return records, err
+}
+
+// Context has ended at the moment at which the lease may have run out, although the timer that ends
+// it may be late.
+//
+// Proves CLAIM-19.
+func TestContextOfALeaseLooksAtTheClock(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		h.Refuse(func(c persist.Commit) bool { return len(c.Writes) == 0 })
+		for i := range 100 { // the timer and this goroutine race
+			l, err := pawl.Session[counts](rt, fmt.Sprint(i)).Acquire(t.Context(), pawl.LeaseFor(time.Minute))
+			require.NoError(t, err)
+			time.Sleep(57 * time.Second) // it is trusted for 19/20 of its length
+			require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
 		}
 	})
 }

@@ -31,10 +31,11 @@ type Taken[T any] struct {
 // work this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run
 // does. LeaseFor and HeldBy apply; WaitForLease and WithMutation do not (*ArgumentError).
 //
-// A document that this release cannot read is left alone and reported (*SchemaError). Take returns
-// the scopes it took even when there is an error: ErrNotPersisted for an in-memory kind, ErrInTx on
-// a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *UnavailableError,
-// *SchemaError, ErrClosed, or *CanceledError.
+// A document that this release cannot read is left alone and reported (*SchemaError). A lease that
+// ran out before the answer of the store arrived is reported (*LeaseLostError) and not returned.
+// Take returns the scopes it took even when there is an error: ErrNotPersisted for an in-memory
+// kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError,
+// *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, or *CanceledError.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
 	b, err := k.listable(ctx, o)
 	if err != nil {
@@ -109,7 +110,11 @@ func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leas
 			err = errors.Join(err, fault)
 			continue
 		}
-		taken = append(taken, Taken[T]{snap, l.under(ctx)})
+		if lost := l.under(ctx).lost(); lost != nil {
+			err = errors.Join(err, lost) // the answer came too late
+			continue
+		}
+		taken = append(taken, Taken[T]{snap, l})
 	}
 	for _, l := range unreadable {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))

@@ -85,6 +85,9 @@ func (a *Action[In, Out]) run(c *call, in In) (out Out, err error) {
 	if err := c.awaitAdmission(); err != nil {
 		return out, err
 	}
+	if lost, ok := errors.AsType[*pawl.LeaseLostError](context.Cause(c.lease.Context())); ok {
+		return out, lost
+	}
 	out, err = a.fn(c.ctx, &Call{Local: c.local, IDs: c.IDs, Action: a.name}, in)
 	return out, c.actionError(err)
 }

@@ -217,7 +217,7 @@ func (c *call) obtainLease(background bool) error {
 	lease, err := c.acquireRecord(over)
 	if err != nil {
 		stop(nil)
-		if pawl.OutcomeUnknown(err) { // if the commit lands, the lease is released, but the record stays
+		if pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost) { // the record may stay without a lease
 			c.flow.background.Go(func() { c.flow.removeRecord(ticket{Request: c.Request}) })
 		}
 		return err

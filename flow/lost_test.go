@@ -10,6 +10,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // A process loses its place if it cannot reach the store for longer than its lease. The next call,
@@ -154,4 +155,40 @@ func TestRequestOfADeadCall(t *testing.T) {
 	require.NoError(t, testkit.Receive(t, got).err)
 	store.Refuse(nil)
 	nothingLeft(t, elsewhere, "s")
+}
+
+// No action starts under a lease that this process knows to be lost: because the store answered late,
+// or because the call is nested in one that lost its lease. Proves CLAIM-19.
+func TestNoActionUnderALostLease(t *testing.T) {
+	const lease = 200 * time.Millisecond
+	s := inMemory(t)
+	rt, store := s.runtime(t)
+	f := newFlow(t, rt, flow.Config{Lease: lease})
+	ran := 0
+	inner := flow.Define(f, "inner", func(context.Context, *flow.Call, string) (string, error) {
+		ran++
+		return "", nil
+	})
+	store.OnCommitted(func(c persist.Commit, at time.Time, err error) (time.Time, error) {
+		if len(c.Writes) > 0 && c.Writes[0].Acquire != nil {
+			time.Sleep(2 * lease)
+		}
+		return at, err
+	})
+	_, err := inner.Do(t.Context(), flow.IDs{Request: "late"}, "")
+	require.ErrorIs(t, err, pawl.ErrLeaseLost)
+	store.OnCommitted(nil)
+	testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 }, "the record is removed")
+
+	outer := flow.Define(f, "outer", func(ctx context.Context, c *flow.Call, _ string) (string, error) {
+		store.RefuseAll()
+		defer store.Refuse(nil)
+		<-ctx.Done()
+		_, err := inner.Do(context.WithoutCancel(ctx), flow.IDs{Request: c.Request}, "")
+		return "", err
+	})
+	_, err = outer.Do(t.Context(), flow.IDs{Request: "outer"}, "")
+	require.ErrorIs(t, err, pawl.ErrLeaseLost)
+	require.Zero(t, ran)
+	testkit.Eventually(t, func() bool { return len(records(t, rt)) == 0 })
 }

@@ -46,7 +46,8 @@ func (op Op) ids() (id, fingerprint string, err error) {
 // Do returns an error that wraps *pawl.HeldError, and names operation and key, while fn runs
 // elsewhere for longer than Config.Wait; *ReusedError for another input; *pawl.LimitError for a key
 // that is too long; *pawl.ArgumentError for an invalid Op or a nil fn; pawl.ErrOutsideTx inside a
-// transaction; and errors of the store.
+// transaction; *pawl.LeaseLostError, with the zero result, when the lease was lost before fn started;
+// and errors of the store.
 //
 // If fn ran and its result could not be stored, Do returns the result and an error:
 // *pawl.LeaseLostError, *pawl.LimitError for a result that is too large, an error of the JSON
@@ -63,7 +64,7 @@ func Do[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context)
 	if err != nil {
 		return replayedOr[T](op, err)
 	}
-	a.run(ctx, func(ctx context.Context) {
+	lost := a.run(ctx, func(ctx context.Context) {
 		result, err = fn(ctx)
 		r, storeErr := outcome(result, err)
 		if storeErr == nil && r != nil {
@@ -78,6 +79,9 @@ func Do[T any](ctx context.Context, k *Keys, op Op, fn func(ctx context.Context)
 			err = storeErr
 		}
 	})
+	if lost != nil { // fn did not run
+		return result, false, lost
+	}
 	return result, replayed, err
 }
 

@@ -298,9 +298,12 @@ func awaitDone(ctx context.Context, scope pawl.Scope[record], limit time.Duratio
 }
 
 // run runs fn under the lease and then releases it. Fn's context ends with the lease and with ctx.
-func (a *attempt) run(ctx context.Context, fn func(ctx context.Context)) {
+// It returns *pawl.LeaseLostError if the lease was lost before fn started: then fn does not run.
+func (a *attempt) run(ctx context.Context, fn func(ctx context.Context)) error {
 	defer a.end(nil)
-	_ = a.lease.Run(func(held context.Context, _ *pawl.Lease) error {
+	ran := false
+	err := a.lease.Run(func(held context.Context, _ *pawl.Lease) error {
+		ran = true
 		inner, cancel := context.WithCancelCause(held)
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
@@ -312,6 +315,10 @@ func (a *attempt) run(ctx context.Context, fn func(ctx context.Context)) {
 		fn(inner)
 		return nil
 	})
+	if ran {
+		return nil
+	}
+	return err
 }
 
 // store writes r as the outcome of the attempt. It returns *answered if the record is already done,

@@ -240,3 +240,38 @@ func TestExpiry(t *testing.T) {
 		}
 	})
 }
+
+// A handler does not start when the lease of its key ran out before the answer of the store arrived.
+// The client is told that nothing was done, and a repeat runs the handler. Do is the same.
+// Proves CLAIM-19.
+func TestNoHandlerUnderALostLease(t *testing.T) {
+	const lease = 100 * time.Millisecond
+	tap := &stores.Tap{Store: memory.New()}
+	keys := keysOn(t, runtimeOn(t, tap), idempotency.Config{Lease: lease})
+	var ran atomic.Int64
+	s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		ran.Add(1)
+		w.WriteHeader(http.StatusCreated)
+	})))
+	op := idempotency.Op{Name: "op", Key: "k"}
+	do := func() error {
+		_, _, err := idempotency.Do(t.Context(), keys, op, func(context.Context) (int64, error) { return ran.Add(1), nil })
+		return err
+	}
+	tap.OnCommitted(func(c persist.Commit, at time.Time, err error) (time.Time, error) {
+		if len(c.Writes) > 0 && c.Writes[0].Acquire != nil {
+			time.Sleep(2 * lease)
+		}
+		return at, err
+	})
+	a := s.post("k")
+	require.Equal(t, 503, a.status)
+	require.Equal(t, "LEASE_LOST", a.code(t))
+	require.Equal(t, "1", a.header.Get("Retry-After"))
+	require.ErrorIs(t, do(), pawl.ErrLeaseLost)
+	require.Zero(t, ran.Load())
+	tap.OnCommitted(nil)
+	require.Equal(t, 201, s.post("k").status)
+	require.NoError(t, do())
+	require.EqualValues(t, 2, ran.Load())
+}

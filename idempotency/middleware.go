@@ -87,12 +87,16 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 		}
 		c := &call{keys: k, attempt: a, rec: newRecorder(w, k.config.MaxBody)}
 		var later func()
-		a.run(r.Context(), func(ctx context.Context) {
+		err = a.run(r.Context(), func(ctx context.Context) {
 			inner := in.with(r.WithContext(context.WithValue(ctx, callKey{}, c)))
 			defer func() { r.MultipartForm = inner.MultipartForm }() // the server removes its files
 			next.ServeHTTP(c.rec, inner)
 			later = c.finish(r.Context())
 		})
+		if err != nil { // next did not run
+			problemOf(err).send(w)
+			return
+		}
 		later()
 	})
 }

@@ -175,6 +175,8 @@ func problemOf(err error) *problem {
 		return &problem{status: http.StatusUnprocessableEntity, code: codeReused, detail: "The key was used for another request."}
 	case errors.Is(err, pawl.ErrHeld):
 		return &problem{status: http.StatusConflict, code: codeRunning, detail: "The first request with this key is still being processed.", later: true}
+	case errors.Is(err, pawl.ErrLeaseLost): // before the handler started
+		return &problem{status: http.StatusServiceUnavailable, code: pawl.Code(err), detail: "Nothing was done.", later: true}
 	}
 	status := pawl.HTTPStatus(err)
 	return &problem{status: status, code: pawl.Code(err), detail: "Nothing was done.", later: status == http.StatusServiceUnavailable || pawl.IsRetryable(err)}

@@ -160,9 +160,9 @@ func (e *StepError) Code() string { return "STEP" }
 // HTTPStatus returns 422.
 func (e *StepError) HTTPStatus() int { return 422 }
 
-// ClaimLostError is returned when the claim was lost while the body ran: its lease ran out, or a
-// write outside the machine changed the status. The action committed nothing. It matches
-// pawl.ErrLeaseLost. Code CLAIM_LOST; 409.
+// ClaimLostError is returned when the claim was lost while the body ran, or before it started: its
+// lease ran out, or a write outside the machine changed the status. The action committed nothing.
+// It matches pawl.ErrLeaseLost. Code CLAIM_LOST; 409.
 type ClaimLostError struct {
 	Entity pawl.Key
 	Step   string

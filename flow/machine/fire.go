@@ -156,11 +156,11 @@ type run[T any] struct {
 //
 // It returns *StepError for an unknown step, requester or input type, pawl.ErrNotFound for an
 // entity that does not exist, and ErrNotRunning, all before anything was written. It returns
-// *ClaimLostError when the claim was lost while the body ran, *pawl.ConcurrencyError as Action.Pin
-// says, *pawl.CanceledError when ctx ended before the body, the errors of the body, and those of
-// pawl's verbs and Transact. If
-// pawl.OutcomeUnknown(err), the step may have been committed. A panic of the body is raised again,
-// as *pawl.PanicError, and so is runtime.Goexit, after the claim was released.
+// *ClaimLostError when the claim was lost while the body ran or before it started,
+// *pawl.ConcurrencyError as Action.Pin says, *pawl.CanceledError when ctx ended before the body, the
+// errors of the body, and those of pawl's verbs and Transact. If pawl.OutcomeUnknown(err), the step
+// may have been committed. A panic of the body is raised again, as *pawl.PanicError, and so is
+// runtime.Goexit, after the claim was released.
 func (m *Machine[T]) Fire(ctx context.Context, t Trigger) (Outcome[T], error) {
 	if ctx == nil {
 		return Outcome[T]{}, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -265,6 +265,9 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 	case errors.Is(a.err, pawl.ErrDeleted), errors.Is(a.err, pawl.ErrExpired):
 		return false, fmt.Errorf("%w: %w", pawl.ErrNotFound, a.err)
 	}
+	if lost, ok := errors.AsType[*pawl.LeaseLostError](a.err); ok && lost.Scope == r.scope.Key() {
+		return false, &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: lost}
+	}
 	return false, a.err
 }
 
@@ -285,7 +288,11 @@ func (r *run[T]) runBody(ctx context.Context) (Outcome[T], error) {
 		r.fenced = context.WithoutCancel(ctx)
 	} else {
 		defer r.stopRenewal()
-		inner, cancel := context.WithCancelCause(r.lease.Context())
+		held := r.lease.Context()
+		if held.Err() != nil { // the claim was answered late, or the process was stopped
+			return r.fail(context.Cause(held))
+		}
+		inner, cancel := context.WithCancelCause(held)
 		defer cancel(nil)
 		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 		body = inner

@@ -416,6 +416,53 @@ func TestCallerLeaves(t *testing.T) {
 	require.EqualValues(t, 1, d.record(t, "never").Version)
 }
 
+// No body starts under a claim that this process knows to be lost: because the store answered late,
+// or because the lease ran out before the body. The janitor reverts the claim. Proves CLAIM-19.
+func TestNoBodyUnderALostClaim(t *testing.T) {
+	const lease = 100 * time.Millisecond
+	for _, late := range []string{"answer", "body"} {
+		t.Run("late "+late, func(t *testing.T) {
+			g := &stores.Tap{Store: memory.New()}
+			d := open(t, g, settings{config: machine.Config{Lease: lease}})
+			other := open(t, g.Store, rescuers)
+			d.pack(t, "1")
+			bodies := 0
+			d.does(func(context.Context, *machine.Action[parcel], string) error {
+				bodies++
+				return nil
+			})
+			if late == "answer" {
+				g.OnCommitted(func(c persist.Commit, at time.Time, err error) (time.Time, error) {
+					if len(c.Writes) > 0 && c.Writes[0].Acquire != nil {
+						time.Sleep(2 * lease)
+					}
+					return at, err
+				})
+			} else {
+				g.Refuse(func(c persist.Commit) bool { return len(c.Writes) == 0 }) // renewals
+				d.e.Observe(func(step string) {
+					if step == "after claim" {
+						time.Sleep(2 * lease)
+					}
+				})
+			}
+			_, err := d.fire(t.Context(), "1", "late")
+			var lost *machine.ClaimLostError
+			require.ErrorAs(t, err, &lost)
+			require.Zero(t, bodies)
+			require.Equal(t, "shipping", d.parcel(t, "1").Status)
+			testkit.Eventually(t, func() bool {
+				reverts, err := other.janitor.Sweep(t.Context())
+				require.NoError(t, err)
+				return len(reverts) == 1
+			})
+			out, err := other.fire(t.Context(), "1", "in time")
+			require.NoError(t, err)
+			require.Equal(t, machine.Done, out.Result)
+		})
+	}
+}
+
 // The final commit survives a short outage of the store. Proves CLAIM-5.
 func TestCommitOutlivesOutage(t *testing.T) {
 	g := &stores.Tap{Store: memory.New()}

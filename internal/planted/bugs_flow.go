@@ -176,4 +176,10 @@ var flowBugs = []Bug{
 		Old: "		c.cancel(pawl.ErrClosed)\n", New: "",
 		Pkg: "./flow", Run: "^TestStopCancels$", Flags: []string{"-timeout=20s"},
 	},
+	{
+		Name: "flow-action-without-lease", Mechanism: "no action starts under a lease that is known to be lost",
+		Proves: []string{"CLAIM-19"}, File: "flow/action.go",
+		Old: "context.Cause(c.lease.Context())); ok {", New: "context.Cause(c.lease.Context())); ok && false {",
+		Pkg: "./flow", Run: "^TestNoActionUnderALostLease$",
+	},
 }

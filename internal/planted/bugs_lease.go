@@ -146,4 +146,28 @@ var leaseBugs = []Bug{
 		Old: "return newFrame(outlast(ctx), nil, innermost(ctx).held())", New: "return newFrame(outlast(ctx), nil, nil)",
 		Pkg: ".", Run: "^TestCallsFencedByALease$",
 	},
+	{
+		Name: "lease-answered-late", Mechanism: "Acquire does not return a lease that ran out before its answer",
+		Proves: []string{"CLAIM-19"}, File: "lease.go",
+		Old: "	if err := l.lost(); err != nil {\n		_ = l.Release(", New: "	if err := l.lost(); false {\n		_ = l.Release(",
+		Pkg: ".", Run: "^TestLeaseExpiresBeforeItsAnswer$",
+	},
+	{
+		Name: "lease-run-does-not-look", Mechanism: "Run does not start a function under a lost lease",
+		Proves: []string{"CLAIM-19"}, File: "lease.go",
+		Old: "	if err := l.lostAny(); err != nil {\n		return err\n	}\n	if err := fn", New: "	if err := fn",
+		Pkg: ".", Run: "^TestNoFunctionStartsUnderALostLease$",
+	},
+	{
+		Name: "lease-context-without-clock", Mechanism: "the context of a lease has ended where its timer is late",
+		Proves: []string{"CLAIM-19"}, File: "lease.go",
+		Old: "	l.expire()\n	return l.ctx\n", New: "	return l.ctx\n",
+		Pkg: ".", Run: "^TestContextOfALeaseLooksAtTheClock$",
+	},
+	{
+		Name: "lease-taken-late", Mechanism: "Take does not return a lease that ran out before its answer",
+		Proves: []string{"CLAIM-19"}, File: "take.go",
+		Old: "lost := l.under(ctx).lost(); lost != nil {", New: "lost := l.under(ctx).lost(); false {",
+		Pkg: ".", Run: "^TestNoFunctionStartsUnderALostLease$",
+	},
 }

@@ -309,4 +309,10 @@ var machineBugs = []Bug{
 		Old: "		o.loop.WakeIn(delay)\n", New: "		o.loop.WakeIn(delay + 10*time.Minute)\n",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
+	{
+		Name: "machine-body-without-claim", Mechanism: "no body starts under a claim that is known to be lost",
+		Proves: []string{"CLAIM-19"}, File: "flow/machine/fire.go",
+		Old: "		if held.Err() != nil {", New: "		if false {",
+		Pkg: "./flow/machine", Run: "^TestNoBodyUnderALostClaim$",
+	},
 }
