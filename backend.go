@@ -92,8 +92,8 @@ func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (ren
 	return d.Base.Renewed(v.At.Add(d.Expiry.TTL)), nil, nil
 }
 
-// unwritable reports whether a commit was never sent, because a mutation made a document that
-// cannot be written.
+// unwritable reports whether a mutation made a document that cannot be written: the commit was not
+// sent, or the store rejected it.
 func unwritable(err error) bool {
 	switch err.(type) { // not unwrapped: a Persist may return such an error inside its own
 	case *LimitError, *FieldError:

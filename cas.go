@@ -22,8 +22,9 @@ import (
 //	                                         └─── retry ─┘ another process was faster
 //
 // open finds the state to start from, compute (cas_compute.go) runs the mutations, settle commits,
-// answer (cas_answer.go) tells the callers. A slow function leaves its batch (cas_slow.go). cas_seen.go
-// keeps the version last seen.
+// answer (cas_answer.go) tells the callers. A slow function leaves its batch (cas_slow.go). A mutation
+// whose document cannot be written is found and fails alone (cas_isolate.go). cas_seen.go keeps the
+// version last seen.
 //
 // Writers of one process meet in the queue. The worker takes all that wait as one batch, applies
 // them in order to the state last seen, and commits the result under one version check. Only then
@@ -113,13 +114,14 @@ type reply struct {
 type batch struct {
 	next          int // the first member not computed yet
 	draft         document.Draft
-	fresh         bool          // draft.Base was read after the members were taken
-	retriedAtOnce bool          // it did not back off after its last conflict
-	joined        bool          // it took in later arrivals once
-	slow          bool          // a function took longer than it may when others wait
-	careful       bool          // check the size after each mutation, to find the one that is too large
-	alone         *storedWaiter // the only member, a function that left the queue; nil: the queue's own batch
-	allowed       time.Duration // how long a function may hold up the others
+	fresh         bool            // draft.Base was read after the members were taken
+	retriedAtOnce bool            // it did not back off after its last conflict
+	joined        bool            // it took in later arrivals once
+	slow          bool            // a function took longer than it may when others wait
+	careful       bool            // check the document after each mutation, to find the one that cannot be written
+	rest          []*storedWaiter // members that isolate has set aside; they follow when the others are answered
+	alone         *storedWaiter   // the only member, a function that left the queue; nil: the queue's own batch
+	allowed       time.Duration   // how long a function may hold up the others
 
 	// Protected by the queue's lock. The driver replaces members; while a function runs, detach may
 	// change members and next, and another goroutine drives the batch then.
@@ -282,6 +284,9 @@ func observeStart(members []*storedWaiter) {
 func (s *stored) drive(b *batch) queue.Ownership {
 	for {
 		if b.draft.Base == nil && !s.open(b) {
+			if s.takeRest(b) {
+				continue
+			}
 			break
 		}
 		if s.compute(b) == queue.Passed {
@@ -291,6 +296,9 @@ func (s *stored) drive(b *batch) queue.Ownership {
 			continue
 		}
 		if s.settle(b) == settled {
+			if s.takeRest(b) {
+				continue
+			}
 			break
 		}
 		if b.alone != nil && s.requeue(b.alone) {
@@ -381,9 +389,8 @@ func (s *stored) commit(b *batch) progress {
 		landed, won, err = v.backend.commit(ctx, &v.call, d)
 		return err
 	})
-	if unwritable(err) && !b.careful {
-		b.careful = true
-		return s.startOver(b, b.members, d.Base)
+	if unwritable(err) {
+		return s.isolate(b, err)
 	}
 	if f := asFenced(err); f != nil {
 		return s.dropLost(b, f)
@@ -508,9 +515,23 @@ func (b *batch) insists() bool {
 // startOver puts b back to its start, on base, with the given members. Members whose callers left
 // are dropped; the others can be withdrawn until they are computed again.
 func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc) progress {
+	members = s.putBack(members)
+	s.queue.Lock()
+	b.members, b.next, b.draft = members, 0, document.NewDraft(base)
+	b.draft.Fresh = b.fresh
+	s.queue.Unlock()
+	if len(b.members) == 0 {
+		return settled
+	}
+	return startsOver
+}
+
+// putBack returns the members whose callers are there, as waiters again, and reports panics of the
+// others.
+func (s *stored) putBack(members []*storedWaiter) []*storedWaiter {
 	var dropped []*storedWaiter
 	s.queue.Lock()
-	b.members = slices.DeleteFunc(slices.Clone(members), func(w *storedWaiter) bool {
+	kept := slices.DeleteFunc(slices.Clone(members), func(w *storedWaiter) bool {
 		if w.Left() || w.Value.abandoned {
 			dropped = append(dropped, w)
 			return true
@@ -518,18 +539,13 @@ func (s *stored) startOver(b *batch, members []*storedWaiter, base *document.Doc
 		w.State = queue.Waiting
 		return false
 	})
-	b.next, b.draft = 0, document.NewDraft(base)
-	b.draft.Fresh = b.fresh
 	s.queue.Unlock()
 	for _, w := range dropped {
 		if v := &w.Value; v.out.panic != nil || v.out.exited {
 			v.call.reportPanic(v.ctx, "cas", v.change.verb, v.out.panic, true)
 		}
 	}
-	if len(b.members) == 0 {
-		return settled
-	}
-	return startsOver
+	return kept
 }
 
 // keepCached keeps the container of a queue that has become empty for a while, so that the next writer

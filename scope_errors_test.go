@@ -100,7 +100,7 @@ func TestFailuresDoNotAffectTheBatch(t *testing.T) {
 func TestFailuresInFailedCommit(t *testing.T) {
 	for _, doubt := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			failure := fmt.Errorf("down: %w", persist.ErrNotApplied)
+			failure := fmt.Errorf("down: %w: %w", persist.ErrNotApplied, persist.ErrUnavailable)
 			if doubt {
 				failure = persist.ErrUnavailable
 			}

@@ -57,9 +57,9 @@ func TestPersistedScopesAreIndependent(t *testing.T) {
 		start := time.Now()
 		for i := range 20 {
 			_, err := pawl.Session[counts](rt, "rejected").IncState(t.Context(), "n", 1)
-			var unavailable *pawl.UnavailableError
-			require.ErrorAs(t, err, &unavailable)
-			assert.True(t, pawl.IsRetryable(err))
+			var rejected *pawl.FieldError
+			require.ErrorAs(t, err, &rejected)
+			assert.False(t, pawl.IsRetryable(err))
 			snap, err := pawl.Session[counts](rt, "fine").IncState(t.Context(), "n", 1)
 			require.NoError(t, err)
 			assert.Equal(t, i+1, snap.ReadOnly().N)

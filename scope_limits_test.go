@@ -2,13 +2,17 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/assert"
@@ -308,17 +312,147 @@ func TestCyclicValueIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// A commit that the store refuses is reported as not applied, and is not sent again.
-// Proves SCOPE-11.
+// A document that the store rejects for good is reported with the store's reason. A retry is not
+// advised, and the cached version is not used again. Proves SCOPE-11, SCOPE-21.
 func TestStoreRefusesCommit(t *testing.T) {
 	p := paths(t)[1]
 	s := scopeOf[board](p, "a")
 	p.store.OnCommit(func(context.Context, persist.Commit) error {
 		return fmt.Errorf("malformed commit: %w", persist.ErrNotApplied)
 	})
+	transact := func() error {
+		return pawl.Transact(t.Context(), p.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := s.In(tx).IncState(ctx, "count", 1)
+			return err
+		})
+	}
 	_, err := s.IncState(t.Context(), "count", 1)
-	require.ErrorIs(t, err, pawl.ErrUnavailable)
-	require.EqualValues(t, 1, p.store.Commits.Load(), "the commit is not sent again")
+	for _, err := range []error{err, transact()} {
+		var rejected *pawl.FieldError
+		require.ErrorAs(t, err, &rejected)
+		require.Equal(t, s.Key(), rejected.Scope)
+		require.Contains(t, rejected.Reason, "malformed commit")
+		require.False(t, pawl.IsRetryable(err))
+		require.False(t, pawl.OutcomeUnknown(err))
+	}
 	p.store.OnCommit(nil)
 	requireAbsent(t, p, s)
+	require.NoError(t, transact())
+}
+
+// In a shared commit only the mutations whose documents the store rejects fail. The others commit in
+// their order, and answers that wrote nothing rest on committed state. Proves CAS-4, SCOPE-21.
+func TestRejectedDocumentsInASharedCommit(t *testing.T) {
+	for _, writers := range []int{2, 3, 17, 64} {
+		for name, bad := range map[string]func(i int) bool{
+			"one": func(i int) bool { return i == writers/2 }, "first": func(i int) bool { return i == 0 }, "last": func(i int) bool { return i == writers-1 },
+			"all": func(int) bool { return true }, "every other": func(i int) bool { return i%2 == 1 },
+		} {
+			t.Run(fmt.Sprint(writers, " ", name), func(t *testing.T) {
+				persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+					var want []string
+					open, entered := gate(h)
+					first := push(s, "first")
+					<-entered
+					want = append(want, "first")
+					var all sync.WaitGroup
+					for i := range writers {
+						entry := fmt.Sprint(i)
+						if bad(i) {
+							entry = "unfit " + entry
+						} else {
+							want = append(want, entry)
+						}
+						all.Go(func() {
+							var err error
+							if i%3 == 0 {
+								_, err = s.AtomicState(context.Background(), func(_ context.Context, c *counts) error {
+									c.Done = append(c.Done, entry)
+									return nil
+								})
+							} else {
+								_, err = s.PushState(context.Background(), "done", entry)
+							}
+							if !bad(i) {
+								assert.NoError(t, err)
+								return
+							}
+							var rejected *pawl.FieldError
+							assert.ErrorAs(t, err, &rejected)
+							assert.Contains(t, fmt.Sprint(err), "unfit for this store")
+						})
+						synctest.Wait()
+						all.Go(func() { // an answer that writes nothing, between the others
+							_, err := s.IncState(context.Background(), "n", 0)
+							assert.NoError(t, err)
+						})
+						synctest.Wait()
+					}
+					h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+						if strings.Contains(string(c.Writes[0].Doc), "unfit") {
+							return time.Time{}, fmt.Errorf("%w: unfit for this store", persist.ErrNotApplied)
+						}
+						return commit()
+					})
+					open()
+					require.NoError(t, <-first)
+					all.Wait()
+					snap, err := s.Snapshot(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, want, snap.ReadOnly().Done)
+					require.EqualValues(t, len(want), snap.Version)
+				})
+			})
+		}
+	}
+}
+
+// A store that fails or ends the goroutine while the members of a rejected commit are committed in
+// halves leaves no caller without an answer. Proves CAS-4.
+func TestFailureDuringIsolation(t *testing.T) {
+	for name, failure := range map[string]func() error{
+		"outage": func() error { return errors.Join(persist.ErrNotApplied, persist.ErrUnavailable) },
+		"doubt":  func() error { return errAnswerLost },
+		"Goexit": func() error { runtime.Goexit(); return nil },
+		"panic":  func() error { panic("a bug in the store") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			retry := pawl.Retry{Within: time.Second}
+			persisted(t, pawl.Config{Retry: retry}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				open, entered := gate(h)
+				first := push(s, "first")
+				<-entered
+				var answers []<-chan error
+				for i := range 8 {
+					answers = append(answers, push(s, fmt.Sprint(i)))
+				}
+				synctest.Wait()
+				commits := 0
+				h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+					switch commits++; {
+					case commits <= 2:
+						return time.Time{}, persist.ErrNotApplied // the whole batch, and carefully
+					case commits == 3:
+						return time.Time{}, failure()
+					}
+					return commit()
+				})
+				open()
+				require.NoError(t, <-first)
+				failed := 0
+				for _, a := range answers {
+					if err := <-a; err != nil {
+						failed++
+					}
+				}
+				if name == "doubt" {
+					require.Zero(t, failed, "the commit in doubt was sent again")
+				} else {
+					require.Equal(t, 4, failed, "the half that was sent")
+				}
+				_, err := s.IncState(t.Context(), "n", 1)
+				require.NoError(t, err)
+			})
+		})
+	}
 }

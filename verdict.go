@@ -11,8 +11,9 @@ import (
 
 // The errors that callers get for the results of internal/commit and internal/document.
 
-// verdictError returns the error of a verdict: *fenced, foreign, *UnknownOutcomeError, or an error
-// of unavailable. It returns nil where the commit landed or was lost.
+// verdictError returns the error of a verdict: *fenced, foreign, *FieldError for documents that the
+// store rejects, *UnknownOutcomeError, or an error of unavailable. It returns nil where the commit
+// landed or was lost.
 func verdictError(v commit.Verdict) error {
 	switch v.Kind {
 	case commit.Landed, commit.Lost:
@@ -21,6 +22,8 @@ func verdictError(v commit.Verdict) error {
 		return &fenced{v.Records[0]}
 	case commit.RolledBack:
 		return v.Cause
+	case commit.Rejected:
+		return &FieldError{Scope: orTransaction(v.Key), Reason: "store rejected the document: " + v.Cause.Error()}
 	case commit.Unavailable:
 		return unavailable(orTransaction(v.Key), v.Cause)
 	}

@@ -25,13 +25,16 @@ const (
 	RolledBack
 	// Unavailable means that the store refused or failed, and that nothing was applied.
 	Unavailable
+	// Rejected means that the store refused the content of the commit for good: nothing was applied,
+	// and no repetition will be.
+	Rejected
 	// Unknown means that the commit is in doubt to the end: it may have landed, or still land.
 	Unknown
 )
 
 // String returns the kind in lower case.
 func (k Kind) String() string {
-	names := [...]string{"none", "landed", "lost", "fenced", "rolled back", "unavailable", "unknown"}
+	names := [...]string{"none", "landed", "lost", "fenced", "rolled back", "unavailable", "rejected", "unknown"}
 	if int(k) < len(names) {
 		return names[k]
 	}
@@ -94,6 +97,14 @@ func (e *OwnError) Error() string { return "commit: rolled back by its own code"
 // NotApplied reports whether err promises that nothing was written.
 func NotApplied(err error) bool {
 	return errors.Is(err, persist.ErrNotApplied) || errors.Is(err, persist.ErrClosed) || errors.Is(err, persist.ErrUnsupported)
+}
+
+// rejects reports whether err, with which the store refused s, will not pass by itself. See
+// persist.ErrUnavailable. The caller's own transaction, or the end of ctx, may be the cause of any
+// error.
+func (s *sending) rejects(ctx context.Context, err error) bool {
+	return errors.Is(err, persist.ErrNotApplied) && !errors.Is(err, persist.ErrUnavailable) && !errors.Is(err, persist.ErrClosed) &&
+		!errors.Is(err, persist.ErrUnsupported) && len(s.commit.Writes) > 0 && !s.route.Last && ctx.Err() == nil
 }
 
 // Answered reports whether err, nil included, is the store's decision about a commit.
@@ -178,6 +189,8 @@ func (s *sending) answered(ctx context.Context, at time.Time, err error) (Verdic
 		// testing their versions waits for it.
 		s.now, s.route = persist.Commit{ID: s.commit.ID, Guards: expectations(s.commit)}, Route{Store: s.route.Store}
 		return Verdict{}, atOnce
+	case s.doubt == nil && s.rejects(ctx, err):
+		return s.verdict(Rejected, err), done
 	case s.doubt == nil && (NotApplied(err) || len(s.commit.Writes) == 0 && !s.route.Once): // guards can be tested twice
 		return s.verdict(Unavailable, err), done
 	case len(s.commit.Writes) == 0 || s.route.Last: // no record would show whether it landed

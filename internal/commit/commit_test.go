@@ -17,7 +17,8 @@ var (
 	key      = persist.Key{Kind: "k", ID: "a"}
 	landedAt = time.Unix(7, 0)
 	errCut   = errors.New("connection cut")
-	errBusy  = fmt.Errorf("%w: busy", persist.ErrNotApplied)
+	errBusy  = fmt.Errorf("%w: %w: busy", persist.ErrNotApplied, persist.ErrUnavailable)
+	errUnfit = fmt.Errorf("%w: document too deep", persist.ErrNotApplied)
 )
 
 // scripted is a store that answers commits from a list. The last answer repeats.
@@ -72,6 +73,9 @@ func TestVerdicts(t *testing.T) {
 		{"fenced", Route{}, write(), []error{fenced}, Fenced, nil, 1},
 		{"rolled back by its own code", Route{Once: true}, write(), []error{own}, RolledBack, own.Err, 1},
 		{"not applied", Route{}, write(), []error{errBusy}, Unavailable, errBusy, 1},
+		{"rejected", Route{}, write(), []error{errUnfit}, Rejected, errUnfit, 1},
+		{"guards are never rejected", Route{}, guard, []error{errUnfit}, Unavailable, errUnfit, 1},
+		{"the caller's own transaction failed", Route{Once: true, Last: true}, write(), []error{errUnfit}, Unavailable, errUnfit, 1},
 		{"closed", Route{}, write(), []error{persist.ErrClosed}, Unavailable, persist.ErrClosed, 1},
 		{"unsupported", Route{}, write(), []error{persist.ErrUnsupported}, Unavailable, persist.ErrUnsupported, 1},
 

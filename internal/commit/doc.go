@@ -8,7 +8,7 @@
 //	  ▲             ├─ conflict ─────────► Lost; in doubt: Landed, Lost or Unknown, by the evidence
 //	  │             ├─ lease not live ───► Fenced; in doubt: its versions are tested first
 //	  │             ├─ own code failed ──► RolledBack
-//	  │             ├─ nothing written ──► Unavailable; in doubt: as below
+//	  │             ├─ nothing written ──► Unavailable, or Rejected for good; in doubt: as below
 //	  └── pause ◄───┴─ anything else: in doubt
 //
 // A commit in doubt is frozen: its id, its writes and its expected versions stay as they were first

@@ -140,4 +140,22 @@ var casBugs = []Bug{
 		Old: "	if c.env.observer != nil {\n		return\n	}\n	attrs", New: "	attrs",
 		Pkg: ".", Run: "^TestPanicAfterCallerLeft$",
 	},
+	{
+		Name: "rejection-is-final", Mechanism: "a document that the store rejects for good is no outage",
+		Proves: []string{"SCOPE-21"}, File: "internal/commit/commit.go",
+		Old: "	case s.doubt == nil && s.rejects(ctx, err):", New: "	case s.doubt == nil && s.rejects(ctx, err) && false:",
+		Pkg: ".", Run: "^TestStoreRefusesCommit$",
+	},
+	{
+		Name: "rejection-hits-the-offender", Mechanism: "in a shared commit only the mutation whose document the store rejects fails",
+		Proves: []string{"CAS-4", "SCOPE-21"}, File: "cas_isolate.go",
+		Old: "	if b.draft.Changed == 1 {", New: "	if b.draft.Changed >= 1 {",
+		Pkg: ".", Run: "^TestRejectedDocumentsInASharedCommit$",
+	},
+	{
+		Name: "rejection-rest-forgotten", Mechanism: "the mutations set aside while a rejected one is searched are committed",
+		Proves: []string{"CAS-4"}, File: "cas_isolate.go",
+		Old: "	if len(b.rest) == 0 {", New: "	if true {",
+		Pkg: ".", Run: "^TestRejectedDocumentsInASharedCommit$", Flags: []string{"-timeout=20s"},
+	},
 }
