@@ -2,9 +2,11 @@ package pawl_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -405,6 +407,33 @@ func TestRejectedDocumentsInASharedCommit(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A document that one store rejects and others keep affects no other writer. PostgreSQL writes
+// exponents out, and limits the digits of a whole document. Proves CAS-4, SCOPE-21.
+func TestDocumentThatOneStoreRejects(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		s := scopeOf[pawl.Doc](p, "a")
+		numbers := slices.Repeat([]any{json.Number("1e4000")}, 200)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { _, err := s.IncState(t.Context(), "n", 1); assert.NoError(t, err) })
+			all.Go(func() {
+				_, err := s.PatchState(t.Context(), pawl.Patch{"numbers": numbers})
+				if p.name != "postgres store" {
+					assert.NoError(t, err)
+					return
+				}
+				var rejected *pawl.FieldError
+				assert.ErrorAs(t, err, &rejected)
+				assert.False(t, pawl.IsRetryable(err))
+			})
+		}
+		all.Wait()
+		got, err := s.State(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 20, got["n"])
+	})
 }
 
 // A store that fails or ends the goroutine while the members of a rejected commit are committed in

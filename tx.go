@@ -63,7 +63,10 @@ type Tx struct {
 // *ConcurrentModificationError when its budget is spent, *UnavailableError, *UnknownOutcomeError,
 // *CanceledError, ErrReentrant inside the function of a scope that it touches, ErrClosed,
 // ErrNoStore, *LeaseLostError under a lease's context, *ArgumentError, and errors of its verbs that
-// are only known at the commit.
+// are only known at the commit. A verb on one more scope than MaxScopes returns *LimitError.
+//
+// A transaction that only reads succeeds by its second run at the latest, if that run touches no
+// other scopes: it gets them as they were at one instant.
 func Transact(
 	ctx context.Context, o Owner, fn func(ctx context.Context, tx *Tx) error, opts ...CallOption,
 ) (err error) {

@@ -57,6 +57,9 @@ func TestFailedTransactIsObserved(t *testing.T) {
 				if _, err := purses.Scope(tx, "a").State(ctx); err != nil {
 					return err
 				}
+				if _, err := purses.Scope(tx, "a").IncState(ctx, "balance", 1); err != nil {
+					return err
+				}
 				if runs++; runs <= 2 { // the first conflict is with a version seen before the call
 					_, err := other.IncState(context.Background(), "balance", 1)
 					require.NoError(t, err)

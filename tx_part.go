@@ -51,6 +51,9 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 	if p, err := tx.find(key); p != nil || err != nil {
 		return p, err
 	}
+	if len(tx.order) >= MaxScopes {
+		return nil, &LimitError{Scope: key, What: "scopes", Limit: MaxScopes, Got: MaxScopes + 1, Reason: "in one transaction"}
+	}
 	tx.of.setKey(key)
 	if tx.of.parent != nil {
 		if err := tx.of.parent.callOut(&s.lane, key); err != nil {

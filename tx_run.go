@@ -21,7 +21,9 @@ import (
 //	  │                                              ├─ conflict where only data verbs wrote:
 //	  │                                              │  apply them to the winner, commit again
 //	  │                                              │
-//	  └── hold the queues of all it touched ◄────────┘ another conflict, or a newer version was seen
+//	  ├── hold the queues of all it touched ◄────────┤ another conflict, or a newer version was seen
+//	  │                                              │
+//	  └── read all it touched at one instant ◄───────┘ the same, of a run that only read
 //
 // The first run is optimistic. Its commit waits its turn in the queues of the scopes it writes, so
 // that it does not race with the batches of this process. After a conflict the function runs again
@@ -29,6 +31,9 @@ import (
 // with it: functions that left their queue, and transactions that did not wait for theirs. Other
 // processes can, too; the budget counts those conflicts. Queues are held for progress only. The
 // store alone decides what is committed.
+//
+// A run that only read needs no queue: the next run gets everything that it touched from one instant,
+// and proves itself. So it cannot lose, however fast others write, unless it touches other scopes.
 //
 // Races, and what decides them:
 //   - two transactions that hold queues: queues are taken in the order of keys, by a transaction
@@ -64,8 +69,13 @@ type transaction struct {
 	spent bool
 	// staleCached has the scopes whose cached version was stale.
 	staleCached map[Key]bool
-	// fresh is set after a wait: cached versions are not worth an attempt any more.
+	// fresh is set after a wait, and after a run that only read: cached versions are not worth an
+	// attempt any more.
 	fresh bool
+	// reads is set when the last run only read, and the next one needs no queues.
+	reads bool
+	// excused is set when a run that only read has lost. That does not count as an attempt, once.
+	excused bool
 	// left is set when the caller has left. The commit under way then ends the transaction.
 	left bool
 	// touched has the scopes that runs with a conflict touched, each key once.
@@ -168,7 +178,7 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		if t.ctx.Err() != nil {
 			return t.canceled(PhaseQueued)
 		}
-		if t.touched != nil {
+		if t.touched != nil && !t.reads {
 			if err := t.hold(t.touched); err != nil {
 				return err
 			}
@@ -340,7 +350,11 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 	first := losses[0]
 	base := first.part.base
 	wait, spent := time.Duration(0), t.runs > maxRuns*t.retry.Attempts
-	if byStore && !t.lostFromCache(losses) { // a stale cache does not count as an attempt
+	t.reads = t.onlyRead(first.part.tx)
+	switch {
+	case t.reads && !t.excused:
+		t.fresh, t.excused = true, true
+	case byStore && !t.lostFromCache(losses): // a stale cache does not count as an attempt
 		t.attempts++
 		wait, spent = backoff(t.retry, t.attempts), t.attempts >= t.retry.Attempts
 	}
@@ -365,6 +379,7 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		}
 		t.fresh = true
 	}
+	again = t.reads // to read everything at one instant, also what only data verbs looked at
 	for _, l := range losses {
 		if !t.rebase(l.part, l.won, byStore) {
 			again = true
@@ -374,6 +389,13 @@ func (t *transaction) lost(losses []loss, byStore bool) (again bool, err error) 
 		return t.refresh(first.part.tx)
 	}
 	return again, nil
+}
+
+// onlyRead reports whether tx only reads, and the next run can read everything at one instant.
+func (t *transaction) onlyRead(tx *Tx) bool {
+	_, together := t.store.(persist.Reader)
+	writes := slices.ContainsFunc(tx.order, func(p *part) bool { return p.writes() || p.draft.Expiry.Renew })
+	return together && !writes && len(tx.native)+len(tx.ended) == 0 && !t.joined()
 }
 
 // maxRuns bounds how often a function runs because this process saw a newer version: that many

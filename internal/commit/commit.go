@@ -266,7 +266,10 @@ func moved(c persist.Commit, winners []persist.Record) []persist.Record {
 	})
 }
 
-// ofKeys returns the records of these keys.
+// ofKeys returns the records of these keys, which are sorted.
 func ofKeys(records []persist.Record, keys []persist.Key) []persist.Record {
-	return slices.DeleteFunc(slices.Clone(records), func(r persist.Record) bool { return !slices.Contains(keys, r.Key) })
+	return slices.DeleteFunc(slices.Clone(records), func(r persist.Record) bool {
+		_, found := slices.BinarySearchFunc(keys, r.Key, persist.Key.Compare)
+		return !found
+	})
 }

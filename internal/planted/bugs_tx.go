@@ -188,4 +188,16 @@ var txBugs = []Bug{
 		Old: "	if tx.over {\n		return nil, fmt.Errorf(", New: "	if tx.over && tx.committed {\n		return nil, fmt.Errorf(",
 		Pkg: ".", Run: "^TestLateVerbIsNotCommitted$", Flags: []string{"-race"},
 	},
+	{
+		Name: "tx-reads-at-one-instant", Mechanism: "after a loss, a transaction that only reads gets everything from one instant",
+		Proves: []string{"TX-9"}, File: "tx_run.go",
+		Old: "	t.reads = t.onlyRead(first.part.tx)\n", New: "	t.reads = false\n",
+		Pkg: ".", Run: "^TestReadsSucceedByTheSecondRun$",
+	},
+	{
+		Name: "tx-scopes-limit", Mechanism: "a transaction over too many scopes is refused",
+		Proves: []string{"SCOPE-21"}, File: "tx_part.go",
+		Old: "	if len(tx.order) >= MaxScopes {", New: "	if len(tx.order) > MaxScopes {",
+		Pkg: ".", Run: "^TestScopesOfATransactionAreLimited$/memory",
+	},
 }
