@@ -218,6 +218,7 @@ func TestTwoReleases(t *testing.T) {
 }
 
 // List yields every document that it can read, and an error with the id of each other one.
+// Proves SCOPE-20.
 func TestListContinuesAfterAnUnreadableDocument(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		kind := articles(3)

@@ -177,4 +177,16 @@ var scopeBugs = []Bug{
 		Old: "	return okX && okY && x == y\n", New: "	return okX && okY && x == y && false\n",
 		Pkg: ".", Run: "^TestUnchangedInTheFormOfTheStore$",
 	},
+	{
+		Name: "list-ends-at-unreadable", Mechanism: "a document that cannot be read does not end a listing",
+		Proves: []string{"SCOPE-20"}, File: "kind.go",
+		Old: "					if !yield(Snapshot[T]{ID: r.ID}, err) {\n						return\n					}\n					continue\n", New: "					yield(Snapshot[T]{ID: r.ID}, err)\n					return\n",
+		Pkg: ".", Run: "^TestListContinuesAfterAnUnreadableDocument$",
+	},
+	{
+		Name: "list-page-from-the-start", Mechanism: "a page does not look at the records of the pages before it",
+		Proves: []string{"SCOPE-20"}, File: "persist/memory/list.go",
+		Old: "		if after.Compare(start) > 0 {\n			start = after\n		}\n", New: "",
+		Pkg: ".", Run: "^TestListIsLinear$/memory",
+	},
 }

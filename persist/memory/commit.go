@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
@@ -43,6 +44,22 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 // put replaces the record before by after and hints the change. The caller holds mu, so that a
 // watcher that reads the record waits until the change can be seen.
 func (s *Store) put(before, after persist.Record) {
-	s.records[after.Key] = after
+	s.keep(after)
 	s.hint(before, after)
+}
+
+// keep stores r, and keeps the indexes. The caller holds mu.
+func (s *Store) keep(r persist.Record) {
+	due := persist.Query{Due: true}
+	was, had := s.records[r.Key]
+	if had && !was.Due.IsZero() && !was.Due.Equal(r.Due) {
+		s.byDue.remove(cursor.Of(due, was))
+	}
+	if !r.Due.IsZero() {
+		s.byDue.add(cursor.Of(due, r))
+	}
+	if !had {
+		s.byKey.add(cursor.Of(persist.Query{}, r))
+	}
+	s.records[r.Key] = r
 }

@@ -23,11 +23,10 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		return nil, persist.ErrClosed
 	}
 	at := now()
-	matching, err := s.match(q, at)
+	matching, err := s.match(q, at, q.PageSize())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 	}
-	matching = matching[:min(len(matching), q.PageSize())]
 	for i, r := range matching {
 		taken := a.Take(r, at)
 		s.put(r, taken)

@@ -2,7 +2,8 @@ package memory
 
 import (
 	"context"
-	"slices"
+	"math"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -21,7 +22,7 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	if s.closed {
 		return persist.Page{}, persist.ErrClosed
 	}
-	matching, err := s.match(q, now())
+	matching, err := s.match(q, now(), q.PageSize()+1)
 	if err != nil {
 		return persist.Page{}, err
 	}
@@ -36,25 +37,36 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	return page, nil
 }
 
-// match returns the records after q.After that match q, in order. The caller holds mu.
-func (s *Store) match(q persist.Query, at time.Time) ([]persist.Record, error) {
+// match returns the first records after q.After that match q, in order, at most limit of them
+// unless that is 0. It looks at no record before q.After. The caller holds mu.
+func (s *Store) match(q persist.Query, at time.Time, limit int) ([]persist.Record, error) {
+	x, start := &s.byKey, cursor.Position{Kind: q.Kind, ID: q.Prefix}
+	if q.Due {
+		x, start = &s.byDue, cursor.Position{Due: math.MinInt64}
+	}
 	var after cursor.Position
 	if q.After != "" {
 		var err error
 		if after, err = cursor.Parse(q.After); err != nil {
 			return nil, err
 		}
+		if after.Compare(start) > 0 {
+			start = after
+		}
 	}
 	var matching []persist.Record
-	for _, r := range s.records {
-		if !q.Match(r, at) || q.After != "" && cursor.Of(q, r).Compare(after) <= 0 {
+	for p := range x.from(start) {
+		if q.Due && p.Due > at.UnixMicro() || !q.Due && q.Kind != "" && (p.Kind != q.Kind || !strings.HasPrefix(p.ID, q.Prefix)) {
+			break // nor does any later record match
+		}
+		r := s.records[persist.Key{Kind: p.Kind, ID: p.ID}]
+		if q.After != "" && p.Compare(after) <= 0 || !q.Match(r, at) {
 			continue
 		}
 		r.Now = at
-		matching = append(matching, r)
+		if matching = append(matching, r); len(matching) == limit {
+			break
+		}
 	}
-	slices.SortFunc(matching, func(a, b persist.Record) int {
-		return cursor.Of(q, a).Compare(cursor.Of(q, b))
-	})
 	return matching, nil
 }

@@ -19,6 +19,8 @@ type Store struct {
 	closed  bool
 	floor   uint64                         // the version floor
 	records map[persist.Key]persist.Record // never changed in place, except by replacing an entry
+	byKey   index                          // of all records
+	byDue   index                          // of the records that have a due time
 }
 
 var (
@@ -40,7 +42,7 @@ func (s *Store) Close() error {
 	s.hints.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed, s.records = true, nil
+	s.closed, s.records, s.byKey, s.byDue = true, nil, index{}, index{}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
 // Purge removes tombstones as persist.Purger describes. It returns persist.ErrClosed after Close,
@@ -19,15 +20,13 @@ func (s *Store) Purge(ctx context.Context, q persist.Query) (int, error) {
 	if s.closed {
 		return 0, persist.ErrClosed
 	}
-	matching, err := s.match(q, now())
+	matching, err := s.match(q, now(), q.Limit)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 	}
-	if q.Limit > 0 {
-		matching = matching[:min(len(matching), q.Limit)]
-	}
 	for _, r := range matching {
 		s.floor = max(s.floor, r.Version)
+		s.byKey.remove(cursor.Of(persist.Query{}, r))
 		delete(s.records, r.Key)
 	}
 	return len(matching), nil
