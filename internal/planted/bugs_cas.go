@@ -5,7 +5,7 @@ var casBugs = []Bug{
 	{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
-		Old: "	b.next, b.draft = 0, document.NewDraft(base)\n", New: "	b.draft.Base = base\n",
+		Old: "	b.members, b.next, b.draft = members, 0, document.NewDraft(base)\n", New: "	b.members, b.draft.Base = members, base\n",
 		Pkg: ".", Run: "^TestConflictRunsAgainOnTheWinningState$", Flags: []string{"-timeout=20s"},
 	},
 	{

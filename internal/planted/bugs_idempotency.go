@@ -83,7 +83,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-never-releases", Mechanism: "the lease is released when the handler returns or panics",
 		Proves: []string{"IDEM-4"}, File: "idempotency/keys.go",
-		Old: "	_ = a.lease.Run(func(held context.Context, _ *pawl.Lease) error {", New: "	_ = func(f func(context.Context, *pawl.Lease) error) error { return f(a.lease.Context(), a.lease) }(func(held context.Context, _ *pawl.Lease) error {",
+		Old: "	err := a.lease.Run(func(held context.Context, _ *pawl.Lease) error {", New: "	err := func(f func(context.Context, *pawl.Lease) error) error { return f(a.lease.Context(), a.lease) }(func(held context.Context, _ *pawl.Lease) error {",
 		Pkg: "./idempotency", Run: "^TestStoredStatuses$", Flags: []string{"-timeout=20s"},
 	},
 	{
