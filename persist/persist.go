@@ -143,20 +143,6 @@ type Commit struct {
 	Insist bool
 }
 
-// Clone returns a copy of c that shares no memory with it.
-func (c Commit) Clone() Commit {
-	c.Writes, c.Guards = slices.Clone(c.Writes), slices.Clone(c.Guards)
-	for i := range c.Writes {
-		w := &c.Writes[i]
-		w.Doc, w.Recent = bytes.Clone(w.Doc), slices.Clone(w.Recent)
-		if w.Acquire != nil {
-			lease := *w.Acquire
-			w.Acquire = &lease
-		}
-	}
-	return c
-}
-
 // Write replaces a document whose version is still Expected. It replaces the metadata too. An
 // existing lease stays unless Acquire takes it, or Deleted or EndLease ends it.
 type Write struct {
