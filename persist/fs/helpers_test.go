@@ -167,3 +167,12 @@ func tempsOf(t testing.TB, s *Store) []string {
 	}
 	return inFolder(t, s.temps, "")
 }
+
+// neighbour returns the key of another record with the stripe of key.
+func neighbour(key persist.Key) persist.Key {
+	for i := 0; ; i++ {
+		if other := thing(fmt.Sprintf("n%d", i)); stripeOf(other) == stripeOf(key) {
+			return other
+		}
+	}
+}

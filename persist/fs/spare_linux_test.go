@@ -151,15 +151,6 @@ func TestSpareInUse(t *testing.T) {
 	}
 }
 
-// neighbour returns the key of another record with the stripe of key.
-func neighbour(key persist.Key) persist.Key {
-	for i := 0; ; i++ {
-		if other := thing(fmt.Sprintf("n%d", i)); stripeOf(other) == stripeOf(key) {
-			return other
-		}
-	}
-}
-
 func init() {
 	testkit.Child("look at ann", traced(func(s *Store) ([]string, error) {
 		_, err := s.Load(context.Background(), ann)

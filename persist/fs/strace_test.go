@@ -79,6 +79,11 @@ func commitTraced(c persist.Commit, more bool) error {
 		testkit.Say("done")
 		return s.Close()
 	}
+	// A commit of another record with the same stripe must not overwrite the file that was replaced
+	// before that is durable.
+	if err := add(context.Background(), s, neighbour(bob), "side.1", 1); err != nil {
+		return err
+	}
 	r, err := s.Load(context.Background(), bob)
 	if err != nil {
 		return err
