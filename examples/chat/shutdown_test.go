@@ -46,6 +46,6 @@ func TestShutdownWithHalfSentRequests(t *testing.T) {
 	p.Signal(syscall.SIGTERM)
 	p.Wait()
 	took := time.Since(began)
-	require.Less(t, took, drainFor+5*time.Second) // on a busy machine
+	require.Less(t, took, 8*time.Second) // 3 on an idle machine
 	t.Log("stopped after", took)
 }
