@@ -56,66 +56,61 @@ func TestWritersShareACommit(t *testing.T) {
 	})
 }
 
-// An answer computed on uncommitted state is given only after that state is committed. If the
-// commit loses, the answer is computed again. Proves CAS-4.
+// An answer computed on uncommitted state is given only after that state is committed. If the commit
+// loses, the answer is computed again on the state that won: then the no-op changes something, and
+// the error, the panic and the refusal do not happen. Proves CAS-4.
 func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 	for _, loses := range []bool{false, true} {
 		t.Run(fmt.Sprintf("loses=%v", loses), func(t *testing.T) {
 			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
-				_, err := s.SetState(t.Context(), counts{N: 1})
+				_, err := s.SetState(t.Context(), counts{N: 1}) // version 1
 				require.NoError(t, err)
 				open, entered := gate(h)
-				first := push(s, "first")
+				first := push(s, "first") // version 2
 				<-entered
 				boom := errors.New("boom")
-				results := map[string]chan any{}
-				submit := func(name string, fn func() error) {
-					done := make(chan any, 1)
+				type result struct {
+					snap     pawl.Snapshot[counts]
+					err      error
+					panicked any
+				}
+				results := map[string]chan result{}
+				submit := func(name string, m pawl.Mutation, opts ...pawl.CallOption) {
+					done := make(chan result, 1)
 					results[name] = done
 					go func() {
+						var r result
 						defer func() {
-							if v := recover(); v != nil {
-								done <- v
-							}
+							r.panicked = recover()
+							done <- r
 						}()
-						done <- fn()
+						r.snap, r.err = s.Apply(t.Context(), m, opts...)
 					}()
 					synctest.Wait()
 				}
-				// All of these are computed on the uncommitted increment of "success".
-				submit("success", func() error { _, err := s.IncState(t.Context(), "n", 10); return err })
-				submit("no-op", func() error {
-					snap, err := s.PatchState(t.Context(), pawl.Patch{"n": 11})
-					if err == nil && loses != (snap.ReadOnly().N == 11 && snap.Version > 4) {
-						return fmt.Errorf("version %d, %+v", snap.Version, *snap.ReadOnly())
-					}
-					return err
-				})
-				submit("error", func() error {
-					_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
+				on11 := func(fail func() error) pawl.Mutation {
+					return pawl.Atomic(func(_ context.Context, b *counts) error {
 						if b.N == 11 {
-							return boom
+							return fail()
 						}
 						return nil
 					})
-					return err
-				})
-				submit("panic", func() error {
-					_, err := s.AtomicState(t.Context(), func(_ context.Context, b *counts) error {
-						if b.N == 11 {
-							panic(boom)
-						}
-						return nil
-					})
-					return err
-				})
-				submit("refusal", func() error { _, err := s.IncState(t.Context(), "n", 1, pawl.IfVersion(1)); return err })
-				submit("last", func() error { _, err := s.IncState(t.Context(), "n", 100); return err })
+				}
+				// All of these are computed on the uncommitted increment of "success": n is 11 at
+				// version 3. If its commit loses, n is 1011 at version 4.
+				submit("success", pawl.Inc{Field: "n", By: 10})
+				submit("error", on11(func() error { return boom }))
+				submit("panic", on11(func() error { panic(boom) }))
+				submit("refusal", pawl.Push{Field: "done", Values: []any{"refused"}}, pawl.IfVersion(4))
+				submit("no-op", pawl.Patch{"n": 11})
+				submit("last", pawl.Inc{Field: "n", By: 100})
 
 				hold := make(chan struct{})
 				second := make(chan struct{}, 10)
+				overtaken := !loses
 				h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
-					if len(second) == 0 && loses {
+					if !overtaken {
+						overtaken = true
 						foreign(t, h, s.Key(), 1000)
 					}
 					second <- struct{}{}
@@ -130,22 +125,33 @@ func TestEveryAnswerWaitsForTheCommit(t *testing.T) {
 					assert.Empty(t, done, "%s was answered before the commit", name)
 				}
 				close(hold)
-				synctest.Wait()
-				assert.Equal(t, nil, <-results["success"])
-				assert.Equal(t, nil, <-results["last"])
-				assert.Equal(t, nil, <-results["no-op"])
-				assert.ErrorIs(t, (<-results["refusal"]).(error), pawl.ErrConflict)
-				b, err := s.State(t.Context())
-				require.NoError(t, err)
-				if loses {
-					// On the second run the patch sets n from 1011 to 11, which "error" and "panic"
-					// then see.
-					assert.Equal(t, 111, b.N)
-				} else {
-					assert.Equal(t, 111, b.N)
+				got := map[string]result{}
+				for name, done := range results {
+					got[name] = <-done
 				}
-				assert.ErrorIs(t, (<-results["error"]).(error), boom)
-				assert.ErrorIs(t, (<-results["panic"]).(error), boom)
+				for _, name := range []string{"success", "no-op", "last"} {
+					assert.NoError(t, got[name].err, name)
+				}
+				assert.Equal(t, 11, got["no-op"].snap.ReadOnly().N)
+				if loses {
+					assert.Equal(t, 1011, got["success"].snap.ReadOnly().N)
+					for _, name := range []string{"error", "panic", "refusal"} {
+						assert.NoError(t, got[name].err, name)
+						assert.Nil(t, got[name].panicked, name)
+					}
+					assert.Equal(t, []string{"first", "refused"}, got["refusal"].snap.ReadOnly().Done)
+					assert.EqualValues(t, 6, got["no-op"].snap.Version, "it changes n from 1011")
+					assert.EqualValues(t, 7, got["last"].snap.Version)
+				} else {
+					assert.Equal(t, 11, got["success"].snap.ReadOnly().N)
+					assert.Equal(t, boom, got["error"].err)
+					raised, _ := got["panic"].panicked.(*pawl.PanicError)
+					assert.ErrorIs(t, raised, boom)
+					assert.ErrorIs(t, got["refusal"].err, pawl.ErrConflict)
+					assert.EqualValues(t, 3, got["no-op"].snap.Version, "it changes nothing")
+					assert.EqualValues(t, 4, got["last"].snap.Version)
+				}
+				assert.Equal(t, 111, got["last"].snap.ReadOnly().N)
 			})
 		})
 	}

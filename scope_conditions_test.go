@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -34,6 +35,12 @@ func TestConditions(t *testing.T) {
 		{"IfVersion, as expected", alive, pawl.IfVersion(3), nil, nil},
 		{"IfVersion, older", alive, pawl.IfVersion(2), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 2, Actual: 3} }, nil},
 		{"IfVersion, newer", alive, pawl.IfVersion(4), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 4, Actual: 3} }, nil},
+		{"IfVersion, largest", alive, pawl.IfVersion(math.MaxUint64), func(k pawl.Key) error {
+			return &pawl.ConcurrencyError{Scope: k, Expected: math.MaxUint64, Actual: 3}
+		}, nil},
+		{"IfVersion, largest, absent", absent, pawl.IfVersion(math.MaxUint64), func(k pawl.Key) error {
+			return &pawl.ConcurrencyError{Scope: k, Expected: math.MaxUint64}
+		}, nil},
 		{"IfVersion, absent", absent, pawl.IfVersion(1), func(k pawl.Key) error { return &pawl.ConcurrencyError{Scope: k, Expected: 1} }, nil},
 		{"IfVersion 0, absent", absent, pawl.IfVersion(0), nil, nil},
 		{"IfVersion 0, alive", alive, pawl.IfVersion(0), nil, pawl.ErrExists},
@@ -187,4 +194,10 @@ func TestConditionsAfterExpiry(t *testing.T) {
 			require.Equal(t, board{Count: 5}, snap.State())
 		})
 	}
+}
+
+// The largest version is printed as it was given.
+func TestLargestVersionIsPrinted(t *testing.T) {
+	err := &pawl.ConcurrencyError{Scope: pawl.Key{Kind: "k", ID: "a"}, Expected: math.MaxUint64, Actual: 3}
+	require.EqualError(t, err, "pawl: k/a: expected version 18446744073709551615, found 3")
 }
