@@ -108,7 +108,7 @@ var postgresBugs = []Bug{
 		Name: "postgres-too-late-waits", Mechanism: "a commit that has already lost does not wait for a lock",
 		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
 		Old: "p.commit.Writes[0].Expected < r.Version {", New: "false {",
-		Pkg: "./persist/postgres", Run: "^TestTooLateWaitsForNobody$",
+		Pkg: "./persist/postgres", Run: "^TestLostCommitDoesNotWait$",
 	},
 	{
 		Name: "postgres-fast-token", Mechanism: "the statement of the fast way tests the lease token",

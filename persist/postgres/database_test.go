@@ -140,12 +140,12 @@ func TestCredentialsStaySecret(t *testing.T) {
 	const secret = "open-sesame"
 	address, err := url.Parse(pgtest.URL(t))
 	require.NoError(t, err)
-	address.User = url.UserPassword("nobody", secret)
+	address.User = url.UserPassword("unknown", secret)
 	wrong := address.String()
 	address.Host = "127.0.0.1:1"
 	for _, url := range []string{
 		wrong,
-		address.String(), // nobody listens there
+		address.String(), // no server listens there
 		"postgres://user:" + secret + "@host:port/db",
 		"postgres://user:" + secret + "%zz@host/db",
 		"postgres://user:" + secret + "/x?@host/db",

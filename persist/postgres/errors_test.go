@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestOutcomes: what an error proves depends on who says it, and when. Of three statements until the
-// commit, some were answered before it came.
+// TestOutcomes: what an error proves depends on its origin and on how many of the three statements
+// before the commit were answered.
 //
 // Proves STORE-14.
 func TestOutcomes(t *testing.T) {
@@ -66,13 +66,13 @@ func TestFailedCommit(t *testing.T) {
 		must(t, s, put("good", uint64(i)))
 	}
 	for _, r := range batched(t, s, put("good", 2), put("bad", 0), put("better", 0)) {
-		require.ErrorContains(t, r.err, "refused", "it is everybody's")
+		require.ErrorContains(t, r.err, "refused", "the whole transaction failed")
 		require.NotErrorIs(t, r.err, persist.ErrNotApplied)
 	}
 }
 
-// TestRejectedByAnIndex: a unique index that somebody has added refuses a document, and that is no
-// conflict that passes.
+// TestRejectedByAnIndex: a document that violates a unique index of the user is refused. This is
+// not a conflict, and no attempt follows.
 //
 // Proves STORE-4.
 func TestRejectedByAnIndex(t *testing.T) {

@@ -32,7 +32,7 @@ func Example() {
 	_, err = store.Commit(ctx, create)
 	fmt.Println(err)
 
-	_, err = store.Commit(ctx, create) // somebody was faster
+	_, err = store.Commit(ctx, create) // another writer was faster
 	var conflict *persist.Conflict
 	if errors.As(err, &conflict) {
 		fmt.Println(conflict.Winners[0].Version, string(conflict.Winners[0].Doc))

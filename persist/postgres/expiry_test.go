@@ -43,8 +43,8 @@ func found(t *testing.T, s *Store, q persist.Query) (ids []string) {
 	return ids
 }
 
-// TestSwept: a tombstone that tells when its record expired is a tombstone like any other, and is
-// not found again by who sweeps.
+// TestSwept: a tombstone that keeps the expiry of its record is listed like any other tombstone,
+// and the sweeper does not find it again.
 //
 // Proves SCOPE-14.
 func TestSwept(t *testing.T) {
@@ -88,7 +88,7 @@ func TestSwept(t *testing.T) {
 	}
 }
 
-// TestSweptTooLate: who sweeps a record that has come back to life, or was never gone, conflicts.
+// TestSweptTooLate: sweeping a record that is alive again, or was never gone, is a conflict.
 //
 // Proves SCOPE-14.
 func TestSweptTooLate(t *testing.T) {
@@ -132,8 +132,7 @@ func TestKeptExpiry(t *testing.T) {
 	}
 }
 
-// TestEndedLease: a document that starts over takes the lease from whoever holds it, or leaves it to
-// nobody.
+// TestEndedLease: a document that starts over ends the lease of any holder, and may acquire it.
 //
 // Proves STORE-13.
 func TestEndedLease(t *testing.T) {
@@ -187,7 +186,7 @@ func TestPagesOfExpired(t *testing.T) {
 	}
 }
 
-// TestSweepingStepsOverNothing: what was swept long ago is not in the way of who sweeps.
+// TestSweepingStepsOverNothing: a sweep does not read tombstones of earlier sweeps.
 //
 // Proves SCOPE-14.
 func TestSweepingStepsOverNothing(t *testing.T) {

@@ -75,7 +75,7 @@ func pooled(t testing.TB, url string, change func(*pgxpool.Config)) *pgxpool.Poo
 	return pool
 }
 
-// locked locks records in a transaction of somebody else's, and returns the function that lets go.
+// locked locks records in another transaction, and returns the function that ends it.
 func locked(t testing.TB, url string, ids ...string) (release func()) {
 	t.Helper()
 	tx, err := pgtest.Connect(t, url).Begin(t.Context())

@@ -138,7 +138,7 @@ func TestJoinOneConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, f.s.NativeType(), native.NativeType())
 
-	require.Zero(t, f.version("a"), "nobody sees it before it is committed")
+	require.Zero(t, f.version("a"), "it is not visible before COMMIT")
 	require.NoError(t, s.Close())
 	_, err = s.Load(ctx, thing("a"))
 	require.ErrorIs(t, err, persist.ErrClosed)
@@ -249,8 +249,8 @@ func TestJoinFunctions(t *testing.T) {
 	require.EqualValues(t, 2, f.rows())
 }
 
-// TestJoinWaits: who commits to a record that somebody has locked waits, and loses to what the other
-// has written.
+// TestJoinWaits: a commit to a locked record waits, and loses to the version that the holder of the
+// lock wrote.
 //
 // Proves TX-6, STORE-5.
 func TestJoinWaits(t *testing.T) {
@@ -275,7 +275,8 @@ func TestJoinWaits(t *testing.T) {
 	require.EqualValues(t, 3, f.version("a"))
 }
 
-// TestJoinForeignCreator: the unique index finds who is creating the record without asking.
+// TestJoinForeignCreator: the unique index detects a row that was created without its advisory
+// lock.
 //
 // Proves TX-6, STORE-5.
 func TestJoinForeignCreator(t *testing.T) {
@@ -543,10 +544,11 @@ func TestJoinCancelled(t *testing.T) {
 	require.Zero(t, f.version("b"))
 }
 
-// TestPurgeOfNothingDisturbsNobody: a purge that finds nothing, as most do, makes no transaction with a snapshot fail.
+// TestPurgeOfNothingFailsNoSnapshot: a purge that removes nothing fails no transaction with a
+// snapshot.
 //
 // Proves TX-6, SCOPE-10.
-func TestPurgeOfNothingDisturbsNobody(t *testing.T) {
+func TestPurgeOfNothingFailsNoSnapshot(t *testing.T) {
 	f := newJoined(t, 4)
 	ctx := t.Context()
 	tx, s := f.begin(pgx.TxOptions{IsoLevel: pgx.RepeatableRead})

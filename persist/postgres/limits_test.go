@@ -101,7 +101,7 @@ func TestOneNewSchemaForManyStores(t *testing.T) {
 	}
 }
 
-// TestOpenIsBounded where somebody has locked the tables.
+// TestOpenIsBounded: Open fails in time if the tables are locked.
 //
 // Proves STORE-14.
 func TestOpenIsBounded(t *testing.T) {
@@ -229,7 +229,7 @@ func TestLargestNumbers(t *testing.T) {
 	require.Len(t, taken, 3, "one has no next version")
 }
 
-// TestPurgesLeaveConnections: those who purge at the same time wait for their turn on one connection.
+// TestPurgesLeaveConnections: concurrent purges of a store wait on one connection.
 //
 // Proves STORE-14.
 func TestPurgesLeaveConnections(t *testing.T) {
@@ -261,7 +261,8 @@ func TestPurgesLeaveConnections(t *testing.T) {
 	group.Wait()
 }
 
-// TestPurgeIsBounded where somebody keeps the floor locked, and is known to have removed nothing.
+// TestPurgeIsBounded: a purge fails in time if the floor stays locked, and is known to have removed
+// nothing.
 //
 // Proves STORE-14.
 func TestPurgeIsBounded(t *testing.T) {
@@ -291,8 +292,8 @@ func TestCommitTimeoutBeginsWithAConnection(t *testing.T) {
 	require.NoError(t, answered(t, answer).err)
 }
 
-// TestConnectionIsWaitedForOnce: who has waited for a connection for as long as it may is answered,
-// also when those who look after the queue have only begun to wait, and others go on waiting.
+// TestConnectionIsWaitedForOnce: a request that has waited for AcquireTimeout is answered, even if
+// its committer has just begun to wait for a connection. Younger requests continue to wait.
 //
 // Proves STORE-14.
 func TestConnectionIsWaitedForOnce(t *testing.T) {

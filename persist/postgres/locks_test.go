@@ -14,8 +14,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestTwoCreators: of two who create a key at the same moment, from two stores, one wins and the
-// other learns who.
+// TestTwoCreators: of two stores that create a key at the same moment, one wins, and the other gets
+// the winner's record.
 //
 // Proves STORE-4, STORE-5.
 func TestTwoCreators(t *testing.T) {
@@ -46,8 +46,8 @@ func TestTwoCreators(t *testing.T) {
 const foreignCreation = `INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, updated, holder, token, commits)
 	VALUES ('thing', $1, 7, 7, '{}', 0, '', clock_timestamp(), '', 0, '{foreign.1}')`
 
-// TestForeignCreator: somebody who creates a row without asking for its lock is found by the unique
-// index, and wins.
+// TestForeignCreator: a row that another program creates without its advisory lock is detected by
+// the unique index, and wins.
 //
 // Proves STORE-4, STORE-5.
 func TestForeignCreator(t *testing.T) {
@@ -66,7 +66,8 @@ func TestForeignCreator(t *testing.T) {
 	}
 }
 
-// TestConflictAfterAWait: who has waited for a lock is told what the one before it wrote.
+// TestConflictAfterAWait: a commit that waited for a lock gets the version that the holder of the
+// lock wrote.
 //
 // Proves STORE-5.
 func TestConflictAfterAWait(t *testing.T) {
@@ -121,8 +122,8 @@ func TestJudgedAfterAWait(t *testing.T) {
 	}
 }
 
-// TestDeadlockIsRetried: PostgreSQL ends a circle by ending one of the transactions in it. When that
-// is ours, nobody hears of it.
+// TestDeadlockIsRetried: PostgreSQL ends a deadlock by failing one transaction. The store repeats
+// its own, and the caller sees no error.
 //
 // Proves STORE-4.
 func TestDeadlockIsRetried(t *testing.T) {
@@ -223,8 +224,8 @@ func TestLockedPastBudget(t *testing.T) {
 	must(t, s, together(put("a", 1), put("b", 0)))
 }
 
-// TestReadersShare: records and absences that are only read are not in the way of others who read
-// them, and are in the way of those who change them.
+// TestReadersShare: records and absences that are only read do not block other readers, but block
+// writers.
 //
 // Proves STORE-2.
 func TestReadersShare(t *testing.T) {
@@ -254,8 +255,8 @@ func TestReadersShare(t *testing.T) {
 	}
 }
 
-// TestAbsenceIsWaitedFor: a commit that rests on the absence of a record, which somebody is about to
-// create, waits until it knows.
+// TestAbsenceIsWaitedFor: a commit that relies on the absence of a record waits for a transaction
+// that is creating it.
 //
 // Proves STORE-2, STORE-5.
 func TestAbsenceIsWaitedFor(t *testing.T) {

@@ -60,7 +60,7 @@ func (d *diarist) write() bool {
 			return true
 		case errors.As(err, &conflict):
 			if !sentBefore || !slices.Contains(conflict.Winners[0].Commits, c.ID) {
-				d.t.Errorf("%s lost to %v, but nobody else writes there", c.ID, conflict.Winners[0].Commits)
+				d.t.Errorf("%s lost to %v, but no other writer exists", c.ID, conflict.Winners[0].Commits)
 				return false
 			}
 			d.version++
@@ -128,8 +128,8 @@ func proxied(t *testing.T) (*pgproxy.Proxy, string) {
 	return proxy, proxy.URL(server.URL("postgres"))
 }
 
-// TestLostAnswers cuts connections around commits. Whoever is told that nothing was written can rely
-// on it, and whoever is told nothing certain finds out by asking again.
+// TestLostAnswers cuts connections around commits. An answer that nothing was written is always
+// true. An unknown outcome is settled by sending the commit again.
 //
 // Proves STORE-14.
 func TestLostAnswers(t *testing.T) {
@@ -196,7 +196,7 @@ func progress(t *testing.T, s *Store, commits *atomic.Int64) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	t.Error("nobody gets on")
+	t.Error("no progress")
 }
 
 // TestServerDown: every call says so, and works again when the server does.
@@ -243,7 +243,8 @@ func batchedWhileDown(t *testing.T, s *Store) []result {
 	return results
 }
 
-// TestOldErrorOfAConnection: who comes while a connection fails to be made does not get the error of that, but tries anew.
+// TestOldErrorOfAConnection: a request that arrives while a connection attempt fails does not get
+// its error; the store tries again.
 //
 // Proves STORE-14.
 func TestOldErrorOfAConnection(t *testing.T) {

@@ -65,7 +65,7 @@ func pgBouncer(t *testing.T, program, server string, more ...string) string {
 	target, err := url.Parse(server)
 	require.NoError(t, err)
 	password, _ := target.User.Password()
-	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-") // that everybody may enter
+	folder, err := os.MkdirTemp("/tmp", "pawl-pgbouncer-") // readable for all users
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(folder)) })
 	require.NoError(t, os.Chmod(folder, 0o755))

@@ -198,7 +198,7 @@ func TestWithdrawn(t *testing.T) {
 	require.ErrorIs(t, answered(t, answer).err, context.Canceled)
 }
 
-// TestCloseDrains: Close answers those who wait, and lets nobody in.
+// TestCloseDrains: Close waits until all requests are answered, and later calls are refused.
 //
 // Proves STORE-1.
 func TestCloseDrains(t *testing.T) {
@@ -222,12 +222,12 @@ func TestCloseDrains(t *testing.T) {
 	release()
 	group.Wait()
 	for _, answer := range answers {
-		require.Len(t, answer, 1, "everybody has an answer when Close returns")
+		require.Len(t, answer, 1, "every request is answered when Close returns")
 		require.NoError(t, (<-answer).err)
 	}
 }
 
-// TestUsedUpPool fails in time where somebody has taken every connection, and works again by itself.
+// TestUsedUpPool: calls fail in time while all connections are in use, and succeed afterwards.
 //
 // Proves STORE-14.
 func TestUsedUpPool(t *testing.T) {

@@ -47,8 +47,8 @@ func (h *history) add(c persist.Commit) {
 	}
 }
 
-// order returns for each commit those that must come after it, if there is an order at all: whoever
-// has seen or replaced what it wrote, or replaced what it saw.
+// order returns for each commit the commits that must come after it: those that have read or replaced
+// what it wrote, or replaced what it read.
 func (h *history) order() map[int][]int {
 	after := make(map[int][]int)
 	for s, writer := range h.written {

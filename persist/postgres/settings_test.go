@@ -15,11 +15,11 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// afterCommits writes so many versions of id, which does not exist, and returns the last. Nothing else is done by s: it tells nobody.
+// afterCommits writes n versions of id, which does not exist, and returns the last. s sends no hints.
 func afterCommits(t testing.TB, s *Store, id string, n int) (version uint64) {
 	t.Helper()
 	s.outbox.mu.Lock()
-	s.outbox.sending = true // as far as it knows
+	s.outbox.sending = true // pretends that a goroutine sends
 	s.outbox.mu.Unlock()
 	for ; version < uint64(n); version++ {
 		must(t, s, put(id, version))
@@ -30,7 +30,7 @@ func afterCommits(t testing.TB, s *Store, id string, n int) (version uint64) {
 // severalCommits are enough for a session to know its statements by name.
 const severalCommits = 18
 
-// untilItWaits returns when something in the database has waited for a lock for longer than direct commits do, and is not done.
+// untilItWaits returns when a statement has waited for a lock for 50 ms, longer than a fast commit does.
 func untilItWaits(t testing.TB, url string, done <-chan error) {
 	t.Helper()
 	conn := pgtest.Connect(t, url)
@@ -40,18 +40,18 @@ func untilItWaits(t testing.TB, url string, done <-chan error) {
 	}
 }
 
-// setting returns the lock_timeout of the only connection of a store, past all that the store does when it hands one out.
+// setting returns the lock_timeout of the only connection of a store.
 func setting(t testing.TB, s *Store) (value string) {
 	t.Helper()
 	require.NoError(t, s.pool.QueryRow(t.Context(), "SHOW lock_timeout").Scan(&value))
 	return value
 }
 
-// TestBriefSession: a session that only commits directly keeps the lock_timeout of that, other work of the store has the one of the session, and waits for
-// tables that are locked for longer, and so does a function in a transaction.
+// TestLockTimeoutOfTheSession: fast commits leave the lock_timeout of the session unchanged. Other
+// calls, and functions in a transaction, wait for locked tables for that long.
 //
 // Proves STORE-10, STORE-14.
-func TestBriefSession(t *testing.T) {
+func TestLockTimeoutOfTheSession(t *testing.T) {
 	tables := "LOCK TABLE pawl_records, pawl_meta IN ACCESS EXCLUSIVE MODE"
 	for name, test := range map[string]struct {
 		lock string
@@ -109,18 +109,18 @@ func TestBriefSession(t *testing.T) {
 	}
 }
 
-// TestBriefSessionTellsOthers: notifications, which take turns in all of the database, wait for theirs, and leave a session as it was where they
-// need not wait.
+// TestNotificationWaits: a notification waits for the transactions before it, and leaves the
+// settings of the session unchanged.
 //
 // Proves SCOPE-13, STORE-14.
-func TestBriefSessionTellsOthers(t *testing.T) {
+func TestNotificationWaits(t *testing.T) {
 	url := pgtest.New(t).URL("postgres")
 	s := openAt(t, connections(t, url, 1), Config{})
 	afterCommits(t, s, "a", severalCommits)
 	require.NoError(t, s.notify([]string{"{}"}, true))
 	require.Equal(t, "0", setting(t, s))
 
-	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
 	holder, conn := pgtest.Connect(t, url), pgtest.Connect(t, url)
 	var released atomic.Bool
 	held, done := make(chan error, 1), make(chan error, 1)
@@ -145,7 +145,8 @@ func TestBriefSessionTellsOthers(t *testing.T) {
 	require.Equal(t, "0", setting(t, s))
 }
 
-// TestForgottenAndLocked: a read whose statement has lost its name, and which then has to wait for longer than direct commits do, waits.
+// TestForgottenAndLocked: a read whose session has lost the prepared statement waits for a locked
+// table.
 //
 // Proves STORE-10.
 func TestForgottenAndLocked(t *testing.T) {
@@ -169,7 +170,7 @@ func TestForgottenAndLocked(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestSessionOfTheApplication: what a pool of the application's own has set stays as it is, however much is committed.
+// TestSessionOfTheApplication: commits leave the settings of an application's pool unchanged.
 //
 // Proves STORE-10.
 func TestSessionOfTheApplication(t *testing.T) {
@@ -181,7 +182,7 @@ func TestSessionOfTheApplication(t *testing.T) {
 	require.Equal(t, "0", setting(t, s))
 }
 
-// TestSessionsBehindPgBouncer: the proxy itself gives sessions to others, who find them as they were.
+// TestSessionsBehindPgBouncer: commits leave the settings of a shared session unchanged.
 //
 // Proves STORE-10.
 func TestSessionsBehindPgBouncer(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 )
 
-// stopping is a connection of a process that is stopped while it writes, for longer than the context of what it writes lives. pgconn, which reads by another
-// goroutine while it writes for long, gets the answer there, and then the end of its time.
+// stopping is a connection of a process that is stopped during a write until its context has ended.
+// pgconn reads in another goroutine during a long write: it gets the answer, and then the deadline.
 type stopping struct {
 	net.Conn
 	end  *atomic.Pointer[context.CancelFunc] // of the next write's context, if that is the one
@@ -48,7 +48,8 @@ func (c stopping) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// TestStoppedWhileItWrites: a connection on which the time was over, although the answer had come, is not used again.
+// TestStoppedWhileItWrites: a connection whose deadline passed is not used again, even if the
+// answer arrived.
 //
 // Proves STORE-14.
 func TestStoppedWhileItWrites(t *testing.T) {

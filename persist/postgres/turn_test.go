@@ -27,8 +27,8 @@ func heldAt(t *testing.T, version uint64, err error) {
 	require.True(t, errors.As(err, &conflict) && conflict.Held)
 }
 
-// TestTurn: who insists, and is too late, comes before a rival that knows as much. Its commit waits for the disk, although what the
-// transaction did first, which was nothing, did not have to.
+// TestTurn: a commit that insists and loses keeps the record locked, so that its caller's next
+// commit precedes that of a rival with the same knowledge. The commit in the turn is durable.
 //
 // Proves CAS-1.
 func TestTurn(t *testing.T) {
@@ -62,7 +62,8 @@ func TestTurn(t *testing.T) {
 	must(t, s, insisting(put("a", 3)), insisting(put("a", 4)), put("a", 5))
 }
 
-// TestTurnEnds: who does not come back keeps nobody from writing for long, and no connection.
+// TestTurnEnds: a turn whose caller does not return blocks other writers only briefly, and its
+// connection is released.
 //
 // Proves CAS-1, CAS-11.
 func TestTurnEnds(t *testing.T) {
@@ -81,7 +82,7 @@ func TestTurnEnds(t *testing.T) {
 	must(t, rival, put("a", 3))
 }
 
-// TestTurnOfALostConnection: a turn whose connection is gone is none.
+// TestTurnOfALostConnection: a turn whose connection was lost has no effect.
 //
 // Proves CAS-7.
 func TestTurnOfALostConnection(t *testing.T) {
@@ -101,8 +102,8 @@ func TestTurnOfALostConnection(t *testing.T) {
 	must(t, s, insisting(put("a", 3)))
 }
 
-// TestTurnsAreNotKept: whatever becomes of turns, their connections are given back, and the store can be closed: when the connection of one is lost, and
-// another request of the process has the next, at the same version or a later one; and when they are over at once.
+// TestTurnsAreNotKept: the connections of turns are released and the store can be closed, if the
+// connection of a turn is lost and another request gets the next turn, and if turns end at once.
 //
 // Proves STORE-14.
 func TestTurnsAreNotKept(t *testing.T) {
@@ -148,8 +149,8 @@ func TestTurnsAreNotKept(t *testing.T) {
 	}
 }
 
-// TestTurnWritesAsOthersDo: what may take its time without a turn may do so in it, and what the application has chosen that a commit waits for is
-// what it waits for.
+// TestTurnWritesAsOthersDo: a slow write may take as long in a turn as without one, and the commit
+// uses the synchronous_commit that the application has chosen.
 //
 // Proves STORE-10.
 func TestTurnWritesAsOthersDo(t *testing.T) {
@@ -173,10 +174,11 @@ func TestTurnWritesAsOthersDo(t *testing.T) {
 	}
 }
 
-// TestTooLateWaitsForNobody: a commit that has lost, whatever becomes of who has the record locked, learns that at once.
+// TestLostCommitDoesNotWait: a commit whose version has moved is answered at once, even while
+// another transaction has locked the record.
 //
 // Proves CAS-11, STORE-5.
-func TestTooLateWaitsForNobody(t *testing.T) {
+func TestLostCommitDoesNotWait(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0), put("a", 1))

@@ -16,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// creating creates rows in a transaction of somebody else's that does not ask for their locks, and
-// returns the function that undoes it.
+// creating creates rows in another transaction, without their advisory locks, and returns the function
+// that rolls it back.
 func creating(t testing.TB, url string, ids ...string) (undo func()) {
 	t.Helper()
 	tx, err := pgtest.Connect(t, url).Begin(t.Context())
@@ -29,8 +29,8 @@ func creating(t testing.TB, url string, ids ...string) (undo func()) {
 	return func() { require.NoError(t, tx.Rollback(context.Background())) }
 }
 
-// TestForeignCreatorHoldsUpNoBatch: a row that somebody has created and not committed, which only the
-// unique index knows of, holds up the commit of its own key, and none that share its batch.
+// TestForeignCreatorHoldsUpNoBatch: an uncommitted row of another program, which only the unique
+// index contains, delays the commit of its own key and no other commit of the batch.
 //
 // Proves CAS-11.
 func TestForeignCreatorHoldsUpNoBatch(t *testing.T) {

@@ -74,7 +74,8 @@ func (w watch) times(key persist.Key) (times, zeros int) {
 	return count(all, key), count(all, persist.Key{})
 }
 
-// TestWatch: everybody hears of what changes a record, by whomever, and of nothing else.
+// TestWatch: every watcher gets a hint for each change of a record in any process, and for nothing
+// else.
 //
 // Proves SCOPE-13.
 func TestWatch(t *testing.T) {
@@ -102,7 +103,7 @@ func TestWatch(t *testing.T) {
 	require.Len(t, taken, 1)
 	hear("b", 2)
 
-	// Nobody hears of a renewal, of what was read, or of what was refused. Hints of this store come in
+	// Renewals, reads and refused commits cause no hints. Hints of this store come in
 	// order, so that by the next one there would be others.
 	var before []int
 	for _, w := range watches {
@@ -213,8 +214,8 @@ func TestWatchThousands(t *testing.T) {
 	}
 }
 
-// TestWatchWithOneConnection: a pool of one connection is not used up by those who watch, and hints
-// are sent though somebody has it for long.
+// TestWatchWithOneConnection: watching does not use the only connection of a pool, and hints are
+// sent while that is in use for long.
 //
 // Proves SCOPE-13.
 func TestWatchWithOneConnection(t *testing.T) {
@@ -279,7 +280,7 @@ func TestWatchEnds(t *testing.T) {
 	require.ErrorIs(t, s.Watch(t.Context(), never), persist.ErrClosed)
 }
 
-// TestWatchClosedAtOnce: Close ends those who begin at the same moment, too.
+// TestWatchClosedAtOnce: Close also ends Watch calls that begin at the same moment.
 //
 // Proves SCOPE-13.
 func TestWatchClosedAtOnce(t *testing.T) {

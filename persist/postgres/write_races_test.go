@@ -15,8 +15,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// TestBatchesOfNextVersionsRace: batches of two processes on the same records, with others who lock some of these and change their leases, lose
-// and double nothing, and write nothing that somebody has locked.
+// TestBatchesOfNextVersionsRace: batches of two stores on the same records, while other
+// transactions lock records and change leases, lose and repeat no commit, and write no locked
+// record.
 //
 // Proves STORE-2.
 func TestBatchesOfNextVersionsRace(t *testing.T) {

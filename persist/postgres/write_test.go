@@ -16,7 +16,7 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// TestBatchOfNextVersions: where a batch is next versions only, which one statement writes, each still has an outcome of its own.
+// TestBatchOfNextVersions: each commit of a batch that goes the fast way has an outcome of its own.
 //
 // Proves STORE-2.
 func TestBatchOfNextVersions(t *testing.T) {
@@ -70,7 +70,8 @@ func TestBatchOfNextVersions(t *testing.T) {
 	}
 }
 
-// TestNextVersionsRemember: whichever way a version is written, the record remembers the same commits.
+// TestNextVersionsRemember: a record keeps the same commit ids whether it was written directly or
+// in a batch.
 //
 // Proves STORE-1, CAS-7.
 func TestNextVersionsRemember(t *testing.T) {
@@ -102,7 +103,8 @@ func TestNextVersionsRemember(t *testing.T) {
 	}
 }
 
-// TestNextVersionsRememberBareNumbers: an id without a dot is a writer of its own, also where it is a number.
+// TestNextVersionsRememberBareNumbers: a commit id without a dot is a writer of its own, even if it
+// is a number.
 //
 // Proves STORE-1, CAS-7.
 func TestNextVersionsRememberBareNumbers(t *testing.T) {
@@ -129,8 +131,8 @@ func TestNextVersionsRememberBareNumbers(t *testing.T) {
 	}
 }
 
-// TestSessionEndsBeforeItKnowsTheStatement: a connection that is lost while a statement is given its name has seen nothing of the commit, and
-// says nothing about other sessions.
+// TestSessionEndsBeforeItKnowsTheStatement: if the connection is lost while a statement is
+// prepared, nothing was written, and the statement stays prepared in other sessions.
 //
 // Proves STORE-14.
 func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
@@ -152,9 +154,9 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 	}
 }
 
-// TestNextVersionsWaitBriefly: what holds up an update without having the record locked, a lock of the table or somebody's row in an index
-// that was added, does not keep the next version waiting on a connection, whether that knows the statement or not: it is known in time that
-// nothing was written.
+// TestNextVersionsWaitBriefly: a table lock, or an uncommitted row in a unique index of the user,
+// does not keep a fast commit waiting on a connection. It is known in time that nothing was
+// written.
 //
 // Proves STORE-14.
 func TestNextVersionsWaitBriefly(t *testing.T) {
@@ -190,7 +192,8 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 	}
 }
 
-// TestCallerWhoseTimeIsUp: a caller whose context ends while no connection is free hears that, and not that the store is to blame.
+// TestCallerWhoseTimeIsUp: a caller whose context ends while no connection is free gets the error
+// of its context.
 //
 // Proves STORE-14.
 func TestCallerWhoseTimeIsUp(t *testing.T) {
@@ -210,8 +213,9 @@ func TestCallerWhoseTimeIsUp(t *testing.T) {
 	must(t, s, put("a", 1))
 }
 
-// TestPlansAreMadeAnew: a session whose plan was made when the table was small, and would read all of it, does not keep that for ever once the table is large.
-func TestPlansAreMadeAnew(t *testing.T) {
+// TestPlansAreMadeAgain: a session does not keep a plan that reads the whole table after the table
+// has grown.
+func TestPlansAreMadeAgain(t *testing.T) {
 	ctx, url := t.Context(), pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0))
@@ -242,7 +246,7 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	execute(t, url, `INSERT INTO pawl_records SELECT kind, id || n, version, born, doc, schema, label, due, expires, updated, deleted, holder, token, until, commits
 		FROM pawl_records, generate_series(1, 5000) AS n`)
 	commit()
-	require.Contains(t, plan(), "Seq Scan", "nobody has counted")
+	require.Contains(t, plan(), "Seq Scan", "the table was not analyzed")
 	for key, value := range conn.PgConn().CustomData() {
 		if since, ok := value.(time.Time); ok {
 			conn.PgConn().CustomData()[key] = since.Add(-2 * replanAfter)
@@ -252,8 +256,8 @@ func TestPlansAreMadeAnew(t *testing.T) {
 	require.NotContains(t, plan(), "Seq Scan")
 }
 
-// TestNextVersionIsNotWaitedFor: the short way of the next version, with or without an expiry, finds a record that somebody has locked in whatever way without waiting for it, also
-// where it is several who have, and one whose lock is over is written, the short way again after that.
+// TestNextVersionIsNotWaitedFor: the fast way does not wait for a record with a lock of any kind,
+// of one or several transactions. It writes the record after the locks have ended.
 //
 // Proves CAS-11, STORE-14.
 func TestNextVersionIsNotWaitedFor(t *testing.T) {
@@ -318,7 +322,8 @@ func TestNextVersionIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestNextVersionWithoutExpiry: a record that has expired is not written to by who takes it for one that lives, nor does one keep its expiry that gets none.
+// TestNextVersionWithoutExpiry: a write that expects a live record does not replace an expired one,
+// and a write without TTL removes the expiry.
 //
 // Proves STORE-2, STORE-8.
 func TestNextVersionWithoutExpiry(t *testing.T) {
