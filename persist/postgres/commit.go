@@ -21,11 +21,11 @@ import (
 //
 // A fast commit that was not written, and not proved lost, continues as a transaction.
 //
-// A locked record delays only its own writers. The first attempt never waits for a lock: a commit that
-// finds one of its records locked writes nothing. It then waits for the lock on a connection, but only
-// for lockPatience, and only in one of few slots (see waiters). Between two such waits, and while no
-// slot is free, it pauses without a connection and tries again. So most connections stay free for
-// other commits. Attempts end with Config.CommitTimeout, or when the caller leaves.
+// A locked record delays only its own writers. The first attempt never waits for a lock: a commit
+// that finds one of its records locked writes nothing. It then waits for the lock on a connection,
+// but only for lockPatience, and only in one of few slots (see waiters). Between two such waits,
+// and while no slot is free, it pauses without a connection and tries again. So most connections
+// stay free for other commits. Attempts end with Config.CommitTimeout, or when the caller leaves.
 const (
 	lockPatience = 250 * time.Millisecond
 	firstPause   = time.Millisecond
@@ -33,8 +33,8 @@ const (
 	shortestWait = 50 * time.Millisecond // for a connection
 )
 
-// Limits of a commit. Without them one commit could fill the server's lock table, or create a record
-// whose key is too long for the index of tombstones.
+// Limits of a commit. Without them one commit could fill the server's lock table, or create a
+// record whose key is too long for the index of tombstones.
 const (
 	maxKeys = 5000
 	maxKey  = 2048 // bytes of kind and id
@@ -49,8 +49,8 @@ func waiters(connections int) int {
 }
 
 // request is a commit in progress. Its state changes from pending to sent when the database may see
-// it, and back when the database is known to have written nothing. The caller can withdraw a pending
-// request; it can only leave a sent one behind.
+// it, and back when the database is known to have written nothing. The caller can withdraw a
+// pending request; it can only leave a sent one behind.
 type request struct {
 	ctx     context.Context // the caller's
 	commit  persist.Commit
@@ -89,12 +89,13 @@ func (r *request) answer(at time.Time, err error) {
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
 // *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and otherwise:
 //
-//   - an error that wraps persist.ErrNotApplied when c is malformed, the database rejects it, it has
-//     more than 5000 keys or a key of more than 2048 bytes, or ctx ended before the commit was sent;
+//   - an error that wraps persist.ErrNotApplied when c is malformed, the database rejects it, it
+//     has more than 5000 keys or a key of more than 2048 bytes, or ctx ended before the commit was
+//     sent;
 //   - an error that also wraps persist.ErrUnavailable when the database could not be reached or
 //     written, or a record stayed locked until Config.CommitTimeout;
-//   - any other error when the outcome is unknown: the connection was lost after the commit was sent,
-//     or ctx ended then and the commit continues without its caller.
+//   - any other error when the outcome is unknown: the connection was lost after the commit was
+//     sent, or ctx ended then and the commit continues without its caller.
 //
 // A caller with a patient context commits on its own goroutine: see persist.Patient.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
@@ -134,7 +135,8 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	}
 }
 
-// isPatient reports whether the caller waits until the deadline of ctx: nothing cancels ctx earlier.
+// isPatient reports whether the caller waits until the deadline of ctx: nothing cancels ctx
+// earlier.
 func isPatient(ctx context.Context) bool {
 	_, ok := ctx.(interface{ Patient() })
 	return ok
@@ -197,9 +199,9 @@ func (s *Store) finish(r *request, at time.Time, err error) {
 	r.answer(at, err)
 }
 
-// insist returns the outcome of r after further attempts while another transaction is in the way. It
-// leaves the last quarter of Config.CommitTimeout for the answer of the last attempt, so that the
-// outcome is known.
+// insist returns the outcome of r after further attempts while another transaction is in the way.
+// It leaves the last quarter of Config.CommitTimeout for the answer of the last attempt, so that
+// the outcome is known.
 func (s *Store) insist(r *request, at time.Time, err error, attempt func(*request, time.Duration) (time.Time, error)) (time.Time, error) {
 	latest := r.deadline.Add(-s.config.CommitTimeout / 4)
 	waited := false
@@ -223,8 +225,8 @@ func (s *Store) insist(r *request, at time.Time, err error, attempt func(*reques
 	return at, err
 }
 
-// inTheWay reports whether nothing was written because of another transaction, and a further attempt
-// may succeed.
+// inTheWay reports whether nothing was written because of another transaction, and a further
+// attempt may succeed.
 func inTheWay(err error) bool { return errors.Is(err, persist.ErrNotApplied) && worthRetrying(err) }
 
 // pause waits for d. It reports false if ctx ended first.
@@ -239,8 +241,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// attempt commits r on a connection of the pool and waits for locks for at most patience. The caller's
-// context bounds only the wait for the connection.
+// attempt commits r on a connection of the pool and waits for locks for at most patience. The
+// caller's context bounds only the wait for the connection.
 func (s *Store) attempt(r *request, patience time.Duration) (at time.Time, err error) {
 	conn, err := s.acquire(r.ctx)
 	if err != nil {
@@ -325,7 +327,8 @@ func (s *Store) commitWaiting() {
 		began := time.Now()
 		conn, err := s.acquireFor(s.queue.oldest())
 		if err != nil {
-			// Requests that arrived later are not answered with this error: the database may be back.
+			// Requests that arrived later are not answered with this error: the database may be
+			// back.
 			arrived := began
 			if errors.Is(err, errNoConnection) {
 				arrived = time.Now().Add(-s.config.AcquireTimeout)
@@ -343,8 +346,8 @@ func (s *Store) commitWaiting() {
 	}
 }
 
-// acquireFor returns a connection for a batch whose oldest request arrived at a time. It waits until
-// that request has waited for Config.AcquireTimeout, and at least for shortestWait.
+// acquireFor returns a connection for a batch whose oldest request arrived at a time. It waits
+// until that request has waited for Config.AcquireTimeout, and at least for shortestWait.
 func (s *Store) acquireFor(arrived time.Time) (*pgxpool.Conn, error) {
 	left := max(s.config.AcquireTimeout-time.Since(arrived), min(s.config.AcquireTimeout, shortestWait))
 	ctx, cancel := context.WithTimeout(context.Background(), left)
@@ -356,8 +359,8 @@ func (s *Store) acquireFor(arrived time.Time) (*pgxpool.Conn, error) {
 	return conn, err
 }
 
-// commitBatch commits and answers requests, and returns the error of the connection. It goes the fast
-// way if all of them can, and continues with one transaction for the rest.
+// commitBatch commits and answers requests, and returns the error of the connection. It goes the
+// fast way if all of them can, and continues with one transaction for the rest.
 func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 	ctx, cancel := until(time.Now().Add(s.config.CommitTimeout))
 	defer cancel()
@@ -376,7 +379,8 @@ func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 	return t.failure
 }
 
-// writeBatch commits a batch the fast way if all of it can go that way, and returns the undecided rest.
+// writeBatch commits a batch the fast way if all of it can go that way, and returns the undecided
+// rest.
 func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*request) (rest []*request, err error) {
 	for _, r := range batch {
 		if !isFast(&r.commit) {

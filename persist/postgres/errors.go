@@ -41,8 +41,9 @@ func sqlState(err error) string {
 	return ""
 }
 
-// refused reports whether err proves that the failed statement had no effect and its transaction was
-// rolled back. A FATAL error, or one about connections, proves nothing: it may come from a proxy.
+// refused reports whether err proves that the failed statement had no effect and its transaction
+// was rolled back. A FATAL error, or one about connections, proves nothing: it may come from a
+// proxy.
 func refused(err error) bool {
 	if errors.Is(err, errUnsent) {
 		return true
@@ -53,8 +54,8 @@ func refused(err error) bool {
 
 func class(code string) string { return code[:min(2, len(code))] }
 
-// worthRetrying reports whether the transaction that failed with err may soon succeed, because another
-// transaction was in its way.
+// worthRetrying reports whether the transaction that failed with err may soon succeed, because
+// another transaction was in its way.
 func worthRetrying(err error) bool {
 	if errors.Is(err, errBusy) {
 		return true
@@ -103,8 +104,8 @@ var errNoConnection = fmt.Errorf("%w: no free connection within the acquire time
 // errNoAnswer means that the server did not answer within Config.CommitTimeout.
 var errNoAnswer = fmt.Errorf("%w: the server did not answer in time", persist.ErrUnavailable)
 
-// explain turns an error of the driver or the server into one for the caller. Errors of the driver are
-// quoted and not wrapped, because some contain the configuration with the password.
+// explain turns an error of the driver or the server into one for the caller. Errors of the driver
+// are quoted and not wrapped, because some contain the configuration with the password.
 func explain(err error) error {
 	var answered *pgconn.PgError
 	switch {
@@ -135,9 +136,9 @@ func leftBehind(ctx context.Context) error {
 	return fmt.Errorf("postgres: the outcome is unknown: the context ended after the commit was sent: %w", context.Cause(ctx))
 }
 
-// outcome returns the error of a transaction that failed with err after completed statements. It wraps
-// persist.ErrNotApplied if nothing can have been written: the server refused one of the first before
-// statements, which come before the commit.
+// outcome returns the error of a transaction that failed with err after completed statements. It
+// wraps persist.ErrNotApplied if nothing can have been written: the server refused one of the first
+// before statements, which come before the commit.
 func outcome(err error, completed, before int) error {
 	if completed < before && refused(err) {
 		return notApplied(err)

@@ -49,8 +49,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestFailedCommit: where the commit itself fails, the store does not claim to know the outcome, and
-// goes on.
+// TestFailedCommit: where the commit itself fails, the store does not claim to know the outcome,
+// and goes on.
 //
 // Proves STORE-14.
 func TestFailedCommit(t *testing.T) {

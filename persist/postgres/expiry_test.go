@@ -100,8 +100,8 @@ func TestSweptTooLate(t *testing.T) {
 	require.False(t, load(t, s, "a").Deleted)
 }
 
-// TestKeptExpiry: a write may leave the expiry where it is, and then does to that what persist.Apply
-// says.
+// TestKeptExpiry: a write may leave the expiry where it is, and then does to that what
+// persist.Apply says.
 //
 // Proves SCOPE-14.
 func TestKeptExpiry(t *testing.T) {
@@ -159,8 +159,8 @@ func TestEndedLease(t *testing.T) {
 	}
 }
 
-// TestPagesOfExpired: pages of what has expired are without gaps and repetitions, also where several
-// expired at the same moment.
+// TestPagesOfExpired: pages of what has expired are without gaps and repetitions, also where
+// several expired at the same moment.
 //
 // Proves STORE-1.
 func TestPagesOfExpired(t *testing.T) {

@@ -323,8 +323,9 @@ func TestJoinWaitsInVain(t *testing.T) {
 	require.Zero(t, f.version("b"))
 }
 
-// TestJoinDeadlock: of two transactions that commit to two records in opposite order, the server ends
-// the wait of one, which has not applied anything and can go on or give up, and the other succeeds.
+// TestJoinDeadlock: of two transactions that commit to two records in opposite order, the server
+// ends the wait of one, which has not applied anything and can go on or give up, and the other
+// succeeds.
 //
 // Proves TX-6, STORE-14.
 func TestJoinDeadlock(t *testing.T) {
@@ -519,7 +520,8 @@ func TestJoinEnds(t *testing.T) {
 	require.EqualValues(t, 1, f.version("b"))
 }
 
-// TestJoinCancelled: a context that ends during a wait costs the connection, and nothing is applied.
+// TestJoinCancelled: a context that ends during a wait costs the connection, and nothing is
+// applied.
 //
 // Proves TX-6, STORE-14.
 func TestJoinCancelled(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// Take acquires records as persist.Leaser says, in one transaction. It skips locked records. Its errors
-// are those of Commit, without *persist.Conflict and *persist.Fenced.
+// Take acquires records as persist.Leaser says, in one transaction. It skips locked records. Its
+// errors are those of Commit, without *persist.Conflict and *persist.Fenced.
 func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
@@ -53,9 +53,9 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	return taken, nil
 }
 
-// take returns the statement that acquires the records that match q. The time is read after they are
-// locked. It leaves out records that expired since the statement began, and records without a next
-// version.
+// take returns the statement that acquires the records that match q. The time is read after they
+// are locked. It leaves out records that expired since the statement began, and records without a
+// next version.
 func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error) {
 	s, err := selected(q)
 	if err != nil {
@@ -73,8 +73,8 @@ func (t statements) take(q persist.Query, a persist.Acquire) (*statement, error)
 	return s.statement, nil
 }
 
-// detached runs work, which writes, on a connection. If ctx ends meanwhile, detached returns and work
-// continues in the background; Close waits for it.
+// detached runs work, which writes, on a connection. If ctx ends meanwhile, detached returns and
+// work continues in the background; Close waits for it.
 func (s *Store) detached(ctx context.Context, work func(context.Context, *pgconn.PgConn) error) error {
 	if err := s.queue.begin(); err != nil {
 		return err

@@ -34,8 +34,8 @@ func TestStatementTimeoutOfTheRole(t *testing.T) {
 	require.NoError(t, answered(t, two).err)
 }
 
-// TestFailedSiblingFailsAlone: an error that passes by itself, but that one part of a batch has caused,
-// does not fail the others.
+// TestFailedSiblingFailsAlone: an error that passes by itself, but that one part of a batch has
+// caused, does not fail the others.
 //
 // Proves CAS-11.
 func TestFailedSiblingFailsAlone(t *testing.T) {
@@ -49,8 +49,8 @@ func TestFailedSiblingFailsAlone(t *testing.T) {
 	require.NoError(t, results[2].err)
 }
 
-// TestNumbersThatCannotBeRead: jsonb writes exponents out, and could keep a small document that is too
-// large to be read, or listed with others.
+// TestNumbersThatCannotBeRead: jsonb writes exponents out, and could keep a small document that is
+// too large to be read, or listed with others.
 //
 // Proves CAS-11.
 func TestNumbersThatCannotBeRead(t *testing.T) {

@@ -38,8 +38,8 @@ func (s *selection) limit(n int) string {
 	return fmt.Sprintf(" LIMIT $%d", len(s.statement.values))
 }
 
-// selected returns persist.Query.Match in SQL, with the conditions of the partial indices spelled out.
-// It uses the start of the statement as the time, because the planner knows that.
+// selected returns persist.Query.Match in SQL, with the conditions of the partial indices spelled
+// out. It uses the start of the statement as the time, because the planner knows that.
 func selected(q persist.Query) (*selection, error) {
 	s := &selection{statement: query("")}
 	const held = "r.token <> 0 AND r.until > pg_catalog.statement_timestamp()"

@@ -305,8 +305,8 @@ func TestWriteSkew(t *testing.T) {
 	}
 }
 
-// TestPurgedWhileCreated: a key that is created anew, at the moment at which its tombstone is purged,
-// never repeats a version.
+// TestPurgedWhileCreated: a key that is created anew, at the moment at which its tombstone is
+// purged, never repeats a version.
 //
 // Proves STORE-2.
 func TestPurgedWhileCreated(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// migrations are applied in the order of their names; the n-th leads to schema version n. The effect
-// of a released migration never changes.
+// migrations are applied in the order of their names; the n-th leads to schema version n. The
+// effect of a released migration never changes.
 //
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -98,8 +98,8 @@ func (s *Store) migrateTo(ctx context.Context, conn *pgconn.PgConn, files []stri
 	return nil
 }
 
-// createSchema creates the store's schema if it does not exist. IF NOT EXISTS would need the right to
-// create schemas even if it exists.
+// createSchema creates the store's schema if it does not exist. IF NOT EXISTS would need the right
+// to create schemas even if it exists.
 func (s *Store) createSchema(ctx context.Context, conn *pgconn.PgConn) error {
 	exists := query("SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1").string(s.names.schema)
 	answers, err := roundTrip(ctx, conn, exists)
@@ -130,7 +130,8 @@ func (s *Store) schemaVersion(ctx context.Context, conn *pgconn.PgConn) (int, er
 	return int(row.int()), nil
 }
 
-// failed returns the error of a call that commits nothing: that of ctx if it ended, or err explained.
+// failed returns the error of a call that commits nothing: that of ctx if it ended, or err
+// explained.
 func failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ended(ctx)

@@ -43,8 +43,8 @@ func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`
 
 var placeholders = regexp.MustCompile(`\{:?[a-z_]+\}`)
 
-// expand fills in the placeholders of an SQL text: {name}, {:name} without the schema, and {body} for
-// dollar quotes around a function's body that do not occur in a name.
+// expand fills in the placeholders of an SQL text: {name}, {:name} without the schema, and {body}
+// for dollar quotes around a function's body that do not occur in a name.
 func (n names) expand(text string) string {
 	body := "$body$"
 	for strings.Contains(n.schema+" "+n.prefix, body) {
@@ -62,8 +62,8 @@ func (n names) expand(text string) string {
 	})
 }
 
-// lockKey returns the number of the advisory lock that stands for key while it is absent. All releases
-// must use the same number. Two keys with the same number only wait for each other.
+// lockKey returns the number of the advisory lock that stands for key while it is absent. All
+// releases must use the same number. Two keys with the same number only wait for each other.
 func (n names) lockKey(key persist.Key) int64 {
 	hash := fnv.New64a()
 	for _, part := range []string{"pawl", n.schema, n.prefix, key.Kind, key.ID} {
@@ -79,8 +79,8 @@ func (n names) migrationLock() int64 { return n.lockKey(persist.Key{}) }
 // schemaLock is the number of the advisory lock for creating the schema; no prefix is empty.
 func (n names) schemaLock() int64 { return names{schema: n.schema}.migrationLock() }
 
-// channel returns the name of the channel for the store's notifications. Names of channels are short,
-// so it is a hash. All releases must use the same name.
+// channel returns the name of the channel for the store's notifications. Names of channels are
+// short, so it is a hash. All releases must use the same name.
 func (n names) channel() string {
 	hash := fnv.New128a()
 	hash.Write([]byte(n.schema + "\x00" + n.prefix)) // occurs in neither

@@ -16,31 +16,32 @@ import (
 
 // A function of the user runs inside a transaction. What can go wrong:
 //
-//   - The commit is refused, or its records are locked: the function has not run. The commit is tried
-//     again until the function runs; after that nothing is repeated.
+//   - The commit is refused, or its records are locked: the function has not run. The commit is
+//     tried again until the function runs; after that nothing is repeated.
 //   - It fails, panics, ends its goroutine, or takes too long: the transaction is rolled back.
 //   - It leaves the transaction failed, or rows open: the commit is refused.
-//   - Its context ends before COMMIT is sent: nothing is written. After that COMMIT continues without
-//     the caller.
+//   - Its context ends before COMMIT is sent: nothing is written. After that COMMIT continues
+//     without the caller.
 //   - It has changed synchronous_commit: durable corrects that together with COMMIT.
 //   - It uses the transaction after it returned: the transaction is closed.
 
-// errSlow means that the function in a transaction took longer than three quarters of CommitTimeout.
+// errSlow means that the function in a transaction took longer than three quarters of
+// CommitTimeout.
 var errSlow = fmt.Errorf("%w: the function in the transaction took too long", persist.ErrUnavailable)
 
 // NativeType returns the type pgx.Tx.
 func (s *Store) NativeType() reflect.Type { return reflect.TypeFor[pgx.Tx]() }
 
-// CommitWith is Commit that runs fn with a pgx.Tx inside the transaction, after all of c is tested and
-// written; c may be empty. The transaction is READ COMMITTED. fn uses its connection, and does not call
-// the store, which would need a second one. An error of fn rolls everything back and is returned
-// unchanged. Commit and Rollback of the pgx.Tx only return an error. The whole call takes at most
-// Config.CommitTimeout from its connection on; the context of fn ends with ctx, or after three quarters
-// of that time.
+// CommitWith is Commit that runs fn with a pgx.Tx inside the transaction, after all of c is tested
+// and written; c may be empty. The transaction is READ COMMITTED. fn uses its connection, and does
+// not call the store, which would need a second one. An error of fn rolls everything back and is
+// returned unchanged. Commit and Rollback of the pgx.Tx only return an error. The whole call takes
+// at most Config.CommitTimeout from its connection on; the context of fn ends with ctx, or after
+// three quarters of that time.
 //
-// Other errors are those of Commit. An error that wraps persist.ErrNotApplied is also returned if fn
-// returned nil too late, after an error of the database that it did not return, or with rows left
-// open, and if a deferred constraint fails.
+// Other errors are those of Commit. An error that wraps persist.ErrNotApplied is also returned if
+// fn returned nil too late, after an error of the database that it did not return, or with rows
+// left open, and if a deferred constraint fails.
 func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx context.Context, tx any) error) (time.Time, error) {
 	if err := validateNative(c); err != nil {
 		return time.Time{}, err
@@ -187,8 +188,9 @@ func (n *native) commit(r *request) error {
 	}
 }
 
-// committed returns the error of a COMMIT that failed with err. After an ERROR of the server, such as a
-// deferred constraint, the transaction was rolled back: a committed one does not fail any more.
+// committed returns the error of a COMMIT that failed with err. After an ERROR of the server, such
+// as a deferred constraint, the transaction was rolled back: a committed one does not fail any
+// more.
 func committed(err error) error {
 	switch {
 	case err == nil:
@@ -221,8 +223,8 @@ func (t *transaction) within(ctx context.Context) error {
 	return t.parts[0].err
 }
 
-// putBack returns the statement that restores the settings in row. A transaction of the store keeps the
-// limit on idle time, so that a function does not hold locks without end.
+// putBack returns the statement that restores the settings in row. A transaction of the store keeps
+// the limit on idle time, so that a function does not hold locks without end.
 func (t *transaction) putBack(row cells) *statement {
 	locking, running, idle := row.string(), row.string(), row.string()
 	if !t.joined {
@@ -242,29 +244,29 @@ func (handle) Commit(context.Context) error { return errNotYours }
 // Rollback returns an error.
 func (handle) Rollback(context.Context) error { return errNotYours }
 
-// Join returns a store that works inside tx, the caller's own transaction in the database of s, and uses
-// only its connection. It is also a persist.Reader and a persist.Native. Like tx, it is not safe for
-// concurrent use, and it ends with tx. Its Close does not end tx; after that, and after Close of s,
-// calls return persist.ErrClosed.
+// Join returns a store that works inside tx, the caller's own transaction in the database of s, and
+// uses only its connection. It is also a persist.Reader and a persist.Native. Like tx, it is not
+// safe for concurrent use, and it ends with tx. Its Close does not end tx; after that, and after
+// Close of s, calls return persist.ErrClosed.
 //
 // Its commits become visible and durable when the caller commits tx. Until then the records stay
-// locked, so commit soon. A commit that fails leaves nothing behind in tx. It waits for locks for half
-// of Config.CommitTimeout, or three quarters of the time left in its context. As with every use of pgx,
-// a context that ends during a call closes the connection, and with it tx. Errors are
+// locked, so commit soon. A commit that fails leaves nothing behind in tx. It waits for locks for
+// half of Config.CommitTimeout, or three quarters of the time left in its context. As with every
+// use of pgx, a context that ends during a call closes the connection, and with it tx. Errors are
 // *persist.Conflict, *persist.Fenced and persist.ErrClosed; all others wrap persist.ErrNotApplied,
-// because tx cannot be committed after its connection was lost. So does a deadlock, which the server
-// ends. Errors of reading are those of s.
+// because tx cannot be committed after its connection was lost. So does a deadlock, which the
+// server ends. Errors of reading are those of s.
 //
-// A REPEATABLE READ or SERIALIZABLE transaction cannot commit to a record that was changed, created or
-// purged after its snapshot was taken. The error wraps persist.ErrNotApplied and a *pgconn.PgError with
-// code 40001; the caller has to repeat tx. A *persist.Conflict in such a transaction contains current
-// records.
+// A REPEATABLE READ or SERIALIZABLE transaction cannot commit to a record that was changed, created
+// or purged after its snapshot was taken. The error wraps persist.ErrNotApplied and a
+// *pgconn.PgError with code 40001; the caller has to repeat tx. A *persist.Conflict in such a
+// transaction contains current records.
 func (s *Store) Join(tx pgx.Tx) persist.Store { return &joined{store: s, tx: tx} }
 
 // joined is a store inside a transaction of the caller.
 //
-// Each call first sets a savepoint through tx: an ended pgx.Tx returns an error, while its connection
-// may already be in use elsewhere.
+// Each call first sets a savepoint through tx: an ended pgx.Tx returns an error, while its
+// connection may already be in use elsewhere.
 type joined struct {
 	store  *Store
 	tx     pgx.Tx
@@ -308,8 +310,8 @@ func (j *joined) Commit(ctx context.Context, c persist.Commit) (time.Time, error
 	return j.commit(ctx, c, nil)
 }
 
-// CommitWith is Commit that also runs fn in the transaction. An error of fn is returned unchanged; c
-// and the statements of fn are undone, and the transaction continues.
+// CommitWith is Commit that also runs fn in the transaction. An error of fn is returned unchanged;
+// c and the statements of fn are undone, and the transaction continues.
 func (j *joined) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx context.Context, tx any) error) (time.Time, error) {
 	if err := validateNative(c); err != nil {
 		return time.Time{}, err
@@ -373,8 +375,8 @@ func (j *joined) commit(ctx context.Context, c persist.Commit, fn func(ctx conte
 	}
 	r.deadline = time.Now().Add(patience)
 	at, err = j.attempt(r, fn == nil)
-	// A record that another transaction created, or purged and created again, is visible to the next
-	// attempt.
+	// A record that another transaction created, or purged and created again, is visible to the
+	// next attempt.
 	for inTheWay(err) && (errors.Is(err, errBusy) || sqlState(err) == codeUniqueViolation) &&
 		time.Until(r.deadline) > firstPause && pause(ctx, firstPause) {
 		at, err = j.attempt(r, fn == nil)
@@ -392,7 +394,8 @@ func (j *joined) commit(ctx context.Context, c persist.Commit, fn func(ctx conte
 	return at, nil
 }
 
-// attempt commits r, and releases the savepoint if last is set. After an error nothing of r is left.
+// attempt commits r, and releases the savepoint if last is set. After an error nothing of r is
+// left.
 func (j *joined) attempt(r *request, last bool) (time.Time, error) {
 	patience := max(time.Until(r.deadline), firstPause)
 	ctx, cancel := j.store.bounded(r.ctx)

@@ -73,8 +73,8 @@ func (o ownTransactions) Close() error {
 	return err
 }
 
-// TestJoinConformance: in transactions of the caller's own, commits and reads mean what they mean by
-// themselves, next to the other processes of the suite, which do not join any.
+// TestJoinConformance: in transactions of the caller's own, commits and reads mean what they mean
+// by themselves, next to the other processes of the suite, which do not join any.
 //
 // Proves TX-6, STORE-1, STORE-3.
 func TestJoinConformance(t *testing.T) {

@@ -316,8 +316,8 @@ func TestNativeWaits(t *testing.T) {
 	}
 }
 
-// TestNativeWaitsInVain: a record that stays locked, or a caller that leaves, ends the wait, and the
-// function has not run.
+// TestNativeWaitsInVain: a record that stays locked, or a caller that leaves, ends the wait, and
+// the function has not run.
 //
 // Proves TX-6, STORE-14.
 func TestNativeWaitsInVain(t *testing.T) {
@@ -362,8 +362,8 @@ func TestNativeCancelled(t *testing.T) {
 	must(t, s, put("a", 0))
 }
 
-// TestNativeLostAnswers: once COMMIT is sent, a connection that breaks or a caller that leaves makes
-// the outcome unknown, and does not stop it. Close waits for it.
+// TestNativeLostAnswers: once COMMIT is sent, a connection that breaks or a caller that leaves
+// makes the outcome unknown, and does not stop it. Close waits for it.
 //
 // Proves TX-6, STORE-14.
 func TestNativeLostAnswers(t *testing.T) {
@@ -423,8 +423,8 @@ func TestNativeLostAnswers(t *testing.T) {
 	})
 }
 
-// TestNativeEndedByStatement: a function that ends the transaction in SQL leaves the outcome unknown,
-// which is hinted at, and the connection in order.
+// TestNativeEndedByStatement: a function that ends the transaction in SQL leaves the outcome
+// unknown, which is hinted at, and the connection in order.
 //
 // Proves TX-6, SCOPE-13.
 func TestNativeEndedByStatement(t *testing.T) {

@@ -14,13 +14,13 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Notifications are sent after the commit, in a transaction of their own. Transactions with NOTIFY run
-// one after the other in the whole database, each until it is durable, so commits must not contain it.
-// The transactions of notifications need not be durable, and are short. Changes during one are
-// collected and sent together.
+// Notifications are sent after the commit, in a transaction of their own. Transactions with NOTIFY
+// run one after the other in the whole database, each until it is durable, so commits must not
+// contain it. The transactions of notifications need not be durable, and are short. Changes during
+// one are collected and sent together.
 //
-// A commit does not wait for a notification. A notification takes a connection of the pool only while
-// the pool has one to spare, so no call waits for that connection. If the pool has none for
+// A commit does not wait for a notification. A notification takes a connection of the pool only
+// while the pool has one to spare, so no call waits for that connection. If the pool has none for
 // sparePatience, the store opens a connection for one notification.
 const (
 	notifyPause   = 5 * time.Millisecond // between two notifications; doubles while more follow
@@ -32,7 +32,8 @@ const (
 	maxPayload    = 7999        // bytes; PostgreSQL's limit
 )
 
-// outbox contains the hints for other processes. A goroutine sends them and ends when there are none.
+// outbox contains the hints for other processes. A goroutine sends them and ends when there are
+// none.
 type outbox struct {
 	tries   int            // failures until it gives up, up to the next change
 	running sync.WaitGroup // the goroutine
@@ -62,9 +63,9 @@ func (s *Store) hint(hints ...persist.Hint) {
 	}
 }
 
-// hintCommit announces what c has changed, unless err, its outcome, proves that it changed nothing. The
-// hints of a commit in doubt have no version. A commit that is sent again may lose to itself; it is
-// then announced again, because it may have happened after the first hint.
+// hintCommit announces what c has changed, unless err, its outcome, proves that it changed nothing.
+// The hints of a commit in doubt have no version. A commit that is sent again may lose to itself;
+// it is then announced again, because it may have happened after the first hint.
 func (s *Store) hintCommit(c persist.Commit, err error) {
 	winners := lost(err)
 	itself := slices.ContainsFunc(winners, func(r persist.Record) bool { return slices.Contains(r.Commits, c.ID) })
@@ -87,9 +88,9 @@ func (s *Store) hintCommit(c persist.Commit, err error) {
 	s.hint(hints...)
 }
 
-// hintLater announces what c changes when the caller's own transaction is committed. The store does not
-// learn when that is, and a NOTIFY inside it would serialize such commits. So the hint is sent a few
-// times, and one of them probably follows the commit. Watchers that poll notice a later one.
+// hintLater announces what c changes when the caller's own transaction is committed. The store does
+// not learn when that is, and a NOTIFY inside it would serialize such commits. So the hint is sent
+// a few times, and one of them probably follows the commit. Watchers that poll notice a later one.
 func (s *Store) hintLater(c persist.Commit) {
 	for _, after := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		time.AfterFunc(after, func() { s.hintCommit(c, errNotYet) })
@@ -139,8 +140,8 @@ func (o *outbox) take() []persist.Hint {
 	return hints
 }
 
-// back puts hints back that could not be sent. After the last try it keeps only the zero hint, for the
-// next change, and reports false: the sending goroutine has to end.
+// back puts hints back that could not be sent. After the last try it keeps only the zero hint, for
+// the next change, and reports false: the sending goroutine has to end.
 func (o *outbox) back(hints []persist.Hint, last bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -206,7 +207,8 @@ func (s *Store) sendHints() {
 	}
 }
 
-// awaitSpare waits until the pool has a connection to spare. It reports false if there is none in time.
+// awaitSpare waits until the pool has a connection to spare. It reports false if there is none in
+// time.
 func (s *Store) awaitSpare() bool {
 	for deadline := time.Now().Add(sparePatience); ; s.outbox.pause(notifyPause) {
 		stat := s.pool.Stat()
@@ -241,8 +243,8 @@ func (s *Store) notify(payloads []string, spare bool) error {
 	return err
 }
 
-// notification is a payload. All releases must understand it. A payload that cannot be read, or without
-// hints, is the zero hint.
+// notification is a payload. All releases must understand it. A payload that cannot be read, or
+// without hints, is the zero hint.
 type notification struct {
 	From  string `json:"from"` // the id of the sending store, whose own watchers know already
 	Hints []told `json:"hints,omitempty"`

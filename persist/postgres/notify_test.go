@@ -34,8 +34,8 @@ func notifyProxied(t *testing.T) (proxy *pgproxy.Proxy, url, direct string) {
 	return proxy, proxy.URL(server.URL("postgres")), server.URL("postgres")
 }
 
-// TestCommitDoesNotWaitForNotifications: commits are answered while no notification gets through, and
-// what they changed is heard when one does.
+// TestCommitDoesNotWaitForNotifications: commits are answered while no notification gets through,
+// and what they changed is heard when one does.
 //
 // Proves SCOPE-13.
 func TestCommitDoesNotWaitForNotifications(t *testing.T) {
@@ -69,8 +69,8 @@ func TestCommitDoesNotWaitForNotifications(t *testing.T) {
 	}
 }
 
-// TestHeldNotification: a notification that is never answered occupies one connection of the pool, for
-// a bounded time, and commits take another one.
+// TestHeldNotification: a notification that is never answered occupies one connection of the pool,
+// for a bounded time, and commits take another one.
 //
 // Proves SCOPE-13.
 func TestHeldNotification(t *testing.T) {
@@ -92,8 +92,8 @@ func TestHeldNotification(t *testing.T) {
 	close(release)
 }
 
-// TestNotificationsFail: when the outbox has given up, the first notification that gets through again
-// says that anything may have changed.
+// TestNotificationsFail: when the outbox has given up, the first notification that gets through
+// again says that anything may have changed.
 //
 // Proves SCOPE-13.
 func TestNotificationsFail(t *testing.T) {
@@ -140,8 +140,8 @@ func TestCloseSendsHints(t *testing.T) {
 	}
 }
 
-// TestUnknownOutcomeIsHinted: a commit whose answer is lost may have happened. One that happens after
-// it was hinted at is hinted at again when it is sent again, and loses to itself.
+// TestUnknownOutcomeIsHinted: a commit whose answer is lost may have happened. One that happens
+// after it was hinted at is hinted at again when it is sent again, and loses to itself.
 //
 // Proves SCOPE-13.
 func TestUnknownOutcomeIsHinted(t *testing.T) {
@@ -310,8 +310,8 @@ func TestVersions(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrClosed)
 }
 
-// TestWatchBehindPgBouncer: where it gives each transaction another session, Watch says that it cannot
-// be, and hints are still sent; where sessions are kept, it works.
+// TestWatchBehindPgBouncer: where it gives each transaction another session, Watch says that it
+// cannot be, and hints are still sent; where sessions are kept, it works.
 //
 // Proves SCOPE-13.
 func TestWatchBehindPgBouncer(t *testing.T) {

@@ -8,8 +8,9 @@ import (
 // numberAllowance is the number of digits that a document may have beyond twice its length.
 const numberAllowance = 64 << 10
 
-// tooManyDigits reports whether the numbers of doc, which is valid JSON, become far longer than doc.
-// jsonb writes exponents out: a small document with large exponents could be stored but not read.
+// tooManyDigits reports whether the numbers of doc, which is valid JSON, become far longer than
+// doc. jsonb writes exponents out: a small document with large exponents could be stored but not
+// read.
 func tooManyDigits(doc json.RawMessage) bool {
 	limit := 2*len(doc) + numberAllowance
 	digits := 0

@@ -2,15 +2,15 @@
 //
 // An acknowledged commit is durable, even if the default of a session is synchronous_commit=off; a
 // server with fsync=off is refused. The server's clock decides about expiry, leases and due times,
-// after the records are locked. A commit that creates or replaces one record is one round trip, with
-// or without a lease; any other commit is two. When many commits are in progress they share
+// after the records are locked. A commit that creates or replaces one record is one round trip,
+// with or without a lease; any other commit is two. When many commits are in progress they share
 // transactions, each with an outcome of its own.
 //
-// Only Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections by
-// transaction. PostgreSQL 12 or newer and a database with encoding UTF8 are required. A commit that
-// creates thousands of records needs as many locks: see max_locks_per_transaction. A commit of more
-// than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048 bytes (kind
-// and id), which is too long for the indices.
+// Only Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
+// by transaction. PostgreSQL 12 or newer and a database with encoding UTF8 are required. A commit
+// that creates thousands of records needs as many locks: see max_locks_per_transaction. A commit of
+// more than 5000 keys is refused with persist.ErrNotApplied, and so is a key of more than 2048
+// bytes (kind and id), which is too long for the indices.
 //
 // # State and rows together
 //
@@ -27,28 +27,28 @@
 //
 // # Watching
 //
-// A change in one process reaches the others by a notification, usually within milliseconds. It is sent
-// after the commit, which does not wait for it, on a connection that the pool has to spare. If the
-// pool has none for a second, the store opens one. In a pool of one connection, a commit may wait for
-// a notification, for at most a second. Watch listens on a connection beside the pool, one for all
-// Watch calls of a store. Behind a proxy that pools connections by transaction, Watch returns
-// persist.ErrUnsupported; changes made there are still notified to others.
+// A change in one process reaches the others by a notification, usually within milliseconds. It is
+// sent after the commit, which does not wait for it, on a connection that the pool has to spare. If
+// the pool has none for a second, the store opens one. In a pool of one connection, a commit may
+// wait for a notification, for at most a second. Watch listens on a connection beside the pool, one
+// for all Watch calls of a store. Behind a proxy that pools connections by transaction, Watch
+// returns persist.ErrUnsupported; changes made there are still notified to others.
 //
 // # State in SQL
 //
-// Documents are jsonb. The view pawl_state shows those that are neither deleted nor expired, with the
-// columns kind, id, version, doc, schema, label, due, expires, updated, holder and held_until:
+// Documents are jsonb. The view pawl_state shows those that are neither deleted nor expired, with
+// the columns kind, id, version, doc, schema, label, due, expires, updated, holder and held_until:
 //
 //	SELECT id, doc->>'title' AS title, updated
 //	FROM pawl_state
 //	WHERE kind = 'session' AND (doc->>'messages')::int > 10
 //	ORDER BY updated DESC;
 //
-// Read as you like; write only through the store. Documents that jsonb cannot represent (the character
-// U+0000, lone surrogates) are refused with persist.ErrNotApplied. So are numbers that, with their
-// exponents written out, are more than 64 KB longer than twice the document. jsonb keeps the meaning
-// of a document, not its spelling: spaces and the order of fields are lost, the last of several fields
-// with the same name stays, 1e2 becomes 100, and -0 becomes 0.
+// Read as you like; write only through the store. Documents that jsonb cannot represent (the
+// character U+0000, lone surrogates) are refused with persist.ErrNotApplied. So are numbers that,
+// with their exponents written out, are more than 64 KB longer than twice the document. jsonb keeps
+// the meaning of a document, not its spelling: spaces and the order of fields are lost, the last of
+// several fields with the same name stays, 1e2 becomes 100, and -0 becomes 0.
 package postgres
 
 import (
@@ -139,12 +139,12 @@ var (
 	_ persist.Prober  = (*Store)(nil)
 )
 
-// Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its tables.
-// The store has a pool of its own; pool_max_conns in the URL is its size.
+// Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its
+// tables. The store has a pool of its own; pool_max_conns in the URL is its size.
 //
 // It returns an error that wraps persist.ErrNewerSchema if a newer release has migrated the tables,
-// one that wraps persist.ErrUnavailable if the database cannot be reached or written now, and another
-// error if config or a setting of the database is not supported. No error contains the URL.
+// one that wraps persist.ErrUnavailable if the database cannot be reached or written now, and
+// another error if config or a setting of the database is not supported. No error contains the URL.
 func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -170,10 +170,10 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	return s, nil
 }
 
-// New returns a store that uses the caller's own pool, which Close leaves open. The query mode and the
-// registered types of the pool do not matter: the store uses the connections below that level. Tracers
-// of the pool see only BEGIN, COMMIT and savepoints of shared transactions. New creates or migrates
-// the tables and returns the errors of Open.
+// New returns a store that uses the caller's own pool, which Close leaves open. The query mode and
+// the registered types of the pool do not matter: the store uses the connections below that level.
+// Tracers of the pool see only BEGIN, COMMIT and savepoints of shared transactions. New creates or
+// migrates the tables and returns the errors of Open.
 func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -237,8 +237,9 @@ func (s *Store) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	return nil, err
 }
 
-// release returns conn to the pool; err is its last error. A connection to a standby, or to a database
-// that was read-only when the session began, is closed, so that a new one finds the primary.
+// release returns conn to the pool; err is its last error. A connection to a standby, or to a
+// database that was read-only when the session began, is closed, so that a new one finds the
+// primary.
 func release(conn *pgxpool.Conn, err error) {
 	if sqlState(err) == codeReadOnlyTransaction {
 		hangUp(conn.Conn().PgConn())
@@ -253,9 +254,9 @@ func hangUp(conn *pgconn.PgConn) {
 	_ = conn.Close(closing)
 }
 
-// Close waits for the calls in progress, ends Watch with persist.ErrClosed, sends the remaining hints
-// and closes the store. Later calls return persist.ErrClosed. A commit in progress takes at most
-// Config.CommitTimeout. Close returns nil, also when called again.
+// Close waits for the calls in progress, ends Watch with persist.ErrClosed, sends the remaining
+// hints and closes the store. Later calls return persist.ErrClosed. A commit in progress takes at
+// most Config.CommitTimeout. Close returns nil, also when called again.
 func (s *Store) Close() error {
 	s.hub.Close()
 	s.listening.close()

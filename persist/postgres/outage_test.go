@@ -294,8 +294,8 @@ func TestSilentServer(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrUnavailable)
 }
 
-// TestLeftBehind: a caller whose context ends while the database works gets away at once, the commit
-// goes on, and Close waits for it.
+// TestLeftBehind: a caller whose context ends while the database works gets away at once, the
+// commit goes on, and Close waits for it.
 //
 // Proves STORE-14.
 func TestLeftBehind(t *testing.T) {

@@ -46,16 +46,16 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 	}
 	records, statement := s.sql.records, selection.statement
 	doomed := "SELECT r.kind, r.id, r.version FROM " + records + " r WHERE " + selection.conditions() + selection.limit(limit) + " FOR UPDATE SKIP LOCKED"
-	// Other statements see the floor raised and the tombstones gone, or neither. A floor that need not
-	// be raised is not written: joined transactions with an older snapshot would fail.
+	// Other statements see the floor raised and the tombstones gone, or neither. A floor that need
+	// not be raised is not written: joined transactions with an older snapshot would fail.
 	statement.text = fmt.Sprintf(`WITH doomed AS MATERIALIZED (%s),
 		raised AS (UPDATE %s SET value = (SELECT max(version) FROM doomed) WHERE name = 'floor' AND value < (SELECT max(version) FROM doomed)),
 		gone AS (DELETE FROM %s r USING doomed d WHERE r.kind = d.kind AND r.id = d.id RETURNING 1)
 		SELECT count(*) FROM gone`, doomed, s.names.of("meta"), records)
 	var removed int64
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		// Concurrent purges wait for each other, so that each raises the floor that it sees. The wait
-		// ends early enough for the outcome to be known.
+		// Concurrent purges wait for each other, so that each raises the floor that it sees. The
+		// wait ends early enough for the outcome to be known.
 		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
 		if err != nil {
 			return outcome(err, len(answers), 5)

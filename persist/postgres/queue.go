@@ -10,8 +10,8 @@ import (
 )
 
 // While few commits are in progress, each goes directly, on a connection of its own: that is the
-// fastest for each of them. Further commits wait, and committers put what waits into batches: that is
-// the fastest for all. BenchmarkCommit shows where one becomes better than the other.
+// fastest for each of them. Further commits wait, and committers put what waits into batches: that
+// is the fastest for all. BenchmarkCommit shows where one becomes better than the other.
 const (
 	maxDirect      = 8
 	maxCommitters  = 2
@@ -20,8 +20,8 @@ const (
 	maxBatchBytes  = 4 << 20
 )
 
-// queue decides how a commit goes, and counts what is in progress. It has no goroutine of its own: a
-// committer ends when nothing waits.
+// queue decides how a commit goes, and counts what is in progress. It has no goroutine of its own:
+// a committer ends when nothing waits.
 type queue struct {
 	committer func() // commits what waits until take returns nothing
 	maxDirect int
@@ -49,8 +49,8 @@ func (q *queue) begin() error {
 
 func (q *queue) end() { q.underWay.Done() }
 
-// enter accepts r, or returns persist.ErrClosed after close. It reports whether r goes directly: then
-// the caller commits it and calls leave and end. Otherwise a committer commits it.
+// enter accepts r, or returns persist.ErrClosed after close. It reports whether r goes directly:
+// then the caller commits it and calls leave and end. Otherwise a committer commits it.
 func (q *queue) enter(r *request) (direct bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -77,8 +77,8 @@ func (q *queue) leave() {
 	q.direct--
 }
 
-// proceed frees the keys of the committer's last batch. It reports false if the committer has to end
-// because nothing waits.
+// proceed frees the keys of the committer's last batch. It reports false if the committer has to
+// end because nothing waits.
 func (q *queue) proceed(done []*request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -112,8 +112,8 @@ func (q *queue) gather() {
 }
 
 // take removes a batch from the queue and marks its requests as sent. No key occurs twice in it, or
-// in the batch of the other committer. Requests with a common key stay in order. It returns nothing if
-// the committer has to end; the other committer then takes what waits.
+// in the batch of the other committer. Requests with a common key stay in order. It returns nothing
+// if the committer has to end; the other committer then takes what waits.
 func (q *queue) take() []*request {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -167,8 +167,8 @@ func TestLockedRecordInABatch(t *testing.T) {
 	require.NoError(t, answered(t, answers[1]).err)
 }
 
-// TestWithdrawn: a caller whose context ends before its commit is sent leaves nothing behind, where-
-// ever the commit waits.
+// TestWithdrawn: a caller whose context ends before its commit is sent leaves nothing behind,
+// where- ever the commit waits.
 //
 // Proves STORE-2.
 func TestWithdrawn(t *testing.T) {

@@ -10,23 +10,23 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Load returns the current record of key. It returns persist.ErrNotFound for an absent key, with the
-// version floor in Record.Version; persist.ErrClosed after Close; the error of ctx; and an error that
-// wraps persist.ErrUnavailable if the database cannot be reached now.
+// Load returns the current record of key. It returns persist.ErrNotFound for an absent key, with
+// the version floor in Record.Version; persist.ErrClosed after Close; the error of ctx; and an
+// error that wraps persist.ErrUnavailable if the database cannot be reached now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	return reads{&s.sql, s.read}.load(ctx, key)
 }
 
-// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load without
-// persist.ErrNotFound.
+// LoadAll returns the records of keys as they are at one moment. Its errors are those of Load
+// without persist.ErrNotFound.
 func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	return reads{&s.sql, s.read}.loadAll(ctx, keys)
 }
 
-// List returns one page of the records that match q, ordered by kind and id; with q.Due the longest due
-// first, with q.Expired the longest expired first. It returns persist.ErrClosed after Close, the error
-// of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable if the
-// database cannot be reached now.
+// List returns one page of the records that match q, ordered by kind and id; with q.Due the longest
+// due first, with q.Expired the longest expired first. It returns persist.ErrClosed after Close,
+// the error of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable
+// if the database cannot be reached now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	return reads{&s.sql, s.read}.list(ctx, q)
 }

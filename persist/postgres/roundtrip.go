@@ -26,11 +26,11 @@ var (
 // statements are one transaction that the server commits at the end; an error after all were
 // completed is an error of that commit.
 //
-// If ctx ends meanwhile, the connection is closed even if the answers have arrived: pgconn may have a
-// pending read with the expired deadline, whose error the next user of the connection would get.
+// If ctx ends meanwhile, the connection is closed even if the answers have arrived: pgconn may have
+// a pending read with the expired deadline, whose error the next user of the connection would get.
 //
-// An error that wraps errUnsent means that nothing was sent. pgconn.SafeToRetry does not prove this: it
-// is also true for a connection that breaks while the first answer is awaited.
+// An error that wraps errUnsent means that nothing was sent. pgconn.SafeToRetry does not prove
+// this: it is also true for a connection that breaks while the first answer is awaited.
 func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
 	if conn.IsClosed() || ctx.Err() != nil {
 		return nil, unsent(errors.Join(context.Cause(ctx), errConnectionLost))
@@ -97,18 +97,18 @@ func readAll(reader *pgconn.ResultReader) (rows answer, err error) {
 	return rows, err
 }
 
-// undo rolls back a transaction that wrote nothing or has failed. If that fails, the pool closes the
-// connection, because it is still in a transaction.
+// undo rolls back a transaction that wrote nothing or has failed. If that fails, the pool closes
+// the connection, because it is still in a transaction.
 func undo(ctx context.Context, conn *pgconn.PgConn) {
 	if !conn.IsClosed() && conn.TxStatus() != 'I' {
 		_, _ = roundTrip(ctx, conn, rollback)
 	}
 }
 
-// prepared is a statement that runs often. Each session keeps it under a name and does not parse and
-// plan it again. Sessions that forget names, or a proxy that passes transactions to other sessions,
-// answer with codeNoSuchStatement and do nothing; from then on the store sends the text. The caller
-// repeats the statement.
+// prepared is a statement that runs often. Each session keeps it under a name and does not parse
+// and plan it again. Sessions that forget names, or a proxy that passes transactions to other
+// sessions, answer with codeNoSuchStatement and do nothing; from then on the store sends the text.
+// The caller repeats the statement.
 type prepared struct {
 	text       string
 	name       string
@@ -132,9 +132,9 @@ func prepareLocking(text string) *prepared {
 // query returns a statement without values for its parameters.
 func (p *prepared) query() *statement { return &statement{text: p.text, prepared: p} }
 
-// on returns the description of p, whose parameters have these types, on conn. It returns nil if the
-// text has to be sent. It prepares p if conn does not know it, but not in a transaction, which would
-// not survive a failure.
+// on returns the description of p, whose parameters have these types, on conn. It returns nil if
+// the text has to be sent. It prepares p if conn does not know it, but not in a transaction, which
+// would not survive a failure.
 func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) *pgconn.StatementDescription {
 	if p == nil || p.forgotten.Load() {
 		return nil

@@ -47,8 +47,8 @@ func (h *history) add(c persist.Commit) {
 	}
 }
 
-// order returns for each commit the commits that must come after it: those that have read or replaced
-// what it wrote, or replaced what it read.
+// order returns for each commit the commits that must come after it: those that have read or
+// replaced what it wrote, or replaced what it read.
 func (h *history) order() map[int][]int {
 	after := make(map[int][]int)
 	for s, writer := range h.written {
@@ -95,9 +95,9 @@ func circle(after map[int][]int) []int {
 	return nil
 }
 
-// TestSerializable has many commit at random to few records, from several stores, by every way that a
-// commit can go. What succeeded must have an order in which each commit saw what the ones before it
-// had left.
+// TestSerializable has many commit at random to few records, from several stores, by every way that
+// a commit can go. What succeeded must have an order in which each commit saw what the ones before
+// it had left.
 //
 // Proves STORE-2, STORE-3.
 func TestSerializable(t *testing.T) {

@@ -15,7 +15,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// afterCommits writes n versions of id, which does not exist, and returns the last. s sends no hints.
+// afterCommits writes n versions of id, which does not exist, and returns the last. s sends no
+// hints.
 func afterCommits(t testing.TB, s *Store, id string, n int) (version uint64) {
 	t.Helper()
 	s.outbox.mu.Lock()
@@ -30,7 +31,8 @@ func afterCommits(t testing.TB, s *Store, id string, n int) (version uint64) {
 // severalCommits are enough for a session to know its statements by name.
 const severalCommits = 18
 
-// untilItWaits returns when a statement has waited for a lock for 50 ms, longer than a fast commit does.
+// untilItWaits returns when a statement has waited for a lock for 50 ms, longer than a fast commit
+// does.
 func untilItWaits(t testing.TB, url string, done <-chan error) {
 	t.Helper()
 	conn := pgtest.Connect(t, url)

@@ -68,8 +68,9 @@ func newStatements(n names) statements {
 			AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
 			AND ($12 = 0 OR r.token = $12 AND r.until > c.now) AND ($13 IS NULL OR r.token = 0 OR r.until <= c.now)
 			AND ` + ready + ` RETURNING r.updated`)),
-		// An absent row cannot be locked: the advisory lock of its key stands for it. It is taken by a
-		// statement before createOne, so that createOne sees what the last holder has committed.
+		// An absent row cannot be locked: the advisory lock of its key stands for it. It is taken
+		// by a statement before createOne, so that createOne sees what the last holder has
+		// committed.
 		briefFree: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.set_config('pawl.free', pg_catalog.pg_try_advisory_xact_lock($1)::text, true)`),
 		// One statement sees a tombstone, or the floor that was raised when it was purged.
 		createOne: prepareLocking(n.expand(`INSERT INTO {records} AS r (
@@ -85,7 +86,8 @@ func newStatements(n names) statements {
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),
 		lockRecords: prepare(n.expand(`SELECT * FROM {lock_records}($1, $2, $3, $4)`)),
-		// The timeout ends the locks of a client that is frozen or gone while its connection stays open.
+		// The timeout ends the locks of a client that is frozen or gone while its connection stays
+		// open.
 		now: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), value, {durable}(), pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
 			FROM {meta} WHERE name = 'floor'`)),
 		whole:   n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),

@@ -17,12 +17,12 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// transaction commits one or several commits without common keys in two round trips: the first locks
-// and reads, persist.Apply decides, the second writes and commits.
+// transaction commits one or several commits without common keys in two round trips: the first
+// locks and reads, persist.Apply decides, the second writes and commits.
 //
-// All transactions take locks in the same order, so they do not deadlock: first the advisory locks of
-// keys that may be absent, by number, then the records, by key. An absent row cannot be locked: the
-// advisory lock of its key stands for it, exclusive to create the record, shared to rely on its
+// All transactions take locks in the same order, so they do not deadlock: first the advisory locks
+// of keys that may be absent, by number, then the records, by key. An absent row cannot be locked:
+// the advisory lock of its key stands for it, exclusive to create the record, shared to rely on its
 // absence. Records that are only read are locked FOR SHARE.
 type transaction struct {
 	store    *Store
@@ -138,7 +138,8 @@ func (t *transaction) lock(ctx context.Context) error {
 	return nil
 }
 
-// asTexts makes statements be sent as text. Statements without parameters are shared, and not changed.
+// asTexts makes statements be sent as text. Statements without parameters are shared, and not
+// changed.
 func asTexts(statements []*statement) {
 	for _, s := range statements {
 		if s.prepared != nil {
@@ -201,8 +202,8 @@ func (t *transaction) absences() (map[int64][]persist.Key, *statement) {
 		ints(slices.Sorted(maps.Keys(read))).int4(milliseconds(t.patience))
 }
 
-// lockRecords returns the statements that lock the records in key order: one for each run of keys with
-// the same kind of lock.
+// lockRecords returns the statements that lock the records in key order: one for each run of keys
+// with the same kind of lock.
 func (t *transaction) lockRecords() []*statement {
 	changed := make(map[persist.Key]bool) // every key
 	for _, p := range t.parts {
@@ -256,8 +257,8 @@ func (t *transaction) apply(p *part) {
 	p.next, p.err = persist.Apply(p.commit, current, t.at)
 }
 
-// whileBusy returns the error of p, whose record another transaction has locked: a conflict if p has
-// lost already, because its only write expects an older version than the committed one.
+// whileBusy returns the error of p, whose record another transaction has locked: a conflict if p
+// has lost already, because its only write expects an older version than the committed one.
 func (t *transaction) whileBusy(p *part, key persist.Key) error {
 	r, ok := t.unlocked[key]
 	if ok && len(p.commit.Writes) == 1 && len(p.commit.Guards) == 0 && p.commit.Writes[0].Expected < r.Version {
@@ -431,9 +432,9 @@ func fill(err error, whole map[persist.Key]persist.Record) {
 	}
 }
 
-// bounds returns the statement that follows BEGIN. It replaces the statement_timeout of the role, and
-// bounds the wait for locks as a whole: lock_timeout applies to each lock holder separately. It leaves
-// time for the answer; see insist.
+// bounds returns the statement that follows BEGIN. It replaces the statement_timeout of the role,
+// and bounds the wait for locks as a whole: lock_timeout applies to each lock holder separately. It
+// leaves time for the answer; see insist.
 func (s *Store) bounds(patience time.Duration) *statement {
 	limit := s.lifetime()
 	if wait := milliseconds(patience); wait > 0 {

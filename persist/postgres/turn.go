@@ -21,8 +21,8 @@ import (
 //	Commit, Insist -> write, COMMIT in it             ->  written: no other writer has the lock
 //
 // The transaction ends without a commit if the caller does not return within longestTurn; if the
-// process is frozen, PostgreSQL ends it after one second more. A turn occupies a slot like any commit
-// that waits for a lock, so turns cannot use up the connections.
+// process is frozen, PostgreSQL ends it after one second more. A turn occupies a slot like any
+// commit that waits for a lock, so turns cannot use up the connections.
 
 // longestTurn is how long a turn waits for its caller.
 const longestTurn = 20 * time.Millisecond
@@ -34,8 +34,8 @@ type turn struct {
 	end     *time.Timer // ends the turn if the caller does not return
 }
 
-// turns are the open turns. The goroutine that removes a turn ends it: the commit that takes it, its
-// timer, or the next turn of the key, which proves that the connection of this one was lost.
+// turns are the open turns. The goroutine that removes a turn ends it: the commit that takes it,
+// its timer, or the next turn of the key, which proves that the connection of this one was lost.
 type turns struct {
 	mu sync.Mutex // protects of
 	of map[persist.Key]*turn
@@ -188,8 +188,8 @@ func (s *Store) useTurn(t *turn, r *request) (at time.Time, err error) {
 	return result.at, result.err
 }
 
-// endTurn rolls the transaction of t back, unless it has ended, and returns its connection and slot.
-// err is the last error of the connection.
+// endTurn rolls the transaction of t back, unless it has ended, and returns its connection and
+// slot. err is the last error of the connection.
 func (s *Store) endTurn(t *turn, err error) {
 	ctx, cancel := until(time.Now().Add(s.config.CommitTimeout))
 	defer cancel()

@@ -16,8 +16,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// creating creates rows in another transaction, without their advisory locks, and returns the function
-// that rolls it back.
+// creating creates rows in another transaction, without their advisory locks, and returns the
+// function that rolls it back.
 func creating(t testing.TB, url string, ids ...string) (undo func()) {
 	t.Helper()
 	tx, err := pgtest.Connect(t, url).Begin(t.Context())
@@ -78,8 +78,8 @@ func TestForeignCreatorsLeaveConnections(t *testing.T) {
 	}
 }
 
-// TestReadersDoNotStarveAWriter: a record that others read all the time, so that it is always locked
-// for sharing, can be written.
+// TestReadersDoNotStarveAWriter: a record that others read all the time, so that it is always
+// locked for sharing, can be written.
 //
 // Proves CAS-11.
 func TestReadersDoNotStarveAWriter(t *testing.T) {
@@ -128,8 +128,8 @@ func TestReadersDoNotStarveAWriter(t *testing.T) {
 	}
 }
 
-// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the limit, ends
-// as a whole, and it is known that nothing was written.
+// TestWaitIsBounded: a wait for a record that others share in turn, each for less than the limit,
+// ends as a whole, and it is known that nothing was written.
 func TestWaitIsBounded(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
@@ -170,8 +170,8 @@ func TestWaitIsBounded(t *testing.T) {
 	relay.Wait()
 }
 
-// TestWinnerIsNotFromBeforeAWait: a record that is purged and created anew while a commit waits, for
-// it or for another record, is told as it is then.
+// TestWinnerIsNotFromBeforeAWait: a record that is purged and created anew while a commit waits,
+// for it or for another record, is told as it is then.
 //
 // Proves STORE-5.
 func TestWinnerIsNotFromBeforeAWait(t *testing.T) {

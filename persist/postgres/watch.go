@@ -20,8 +20,8 @@ import (
 //
 //   - A commit before LISTEN is in effect, at first or after the connection was lost: the zero hint
 //     is sent when LISTEN is in effect.
-//   - A Watch that begins while the connection is lost starts with a zero hint that is too early: it
-//     gets another one when the connection listens again.
+//   - A Watch that begins while the connection is lost starts with a zero hint that is too early:
+//     it gets another one when the connection listens again.
 //   - A peer that disappears silently: after a while without notifications it is asked something.
 //   - The last Watch leaves while another begins: each is counted by its own listener.
 //   - Close during the start of a Watch: one of them sees the other under the lock of listening.
@@ -54,11 +54,11 @@ type listener struct {
 	watchers int           // protected by listening.mu
 }
 
-// Watch calls wake as persist.Watcher says. All Watch calls of a store listen on one connection, which
-// is not part of the pool. If it cannot be opened or is lost, the store tries again, and then calls
-// wake with the zero hint. Watch returns the error of ctx when that ends, persist.ErrClosed when the
-// store closes, and an error that wraps persist.ErrUnsupported behind a proxy, such as PgBouncer, that
-// pools connections by transaction.
+// Watch calls wake as persist.Watcher says. All Watch calls of a store listen on one connection,
+// which is not part of the pool. If it cannot be opened or is lost, the store tries again, and then
+// calls wake with the zero hint. Watch returns the error of ctx when that ends, persist.ErrClosed
+// when the store closes, and an error that wraps persist.ErrUnsupported behind a proxy, such as
+// PgBouncer, that pools connections by transaction.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -169,9 +169,10 @@ func (s *Store) connectListener(ctx context.Context) (*pgconn.PgConn, error) {
 	return conn, nil
 }
 
-// beginListening makes conn listen. Behind a proxy that pools by transaction, LISTEN would affect the
-// session of another client. Such a proxy announces a process id that is not that of the session. In
-// that case a probe tests first whether notifications arrive, on a channel that is not used again.
+// beginListening makes conn listen. Behind a proxy that pools by transaction, LISTEN would affect
+// the session of another client. Such a proxy announces a process id that is not that of the
+// session. In that case a probe tests first whether notifications arrive, on a channel that is not
+// used again.
 func (s *Store) beginListening(ctx context.Context, conn *pgconn.PgConn) error {
 	answers, err := s.ask(conn, query("SELECT pg_catalog.pg_backend_pid()::int8"))
 	if err != nil {
@@ -236,10 +237,10 @@ func (s *Store) ask(conn *pgconn.PgConn, statement *statement) ([]answer, error)
 	return roundTrip(ctx, conn, statement)
 }
 
-// connect opens a connection outside the pool, with the pool's settings. A connection hijacked from the
-// pool would have to be waited for, and would deliver notifications to the pool's handler. connect
-// calls BeforeConnect of the pool, which may set the password, but not AfterConnect, which prepares
-// connections for the application.
+// connect opens a connection outside the pool, with the pool's settings. A connection hijacked from
+// the pool would have to be waited for, and would deliver notifications to the pool's handler.
+// connect calls BeforeConnect of the pool, which may set the password, but not AfterConnect, which
+// prepares connections for the application.
 func (s *Store) connect(ctx context.Context, notified pgconn.NotificationHandler) (*pgconn.PgConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.config.AcquireTimeout)
 	defer cancel()

@@ -59,7 +59,8 @@ func (w watch) hears(key persist.Key, version uint64) {
 	})
 }
 
-// hearsNoVersion waits until the watch was told of a record, and asserts that no hint has a version.
+// hearsNoVersion waits until the watch was told of a record, and asserts that no hint has a
+// version.
 func (w watch) hearsNoVersion(t testing.TB, key persist.Key) {
 	t.Helper()
 	w.hears(key, 0)
@@ -146,7 +147,8 @@ func TestWatchCommitWith(t *testing.T) {
 	require.Zero(t, times)
 }
 
-// TestWatchTellsOwnChangesDirectly: what a store changes itself does not come back from the database.
+// TestWatchTellsOwnChangesDirectly: what a store changes itself does not come back from the
+// database.
 //
 // Proves SCOPE-13.
 func TestWatchTellsOwnChangesDirectly(t *testing.T) {
@@ -234,7 +236,8 @@ func TestWatchWithOneConnection(t *testing.T) {
 	watches[2].hears(thing("b"), 7)
 }
 
-// TestWatchSharesAConnection: all Watch calls of a store have one, which ends with the last of them.
+// TestWatchSharesAConnection: all Watch calls of a store have one, which ends with the last of
+// them.
 //
 // Proves SCOPE-13.
 func TestWatchSharesAConnection(t *testing.T) {

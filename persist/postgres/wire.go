@@ -12,8 +12,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Values are sent and received in PostgreSQL's binary formats. These are exact, and depend neither on
-// settings of the session (DateStyle, TimeZone) nor on types that the caller registered with its pool.
+// Values are sent and received in PostgreSQL's binary formats. These are exact, and depend neither
+// on settings of the session (DateStyle, TimeZone) nor on types that the caller registered with its
+// pool.
 
 // binaryFormat means that all parameters, or all columns, are binary.
 var binaryFormat = []int16{1}
@@ -27,8 +28,8 @@ type statement struct {
 	bytes    []byte // the memory of the values
 }
 
-// query returns a statement without parameters. Parameters are $1, $2 and so on, in the order in which
-// they are added.
+// query returns a statement without parameters. Parameters are $1, $2 and so on, in the order in
+// which they are added.
 func query(text string) *statement { return &statement{text: text} }
 
 // add adds a parameter. encode appends its value to the buffer, and returns nil for NULL.
@@ -210,8 +211,8 @@ func (c *cells) time() time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64(value)) + epoch).UTC()
 }
 
-// json returns nil for NULL, and otherwise a document without the spaces that PostgreSQL adds: a limit
-// on its size then means the same on every store.
+// json returns nil for NULL, and otherwise a document without the spaces that PostgreSQL adds: a
+// limit on its size then means the same on every store.
 func (c *cells) json() json.RawMessage {
 	value := c.next()
 	if value == nil {

@@ -13,9 +13,9 @@ import (
 )
 
 // The fast way to commit is one round trip: an UPDATE or INSERT for one commit, a call of the SQL
-// function write for a batch. It writes commits of one record each that create a record or replace a
-// live one, with their lease, token, expiry and due time. It never waits for a record. Whatever it
-// does not write, the transaction decides.
+// function write for a batch. It writes commits of one record each that create a record or replace
+// a live one, with their lease, token, expiry and due time. It never waits for a record. Whatever
+// it does not write, the transaction decides.
 
 // isFast reports whether c can go the fast way.
 func isFast(c *persist.Commit) bool {
@@ -41,7 +41,8 @@ type result struct {
 
 func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
 
-// writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out why.
+// writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out
+// why.
 func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
 	p := s.parameters(r)
 	first, second := s.sql.brief.query(), s.sql.replaceOne.query()
@@ -69,8 +70,8 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	return result{err: lostTo(r.commit, loadedOne(r.keys[0], answers[0][0]))}, nil
 }
 
-// write sends a batch of requests, all of them fast and with different keys, and returns a result for
-// each. An error is about all of them; see outcome.
+// write sends a batch of requests, all of them fast and with different keys, and returns a result
+// for each. An error is about all of them; see outcome.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
 	answers, err := roundTrip(ctx, conn, s.writing(requests))
 	switch {
@@ -107,8 +108,8 @@ func written(requests []*request, rows answer) []result {
 }
 
 // lostTo returns the *persist.Conflict of c, which is fast, if current proves it: the version has
-// moved, or the record is absent. It returns nil otherwise. The lease and the expiry of a record that
-// was read without a lock prove nothing: another transaction may be about to change them.
+// moved, or the record is absent. It returns nil otherwise. The lease and the expiry of a record
+// that was read without a lock prove nothing: another transaction may be about to change them.
 func lostTo(c persist.Commit, current persist.Record) error {
 	w := &c.Writes[0]
 	_, err := persist.Apply(c, map[persist.Key]persist.Record{w.Key: current}, current.Now)

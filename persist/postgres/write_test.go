@@ -338,8 +338,8 @@ func TestNextVersionWithoutExpiry(t *testing.T) {
 	require.Zero(t, load(t, s, "long").Expires)
 }
 
-// TestBatchOfLeases: commits that acquire, extend, release or are fenced by a lease go the fast way,
-// directly and in a batch, each with an outcome of its own.
+// TestBatchOfLeases: commits that acquire, extend, release or are fenced by a lease go the fast
+// way, directly and in a batch, each with an outcome of its own.
 //
 // Proves STORE-13, STORE-2.
 func TestBatchOfLeases(t *testing.T) {

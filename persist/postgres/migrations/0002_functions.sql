@@ -1,6 +1,6 @@
--- The functions of the store. The store calls functions instead of sending their statements, because
--- a session keeps the plans of a function. They run with the rights of the caller. All names are
--- qualified, so the search path of a session does not matter.
+-- The functions of the store. The store calls functions instead of sending their statements,
+-- because a session keeps the plans of a function. They run with the rights of the caller. All
+-- names are qualified, so the search path of a session does not matter.
 --
 -- plan_cache_mode keeps one plan for arrays of any length: PostgreSQL would otherwise plan short
 -- arrays again each time. enable_seqscan, enable_mergejoin and enable_hashjoin force index lookups,
@@ -18,18 +18,18 @@ BEGIN
 END
 {body};
 
--- write is the fast way to commit a batch: commits of one record each, independent of each other and
--- with different keys, with one element per commit in every array. A commit creates a record
+-- write is the fast way to commit a batch: commits of one record each, independent of each other
+-- and with different keys, with one element per commit in every array. A commit creates a record
 -- (expected = 0) or replaces a live one.
 --
 -- dues_in and ttls count from the commit; a negative ttl keeps the expiry. rings are the commit ids
 -- to keep, one per line. A token other than 0 must be that of the live lease. With a holder, the
 -- commit acquires the lease, which must be free; without, leases extends it. releases ends it.
 --
--- write returns a row with written = true for each commit that it wrote, with the time and the key. If
--- it did not write all, it also returns what is stored for the others: the record, or only the key
--- and the floor if there is none. This is read by a later statement than the writes, so it is newer
--- than what the writes have seen. A commit without a row is undecided.
+-- write returns a row with written = true for each commit that it wrote, with the time and the key.
+-- If it did not write all, it also returns what is stored for the others: the record, or only the
+-- key and the floor if there is none. This is read by a later statement than the writes, so it is
+-- newer than what the writes have seen. A commit without a row is undecided.
 --
 -- write never waits for a record: it skips locked ones. It waits at most 10 ms for the lock of a
 -- table or for an uncommitted row in a unique index. The clock that leases are tested by is read
@@ -112,10 +112,10 @@ BEGIN
 END
 {body};
 
--- lock_absent takes the advisory locks of keys until the transaction ends: exclusive ones, or shared
--- ones that only keep the key from being created. The keys come sorted, and are locked before any
--- record. With patience 0 it does not wait, and returns the keys that it could not lock; otherwise it
--- waits for that many milliseconds.
+-- lock_absent takes the advisory locks of keys until the transaction ends: exclusive ones, or
+-- shared ones that only keep the key from being created. The keys come sorted, and are locked
+-- before any record. With patience 0 it does not wait, and returns the keys that it could not lock;
+-- otherwise it waits for that many milliseconds.
 --
 -- A transaction that waits to change a record holds the advisory lock of its key. readings are the
 -- keys of records that are only read; lock_absent returns those that a writer waits for. Without
@@ -148,9 +148,9 @@ END
 {body};
 
 -- lock_records locks the records of keys in key order, shared or exclusively, and returns what a
--- commit tests. With patience 0 it does not wait: a record that another transaction has locked comes
--- with locked = false. So does a record that was purged and created again during a wait. A record
--- that came with locked = true may come a second time with locked = false.
+-- commit tests. With patience 0 it does not wait: a record that another transaction has locked
+-- comes with locked = false. So does a record that was purged and created again during a wait. A
+-- record that came with locked = true may come a second time with locked = false.
 CREATE OR REPLACE FUNCTION {lock_records}(kinds text[], ids text[], shared boolean, patience integer)
 RETURNS TABLE (locked boolean, kind text, id text, version bigint, expires timestamptz, updated timestamptz,
     deleted timestamptz, holder text, token bigint, until timestamptz, commits text)
@@ -189,9 +189,9 @@ END
 {body};
 
 -- confirm_absent is for transactions that are not READ COMMITTED and therefore see an old snapshot.
--- The keys are locked by lock_absent. It fails with SQLSTATE 40001 if a key has a record that is newer
--- than the snapshot, or if the floor is newer: the unique index contains all rows, and FOR SHARE locks
--- only the newest version of a row. The inserts for this test are rolled back.
+-- The keys are locked by lock_absent. It fails with SQLSTATE 40001 if a key has a record that is
+-- newer than the snapshot, or if the floor is newer: the unique index contains all rows, and FOR
+-- SHARE locks only the newest version of a row. The inserts for this test are rolled back.
 CREATE OR REPLACE FUNCTION {confirm_absent}(kinds text[], ids text[]) RETURNS void
 LANGUAGE plpgsql AS {body}
 BEGIN
