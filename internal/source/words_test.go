@@ -23,8 +23,7 @@ const account = "internal/pgtest/user_unix.go"
 
 // unfinished lists what does not pass yet: files, folders with all that is in them, and "." for the
 // files of the root folder. Remove an entry as soon as it passes.
-var unfinished = []string{
-}
+var unfinished = []string{}
 
 // Go files of all modules, the pages in docs and the README name the subject of a sentence.
 func TestSentencesHaveASubject(t *testing.T) {
