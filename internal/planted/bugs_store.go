@@ -231,6 +231,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/memory", Run: "^TestConformance$/^Restoring$", Quick: true,
 	},
 	{
+		Name: "sqlite-restore-replaces-newer", Mechanism: "Restore does not replace a newer record in SQLite",
+		Proves: []string{"STORE-15"}, File: "persist/sqlite/restore.go",
+		Old: `t.sql.store + " WHERE version <= excluded.version"`, New: "t.sql.store",
+		Pkg: "./persist/sqlite", Run: "^TestConformance$/^Restoring$",
+	},
+	{
 		Name: "conflict-names-expected", Mechanism: "a conflict names the version that the commit expected",
 		Proves: []string{"STORE-2"}, File: "persist/apply.go",
 		Old: "			conflict.Expected = append(conflict.Expected, expected)\n", New: "			_ = expected\n",

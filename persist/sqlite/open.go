@@ -87,13 +87,14 @@ type Store struct {
 }
 
 var (
-	_ persist.Store   = (*Store)(nil)
-	_ persist.Reader  = (*Store)(nil)
-	_ persist.Prober  = (*Store)(nil)
-	_ persist.Watcher = (*Store)(nil)
-	_ persist.Leaser  = (*Store)(nil)
-	_ persist.Native  = (*Store)(nil)
-	_ persist.Purger  = (*Store)(nil)
+	_ persist.Store    = (*Store)(nil)
+	_ persist.Reader   = (*Store)(nil)
+	_ persist.Prober   = (*Store)(nil)
+	_ persist.Watcher  = (*Store)(nil)
+	_ persist.Leaser   = (*Store)(nil)
+	_ persist.Native   = (*Store)(nil)
+	_ persist.Purger   = (*Store)(nil)
+	_ persist.Restorer = (*Store)(nil)
 )
 
 // Driver is the name of the store's driver for sql.Open. A transaction for Join must be of the same
