@@ -237,6 +237,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestConformance$/^Restoring$",
 	},
 	{
+		Name: "postgres-restore-replaces-newer", Mechanism: "Restore does not replace a newer record in PostgreSQL",
+		Proves: []string{"STORE-15"}, File: "persist/postgres/restore.go",
+		Old: "WHERE r.version <= excluded.version", New: "WHERE true",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^Restoring$",
+	},
+	{
 		Name: "conflict-names-expected", Mechanism: "a conflict names the version that the commit expected",
 		Proves: []string{"STORE-2"}, File: "persist/apply.go",
 		Old: "			conflict.Expected = append(conflict.Expected, expected)\n", New: "			_ = expected\n",

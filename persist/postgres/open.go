@@ -109,7 +109,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // Store is a persist.Store in a PostgreSQL database. It is also a persist.Reader, persist.Leaser,
-// persist.Native, persist.Purger, persist.Watcher and persist.Prober.
+// persist.Native, persist.Purger, persist.Watcher, persist.Prober and persist.Restorer.
 type Store struct {
 	config  Config
 	pool    *pgxpool.Pool
@@ -130,13 +130,14 @@ type Store struct {
 }
 
 var (
-	_ persist.Store   = (*Store)(nil)
-	_ persist.Reader  = (*Store)(nil)
-	_ persist.Leaser  = (*Store)(nil)
-	_ persist.Native  = (*Store)(nil)
-	_ persist.Purger  = (*Store)(nil)
-	_ persist.Watcher = (*Store)(nil)
-	_ persist.Prober  = (*Store)(nil)
+	_ persist.Store    = (*Store)(nil)
+	_ persist.Reader   = (*Store)(nil)
+	_ persist.Leaser   = (*Store)(nil)
+	_ persist.Native   = (*Store)(nil)
+	_ persist.Purger   = (*Store)(nil)
+	_ persist.Watcher  = (*Store)(nil)
+	_ persist.Prober   = (*Store)(nil)
+	_ persist.Restorer = (*Store)(nil)
 )
 
 // Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its

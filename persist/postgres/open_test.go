@@ -73,6 +73,10 @@ func exercise(t *testing.T, s *Store) {
 		require.EqualValues(t, 3, r.Version)
 		require.Len(t, r.Commits, 3)
 	}
+	old := page.Records[0]
+	old.Version--
+	require.EqualValues(t, 3, winner(t, s.Restore(ctx, []persist.Record{old}, 0)).Version)
+	require.NoError(t, s.Restore(ctx, page.Records, 0))
 	taken, err := s.Take(ctx, persist.Query{Kind: "thing", Prefix: "many-", Limit: 7}, persist.Acquire{Holder: "me", For: time.Hour})
 	require.NoError(t, err)
 	require.Len(t, taken, 7)
