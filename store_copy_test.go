@@ -62,9 +62,6 @@ func TestCopyBetweenStores(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, from persist.Store) {
 		fillStore(t, from)
 		stores.EachOpen(t, func(t *testing.T, to persist.Store) {
-			if _, ok := to.(persist.Restorer); !ok {
-				t.Skip("the store is not a persist.Restorer")
-			}
 			const n = 36
 			report, err := persist.Copy(t.Context(), from, to, persist.CopyOptions{PageSize: 10})
 			require.NoError(t, err)

@@ -243,6 +243,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestConformance$/^Restoring$",
 	},
 	{
+		Name: "fs-restore-replaces-newer", Mechanism: "Restore does not replace a newer record in files",
+		Proves: []string{"STORE-15"}, File: "persist/fs/restore.go",
+		Old: "current.Version > records[i].Version", New: "false",
+		Pkg: "./persist/fs", Run: "^TestConformance$/^Restoring$",
+	},
+	{
 		Name: "conflict-names-expected", Mechanism: "a conflict names the version that the commit expected",
 		Proves: []string{"STORE-2"}, File: "persist/apply.go",
 		Old: "			conflict.Expected = append(conflict.Expected, expected)\n", New: "			_ = expected\n",

@@ -22,14 +22,14 @@ import (
 type Config struct {
 	// LockTimeout limits how long one call waits in all for locks that other goroutines or
 	// processes hold. After that the call fails with an error that wraps persist.ErrUnavailable.
-	// Purge waits that long for each of its batches. 0: 5 s.
+	// Purge and Restore wait that long for each of their batches. 0: 5 s.
 	LockTimeout time.Duration
 }
 
 const defaultLockTimeout = 5 * time.Second
 
 // Store is a persist.Store in the files of a directory. It is also a persist.Reader,
-// persist.Leaser, persist.Purger, persist.Watcher and persist.Prober.
+// persist.Leaser, persist.Purger, persist.Watcher, persist.Prober and persist.Restorer.
 type Store struct {
 	dir      string // absolute
 	records  string // folders of dir
@@ -47,12 +47,13 @@ type Store struct {
 }
 
 var (
-	_ persist.Store   = (*Store)(nil)
-	_ persist.Reader  = (*Store)(nil)
-	_ persist.Leaser  = (*Store)(nil)
-	_ persist.Purger  = (*Store)(nil)
-	_ persist.Watcher = (*Store)(nil)
-	_ persist.Prober  = (*Store)(nil)
+	_ persist.Store    = (*Store)(nil)
+	_ persist.Reader   = (*Store)(nil)
+	_ persist.Leaser   = (*Store)(nil)
+	_ persist.Purger   = (*Store)(nil)
+	_ persist.Watcher  = (*Store)(nil)
+	_ persist.Prober   = (*Store)(nil)
+	_ persist.Restorer = (*Store)(nil)
 )
 
 // Open opens the store in a directory. It creates the directory and the store if they are missing,
