@@ -51,12 +51,6 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestReadersDoNotStarveAWriter$",
 	},
 	{
-		Name: "postgres-winner-after-a-wait", Mechanism: "a record that was created again during a wait is read again",
-		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0002_functions.sql",
-		Old: "    IF found_count < pg_catalog.cardinality(kinds) THEN\n", New: "    IF found_count < pg_catalog.cardinality(kinds) AND patience = 0 THEN\n",
-		Pkg: "./persist/postgres", Run: "^TestWinnerIsNotFromBeforeAWait$",
-	},
-	{
 		Name: "postgres-sibling-alone", Mechanism: "a transient error caused by one member of a batch fails only that member",
 		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
 		Old: "sqlState(err) != \"\" && refused(err) {", New: "!errors.Is(err, persist.ErrUnavailable) {",

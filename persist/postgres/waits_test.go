@@ -170,8 +170,8 @@ func TestWaitIsBounded(t *testing.T) {
 	relay.Wait()
 }
 
-// TestWinnerIsNotFromBeforeAWait: a record that is purged and created anew while a commit waits,
-// for it or for another record, is told as it is then.
+// TestWinnerIsNotFromBeforeAWait: a conflict contains the current record if that was purged and
+// created again while the commit waited for it or for another record.
 //
 // Proves STORE-5.
 func TestWinnerIsNotFromBeforeAWait(t *testing.T) {
