@@ -36,7 +36,7 @@ var (
 // ErrNotExist is about a folder: its disk may not be mounted, for example.
 var temporary = []error{
 	iofs.ErrNotExist, iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,
-	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM,
+	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO,
 }
 
 // explain wraps persist.ErrUnavailable around an error of the operating system that can pass.

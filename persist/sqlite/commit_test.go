@@ -263,7 +263,7 @@ func TestFullDisk(t *testing.T) {
 	large.Writes[0].Doc = fmt.Appendf(nil, "%q", strings.Repeat("x", 1<<20))
 	_, err = s.Commit(t.Context(), large)
 	require.ErrorIs(t, err, persist.ErrNotApplied)
-	require.NotErrorIs(t, err, persist.ErrUnavailable)
+	require.ErrorIs(t, err, persist.ErrUnavailable)
 	_, err = s.Load(t.Context(), persist.Key{Kind: "thing", ID: "a"})
 	require.NoError(t, err)
 	_, err = s.writer.conn.ExecContext(t.Context(), "PRAGMA max_page_count=1000000")

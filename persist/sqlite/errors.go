@@ -14,7 +14,11 @@ const (
 	codeError        = 1
 	codeBusy         = 5
 	codeLocked       = 6
+	codeNoMemory     = 7
+	codeReadOnly     = 8
+	codeIOError      = 10
 	codeFull         = 13
+	codeCannotOpen   = 14
 	codeConstraint   = 19
 	codeBusySnapshot = 517 // extended
 )
@@ -70,18 +74,25 @@ func readable(ctx context.Context, err error) error {
 	return fmt.Errorf("sqlite: %w", err)
 }
 
+// explain returns an error of the disk, the file or a lock as one that wraps persist.ErrUnavailable:
+// it can pass, and no document is to blame.
+func explain(err error) error {
+	if isBusy(err) {
+		return errLocked
+	}
+	switch resultCode(err) & 0xff {
+	case codeNoMemory, codeReadOnly, codeIOError, codeFull, codeCannotOpen:
+		return fmt.Errorf("%w: %w", persist.ErrUnavailable, err)
+	}
+	return err
+}
+
 // notApplied says that nothing was written, because of err.
 func notApplied(err error) error {
-	if isBusy(err) {
-		err = errLocked
-	}
-	return fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
+	return fmt.Errorf("%w: %w", persist.ErrNotApplied, explain(err))
 }
 
 // nothingWritten says that the transaction was rolled back, because of cause.
 func nothingWritten(cause error) error {
-	if isBusy(cause) {
-		cause = errLocked
-	}
-	return fmt.Errorf("%w: sqlite: %w", errRolledBack, cause)
+	return fmt.Errorf("%w: sqlite: %w", errRolledBack, explain(cause))
 }
