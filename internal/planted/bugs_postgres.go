@@ -122,4 +122,10 @@ var postgresBugs = []Bug{
 		Old: "pg_catalog.pg_try_advisory_xact_lock($1)::text", New: "($1::bigint IS NOT NULL)::text",
 		Pkg: "./persist/postgres", Run: "^TestReadersShare$|^TestWriteSkew$",
 	},
+	{
+		Name: "postgres-fast-deleted", Mechanism: "a delete does not go the fast way, which leaves no tombstone",
+		Proves: []string{"STORE-1"}, File: "persist/postgres/write.go",
+		Old: "w.Gone || w.Deleted || ", New: "w.Gone || ",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
+	},
 }

@@ -151,8 +151,9 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-swept", Mechanism: "a tombstone keeps the time at which its record expired",
-		Proves: []string{"SCOPE-14"}, File: "persist/postgres/write.go",
-		Old: "w.Gone || w.Deleted || w.EndLease", New: "w.EndLease",
+		Proves: []string{"SCOPE-14"}, File: "persist/postgres/transaction.go",
+		Old: "return r.Expires }))\n	s.times(column(records, func(r persist.Record) time.Time {\n		if r.Deleted {",
+		New: "if r.Deleted { return time.Time{} }; return r.Expires }))\n	s.times(column(records, func(r persist.Record) time.Time {\n		if r.Deleted {",
 		Pkg: "./persist/postgres", Run: "^TestSwept$",
 	},
 	{
