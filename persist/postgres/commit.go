@@ -111,7 +111,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if direct && isPatient(ctx) {
+	if _, patient := ctx.(persist.Patient); direct && patient {
 		r.patient = true
 		s.direct(r)
 		return r.result.at, r.result.err
@@ -133,13 +133,6 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	default:
 		return time.Time{}, leftBehind(ctx)
 	}
-}
-
-// isPatient reports whether the caller waits until the deadline of ctx: nothing cancels ctx
-// earlier.
-func isPatient(ctx context.Context) bool {
-	_, ok := ctx.(interface{ Patient() })
-	return ok
 }
 
 // newRequest returns the request for c, which is valid. It returns an error that wraps
