@@ -119,7 +119,7 @@ var storeBugs = []Bug{
 	{
 		Name: "sqlite-busy-budget", Mechanism: "a lock held past the budget is reported as such",
 		Proves: []string{"STORE-7"}, File: "persist/sqlite/errors.go",
-		Old: "	return primary == codeBusy || primary == codeLocked\n", New: "	return primary == codeLocked\n",
+		Old: "	return primary == codeBusy || primary == codeLocked || primary == codeProtocol\n", New: "	return primary == codeLocked\n",
 		Pkg: "./persist/sqlite", Run: "^TestLockHeldPastBudget$", Quick: true,
 	},
 	{

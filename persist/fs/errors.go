@@ -37,6 +37,7 @@ var (
 var temporary = []error{
 	iofs.ErrNotExist, iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT,
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO,
+	syscall.ESTALE, syscall.ENOLCK, syscall.EBUSY, syscall.ETIMEDOUT,
 }
 
 // explain wraps persist.ErrUnavailable around an error of the operating system that can pass.

@@ -19,6 +19,7 @@ const (
 	codeIOError      = 10
 	codeFull         = 13
 	codeCannotOpen   = 14
+	codeProtocol     = 15 // too many connections started to read at once
 	codeConstraint   = 19
 	codeBusySnapshot = 517 // extended
 )
@@ -58,7 +59,7 @@ func isBusy(err error) bool {
 		return true
 	}
 	primary := resultCode(err) & 0xff
-	return primary == codeBusy || primary == codeLocked
+	return primary == codeBusy || primary == codeLocked || primary == codeProtocol
 }
 
 // readable returns err as callers see it: a lock and the end of ctx in the words of the contract.

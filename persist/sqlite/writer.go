@@ -265,8 +265,9 @@ func (w *writer) run(requests []*request) {
 	if len(requests) == 1 || !errors.Is(err, errRolledBack) {
 		return
 	}
+	since := time.Now() // for all: together they wait for another process no longer than one would
 	for _, r := range requests {
-		if err := w.begin(background, time.Now()); err != nil {
+		if err := w.begin(background, since); err != nil {
 			r.err = notApplied(err)
 			continue
 		}
