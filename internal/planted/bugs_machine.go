@@ -191,19 +191,19 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-rule-origin", Mechanism: "a claim reverts to the status that its step starts from", Proves: []string{"CLAIM-18"}, File: "flow/machine/rules.go",
 		Old: "	} else if revert != s.Status &&", New: "	} else if revert == \"\" &&",
-		Pkg: "./flow/machine", Run: "^TestClaimRevertsToOrigin$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestClaimRevertsToOrigin$",
 	},
 	{
 		Name: "machine-claim-without-origin", Mechanism: "a claim carries the status that its entity came from",
 		Proves: []string{"CLAIM-8", "CLAIM-18"}, File: "flow/machine/fire.go",
 		Old: "			pawl.HeldBy(claimHolder(r.m.e.rt.Holder(), r.r.revert, r.r.into)),\n", New: "",
-		Pkg: "./flow/machine", Run: "^TestClaimOfAnotherRelease$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestClaimOfAnotherRelease$",
 	},
 	{
 		Name: "machine-janitor-reverts-as-its-own-release", Mechanism: "the janitor reverts a claim to where its entity came from",
 		Proves: []string{"CLAIM-8", "CLAIM-18"}, File: "flow/machine/janitor.go",
 		Old: "		to = cmp.Or(from, to)\n", New: "		_ = from\n",
-		Pkg: "./flow/machine", Run: "^TestClaimOfAnotherRelease$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestClaimOfAnotherRelease$",
 	},
 	{
 		Name: "machine-survey-of-one-page", Mechanism: "a survey reads all entities",
@@ -221,7 +221,7 @@ var machineBugs = []Bug{
 		Name: "machine-no-surveys", Mechanism: "a started janitor surveys its entities",
 		Proves: []string{"CLAIM-20"}, File: "flow/machine/janitor.go",
 		Old: "	return errors.Join(j.sweeps.loop.Start(ctx), j.surveys.loop.Start(ctx))\n", New: "	return j.sweeps.loop.Start(ctx)\n",
-		Pkg: "./flow/machine", Run: "^TestRenamedClaimState$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestRenamedClaimState$",
 	},
 	{
 		Name: "machine-pin-is-ignored", Mechanism: "a pinned commit expects the version that the body saw",
@@ -239,7 +239,7 @@ var machineBugs = []Bug{
 		Name: "machine-janitor-is-late", Mechanism: "a dead claim is freed within its lease plus one interval",
 		Proves: []string{"CLAIM-8"}, File: "flow/machine/janitor.go",
 		Old: "pause: max(every/5*4, 1)}", New: "pause: max(every*3/2, 1)}",
-		Pkg: "./flow/machine", Run: "^TestDeadClaimIsFreedWithinAMinute$", Quick: true,
+		Pkg: "./flow/machine", Run: "^TestDeadClaimIsFreedWithinAMinute$",
 	},
 	{
 		Name: "machine-unknown-fields", Mechanism: "unknown fields are refused", Proves: []string{"CLAIM-17"}, File: "flow/machine/workflow.go",
