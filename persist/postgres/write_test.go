@@ -71,63 +71,42 @@ func TestBatchOfNextVersions(t *testing.T) {
 }
 
 // TestNextVersionsRemember: a record keeps the same commit ids whether it was written directly or
-// in a batch.
+// in a batch. A commit id without a dot is a writer of its own, even if it is a number.
 //
 // Proves STORE-1, CAS-7.
 func TestNextVersionsRemember(t *testing.T) {
-	ctx := t.Context()
-	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
-	var recent []string
 	ids := []string{"a.0"}
 	for n := 1; n < 7; n++ {
 		ids = append(ids, fmt.Sprint("a.", n))
 	}
 	ids = append(ids, "a.b.1", "a.b.2", "a", "b", "b.1", ".1", "a.7", "a.8", "a.b.3", "a.b.4", "a.b.5", "a.x", "a.9")
-	for i, id := range ids {
-		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
-		commits[0].ID, commits[1].ID = id, id
-		commits[0].Writes[0].Recent, commits[1].Writes[0].Recent = recent, recent
-		_, err := model.Commit(ctx, commits[0])
-		require.NoError(t, err)
-		must(t, s, commits[0]) // directly
-		if i == 0 {
-			must(t, s, commits[1], put("beside", 0))
-		} else {
-			sameTime(t, batched(t, s, commits[1], put("beside", uint64(i)))...)
-		}
-		want, err := model.Load(ctx, thing("one"))
-		require.NoError(t, err)
-		require.Equal(t, want.Commits, load(t, s, "one").Commits)
-		require.Equal(t, want.Commits, load(t, s, "two").Commits)
-		recent = want.Commits
-	}
-}
-
-// TestNextVersionsRememberBareNumbers: a commit id without a dot is a writer of its own, even if it
-// is a number.
-//
-// Proves STORE-1, CAS-7.
-func TestNextVersionsRememberBareNumbers(t *testing.T) {
-	ctx := t.Context()
-	s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
-	var recent []string
-	for i, id := range []string{"1", "2", "3", "4", "5", "6", "5.1", "5.2", "5.3", "5.4", "5", "5.5"} {
-		commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
-		commits[0].ID, commits[1].ID = id, id
-		commits[0].Writes[0].Recent, commits[1].Writes[0].Recent = recent, recent
-		_, err := model.Commit(ctx, commits[0])
-		require.NoError(t, err)
-		must(t, s, commits[0])
-		if i == 0 {
-			must(t, s, commits[1], put("beside", 0))
-		} else {
-			sameTime(t, batched(t, s, commits[1], put("beside", uint64(i)))...)
-		}
-		want, err := model.Load(ctx, thing("one"))
-		require.NoError(t, err)
-		require.Equal(t, want.Commits, load(t, s, "one").Commits)
-		require.Equal(t, want.Commits, load(t, s, "two").Commits)
-		recent = want.Commits
+	for name, ids := range map[string][]string{
+		"writers":      ids,
+		"bare numbers": {"1", "2", "3", "4", "5", "6", "5.1", "5.2", "5.3", "5.4", "5", "5.5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := t.Context()
+			s, model := openAt(t, pgtest.URL(t), Config{}), memory.New()
+			var recent []string
+			for i, id := range ids {
+				commits := []persist.Commit{put("one", uint64(i)), put("two", uint64(i))}
+				commits[0].ID, commits[1].ID = id, id
+				commits[0].Writes[0].Recent, commits[1].Writes[0].Recent = recent, recent
+				_, err := model.Commit(ctx, commits[0])
+				require.NoError(t, err)
+				must(t, s, commits[0]) // directly
+				if i == 0 {
+					must(t, s, commits[1], put("beside", 0))
+				} else {
+					sameTime(t, batched(t, s, commits[1], put("beside", uint64(i)))...)
+				}
+				want, err := model.Load(ctx, thing("one"))
+				require.NoError(t, err)
+				require.Equal(t, want.Commits, load(t, s, "one").Commits)
+				require.Equal(t, want.Commits, load(t, s, "two").Commits)
+				recent = want.Commits
+			}
+		})
 	}
 }
 
