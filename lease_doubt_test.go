@@ -194,3 +194,22 @@ func TestFencedCommitInDoubt(t *testing.T) {
 		}
 	}
 }
+
+// A transaction that only releases a lease, and whose answer is lost, has an unknown outcome: a retry
+// would find the lease lost. Proves CAS-7.
+func TestReleaseInWithALostAnswer(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		l, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		h.Around(func(_ persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
+			_, _ = commit()
+			return time.Time{}, errAnswerLost
+		})
+		err = pawl.Transact(t.Context(), rt, func(_ context.Context, tx *pawl.Tx) error { return l.ReleaseIn(tx) })
+		require.True(t, pawl.OutcomeUnknown(err), "%v", err)
+		require.False(t, pawl.IsRetryable(err))
+		r, err := h.Store.Load(t.Context(), s.Key())
+		require.NoError(t, err)
+		require.Zero(t, r.Lease.Token, "the release landed")
+	})
+}

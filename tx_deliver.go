@@ -49,7 +49,9 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 	go func() {
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
 		defer cancel()
-		p := guarded(func() { v, err = t.rt.send(ctx, t.rt.route(), t.retry, b.Commit, b.bases()) }, func() {
+		p := guarded(func() {
+			v, err = t.rt.send(ctx, commit.Route{Store: t.rt.store, Once: b.releases()}, t.retry, b.Commit, b.bases())
+		}, func() {
 			err = b.broken(errors.New("the store called runtime.Goexit"))
 			settled()
 		})
@@ -66,7 +68,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		return v, err
 	case <-t.ctx.Done():
 		leaving = t.canceled(PhaseQueued)
-		if len(b.Writes)+len(b.renewed) > 0 {
+		if len(b.Writes)+len(b.renewed) > 0 || b.releases() {
 			leaving = t.canceled(PhaseCommitting)
 		}
 	case <-patience.C:

@@ -64,7 +64,7 @@ func (t *transaction) route(tx *Tx, calls []nativeCall) commit.Route {
 		}
 	}
 	if !t.joined() {
-		return commit.Route{Store: t.rt.store, Commit: send, Once: len(calls) > 0}
+		return commit.Route{Store: t.rt.store, Commit: send, Once: len(calls) > 0 || len(tx.ended) > 0}
 	}
 	joined := func(ctx context.Context, c persist.Commit) (time.Time, error) {
 		at, err := send(ctx, c)

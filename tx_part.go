@@ -322,10 +322,16 @@ func (b *txCommit) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.nativ
 // broken returns the error of b when the store gave no valid answer.
 func (b *txCommit) broken(cause error) error {
 	key := append(b.Keys(), Key{Kind: "transaction"})[0]
-	if len(b.Writes)+len(b.native) > 0 {
+	if len(b.Writes)+len(b.native) > 0 || b.releases() {
 		return &UnknownOutcomeError{Scope: key, Commit: b.ID, Cause: cause}
 	}
 	return &UnavailableError{Scope: key, Cause: cause}
+}
+
+// releases reports whether b gives a lease back. That can be done once: a second time the lease is
+// lost.
+func (b *txCommit) releases() bool {
+	return slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return g.Release })
 }
 
 // assemble makes the commit of tx. The commit is empty if the store has nothing to write or test.

@@ -200,4 +200,10 @@ var txBugs = []Bug{
 		Old: "	if len(tx.order) >= MaxScopes {", New: "	if len(tx.order) > MaxScopes {",
 		Pkg: ".", Run: "^TestScopesOfATransactionAreLimited$/memory",
 	},
+	{
+		Name: "tx-release-is-repeated", Mechanism: "a release whose answer was lost is not reported as not applied",
+		Proves: []string{"CAS-7"}, File: "tx_deliver.go",
+		Old: "Once: b.releases()}", New: "Once: false}",
+		Pkg: ".", Run: "^TestReleaseInWithALostAnswer$",
+	},
 }
