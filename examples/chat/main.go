@@ -113,11 +113,11 @@ func shutdown(ctx context.Context, srv *http.Server) error {
 
 // open opens a server. The function end closes it: it waits for answers in progress until its
 // context ends. Turns that are still open then are resumed by another server.
-func open(ctx context.Context, c config, log *slog.Logger) (s *server, end func(context.Context) error, err error) {
-	s = &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease}
+func open(ctx context.Context, c config, log *slog.Logger) (_ *server, _ func(context.Context) error, err error) {
+	s := &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease}
 	s.quit, s.hangUp = context.WithCancel(context.WithoutCancel(ctx))
 	var opened []func(context.Context) error // called in reverse order
-	end = func(ctx context.Context) (err error) {
+	end := func(ctx context.Context) (err error) {
 		s.hangUp()
 		if s.chat != nil && s.chat.Stop(ctx) != nil {
 			log.Info("open turns are left to another server")

@@ -11,6 +11,7 @@ import (
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -498,4 +499,14 @@ func TestInstructions(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, body)
 	u.ask(s.url, session, "hello")
 	require.Less(t, len(u.settled(s.url, session).Messages[3].Text), len(long))
+}
+
+// A server that cannot be opened reports why.
+func TestOpenFails(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	_, _, err := open(t.Context(), config{store: "dir:" + file, model: "local"}, quiet)
+	require.ErrorContains(t, err, file)
+	_, _, err = open(t.Context(), config{store: "dir:" + t.TempDir(), model: "other", baseURL: ":"}, quiet)
+	require.Error(t, err)
 }
