@@ -59,7 +59,9 @@ func run(ctx context.Context, workers int, list bool, only string, short bool) e
 		return err
 	}
 	t := newTable(os.Stdout, chosen)
-	runner{root, workers}.run(ctx, chosen, t.add)
+	if err := (runner{root, max(workers, 1)}).run(ctx, chosen, t.add); err != nil {
+		return err
+	}
 	return t.summarize()
 }
 

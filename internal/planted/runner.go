@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,8 +30,9 @@ type result struct {
 }
 
 // run plants each bug and passes its result to report, one at a time, in the order in which they
-// end. It first runs the tests without the bug: they must pass, and at least one must match.
-func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
+// end. It first runs the tests without the bug: they must pass, and at least one must match. It
+// returns an error if it cannot make a build cache.
+func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) error {
 	var suites []suite
 	baseline := make(map[suite]outcome)
 	for _, b := range bugs {
@@ -41,26 +43,41 @@ func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) {
 	}
 	var mu sync.Mutex // protects baseline; report is called under it
 	each(r.workers, suites, func(s suite) {
-		o := r.test(ctx, s, "")
+		o := r.test(ctx, s)
 		mu.Lock()
 		defer mu.Unlock()
 		baseline[s] = o
 	})
+
+	caches := make(chan cache, r.workers) // each is used by one bug at a time
+	for range r.workers {
+		c, err := newCache(ctx)
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(c.dir)
+		caches <- c
+	}
 	each(r.workers, bugs, func(b Bug) {
 		mu.Lock()
 		before := baseline[b.suite()]
 		mu.Unlock()
+		c := <-caches
 		start := time.Now()
-		res := r.plant(ctx, b, before)
+		res := r.plant(ctx, b, before, c)
 		res.took = time.Since(start)
+		res.err = errors.Join(res.err, c.clear())
+		caches <- c
 		mu.Lock()
 		defer mu.Unlock()
 		report(res)
 	})
+	return nil
 }
 
-// plant runs b's tests on the broken source. before is their outcome on the unbroken source.
-func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
+// plant runs b's tests on the broken source, which it builds in c. before is their outcome on the
+// unbroken source.
+func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) result {
 	fail := func(text, format string, args ...any) result {
 		return result{bug: b, err: fmt.Errorf(format, args...), text: text}
 	}
@@ -84,7 +101,8 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome) result {
 	}
 	defer remove()
 
-	o := r.test(ctx, b.suite(), overlay)
+	// By the environment, so that a program that a test builds is broken too.
+	o := r.test(ctx, b.suite(), "GOCACHE="+c.dir, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	if ctx.Err() != nil {
 		return fail("", "interrupted")
 	}
@@ -129,19 +147,15 @@ func (r runner) overlay(file, text string) (string, func(), error) {
 	return overlay, remove, nil
 }
 
-// test runs a suite with an overlay; "": without one.
-func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
+// test runs a suite with further environment variables.
+func (r runner) test(ctx context.Context, s suite, env ...string) outcome {
 	// Vet is off: only a test may notice the bug.
 	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout=120s", "-run=" + s.run, s.pkg}
 	// After the package: go would take the package for the value of a flag that it does not know.
 	args = append(args, strings.Fields(s.flags)...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = r.root
-	cmd.Env = os.Environ()
-	if overlay != "" {
-		// By the environment, so that a program that a test builds is broken too.
-		cmd.Env = append(cmd.Env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
-	}
+	cmd.Env = append(os.Environ(), env...)
 	// A test may leave a child process that holds the pipes open.
 	cmd.WaitDelay = 10 * time.Second
 	var stdout, stderr bytes.Buffer
@@ -154,7 +168,7 @@ func (r runner) test(ctx context.Context, s suite, overlay string) outcome {
 func each[T any](workers int, items []T, f func(T)) {
 	queue := make(chan T)
 	var wg sync.WaitGroup
-	for range max(workers, 1) {
+	for range workers {
 		wg.Go(func() {
 			for item := range queue {
 				f(item)

@@ -53,10 +53,13 @@ func TestRunner(t *testing.T) {
 	var out bytes.Buffer
 	table := newTable(&out, bugs)
 	results := make(map[string]result)
-	runner{root, 2}.run(t.Context(), bugs, func(r result) {
+	err = runner{root, 2}.run(t.Context(), bugs, func(r result) {
 		results[r.bug.Name] = r
 		table.add(r)
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
