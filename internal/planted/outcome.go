@@ -24,6 +24,7 @@ type outcome struct {
 	verdict verdict
 	test    string // the first test that failed, or the one that was running; "": unknown
 	text    string // the output of the compiler or the tests
+	passed  []string
 }
 
 // event is a line of go test -json. It has the fields that read uses.
@@ -41,7 +42,6 @@ func read(stdout, stderr []byte, succeeded bool) outcome {
 		o       outcome
 		text    strings.Builder
 		running []string // tests that are neither paused nor ended, in the order of their start
-		passed  int
 		skipped int
 		broken  bool // a package did not compile
 		ended   bool // a package ran its tests and failed
@@ -74,7 +74,7 @@ func read(stdout, stderr []byte, succeeded bool) outcome {
 		}
 		switch e.Action {
 		case "pass":
-			passed++
+			o.passed = append(o.passed, name)
 		case "skip":
 			skipped++
 		case "fail":
@@ -97,7 +97,7 @@ func read(stdout, stderr []byte, succeeded bool) outcome {
 		o.verdict = timeout
 	case !succeeded:
 		o.verdict = red
-	case passed > 0:
+	case len(o.passed) > 0:
 		o.verdict = green
 	default:
 		o.verdict = empty

@@ -6,9 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -33,22 +36,8 @@ type result struct {
 // end. It first runs the tests without the bug: they must pass, and at least one must match. It
 // returns an error if it cannot make a build cache.
 func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) error {
-	var suites []suite
-	baseline := make(map[suite]outcome)
-	for _, b := range bugs {
-		if _, ok := baseline[b.suite()]; !ok {
-			baseline[b.suite()] = outcome{}
-			suites = append(suites, b.suite())
-		}
-	}
-	var mu sync.Mutex // protects baseline; report is called under it
-	each(r.workers, suites, func(s suite) {
-		o := r.test(ctx, s)
-		mu.Lock()
-		defer mu.Unlock()
-		baseline[s] = o
-	})
-
+	baseline := r.baseline(ctx, bugs)
+	var mu sync.Mutex                     // report is called under it
 	caches := make(chan cache, r.workers) // each is used by one bug at a time
 	for range r.workers {
 		c, err := newCache(ctx)
@@ -59,12 +48,9 @@ func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) error 
 		caches <- c
 	}
 	each(r.workers, bugs, func(b Bug) {
-		mu.Lock()
-		before := baseline[b.suite()]
-		mu.Unlock()
 		c := <-caches
 		start := time.Now()
-		res := r.plant(ctx, b, before, c)
+		res := r.plant(ctx, b, baseline[b.suite()], c)
 		res.took = time.Since(start)
 		res.err = errors.Join(res.err, c.clear())
 		caches <- c
@@ -73,6 +59,68 @@ func (r runner) run(ctx context.Context, bugs []Bug, report func(result)) error 
 		report(res)
 	})
 	return nil
+}
+
+// baseline returns the outcome of the tests of bugs on the unbroken source. Suites of one package
+// with the same flags run together. If one of their tests fails, each suite runs by itself.
+func (r runner) baseline(ctx context.Context, bugs []Bug) map[suite]outcome {
+	outcomes := make(map[suite]outcome)
+	groups := make(map[suite][]suite) // by what they have in common
+	for _, b := range bugs {
+		s := b.suite()
+		if _, seen := outcomes[s]; seen {
+			continue
+		}
+		outcomes[s] = outcome{}
+		_, subtests, _ := strings.Cut(s.run, "/")
+		common := suite{s.pkg, subtests, s.flags}
+		groups[common] = append(groups[common], s)
+	}
+	var mu sync.Mutex // protects outcomes
+	each(r.workers, slices.Collect(maps.Keys(groups)), func(common suite) {
+		together := r.test(ctx, union(common, groups[common]))
+		for _, s := range groups[common] {
+			o := together
+			if together.verdict != green || !s.matchesAny(together.passed) {
+				o = r.test(ctx, s)
+			}
+			mu.Lock()
+			outcomes[s] = o
+			mu.Unlock()
+		}
+	})
+	return outcomes
+}
+
+// union returns a suite of all tests of suites, which differ in the names of their tests only.
+func union(common suite, suites []suite) suite {
+	var tests []string
+	for _, s := range suites {
+		test, _, _ := strings.Cut(s.run, "/")
+		tests = append(tests, test)
+	}
+	all := suite{common.pkg, strings.Join(tests, "|"), common.flags}
+	if common.run != "" {
+		all.run = "(" + all.run + ")/" + common.run
+	}
+	if len(suites) > 1 {
+		all.flags += " -timeout=15m"
+	}
+	return all
+}
+
+// matchesAny reports whether s selects one of these tests.
+func (s suite) matchesAny(tests []string) bool {
+	patterns := strings.Split(s.run, "/")
+	return slices.ContainsFunc(tests, func(test string) bool {
+		names := strings.Split(test, "/")
+		for i, pattern := range patterns {
+			if i == len(names) || !regexp.MustCompile(pattern).MatchString(names[i]) {
+				return false
+			}
+		}
+		return true
+	})
 }
 
 // plant runs b's tests on the broken source, which it builds in c. before is their outcome on the
