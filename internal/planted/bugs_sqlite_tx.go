@@ -59,9 +59,9 @@ var sqliteTxBugs = []Bug{
 	},
 	{
 		Name: "sqlite-native-constraint", Mechanism: "a deferred constraint that fails does not put the commit in doubt",
-		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: " || code == codeConstraint {", New: " {",
-		Pkg: "./persist/sqlite", Run: "^TestCommitWithConstraint$",
+		Proves: []string{"TX-6", "STORE-7"}, File: "persist/sqlite/errors.go",
+		Old: " || code == codeConstraint\n", New: "\n",
+		Pkg: "./persist/sqlite", Run: "^(TestCommitWithConstraint|TestDeferredConstraint)$",
 	},
 	{
 		Name: "sqlite-join-savepoint", Mechanism: "a joined commit that fails leaves nothing in the transaction",

@@ -129,6 +129,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestRejectedRowFailsAlone$", Quick: true,
 	},
 	{
+		Name: "sqlite-sync-failed", Mechanism: "a COMMIT that could not sync leaves the outcome unknown",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/errors.go",
+		Old: "	return isBusy(err) || code == codeFull ||", New: "	return isBusy(err) || code == codeFull || code == codeIOError ||",
+		Pkg: "./persist/sqlite", Run: "^TestFailedCommit$",
+	},
+	{
 		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
 		Old: "t.sql.raiseFloor, int64(highest)); err", New: "t.sql.raiseFloor, int64(highest)-1); err",

@@ -272,15 +272,11 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// When COMMIT itself fails, the store does not claim to know the outcome, and continues with a new
-// connection.
-//
-// Proves STORE-7.
-func TestFailedCommit(t *testing.T) {
-	path := dbPath(t)
-	s := openAt(t, path, Config{})
+// deferConstraint makes a commit that creates the record "orphan" fail at COMMIT.
+func deferConstraint(t *testing.T, s *Store, path string) {
+	t.Helper()
 	db := database(t, path, "_busy_timeout=5000")
-	for _, text := range []string{ // a constraint that is tested when the transaction ends
+	for _, text := range []string{
 		`CREATE TABLE parent (id TEXT PRIMARY KEY)`,
 		`CREATE TABLE child (id TEXT REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED)`,
 		`CREATE TRIGGER orphan AFTER INSERT ON pawl_records WHEN NEW.id = 'orphan' BEGIN INSERT INTO child VALUES ('x'); END`,
@@ -290,9 +286,24 @@ func TestFailedCommit(t *testing.T) {
 	}
 	_, err := s.writer.conn.ExecContext(t.Context(), "PRAGMA foreign_keys=1")
 	require.NoError(t, err)
-	_, err = s.Commit(t.Context(), put("orphan", 0))
-	require.Error(t, err)
-	require.NotErrorIs(t, err, persist.ErrNotApplied)
-	_, err = s.Commit(t.Context(), put("next", 0))
-	require.NoError(t, err)
+}
+
+// A deferred constraint that fails at COMMIT leaves nothing behind and fails its own commit only.
+//
+// Proves STORE-7.
+func TestDeferredConstraint(t *testing.T) {
+	path := dbPath(t)
+	s := openAt(t, path, Config{})
+	deferConstraint(t, s, path)
+	conn := s.writer.conn
+	_, err := s.Commit(t.Context(), put("orphan", 0))
+	require.ErrorIs(t, err, persist.ErrNotApplied)
+	require.NotErrorIs(t, err, persist.ErrUnavailable)
+	errs := together(t, s, path, put("a", 0), put("orphan", 0), put("b", 0))
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], persist.ErrNotApplied)
+	require.NoError(t, errs[2])
+	_, err = s.Load(t.Context(), thing("orphan"))
+	require.ErrorIs(t, err, persist.ErrNotFound)
+	require.Same(t, conn, s.writer.conn)
 }

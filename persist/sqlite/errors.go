@@ -88,6 +88,14 @@ func explain(err error) error {
 	return err
 }
 
+// leavesNothing reports whether err, the error of COMMIT, proves that nothing was written: there was
+// no lock, no room for the last frame, which would have made the others count, or a deferred
+// constraint failed.
+func leavesNothing(err error) bool {
+	code := resultCode(err) & 0xff
+	return isBusy(err) || code == codeFull || code == codeConstraint
+}
+
 // notApplied says that nothing was written, because of err.
 func notApplied(err error) error {
 	return fmt.Errorf("%w: %w", persist.ErrNotApplied, explain(err))

@@ -99,7 +99,7 @@ func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx co
 	}
 	if err := tx.Commit(); err != nil {
 		s.writer.lose(tx)
-		if code := resultCode(err) & 0xff; isBusy(err) || code == codeFull || code == codeConstraint {
+		if leavesNothing(err) {
 			return time.Time{}, nothingWritten(err)
 		}
 		return time.Time{}, fmt.Errorf("sqlite: commit: %w", err)

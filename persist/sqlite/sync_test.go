@@ -1,10 +1,15 @@
 package sqlite
 
 import (
+	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +17,7 @@ import (
 
 	"github.com/pawl-go/pawl/internal/need"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // After the last write into the WAL comes a sync, and then the answer. The test traces the system
@@ -59,4 +65,42 @@ func TestAcknowledge(t *testing.T) {
 		require.NoError(t, err)
 		fmt.Println("acknowledged", version)
 	}
+}
+
+func init() {
+	testkit.Child("fail to sync", func() error {
+		runtime.LockOSThread() // strace follows one thread
+		s, err := Open(context.Background(), os.Getenv("PAWL_DB"), Config{})
+		if err != nil {
+			return err
+		}
+		testkit.Begin()
+		_, err = s.Commit(context.Background(), put("a", 0))
+		testkit.Say("known: %t", err == nil || errors.Is(err, persist.ErrNotApplied))
+		_, err = s.Commit(context.Background(), put("b", 0))
+		testkit.Say("%v", err)
+		return s.Close()
+	})
+}
+
+// When COMMIT cannot sync the log, the store does not claim to know the outcome, and continues with
+// a new connection.
+//
+// Proves STORE-7.
+func TestFailedCommit(t *testing.T) {
+	strace := need.Strace(t)
+	child := testkit.Start(t, "fail to sync", "PAWL_DB="+dbPath(t))
+	child.Expect("ready")
+	command := exec.Command(strace, "-o", os.DevNull, "-e", "inject=fsync,fdatasync:error=EIO:when=1", "-p", strconv.Itoa(child.PID()))
+	stderr, err := command.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start())
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() && !strings.Contains(lines.Text(), "attached") {
+	}
+	child.Go()
+	child.Expect("known: false")
+	child.Expect("<nil>")
+	child.Wait()
+	require.NoError(t, command.Wait())
 }

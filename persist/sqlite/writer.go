@@ -312,9 +312,7 @@ func (w *writer) end(t *transaction) error {
 	if err == nil {
 		return nil
 	}
-	rolledBack := w.rollback()
-	if rolledBack && (isBusy(err) || resultCode(err)&0xff == codeFull) {
-		// No lock, or no room for the last frame, which would have made the others count.
+	if w.rollback() && leavesNothing(err) {
 		return nothingWritten(err)
 	}
 	// The last frame may be in the file although it could not be synced.
