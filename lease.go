@@ -30,8 +30,8 @@ import (
 //     counts from before the last successful renewal was sent, so the context ends before another
 //     holder can get the lease.
 //   - the process was stopped (SIGSTOP, a pause of the machine): nothing here notices in time; the
-//     store refuses the commit. Run, Context and Acquire look at the clock before they return or
-//     start a function, and do not wait for the timer.
+//     store refuses the commit. Run, Context and Acquire look at the clocks before they return or
+//     start a function, and do not wait for the timer, which may not count the pause (over).
 //   - a lease runs out while a commit under it is on its way: the commit is refused, or it landed
 //     before. A lost answer is settled as for every commit (internal/commit).
 //   - the caller of Acquire leaves during its commit: if the commit lands, the lease is given back.
@@ -330,9 +330,15 @@ func (l *Lease) extend(until time.Time) {
 	}
 }
 
+// over reports whether until has passed by either clock. Go's monotonic clock stands still while the
+// machine is suspended, and the wall clock can be set back.
+func (l *Lease) over(until time.Time) bool {
+	return !time.Now().Before(until) || !l.rt.env.wallClock().Before(until.Round(0))
+}
+
 // expire ends a lease that may have run out.
 func (l *Lease) expire() {
-	if !time.Now().Before(l.knownUntil()) {
+	if l.over(l.knownUntil()) {
 		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: errors.New("not renewed in time")})
 	}
 }
@@ -379,7 +385,7 @@ func (l *Lease) endByCommit() {
 func (l *Lease) live() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.ended == nil && time.Now().Before(l.until)
+	return l.ended == nil && !l.over(l.until)
 }
 
 // lost returns why the lease has ended, as far as this process knows; nil: it is live.

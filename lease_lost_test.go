@@ -321,3 +321,33 @@ func TestContextOfALeaseLooksAtTheClock(t *testing.T) {
 		}
 	})
 }
+
+// A lease is lost when the machine was suspended for longer than it lives: the monotonic clock stood
+// still and the wall clock did not. A wall clock that is set back makes no lease live longer.
+//
+// Proves CLAIM-19.
+func TestLeaseAfterASuspend(t *testing.T) {
+	for name, jump := range map[string]time.Duration{"suspended": time.Minute, "set back": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+				var ahead atomic.Int64
+				rt.SetWallClock(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())).Round(0) })
+				l, err := s.Acquire(t.Context(), pawl.LeaseFor(time.Minute))
+				require.NoError(t, err)
+				require.NoError(t, l.Context().Err())
+				h.Refuse(func(c persist.Commit) bool { return len(c.Writes) == 0 }) // renewals
+				ahead.Store(int64(jump))
+				if jump < 0 {
+					require.NoError(t, l.Context().Err())
+					time.Sleep(57 * time.Second)
+				}
+				err = l.Run(func(context.Context, *pawl.Lease) error {
+					t.Error("the function ran under a lost lease")
+					return nil
+				})
+				require.ErrorIs(t, err, pawl.ErrLeaseLost)
+				require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
+			})
+		})
+	}
+}

@@ -113,10 +113,16 @@ type env struct {
 	writer   string        // starts the id of every commit
 	commits  atomic.Uint64 // number of commit ids made so far
 	waiters  sync.Pool     // of *queue.Waiter[pending] that can be used again
+
+	wallClock func() time.Time // without a monotonic reading; only tests replace it
 }
 
 func newEnv() *env {
-	return &env{maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(), waiters: sync.Pool{New: func() any { return queue.NewWaiter[pending]() }}}
+	return &env{
+		maxDoc: DefaultMaxDoc, maxQueue: DefaultMaxQueue, writer: newWriter(),
+		waiters:   sync.Pool{New: func() any { return queue.NewWaiter[pending]() }},
+		wallClock: func() time.Time { return time.Now().Round(0) },
+	}
 }
 
 func (e *env) logger() *slog.Logger {

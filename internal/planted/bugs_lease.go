@@ -170,4 +170,16 @@ var leaseBugs = []Bug{
 		Old: "lost := l.under(ctx).lost(); lost != nil {", New: "lost := l.under(ctx).lost(); false {",
 		Pkg: ".", Run: "^TestNoFunctionStartsUnderALostLease$",
 	},
+	{
+		Name: "lease-after-suspend", Mechanism: "a lease that ran out while the machine was suspended is lost",
+		Proves: []string{"CLAIM-19"}, File: "lease.go",
+		Old: " || !l.rt.env.wallClock().Before(until.Round(0))", New: "",
+		Pkg: ".", Run: "^TestLeaseAfterASuspend$",
+	},
+	{
+		Name: "lease-clock-set-back", Mechanism: "a wall clock that is set back does not lengthen a lease",
+		Proves: []string{"CLAIM-19"}, File: "lease.go",
+		Old: "!time.Now().Before(until) || !l.rt", New: "!l.rt",
+		Pkg: ".", Run: "^TestLeaseAfterASuspend$",
+	},
 }
