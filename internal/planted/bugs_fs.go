@@ -284,4 +284,22 @@ var fsBugs = []Bug{
 		Old: "	how := syscall.LOCK_SH\n", New: "	how := syscall.LOCK_UN\n",
 		Pkg: "./persist/fs", Run: "^(TestLocksExclude|TestSharedLockFiles)$",
 	},
+	{
+		Name: "fs-clock-after-read", Mechanism: "a record is judged by a time before it was read",
+		Proves: []string{"STORE-8"}, File: "persist/fs/read.go",
+		Old: "	r.Now = now\n", New: "	r.Now = hostTime()\n",
+		Pkg: "./persist/fs", Run: "^TestClockBeforeRead$",
+	},
+	{
+		Name: "fs-load-damaged-at-once", Mechanism: "Load reads a file that looks damaged again with its lock",
+		Proves: []string{"STORE-6"}, File: "persist/fs/read.go",
+		Old: " && !isDamaged(readErr) {", New: " {",
+		Pkg: "./persist/fs", Run: "^TestReusedFileIsReadAgain$",
+	},
+	{
+		Name: "fs-list-damaged-at-once", Mechanism: "List reads a file that looks damaged again with its lock",
+		Proves: []string{"STORE-6"}, File: "persist/fs/list.go",
+		Old: "		if isDamaged(err) {\n			return persist.Page{}, []persist.Key{r.Key}, err\n		}\n", New: "",
+		Pkg: "./persist/fs", Run: "^TestReusedFileIsReadAgain$",
+	},
 }

@@ -135,6 +135,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestFailedCommit$",
 	},
 	{
+		Name: "sqlite-clock-after-read", Mechanism: "a record is judged by a time before it was read",
+		Proves: []string{"STORE-8"}, File: "persist/sqlite/read.go",
+		Old: "key.Kind, key.ID), now)", New: "key.Kind, key.ID), hostTime())",
+		Pkg: "./persist/sqlite", Run: "^TestClockBeforeRead$",
+	},
+	{
 		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
 		Old: "t.sql.raiseFloor, int64(highest)); err", New: "t.sql.raiseFloor, int64(highest)-1); err",

@@ -114,3 +114,39 @@ func stopped(t *testing.T, log string) bool {
 	})
 	return strings.Contains(string(text), "stopped by SIGSTOP")
 }
+
+func init() {
+	testkit.Child("is ann expired", traced(func(s *Store) ([]string, error) {
+		r, err := s.Load(context.Background(), ann)
+		return []string{fmt.Sprint(r.Expired(r.Now))}, err
+	}))
+}
+
+// TestClockBeforeRead: a record that expires while it is read is judged by a time before the read. A
+// writer may have renewed it since.
+//
+// Proves STORE-8.
+func TestClockBeforeRead(t *testing.T) {
+	for ttl := time.Second; ; ttl *= 2 {
+		dir, log := seed(t), filepath.Join(t.TempDir(), "log")
+		s := openAt(t, dir, Config{})
+		write := setTo(ann, 1, 1)
+		write.TTL = ttl
+		_, err := s.Commit(t.Context(), persist.Commit{ID: "test.1", Writes: []persist.Write{write}})
+		require.NoError(t, err)
+		// The reader has opened the file of ann and not read it yet.
+		reader := startTrace(t, "is ann expired", dir, "-e", "trace=openat", "-e", "inject=openat:signal=SIGSTOP:when=1", "-o", log)
+		require.True(t, stopped(t, log))
+		expired := func() bool {
+			r := load(t, s, ann)
+			return r.Expired(r.Now)
+		}
+		inTime := !expired()
+		testkit.EventuallyWithin(t, time.Minute, expired)
+		reader.child.Resume()
+		if answer := reader.wait(); inTime {
+			require.Equal(t, []string{"false"}, answer)
+			return
+		}
+	}
+}

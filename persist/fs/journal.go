@@ -84,7 +84,9 @@ import (
 //     and Purge may miss a record of such a commit until their next call.
 //   - Replay and List: a replay renames over the journal, which may hide it from a list that looks
 //     for journals. So it holds the list lock.
-//   - A reader and a commit that overwrites a spare: see spare.go.
+//   - A reader and a commit that overwrites a spare: see spare.go. If the reader looks up the path
+//     before the file becomes a spare and opens it after it is another record's, it reads that
+//     record. So a file that looks damaged is read again with its stripe.
 
 // journal is an entry of journal/.
 type journal struct {
@@ -151,13 +153,14 @@ func (s *Store) lockAndRead(ctx context.Context, want wanted, keys ...persist.Ke
 	}
 }
 
-// readAll reads the records of keys and returns which of them are tentative.
+// readAll reads the records of keys, as of one time, and returns which of them are tentative.
 func (s *Store) readAll(keys []persist.Key) (records []stored, tentative []persist.Key, err error) {
 	records = make([]stored, len(keys))
 	for i, key := range keys {
 		if records[i], err = s.read(key); err != nil {
 			return nil, nil, err
 		}
+		records[i].Now = records[0].Now
 		if records[i].tentative {
 			tentative = append(tentative, key)
 		}

@@ -40,7 +40,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		return taken, nil
 	}
 	if err == nil && len(taken) == 0 { // a record that is said to be held must be durable
-		if err = s.awaitDurable(ctx, tentative); err != nil {
+		if err = s.readAgain(ctx, tentative); err != nil {
 			err = notApplied(err)
 		}
 	}

@@ -23,25 +23,34 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 		return persist.Page{}, err
 	}
 	defer end()
-	page, tentative, err := s.page(ctx, q)
-	if err == nil {
-		err = s.awaitDurable(ctx, tentative)
+	for {
+		page, doubtful, err := s.page(ctx, q)
+		damaged := isDamaged(err) && len(doubtful) > 0
+		if err == nil || damaged {
+			err = s.readAgain(ctx, doubtful)
+		}
+		switch {
+		case err != nil:
+			return persist.Page{}, explain(err)
+		case !damaged:
+			return page, nil
+		}
 	}
-	if err != nil {
-		return persist.Page{}, explain(err)
-	}
-	return page, nil
 }
 
-// page reads one page, and returns the keys of the tentative files that it read.
-func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, tentative []persist.Key, err error) {
+// page reads one page, and returns the keys of the tentative files that it read. If a file looks
+// damaged, it returns its key and *DamagedError.
+func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, doubtful []persist.Key, err error) {
 	release, err := s.lockList(ctx)
 	if err != nil {
 		return persist.Page{}, nil, err
 	}
 	defer release()
 	size := q.PageSize()
-	for r, err := range s.matching(ctx, q, &tentative) {
+	for r, err := range s.matching(ctx, q, &doubtful) {
+		if isDamaged(err) {
+			return persist.Page{}, []persist.Key{r.Key}, err
+		}
 		if err != nil {
 			return persist.Page{}, nil, err
 		}
@@ -51,7 +60,7 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, t
 		}
 		page.Records = append(page.Records, r)
 	}
-	return page, tentative, nil
+	return page, doubtful, nil
 }
 
 // lockList takes the list lock, shared, when there is no journal.
@@ -76,8 +85,8 @@ func (s *Store) lockList(ctx context.Context) (release func(), err error) {
 }
 
 // matching yields the records that match q, in the order of the list. It adds to tentative the keys
-// of the tentative files that it read, also of records that do not match. After a damaged file it
-// goes on; every other error ends it.
+// of the tentative files that it read, also of records that do not match. After a damaged file, whose
+// key it yields with the error, it goes on; every other error ends it.
 func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]persist.Key) iter.Seq2[persist.Record, error] {
 	return func(yield func(persist.Record, error) bool) {
 		var after cursor.Position
@@ -106,7 +115,7 @@ func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]pers
 			}
 			found, err := s.read(key)
 			if err != nil {
-				if !yield(persist.Record{}, err) || !isDamaged(err) {
+				if !yield(persist.Record{Key: key}, err) || !isDamaged(err) {
 					return
 				}
 				continue

@@ -24,7 +24,6 @@ func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, erro
 	if err != nil {
 		return persist.Record{}, explain(err)
 	}
-	r.Now = hostTime()
 	if r.Absent() {
 		return r, persist.ErrNotFound
 	}
@@ -49,10 +48,9 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 		return nil, explain(err)
 	}
 	defer release()
-	records, now := make([]persist.Record, len(keys)), hostTime()
+	records := make([]persist.Record, len(keys))
 	for i := range found {
 		records[i] = found[i].Record
-		records[i].Now = now
 	}
 	return records, nil
 }
@@ -81,8 +79,8 @@ func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, err
 	return versions, nil
 }
 
-// load reads a record, without a lock if no commit is under way there. It reads the file before it
-// looks for journals; journal.go says why.
+// load reads a record, without a lock if no commit is under way there and the file is sound. It
+// reads the file before it looks for journals; journal.go says why.
 func (s *Store) load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	var set stripeSet
 	set.add(stripeOf(key))
@@ -91,7 +89,7 @@ func (s *Store) load(ctx context.Context, key persist.Key) (persist.Record, erro
 	if err != nil {
 		return persist.Record{}, err
 	}
-	if len(found) == 0 && !r.tentative {
+	if len(found) == 0 && !r.tentative && !isDamaged(readErr) {
 		return r.Record, readErr
 	}
 	return s.loadLocked(ctx, key)
@@ -107,8 +105,9 @@ func (s *Store) loadLocked(ctx context.Context, key persist.Key) (persist.Record
 	return found[0].Record, nil
 }
 
-// awaitDurable waits until the records of keys that were read, or later ones, are durable.
-func (s *Store) awaitDurable(ctx context.Context, keys []persist.Key) error {
+// readAgain reads the records of keys with their stripes, and so waits until the records that were
+// read before, or later ones, are durable. It returns *DamagedError.
+func (s *Store) readAgain(ctx context.Context, keys []persist.Key) error {
 	for _, key := range keys {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -131,11 +130,12 @@ type stored struct {
 // read returns the content of the file of key, or the absent record if there is no file. It returns
 // *DamagedError.
 func (s *Store) read(key persist.Key) (stored, error) {
+	now := hostTime() // before the read: the record may be renewed after it
 	path := s.file(key)
 	data, mode, err := readFile(path)
 	if errors.Is(err, iofs.ErrNotExist) {
 		floor, err := s.floor() // Purge raised it before it removed the file
-		return stored{Record: persist.Record{Key: key, Version: floor}}, err
+		return stored{Record: persist.Record{Key: key, Version: floor, Now: now}}, err
 	}
 	if err != nil {
 		return stored{}, err
@@ -147,6 +147,7 @@ func (s *Store) read(key persist.Key) (stored, error) {
 	if reason := implausible(r.Record, key); reason != "" {
 		return stored{}, &DamagedError{Path: path, Reason: reason}
 	}
+	r.Now = now
 	// A file written by hand may have what no store writes.
 	if r.Born == 0 {
 		r.Born = r.Version

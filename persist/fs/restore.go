@@ -57,7 +57,6 @@ func (s *Store) restore(ctx context.Context, records []persist.Record) error {
 	for i, current := range found {
 		files[keys[i]] = current
 		if !current.Absent() && current.Version > records[i].Version {
-			current.Now = hostTime()
 			winners = append(winners, current.Record)
 		}
 	}

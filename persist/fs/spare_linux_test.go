@@ -259,3 +259,52 @@ func TestSpareOfAnotherOwner(t *testing.T) {
 		require.Zero(t, stat.Uid)
 	}
 }
+
+// TestReusedFileIsReadAgain: a reader that looks up a file, and opens it when it is the file of
+// another record already, reads its own record again with its lock. Here a commit under way has put
+// the file of the other record in the place of the file that is looked up.
+//
+// Proves STORE-6.
+func TestReusedFileIsReadAgain(t *testing.T) {
+	for name, read := range map[string]func(s *Store) (persist.Record, error){
+		"load": func(s *Store) (persist.Record, error) { return s.Load(context.Background(), ann) },
+		"list": func(s *Store) (persist.Record, error) {
+			page, err := s.List(context.Background(), persist.Query{Kind: ann.Kind, Prefix: ann.ID})
+			if err != nil {
+				return persist.Record{}, err
+			}
+			return page.Records[0], nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := seed(t)
+			reader, writer := openAt(t, dir, Config{}), openAt(t, dir, Config{})
+			release, err := writer.locks.take(t.Context(), wanted{stripeOf(ann): exclusive})
+			require.NoError(t, err)
+			own, err := os.ReadFile(writer.file(ann))
+			require.NoError(t, err)
+			others, err := os.ReadFile(writer.file(bob))
+			require.NoError(t, err)
+			require.NoError(t, os.WriteFile(writer.file(ann), others, private))
+			answer := make(chan error, 1)
+			go func() {
+				r, err := read(reader)
+				if err == nil && r.Key != ann {
+					err = fmt.Errorf("read %q", r.Key)
+				}
+				answer <- err
+			}()
+			testkit.Eventually(t, func() bool { // the reader waits for the stripe, or has failed
+				gate := reader.locks.local[stripeOf(ann)].gate
+				free := gate.TryAcquire(1)
+				if free {
+					gate.Release(1)
+				}
+				return !free || len(answer) > 0
+			})
+			require.NoError(t, os.WriteFile(writer.file(ann), own, private))
+			release()
+			require.NoError(t, <-answer)
+		})
+	}
+}

@@ -50,13 +50,14 @@ type reads struct {
 
 // load is Store.Load.
 func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	record, err := scan(r.on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), hostTime())
+	now := hostTime() // before the read: the record may be renewed after it
+	record, err := scan(r.on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), now)
 	if errors.Is(err, sql.ErrNoRows) {
 		floor, err := r.floor(ctx)
 		if err != nil {
 			return persist.Record{}, err
 		}
-		return persist.Record{Key: key, Version: floor, Now: hostTime()}, persist.ErrNotFound
+		return persist.Record{Key: key, Version: floor, Now: now}, persist.ErrNotFound
 	}
 	if err != nil {
 		return persist.Record{}, readable(ctx, err)
@@ -80,11 +81,11 @@ func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	if err != nil {
 		return nil, err
 	}
+	now := hostTime()
 	rows, err := r.on.QueryContext(ctx, r.sql.loadAll, list)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
-	now := hostTime()
 	found, err := scanAll(rows, now)
 	if err != nil {
 		return nil, readable(ctx, err)

@@ -120,3 +120,60 @@ func TestReadersWaitForLocks(t *testing.T) {
 		require.Equal(t, defaultBusyTimeout.Milliseconds(), timeout)
 	}
 }
+
+// slowly is an executor whose statements take a while.
+type slowly struct {
+	executor
+	asked time.Time // when the first statement began
+}
+
+func (e *slowly) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
+	defer e.begin()()
+	return e.executor.QueryRowContext(ctx, text, args...)
+}
+
+func (e *slowly) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	defer e.begin()()
+	return e.executor.QueryContext(ctx, text, args...)
+}
+
+// begin notes the time and returns a function that waits until the clock has moved.
+func (e *slowly) begin() (wait func()) {
+	now := hostTime()
+	if e.asked.IsZero() {
+		e.asked = now
+	}
+	return func() {
+		for !hostTime().After(now) {
+			time.Sleep(time.Microsecond)
+		}
+	}
+}
+
+// A record is judged by a time before it was read: a writer may have renewed it since.
+//
+// Proves STORE-8.
+func TestClockBeforeRead(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{})
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	for name, read := range map[string]func(r reads) (persist.Record, error){
+		"load":   func(r reads) (persist.Record, error) { return r.load(t.Context(), thing("a")) },
+		"absent": func(r reads) (persist.Record, error) { return r.load(t.Context(), thing("b")) },
+		"all": func(r reads) (persist.Record, error) {
+			records, err := r.loadAll(t.Context(), []persist.Key{thing("a")})
+			return records[0], err
+		},
+		"list": func(r reads) (persist.Record, error) {
+			page, err := r.list(t.Context(), persist.Query{})
+			return page.Records[0], err
+		},
+	} {
+		slow := &slowly{executor: s.reader}
+		r, err := read(reads{sql: s.sql, on: slow})
+		if name != "absent" {
+			require.NoError(t, err)
+		}
+		require.False(t, r.Now.After(slow.asked), name)
+	}
+}
