@@ -28,6 +28,7 @@ const (
 	MaxLabel  = 255  // bytes of the string that a store indexes
 	MaxHolder = 255  // bytes of the name of a lease's holder
 	MaxScopes = 4096 // scopes in one transaction
+	MaxLabels = 4096 // labels in one Query
 
 	MaxDepth  = state.MaxDepth  // lists and objects nested in each other
 	MaxDigits = state.MaxDigits // digits of a number, written without an exponent
@@ -91,7 +92,7 @@ func (k Kind[T]) MustField(path string) Field {
 // Query selects scopes for Kind.List; the zero value selects all.
 type Query struct {
 	Prefix string        // of the id
-	Labels []string      // any of these
+	Labels []string      // any of these; at most MaxLabels
 	Age    time.Duration // last written at least this long ago, by the store's clock
 	Due    bool          // due time has come
 	Limit  int           // 0: no limit
@@ -101,10 +102,10 @@ type Query struct {
 // cannot read it yields a Snapshot that has only its ID, with *SchemaError, and goes on; q.Limit
 // does not count it. Every other error is in the last pair: ErrNotPersisted for an in-memory kind,
 // ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it),
-// ErrNoStore, *KindError, *UnavailableError, ErrClosed, or *CanceledError.
+// ErrNoStore, *KindError, *LimitError, *UnavailableError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
-		b, err := k.listable(ctx, o)
+		b, err := k.listable(ctx, o, q)
 		if err != nil {
 			yield(Snapshot[T]{}, err)
 			return
@@ -141,8 +142,8 @@ func (q Query) stored(kind string) persist.Query {
 	return persist.Query{Kind: kind, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
 }
 
-// listable returns the binding of k on o, or the reason why its scopes cannot be listed.
-func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
+// listable returns the binding of k on o, or the reason why its scopes cannot be listed by q.
+func (k Kind[T]) listable(ctx context.Context, o Owner, q Query) (*binding, error) {
 	b, err := bind(o, k)
 	switch {
 	case err != nil:
@@ -155,6 +156,8 @@ func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
 		return nil, ErrInTx
 	case frameOf(ctx).outerTx() != nil:
 		return nil, ErrOutsideTx
+	case len(q.Labels) > MaxLabels:
+		return nil, &LimitError{Scope: Key{Kind: k.Name}, What: "labels", Limit: MaxLabels, Got: len(q.Labels), Reason: "in one query"}
 	}
 	return b, nil
 }
@@ -165,7 +168,7 @@ func (k Kind[T]) listable(ctx context.Context, o Owner) (*binding, error) {
 // cannot be listed gets none.
 func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
 	changed := notify.NewSignal()
-	bound, err := k.listable(ctx, o)
+	bound, err := k.listable(ctx, o, Query{})
 	if err == nil {
 		context.AfterFunc(ctx, bound.rt.hub.ListenKind(k.Name, changed.Set))
 	}

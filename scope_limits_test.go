@@ -485,3 +485,42 @@ func TestFailureDuringIsolation(t *testing.T) {
 		})
 	}
 }
+
+// A query has at most MaxLabels labels, on every store. List and Take with one more return
+// *LimitError.
+//
+// Proves SCOPE-11.
+func TestLabelsOfAQueryAreLimited(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		_, err := listed.Scope(p.rt, "a").SetState(t.Context(), listedState{Status: "open"})
+		require.NoError(t, err)
+		for _, count := range []int{pawl.MaxLabels, pawl.MaxLabels + 1, 70_000} {
+			q := pawl.Query{Labels: make([]string, count)}
+			for i := range q.Labels {
+				q.Labels[i] = fmt.Sprint(i)
+			}
+			q.Labels[count-1] = "open"
+			ids, listErr := 0, error(nil)
+			for _, err := range listed.List(t.Context(), p.rt, q) {
+				if listErr = err; err == nil {
+					ids++
+				}
+			}
+			taken, takeErr := listed.Take(t.Context(), p.rt, q)
+			for _, err := range []error{listErr, takeErr} {
+				if count <= pawl.MaxLabels {
+					require.NoError(t, err)
+					continue
+				}
+				var limit *pawl.LimitError
+				require.ErrorAs(t, err, &limit)
+				require.Equal(t, &pawl.LimitError{Scope: pawl.Key{Kind: listed.Name}, What: "labels", Limit: pawl.MaxLabels, Got: count, Reason: "in one query"}, limit)
+			}
+			if count <= pawl.MaxLabels {
+				require.Equal(t, 1, ids)
+				require.Len(t, taken, 1)
+				require.NoError(t, taken[0].Lease.Release(t.Context()))
+			}
+		}
+	})
+}

@@ -34,10 +34,10 @@ type Taken[T any] struct {
 // A document that this release cannot read is left alone and reported (*SchemaError). A lease that
 // ran out before the answer of the store arrived is reported (*LeaseLostError) and not returned.
 // Take returns the scopes it took even when there is an error: ErrNotPersisted for an in-memory
-// kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError,
+// kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *LimitError,
 // *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, or *CanceledError.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
-	b, err := k.listable(ctx, o)
+	b, err := k.listable(ctx, o, q)
 	if err != nil {
 		return nil, err
 	}

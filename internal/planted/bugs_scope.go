@@ -189,4 +189,10 @@ var scopeBugs = []Bug{
 		Old: "		if after.Compare(start) > 0 {\n			start = after\n		}\n", New: "",
 		Pkg: ".", Run: "^TestListIsLinear$/memory",
 	},
+	{
+		Name: "query-labels-limit", Mechanism: "a query with too many labels is refused",
+		Proves: []string{"SCOPE-11"}, File: "kind.go",
+		Old: "	case len(q.Labels) > MaxLabels:", New: "	case len(q.Labels) > MaxLabels+1:",
+		Pkg: ".", Run: "^TestLabelsOfAQueryAreLimited$/memory",
+	},
 }
