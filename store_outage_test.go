@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist/sqlite"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
@@ -228,4 +232,29 @@ func TestServerKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, bank, s.Balance)
 	t.Logf("%d kills, acknowledged %v, refused %v", kills, acknowledged, refused)
+}
+
+// A mutation of a scope whose database file was removed gives *UnavailableError, and nothing is
+// acknowledged. It works again once the file is back.
+//
+// Proves STORE-14.
+func TestRemovedDatabaseFile(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows does not rename open files")
+	}
+	file := filepath.Join(t.TempDir(), "state.db")
+	store, err := sqlite.Open(t.Context(), file, sqlite.Config{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, store.Close()) })
+	rt := openRuntime(t, pawl.Config{Store: store, Retry: pawl.Retry{Within: 200 * time.Millisecond}})
+	s := purses.Scope(rt, "a")
+	seed(t, s, purse{})
+	require.NoError(t, os.Rename(file, file+".moved"))
+	_, err = s.IncState(t.Context(), "balance", 1)
+	var unavailable *pawl.UnavailableError
+	require.ErrorAs(t, err, &unavailable)
+	require.NoError(t, os.Rename(file+".moved", file))
+	snap, err := s.IncState(t.Context(), "balance", 1)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, snap.ReadOnly().Balance)
 }

@@ -141,6 +141,30 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestClockBeforeRead$",
 	},
 	{
+		Name: "sqlite-removed-file", Mechanism: "a commit into a database file that was removed is refused",
+		Proves: []string{"STORE-14"}, File: "persist/sqlite/writer.go",
+		Old: "		t.failure = w.inPlace()\n", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
+	},
+	{
+		Name: "sqlite-removed-file-native", Mechanism: "a commit with a function into a removed file is refused",
+		Proves: []string{"STORE-14"}, File: "persist/sqlite/native.go",
+		Old: "err := s.writer.inPlace(); err != nil", New: "err := s.writer.inPlace(); false",
+		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
+	},
+	{
+		Name: "sqlite-replaced-file", Mechanism: "a replaced file counts as removed",
+		Proves: []string{"STORE-14"}, File: "persist/sqlite/file.go",
+		Old: "err != nil || !os.SameFile(f.info, now) {", New: "err != nil || now == nil {",
+		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
+	},
+	{
+		Name: "sqlite-removed-log", Mechanism: "a commit into a log that was removed is refused",
+		Proves: []string{"STORE-14"}, File: "persist/sqlite/writer.go",
+		Old: "	return w.log.inPlace()\n", New: "	return nil\n",
+		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
+	},
+	{
 		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
 		Old: "t.sql.raiseFloor, int64(highest)); err", New: "t.sql.raiseFloor, int64(highest)-1); err",

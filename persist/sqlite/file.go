@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/pawl-go/pawl/persist"
 )
 
 // creating is held while a database file is created and closed. POSIX releases all locks of a
@@ -56,4 +58,30 @@ func dataSource(path, settings string) string {
 	}
 	uri := url.URL{Scheme: "file", Path: slashed, RawQuery: "mode=rw&" + settings}
 	return uri.String()
+}
+
+// openFile is a file of a database, as it was when a connection opened it.
+type openFile struct {
+	path string
+	info os.FileInfo // nil: there is no such file
+}
+
+func openedFile(path string) openFile {
+	info, err := os.Stat(path)
+	if err != nil {
+		return openFile{}
+	}
+	return openFile{path, info}
+}
+
+// inPlace returns an error if the path no longer leads to the file. SQLite does not notice that: it
+// goes on to write into a file without a name.
+func (f openFile) inPlace() error {
+	if f.info == nil {
+		return nil
+	}
+	if now, err := os.Stat(f.path); err != nil || !os.SameFile(f.info, now) {
+		return fmt.Errorf("%w: %s was removed or replaced while in use", persist.ErrUnavailable, f.path)
+	}
+	return nil
 }

@@ -236,11 +236,11 @@ func TestJoinElsewhere(t *testing.T) {
 	require.ErrorContains(t, err, "synchronous is 1")
 	require.NoError(t, lazy.Rollback())
 
-	s.home.library += " of another build"
+	s.writer.home.library += " of another build"
 	_, err = s.Join(beginOn(t, database(t, path, appSettings))).Commit(t.Context(), put("a", 0))
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.ErrorContains(t, err, "another copy of SQLite")
-	s.home.library = strings.TrimSuffix(s.home.library, " of another build")
+	s.writer.home.library = strings.TrimSuffix(s.writer.home.library, " of another build")
 
 	link := filepath.Join(t.TempDir(), "link.db")
 	if err := os.Symlink(path, link); err != nil {

@@ -97,6 +97,10 @@ func (s *Store) CommitWith(ctx context.Context, c persist.Commit, fn func(ctx co
 		s.writer.undo(tx)
 		return time.Time{}, failure
 	}
+	if err := s.writer.inPlace(); err != nil {
+		s.writer.undo(tx)
+		return time.Time{}, nothingWritten(err)
+	}
 	if err := tx.Commit(); err != nil {
 		s.writer.lose(tx)
 		if leavesNothing(err) {
@@ -286,7 +290,7 @@ var (
 
 // home identifies the database of a connection, and the copy of SQLite that reads it.
 type home struct {
-	file    os.FileInfo // nil: not in a file
+	file    openFile
 	library string
 }
 
@@ -298,11 +302,7 @@ func homeOf(ctx context.Context, on executor) (home, error) {
 	if err != nil {
 		return home{}, err
 	}
-	h := home{library: source + " " + options}
-	if path != "" {
-		h.file, _ = os.Stat(path) // nil if it is no real file, or gone
-	}
-	return h, nil
+	return home{file: openedFile(path), library: source + " " + options}, nil
 }
 
 // reads returns the reads inside the transaction, after it has verified that tx is on the store's
@@ -316,8 +316,8 @@ func (j *joined) reads(ctx context.Context) (reads, error) {
 		if err != nil {
 			return reads{}, notApplied(readable(ctx, err))
 		}
-		ours := j.s.home
-		if ours.file == nil || theirs.file == nil || !os.SameFile(ours.file, theirs.file) {
+		ours := j.s.writer.home
+		if ours.file.info == nil || theirs.file.info == nil || !os.SameFile(ours.file.info, theirs.file.info) {
 			return reads{}, unfit(errors.New("sqlite: the transaction is not on the database file of the store"))
 		}
 		if ours.library != theirs.library {

@@ -76,7 +76,6 @@ type Store struct {
 	ready  prepared  // reader with prepared statements
 	reads  reads     // on ready
 	owned  []*sql.DB // closed with the store
-	home   home
 
 	calls   calls
 	closing sync.Once
@@ -157,9 +156,6 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 		return nil, errors.Join(err, s.Close())
 	}
 	var err error
-	if s.home, err = homeOf(ctx, s.writer.conn); err != nil {
-		return nil, errors.Join(readable(ctx, err), s.Close())
-	}
 	if s.ready, err = prepare(ctx, reading, s.sql.load, s.sql.floor); err != nil {
 		return nil, errors.Join(readable(ctx, err), s.Close())
 	}

@@ -33,10 +33,12 @@ type writer struct {
 	db      *sql.DB
 	own     bool       // the database is the store's own, and may be brought into WAL mode
 	changes *hints.Hub // gets a hint of every commit
+	home    home       // set by the first call of ready
 
 	conn *sql.Conn // nil after a failure; ready connects again
 	on   prepared  // conn with the statements of commits
 	busy int       // the connection's own busy timeout in milliseconds, restored by close
+	log  openFile  // of conn
 
 	turn        turn
 	dataVersion int64 // of conn, see noticeOthers
@@ -62,6 +64,9 @@ func (w *writer) ready(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
+	if err := w.home.file.inPlace(); err != nil { // a new connection would open another database
+		return err
+	}
 	err := w.patiently(ctx, time.Now(), func() (err error) {
 		if w.conn, err = w.freeConn(ctx); err != nil {
 			return err
@@ -80,12 +85,39 @@ func (w *writer) ready(ctx context.Context) error {
 		w.discard()
 		return err
 	}
+	if err := w.locate(ctx); err != nil {
+		w.discard()
+		return readable(ctx, err)
+	}
 	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.update)
 	if err != nil {
 		w.discard()
 		return readable(ctx, err)
 	}
 	return nil
+}
+
+// locate notes the files that conn, which is new, has opened. It returns an error if they are not
+// those of the connection before it.
+func (w *writer) locate(ctx context.Context) error {
+	home, err := homeOf(ctx, w.conn)
+	if err != nil {
+		return err
+	}
+	if w.home.library == "" {
+		w.home = home
+	}
+	w.log = openedFile(home.file.path + "-wal")
+	return w.inPlace()
+}
+
+// inPlace returns an error that wraps persist.ErrUnavailable if the database file or its log was
+// removed or replaced: a commit would be lost.
+func (w *writer) inPlace() error {
+	if err := w.home.file.inPlace(); err != nil {
+		return err
+	}
+	return w.log.inPlace()
 }
 
 // freeConn returns a connection of the pool. It returns an error that wraps persist.ErrUnavailable
@@ -304,6 +336,9 @@ func (w *writer) attempt(requests []*request) error {
 
 // end commits t, or rolls it back if it has failed. It returns the errors of attempt.
 func (w *writer) end(t *transaction) error {
+	if t.failure == nil {
+		t.failure = w.inPlace()
+	}
 	if t.failure != nil {
 		w.rollback()
 		return nothingWritten(t.failure)

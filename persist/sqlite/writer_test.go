@@ -4,6 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -202,4 +205,50 @@ func TestTurns(t *testing.T) {
 	require.True(t, w.turn.others)
 	require.True(t, share(shortTurn, 0))
 	require.False(t, w.turn.others)
+}
+
+// Nothing is acknowledged while the database file or its log is removed or replaced, also by a new
+// connection. Once the file is back, work resumes.
+//
+// Proves STORE-14.
+func TestRemovedFile(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows does not rename open files")
+	}
+	for _, suffix := range []string{"", "-wal"} {
+		for _, replaced := range []bool{false, true} {
+			t.Run(fmt.Sprintf("state.db%s, replaced=%t", suffix, replaced), func(t *testing.T) {
+				path := dbPath(t)
+				s := openAt(t, path, Config{})
+				_, err := s.Commit(t.Context(), put("a", 0))
+				require.NoError(t, err)
+				elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+				require.NoError(t, os.Rename(path+suffix, elsewhere))
+				if replaced {
+					content, err := os.ReadFile(elsewhere)
+					require.NoError(t, err)
+					require.NoError(t, os.WriteFile(path+suffix, content, 0o600))
+				}
+				refused := func(err error) {
+					t.Helper()
+					require.ErrorIs(t, err, persist.ErrNotApplied)
+					require.ErrorIs(t, err, persist.ErrUnavailable)
+					require.ErrorContains(t, err, path+suffix+" was removed or replaced")
+				}
+				_, err = s.Commit(t.Context(), put("a", 1))
+				refused(err)
+				_, err = s.CommitWith(t.Context(), put("a", 1), func(context.Context, any) error { return nil })
+				refused(err)
+				if suffix == "" {
+					s.writer.discard()
+					_, err = s.Commit(t.Context(), put("a", 1))
+					refused(err)
+				}
+				require.NoError(t, os.Rename(elsewhere, path+suffix))
+				_, err = s.Commit(t.Context(), put("a", 1))
+				require.NoError(t, err)
+				require.EqualValues(t, 2, alive(t, s, "a").Version)
+			})
+		}
+	}
 }
