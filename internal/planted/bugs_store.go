@@ -165,6 +165,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestRemovedFile$",
 	},
 	{
+		Name: "sqlite-integrity", Mechanism: "a damaged database is refused at open if that is asked for",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/open.go",
+		Old: "	case !slices.Equal(findings, []string{\"ok\"}):", New: "	case slices.Contains(findings, \"none\"):",
+		Pkg: "./persist/sqlite", Run: "^TestCheckIntegrity$",
+	},
+	{
 		Name: "sqlite-purge-floor", Mechanism: "purging raises the floor first",
 		Proves: []string{"STORE-1"}, File: "persist/sqlite/purge.go",
 		Old: "t.sql.raiseFloor, int64(highest)); err", New: "t.sql.raiseFloor, int64(highest)-1); err",

@@ -5,6 +5,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -17,10 +18,12 @@ const (
 	codeNoMemory     = 7
 	codeReadOnly     = 8
 	codeIOError      = 10
+	codeCorrupt      = 11
 	codeFull         = 13
 	codeCannotOpen   = 14
 	codeProtocol     = 15 // too many connections started to read at once
 	codeConstraint   = 19
+	codeNotADatabase = 26
 	codeBusySnapshot = 517 // extended
 )
 
@@ -42,6 +45,16 @@ var (
 	// errRolledBack is wrapped around the failure of a transaction that left nothing behind.
 	errRolledBack = fmt.Errorf("%w: rolled back", persist.ErrNotApplied)
 )
+
+// DamagedError says that the database failed the check of Config.CheckIntegrity.
+type DamagedError struct {
+	Path   string // as given to Open; empty for New
+	Reason string // the first findings of SQLite
+}
+
+func (e *DamagedError) Error() string {
+	return strings.TrimRight("sqlite: damaged database "+e.Path, " ") + ": " + e.Reason
+}
 
 // foreignCode is resultCode for a driver whose errors have a method Code, such as
 // modernc.org/sqlite.

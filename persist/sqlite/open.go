@@ -17,6 +17,8 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +40,10 @@ type Config struct {
 	// PollInterval is the time between two looks for commits of other processes or connections,
 	// while there are watchers. Commits of the store itself need no look. 0: 20 ms.
 	PollInterval time.Duration
+
+	// CheckIntegrity lets Open and New read the whole database and return *DamagedError if it is
+	// damaged. Without it, damage is noticed when a call reads the damaged part.
+	CheckIntegrity bool
 }
 
 const (
@@ -105,7 +111,8 @@ const Driver = driverName
 //
 // It returns an error that wraps persist.ErrNewerSchema when a newer release has migrated the
 // database, an error that wraps persist.ErrUnavailable when another process holds its lock for
-// longer than config.BusyTimeout, and other errors when path does not name a usable database file.
+// longer than config.BusyTimeout, *DamagedError if config.CheckIntegrity finds damage, and other
+// errors when path does not name a usable database file.
 func Open(ctx context.Context, path string, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {
@@ -127,7 +134,11 @@ func Open(ctx context.Context, path string, config Config) (*Store, error) {
 	readers := max(4, runtime.GOMAXPROCS(0))
 	reading.SetMaxOpenConns(readers)
 	reading.SetMaxIdleConns(readers)
-	return start(ctx, config, writing, reading, true)
+	s, err := start(ctx, config, writing, reading, true)
+	if damaged := (*DamagedError)(nil); errors.As(err, &damaged) {
+		damaged.Path = path
+	}
+	return s, err
 }
 
 // New returns a store in the caller's own database, which Close leaves open. It keeps one
@@ -152,6 +163,11 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	if own {
 		s.owned = []*sql.DB{reading, writing}
 	}
+	if config.CheckIntegrity { // before anything is written
+		if err := checkIntegrity(ctx, reading); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
 	if err := s.writer.ready(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -161,6 +177,35 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	}
 	s.reads = reads{sql: s.sql, on: s.ready}
 	return s, nil
+}
+
+// checkIntegrity returns *DamagedError if the database is damaged.
+func checkIntegrity(ctx context.Context, on executor) error {
+	findings, err := texts(on.QueryContext(ctx, "PRAGMA integrity_check(3)"))
+	switch code := resultCode(err) & 0xff; {
+	case code == codeCorrupt || code == codeNotADatabase:
+		return &DamagedError{Reason: err.Error()}
+	case err != nil:
+		return readable(ctx, err)
+	case !slices.Equal(findings, []string{"ok"}):
+		return &DamagedError{Reason: strings.Join(findings, "; ")}
+	}
+	return nil
+}
+
+// texts returns the only column of rows.
+func texts(rows *sql.Rows, err error) (texts []string, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, errors.Join(err, rows.Close())
+		}
+		texts = append(texts, text)
+	}
+	return texts, errors.Join(rows.Err(), rows.Close())
 }
 
 // Close answers the calls that are under way, then releases the store; later calls return

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -204,5 +207,45 @@ func TestIndices(t *testing.T) {
 		var plan string
 		require.NoError(t, s.reader.QueryRow("EXPLAIN QUERY PLAN "+text, args...).Scan(&id, &parent, &unused, &plan))
 		require.Contains(t, plan, index, "%+v", q)
+	}
+}
+
+// Config.CheckIntegrity finds damage that no statement of Open reads, and Open changes nothing.
+//
+// Proves STORE-7.
+func TestCheckIntegrity(t *testing.T) {
+	path := dbPath(t)
+	config := Config{CheckIntegrity: true}
+	s := openAt(t, path, config) // an empty file is sound
+	for i := range 200 {
+		c := put(fmt.Sprint(i), 0)
+		c.Writes[0].Doc, c.Writes[0].Label = fmt.Appendf(nil, "%q", strings.Repeat("x", 1000)), fmt.Sprintf("label%03d", i)
+		_, err := s.Commit(t.Context(), c)
+		require.NoError(t, err)
+	}
+	require.NoError(t, s.Close())
+	require.NoError(t, openAt(t, path, config).Close())
+	sound, err := os.ReadFile(path)
+	require.NoError(t, err)
+	page := int(sound[16])<<8 | int(sound[17])
+	for name, damage := range map[string]func(content []byte) []byte{
+		"overwritten page": func(c []byte) []byte { return append(append(c[:20*page], make([]byte, page)...), c[21*page:]...) },
+		"row unlike index": func(c []byte) []byte { return bytes.ReplaceAll(c, []byte(`x"label123`), []byte(`x"labelled`)) },
+		"cut":              func(c []byte) []byte { return c[:20*page] },
+		"not a database":   func(c []byte) []byte { return append([]byte("something else"), c[14:]...) },
+	} {
+		damaged := damage(slices.Clone(sound))
+		require.NoError(t, os.WriteFile(path, damaged, 0o600))
+		_, err = Open(t.Context(), path, config)
+		var found *DamagedError
+		require.ErrorAs(t, err, &found, name)
+		require.Equal(t, path, found.Path)
+		require.NotEmpty(t, found.Reason)
+		now, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, damaged, now, name)
+		if name == "overwritten page" {
+			require.NoError(t, openAt(t, path, Config{}).Close(), "without the option Open does not read that page")
+		}
 	}
 }
