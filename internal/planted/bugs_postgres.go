@@ -4,7 +4,7 @@ package main
 var postgresBugs = []Bug{
 	{
 		Name: "postgres-unique-wait", Mechanism: "an uncommitted row of another session does not delay a batch",
-		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/migrations/0003_functions.sql",
 		Old: "    PERFORM pg_catalog.set_config('lock_timeout', greatest(patience, 10)::text, true);\n    IF patience > 0 AND shared THEN", New: "    PERFORM pg_catalog.set_config('lock_timeout', patience::text, true);\n    IF patience > 0 AND shared THEN",
 		Pkg: "./persist/postgres", Run: "^TestForeignCreatorHoldsUpNoBatch$",
 	},
@@ -23,13 +23,13 @@ var postgresBugs = []Bug{
 	{
 		Name: "postgres-next-version", Mechanism: "the write itself tests the version, also on the fast path",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/statements.go",
-		Old: "AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED)",
+		Old: "AND version = $3 FOR NO KEY UPDATE SKIP LOCKED\n", New: "AND $3::bigint > 0 FOR NO KEY UPDATE SKIP LOCKED\n",
 		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
 	},
 	{
 		Name: "postgres-next-locked", Mechanism: "the fast path does not wait for a locked record",
 		Proves: []string{"CAS-11", "STORE-14"}, File: "persist/postgres/statements.go",
-		Old: " FOR NO KEY UPDATE SKIP LOCKED)", New: " FOR NO KEY UPDATE)",
+		Old: " FOR NO KEY UPDATE SKIP LOCKED\n", New: " FOR NO KEY UPDATE\n",
 		Pkg: "./persist/postgres", Run: "^TestNextVersionIsNotWaitedFor$",
 	},
 	{
@@ -40,7 +40,7 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-next-versions", Mechanism: "the write itself tests the version, also in batches",
-		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0003_functions.sql",
 		Old: "l.id = n.id AND l.version = n.expected\n", New: "l.id = n.id\n",
 		Pkg: "./persist/postgres", Run: "^TestBatchOfNextVersions$",
 	},
@@ -112,8 +112,8 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-batch-token", Mechanism: "a batch of the fast way tests the lease token of each commit",
-		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0002_functions.sql",
-		Old: "        AND (k.token = 0 OR r.token = k.token AND r.until > now)\n", New: "",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0003_functions.sql",
+		Old: "        AND (k.token = 0 OR r.token = k.token AND r.until > clock.now)\n", New: "",
 		Pkg: "./persist/postgres", Run: "^TestBatchOfLeases$",
 	},
 	{
@@ -127,5 +127,29 @@ var postgresBugs = []Bug{
 		Proves: []string{"STORE-1"}, File: "persist/postgres/write.go",
 		Old: "w.Gone || w.Deleted || ", New: "w.Gone || ",
 		Pkg: "./persist/postgres", Run: "^TestConformance$/^Model$",
+	},
+	{
+		Name: "postgres-fast-clock", Mechanism: "the fast way reads the clock after it has locked the record",
+		Proves: []string{"STORE-8", "STORE-2"}, File: "persist/postgres/statements.go",
+		Old: "SELECT l.place, pg_catalog.clock_timestamp() AS now", New: "SELECT l.place, pg_catalog.statement_timestamp() AS now",
+		Pkg: "./persist/postgres", Run: "^TestJudgedByALaterClock$/^direct$",
+	},
+	{
+		Name: "postgres-batch-clock", Mechanism: "a batch of the fast way reads the clock after it has locked the records",
+		Proves: []string{"STORE-8", "STORE-2"}, File: "persist/postgres/migrations/0003_functions.sql",
+		Old: "clock AS MATERIALIZED (SELECT pg_catalog.clock_timestamp() AS now", New: "clock AS MATERIALIZED (SELECT pg_catalog.statement_timestamp() AS now",
+		Pkg: "./persist/postgres", Run: "^TestJudgedByALaterClock$/^batched$",
+	},
+	{
+		Name: "postgres-lone-commit", Mechanism: "one connection at most waits for the lock of the table",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/write.go",
+		Old: "case !r.alone || cap(s.slots) == 0 ||", New: "case",
+		Pkg: "./persist/postgres", Run: "^(TestLoneCommitWaitsForATable|TestNextVersionsWaitBriefly)$",
+	},
+	{
+		Name: "postgres-stalled", Mechanism: "after a commit without an answer, the wait for the table is bounded",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/write.go",
+		Old: "	s.stalled.Store(ctx.Err() != nil)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestLoneCommitWaitsForATable$",
 	},
 }

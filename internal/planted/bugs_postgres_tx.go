@@ -72,13 +72,13 @@ var postgresTxBugs = []Bug{
 	},
 	{
 		Name: "postgres-join-snapshot", Mechanism: "a record missing from an old snapshot does not count as absent",
-		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0003_functions.sql",
 		Old: "IN ('read committed', 'read uncommitted') THEN", New: "<> '' THEN",
 		Pkg: "./persist/postgres", Run: "^TestJoinSnapshots$",
 	},
 	{
 		Name: "postgres-join-floor", Mechanism: "the version floor of an old snapshot is not used",
-		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0002_functions.sql",
+		Proves: []string{"TX-6", "STORE-2"}, File: "persist/postgres/migrations/0003_functions.sql",
 		Old: "        PERFORM FROM {meta} m WHERE m.name = 'floor' FOR SHARE;\n", New: "",
 		Pkg: "./persist/postgres", Run: "^TestJoinSnapshots$",
 	},

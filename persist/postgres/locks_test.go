@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -119,6 +120,40 @@ func TestJudgedAfterAWait(t *testing.T) {
 		r := winner(t, answered(t, asWriter).err)
 		require.True(t, r.Expired(r.Now))
 		require.EqualValues(t, 1, load(t, s, ids[0]).Version)
+	}
+}
+
+// TestJudgedByALaterClock: the fast way reads the clock after it has locked the record. A lease or a
+// record that runs out while the statement looks for the record has run out.
+//
+// Proves STORE-8, STORE-2.
+func TestJudgedByALaterClock(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			admin := openAt(t, url, Config{})
+			role := "role_" + fmt.Sprint(rand.Uint64())
+			execute(t, url, "CREATE ROLE "+role, "GRANT ALL ON ALL TABLES IN SCHEMA public TO "+role)
+			defer execute(t, url, "DROP OWNED BY "+role, "DROP ROLE "+role)
+			s := open(t, with(t, url, "role", role))
+			must(t, s, put("warm", 0), put("warm", 1))
+			// Each look at a record lasts until its lease and its lifetime have ended.
+			execute(t, url, `CREATE FUNCTION stall(until timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+				BEGIN WHILE clock_timestamp() <= until LOOP PERFORM pg_sleep(0.001); END LOOP; RETURN true; END $$`,
+				"CREATE POLICY stall ON pawl_records USING (stall(coalesce(until, expires)))", "ALTER TABLE pawl_records ENABLE ROW LEVEL SECURITY")
+			const lifetime = 500 * time.Millisecond
+			leased, mortal := put("leased", 0), put("mortal", 0)
+			leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: lifetime}
+			mortal.Writes[0].TTL = lifetime
+			must(t, admin, together(leased, mortal))
+			held := put("leased", 1)
+			held.Guards = []persist.Guard{{Key: thing("leased"), Token: 1}}
+			asHolder, asWriter := commitLater(t.Context(), s, held), commitLater(t.Context(), s, put("mortal", 1))
+			var fenced *persist.Fenced
+			require.ErrorAs(t, answered(t, asHolder).err, &fenced)
+			r := winner(t, answered(t, asWriter).err)
+			require.True(t, r.Expired(r.Now))
+		})
 	}
 }
 

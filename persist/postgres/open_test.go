@@ -185,6 +185,20 @@ func TestMigratedTogether(t *testing.T) {
 	require.EqualValues(t, 2, value[int64](t, pgtest.Connect(t, address), "SELECT count(*) FROM fresh.pawl_meta"))
 }
 
+// TestFunctionsAreReplaced: a database with the functions of an earlier commit gets those of this
+// one.
+//
+// Proves STORE-9.
+func TestFunctionsAreReplaced(t *testing.T) {
+	url := pgtest.URL(t)
+	must(t, openAt(t, url, Config{}), put("a", 0), put("b", 0))
+	execute(t, url, `DO $$ BEGIN EXECUTE replace(pg_get_functiondef('pawl_write'::regproc), 'SKIP LOCKED', 'NOWAIT'); END $$`,
+		"UPDATE pawl_meta SET value = 2 WHERE name = 'schema'")
+	s, conn := openAt(t, url, Config{}), pgtest.Connect(t, url)
+	require.NotContains(t, value[string](t, conn, "SELECT pg_get_functiondef('pawl_write'::regproc)"), "NOWAIT")
+	sameTime(t, batched(t, s, put("a", 1), put("b", 1))...)
+}
+
 // TestNothingToMigrate takes no lock.
 //
 // Proves STORE-9.

@@ -56,16 +56,18 @@ func newStatements(n names) statements {
 		// Even a statement that skips locked records may wait: for the lock of a table, or for an
 		// uncommitted row in a unique index. This bounds such a wait.
 		brief: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true)`),
-		// The record is skipped if it is locked. So nothing waits between the clock and the write.
+		// The record is skipped if it is locked. The clock is read after it was locked: PostgreSQL
+		// does not merge a subquery with FOR UPDATE, or with OFFSET, into the query around it.
 		replaceOne: prepareLocking(n.expand(`UPDATE {records} r SET
 			version = $4, doc = $5::text::jsonb, schema = $6, label = $7, due = coalesce($8, c.now + $9), updated = c.now,
 			expires = CASE WHEN $10::interval < '0' THEN r.expires ELSE c.now + $10 END, commits = $11,
 			holder = CASE WHEN $15 THEN '' ELSE coalesce($13, r.holder) END,
 			token = CASE WHEN $15 THEN 0 WHEN $13 IS NULL THEN r.token ELSE $4 END,
 			until = CASE WHEN $15 THEN NULL ELSE coalesce(c.now + $14, r.until) END
-			FROM (SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS c
-			WHERE r.ctid = (SELECT l.ctid FROM {records} l WHERE l.kind = $1 AND l.id = $2 AND l.version = $3 FOR NO KEY UPDATE SKIP LOCKED)
-			AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
+			FROM (SELECT l.place, pg_catalog.clock_timestamp() AS now FROM (
+				SELECT ctid AS place FROM {records} WHERE kind = $1 AND id = $2 AND version = $3 FOR NO KEY UPDATE SKIP LOCKED
+			) AS l OFFSET 0) AS c
+			WHERE r.ctid = c.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
 			AND ($12 = 0 OR r.token = $12 AND r.until > c.now) AND ($13 IS NULL OR r.token = 0 OR r.until <= c.now)
 			AND ` + ready + ` RETURNING r.updated`)),
 		// An absent row cannot be locked: the advisory lock of its key stands for it. It is taken

@@ -33,9 +33,8 @@ END
 --
 -- write never waits for a record: it skips locked ones. It waits at most 10 ms for the lock of a
 -- table or for an uncommitted row in a unique index. The clock that leases are tested by is read
--- immediately before records are locked, without a wait in between. In a transaction that is not
--- READ COMMITTED write returns nothing.
-CREATE FUNCTION {write}(
+-- after the records are locked. In a transaction that is not READ COMMITTED write returns nothing.
+CREATE OR REPLACE FUNCTION {write}(
     kinds text[], ids text[], expected bigint[], versions bigint[], docs text[], schemas bigint[], labels text[],
     dues timestamptz[], dues_in interval[], ttls interval[], rings text[],
     tokens bigint[], holders text[], leases interval[], releases boolean[], lock_keys bigint[]
@@ -56,27 +55,28 @@ BEGIN
         PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);
     END IF;
 
-    now := pg_catalog.clock_timestamp();
-    RETURN QUERY UPDATE {records} r SET
-        version = k.version, doc = k.doc::jsonb, schema = k.schema, label = k.label,
-        due = coalesce(k.due, now + k.due_in), updated = now,
-        expires = CASE WHEN k.ttl < '0' THEN r.expires ELSE now + k.ttl END,
-        holder = CASE WHEN k.release THEN '' ELSE coalesce(k.holder, r.holder) END,
-        token = CASE WHEN k.release THEN 0 WHEN k.holder IS NULL THEN r.token ELSE k.version END,
-        until = CASE WHEN k.release THEN NULL ELSE coalesce(now + k.lease, r.until) END,
-        commits = pg_catalog.string_to_array(k.ring, E'\n')
-    FROM (
+    -- The clock is read after all records are locked, because it selects from them.
+    RETURN QUERY WITH picked AS MATERIALIZED (
         SELECT l.ctid AS place, n.*
         FROM unnest(kinds, ids, expected, versions, docs, schemas, labels, dues, dues_in, ttls, rings, tokens, holders, leases, releases)
             AS n (kind, id, expected, version, doc, schema, label, due, due_in, ttl, ring, token, holder, lease, release)
         JOIN {records} l ON l.kind = n.kind AND l.id = n.id AND l.version = n.expected
         FOR NO KEY UPDATE OF l SKIP LOCKED
-    ) AS k
+    ), clock AS MATERIALIZED (SELECT pg_catalog.clock_timestamp() AS now FROM (SELECT count(*) FROM picked) AS locked)
+    UPDATE {records} r SET
+        version = k.version, doc = k.doc::jsonb, schema = k.schema, label = k.label,
+        due = coalesce(k.due, clock.now + k.due_in), updated = clock.now,
+        expires = CASE WHEN k.ttl < '0' THEN r.expires ELSE clock.now + k.ttl END,
+        holder = CASE WHEN k.release THEN '' ELSE coalesce(k.holder, r.holder) END,
+        token = CASE WHEN k.release THEN 0 WHEN k.holder IS NULL THEN r.token ELSE k.version END,
+        until = CASE WHEN k.release THEN NULL ELSE coalesce(clock.now + k.lease, r.until) END,
+        commits = pg_catalog.string_to_array(k.ring, E'\n')
+    FROM picked AS k, clock
     WHERE r.ctid = k.place AND r.deleted IS NULL
-        AND (r.expires IS NULL OR r.expires > now OR r.token <> 0 AND r.until > now)
-        AND (k.token = 0 OR r.token = k.token AND r.until > now)
-        AND (k.holder IS NULL OR r.token = 0 OR r.until <= now)
-    RETURNING true, now, NULL::bigint, r.kind, r.id, NULL::bigint, NULL::bigint, NULL::jsonb, NULL::bigint, NULL::text, NULL::timestamptz,
+        AND (r.expires IS NULL OR r.expires > clock.now OR r.token <> 0 AND r.until > clock.now)
+        AND (k.token = 0 OR r.token = k.token AND r.until > clock.now)
+        AND (k.holder IS NULL OR r.token = 0 OR r.until <= clock.now)
+    RETURNING true, clock.now, NULL::bigint, r.kind, r.id, NULL::bigint, NULL::bigint, NULL::jsonb, NULL::bigint, NULL::text, NULL::timestamptz,
         NULL::timestamptz, NULL::timestamptz, NULL::boolean, NULL::text, NULL::bigint, NULL::timestamptz, NULL::text;
     GET DIAGNOSTICS replaced = ROW_COUNT;
 
@@ -85,6 +85,7 @@ BEGIN
         SELECT pg_catalog.array_agg(n.number) INTO free
         FROM unnest(expected, lock_keys) WITH ORDINALITY AS n (expected, lock_key, number)
         WHERE CASE WHEN n.expected = 0 THEN pg_catalog.pg_try_advisory_xact_lock(n.lock_key) END;
+        now := pg_catalog.clock_timestamp();
         -- One statement sees a tombstone, or the floor that was raised when it was purged.
         RETURN QUERY INSERT INTO {records} AS r (
             kind, id, version, born, doc, schema, label, due, expires, updated, holder, token, until, commits
@@ -104,10 +105,10 @@ BEGIN
     IF replaced + created < pg_catalog.cardinality(ids) THEN
         RETURN QUERY SELECT false, pg_catalog.clock_timestamp(), m.value, n.kind, n.id, r.version, r.born, r.doc, r.schema, r.label, r.due,
             r.expires, r.updated, r.deleted IS NOT NULL, r.holder, r.token, r.until, pg_catalog.array_to_string(r.commits, E'\n')
-        FROM unnest(kinds, ids, rings) AS n (kind, id, ring)
+        FROM unnest(kinds, ids) AS n (kind, id)
         JOIN {meta} m ON m.name = 'floor'
         LEFT JOIN {records} r ON r.kind = n.kind AND r.id = n.id
-        WHERE (r.updated = now AND pg_catalog.array_to_string(r.commits, E'\n') = n.ring) IS NOT TRUE; -- not written above
+        WHERE (r.xmin::text = (pg_catalog.txid_current_if_assigned() & 4294967295)::text) IS NOT TRUE; -- not written above
     END IF;
 END
 {body};

@@ -1,0 +1,1 @@
+-- This migration created functions that the next one replaces.
