@@ -152,4 +152,10 @@ var postgresBugs = []Bug{
 		Old: "	s.stalled.Store(ctx.Err() != nil)\n", New: "",
 		Pkg: "./persist/postgres", Run: "^TestLoneCommitWaitsForATable$",
 	},
+	{
+		Name: "postgres-refused-commit", Mechanism: "a COMMIT that the server refuses is known not to be applied",
+		Proves: []string{"STORE-14", "CAS-11"}, File: "persist/postgres/errors.go",
+		Old: "(completed < before || rolledBack(err))", New: "completed < before",
+		Pkg: "./persist/postgres", Run: "^(TestFailedCommit|TestOutcomes)$",
+	},
 }

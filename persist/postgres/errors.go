@@ -27,6 +27,8 @@ const (
 	classTransactionState      = "25" // read-only, or idle for too long
 	classInsufficientResources = "53"
 	classOperatorIntervention  = "57"
+	classSystem                = "58"
+	classInternal              = "XX"
 )
 
 // sqlState returns the SQLSTATE that the server has given err, or "".
@@ -138,10 +140,21 @@ func leftBehind(ctx context.Context) error {
 
 // outcome returns the error of a transaction that failed with err after completed statements. It
 // wraps persist.ErrNotApplied if nothing can have been written: the server refused one of the first
-// before statements, which come before the commit.
+// before statements, which come before the commit, or the commit itself.
 func outcome(err error, completed, before int) error {
-	if completed < before && refused(err) {
+	if refused(err) && (completed < before || rolledBack(err)) {
 		return notApplied(err)
 	}
 	return fmt.Errorf("the outcome is unknown: %w", explain(err))
+}
+
+// rolledBack reports whether err, which a COMMIT was refused with, proves that the transaction was
+// rolled back. A deferred constraint does: a committed transaction does not fail any more. An error
+// about the server itself may come from a proxy that has lost the server.
+func rolledBack(err error) bool {
+	switch class(sqlState(err)) {
+	case classOperatorIntervention, classSystem, classInternal:
+		return false
+	}
+	return true
 }

@@ -34,7 +34,10 @@ func TestOutcomes(t *testing.T) {
 		{"the disk is full", answer("ERROR", "53100"), 2, true, true},
 		{"the database is read-only", answer("ERROR", codeReadOnlyTransaction), 0, true, true},
 		{"the statement is cancelled", answer("ERROR", "57014"), 2, true, true},
-		{"the commit is rejected", answer("ERROR", "23514"), 3, false, false},
+		{"the commit is rejected", answer("ERROR", "23514"), 3, true, false},
+		{"the commit cannot be serialized", answer("ERROR", codeSerializationFailure), 3, true, true},
+		{"the commit meets an internal error", answer("ERROR", "XX000"), 3, false, false},
+		{"the commit meets a system error", answer("ERROR", codeIOError), 3, false, true},
 		{"the commit is cancelled", answer("ERROR", "57014"), 3, false, true},
 		{"the server shuts down", answer("FATAL", "57P01"), 0, false, true},
 		{"the server crashes", answer("FATAL", "57P02"), 3, false, true},
@@ -49,25 +52,33 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// TestFailedCommit: where the commit itself fails, the store does not claim to know the outcome,
-// and goes on.
+// TestFailedCommit: a commit that fails because of a deferred constraint of the user is refused, and
+// fails no other commit of its batch.
 //
-// Proves STORE-14.
+// Proves STORE-14, CAS-11.
 func TestFailedCommit(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	execute(t, url,
 		`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE EXCEPTION 'refused'; END$$`,
 		`CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON pawl_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.id = 'bad') EXECUTE FUNCTION refuse()`)
+	refused := func(err error) {
+		t.Helper()
+		require.ErrorContains(t, err, "refused")
+		require.ErrorIs(t, err, persist.ErrNotApplied)
+		require.NotErrorIs(t, err, persist.ErrUnavailable)
+	}
 	for i, c := range []persist.Commit{put("bad", 0), together(put("bad", 0), put("with it", 0))} {
 		_, err := s.Commit(t.Context(), c)
-		require.ErrorContains(t, err, "refused")
-		require.NotErrorIs(t, err, persist.ErrNotApplied)
+		refused(err)
 		must(t, s, put("good", uint64(i)))
 	}
-	for _, r := range batched(t, s, put("good", 2), put("bad", 0), put("better", 0)) {
-		require.ErrorContains(t, r.err, "refused", "the whole transaction failed")
-		require.NotErrorIs(t, r.err, persist.ErrNotApplied)
+	several := together(put("also", 0), put("and", 0)) // not fast
+	for _, commits := range [][]persist.Commit{{put("good", 2), put("bad", 0), put("better", 0)}, {put("good", 3), put("bad", 0), several}} {
+		results := batched(t, s, commits...)
+		require.NoError(t, results[0].err)
+		refused(results[1].err)
+		require.NoError(t, results[2].err)
 	}
 }
 

@@ -188,19 +188,15 @@ func (n *native) commit(r *request) error {
 	}
 }
 
-// committed returns the error of a COMMIT that failed with err. After an ERROR of the server, such
-// as a deferred constraint, the transaction was rolled back: a committed one does not fail any
-// more.
+// committed returns the error of a COMMIT that failed with err.
 func committed(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return unfit("the transaction had failed and was rolled back")
-	case refused(err):
-		return notApplied(err)
 	}
-	return fmt.Errorf("the outcome is unknown: %w", explain(err))
+	return outcome(err, 0, 0)
 }
 
 // rollback ends the transaction and releases its connection.
