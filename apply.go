@@ -158,6 +158,9 @@ func (t *target[T]) call(ctx context.Context, opts []CallOption) (call, error) {
 	if err == nil && terms.joined {
 		err = &ArgumentError{Argument: "CommitThrough", Reason: "is for Transact"}
 	}
+	if err == nil && terms.dueIn > 0 && (t.stored == nil || t.bound == nil) {
+		err = wrapKey(ErrNotPersisted, t.key)
+	}
 	return call{terms: terms, key: t.key}, err
 }
 

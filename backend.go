@@ -71,8 +71,14 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 	if d.Life != alive {
 		return w, next, nil
 	}
-	if w.Label, w.Due, err = b.kind.indexed(call.key, d.View, w.Doc); err != nil {
+	label, due, err := b.kind.indexed(call.key, d.View, w.Doc)
+	if err != nil {
 		return w, nil, err
+	}
+	w.Label = label
+	// An upgrade may have set the field.
+	if upgraded := b.kind.due != "" && d.Base.Schema != b.schema(); d.Due == (document.Due{}) || d.Due.Keep && upgraded {
+		w.Due = due
 	}
 	return w, next, nil
 }

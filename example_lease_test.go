@@ -89,6 +89,21 @@ func ExampleKind_Take() {
 	// Output: now packed <nil>
 }
 
+// A scope becomes due a while after its commit, by the store's clock.
+func ExampleWithDueIn() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	reminders := pawl.Kind[pawl.Doc]{Name: "reminder"} // without a field for the due time
+	_, _ = reminders.Scope(rt, "later").PatchState(ctx, pawl.Patch{"text": "call"}, pawl.WithDueIn(time.Hour))
+	_, _ = reminders.Scope(rt, "now").PatchState(ctx, pawl.Patch{"text": "write"}, pawl.WithDueIn(0))
+
+	time.Sleep(time.Millisecond)
+	for snap, err := range reminders.List(ctx, rt, pawl.Query{Due: true}) {
+		fmt.Println(snap.ID, snap.State()["text"], err)
+	}
+	// Output: now write <nil>
+}
+
 // Watch delivers the current state first, and then newer ones.
 func ExampleScope_Watch() {
 	ctx := context.Background()

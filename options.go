@@ -98,6 +98,18 @@ func WithRetry(r Retry) CallOption { return func(t *terms) { t.retry = r.Or(t.re
 // WithTTL lets the scope expire d after this commit, instead of after the TTL of its kind.
 func WithTTL(d time.Duration) CallOption { return func(t *terms) { t.ttl = d } }
 
+// WithDueIn makes the scope due d after this commit, by the store's clock, instead of at the time
+// in the kind's Due field. 0 means at once. The kind need not have that field. The call counts as a
+// change, so it moves the version. The due time stays until the next change, which sets it from the
+// field again, or to never without one. Acquiring a lease without a mutation keeps it. A scope in
+// memory has no due time: the call returns ErrNotPersisted.
+func WithDueIn(d time.Duration) CallOption {
+	if d == 0 {
+		d = time.Microsecond
+	}
+	return func(t *terms) { t.dueIn = d }
+}
+
 // CommitThrough commits a transaction through s instead of the runtime's store. s is joined to a
 // database transaction of the caller, as returned by sqlite.Store.Join and postgres.Store.Join.
 // Only Transact accepts this option; see there.
@@ -148,6 +160,7 @@ type terms struct {
 	timeout time.Duration
 	retry   Retry
 	ttl     time.Duration
+	dueIn   time.Duration // WithDueIn; 0: not given
 	via     persist.Store // CommitThrough
 	joined  bool          // CommitThrough was given; via may be nil
 
@@ -179,6 +192,9 @@ func (t *terms) with(opts []CallOption) (*terms, error) {
 	}
 	if own.ttl < 0 {
 		return nil, &ArgumentError{Argument: "WithTTL", Reason: fmt.Sprintf("must not be negative, got %v", own.ttl)}
+	}
+	if own.dueIn < 0 {
+		return nil, &ArgumentError{Argument: "WithDueIn", Reason: fmt.Sprintf("must not be negative, got %v", own.dueIn)}
 	}
 	return own, nil
 }

@@ -56,7 +56,8 @@ func evaluate(
 		out.err = refused(call.key, ch.verb, err)
 		return out
 	}
-	if !changed && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
+	dues := call.dueIn > 0 && d.Life == alive // a due time is a change of its own
+	if !changed && !dues && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
 		if d.Life == alive {
 			out.draft.Show(from)
 			if call.ttl > 0 {
@@ -68,10 +69,13 @@ func evaluate(
 	switch {
 	case changed:
 		next.Replace(from, ch.typ, dst, call.ttl)
-	case d.Life == alive: // only the lease changes
+	case d.Life == alive: // only the lease or the due time changes
 		next.Touch(from)
 	default:
 		next.Replace(from, ch.typ, ch.typ.Zero(), call.ttl)
+	}
+	if call.dueIn > 0 {
+		next.Due = document.Due{In: call.dueIn}
 	}
 	if ch.takes != nil {
 		next.Take(ch.takes)

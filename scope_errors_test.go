@@ -187,6 +187,7 @@ func TestErrorMessages(t *testing.T) {
 		"pawl: memory/" + strings.Repeat("x", 93) + "... (5127 bytes): id: limit 255, got 5120": &pawl.LimitError{Scope: pawl.Key{Kind: "memory", ID: strings.Repeat("x", 5120)}, What: "id", Limit: 255, Got: 5120},
 		"pawl: m/" + strings.Repeat("€", 32) + "... (302 bytes): id: limit 255, got 300":        &pawl.LimitError{Scope: pawl.Key{Kind: "m", ID: strings.Repeat("€", 100)}, What: "id", Limit: 255, Got: 300},
 		"pawl: WithTimeout: must not be negative, got -2s":                                      invalid(pawl.WithTimeout(-2 * time.Second)),
+		"pawl: WithDueIn: must not be negative, got -1ns":                                       invalid(pawl.WithDueIn(-1)),
 		"pawl: WithTTL: must not be negative, got -1ns":                                         invalid(pawl.WithTTL(-1)),
 	} {
 		require.EqualError(t, err, want)

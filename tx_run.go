@@ -128,8 +128,8 @@ func (t *transaction) begin(opts []CallOption) error {
 	if err != nil {
 		return err
 	}
-	if call.pinned || call.absent || call.exists || call.ttl != 0 {
-		return &ArgumentError{Argument: "option", Reason: "preconditions and TTL apply to verbs only"}
+	if call.pinned || call.absent || call.exists || call.ttl != 0 || call.dueIn != 0 {
+		return &ArgumentError{Argument: "option", Reason: "preconditions, TTL and due time apply to verbs only"}
 	}
 	if call.joined && call.via == nil {
 		return &ArgumentError{Argument: "CommitThrough", Reason: "nil"}

@@ -32,6 +32,8 @@ type Doc struct {
 	At time.Time
 	// Expires is when the state expires, by the store's clock. Zero means never.
 	Expires time.Time
+	// Due is when the state is due, by the store's clock. Zero means never.
+	Due time.Time
 	// Raw is the JSON document. Nil means that there is none.
 	Raw []byte
 	// Schema is the schema version of Raw.
@@ -57,7 +59,7 @@ type Holding struct {
 
 // Of returns r as a Doc. An absent record becomes an Absent one.
 func Of(r persist.Record) *Doc {
-	d := &Doc{Life: Alive, Version: r.Version, At: r.Updated, Expires: r.Expires, Raw: r.Doc, Schema: r.Schema, Born: r.Born, Commits: r.Commits}
+	d := &Doc{Life: Alive, Version: r.Version, At: r.Updated, Expires: r.Expires, Due: r.Due, Raw: r.Doc, Schema: r.Schema, Born: r.Born, Commits: r.Commits}
 	if r.Held(r.Now) {
 		d.Held = &Holding{Holder: r.Lease.Holder, Token: r.Lease.Token, Left: r.Lease.Until.Sub(r.Now)}
 	}
@@ -104,7 +106,7 @@ func (d *Doc) Guard(key persist.Key) persist.Guard {
 
 // Renewed returns d with another expiry.
 func (d *Doc) Renewed(expires time.Time) *Doc {
-	next := &Doc{Life: d.Life, Version: d.Version, At: d.At, Expires: expires, Raw: d.Raw, Schema: d.Schema, Born: d.Born, Commits: d.Commits}
+	next := &Doc{Life: d.Life, Version: d.Version, At: d.At, Expires: expires, Due: d.Due, Raw: d.Raw, Schema: d.Schema, Born: d.Born, Commits: d.Commits}
 	next.view.Store(d.view.Load())
 	return next
 }
@@ -113,16 +115,19 @@ func (d *Doc) Renewed(expires time.Time) *Doc {
 // has. At is the time of the commit. Records are current records of the commit's keys, as far as
 // they are known.
 func (d *Doc) Landed(w persist.Write, id string, at time.Time, records []persist.Record) {
-	d.At = at
+	d.At, d.Due = at, w.Due
 	if w.Recent != nil || w.Expected == 0 {
 		d.Commits = persist.Remember(w.Recent, id)
 	}
 	if w.TTL > 0 {
 		d.Expires = at.Add(w.TTL)
 	}
+	if w.DueIn > 0 {
+		d.Due = at.Add(w.DueIn)
+	}
 	for _, r := range records {
 		if r.Key == w.Key && r.Version == w.Version {
-			d.Expires = r.Expires
+			d.Expires, d.Due = r.Expires, r.Due
 		}
 	}
 }

@@ -22,6 +22,7 @@ type Draft struct {
 	Changed int
 
 	Expiry     Expiry
+	Due        Due
 	Lease      Lease
 	Contention Contention
 }
@@ -32,6 +33,14 @@ type Expiry struct {
 	TTL time.Duration
 	// Renew says that a mutation which changed nothing still puts the expiry off by TTL.
 	Renew bool
+}
+
+// Due says when the state is due after the commit. The zero value leaves that to the caller of Write.
+type Due struct {
+	// In is the time from the commit to the due time. Zero means that it is not set this way.
+	In time.Duration
+	// Keep says that the due time of Base stays.
+	Keep bool
 }
 
 // Lease says what the commit does to the record's lease, and which leases guard it.
@@ -73,7 +82,7 @@ func (d *Draft) HeldBy() (Holding, bool) {
 // Delete is a mutation that deletes the state.
 func (d *Draft) Delete() {
 	d.Life, d.View = Deleted, nil
-	d.Expiry.TTL = 0
+	d.Expiry.TTL, d.Due = 0, Due{}
 	d.Lease.Over, d.Lease.Acquire = true, nil
 	d.count()
 }
@@ -86,7 +95,7 @@ func (d *Draft) Replace(from *View, typ *state.Type, s any, ttl time.Duration) {
 		v = *from
 	}
 	d.Life, d.View = Alive, v.replaced(typ, s)
-	d.Expiry.TTL = ttl
+	d.Expiry.TTL, d.Due = ttl, Due{}
 	d.count()
 }
 
@@ -95,6 +104,9 @@ func (d *Draft) Touch(v *View) {
 	d.View = v.unchanged()
 	if d.Changed == 0 && !d.Expiry.Renew {
 		d.Expiry.TTL = persist.KeepTTL
+	}
+	if d.Changed == 0 {
+		d.Due = Due{Keep: true}
 	}
 	d.count()
 }
@@ -148,7 +160,8 @@ func (d *Draft) EncodeNow(limit int) error {
 }
 
 // Write returns the write of key that d makes, and the Doc that it leaves when it lands; see
-// Doc.Landed. Label and due time are left to the caller. It returns the errors of Encode.
+// Doc.Landed. The label is left to the caller, and so is the due time if d.Due is zero. It returns
+// the errors of Encode.
 func (d *Draft) Write(key persist.Key, schema, limit int) (persist.Write, *Doc, error) {
 	w := persist.Write{
 		Key: key, Expected: d.Base.Expected(), Gone: d.Base.Gone(),
@@ -163,6 +176,9 @@ func (d *Draft) Write(key persist.Key, schema, limit int) (persist.Write, *Doc, 
 	}
 	if d.Life != Alive {
 		return w, next, nil
+	}
+	if w.DueIn = d.Due.In; d.Due.Keep {
+		w.Due = d.Base.Due
 	}
 	w.EndLease, w.Acquire = d.Lease.Over && d.Base.Life == Alive, d.Lease.Acquire
 	raw, err := d.Encode(limit)
