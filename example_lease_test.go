@@ -89,6 +89,22 @@ func ExampleKind_Take() {
 	// Output: now packed <nil>
 }
 
+// Taking a parcel also sets its status, in the same version.
+func ExampleKind_Take_withMutation() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	_, _ = Parcels.Scope(rt, "a").SetState(ctx, Parcel{Status: "packed", Due: time.Now().Add(-time.Hour)})
+
+	taken, err := Parcels.Take(ctx, rt, pawl.Query{Labels: []string{"packed"}, Due: true},
+		pawl.WithMutation(pawl.Patch{"status": "shipping", "due": time.Time{}}))
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(taken[0].Version, taken[0].ReadOnly().Status)
+	_ = taken[0].Lease.Release(ctx)
+	// Output: 2 shipping
+}
+
 // A scope becomes due a while after its commit, by the store's clock.
 func ExampleWithDueIn() {
 	ctx := context.Background()

@@ -300,8 +300,8 @@ type slowTake struct {
 	delay time.Duration
 }
 
-func (s *slowTake) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
-	records, err := s.Tap.Take(ctx, q, a)
+func (s *slowTake) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	records, err := s.Tap.Take(ctx, q, a, change)
 	time.Sleep(s.delay)
 	return records, err
 }

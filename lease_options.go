@@ -34,7 +34,7 @@ func (rt *Runtime) Holder() string { return rt.holder }
 
 // WithMutation commits m together with taking the lease: both or neither. Opts are the options of
 // m; with IfExists, for example, the lease is taken only of a scope that exists. Acquire returns an
-// error of m as the verbs do.
+// error of m as the verbs do. Kind.Take applies m to each scope that it takes.
 func WithMutation(m Mutation, opts ...CallOption) LeaseOption {
 	return func(c *leaseCall) { c.mutation, c.opts, c.applying = m, opts, true }
 }

@@ -3,7 +3,9 @@ package pawl_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -91,18 +93,152 @@ func testTake(t *testing.T, config pawl.Config, prefix string) {
 	require.ErrorAs(t, err, &argument)
 }
 
-// Take refuses WithMutation, even with an empty mutation.
-func TestTakeRefusesWithMutation(t *testing.T) {
+// Take with a mutation moves each scope by one version, which has the lease, the label, the due time
+// and the fields of the mutation. Workers of two runtimes take each scope once.
+//
+// Proves STORE-13.
+func TestTakeWithMutation(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		s := errands.Scope(p.rt, "one")
-		seed(t, s, errand{})
-		for _, m := range []pawl.Mutation{pawl.Inc{Field: "runs", By: 1}, pawl.All{pawl.Inc{Field: "runs", By: 1}}, pawl.All{}} {
-			taken, err := errands.Take(t.Context(), p.rt, pawl.Query{}, pawl.WithMutation(m))
-			var argument *pawl.ArgumentError
-			require.ErrorAs(t, err, &argument)
+		for _, plain := range []bool{false, true} { // plain: a store without persist.Leaser
+			for name, run := range map[string]pawl.Mutation{
+				"data": pawl.All{pawl.Patch{"status": "running"}, pawl.Inc{Field: "n", By: 1}},
+				"function": pawl.Atomic(func(_ context.Context, c *chore) error {
+					c.Status = "running"
+					c.N++
+					return nil
+				}),
+			} {
+				t.Run(fmt.Sprint(name, " plain=", plain), func(t *testing.T) {
+					config := p.config
+					if plain {
+						config.Store = stores.Bare{Store: p.store}
+					}
+					testTakeWithMutation(t, p, config, fmt.Sprint(name, plain, "-"), run)
+				})
+			}
+		}
+	})
+}
+
+func testTakeWithMutation(t *testing.T, p path, config pawl.Config, prefix string, run pawl.Mutation) {
+	ctx := t.Context()
+	runtimes := []*pawl.Runtime{openRuntime(t, config), openRuntime(t, config)}
+	const count = 24
+	for i := range count {
+		due := pawl.WithDueIn(0)
+		if i%4 == 0 {
+			due = pawl.WithDueIn(time.Hour)
+		}
+		_, err := chores.Scope(runtimes[0], fmt.Sprint(prefix, i)).SetState(ctx, chore{Status: "open"}, due, pawl.WithTTL(time.Hour))
+		require.NoError(t, err)
+	}
+	q := pawl.Query{Prefix: prefix, Labels: []string{"open"}, Due: true, Limit: 3}
+	var mu sync.Mutex // protects taken
+	var all []pawl.Taken[chore]
+	var wg sync.WaitGroup
+	for w := range 4 {
+		wg.Go(func() {
+			for {
+				taken, err := chores.Take(ctx, runtimes[w%2], q, pawl.WithMutation(run, pawl.WithDueIn(time.Minute), pawl.WithTTL(time.Hour)))
+				if err != nil {
+					t.Error(err)
+				}
+				if err != nil || len(taken) == 0 {
+					return
+				}
+				mu.Lock()
+				all = append(all, taken...)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	require.Len(t, all, count*3/4)
+	for _, job := range all {
+		require.Equal(t, chore{Status: "running", N: 1}, job.State())
+		r := p.record(t, chores.Scope(runtimes[0], job.ID).Key())
+		require.EqualValues(t, 2, r.Version)
+		require.EqualValues(t, 2, job.Version)
+		require.EqualValues(t, 2, job.Lease.Token())
+		require.True(t, r.Held(r.Now))
+		require.Equal(t, "running", r.Label)
+		require.Equal(t, r.Updated.Add(time.Minute), r.Due)
+		require.Equal(t, r.Updated.Add(time.Hour), r.Expires)
+		require.NoError(t, job.Lease.Release(ctx))
+	}
+}
+
+// A mutation of Take that fails on a scope leaves it alone, is reported, and does not keep Take from
+// the others.
+func TestTakeWithFailingMutation(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		full, other := chores.Scope(p.rt, "a"), chores.Scope(p.rt, "b")
+		seed(t, full, chore{N: math.MaxInt})
+		seed(t, other, chore{})
+		taken, err := chores.Take(ctx, p.rt, pawl.Query{Limit: 2}, pawl.WithMutation(pawl.Inc{Field: "n", By: 1}))
+		var field *pawl.FieldError
+		require.ErrorAs(t, err, &field)
+		require.Len(t, taken, 1)
+		require.Equal(t, "b", taken[0].ID)
+		requireState(t, p, full, 1, chore{N: math.MaxInt})
+		requireState(t, p, other, 2, chore{N: 1})
+		for _, m := range []pawl.Mutation{nil, pawl.Inc{Field: "absent", By: 1}, pawl.Atomic(func(context.Context, *errand) error { return nil })} {
+			taken, err := chores.Take(ctx, p.rt, pawl.Query{}, pawl.WithMutation(m))
+			require.Error(t, err)
 			require.Empty(t, taken)
 		}
-		requireState(t, p, s, 1, errand{})
+		requireState(t, p, full, 1, chore{N: math.MaxInt})
+	})
+}
+
+// insideTake is a store that knows whether its Take runs.
+type insideTake struct {
+	*stores.Tap
+	runs atomic.Bool
+}
+
+func (s *insideTake) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	s.runs.Store(true)
+	defer s.runs.Store(false)
+	return s.Tap.Take(ctx, q, a, change)
+}
+
+// Take with a mutation upgrades a document of an older schema, in the same version. Upgrades,
+// functions and JSON code of the state type do not run while the store's Take does.
+//
+// Proves STORE-13.
+func TestTakeRunsNoUserCodeInTheStore(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		store := &insideTake{Tap: p.store}
+		rt := openRuntime(t, pawl.Config{Store: store})
+		outside := func() {
+			if store.runs.Load() {
+				t.Error("code of the caller's runs inside the store")
+			}
+		}
+		upgraded := pawl.Kind[chore]{Name: "upgraded", Label: "status", Upgrades: []pawl.Upgrade{func(d pawl.Doc) error {
+			outside()
+			d["n"] = 7
+			return nil
+		}}}
+		for i, m := range []pawl.Mutation{
+			pawl.Patch{"status": "running"},
+			pawl.Atomic(func(_ context.Context, c *chore) error {
+				outside()
+				c.Status = "running"
+				return nil
+			}),
+		} {
+			s := upgraded.Scope(rt, fmt.Sprint(i))
+			p.put(t, s.Key(), `{"status":"open"}`, 0)
+			taken, err := upgraded.Take(t.Context(), rt, pawl.Query{Prefix: fmt.Sprint(i)}, pawl.WithMutation(m))
+			require.NoError(t, err)
+			require.Len(t, taken, 1)
+			require.EqualValues(t, 2, taken[0].Version)
+			require.Equal(t, chore{Status: "running", N: 7}, taken[0].State())
+			require.NoError(t, taken[0].Lease.Release(t.Context()))
+		}
 	})
 }
 
@@ -147,8 +283,12 @@ func TestTakeLeavesUnreadableDocumentsAlone(t *testing.T) {
 				unreadable = append(unreadable, p.record(t, key))
 			}
 			seed(t, errands.Scope(rt, prefix+"4"), errand{})
-			for range 3 {
-				taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2})
+			for i := range 6 {
+				var opts []pawl.LeaseOption
+				if i%2 == 0 {
+					opts = append(opts, pawl.WithMutation(pawl.Inc{Field: "runs", By: 1}))
+				}
+				taken, err := errands.Take(t.Context(), rt, pawl.Query{Prefix: prefix, Limit: 2}, opts...)
 				var newer *pawl.SchemaError
 				require.ErrorAs(t, err, &newer)
 				require.Len(t, taken, 1)
@@ -178,8 +318,8 @@ func (s *shortListStore) List(ctx context.Context, q persist.Query) (persist.Pag
 	return page, err
 }
 
-func (s *shortListStore) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
-	return s.Store.(persist.Leaser).Take(ctx, q, a)
+func (s *shortListStore) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	return s.Store.(persist.Leaser).Take(ctx, q, a, change)
 }
 
 // An unreadable document that the store took before Take had seen it is given back. Later calls

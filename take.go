@@ -3,6 +3,8 @@ package pawl
 import (
 	"context"
 	"errors"
+	"reflect"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
@@ -18,24 +20,37 @@ type Taken[T any] struct {
 // How Take finds and acquires scopes:
 //
 //	look (List) ─► every document found is readable ─► the store's Take: all in one step
-//	     │
+//	     │                                                 ▲        │
+//	     │          WithMutation of data verbs ────────────┘        └─► it left a document out
+//	     │                                                                       │
 //	     └─► otherwise, without a persist.Leaser, or under a lease ─► List, then Acquire one by one
 //
 // Acquiring moves a version, and a document that this release cannot read must stay as it is. So
 // Take looks before it acquires. One race remains: other workers take the records that were seen,
 // and the store's Take goes on to one that was not. If that is unreadable, its lease is given back,
 // and binding.unreadable makes all later calls of this process go one by one.
+//
+// With a mutation Take need not look: the store's Take lets Pawl compute each document inside the
+// step (taking). Code of the caller's must not run there: functions, JSON code of the state type,
+// and upgrades go one by one, where two workers may try for one scope and one of them goes on.
 
 // Take acquires the leases of up to q.Limit (0: 1) scopes of this kind that match q and that are
 // not held, skipping those that other workers are taking at the same moment. Workers share out due
 // work this way. The leases are live, with contexts derived from ctx; release each, as Lease.Run
-// does. LeaseFor and HeldBy apply; WaitForLease and WithMutation do not (*ArgumentError).
+// does. LeaseFor, HeldBy and WithMutation apply; WaitForLease does not (*ArgumentError).
+//
+// WithMutation commits its mutation together with each lease, so a scope moves by one version from
+// "due" to "running". Its state in the result is the one after the mutation. A mutation of data
+// verbs is as quick as a Take without one. For a function, or a state type with JSON code of its
+// own, Take acquires one scope after the other. A scope on which the mutation fails is left alone.
+// Its error is reported if Take found fewer scopes than q.Limit.
 //
 // A document that this release cannot read is left alone and reported (*SchemaError). A lease that
 // ran out before the answer of the store arrived is reported (*LeaseLostError) and not returned.
 // Take returns the scopes it took even when there is an error: ErrNotPersisted for an in-memory
 // kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *LimitError,
-// *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, or *CanceledError.
+// *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, *CanceledError, or errors of the
+// mutation.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
 	b, err := k.listable(ctx, o, q)
 	if err != nil {
@@ -46,22 +61,99 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	if err != nil {
 		return nil, err
 	}
-	if asked.wait || asked.applying {
-		return nil, &ArgumentError{Argument: "option", Reason: "WaitForLease and WithMutation are for Acquire"}
+	if asked.wait {
+		return nil, &ArgumentError{Argument: "option", Reason: "WaitForLease is for Acquire"}
+	}
+	t, err := b.taking(asked, reflect.TypeFor[T]())
+	if err != nil {
+		return nil, err
 	}
 	sq := q.stored(k.Name)
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
 	leaser, ok := rt.store.(persist.Leaser)
-	if !ok || innermost(ctx).held() != nil { // only a commit can be fenced by the lease
-		return k.takeOneByOne(ctx, b, sq, opts)
+	if !ok || innermost(ctx).held() != nil || asked.applying && !t.inStore() { // only a commit can be fenced by the lease
+		return k.takeOneByOne(ctx, b, sq, asked, opts)
 	}
-	if found, err := b.look(ctx, sq); err != nil || !found {
+	var change persist.Change
+	if asked.applying {
+		change = t.change
+	} else if found, err := b.look(ctx, sq); err != nil || !found {
 		return nil, err
 	}
 	if b.unreadable.Load() {
-		return k.takeOneByOne(ctx, b, sq, opts)
+		return k.takeOneByOne(ctx, b, sq, asked, opts)
 	}
-	return k.takeAtOnce(ctx, b, leaser, sq, asked)
+	taken, err := k.takeAtOnce(ctx, b, leaser, sq, asked, change)
+	if sq.Limit -= len(taken); err != nil || sq.Limit == 0 || !t.leftOut.Load() {
+		return taken, err
+	}
+	rest, err := k.takeOneByOne(ctx, b, sq, asked, opts)
+	return append(taken, rest...), err
+}
+
+// taking is the mutation of one Take, as the store's Take runs it.
+type taking struct {
+	bound *binding
+	terms *terms
+	data  change
+	// leftOut is set when a record was left out that has to be acquired by itself. The store may
+	// set it after the caller of Take has left.
+	leftOut atomic.Bool
+}
+
+// taking returns the mutation of asked, for states of type rt. It returns *ArgumentError,
+// *FieldError or *LimitError.
+func (b *binding) taking(asked leaseCall, rt reflect.Type) (t *taking, err error) {
+	t = &taking{bound: b}
+	if t.terms, err = b.defaults.with(asked.opts); err != nil {
+		return nil, err
+	}
+	if t.terms.joined {
+		return nil, &ArgumentError{Argument: "CommitThrough", Reason: "is for Transact"}
+	}
+	if err := t.data.compile(Key{Kind: b.kind.name}, b.typ, rt, asked.mutation); err != nil {
+		return nil, err
+	}
+	t.data.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
+	return t, nil
+}
+
+// inStore reports whether the mutation runs no code of the caller's.
+func (t *taking) inStore() bool { return t.data.bounded() && !t.bound.typ.Custom() }
+
+// change is a persist.Change. It leaves out a document that would have to be upgraded, and one that
+// the mutation fails on.
+func (t *taking) change(r persist.Record) (persist.Record, bool) {
+	w, ok := t.write(r)
+	if !ok {
+		t.leftOut.Store(true)
+		return r, false
+	}
+	r.Doc, r.Schema, r.Label, r.Due = w.Doc, w.Schema, w.Label, w.Due
+	if w.DueIn > 0 {
+		r.Due = r.Now.Add(w.DueIn)
+	}
+	switch {
+	case w.TTL > 0:
+		r.Expires = r.Now.Add(w.TTL)
+	case w.TTL == 0:
+		r.Expires = time.Time{}
+	}
+	return r, true
+}
+
+// write returns what the mutation makes of r.
+func (t *taking) write(r persist.Record) (persist.Write, bool) {
+	if r.Schema != t.bound.schema() {
+		return persist.Write{}, false
+	}
+	call, draft := call{terms: t.terms, key: r.Key}, document.NewDraft(document.Of(r))
+	out := evaluate(context.Background(), &call, &t.data, t.bound, &draft, true)
+	if out.err != nil {
+		return persist.Write{}, false
+	}
+	w, _, err := t.bound.write(&call, &out.draft)
+	return w, err == nil
 }
 
 // look reports whether any record matches q, and sets b.unreadable if one of them cannot be read.
@@ -83,10 +175,10 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 }
 
 // takeAtOnce is Take by one step of the store.
-func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, asked leaseCall) ([]Taken[T], error) {
+func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, asked leaseCall, change persist.Change) ([]Taken[T], error) {
 	rt := b.rt
 	sent := time.Now()
-	records, err := leaser.Take(ctx, q, persist.Acquire{Holder: asked.holder, For: asked.length})
+	records, err := leaser.Take(ctx, q, persist.Acquire{Holder: asked.holder, For: asked.length}, change)
 	if err != nil {
 		err = b.readError(ctx, Key{Kind: k.Name}, err)
 	}
@@ -123,7 +215,7 @@ func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leas
 }
 
 // takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read.
-func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, opts []LeaseOption) (taken []Taken[T], err error) {
+func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, asked leaseCall, opts []LeaseOption) (taken []Taken[T], err error) {
 	for want := q.Limit; len(taken) < want; {
 		page, failed := b.rt.store.List(ctx, q)
 		if failed != nil {
@@ -137,16 +229,16 @@ func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, 
 				err = errors.Join(err, fault)
 				continue
 			}
-			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(All{}, IfVersion(r.Version))))
-			var schema *SchemaError
+			pinned := append(asked.opts[:len(asked.opts):len(asked.opts)], IfVersion(r.Version))
+			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
 			switch {
 			case failed == nil:
 				taken = append(taken, Taken[T]{snap, l})
 			case errors.Is(failed, ErrHeld), errors.Is(failed, ErrConflict), errors.Is(failed, ErrDeleted), errors.Is(failed, ErrExpired):
-			case errors.As(failed, &schema):
-				err = errors.Join(err, failed)
-			default:
+			case ctx.Err() != nil, OutcomeUnknown(failed), errors.Is(failed, ErrUnavailable), errors.Is(failed, ErrClosed), errors.Is(failed, ErrLeaseLost):
 				return taken, errors.Join(err, failed)
+			default: // of this document or of the mutation on it
+				err = errors.Join(err, failed)
 			}
 		}
 		if q.After = page.Next; q.After == "" {

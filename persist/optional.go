@@ -61,11 +61,22 @@ type Leaser interface {
 	// that other calls are acquiring at the same moment. It returns the records as they are
 	// afterwards, in the order of List: version moved by one, Updated and Lease set.
 	//
+	// If change is not nil, Take calls it for each record that it is about to acquire, inside its
+	// transaction. Change returns the record with another Doc, Schema, Label, Due or Expires, which
+	// Take stores in the same step; it ignores other fields. If change returns false, the record
+	// stays as it is, and may count towards q.Limit. Record.Now is the store's time of the commit.
+	// Change may be called again for a record, also after Take has returned an error. It must be
+	// quick, leave the memory of its argument alone, and not call the store.
+	//
 	// An error that wraps ErrNotApplied means that no lease was acquired, also for a query of
 	// expired or deleted records. After any other error some records may be leased until their
 	// leases run out.
-	Take(ctx context.Context, q Query, a Acquire) ([]Record, error)
+	Take(ctx context.Context, q Query, a Acquire, change Change) ([]Record, error)
 }
+
+// Change computes the content of a record that [Leaser.Take] acquires, and reports whether the
+// record is to be acquired.
+type Change func(r Record) (Record, bool)
 
 // Native is a store that can run code of the application inside a commit's database transaction.
 type Native interface {
@@ -118,12 +129,20 @@ func (a Acquire) ValidateTake(q Query) error {
 	return a.validate()
 }
 
-// Take returns r as [Leaser.Take] leaves it at the store's time now. The record r is alive and has
-// no live lease.
-func (a Acquire) Take(r Record, now time.Time) Record {
+// Take returns r as [Leaser.Take] leaves it at the store's time now. It reports false if change
+// declines r, or returns a record that is malformed. The record r is alive and has no live lease.
+func (a Acquire) Take(r Record, now time.Time, change Change) (Record, bool) {
 	now = storedTime(now)
+	if r.Now = now; change != nil {
+		next, ok := change(r)
+		r.Doc, r.Schema, r.Label = next.Doc, next.Schema, next.Label
+		r.Due, r.Expires = storedTime(next.Due), storedTime(next.Expires)
+		if !ok || r.validate() != nil {
+			return r, false
+		}
+	}
 	r.Version++
-	r.Updated, r.Now = now, now
+	r.Updated = now
 	r.Lease = a.lease(r.Version, now)
-	return r
+	return r, true
 }

@@ -14,4 +14,22 @@ var readBugs = []Bug{
 		Old: "	dues := call.dueIn > 0 && d.Life == alive", New: "	dues := false && call.dueIn > 0 && d.Life == alive",
 		Pkg: ".", Run: "^TestDueIn$",
 	},
+	{
+		Name: "take-keeps-the-label", Mechanism: "Take with a mutation commits the new label with the lease",
+		Proves: []string{"STORE-13"}, File: "take.go",
+		Old: "	r.Doc, r.Schema, r.Label, r.Due = w.Doc", New: "	w.Label = r.Label\n	r.Doc, r.Schema, r.Label, r.Due = w.Doc",
+		Pkg: ".", Run: "^TestTakeWithMutation$",
+	},
+	{
+		Name: "take-upgrades-in-the-store", Mechanism: "code of the caller's does not run inside the store's Take",
+		Proves: []string{"STORE-13"}, File: "take.go",
+		Old: "	if r.Schema != t.bound.schema() {\n", New: "	if false {\n",
+		Pkg: ".", Run: "^TestTakeRunsNoUserCodeInTheStore$",
+	},
+	{
+		Name: "take-declined", Mechanism: "a record that a change declines stays as it is",
+		Proves: []string{"STORE-1"}, File: "persist/optional.go",
+		Old: "		if !ok || r.validate() != nil {\n", New: "		if false {\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$/^Leases$",
+	},
 }

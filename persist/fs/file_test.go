@@ -152,7 +152,7 @@ func TestDamagedRecord(t *testing.T) {
 
 			_, err = s.Commit(t.Context(), put("b", 1))
 			require.NoError(t, err)
-			taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour})
+			taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 			require.NoError(t, err)
 			require.Len(t, taken, 1)
 			_, err = s.Purge(t.Context(), persist.Query{})

@@ -51,7 +51,7 @@ func TestUnfinishedCommitIsCompleted(t *testing.T) {
 			require.NoError(t, err)
 		},
 		"a lease": func(t *testing.T, s *Store) {
-			taken, err := s.Take(t.Context(), persist.Query{Prefix: "b"}, persist.Acquire{Holder: "me", For: time.Hour})
+			taken, err := s.Take(t.Context(), persist.Query{Prefix: "b"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 			require.NoError(t, err)
 			require.EqualValues(t, 3, taken[0].Version)
 		},
@@ -166,7 +166,7 @@ func TestTentativeFilesAreCompleted(t *testing.T) {
 			require.NoError(t, err)
 		},
 		"a lease": func(t *testing.T, s *Store) {
-			taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+			taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 			require.NoError(t, err)
 			require.Len(t, taken, 1)
 		},

@@ -12,7 +12,7 @@ import (
 // nothing else. Its errors are those of Commit, without *DamagedError, *persist.Conflict and
 // *persist.Fenced. If it fails after it has taken some records, it returns these and no error,
 // unless the outcome for one more is unknown.
-func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
 	}
@@ -22,13 +22,13 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	}
 	defer end()
 	q.Unheld = true
-	taken, busy, tentative, err := s.takeFree(ctx, q, a)
+	taken, busy, tentative, err := s.takeFree(ctx, q, a, change)
 	for _, key := range busy {
 		if err != nil || len(taken) > 0 {
 			break
 		}
 		var r persist.Record
-		r, err = s.takeOne(ctx, ctx, key, q, a)
+		r, err = s.takeOne(ctx, ctx, key, q, a, change)
 		switch {
 		case isDamaged(err):
 			err = nil
@@ -50,7 +50,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 // takeFree takes the records whose stripes are free. It returns the keys of the other records that
 // match, and of the tentative files that it read.
 func (s *Store) takeFree(
-	ctx context.Context, q persist.Query, a persist.Acquire,
+	ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change,
 ) (taken []persist.Record, busy, tentative []persist.Key, err error) {
 	for r, err := range s.matching(ctx, q, &tentative) {
 		if isDamaged(err) {
@@ -60,7 +60,7 @@ func (s *Store) takeFree(
 			return taken, nil, nil, notApplied(err)
 		}
 		key := r.Key
-		r, err = s.takeOne(ctx, atOnce, key, q, a)
+		r, err = s.takeOne(ctx, atOnce, key, q, a, change)
 		switch {
 		case isDamaged(err):
 		case errors.Is(err, errBusy):
@@ -77,10 +77,10 @@ func (s *Store) takeFree(
 	return taken, busy, tentative, nil
 }
 
-// takeOne acquires the record of key and returns it, or the absent record if it no longer matches
-// q. It waits for the stripe until waiting ends, and for other locks until ctx ends.
+// takeOne acquires the record of key and returns it, or the absent record if it no longer matches q
+// or change declines it. It waits for the stripe until waiting ends, and for other locks until ctx ends.
 func (s *Store) takeOne(
-	ctx, waiting context.Context, key persist.Key, q persist.Query, a persist.Acquire,
+	ctx, waiting context.Context, key persist.Key, q persist.Query, a persist.Acquire, change persist.Change,
 ) (persist.Record, error) {
 	found, release, err := s.lockAndRead(waiting, wanted{stripeOf(key): exclusive}, key)
 	if err != nil {
@@ -92,7 +92,10 @@ func (s *Store) takeOne(
 	if !q.Match(r, now) {
 		return persist.Record{}, nil
 	}
-	taken := a.Take(r, now)
+	taken, ok := a.Take(r, now, change)
+	if !ok {
+		return persist.Record{}, nil
+	}
 	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]stored{key: found[0]})
 	s.hint(map[persist.Key]persist.Record{key: r}, []persist.Record{taken}, err)
 	return taken, err

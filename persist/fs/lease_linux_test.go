@@ -40,7 +40,7 @@ func TestTakeSkipsStoppedWriter(t *testing.T) {
 			release, err := s.locks.take(atOnce, wanted{namesLock: exclusive})
 			if err == nil {
 				release()
-				took, err := s.Take(context.Background(), persist.Query{Kind: "account"}, persist.Acquire{Holder: "me", For: time.Minute})
+				took, err := s.Take(context.Background(), persist.Query{Kind: "account"}, persist.Acquire{Holder: "me", For: time.Minute}, nil)
 				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 				require.NoError(t, err, "%s %d: %s", call, n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
 				require.True(t, slices.ContainsFunc(took, func(r persist.Record) bool { return r.Key == carl }), "%s %d", call, n)

@@ -153,7 +153,7 @@ func TestLockHeldPastBudget(t *testing.T) {
 		"Commit":         func(ctx context.Context) error { _, err := s.Commit(ctx, put("a", 1)); return err },
 		"Commit of many": func(ctx context.Context) error { _, err := s.Commit(ctx, both); return err },
 		"Take": func(ctx context.Context) error {
-			_, err := s.Take(ctx, persist.Query{}, persist.Acquire{For: time.Hour})
+			_, err := s.Take(ctx, persist.Query{}, persist.Acquire{For: time.Hour}, nil)
 			return err
 		},
 	}

@@ -64,7 +64,7 @@ func TestLockTimeoutOfTake(t *testing.T) {
 				defer release[id]()
 				found, err := s.read(thing(id))
 				if err == nil {
-					r := persist.Acquire{Holder: "other", For: time.Hour}.Take(found.Record, hostTime())
+					r, _ := persist.Acquire{Holder: "other", For: time.Hour}.Take(found.Record, hostTime(), nil)
 					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]stored{r.Key: found})
 				}
 				if err != nil {
@@ -73,7 +73,7 @@ func TestLockTimeoutOfTake(t *testing.T) {
 			})
 		}
 		begun := time.Now()
-		_, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour})
+		_, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 		require.ErrorIs(t, err, persist.ErrUnavailable)
 		require.Less(t, time.Since(begun), 1100*time.Millisecond)
 		time.Sleep(time.Minute) // until all of them are released
@@ -92,7 +92,7 @@ func TestTakeSkipsDamagedRecords(t *testing.T) {
 			release["a"]()
 			release["b"]()
 		})
-		taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour})
+		taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 		require.NoError(t, err)
 		require.Len(t, taken, 1)
 		require.Equal(t, thing("b"), taken[0].Key)

@@ -110,7 +110,7 @@ func TestWatchOwn(t *testing.T) {
 		require.NoError(t, err)
 		d.Until(fmt.Sprintf("%+v", step), func(all []persist.Hint) bool { return len(all) >= step.hints })
 	}
-	taken, err := s.Take(t.Context(), persist.Query{Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := s.Take(t.Context(), persist.Query{Prefix: "a"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	_, err = s.Commit(t.Context(), put("last", 0))

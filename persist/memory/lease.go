@@ -9,7 +9,7 @@ import (
 
 // Take acquires leases as persist.Leaser describes. It returns persist.ErrClosed after Close, and
 // an error that wraps persist.ErrNotApplied when q or a is not valid or ctx has ended.
-func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 	}
@@ -27,10 +27,14 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 	}
-	for i, r := range matching {
-		taken := a.Take(r, at)
+	var all []persist.Record
+	for _, r := range matching {
+		taken, ok := a.Take(r, at, change)
+		if !ok {
+			continue
+		}
 		s.put(r, taken)
-		matching[i] = taken.Clone()
+		all = append(all, taken.Clone())
 	}
-	return matching, nil
+	return all, nil
 }

@@ -3,6 +3,7 @@ package persisttest
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,8 @@ func (s suite) leases() map[string]func(*testing.T) {
 		"starting over can take a lease that is live": s.endAndAcquire,
 		"Take acquires matching records without one":  s.take,
 		"Take gives each record to one caller":        s.takeRace,
+		"Take stores what a change makes of a record": s.takeChanged,
+		"Take with a change gives a record once":      s.takeChangedRace,
 	}
 }
 
@@ -252,7 +255,7 @@ func (s suite) take(t *testing.T) {
 	before := f.load(key("early"))
 
 	q := persist.Query{Kind: "thing", Labels: []string{"open"}, Due: true, Limit: 2}
-	taken, err := leaser.Take(f.Context(), q, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := leaser.Take(f.Context(), q, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 2)
 	for _, r := range taken {
@@ -266,21 +269,92 @@ func (s suite) take(t *testing.T) {
 			require.Equal(t, before.Commits, r.Commits)
 		}
 	}
-	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour})
+	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
-	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour})
+	taken, err = leaser.Take(f.Context(), q, persist.Acquire{Holder: "you", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Empty(t, taken)
 
-	_, err = leaser.Take(f.Context(), persist.Query{Deleted: true}, persist.Acquire{For: time.Hour})
+	_, err = leaser.Take(f.Context(), persist.Query{Deleted: true}, persist.Acquire{For: time.Hour}, nil)
 	require.ErrorIs(t, err, persist.ErrNotApplied)
-	_, err = leaser.Take(f.Context(), q, persist.Acquire{})
+	_, err = leaser.Take(f.Context(), q, persist.Acquire{}, nil)
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 }
 
+// takeChanged: a change sets the content of the record in the version that has the lease. A record
+// that it declines stays as it is.
+//
+// Proves STORE-1.
+func (s suite) takeChanged(t *testing.T) {
+	f := s.fresh(t)
+	leaser := f.leaser()
+	for _, id := range []string{"a", "b", "c", "malformed"} {
+		w := create(key(id))
+		w.Label, w.Due, w.TTL = "open", time.Now().Add(-time.Hour), time.Hour
+		f.must(w)
+	}
+	before := map[string]persist.Record{"b": f.load(key("b")), "c": f.load(key("c")), "malformed": f.load(key("malformed"))}
+	change := func(r persist.Record) (persist.Record, bool) {
+		switch r.ID {
+		case "b":
+			return r, false
+		case "malformed":
+			r.Doc = []byte("{")
+			return r, true
+		case "c": // only the lease changes
+			return r, true
+		}
+		r.Version, r.Born, r.Deleted, r.Commits = 77, 77, true, nil // ignored
+		r.Key, r.Lease = key("z"), persist.Lease{Token: 5}
+		r.Doc, r.Schema, r.Label = doc(9), 3, "busy"
+		r.Due, r.Expires = r.Now.Add(time.Minute), time.Time{}
+		return r, true
+	}
+	taken, err := leaser.Take(f.Context(), persist.Query{Kind: "thing", Limit: 9}, persist.Acquire{Holder: "me", For: time.Hour}, change)
+	require.NoError(t, err)
+	require.Len(t, taken, 2)
+	for _, r := range taken {
+		require.EqualValues(t, 2, r.Version)
+		require.Equal(t, persist.Lease{Holder: "me", Token: 2, Until: r.Updated.Add(time.Hour)}, r.Lease)
+		same(t, r, f.load(r.Key))
+	}
+	a := f.load(key("a"))
+	sameDoc(t, doc(9), a.Doc)
+	require.Equal(t, 3, a.Schema)
+	require.Equal(t, "busy", a.Label)
+	require.True(t, a.Due.Equal(a.Updated.Add(time.Minute)))
+	require.Zero(t, a.Expires)
+	require.EqualValues(t, 1, a.Born)
+	require.Equal(t, []string{"a"}, f.ids(persist.Query{Kind: "thing", Labels: []string{"busy"}}))
+	c := f.load(key("c"))
+	c.Version, c.Updated, c.Lease = before["c"].Version, before["c"].Updated, before["c"].Lease
+	same(t, before["c"], c)
+	same(t, before["b"], f.load(key("b")))
+	same(t, before["malformed"], f.load(key("malformed")))
+	taken, err = leaser.Take(f.Context(), persist.Query{Kind: "absent"}, persist.Acquire{Holder: "me", For: time.Hour}, change)
+	require.NoError(t, err)
+	require.Empty(t, taken)
+}
+
 // Proves STORE-2.
-func (s suite) takeRace(t *testing.T) {
+func (s suite) takeRace(t *testing.T) { s.raceTakes(t, nil) }
+
+// takeChangedRace: no two calls compute a change of the same record.
+//
+// Proves STORE-2.
+func (s suite) takeChangedRace(t *testing.T) {
+	var changes atomic.Int64
+	records := s.raceTakes(t, func(r persist.Record) (persist.Record, bool) {
+		changes.Add(1)
+		r.Doc = doc(int(r.Version) + 1)
+		return r, true
+	})
+	require.EqualValues(t, records, changes.Load())
+}
+
+// raceTakes lets several goroutines take all records, and returns their number.
+func (s suite) raceTakes(t *testing.T, change persist.Change) int {
 	f := s.fresh(t)
 	leaser := f.leaser()
 	const records = 30
@@ -304,7 +378,7 @@ func (s suite) takeRace(t *testing.T) {
 	together(6, func(i int) {
 		me := fmt.Sprint(i)
 		for {
-			taken, err := leaser.Take(f.Context(), persist.Query{Kind: "thing", Limit: 3}, persist.Acquire{Holder: me, For: time.Hour})
+			taken, err := leaser.Take(f.Context(), persist.Query{Kind: "thing", Limit: 3}, persist.Acquire{Holder: me, For: time.Hour}, change)
 			if err != nil {
 				t.Error(err)
 			}
@@ -317,7 +391,9 @@ func (s suite) takeRace(t *testing.T) {
 	for i := range records {
 		r := f.load(key(fmt.Sprint(i)))
 		require.Equal(t, owners[r.ID], r.Lease.Holder)
+		require.EqualValues(t, 2, r.Version)
 	}
+	return records
 }
 
 // together runs n goroutines that start at the same moment, and waits for them.

@@ -33,7 +33,7 @@ func (s suite) closed(t *testing.T) {
 	_, err = f.write(update(thing, 1))
 	require.ErrorIs(t, err, persist.ErrClosed)
 	if leaser, ok := f.store.(persist.Leaser); ok {
-		_, err = leaser.Take(f.Context(), persist.Query{}, persist.Acquire{For: time.Hour})
+		_, err = leaser.Take(f.Context(), persist.Query{}, persist.Acquire{For: time.Hour}, nil)
 		require.ErrorIs(t, err, persist.ErrClosed)
 	}
 	if purger, ok := f.store.(persist.Purger); ok {

@@ -225,7 +225,7 @@ func (s suite) everyChange(t *testing.T) {
 	c := persist.Key{Kind: "taken", ID: "c"}
 	f.must(create(c))
 	see(c, 1)
-	taken, err := leaser.Take(t.Context(), persist.Query{Kind: "taken"}, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := leaser.Take(t.Context(), persist.Query{Kind: "taken"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	see(c, 2)

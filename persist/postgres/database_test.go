@@ -74,7 +74,7 @@ func TestReadOnlyDatabase(t *testing.T) {
 		unavailable(t, err)
 		_, err = s.Commit(t.Context(), together(put("a", 0), put("b", 0)))
 		unavailable(t, err)
-		_, err = s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour})
+		_, err = s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour}, nil)
 		unavailable(t, err)
 		_, err = s.Purge(t.Context(), persist.Query{})
 		unavailable(t, err)

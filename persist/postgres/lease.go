@@ -12,16 +12,25 @@ import (
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
-// Take acquires records as persist.Leaser says, in one transaction. It skips locked records. Its
-// errors are those of Commit, without *persist.Conflict and *persist.Fenced.
-func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+// Take acquires records as persist.Leaser says, in one transaction: one round trip, or two with a
+// change. It skips locked records. Its errors are those of Commit, without *persist.Conflict and
+// *persist.Fenced.
+func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
 	}
 	q.Unheld = true
 	statement, err := s.sql.take(q, a)
+	if change != nil {
+		statement, err = s.sql.pick(q)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
+	}
+	if change != nil {
+		taken, err := s.takeChanged(ctx, statement, a, change)
+		sortTaken(q, taken)
+		return taken, err
 	}
 	var rows answer
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
@@ -49,8 +58,64 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 	for i, row := range rows {
 		taken[i] = timedRecord(row)
 	}
-	slices.SortFunc(taken, func(a, b persist.Record) int { return cursor.Of(q, a).Compare(cursor.Of(q, b)) })
+	sortTaken(q, taken)
 	return taken, nil
+}
+
+// sortTaken puts records into the order of the list of q.
+func sortTaken(q persist.Query, taken []persist.Record) {
+	slices.SortFunc(taken, func(a, b persist.Record) int { return cursor.Of(q, a).Compare(cursor.Of(q, b)) })
+}
+
+// takeChanged is Take with a change. The first round trip runs pick, which locks the records. The
+// second stores them as change made them, and commits.
+func (s *Store) takeChanged(ctx context.Context, pick *statement, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	var taken []persist.Record
+	err := s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
+		picked, err := roundTrip(ctx, conn, begin, s.bounds(0), pick, query(s.sql.now.text).string(s.lifetime()))
+		if err != nil {
+			return notApplied(err)
+		}
+		clock := cells(picked[3][0])
+		at := clock.time() // after the records were locked
+		var hints []persist.Hint
+		for _, row := range picked[2] {
+			r := timedRecord(row)
+			if r.Expired(at) {
+				continue
+			}
+			if r, ok := a.Take(r, at, change); ok {
+				taken, hints = append(taken, r), append(hints, persist.Hint{Key: r.Key, Version: r.Version})
+			}
+		}
+		if len(taken) == 0 {
+			return nil // detached ends the transaction
+		}
+		answers, err := roundTrip(ctx, conn, storing(query(s.sql.replace.text), at, taken), commit)
+		if err != nil {
+			err = outcome(err, len(answers), 1)
+		}
+		if !errors.Is(err, persist.ErrNotApplied) {
+			s.hint(hints...)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return taken, nil
+}
+
+// pick returns the statement that locks the first records that match q. It leaves out records
+// without a next version.
+func (t statements) pick(q persist.Query) (*statement, error) {
+	s, err := selected(q)
+	if err != nil {
+		return nil, err
+	}
+	s.statement.text = "SELECT pg_catalog.statement_timestamp(), " + columns + " FROM " + t.records +
+		" r WHERE r.version < 9223372036854775807 AND " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
+	return s.statement, nil
 }
 
 // take returns the statement that acquires the records that match q. The time is read after they

@@ -136,7 +136,7 @@ func TestClockIsTheServers(t *testing.T) {
 	all, err := s.LoadAll(t.Context(), []persist.Key{thing("a")})
 	require.NoError(t, err)
 	require.Less(t, all[0].Now.Year(), 2140)
-	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "another", For: time.Hour})
+	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "another", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 2, "one is leased")
 	require.Less(t, taken[0].Now.Year(), 2140)
@@ -224,7 +224,7 @@ func TestLargestNumbers(t *testing.T) {
 	page, err = s.List(t.Context(), persist.Query{Due: true})
 	require.NoError(t, err)
 	require.Empty(t, page.Records, "less than a microsecond is nothing")
-	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 3, "one has no next version")
 }

@@ -174,7 +174,7 @@ func TestUnknownOutcomeIsHinted(t *testing.T) {
 	}
 	_, zeros := w.times(persist.Key{})
 	proxy.Script(func(c pgproxy.Commit) pgproxy.Action { return pgproxy.AfterExecute })
-	_, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+	_, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	proxy.Script(nil)
 	require.Error(t, err)
 	w.zero(zeros + 1)

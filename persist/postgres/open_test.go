@@ -77,7 +77,7 @@ func exercise(t *testing.T, s *Store) {
 	old.Version--
 	require.EqualValues(t, 3, winner(t, s.Restore(ctx, []persist.Record{old}, 0)).Version)
 	require.NoError(t, s.Restore(ctx, page.Records, 0))
-	taken, err := s.Take(ctx, persist.Query{Kind: "thing", Prefix: "many-", Limit: 7}, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := s.Take(ctx, persist.Query{Kind: "thing", Prefix: "many-", Limit: 7}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 7)
 	must(t, s, persist.Commit{ID: "w.3", Writes: []persist.Write{{Key: thing("b"), Expected: 1, Version: 2, Deleted: true}}})

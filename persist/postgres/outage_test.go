@@ -217,7 +217,7 @@ func TestServerDown(t *testing.T) {
 		_, err := s.Commit(t.Context(), c)
 		unavailable(t, err)
 	}
-	_, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour})
+	_, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour}, nil)
 	unavailable(t, err)
 	_, err = s.Purge(t.Context(), persist.Query{})
 	unavailable(t, err)

@@ -248,7 +248,7 @@ func TestUsedUpPool(t *testing.T) {
 		require.ErrorIs(t, err, persist.ErrUnavailable)
 		_, err = s.List(t.Context(), persist.Query{})
 		require.ErrorIs(t, err, persist.ErrUnavailable)
-		_, err = s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour})
+		_, err = s.Take(t.Context(), persist.Query{}, persist.Acquire{For: time.Hour}, nil)
 		unavailable(t, err)
 		_, err = New(t.Context(), s.pool, Config{AcquireTimeout: 50 * time.Millisecond})
 		require.ErrorIs(t, err, persist.ErrUnavailable)

@@ -72,7 +72,7 @@ func TestLockTimeoutOfTheSession(t *testing.T) {
 			return err
 		}},
 		"Take": {tables, func(ctx context.Context, s *Store) error {
-			_, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour})
+			_, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 			return err
 		}},
 		"Purge": {"SELECT FROM pawl_meta WHERE name = 'floor' FOR UPDATE", func(ctx context.Context, s *Store) error {

@@ -99,7 +99,7 @@ func TestWatch(t *testing.T) {
 	must(t, s, persist.Commit{ID: "w.1", Writes: []persist.Write{{Key: thing("a"), Expected: 3, Version: 4, Deleted: true}}})
 	hear("a", 4)
 
-	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour})
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "thing"}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	hear("b", 2)

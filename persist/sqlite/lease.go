@@ -9,7 +9,7 @@ import (
 
 // Take acquires records as persist.Leaser says, in one transaction. It returns the errors of
 // Commit but for *persist.Conflict and *persist.Fenced.
-func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if err := a.ValidateTake(q); err != nil {
 		return nil, err
 	}
@@ -21,13 +21,17 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 		if err != nil {
 			return notApplied(err)
 		}
-		for i, r := range records {
-			records[i] = a.Take(r, t.now)
-			if err := t.store(r, records[i]); err != nil {
+		taken = nil
+		for _, r := range records {
+			next, ok := a.Take(r, t.now, change)
+			if !ok {
+				continue
+			}
+			if err := t.store(r, next); err != nil {
 				return notApplied(err)
 			}
+			taken = append(taken, next)
 		}
-		taken = records
 		return nil
 	}})
 	if err != nil {

@@ -233,7 +233,7 @@ func TestCallerLeavesDuringItsTransaction(t *testing.T) {
 	commit(guarded, 2)
 	q := persist.Query{Kind: "thing", Labels: []string{"x"}}
 	left.Go(func() {
-		_, err := s.Take(ctx, q, persist.Acquire{Holder: "x", For: time.Hour})
+		_, err := s.Take(ctx, q, persist.Acquire{Holder: "x", For: time.Hour}, nil)
 		require.ErrorIs(t, err, persist.ErrUnavailable)
 		q.Labels[0] = "other"
 	})

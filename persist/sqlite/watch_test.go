@@ -31,7 +31,7 @@ func TestWatchOwnCommits(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, persist.Hint{Key: thing("a"), Version: 1}, w.Next())
 
-	taken, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "h", For: time.Hour})
+	taken, err := s.Take(ctx, persist.Query{}, persist.Acquire{Holder: "h", For: time.Hour}, nil)
 	require.NoError(t, err)
 	require.Len(t, taken, 1)
 	require.Equal(t, persist.Hint{Key: thing("a"), Version: 2}, w.Next())

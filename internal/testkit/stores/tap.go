@@ -144,8 +144,8 @@ func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record
 }
 
 // Take implements persist.Leaser.
-func (s *Tap) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
-	return s.Store.(persist.Leaser).Take(ctx, q, a)
+func (s *Tap) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	return s.Store.(persist.Leaser).Take(ctx, q, a, change)
 }
 
 // Purge implements persist.Purger.
