@@ -94,7 +94,7 @@ type Query struct {
 	Prefix string        // of the id
 	Labels []string      // any of these; at most MaxLabels
 	Age    time.Duration // last written at least this long ago, by the store's clock
-	Due    bool          // due time has come
+	Due    bool          // due time has come; the longest due first
 	Limit  int           // 0: no limit
 }
 

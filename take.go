@@ -156,6 +156,30 @@ func (t *taking) write(r persist.Record) (persist.Write, bool) {
 	return w, err == nil
 }
 
+// NextDue returns how long it takes, by the store's clock, until the next scope falls due that
+// matches q and is not held. Scopes that are due already do not count. It looks no further ahead
+// than within, and returns 0 if none falls due in that time. It returns the errors of List.
+func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Duration) (time.Duration, error) {
+	b, err := k.listable(ctx, o, q)
+	if err != nil {
+		return 0, err
+	}
+	sq := q.stored(k.Name)
+	sq.Due, sq.DueIn, sq.Unheld = true, max(within, 0), true
+	for page, first := (persist.Page{}), true; first || page.Next != ""; first = false {
+		sq.After = page.Next
+		if page, err = b.rt.store.List(ctx, sq); err != nil {
+			return 0, b.readError(ctx, Key{Kind: k.Name}, err)
+		}
+		for _, r := range page.Records {
+			if r.Due.After(r.Now) {
+				return r.Due.Sub(r.Now), nil
+			}
+		}
+	}
+	return 0, nil
+}
+
 // look reports whether any record matches q, and sets b.unreadable if one of them cannot be read.
 // Once that is set, it does not ask the store.
 func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err error) {

@@ -224,6 +224,8 @@ type Query struct {
 	Age time.Duration
 	// Due selects records whose due time has come.
 	Due bool
+	// DueIn selects, with Due, also records whose due time comes within this time.
+	DueIn time.Duration
 	// Unheld selects records without a live lease.
 	Unheld bool
 	// Expired selects expired records only. Without it they are left out.

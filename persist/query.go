@@ -24,7 +24,7 @@ func (q Query) Match(r Record, now time.Time) bool {
 		return false
 	case q.Age > 0 && r.Updated.After(now.Add(-q.Age)):
 		return false
-	case q.Due && (r.Due.IsZero() || r.Due.After(now)):
+	case q.Due && (r.Due.IsZero() || r.Due.After(now.Add(q.DueIn))):
 		return false
 	case q.Unheld && r.Held(now):
 		return false

@@ -56,7 +56,7 @@ func (s *Store) match(q persist.Query, at time.Time, limit int) ([]persist.Recor
 	}
 	var matching []persist.Record
 	for p := range x.from(start) {
-		if q.Due && p.Due > at.UnixMicro() || !q.Due && q.Kind != "" && (p.Kind != q.Kind || !strings.HasPrefix(p.ID, q.Prefix)) {
+		if q.Due && p.Due > at.Add(q.DueIn).UnixMicro() || !q.Due && q.Kind != "" && (p.Kind != q.Kind || !strings.HasPrefix(p.ID, q.Prefix)) {
 			break // nor does any later record match
 		}
 		r := s.records[persist.Key{Kind: p.Kind, ID: p.ID}]

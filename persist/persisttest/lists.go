@@ -75,6 +75,8 @@ func (s suite) listFields(t *testing.T) {
 		{"labels", persist.Query{Kind: "thing", Labels: []string{"open", "closed", "none"}}, []string{"due", "open"}},
 		{"no label", persist.Query{Kind: "thing", Labels: []string{""}}, []string{"held", "not yet"}},
 		{"due", persist.Query{Kind: "thing", Due: true}, []string{"due"}},
+		{"due soon", persist.Query{Kind: "thing", Due: true, DueIn: 2 * time.Hour}, []string{"due", "not yet"}},
+		{"due sooner", persist.Query{Kind: "thing", Due: true, DueIn: time.Minute}, []string{"due"}},
 		{"due of every kind", persist.Query{Due: true}, []string{"due"}},
 		{"unheld", persist.Query{Kind: "thing", Unheld: true}, []string{"due", "not yet", "open"}},
 		{"expired", persist.Query{Kind: "thing", Expired: true}, []string{"expired"}},

@@ -215,6 +215,7 @@ func (m *model) compareList() {
 		Labels:  rapid.SampledFrom([][]string{nil, nil, {"open"}, {"open", "closed"}, {""}}).Draw(m.T, "labels"),
 		Age:     rapid.SampledFrom(durations).Draw(m.T, "age"),
 		Due:     rapid.IntRange(0, 2).Draw(m.T, "due") == 0,
+		DueIn:   rapid.SampledFrom([]time.Duration{0, time.Hour, 100 * time.Hour}).Draw(m.T, "due in"),
 		Unheld:  rapid.IntRange(0, 2).Draw(m.T, "unheld") == 0,
 		Expired: rapid.IntRange(0, 2).Draw(m.T, "expired") == 0,
 		Deleted: rapid.IntRange(0, 3).Draw(m.T, "deleted") == 0,

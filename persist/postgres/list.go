@@ -76,7 +76,11 @@ func selected(q persist.Query) (*selection, error) {
 		s.where("r."+column+" <= pg_catalog.statement_timestamp() - $%d", func(p *statement) { p.duration(q.Age) })
 	}
 	if q.Due {
-		s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp()", nil)
+		if q.DueIn > 0 {
+			s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp() + $%d", func(p *statement) { p.duration(q.DueIn) })
+		} else {
+			s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp()", nil)
+		}
 		s.order = append(s.order, "r.due")
 	}
 	if q.Unheld {

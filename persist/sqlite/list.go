@@ -79,7 +79,7 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 		where("updated <= ?", now.Add(-q.Age).UnixMicro())
 	}
 	if q.Due {
-		where("due IS NOT NULL AND due <= ?", at)
+		where("due IS NOT NULL AND due <= ?", now.Add(q.DueIn).UnixMicro())
 	}
 	if q.Unheld {
 		where("(token = 0 OR until <= ?)", at)
