@@ -1,0 +1,423 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/protect"
+	"github.com/pawl-go/pawl/internal/worker"
+)
+
+// A job from its first due time to its end:
+//
+//	        Take: lease, attempts +1      handler      nil: deleted, or changed by Update;
+//	ready ──────────────────────────► taken ─────────►   OnCommit, and ends the lease
+//	  ▲                                 │   └─ error ─► ready, due later; ends the lease
+//	  │                                 │               └─ attempts spent, or pawl.NonRetryable:
+//	  │                                 │                  parked, until Retry
+//	  ├── Stop interrupts the handler: attempts -1, due now; ends the lease
+//	  └── the process dies: the lease runs out, and the job is still due
+//
+// Races, and what decides each:
+//   - Two workers take one job: taking is a version-checked write. One of them gets the lease.
+//   - A worker that was paused until its lease ran out ends its attempt: the commit is tested
+//     against the token of the lease. It writes nothing.
+//   - A process dies after the handler returned and before the commit: the handler runs again.
+//   - A handler kills its process: the attempt was counted when the job was taken, so the job is
+//     parked in the end.
+//   - Another writer changes the document meanwhile: the last commit is computed again on the new
+//     document. The handler does not run again.
+//   - Another writer withdraws the job meanwhile: it deletes the document, or gives it a label that
+//     the worker does not take. The last commit reads the document and writes nothing. The context
+//     of the handler ends when a hint of the store arrives, or with the next renewal of the lease.
+//   - A job becomes ready while the worker looks for jobs: the hint of the store is remembered, and
+//     the worker looks again. A lost hint costs one Poll.
+
+// Defaults of Config.
+const (
+	DefaultConcurrency = 4
+	DefaultPoll        = 5 * time.Second
+)
+
+// DefaultRetry is the retry policy of a job. It spans about two hours.
+var DefaultRetry = pawl.Retry{Attempts: 20, First: time.Second, Max: 10 * time.Minute}
+
+// commitRetry is the budget of a commit that ends an attempt.
+var commitRetry = pawl.Retry{Attempts: 100, First: 5 * time.Millisecond, Max: 500 * time.Millisecond, Within: time.Minute}
+
+// Config configures a Worker. Kind and Handle are required.
+type Config[T any] struct {
+	// Kind is the kind of the documents. Its Label and Due are the fields of State.
+	Kind pawl.Kind[T]
+	// Handle does one job. Its context ends when the lease is lost, after Timeout, and when the
+	// context of Stop ends. Every commit made with it is fenced by the lease. A panic is an error.
+	Handle func(ctx context.Context, j *Job[T]) error
+	// Retry is the policy for failed attempts; zero fields: DefaultRetry. Within is ignored.
+	Retry pawl.Retry
+	// Timeout ends the context of an attempt; 0: none.
+	Timeout time.Duration
+	// Concurrency is the number of jobs that this worker does at a time; 0: DefaultConcurrency.
+	Concurrency int
+	// Lease is the length of the lease of an attempt. A job whose process died is taken again at
+	// most this long after the last renewal. 0: pawl.DefaultLease.
+	Lease time.Duration
+	// Poll is how often the worker looks for due jobs without a hint of the store, such as those
+	// whose process died. 0: DefaultPoll.
+	Poll time.Duration
+	// Labels are the labels of documents that are taken when they are due; nil: Ready.
+	Labels []string
+	// Begin changes a document in the commit that takes it; nil: only its attempts are counted. Use
+	// data verbs: the jobs of a function are taken one after another. A label that it sets has to be
+	// one of Labels.
+	Begin func() pawl.Mutation
+	// HandBack undoes the change of Begin when Stop interrupts the job; nil: nothing to undo.
+	HandBack func(state *T)
+	// Parked is called for each job that is parked; nil: it is logged.
+	Parked func(id string, state T)
+	// Lost is called when an attempt ends without effect, because its lease was lost or the job was
+	// withdrawn (ErrWithdrawn); nil: it is logged.
+	Lost func(id string, cause error)
+	// Logger gets the errors that cannot be returned to a caller; nil: slog.Default().
+	Logger *slog.Logger
+}
+
+// Worker does jobs, between Start and Stop. Its methods are safe for concurrent use.
+type Worker[T any] struct {
+	rt     *pawl.Runtime
+	config Config[T]
+	state  func(*T) *State
+	loop   *worker.Loop[taken[T]]
+
+	mu      sync.Mutex // protects the fields below
+	running map[string]context.CancelCauseFunc
+	stop    context.CancelFunc // ends the goroutine that follows hints; nil: not started
+	ended   chan struct{}      // closed when that goroutine has ended
+}
+
+// ErrStopped is the cause that ends the context of a handler that Stop interrupts.
+var ErrStopped = errors.New("job: worker stopped")
+
+// ErrWithdrawn is the cause that ends the context of a handler whose job was deleted, or got a label
+// that the worker does not take.
+var ErrWithdrawn = errors.New("job: withdrawn")
+
+// checkEvery is the least time between two looks at the documents of the running jobs.
+const checkEvery = 100 * time.Millisecond
+
+// taken is a job whose lease this process holds.
+type taken[T any] struct {
+	pawl.Taken[T]
+	at time.Time // when it was taken, by the clock of this process
+}
+
+// New returns a worker that is not started. It returns *pawl.ArgumentError for a missing or negative
+// field and for a kind without the fields of State, and pawl.ErrNoStore.
+func New[T any, P document[T]](rt *pawl.Runtime, c Config[T]) (*Worker[T], error) {
+	bad := func(format string, args ...any) error {
+		return &pawl.ArgumentError{Argument: "Config", Reason: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case rt == nil || rt.Store() == nil:
+		return nil, pawl.ErrNoStore
+	case c.Handle == nil:
+		return nil, bad("Handle is nil")
+	case c.Kind.Label != Label || c.Kind.Due != Due:
+		return nil, bad("kind %s must have Label: job.Label and Due: job.Due", c.Kind.Name)
+	case c.Retry.Attempts < 0 || c.Retry.First < 0 || c.Retry.Max < 0:
+		return nil, bad("Retry must not be negative, got %+v", c.Retry)
+	case c.Timeout < 0 || c.Lease < 0 || c.Poll < 0 || c.Concurrency < 0:
+		return nil, bad("Timeout, Lease, Poll and Concurrency must not be negative")
+	}
+	c.Retry = c.Retry.Or(DefaultRetry)
+	c.Lease, c.Poll = cmp.Or(c.Lease, pawl.DefaultLease), cmp.Or(c.Poll, DefaultPoll)
+	c.Concurrency, c.Logger = cmp.Or(c.Concurrency, DefaultConcurrency), cmp.Or(c.Logger, slog.Default())
+	if c.Labels == nil {
+		c.Labels = []string{Ready}
+	}
+	w := &Worker[T]{rt: rt, config: c, state: func(d *T) *State { return P(d).job() }, running: map[string]context.CancelCauseFunc{}}
+	w.loop = worker.New(worker.Config[taken[T]]{
+		Name: c.Kind.Name, Take: w.take, Run: w.run, Concurrency: c.Concurrency, Poll: c.Poll, Logger: c.Logger,
+	})
+	return w, nil
+}
+
+// Start does the jobs that are due, in the background, until Stop or until ctx ends. The contexts of
+// the jobs are made from ctx. Starting a started worker does nothing. Start returns the cause of a
+// ctx that has ended, and an error after Stop.
+func (w *Worker[T]) Start(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.loop.Start(ctx); err != nil || w.stop != nil {
+		return err
+	}
+	ctx, w.stop = context.WithCancel(ctx)
+	w.ended = make(chan struct{})
+	go w.follow(ctx, w.config.Kind.Wakeups(ctx, w.rt))
+	return nil
+}
+
+// follow wakes the loop for each hint of the store, and ends the contexts of jobs that were
+// withdrawn.
+func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
+	defer close(w.ended)
+	check := time.NewTimer(checkEvery)
+	defer check.Stop()
+	changed, mayCheck := false, false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hints:
+			w.loop.Wake()
+			changed = true
+		case <-check.C:
+			mayCheck = true
+		}
+		if changed && mayCheck {
+			w.endWithdrawn(ctx)
+			changed, mayCheck = false, false
+			check.Reset(checkEvery)
+		}
+	}
+}
+
+// endWithdrawn ends the contexts of the running jobs that were withdrawn.
+func (w *Worker[T]) endWithdrawn(ctx context.Context) {
+	w.mu.Lock()
+	running := maps.Clone(w.running)
+	w.mu.Unlock()
+	for id, cancel := range running {
+		snap, err := w.config.Kind.Scope(w.rt, id).Snapshot(ctx)
+		doc := snap.State()
+		if err == nil && (snap.Version == 0 || !w.takes(&doc)) {
+			cancel(ErrWithdrawn)
+		}
+	}
+}
+
+// takes reports whether the label of a document is one that the worker takes.
+func (w *Worker[T]) takes(doc *T) bool { return slices.Contains(w.config.Labels, w.state(doc).Label) }
+
+// Stop takes no more jobs and waits for those in progress. When ctx ends first, it ends their
+// contexts and returns an error that says how many still run; another Stop can wait for them. A job
+// that is interrupted so is handed back: it is due at once, and the attempt is not counted. Stopping
+// twice is safe.
+func (w *Worker[T]) Stop(ctx context.Context) error {
+	err := w.loop.Stop(ctx)
+	w.mu.Lock()
+	stop, ended := w.stop, w.ended
+	w.mu.Unlock()
+	if stop != nil {
+		stop()
+		<-ended
+	}
+	return err
+}
+
+// Once does the jobs that are due, and those that they make due, and returns how many it did. It is
+// for tests and tools, and works without Start.
+func (w *Worker[T]) Once(ctx context.Context) (int, error) { return w.loop.Once(ctx) }
+
+// take is the Take of the loop. The leases outlive ctx, because Stop waits for attempts in progress.
+func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err error) {
+	at := time.Now()
+	q := pawl.Query{Due: true, Labels: w.config.Labels, Limit: limit}
+	begin := pawl.All{pawl.Inc{Field: "attempts", By: 1}}
+	if w.config.Begin != nil {
+		begin = append(begin, w.config.Begin())
+	}
+	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin))
+	for _, t := range all {
+		jobs = append(jobs, taken[T]{t, at})
+	}
+	if err == nil && len(all) < limit {
+		err = w.wakeForNext(ctx)
+	}
+	return jobs, err
+}
+
+// wakeForNext makes the loop look again when the next job falls due. A job that is due after Poll
+// is found then.
+func (w *Worker[T]) wakeForNext(ctx context.Context) error {
+	in, err := w.config.Kind.NextDue(ctx, w.rt, pawl.Query{Labels: w.config.Labels}, w.config.Poll)
+	if err == nil && in > 0 {
+		w.loop.WakeIn(in)
+	}
+	return err
+}
+
+// run is the Run of the loop: it makes one attempt. The end of ctx means that Stop interrupts it.
+func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
+	err := t.Lease.Run(func(held context.Context, l *pawl.Lease) error {
+		doc := t.State()
+		j := &Job[T]{
+			ID: t.ID, State: doc, Attempt: w.state(&doc).Attempts, taken: t.Time, since: t.at,
+			key: w.config.Kind.Name + "/" + t.ID, document: w.state,
+		}
+		err := w.attempt(ctx, held, j)
+		fenced := context.WithoutCancel(held) // Stop does not interrupt the commit
+		if err == nil {
+			err = protect.Call(w.config.Logger, func() error { return w.complete(fenced, l, j) })
+		}
+		switch {
+		case err == nil || errors.Is(err, ErrWithdrawn) || errors.Is(err, pawl.ErrLeaseLost):
+			return err
+		case held.Err() != nil:
+			return context.Cause(held)
+		case ctx.Err() != nil && !pawl.IsNonRetryable(err):
+			return w.handBack(fenced, l, j)
+		}
+		return w.fail(fenced, l, j, err)
+	})
+	lost := errors.Is(err, ErrWithdrawn) || errors.Is(err, pawl.ErrLeaseLost)
+	switch {
+	case err == nil:
+	case lost && w.config.Lost != nil:
+		w.config.Lost(t.ID, err)
+	case lost:
+		w.config.Logger.InfoContext(ctx, "job: an attempt ended without effect", "kind", w.config.Kind.Name, "id", t.ID, "err", err)
+	default:
+		w.config.Logger.WarnContext(ctx, "job: the end of an attempt could not be recorded; it will be repeated",
+			"kind", w.config.Kind.Name, "id", t.ID, "err", err)
+	}
+}
+
+// attempt calls the handler. It returns an error without a call if the job has no attempts left:
+// the last one never ended.
+func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
+	if ctx.Err() != nil {
+		return ErrStopped // before the attempt began
+	}
+	if j.Attempt > w.config.Retry.Attempts {
+		return pawl.NonRetryable(errors.New("the last attempt never ended"))
+	}
+	body, cancel := context.WithCancelCause(held)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(ErrStopped) })()
+	w.mu.Lock()
+	w.running[j.ID] = cancel
+	w.mu.Unlock()
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.running, j.ID)
+	}()
+	if w.config.Timeout > 0 {
+		limited, end := context.WithTimeout(body, w.config.Timeout)
+		defer end()
+		body = limited
+	}
+	return protect.Call(w.config.Logger, func() error { return w.config.Handle(body, j) })
+}
+
+// complete commits a job whose handler has returned nil.
+func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
+	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error {
+		for _, fn := range j.onCommit {
+			if err := fn(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if j.update == nil {
+			return scope.Delete(ctx)
+		}
+		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+			s := w.state(doc)
+			s.Attempts, s.Error = 0, ""
+			return j.update(doc)
+		})
+		return err
+	})
+}
+
+// handBack makes a job that Stop interrupted due again, as if the attempt had not begun.
+func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
+	return w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) error {
+		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+			w.state(doc).Attempts--
+			if w.config.HandBack != nil {
+				w.config.HandBack(doc)
+			}
+			return nil
+		})
+		return err
+	})
+}
+
+// fail records that an attempt failed with cause. The job is due later, or parked.
+func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause error) error {
+	again := j.Attempt < w.config.Retry.Attempts && !pawl.IsNonRetryable(cause)
+	delay := w.config.Retry.Delay(j.Attempt)
+	var after pawl.Snapshot[T]
+	err := w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) (err error) {
+		after, err = scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+			s := w.state(doc)
+			s.Due, s.Error = j.Now().Add(delay), protect.Text(cause)
+			if !again {
+				s.Label, s.Due = Parked, time.Time{}
+			}
+			return nil
+		})
+		return err
+	})
+	switch {
+	case err != nil || again:
+	case w.config.Parked != nil:
+		w.config.Parked(j.ID, after.State())
+	default:
+		w.config.Logger.ErrorContext(ctx, "job: parked", "kind", w.config.Kind.Name, "id", j.ID, "attempts", j.Attempt, "err", cause)
+	}
+	return err
+}
+
+// end runs fn as a transaction that ends the lease, unless the job was withdrawn. Then it returns
+// ErrWithdrawn and writes nothing.
+func (w *Worker[T]) end(
+	ctx context.Context, l *pawl.Lease, j *Job[T], fn func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error,
+) error {
+	return pawl.Transact(ctx, w.rt, func(ctx context.Context, tx *pawl.Tx) error {
+		scope := w.config.Kind.Scope(tx, j.ID)
+		doc, err := scope.State(ctx)
+		if errors.Is(err, pawl.ErrDeleted) || err == nil && !w.takes(&doc) {
+			return ErrWithdrawn
+		}
+		if err != nil {
+			return err
+		}
+		if err := fn(ctx, tx, scope); err != nil {
+			return err
+		}
+		return l.ReleaseIn(tx)
+	}, pawl.WithRetry(commitRetry))
+}
+
+// Parked yields the jobs that are parked, by any process, with the errors of pawl.Kind.List.
+func (w *Worker[T]) Parked(ctx context.Context) iter.Seq2[pawl.Snapshot[T], error] {
+	return w.config.Kind.List(ctx, w.rt, pawl.Query{Labels: []string{Parked}})
+}
+
+// Retry makes a parked job ready again, due at once, with a full budget of attempts. It returns
+// pawl.ErrNotFound if no job with that id is parked, and the errors of pawl's verbs.
+func (w *Worker[T]) Retry(ctx context.Context, id string) error {
+	_, err := w.config.Kind.Scope(w.rt, id).AtomicState(ctx, func(_ context.Context, doc *T) error {
+		s := w.state(doc)
+		if s.Label != Parked {
+			return fmt.Errorf("%w: job %s is not parked", pawl.ErrNotFound, id)
+		}
+		*s = State{Label: w.config.Labels[0], Due: time.Now()}
+		return nil
+	}, pawl.IfExists())
+	if errors.Is(err, pawl.ErrDeleted) {
+		return fmt.Errorf("%w: %w", pawl.ErrNotFound, err)
+	}
+	return err
+}

@@ -1,0 +1,29 @@
+package run
+
+import (
+	"context"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/job"
+)
+
+// Schedule starts a run at each tick of s, once in all processes together. s.Do is ignored. It is
+// called before Start, which returns what is wrong with s.
+//
+// The key of the run is made of the name and the tick, so q.Key is ignored, too. The workspace of
+// the run tells which schedules may have the same name.
+func (e *Engine) Schedule(s job.Schedule, q Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.workers != nil {
+		e.faults = append(e.faults, &pawl.ArgumentError{Argument: "Schedule " + s.Name, Reason: "added after Start"})
+	}
+	s.Do = func(ctx context.Context, tx *pawl.Tx, tick time.Time) error {
+		start := q
+		start.Key = "schedule " + s.Name + " " + tick.UTC().Format(time.RFC3339Nano)
+		_, _, err := e.Create(ctx, tx, start)
+		return err
+	}
+	e.schedules = append(e.schedules, s)
+}

@@ -1,0 +1,206 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/job"
+	"github.com/pawl-go/pawl/internal/protect"
+)
+
+// A run from Start to its end. Each arrow is one commit and moves the version by one:
+//
+//	           take: lease, begun                    step done: state, output, OnCommit, ends the lease
+//	PENDING ──────────────────────► RUNNING ──┬─► PENDING at the next step, due at once
+//	   ▲                               │      ├─► WAITING (Sleep, Await), due later or by a signal
+//	   │                               │      ├─► COMPLETED
+//	   │ take, when it is due          │      └─► PENDING, due later (a failed attempt)
+//	WAITING ───────────────────────────┤            └─► FAILED, when the attempts are spent
+//	                                   └─► the worker dies: its lease runs out, it is taken again
+//	Cancel: PENDING, RUNNING, WAITING ─► CANCELED        Retry: FAILED, parked ─► PENDING
+//
+// Races, and what decides each:
+//   - Two workers take a run: taking tests the version. One of them gets the lease; the other
+//     (*pawl.HeldError or a conflict, seen by pawl.Kind.Take only) goes on to other runs.
+//   - A worker that was paused ends its step after its lease ran out: the commit tests the token
+//     (*pawl.LeaseLostError). Nothing was modified, and the step comes again elsewhere. It is logged
+//     as *pawl.ConcurrencyError.
+//   - Another writer moves the version while the lease holds: a signal, for example. The commit is
+//     computed again from the result of the step. The step does not run again.
+//   - Cancel while a step runs: the commit finds a status that workers do not take, and writes
+//     nothing. The context of the step ends as soon as the worker hears of it.
+//   - A signal while the step runs that will await it: the signal is in its inbox. The commit of
+//     Await reads the inbox, and the run is due at once. Both transactions read what the other
+//     writes, so one of them sees the other.
+//   - A signal while the run waits: the commit of Signal makes the run due.
+//   - A worker dies after a step received a signal: the commit of the step removes the signal, so
+//     the next attempt receives it again.
+//   - Two Starts with one key: the key decides the id, and one of them creates the document.
+
+// lost logs that a step ended without effect.
+func (e *Engine) lost(id string, cause error) {
+	err := fmt.Errorf("run %s was modified concurrently during step completion: %w", id,
+		&pawl.ConcurrencyError{Scope: pawl.Key{Kind: records.Name, ID: id}})
+	e.config.Logger.Warn("run: a step ended without effect; the run goes on without it", "run", id, "err", err, "cause", cause)
+}
+
+// work is the handler of the worker: it runs the current step of a run.
+func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
+	r := j.State
+	d := e.definition(r.Definition)
+	if d == nil {
+		return fmt.Errorf("run %s: definition %q is not registered", j.ID, r.Definition)
+	}
+	r.adopt(d.steps())
+	step := r.step(r.Current)
+	if step == nil {
+		reason := fmt.Sprintf("definition %q has no step %q", r.Definition, r.Current)
+		e.config.Logger.ErrorContext(ctx, "run: parked", "run", j.ID, "reason", reason)
+		j.Update(func(r *record) error {
+			r.Attempts = j.Attempt
+			r.park(reason)
+			return nil
+		})
+		return nil
+	}
+	if step.Status == Completed || step.Status == Skipped {
+		e.config.Logger.InfoContext(ctx, "step already done, advancing", "run", j.ID, "step", step.Name, "status", step.Status)
+		e.commit(j, d, func(r *record) { r.follow(Next{}) })
+		return nil
+	}
+
+	a := &attempt{job: j.ID, record: r, step: step.Name}
+	next, err := e.attempt(ctx, d, a)
+	if err != nil && errors.Is(context.Cause(ctx), job.ErrStopped) && !pawl.IsNonRetryable(err) {
+		return err // the worker hands the run back
+	}
+	if err != nil {
+		e.fail(j, d, a, err)
+		return nil
+	}
+	e.succeed(j, d, a, next)
+	return nil
+}
+
+// attempt runs a step. A step that has no attempts left does not run: its last attempt never ended.
+func (e *Engine) attempt(ctx context.Context, d definition, a *attempt) (next Next, err error) {
+	retry, timeout := d.policy(a.step)
+	if a.record.Attempts > retry.Attempts {
+		return next, pawl.NonRetryable(errors.New("the last attempt never ended"))
+	}
+	if a.record.Awaits != "" {
+		in, err := inboxes.Scope(e.rt, inboxID(a.job, a.record.Awaits)).State(ctx)
+		if err != nil {
+			return next, err
+		}
+		if len(in.Messages) > 0 {
+			a.signal = &in.Messages[0]
+		}
+	}
+	if timeout > 0 {
+		limited, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		ctx = limited
+	}
+	e.hook("step")
+	err = protect.Call(e.config.Logger, func() (err error) {
+		next, err = d.do(ctx, a)
+		return err
+	})
+	e.hook("done")
+	return next, err
+}
+
+// commit ends the attempt with a change of the run. It gets the current record, with the steps of
+// the definition.
+func (e *Engine) commit(j *job.Job[record], d definition, change func(r *record)) {
+	j.Update(func(r *record) error {
+		r.adopt(d.steps())
+		r.Begun = r.Begun[:1]
+		r.Due = j.Now() // at once, unless change says otherwise
+		change(r)
+		return nil
+	})
+}
+
+// succeed ends an attempt that has succeeded.
+func (e *Engine) succeed(j *job.Job[record], d definition, a *attempt, next Next) {
+	for _, fn := range a.onCommit {
+		j.OnCommit(fn)
+	}
+	ready := false // a signal that the step awaits now is there
+	j.OnCommit(func(ctx context.Context, tx *pawl.Tx) (err error) {
+		if a.signal != nil {
+			if err = receive(ctx, inboxes.Scope(tx, inboxID(j.ID, a.signal.Name)), *a.signal); err != nil {
+				return err
+			}
+		}
+		if next.kind == await {
+			in, err := inboxes.Scope(tx, inboxID(j.ID, next.name)).State(ctx)
+			ready = len(in.Messages) > 0
+			return err
+		}
+		return nil
+	})
+	e.commit(j, d, func(r *record) {
+		r.Data = a.state
+		s := r.step(a.step)
+		s.Attempts, s.Error = a.record.Attempts, ""
+		if a.output != nil {
+			s.Output = a.output
+		}
+		switch next.kind {
+		case sleep, await:
+			s.Status, r.Suspended, r.Awaits = Waiting, true, ""
+			r.become(Waiting)
+			if next.kind == await {
+				r.Awaits = next.name
+			}
+			switch {
+			case ready: // at once
+			case next.kind == await && next.in == 0:
+				r.Due = time.Time{}
+			default:
+				r.Due = j.Now().Add(next.in)
+			}
+		default:
+			s.Status = Completed
+			r.follow(next)
+		}
+	})
+}
+
+// receive removes a signal from its inbox. A signal that is not there was received by an earlier
+// commit, which is impossible under the lease.
+func receive(ctx context.Context, scope pawl.Scope[inbox], s Signal) error {
+	_, err := scope.AtomicState(ctx, func(_ context.Context, in *inbox) error {
+		if len(in.Messages) == 0 || in.Messages[0].Number != s.Number {
+			return fmt.Errorf("signal %s %d is not the first of its inbox", s.Name, s.Number)
+		}
+		in.Messages = in.Messages[1:]
+		return nil
+	})
+	return err
+}
+
+// fail ends an attempt that has failed.
+func (e *Engine) fail(j *job.Job[record], d definition, a *attempt, cause error) {
+	retry, _ := d.policy(a.step)
+	final := a.record.Attempts >= retry.Attempts || pawl.IsNonRetryable(cause)
+	delay := retry.Delay(a.record.Attempts)
+	e.commit(j, d, func(r *record) {
+		s := r.step(a.step)
+		s.Attempts, s.Error = a.record.Attempts, protect.Text(cause)
+		if final {
+			s.Status, r.Error = Failed, s.Error
+			r.become(Failed)
+			return
+		}
+		r.become(Pending)
+		r.Attempts, r.Due = a.record.Attempts, j.Now().Add(delay)
+		s.Status, s.NextAttempt = Pending, r.Due
+	})
+}
