@@ -63,6 +63,8 @@ type Config[T any] struct {
 	Handle func(ctx context.Context, j *Job[T]) error
 	// Retry is the policy for failed attempts; zero fields: DefaultRetry. Within is ignored.
 	Retry pawl.Retry
+	// RetryOf returns the policy for one document, instead of Retry; nil: it is the same for all.
+	RetryOf func(state *T) pawl.Retry
 	// Timeout ends the context of an attempt; 0: none.
 	Timeout time.Duration
 	// Concurrency is the number of jobs that this worker does at a time; 0: DefaultConcurrency.
@@ -81,6 +83,9 @@ type Config[T any] struct {
 	Begin func() pawl.Mutation
 	// HandBack undoes the change of Begin when Stop interrupts the job; nil: nothing to undo.
 	HandBack func(state *T)
+	// Failed changes a document in the commit that records a failed attempt. State is set by then:
+	// the job is due later, or parked if final. nil: nothing else changes.
+	Failed func(state *T, final bool)
 	// Parked is called for each job that is parked; nil: it is logged.
 	Parked func(id string, state T)
 	// Lost is called when an attempt ends without effect, because its lease was lost or the job was
@@ -204,6 +209,14 @@ func (w *Worker[T]) endWithdrawn(ctx context.Context) {
 	}
 }
 
+// retry returns the retry policy of a document.
+func (w *Worker[T]) retry(doc *T) pawl.Retry {
+	if w.config.RetryOf != nil {
+		return w.config.RetryOf(doc).Or(w.config.Retry)
+	}
+	return w.config.Retry
+}
+
 // takes reports whether the label of a document is one that the worker takes.
 func (w *Worker[T]) takes(doc *T) bool { return slices.Contains(w.config.Labels, w.state(doc).Label) }
 
@@ -297,7 +310,7 @@ func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
 	if ctx.Err() != nil {
 		return ErrStopped // before the attempt began
 	}
-	if j.Attempt > w.config.Retry.Attempts {
+	if j.Attempt > w.retry(&j.State).Attempts {
 		return pawl.NonRetryable(errors.New("the last attempt never ended"))
 	}
 	body, cancel := context.WithCancelCause(held)
@@ -355,22 +368,26 @@ func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 
 // fail records that an attempt failed with cause. The job is due later, or parked.
 func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause error) error {
-	again := j.Attempt < w.config.Retry.Attempts && !pawl.IsNonRetryable(cause)
-	delay := w.config.Retry.Delay(j.Attempt)
+	retry := w.retry(&j.State)
+	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)
+	delay := retry.Delay(j.Attempt)
 	var after pawl.Snapshot[T]
 	err := w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) (err error) {
 		after, err = scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
 			s := w.state(doc)
 			s.Due, s.Error = j.Now().Add(delay), protect.Text(cause)
-			if !again {
+			if final {
 				s.Label, s.Due = Parked, time.Time{}
+			}
+			if w.config.Failed != nil {
+				w.config.Failed(doc, final)
 			}
 			return nil
 		})
 		return err
 	})
 	switch {
-	case err != nil || again:
+	case err != nil || !final:
 	case w.config.Parked != nil:
 		w.config.Parked(j.ID, after.State())
 	default:

@@ -127,8 +127,8 @@ func (e *Engine) Start(ctx context.Context) error {
 		return &pawl.ArgumentError{Argument: "Engine", Reason: "no definition is registered"}
 	}
 	runs, err := job.New(e.rt, job.Config[record]{
-		Kind: records, Handle: e.work, Labels: labels, Begin: begin, HandBack: (*record).handBack, Lost: e.lost,
-		Retry:       pawl.Retry{Attempts: 1 << 30}, // steps have a policy of their own
+		Kind: records, Handle: e.work, Labels: labels, Begin: begin, HandBack: (*record).handBack,
+		RetryOf: e.retry, Failed: (*record).failed, Parked: e.failed, Lost: e.lost,
 		Concurrency: e.config.Concurrency, Lease: e.config.Lease, Poll: e.config.Poll, Logger: e.config.Logger,
 	})
 	if err != nil {

@@ -32,7 +32,7 @@ func (s Status) Finished() bool { return s == Completed || s == Failed || s == C
 // that died runs out.
 const (
 	open   Status = "OPEN"
-	parked Status = "PARKED" // no release can work on it as it is; its status stays
+	parked Status = "PARKED" // this release cannot work on it; its status is PENDING
 )
 
 // StepRecord is a step of a run as stored.
@@ -105,7 +105,7 @@ func (r *record) become(s Status) {
 
 // park takes the run out of the hands of workers, for a reason.
 func (r *record) park(reason string) {
-	r.Parked, r.Due = reason, time.Time{}
+	r.Status, r.Parked, r.Due = Pending, reason, time.Time{}
 	r.Label = label(parked, r.Definition)
 }
 

@@ -2,13 +2,12 @@ package run
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/job"
-	"github.com/pawl-go/pawl/internal/protect"
 )
 
 // A run from Start to its end. Each arrow is one commit and moves the version by one:
@@ -39,6 +38,11 @@ import (
 //   - A worker dies after a step received a signal: the commit of the step removes the signal, so
 //     the next attempt receives it again.
 //   - Two Starts with one key: the key decides the id, and one of them creates the document.
+
+// failed logs that a run has failed.
+func (e *Engine) failed(id string, r record) {
+	e.config.Logger.Error("run: failed", "run", id, "definition", r.Definition, "step", r.Current, "attempts", r.Attempts, "err", r.Error)
+}
 
 // lost logs that a step ended without effect.
 func (e *Engine) lost(id string, cause error) {
@@ -73,45 +77,27 @@ func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 	}
 
 	a := &attempt{job: j.ID, record: r, step: step.Name}
-	next, err := e.attempt(ctx, d, a)
-	if err != nil && errors.Is(context.Cause(ctx), job.ErrStopped) && !pawl.IsNonRetryable(err) {
-		return err // the worker hands the run back
-	}
-	if err != nil {
-		e.fail(j, d, a, err)
-		return nil
-	}
-	e.succeed(j, d, a, next)
-	return nil
-}
-
-// attempt runs a step. A step that has no attempts left does not run: its last attempt never ended.
-func (e *Engine) attempt(ctx context.Context, d definition, a *attempt) (next Next, err error) {
-	retry, timeout := d.policy(a.step)
-	if a.record.Attempts > retry.Attempts {
-		return next, pawl.NonRetryable(errors.New("the last attempt never ended"))
-	}
-	if a.record.Awaits != "" {
-		in, err := inboxes.Scope(e.rt, inboxID(a.job, a.record.Awaits)).State(ctx)
+	if r.Awaits != "" {
+		in, err := inboxes.Scope(e.rt, inboxID(a.job, r.Awaits)).State(ctx)
 		if err != nil {
-			return next, err
+			return err
 		}
 		if len(in.Messages) > 0 {
 			a.signal = &in.Messages[0]
 		}
 	}
-	if timeout > 0 {
+	if _, timeout := d.policy(a.step); timeout > 0 {
 		limited, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 		ctx = limited
 	}
 	e.hook("step")
-	err = protect.Call(e.config.Logger, func() (err error) {
-		next, err = d.do(ctx, a)
-		return err
-	})
+	next, err := d.do(ctx, a)
 	e.hook("done")
-	return next, err
+	if err == nil {
+		e.succeed(j, d, a, next)
+	}
+	return err
 }
 
 // commit ends the attempt with a change of the run. It gets the current record, with the steps of
@@ -186,21 +172,31 @@ func receive(ctx context.Context, scope pawl.Scope[inbox], s Signal) error {
 	return err
 }
 
-// fail ends an attempt that has failed.
-func (e *Engine) fail(j *job.Job[record], d definition, a *attempt, cause error) {
-	retry, _ := d.policy(a.step)
-	final := a.record.Attempts >= retry.Attempts || pawl.IsNonRetryable(cause)
-	delay := retry.Delay(a.record.Attempts)
-	e.commit(j, d, func(r *record) {
-		s := r.step(a.step)
-		s.Attempts, s.Error = a.record.Attempts, protect.Text(cause)
-		if final {
-			s.Status, r.Error = Failed, s.Error
-			r.become(Failed)
-			return
-		}
-		r.become(Pending)
-		r.Attempts, r.Due = a.record.Attempts, j.Now().Add(delay)
-		s.Status, s.NextAttempt = Pending, r.Due
-	})
+// retry returns the retry policy of the current step of a run.
+func (e *Engine) retry(r *record) pawl.Retry {
+	d := e.definition(r.Definition)
+	if d == nil || !slices.Contains(d.steps(), r.Current) {
+		return DefaultRetry
+	}
+	retry, _ := d.policy(r.Current)
+	return retry
+}
+
+// failed records a failed attempt at the current step. The worker has set the time of the next
+// attempt, or the run has failed.
+func (r *record) failed(final bool) {
+	step := r.step(r.Current)
+	if step == nil { // of a later release
+		r.Steps = append(r.Steps, StepRecord{Name: r.Current})
+		step = &r.Steps[len(r.Steps)-1]
+	}
+	r.Begun = r.Begun[:1]
+	step.Attempts, step.Error, step.NextAttempt = r.Attempts, r.Error, r.Due
+	if final {
+		step.Status = Failed
+		r.become(Failed)
+		return
+	}
+	step.Status = Pending
+	r.become(Pending)
 }
