@@ -282,8 +282,8 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 			err = protect.Call(w.config.Logger, func() error { return w.complete(fenced, l, j) })
 		}
 		switch {
-		case err == nil || errors.Is(err, ErrWithdrawn) || errors.Is(err, pawl.ErrLeaseLost):
-			return err
+		case err == nil:
+			return nil
 		case held.Err() != nil:
 			return context.Cause(held)
 		case ctx.Err() != nil && !pawl.IsNonRetryable(err):

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/job"
 	"github.com/pawl-go/pawl/internal/worker"
 )
 
@@ -87,7 +88,7 @@ type anyMachine interface {
 	// effects returns the names of the after-effects that it has handlers for.
 	effects() []string
 	// deliver calls the handler of an after-effect.
-	deliver(ctx context.Context, a *attempt) error
+	deliver(ctx context.Context, j *job.Job[effectRecord]) error
 	// claimStates maps each claim state to the status that it reverts to.
 	claimStates() map[string]string
 	// kind returns the kind of its entities.
@@ -114,7 +115,7 @@ func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 	c.Logger = cmp.Or(c.Logger, slog.Default())
 	c.Commit, c.Effects = c.Commit.Or(DefaultCommit), c.Effects.Or(DefaultEffects)
 	e.config = c
-	e.outbox = newOutbox(e)
+	e.outbox = &outbox{e: e, machines: map[string]anyMachine{}}
 	return e
 }
 

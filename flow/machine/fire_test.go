@@ -555,5 +555,5 @@ func TestCommitsPerAction(t *testing.T) {
 	require.EqualValues(t, 2, cost("admin", "claimed", nil))
 	require.EqualValues(t, 2, cost("admin", "failed", func(context.Context, *machine.Action[parcel], string) error { return machine.Fail("no van") }))
 	testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "delivered")
-	require.EqualValues(t, 3, letters.Load(), "an after-effect takes three commits: take, count, delete")
+	require.EqualValues(t, 2, letters.Load(), "an after-effect takes two commits: take, delete")
 }

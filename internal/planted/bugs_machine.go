@@ -269,8 +269,8 @@ var machineBugs = []Bug{
 	},
 	{
 		Name: "machine-effect-forgotten", Mechanism: "a failing after-effect is retried",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "		if err == nil {\n			err = o.protect(fenced,", New: "		if true {\n			err = o.protect(fenced,",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "		if err == nil {\n			err = protect.Call(", New: "		if true {\n			err = protect.Call(",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -281,32 +281,32 @@ var machineBugs = []Bug{
 	},
 	{
 		Name: "machine-effect-attempts-after", Mechanism: "an attempt is counted before its handler runs",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "scope.IncState(body, \"attempts\", 1)", New: "scope.IncState(body, \"attempts\", 0)",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "pawl.Inc{Field: \"attempts\", By: 1}", New: "pawl.Inc{Field: \"attempts\", By: 0}",
 		Pkg: "./flow/machine", Run: "^(TestEffectOfDeadWorker|TestEffect)$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-without-end", Mechanism: "an after-effect is given up when its attempts are spent",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "	if r.Attempts < o.e.config.Effects.Attempts && !pawl.IsNonRetryable(cause) {", New: "	if !pawl.IsNonRetryable(cause) {",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := pawl.IsNonRetryable(cause)",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-final-error-retried", Mechanism: "a NonRetryable error ends an after-effect at once",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "Effects.Attempts && !pawl.IsNonRetryable(cause) {", New: "Effects.Attempts {",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := j.Attempt >= retry.Attempts",
 		Pkg: "./flow/machine", Run: "^TestEffectGivenUpAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{
 		Name: "machine-effect-final-error-lost-at-stop", Mechanism: "a NonRetryable error is final even during Stop",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
 		Old: "		case ctx.Err() != nil && !pawl.IsNonRetryable(err):", New: "		case ctx.Err() != nil:",
 		Pkg: "./flow/machine", Run: "^TestFinalErrorAtStop$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-backoff", Mechanism: "a failed after-effect is retried after its delay",
-		Proves: []string{"EFFECT-1"}, File: "flow/machine/effects.go",
-		Old: "		o.loop.WakeIn(delay)\n", New: "		o.loop.WakeIn(delay + 10*time.Minute)\n",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "j.Now().Add(delay), protect.Text(cause)", New: "j.Now().Add(delay+10*time.Minute), protect.Text(cause)",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{
