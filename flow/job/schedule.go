@@ -20,7 +20,8 @@ import (
 //     tick are one commit, so Do takes effect once per tick.
 //   - A process dies before that commit: another one does the tick, late.
 //   - Two releases have different times for one schedule: the one that starts last sets the next
-//     tick. A tick that it finds pending is not done.
+//     tick. A tick that it finds pending is not done. The times are part of the label, so the other
+//     release does not take the schedule any more.
 
 // Schedule says when to do something.
 type Schedule struct {
@@ -41,13 +42,13 @@ type Schedule struct {
 	Do func(ctx context.Context, tx *pawl.Tx, tick time.Time) error
 }
 
-// CatchUp is a policy for missed ticks. A tick counts as missed once the next one has come.
+// CatchUp is a policy for a schedule that is so late that several of its ticks have come.
 type CatchUp uint8
 
 // The policies.
 const (
-	CatchUpOnce CatchUp = iota // do the latest of the missed ticks
-	CatchUpAll                 // do every missed tick, one after another
+	CatchUpOnce CatchUp = iota // do the latest of these ticks
+	CatchUpAll                 // do every tick, one after another
 	CatchUpNone                // do none of them
 )
 
@@ -65,10 +66,24 @@ func (s *Schedule) next(t time.Time) (time.Time, error) {
 		zone = time.UTC
 	}
 	next := parsed.Next(t.In(zone))
+	for repeated(next) {
+		next = parsed.Next(next)
+	}
 	if next.IsZero() {
 		return next, fmt.Errorf("cron expression %q never ticks", s.Cron)
 	}
 	return next, nil
+}
+
+// repeated reports whether the clocks of t's zone, which were put back, showed the time of t before.
+func repeated(t time.Time) bool {
+	start, _ := t.ZoneBounds()
+	if start.IsZero() {
+		return false
+	}
+	_, before := start.Add(-1).Zone()
+	_, after := t.Zone()
+	return t.Sub(start) < time.Duration(before-after)*time.Second
 }
 
 // fault returns what is wrong with s.
@@ -87,6 +102,8 @@ func (s *Schedule) fault() error {
 		return bad("Do is nil")
 	case s.CatchUp > CatchUpNone:
 		return bad("unknown CatchUp %d", s.CatchUp)
+	case len(s.label()) > pawl.MaxLabel:
+		return bad("Cron is too long")
 	}
 	if _, err := s.next(time.Now()); err != nil {
 		return bad("%v", err)
@@ -94,9 +111,10 @@ func (s *Schedule) fault() error {
 	return nil
 }
 
-// times describes when s ticks, to notice that a release changed it.
-func (s *Schedule) times() string {
-	return fmt.Sprintf("%s %v %v", s.Cron, s.Every, s.Zone)
+// label is the label of the document of s. It has the times, so that a process that does not have
+// the schedule, or has other times for it, does not take it.
+func (s *Schedule) label() string {
+	return fmt.Sprintf("%s %s %s %v %v", Ready, s.Name, s.Cron, s.Every, s.Zone)
 }
 
 // tick returns the tick to do now, for a schedule that is due at a time, and the one after it. It
@@ -113,8 +131,8 @@ func (s *Schedule) tick(due, now time.Time) (tick time.Time, do bool, next time.
 
 // scheduleRecord is the document of a schedule. Its id is the name.
 type scheduleRecord struct {
-	State
-	Times string `json:"times"`
+	State           // due at Tick, or at the next attempt after a failed one
+	Tick  time.Time `json:"tick"`
 }
 
 var scheduleRecords = pawl.Kind[scheduleRecord]{Name: "job.schedule", Label: Label, Due: Due}
@@ -149,7 +167,7 @@ func NewScheduler(rt *pawl.Runtime, c SchedulerConfig) (*Scheduler, error) {
 			return nil, &pawl.ArgumentError{Argument: "Schedule " + one.Name, Reason: "two schedules have this name"}
 		}
 		s.schedules[one.Name] = &one
-		labels = append(labels, scheduleLabel(one.Name))
+		labels = append(labels, one.label())
 	}
 	if len(labels) == 0 {
 		return nil, &pawl.ArgumentError{Argument: "Schedules", Reason: "none is given"}
@@ -162,10 +180,6 @@ func NewScheduler(rt *pawl.Runtime, c SchedulerConfig) (*Scheduler, error) {
 	return s, err
 }
 
-// scheduleLabel is the label of a schedule. A process that does not have the schedule does not take
-// it.
-func scheduleLabel(name string) string { return Ready + " " + name }
-
 // Start stores the schedules that are new or have other times, and begins. A new schedule ticks for
 // the first time after now. It returns the errors of pawl's verbs and of Worker.Start.
 func (s *Scheduler) Start(ctx context.Context) error {
@@ -175,8 +189,8 @@ func (s *Scheduler) Start(ctx context.Context) error {
 			return err
 		}
 		_, err = scheduleRecords.Scope(s.rt, name).AtomicState(ctx, func(_ context.Context, r *scheduleRecord) error {
-			if times := one.times(); r.Times != times {
-				*r = scheduleRecord{State{Label: scheduleLabel(name), Due: first}, times}
+			if label := one.label(); r.Label != label {
+				*r = scheduleRecord{State{Label: label, Due: first}, first}
 			}
 			return nil
 		})
@@ -193,7 +207,7 @@ func (s *Scheduler) Stop(ctx context.Context) error { return s.worker.Stop(ctx) 
 // do is the handler of the worker.
 func (s *Scheduler) do(_ context.Context, j *Job[scheduleRecord]) error {
 	one := s.schedules[j.ID]
-	tick, do, next, err := one.tick(j.State.Due, j.Now())
+	tick, do, next, err := one.tick(j.State.Tick, j.Now())
 	if err != nil {
 		return err
 	}
@@ -201,9 +215,7 @@ func (s *Scheduler) do(_ context.Context, j *Job[scheduleRecord]) error {
 		j.OnCommit(func(ctx context.Context, tx *pawl.Tx) error { return one.Do(ctx, tx, tick) })
 	}
 	j.Update(func(r *scheduleRecord) error {
-		if r.Times == one.times() {
-			r.Due = next
-		}
+		r.Due, r.Tick = next, next
 		return nil
 	})
 	return nil

@@ -1,11 +1,11 @@
 // Package imports tests that imports go one way:
 //
 //	persist <- adapters
-//	persist <- engine packages <- pawl <- {flow, stream, idempotency, sse, pawltest}
+//	persist <- engine packages <- pawl <- {flow, flow/job, stream, idempotency, sse, pawltest}
 //	        <- {flow/machine, flow/run, flow/batch} <- inspect <- {cmd, examples, otel, adk}
 //
-// An engine package imports only those before it in the list engine. internal/worker is below pawl
-// and imports no package of the module. Packages for tests are imported by tests only.
+// An engine package imports only those before it in the list engine. internal/worker and
+// internal/protect are below pawl and import no package of the module. Packages for tests are imported by tests only.
 package imports
 
 import (
@@ -29,7 +29,7 @@ const (
 	leaf                   // imports nothing of the module
 	engine                 // imports persist and the engine packages before it
 	root                   // pawl
-	capability             // flow, stream, idempotency, sse, pawltest
+	capability             // flow, flow/job, stream, idempotency, sse, pawltest
 	composed               // flow/machine, flow/run, flow/batch
 	inspection             // inspect
 	program                // cmd, examples, otel, adk: import all of the above and adapters
@@ -45,6 +45,7 @@ var rooms = map[string]room{
 	"":                    root,
 	"persist":             contract,
 	"flow":                capability,
+	"flow/job":            capability,
 	"stream":              capability,
 	"idempotency":         capability,
 	"sse":                 capability,
@@ -58,6 +59,7 @@ var rooms = map[string]room{
 	"otel":                program,
 	"adk":                 program,
 	"internal/worker":     leaf,
+	"internal/protect":    leaf,
 	"internal/testkit":    testKit,
 	"internal/pgtest":     testKit,
 	"internal/pgproxy":    testKit,
