@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
@@ -261,10 +262,13 @@ func runID(workspace, key string) string {
 // workspacePrefix returns the prefix of the ids of the runs of a workspace.
 func workspacePrefix(workspace string) string { return url.QueryEscape(workspace) + "/" }
 
-// hashOf returns a hash of a JSON value that does not depend on its spelling.
+// hashOf returns a hash of a JSON value that does not depend on the order of fields, white space and
+// escapes. Numbers count as written, so that no digit is lost.
 func hashOf(input json.RawMessage) (string, error) {
 	var v any
-	if err := json.Unmarshal(input, &v); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(input))
+	decoder.UseNumber()
+	if err := decoder.Decode(&v); err != nil {
 		return "", err
 	}
 	data, err := json.Marshal(v)
