@@ -358,7 +358,10 @@ func (r *Runs[S]) List(ctx context.Context, f Filter) iter.Seq2[Run[S], error] {
 			if !yield(run, err) {
 				return
 			}
-			if left--; err == nil && left == 0 {
+			if err != nil {
+				continue // it does not count
+			}
+			if left--; left == 0 {
 				return
 			}
 		}
