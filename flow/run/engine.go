@@ -143,7 +143,7 @@ func (e *Engine) Start(ctx context.Context) error {
 		}
 		workers = append(workers, ticks)
 	}
-	for _, w := range workers {
+	for i, w := range workers {
 		if err := w.Start(ctx); err != nil {
 			return err
 		}
@@ -152,6 +152,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
+			for _, started := range workers[:i] {
+				err = errors.Join(err, started.Stop(ctx))
+			}
 // Stop takes no more runs and waits for the steps in progress. When ctx ends first, it ends their
 // contexts and returns an error; another Stop can wait for them. A step that is interrupted so is
 // handed back: its run is PENDING, and the attempt is not counted. Stopping twice is safe.
@@ -227,6 +230,9 @@ func newRecord(d definition, q Request) (r record, err error) {
 	}
 	if err := d.check(input); err != nil {
 		return r, &pawl.ArgumentError{Argument: "Input", Reason: err.Error()}
+	}
+	if len(d.steps()) == 0 {
+		return r, &pawl.ArgumentError{Argument: "Definition " + d.name(), Reason: "it has no steps"}
 	}
 	if n := utf8.RuneCountInString(q.Key); n > MaxKey {
 		return r, &pawl.LimitError{Scope: pawl.Key{Kind: records.Name}, What: "idempotency key", Limit: MaxKey, Got: n}
