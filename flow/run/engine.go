@@ -55,6 +55,7 @@ type Engine struct {
 	mu          sync.Mutex // protects the fields below
 	definitions map[string]definition
 	schedules   []job.Schedule
+	requests    []Request // of the schedules
 	faults      []error
 	workers     []runner // nil: not started
 	stopped     bool
@@ -108,13 +109,19 @@ func (e *Engine) definition(name string) definition {
 // Start works on due runs in the background, until Stop or until ctx ends. The contexts of the steps
 // are made from ctx. Starting a started engine does nothing.
 //
-// It returns all faults of the definitions and schedules, joined (*pawl.ArgumentError), and
-// pawl.ErrNoStore; then it starts nothing. It returns the cause of a ctx that has ended,
+// It returns all faults of the definitions and schedules, joined (*pawl.ArgumentError, or an error of
+// Create), and pawl.ErrNoStore; then it starts nothing. It returns the cause of a ctx that has ended,
 // job.ErrStopped after Stop, and the errors of pawl's verbs for a schedule that could not be stored.
 func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := errors.Join(e.faults...); err != nil || e.workers != nil {
+	faults := slices.Clone(e.faults)
+	for _, q := range e.requests {
+		if err := e.checkRequest(q); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if err := errors.Join(faults...); err != nil || e.workers != nil {
 		return err
 	}
 	if e.stopped {

@@ -9,7 +9,7 @@ import (
 )
 
 // Schedule starts a run at each tick of s, once in all processes together. s.Do is ignored. It is
-// called before Start, which returns what is wrong with s.
+// called before Start, which returns what is wrong with s and q.
 //
 // The key of the run is made of the name and the tick, so q.Key is ignored, too. The workspace of
 // the run tells which schedules may have the same name.
@@ -25,5 +25,15 @@ func (e *Engine) Schedule(s job.Schedule, q Request) {
 		_, _, err := e.Create(ctx, tx, start)
 		return err
 	}
-	e.schedules = append(e.schedules, s)
+	e.schedules, e.requests = append(e.schedules, s), append(e.requests, q)
+}
+
+// checkRequest returns why no run can be created by q. The caller holds e.mu.
+func (e *Engine) checkRequest(q Request) error {
+	d := e.definitions[q.Definition]
+	if d == nil {
+		return &UnknownDefinitionError{q.Definition}
+	}
+	_, err := newRecord(d, q)
+	return err
 }
