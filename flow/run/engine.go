@@ -50,7 +50,7 @@ type Config struct {
 type Engine struct {
 	rt     *pawl.Runtime
 	config Config
-	hook   func(moment string) // for tests: called before and after a step
+	hook   func(moment string, a *attempt) // for tests: called before and after a step
 
 	mu          sync.Mutex // protects the fields below
 	definitions map[string]definition
@@ -70,7 +70,7 @@ type runner interface {
 // NewEngine returns an engine. Without Start it only creates, reads, signals and cancels runs.
 func NewEngine(rt *pawl.Runtime, c Config) *Engine {
 	c.Concurrency, c.Logger = cmp.Or(c.Concurrency, DefaultConcurrency), cmp.Or(c.Logger, slog.Default())
-	e := &Engine{rt: rt, config: c, hook: func(string) {}, definitions: map[string]definition{}}
+	e := &Engine{rt: rt, config: c, hook: func(string, *attempt) {}, definitions: map[string]definition{}}
 	if rt == nil || rt.Store() == nil {
 		e.faults = append(e.faults, pawl.ErrNoStore)
 	}
@@ -152,6 +152,9 @@ func (e *Engine) Start(ctx context.Context) error {
 	}
 	for i, w := range workers {
 		if err := w.Start(ctx); err != nil {
+			for _, started := range workers[:i] {
+				err = errors.Join(err, started.Stop(ctx))
+			}
 			return err
 		}
 	}
@@ -159,9 +162,6 @@ func (e *Engine) Start(ctx context.Context) error {
 	return nil
 }
 
-			for _, started := range workers[:i] {
-				err = errors.Join(err, started.Stop(ctx))
-			}
 // Stop takes no more runs and waits for the steps in progress. When ctx ends first, it ends their
 // contexts and returns an error; another Stop can wait for them. A step that is interrupted so is
 // handed back: its run is PENDING, and the attempt is not counted. Stopping twice is safe.
@@ -231,15 +231,15 @@ func (e *Engine) create(ctx context.Context, o pawl.Owner, q Request) (snap pawl
 
 // newRecord returns the record of a new run.
 func newRecord(d definition, q Request) (r record, err error) {
+	if len(d.steps()) == 0 {
+		return r, &pawl.ArgumentError{Argument: "Definition " + d.name(), Reason: "it has no steps"}
+	}
 	input := q.Input
 	if len(input) == 0 || string(input) == "null" {
 		input = json.RawMessage("{}")
 	}
 	if err := d.check(input); err != nil {
 		return r, &pawl.ArgumentError{Argument: "Input", Reason: err.Error()}
-	}
-	if len(d.steps()) == 0 {
-		return r, &pawl.ArgumentError{Argument: "Definition " + d.name(), Reason: "it has no steps"}
 	}
 	if n := utf8.RuneCountInString(q.Key); n > MaxKey {
 		return r, &pawl.LimitError{Scope: pawl.Key{Kind: records.Name}, What: "idempotency key", Limit: MaxKey, Got: n}

@@ -55,16 +55,13 @@ func (e *Engine) lost(id string, cause error) {
 func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 	r := j.State
 	d := e.definition(r.Definition)
-	if d == nil {
-		return fmt.Errorf("run %s: definition %q is not registered", j.ID, r.Definition)
-	}
 	r.adopt(d.steps())
 	step := r.step(r.Current)
 	if step == nil {
 		reason := fmt.Sprintf("definition %q has no step %q", r.Definition, r.Current)
 		e.config.Logger.ErrorContext(ctx, "run: parked", "run", j.ID, "reason", reason)
 		j.Update(func(r *record) error {
-			r.Attempts = j.Attempt
+			r.become(Pending)
 			r.park(reason)
 			return nil
 		})
@@ -91,9 +88,9 @@ func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 		defer cancel()
 		ctx = limited
 	}
-	e.hook("step")
+	e.hook("step", a)
 	next, err := d.do(ctx, a)
-	e.hook("done")
+	e.hook("done", a)
 	if err == nil {
 		e.succeed(j, d, a, next)
 	}
@@ -134,7 +131,7 @@ func (e *Engine) succeed(j *job.Job[record], d definition, a *attempt, next Next
 	e.commit(j, d, func(r *record) {
 		r.Data = a.state
 		s := r.step(a.step)
-		s.Attempts, s.Error = a.record.Attempts, ""
+		s.Attempts, s.Error, s.NextAttempt = a.record.Attempts, "", time.Time{}
 		if a.output != nil {
 			s.Output = a.output
 		}
