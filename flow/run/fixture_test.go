@@ -2,6 +2,7 @@ package run_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"testing"
 	"time"
@@ -113,4 +114,14 @@ func statuses(r run.Run[order]) (all []run.Status) {
 		all = append(all, s.Status)
 	}
 	return all
+}
+
+// openGiven opens, in a child, the store that the parent named.
+func openGiven() (rt *pawl.Runtime, stop func() error, err error) {
+	store, err := stores.OpenGiven()
+	if err != nil {
+		return nil, nil, err
+	}
+	rt, err = pawl.Open(pawl.Config{Store: store})
+	return rt, func() error { return errors.Join(rt.Close(context.Background()), store.Close()) }, err
 }
