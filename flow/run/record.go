@@ -169,8 +169,6 @@ func (r *record) advance(to string) {
 			s.Status = Skipped
 		case target <= from && i >= target:
 			*s = StepRecord{Name: s.Name, Status: Pending}
-		case i == target && s.Status != Completed:
-			s.Status = Pending
 		}
 	}
 	r.Current, r.Suspended, r.Awaits = to, false, ""
