@@ -74,9 +74,9 @@ func (j *Job[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
 }
 
 // Update makes the commit that ends the job change the document by fn instead of deleting it. fn
-// gets the current document, without attempts and error. It sets Label and Due: a job that stays
-// Ready and is due is taken again. If the commit meets a conflict, fn runs again. The last call of
-// Update, Again and Keep counts.
+// gets the current document, without attempts and error. It has to set Due, and Label if that
+// changes: a job that stays Ready and is due is taken again at once. If the commit meets a conflict,
+// fn runs again. The last call of Update, Again and Keep counts.
 func (j *Job[T]) Update(fn func(state *T) error) { j.update = fn }
 
 // Again makes the job due again after d, with a full budget of attempts, instead of deleting it. See

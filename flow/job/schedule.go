@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -27,19 +28,23 @@ import (
 type Schedule struct {
 	// Name identifies the schedule in the store.
 	Name string
-	// Cron is a cron expression with five fields, such as "0 9 * * MON-FRI", or @hourly, @daily, ...
+	// Cron is a cron expression with five fields, such as "0 9 * * MON-FRI", or one of @hourly,
+	// @daily, @weekly, @monthly and @yearly.
 	Cron string
 	// Every is the time between two ticks, instead of Cron. Ticks are at multiples of it, as
 	// time.Time.Truncate counts them.
 	Every time.Duration
 	// Zone is the time zone of Cron; nil: UTC. A time that does not exist on the day when clocks go
-	// forward is skipped; a time that exists twice ticks once.
+	// forward is skipped; a time that exists twice ticks once. So an expression such as "*/5 * * * *"
+	// pauses for an hour when clocks go back: use Every for intervals.
 	Zone *time.Location
 	// CatchUp says what to do about ticks that no process was there for.
 	CatchUp CatchUp
 	// Do does the work of one tick as part of tx: it starts a run, or writes a job. It may run more
 	// than once, and takes effect once. An error is retried.
 	Do func(ctx context.Context, tx *pawl.Tx, tick time.Time) error
+
+	parsed cron.Schedule // of Cron; nil: not yet parsed
 }
 
 // CatchUp is a policy for a schedule that is so late that several of its ticks have come.
@@ -57,17 +62,23 @@ func (s *Schedule) next(t time.Time) (time.Time, error) {
 	if s.Every > 0 {
 		return t.Truncate(s.Every).Add(s.Every), nil
 	}
-	parsed, err := cron.ParseStandard(s.Cron)
-	if err != nil {
-		return time.Time{}, err
+	if s.parsed == nil {
+		if strings.HasPrefix(s.Cron, "@every") || strings.Contains(s.Cron, "TZ=") {
+			return time.Time{}, fmt.Errorf("cron expression %q: use Every and Zone", s.Cron)
+		}
+		parsed, err := cron.ParseStandard(s.Cron)
+		if err != nil {
+			return time.Time{}, err
+		}
+		s.parsed = parsed
 	}
 	zone := s.Zone
 	if zone == nil {
 		zone = time.UTC
 	}
-	next := parsed.Next(t.In(zone))
+	next := s.parsed.Next(t.In(zone))
 	for repeated(next) {
-		next = parsed.Next(next)
+		next = s.parsed.Next(next)
 	}
 	if next.IsZero() {
 		return next, fmt.Errorf("cron expression %q never ticks", s.Cron)
@@ -86,16 +97,16 @@ func repeated(t time.Time) bool {
 	return t.Sub(start) < time.Duration(before-after)*time.Second
 }
 
-// fault returns what is wrong with s.
+// fault returns an error if s is invalid. It also parses Cron.
 func (s *Schedule) fault() error {
 	bad := func(format string, args ...any) error {
 		return &pawl.ArgumentError{Argument: "Schedule " + s.Name, Reason: fmt.Sprintf(format, args...)}
 	}
 	switch {
 	case s.Name == "" || len(s.Name) > 128:
-		return bad("its name must have 1 to 128 bytes")
+		return bad("Name must have 1 to 128 bytes, got %d", len(s.Name))
 	case (s.Cron == "") == (s.Every == 0):
-		return bad("it needs either Cron or Every")
+		return bad("exactly one of Cron and Every must be set")
 	case s.Every < 0:
 		return bad("Every must not be negative, got %v", s.Every)
 	case s.Do == nil:
@@ -170,14 +181,17 @@ func NewScheduler(rt *pawl.Runtime, c SchedulerConfig) (*Scheduler, error) {
 		labels = append(labels, one.label())
 	}
 	if len(labels) == 0 {
-		return nil, &pawl.ArgumentError{Argument: "Schedules", Reason: "none is given"}
+		return nil, &pawl.ArgumentError{Argument: "Schedules", Reason: "must not be empty"}
 	}
-	var err error
-	s.worker, err = New(rt, Config[scheduleRecord]{
-		Kind: scheduleRecords, Handle: s.do, Labels: labels, Lease: c.Lease, Poll: c.Poll, Logger: c.Logger,
+	w, err := New(rt, Config[scheduleRecord]{
+		Kind: scheduleRecords, Handle: s.do, Protocol: Protocol[scheduleRecord]{Labels: labels}, Lease: c.Lease, Poll: c.Poll, Logger: c.Logger,
 		Retry: pawl.Retry{Attempts: 1 << 30, First: time.Second, Max: time.Minute}, // a schedule is never parked
 	})
-	return s, err
+	if err != nil {
+		return nil, err
+	}
+	s.worker = w
+	return s, nil
 }
 
 // Start stores the schedules that are new or have other times, and begins. A new schedule ticks for
@@ -212,7 +226,12 @@ func (s *Scheduler) do(_ context.Context, j *Job[scheduleRecord]) error {
 		return err
 	}
 	if do {
-		j.OnCommit(func(ctx context.Context, tx *pawl.Tx) error { return one.Do(ctx, tx, tick) })
+		j.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
+			if err := one.Do(ctx, tx, tick); err != nil {
+				return fmt.Errorf("schedule %s, tick %v: %v", one.Name, tick, err) // not final: a schedule is never parked
+			}
+			return nil
+		})
 	}
 	j.Update(func(r *scheduleRecord) error {
 		r.Due, r.Tick = next, next

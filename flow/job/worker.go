@@ -38,7 +38,7 @@ import (
 //     document. The handler does not run again.
 //   - Another writer withdraws the job meanwhile: it deletes the document, or gives it a label that
 //     the worker does not take. The last commit reads the document and writes nothing. The context
-//     of the handler ends when a hint of the store arrives, or with the next renewal of the lease.
+//     of the handler ends when a hint of the store arrives, or within Poll.
 //   - A job becomes ready while the worker looks for jobs: the hint of the store is remembered, and
 //     the worker looks again. A lost hint costs one Poll.
 
@@ -48,7 +48,7 @@ const (
 	DefaultPoll        = 5 * time.Second
 )
 
-// DefaultRetry is the retry policy of a job. It spans about two hours.
+// DefaultRetry is the retry policy of a job. Its delays add up to less than two hours.
 var DefaultRetry = pawl.Retry{Attempts: 20, First: time.Second, Max: 10 * time.Minute}
 
 // commitRetry is the budget of a commit that ends an attempt.
@@ -58,13 +58,14 @@ var commitRetry = pawl.Retry{Attempts: 100, First: 5 * time.Millisecond, Max: 50
 type Config[T any] struct {
 	// Kind is the kind of the documents. Its Label and Due are the fields of State.
 	Kind pawl.Kind[T]
-	// Handle does one job. Its context ends when the lease is lost, after Timeout, and when the
-	// context of Stop ends. Every commit made with it is fenced by the lease. A panic is an error.
+	// Handle does one job. nil ends the job. An error is retried by Retry, unless it is marked by
+	// pawl.NonRetryable: then the job is parked. A panic is an error.
+	//
+	// Its context ends with the cause ErrWithdrawn, ErrStopped or *pawl.LeaseLostError, and after
+	// Timeout. Every commit made with it is fenced by the lease.
 	Handle func(ctx context.Context, j *Job[T]) error
 	// Retry is the policy for failed attempts; zero fields: DefaultRetry. Within is ignored.
 	Retry pawl.Retry
-	// RetryOf returns the policy for one document, instead of Retry; nil: it is the same for all.
-	RetryOf func(state *T) pawl.Retry
 	// Timeout ends the context of an attempt; 0: none.
 	Timeout time.Duration
 	// Concurrency is the number of jobs that this worker does at a time; 0: DefaultConcurrency.
@@ -75,17 +76,6 @@ type Config[T any] struct {
 	// Poll is how often the worker looks for due jobs without a hint of the store, such as those
 	// whose process died. 0: DefaultPoll.
 	Poll time.Duration
-	// Labels are the labels of documents that are taken when they are due; nil: Ready.
-	Labels []string
-	// Begin changes a document in the commit that takes it; nil: only its attempts are counted. Use
-	// data verbs: the jobs of a function are taken one after another. A label that it sets has to be
-	// one of Labels.
-	Begin func() pawl.Mutation
-	// HandBack undoes the change of Begin when Stop interrupts the job; nil: nothing to undo.
-	HandBack func(state *T)
-	// Failed changes a document in the commit that records a failed attempt. State is set by then:
-	// the job is due later, or parked if final. nil: nothing else changes.
-	Failed func(state *T, final bool)
 	// Parked is called for each job that is parked; nil: it is logged.
 	Parked func(id string, state T)
 	// Lost is called when an attempt ends without effect, because its lease was lost or the job was
@@ -93,6 +83,27 @@ type Config[T any] struct {
 	Lost func(id string, cause error)
 	// Logger gets the errors that cannot be returned to a caller; nil: slog.Default().
 	Logger *slog.Logger
+
+	// Protocol is for documents that have statuses of their own. Most jobs do not need it.
+	Protocol Protocol[T]
+}
+
+// Protocol adapts a worker to documents with statuses of their own. The zero value is for plain
+// jobs.
+type Protocol[T any] struct {
+	// Labels are the labels of documents that are taken when they are due; empty: Ready.
+	Labels []string
+	// Begin returns a change for the commit that takes a document; nil: only its attempts are
+	// counted. With pawl.Atomic in it, jobs are taken one by one. A label that it sets has to be one
+	// of Labels.
+	Begin func() pawl.Mutation
+	// HandBack undoes the change of Begin when Stop interrupts the job; nil: nothing to undo.
+	HandBack func(state *T)
+	// Retry returns the policy for one document; nil: Config.Retry. Zero fields are taken from that.
+	Retry func(state *T) pawl.Retry
+	// Failed changes a document in the commit that records a failed attempt. State is set by then:
+	// the job is due later, or parked if final. nil: nothing else changes.
+	Failed func(state *T, final bool)
 }
 
 // Worker does jobs, between Start and Stop. Its methods are safe for concurrent use.
@@ -103,7 +114,7 @@ type Worker[T any] struct {
 	loop   *worker.Loop[taken[T]]
 
 	mu      sync.Mutex // protects the fields below
-	running map[string]context.CancelCauseFunc
+	running map[*Job[T]]context.CancelCauseFunc
 	stop    context.CancelFunc // ends the goroutine that follows hints; nil: not started
 	ended   chan struct{}      // closed when that goroutine has ended
 }
@@ -145,10 +156,10 @@ func New[T any, P document[T]](rt *pawl.Runtime, c Config[T]) (*Worker[T], error
 	c.Retry = c.Retry.Or(DefaultRetry)
 	c.Lease, c.Poll = cmp.Or(c.Lease, pawl.DefaultLease), cmp.Or(c.Poll, DefaultPoll)
 	c.Concurrency, c.Logger = cmp.Or(c.Concurrency, DefaultConcurrency), cmp.Or(c.Logger, slog.Default())
-	if c.Labels == nil {
-		c.Labels = []string{Ready}
+	if len(c.Protocol.Labels) == 0 {
+		c.Protocol.Labels = []string{Ready}
 	}
-	w := &Worker[T]{rt: rt, config: c, state: func(d *T) *State { return P(d).job() }, running: map[string]context.CancelCauseFunc{}}
+	w := &Worker[T]{rt: rt, config: c, state: func(d *T) *State { return P(d).job() }, running: map[*Job[T]]context.CancelCauseFunc{}}
 	w.loop = worker.New(worker.Config[taken[T]]{
 		Name: c.Kind.Name, Take: w.take, Run: w.run, Concurrency: c.Concurrency, Poll: c.Poll, Logger: c.Logger,
 	})
@@ -157,12 +168,12 @@ func New[T any, P document[T]](rt *pawl.Runtime, c Config[T]) (*Worker[T], error
 
 // Start does the jobs that are due, in the background, until Stop or until ctx ends. The contexts of
 // the jobs are made from ctx. Starting a started worker does nothing. Start returns the cause of a
-// ctx that has ended, and an error after Stop.
+// ctx that has ended, and ErrStopped after Stop.
 func (w *Worker[T]) Start(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.loop.Start(ctx); err != nil || w.stop != nil {
-		return err
+		return stopped(err)
 	}
 	ctx, w.stop = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
@@ -170,12 +181,21 @@ func (w *Worker[T]) Start(ctx context.Context) error {
 	return nil
 }
 
+// stopped returns err, with ErrStopped in place of the error of the loop.
+func stopped(err error) error {
+	if errors.Is(err, worker.ErrStopped) {
+		return ErrStopped
+	}
+	return err
+}
+
 // follow wakes the loop for each hint of the store, and ends the contexts of jobs that were
 // withdrawn.
 func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 	defer close(w.ended)
-	check := time.NewTimer(checkEvery)
+	check, poll := time.NewTimer(checkEvery), time.NewTicker(w.config.Poll)
 	defer check.Stop()
+	defer poll.Stop()
 	changed, mayCheck := false, false
 	for {
 		select {
@@ -184,6 +204,8 @@ func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 		case <-hints:
 			w.loop.Wake()
 			changed = true
+		case <-poll.C:
+			changed = true // perhaps: a hint may be lost
 		case <-check.C:
 			mayCheck = true
 		}
@@ -200,8 +222,8 @@ func (w *Worker[T]) endWithdrawn(ctx context.Context) {
 	w.mu.Lock()
 	running := maps.Clone(w.running)
 	w.mu.Unlock()
-	for id, cancel := range running {
-		snap, err := w.config.Kind.Scope(w.rt, id).Snapshot(ctx)
+	for j, cancel := range running {
+		snap, err := w.config.Kind.Scope(w.rt, j.ID).Snapshot(ctx)
 		doc := snap.State()
 		if err == nil && (snap.Version == 0 || !w.takes(&doc)) {
 			cancel(ErrWithdrawn)
@@ -211,19 +233,21 @@ func (w *Worker[T]) endWithdrawn(ctx context.Context) {
 
 // retry returns the retry policy of a document.
 func (w *Worker[T]) retry(doc *T) pawl.Retry {
-	if w.config.RetryOf != nil {
-		return w.config.RetryOf(doc).Or(w.config.Retry)
+	if w.config.Protocol.Retry != nil {
+		return w.config.Protocol.Retry(doc).Or(w.config.Retry)
 	}
 	return w.config.Retry
 }
 
 // takes reports whether the label of a document is one that the worker takes.
-func (w *Worker[T]) takes(doc *T) bool { return slices.Contains(w.config.Labels, w.state(doc).Label) }
+func (w *Worker[T]) takes(doc *T) bool {
+	return slices.Contains(w.config.Protocol.Labels, w.state(doc).Label)
+}
 
 // Stop takes no more jobs and waits for those in progress. When ctx ends first, it ends their
-// contexts and returns an error that says how many still run; another Stop can wait for them. A job
-// that is interrupted so is handed back: it is due at once, and the attempt is not counted. Stopping
-// twice is safe.
+// contexts and returns an error that wraps the cause of ctx; another Stop can wait for them. An
+// interrupted job is handed back: it is due at once, and the attempt is not counted. Stopping twice
+// is safe. A handler must not call Stop.
 func (w *Worker[T]) Stop(ctx context.Context) error {
 	err := w.loop.Stop(ctx)
 	w.mu.Lock()
@@ -237,16 +261,20 @@ func (w *Worker[T]) Stop(ctx context.Context) error {
 }
 
 // Once does the jobs that are due, and those that they make due, and returns how many it did. It is
-// for tests and tools, and works without Start.
-func (w *Worker[T]) Once(ctx context.Context) (int, error) { return w.loop.Once(ctx) }
+// for tests and tools, and works without Start. It returns the errors of pawl.Kind.Take and
+// pawl.Kind.List, ErrStopped after Stop, and the cause of a ctx that has ended.
+func (w *Worker[T]) Once(ctx context.Context) (int, error) {
+	n, err := w.loop.Once(ctx)
+	return n, stopped(err)
+}
 
 // take is the Take of the loop. The leases outlive ctx, because Stop waits for attempts in progress.
 func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err error) {
 	at := time.Now()
-	q := pawl.Query{Due: true, Labels: w.config.Labels, Limit: limit}
+	q := pawl.Query{Due: true, Labels: w.config.Protocol.Labels, Limit: limit}
 	begin := pawl.All{pawl.Inc{Field: "attempts", By: 1}}
-	if w.config.Begin != nil {
-		begin = append(begin, w.config.Begin())
+	if w.config.Protocol.Begin != nil {
+		begin = append(begin, w.config.Protocol.Begin())
 	}
 	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin))
 	for _, t := range all {
@@ -258,10 +286,10 @@ func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err e
 	return jobs, err
 }
 
-// wakeForNext makes the loop look again when the next job falls due. A job that is due after Poll
-// is found then.
+// wakeForNext makes the loop look again when the next job falls due. A job that is due later than
+// Poll is found by a later look.
 func (w *Worker[T]) wakeForNext(ctx context.Context) error {
-	in, err := w.config.Kind.NextDue(ctx, w.rt, pawl.Query{Labels: w.config.Labels}, w.config.Poll)
+	in, err := w.config.Kind.NextDue(ctx, w.rt, pawl.Query{Labels: w.config.Protocol.Labels}, w.config.Poll)
 	if err == nil && in > 0 {
 		w.loop.WakeIn(in)
 	}
@@ -311,18 +339,18 @@ func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
 		return ErrStopped // before the attempt began
 	}
 	if j.Attempt > w.retry(&j.State).Attempts {
-		return pawl.NonRetryable(errors.New("the last attempt never ended"))
+		return pawl.NonRetryable(errors.New("attempts spent: the last one did not end"))
 	}
 	body, cancel := context.WithCancelCause(held)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(ErrStopped) })()
 	w.mu.Lock()
-	w.running[j.ID] = cancel
+	w.running[j] = cancel
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.running, j.ID)
+		delete(w.running, j)
 	}()
 	if w.config.Timeout > 0 {
 		limited, end := context.WithTimeout(body, w.config.Timeout)
@@ -357,8 +385,8 @@ func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 	return w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) error {
 		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
 			w.state(doc).Attempts--
-			if w.config.HandBack != nil {
-				w.config.HandBack(doc)
+			if w.config.Protocol.HandBack != nil {
+				w.config.Protocol.HandBack(doc)
 			}
 			return nil
 		})
@@ -379,8 +407,8 @@ func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause er
 			if final {
 				s.Label, s.Due = Parked, time.Time{}
 			}
-			if w.config.Failed != nil {
-				w.config.Failed(doc, final)
+			if w.config.Protocol.Failed != nil {
+				w.config.Protocol.Failed(doc, final)
 			}
 			return nil
 		})
@@ -404,11 +432,11 @@ func (w *Worker[T]) end(
 	return pawl.Transact(ctx, w.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		scope := w.config.Kind.Scope(tx, j.ID)
 		doc, err := scope.State(ctx)
-		if errors.Is(err, pawl.ErrDeleted) || err == nil && !w.takes(&doc) {
-			return ErrWithdrawn
-		}
 		if err != nil {
 			return err
+		}
+		if !w.takes(&doc) { // also of a document that was deleted
+			return ErrWithdrawn
 		}
 		if err := fn(ctx, tx, scope); err != nil {
 			return err
@@ -430,9 +458,9 @@ func (w *Worker[T]) Retry(ctx context.Context, id string) error {
 		if s.Label != Parked {
 			return fmt.Errorf("%w: job %s is not parked", pawl.ErrNotFound, id)
 		}
-		*s = State{Label: w.config.Labels[0], Due: time.Now()}
+		*s = State{Label: w.config.Protocol.Labels[0], Due: time.Now()}
 		return nil
-	}, pawl.IfExists())
+	}, pawl.IfExists(), pawl.WithDueIn(0))
 	if errors.Is(err, pawl.ErrDeleted) {
 		return fmt.Errorf("%w: %w", pawl.ErrNotFound, err)
 	}

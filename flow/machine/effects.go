@@ -115,16 +115,19 @@ func (o *outbox) start(ctx context.Context, machines []anyMachine) (err error) {
 	}
 	c := o.e.config
 	o.worker, err = job.New(o.e.rt, job.Config[effectRecord]{
-		Kind: effectRecords, Labels: labels, Retry: c.Effects, Concurrency: c.Deliveries, Lease: c.Lease, Poll: c.Poll, Logger: c.Logger,
+		Kind: effectRecords, Retry: c.Effects, Concurrency: c.Deliveries, Lease: c.Lease, Poll: c.Poll, Logger: c.Logger,
 		Handle: func(ctx context.Context, j *job.Job[effectRecord]) error {
 			return o.machines[j.State.Workflow].deliver(ctx, j)
 		},
-		Failed: func(r *effectRecord, final bool) {
-			if final {
-				r.Label = givenUpLabel(r.Workflow, r.Effect)
-			}
-		},
 		Parked: o.gaveUp,
+		Protocol: job.Protocol[effectRecord]{
+			Labels: labels,
+			Failed: func(r *effectRecord, final bool) {
+				if final {
+					r.Label = givenUpLabel(r.Workflow, r.Effect)
+				}
+			},
+		},
 	})
 	if err != nil {
 		return err

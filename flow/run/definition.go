@@ -15,7 +15,7 @@ type Definition[S any] struct {
 	// Name identifies the definition in stored runs, for ever.
 	Name string
 	// Steps are in the order in which they run, unless a step returns another Next. A release may
-	// add steps. A run whose current step is gone is parked.
+	// add steps. A run whose current step is gone is parked; see Run.Parked.
 	Steps []Step[S]
 }
 
@@ -32,8 +32,8 @@ type Step[S any] struct {
 	Timeout time.Duration
 }
 
-// DefaultRetry is the retry policy of a step.
-var DefaultRetry = pawl.Retry{Attempts: 5, First: time.Second, Max: 5 * time.Minute}
+// DefaultRetry is the retry policy of a step. Its delays add up to less than half an hour.
+var DefaultRetry = pawl.Retry{Attempts: 12, First: time.Second, Max: 5 * time.Minute}
 
 // Attempt is one attempt at a step. The context of the step ends when its lease is lost, after
 // Step.Timeout, when the run is canceled, and when the context of Engine.Stop ends. Every commit
@@ -69,7 +69,8 @@ func (a *Attempt[S]) Output(v any) error {
 }
 
 // Key returns a key that is the same in every attempt at this step. Pass it to systems that
-// recognise a repeated call by a key.
+// recognise a repeated call by a key. It is also the same when the step runs again after Sleep,
+// Await or Goto: add a counter from State to it for a call that is repeated on purpose.
 func (a *Attempt[S]) Key() string { return a.RunID + "/" + a.a.step }
 
 // Next says what follows a step. The zero value is Continue.
@@ -93,17 +94,18 @@ const (
 func Continue() Next { return Next{} }
 
 // Goto goes to a named step. Steps that it jumps over are SKIPPED. Steps that it jumps back over run
-// again. An unknown step fails the attempt.
+// again, and their output, attempts and errors are cleared. An unknown step fails the run.
 func Goto(step string) Next { return Next{kind: toStep, name: step} }
 
 // End completes the run now. The steps that are left are SKIPPED.
 func End() Next { return Next{kind: toEnd} }
 
-// Sleep runs the same step again after d, by the store's clock.
+// Sleep runs the same step again after d, by the store's clock. A negative d fails the run.
 func Sleep(d time.Duration) Next { return Next{kind: sleep, in: d} }
 
 // Await runs the same step again when the signal arrives, or after d without one; 0: without a
-// limit. Signals that arrived before are received first.
+// limit. Signals that arrived before are received first. A negative d or a name that is empty or too
+// long fails the run.
 func Await(signal string, d time.Duration) Next { return Next{kind: await, name: signal, in: d} }
 
 // attempt is an Attempt without the type of its state.

@@ -84,18 +84,21 @@ type Runs[S any] struct {
 	name  string
 }
 
-// Register adds a definition to e, before Start. What is wrong with it is returned by Engine.Start.
+// Register adds a definition to e, before Start. A definition with faults is not added: Engine.Start
+// returns them (*pawl.ArgumentError), and Runs.Start returns *UnknownDefinitionError.
 func Register[S any](e *Engine, d Definition[S]) *Runs[S] {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.faults = append(e.faults, definitionOf[S]{d}.faults()...)
+	faults := definitionOf[S]{d}.faults()
 	if e.workers != nil {
-		e.faults = append(e.faults, &pawl.ArgumentError{Argument: "Definition " + d.Name, Reason: "registered after Start"})
+		faults = append(faults, &pawl.ArgumentError{Argument: "Definition " + d.Name, Reason: "registered after Start"})
 	}
 	if e.definitions[d.Name] != nil {
-		e.faults = append(e.faults, &pawl.ArgumentError{Argument: "Definition " + d.Name, Reason: "registered twice"})
+		faults = append(faults, &pawl.ArgumentError{Argument: "Definition " + d.Name, Reason: "registered twice"})
 	}
-	e.definitions[d.Name] = definitionOf[S]{d}
+	if e.faults = append(e.faults, faults...); len(faults) == 0 {
+		e.definitions[d.Name] = definitionOf[S]{d}
+	}
 	return &Runs[S]{e, e.rt, d.Name}
 }
 
@@ -115,6 +118,9 @@ func (e *Engine) definition(name string) definition {
 func (e *Engine) Start(ctx context.Context) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.stopped {
+		return job.ErrStopped
+	}
 	faults := slices.Clone(e.faults)
 	for _, q := range e.requests {
 		if err := e.checkRequest(q); err != nil {
@@ -124,19 +130,18 @@ func (e *Engine) Start(ctx context.Context) error {
 	if err := errors.Join(faults...); err != nil || e.workers != nil {
 		return err
 	}
-	if e.stopped {
-		return job.ErrStopped
-	}
 	var labels []string
 	for name := range e.definitions {
-		labels = append(labels, label(open, name))
+		labels = append(labels, label(open, name), label(parked, name))
 	}
 	if len(labels) == 0 {
 		return &pawl.ArgumentError{Argument: "Engine", Reason: "no definition is registered"}
 	}
 	runs, err := job.New(e.rt, job.Config[record]{
-		Kind: records, Handle: e.work, Labels: labels, Begin: begin, HandBack: (*record).handBack,
-		RetryOf: e.retry, Failed: (*record).failed, Parked: e.failed, Lost: e.lost,
+		Kind: records, Handle: e.work, Parked: e.logFailed, Lost: e.logLost,
+		Protocol: job.Protocol[record]{
+			Labels: labels, Begin: begin, HandBack: (*record).handBack, Retry: e.retry, Failed: (*record).failed,
+		},
 		Concurrency: e.config.Concurrency, Lease: e.config.Lease, Poll: e.config.Poll, Logger: e.config.Logger,
 	})
 	if err != nil {
@@ -163,21 +168,22 @@ func (e *Engine) Start(ctx context.Context) error {
 }
 
 // Stop takes no more runs and waits for the steps in progress. When ctx ends first, it ends their
-// contexts and returns an error; another Stop can wait for them. A step that is interrupted so is
-// handed back: its run is PENDING, and the attempt is not counted. Stopping twice is safe.
+// contexts and returns an error that wraps the cause of ctx; another Stop can wait for them. An
+// interrupted step is handed back: its run is PENDING, and the attempt is not counted. Stopping
+// twice is safe. A step must not call Stop.
 func (e *Engine) Stop(ctx context.Context) error {
 	e.mu.Lock()
 	e.stopped = true
 	workers := e.workers
 	e.mu.Unlock()
 	var errs []error
-	for _, w := range workers {
+	for _, w := range slices.Backward(workers) { // schedules first: they start runs
 		errs = append(errs, w.Stop(ctx))
 	}
 	return errors.Join(errs...)
 }
 
-// Request is what to start.
+// Request describes a run to create.
 type Request struct {
 	Definition string
 	// Input is the first state, as JSON; nil: {}.
@@ -339,10 +345,9 @@ func notFound(id string) error { return fmt.Errorf("%w: run %s", pawl.ErrNotFoun
 // Filter selects runs; the zero value selects all.
 type Filter struct {
 	Workspace string
-	// Statuses selects runs with one of these statuses; nil: any. Parked runs have the status that
-	// they were parked with.
+	// Statuses selects runs with one of these statuses; nil: any. Parked runs are PENDING.
 	Statuses []Status
-	// Parked selects runs that are parked.
+	// Parked selects runs that are parked, whatever Statuses says.
 	Parked bool
 	// Age selects runs that last changed at least this long ago.
 	Age time.Duration
@@ -365,7 +370,7 @@ func (r *Runs[S]) List(ctx context.Context, f Filter) iter.Seq2[Run[S], error] {
 			if err == nil {
 				run, err = runOf[S](snap)
 			}
-			if err == nil && f.Statuses != nil && !slices.Contains(f.Statuses, run.Status) {
+			if err == nil && f.Statuses != nil && !f.Parked && !slices.Contains(f.Statuses, run.Status) {
 				continue
 			}
 			if !yield(run, err) {
@@ -383,17 +388,21 @@ func (r *Runs[S]) List(ctx context.Context, f Filter) iter.Seq2[Run[S], error] {
 
 // labels returns the labels of the runs of a definition that may match f.
 func (f Filter) labels(definition string) (labels []string) {
-	kinds := map[Status]bool{open: f.Statuses == nil, parked: true}
+	if f.Parked {
+		return []string{label(parked, definition)}
+	}
+	unfinished := false
 	for _, s := range []Status{Pending, Running, Waiting, Completed, Failed, Canceled} {
-		if f.Statuses == nil || slices.Contains(f.Statuses, s) {
-			kinds[open] = kinds[open] || !s.Finished()
-			kinds[s] = s.Finished()
+		switch {
+		case f.Statuses != nil && !slices.Contains(f.Statuses, s):
+		case s.Finished():
+			labels = append(labels, label(s, definition))
+		default:
+			unfinished = true
 		}
 	}
-	for kind, wanted := range kinds {
-		if wanted && (!f.Parked || kind == parked) {
-			labels = append(labels, label(kind, definition))
-		}
+	if unfinished || labels == nil {
+		labels = append(labels, label(open, definition), label(parked, definition))
 	}
 	return labels
 }
@@ -465,9 +474,9 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 }
 
 // Retry puts a run that has failed or is parked back to work, at the step where it stopped, with a
-// full budget of attempts. It returns *FinishedError for a run with any other status that is over,
-// *NotStoppedError for a run that is being worked on, pawl.ErrNotFound, and the errors of pawl's
-// verbs.
+// full budget of attempts. It returns *FinishedError for a run that is COMPLETED or CANCELED,
+// *UnfinishedError for a run that is neither over nor parked, pawl.ErrNotFound, and the errors of
+// pawl's verbs.
 func (e *Engine) Retry(ctx context.Context, id string) error {
 	return e.change(ctx, id, func(_ context.Context, _ *pawl.Tx, r *record) ([]pawl.CallOption, error) {
 		switch {
@@ -475,7 +484,7 @@ func (e *Engine) Retry(ctx context.Context, id string) error {
 		case r.Status.Finished():
 			return nil, &FinishedError{id, r.Status}
 		default:
-			return nil, &NotStoppedError{id, r.Status}
+			return nil, &UnfinishedError{id, r.Status}
 		}
 		if s := r.step(r.Current); s != nil {
 			s.Status, s.Attempts, s.Error = Pending, 0, ""

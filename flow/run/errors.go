@@ -33,22 +33,20 @@ func (e *FinishedError) Code() string { return "RUN_FINISHED" }
 // HTTPStatus returns 409.
 func (e *FinishedError) HTTPStatus() int { return 409 }
 
-// NotStoppedError is returned by Engine.Retry for a run that has neither failed nor is parked.
-// Nothing was changed. Code RUN_NOT_STOPPED; 409.
-type NotStoppedError struct {
+// UnfinishedError is returned for a run that is not over. Nothing was changed. Code RUN_UNFINISHED;
+// 409.
+type UnfinishedError struct {
 	Run    string
 	Status Status
 }
 
-func (e *NotStoppedError) Error() string {
-	return fmt.Sprintf("run: %s is %s, neither failed nor parked", e.Run, e.Status)
-}
+func (e *UnfinishedError) Error() string { return fmt.Sprintf("run: %s is still %s", e.Run, e.Status) }
 
-// Code returns RUN_NOT_STOPPED.
-func (e *NotStoppedError) Code() string { return "RUN_NOT_STOPPED" }
+// Code returns RUN_UNFINISHED.
+func (e *UnfinishedError) Code() string { return "RUN_UNFINISHED" }
 
 // HTTPStatus returns 409.
-func (e *NotStoppedError) HTTPStatus() int { return 409 }
+func (e *UnfinishedError) HTTPStatus() int { return 409 }
 
 // UnknownDefinitionError is returned for a definition that is not registered, also for an empty
 // name. Nothing was changed. Code UNKNOWN_DEFINITION; 404.

@@ -28,11 +28,11 @@ const (
 func (s Status) Finished() bool { return s == Completed || s == Failed || s == Canceled }
 
 // The label of a run is made of its definition and one of these, or of the status that it ended
-// with. Workers take open runs when they are due. RUNNING ones are among them: the lease of a worker
-// that died runs out.
+// with. Workers take open and parked runs when they are due. RUNNING ones are among them: the lease
+// of a worker that died runs out.
 const (
 	open   Status = "OPEN"
-	parked Status = "PARKED" // this release cannot work on it; its status is PENDING
+	parked Status = "PARKED" // the release that took it last does not have its step; it is PENDING
 )
 
 // StepRecord is a step of a run as stored.
@@ -63,11 +63,13 @@ type record struct {
 	Current    string          `json:"currentStepName"`
 	Steps      []StepRecord    `json:"steps"`
 	CreatedAt  time.Time       `json:"createdAt"`
-	Begun      []time.Time     `json:"begun,omitempty"` // when attempts began: the first of all, and those at the current step
-	FinishedAt time.Time       `json:"finishedAt,omitzero"`
-	Suspended  bool            `json:"suspended,omitempty"` // the current step returned Sleep or Await
-	Awaits     string          `json:"awaits,omitempty"`    // the signal of Await
-	Parked     string          `json:"parked,omitempty"`    // why it is parked
+	// Begun[0] is Run.StartedAt. It is a list because begin can use data verbs only: it pushes the
+	// time of each attempt, and the commit that ends the attempt cuts the list to one.
+	Begun      []time.Time `json:"begun,omitempty"`
+	FinishedAt time.Time   `json:"finishedAt,omitzero"`
+	Suspended  bool        `json:"suspended,omitempty"` // the current step returned Sleep or Await
+	Awaits     string      `json:"awaits,omitempty"`    // the signal of Await
+	Parked     string      `json:"parked,omitempty"`    // why it is parked
 }
 
 var records = pawl.Kind[record]{Name: "run", Label: job.Label, Due: job.Due}
@@ -103,10 +105,14 @@ func (r *record) become(s Status) {
 	}
 }
 
-// park takes the run out of the hands of workers, for a reason.
-func (r *record) park(reason string) {
-	r.Status, r.Parked, r.Due = Pending, reason, time.Time{}
+// parkedFor is how long a run stays parked before a worker looks at it again.
+const parkedFor = time.Minute
+
+// park leaves the run to a release that has its current step, until a time.
+func (r *record) park(reason string, until time.Time) {
+	r.Status, r.Parked, r.Due = Pending, reason, until
 	r.Label = label(parked, r.Definition)
+	r.Begun = r.Begun[:1]
 }
 
 // step returns the record of a step; nil: there is none.
@@ -192,7 +198,7 @@ type Run[S any] struct {
 	State       S
 	CurrentStep string // empty when the run is completed
 	Steps       []StepRecord
-	CreatedAt   time.Time
+	CreatedAt   time.Time // this and the other times are by the clock of the process
 	StartedAt   time.Time // when its first step began; set once
 	FinishedAt  time.Time
 	// Awaits is the signal that a WAITING run awaits.
@@ -201,7 +207,9 @@ type Run[S any] struct {
 	Due time.Time
 	// Error is the error of a FAILED run.
 	Error string
-	// Parked is why no worker can work on the run; see Engine.Retry. Empty: it is not parked.
+	// Parked says why no worker works on the run: the release that took it last does not have its
+	// step. It goes on within a minute after a release that has the step was started. Empty: it is
+	// not parked.
 	Parked string
 }
 
@@ -214,7 +222,10 @@ func runOf[S any](snap pawl.Snapshot[record]) (Run[S], error) {
 	out := Run[S]{
 		ID: snap.ID, Workspace: r.Workspace, Definition: r.Definition, Key: r.Key, Status: r.Status, Version: snap.Version,
 		CurrentStep: r.Current, Steps: r.Steps, CreatedAt: r.CreatedAt, FinishedAt: r.FinishedAt,
-		Due: r.Due, Error: r.Error, Parked: r.Parked,
+		Due: r.Due, Error: r.Error,
+	}
+	if r.Status == Pending {
+		out.Parked = r.Parked
 	}
 	if len(r.Begun) > 0 {
 		out.StartedAt = r.Begun[0]

@@ -9,10 +9,10 @@ import (
 )
 
 // Schedule starts a run at each tick of s, once in all processes together. s.Do is ignored. It is
-// called before Start, which returns what is wrong with s and q.
+// called before Start, which returns an error if s or q is invalid.
 //
-// The key of the run is made of the name and the tick, so q.Key is ignored, too. The workspace of
-// the run tells which schedules may have the same name.
+// The name of s is unique in the store, in all workspaces. q.Key is ignored: the key of the run is
+// made of the name and the tick.
 func (e *Engine) Schedule(s job.Schedule, q Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -37,18 +38,32 @@ import (
 //   - A signal while the run waits: the commit of Signal makes the run due.
 //   - A worker dies after a step received a signal: the commit of the step removes the signal, so
 //     the next attempt receives it again.
+//   - During a rolling deploy, an old release takes a run whose current step is new: it parks the
+//     run for a minute. A process that has the step takes it then.
 //   - Two Starts with one key: the key decides the id, and one of them creates the document.
 
-// failed logs that a run has failed.
-func (e *Engine) failed(id string, r record) {
+// logFailed logs that a run has failed.
+func (e *Engine) logFailed(id string, r record) {
 	e.config.Logger.Error("run: failed", "run", id, "definition", r.Definition, "step", r.Current, "attempts", r.Attempts, "err", r.Error)
 }
 
-// lost logs that a step ended without effect.
-func (e *Engine) lost(id string, cause error) {
-	err := fmt.Errorf("run %s was modified concurrently during step completion: %w", id,
-		&pawl.ConcurrencyError{Scope: pawl.Key{Kind: records.Name, ID: id}})
-	e.config.Logger.Warn("run: a step ended without effect; the run goes on without it", "run", id, "err", err, "cause", cause)
+// logLost logs that a step ended without effect: its lease was lost, or the run was canceled.
+func (e *Engine) logLost(id string, cause error) {
+	if errors.Is(cause, job.ErrWithdrawn) {
+		e.config.Logger.Info("run: canceled during a step", "run", id)
+		return
+	}
+	lost := &pawl.ConcurrencyError{Scope: pawl.Key{Kind: records.Name, ID: id}}
+	if l := (*pawl.LeaseLostError)(nil); errors.As(cause, &l) {
+		lost.Expected = l.Token
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if snap, err := records.Scope(e.rt, id).Snapshot(ctx); err == nil {
+		lost.Actual = snap.Version
+	}
+	err := fmt.Errorf("run %s was modified concurrently during step completion: %w", id, lost)
+	e.config.Logger.Warn("run: a step ended without effect; another worker goes on", "run", id, "err", err, "cause", cause)
 }
 
 // work is the handler of the worker: it runs the current step of a run.
@@ -61,14 +76,13 @@ func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 		reason := fmt.Sprintf("definition %q has no step %q", r.Definition, r.Current)
 		e.config.Logger.ErrorContext(ctx, "run: parked", "run", j.ID, "reason", reason)
 		j.Update(func(r *record) error {
-			r.become(Pending)
-			r.park(reason)
+			r.park(reason, j.Now().Add(parkedFor))
 			return nil
 		})
 		return nil
 	}
 	if step.Status == Completed || step.Status == Skipped {
-		e.config.Logger.InfoContext(ctx, "step already done, advancing", "run", j.ID, "step", step.Name, "status", step.Status)
+		e.config.Logger.InfoContext(ctx, "run: step already done, advancing", "run", j.ID, "step", step.Name, "status", step.Status)
 		e.commit(j, d, func(r *record) { r.follow(Next{}) })
 		return nil
 	}
