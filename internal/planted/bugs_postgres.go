@@ -158,4 +158,16 @@ var postgresBugs = []Bug{
 		Old: "(completed < before || rolledBack(err))", New: "completed < before",
 		Pkg: "./persist/postgres", Run: "^(TestFailedCommit|TestOutcomes)$",
 	},
+	{
+		Name: "postgres-cancelled-commit", Mechanism: "a commit in progress is not cancelled, so it stays invisible until a standby has it",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/open.go",
+		Old: "	pooled.BeforeConnect = withoutCancel\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestCommitWaitsForAStandby$",
+	},
+	{
+		Name: "postgres-cancelled-native", Mechanism: "the COMMIT after a function is not cancelled either",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/native.go",
+		Old: "		end := committing(n.conn.Conn().PgConn())\n", New: "		end := func() {}\n",
+		Pkg: "./persist/postgres", Run: "^TestCommitWaitsForAStandby$",
+	},
 }

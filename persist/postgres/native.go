@@ -169,7 +169,9 @@ func (n *native) commit(r *request) error {
 	n.store.queue.underWay.Go(func() {
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), r.deadline)
 		defer cancel()
+		end := committing(n.conn.Conn().PgConn())
 		err := n.tx.Commit(ctx)
+		end()
 		release(n.conn, err)
 		err = committed(err)
 		n.store.hintCommit(r.commit, err)

@@ -160,6 +160,7 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 	if pooled.ConnConfig.ConnectTimeout == 0 || pooled.ConnConfig.ConnectTimeout > config.AcquireTimeout {
 		pooled.ConnConfig.ConnectTimeout = config.AcquireTimeout
 	}
+	pooled.BeforeConnect = withoutCancel
 	pool, err := pgxpool.NewWithConfig(ctx, pooled)
 	if err != nil {
 		return nil, explain(err)
@@ -177,6 +178,9 @@ func Open(ctx context.Context, url string, config Config) (*Store, error) {
 // the registered types of the pool do not matter: the store uses the connections below that level.
 // Tracers of the pool see only BEGIN, COMMIT and savepoints of shared transactions. New creates or
 // migrates the tables and returns the errors of Open.
+//
+// A commit that is not answered in time sends a cancel request on such a pool. With synchronous
+// replication the commit may then be visible although no standby has it. Open avoids that.
 func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {

@@ -142,7 +142,7 @@ func TestRejectedDocumentFailsAlone(t *testing.T) {
 func TestLockedRecordInABatch(t *testing.T) {
 	url := pgtest.URL(t)
 	s := openAt(t, url, Config{})
-	must(t, s, put("locked", 0), put("a", 0))
+	must(t, s, put("locked", 0), put("a", 0), put("b", 0))
 	release := locked(t, url, "locked")
 	tx, err := pgtest.Connect(t, url).Begin(t.Context())
 	require.NoError(t, err)
@@ -152,12 +152,13 @@ func TestLockedRecordInABatch(t *testing.T) {
 	s.queue.maxDirect = 0
 	back := usedUp(t, s)
 	var answers []<-chan result
-	for _, c := range []persist.Commit{put("locked", 1), put("locked while absent", 0), put("a", 1), put("b", 0)} {
+	for _, c := range []persist.Commit{put("locked", 1), put("locked while absent", 0), put("a", 1), put("b", 1), put("c", 0)} {
 		answers = append(answers, commitLater(t.Context(), s, c))
 	}
 	inQueue(t, s, len(answers))
 	back()
 	sameTime(t, answered(t, answers[2]), answered(t, answers[3]))
+	require.NoError(t, answered(t, answers[4]).err)
 	require.Empty(t, answers[0])
 	require.Empty(t, answers[1])
 	release()

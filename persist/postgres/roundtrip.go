@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,9 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 			hangUp(conn)
 		}
 	}()
+	if slices.ContainsFunc(statements, (*statement).commits) {
+		defer committing(conn)()
+	}
 	answers, err := exchange(ctx, conn, statements)
 	if sqlState(err) == codeNoSuchStatement {
 		forget(statements)
@@ -113,7 +117,7 @@ type prepared struct {
 	text       string
 	name       string
 	parameters int  // upper limit
-	locks      bool // preparing it needs the lock of a table, and may wait for that
+	commits    bool // it is a commit by itself; preparing it may wait for the lock of a table
 	forgotten  atomic.Bool
 }
 
@@ -122,10 +126,10 @@ func prepare(text string) *prepared {
 	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12]), parameters: strings.Count(text, "$")}
 }
 
-// prepareLocking is prepare for a statement that writes to a table.
-func prepareLocking(text string) *prepared {
+// prepareCommit is prepare for a statement that is a commit by itself.
+func prepareCommit(text string) *prepared {
 	p := prepare(text)
-	p.locks = true
+	p.commits = true
 	return p
 }
 
@@ -149,7 +153,7 @@ func (p *prepared) on(ctx context.Context, conn *pgconn.PgConn, types []uint32) 
 	if !idle {
 		return nil
 	}
-	if p.locks {
+	if p.commits {
 		_ = conn.Exec(ctx, "BEGIN; SET LOCAL lock_timeout = '10ms'").Close()
 		defer func() { _ = conn.Exec(ctx, "ROLLBACK").Close() }() // the statement stays prepared
 	}

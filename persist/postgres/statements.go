@@ -58,7 +58,7 @@ func newStatements(n names) statements {
 		brief: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true)`),
 		// The record is skipped if it is locked. The clock is read after it was locked: PostgreSQL
 		// does not merge a subquery with FOR UPDATE, or with OFFSET, into the query around it.
-		replaceOne: prepareLocking(n.expand(`UPDATE {records} r SET
+		replaceOne: prepareCommit(n.expand(`UPDATE {records} r SET
 			version = $4, doc = $5::text::jsonb, schema = $6, label = $7, due = coalesce($8, c.now + $9), updated = c.now,
 			expires = CASE WHEN $10::interval < '0' THEN r.expires ELSE c.now + $10 END, commits = $11,
 			holder = CASE WHEN $15 THEN '' ELSE coalesce($13, r.holder) END,
@@ -75,7 +75,7 @@ func newStatements(n names) statements {
 		// committed.
 		briefFree: prepare(`SELECT pg_catalog.set_config('lock_timeout', '10ms', true), pg_catalog.set_config('pawl.free', pg_catalog.pg_try_advisory_xact_lock($1)::text, true)`),
 		// One statement sees a tombstone, or the floor that was raised when it was purged.
-		createOne: prepareLocking(n.expand(`INSERT INTO {records} AS r (
+		createOne: prepareCommit(n.expand(`INSERT INTO {records} AS r (
 				kind, id, version, born, doc, schema, label, due, expires, updated, commits, holder, token, until)
 			SELECT $1, $2, $4, $4, $5::text::jsonb, $6, $7, coalesce($8, c.now + $9), CASE WHEN $10::interval > '0' THEN c.now + $10 END, c.now, $11,
 				coalesce($13, ''), CASE WHEN $13 IS NULL THEN 0 ELSE $4 END, c.now + $14
@@ -83,7 +83,7 @@ func newStatements(n names) statements {
 			WHERE m.name = 'floor' AND m.value < $4 AND $3 = 0 AND $12 = 0 AND NOT $15 AND pg_catalog.current_setting('pawl.free') = 'true'
 			AND NOT EXISTS (SELECT FROM {records} o WHERE o.kind = $1 AND o.id = $2)
 			AND ` + ready + ` RETURNING r.updated`)),
-		write: prepare(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`)),
+		write: prepareCommit(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`)),
 
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),
