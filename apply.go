@@ -53,6 +53,7 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o ContainerOptio
 		return Snapshot[T]{}, &ArgumentError{Argument: "ContainerOptions.Retry", Reason: err.Error()}
 	}
 	defaults := &terms{env: c.ownEnv(o.Observer), timeout: o.Timeout, retry: o.Retry.Or(DefaultRetry)}
+	defaults.maxDoc = defaults.env.maxDoc
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout
 	}

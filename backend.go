@@ -64,7 +64,7 @@ func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (la
 // write returns the write of d, and the Doc that it leaves when it lands. It returns *LimitError,
 // *FieldError, or an error of the type's own code.
 func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document.Doc, error) {
-	w, next, err := d.Write(call.key, b.schema(), call.env.maxDoc)
+	w, next, err := d.Write(call.key, b.schema(), call.maxDoc)
 	if err != nil {
 		return w, nil, unencodable(call.key, err)
 	}

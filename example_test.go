@@ -422,3 +422,38 @@ func ExampleScope_In() {
 	fmt.Println(err, items.Items, spent.Total)
 	// Output: <nil> [book] 12
 }
+
+// Scopes of two kinds are read at one moment.
+func ExampleReadAll() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	a, b := pawl.User[pawl.Doc](rt, "ann"), pawl.Session[pawl.Doc](rt, "s1")
+	_, _ = a.PatchState(ctx, pawl.Patch{"name": "Ann"})
+	_, _ = b.PatchState(ctx, pawl.Patch{"page": "home"})
+
+	var user, session pawl.Snapshot[pawl.Doc]
+	err := pawl.ReadAll(ctx, a.Into(&user), b.Into(&session))
+	fmt.Println(user.State()["name"], session.State()["page"], err)
+	// Output: Ann home <nil>
+}
+
+// The scopes of one user are deleted together.
+func ExampleKind_DeletePrefix() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	notes := pawl.Kind[pawl.Doc]{Name: "note"}
+	for _, id := range []string{"ann/1", "ann/2", "bob/1"} {
+		_, _ = notes.Scope(rt, id).PatchState(ctx, pawl.Patch{"text": "hello"})
+	}
+	fmt.Println(notes.DeletePrefix(ctx, rt, "ann/"))
+	// Output: 2 <nil>
+}
+
+// A deleted scope, an expired one and one that never was are all absent.
+func ExampleIsAbsent() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	_, err := pawl.Session[pawl.Doc](rt, "s1").PatchState(ctx, pawl.Patch{"page": "home"}, pawl.IfExists())
+	fmt.Println(pawl.IsAbsent(err))
+	// Output: true
+}

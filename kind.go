@@ -59,6 +59,7 @@ type Kind[T any] struct {
 	Label    Field         // the string field that the store indexes, such as a status
 	Due      Field         // the time field that workers and List look at
 	TTL      time.Duration // a write renews it; 0: never expires
+	MaxDoc   int           // bytes of a document; 0, or above Config.MaxDoc: that limit
 	Timeout  time.Duration // of an in-memory mutation; 0: the runtime's
 	Retry    Retry         // of a persisted mutation; zero fields: the runtime's
 	Upgrades []Upgrade     // schema version = len(Upgrades); append only
@@ -230,6 +231,7 @@ type kind struct {
 	inMemory   bool
 	label, due Field
 	ttl        time.Duration
+	maxDoc     int
 	timeout    time.Duration
 	retry      Retry
 	upgrades   []Upgrade
@@ -249,18 +251,18 @@ type binding struct {
 }
 
 func (k Kind[T]) untyped() *kind {
-	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
+	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, maxDoc: k.MaxDoc, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
 }
 
 // bare reports whether k has only a name, as in the short constructors. It then stands for the
 // registered kind.
 func (k Kind[T]) bare() bool {
-	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
+	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.MaxDoc == 0 && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
 }
 
 // agrees reports whether k and the registered definition can be the same kind.
 func (k Kind[T]) agrees(with *kind) bool {
-	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl &&
+	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl && k.MaxDoc == with.maxDoc &&
 		k.Timeout == with.timeout && k.Retry == with.retry && len(k.Upgrades) == len(with.upgrades))
 }
 
@@ -291,8 +293,11 @@ func (k Kind[T]) faults() (errs []error) {
 	if inMemory, ok := builtIn[k.Name]; ok && inMemory != k.InMemory {
 		fault("a built-in kind must have InMemory %v", inMemory)
 	}
-	if k.InMemory && (k.Label != "" || k.Due != "" || len(k.Upgrades) > 0) {
-		fault("Label, Due and Upgrades need a store, but the kind is in memory")
+	if k.InMemory && (k.Label != "" || k.Due != "" || k.MaxDoc != 0 || len(k.Upgrades) > 0) {
+		fault("Label, Due, MaxDoc and Upgrades need a store, but the kind is in memory")
+	}
+	if k.MaxDoc < 0 {
+		fault("negative MaxDoc")
 	}
 	if k.TTL < 0 {
 		fault("negative TTL")
@@ -360,6 +365,9 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
 	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl}}
+	if b.defaults.maxDoc = rt.env.maxDoc; info.maxDoc > 0 {
+		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)
+	}
 	if info.timeout != 0 {
 		b.defaults.timeout = info.timeout
 	}

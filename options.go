@@ -161,6 +161,7 @@ type terms struct {
 	retry   Retry
 	ttl     time.Duration
 	dueIn   time.Duration // WithDueIn; 0: not given
+	maxDoc  int           // of the kind, or of the runtime
 	via     persist.Store // CommitThrough
 	joined  bool          // CommitThrough was given; via may be nil
 

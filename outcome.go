@@ -81,7 +81,7 @@ func evaluate(
 		next.Take(ch.takes)
 	}
 	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the caller's
-		if err := next.EncodeNow(call.env.maxDoc); err != nil {
+		if err := next.EncodeNow(call.maxDoc); err != nil {
 			out.err = unencodable(call.key, err)
 		} else if careful {
 			out.err = b.check(call.key, next.View)
@@ -103,7 +103,7 @@ func decoded(d *document.Draft, call *call, typ *state.Type, b backend) (*docume
 		return d.View, nil
 	}
 	// Two types share the scope: the state that the other one made passes through JSON.
-	raw, err := d.Encode(call.env.maxDoc)
+	raw, err := d.Encode(call.maxDoc)
 	if err != nil {
 		return nil, unencodable(call.key, err)
 	}

@@ -50,6 +50,12 @@ func HTTPStatus(err error) int {
 	return 500
 }
 
+// IsAbsent reports whether err says that the scope has no state: it never had any (ErrNotFound), it
+// is deleted (*DeletedError), or it has expired (ErrExpired). Nothing was written.
+func IsAbsent(err error) bool {
+	return errors.Is(err, ErrNotFound) || errors.Is(err, ErrDeleted) || errors.Is(err, ErrExpired)
+}
+
 // IsRetryable reports whether err promises that nothing was applied and that a retry may succeed.
 // The retry may be the same call, except after *ConcurrencyError: then read the scope again first,
 // and assert the version that was read.

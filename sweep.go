@@ -177,11 +177,17 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 		c.Writes = append(c.Writes, persist.Write{Key: r.Key,
 			Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true})
 	}
-	// Scopes that were renewed, leased, written or swept meanwhile are left out, and the rest is
-	// committed again.
+	return s.rt.commitCurrent(ctx, c, size)
+}
+
+// commitCurrent commits the writes of c whose records are still current, and returns their number.
+// The others were renewed, leased, written or removed meanwhile: they are left out, and the rest is
+// committed again. More reports whether there may be more to do. It halves size if the store
+// refuses that many.
+func (rt *Runtime) commitCurrent(ctx context.Context, c persist.Commit, size *int) (n int, more bool, err error) {
 	for len(c.Writes) > 0 {
-		c.ID = s.rt.env.newCommitID()
-		_, err := s.rt.store.Commit(ctx, c)
+		c.ID = rt.env.newCommitID()
+		_, err := rt.store.Commit(ctx, c)
 		var conflict *persist.Conflict
 		if err == nil {
 			return len(c.Writes), true, nil

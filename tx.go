@@ -8,7 +8,8 @@ import (
 // Tx is a transaction over persisted scopes. Open scopes on it, or bring them in with Scope.In, and
 // use the ordinary verbs:
 //
-//   - State, Snapshot and AtomicState read. The commit tests what they read, absence included.
+//   - State, Snapshot and AtomicState read. The commit tests what they read, absence included. Their
+//     Snapshot has the version that was read, plus one for each change in the transaction so far.
 //   - Data verbs (PatchState, IncState, ...) and Delete are kept as operations. A scope that only
 //     they touch is not read. If its version moved, they are applied to the newer version, and the
 //     function does not run again. The Snapshot that such a verb returns has no Version yet.

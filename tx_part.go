@@ -339,7 +339,7 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 	for _, p := range tx.order {
 		switch d := &p.draft; {
 		case p.writes():
-			w, next, err := p.bound.write(&call{terms: &terms{env: tx.of.env}, key: p.key}, d)
+			w, next, err := p.bound.write(&call{terms: &terms{env: tx.of.env, maxDoc: p.bound.defaults.maxDoc}, key: p.key}, d)
 			if err != nil {
 				return b, err
 			}

@@ -15,6 +15,18 @@ var readBugs = []Bug{
 		Pkg: ".", Run: "^TestDueIn$",
 	},
 	{
+		Name: "delete-prefix-unfenced", Mechanism: "DeletePrefix is tested against the lease of its context",
+		Proves: []string{"SCOPE-10"}, File: "delete_prefix.go",
+		Old: "		lease.fences(&c)\n", New: "",
+		Pkg: ".", Run: "^TestDeletePrefix$",
+	},
+	{
+		Name: "kind-max-doc-in-tx", Mechanism: "the limit of a kind holds for every document of it",
+		Proves: []string{"SCOPE-11"}, File: "kind.go",
+		Old: "		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)\n", New: "",
+		Pkg: ".", Run: "^TestMaxDocOfAKind$",
+	},
+	{
 		Name: "take-keeps-the-label", Mechanism: "Take with a mutation commits the new label with the lease",
 		Proves: []string{"STORE-13"}, File: "take.go",
 		Old: "	r.Doc, r.Schema, r.Label, r.Due = w.Doc", New: "	w.Label = r.Label\n	r.Doc, r.Schema, r.Label, r.Due = w.Doc",

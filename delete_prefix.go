@@ -1,0 +1,74 @@
+package pawl
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// deleteBatch is the number of documents that DeletePrefix deletes in one commit.
+const deleteBatch = 500
+
+// DeletePrefix deletes the scopes of this persisted kind whose ids start with prefix, as
+// Scope.Delete does, and returns their number. It commits batch by batch, until a listing finds none
+// left. So it can be stopped at any time, run again, and run in several processes at once; each
+// scope is counted by one of them.
+//
+// A scope that is written or created meanwhile is deleted too, if a later listing finds it. A scope
+// that is leased is deleted as well: its lease ends, and commits of its holder are refused. Under
+// the context of a lease, each batch is tested against that lease.
+//
+// DeletePrefix returns the number also with an error: *ArgumentError for an empty prefix, the
+// errors of Kind.List, *LeaseLostError, and *UnknownOutcomeError if the last batch may have been
+// committed; it is not counted then.
+func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (deleted int, err error) {
+	b, err := k.listable(ctx, o)
+	if err != nil {
+		return 0, err
+	}
+	if prefix == "" {
+		return 0, &ArgumentError{Argument: "prefix", Reason: "empty"}
+	}
+	key, lease := Key{Kind: k.Name, ID: prefix}, innermost(ctx).held()
+	if lease != nil {
+		if err := lease.coversStore(b.rt); err != nil {
+			return 0, err
+		}
+	}
+	q := persist.Query{Kind: k.Name, Prefix: prefix, Limit: deleteBatch}
+	for {
+		if err := b.ready(ctx); err != nil {
+			return deleted, err
+		}
+		page, err := b.rt.store.List(ctx, q)
+		if err != nil {
+			return deleted, b.readError(ctx, key, err)
+		}
+		if len(page.Records) == 0 {
+			return deleted, nil
+		}
+		var c persist.Commit
+		for _, r := range page.Records {
+			c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Version: r.Version + 1, Deleted: true})
+		}
+		lease.fences(&c)
+		n, _, err := b.rt.commitCurrent(ctx, c, &q.Limit)
+		deleted += n
+		if err != nil {
+			return deleted, b.deleteError(ctx, key, err)
+		}
+	}
+}
+
+// deleteError returns the error of DeletePrefix for err, which the store returned for a batch.
+func (b *binding) deleteError(ctx context.Context, key Key, err error) error {
+	if fenced, ok := errors.AsType[*persist.Fenced](err); ok {
+		return &LeaseLostError{Scope: fenced.Current.Key, Token: fenced.Token}
+	}
+	if commit.NotApplied(err) {
+		return b.readError(ctx, key, err)
+	}
+	return &UnknownOutcomeError{Scope: key, Cause: err}
+}
