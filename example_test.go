@@ -457,3 +457,19 @@ func ExampleIsAbsent() {
 	fmt.Println(pawl.IsAbsent(err))
 	// Output: true
 }
+
+// A range of ids, from its end.
+func ExampleKind_List_reverse() {
+	ctx := context.Background()
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
+	days := pawl.Kind[pawl.Doc]{Name: "day"}
+	for _, id := range []string{"01-30", "01-31", "02-01", "02-02"} {
+		_, _ = days.Scope(rt, id).PatchState(ctx, pawl.Patch{"open": true})
+	}
+	for day, err := range days.List(ctx, rt, pawl.Query{From: "01-31", Before: "02-02", Reverse: true}) {
+		fmt.Println(day.ID, err)
+	}
+	// Output:
+	// 02-01 <nil>
+	// 01-31 <nil>
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -92,24 +93,37 @@ func (k Kind[T]) MustField(path string) Field {
 
 // Query selects scopes for Kind.List; the zero value selects all.
 type Query struct {
-	Prefix string        // of the id
-	Labels []string      // any of these; at most MaxLabels
-	Age    time.Duration // last written at least this long ago, by the store's clock
-	Due    bool          // due time has come; the longest due first
-	Limit  int           // 0: no limit
+	Prefix  string        // of the id
+	From    string        // the lowest id; empty: no bound
+	Before  string        // above the highest id; empty: no bound
+	Reverse bool          // from the last to the first
+	Labels  []string      // any of these; at most MaxLabels
+	Age     time.Duration // last written at least this long ago, by the store's clock
+	Due     bool          // due time has come; the longest due first
+	Limit   int           // 0: no limit
 }
 
-// List yields the persisted scopes of this kind that match q. For a document that this release
-// cannot read it yields a Snapshot that has only its ID, with *SchemaError, and goes on; q.Limit
-// does not count it. Every other error is in the last pair: ErrNotPersisted for an in-memory kind,
-// ErrInTx on a transaction and ErrOutsideTx inside one (list before it, and read again in it),
-// ErrNoStore, *KindError, *LimitError, *UnavailableError, ErrClosed, or *CanceledError.
+// List yields the persisted scopes of this kind that match q, in the order of their ids, byte by
+// byte, or with q.Due in the order of their due times. q.Reverse turns the order around. It reads
+// page by page. Each page shows the store at one moment; plain files read their folder once.
+//
+// For a document that this release cannot read it yields a Snapshot that has only its ID, with
+// *SchemaError, and goes on; q.Limit does not count it. Every other error is in the last pair:
+// ErrNotPersisted for an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one (list
+// before it, and read again in it), ErrNoStore, *KindError, *LimitError, *UnavailableError,
+// ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
 		b, err := k.listable(ctx, o, q)
 		if err != nil {
 			yield(Snapshot[T]{}, err)
 			return
+		}
+		for name, bound := range map[string]string{"Query.From": q.From, "Query.Before": q.Before} {
+			if !utf8.ValidString(bound) || strings.Contains(bound, "\x00") {
+				yield(Snapshot[T]{}, &ArgumentError{Argument: name, Reason: "not UTF-8 without U+0000"})
+				return
+			}
 		}
 		page, left := persist.Page{}, q.Limit
 		sq := q.stored(k.Name)
@@ -140,7 +154,7 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 
 // stored returns q in the store's form, without its limit.
 func (q Query) stored(kind string) persist.Query {
-	return persist.Query{Kind: kind, Prefix: q.Prefix, Labels: q.Labels, Age: q.Age, Due: q.Due}
+	return persist.Query{Kind: kind, Prefix: q.Prefix, From: q.From, Before: q.Before, Reverse: q.Reverse, Labels: q.Labels, Age: q.Age, Due: q.Due}
 }
 
 // listable returns the binding of k on o, or the reason why its scopes cannot be listed by q.

@@ -165,17 +165,13 @@ func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Dura
 		return 0, err
 	}
 	sq := q.stored(k.Name)
-	sq.Due, sq.DueIn, sq.Unheld = true, max(within, 0), true
-	for page, first := (persist.Page{}), true; first || page.Next != ""; first = false {
-		sq.After = page.Next
-		if page, err = b.rt.store.List(ctx, sq); err != nil {
-			return 0, b.readError(ctx, Key{Kind: k.Name}, err)
-		}
-		for _, r := range page.Records {
-			if r.Due.After(r.Now) {
-				return r.Due.Sub(r.Now), nil
-			}
-		}
+	sq.Due, sq.DueIn, sq.Unheld, sq.Limit = true, max(within, time.Microsecond), true, 1
+	page, err := b.rt.store.List(ctx, sq)
+	if err != nil {
+		return 0, b.readError(ctx, Key{Kind: k.Name}, err)
+	}
+	for _, r := range page.Records {
+		return r.Due.Sub(r.Now), nil
 	}
 	return 0, nil
 }

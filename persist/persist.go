@@ -39,8 +39,9 @@ type Store interface {
 	Commit(ctx context.Context, c Commit) (time.Time, error)
 
 	// List returns one page of the records that match q, judged by the store's clock. A page
-	// shows no commit in part. The order is the store's own, but the same on every page. A store
-	// with an index answers q.Due in the order of due times.
+	// shows no commit in part. Records of one kind come in the order of their ids, byte by byte;
+	// with q.Due in the order of their due times; with q.Expired or without q.Kind in an order of
+	// the store's own, which is the same on every page. q.Reverse turns the order around.
 	List(ctx context.Context, q Query) (Page, error)
 
 	// Close releases the store. Later calls return ErrClosed.
@@ -218,13 +219,18 @@ type Query struct {
 	Kind string
 	// Prefix is the start of the id.
 	Prefix string
+	// From is the lowest id, and Before is above the highest. Both are valid UTF-8 without U+0000.
+	From, Before string
+	// Reverse lists the records from the last to the first.
+	Reverse bool
 	// Labels selects records with one of these labels.
 	Labels []string
 	// Age selects records whose Updated is at least this long ago.
 	Age time.Duration
 	// Due selects records whose due time has come.
 	Due bool
-	// DueIn selects, with Due, also records whose due time comes within this time.
+	// DueIn selects, with Due, the records whose due time comes within this time instead, without
+	// those whose due time has come.
 	DueIn time.Duration
 	// Unheld selects records without a live lease.
 	Unheld bool

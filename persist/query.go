@@ -9,7 +9,7 @@ import (
 // DefaultLimit is the size of a page when Query.Limit is 0.
 const DefaultLimit = 100
 
-// Match reports whether q selects r at the store's time now. It ignores After and Limit. Adapters
+// Match reports whether q selects r at the store's time now. It ignores After, Limit and Reverse. Adapters
 // without an index use it as their filter. No record is both expired and a tombstone, so a query
 // with both Expired and Deleted selects no record.
 func (q Query) Match(r Record, now time.Time) bool {
@@ -20,11 +20,13 @@ func (q Query) Match(r Record, now time.Time) bool {
 		return false
 	case !strings.HasPrefix(r.ID, q.Prefix):
 		return false
+	case r.ID < q.From || q.Before != "" && r.ID >= q.Before:
+		return false
 	case len(q.Labels) > 0 && !slices.Contains(q.Labels, r.Label):
 		return false
 	case q.Age > 0 && r.Updated.After(now.Add(-q.Age)):
 		return false
-	case q.Due && (r.Due.IsZero() || r.Due.After(now.Add(q.DueIn))):
+	case q.Due && (r.Due.IsZero() || r.Due.After(now.Add(q.DueIn)) || q.DueIn > 0 && !r.Due.After(now)):
 		return false
 	case q.Unheld && r.Held(now):
 		return false

@@ -27,6 +27,24 @@ var readBugs = []Bug{
 		Pkg: ".", Run: "^TestMaxDocOfAKind$",
 	},
 	{
+		Name: "postgres-list-sorts", Mechanism: "a page of a list reads an index in order, without statistics too",
+		Proves: []string{"SCOPE-20"}, File: "persist/postgres/read.go",
+		Old: "	if ordered(q) {\n", New: "	if false {\n",
+		Pkg: "./persist/postgres", Run: "^TestListReadsEachRecordOnce$",
+	},
+	{
+		Name: "fs-list-reads-again", Mechanism: "a listing of several pages reads the folder once",
+		Proves: []string{"SCOPE-20"}, File: "persist/fs/list.go",
+		Old: "			s.listings.put(q, keys[last+1:])\n", New: "",
+		Pkg: "./persist/fs", Run: "^TestListReadsTheFolderOnce$",
+	},
+	{
+		Name: "list-reverse-start", Mechanism: "a reverse list starts at the end of its range",
+		Proves: []string{"STORE-1"}, File: "persist/memory/list.go",
+		Old: "		positions = x.before(high)\n", New: "		positions = x.before(low)\n",
+		Pkg: "./persist/memory", Run: "^TestConformance$/^Lists$",
+	},
+	{
 		Name: "take-keeps-the-label", Mechanism: "Take with a mutation commits the new label with the lease",
 		Proves: []string{"STORE-13"}, File: "take.go",
 		Old: "	r.Doc, r.Schema, r.Label, r.Due = w.Doc", New: "	w.Label = r.Label\n	r.Doc, r.Schema, r.Label, r.Due = w.Doc",

@@ -186,7 +186,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "list-page-from-the-start", Mechanism: "a page does not look at the records of the pages before it",
 		Proves: []string{"SCOPE-20"}, File: "persist/memory/list.go",
-		Old: "		if after.Compare(start) > 0 {\n			start = after\n		}\n", New: "",
+		Old: "	positions := x.from(low)\n", New: "	positions := x.from(cursor.Position{Kind: q.Kind})\n",
 		Pkg: ".", Run: "^TestListIsLinear$/memory",
 	},
 	{

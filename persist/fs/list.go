@@ -3,18 +3,21 @@ package fs
 import (
 	"context"
 	"errors"
+	"fmt"
 	iofs "io/fs"
 	"iter"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/internal/cursor"
 )
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due
-// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
+// first; q.Reverse turns that around. A listing of several pages reads the folder once, at its first
+// page, so it may miss records that are created later. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
 // *DamagedError if a file that it has to read is damaged, and an error that wraps
 // persist.ErrUnavailable as Load does.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
@@ -38,29 +41,86 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 	}
 }
 
-// page reads one page, and returns the keys of the tentative files that it read. If a file looks
-// damaged, it returns its key and *DamagedError.
+// page reads one page, and returns the keys of the tentative files that it read. It goes on where
+// the page before ended, without reading the folder again, if this store still knows that listing.
+// If a file looks damaged, it returns its key and *DamagedError.
 func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, doubtful []persist.Key, err error) {
 	release, err := s.lockList(ctx)
 	if err != nil {
 		return persist.Page{}, nil, err
 	}
 	defer release()
-	size := q.PageSize()
-	for r, err := range s.matching(ctx, q, &doubtful) {
-		if isDamaged(err) {
-			return persist.Page{}, []persist.Key{r.Key}, err
-		}
-		if err != nil {
+	keys, known := s.listings.take(q)
+	if !known {
+		if keys, err = s.candidates(ctx, q, &doubtful); err != nil {
 			return persist.Page{}, nil, err
+		}
+	}
+	size, last := q.PageSize(), 0
+	for i, r := range s.reading(ctx, q, keys, &doubtful) {
+		if isDamaged(r.err) {
+			return persist.Page{}, []persist.Key{r.Key}, r.err
+		}
+		if r.err != nil {
+			return persist.Page{}, nil, r.err
 		}
 		if len(page.Records) == size {
 			page.Next = cursor.Of(q, page.Records[size-1]).String()
+			q.After = page.Next
+			s.listings.put(q, keys[last+1:])
 			break
 		}
-		page.Records = append(page.Records, r)
+		page.Records, last = append(page.Records, r.Record), i
 	}
 	return page, doubtful, nil
+}
+
+// keptListings is the number of listings whose remaining keys a store remembers.
+const keptListings = 16
+
+// listings remembers the keys that follow the last pages, so that a listing of many pages reads the
+// folder once. Forgotten ones are read again.
+type listings struct {
+	mu    sync.Mutex // protects the fields below
+	rest  map[string][]persist.Key
+	order []string // of rest, oldest first
+}
+
+// nameOf returns the name of the listing of q at the page that starts at q.After.
+func nameOf(q persist.Query) string {
+	q.Limit = 0
+	return fmt.Sprintf("%#v", q)
+}
+
+// put keeps the keys of the page q and those after it.
+func (l *listings) put(q persist.Query, keys []persist.Key) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.rest == nil {
+		l.rest = make(map[string][]persist.Key)
+	}
+	name := nameOf(q)
+	if _, known := l.rest[name]; !known {
+		l.order = append(l.order, name)
+	}
+	l.rest[name] = keys
+	if len(l.order) > keptListings {
+		delete(l.rest, l.order[0])
+		l.order = l.order[1:]
+	}
+}
+
+// take returns what put kept for q, and forgets it.
+func (l *listings) take(q persist.Query) ([]persist.Key, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name := nameOf(q)
+	keys, known := l.rest[name]
+	if known {
+		delete(l.rest, name)
+		l.order = slices.DeleteFunc(l.order, func(other string) bool { return other == name })
+	}
+	return keys, known
 }
 
 // lockList takes the list lock, shared, when there is no journal.
@@ -89,33 +149,80 @@ func (s *Store) lockList(ctx context.Context) (release func(), err error) {
 // key it yields with the error, it goes on; every other error ends it.
 func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]persist.Key) iter.Seq2[persist.Record, error] {
 	return func(yield func(persist.Record, error) bool) {
-		var after cursor.Position
-		if q.After != "" {
-			var err error
-			if after, err = cursor.Parse(q.After); err != nil {
-				yield(persist.Record{}, err)
-				return
-			}
-		}
-		isAfter := func(r persist.Record) bool { return q.After == "" || cursor.Of(q, r).Compare(after) > 0 }
-		keys, err := s.keys(ctx, q)
+		keys, err := s.candidates(ctx, q, tentative)
 		if err != nil {
 			yield(persist.Record{}, err)
 			return
 		}
-		now := hostTime()
-		var due []persist.Record
-		for _, key := range keys {
-			if !q.Due && !isAfter(persist.Record{Key: key}) {
-				continue
+		for _, r := range s.reading(ctx, q, keys, tentative) {
+			if !yield(r.Record, r.err) {
+				return
 			}
+		}
+	}
+}
+
+// candidates returns the keys of the files after q.After that q does not rule out by their names,
+// in the order of the list. For q.Due it reads the files, and leaves out those that do not match;
+// it keeps damaged ones, for reading to report.
+func (s *Store) candidates(ctx context.Context, q persist.Query, tentative *[]persist.Key) ([]persist.Key, error) {
+	order := cursor.Order(q)
+	isAfter := func(cursor.Position) bool { return true }
+	if q.After != "" {
+		after, err := cursor.Parse(q.After)
+		if err != nil {
+			return nil, err
+		}
+		isAfter = func(p cursor.Position) bool { return order(p, after) > 0 }
+	}
+	keys, err := s.keys(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	var (
+		positions []cursor.Position
+		damaged   []persist.Key
+	)
+	if !q.Due {
+		for _, key := range keys {
+			if p := cursor.Of(q, persist.Record{Key: key}); isAfter(p) {
+				positions = append(positions, p)
+			}
+		}
+	} else {
+		for _, r := range s.reading(ctx, q, keys, tentative) {
+			switch p := cursor.Of(q, r.Record); {
+			case isDamaged(r.err):
+				damaged = append(damaged, r.Key)
+			case r.err != nil:
+				return nil, r.err
+			case isAfter(p):
+				positions = append(positions, p)
+			}
+		}
+	}
+	slices.SortFunc(positions, order)
+	keys = damaged
+	for _, p := range positions {
+		keys = append(keys, persist.Key{Kind: p.Kind, ID: p.ID})
+	}
+	return keys, nil
+}
+
+// reading yields the records of keys that match q, with their places in keys. For a damaged file it
+// yields the key and the error, and goes on; every other error ends it. It adds to tentative the
+// keys of the tentative files that it read.
+func (s *Store) reading(ctx context.Context, q persist.Query, keys []persist.Key, tentative *[]persist.Key) iter.Seq2[int, result] {
+	return func(yield func(int, result) bool) {
+		now := hostTime()
+		for i, key := range keys {
 			if ctx.Err() != nil {
-				yield(persist.Record{}, context.Cause(ctx))
+				yield(i, result{err: context.Cause(ctx)})
 				return
 			}
 			found, err := s.read(key)
 			if err != nil {
-				if !yield(persist.Record{Key: key}, err) || !isDamaged(err) {
+				if !yield(i, result{persist.Record{Key: key}, err}) || !isDamaged(err) {
 					return
 				}
 				continue
@@ -124,22 +231,17 @@ func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]pers
 				*tentative = append(*tentative, key)
 			}
 			r := found.Record
-			r.Now = now
-			switch {
-			case !q.Match(r, now) || !isAfter(r):
-			case q.Due:
-				due = append(due, r)
-			case !yield(r, nil):
-				return
-			}
-		}
-		slices.SortFunc(due, func(a, b persist.Record) int { return cursor.Of(q, a).Compare(cursor.Of(q, b)) })
-		for _, r := range due {
-			if !yield(r, nil) {
+			if r.Now = now; q.Match(r, now) && !yield(i, result{r, nil}) {
 				return
 			}
 		}
 	}
+}
+
+// result is a record that was read, or the error.
+type result struct {
+	persist.Record
+	err error
 }
 
 // keys returns the keys of all files that q does not rule out by their names, sorted. It ignores
@@ -167,7 +269,8 @@ func (s *Store) keys(ctx context.Context, q persist.Query) (keys []persist.Key, 
 			}
 			return nil
 		}
-		if key, ok := keyOf(s.records, path); ok && strings.HasPrefix(key.ID, q.Prefix) {
+		key, ok := keyOf(s.records, path)
+		if ok && strings.HasPrefix(key.ID, q.Prefix) && key.ID >= q.From && (q.Before == "" || key.ID < q.Before) {
 			keys = append(keys, key)
 		}
 		return nil

@@ -113,3 +113,51 @@ func TestListEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.True(t, isTentativeFile(t, s, thing(fmt.Sprint(n-1))))
 }
+
+// A listing of several pages reads the folder once: it does not see a record that is created after
+// its first page. A store that has forgotten the listing reads the folder again.
+//
+// Proves SCOPE-20.
+func TestListReadsTheFolderOnce(t *testing.T) {
+	past := time.Now().Add(-time.Hour)
+	for _, q := range []persist.Query{{}, {Due: true}, {Reverse: true}} {
+		s := openAt(t, t.TempDir(), Config{})
+		other := openAt(t, s.dir, Config{})
+		add := func(id string) {
+			c := put(id, 0)
+			c.Writes[0].Due = past
+			_, err := s.Commit(t.Context(), c)
+			require.NoError(t, err)
+		}
+		for i := range 10 {
+			add(fmt.Sprint(1, i))
+		}
+		q.Kind, q.Limit = "thing", 3
+		seen := map[string]int{}
+		list := func(on *Store) {
+			page, err := on.List(t.Context(), q)
+			require.NoError(t, err)
+			for _, r := range page.Records {
+				seen[r.ID]++
+			}
+			q.After = page.Next
+		}
+		list(s)
+		late := "2"
+		if q.Reverse {
+			late = "0"
+		}
+		add(late)
+		for range 2 {
+			list(s)
+		}
+		again := q
+		list(s)
+		require.Empty(t, q.After)
+		require.NotContains(t, seen, late)
+		require.Len(t, seen, 10)
+		q = again
+		list(other)
+		require.Contains(t, seen, late)
+	}
+}

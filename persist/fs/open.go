@@ -38,6 +38,7 @@ type Store struct {
 	locks    *locks
 	hints    hints.Hub
 	folders  knownFolders
+	listings listings
 	spares   [stripes]string // paths; the holder of the exclusive stripe owns its entry; empty: none
 	polls    bool            // for tests: Watch does not use inotify
 

@@ -56,6 +56,22 @@ func (x *index) remove(p cursor.Position) {
 	}
 }
 
+// before yields the positions before p, from the last to the first.
+func (x *index) before(p cursor.Position) iter.Seq[cursor.Position] {
+	return func(yield func(cursor.Position) bool) {
+		for chunk, at := x.seek(p); ; at = len(x.chunks[chunk]) {
+			for ; at > 0; at-- {
+				if !yield(x.chunks[chunk][at-1]) {
+					return
+				}
+			}
+			if chunk--; chunk < 0 {
+				return
+			}
+		}
+	}
+}
+
 // from yields the positions at or after p, in order.
 func (x *index) from(p cursor.Position) iter.Seq[cursor.Position] {
 	return func(yield func(cursor.Position) bool) {

@@ -3,7 +3,6 @@ package memory
 import (
 	"context"
 	"math"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -11,7 +10,7 @@ import (
 )
 
 // List returns one page of the records that match q, ordered by kind and id, or with q.Due by due
-// time first. It returns persist.ErrClosed after Close, ctx's error, and an error for an unknown
+// time first; q.Reverse turns that around. It returns persist.ErrClosed after Close, ctx's error, and an error for an unknown
 // q.After.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	if err := ctx.Err(); err != nil {
@@ -40,27 +39,45 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 // match returns the first records after q.After that match q, in order, at most limit of them
 // unless that is 0. It looks at no record before q.After. The caller holds mu.
 func (s *Store) match(q persist.Query, at time.Time, limit int) ([]persist.Record, error) {
-	x, start := &s.byKey, cursor.Position{Kind: q.Kind, ID: q.Prefix}
-	if q.Due {
-		x, start = &s.byDue, cursor.Position{Due: math.MinInt64}
+	x, low, high := &s.byKey, cursor.Position{}, cursor.Position{Due: math.MaxInt64}
+	switch {
+	case q.Due:
+		x, low.Due, high.Due = &s.byDue, math.MinInt64, at.Add(q.DueIn).UnixMicro()+1
+		if q.DueIn > 0 {
+			low.Due = at.UnixMicro() + 1
+		}
+	case q.Kind != "":
+		low = cursor.Position{Kind: q.Kind, ID: max(q.Prefix, q.From)}
+		high = cursor.Position{Kind: q.Kind + "\x00"} // the end of the kind
+		for _, end := range []string{q.Before, cursor.Successor(q.Prefix)} {
+			if p := (cursor.Position{Kind: q.Kind, ID: end}); end != "" && p.Compare(high) < 0 {
+				high = p
+			}
+		}
 	}
-	var after cursor.Position
 	if q.After != "" {
-		var err error
-		if after, err = cursor.Parse(q.After); err != nil {
+		after, err := cursor.Parse(q.After)
+		switch {
+		case err != nil:
 			return nil, err
+		case q.Reverse && after.Compare(high) < 0:
+			high = after
+		case !q.Reverse && after.Compare(low) >= 0:
+			after.ID += "\x00" // the next position
+			low = after
 		}
-		if after.Compare(start) > 0 {
-			start = after
-		}
+	}
+	positions := x.from(low)
+	if q.Reverse {
+		positions = x.before(high)
 	}
 	var matching []persist.Record
-	for p := range x.from(start) {
-		if q.Due && p.Due > at.Add(q.DueIn).UnixMicro() || !q.Due && q.Kind != "" && (p.Kind != q.Kind || !strings.HasPrefix(p.ID, q.Prefix)) {
+	for p := range positions {
+		if p.Compare(low) < 0 || p.Compare(high) >= 0 {
 			break // nor does any later record match
 		}
 		r := s.records[persist.Key{Kind: p.Kind, ID: p.ID}]
-		if q.After != "" && p.Compare(after) <= 0 || !q.Match(r, at) {
+		if !q.Match(r, at) {
 			continue
 		}
 		r.Now = at

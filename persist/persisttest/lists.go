@@ -1,6 +1,7 @@
 package persisttest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -20,6 +21,8 @@ func (s suite) lists() map[string]func(*testing.T) {
 		"due records come in pages too":             s.listDuePages,
 		"listed records have all fields":            s.listWhole,
 		"an unknown cursor is refused":              s.listBadCursor,
+		"ranges come in order, in both directions":  s.listRanges,
+		"pages go on while records change":          s.listChanging,
 	}
 }
 
@@ -75,8 +78,8 @@ func (s suite) listFields(t *testing.T) {
 		{"labels", persist.Query{Kind: "thing", Labels: []string{"open", "closed", "none"}}, []string{"due", "open"}},
 		{"no label", persist.Query{Kind: "thing", Labels: []string{""}}, []string{"held", "not yet"}},
 		{"due", persist.Query{Kind: "thing", Due: true}, []string{"due"}},
-		{"due soon", persist.Query{Kind: "thing", Due: true, DueIn: 2 * time.Hour}, []string{"due", "not yet"}},
-		{"due sooner", persist.Query{Kind: "thing", Due: true, DueIn: time.Minute}, []string{"due"}},
+		{"due soon", persist.Query{Kind: "thing", Due: true, DueIn: 2 * time.Hour}, []string{"not yet"}},
+		{"due sooner", persist.Query{Kind: "thing", Due: true, DueIn: time.Minute}, []string{}},
 		{"due of every kind", persist.Query{Due: true}, []string{"due"}},
 		{"unheld", persist.Query{Kind: "thing", Unheld: true}, []string{"due", "not yet", "open"}},
 		{"expired", persist.Query{Kind: "thing", Expired: true}, []string{"expired"}},
@@ -172,4 +175,103 @@ func (s suite) listBadCursor(t *testing.T) {
 	f.must(create(thing))
 	_, err := f.store.List(f.Context(), persist.Query{Kind: "thing", After: "\x00 not a cursor"})
 	require.Error(t, err)
+}
+
+// ordered returns the ids of all pages of q, as they come.
+func (f *fixture) ordered(q persist.Query) []string {
+	f.Helper()
+	ids := []string{}
+	for {
+		page, err := f.store.List(f.Context(), q)
+		require.NoError(f, err)
+		for _, r := range page.Records {
+			ids = append(ids, r.ID)
+		}
+		if q.After = page.Next; q.After == "" {
+			return ids
+		}
+	}
+}
+
+// listRanges compares ranges of ids with Query.Match and the order of bytes.
+//
+// Proves STORE-1.
+func (s suite) listRanges(t *testing.T) {
+	f := s.fresh(t)
+	ids := []string{"", "a", "a0", "a1", "a10", "a2", "b", "B", "ba", "é", "éa", "z", "\U0010FFFF", "~"}
+	past := time.Now().Add(-time.Hour)
+	var all []persist.Record
+	for i, id := range ids[1:] {
+		for _, kind := range []string{"thing", "thing2", "thin"} {
+			w := create(persist.Key{Kind: kind, ID: id})
+			w.Label, w.Due = []string{"even", "odd"}[i%2], past.Add(time.Duration(i*7%5)*time.Second)
+			f.must(w)
+			all = append(all, f.load(w.Key))
+		}
+	}
+	for _, bound := range ids {
+		for _, q := range []persist.Query{
+			{From: bound}, {Before: bound}, {From: "a1", Before: bound}, {From: bound, Before: "z"}, {Prefix: "a", From: bound},
+			{Prefix: "a", Before: bound}, {Prefix: bound}, {From: bound, Labels: []string{"odd"}}, {From: bound, Labels: []string{"odd", "even"}},
+			{From: bound, Due: true}, {Before: bound, Due: true},
+		} {
+			q.Kind = "thing"
+			var want []string
+			matching := slices.DeleteFunc(slices.Clone(all), func(r persist.Record) bool { return !q.Match(r, time.Now()) })
+			slices.SortFunc(matching, func(a, b persist.Record) int {
+				if q.Due {
+					return cmp.Or(a.Due.Compare(b.Due), a.Key.Compare(b.Key))
+				}
+				return a.Key.Compare(b.Key)
+			})
+			for _, r := range matching {
+				want = append(want, r.ID)
+			}
+			for _, limit := range []int{1, 3, 50} {
+				q.Limit, q.Reverse = limit, false
+				require.Equal(t, append([]string{}, want...), f.ordered(q), "%+v", q)
+				q.Reverse = true
+				backwards := append([]string{}, want...)
+				slices.Reverse(backwards)
+				require.Equal(t, backwards, f.ordered(q), "%+v", q)
+			}
+		}
+	}
+	require.Len(t, f.ordered(persist.Query{From: "b", Reverse: true, Limit: 2}), 3*7, "of every kind")
+}
+
+// listChanging: records that exist all the time are listed once, also when others are created and
+// deleted between two pages.
+//
+// Proves STORE-1.
+func (s suite) listChanging(t *testing.T) {
+	for _, reverse := range []bool{false, true} {
+		f := s.fresh(t)
+		var want []string
+		for i := range 20 {
+			f.must(create(key(fmt.Sprintf("%02d", i))))
+			if i%2 == 0 {
+				want = append(want, fmt.Sprintf("%02d", i))
+			}
+		}
+		var got []string
+		q := persist.Query{Kind: "thing", Limit: 3, Reverse: reverse}
+		for i := 0; ; i++ {
+			page, err := f.store.List(f.Context(), q)
+			require.NoError(t, err)
+			for _, r := range page.Records {
+				if r.ID[0] < '2' && len(r.ID) == 2 && (r.ID[1]-'0')%2 == 0 {
+					got = append(got, r.ID)
+				}
+			}
+			if q.After = page.Next; q.After == "" {
+				break
+			}
+			odd := key(fmt.Sprintf("%02d", 2*i+1))
+			f.must(remove(odd, 1))
+			f.must(create(key(odd.ID + "+")))
+		}
+		slices.Sort(got)
+		require.Equal(t, want, got)
+	}
 }

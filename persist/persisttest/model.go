@@ -212,6 +212,9 @@ func (m *model) compareList() {
 	q := persist.Query{
 		Kind:    m.kind,
 		Prefix:  rapid.SampledFrom([]string{"", "", "a"}).Draw(m.T, "prefix"),
+		From:    rapid.SampledFrom([]string{"", "", "b"}).Draw(m.T, "from"),
+		Before:  rapid.SampledFrom([]string{"", "", "b"}).Draw(m.T, "before"),
+		Reverse: rapid.Bool().Draw(m.T, "reverse"),
 		Labels:  rapid.SampledFrom([][]string{nil, nil, {"open"}, {"open", "closed"}, {""}}).Draw(m.T, "labels"),
 		Age:     rapid.SampledFrom(durations).Draw(m.T, "age"),
 		Due:     rapid.IntRange(0, 2).Draw(m.T, "due") == 0,

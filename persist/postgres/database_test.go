@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/internal/pgtest"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -206,6 +207,50 @@ func TestIndices(t *testing.T) {
 		page, err := s.List(t.Context(), q)
 		require.NoError(t, err)
 		require.Len(t, page.Records, 100)
+	}
+}
+
+// TestListReadsEachRecordOnce: a listing of many pages reads each record about once, also before the
+// table is first analyzed.
+//
+// Proves SCOPE-20.
+func TestListReadsEachRecordOnce(t *testing.T) {
+	const count = 5000
+	for name, q := range map[string]persist.Query{
+		"all": {}, "reverse": {Reverse: true}, "label": {Labels: []string{"open"}}, "label, reverse": {Labels: []string{"open"}, Reverse: true},
+		"due": {Due: true}, "due, reverse": {Due: true, Reverse: true}, "from": {From: "0", Before: "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s := openAt(t, url, Config{})
+			execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = false)",
+				fmt.Sprintf(`INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, due, updated, holder, token, commits)
+				SELECT 'k', md5(n::text), 1, 1, '{}', 0, 'open', now() - (n * 7919 %% 1000) * interval '1 s', now(), '', 0, '{}' FROM generate_series(1, %d) n`, count))
+			conn := pgtest.Connect(t, url)
+			read := func() (n int64) {
+				_, err := conn.Exec(t.Context(), "SELECT pg_stat_clear_snapshot()")
+				require.NoError(t, err)
+				require.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+					FROM pg_stat_user_tables WHERE relname = 'pawl_records'`).Scan(&n))
+				return n
+			}
+			before := read()
+			listed := 0
+			for q.Kind = "k"; ; {
+				page, err := s.List(t.Context(), q)
+				require.NoError(t, err)
+				listed += len(page.Records)
+				if q.After = page.Next; q.After == "" {
+					break
+				}
+			}
+			if q.From == "" {
+				require.Equal(t, count, listed)
+			}
+			require.NoError(t, s.Close()) // the server counts when the connections end
+			testkit.Eventually(t, func() bool { return read()-before >= int64(listed) })
+			require.Less(t, read()-before, int64(3*count))
+		})
 	}
 }
 

@@ -64,7 +64,8 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 
 // sortTaken puts records into the order of the list of q.
 func sortTaken(q persist.Query, taken []persist.Record) {
-	slices.SortFunc(taken, func(a, b persist.Record) int { return cursor.Of(q, a).Compare(cursor.Of(q, b)) })
+	order := cursor.Order(q)
+	slices.SortFunc(taken, func(a, b persist.Record) int { return order(cursor.Of(q, a), cursor.Of(q, b)) })
 }
 
 // takeChanged is Take with a change. The first round trip runs pick, which locks the records. The

@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ type selection struct {
 	statement *statement
 	terms     []string
 	order     []string
+	reverse   bool
 }
 
 // where adds a condition. %d in term stands for the number of the parameter that add adds.
@@ -29,7 +31,11 @@ func (s *selection) where(term string, add func(*statement)) {
 
 // conditions returns the conditions and the order, for records named r.
 func (s *selection) conditions() string {
-	return strings.Join(s.terms, " AND ") + " ORDER BY " + strings.Join(s.order, ", ")
+	direction := ""
+	if s.reverse {
+		direction = " DESC"
+	}
+	return strings.Join(s.terms, " AND ") + " ORDER BY " + strings.Join(s.order, direction+", ") + direction
 }
 
 // limit adds the number of rows as a parameter and returns the LIMIT clause.
@@ -41,7 +47,10 @@ func (s *selection) limit(n int) string {
 // selected returns persist.Query.Match in SQL, with the conditions of the partial indices spelled
 // out. It uses the start of the statement as the time, because the planner knows that.
 func selected(q persist.Query) (*selection, error) {
-	s := &selection{statement: query("")}
+	s := &selection{statement: query(""), reverse: q.Reverse}
+	if !isText(q.From) || !isText(q.Before) {
+		return nil, errors.New("postgres: Query.From or Query.Before is not UTF-8 without U+0000")
+	}
 	const held = "r.token <> 0 AND r.until > pg_catalog.statement_timestamp()"
 	if q.Deleted {
 		s.where("r.deleted IS NOT NULL", nil)
@@ -62,8 +71,19 @@ func selected(q persist.Query) (*selection, error) {
 			s.where("r.id < $%d", func(p *statement) { p.string(end) })
 		}
 	}
-	if len(labels) > 0 {
+	if q.From != "" {
+		s.where("r.id >= $%d", func(p *statement) { p.string(q.From) })
+	}
+	if q.Before != "" {
+		s.where("r.id < $%d", func(p *statement) { p.string(q.Before) })
+	}
+	switch {
+	case len(labels) == 1: // the index has these in the order of ids
+		s.where("r.label = $%d", func(p *statement) { p.string(labels[0]) })
+	case len(labels) > 1:
 		s.where("r.label = ANY ($%d)", func(p *statement) { p.strings(labels) })
+	}
+	if len(labels) > 0 {
 		if !slices.Contains(labels, "") {
 			s.where("r.label <> ''", nil)
 		}
@@ -77,7 +97,8 @@ func selected(q persist.Query) (*selection, error) {
 	}
 	if q.Due {
 		if q.DueIn > 0 {
-			s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp() + $%d", func(p *statement) { p.duration(q.DueIn) })
+			s.where("r.due > pg_catalog.statement_timestamp() AND r.due <= pg_catalog.statement_timestamp() + $%d",
+				func(p *statement) { p.duration(q.DueIn) })
 		} else {
 			s.where("r.due IS NOT NULL AND r.due <= pg_catalog.statement_timestamp()", nil)
 		}
@@ -126,7 +147,11 @@ func (s *selection) after(q persist.Query) error {
 		}
 		places = append(places, fmt.Sprintf("$%d", len(s.statement.values)))
 	}
-	s.where("("+strings.Join(s.order, ", ")+") > ("+strings.Join(places, ", ")+")", nil)
+	compared := ") > ("
+	if s.reverse {
+		compared = ") < ("
+	}
+	s.where("("+strings.Join(s.order, ", ")+compared+strings.Join(places, ", ")+")", nil)
 	return nil
 }
 
@@ -148,6 +173,26 @@ func (t statements) list(q persist.Query, limit int) (*statement, error) {
 	s.statement.text = "SELECT pg_catalog.statement_timestamp(), " + columns + " FROM " + t.records + " r WHERE " + s.conditions() + s.limit(limit)
 	return s.statement, nil
 }
+
+// ordered reports whether an index has the records of q in the order of the list, so that a page
+// need not sort.
+func ordered(q persist.Query) bool {
+	switch {
+	case q.Expired || q.Deleted:
+		return q.Expired && !q.Deleted && q.Kind != "" && !q.Due && len(q.Labels) == 0
+	case q.Kind == "":
+		return !q.Due && len(q.Labels) == 0
+	case len(q.Labels) == 0:
+		return true
+	}
+	return len(q.Labels) == 1 && q.Labels[0] != "" && !q.Due
+}
+
+// inOrder makes the planner read an index in the order of the list, for the rest of the
+// transaction. Before a table is first analyzed, the planner takes it for small: it would read and
+// sort the whole kind for each page.
+var inOrder = query(`SELECT pg_catalog.set_config('enable_sort', 'off', true),
+	pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true)`)
 
 // successor returns the first text after all texts that start with prefix, or "" if there is none.
 // Texts are compared byte by byte, which for UTF-8 means by code point.

@@ -24,11 +24,15 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 }
 
 // List returns one page of the records that match q, ordered by kind and id; with q.Due the longest
-// due first, with q.Expired the longest expired first. It returns persist.ErrClosed after Close,
+// due first, with q.Expired the longest expired first; q.Reverse turns that around. It returns persist.ErrClosed after Close,
 // the error of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable
 // if the database cannot be reached now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	return reads{&s.sql, s.read}.list(ctx, q)
+	run := s.read
+	if ordered(q) {
+		run = func(ctx context.Context, list *statement) (answer, error) { return s.readAfter(ctx, inOrder, list) }
+	}
+	return reads{&s.sql, run}.list(ctx, q)
 }
 
 // reads are the methods that read, for a Store and for a joined transaction.
@@ -145,6 +149,12 @@ func timedRecord(row cells) persist.Record {
 
 // read runs one statement that changes nothing.
 func (s *Store) read(ctx context.Context, statement *statement) (answer, error) {
+	return s.readAfter(ctx, statement)
+}
+
+// readAfter runs statements that change nothing, in one transaction, and returns the answer of the
+// last.
+func (s *Store) readAfter(ctx context.Context, statements ...*statement) (answer, error) {
 	if err := s.queue.begin(); err != nil {
 		return nil, err
 	}
@@ -156,19 +166,19 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 	defer conn.Release()
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
-	answers, err := repeatable(bounded, conn.Conn().PgConn(), statement)
+	answers, err := repeatable(bounded, conn.Conn().PgConn(), statements...)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
-	return answers[0], nil
+	return answers[len(answers)-1], nil
 }
 
-// repeatable runs a statement that changes nothing, and again with its text if the session has lost
-// its name.
-func repeatable(ctx context.Context, conn *pgconn.PgConn, statement *statement) ([]answer, error) {
-	answers, err := roundTrip(ctx, conn, statement)
+// repeatable runs statements that change nothing, and again with their text if the session has lost
+// the name of one.
+func repeatable(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
+	answers, err := roundTrip(ctx, conn, statements...)
 	if sqlState(err) == codeNoSuchStatement {
-		answers, err = roundTrip(ctx, conn, statement)
+		answers, err = roundTrip(ctx, conn, statements...)
 	}
 	return answers, err
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due
-// first. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
+// first; q.Reverse turns that around. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
 // and an error that wraps persist.ErrUnavailable when the database stayed locked.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	if err := s.calls.enter(); err != nil {
@@ -59,9 +59,15 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	}
 	if q.Prefix != "" {
 		where("id >= ?", q.Prefix)
-		if end := successor(q.Prefix); end != "" {
+		if end := cursor.Successor(q.Prefix); end != "" {
 			where("id < ?", end)
 		}
+	}
+	if q.From != "" {
+		where("id >= ?", q.From)
+	}
+	if q.Before != "" {
+		where("id < ?", q.Before)
 	}
 	if len(q.Labels) > 0 {
 		anyEmpty := false
@@ -80,6 +86,9 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	}
 	if q.Due {
 		where("due IS NOT NULL AND due <= ?", now.Add(q.DueIn).UnixMicro())
+		if q.DueIn > 0 {
+			where("due > ?", at)
+		}
 	}
 	if q.Unheld {
 		where("(token = 0 OR until <= ?)", at)
@@ -93,13 +102,16 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	default:
 		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
 	}
-	order := orderOf(q)
+	order, compared, direction := orderOf(q), ") > (", ""
+	if q.Reverse {
+		compared, direction = ") < (", " DESC"
+	}
 	if q.After != "" {
 		after, err := cursor.Parse(q.After)
 		if err != nil {
 			return "", nil, err
 		}
-		where("("+strings.Join(order, ", ")+") > ("+marks(len(order))+")", valuesOf(order, after)...)
+		where("("+strings.Join(order, ", ")+compared+marks(len(order))+")", valuesOf(order, after)...)
 	}
 	// Where an index was made for these records, few of their kind match. A plus sign keeps SQLite
 	// from reading the whole kind in the order of the key instead, to save sorting.
@@ -108,7 +120,7 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 		sorting = "+"
 	}
 	text = s.selectFrom + strings.Join(terms, " AND ") +
-		" ORDER BY " + sorting + strings.Join(order, ", "+sorting) + " LIMIT ?"
+		" ORDER BY " + sorting + strings.Join(order, direction+", "+sorting) + direction + " LIMIT ?"
 	return text, append(args, limit), nil
 }
 
@@ -132,16 +144,4 @@ func valuesOf(order []string, p cursor.Position) []any {
 		values = append(values, map[string]any{"due": p.Due, "kind": p.Kind, "id": p.ID}[column])
 	}
 	return values
-}
-
-// successor returns the first text after all texts that start with prefix, "" if there is none.
-func successor(prefix string) string {
-	next := []byte(prefix)
-	for i := len(next) - 1; i >= 0; i-- {
-		if next[i] < 0xff {
-			next[i]++
-			return string(next[:i+1])
-		}
-	}
-	return ""
 }

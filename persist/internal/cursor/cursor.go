@@ -37,6 +37,27 @@ func (p Position) Compare(o Position) int {
 	return cmp.Or(cmp.Compare(p.Due, o.Due), strings.Compare(p.Kind, o.Kind), strings.Compare(p.ID, o.ID))
 }
 
+// Order returns the order of the list of q.
+func Order(q persist.Query) func(a, b Position) int {
+	if q.Reverse {
+		return func(a, b Position) int { return b.Compare(a) }
+	}
+	return Position.Compare
+}
+
+// Successor returns the first text after all texts that start with prefix, "" if there is none.
+// Texts are compared byte by byte.
+func Successor(prefix string) string {
+	next := []byte(prefix)
+	for i := len(next) - 1; i >= 0; i-- {
+		if next[i] < 0xff {
+			next[i]++
+			return string(next[:i+1])
+		}
+	}
+	return ""
+}
+
 // String encodes p for Page.Next.
 func (p Position) String() string {
 	text, err := json.Marshal(p)
