@@ -24,7 +24,7 @@ const deleteBatch = 500
 // errors of Kind.List, *LeaseLostError, and *UnknownOutcomeError if the last batch may have been
 // committed; it is not counted then.
 func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (deleted int, err error) {
-	b, err := k.listable(ctx, o)
+	b, err := k.listable(ctx, o, Query{})
 	if err != nil {
 		return 0, err
 	}
