@@ -14,3 +14,10 @@ var InboxID = inboxID
 
 // Runtime returns the runtime of e.
 func (e *Engine) Runtime() *pawl.Runtime { return e.rt }
+
+// Stopped reports whether Stop was called.
+func (e *Engine) Stopped() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.stopped
+}

@@ -42,17 +42,25 @@ func newRival(t testing.TB, store persist.Store, status run.Status, changes int6
 	t.Cleanup(func() { require.NoError(t, writer.Close(context.Background())) })
 	r := &rival{Tap: &stores.Tap{Store: store}, status: status, writer: writer, wanted: changes}
 	r.OnCommit(func(ctx context.Context, c persist.Commit) error {
-		for _, w := range c.Writes {
-			var doc struct {
-				Status run.Status `json:"status"`
-			}
-			if w.Kind == "run" && w.Expected > 0 && json.Unmarshal(w.Doc, &doc) == nil && doc.Status == r.status {
-				r.change(ctx, w.ID)
-			}
+		if id := becomes(c, r.status); id != "" {
+			r.change(ctx, id)
 		}
 		return nil
 	})
 	return r
+}
+
+// becomes returns the id of the run to which a commit gives a status; "": none.
+func becomes(c persist.Commit, status run.Status) string {
+	for _, w := range c.Writes {
+		var doc struct {
+			Status run.Status `json:"status"`
+		}
+		if w.Kind == "run" && w.Expected > 0 && json.Unmarshal(w.Doc, &doc) == nil && doc.Status == status {
+			return w.ID
+		}
+	}
+	return ""
 }
 
 // change moves the version of a run, unless that was done as often as wanted.

@@ -1,0 +1,158 @@
+package run_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/run"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// waits is a step that waits for the signal "go".
+func waits(name string) run.Step[order] {
+	return step(name, func(_ context.Context, a *attempt) (run.Next, error) {
+		if a.Signal == nil {
+			return run.Await("go", 0), nil
+		}
+		return run.Continue(), nil
+	})
+}
+
+// release runs fn with an engine of a release that has these steps.
+func release(t testing.TB, rt *pawl.Runtime, log *messages, fn func(e *run.Engine, runs *run.Runs[order]), steps ...run.Step[order]) {
+	t.Helper()
+	e, runs := engine(rt, run.Config{Logger: slog.New(log)}, steps...)
+	require.NoError(t, e.Start(t.Context()))
+	fn(e, runs)
+	require.NoError(t, e.Stop(t.Context()))
+}
+
+// A release does not have the current step of a run. The run is parked with its reason. It is listed,
+// and a release that has the step again continues it after Retry. Proves RUN-9.
+func TestStepIsGone(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt, log := open(t, store), &messages{Handler: slog.DiscardHandler}
+		var id string
+		release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+			r, _, err := runs.Start(t.Context(), order{})
+			require.NoError(t, err)
+			id = r.ID
+			until(t, runs, id, "waiting", func(r run.Run[order]) bool { return r.Status == run.Waiting })
+			require.NoError(t, e.Stop(t.Context()))
+			require.NoError(t, e.Signal(t.Context(), id, "go", 1))
+			var working *run.NotStoppedError
+			err = e.Retry(t.Context(), id)
+			require.ErrorAs(t, err, &working)
+			require.Equal(t, "RUN_NOT_STOPPED", pawl.Code(err))
+			require.Equal(t, 409, pawl.HTTPStatus(err))
+		}, step("a", nil), waits("charge"), step("c", nil))
+
+		release(t, rt, log, func(_ *run.Engine, runs *run.Runs[order]) {
+			r := until(t, runs, id, "parked", func(r run.Run[order]) bool { return r.Parked != "" })
+			require.Equal(t, `definition "order" has no step "charge"`, r.Parked)
+			require.Equal(t, run.Pending, r.Status)
+			require.Equal(t, "charge", r.CurrentStep)
+			require.Zero(t, r.Due)
+			require.Empty(t, r.Error)
+			require.Equal(t, []string{id}, list(t, runs, run.Filter{Parked: true}))
+			require.Equal(t, []string{id}, list(t, runs, run.Filter{}))
+			require.Equal(t, []string{id}, list(t, runs, run.Filter{Statuses: []run.Status{run.Pending}}))
+			require.Empty(t, list(t, runs, run.Filter{Statuses: []run.Status{run.Failed}, Parked: true}))
+			require.Equal(t, 1, log.count("run: parked run="+id+" reason="+r.Parked), "%q", log.lines)
+		}, step("a", nil), step("c", nil))
+
+		release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+			r, err := runs.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.NotEmpty(t, r.Parked, "it stays parked until Retry")
+			require.NoError(t, e.Retry(t.Context(), id))
+			r = finished(t, runs, id)
+			require.Equal(t, run.Completed, r.Status, r.Error)
+			require.Equal(t, []string{"a", "charge", "charge", "c"}, r.State.Log)
+			require.Empty(t, r.Parked)
+			require.Empty(t, list(t, runs, run.Filter{Parked: true}))
+		}, step("a", nil), waits("charge"), step("c", nil))
+	})
+}
+
+// A release with more steps continues the runs of the release before it. Steps behind the current one
+// run, and steps before it do not. Proves RUN-4.
+func TestReleaseWithMoreSteps(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt, log := open(t, store), &messages{Handler: slog.DiscardHandler}
+		var id string
+		release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+			r, _, err := runs.Start(t.Context(), order{})
+			require.NoError(t, err)
+			id = r.ID
+			until(t, runs, id, "waiting", func(r run.Run[order]) bool { return r.Status == run.Waiting })
+		}, step("a", nil), waits("b"))
+		release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+			require.NoError(t, e.Signal(t.Context(), id, "go", 1))
+			r := finished(t, runs, id)
+			require.Equal(t, run.Completed, r.Status, r.Error)
+			require.Equal(t, []string{"a", "b", "b", "c", "d"}, r.State.Log)
+			require.Len(t, r.Steps, 5)
+		}, step("a", nil), step("before", nil), waits("b"), step("c", nil), step("d", nil))
+	})
+}
+
+// A state that the type of a release does not fit fails the run at once, with its reason. A run that
+// no release can read is listed by its id, and does not count for the limit. Proves RUN-7.
+func TestStateDoesNotFit(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt := open(t, store)
+		_, runs := engine(rt, run.Config{}, step("a", nil))
+		var ids []string
+		for range 3 {
+			r, _, err := runs.Start(t.Context(), order{})
+			require.NoError(t, err)
+			ids = append(ids, r.ID)
+		}
+		writer, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		_, err = rawRuns.Scope(writer, ids[0]).PatchState(t.Context(), pawl.Patch{"state": []int{1}})
+		require.NoError(t, err)
+		_, err = rawRuns.Scope(writer, ids[0]).PatchState(t.Context(), pawl.Patch{"due": time.Now().Add(-time.Hour)}) // the first of the list
+		require.NoError(t, err)
+		require.NoError(t, writer.Close(t.Context()))
+
+		for limit := 1; limit <= 2; limit++ {
+			good, bad := 0, 0
+			for r, err := range runs.List(t.Context(), run.Filter{Limit: limit}) {
+				if err != nil {
+					require.Equal(t, ids[0], r.ID)
+					bad++
+				} else {
+					good++
+				}
+			}
+			require.Equal(t, limit, good)
+			require.LessOrEqual(t, bad, 1)
+		}
+		e, runs := start(t, rt, run.Config{}, step("a", nil))
+		hasFailed := func() (failed bool) {
+			for r, err := range runs.List(t.Context(), run.Filter{Statuses: []run.Status{run.Failed}}) {
+				var fit *json.UnmarshalTypeError
+				require.True(t, errors.As(err, &fit), "%v", err)
+				failed = failed || r.ID == ids[0]
+			}
+			return failed
+		}
+		for _, id := range ids[1:] {
+			require.Equal(t, run.Completed, finished(t, runs, id).Status)
+		}
+		testkit.Eventually(t, hasFailed, "the run has failed")
+		require.NoError(t, e.Stop(t.Context()))
+		require.Contains(t, string(document(t, store, ids[0])["error"]), "the stored state does not fit")
+	})
+}
