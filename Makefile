@@ -2,6 +2,7 @@
 
 GO       ?= go
 FUZZTIME ?= 60s
+SOAK     ?= 600
 
 # What `make test` spends on each fuzz target. `make fuzz` is for finding, this is for noticing
 # that a target no longer works.
@@ -86,6 +87,10 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 40 times)
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndRepeatNothing$$' .
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtRandomMoments$$' ./flow/machine
+
+.PHONY: soak
+soak: need-postgres ## kill worker processes of durable runs at random for SOAK seconds (600) and check every run (CI: 10)
+	PAWL_KILLS=20 PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run
 
 # Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-load bench-test bench-lint
