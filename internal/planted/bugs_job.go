@@ -1,0 +1,131 @@
+package main
+
+// jobBugs break the worker for due documents and its schedules.
+var jobBugs = []Bug{
+	{
+		Name: "job-attempt-not-counted", Mechanism: "an attempt is counted when the job is taken",
+		Proves: []string{"JOB-1", "JOB-2"}, File: "flow/job/worker.go",
+		Old: `pawl.Inc{Field: "attempts", By: 1}`, New: `pawl.Inc{Field: "attempts", By: 0}`,
+		Pkg: "./flow/job", Run: "^TestKilledWorker$",
+	},
+	{
+		Name: "job-writes-before-the-end", Mechanism: "writes of OnCommit and the end of the job are one commit",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error {\n		for _, fn", New: "	for _, fn := range j.onCommit {\n		if err := pawl.Transact(ctx, w.rt, fn); err != nil {\n			return err\n		}\n	}\n	j.onCommit = nil\n	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error {\n		for _, fn",
+		Pkg: "./flow/job", Run: "^TestKilledWorker$",
+	},
+	{
+		Name: "job-handler-again", Mechanism: "on a conflict the commit is repeated, not the handler",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "		for _, fn := range j.onCommit {\n", New: "		_ = w.config.Handle(ctx, j)\n		for _, fn := range j.onCommit {\n",
+		Pkg: "./flow/job", Run: "^TestConflictDoesNotRepeatTheHandler$",
+	},
+	{
+		Name: "job-commits-when-withdrawn", Mechanism: "a job that got another label commits nothing",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "errors.Is(err, pawl.ErrDeleted) || err == nil && !w.takes(&doc)", New: "errors.Is(err, pawl.ErrDeleted)",
+		Pkg: "./flow/job", Run: "^TestWithdrawnJob$", Flags: []string{"-timeout=1m"},
+	},
+	{
+		Name: "job-not-told-of-withdrawal", Mechanism: "the context of a withdrawn job ends",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "			cancel(ErrWithdrawn)\n", New: "			_ = cancel\n",
+		Pkg: "./flow/job", Run: "^TestWithdrawnJob$", Flags: []string{"-timeout=1m"},
+	},
+	{
+		Name: "job-stop-fails-the-attempt", Mechanism: "a job that Stop interrupts is handed back",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "			return w.handBack(fenced, l, j)\n", New: "			return w.fail(fenced, l, j, err)\n",
+		Pkg: "./flow/job", Run: "^TestStopHandsBack$",
+	},
+	{
+		Name: "job-stop-counts-the-attempt", Mechanism: "an attempt that Stop interrupts is not counted",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "			w.state(doc).Attempts--\n", New: "",
+		Pkg: "./flow/job", Run: "^TestStopHandsBack$",
+	},
+	{
+		Name: "job-never-parked", Mechanism: "the last attempt parks the job",
+		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
+		Old: "again := j.Attempt < w.config.Retry.Attempts && !pawl.IsNonRetryable(cause)", New: "again := !pawl.IsNonRetryable(cause)",
+		Pkg: "./flow/job", Run: "^TestFailingJobIsRetriedAndParked$",
+	},
+	{
+		Name: "job-final-error-repeated", Mechanism: "an error that is marked NonRetryable parks the job at once",
+		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
+		Old: "again := j.Attempt < w.config.Retry.Attempts && !pawl.IsNonRetryable(cause)", New: "again := j.Attempt < w.config.Retry.Attempts",
+		Pkg: "./flow/job", Run: "^TestFinalErrorParksAtOnce$",
+	},
+	{
+		Name: "job-deadly-again", Mechanism: "a job whose attempts were spent by dead processes does not run again",
+		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
+		Old: "	if j.Attempt > w.config.Retry.Attempts {\n", New: "	if false {\n",
+		Pkg: "./flow/job", Run: "^TestFinalErrorParksAtOnce$",
+	},
+	{
+		Name: "job-retry-at-once", Mechanism: "a failed job is due later",
+		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
+		Old: "s.Due, s.Error = j.Now().Add(delay), protect.Text(cause)", New: "s.Due, s.Error = j.Now().Add(100*delay), protect.Text(cause)",
+		Pkg: "./flow/job", Run: "^TestFailingJobIsRetriedAndParked$",
+	},
+	{
+		Name: "job-retry-with-old-attempts", Mechanism: "Retry gives a parked job all its attempts again",
+		Proves: []string{"JOB-2"}, File: "flow/job/worker.go",
+		Old: "*s = State{Label: w.config.Labels[0], Due: time.Now()}", New: "*s = State{Label: w.config.Labels[0], Due: time.Now(), Attempts: s.Attempts}",
+		Pkg: "./flow/job", Run: "^TestFailingJobIsRetriedAndParked$",
+	},
+	{
+		Name: "job-waits-for-the-poll", Mechanism: "a job is done when it falls due, not at the next poll",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "		w.loop.WakeIn(in)\n", New: "		_ = in\n",
+		Pkg: "./flow/job", Run: "^TestJobIsDoneWhenItFallsDue$",
+	},
+	{
+		Name: "job-hint-ignored", Mechanism: "a hint of the store wakes the worker",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "			w.loop.Wake()\n", New: "",
+		Pkg: "./flow/job", Run: "^TestJobIsDoneWhenItFallsDue$",
+	},
+	{
+		Name: "schedule-tick-is-the-retry", Mechanism: "a tick that failed is repeated as the same tick",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "one.tick(j.State.Tick, j.Now())", New: "one.tick(j.State.Due, j.Now())",
+		Pkg: "./flow/job", Run: "^TestFailedTickStaysTheSame$",
+	},
+	{
+		Name: "schedule-of-another-release", Mechanism: "a process with other times does not take the schedule",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: `return fmt.Sprintf("%s %s %s %v %v", Ready, s.Name, s.Cron, s.Every, s.Zone)`, New: `return Ready + " " + s.Name`,
+		Pkg: "./flow/job", Run: "^TestReleaseChangesTheTimes$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "schedule-ticks-twice", Mechanism: "a time that exists twice ticks once",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "	for repeated(next) {\n", New: "	for false {\n",
+		Pkg: "./flow/job", Run: "^TestZone$",
+	},
+	{
+		Name: "schedule-without-a-zone", Mechanism: "ticks follow the clocks of the zone",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "parsed.Next(t.In(zone))", New: "parsed.Next(t.UTC())",
+		Pkg: "./flow/job", Run: "^TestZone$",
+	},
+	{
+		Name: "schedule-catches-up-once", Mechanism: "CatchUpAll does every tick",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "next.After(now) || s.CatchUp == CatchUpAll {", New: "next.After(now) {",
+		Pkg: "./flow/job", Run: "^TestScheduleCatchesUp$",
+	},
+	{
+		Name: "schedule-always-catches-up", Mechanism: "CatchUpNone leaves late ticks out",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "tick, do = next, s.CatchUp == CatchUpOnce", New: "tick, do = next, true",
+		Pkg: "./flow/job", Run: "^TestScheduleCatchesUp$",
+	},
+	{
+		Name: "schedule-tick-again", Mechanism: "the commit of a tick sets the next one",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "		r.Due, r.Tick = next, next\n", New: "		r.Due = j.Now().Add(time.Minute)\n		_ = next\n",
+		Pkg: "./flow/job", Run: "^TestScheduleTicksOnce$",
+	},
+}
