@@ -201,6 +201,45 @@ func TestJobIsDoneWhenItFallsDue(t *testing.T) {
 	})
 }
 
+// A job that falls due between two polls is done then, also shortly after one poll interval, which
+// the loop extends. A job that falls due while the worker looks for jobs is not overlooked. Proves
+// JOB-3.
+func TestJobFallsDueBetweenLooks(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		w := newWorker(t, rt, send, func(c *job.Config[reminder]) { c.Poll = time.Hour })
+		require.NoError(t, w.Start(t.Context()))
+		for i := range 10 {
+			put(t, rt, fmt.Sprint(i), time.Hour+time.Minute)
+			time.Sleep(time.Hour + 2*time.Minute)
+			require.Equal(t, i+1, sent(t, rt))
+		}
+		require.NoError(t, w.Stop(t.Context()))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		store := &slow{Store: memory.New()}
+		rt, err := pawl.Open(pawl.Config{Store: store})
+		require.NoError(t, err)
+		w := newWorker(t, rt, send, func(c *job.Config[reminder]) { c.Poll = time.Hour })
+		put(t, rt, "1", time.Second)
+		require.NoError(t, w.Start(t.Context()))
+		time.Sleep(10 * time.Minute)
+		require.Equal(t, 1, sent(t, rt))
+		require.NoError(t, w.Stop(t.Context()))
+		require.NoError(t, errors.Join(rt.Close(t.Context()), store.Close()))
+	})
+}
+
+// slow is a store whose lists of due records take a minute to arrive.
+type slow struct{ persist.Store }
+
+func (s *slow) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	page, err := s.Store.List(ctx, q)
+	if q.Due {
+		time.Sleep(time.Minute)
+	}
+	return page, err
+}
+
 // A job of another process is done within the poll interval, also if its hint is lost: the store of
 // this test sends none. Proves JOB-3.
 func TestJobOfAnotherProcessIsPolled(t *testing.T) {

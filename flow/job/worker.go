@@ -270,26 +270,27 @@ func (w *Worker[T]) Once(ctx context.Context) (int, error) {
 
 // take is the Take of the loop. The leases outlive ctx, because Stop waits for attempts in progress.
 func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err error) {
-	at := time.Now()
+	if err := w.wakeForNext(ctx); err != nil {
+		return nil, err
+	}
 	q := pawl.Query{Due: true, Labels: w.config.Protocol.Labels, Limit: limit}
 	begin := pawl.All{pawl.Inc{Field: "attempts", By: 1}}
 	if w.config.Protocol.Begin != nil {
 		begin = append(begin, w.config.Protocol.Begin())
 	}
 	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin))
+	at := time.Now() // afterwards, so that Job.Now is not ahead of the store
 	for _, t := range all {
 		jobs = append(jobs, taken[T]{t, at})
-	}
-	if err == nil && len(all) < limit {
-		err = w.wakeForNext(ctx)
 	}
 	return jobs, err
 }
 
-// wakeForNext makes the loop look again when the next job falls due. A job that is due later than
-// Poll is found by a later look.
+// wakeForNext makes the loop look again when the next job falls due. It comes before Take: a job
+// that falls due between the two is taken. The loop extends Poll by up to a quarter, so it looks
+// ahead further than that.
 func (w *Worker[T]) wakeForNext(ctx context.Context) error {
-	in, err := w.config.Kind.NextDue(ctx, w.rt, pawl.Query{Labels: w.config.Protocol.Labels}, w.config.Poll)
+	in, err := w.config.Kind.NextDue(ctx, w.rt, pawl.Query{Labels: w.config.Protocol.Labels}, 2*w.config.Poll)
 	if err == nil && in > 0 {
 		w.loop.WakeIn(in)
 	}

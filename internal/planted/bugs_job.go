@@ -23,7 +23,7 @@ var jobBugs = []Bug{
 	{
 		Name: "job-commits-when-withdrawn", Mechanism: "a job that got another label commits nothing",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
-		Old: "errors.Is(err, pawl.ErrDeleted) || err == nil && !w.takes(&doc)", New: "errors.Is(err, pawl.ErrDeleted)",
+		Old: "errors.Is(err, pawl.ErrDeleted) || err == nil && !w.takes(&doc)", New: "errors.Is(err, pawl.ErrDeleted) || err == nil && w.state(&doc).Label == \"\"",
 		Pkg: "./flow/job", Run: "^TestWithdrawnJob$", Flags: []string{"-timeout=1m"},
 	},
 	{
@@ -79,6 +79,18 @@ var jobBugs = []Bug{
 		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
 		Old: "		w.loop.WakeIn(in)\n", New: "		_ = in\n",
 		Pkg: "./flow/job", Run: "^TestJobIsDoneWhenItFallsDue$",
+	},
+	{
+		Name: "job-overlooked-between-looks", Mechanism: "a job that falls due while the worker looks is not overlooked",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "	if err := w.wakeForNext(ctx); err != nil {\n		return nil, err\n	}\n", New: "	defer func() { _ = w.wakeForNext(ctx) }()\n",
+		Pkg: "./flow/job", Run: "^TestJobFallsDueBetweenLooks$",
+	},
+	{
+		Name: "job-looks-ahead-one-poll", Mechanism: "the worker looks ahead further than its next poll",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "pawl.Query{Labels: w.config.Labels}, 2*w.config.Poll)", New: "pawl.Query{Labels: w.config.Labels}, w.config.Poll)",
+		Pkg: "./flow/job", Run: "^TestJobFallsDueBetweenLooks$",
 	},
 	{
 		Name: "job-hint-ignored", Mechanism: "a hint of the store wakes the worker",
