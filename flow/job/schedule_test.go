@@ -141,7 +141,7 @@ func TestReleaseChangesTheTimes(t *testing.T) {
 		old := schedule(t, rt, job.Schedule{Every: time.Hour})
 		time.Sleep(100 * time.Minute)
 		changed := schedule(t, other, job.Schedule{Cron: "15,45 * * * *"})
-		time.Sleep(95 * time.Minute)
+		time.Sleep(97 * time.Minute)
 		require.NoError(t, changed.Stop(t.Context()))
 		time.Sleep(time.Hour) // the old release does nothing
 		require.NoError(t, old.Stop(t.Context()))

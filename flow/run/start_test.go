@@ -127,7 +127,7 @@ func TestKeys(t *testing.T) {
 			again, created, err := runs.Start(t.Context(), order{}, run.WithKey(long), run.InWorkspace(workspace))
 			require.NoError(t, err)
 			require.False(t, created, workspace)
-			require.Equal(t, r, again)
+			require.Equal(t, r.ID, again.ID)
 			require.Equal(t, []string{r.ID}, list(t, runs, run.Filter{Workspace: workspace}))
 		}
 		require.Len(t, ids, 6)
@@ -179,7 +179,8 @@ func TestKeyWithAnotherInput(t *testing.T) {
 		}
 		after, err := runs.Get(t.Context(), id)
 		require.NoError(t, err)
-		require.Equal(t, before, after)
+		require.Equal(t, before.Version, after.Version)
+		require.Equal(t, before.State, after.State)
 
 		_, _, err = create("any", `{"n":9007199254740993}`)
 		require.NoError(t, err)
@@ -309,7 +310,7 @@ func TestDuplicateWebhook(t *testing.T) {
 		done := finished(t, o.runs, r.ID)
 		again, created := o.deliver(t)
 		require.False(t, created)
-		require.Equal(t, done, again)
+		require.Equal(t, []any{done.ID, done.Version, done.Status, done.State}, []any{again.ID, again.Version, again.Status, again.State})
 		require.Len(t, o.steps, 1)
 	})
 }
