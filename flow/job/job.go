@@ -55,7 +55,7 @@ type Job[T any] struct {
 	key      string
 	document func(*T) *State
 	taken    time.Time // by the store's clock
-	since    time.Time // the same moment, by the clock of this process
+	since    time.Time // just after that, by the clock of this process
 	update   func(state *T) error
 	onCommit []func(ctx context.Context, tx *pawl.Tx) error
 }
@@ -64,7 +64,8 @@ type Job[T any] struct {
 // a repeated call by a key.
 func (j *Job[T]) Key() string { return j.key }
 
-// Now returns the time by the store's clock.
+// Now returns the time by the store's clock. It is never ahead of it, so a job that is made due at
+// Now is due.
 func (j *Job[T]) Now() time.Time { return j.taken.Add(time.Since(j.since)) }
 
 // OnCommit adds writes to the commit that ends the job. If that commit meets a conflict, fn runs

@@ -132,7 +132,7 @@ const checkEvery = 100 * time.Millisecond
 // taken is a job whose lease this process holds.
 type taken[T any] struct {
 	pawl.Taken[T]
-	at time.Time // when it was taken, by the clock of this process
+	at time.Time // just after it was taken, by the clock of this process
 }
 
 // New returns a worker that is not started. It returns *pawl.ArgumentError for a missing or negative
