@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +16,7 @@ import (
 
 func open(t *testing.T, store *memory.Store) *pawl.Runtime {
 	t.Helper()
-	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Meters, Schedules}})
+	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{Meters, Reports}})
 	require.NoError(t, err)
 	t.Cleanup(func() { rt.Close(context.Background()) }) // t.Context has ended by then
 	return rt
@@ -49,33 +48,35 @@ func TestLimit(t *testing.T) {
 	})
 }
 
-// Two processes run each schedule once per interval. A failed run is repeated.
-func TestSchedules(t *testing.T) {
+// Two processes make one report on each working day. A report that fails is made again.
+func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		ctx, cancel := context.WithCancel(t.Context())
-		var runs atomic.Int64
-		var running sync.WaitGroup
+		var mu sync.Mutex // protects made
+		var made []string
+		var stops []func(context.Context) error
 		for range 2 {
 			rt := open(t, store)
-			require.NoError(t, AddSchedule(ctx, rt, "report", time.Hour))
-			running.Go(func() {
-				RunSchedules(ctx, rt, time.Second, func(context.Context, string) error {
-					if runs.Add(1) == 3 {
-						return errors.New("broken")
-					}
-					return nil
-				})
+			scheduler, worker, err := NewReports(rt, func(_ context.Context, key, day string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				made = append(made, key)
+				if len(made) == 3 {
+					return errors.New("broken")
+				}
+				return nil
 			})
+			require.NoError(t, err)
+			require.NoError(t, scheduler.Start(t.Context()))
+			require.NoError(t, worker.Start(t.Context()))
+			stops = append(stops, scheduler.Stop, worker.Stop)
 		}
-		time.Sleep(59 * time.Minute)
-		require.Zero(t, runs.Load())
-		time.Sleep(5 * time.Hour)
-		require.EqualValues(t, 6, runs.Load(), "the third run failed and was repeated")
-		s, err := Schedules.Scope(open(t, store), "report").State(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 5, s.Runs)
-		cancel()
-		running.Wait()
+		time.Sleep(8 * 24 * time.Hour) // from Saturday, 1 January 2000
+		for _, stop := range stops {
+			require.NoError(t, stop(t.Context()))
+		}
+		require.Equal(t, []string{
+			"report/2000-01-03", "report/2000-01-04", "report/2000-01-05", "report/2000-01-05", "report/2000-01-06", "report/2000-01-07",
+		}, made, "the third failed and was repeated")
 	})
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// slow is a store whose commits take a second.
-type slow struct{ persist.Store }
+// slowCommits is a store whose commits take a second.
+type slowCommits struct{ persist.Store }
 
-func (s slow) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+func (s slowCommits) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	time.Sleep(time.Second)
 	return s.Store.Commit(ctx, c)
 }
@@ -27,7 +27,7 @@ func (s slow) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 func TestTimeOfAJobIsNotAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New()
-		rt, err := pawl.Open(pawl.Config{Store: slow{store}, Kinds: []pawl.AnyKind{reminders, totals}})
+		rt, err := pawl.Open(pawl.Config{Store: slowCommits{store}, Kinds: []pawl.AnyKind{reminders, totals}})
 		require.NoError(t, err)
 		put(t, rt, "1", 0)
 		attempts := 0

@@ -3,12 +3,14 @@ package run_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/job"
 	"github.com/pawl-go/pawl/flow/run"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -178,4 +180,67 @@ func ExampleEngine_Schedule() {
 	// Output:
 	// acme daily
 	// stopped: <nil>
+}
+
+// Runs and signals of any definition, for tools that delete them.
+var (
+	anyRun    = pawl.Kind[struct{}]{Name: "run"}
+	anySignal = pawl.Kind[struct{}]{Name: "run.signal"}
+)
+
+// deleteOld deletes runs that ended long ago, with the signals that no step has received. It opens
+// a runtime of its own on the store, because a runtime has one type for each kind.
+func deleteOld(ctx context.Context, store persist.Store, orders *run.Runs[Order], age time.Duration) error {
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	if err != nil {
+		return err
+	}
+	defer rt.Close(ctx)
+	ended := run.Filter{Statuses: []run.Status{run.Completed, run.Canceled}, Age: age}
+	for r, err := range orders.List(ctx, ended) {
+		if err != nil {
+			return err
+		}
+		for signals, err := range anySignal.List(ctx, rt, pawl.Query{Prefix: r.ID + "/"}) {
+			if err == nil {
+				err = anySignal.Scope(rt, signals.ID).Delete(ctx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := anyRun.Scope(rt, r.ID).Delete(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Runs are kept until they are deleted, and so are their keys.
+func ExampleFilter() {
+	ctx := context.Background()
+	store := memory.New()
+	rt, _ := pawl.Open(pawl.Config{Store: store})
+	defer rt.Close(ctx)
+	engine := run.NewEngine(rt, run.Config{})
+	orders := newOrders(engine)
+	r, _, err := orders.Start(ctx, Order{ID: "1"}, run.WithKey("order-1"))
+	if err == nil {
+		err = engine.Signal(ctx, r.ID, "hurry", nil) // no step awaits it
+	}
+	if err == nil {
+		err = engine.Cancel(ctx, r.ID)
+	}
+	if err == nil {
+		err = deleteOld(ctx, store, orders, 0)
+	}
+	fmt.Println(err)
+	_, err = orders.Get(ctx, r.ID)
+	fmt.Println(errors.Is(err, pawl.ErrNotFound))
+	_, created, err := orders.Start(ctx, Order{ID: "2"}, run.WithKey("order-1"))
+	fmt.Println(created, err)
+	// Output:
+	// <nil>
+	// true
+	// true <nil>
 }

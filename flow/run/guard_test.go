@@ -76,7 +76,7 @@ func (r *rival) change(ctx context.Context, id string) {
 
 // Take implements persist.Leaser: a store that takes runs in one step makes the transition to
 // RUNNING there.
-func (r *rival) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([]persist.Record, error) {
+func (r *rival) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if r.status == run.Running {
 		page, err := r.Store.List(ctx, q)
 		if err != nil {
@@ -86,7 +86,7 @@ func (r *rival) Take(ctx context.Context, q persist.Query, a persist.Acquire) ([
 			r.change(ctx, record.ID)
 		}
 	}
-	return r.Tap.Take(ctx, q, a)
+	return r.Tap.Take(ctx, q, a, change)
 }
 
 // Another writer moves the version of a run in the middle of each of its transitions. The transition

@@ -193,7 +193,7 @@ func TestImportsGoOneWay(t *testing.T) {
 
 func TestStandardLibraryOnly(t *testing.T) {
 	deps := dependencies(t)
-	for _, pkg := range []string{"persist", "internal/worker"} {
+	for _, pkg := range []string{"persist", "internal/worker", "internal/protect"} {
 		for _, dep := range deps[pkg] {
 			if !standard(dep) {
 				t.Errorf("%s depends on %s", pkg, dep)
@@ -233,6 +233,12 @@ func TestAllowed(t *testing.T) {
 		{"stream", "flow", false},
 		{"flow/run", "flow", true},
 		{"flow/run", "stream", true},
+		{"flow/run", "flow/job", true},
+		{"flow/machine", "flow/job", true},
+		{"flow/job", "flow/run", false},
+		{"flow/job", "flow", false},
+		{"flow/job", "internal/protect", true},
+		{"internal/protect", "persist", false},
 		{"flow/run", "flow/batch", false},
 		{"flow", "flow/run", false},
 		{"flow", "persist/memory", false},
