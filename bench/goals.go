@@ -28,6 +28,7 @@ var chapters = []chapter{
 	{"G1", "cost as a list grows", true, false, g1},
 	{"G2", "cost as the number of scopes grows", true, false, g2},
 	{"L1", "lost updates: 64 writers on Pawl, ADK-Go sessions and get-then-set", true, true, l1},
+	{"R1", "PostgreSQL, durable runs of one step, against River", true, false, r1},
 	{"W1", "for the record: writers from 1 to 1024 on one in-memory container, three shapes of state", false, false, w1},
 	{"W2", "for the record: hot row, uniform, Zipf, 90 % reads, every store, every strategy", false, false, w2},
 	{"W3", "for the record: transactions over two hot wallets", false, false, w3},

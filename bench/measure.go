@@ -61,11 +61,16 @@ type instance struct {
 	do func(ctx context.Context, writer, i int) error
 	// present returns the number of units in the state; nil: the work adds nothing to count.
 	present func(ctx context.Context) (int64, error)
+	// finish waits for work that units left behind, as part of the time of fixed work; nil: none.
+	finish func(ctx context.Context) error
 	// close releases the instance; nil: nothing to release.
 	close func()
 
 	// ending is called when the time is over, for load.cut; nil: nothing to do.
 	ending func()
+	// latency has the times of units that do does not time by itself; nil: the time of do counts. It
+	// is for one writer.
+	latency *histogram
 	// conflicts returns how many tries lost to another writer; nil: the contender has none.
 	conflicts func() int64
 	// remote is the name in remotes that a second process opens, for load.twice.
@@ -157,6 +162,11 @@ func drive(ctx context.Context, in *instance, l load) (m measured, err error) {
 		}
 	}
 	done.Wait()
+	if l.each != 0 && in.finish != nil {
+		if err := in.finish(ctx); err != nil {
+			return m, err
+		}
+	}
 	if l.each != 0 {
 		m.elapsed, m.cpu = time.Since(began), cpuTime()-cpu
 	}
@@ -227,6 +237,9 @@ func (b *bench) once(s side, l load) (m measured, err error) {
 			return m, fmt.Errorf("%s: counting: %w", s.name, err)
 		}
 		m.lost = m.acknowledged - n
+	}
+	if in.latency != nil {
+		m.latency = *in.latency
 	}
 	if in.conflicts != nil {
 		m.optimistic, m.conflicts = true, in.conflicts()
