@@ -21,8 +21,7 @@ import (
 //     tick are one commit, so Do takes effect once per tick.
 //   - A process dies before that commit: another one does the tick, late.
 //   - Two releases have different times for one schedule: the one that starts last sets the next
-//     tick. A tick that it finds pending is not done. The times are part of the label, so the other
-//     release does not take the schedule any more.
+//     tick. While both run, either may do a tick, and sets the next one by its own times.
 
 // Schedule says when to do something.
 type Schedule struct {
@@ -113,8 +112,6 @@ func (s *Schedule) fault() error {
 		return bad("Do is nil")
 	case s.CatchUp > CatchUpNone:
 		return bad("unknown CatchUp %d", s.CatchUp)
-	case len(s.label()) > pawl.MaxLabel:
-		return bad("Cron is too long")
 	}
 	if _, err := s.next(time.Now()); err != nil {
 		return bad("%v", err)
@@ -122,11 +119,12 @@ func (s *Schedule) fault() error {
 	return nil
 }
 
-// label is the label of the document of s. It has the times, so that a process that does not have
-// the schedule, or has other times for it, does not take it.
-func (s *Schedule) label() string {
-	return fmt.Sprintf("%s %s %s %v %v", Ready, s.Name, s.Cron, s.Every, s.Zone)
-}
+// label is the label of the document of s. A process that does not have the schedule does not take
+// it.
+func (s *Schedule) label() string { return Ready + " " + s.Name }
+
+// times describes when s ticks.
+func (s *Schedule) times() string { return fmt.Sprintf("%s %v %v", s.Cron, s.Every, s.Zone) }
 
 // tick returns the tick to do now, for a schedule that is due at a time, and the one after it. It
 // returns do=false if there is none.
@@ -144,6 +142,7 @@ func (s *Schedule) tick(due, now time.Time) (tick time.Time, do bool, next time.
 type scheduleRecord struct {
 	State           // due at Tick, or at the next attempt after a failed one
 	Tick  time.Time `json:"tick"`
+	Times string    `json:"times"` // of the release that set Tick
 }
 
 var scheduleRecords = pawl.Kind[scheduleRecord]{Name: "job.schedule", Label: Label, Due: Due}
@@ -203,8 +202,8 @@ func (s *Scheduler) Start(ctx context.Context) error {
 			return err
 		}
 		_, err = scheduleRecords.Scope(s.rt, name).AtomicState(ctx, func(_ context.Context, r *scheduleRecord) error {
-			if label := one.label(); r.Label != label {
-				*r = scheduleRecord{State{Label: label, Due: first}, first}
+			if r.Times != one.times() {
+				*r = scheduleRecord{State{Label: one.label(), Due: first}, first, one.times()}
 			}
 			return nil
 		})
@@ -234,7 +233,7 @@ func (s *Scheduler) do(_ context.Context, j *Job[scheduleRecord]) error {
 		})
 	}
 	j.Update(func(r *scheduleRecord) error {
-		r.Due, r.Tick = next, next
+		r.Due, r.Tick, r.Times = next, next, one.times()
 		return nil
 	})
 	return nil

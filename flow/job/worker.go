@@ -33,9 +33,10 @@ import (
 //     against the token of the lease. It writes nothing.
 //   - A process dies after the handler returned and before the commit: the handler runs again.
 //   - A handler kills its process: the attempt was counted when the job was taken, so the job is
-//     parked in the end.
+//     parked in the end, after at least leastCrashes attempts.
 //   - Another writer changes the document meanwhile: the last commit is computed again on the new
-//     document. The handler does not run again.
+//     document, without the handler. A changed document is not deleted: it may be another job under
+//     the same id, so it is done once more.
 //   - Another writer withdraws the job meanwhile: it deletes the document, or gives it a label that
 //     the worker does not take. The last commit reads the document and writes nothing. The context
 //     of the handler ends when a hint of the store arrives, or within Poll.
@@ -112,6 +113,8 @@ type Worker[T any] struct {
 	config Config[T]
 	state  func(*T) *State
 	loop   *worker.Loop[taken[T]]
+	// skipped is the last logged error about single documents. Only take uses it.
+	skipped string
 
 	mu      sync.Mutex // protects the fields below
 	running map[*Job[T]]context.CancelCauseFunc
@@ -125,6 +128,13 @@ var ErrStopped = errors.New("job: worker stopped")
 // ErrWithdrawn is the cause that ends the context of a handler whose job was deleted, or got a label
 // that the worker does not take.
 var ErrWithdrawn = errors.New("job: withdrawn")
+
+// leastCrashes is how many attempts may end with the death of their process before a job is parked,
+// even if its policy has fewer attempts.
+const leastCrashes = 20
+
+// unrecorded is how long a worker keeps a job whose failure it could not record.
+const unrecorded = time.Second
 
 // checkEvery is the least time between two looks at the documents of the running jobs.
 const checkEvery = 100 * time.Millisecond
@@ -278,12 +288,21 @@ func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err e
 	if w.config.Protocol.Begin != nil {
 		begin = append(begin, w.config.Protocol.Begin())
 	}
-	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin))
+	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin, pawl.WithDueIn(0)))
 	at := time.Now() // afterwards, so that Job.Now is not ahead of the store
 	for _, t := range all {
 		jobs = append(jobs, taken[T]{t, at})
 	}
-	return jobs, err
+	if err == nil || ctx.Err() != nil || pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrClosed) {
+		w.skipped = ""
+		return jobs, err
+	}
+	// About single documents: they must not delay the others.
+	if text := err.Error(); text != w.skipped {
+		w.skipped = text
+		w.config.Logger.WarnContext(ctx, "job: documents were left alone", "kind", w.config.Kind.Name, "err", err)
+	}
+	return jobs, nil
 }
 
 // wakeForNext makes the loop look again when the next job falls due. It comes before Take: a job
@@ -318,7 +337,17 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 		case ctx.Err() != nil && !pawl.IsNonRetryable(err):
 			return w.handBack(fenced, l, j)
 		}
-		return w.fail(fenced, l, j, err)
+		err = protect.Call(w.config.Logger, func() error { return w.fail(fenced, l, j, err) })
+		if err != nil { // keep the lease for a while: the job is still due
+			pause := time.NewTimer(unrecorded)
+			defer pause.Stop()
+			select {
+			case <-pause.C:
+			case <-held.Done():
+			case <-ctx.Done():
+			}
+		}
+		return err
 	})
 	lost := errors.Is(err, ErrWithdrawn) || errors.Is(err, pawl.ErrLeaseLost)
 	switch {
@@ -339,7 +368,7 @@ func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
 	if ctx.Err() != nil {
 		return ErrStopped // before the attempt began
 	}
-	if j.Attempt > w.retry(&j.State).Attempts {
+	if j.Attempt > max(w.retry(&j.State).Attempts, leastCrashes) {
 		return pawl.NonRetryable(errors.New("attempts spent: the last one did not end"))
 	}
 	body, cancel := context.WithCancelCause(held)
@@ -363,18 +392,21 @@ func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
 
 // complete commits a job whose handler has returned nil.
 func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
-	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error {
+	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {
 		for _, fn := range j.onCommit {
 			if err := fn(ctx, tx); err != nil {
 				return err
 			}
 		}
-		if j.update == nil {
+		if j.update == nil && !changed {
 			return scope.Delete(ctx)
 		}
 		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
 			s := w.state(doc)
 			s.Attempts, s.Error = 0, ""
+			if j.update == nil {
+				return nil
+			}
 			return j.update(doc)
 		})
 		return err
@@ -383,14 +415,14 @@ func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 
 // handBack makes a job that Stop interrupted due again, as if the attempt had not begun.
 func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
-	return w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) error {
+	return w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T], _ bool) error {
 		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
 			w.state(doc).Attempts--
 			if w.config.Protocol.HandBack != nil {
 				w.config.Protocol.HandBack(doc)
 			}
 			return nil
-		})
+		}, pawl.WithDueIn(0))
 		return err
 	})
 }
@@ -399,12 +431,15 @@ func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause error) error {
 	retry := w.retry(&j.State)
 	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)
-	delay := retry.Delay(j.Attempt)
+	delay, text := retry.Delay(j.Attempt), protect.Text(cause)
 	var after pawl.Snapshot[T]
-	err := w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T]) (err error) {
+	err := w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T], _ bool) (err error) {
 		after, err = scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
 			s := w.state(doc)
-			s.Due, s.Error = j.Now().Add(delay), protect.Text(cause)
+			s.Error = text
+			if s.Due.Equal(w.state(&j.State).Due) { // otherwise another writer has set it
+				s.Due = j.Now().Add(delay)
+			}
 			if final {
 				s.Label, s.Due = Parked, time.Time{}
 			}
@@ -426,20 +461,21 @@ func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause er
 }
 
 // end runs fn as a transaction that ends the lease, unless the job was withdrawn. Then it returns
-// ErrWithdrawn and writes nothing.
+// ErrWithdrawn and writes nothing. fn gets to know whether another writer has changed the document
+// since it was taken.
 func (w *Worker[T]) end(
-	ctx context.Context, l *pawl.Lease, j *Job[T], fn func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T]) error,
+	ctx context.Context, l *pawl.Lease, j *Job[T], fn func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error,
 ) error {
 	return pawl.Transact(ctx, w.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		scope := w.config.Kind.Scope(tx, j.ID)
-		doc, err := scope.State(ctx)
+		snap, err := scope.Snapshot(ctx)
 		if err != nil {
 			return err
 		}
-		if !w.takes(&doc) { // also of a document that was deleted
+		if doc := snap.State(); !w.takes(&doc) { // also of a document that was deleted
 			return ErrWithdrawn
 		}
-		if err := fn(ctx, tx, scope); err != nil {
+		if err := fn(ctx, tx, scope, snap.Version != l.Token()); err != nil {
 			return err
 		}
 		return l.ReleaseIn(tx)

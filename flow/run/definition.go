@@ -1,6 +1,7 @@
 package run
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -69,9 +70,16 @@ func (a *Attempt[S]) Output(v any) error {
 }
 
 // Key returns a key that is the same in every attempt at this step. Pass it to systems that
-// recognise a repeated call by a key. It is also the same when the step runs again after Sleep,
-// Await or Goto: add a counter from State to it for a call that is repeated on purpose.
-func (a *Attempt[S]) Key() string { return a.RunID + "/" + a.a.step }
+// recognise a repeated call by a key. It is also the same when the step runs again after Sleep or
+// Await: add a counter from State to it for a call that is repeated on purpose. After a Goto back it
+// is another key.
+func (a *Attempt[S]) Key() string {
+	key := a.RunID + "/" + a.a.step
+	if n := a.a.record.step(a.a.step).Visits; n > 0 {
+		key = fmt.Sprintf("%s/%d", key, n)
+	}
+	return key
+}
 
 // Next says what follows a step. The zero value is Continue.
 type Next struct {
@@ -208,5 +216,52 @@ func (d definitionOf[S]) do(ctx context.Context, a *attempt) (Next, error) {
 		return next, pawl.NonRetryable(fmt.Errorf("Sleep or Await with a negative time or without a signal"))
 	}
 	a.state, err = json.Marshal(state)
+	if err == nil {
+		a.state, err = keepUnknown[S](a.record.Data, a.state)
+	}
 	return next, err
+}
+
+// keepUnknown returns the state now with the fields of the state before that S does not have: another
+// release has them.
+func keepUnknown[S any](before, now json.RawMessage) (json.RawMessage, error) {
+	var known S
+	if err := json.Unmarshal(before, &known); err != nil {
+		return nil, err
+	}
+	seen, err := json.Marshal(known)
+	if err != nil {
+		return nil, err
+	}
+	values := make([]any, 3)
+	for i, data := range []json.RawMessage{before, seen, now} {
+		decoder := json.NewDecoder(bytes.NewReader(data))
+		decoder.UseNumber()
+		if err := decoder.Decode(&values[i]); err != nil {
+			return nil, err
+		}
+	}
+	if !addUnknown(values[0], values[1], values[2]) {
+		return now, nil
+	}
+	return json.Marshal(values[2])
+}
+
+// addUnknown adds to the object now what before has and seen has not. It reports whether there was
+// anything. Lists are taken from now as they are.
+func addUnknown(before, seen, now any) (added bool) {
+	old, ok1 := before.(map[string]any)
+	known, ok2 := seen.(map[string]any)
+	fields, ok3 := now.(map[string]any)
+	if !ok1 || !ok2 || !ok3 {
+		return false
+	}
+	for name, value := range old {
+		if _, isKnown := known[name]; isKnown {
+			added = addUnknown(value, known[name], fields[name]) || added
+		} else if _, has := fields[name]; !has {
+			fields[name], added = value, true
+		}
+	}
+	return added
 }

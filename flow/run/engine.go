@@ -116,6 +116,25 @@ func (e *Engine) definition(name string) definition {
 // Create), and pawl.ErrNoStore; then it starts nothing. It returns the cause of a ctx that has ended,
 // job.ErrStopped after Stop, and the errors of pawl's verbs for a schedule that could not be stored.
 func (e *Engine) Start(ctx context.Context) error {
+	if err := e.build(); err != nil {
+		return err
+	}
+	e.mu.Lock()
+	workers := e.workers
+	e.mu.Unlock()
+	for _, w := range slices.Backward(workers) { // the scheduler first: it can fail
+		if err := w.Start(ctx); err != nil {
+			e.mu.Lock()
+			e.workers = nil
+			e.mu.Unlock()
+			return errors.Join(err, stopAll(ctx, workers))
+		}
+	}
+	return nil
+}
+
+// build makes the workers, if there are none yet.
+func (e *Engine) build() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.stopped {
@@ -155,14 +174,6 @@ func (e *Engine) Start(ctx context.Context) error {
 		}
 		workers = append(workers, ticks)
 	}
-	for i, w := range workers {
-		if err := w.Start(ctx); err != nil {
-			for _, started := range workers[:i] {
-				err = errors.Join(err, started.Stop(ctx))
-			}
-			return err
-		}
-	}
 	e.workers = workers
 	return nil
 }
@@ -176,8 +187,13 @@ func (e *Engine) Stop(ctx context.Context) error {
 	e.stopped = true
 	workers := e.workers
 	e.mu.Unlock()
+	return stopAll(ctx, workers)
+}
+
+// stopAll stops workers, the scheduler first: it starts runs.
+func stopAll(ctx context.Context, workers []runner) error {
 	var errs []error
-	for _, w := range slices.Backward(workers) { // schedules first: they start runs
+	for _, w := range slices.Backward(workers) {
 		errs = append(errs, w.Stop(ctx))
 	}
 	return errors.Join(errs...)
@@ -282,7 +298,8 @@ func runID(workspace, key string) string {
 func workspacePrefix(workspace string) string { return url.QueryEscape(workspace) + "/" }
 
 // hashOf returns a hash of a JSON value that does not depend on the order of fields, white space and
-// escapes. Numbers count as written, so that no digit is lost.
+// escapes. Numbers count as written, so that no digit is lost. Fields with zero values do not count:
+// a release that adds a field to its input must recognise a repeated request.
 func hashOf(input json.RawMessage) (string, error) {
 	var v any
 	decoder := json.NewDecoder(bytes.NewReader(input))
@@ -290,9 +307,30 @@ func hashOf(input json.RawMessage) (string, error) {
 	if err := decoder.Decode(&v); err != nil {
 		return "", err
 	}
-	data, err := json.Marshal(v)
+	data, err := json.Marshal(withoutZeros(v))
 	sum := sha256.Sum256(data)
 	return hex.EncodeToString(sum[:]), err
+}
+
+// withoutZeros returns a JSON value without fields that are null, false, 0, empty, or become so.
+func withoutZeros(v any) any {
+	fields, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	for name, value := range fields {
+		value = withoutZeros(value)
+		list, isList := value.([]any)
+		object, isObject := value.(map[string]any)
+		number, isNumber := value.(json.Number)
+		switch {
+		case value == nil, value == false, value == "", isNumber && number == "0", isList && len(list) == 0, isObject && len(object) == 0:
+			delete(fields, name)
+		default:
+			fields[name] = value
+		}
+	}
+	return fields
 }
 
 // StartOption changes one call of Start.

@@ -39,6 +39,8 @@ const (
 type StepRecord struct {
 	Name   string `json:"name"`
 	Status Status `json:"status"`
+	// Visits is how often a Goto came back over the step.
+	Visits int `json:"visits,omitempty"`
 	// Attempts is the number of attempts, without those that were interrupted by Stop.
 	Attempts int `json:"attempts,omitempty"`
 	// NextAttempt is when the next attempt is due after a failed one.
@@ -139,8 +141,8 @@ func (r *record) handBack() {
 	r.Begun = r.Begun[:max(len(r.Begun)-1, 1)]
 }
 
-// adopt makes the steps of r those of names: a later release may have more of them. It keeps what is
-// known of each.
+// adopt adds the steps of a definition that r does not have, in the order of the definition. Steps
+// that only r has stay where they are: another release has them.
 func (r *record) adopt(names []string) {
 	steps := make([]StepRecord, len(names))
 	for i, name := range names {
@@ -148,6 +150,15 @@ func (r *record) adopt(names []string) {
 		if s := r.step(name); s != nil {
 			steps[i] = *s
 		}
+	}
+	place := 0 // behind the step before, in the order of r
+	for _, s := range r.Steps {
+		if i := slices.IndexFunc(steps, func(known StepRecord) bool { return known.Name == s.Name }); i >= 0 {
+			place = i + 1
+			continue
+		}
+		steps = slices.Insert(steps, place, s)
+		place++
 	}
 	r.Steps = steps
 }
@@ -174,7 +185,7 @@ func (r *record) advance(to string) {
 		case i > from && i < target && s.Status == Pending:
 			s.Status = Skipped
 		case target <= from && i >= target:
-			*s = StepRecord{Name: s.Name, Status: Pending}
+			*s = StepRecord{Name: s.Name, Status: Pending, Visits: s.Visits + 1}
 		}
 	}
 	r.Current, r.Suspended, r.Awaits = to, false, ""

@@ -49,10 +49,10 @@ func TestStepIsGone(t *testing.T) {
 			until(t, runs, id, "waiting", func(r run.Run[order]) bool { return r.Status == run.Waiting })
 			require.NoError(t, e.Stop(t.Context()))
 			require.NoError(t, e.Signal(t.Context(), id, "go", 1))
-			var working *run.NotStoppedError
+			var working *run.UnfinishedError
 			err = e.Retry(t.Context(), id)
 			require.ErrorAs(t, err, &working)
-			require.Equal(t, "RUN_NOT_STOPPED", pawl.Code(err))
+			require.Equal(t, "RUN_UNFINISHED", pawl.Code(err))
 			require.Equal(t, 409, pawl.HTTPStatus(err))
 		}, step("a", nil), waits("charge"), step("c", nil))
 
