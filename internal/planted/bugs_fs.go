@@ -71,7 +71,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-load-doubts", Mechanism: "Load does not answer from a tentative file",
 		Proves: []string{"STORE-6"}, File: "persist/fs/read.go",
-		Old: "	if len(found) == 0 && !r.tentative {\n", New: "	if len(found) == 0 {\n",
+		Old: "	if len(found) == 0 && !r.tentative &&", New: "	if len(found) == 0 &&",
 		Pkg: "./persist/fs", Run: "^TestTentativeFilesAreCompleted$", Quick: true,
 	},
 	{
@@ -95,7 +95,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-load-looks-for-journals", Mechanism: "Load looks for commits that are not complete",
 		Proves: []string{"TX-3"}, File: "persist/fs/read.go",
-		Old: "	if len(found) == 0 && !r.tentative {\n", New: "	if len(found) >= 0 && !r.tentative {\n",
+		Old: "	if len(found) == 0 && !r.tentative &&", New: "	if len(found) >= 0 && !r.tentative &&",
 		Pkg: "./persist/fs", Run: "^(TestUnfinishedCommitIsCompleted|TestNoReaderSeesHalf)$",
 	},
 	{

@@ -84,7 +84,7 @@ var sqliteTxBugs = []Bug{
 	{
 		Name: "sqlite-join-elsewhere", Mechanism: "a transaction on another file is refused",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: " || !os.SameFile(ours.file, theirs.file) {", New: " {",
+		Old: " || !os.SameFile(ours.file.info, theirs.file.info) {", New: " || !os.SameFile(ours.file.info, ours.file.info) {",
 		Pkg: "./persist/sqlite", Run: "^TestJoinElsewhere$",
 	},
 	{

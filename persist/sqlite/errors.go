@@ -48,7 +48,7 @@ var (
 
 // DamagedError says that the database failed the check of Config.CheckIntegrity.
 type DamagedError struct {
-	Path   string // as given to Open; empty for New
+	Path   string // the absolute path of the file; empty for New
 	Reason string // the first findings of SQLite
 }
 

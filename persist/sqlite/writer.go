@@ -107,7 +107,10 @@ func (w *writer) locate(ctx context.Context) error {
 	if w.home.library == "" {
 		w.home = home
 	}
-	w.log = openedFile(home.file.path + "-wal")
+	w.log = openFile{}
+	if home.file.info != nil {
+		w.log = openedFile(home.file.path + "-wal")
+	}
 	return w.inPlace()
 }
 
