@@ -104,7 +104,7 @@ func interrupted(r run.Run[order]) (n int) {
 
 // A process is killed that has sixty runs, one at each boundary of each of twenty steps. Another
 // process completes them all: no step is lost, repeated in a commit or out of order. PAWL_SHORT
-// leaves one boundary for each step, in turn. Proves RUN-2, RUN-5, RUN-8, RUN-9.
+// leaves one boundary of every second step, in turn. Proves RUN-2, RUN-5, RUN-8, RUN-9.
 func TestKilledAtEveryBoundary(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // it mostly waits
@@ -114,7 +114,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 		places := map[string]bool{}
 		for i := range longSteps {
 			for m, moment := range moments {
-				if testkit.Short && m != i%len(moments) {
+				if testkit.Short && (i%2 == 1 || m != i%len(moments)) {
 					continue
 				}
 				place := moment + " " + stepName(i)
