@@ -44,7 +44,7 @@ func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
 // writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out
 // why.
 //
-// A statement that bounds the wait for the lock of the table comes first. It costs a fifth of a
+// A statement that bounds the wait for the lock of the table comes first. It takes time in every
 // commit, so a request that was alone leaves it out while the last commit was answered in time.
 // Then at most one connection waits for the table, until Config.CommitTimeout.
 func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
