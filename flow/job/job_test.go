@@ -112,6 +112,7 @@ func TestFailingJobIsRetriedAndParked(t *testing.T) {
 
 		fail, attempts = false, nil
 		require.NoError(t, w.Retry(t.Context(), "1"))
+		time.Sleep(time.Second)
 		synctest.Wait()
 		require.Len(t, attempts, 1)
 		require.Equal(t, 1, sent(t, rt))
@@ -137,14 +138,14 @@ func TestFinalErrorParksAtOnce(t *testing.T) {
 		require.Equal(t, job.State{Label: job.Parked, Attempts: 1, Error: "no such user"}, doc.State)
 
 		state := job.At(time.Now())
-		state.Attempts = 3 // of processes that died
+		state.Attempts = 20 // of processes that died
 		_, err = reminders.Scope(rt, "deadly").SetState(t.Context(), reminder{State: state})
 		require.NoError(t, err)
 		_, err = w.Once(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, 1, handled)
 		doc, _ = get(t, rt, "deadly")
-		require.Equal(t, job.State{Label: job.Parked, Attempts: 4, Error: "the last attempt never ended"}, doc.State)
+		require.Equal(t, job.State{Label: job.Parked, Attempts: 21, Error: "attempts spent: the last one did not end"}, doc.State)
 	})
 }
 
@@ -327,6 +328,49 @@ func TestWithdrawnJob(t *testing.T) {
 		doc, _ := get(t, rt, "labeled")
 		require.Equal(t, "stopped by a person", doc.Label)
 		require.Zero(t, sent(t, rt))
+	})
+}
+
+// Another writer puts another job under the id of one that is being done. It is not deleted with
+// that, but done too. Proves JOB-1.
+func TestReplacedJobIsDone(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt := open(t, store)
+		put(t, rt, "1", 0)
+		var texts []string
+		w := newWorker(t, rt, func(ctx context.Context, j *job.Job[reminder]) error {
+			if texts = append(texts, j.State.Text); len(texts) > 1 {
+				return nil
+			}
+			_, err := reminders.Scope(rt, "1").SetState(pawl.WithoutLeases(ctx), reminder{State: job.At(time.Now()), Text: "other"})
+			return err
+		}, nil)
+		_, err := w.Once(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []string{"1", "other"}, texts)
+		_, exists := get(t, rt, "1")
+		require.False(t, exists)
+	})
+}
+
+// A document that this release cannot read does not delay the others. Proves JOB-3.
+func TestUnreadableJobDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		raw, err := pawl.Open(pawl.Config{Store: rt.Store()})
+		require.NoError(t, err)
+		later := pawl.Kind[map[string]any]{Name: "reminder", Label: job.Label, Due: job.Due}
+		_, err = later.Scope(raw, "bad").SetState(t.Context(), map[string]any{"label": job.Ready, "due": time.Now(), "text": 7})
+		require.NoError(t, err)
+		require.NoError(t, raw.Close(t.Context()))
+		w := newWorker(t, rt, send, func(c *job.Config[reminder]) { c.Poll = time.Hour })
+		require.NoError(t, w.Start(t.Context()))
+		for n := range 10 {
+			put(t, rt, fmt.Sprint(n), time.Second)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			require.Equal(t, n+1, sent(t, rt))
+		}
+		require.NoError(t, w.Stop(t.Context()))
 	})
 }
 

@@ -338,7 +338,7 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 			return w.handBack(fenced, l, j)
 		}
 		err = protect.Call(w.config.Logger, func() error { return w.fail(fenced, l, j, err) })
-		if err != nil { // keep the lease for a while: the job is still due
+		if err != nil && !errors.Is(err, ErrWithdrawn) { // keep the lease for a while: the job is still due
 			pause := time.NewTimer(unrecorded)
 			defer pause.Stop()
 			select {

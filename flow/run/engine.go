@@ -385,7 +385,7 @@ type Filter struct {
 	Workspace string
 	// Statuses selects runs with one of these statuses; nil: any. Parked runs are PENDING.
 	Statuses []Status
-	// Parked selects runs that are parked, whatever Statuses says.
+	// Parked selects runs that are parked.
 	Parked bool
 	// Age selects runs that last changed at least this long ago.
 	Age time.Duration
@@ -408,7 +408,7 @@ func (r *Runs[S]) List(ctx context.Context, f Filter) iter.Seq2[Run[S], error] {
 			if err == nil {
 				run, err = runOf[S](snap)
 			}
-			if err == nil && f.Statuses != nil && !f.Parked && !slices.Contains(f.Statuses, run.Status) {
+			if err == nil && f.Statuses != nil && !slices.Contains(f.Statuses, run.Status) {
 				continue
 			}
 			if !yield(run, err) {

@@ -74,21 +74,6 @@ func (r *rival) change(ctx context.Context, id string) {
 	r.errs = append(r.errs, err)
 }
 
-// Take implements persist.Leaser: a store that takes runs in one step makes the transition to
-// RUNNING there.
-func (r *rival) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
-	if r.status == run.Running {
-		page, err := r.Store.List(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		for _, record := range page.Records {
-			r.change(ctx, record.ID)
-		}
-	}
-	return r.Tap.Take(ctx, q, a, change)
-}
-
 // Another writer moves the version of a run in the middle of each of its transitions. The transition
 // is made on the new document, which keeps the change, and no step runs again. Proves RUN-2, RUN-3.
 func TestConflictAtEveryTransition(t *testing.T) {
@@ -125,6 +110,9 @@ func TestConflictAtEveryTransition(t *testing.T) {
 				const changes = 3
 				writer := newRival(t, store, c.status, changes)
 				rt := open(t, writer)
+				if c.status == run.Running { // a store that takes runs in one step has no conflict there
+					rt = open(t, stores.Bare{Store: writer})
+				}
 				var steps []string
 				e, runs := start(t, rt, run.Config{Poll: 20 * time.Millisecond},
 					step("a", func(_ context.Context, a *attempt) (run.Next, error) {
@@ -265,8 +253,8 @@ func TestRedeliveredFinishedStep(t *testing.T) {
 	}
 }
 
-// A step returns after its run was canceled. Its loss is logged as a conflict. Proves RUN-3.
-func TestLostCompletionIsLogged(t *testing.T) {
+// A step returns after its run was canceled. That nothing of it is committed is logged. Proves RUN-9.
+func TestCanceledStepIsLogged(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
 		log := &messages{Handler: slog.DiscardHandler}
 		began := make(chan string)
@@ -281,6 +269,6 @@ func TestLostCompletionIsLogged(t *testing.T) {
 		id := testkit.Receive(t, began)
 		require.NoError(t, e.Cancel(t.Context(), id))
 		require.NoError(t, e.Stop(t.Context()))
-		require.Equal(t, 1, log.count("run "+id+" was modified concurrently during step completion"), "%q", log.lines)
+		require.Equal(t, 1, log.count("canceled during a step"), "%q", log.lines)
 	})
 }

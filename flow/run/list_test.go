@@ -151,7 +151,7 @@ func TestScheduleFaults(t *testing.T) {
 	}{
 		`definition "none" is not registered`: {hourly, run.Request{Definition: "none"}},
 		"cannot unmarshal":                    {hourly, run.Request{Definition: "order", Input: []byte(`[]`)}},
-		"it needs either Cron or Every":       {job.Schedule{Name: "report"}, run.Request{Definition: "order"}},
+		"exactly one of Cron and Every":       {job.Schedule{Name: "report"}, run.Request{Definition: "order"}},
 	} {
 		e, _ := engine(open(t, memory.New()), run.Config{}, step("a", nil))
 		e.Schedule(c.s, c.q)

@@ -61,7 +61,7 @@ func TestStepIsGone(t *testing.T) {
 			require.Equal(t, `definition "order" has no step "charge"`, r.Parked)
 			require.Equal(t, run.Pending, r.Status)
 			require.Equal(t, "charge", r.CurrentStep)
-			require.Zero(t, r.Due)
+			require.False(t, r.Due.IsZero(), "it is tried again")
 			require.Empty(t, r.Error)
 			require.Equal(t, []string{id}, list(t, runs, run.Filter{Parked: true}))
 			require.Equal(t, []string{id}, list(t, runs, run.Filter{}))
@@ -154,5 +154,55 @@ func TestStateDoesNotFit(t *testing.T) {
 		testkit.Eventually(t, hasFailed, "the run has failed")
 		require.NoError(t, e.Stop(t.Context()))
 		require.Contains(t, string(document(t, store, ids[0])["error"]), "the stored state does not fit")
+	})
+}
+
+// Two releases work on one run. The older one keeps the steps and the fields of the state that it
+// does not know, and leaves the steps that it does not have to the other. Proves RUN-4.
+func TestTwoReleases(t *testing.T) {
+	type newer struct {
+		order
+		Charged int `json:"charged"`
+	}
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt := open(t, store)
+		next := run.NewEngine(rt, run.Config{Logger: quiet, Poll: 20 * time.Millisecond})
+		add := func(_ context.Context, a *run.Attempt[newer]) (run.Next, error) {
+			a.State.Charged += 10
+			return run.Continue(), nil
+		}
+		wait := func(_ context.Context, a *run.Attempt[newer]) (run.Next, error) {
+			if a.Signal == nil {
+				return run.Await("go", 0), nil
+			}
+			return run.Continue(), nil
+		}
+		runs := run.Register(next, run.Definition[newer]{Name: "order", Steps: []run.Step[newer]{
+			{Name: "x", Do: add}, {Name: "w", Do: wait}, {Name: "y", Do: add},
+		}})
+		require.NoError(t, next.Start(t.Context()))
+		r, _, err := runs.Start(t.Context(), newer{})
+		require.NoError(t, err)
+		testkit.Eventually(t, func() bool { r, err = runs.Get(t.Context(), r.ID); return err == nil && r.Awaits == "go" }, "waiting")
+		require.NoError(t, next.Stop(t.Context()))
+
+		old, oldRuns := start(t, rt, run.Config{}, step("w", nil))
+		require.NoError(t, old.Signal(t.Context(), r.ID, "go", 1))
+		until(t, oldRuns, r.ID, "parked", func(r run.Run[order]) bool { return r.Parked != "" })
+		require.NoError(t, old.Stop(t.Context()))
+		r, err = runs.Get(t.Context(), r.ID)
+		require.NoError(t, err)
+		require.Equal(t, []any{"y", 10, 3, run.Completed}, []any{r.CurrentStep, r.State.Charged, len(r.Steps), r.Steps[0].Status})
+
+		last := run.NewEngine(rt, run.Config{Logger: quiet, Poll: 20 * time.Millisecond})
+		runs = run.Register(last, run.Definition[newer]{Name: "order", Steps: []run.Step[newer]{
+			{Name: "x", Do: add}, {Name: "w", Do: wait}, {Name: "y", Do: add},
+		}})
+		require.NoError(t, last.Start(t.Context()))
+		require.NoError(t, last.Retry(t.Context(), r.ID)) // or in a minute, by itself
+		testkit.Eventually(t, func() bool { r, err = runs.Get(t.Context(), r.ID); return err == nil && r.Status == run.Completed }, "completed")
+		require.NoError(t, last.Stop(t.Context()))
+		require.Equal(t, 20, r.State.Charged)
+		require.Equal(t, []string{"w"}, r.State.Log)
 	})
 }

@@ -213,7 +213,6 @@ func TestRequests(t *testing.T) {
 			{Definition: "order", Input: json.RawMessage(`{"id":1}`)},
 			{Definition: "order", Input: json.RawMessage(`{"id":`)},
 			{Definition: "order", Input: json.RawMessage(`[]`)},
-			{Definition: "no steps"},
 		} {
 			_, err := create(q)
 			require.ErrorAs(t, err, &argument, string(q.Input))

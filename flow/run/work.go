@@ -71,8 +71,7 @@ func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 	r := j.State
 	d := e.definition(r.Definition)
 	r.adopt(d.steps())
-	step := r.step(r.Current)
-	if step == nil {
+	if !slices.Contains(d.steps(), r.Current) {
 		reason := fmt.Sprintf("definition %q has no step %q", r.Definition, r.Current)
 		e.config.Logger.ErrorContext(ctx, "run: parked", "run", j.ID, "reason", reason)
 		j.Update(func(r *record) error {
@@ -81,6 +80,7 @@ func (e *Engine) work(ctx context.Context, j *job.Job[record]) error {
 		})
 		return nil
 	}
+	step := r.step(r.Current)
 	if step.Status == Completed || step.Status == Skipped {
 		e.config.Logger.InfoContext(ctx, "run: step already done, advancing", "run", j.ID, "step", step.Name, "status", step.Status)
 		e.commit(j, d, func(r *record) { r.follow(Next{}) })

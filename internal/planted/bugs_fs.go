@@ -299,7 +299,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-list-damaged-at-once", Mechanism: "List reads a file that looks damaged again with its lock",
 		Proves: []string{"STORE-6"}, File: "persist/fs/list.go",
-		Old: "		if isDamaged(err) {\n			return persist.Page{}, []persist.Key{r.Key}, err\n		}\n", New: "",
+		Old: "		if isDamaged(r.err) {\n			return persist.Page{}, []persist.Key{r.Key}, r.err\n		}\n", New: "",
 		Pkg: "./persist/fs", Run: "^TestReusedFileIsReadAgain$",
 	},
 }

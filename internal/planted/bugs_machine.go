@@ -306,7 +306,7 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-effect-backoff", Mechanism: "a failed after-effect is retried after its delay",
 		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
-		Old: "j.Now().Add(delay), protect.Text(cause)", New: "j.Now().Add(delay+10*time.Minute), protect.Text(cause)",
+		Old: "s.Due = j.Now().Add(delay)\n", New: "s.Due = j.Now().Add(delay + 10*time.Minute)\n",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{

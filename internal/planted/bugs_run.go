@@ -71,8 +71,8 @@ var runBugs = []Bug{
 	{
 		Name: "run-loss-not-logged", Mechanism: "a step that ended without effect is logged as a conflict",
 		Proves: []string{"RUN-3"}, File: "flow/run/engine.go",
-		Old: "Fail: e.fail, Lost: e.lost,", New: "Fail: e.fail,",
-		Pkg: "./flow/run", Run: "^TestLostCompletionIsLogged$",
+		Old: "Parked: e.logFailed, Lost: e.logLost,", New: "Parked: e.logFailed,",
+		Pkg: "./flow/run", Run: "^TestPausedWorker$",
 	},
 	{
 		Name: "run-completed-step-again", Mechanism: "a COMPLETED step is not run again",
@@ -124,45 +124,57 @@ var runBugs = []Bug{
 	},
 	{
 		Name: "run-retry-at-once", Mechanism: "the time of the next attempt is stored",
-		Proves: []string{"RUN-7"}, File: "flow/run/work.go",
-		Old: "r.Attempts, r.Due = j.Attempt, j.Now().Add(delay)", New: "r.Attempts, r.Due = j.Attempt, j.Now().Add(0*delay)",
+		Proves: []string{"RUN-7"}, File: "flow/job/worker.go",
+		Old: "s.Due = j.Now().Add(delay)\n", New: "s.Due = j.Now().Add(0 * delay)\n",
 		Pkg: "./flow/run", Run: "^TestNextAttemptInAnotherProcess$",
 	},
 	{
 		Name: "run-attempts-forgotten", Mechanism: "attempts at a step are counted",
 		Proves: []string{"RUN-7"}, File: "flow/run/work.go",
-		Old: "r.Attempts, r.Due = j.Attempt, j.Now().Add(delay)", New: "r.Due = j.Now().Add(delay)",
+		Old: "	step.Attempts, step.Error, step.NextAttempt = r.Attempts, r.Error, r.Due\n", New: "	step.Attempts, step.Error, step.NextAttempt = 1, r.Error, r.Due\n	r.Attempts = 0\n",
 		Pkg: "./flow/run", Run: "^TestFailures$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "run-final-error-repeated", Mechanism: "an error that is marked NonRetryable is final",
-		Proves: []string{"RUN-7"}, File: "flow/run/work.go",
+		Proves: []string{"RUN-7"}, File: "flow/job/worker.go",
 		Old: "final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "final := j.Attempt >= retry.Attempts",
 		Pkg: "./flow/run", Run: "^TestFailures$",
 	},
 	{
-		Name: "run-deadly-step-again", Mechanism: "a step whose attempts were spent by dead workers does not run again",
-		Proves: []string{"RUN-7"}, File: "flow/run/work.go",
-		Old: "	if a.record.Attempts > retry.Attempts {\n", New: "	if false {\n",
-		Pkg: "./flow/run", Run: "^TestDeadlyStep$",
+		Name: "run-drops-steps-of-another-release", Mechanism: "a release keeps the steps and fields that it does not know",
+		Proves: []string{"RUN-4"}, File: "flow/run/record.go",
+		Old: "		steps = slices.Insert(steps, place, s)\n", New: "",
+		Pkg: "./flow/run", Run: "^TestTwoReleases$",
+	},
+	{
+		Name: "job-replaced-is-deleted", Mechanism: "a job that was replaced while it was done is done too",
+		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
+		Old: "		if j.update == nil && !changed {\n", New: "		if j.update == nil {\n",
+		Pkg: "./flow/job", Run: "^TestReplacedJobIsDone$",
+	},
+	{
+		Name: "job-unreadable-delays", Mechanism: "a document that cannot be read does not delay other jobs",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "	return jobs, nil\n", New: "	return jobs, err\n",
+		Pkg: "./flow/job", Run: "^TestUnreadableJobDelaysNoOther$",
+	},
+	{
+		Name: "run-crash-is-an-error", Mechanism: "a crash is not charged to the policy for errors",
+		Proves: []string{"RUN-8"}, File: "flow/job/worker.go",
+		Old: "max(w.retry(&j.State).Attempts, leastCrashes)", New: "w.retry(&j.State).Attempts",
+		Pkg: "./flow/run", Run: "^TestCrashIsNotAnError$",
 	},
 	{
 		Name: "run-failed-commit-by-the-worker", Mechanism: "a commit that fails is retried by the policy of the step",
 		Proves: []string{"RUN-7"}, File: "flow/job/worker.go",
-		Old: "	if w.config.Fail != nil {\n", New: "	if false {\n",
-		Pkg: "./flow/run", Run: "^TestFailures$", Flags: []string{"-timeout=20s"},
-	},
-	{
-		Name: "run-failed-commit-repeated", Mechanism: "a failed attempt does not commit its writes",
-		Proves: []string{"RUN-7"}, File: "flow/job/worker.go",
-		Old: "		j.onCommit = nil\n		w.config.Fail(j, cause)\n", New: "		w.config.Fail(j, cause)\n",
+		Old: "	if w.config.Protocol.Retry != nil {\n", New: "	if false {\n",
 		Pkg: "./flow/run", Run: "^TestFailures$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "run-of-a-dead-worker", Mechanism: "the run of a dead worker is taken after its lease",
 		Proves: []string{"RUN-8", "RUN-9"}, File: "flow/run/record.go",
 		Old: `pawl.Patch{"status": Running}`, New: `pawl.Patch{"status": Running, "label": "TAKEN"}`,
-		Pkg: "./flow/run", Run: "^(TestKilledAgainAndAgain|TestDeadlyStep)$", Flags: []string{"-timeout=30s"},
+		Pkg: "./flow/run", Run: "^TestKilledAgainAndAgain$", Flags: []string{"-timeout=30s"},
 	},
 	{
 		Name: "run-cancel-keeps-the-label", Mechanism: "a step that ends after Cancel commits nothing",
@@ -179,7 +191,7 @@ var runBugs = []Bug{
 	{
 		Name: "run-fails-without-its-step", Mechanism: "a run whose step is gone is parked",
 		Proves: []string{"RUN-9"}, File: "flow/run/work.go",
-		Old: "			r.become(Pending)\n			r.park(reason)\n", New: "			r.become(Failed)\n",
+		Old: "			r.park(reason, j.Now().Add(parkedFor))\n", New: "			r.become(Failed)\n",
 		Pkg: "./flow/run", Run: "^TestStepIsGone$", Flags: []string{"-timeout=20s"},
 	},
 	{
