@@ -482,17 +482,49 @@ func (e *Engine) Signal(ctx context.Context, id, name string, data any) error {
 		if r.Status.Finished() {
 			return nil, &FinishedError{id, r.Status}
 		}
-		_, err := inboxes.Scope(tx, inboxID(id, name)).AtomicState(ctx, func(_ context.Context, in *inbox) error {
-			in.Messages = append(in.Messages, Signal{name, in.Next, raw})
-			in.Next++
-			return nil
-		})
+		err := deliver(ctx, inboxes.Scope(tx, inboxID(id, name)), name, raw)
 		if err != nil || r.Status != Waiting || r.Awaits != name || r.Parked != "" {
 			return nil, err
 		}
 		r.Due = time.Now()
 		return []pawl.CallOption{pawl.WithDueIn(0)}, nil
 	})
+}
+
+// deliver adds a signal to an inbox.
+func deliver(ctx context.Context, scope pawl.Scope[inbox], name string, data json.RawMessage) error {
+	snap, err := scope.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	in := snap.State()
+	in.Messages = append(in.Messages, Signal{name, in.Next, data})
+	in.Next++
+	if snap.Version == 0 { // also of a run that was deleted and started again
+		_, err = scope.SetState(ctx, in, pawl.IfAbsent())
+		return err
+	}
+	_, err = scope.SetState(ctx, in)
+	return err
+}
+
+// Delete deletes a run that is over, with the signals that no step has received. Its key can be used
+// again. Deleting it again does nothing. It returns *UnfinishedError for a run that is not over, and
+// the errors of pawl's verbs.
+func (e *Engine) Delete(ctx context.Context, id string) error {
+	scope := records.Scope(e.rt, id)
+	snap, err := scope.Snapshot(ctx)
+	if err != nil || snap.Version == 0 {
+		return err
+	}
+	if status := snap.ReadOnly().Status; !status.Finished() {
+		return &UnfinishedError{id, status}
+	}
+	// The signals first: after a crash in between, the run is still there to be deleted.
+	if _, err := inboxes.DeletePrefix(ctx, e.rt, inboxID(id, "")); err != nil {
+		return err
+	}
+	return scope.Delete(ctx, pawl.IfVersion(snap.Version))
 }
 
 // Cancel ends a run with the status CANCELED. The context of a step that runs ends, and nothing of

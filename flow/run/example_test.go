@@ -10,7 +10,6 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/job"
 	"github.com/pawl-go/pawl/flow/run"
-	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
@@ -182,34 +181,14 @@ func ExampleEngine_Schedule() {
 	// stopped: <nil>
 }
 
-// Runs and signals of any definition, for tools that delete them.
-var (
-	anyRun    = pawl.Kind[struct{}]{Name: "run"}
-	anySignal = pawl.Kind[struct{}]{Name: "run.signal"}
-)
-
-// deleteOld deletes runs that ended long ago, with the signals that no step has received. It opens
-// a runtime of its own on the store, because a runtime has one type for each kind.
-func deleteOld(ctx context.Context, store persist.Store, orders *run.Runs[Order], age time.Duration) error {
-	rt, err := pawl.Open(pawl.Config{Store: store})
-	if err != nil {
-		return err
-	}
-	defer rt.Close(ctx)
+// deleteOld deletes runs that ended long ago.
+func deleteOld(ctx context.Context, engine *run.Engine, orders *run.Runs[Order], age time.Duration) error {
 	ended := run.Filter{Statuses: []run.Status{run.Completed, run.Canceled}, Age: age}
 	for r, err := range orders.List(ctx, ended) {
+		if err == nil {
+			err = engine.Delete(ctx, r.ID)
+		}
 		if err != nil {
-			return err
-		}
-		for signals, err := range anySignal.List(ctx, rt, pawl.Query{Prefix: r.ID + "/"}) {
-			if err == nil {
-				err = anySignal.Scope(rt, signals.ID).Delete(ctx)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		if err := anyRun.Scope(rt, r.ID).Delete(ctx); err != nil {
 			return err
 		}
 	}
@@ -219,8 +198,7 @@ func deleteOld(ctx context.Context, store persist.Store, orders *run.Runs[Order]
 // Runs are kept until they are deleted, and so are their keys.
 func ExampleFilter() {
 	ctx := context.Background()
-	store := memory.New()
-	rt, _ := pawl.Open(pawl.Config{Store: store})
+	rt, _ := pawl.Open(pawl.Config{Store: memory.New()})
 	defer rt.Close(ctx)
 	engine := run.NewEngine(rt, run.Config{})
 	orders := newOrders(engine)
@@ -232,7 +210,7 @@ func ExampleFilter() {
 		err = engine.Cancel(ctx, r.ID)
 	}
 	if err == nil {
-		err = deleteOld(ctx, store, orders, 0)
+		err = deleteOld(ctx, engine, orders, 0)
 	}
 	fmt.Println(err)
 	_, err = orders.Get(ctx, r.ID)

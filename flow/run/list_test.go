@@ -176,3 +176,26 @@ func TestScheduleFaults(t *testing.T) {
 	require.ErrorContains(t, e.Start(t.Context()), "late: added after Start")
 	require.NoError(t, e.Stop(t.Context()))
 }
+
+// A run that is over can be deleted, with its signals. Then its key starts a new run, which gets
+// signals of its own.
+func TestDelete(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt := open(t, store)
+		e, runs := start(t, rt, run.Config{}, waits("a"))
+		for range 2 {
+			r, created, err := runs.Start(t.Context(), order{}, run.WithKey("k"))
+			require.NoError(t, err)
+			require.True(t, created)
+			var unfinished *run.UnfinishedError
+			require.ErrorAs(t, e.Delete(t.Context(), r.ID), &unfinished)
+			require.NoError(t, e.Signal(t.Context(), r.ID, "other", 1))
+			require.NoError(t, e.Signal(t.Context(), r.ID, "go", 1))
+			require.Equal(t, run.Completed, finished(t, runs, r.ID).Status)
+			require.NoError(t, e.Delete(t.Context(), r.ID))
+			require.NoError(t, e.Delete(t.Context(), r.ID), "again")
+			_, err = runs.Get(t.Context(), r.ID)
+			require.ErrorIs(t, err, pawl.ErrNotFound)
+		}
+	})
+}
