@@ -25,7 +25,7 @@ func TestLeaseRunsOut(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
 		ctx := t.Context()
 		s := ships.Scope(p.rt, "argo")
-		l, err := s.Acquire(ctx, pawl.LeaseFor(60*time.Millisecond))
+		l, err := s.Acquire(ctx, pawl.LeaseFor(time.Second)) // a slow disk must not end it
 		require.NoError(t, err)
 		down := errors.New("the network is down")
 		p.store.OnCommit(func(context.Context, persist.Commit) error { return down })

@@ -2,9 +2,11 @@ package pawl_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,16 +30,13 @@ func TestReadAll(t *testing.T) {
 			rt, writer := openRuntime(t, config), p.another(t)
 			id := fmt.Sprint(bare)
 			a, b := chores.Scope(rt, id), errands.Scope(rt, id)
-			stop := make(chan struct{})
+			var stop atomic.Bool
 			var wg sync.WaitGroup
+			defer wg.Wait() // also when an assertion ends the test
+			defer stop.Store(true)
 			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					err := pawl.Transact(t.Context(), writer, func(ctx context.Context, tx *pawl.Tx) error {
+				for !stop.Load() {
+					err := pawl.Transact(context.Background(), writer, func(ctx context.Context, tx *pawl.Tx) error {
 						if _, err := chores.Scope(tx, id).IncState(ctx, "n", 1); err != nil {
 							return err
 						}
@@ -54,12 +53,15 @@ func TestReadAll(t *testing.T) {
 				var two pawl.Snapshot[errand]
 				var none pawl.Snapshot[chore]
 				err := pawl.ReadAll(t.Context(), a.Into(&one), b.Into(&two), chores.Scope(rt, "absent").Into(&none))
+				if bare && errors.Is(err, pawl.ErrConflict) {
+					continue // without persist.Reader, a writer that never stops can overtake it
+				}
 				require.NoError(t, err)
 				require.Equal(t, one.State().N, two.State().Runs)
 				require.Equal(t, one.Version, two.Version)
 				require.False(t, none.Exists())
 			}
-			close(stop)
+			stop.Store(true)
 			wg.Wait()
 			if !bare {
 				var one, two pawl.Snapshot[chore]
