@@ -356,8 +356,8 @@ func (l *Lease) end(why *LeaseLostError) bool {
 	}
 	l.ended = why
 	l.expiry.Stop()
+	l.cancel(why) // under the lock: Context must not return before it, once the lease has ended
 	l.mu.Unlock()
-	l.cancel(why)
 	l.rt.leases.remove(l)
 	if !why.Released { // otherwise the store has to be told first
 		l.stored.released()
