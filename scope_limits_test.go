@@ -486,6 +486,14 @@ func TestFailureDuringIsolation(t *testing.T) {
 	}
 }
 
+// listed is a kind that tests list by label and by due time.
+var listed = pawl.Kind[listedState]{Name: "listed", Label: "status", Due: "at"}
+
+type listedState struct {
+	Status string    `json:"status"`
+	At     time.Time `json:"at"`
+}
+
 // A query has at most MaxLabels labels, on every store. List and Take with one more return
 // *LimitError.
 //

@@ -15,14 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// listed are the kinds that TestListIsLinear lists: by key, and by due time.
-var listed = pawl.Kind[listedState]{Name: "listed", Label: "status", Due: "at"}
-
-type listedState struct {
-	Status string    `json:"status"`
-	At     time.Time `json:"at"`
-}
-
 // processorTime returns the time that this process has used the processors. Unlike a clock, it does
 // not count what other processes use.
 func processorTime(t *testing.T) time.Duration {
