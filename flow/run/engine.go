@@ -253,9 +253,6 @@ func (e *Engine) create(ctx context.Context, o pawl.Owner, q Request) (snap pawl
 
 // newRecord returns the record of a new run.
 func newRecord(d definition, q Request) (r record, err error) {
-	if len(d.steps()) == 0 {
-		return r, &pawl.ArgumentError{Argument: "Definition " + d.name(), Reason: "it has no steps"}
-	}
 	input := q.Input
 	if len(input) == 0 || string(input) == "null" {
 		input = json.RawMessage("{}")

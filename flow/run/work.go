@@ -186,7 +186,7 @@ func receive(ctx context.Context, scope pawl.Scope[inbox], s Signal) error {
 // retry returns the retry policy of the current step of a run.
 func (e *Engine) retry(r *record) pawl.Retry {
 	d := e.definition(r.Definition)
-	if d == nil || !slices.Contains(d.steps(), r.Current) {
+	if !slices.Contains(d.steps(), r.Current) {
 		return DefaultRetry
 	}
 	retry, _ := d.policy(r.Current)
