@@ -129,7 +129,6 @@ type attempt struct {
 
 // definition is a Definition of any state.
 type definition interface {
-	name() string
 	// faults returns what is wrong with it.
 	faults() []error
 	// steps returns the names of the steps in order.
@@ -143,8 +142,6 @@ type definition interface {
 }
 
 type definitionOf[S any] struct{ Definition[S] }
-
-func (d definitionOf[S]) name() string { return d.Name }
 
 func (d definitionOf[S]) steps() (names []string) {
 	for _, s := range d.Steps {

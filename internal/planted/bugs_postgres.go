@@ -141,18 +141,6 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestJudgedByALaterClock$/^batched$",
 	},
 	{
-		Name: "postgres-lone-commit", Mechanism: "one connection at most waits for the lock of the table",
-		Proves: []string{"STORE-14"}, File: "persist/postgres/write.go",
-		Old: "case !r.alone || cap(s.slots) == 0 ||", New: "case",
-		Pkg: "./persist/postgres", Run: "^(TestLoneCommitWaitsForATable|TestNextVersionsWaitBriefly)$",
-	},
-	{
-		Name: "postgres-stalled", Mechanism: "after a commit without an answer, the wait for the table is bounded",
-		Proves: []string{"STORE-14"}, File: "persist/postgres/write.go",
-		Old: "	s.stalled.Store(ctx.Err() != nil)\n", New: "",
-		Pkg: "./persist/postgres", Run: "^TestLoneCommitWaitsForATable$",
-	},
-	{
 		Name: "postgres-refused-commit", Mechanism: "a COMMIT that the server refuses is known not to be applied",
 		Proves: []string{"STORE-14", "CAS-11"}, File: "persist/postgres/errors.go",
 		Old: "(completed < before || rolledBack(err))", New: "completed < before",

@@ -65,7 +65,6 @@ type request struct {
 	tried   bool // the fast way did not decide it
 	patient bool // it runs on the goroutine of its caller, which waits until its deadline
 	inTurn  bool // see turn
-	alone   bool // no other commit was in progress when it arrived
 
 	deadline time.Time // of all attempts; set by the first that has a connection
 }

@@ -59,7 +59,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -119,7 +118,6 @@ type Store struct {
 	sql     statements
 	queue   queue
 	slots   chan struct{} // has a place for each connection that may wait for a lock
-	stalled atomic.Bool   // the last fast commit of one record was not answered in time
 	turns   turns
 	turnFor time.Duration // longestTurn
 

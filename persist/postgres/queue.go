@@ -58,7 +58,6 @@ func (q *queue) enter(r *request) (direct bool, err error) {
 	case q.closed:
 		return false, persist.ErrClosed
 	case q.committers == 0 && q.direct < q.maxDirect, r.inTurn:
-		r.alone = q.direct == 0 && q.committers == 0
 		q.direct++
 		q.underWay.Add(1)
 		return true, nil

@@ -44,32 +44,25 @@ func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
 // writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out
 // why.
 //
-// A statement that bounds the wait for the lock of the table comes first. It takes time in every
-// commit, so a request that was alone leaves it out while the last commit was answered in time.
-// Then at most one connection waits for the table, until Config.CommitTimeout.
+// A statement that bounds the wait for the locks comes first.
 func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
 	p := s.parameters(r)
-	write, statements := s.sql.replaceOne.query(), make([]*statement, 0, 2)
-	switch {
-	case p.Expected == 0:
-		write, statements = s.sql.createOne.query(), append(statements, s.sql.briefFree.query().int(p.lockKey))
-	case !r.alone || cap(s.slots) == 0 || s.stalled.Load():
-		statements = append(statements, s.sql.brief.query())
+	brief, write := s.sql.brief.query(), s.sql.replaceOne.query()
+	if p.Expected == 0 {
+		brief, write = s.sql.briefFree.query().int(p.lockKey), s.sql.createOne.query()
 	}
-	statements = append(statements, write)
 	write.bytes = make([]byte, 0, p.size)
 	write.string(p.Kind).string(p.ID).int(int64(p.Expected)).int(int64(p.Version)).jsonText(p.Doc).int(int64(p.Schema)).
 		string(p.Label).time(p.Due).duration(p.DueIn).duration(p.ttl).strings(p.ring).
 		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.guard.Release)
-	answers, err := roundTrip(ctx, conn, statements...)
-	s.stalled.Store(ctx.Err() != nil)
-	switch last := len(statements) - 1; {
+	answers, err := roundTrip(ctx, conn, brief, write)
+	switch {
 	case sqlState(err) == codeNoSuchStatement: // nothing was done; the text is sent from now on
 		return s.writeOne(ctx, conn, r)
 	case err != nil:
-		return result{}, outcome(err, len(answers), len(statements))
-	case len(answers[last]) == 1:
-		row := cells(answers[last][0])
+		return result{}, outcome(err, len(answers), 2)
+	case len(answers[1]) == 1:
+		row := cells(answers[1][0])
 		return result{at: row.time()}, nil
 	}
 	answers, err = repeatable(ctx, conn, s.sql.load.query().string(p.Kind).string(p.ID))

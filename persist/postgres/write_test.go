@@ -171,39 +171,6 @@ func TestNextVersionsWaitBriefly(t *testing.T) {
 	}
 }
 
-// TestLoneCommitWaitsForATable: a commit that is alone may wait for the lock of the table until
-// Config.CommitTimeout, on one connection of several. Its outcome is then unknown. The next commits
-// wait briefly, until one was answered.
-//
-// Proves STORE-14.
-func TestLoneCommitWaitsForATable(t *testing.T) {
-	url := pgtest.URL(t)
-	s := openAt(t, connections(t, url, 2), Config{})
-	afterCommits(t, s, "a", 1)
-	afterCommits(t, s, "b", 1)
-	tx, err := pgtest.Connect(t, url).Begin(t.Context())
-	require.NoError(t, err)
-	_, err = tx.Exec(t.Context(), "LOCK TABLE pawl_records IN SHARE MODE")
-	require.NoError(t, err)
-	s.config.CommitTimeout = 500 * time.Millisecond
-	lone := commitLater(t.Context(), s, put("a", 1))
-	eventually(t, pgtest.Connect(t, url), someoneWaits)
-	among := commitLater(t.Context(), s, put("b", 1))
-	load(t, s, "a")
-	unavailable(t, answered(t, among).err)
-	err = answered(t, lone).err
-	require.ErrorIs(t, err, persist.ErrUnavailable)
-	require.NotErrorIs(t, err, persist.ErrNotApplied)
-	_, err = s.Commit(t.Context(), put("b", 1))
-	unavailable(t, err)
-	require.NoError(t, tx.Rollback(t.Context()))
-
-	s.config.CommitTimeout = defaultCommitTimeout
-	_, err = s.Commit(t.Context(), put("a", 1)) // the first one may have been written
-	require.True(t, err == nil || winner(t, err).Commits[1] == put("a", 1).ID, "%v", err)
-	require.False(t, s.stalled.Load())
-}
-
 // TestCallerWhoseTimeIsUp: a caller whose context ends while no connection is free gets the error
 // of its context.
 //
