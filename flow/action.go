@@ -88,6 +88,10 @@ func (a *Action[In, Out]) run(c *call, in In) (out Out, err error) {
 	if lost, ok := errors.AsType[*pawl.LeaseLostError](context.Cause(c.lease.Context())); ok {
 		return out, lost
 	}
+	// Only the action sees the deadline. Everything before it ends with callerCtx, which has the cause.
+	if at, ok := c.callerCtx.Deadline(); ok && c.ownsLease {
+		c.ctx, c.cleanup = context.WithDeadline(c.ctx, at)
+	}
 	out, err = a.fn(c.ctx, &Call{Local: c.local, IDs: c.IDs, Action: a.name}, in)
 	return out, c.actionError(err)
 }

@@ -231,9 +231,6 @@ func (c *call) obtainLease(background bool) error {
 	}
 	// leave cancels callerCtx at the latest.
 	context.AfterFunc(c.callerCtx, func() { end(context.Cause(c.callerCtx)) })
-	if at, ok := c.callerCtx.Deadline(); ok { // for the action to see
-		c.ctx, c.cleanup = context.WithDeadline(c.ctx, at)
-	}
 	c.flow.addHolder(c)
 	c.flow.background.Go(c.watchRecord)
 	return nil
