@@ -33,6 +33,12 @@ var readBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestListReadsEachRecordOnce$",
 	},
 	{
+		Name: "postgres-take-sorts", Mechanism: "taking due records reads an index in order, without statistics too",
+		Proves: []string{"SCOPE-20"}, File: "persist/postgres/lease.go",
+		Old: "	if q.Due || ordered(q) {\n", New: "	if false {\n",
+		Pkg: "./persist/postgres", Run: "^TestTakeReadsWhatItTakes$",
+	},
+	{
 		Name: "fs-list-reads-again", Mechanism: "a listing of several pages reads the folder once",
 		Proves: []string{"SCOPE-20"}, File: "persist/fs/list.go",
 		Old: "			s.listings.put(q, keys[last+1:])\n", New: "",

@@ -226,14 +226,7 @@ func TestListReadsEachRecordOnce(t *testing.T) {
 			execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = false)",
 				fmt.Sprintf(`INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, due, updated, holder, token, commits)
 				SELECT 'k', md5(n::text), 1, 1, '{}', 0, 'open', now() - (n * 7919 %% 1000) * interval '1 s', now(), '', 0, '{}' FROM generate_series(1, %d) n`, count))
-			conn := pgtest.Connect(t, url)
-			read := func() (n int64) {
-				_, err := conn.Exec(t.Context(), "SELECT pg_stat_clear_snapshot()")
-				require.NoError(t, err)
-				require.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
-					FROM pg_stat_user_tables WHERE relname = 'pawl_records'`).Scan(&n))
-				return n
-			}
+			read := tuplesRead(t, url)
 			before := read()
 			listed := 0
 			for q.Kind = "k"; ; {
@@ -251,6 +244,45 @@ func TestListReadsEachRecordOnce(t *testing.T) {
 			testkit.Eventually(t, func() bool { return read()-before >= int64(listed) })
 			require.Less(t, read()-before, int64(3*count))
 		})
+	}
+}
+
+// TestTakeReadsWhatItTakes: taking a few of many due records reads few records, also before the
+// table is first analyzed. The server would otherwise read and sort all records with the labels.
+//
+// Proves SCOPE-20.
+func TestTakeReadsWhatItTakes(t *testing.T) {
+	const count = 5000
+	change := func(r persist.Record) (persist.Record, bool) { return r, true }
+	for name, change := range map[string]persist.Change{"plain": nil, "changed": change} {
+		t.Run(name, func(t *testing.T) {
+			url := pgtest.URL(t)
+			s := openAt(t, url, Config{})
+			execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = false)",
+				fmt.Sprintf(`INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, due, updated, holder, token, commits)
+				SELECT 'k', md5(n::text), 1, 1, '{}', 0, 'open', now() - (n * 7919 %% 1000) * interval '1 s', now(), '', 0, '{}' FROM generate_series(1, %d) n`, count))
+			read := tuplesRead(t, url)
+			before := read()
+			q := persist.Query{Kind: "k", Due: true, Labels: []string{"open", "parked"}, Limit: 5}
+			taken, err := s.Take(t.Context(), q, persist.Acquire{Holder: "h", For: time.Minute}, change)
+			require.NoError(t, err)
+			require.Len(t, taken, 5)
+			require.NoError(t, s.Close()) // the server counts when the connections end
+			testkit.Eventually(t, func() bool { return read()-before >= 5 })
+			require.Less(t, read()-before, int64(count/10))
+		})
+	}
+}
+
+// tuplesRead returns a function that returns how many records the server has read so far.
+func tuplesRead(t *testing.T, url string) func() int64 {
+	conn := pgtest.Connect(t, url)
+	return func() (n int64) {
+		_, err := conn.Exec(t.Context(), "SELECT pg_stat_clear_snapshot()")
+		require.NoError(t, err)
+		require.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
+			FROM pg_stat_user_tables WHERE relname = 'pawl_records'`).Scan(&n))
+		return n
 	}
 }
 

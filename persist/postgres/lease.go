@@ -20,29 +20,34 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 		return nil, err
 	}
 	q.Unheld = true
-	statement, err := s.sql.take(q, a)
+	take, err := s.sql.take(q, a)
 	if change != nil {
-		statement, err = s.sql.pick(q)
+		take, err = s.sql.pick(q)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", persist.ErrNotApplied, err)
 	}
+	first := []*statement{begin, s.bounds(0)}
+	if q.Due || ordered(q) {
+		first = append(first, inOrder)
+	}
 	if change != nil {
-		taken, err := s.takeChanged(ctx, statement, a, change)
+		taken, err := s.takeChanged(ctx, append(first, take), a, change)
 		sortTaken(q, taken)
 		return taken, err
 	}
 	var rows answer
 	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		answers, err := roundTrip(ctx, conn, begin, s.bounds(0), query(s.sql.durable), statement, commit)
+		all := append(first, query(s.sql.durable), take, commit)
+		answers, err := roundTrip(ctx, conn, all...)
 		if err != nil {
-			err = outcome(err, len(answers), 4)
+			err = outcome(err, len(answers), len(all)-1)
 			if !errors.Is(err, persist.ErrNotApplied) {
 				s.hint(persist.Hint{}) // any record may have been taken
 			}
 			return err
 		}
-		rows = answers[3]
+		rows = answers[len(all)-2]
 		hints := make([]persist.Hint, len(rows))
 		for i, row := range rows {
 			row := cells(row[1:]) // after the time
@@ -68,19 +73,19 @@ func sortTaken(q persist.Query, taken []persist.Record) {
 	slices.SortFunc(taken, func(a, b persist.Record) int { return order(cursor.Of(q, a), cursor.Of(q, b)) })
 }
 
-// takeChanged is Take with a change. The first round trip runs pick, which locks the records. The
-// second stores them as change made them, and commits.
-func (s *Store) takeChanged(ctx context.Context, pick *statement, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+// takeChanged is Take with a change. The first round trip ends with pick, which locks the records.
+// The second stores them as change made them, and commits.
+func (s *Store) takeChanged(ctx context.Context, pick []*statement, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	var taken []persist.Record
 	err := s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		picked, err := roundTrip(ctx, conn, begin, s.bounds(0), pick, query(s.sql.now.text).string(s.lifetime()))
+		picked, err := roundTrip(ctx, conn, append(pick, query(s.sql.now.text).string(s.lifetime()))...)
 		if err != nil {
 			return notApplied(err)
 		}
-		clock := cells(picked[3][0])
+		clock := cells(picked[len(pick)][0])
 		at := clock.time() // after the records were locked
 		var hints []persist.Hint
-		for _, row := range picked[2] {
+		for _, row := range picked[len(pick)-1] {
 			r := timedRecord(row)
 			if r.Expired(at) {
 				continue
