@@ -116,7 +116,7 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	// Where an index was made for these records, few of their kind match. A plus sign keeps SQLite
 	// from reading the whole kind in the order of the key instead, to save sorting.
 	sorting := ""
-	if q.Expired || q.Deleted || len(q.Labels) > 1 {
+	if q.Expired || q.Deleted || len(q.Labels) > 1 && !q.Due {
 		sorting = "+"
 	}
 	text = s.selectFrom + strings.Join(terms, " AND ") +
