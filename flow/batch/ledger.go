@@ -59,10 +59,12 @@ func (l scopeLedger[T]) balance(s *T) (int64, error) {
 
 // NativeLedger returns a ledger in a table of the program's own, in the database of the store. H is
 // the driver's transaction: pgx.Tx, or *sql.Tx for SQLite. Add does what Ledger says, in one
-// statement that tests the balance:
+// statement that tests the balance, with the points as its first argument and the account as its
+// second:
 //
-//	UPDATE wallet SET points = points + $2 WHERE id = $1 AND points + $2 >= 0
+//	UPDATE wallet SET points = points + $1 WHERE id = $2 AND points + $1 >= 0
 //
+// SQLite counts such arguments in the order of their appearance, whatever their numbers.
 // It may run more than once, when the commit is repeated; only the last run counts.
 func NativeLedger[H any](add func(ctx context.Context, h H, account string, points int64) error) Ledger {
 	return nativeLedger[H](add)
