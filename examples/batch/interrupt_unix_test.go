@@ -30,7 +30,7 @@ func requireCanceled(t *testing.T, lines []string, done int) {
 	require.Equal(t, []string{"files left: 0", "the books balance: 0 thumbnails are paid for"}, last[2:])
 }
 
-// The first interrupt cancels the job while calls are in progress.
+// The first interrupt cancels the job while calls are in progress. Proves CANCEL-9.
 func TestInterrupt(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // much of it is waiting for leases

@@ -94,7 +94,7 @@ func TestToTheEnd(t *testing.T) {
 }
 
 // The program is killed again and again while calls are in progress. The last start makes the rest,
-// with the totals of a run that was not disturbed.
+// with the totals of a run that was not disturbed. Proves CANCEL-11.
 func TestKilled(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // much of it is waiting for leases
