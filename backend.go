@@ -14,6 +14,8 @@ import (
 type backend interface {
 	// load returns the current version of key.
 	load(ctx context.Context, key Key) (*document.Doc, error)
+	// unwritten returns a version for a key that was never written, without asking; nil: load has to.
+	unwritten() *document.Doc
 	// commit makes d current. It returns the new version, or the version that won, or an error
 	// after which nothing was applied, or *UnknownOutcomeError.
 	commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error)
@@ -36,7 +38,22 @@ func (b *binding) load(ctx context.Context, key Key) (*document.Doc, error) {
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
 		return nil, unavailable(key, err)
 	}
-	return document.Of(r), nil
+	d := document.Of(r)
+	b.rt.learnFloor(d)
+	return d, nil
+}
+
+// unwritten returns an absent version. Its number is at least that of all that were purged, as far
+// as this process knows.
+func (b *binding) unwritten() *document.Doc {
+	return &document.Doc{Life: absent, Version: b.rt.floor.Load()}
+}
+
+// learnFloor remembers the version that an absent record has: those before it were purged.
+func (rt *Runtime) learnFloor(d *document.Doc) {
+	if d.Life == absent && d.Version > rt.floor.Load() {
+		rt.floor.Store(d.Version)
+	}
 }
 
 // commit writes d under one version check.
@@ -55,7 +72,9 @@ func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (la
 		return nil, nil, err
 	case v.Kind == commit.Lost:
 		d.Contention.Held = v.Held
-		return nil, document.Of(v.Records[0]), nil
+		won = document.Of(v.Records[0])
+		b.rt.learnFloor(won)
+		return nil, won, nil
 	}
 	next.Landed(w, c.ID, v.At, v.Records)
 	return next, nil, nil
@@ -147,6 +166,8 @@ func (c custom[T]) load(ctx context.Context, key Key) (*document.Doc, error) {
 	}
 	return c.doc(s), nil
 }
+
+func (c custom[T]) unwritten() *document.Doc { return nil }
 
 func (c custom[T]) doc(s Snapshot[T]) *document.Doc {
 	d := &document.Doc{Life: absent, Version: s.Version, At: s.Time}

@@ -324,10 +324,17 @@ func (s *stored) ended(b *batch) queue.Ownership {
 	return queue.Kept
 }
 
-// open finds the state to start from: the version last seen, or else the store's. It reports false
-// when the store did not answer, and all members were told.
+// open finds the state to start from: the version last seen, or else the store's. If all members
+// create the scope from data, it takes the scope for absent; the commit tests that. A function has
+// to find its condition true before it runs. Open reports false when the store did not answer, and
+// all members were told.
 func (s *stored) open(b *batch) bool {
 	if d := s.seen.Load(); d != nil && b.alone == nil && (d.Expires.IsZero() || time.Now().Before(d.Expires)) {
+		b.draft = document.NewDraft(d)
+		return true
+	}
+	reads := func(w *storedWaiter) bool { return !w.Value.call.absent || w.Value.change.hasFunction() }
+	if d := b.members[0].Value.backend.unwritten(); d != nil && b.alone == nil && !slices.ContainsFunc(b.members, reads) {
 		b.draft = document.NewDraft(d)
 		return true
 	}

@@ -127,6 +127,11 @@ type step struct {
 	err  error           // of preparing them; returned in their turn
 }
 
+// hasFunction reports whether a function of the user is part of the change.
+func (c *change) hasFunction() bool {
+	return c.fn != nil || slices.ContainsFunc(c.steps, func(s step) bool { return s.fn != nil })
+}
+
 // bounded reports whether the change runs no user code, so that it may run on its caller's
 // goroutine.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }

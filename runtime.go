@@ -48,6 +48,7 @@ type Runtime struct {
 	transactions transactions // that have not ended
 	leases       leases
 	hub          *hints.Hub
+	floor        atomic.Uint64 // the highest version that an absent record was seen to have
 
 	unfinishedMu sync.Mutex // protects unfinished
 	unfinished   []closable // closed containers in which a mutation still ran

@@ -3,6 +3,24 @@ package main
 // casBugs break the commit loop.
 var casBugs = []Bug{
 	{
+		Name: "create-reads-first", Mechanism: "a scope is created from data without a read",
+		Proves: []string{"SCOPE-12"}, File: "backend.go",
+		Old: "	return &document.Doc{Life: absent, Version: b.rt.floor.Load()}\n", New: "	return nil\n",
+		Pkg: ".", Run: "^TestCreationAsksTheStoreOnce$",
+	},
+	{
+		Name: "create-forgets-the-floor", Mechanism: "a process remembers which versions were purged",
+		Proves: []string{"SCOPE-12"}, File: "backend.go",
+		Old: "		rt.floor.Store(d.Version)\n", New: "",
+		Pkg: ".", Run: "^TestCreationAfterAPurge$",
+	},
+	{
+		Name: "create-runs-the-function", Mechanism: "a function with IfAbsent runs only after its condition was found true",
+		Proves: []string{"SCOPE-12"}, File: "cas.go",
+		Old: "!w.Value.call.absent || w.Value.change.hasFunction() }", New: "!w.Value.call.absent }",
+		Pkg: ".", Run: "^TestFunctionOfACreationFindsItsConditionTrue$",
+	},
+	{
 		Name: "re-run-on-the-winner", Mechanism: "after a conflict the mutation runs on the state that won",
 		Proves: []string{"CAS-1"}, File: "cas.go",
 		Old: "	b.members, b.next, b.draft = members, 0, document.NewDraft(base)\n", New: "	b.members, b.draft.Base = members, base\n",
