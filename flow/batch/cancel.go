@@ -17,7 +17,7 @@ type Answer string
 
 // The answers of Cancel.
 const (
-	Accepted         Answer = "ACCEPTED"          // a worker has the job, and tears it down at the next item
+	Accepted         Answer = "ACCEPTED"          // a worker tears it down at the next item, or another Cancel does now
 	NowCanceled      Answer = "CANCELED"          // this call has torn it down
 	AlreadyCanceled  Answer = "ALREADY_CANCELED"  // it was torn down before
 	AlreadyCompleted Answer = "ALREADY_COMPLETED" // nothing is refunded
@@ -31,7 +31,7 @@ type Cancellation struct {
 
 // Cancel cancels a job: every item that is charged and not finalized is refunded, what the calls
 // made is removed, and the job is canceled. If no worker has the job, Cancel does that itself before
-// it returns. Otherwise it answers Accepted; Watch tells when the worker is done.
+// it returns. Otherwise it answers Accepted; Watch tells when the job is canceled.
 //
 // Cancel can be repeated at any time, also after an error, and by another process: it goes on where
 // the teardown has stopped. It returns *RemoveError if a removal fails, pawl.ErrNotFound, the errors

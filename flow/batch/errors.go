@@ -92,8 +92,9 @@ func (e *StatusError) Code() string { return "JOB_STATUS" }
 func (e *StatusError) HTTPStatus() int { return 409 }
 
 // RemoveError is returned by Cancel when Config.Remove fails. The job stays canceling, with the
-// error as its Reason, and is tried again by the workers and by the next Cancel. Code
-// REMOVE_FAILED; 502.
+// error as its Reason, and is tried again by the workers and by the next Cancel. A worker that meets
+// it on the way to Completed, for a failed item, tries again in the same way. Code REMOVE_FAILED;
+// 502.
 type RemoveError struct {
 	Job  string
 	Item int

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,14 +45,16 @@ type Config[I, A any] struct {
 	Name string
 	// Ledger keeps the balances.
 	Ledger Ledger
-	// Price returns the price of an item in points. Submit calls it once for each item.
+	// Price returns the price of an item in points. Submit calls it for each item, and stores the
+	// price with the item.
 	Price func(item I) (int64, error)
 	// Make makes the expensive call. The key is the same in every attempt at the item, and no other
 	// item has it: pass it to the other system, and name what the call makes by it. An error is
 	// retried by Retry; then the item has failed and is refunded.
 	//
 	// Its context ends after Timeout, when the lease of the job is lost, when the context of Stop
-	// ends, and, with Interrupt, when the job is to be canceled.
+	// ends, and, with Interrupt, when the job is to be canceled. A call that continues after its lease
+	// was lost may make its artifact after the job was torn down.
 	Make func(ctx context.Context, key string, item I) (A, error)
 	// Remove removes what the call of an item made. The artifact is nil if the call did not return:
 	// what it made has to be found by its key. Removing what is not there is a success. Remove may
@@ -108,8 +111,8 @@ func New[I, A any](rt *pawl.Runtime, c Config[I, A]) (*Queue[I, A], error) {
 	switch {
 	case rt == nil || rt.Store() == nil:
 		return nil, pawl.ErrNoStore
-	case c.Name == "":
-		return nil, bad("Name is empty")
+	case c.Name == "" || strings.HasSuffix(c.Name, itemSuffix):
+		return nil, bad("Name must not be empty, or end with " + itemSuffix)
 	case c.Ledger == nil || c.Price == nil || c.Make == nil || c.Remove == nil:
 		return nil, bad("Ledger, Price, Make and Remove are required")
 	case c.Retry.Attempts < 0 || c.Retry.First < 0 || c.Retry.Max < 0:
@@ -125,7 +128,7 @@ func New[I, A any](rt *pawl.Runtime, c Config[I, A]) (*Queue[I, A], error) {
 	q := &Queue[I, A]{
 		rt: rt, owner: rt, config: c, hook: func(point, string) {}, stopping: make(chan struct{}), stop: new(sync.Once),
 		jobs:  pawl.Kind[record]{Name: "batch." + c.Name, Label: job.Label, Due: job.Due},
-		items: pawl.Kind[item[I, A]]{Name: "batch." + c.Name + ".item", Label: "state"},
+		items: pawl.Kind[item[I, A]]{Name: "batch." + c.Name + itemSuffix, Label: "state"},
 	}
 	w, err := job.New(rt, job.Config[record]{
 		Kind: q.jobs, Handle: q.handle, Lost: q.logLost, Retry: jobRetry,
@@ -139,6 +142,9 @@ func New[I, A any](rt *pawl.Runtime, c Config[I, A]) (*Queue[I, A], error) {
 	return q, err
 }
 
+// itemSuffix makes the kind of the items from that of the jobs.
+const itemSuffix = ".item"
+
 // maxChunk leaves room for the job and its account in a transaction, and for scopes of Finalize.
 const maxChunk = pawl.MaxScopes / 2
 
@@ -149,8 +155,8 @@ func (q *Queue[I, A]) Start(ctx context.Context) error { return q.worker.Start(c
 
 // Stop begins no more calls, waits for those in progress and hands the jobs back. When ctx ends
 // first, it ends the contexts of the calls and returns an error that wraps the cause of ctx; another
-// Stop can wait for them. The call of an item that was interrupted is made again, under the same
-// key. Stopping twice is safe. Make and Remove must not call Stop.
+// Stop can wait for them. A call that was interrupted is made again, under the same key, and does not
+// count as an attempt. Stopping twice is safe. Make and Remove must not call Stop.
 func (q *Queue[I, A]) Stop(ctx context.Context) error {
 	q.stop.Do(func() { close(q.stopping) })
 	return q.worker.Stop(ctx)

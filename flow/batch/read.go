@@ -228,7 +228,8 @@ func (q *Queue[I, A]) change(
 	})
 }
 
-// Delete deletes a completed or canceled job with its items. The id can be used again. Deleting a job
+// Delete deletes a completed or canceled job with its items. The id can be used again; but the calls
+// of the new job then have the keys of the old one. Deleting a job
 // again does nothing, and an interrupted Delete can be repeated. It returns *StatusError for another
 // status, and the errors of pawl's verbs.
 func (q *Queue[I, A]) Delete(ctx context.Context, id string) error {

@@ -245,8 +245,11 @@ func (s *shift[I, A]) item(index int) error {
 				return err
 			}
 			err = pawl.NonRetryable(err)
-		case s.calls.Err() != nil:
-			return context.Cause(s.calls) // it stays charged
+		case s.calls.Err() != nil: // it stays charged
+			if cause := context.Cause(s.calls); cause != job.ErrStopped {
+				return cause
+			}
+			return errors.Join(job.ErrStopped, s.giveBack(index))
 		}
 		if it.Attempts >= s.config.Retry.Attempts || pawl.IsNonRetryable(err) {
 			return s.fail(index, err)
@@ -299,6 +302,16 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 		s.hook(atFailed, s.id)
 	}
 	return it, err
+}
+
+// giveBack takes back that a call was counted, because Stop has interrupted it.
+func (s *shift[I, A]) giveBack(index int) error {
+	return s.change(index, func(_ context.Context, _ *pawl.Tx, _ *record, i *item[I, A]) error {
+		if i.State == Charged {
+			i.Attempts = max(i.Attempts-1, 1) // a call was begun, so there may be something to remove
+		}
+		return nil
+	})
 }
 
 // charge takes points from an account.
