@@ -99,7 +99,7 @@ func TestStorePanicsInALeaseCommit(t *testing.T) {
 			}
 			return nil
 		})
-		l, err := s.Acquire(t.Context(), pawl.LeaseFor(50*time.Millisecond))
+		l, err := s.Acquire(t.Context(), pawl.LeaseFor(time.Second))
 		require.NoError(t, err)
 		<-l.Context().Done()
 		require.ErrorIs(t, context.Cause(l.Context()), pawl.ErrLeaseLost)
