@@ -599,7 +599,7 @@ func TestCallSucceedsLater(t *testing.T) {
 func TestArtifactCannotBeStored(t *testing.T) {
 	for name, artifact := range map[string]any{
 		"too large": strings.Repeat("x", 2*pawl.DefaultMaxDoc), "no JSON": math.NaN(), "a channel": make(chan int),
-		"deep": deep(20_000),
+		"deep": deep(20_000), "digits": number(strings.Repeat("9", 2*pawl.MaxDigits)), "NUL": "a\x00b",
 	} {
 		t.Run(name, func(t *testing.T) {
 			stores.EachOpen(t, func(t *testing.T, store persist.Store) {
@@ -642,6 +642,10 @@ func deep(n int) (list any) {
 	return list
 }
 
+// number is a JSON number.
+type number string
+
+func (n number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
 
 // An item whose call never ends, because each one kills its process, fails in the end.
 func TestCallNeverEnds(t *testing.T) {

@@ -241,7 +241,7 @@ func (s *shift[I, A]) item(index int) error {
 		artifact, err := s.call(it)
 		switch {
 		case err == nil:
-			if err = s.made(index, artifact); !tooLarge(err) {
+			if err = s.made(index, artifact); !unfit(err) {
 				return err
 			}
 			err = pawl.NonRetryable(err)
@@ -343,10 +343,11 @@ func (s *shift[I, A]) call(it item[I, A]) (artifact A, err error) {
 	return artifact, err
 }
 
-// tooLarge reports whether a document cannot be stored because of its contents.
-func tooLarge(err error) bool {
-	limit := (*pawl.LimitError)(nil)
-	return errors.As(err, &limit)
+// unfit reports whether a document cannot be stored because of its contents: it is too large, for
+// example, or has a string with U+0000.
+func unfit(err error) bool {
+	limit, field := (*pawl.LimitError)(nil), (*pawl.FieldError)(nil)
+	return errors.As(err, &limit) || errors.As(err, &field)
 }
 
 // made stores the result of a call.
