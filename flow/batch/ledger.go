@@ -34,11 +34,11 @@ func (l scopeLedger[T]) Add(ctx context.Context, tx *pawl.Tx, account string, po
 	if pawl.IsAbsent(err) {
 		return fmt.Errorf("%w: account %.80q", pawl.ErrNotFound, account)
 	}
-	if err != nil || points >= 0 {
+	if err != nil || points > 0 {
 		return err
 	}
-	balance, err := l.balance(snap.ReadOnly())
-	if err == nil && balance < 0 {
+	balance, err := l.balance(snap.ReadOnly()) // for 0 points, too: Submit refuses a field of another type
+	if err == nil && points < 0 && balance < 0 {
 		err = &InsufficientError{Account: account, Have: balance - points, Need: -points}
 	}
 	return err
@@ -65,6 +65,7 @@ func (l scopeLedger[T]) balance(s *T) (int64, error) {
 //	UPDATE wallet SET points = points + $1 WHERE id = $2 AND points + $1 >= 0
 //
 // SQLite counts such arguments in the order of their appearance, whatever their numbers.
+//
 // It may run more than once, when the commit is repeated; only the last run counts.
 func NativeLedger[H any](add func(ctx context.Context, h H, account string, points int64) error) Ledger {
 	return nativeLedger[H](add)
