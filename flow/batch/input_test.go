@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -197,13 +198,15 @@ func TestFinalizeAndCancel(t *testing.T) {
 		give(t, rt, "ada", 100)
 		submit(t, q, "j", prompts(4, 5))
 		start(t, q)
+		release := sync.OnceFunc(func() { close(goOn) })
+		t.Cleanup(release)
 		testkit.Receive(t, calling)
 		require.NoError(t, q.Finalize(t.Context(), "j", 0))
 		require.Equal(t, batch.Accepted, cancelJob(t, q, "j").Answer)
 		err := q.Finalize(t.Context(), "j", 1)
 		requireCode(t, err, "JOB_STATUS", 409)
 		require.ErrorContains(t, err, "and to be canceled")
-		close(goOn)
+		release()
 		p := finished(t, q, "j")
 		require.Equal(t, []int{1, 3, 3}, []int{p.Finalized, p.Canceled, p.Done})
 		require.Equal(t, []int64{15, 10}, []int64{p.Charged, p.Refunded})

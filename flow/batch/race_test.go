@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -215,8 +216,8 @@ func TestCancelInterruptsByHint(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) { testInterrupt(t, store, time.Hour) })
 }
 
-// Without hints the worker hears of a cancel by its poll. Proves CANCEL-9.
-func TestCancelInterruptsByPoll(t *testing.T) {
+// A worker hears of a cancel on a store that gives no hints. Proves CANCEL-9.
+func TestCancelInterruptsWithoutHints(t *testing.T) {
 	store := memory.New()
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
 	testInterrupt(t, stores.Bare{Store: store}, 10*time.Millisecond)
@@ -246,27 +247,74 @@ func testInterrupt(t *testing.T, store persist.Store, poll time.Duration) {
 	checkBooks(t, rt, q, 100, "j")
 }
 
+// bubble runs test in virtual time, with a store in memory.
+func bubble(t *testing.T, test func(t *testing.T, store persist.Store)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		t.Cleanup(func() { require.NoError(t, store.Close()) })
+		test(t, store)
+	})
+}
+
+// A worker whose watch has failed hears of a cancel by its poll. Proves CANCEL-9.
+func TestCancelInterruptsByPoll(t *testing.T) {
+	bubble(t, func(t *testing.T, store persist.Store) {
+		tap, s := &stores.Tap{Store: store}, newStudio()
+		rt, other := open(t, tap), open(t, store)
+		ended := make(chan struct{})
+		s.during = func(ctx context.Context, _ string) error {
+			select {
+			case <-ctx.Done():
+			case <-ended:
+			}
+			return context.Cause(ctx)
+		}
+		set := func(c *config) { c.Interrupt, c.Poll = true, time.Minute }
+		q := newQueue(t, rt, s, set)
+		q.Hook(func(point, _ string) {
+			if point == "claimed" { // the watch cannot begin, and the first charge waits
+				tap.OnLoad(func(context.Context, ...persist.Key) error { return persist.ErrUnavailable })
+			}
+		})
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(3, 5))
+		start(t, q)
+		t.Cleanup(func() { close(ended) })
+		time.Sleep(time.Second)
+		tap.OnLoad(nil)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, s.count())
+		require.Equal(t, batch.Accepted, cancelJob(t, newQueue(t, other, s, set), "j").Answer)
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, batch.Canceled, progress(t, q, "j").Status)
+		checkBooks(t, rt, q, 100, "j")
+	})
+}
+
 // Without Interrupt the calls in progress end by themselves, and their results are stored before the
 // teardown. Proves CANCEL-9.
 func TestCancelLetsCallsEnd(t *testing.T) {
-	s := newStudio()
-	calling, goOn := make(chan struct{}, 2), make(chan struct{})
-	s.during = func(ctx context.Context, _ string) error {
-		calling <- struct{}{}
-		<-goOn
-		return ctx.Err()
-	}
-	rt, q := inMemory(t, s, func(c *config) { c.Items, c.Poll = 2, time.Millisecond })
-	submit(t, q, "j", prompts(5, 5))
-	start(t, q)
-	testkit.Receive(t, calling)
-	testkit.Receive(t, calling)
-	require.Equal(t, batch.Accepted, cancelJob(t, q, "j").Answer)
-	close(goOn)
-	p := finished(t, q, "j")
-	require.Equal(t, []int{2, 5}, []int{p.Done, p.Canceled})
-	require.Equal(t, 2, s.count())
-	checkBooks(t, rt, q, 100, "j")
+	bubble(t, func(t *testing.T, store persist.Store) {
+		rt, s := open(t, store), newStudio()
+		goOn := make(chan struct{})
+		s.during = func(ctx context.Context, _ string) error {
+			<-goOn
+			return ctx.Err()
+		}
+		q := newQueue(t, rt, s, func(c *config) { c.Items = 2 })
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(5, 5))
+		start(t, q)
+		time.Sleep(time.Second)
+		require.Equal(t, batch.Accepted, cancelJob(t, q, "j").Answer)
+		time.Sleep(time.Minute) // the worker knows
+		close(goOn)
+		p := finished(t, q, "j")
+		require.Equal(t, []int{2, 0, 5}, []int{p.Done, p.Failed, p.Canceled})
+		require.Equal(t, 2, s.count())
+		checkBooks(t, rt, q, 100, "j")
+	})
 }
 
 // Stop hands the job back at the next item. Another queue completes it, and makes no call twice.
@@ -351,31 +399,23 @@ func TestStopInterruptsTheCall(t *testing.T) {
 
 // As many calls as Config.Items run at a time, and not more.
 func TestParallelItems(t *testing.T) {
-	const items = 3
-	s := newStudio()
-	var running, most atomic.Int32
-	all := make(chan struct{})
-	s.during = func(context.Context, string) error {
-		n := running.Add(1)
-		defer running.Add(-1)
-		for was := most.Load(); n > was && !most.CompareAndSwap(was, n); was = most.Load() {
+	bubble(t, func(t *testing.T, store persist.Store) {
+		rt, s := open(t, store), newStudio()
+		next := make(chan struct{})
+		s.during = func(context.Context, string) error { <-next; return nil }
+		q := newQueue(t, rt, s, func(c *config) { c.Items = 3 })
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(10, 5))
+		start(t, q)
+		t.Cleanup(func() { close(next) })
+		for done := range 10 {
+			time.Sleep(time.Second)
+			require.Equal(t, min(done+3, 10), s.count())
+			next <- struct{}{}
 		}
-		if n == items {
-			select {
-			case <-all:
-			default:
-				close(all)
-			}
-		}
-		<-all // that many are reached
-		return nil
-	}
-	rt, q := inMemory(t, s, func(c *config) { c.Items = items })
-	submit(t, q, "j", prompts(20, 5))
-	start(t, q)
-	require.Equal(t, batch.Completed, finished(t, q, "j").Status)
-	require.EqualValues(t, items, most.Load())
-	checkBooks(t, rt, q, 100, "j")
+		require.Equal(t, batch.Completed, finished(t, q, "j").Status)
+		checkBooks(t, rt, q, 100, "j")
+	})
 }
 
 // The progress of a job can be watched by another process while it is worked on.

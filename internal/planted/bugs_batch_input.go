@@ -108,10 +108,10 @@ var batchInputBugs = []Bug{
 		Pkg: "./flow/batch", Run: "^TestStopHandsTheJobBack$/^memory$",
 	},
 	{
-		Name: "batch-poll-left-out", Mechanism: "a cancel is heard without hints of the store",
+		Name: "batch-poll-left-out", Mechanism: "a cancel is heard when the watch has failed",
 		Proves: []string{"CANCEL-9"}, File: "flow/batch/work.go",
 		Old: "			now, _ = scope.Snapshot(ctx)\n", New: "",
-		Pkg: "./flow/batch", Run: "^TestCancelInterruptsByPoll$", Flags: []string{"-timeout=10s"},
+		Pkg: "./flow/batch", Run: "^TestCancelInterruptsByPoll$",
 	},
 	{
 		Name: "batch-watch-left-out", Mechanism: "a cancel is heard without waiting for the poll",
@@ -129,7 +129,7 @@ var batchInputBugs = []Bug{
 		Name: "batch-interrupt-unasked", Mechanism: "without Interrupt calls in progress end by themselves",
 		Proves: []string{"CANCEL-9"}, File: "flow/batch/work.go",
 		Old: "cause == errCanceled && q.config.Interrupt", New: "cause == errCanceled",
-		Pkg: "./flow/batch", Run: "^TestCancelLetsCallsEnd$", Flags: []string{"-count=20"},
+		Pkg: "./flow/batch", Run: "^TestCancelLetsCallsEnd$",
 	},
 	{
 		Name: "batch-delete-of-a-failed-job", Mechanism: "a job that may be retried is not deleted",
