@@ -13,26 +13,26 @@ var batchInputBugs = []Bug{
 	},
 	{
 		Name: "batch-balance-of-another-type", Mechanism: "Submit refuses a balance that cannot be charged",
-		File: "flow/batch/ledger.go",
-		Old:  "if err != nil || points > 0 {", New: "if err != nil || points >= 0 {",
+		Proves: []string{"CANCEL-4"}, File: "flow/batch/ledger.go",
+		Old: "if err != nil || points > 0 {", New: "if err != nil || points >= 0 {",
 		Pkg: "./flow/batch", Run: "^TestScopeLedgerWithAnotherType$",
 	},
 	{
 		Name: "batch-price-unchecked", Mechanism: "a negative price is refused",
-		File: "flow/batch/submit.go",
-		Old:  "err != nil || price < 0 || price > math.MaxInt64-sum", New: "err != nil || price > math.MaxInt64-max(sum, 0)",
+		Proves: []string{"CANCEL-4"}, File: "flow/batch/submit.go",
+		Old: "err != nil || price < 0 || price > math.MaxInt64-sum", New: "err != nil || price > math.MaxInt64-max(sum, 0)",
 		Pkg: "./flow/batch", Run: "^TestPrices$",
 	},
 	{
 		Name: "batch-sum-unchecked", Mechanism: "a sum of prices that overflows is refused",
-		File: "flow/batch/submit.go",
-		Old:  "price > math.MaxInt64-sum", New: "price-1 == math.MaxInt64",
+		Proves: []string{"CANCEL-4"}, File: "flow/batch/submit.go",
+		Old: "price > math.MaxInt64-sum", New: "price-1 == math.MaxInt64",
 		Pkg: "./flow/batch", Run: "^TestPrices$",
 	},
 	{
 		Name: "batch-account-unchecked", Mechanism: "Submit refuses an account that does not exist",
-		File: "flow/batch/submit.go",
-		Old:  "				if err := q.config.Ledger.Add(ctx, tx, j.Account, 0); err != nil {\n					return err\n				}\n", New: "",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/submit.go",
+		Old: "				if err := q.config.Ledger.Add(ctx, tx, j.Account, 0); err != nil {\n					return err\n				}\n", New: "",
 		Pkg: "./flow/batch", Run: "^TestSubmitRefusesBadInput$",
 	},
 	{
@@ -79,14 +79,14 @@ var batchInputBugs = []Bug{
 	},
 	{
 		Name: "batch-final-error-repeated", Mechanism: "a call that fails for good is not repeated",
-		File: "flow/batch/work.go",
-		Old:  "it.Attempts >= s.config.Retry.Attempts || pawl.IsNonRetryable(err)", New: "it.Attempts >= s.config.Retry.Attempts",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
+		Old: "it.Attempts >= s.config.Retry.Attempts || pawl.IsNonRetryable(err)", New: "it.Attempts >= s.config.Retry.Attempts",
 		Pkg: "./flow/batch", Run: "^TestCallFails$/^for_good$",
 	},
 	{
 		Name: "batch-unfit-artifact-repeated", Mechanism: "an artifact that no store holds fails its item",
-		File: "flow/batch/work.go",
-		Old:  "errors.As(err, &limit) || errors.As(err, &field)", New: "errors.As(err, &limit) || field != nil",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
+		Old: "errors.As(err, &limit) || errors.As(err, &field)", New: "errors.As(err, &limit) || field != nil",
 		Pkg: "./flow/batch", Run: "^TestArtifactCannotBeStored$/^NUL$/^memory$",
 	},
 	{
@@ -97,8 +97,8 @@ var batchInputBugs = []Bug{
 	},
 	{
 		Name: "batch-items-unbounded", Mechanism: "Config.Items bounds the calls of a job",
-		File: "flow/batch/work.go",
-		Old:  "group.SetLimit(s.config.Items)", New: "group.SetLimit(-1)",
+		Proves: []string{"CANCEL-9"}, File: "flow/batch/work.go",
+		Old: "group.SetLimit(s.config.Items)", New: "group.SetLimit(-1)",
 		Pkg: "./flow/batch", Run: "^TestParallelItems$",
 	},
 	{
@@ -133,8 +133,8 @@ var batchInputBugs = []Bug{
 	},
 	{
 		Name: "batch-delete-of-a-failed-job", Mechanism: "a job that may be retried is not deleted",
-		File: "flow/batch/read.go",
-		Old:  "if r := snap.ReadOnly(); !r.status().Final() {", New: "if r := snap.ReadOnly(); !r.status().Finished() {",
+		Proves: []string{"CANCEL-9"}, File: "flow/batch/read.go",
+		Old: "if r := snap.ReadOnly(); !r.status().Final() {", New: "if r := snap.ReadOnly(); !r.status().Finished() {",
 		Pkg: "./flow/batch", Run: "^TestDeleteOfAnUnfinishedJob$",
 	},
 	{
