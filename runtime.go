@@ -131,6 +131,9 @@ func Open(c Config) (*Runtime, error) {
 	return rt, nil
 }
 
+// MaxDoc returns the limit of persisted documents, in bytes: Config.MaxDoc, or its default.
+func (rt *Runtime) MaxDoc() int { return rt.env.maxDoc }
+
 // Store returns the store that the runtime was opened with, nil if it has none. It shows facts that
 // scopes do not, such as the lease of a record.
 func (rt *Runtime) Store() persist.Store { return rt.store }

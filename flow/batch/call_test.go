@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ import (
 	"github.com/pawl-go/pawl/flow/batch"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // A call that fails is repeated by the policy under the same key. Then its item has failed, is
@@ -146,21 +148,47 @@ type number string
 
 func (n number) MarshalJSON() ([]byte, error) { return []byte(n), nil }
 
-// An item whose call never ends, because each one kills its process, fails in the end.
+// An item whose call never ends, because each one outlives its lease, fails in the end.
 func TestCallNeverEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, s := &stores.Tap{Store: memory.New()}, newStudio()
+		rt := open(t, store)
+		q := newQueue(t, rt, s, func(c *config) { c.Retry.Attempts, c.Lease = 1, time.Second })
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(2, 5))
+		s.during = func(ctx context.Context, text string) error {
+			if text == "p0" {
+				store.RefuseAll() // the lease is not renewed
+				<-ctx.Done()
+				store.Refuse(nil)
+			}
+			return context.Cause(ctx)
+		}
+		for range 25 {
+			if progress(t, q, "j").Status.Finished() {
+				break
+			}
+			time.Sleep(2 * time.Second) // until the lease has run out
+			_, err := q.Once(t.Context())
+			require.NoError(t, err)
+		}
+		p := progress(t, q, "j")
+		require.Equal(t, batch.Completed, p.Status)
+		require.Equal(t, "failed made", states(t, q, "j"))
+		require.Equal(t, 21, s.count())
+		require.Len(t, s.left(), 1)
+		checkBooks(t, rt, q, 100, "j")
+	})
+}
+
+// A call that Stop interrupts is made again, however often, and does not count as an attempt.
+func TestInterruptedCallsDoNotCount(t *testing.T) {
 	s := newStudio()
 	rt, q := inMemory(t, s, func(c *config) { c.Retry.Attempts = 1 })
-	submit(t, q, "j", prompts(2, 5))
-	s.during = func(context.Context, string) error { return nil }
+	submit(t, q, "j", prompts(1, 5))
 	for range 25 {
-		if progress(t, q, "j").Status.Finished() {
-			break
-		}
 		worker := newQueue(t, rt, s, func(c *config) { c.Retry.Attempts = 1 })
-		s.during = func(ctx context.Context, text string) error {
-			if text == "p1" {
-				return nil
-			}
+		s.during = func(ctx context.Context, _ string) error {
 			ended, cancel := context.WithCancel(context.Background())
 			cancel()
 			go func() { _ = worker.Stop(ended) }()
@@ -168,11 +196,13 @@ func TestCallNeverEnds(t *testing.T) {
 			return context.Cause(ctx)
 		}
 		_, _ = worker.Once(t.Context())
+		require.Equal(t, "charged", states(t, q, "j"))
 	}
-	p := progress(t, q, "j")
-	require.Equal(t, batch.Completed, p.Status)
-	require.Equal(t, "failed made", states(t, q, "j"))
-	require.Equal(t, 21, s.count())
-	require.Len(t, s.left(), 1)
+	s.during = nil
+	_, err := q.Once(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, batch.Completed, progress(t, q, "j").Status)
+	require.Equal(t, "made", states(t, q, "j"))
+	require.Equal(t, 26, s.count())
 	checkBooks(t, rt, q, 100, "j")
 }

@@ -234,8 +234,8 @@ func (q *Queue[I, A]) cleanUp(ctx context.Context, id string) error {
 			break
 		}
 		it := snap.State()
-		if it.Attempts == 0 {
-			continue // no call was begun
+		if !it.Begun {
+			continue
 		}
 		group.Go(func() error {
 			err := protect.Call(q.config.Logger, func() error {

@@ -19,7 +19,7 @@ func (e *InsufficientError) Code() string { return "INSUFFICIENT_BALANCE" }
 // HTTPStatus returns 402.
 func (e *InsufficientError) HTTPStatus() int { return 402 }
 
-// PriceError is returned by Submit for a price that cannot be charged. Nothing was stored. Code
+// PriceError is returned by Submit for a price that cannot be charged. This call stored nothing. Code
 // INVALID_PRICE; 422.
 type PriceError struct {
 	Item  int

@@ -164,12 +164,12 @@ func (b *table) added(rows, points int64, have func() (int64, error)) error {
 
 // The statements, with the parameters of PostgreSQL.
 const (
-	addPoints = "UPDATE purse SET points = points + $2 WHERE id = $1 AND points + $2 >= 0"
+	addToRow  = "UPDATE purse SET points = points + $2 WHERE id = $1 AND points + $2 >= 0"
 	getPoints = "SELECT points FROM purse WHERE id = $1"
 )
 
 func sqliteTable(t *testing.T, location string) *table {
-	addPoints, getPoints := strings.ReplaceAll(addPoints, "$", "?"), strings.ReplaceAll(getPoints, "$", "?")
+	addToRow, getPoints := strings.ReplaceAll(addToRow, "$", "?"), strings.ReplaceAll(getPoints, "$", "?")
 	db, err := sql.Open(sqlite.Driver, "file:"+location[len("sqlite:"):]+"?_busy_timeout=10000&_pragma=busy_timeout(10000)")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
@@ -179,7 +179,7 @@ func sqliteTable(t *testing.T, location string) *table {
 		require.NoError(t, err)
 	}
 	b.ledger = batch.NativeLedger(func(ctx context.Context, tx *sql.Tx, account string, points int64) error {
-		done, err := tx.ExecContext(ctx, addPoints, account, points)
+		done, err := tx.ExecContext(ctx, addToRow, account, points)
 		if err != nil {
 			return err
 		}
@@ -207,7 +207,7 @@ func postgresTable(t *testing.T, location string) *table {
 		require.NoError(t, err)
 	}
 	b.ledger = batch.NativeLedger(func(ctx context.Context, tx pgx.Tx, account string, points int64) error {
-		done, err := tx.Exec(ctx, addPoints, account, points)
+		done, err := tx.Exec(ctx, addToRow, account, points)
 		if err != nil {
 			return err
 		}

@@ -231,23 +231,30 @@ func (q *Queue[I, A]) change(
 // Delete deletes a completed or canceled job with its items. The id can be used again; but the calls
 // of the new job then have the keys of the old one. Deleting a job
 // again does nothing, and an interrupted Delete can be repeated. It returns *StatusError for another
-// status, and the errors of pawl's verbs.
+// status, *pawl.HeldError while another Delete is at work, and the errors of pawl's verbs.
 func (q *Queue[I, A]) Delete(ctx context.Context, id string) error {
-	scope := q.jobs.Scope(q.rt, id)
-	snap, err := scope.Snapshot(ctx)
-	if pawl.IsAbsent(err) || err == nil && !snap.Exists() {
+	final := func(_ context.Context, r *record) error {
+		if !r.status().Final() {
+			return &StatusError{Job: id, Status: r.status(), Requested: r.Requested, Wanted: "delete"}
+		}
 		return nil
 	}
-	if err != nil {
-		return err
+	// The lease keeps the id from being used for a new job meanwhile, whose items would be deleted.
+	err := q.jobs.Scope(q.rt, id).Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+		// The items first: after a crash in between, the job is still there to be deleted.
+		if _, err := q.items.DeletePrefix(ctx, q.rt, itemPrefix(id)); err != nil {
+			return err
+		}
+		q.hook(atForgotten, id)
+		return pawl.Transact(ctx, q.rt, func(ctx context.Context, tx *pawl.Tx) error {
+			if err := q.jobs.Scope(tx, id).Delete(ctx); err != nil {
+				return err
+			}
+			return l.ReleaseIn(tx)
+		})
+	}, pawl.LeaseFor(q.config.Lease), pawl.WithMutation(pawl.Atomic(final), pawl.IfExists()))
+	if pawl.IsAbsent(err) {
+		return nil
 	}
-	if r := snap.ReadOnly(); !r.status().Final() {
-		return &StatusError{Job: id, Status: r.status(), Requested: r.Requested, Wanted: "delete"}
-	}
-	// The items first: after a crash in between, the job is still there to be deleted.
-	if _, err := q.items.DeletePrefix(ctx, q.rt, itemPrefix(id)); err != nil {
-		return err
-	}
-	q.hook(atForgotten, id)
-	return scope.Delete(ctx, pawl.IfVersion(snap.Version))
+	return err
 }

@@ -71,16 +71,22 @@ var jobMoves = map[Status]struct {
 	Canceled:  {[]Status{Canceling}, true},
 }
 
-// become makes a transition, if jobMoves has it. Nothing else writes a status. A worker takes the
-// job from now on, unless it is pending or finished.
+// atOnce is a due time that has come by the clock of every process.
+var atOnce = time.Unix(1, 0).UTC()
+
+// become makes a transition, if jobMoves has it. Nothing else writes a status. No worker takes a job
+// that is pending or finished. Another job keeps its due time, or is due at once if it has none.
 func (r *record) become(to Status, now time.Time) error {
 	move := jobMoves[to]
 	if !slices.Contains(move.from, r.status()) || r.Requested != move.requested {
 		return fmt.Errorf("batch: a job that is %q (cancel requested: %t) cannot become %s", r.status(), r.Requested, to)
 	}
-	r.Label, r.Due, r.Ended = string(to), now, time.Time{}
-	if to == Pending || to.Finished() {
+	r.Label, r.Ended = string(to), time.Time{}
+	switch {
+	case to == Pending || to.Finished():
 		r.Due = time.Time{}
+	case r.Due.IsZero():
+		r.Due = atOnce
 	}
 	if to.Finished() {
 		r.Ended = now
@@ -104,6 +110,7 @@ func (r *record) handBack(now time.Time) error {
 	if r.status() != Running || r.Requested {
 		return nil // another worker tears it down
 	}
+	r.Due = atOnce
 	return r.become(Queued, now)
 }
 
@@ -118,7 +125,8 @@ func (r *record) end(to Status, now time.Time) error {
 
 // request records the request to cancel. If no worker holds the job, its teardown begins.
 func (r *record) request(held bool, now time.Time) error {
-	if r.Requested = true; held {
+	r.Requested, r.Due = true, atOnce // also if a retry of the job was due later
+	if held {
 		return nil
 	}
 	r.Reason = ""
@@ -153,7 +161,8 @@ type item[I, A any] struct {
 	Index    int       `json:"index"`
 	Data     I         `json:"item"`
 	Price    int64     `json:"price"`
-	Attempts int       `json:"attempts,omitempty"` // calls that were begun
+	Begun    bool      `json:"begun,omitempty"`    // a call may have made something
+	Attempts int       `json:"attempts,omitempty"` // calls that were begun and not interrupted by Stop
 	Artifact *A        `json:"artifact,omitempty"`
 	Error    string    `json:"error,omitempty"`
 }

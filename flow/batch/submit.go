@@ -32,7 +32,18 @@ type Job[I any] struct {
 // pawl.ErrNotFound if there is no such account, *StatusError if the job was canceled meanwhile,
 // *pawl.ArgumentError and *pawl.LimitError for bad input, and the errors of pawl.Transact.
 func (q *Queue[I, A]) Submit(ctx context.Context, j Job[I]) (p Progress, created bool, err error) {
-	prices, hash, err := q.check(j)
+	hash, err := q.check(j)
+	if err != nil {
+		return p, false, err
+	}
+	was, err := q.jobs.Scope(q.owner, j.ID).Snapshot(ctx)
+	if err != nil && !errors.Is(err, pawl.ErrDeleted) {
+		return p, false, err
+	}
+	if r := was.State(); was.Exists() && r.Hash == hash && r.Stored == r.Items {
+		return progressOf(j.ID, &r), false, nil
+	}
+	prices, err := q.prices(j)
 	if err != nil {
 		return p, false, err
 	}
@@ -87,6 +98,9 @@ func (q *Queue[I, A]) store(
 	end := min(r.Stored+q.config.Chunk, r.Items)
 	for i := r.Stored; i < end; i++ {
 		it := item[I, A]{State: Waiting, Index: i, Data: j.Items[i], Price: prices[i]}
+		if err := q.fits(j.ID, it); err != nil {
+			return err
+		}
 		if _, err := q.items.Scope(tx, itemID(j.ID, i)).SetState(ctx, it, pawl.IfAbsent()); err != nil {
 			return err
 		}
@@ -101,38 +115,63 @@ func (q *Queue[I, A]) store(
 	return err
 }
 
-// check returns the prices of the items and a hash of the job.
-func (q *Queue[I, A]) check(j Job[I]) (prices []int64, hash string, err error) {
+// check returns a hash of the job.
+func (q *Queue[I, A]) check(j Job[I]) (hash string, err error) {
 	bad := func(reason string) error { return &pawl.ArgumentError{Argument: "Job", Reason: reason} }
 	limit := func(what string, limit, got int) error {
 		return &pawl.LimitError{Scope: pawl.Key{Kind: q.jobs.Name, ID: j.ID}, What: what, Limit: limit, Got: got}
 	}
 	switch {
 	case j.ID == "" || j.Account == "":
-		return nil, "", bad("ID and Account are required")
+		return "", bad("ID and Account are required")
 	case len(j.Items) == 0:
-		return nil, "", bad("there are no items")
+		return "", bad("there are no items")
 	case len(j.Items) > MaxItems:
-		return nil, "", limit("items", MaxItems, len(j.Items))
+		return "", limit("items", MaxItems, len(j.Items))
+	case len(j.Account) > pawl.MaxID:
+		return "", limit("account", pawl.MaxID, len(j.Account))
 	}
 	if n := len(itemID(j.ID, 0)); n > pawl.MaxID {
-		return nil, "", limit("id", pawl.MaxID, n)
+		return "", limit("id", pawl.MaxID, n)
 	}
-	sum, digest := int64(0), sha256.New()
+	digest := sha256.New()
 	encoder := json.NewEncoder(digest)
 	if err := encoder.Encode(j.Account); err != nil {
-		return nil, "", bad(err.Error())
+		return "", bad(err.Error())
 	}
+	for i, it := range j.Items {
+		if err := encoder.Encode(it); err != nil {
+			return "", bad(fmt.Sprintf("item %d: %v", i, err))
+		}
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// prices returns the prices of the items.
+func (q *Queue[I, A]) prices(j Job[I]) (prices []int64, err error) {
+	sum := int64(0)
 	for i, it := range j.Items {
 		price, err := q.config.Price(it)
 		if err != nil || price < 0 || price > math.MaxInt64-sum {
-			return nil, "", &PriceError{Item: i, Price: price, Err: err}
+			return nil, &PriceError{Item: i, Price: price, Err: err}
 		}
 		sum += price
 		prices = append(prices, price)
-		if err := encoder.Encode(it); err != nil {
-			return nil, "", bad(fmt.Sprintf("item %d: %v", i, err))
-		}
 	}
-	return prices, hex.EncodeToString(digest.Sum(nil)), nil
+	return prices, nil
+}
+
+// maxGrowth is how much the document of an item may grow by the name of a state, attempts and the
+// text of an error.
+const maxGrowth = 32 << 10
+
+// fits returns *pawl.LimitError for an item whose document could not grow as much as it may have to.
+// It could then be neither refunded nor finalized.
+func (q *Queue[I, A]) fits(id string, it item[I, A]) error {
+	doc, err := json.Marshal(it)
+	limit := q.rt.MaxDoc() - min(maxGrowth, q.rt.MaxDoc()/4)
+	if err == nil && len(doc) > limit {
+		err = &pawl.LimitError{Scope: pawl.Key{Kind: q.items.Name, ID: itemID(id, it.Index)}, What: "document", Limit: limit, Got: len(doc)}
+	}
+	return err
 }

@@ -215,10 +215,12 @@ func (s *shift[I, A]) all(state ItemState) error {
 		}
 		index := snap.ReadOnly().Index
 		group.Go(func() error {
-			if next.Err() == nil {
-				if err := s.item(index); err != nil {
-					stop(err)
-				}
+			if next.Err() != nil {
+				return nil
+			}
+			// The ledger and the methods of I and A may panic, too.
+			if err := protect.Call(s.config.Logger, func() error { return s.item(index) }); err != nil {
+				stop(err)
 			}
 			return nil
 		})
@@ -267,8 +269,9 @@ func (s *shift[I, A]) item(index int) error {
 // begin counts a call of an item before it is made, and charges the item before the first one, in
 // one commit. It returns the item, which is Charged unless there is nothing to do.
 func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
+	charges := false
 	err = s.change(index, func(ctx context.Context, tx *pawl.Tx, r *record, i *item[I, A]) error {
-		if it = *i; r.Requested {
+		if it, charges = *i, i.State == Waiting; r.Requested {
 			return errCanceled
 		}
 		switch {
@@ -285,13 +288,14 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 		case i.State != Charged:
 			return nil
 		}
+		i.Begun = true
 		if i.Attempts++; last != nil {
 			i.Error = protect.Text(last)
 		}
 		it = *i
 		return nil
 	})
-	if errors.Is(err, pawl.ErrNotFound) { // of the ledger, perhaps at the commit
+	if charges && errors.Is(err, pawl.ErrNotFound) { // of the ledger, perhaps at the commit
 		err = fmt.Errorf("%w: %w", errNoAccount, err)
 	}
 	switch {
@@ -308,7 +312,7 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 func (s *shift[I, A]) giveBack(index int) error {
 	return s.change(index, func(_ context.Context, _ *pawl.Tx, _ *record, i *item[I, A]) error {
 		if i.State == Charged {
-			i.Attempts = max(i.Attempts-1, 1) // a call was begun, so there may be something to remove
+			i.Attempts--
 		}
 		return nil
 	})
@@ -357,7 +361,7 @@ func (s *shift[I, A]) made(index int, artifact A) error {
 			i.Artifact, i.Error = &artifact, ""
 			r.Done++
 		}
-		return nil
+		return s.fits(s.id, *i)
 	})
 	if err == nil {
 		s.hook(atMade, s.id)
