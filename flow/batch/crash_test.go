@@ -48,7 +48,9 @@ type operation struct {
 	act func(b *bench, id string) error
 	// again is the repetition, and waits for the end of the job; nil: act, then workers end it.
 	again func(b *bench, id string) error
-	// only lists the points at which a process is killed; nil: all.
+	// want is what comes out of it: see outcome.String.
+	want string
+	// only lists the points at which a process is killed, when it reaches them first; nil: all.
 	only []string
 	// early says that a repetition may cancel before as many items are charged as without a crash.
 	early bool
@@ -59,19 +61,58 @@ var operations map[string]operation
 
 func init() {
 	operations = map[string]operation{
-		"complete":   {items: "ok ok ok", points: 100},
-		"failing":    {items: "ok bad ok", points: 100},
-		"poor":       {items: "ok ok ok ok", points: 12},
-		"retry":      {items: "ok ok ok ok", points: 12, prepare: retryable, act: (*bench).retry},
-		"submit":     {items: "ok ok ok ok ok", points: 100, prepare: nothing, act: (*bench).submit},
-		"queued":     {items: "ok ok ok", points: 100, act: (*bench).cancel, again: (*bench).cancelAll},
-		"cancel":     {items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel, again: (*bench).cancelAll},
-		"teardown":   {items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel},
-		"running":    {items: "ok cancel ok", points: 100, again: (*bench).goOn},
-		"deadworker": {items: "ok cancel ok", points: 100, again: (*bench).cancelAll, early: true},
-		"leave":      {items: "ok stop ok", points: 100, only: []string{"leaving", "ended"}},
-		"finalize":   {items: "ok ok ok", points: 100, prepare: done, act: (*bench).finalize},
-		"delete":     {items: "ok ok ok", points: 100, prepare: done, act: (*bench).delete, again: (*bench).delete},
+		"complete": {
+			items: "ok ok ok", points: 100,
+			want: "completed 18-0 82 made,made,made 012",
+		},
+		"failing": {
+			items: "ok bad ok", points: 100,
+			want: "completed 18-6 88 made,failed,made 02",
+		},
+		"poor": {
+			items: "ok ok ok ok", points: 12,
+			want: "failed 11-0 1 made,made,waiting,waiting 01",
+		},
+		"retry": {
+			items: "ok ok ok ok", points: 12, prepare: retryable, act: (*bench).retry,
+			want: "completed 26-0 74 made,made,made,made 0123",
+		},
+		"submit": {
+			items: "ok ok ok ok ok", points: 100, prepare: nothing, act: (*bench).submit,
+			want: "completed 35-0 65 made,made,made,made,made 01234",
+		},
+		"queued": {
+			items: "ok ok ok", points: 100, act: (*bench).cancel, again: (*bench).cancelAll,
+			want: "canceled 0-0 100 canceled,canceled,canceled ",
+		},
+		"cancel": {
+			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel, again: (*bench).cancelAll,
+			want: "canceled 18-13 15 finalized,canceled,canceled,canceled,canceled 0",
+		},
+		"teardown": {
+			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel,
+			want: "canceled 18-13 15 finalized,canceled,canceled,canceled,canceled 0",
+		},
+		"running": {
+			items: "ok cancel ok", points: 100, again: (*bench).goOn,
+			want: "canceled 11-11 100 canceled,canceled,canceled ",
+		},
+		"deadworker": {
+			items: "ok cancel ok", points: 100, again: (*bench).cancelAll, early: true,
+			want: "canceled 0-0 100 canceled,canceled,canceled ",
+		},
+		"leave": {
+			items: "ok stop ok", points: 100, only: []string{"leaving", "ended"},
+			want: "completed 18-0 82 made,made,made 012",
+		},
+		"finalize": {
+			items: "ok ok ok", points: 100, prepare: done, act: (*bench).finalize,
+			want: "completed 18-0 82 finalized,made,finalized 012",
+		},
+		"delete": {
+			items: "ok ok ok", points: 100, prepare: done, act: (*bench).delete, again: (*bench).delete,
+			want: " 0-0 82  012",
+		},
 	}
 }
 
@@ -340,6 +381,17 @@ type outcome struct {
 	Images   []string
 }
 
+// String returns the status, the points that were charged and refunded, the balance, the states of
+// the items, and the indexes of the images.
+func (o outcome) String() string {
+	images := ""
+	for _, end := range o.Images {
+		images += strings.TrimLeft(end[:len(end)-1], "0") + end[len(end)-1:]
+	}
+	return fmt.Sprintf("%s %d-%d %d %s %s", o.Progress.Status, o.Progress.Charged, o.Progress.Refunded, o.Balance,
+		strings.Join(o.States, ","), images)
+}
+
 func (b *bench) outcome(t testing.TB, id string) (o outcome) {
 	t.Helper()
 	var err error
@@ -410,10 +462,10 @@ func runAll(t testing.TB, begins, repeats persist.Store) map[string]reference {
 			mu.Lock()
 			defer mu.Unlock()
 			seen[point]++
-			if only := operations[name].only; only == nil || slices.Contains(only, point) {
+			if only := operations[name].only; only == nil || slices.Contains(only, point) && seen[point] == 1 {
 				r.visits = append(r.visits, visit{name, point, seen[point]})
 			}
-			if point == "ended" {
+			if point == "ended" && seen[point] == 1 { // a queue that is being stopped may take it again
 				close(ended)
 			}
 		}
@@ -424,6 +476,7 @@ func runAll(t testing.TB, begins, repeats persist.Store) map[string]reference {
 		require.NoError(t, first.stop(), name)
 		require.NoError(t, second.again(id), name)
 		r.outcome = second.outcome(t, id)
+		require.Equal(t, operations[name].want, r.outcome.String(), name)
 		all[name] = r
 	}
 	return all
