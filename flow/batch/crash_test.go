@@ -25,7 +25,9 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-func init() { testkit.Child("victim", victimChild) }
+func init() {
+	testkit.Child("victim", func() error { return beginAll(shortLease) })
+}
 
 // Variables of the child.
 const (
@@ -182,12 +184,18 @@ func (b *bench) stop() error {
 	return errors.Join(all...)
 }
 
-// queue returns the queue of a job. Jobs that stop their queue have one of their own.
-func (b *bench) queue(id string) *queue {
+// queueName returns the name of the queue of a job. Jobs that stop their queue have one of their own.
+func (b *bench) queueName(id string) string {
 	name, rest, _ := strings.Cut(id, "/")
 	if name == "leave" {
 		name += strings.ReplaceAll(rest, "/", "")
 	}
+	return name
+}
+
+// queue returns the queue of a job.
+func (b *bench) queue(id string) *queue {
+	name := b.queueName(id)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if q, ok := b.queues[name]; ok {
@@ -208,14 +216,19 @@ func (b *bench) queue(id string) *queue {
 	return q
 }
 
-// image returns the file of an image. The files outlive the process.
+// image returns the file of an image, with a byte for each call. The files outlive the process.
 func (b *bench) image(key string) string { return filepath.Join(b.folder, url.QueryEscape(key)) }
 
 // draw is the call of an item, whose text is what to do and the id of its job.
 func (b *bench) draw(ctx context.Context, key string, p prompt) (image, error) {
 	_, err := os.Stat(b.image(key))
 	again := err == nil
-	if err := os.WriteFile(b.image(key), nil, 0o600); err != nil {
+	file, err := os.OpenFile(b.image(key), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return image{}, err
+	}
+	_, err = file.WriteString("x")
+	if err := errors.Join(err, file.Close()); err != nil {
 		return image{}, err
 	}
 	switch do, id, _ := strings.Cut(p.Text, " "); {
@@ -482,9 +495,9 @@ func runAll(t testing.TB, begins, repeats persist.Store) map[string]reference {
 	return all
 }
 
-// victimChild begins the operations of its visits, and blocks each at its point. It continues if it
-// is told to, and ends when all of them have ended.
-func victimChild() error {
+// beginAll begins the operations of the visits, in a child, and blocks each at its point. It
+// continues when it is told to, and ends when all of them have ended.
+func beginAll(lease time.Duration) error {
 	store, err := stores.OpenGiven()
 	if err != nil {
 		return err
@@ -497,7 +510,7 @@ func victimChild() error {
 	if err != nil {
 		return err
 	}
-	b.lease = shortLease
+	b.lease = lease
 	var mu sync.Mutex
 	seen, goOn := map[visit]bool{}, make(chan struct{})
 	b.hook = func(point, id string) {
@@ -541,6 +554,14 @@ func matrix(refs map[string]reference, all bool) (visits []visit) {
 	return visits
 }
 
+// startChild starts a process that begins the operations of the visits.
+func startChild(t testing.TB, role, location string, b *bench, visits []visit) *testkit.Process {
+	t.Helper()
+	list, err := json.Marshal(visits)
+	require.NoError(t, err)
+	return testkit.Start(t, role, stores.Env(location), envVisits+"="+string(list), envFolder+"="+b.folder)
+}
+
 // block starts a process that begins the operations of the visits, and returns when each of them is
 // blocked at its point.
 func block(t testing.TB, location string, b *bench, visits []visit) *testkit.Process {
@@ -548,9 +569,7 @@ func block(t testing.TB, location string, b *bench, visits []visit) *testkit.Pro
 	for _, v := range visits {
 		require.NoError(t, b.prepare(v.id()), v)
 	}
-	list, err := json.Marshal(visits)
-	require.NoError(t, err)
-	p := testkit.Start(t, "victim", stores.Env(location), envVisits+"="+string(list), envFolder+"="+b.folder)
+	p := startChild(t, "victim", location, b, visits)
 	missing := map[string]bool{"ready": true}
 	for _, v := range visits {
 		missing[v.id()] = true

@@ -1,0 +1,65 @@
+//go:build unix
+
+package batch_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/flow/batch"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A process is paused at each point of the protocol for longer than its leases, while another one
+// repeats the operations. When it continues, its commits are refused, and the end, the totals, the
+// balance and the images stay as they are. Proves CANCEL-1, CANCEL-2, CANCEL-3.
+func TestPausedAtEveryPoint(t *testing.T) {
+	refs := references(t)
+	visits := slices.DeleteFunc(matrix(refs, false), func(v visit) bool {
+		// The next step is a call, which no lease guards: it may make an image after the teardown.
+		return v.Point == "charged" && refs[v.Operation].outcome.Progress.Status == batch.Canceled
+	})
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // it mostly waits
+		store := stores.OpenFor(t, location)
+		b := openBench(t, store, t.TempDir())
+		p := block(t, location, b, visits)
+		probe := open(t, store)
+		p.Pause(func(ctx context.Context) error {
+			for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than a commit
+				if err != nil {
+					return err
+				}
+			}
+			return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
+				for _, v := range visits { // the child renews their leases
+					if _, err := rawJobs(b.queueName(v.id())).Scope(tx, v.id()).Snapshot(ctx); err != nil {
+						return err
+					}
+				}
+				_, err := wallets.Scope(tx, "free").IncState(ctx, "points", 1)
+				return err
+			})
+		})
+		repeat(t, b, visits, refs)
+		versions := func() (all []uint64) {
+			for _, v := range visits {
+				r, err := store.Load(t.Context(), persist.Key{Kind: "batch." + b.queueName(v.id()), ID: v.id()})
+				require.NoError(t, err)
+				all = append(all, r.Version)
+			}
+			return all
+		}
+		before := versions()
+		p.Resume()
+		p.Go()
+		p.Wait()
+		compare(t, b, visits, refs)
+		require.Equal(t, before, versions())
+	})
+}
