@@ -26,7 +26,8 @@ import (
 )
 
 func init() {
-	testkit.Child("victim", func() error { return beginAll(shortLease) })
+	// It is idle while it is blocked, so that it can be paused without a lock of its store.
+	testkit.Child("victim", func() error { return beginAll(shortLease, 10*time.Second) })
 }
 
 // Variables of the child.
@@ -152,6 +153,7 @@ type bench struct {
 	rt     *pawl.Runtime
 	folder string
 	lease  time.Duration // 0: pawl.DefaultLease
+	poll   time.Duration
 	hook   func(point, id string)
 	mu     sync.Mutex // protects queues
 	queues map[string]*queue
@@ -159,7 +161,7 @@ type bench struct {
 
 func newBench(store persist.Store, folder string) (*bench, error) {
 	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{wallets}})
-	return &bench{rt: rt, folder: folder, hook: func(string, string) {}, queues: map[string]*queue{}}, err
+	return &bench{rt: rt, folder: folder, poll: 100 * time.Millisecond, hook: func(string, string) {}, queues: map[string]*queue{}}, err
 }
 
 func openBench(t testing.TB, store persist.Store, folder string) *bench {
@@ -206,7 +208,7 @@ func (b *bench) queue(id string) *queue {
 		Price: func(p prompt) (int64, error) { return p.Price, nil },
 		Make:  b.draw, Remove: b.remove, Logger: quiet, Interrupt: true,
 		Retry: pawl.Retry{First: time.Hour, Max: time.Hour},
-		Jobs:  1000, Chunk: 2, Lease: b.lease, Poll: 100 * time.Millisecond,
+		Jobs:  1000, Chunk: 2, Lease: b.lease, Poll: b.poll,
 	})
 	if err != nil {
 		panic(err)
@@ -466,7 +468,7 @@ func runAll(t testing.TB, begins, repeats persist.Store) map[string]reference {
 	for _, name := range slices.Sorted(maps.Keys(operations)) {
 		first, second := openBench(t, begins, folder), openBench(t, repeats, folder)
 		id := visit{name, "none", 0}.id()
-		require.NoError(t, first.prepare(id), name)
+		require.NoError(t, second.prepare(id), name)
 		var r reference
 		var mu sync.Mutex
 		ended := make(chan struct{})
@@ -497,7 +499,7 @@ func runAll(t testing.TB, begins, repeats persist.Store) map[string]reference {
 
 // beginAll begins the operations of the visits, in a child, and blocks each at its point. It
 // continues when it is told to, and ends when all of them have ended.
-func beginAll(lease time.Duration) error {
+func beginAll(lease, poll time.Duration) error {
 	store, err := stores.OpenGiven()
 	if err != nil {
 		return err
@@ -510,7 +512,7 @@ func beginAll(lease time.Duration) error {
 	if err != nil {
 		return err
 	}
-	b.lease = lease
+	b.lease, b.poll = lease, poll
 	var mu sync.Mutex
 	seen, goOn := map[visit]bool{}, make(chan struct{})
 	b.hook = func(point, id string) {

@@ -31,7 +31,7 @@ func TestPausedAtEveryPoint(t *testing.T) {
 		p := block(t, location, b, visits)
 		probe := open(t, store)
 		p.Pause(func(ctx context.Context) error {
-			for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than a commit
+			for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than the commit of one document
 				if err != nil {
 					return err
 				}
@@ -42,8 +42,12 @@ func TestPausedAtEveryPoint(t *testing.T) {
 						return err
 					}
 				}
-				_, err := wallets.Scope(tx, "free").IncState(ctx, "points", 1)
-				return err
+				for _, account := range []string{"free", "idle"} { // two need the lock that a listing has
+					if _, err := wallets.Scope(tx, account).IncState(ctx, "points", 1); err != nil {
+						return err
+					}
+				}
+				return nil
 			})
 		})
 		repeat(t, b, visits, refs)

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
@@ -21,7 +23,7 @@ import (
 )
 
 func init() {
-	testkit.Child("worker", func() error { return beginAll(0) })
+	testkit.Child("worker", func() error { return beginAll(0, 100*time.Millisecond) })
 }
 
 // rawJobs are the documents of jobs, as another writer sees them.
@@ -226,6 +228,63 @@ func TestCancelAfterTheLastItem(t *testing.T) {
 	})
 }
 
+// A worker does not hear of a cancel, because its store has no hints. It charges no further item.
+// Proves CANCEL-8, CANCEL-9.
+func TestChargeTestsTheRequest(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt, s := open(t, store), newStudio()
+		endpoint := newQueue(t, rt, s)
+		q := newQueue(t, open(t, stores.Bare{Store: store}), s, func(c *config) { c.Poll = time.Hour })
+		q.Hook(func(point, id string) {
+			if point == "made" {
+				assert.Equal(t, batch.Accepted, cancelJob(t, endpoint, id).Answer)
+			}
+		})
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(5, 5))
+		_, err := q.Once(t.Context())
+		require.NoError(t, err)
+		p := progress(t, q, "j")
+		require.Equal(t, batch.Canceled, p.Status)
+		require.EqualValues(t, []int64{5, 5}, []int64{p.Charged, p.Refunded})
+		require.Equal(t, 1, s.count())
+		checkBooks(t, rt, q, 100, "j")
+	})
+}
+
+// Cancel finds that a worker has the job, and the worker is stopped and hands it back before Cancel
+// asks it. Cancel tears the job down itself. Proves CANCEL-9.
+func TestCancelOfAReleasedJob(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt, s := open(t, store), newStudio()
+		calling, goOn := make(chan struct{}), make(chan struct{})
+		s.during = func(ctx context.Context, _ string) error {
+			close(calling)
+			<-goOn
+			<-ctx.Done()
+			return nil
+		}
+		worker := newQueue(t, rt, s)
+		give(t, rt, "ada", 100)
+		submit(t, worker, "j", prompts(3, 5))
+		require.NoError(t, worker.Start(context.Background()))
+		testkit.Receive(t, calling)
+		endpoint := newQueue(t, before(t, store, batch.Running, func() { // the commit of the request
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			require.Error(t, worker.Stop(ctx)) // no further call begins
+			close(goOn)
+			require.NoError(t, worker.Stop(context.Background()))
+		}), s)
+		require.Equal(t, batch.NowCanceled, cancelJob(t, endpoint, "j").Answer)
+		p := progress(t, endpoint, "j")
+		require.Equal(t, batch.Canceled, p.Status)
+		require.EqualValues(t, []int64{5, 5}, []int64{p.Charged, p.Refunded})
+		require.Empty(t, s.left())
+		checkBooks(t, rt, endpoint, 100, "j")
+	})
+}
+
 // Two endpoints cancel jobs while a worker is anywhere in them. The answers agree with what becomes
 // of each job, and the books balance. Proves CANCEL-2, CANCEL-3, CANCEL-7, CANCEL-8, CANCEL-9.
 func TestEndpointRacesWorker(t *testing.T) {
@@ -364,7 +423,7 @@ func TestConflictAtEveryCommit(t *testing.T) {
 			require.Equal(t, refs[name].outcome, got.outcome, name)
 		}
 		require.NoError(t, errors.Join(r.errs...))
-		require.Len(t, r.moved, len(operations))
-		require.GreaterOrEqual(t, len(r.errs), 5*len(operations), "conflicts")
+		require.Len(t, r.moved, len(operations)-1, "Delete changes no job")
+		require.GreaterOrEqual(t, len(r.errs), 4*len(operations), "conflicts")
 	})
 }

@@ -6,4 +6,5 @@ import "slices"
 // own: bugs_lock.go holds lockBugs.
 func bugs() []Bug {
 	return slices.Concat(scopeBugs, lockBugs, casBugs, txBugs, storeBugs, fsBugs, postgresBugs, historyBugs, workerBugs, hintBugs, sweepBugs, leaseBugs, watchBugs, postgresTxBugs, sqliteTxBugs, flowBugs, machineBugs, jobBugs, runBugs, idempotencyBugs, readBugs, batchInputBugs)
+	return slices.Concat(scopeBugs, lockBugs, casBugs, txBugs, storeBugs, fsBugs, postgresBugs, historyBugs, workerBugs, hintBugs, sweepBugs, leaseBugs, watchBugs, postgresTxBugs, sqliteTxBugs, flowBugs, machineBugs, jobBugs, runBugs, batchBugs, idempotencyBugs, readBugs)
 }
