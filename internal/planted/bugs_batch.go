@@ -39,7 +39,7 @@ var batchBugs = []Bug{
 		Name: "batch-cleanup-of-undecided-items", Mechanism: "the cleanup selects by the marker",
 		Proves: []string{"CANCEL-5"}, File: "flow/batch/cancel.go",
 		Old: "	refunded := []string{string(ItemCanceled), string(ItemFailed)}\n", New: "	refunded := []string{string(Waiting), string(Charged), string(Made)}\n",
-		Pkg: "./flow/batch", Run: "^TestCancelAfterTheLastItem$",
+		Pkg: "./flow/batch", Run: "^TestFailedCleanup$",
 	},
 	{
 		Name: "batch-cleanup-only-after-a-refund", Mechanism: "the cleanup goes over all refunded items each time",
@@ -84,7 +84,7 @@ var batchBugs = []Bug{
 		Name: "batch-held-job-torn-down", Mechanism: "Cancel leaves a job that a worker has to the worker",
 		Proves: []string{"CANCEL-9"}, File: "flow/batch/cancel.go",
 		Old: "				q.hook(atRequested, id)\n", New: "				_ = q.tearDown(ctx, id)\n				q.hook(atRequested, id)\n",
-		Pkg: "./flow/batch", Run: "^TestResurrectionWorkerFirst$",
+		Pkg: "./flow/batch", Run: "^TestResurrectionWorkerFirst$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "batch-released-job-is-held", Mechanism: "Cancel tears down a job that was released meanwhile",
