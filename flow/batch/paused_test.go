@@ -4,6 +4,8 @@ package batch_test
 
 import (
 	"context"
+	"net/url"
+	"os"
 	"slices"
 	"testing"
 
@@ -11,9 +13,65 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/batch"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 )
+
+// pause pauses a child that is blocked at the visits, at a moment when it holds no lock of the store.
+func pause(t testing.TB, p *testkit.Process, store persist.Store, b *bench, visits []visit) {
+	t.Helper()
+	probe := open(t, store)
+	p.Pause(func(ctx context.Context) error {
+		for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than the commit of one document
+			if err != nil {
+				return err
+			}
+		}
+		return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
+			for _, v := range visits { // the child renews their leases
+				if _, err := rawJobs(b.queueName(v.id())).Scope(tx, v.id()).Snapshot(ctx); err != nil {
+					return err
+				}
+			}
+			for _, account := range []string{"free", "idle"} { // two need the lock that a listing has
+				if _, err := wallets.Scope(tx, account).IncState(ctx, "points", 1); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// A worker is paused after a call, for longer than its lease, and continues when another worker has
+// the job and has done nothing yet. It stores no result and charges no item. Proves CANCEL-1.
+func TestPausedWorker(t *testing.T) {
+	refs := references(t)
+	visits := []visit{{"complete", "called", 1}}
+	id := visits[0].id()
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // it mostly waits
+		store := stores.OpenFor(t, location)
+		b := openBench(t, store, t.TempDir())
+		p := block(t, location, b, visits)
+		pause(t, p, store, b, visits)
+		var during batch.Progress
+		b.hook = func(point, _ string) {
+			if point == "claimed" {
+				p.Resume()
+				p.Go()
+				p.Wait()
+				during = progress(t, b.queue(id), id)
+			}
+		}
+		repeat(t, b, visits, refs)
+		require.EqualValues(t, []int64{0, 5}, []int64{int64(during.Done), during.Charged}, "%+v", during)
+		info, err := os.Stat(b.image("batch.complete.item/" + url.QueryEscape(id) + "/00000000"))
+		require.NoError(t, err)
+		require.EqualValues(t, 2, info.Size(), "calls")
+	})
+}
 
 // A process is paused at each point of the protocol for longer than its leases, while another one
 // repeats the operations. When it continues, its commits are refused, and the end, the totals, the
@@ -29,27 +87,7 @@ func TestPausedAtEveryPoint(t *testing.T) {
 		store := stores.OpenFor(t, location)
 		b := openBench(t, store, t.TempDir())
 		p := block(t, location, b, visits)
-		probe := open(t, store)
-		p.Pause(func(ctx context.Context) error {
-			for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than the commit of one document
-				if err != nil {
-					return err
-				}
-			}
-			return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
-				for _, v := range visits { // the child renews their leases
-					if _, err := rawJobs(b.queueName(v.id())).Scope(tx, v.id()).Snapshot(ctx); err != nil {
-						return err
-					}
-				}
-				for _, account := range []string{"free", "idle"} { // two need the lock that a listing has
-					if _, err := wallets.Scope(tx, account).IncState(ctx, "points", 1); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		})
+		pause(t, p, store, b, visits)
 		repeat(t, b, visits, refs)
 		versions := func() (all []uint64) {
 			for _, v := range visits {

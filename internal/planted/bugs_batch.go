@@ -144,7 +144,7 @@ var batchBugs = []Bug{
 		Name: "batch-paused-worker-commits", Mechanism: "the commits of a worker are tested against its lease",
 		Proves: []string{"CANCEL-1", "CANCEL-2"}, File: "flow/batch/work.go",
 		Old: "fenced: context.WithoutCancel(ctx)", New: "fenced: context.Background()",
-		Pkg: "./flow/batch", Run: "^TestPausedAtEveryPoint$",
+		Pkg: "./flow/batch", Run: "^TestPausedWorker$",
 	},
 	{
 		Name: "batch-deleted-before-its-items", Mechanism: "Delete deletes the job last",
