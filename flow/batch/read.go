@@ -48,7 +48,7 @@ func progressOf(id string, r *record) Progress {
 		ID: id, Account: r.Account, Status: r.status(), CancelRequested: r.Requested,
 		Items: r.Items, Done: r.Done, Failed: r.Failed, Finalized: r.Finalized, Canceled: r.Canceled,
 		Charged: r.Charged, Refunded: r.Refunded, Reason: reason, Final: r.status().Final(),
-		CreatedAt: r.Created, FinishedAt: r.Ended,
+		CreatedAt: r.Created.Round(0).UTC(), FinishedAt: r.Ended.Round(0).UTC(), // as read from the store
 	}
 }
 

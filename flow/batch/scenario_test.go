@@ -427,3 +427,20 @@ func TestConflictAtEveryCommit(t *testing.T) {
 		require.GreaterOrEqual(t, len(r.errs), 4*len(operations), "conflicts")
 	})
 }
+
+// The progress of a job is the same in the process that changed it and in another one, with the
+// locations of its times.
+func TestProgressOfAnotherProcess(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		rt, s := open(t, store), newStudio()
+		q, other := newQueue(t, rt, s), newQueue(t, open(t, store), s)
+		give(t, rt, "ada", 100)
+		submitted, _, err := q.Submit(t.Context(), aJob{ID: "j", Account: "ada", Items: prompts(1, 5)})
+		require.NoError(t, err)
+		require.Equal(t, submitted, progress(t, q, "j"))
+		require.Equal(t, submitted, progress(t, other, "j"))
+		c := cancelJob(t, q, "j")
+		require.Equal(t, c.Progress, progress(t, q, "j"))
+		require.Equal(t, c.Progress, progress(t, other, "j"))
+	})
+}
