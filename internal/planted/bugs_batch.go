@@ -70,7 +70,7 @@ var batchBugs = []Bug{
 	{
 		Name: "batch-charge-after-request", Mechanism: "an item is charged only if no cancel is requested",
 		Proves: []string{"CANCEL-8", "CANCEL-9"}, File: "flow/batch/work.go",
-		Old: "		if it = *i; r.Requested {\n", New: "		if it = *i; false {\n",
+		Old: "i.State == Waiting; r.Requested {\n", New: "i.State == Waiting; false {\n",
 		Pkg: "./flow/batch", Run: "^TestChargeTestsTheRequest$",
 	},
 	{
@@ -149,8 +149,44 @@ var batchBugs = []Bug{
 	{
 		Name: "batch-deleted-before-its-items", Mechanism: "Delete deletes the job last",
 		Proves: []string{"CANCEL-11"}, File: "flow/batch/read.go",
-		Old: "	if _, err := q.items.DeletePrefix(ctx, q.rt, itemPrefix(id)); err != nil {\n		return err\n	}\n	q.hook(atForgotten, id)\n	return scope.Delete(ctx, pawl.IfVersion(snap.Version))\n",
-		New: "	if err := scope.Delete(ctx, pawl.IfVersion(snap.Version)); err != nil {\n		return err\n	}\n	q.hook(atForgotten, id)\n	_, err = q.items.DeletePrefix(ctx, q.rt, itemPrefix(id))\n	return err\n",
+		Old: "		if _, err := q.items.DeletePrefix(ctx, q.rt, itemPrefix(id)); err != nil {\n			return err\n		}\n		q.hook(atForgotten, id)\n",
+		New: "		defer q.items.DeletePrefix(pawl.WithoutLeases(ctx), q.rt, itemPrefix(id))\n		defer q.hook(atForgotten, id)\n",
 		Pkg: "./flow/batch", Run: "^TestKilledAtEveryPoint$",
+	},
+	{
+		Name: "batch-delete-unfenced", Mechanism: "a Delete that lost its lease deletes nothing",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/read.go",
+		Old: "q.items.DeletePrefix(ctx, q.rt, itemPrefix(id))", New: "q.items.DeletePrefix(pawl.WithoutLeases(ctx), q.rt, itemPrefix(id))",
+		Pkg: "./flow/batch", Run: "^TestPausedDelete$",
+	},
+	{
+		Name: "batch-panic-of-the-ledger", Mechanism: "a panic of a ledger does not end the process",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
+		Old: "err := protect.Call(s.config.Logger, func() error { return s.item(index) }); err", New: "err := s.item(index); err",
+		Pkg: "./flow/batch", Run: "^TestLedgerPanics$",
+	},
+	{
+		Name: "batch-no-room", Mechanism: "the document of an item has room for the rest of its life",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
+		Old: "		return s.fits(s.id, *i)\n", New: "		return nil\n",
+		Pkg: "./flow/batch", Run: "^TestItemHasRoomToGrow$",
+	},
+	{
+		Name: "batch-due-by-the-process", Mechanism: "a job is due by the clock of every process",
+		Proves: []string{"CANCEL-11"}, File: "flow/batch/record.go",
+		Old: "	case r.Due.IsZero():\n		r.Due = atOnce\n", New: "	default:\n		r.Due = now\n",
+		Pkg: "./flow/batch", Run: "^TestClockAhead$",
+	},
+	{
+		Name: "batch-price-of-a-stored-job", Mechanism: "a repeated Submit asks for no prices",
+		Proves: []string{"CANCEL-1"}, File: "flow/batch/submit.go",
+		Old: "r.Hash == hash && r.Stored == r.Items {", New: "r.Hash == hash && r.Stored > r.Items {",
+		Pkg: "./flow/batch", Run: "^TestRepeatedSubmitWithoutAPrice$",
+	},
+	{
+		Name: "batch-interrupted-call-counts", Mechanism: "a call that Stop interrupts does not count as an attempt",
+		Proves: []string{"CANCEL-11"}, File: "flow/batch/work.go",
+		Old: "			i.Attempts--\n", New: "			_ = i.Attempts\n",
+		Pkg: "./flow/batch", Run: "^TestInterruptedCallsDoNotCount$",
 	},
 }

@@ -60,7 +60,7 @@ var batchInputBugs = []Bug{
 		Pkg: "./flow/batch", Run: "^TestModel$/^memory$", Flags: batchModelFlags,
 	},
 	{
-		Name: "batch-charged-again", Mechanism: "a call that is made again is not charged again",
+		Name: "batch-charged-at-each-call", Mechanism: "a call that is made again is not charged again",
 		Proves: []string{"CANCEL-11"}, File: "flow/batch/record.go",
 		Old: "	Charged:      {Waiting},\n", New: "	Charged:      {Waiting, Charged},\n",
 		Pkg: "./flow/batch", Run: "^TestStopInterruptsTheCall$/^memory$",
@@ -134,7 +134,7 @@ var batchInputBugs = []Bug{
 	{
 		Name: "batch-delete-of-a-failed-job", Mechanism: "a job that may be retried is not deleted",
 		Proves: []string{"CANCEL-9"}, File: "flow/batch/read.go",
-		Old: "if r := snap.ReadOnly(); !r.status().Final() {", New: "if r := snap.ReadOnly(); !r.status().Finished() {",
+		Old: "		if !r.status().Final() {\n", New: "		if !r.status().Finished() {\n",
 		Pkg: "./flow/batch", Run: "^TestDeleteOfAnUnfinishedJob$",
 	},
 	{
