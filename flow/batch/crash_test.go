@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
@@ -133,7 +134,11 @@ func beginAll(lease, poll time.Duration) error {
 	var all sync.WaitGroup
 	for _, v := range visits {
 		all.Go(func() {
-			if err := b.begin(v.id()); err != nil {
+			err := b.begin(v.id())
+			for errors.Is(err, pawl.ErrLeaseLost) { // on a busy machine, or after a pause
+				err = b.begin(v.id())
+			}
+			if err != nil {
 				fmt.Fprintln(os.Stderr, v.id(), err)
 			}
 		})
