@@ -181,6 +181,38 @@ func TestCallNeverEnds(t *testing.T) {
 	})
 }
 
+// A call that was interrupted by a crash is not one of the failures that the policy allows. Proves
+// CANCEL-11.
+func TestCrashIsNotAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, s := &stores.Tap{Store: memory.New()}, newStudio()
+		rt := open(t, store)
+		q := newQueue(t, rt, s, func(c *config) { c.Retry.Attempts, c.Lease = 2, time.Second })
+		give(t, rt, "ada", 100)
+		submit(t, q, "j", prompts(1, 5))
+		calls := 0
+		s.during = func(ctx context.Context, text string) error {
+			switch calls++; calls {
+			case 1:
+				store.RefuseAll()
+				<-ctx.Done()
+				store.Refuse(nil)
+			case 2:
+				return errCall
+			}
+			return nil
+		}
+		for range 2 {
+			time.Sleep(2 * time.Second)
+			_, err := q.Once(t.Context())
+			require.NoError(t, err)
+		}
+		require.Equal(t, "made", states(t, q, "j"))
+		require.Equal(t, 3, calls)
+		checkBooks(t, rt, q, 100, "j")
+	})
+}
+
 // A call that Stop interrupts is made again, however often, and does not count as an attempt.
 func TestInterruptedCallsDoNotCount(t *testing.T) {
 	s := newStudio()

@@ -230,8 +230,9 @@ func (q *Queue[I, A]) change(
 
 // Delete deletes a completed or canceled job with its items. The id can be used again; but the calls
 // of the new job then have the keys of the old one. Deleting a job
-// again does nothing, and an interrupted Delete can be repeated. It returns *StatusError for another
-// status, *pawl.HeldError while another Delete is at work, and the errors of pawl's verbs.
+// again does nothing, and an interrupted Delete can be repeated. It waits while another Delete has the
+// job, or has died with it. It returns *StatusError for another status, and the errors of
+// pawl.Scope.Hold.
 func (q *Queue[I, A]) Delete(ctx context.Context, id string) error {
 	final := func(_ context.Context, r *record) error {
 		if !r.status().Final() {
@@ -252,7 +253,7 @@ func (q *Queue[I, A]) Delete(ctx context.Context, id string) error {
 			}
 			return l.ReleaseIn(tx)
 		})
-	}, pawl.LeaseFor(q.config.Lease), pawl.WithMutation(pawl.Atomic(final), pawl.IfExists()))
+	}, pawl.LeaseFor(q.config.Lease), pawl.WaitForLease(), pawl.WithMutation(pawl.Atomic(final), pawl.IfExists()))
 	if pawl.IsAbsent(err) {
 		return nil
 	}

@@ -156,6 +156,11 @@ func (q *Queue[I, A]) work(ctx context.Context, id string) error {
 	defer listening.Wait()
 	defer endCalls(nil)
 
+	select {
+	case <-q.stopping: // the worker took the job before its loop was stopped
+		return errStopping
+	default:
+	}
 	s := &shift[I, A]{Queue: q, id: id, fenced: context.WithoutCancel(ctx), calls: calls, leave: leave}
 	err := s.all(Charged) // they are paid for
 	if err == nil {
@@ -253,11 +258,12 @@ func (s *shift[I, A]) item(index int) error {
 			}
 			return errors.Join(job.ErrStopped, s.giveBack(index))
 		}
-		if it.Attempts >= s.config.Retry.Attempts || pawl.IsNonRetryable(err) {
+		failures := it.Failures + 1
+		if failures >= s.config.Retry.Attempts || pawl.IsNonRetryable(err) {
 			return s.fail(index, err)
 		}
 		last = err
-		pause := time.NewTimer(s.config.Retry.Delay(it.Attempts))
+		pause := time.NewTimer(s.config.Retry.Delay(failures))
 		select {
 		case <-pause.C:
 		case <-s.leave.Done():
@@ -290,6 +296,7 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 		}
 		i.Begun = true
 		if i.Attempts++; last != nil {
+			i.Failures++
 			i.Error = protect.Text(last)
 		}
 		it = *i

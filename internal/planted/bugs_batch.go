@@ -156,7 +156,7 @@ var batchBugs = []Bug{
 	{
 		Name: "batch-delete-unfenced", Mechanism: "a Delete that lost its lease deletes nothing",
 		Proves: []string{"CANCEL-3"}, File: "flow/batch/read.go",
-		Old: "q.items.DeletePrefix(ctx, q.rt, itemPrefix(id))", New: "q.items.DeletePrefix(pawl.WithoutLeases(ctx), q.rt, itemPrefix(id))",
+		Old: "q.items.DeletePrefix(ctx, q.rt, itemPrefix(id))", New: "q.items.DeletePrefix(pawl.WithoutLeases(context.WithoutCancel(ctx)), q.rt, itemPrefix(id))",
 		Pkg: "./flow/batch", Run: "^TestPausedDelete$",
 	},
 	{
@@ -164,6 +164,12 @@ var batchBugs = []Bug{
 		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
 		Old: "err := protect.Call(s.config.Logger, func() error { return s.item(index) }); err", New: "err := s.item(index); err",
 		Pkg: "./flow/batch", Run: "^TestLedgerPanics$",
+	},
+	{
+		Name: "batch-crash-is-a-failure", Mechanism: "a call that a crash interrupted is no failure of the policy",
+		Proves: []string{"CANCEL-11"}, File: "flow/batch/work.go",
+		Old: "failures := it.Failures + 1", New: "failures := it.Attempts",
+		Pkg: "./flow/batch", Run: "^TestCrashIsNotAFailure$",
 	},
 	{
 		Name: "batch-no-room", Mechanism: "the document of an item has room for the rest of its life",

@@ -80,7 +80,7 @@ var batchInputBugs = []Bug{
 	{
 		Name: "batch-final-error-repeated", Mechanism: "a call that fails for good is not repeated",
 		Proves: []string{"CANCEL-3"}, File: "flow/batch/work.go",
-		Old: "it.Attempts >= s.config.Retry.Attempts || pawl.IsNonRetryable(err)", New: "it.Attempts >= s.config.Retry.Attempts",
+		Old: "failures >= s.config.Retry.Attempts || pawl.IsNonRetryable(err)", New: "failures >= s.config.Retry.Attempts",
 		Pkg: "./flow/batch", Run: "^TestCallFails$/^for_good$",
 	},
 	{
