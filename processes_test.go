@@ -49,8 +49,9 @@ func processChild(work func(context.Context, *pawl.Runtime) error) error {
 	return errors.Join(rt.Close(ctx), store.Close())
 }
 
-// killsOf returns how many processes a test kills: usual, at most 40 in short mode, or PAWL_KILLS.
-func killsOf(usual int) int { return testkit.Times(usual, min(usual, 40), "PAWL_KILLS") }
+// killsOf returns how many processes a test kills: usual, half of that and at most 20 in short mode,
+// or PAWL_KILLS.
+func killsOf(usual int) int { return testkit.Times(usual, min((usual+1)/2, 20), "PAWL_KILLS") }
 
 // killAtWork lets a child work until it has sent more than the given number of lines. It kills the
 // child at a random moment soon after and returns all lines.

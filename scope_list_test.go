@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 )
@@ -32,9 +33,9 @@ func processorTime(t *testing.T) time.Duration {
 // Proves SCOPE-20.
 func TestListIsLinear(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		few, many := 2_000, 20_000
+		few, many := testkit.Times(2_000, 500), testkit.Times(20_000, 5_000)
 		if p.name == "fs store" { // each record is a file that is synced
-			few, many = 300, 3_000
+			few, many = testkit.Times(300, 150), testkit.Times(3_000, 1_500)
 		}
 		fill := func(from, to int) {
 			for from < to {

@@ -47,7 +47,7 @@ func TestCutConnections(t *testing.T) {
 	}
 	var refused, moved atomic.Int64
 	proxy.Cut(cutRate, rand.Uint64())
-	ctx, wantCuts := t.Context(), testkit.Times(500, 150)
+	ctx, wantCuts := t.Context(), testkit.Times(500, 90)
 	// work makes one change and counts it if it was acknowledged. A refused change must not be in
 	// the store.
 	work := func(rt *pawl.Runtime) error {
