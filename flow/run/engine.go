@@ -233,6 +233,9 @@ func (e *Engine) create(ctx context.Context, o pawl.Owner, q Request) (snap pawl
 		return snap, false, err
 	}
 	scope := records.Scope(o, runID(r.Workspace, r.Key))
+	if err := e.fits(scope.Key().ID, &r); err != nil {
+		return snap, false, err
+	}
 	for {
 		snap, err = scope.SetState(ctx, r, pawl.IfAbsent(), pawl.WithDueIn(0)) // due by the store's clock
 		if !errors.Is(err, pawl.ErrExists) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sort"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl/flow/run"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // A failing step is tried as often as its policy says, within the bounds of its backoff. The time of
@@ -163,4 +166,39 @@ func TestFailures(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The record of a run has room for an error. A state that leaves none is refused by Start, and fails
+// the step that made it. Proves RUN-2.
+func TestRunHasRoomForAnError(t *testing.T) {
+	rt := open(t, memory.New())
+	size := 0
+	failing := errors.New(strings.Repeat("\x01", 10_000)) // six bytes each, as JSON
+	_, runs := start(t, rt, run.Config{}, step("grow", func(_ context.Context, a *attempt) (run.Next, error) {
+		a.State.ID = strings.Repeat("x", size)
+		return run.Continue(), nil
+	}), step("fail", func(context.Context, *attempt) (run.Next, error) { return run.Next{}, failing }))
+	failedAt := func(input order) string {
+		r, _, err := runs.Start(t.Context(), input)
+		require.NoError(t, err)
+		r = finished(t, runs, r.ID)
+		require.Equal(t, run.Failed, r.Status)
+		return r.CurrentStep
+	}
+	less := sort.Search(rt.MaxDoc(), func(n int) bool {
+		size = rt.MaxDoc() - n
+		return failedAt(order{}) == "fail"
+	})
+	require.Less(t, less, rt.MaxDoc()/2)
+
+	size = 0
+	less = sort.Search(rt.MaxDoc(), func(n int) bool {
+		_, _, err := runs.Start(t.Context(), order{ID: strings.Repeat("x", rt.MaxDoc()-n)})
+		if err != nil {
+			require.Equal(t, 413, pawl.HTTPStatus(err))
+		}
+		return err == nil
+	})
+	require.Less(t, less, rt.MaxDoc()/2)
+	require.Equal(t, "fail", failedAt(order{ID: strings.Repeat("x", rt.MaxDoc()-less)}))
 }

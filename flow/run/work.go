@@ -2,6 +2,7 @@ package run
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -119,8 +120,22 @@ func (e *Engine) commit(j *job.Job[record], d definition, change func(r *record)
 		r.Begun = r.Begun[:1]
 		r.Due = j.Now() // at once, unless change says otherwise
 		change(r)
-		return nil
+		return e.fits(j.ID, r)
 	})
+}
+
+// maxGrowth is how much the record of a run may grow by the text of an error, which it has twice.
+const maxGrowth = 64 << 10
+
+// fits returns *pawl.LimitError, as final, for a record that has no room for an error: the run could
+// not fail then.
+func (e *Engine) fits(id string, r *record) error {
+	doc, err := json.Marshal(r)
+	limit := e.rt.MaxDoc() - min(maxGrowth, e.rt.MaxDoc()/4)
+	if err == nil && len(doc) > limit {
+		err = &pawl.LimitError{Scope: pawl.Key{Kind: records.Name, ID: id}, What: "document", Limit: limit, Got: len(doc)}
+	}
+	return pawl.NonRetryable(err)
 }
 
 // succeed ends an attempt that has succeeded.

@@ -200,4 +200,10 @@ var runBugs = []Bug{
 		Old: "		r.Data = a.state\n", New: "",
 		Pkg: "./flow/run", Run: "^TestRun$",
 	},
+	{
+		Name: "run-no-room", Mechanism: "the record of a run has room for an error",
+		Proves: []string{"RUN-2"}, File: "flow/run/work.go",
+		Old: "		return e.fits(j.ID, r)\n", New: "		return nil\n",
+		Pkg: "./flow/run", Run: "^TestRunHasRoomForAnError$", Flags: []string{"-timeout=60s"},
+	},
 }
