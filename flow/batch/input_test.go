@@ -113,9 +113,14 @@ func TestUnknownJob(t *testing.T) {
 }
 
 func TestDeleteOfAnUnfinishedJob(t *testing.T) {
-	_, q := inMemory(t, newStudio())
+	s := newStudio()
+	_, q := inMemory(t, s)
 	submit(t, q, "j", prompts(1, 5))
 	requireCode(t, q.Delete(t.Context(), "j"), "JOB_STATUS", 409)
+	s.during = func(ctx context.Context, _ string) error {
+		requireCode(t, q.Delete(pawl.WithoutLeases(ctx), "j"), "JOB_STATUS", 409) // at once
+		return nil
+	}
 	submit(t, q, "poor", prompts(1, 500))
 	once(t, q)
 	require.Equal(t, batch.Failed, progress(t, q, "poor").Status)

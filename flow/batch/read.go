@@ -240,8 +240,16 @@ func (q *Queue[I, A]) Delete(ctx context.Context, id string) error {
 		}
 		return nil
 	}
+	scope := q.jobs.Scope(q.rt, id)
+	snap, err := scope.Snapshot(ctx)
+	if err == nil && snap.Exists() {
+		err = final(ctx, snap.ReadOnly()) // without waiting for the worker of a running job
+	}
+	if err != nil && !pawl.IsAbsent(err) {
+		return err
+	}
 	// The lease keeps the id from being used for a new job meanwhile, whose items would be deleted.
-	err := q.jobs.Scope(q.rt, id).Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+	err = scope.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
 		// The items first: after a crash in between, the job is still there to be deleted.
 		if _, err := q.items.DeletePrefix(ctx, q.rt, itemPrefix(id)); err != nil {
 			return err
