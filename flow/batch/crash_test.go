@@ -34,7 +34,13 @@ const (
 
 // shortLease is the lease of processes that the tests kill or pause. It survives a short pause of a
 // busy machine.
-const shortLease = 1500 * time.Millisecond
+var shortLease = 1500 * time.Millisecond
+
+func init() {
+	if testkit.Race {
+		shortLease *= 2 // everything is slower
+	}
+}
 
 // visit is a moment of the matrix: an operation reaches a point for the nth time. It has a job.
 type visit struct {

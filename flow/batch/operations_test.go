@@ -66,15 +66,15 @@ func init() {
 			want: "completed 35-0 65 made,made,made,made,made 01234",
 		},
 		"queued": {
-			items: "ok ok ok", points: 100, act: (*bench).cancel, again: (*bench).cancelAll,
+			items: "ok ok ok", points: 100, act: (*bench).cancelAll, again: (*bench).cancelAll,
 			want: "canceled 0-0 100 canceled,canceled,canceled ",
 		},
 		"cancel": {
-			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel, again: (*bench).cancelAll,
+			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancelAll, again: (*bench).cancelAll,
 			want: "canceled 18-13 15 finalized,canceled,canceled,canceled,canceled 0",
 		},
 		"teardown": {
-			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancel,
+			items: "ok ok ok ok ok", points: 20, prepare: accepted, act: (*bench).cancelAll,
 			want: "canceled 18-13 15 finalized,canceled,canceled,canceled,canceled 0",
 		},
 		"running": {
