@@ -33,15 +33,15 @@ test: ## test the library and its examples, in less than fifteen minutes on two 
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1
+	@echo "make test: all green"
+
+# The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
+.PHONY: test-modules
+test-modules: ## the rest: without cgo, other platforms, fuzzing, planted bugs, a browser, the benchmark
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
 	@$(MAKE) --no-print-directory planted PLANTED=-short
-	@echo "make test: all green"
-
-# Modules of their own: what they need stays out of the go.sum of Pawl's users.
-.PHONY: test-modules
-test-modules: ## test the modules with heavy dependencies: the page in a browser, the benchmark
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory bench-test
 	@echo "make test-modules: all green"
@@ -84,7 +84,7 @@ planted: need-postgres need-strace ## break each mechanism on purpose; a test mu
 	$(GO) run ./internal/planted $(PLANTED)
 
 .PHONY: crash
-crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 40 times)
+crash: need-postgres ## kill writing processes 1000 times on each store and look for what was lost or doubled (CI: 20 times)
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndRepeatNothing$$' .
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtRandomMoments$$' ./flow/machine
 
