@@ -68,9 +68,21 @@ func incrementChild() error {
 // once, and no two answers have the same version.
 //
 // Proves CAS-1, CAS-5, CAS-6, CAS-7.
-func TestProcessesShareACounter(t *testing.T) { stores.EachShared(t, testProcessesShareACounter) }
+func TestProcessesShareACounter(t *testing.T) {
+	for _, s := range stores.Shared {
+		t.Run(s.Name, func(t *testing.T) {
+			for range 5 { // on a busy machine they may follow each other
+				if shareACounter(t, s.New(t)) >= incrementProcesses {
+					return
+				}
+			}
+			t.Fatal("the processes did not compete")
+		})
+	}
+}
 
-func testProcessesShareACounter(t *testing.T, location string) {
+// shareACounter returns how often successive versions belong to different processes.
+func shareACounter(t *testing.T, location string) int {
 	var processes []*testkit.Process
 	for range incrementProcesses {
 		processes = append(processes, testkit.Start(t, "increment", stores.Env(location), processFlaky+"=0.05"))
@@ -105,10 +117,10 @@ func testProcessesShareACounter(t *testing.T, location string) {
 	require.NoError(t, err)
 	require.EqualValues(t, want, snap.Version)
 	require.EqualValues(t, want, snap.ReadOnly().N)
-	require.GreaterOrEqual(t, processTurns(answered), incrementProcesses, "the processes did not compete")
 	t.Logf("%d increments, %d times in a row from different processes, %d budgets spent", want, processTurns(answered), lost)
 	require.NoError(t, rt.Close(t.Context()))
 	require.NoError(t, store.Close())
+	return processTurns(answered)
 }
 
 // processTurns counts how often successive versions belong to different processes.
