@@ -230,6 +230,28 @@ func TestJobFallsDueBetweenLooks(t *testing.T) {
 	})
 }
 
+// A job that is written for later while the worker has all hands full is done when it falls due.
+// Proves JOB-3.
+func TestJobFallsDueAfterABusyTime(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		w := newWorker(t, rt, func(ctx context.Context, j *job.Job[reminder]) error {
+			if j.ID == "1" {
+				put(t, rt, "2", 10*time.Minute)
+				j.OnCommit(func(_ context.Context, tx *pawl.Tx) error {
+					tx.AfterCommit(func() { time.Sleep(time.Minute) }) // its own hint comes before its end
+					return nil
+				})
+			}
+			return send(ctx, j)
+		}, func(c *job.Config[reminder]) { c.Poll, c.Concurrency = time.Hour, 1 })
+		put(t, rt, "1", 0)
+		require.NoError(t, w.Start(t.Context()))
+		time.Sleep(11 * time.Minute)
+		require.Equal(t, 2, sent(t, rt))
+		require.NoError(t, w.Stop(t.Context()))
+	})
+}
+
 // slow is a store whose lists of due records take a minute to arrive.
 type slow struct{ persist.Store }
 

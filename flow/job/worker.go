@@ -113,8 +113,10 @@ type Worker[T any] struct {
 	config Config[T]
 	state  func(*T) *State
 	loop   *worker.Loop[taken[T]]
-	// skipped is the last logged error about single documents. Only take uses it.
+	// skipped is the last logged error about single documents, and busy says that the last look found
+	// as many jobs as it asked for. Only take uses them.
 	skipped string
+	busy    bool
 
 	mu      sync.Mutex // protects the fields below
 	running map[*Job[T]]context.CancelCauseFunc
@@ -280,8 +282,13 @@ func (w *Worker[T]) Once(ctx context.Context) (int, error) {
 
 // take is the Take of the loop. The leases outlive ctx, because Stop waits for attempts in progress.
 func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err error) {
-	if err := w.wakeForNext(ctx); err != nil {
-		return nil, err
+	// After a full look the next one comes soon. It leaves out the question for the next due time; if
+	// it finds less, another look asks.
+	asks := !w.busy
+	if asks {
+		if err := w.wakeForNext(ctx); err != nil {
+			return nil, err
+		}
 	}
 	q := pawl.Query{Due: true, Labels: w.config.Protocol.Labels, Limit: limit}
 	begin := pawl.All{pawl.Inc{Field: "attempts", By: 1}}
@@ -290,6 +297,9 @@ func (w *Worker[T]) take(ctx context.Context, limit int) (jobs []taken[T], err e
 	}
 	all, err := w.config.Kind.Take(context.WithoutCancel(ctx), w.rt, q, pawl.LeaseFor(w.config.Lease), pawl.WithMutation(begin, pawl.WithDueIn(0)))
 	at := time.Now() // afterwards, so that Job.Now is not ahead of the store
+	if w.busy = len(all) == limit; !w.busy && !asks {
+		w.loop.Wake()
+	}
 	for _, t := range all {
 		jobs = append(jobs, taken[T]{t, at})
 	}

@@ -83,7 +83,7 @@ var jobBugs = []Bug{
 	{
 		Name: "job-overlooked-between-looks", Mechanism: "a job that falls due while the worker looks is not overlooked",
 		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
-		Old: "	if err := w.wakeForNext(ctx); err != nil {\n		return nil, err\n	}\n", New: "	defer func() { _ = w.wakeForNext(ctx) }()\n",
+		Old: "		if err := w.wakeForNext(ctx); err != nil {\n			return nil, err\n		}\n", New: "		defer func() { _ = w.wakeForNext(ctx) }()\n",
 		Pkg: "./flow/job", Run: "^TestJobFallsDueBetweenLooks$",
 	},
 	{
@@ -133,5 +133,11 @@ var jobBugs = []Bug{
 		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
 		Old: "		r.Due, r.Tick, r.Times = next, next, one.times()\n", New: "		r.Due = j.Now().Add(time.Minute)\n		_ = next\n",
 		Pkg: "./flow/job", Run: "^TestScheduleTicksOnce$",
+	},
+	{
+		Name: "job-asks-no-more", Mechanism: "after a busy time the worker asks for the next due time",
+		Proves: []string{"JOB-3"}, File: "flow/job/worker.go",
+		Old: "		w.loop.Wake()\n	}\n	for _, t", New: "	}\n	for _, t",
+		Pkg: "./flow/job", Run: "^TestJobFallsDueAfterABusyTime$",
 	},
 }
