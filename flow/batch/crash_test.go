@@ -24,6 +24,8 @@ import (
 func init() {
 	// It is idle while it is blocked, so that it can be paused without a lock of its store.
 	testkit.Child("victim", func() error { return beginAll(shortLease, 10*time.Second) })
+	// Its many leases are renewed seldom, so that it can be stopped between two renewals.
+	testkit.Child("sleeper", func() error { return beginAll(4*shortLease, 10*time.Second) })
 }
 
 // Variables of the child.
@@ -176,14 +178,14 @@ func startChild(t testing.TB, role, location string, b *bench, visits []visit) *
 	return testkit.Start(t, role, stores.Env(location), envVisits+"="+string(list), envFolder+"="+b.folder)
 }
 
-// block starts a process that begins the operations of the visits, and returns when each of them is
-// blocked at its point.
-func block(t testing.TB, location string, b *bench, visits []visit) *testkit.Process {
+// block starts a process in a role that begins the operations of the visits, and returns when each of
+// them is blocked at its point.
+func block(t testing.TB, role, location string, b *bench, visits []visit) *testkit.Process {
 	t.Helper()
 	for _, v := range visits {
 		require.NoError(t, b.prepare(v.id()), v)
 	}
-	p := startChild(t, "victim", location, b, visits)
+	p := startChild(t, role, location, b, visits)
 	missing := map[string]bool{"ready": true}
 	for _, v := range visits {
 		missing[v.id()] = true
@@ -228,7 +230,7 @@ func TestKilledAtEveryPoint(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // it mostly waits
 		b := openBench(t, stores.OpenFor(t, location), t.TempDir())
-		block(t, location, b, visits).Kill()
+		block(t, "victim", location, b, visits).Kill()
 		repeat(t, b, visits, refs)
 	})
 	t.Logf("%d visits", len(visits))

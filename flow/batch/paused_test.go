@@ -54,7 +54,7 @@ func TestPausedWorker(t *testing.T) {
 		t.Parallel() // it mostly waits
 		store := stores.OpenFor(t, location)
 		b := openBench(t, store, t.TempDir())
-		p := block(t, location, b, visits)
+		p := block(t, "sleeper", location, b, visits)
 		pause(t, p, store, b, visits)
 		var during batch.Progress
 		b.hook = func(point, _ string) {
@@ -86,7 +86,7 @@ func TestPausedAtEveryPoint(t *testing.T) {
 		t.Parallel() // it mostly waits
 		store := stores.OpenFor(t, location)
 		b := openBench(t, store, t.TempDir())
-		p := block(t, location, b, visits)
+		p := block(t, "sleeper", location, b, visits)
 		pause(t, p, store, b, visits)
 		repeat(t, b, visits, refs)
 		versions := func() (all []uint64) {

@@ -171,7 +171,7 @@ func deadInCancel(t *testing.T, point string, nth int, left string) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // it mostly waits
 		b := openBench(t, stores.OpenFor(t, location), t.TempDir())
-		block(t, location, b, visits).Kill()
+		block(t, "victim", location, b, visits).Kill()
 		for _, v := range visits {
 			o := b.outcome(t, v.id())
 			require.Equal(t, left, o.String())
