@@ -34,7 +34,7 @@ type Store interface {
 	// not the current one, and *Fenced when a guard's lease is no longer live. The tests are part
 	// of the write. A nil error means that the commit is durable.
 	//
-	// Everything that c refers to (Writes, Guards, Doc, Recent, Acquire) is never changed after
+	// Everything that c refers to (Writes, Guards, Doc, Recent, Acquire, Log) is never changed after
 	// the call, not even when Commit returned an error. So a store does not copy it.
 	Commit(ctx context.Context, c Commit) (time.Time, error)
 
@@ -173,6 +173,8 @@ type Write struct {
 	EndLease bool
 	// Acquire takes the lease. The commit returns *Conflict while another lease is live.
 	Acquire *Acquire
+	// Log changes the log of the record in the same commit; see [Logger]. Nil leaves it alone.
+	Log *LogWrite
 
 	// Recent is Record.Commits of the record at Expected, nil if the caller does not know it. A
 	// store may trust it instead of reading Commits before it adds the commit's id; see

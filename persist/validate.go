@@ -27,6 +27,9 @@ func (c Commit) Validate() error {
 		if w := &c.Writes[i]; !w.Deleted && !json.Valid(w.Doc) {
 			return malformed("document of %q is not JSON", w.Key)
 		}
+		if err := c.Writes[i].Log.validateEntries(&c.Writes[i]); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -134,6 +137,9 @@ func (w *Write) validate() error {
 		return malformed("write of %q has both Due and DueIn", w.Key)
 	case !storable(w.Due):
 		return malformed("due time of %q is outside the years 1 to 9999", w.Key)
+	}
+	if err := w.Log.validate(w); err != nil {
+		return err
 	}
 	if w.Acquire != nil {
 		return w.Acquire.validate()
