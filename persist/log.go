@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"time"
+	"unicode/utf8"
 )
 
 // A record can have a log: entries beside the document that are numbered without gaps and never
@@ -23,7 +24,7 @@ type LogWrite struct {
 	Drop uint64
 	// First is the number of the first of Entries. The others follow without gaps.
 	First uint64
-	// Entries are JSON values.
+	// Entries are JSON values in UTF-8.
 	Entries []json.RawMessage
 }
 
@@ -79,17 +80,31 @@ type Logger interface {
 	// positions. The entries of one commit may have other entries between them, but within one
 	// record positions follow the numbers. It returns the errors of Load except ErrNotFound.
 	ReadOrder(ctx context.Context, q OrderQuery) ([]LogEntry, error)
+	// LastPosition returns the highest position that was ever given, also to an entry that is gone,
+	// and 0 if there is none. A reader that goes on after it reads the commits that begin later. It
+	// returns the errors of Load except ErrNotFound.
+	LastPosition(ctx context.Context) (uint64, error)
 }
+
+// PageSize returns q.Limit, or DefaultLimit if that is not set.
+func (q LogQuery) PageSize() int { return Query{Limit: q.Limit}.PageSize() }
+
+// PageSize returns q.Limit, or DefaultLimit if that is not set.
+func (q OrderQuery) PageSize() int { return Query{Limit: q.Limit}.PageSize() }
 
 // LogRestorer is a [Logger] that can write entries exactly as another store has them. [Copy] needs
 // it if the source has entries.
 type LogRestorer interface {
 	Logger
-	// RestoreLog writes entries with all their fields, Position included. It replaces an entry that
-	// has the same key and number. Later commits get positions above all restored ones. A nil error
-	// means that all of this is durable. After an error some entries may have been written. As for
+	// RestoreLog writes entries with all their fields, Position included. An entry replaces the one
+	// that has the same key and number, and an entry without Data only removes it. Later commits
+	// get positions above all restored ones and above last, which may have been removed. The caller
+	// restores no position that another entry has. A nil error means that all of this is durable.
+	//
+	// It returns an error that wraps ErrNotApplied if entries are malformed; see
+	// [ValidateRestoreLog]. After another error some entries may have been written. As for
 	// [Restorer], no other process uses the store meanwhile.
-	RestoreLog(ctx context.Context, entries []LogEntry) error
+	RestoreLog(ctx context.Context, entries []LogEntry, last uint64) error
 }
 
 func (l *LogWrite) validate(w *Write) error {
@@ -112,9 +127,63 @@ func (l *LogWrite) validateEntries(w *Write) error {
 		return nil
 	}
 	for i, e := range l.Entries {
-		if !json.Valid(e) {
-			return malformed("entry %d of the log of %q is not JSON", l.First+uint64(i), w.Key)
+		if !validEntry(e) {
+			return malformed("entry %d of the log of %q is not JSON in UTF-8", l.First+uint64(i), w.Key)
 		}
+	}
+	return nil
+}
+
+// validEntry reports whether every store can keep data with its spelling.
+func validEntry(data json.RawMessage) bool { return json.Valid(data) && utf8.Valid(data) }
+
+// ValidateRestoreLog returns an error that wraps [ErrNotApplied] if [LogRestorer.RestoreLog] cannot
+// be called with entries and last. Malformed are: two entries of one key and number, a position that
+// is 0 or used twice, a number or position above 1<<62 - 1, data that is not JSON in UTF-8, names
+// that are not UTF-8 or contain U+0000, and a time that is missing, is not a whole number of
+// microseconds, or has a year above 9999. Position and At of an entry without Data are not used.
+func ValidateRestoreLog(entries []LogEntry, last uint64) error {
+	type place struct {
+		key    Key
+		number uint64
+	}
+	places, positions := make(map[place]bool, len(entries)), make(map[uint64]bool, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		if err := e.validate(); err != nil {
+			return err
+		}
+		at := place{e.Key, e.Number}
+		switch {
+		case places[at]:
+			return malformed("two entries of the log of %q have number %d", e.Key, e.Number)
+		case e.Data != nil && positions[e.Position]:
+			return malformed("two log entries have position %d", e.Position)
+		}
+		places[at] = true
+		positions[e.Position] = positions[e.Position] || e.Data != nil
+	}
+	if last > maxLogNumber {
+		return malformed("last position %d is above %d", last, uint64(maxLogNumber))
+	}
+	return nil
+}
+
+func (e *LogEntry) validate() error {
+	if err := e.Key.validate(); err != nil {
+		return err
+	}
+	switch {
+	case e.Number > maxLogNumber:
+		return malformed("log of %q is numbered beyond %d", e.Key, uint64(maxLogNumber))
+	case e.Data == nil:
+		return nil
+	case !validEntry(e.Data):
+		return malformed("entry %d of the log of %q is not JSON in UTF-8", e.Number, e.Key)
+	case e.Position == 0 || e.Position > maxLogNumber:
+		return malformed("entry %d of the log of %q has position %d", e.Number, e.Key, e.Position)
+	case e.At.IsZero() || !storable(e.At) || !e.At.Equal(storedTime(e.At)):
+		return malformed("time %s of entry %d of the log of %q is not storable", e.At.Format(time.RFC3339Nano), e.Number, e.Key)
 	}
 	return nil
 }
