@@ -35,6 +35,14 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if err != nil {
 		return time.Time{}, err
 	}
+	if err := s.takenNumbers(c, current, at); err != nil {
+		return time.Time{}, err
+	}
+	for i := range c.Writes {
+		if w := &c.Writes[i]; w.Log != nil {
+			s.logs.write(w.Key, w.Log, at)
+		}
+	}
 	for _, r := range next {
 		s.put(current[r.Key], r)
 	}
