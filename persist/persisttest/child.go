@@ -64,6 +64,9 @@ var roles = map[string]func(context.Context, *child) error{
 	"transfer":  transferRole,
 	"change":    changeRole,
 	"watch":     watchRole,
+
+	"append":         appendRole,
+	"append forever": appendForeverRole,
 }
 
 // runChild waits for the parent's signal, opens the store and runs the role.

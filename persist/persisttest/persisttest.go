@@ -35,16 +35,12 @@ type Options struct {
 
 // Run runs every conformance test against stores that open returns. It tests the optional
 // interfaces that the store implements (persist.Reader, persist.Leaser, persist.Purger,
-// persist.Watcher, persist.Prober, persist.Restorer, persist.Native), and skips the tests of the
-// others by name.
+// persist.Watcher, persist.Prober, persist.Restorer, persist.Native, persist.Logger,
+// persist.LogRestorer), and skips the tests of the others by name.
 func Run(t *testing.T, open Opener, o Options) {
 	t.Helper()
-	refuseChild(t)
 	s := suite{open: open, options: o}
-	for _, concern := range []struct {
-		name  string
-		tests map[string]func(*testing.T)
-	}{
+	s.run(t, []concern{
 		{"Versions", s.versions()},
 		{"Guards", s.guards()},
 		{"Leases", s.leases()},
@@ -63,9 +59,38 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Native", s.native()},
 		{"Restoring", s.restoring()},
 		{"Model", s.model()},
-	} {
-		t.Run(concern.name, func(t *testing.T) {
-			for name, test := range concern.tests {
+	})
+	s.runLogs(t)
+}
+
+// RunLogs runs the tests of logs only. It is for a store that [persist.Logs] returns.
+func RunLogs(t *testing.T, open Opener, o Options) {
+	t.Helper()
+	suite{open: open, options: o}.runLogs(t)
+}
+
+func (s suite) runLogs(t *testing.T) {
+	t.Helper()
+	s.run(t, []concern{
+		{"Logs", s.logs()},
+		{"LogContents", s.logContents()},
+		{"LogOrder", s.logOrder()},
+		{"LogRestoring", s.logRestoring()},
+	})
+}
+
+// concern is a group of tests.
+type concern struct {
+	name  string
+	tests map[string]func(*testing.T)
+}
+
+func (s suite) run(t *testing.T, concerns []concern) {
+	t.Helper()
+	refuseChild(t)
+	for _, c := range concerns {
+		t.Run(c.name, func(t *testing.T) {
+			for name, test := range c.tests {
 				t.Run(name, test)
 			}
 		})
