@@ -20,9 +20,9 @@ type LogWrite struct {
 	// Clear removes all entries, because the document ends or starts over. Numbers may then be used
 	// again.
 	Clear bool
-	// Drop removes the entries with lower numbers.
+	// Drop removes the entries with lower numbers. Only after a Clear may these be used again.
 	Drop uint64
-	// First is the number of the first of Entries. The others follow without gaps.
+	// First is the number of the first of Entries, not below Drop. The others follow without gaps.
 	First uint64
 	// Entries are JSON values in UTF-8.
 	Entries []json.RawMessage
@@ -115,6 +115,8 @@ func (l *LogWrite) validate(w *Write) error {
 		return malformed("delete of %q adds to its log", w.Key)
 	case len(l.Entries) > 0 && l.First > maxLogNumber-uint64(len(l.Entries)):
 		return malformed("log of %q is numbered beyond %d", w.Key, uint64(maxLogNumber))
+	case len(l.Entries) > 0 && l.First < l.Drop:
+		return malformed("log of %q is dropped up to %d and numbered from %d", w.Key, l.Drop, l.First)
 	case l.Drop > maxLogNumber:
 		return malformed("log of %q is dropped beyond %d", w.Key, uint64(maxLogNumber))
 	}

@@ -42,8 +42,8 @@ func (l *logs) taken(key persist.Key, w *persist.LogWrite) bool {
 	if w.Clear || len(w.Entries) == 0 {
 		return false
 	}
-	log, first := l.byKey[key], max(w.First, w.Drop) // the numbers below Drop are free
-	at, _ := find(log, first)
+	log := l.byKey[key]
+	at, _ := find(log, w.First)
 	return at < len(log) && log[at].Number < w.First+uint64(len(w.Entries))
 }
 

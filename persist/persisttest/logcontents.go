@@ -187,6 +187,7 @@ func (s suite) malformedLogs(t *testing.T) {
 		"an entry is not UTF-8":  {update(thing, 1), persist.LogWrite{First: 1, Entries: entries("\"\xff\"")}},
 		"a number is too high":   {update(thing, 1), persist.LogWrite{First: 1 << 62, Entries: entries(`1`)}},
 		"a number overflows":     {update(thing, 1), persist.LogWrite{First: math.MaxUint64, Entries: entries(`1`, `2`)}},
+		"a number is dropped":    {update(thing, 1), persist.LogWrite{Drop: 2, First: 1, Entries: entries(`1`)}},
 		"a drop is too high":     {update(thing, 1), persist.LogWrite{Drop: math.MaxUint64}},
 	} {
 		c.w.Log = &c.log

@@ -327,20 +327,28 @@ func (s suite) likeList(t *testing.T) {
 		check++
 		kind := fmt.Sprintf("list-%d", check)
 		model, versions, after := map[persist.Key][]persist.LogEntry{}, map[persist.Key]uint64{}, f.last()
+		dropped := map[persist.Key]uint64{} // the lowest number that may be used
 		for step := range rapid.IntRange(3, 10).Draw(r, "steps") {
 			k := persist.Key{Kind: kind, ID: rapid.SampledFrom([]string{"a", "b"}).Draw(r, "id")}
 			log := persist.LogWrite{Clear: rapid.IntRange(0, 5).Draw(r, "clear") == 0}
 			if rapid.Bool().Draw(r, "drops") {
 				log.Drop = rapid.Uint64Range(0, 12).Draw(r, "drop")
 			}
-			log.First = rapid.Uint64Range(0, 12).Draw(r, "first")
+			lowest := max(dropped[k], log.Drop)
+			if log.Clear {
+				lowest = log.Drop
+			}
+			log.First = lowest + rapid.Uint64Range(0, 5).Draw(r, "first")
 			if n := len(model[k]); n > 0 && rapid.Bool().Draw(r, "next") {
-				log.First = model[k][n-1].Number + 1
+				log.First = max(lowest, model[k][n-1].Number+1)
 			}
 			for i := range rapid.IntRange(0, 3).Draw(r, "entries") {
 				log.Entries = append(log.Entries, fmt.Appendf(nil, "[%d, %d]", step, i))
 			}
 			w := update(k, versions[k])
+			if versions[k] == 0 {
+				w.Version += f.floor(k)
+			}
 			w.Log = &log
 			_, err := logger.Commit(t.Context(), persist.Commit{ID: commitID(), Writes: []persist.Write{w}})
 			kept := slices.DeleteFunc(slices.Clone(model[k]), func(e persist.LogEntry) bool { return log.Clear || e.Number < log.Drop })
@@ -352,7 +360,8 @@ func (s suite) likeList(t *testing.T) {
 				continue
 			}
 			require.NoError(r, err, "%+v", log)
-			versions[k]++
+			versions[k] = w.Version
+			dropped[k] = lowest
 			for i, data := range log.Entries {
 				kept = append(kept, persist.LogEntry{Key: k, Number: log.First + uint64(i), Data: data})
 			}

@@ -207,7 +207,7 @@ func (s suite) takenNumber(t *testing.T) {
 		{First: 2, Entries: entries(`"x"`, `"y"`)},
 		{First: 0, Entries: entries(`"x"`, `"y"`, `"z"`, `"w"`)},
 		{Drop: 2, First: 2, Entries: entries(`"x"`)},
-		{Drop: 1, First: 0, Entries: entries(`"x"`, `"y"`)},
+		{Drop: 1, First: 1, Entries: entries(`"x"`, `"y"`)},
 	} {
 		w := update(thing, 1)
 		w.Log = &log
@@ -302,12 +302,14 @@ func (s suite) dropped(t *testing.T) {
 	requireLog(`3 3`, `4 4`, `5 5`)
 	write(persist.LogWrite{})
 	requireLog(`3 3`, `4 4`, `5 5`)
-	write(persist.LogWrite{Drop: 100, First: 6, Entries: entries(`6`)})
+	write(persist.LogWrite{Drop: 6, First: 6, Entries: entries(`6`)})
 	requireLog(`6 6`)
+	write(persist.LogWrite{Drop: 100})
+	requireLog()
+	write(persist.LogWrite{First: 100, Entries: entries(`100`)})
+	requireLog(`100 100`)
 	write(persist.LogWrite{Drop: math.MaxInt64 / 2})
 	requireLog()
-	write(persist.LogWrite{First: 7, Entries: entries(`7`)})
-	requireLog(`7 7`)
 }
 
 // Proves STORE-1.
@@ -393,8 +395,10 @@ func (s suite) logStartsOver(t *testing.T) {
 	require.Equal(t, []string{`0 "b"`}, f.log(thing))
 	require.Len(t, f.order(0), 1)
 
-	f.must(create(key("unused")))
-	unused := remove(key("unused"), 1)
+	fresh := create(key("unused"))
+	fresh.Version += f.floor(fresh.Key)
+	f.must(fresh)
+	unused := remove(fresh.Key, fresh.Version)
 	unused.Log = &persist.LogWrite{Clear: true}
 	f.must(unused)
 	require.Empty(t, f.log(key("unused")))
