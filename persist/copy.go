@@ -295,19 +295,27 @@ func loadAll(ctx context.Context, store Store, records []Record) ([]Record, erro
 	for i, r := range records {
 		keys[i] = r.Key
 	}
+	return loadKeys(ctx, store, keys)
+}
+
+// loadKeys returns the records of keys, in the same order. An absent key has an absent record. They
+// are read at one moment if the store is a Reader, and otherwise one after the other.
+func loadKeys(ctx context.Context, store Store, keys []Key) ([]Record, error) {
+	loaded := make([]Record, len(keys))
+	var err error
 	if reader, ok := store.(Reader); ok && len(keys) > 0 {
-		loaded, err := reader.LoadAll(ctx, keys)
-		if err != nil {
+		if loaded, err = reader.LoadAll(ctx, keys); err != nil {
 			return nil, fmt.Errorf("load %d records: %w", len(keys), err)
 		}
-		return loaded, nil
-	}
-	loaded := make([]Record, len(keys))
-	for i, key := range keys {
-		var err error
-		if loaded[i], err = store.Load(ctx, key); err != nil && !errors.Is(err, ErrNotFound) {
-			return nil, fmt.Errorf("load %q: %w", key, err)
+	} else {
+		for i, key := range keys {
+			if loaded[i], err = store.Load(ctx, key); err != nil && !errors.Is(err, ErrNotFound) {
+				return nil, fmt.Errorf("load %q: %w", key, err)
+			}
 		}
+	}
+	for i, key := range keys {
+		loaded[i].Key = key // an absent record may lack it
 	}
 	return loaded, nil
 }

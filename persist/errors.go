@@ -14,7 +14,8 @@ var (
 	// ErrNotApplied is wrapped by an error after which certainly nothing was written.
 	ErrNotApplied = errors.New("persist: not applied")
 	// ErrUnsupported is returned for a commit of several keys by a store that commits one key at
-	// a time, and by Copy for a store that is not a Restorer.
+	// a time, for a commit with a log by a store that is not a Logger, and by Copy for a store that
+	// is not a Restorer or LogRestorer.
 	ErrUnsupported = errors.New("persist: unsupported")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("persist: store closed")

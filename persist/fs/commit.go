@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
@@ -16,10 +17,14 @@ import (
 // persist.ErrNotApplied when c is malformed, when ctx ended before Commit held its locks, when a
 // file is damaged (*DamagedError), when a lock was not free within Config.LockTimeout, or when the
 // files could not be written. Any other error leaves the outcome unknown: the disk failed while the
-// commit was made durable. Errors that can pass wrap persist.ErrUnavailable as well.
+// commit was made durable. Errors that can pass wrap persist.ErrUnavailable as well. A commit with
+// Write.Log returns persist.ErrUnsupported: use persist.Logs.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
+	}
+	if slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Log != nil }) {
+		return time.Time{}, fmt.Errorf("%w: fs: commit with a log; use persist.Logs", persist.ErrUnsupported)
 	}
 	ctx, end, err := s.begin(ctx)
 	if err != nil {

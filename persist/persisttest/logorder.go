@@ -414,13 +414,16 @@ func (s suite) logsReopened(t *testing.T) {
 
 const appendsEach = 10
 
+// appendRole uses persist.Logs, because the opener of a child knows nothing of a store around its
+// own.
 func appendRole(ctx context.Context, c *child) error {
 	var writers errgroup.Group
+	store := persist.Logs(c.store)
 	for i := range 2 {
 		writers.Go(func() error {
 			for n := range appendsEach {
 				id := fmt.Sprintf("%s-%d.%d", c.name, i, n)
-				if err := appendTo(ctx, c.store, id, []persist.Key{key("shared"), key(c.name)}[n%2]); err != nil {
+				if err := appendTo(ctx, store, id, []persist.Key{key("shared"), key(c.name)}[n%2]); err != nil {
 					return err
 				}
 				testkit.Say("%s", id)
@@ -445,9 +448,10 @@ func (s suite) appendTogether(t *testing.T) {
 }
 
 func appendForeverRole(ctx context.Context, c *child) error {
+	store := persist.Logs(c.store)
 	for n := 0; ; n++ {
 		id := fmt.Sprintf("%s.%d", c.name, n)
-		if err := appendTo(ctx, c.store, id, key(fmt.Sprint(n%2))); err != nil {
+		if err := appendTo(ctx, store, id, key(fmt.Sprint(n%2))); err != nil {
 			return err
 		}
 		testkit.Say("%s", id)
