@@ -38,11 +38,16 @@ func Observers(o ...Observer) Observer {
 	})
 }
 
-// Event is one event of a mutation or a lease. Fields that do not apply are zero.
+// Observe passes an event of a layer above to the observer of the runtime, if there is one. The
+// packages of Pawl use it, with EventNoted; others may.
+func (rt *Runtime) Observe(ctx context.Context, e Event) { rt.env.observe(ctx, e) }
+
+// Event is one event of a mutation, of a lease or of a layer above. Fields that do not apply are
+// zero.
 type Event struct {
 	Type EventType
 	Key  Key
-	// Path is "lock", "cas" or "tx"; empty for events of a lease.
+	// Path is "lock", "cas" or "tx", or the name of a layer (EventNoted); empty for events of a lease.
 	Path string
 	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire" or "Lease".
 	Verb string
@@ -93,10 +98,15 @@ const (
 	EventLeaseLost                                           // it expired or another process ended it; see Err
 )
 
+// EventNoted is an event of a layer above, such as package stream: Path names the layer, and Verb says
+// what happened.
+const EventNoted EventType = EventLeaseLost + 1
+
 var eventNames = [...]string{
 	EventQueued: "queued", EventStarted: "started", EventCommitted: "committed", EventUnchanged: "unchanged", EventFailed: "failed",
 	EventConflicted: "conflicted", EventTimedOut: "timed out", EventWithdrawn: "withdrawn", EventPanicked: "panicked", EventStuck: "stuck",
 	EventDetached: "detached", EventAbandoned: "abandoned", EventLeaseAcquired: "lease acquired", EventLeaseReleased: "lease released", EventLeaseLost: "lease lost",
+	EventNoted: "noted",
 }
 
 // String returns the event's name in lower case.
@@ -147,13 +157,14 @@ func LogObserver(l *slog.Logger) Observer {
 		if e.Stack != nil {
 			attrs = append(attrs, slog.String("stack", string(e.Stack)))
 		}
-		what := "pawl: "
+		what := "mutation " + e.Type.String()
 		switch e.Type {
 		case EventLeaseAcquired, EventLeaseReleased, EventLeaseLost: // their names start with the subject
-		default:
-			what += "mutation "
+			what = e.Type.String()
+		case EventNoted:
+			what = e.Path + " " + e.Verb
 		}
-		l.LogAttrs(ctx, level, what+e.Type.String(), attrs...)
+		l.LogAttrs(ctx, level, "pawl: "+what, attrs...)
 	})
 }
 

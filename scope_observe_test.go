@@ -46,7 +46,7 @@ func TestObservers(t *testing.T) {
 // the subject.
 func TestLogObserverLevels(t *testing.T) {
 	warn := []pawl.EventType{pawl.EventTimedOut, pawl.EventPanicked, pawl.EventStuck, pawl.EventAbandoned, pawl.EventLeaseLost}
-	for typ := pawl.EventQueued; typ.String() != "unknown"; typ++ {
+	for typ := pawl.EventQueued; typ < pawl.EventNoted; typ++ {
 		var log syncBuffer
 		o := pawl.LogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		o.Observe(t.Context(), pawl.Event{Type: typ, Verb: "Inc", Err: pawl.ErrUnavailable})
@@ -64,6 +64,16 @@ func TestLogObserverLevels(t *testing.T) {
 		assert.Contains(t, log.String(), message)
 		assert.NotContains(t, log.String(), "path=", "the event has no path")
 	}
+}
+
+// A layer above passes its own events to the observer of the runtime.
+func TestEventsOfLayers(t *testing.T) {
+	var log syncBuffer
+	rt := openRuntime(t, pawl.Config{Observer: pawl.LogObserver(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))})
+	rt.Observe(t.Context(), pawl.Event{Type: pawl.EventNoted, Path: "stream", Verb: "claimed", Key: pawl.Key{Kind: "k", ID: "a"}})
+	assert.Contains(t, log.String(), `level=DEBUG msg="pawl: stream claimed" scope=k/a path=stream verb=claimed`)
+	assert.Equal(t, "unknown", (pawl.EventNoted + 1).String())
+	openRuntime(t, pawl.Config{}).Observe(t.Context(), pawl.Event{Type: pawl.EventNoted}) // without an observer
 }
 
 // An observer that panics at every event harms no mutation, transaction or lease. Each panic is
