@@ -87,6 +87,9 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 	if err != nil {
 		return w, nil, unencodable(call.key, err)
 	}
+	if b.kind.log {
+		w.Log = d.Log.Write(w)
+	}
 	if d.Life != alive {
 		return w, next, nil
 	}

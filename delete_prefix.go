@@ -31,7 +31,7 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 	if prefix == "" {
 		return 0, &ArgumentError{Argument: "prefix", Reason: "empty"}
 	}
-	key, lease := Key{Kind: k.Name, ID: prefix}, innermost(ctx).held()
+	key, lease, log := Key{Kind: k.Name, ID: prefix}, innermost(ctx).held(), b.rt.cleared(k.Name)
 	if lease != nil {
 		if err := lease.coversStore(b.rt); err != nil {
 			return 0, err
@@ -51,7 +51,7 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 		}
 		var c persist.Commit
 		for _, r := range page.Records {
-			c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Version: r.Version + 1, Deleted: true})
+			c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Version: r.Version + 1, Deleted: true, Log: log})
 		}
 		lease.fences(&c)
 		n, _, err := b.rt.commitCurrent(ctx, c, &q.Limit)

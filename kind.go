@@ -61,6 +61,7 @@ type Kind[T any] struct {
 	Due      Field         // the time field that workers and List look at
 	TTL      time.Duration // a write renews it; 0: never expires
 	MaxDoc   int           // bytes of a document; 0, or above Config.MaxDoc: that limit
+	Log      bool          // scopes have a log beside the document; see Scope.AppendLog
 	Timeout  time.Duration // of an in-memory mutation; 0: the runtime's
 	Retry    Retry         // of a persisted mutation; zero fields: the runtime's
 	Upgrades []Upgrade     // schema version = len(Upgrades); append only
@@ -246,6 +247,7 @@ type kind struct {
 	label, due Field
 	ttl        time.Duration
 	maxDoc     int
+	log        bool
 	timeout    time.Duration
 	retry      Retry
 	upgrades   []Upgrade
@@ -265,18 +267,18 @@ type binding struct {
 }
 
 func (k Kind[T]) untyped() *kind {
-	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, maxDoc: k.MaxDoc, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
+	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, maxDoc: k.MaxDoc, log: k.Log, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
 }
 
 // bare reports whether k has only a name, as in the short constructors. It then stands for the
 // registered kind.
 func (k Kind[T]) bare() bool {
-	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.MaxDoc == 0 && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
+	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.MaxDoc == 0 && !k.Log && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
 }
 
 // agrees reports whether k and the registered definition can be the same kind.
 func (k Kind[T]) agrees(with *kind) bool {
-	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl && k.MaxDoc == with.maxDoc &&
+	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl && k.MaxDoc == with.maxDoc && k.Log == with.log &&
 		k.Timeout == with.timeout && k.Retry == with.retry && len(k.Upgrades) == len(with.upgrades))
 }
 
@@ -307,8 +309,8 @@ func (k Kind[T]) faults() (errs []error) {
 	if inMemory, ok := builtIn[k.Name]; ok && inMemory != k.InMemory {
 		fault("a built-in kind must have InMemory %v", inMemory)
 	}
-	if k.InMemory && (k.Label != "" || k.Due != "" || k.MaxDoc != 0 || len(k.Upgrades) > 0) {
-		fault("Label, Due, MaxDoc and Upgrades need a store, but the kind is in memory")
+	if k.InMemory && (k.Label != "" || k.Due != "" || k.MaxDoc != 0 || k.Log || len(k.Upgrades) > 0) {
+		fault("Label, Due, MaxDoc, Log and Upgrades need a store, but the kind is in memory")
 	}
 	if k.MaxDoc < 0 {
 		fault("negative MaxDoc")
@@ -378,7 +380,7 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl}}
+	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl, log: info.log}}
 	if b.defaults.maxDoc = rt.env.maxDoc; info.maxDoc > 0 {
 		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)
 	}

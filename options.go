@@ -162,6 +162,7 @@ type terms struct {
 	ttl     time.Duration
 	dueIn   time.Duration // WithDueIn; 0: not given
 	maxDoc  int           // of the kind, or of the runtime
+	log     bool          // of the kind
 	via     persist.Store // CommitThrough
 	joined  bool          // CommitThrough was given; via may be nil
 

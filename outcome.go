@@ -51,13 +51,15 @@ func evaluate(
 		cur = from.State
 	}
 	dst := ch.typ.Zero()
+	ctx, log := call.logged(ctx, ch)
 	changed, err := ch.apply(ctx, cur, dst)
+	logs := log.end()
 	if err != nil {
 		out.err = refused(call.key, ch.verb, err)
 		return out
 	}
 	dues := call.dueIn > 0 && d.Life == alive // a due time is a change of its own
-	if !changed && !dues && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
+	if !changed && !dues && !logs && ch.takes == nil && (d.Life == alive || !ch.creates && !call.absent) {
 		if d.Life == alive {
 			out.draft.Show(from)
 			if call.ttl > 0 {
@@ -69,7 +71,7 @@ func evaluate(
 	switch {
 	case changed:
 		next.Replace(from, ch.typ, dst, call.ttl)
-	case d.Life == alive: // only the lease or the due time changes
+	case d.Life == alive: // only the lease, the due time or the log changes
 		next.Touch(from)
 	default:
 		next.Replace(from, ch.typ, ch.typ.Zero(), call.ttl)
@@ -79,6 +81,10 @@ func evaluate(
 	}
 	if ch.takes != nil {
 		next.Take(ch.takes)
+	}
+	if logs && !next.Log.Add(log.drop, log.first, log.entries) {
+		out.err = &ArgumentError{Argument: "AppendLog", Reason: "the number does not follow the last entry of the commit"}
+		return out
 	}
 	if careful || ch.typ.Custom() { // encoding may be slow, fail, or run code of the caller's
 		if err := next.EncodeNow(call.maxDoc); err != nil {

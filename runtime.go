@@ -35,6 +35,7 @@ type Config struct {
 // Runtime owns the containers of a process. Handles on scopes are cheap: get one per use.
 type Runtime struct {
 	store   persist.Store
+	logs    persist.Logger // store, or what keeps logs in it; it takes all commits
 	env     *env
 	timeout time.Duration
 	retry   Retry
@@ -83,6 +84,9 @@ type closable interface {
 func Open(c Config) (*Runtime, error) {
 	rt := &Runtime{store: c.Store, env: newEnv(), timeout: c.Timeout, retry: c.Retry.Or(DefaultRetry), memory: registry.New[resident](registry.DefaultShards), stored: registry.New[resident](registry.DefaultShards)}
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
+	if c.Store != nil {
+		rt.logs = persist.Logs(c.Store)
+	}
 	rt.hub = newHub(rt)
 	if rt.holder = c.Holder; rt.holder == "" {
 		rt.holder = thisProcess()

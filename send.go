@@ -14,7 +14,7 @@ import (
 // Calls of the store: commits, up to their verdict, and calls for a batch.
 
 // route returns the route of a commit to the runtime's store that runs no code of the caller's.
-func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.store} }
+func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.logs} }
 
 // send commits c, whose writes replace bases, and returns the verdict. It returns an error unless c
 // landed or was lost; see verdictError.

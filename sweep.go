@@ -172,10 +172,10 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 	if err != nil || len(page.Records) == 0 {
 		return 0, false, err
 	}
-	c := persist.Commit{}
+	c, log := persist.Commit{}, s.rt.cleared(kind)
 	for _, r := range page.Records {
 		c.Writes = append(c.Writes, persist.Write{Key: r.Key,
-			Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true})
+			Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true, Log: log})
 	}
 	return s.rt.commitCurrent(ctx, c, size)
 }
@@ -187,7 +187,7 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 func (rt *Runtime) commitCurrent(ctx context.Context, c persist.Commit, size *int) (n int, more bool, err error) {
 	for len(c.Writes) > 0 {
 		c.ID = rt.env.newCommitID()
-		_, err := rt.store.Commit(ctx, c)
+		_, err := rt.logs.Commit(ctx, c)
 		var conflict *persist.Conflict
 		if err == nil {
 			return len(c.Writes), true, nil

@@ -50,7 +50,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
 		defer cancel()
 		p := guarded(func() {
-			v, err = t.rt.send(ctx, commit.Route{Store: t.rt.store, Once: b.releases()}, t.retry, b.Commit, b.bases())
+			v, err = t.rt.send(ctx, commit.Route{Store: t.rt.logs, Once: b.releases()}, t.retry, b.Commit, b.bases())
 		}, func() {
 			err = b.broken(errors.New("the store called runtime.Goexit"))
 			settled()

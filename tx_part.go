@@ -357,6 +357,9 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 		tx.dropProvenGuards(&b)
 	}
 	b.native = tx.native
+	if err := tx.of.keepsLogs(&b); err != nil {
+		return b, err
+	}
 	if len(b.Writes)+len(b.renewed)+len(b.native)+len(tx.ended) > 0 {
 		for _, l := range tx.leases {
 			l.fences(&b.Commit)

@@ -1,6 +1,7 @@
 package document
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/state"
@@ -24,6 +25,7 @@ type Draft struct {
 	Expiry     Expiry
 	Due        Due
 	Lease      Lease
+	Log        Log
 	Contention Contention
 }
 
@@ -64,6 +66,43 @@ type Contention struct {
 	Held bool
 }
 
+// Log says what the mutations do to the record's log.
+type Log struct {
+	// Clear says that a mutation deleted the state, which ends the log.
+	Clear bool
+	// Drop is the number below which entries are removed.
+	Drop uint64
+	// First is the number of the first of Entries.
+	First   uint64
+	Entries []json.RawMessage
+}
+
+// Add adds what one mutation does to the log. It reports false if its entries do not follow those of
+// the mutations before it.
+func (l *Log) Add(drop, first uint64, entries []json.RawMessage) bool {
+	l.Drop = max(l.Drop, drop)
+	switch n := len(l.Entries); {
+	case len(entries) == 0:
+	case n == 0:
+		l.First, l.Entries = first, entries
+	case first != l.First+uint64(n):
+		return false
+	default:
+		// Drafts share Entries, so they are never appended to in place.
+		l.Entries = append(l.Entries[:n:n], entries...)
+	}
+	return true
+}
+
+// Write returns the change of the log that goes with w, nil if there is none.
+func (l *Log) Write(w persist.Write) *persist.LogWrite {
+	next := &persist.LogWrite{Clear: l.Clear || w.Deleted || w.Gone, Drop: l.Drop, First: l.First, Entries: l.Entries}
+	if !next.Clear && next.Drop == 0 && len(next.Entries) == 0 {
+		return nil
+	}
+	return next
+}
+
 // NewDraft returns base without mutations.
 func NewDraft(base *Doc) Draft { return Draft{Base: base, Life: base.Life, Version: base.Version} }
 
@@ -84,6 +123,7 @@ func (d *Draft) Delete() {
 	d.Life, d.View = Deleted, nil
 	d.Expiry.TTL, d.Due = 0, Due{}
 	d.Lease.Over, d.Lease.Acquire = true, nil
+	d.Log = Log{Clear: true}
 	d.count()
 }
 

@@ -121,7 +121,7 @@ func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	commit := func() (time.Time, error) { return s.Store.Commit(ctx, c) }
+	commit := func() (time.Time, error) { return persist.Logs(s.Store).Commit(ctx, c) }
 	var at time.Time
 	var err error
 	if around != nil {
@@ -141,6 +141,21 @@ func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record
 		return nil, err
 	}
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+}
+
+// ReadLog implements persist.Logger.
+func (s *Tap) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
+	return persist.Logs(s.Store).ReadLog(ctx, q)
+}
+
+// ReadOrder implements persist.Logger.
+func (s *Tap) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
+	return persist.Logs(s.Store).ReadOrder(ctx, q)
+}
+
+// LastPosition implements persist.Logger.
+func (s *Tap) LastPosition(ctx context.Context) (uint64, error) {
+	return persist.Logs(s.Store).LastPosition(ctx)
 }
 
 // Take implements persist.Leaser.
