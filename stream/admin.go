@@ -1,0 +1,194 @@
+package stream
+
+import (
+	"context"
+	"iter"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Filter selects positions of reactions; the zero value selects all. A field that is set restricts
+// the selection.
+type Filter struct {
+	Reactions []string       // names of reactions
+	Streams   []string       // names of streams
+	Stream    *regexp.Regexp // matches the names of streams
+	Source    string         // the text of Reaction.Source of the reaction, which this process must have
+	Blocked   bool           // blocked ones only
+}
+
+func (f Filter) empty() bool {
+	return len(f.Reactions)+len(f.Streams) == 0 && f.Stream == nil && f.Source == "" && !f.Blocked
+}
+
+// selects reports whether p is selected.
+func (s *shared) selects(f Filter, p *position) bool {
+	if f.Source != "" {
+		s.mu.Lock()
+		r := s.reactions[p.Reaction]
+		s.mu.Unlock()
+		if r == nil || r.Source == nil || r.Source.String() != f.Source {
+			return false
+		}
+	}
+	return (len(f.Reactions) == 0 || slices.Contains(f.Reactions, p.Reaction)) &&
+		(len(f.Streams) == 0 || slices.Contains(f.Streams, p.Stream)) &&
+		(f.Stream == nil || f.Stream.MatchString(p.Stream)) &&
+		(!f.Blocked || p.state() == blocked)
+}
+
+// Position is where a reaction stands on a stream.
+type Position struct {
+	Reaction, Stream string
+	// Next is the first event that was not handled.
+	Next int64
+	// Pending says that there are events to handle, as far as the reaction was told.
+	Pending bool
+	// Retry counts the failures of event Next, and Lost the leases that were lost in a row on it. A
+	// claim in progress counts as one.
+	Retry, Lost int
+	// Blocked says that the stream is not handled until Unblock or Reset.
+	Blocked bool
+	// Reason is the error of the last failure.
+	Reason string
+	// Due is when event Next is handled, by the store's clock; zero: not before something happens.
+	Due time.Time
+	// Holder is the process that handles the stream until Until; empty: none does.
+	Holder string
+	Until  time.Time
+}
+
+// Positions yields where reactions stand, of all processes, without leasing anything, in the order of
+// streams and reactions. Errors are in the last pair: *pawl.UnavailableError and *pawl.CanceledError.
+func (l *Log) Positions(ctx context.Context, f Filter) iter.Seq2[Position, error] {
+	return func(yield func(Position, error) bool) {
+		for r, err := range l.records(ctx, "") {
+			if err != nil {
+				yield(Position{}, err)
+				return
+			}
+			p, err := positionOf(r.Doc)
+			if err != nil || !l.selects(f, &p) {
+				continue
+			}
+			out := Position{
+				Reaction: p.Reaction, Stream: p.Stream, Next: p.Next, Pending: p.Next < p.Known, Retry: p.Retry, Lost: p.Lost,
+				Blocked: p.state() == blocked, Reason: p.Reason, Due: r.Due,
+			}
+			if r.Held(r.Now) {
+				out.Holder, out.Until = r.Lease.Holder, r.Lease.Until
+			}
+			if !yield(out, nil) {
+				return
+			}
+		}
+	}
+}
+
+// records yields the records of positions whose ids start with prefix.
+func (s *shared) records(ctx context.Context, prefix string) iter.Seq2[persist.Record, error] {
+	return func(yield func(persist.Record, error) bool) {
+		for q := (persist.Query{Kind: s.positions.Name, Prefix: prefix}); ; {
+			page, err := s.rt.Store().List(ctx, q)
+			if err != nil {
+				if ctx.Err() != nil {
+					err = &pawl.CanceledError{Scope: pawl.Key{Kind: s.positions.Name}, Phase: pawl.PhaseQueued, Cause: context.Cause(ctx)}
+				} else {
+					err = &pawl.UnavailableError{Scope: pawl.Key{Kind: s.positions.Name}, Cause: err}
+				}
+				yield(persist.Record{}, err)
+				return
+			}
+			for _, r := range page.Records {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if q.After = page.Next; q.After == "" {
+				return
+			}
+		}
+	}
+}
+
+// Unblock lets the blocked positions that f selects go on where they stopped, with a full budget, and
+// returns how many. The zero Filter selects all that are blocked. It returns the number also with an
+// error: those of Positions and of pawl.Scope.AtomicState.
+func (l *Log) Unblock(ctx context.Context, f Filter) (int, error) {
+	f.Blocked = true
+	return l.changeAll(ctx, f, func(p *position) bool {
+		if p.state() != blocked {
+			return false
+		}
+		p.restart(p.Next)
+		return true
+	})
+}
+
+// Reset lets the positions that f selects start again with event 0, also those that are blocked, and
+// returns how many. A handler in progress is not interrupted; its acknowledgement does not move the
+// position. It returns *pawl.ArgumentError for the zero Filter, and the number also with an error:
+// those of Positions and of pawl.Scope.AtomicState.
+func (l *Log) Reset(ctx context.Context, f Filter) (int, error) {
+	if f.empty() {
+		return 0, &pawl.ArgumentError{Argument: "Filter", Reason: "an empty filter would reset all positions"}
+	}
+	return l.changeAll(ctx, f, func(p *position) bool {
+		p.restart(0)
+		return true
+	})
+}
+
+// restart makes p ready at an event, with a full budget.
+func (p *position) restart(next int64) {
+	p.Next, p.Retry, p.Lost, p.Reason, p.Made = next, 0, 0, "", nil
+	p.Turn++
+	p.become(ready)
+	p.Due = time.Unix(0, 0).UTC() // at once, and before others
+}
+
+// changeAll applies fn to the positions that f selects, and returns for how many it reported true.
+func (l *Log) changeAll(ctx context.Context, f Filter, fn func(p *position) bool) (n int, err error) {
+	var ids []string
+	for r, err := range l.records(ctx, "") {
+		if err != nil {
+			return 0, err
+		}
+		if p, err := positionOf(r.Doc); err == nil && l.selects(f, &p) {
+			ids = append(ids, r.ID)
+		}
+	}
+	for _, id := range ids {
+		changed := false
+		_, err := l.positions.Scope(l.rt, id).AtomicState(ctx, func(_ context.Context, p *position) error {
+			changed = l.selects(f, p) && fn(p)
+			return nil
+		}, pawl.IfExists())
+		if err != nil && !pawl.IsAbsent(err) {
+			return n, err
+		}
+		if err == nil && changed {
+			n++
+		}
+	}
+	l.loop.Wake()
+	return n, nil
+}
+
+// positionsOf returns the records of all positions on a stream, and the positions.
+func (s *shared) positionsOf(ctx context.Context, stream string) (records []persist.Record, all []position, err error) {
+	for r, err := range s.records(ctx, strings.TrimSuffix(positionID(stream, "-"), "-")) {
+		if err != nil {
+			return nil, nil, err
+		}
+		if p, err := positionOf(r.Doc); err == nil && p.Stream == stream {
+			records, all = append(records, r), append(all, p)
+		}
+	}
+	return records, all, nil
+}

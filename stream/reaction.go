@@ -1,0 +1,314 @@
+package stream
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pawl-go/pawl"
+)
+
+// Defaults of Reaction.
+const (
+	DefaultMaxRetries = 3
+	DefaultMaxLost    = 10
+	DefaultBatch      = 100
+)
+
+// NoRetries as Reaction.MaxRetries blocks at the first failure.
+const NoRetries = -1
+
+// DefaultBackoff is the pause between two attempts: it doubles from First to Max.
+var DefaultBackoff = pawl.Retry{First: time.Second, Max: 10 * time.Minute}
+
+// MaxReaction is the length of the name of a reaction in bytes.
+const MaxReaction = 64
+
+// Reaction handles the events of the streams that match Source: those of one stream one after the
+// other, each at least once, in one process at a time. Name and Handle are required.
+type Reaction struct {
+	// Name is the name under which the positions of the reaction are stored. It has no slash.
+	Name string
+	// Source matches the names of the streams; nil: all streams. A new reaction starts with the first
+	// event of each of them.
+	Source *regexp.Regexp
+	// Types are the stored names of the types of events; none: all types. Other events are skipped.
+	Types []string
+	// Handle handles one event. An error is retried, by MaxRetries and Backoff, unless it is marked by
+	// pawl.NonRetryable: then the stream is blocked for this reaction. A panic is an error. Defer asks
+	// for the event again later.
+	//
+	// Its context ends with the cause ErrStopped or *pawl.LeaseLostError, and after Timeout. Every
+	// commit made with it is fenced by the lease. A handler that does not return when its context has
+	// ended keeps its stream from being handled in this process.
+	Handle func(ctx context.Context, d *Delivery) error
+	// MaxRetries is how often an event is tried again after its first failure, before the stream is
+	// blocked; 0: DefaultMaxRetries; NoRetries: never.
+	MaxRetries int
+	// RetryForever never blocks a stream because of a failed event: it is tried again until it
+	// succeeds. pawl.NonRetryable blocks nevertheless.
+	RetryForever bool
+	// Backoff is the pause before an event is tried again; zero fields: DefaultBackoff. Only First and
+	// Max count.
+	Backoff pawl.Retry
+	// MaxLost is how many leases in a row may be lost on a stream before it is blocked: the event may
+	// kill its process. 0: DefaultMaxLost.
+	MaxLost int
+	// Timeout ends the context of the handler; 0: none.
+	Timeout time.Duration
+	// Batch is how many events are handled under one lease, and acknowledged by one commit; 0:
+	// DefaultBatch. After a crash they are handled again.
+	Batch int
+	// Concurrency is how many streams this process handles at a time for the reaction; 0: as many as
+	// Config.Concurrency.
+	Concurrency int
+	// Priority puts the reaction before others with a lower one, if both have streams to handle.
+	Priority int
+}
+
+// reaction is a Reaction with its defaults filled in.
+type reaction struct {
+	Reaction
+	types map[string]bool // nil: all
+}
+
+// wants reports whether the reaction handles events of a type on a stream.
+func (r *reaction) wants(stream, typ string) bool {
+	return typ != closedType && (r.types == nil || r.types[typ]) && r.matches(stream)
+}
+
+func (r *reaction) matches(stream string) bool {
+	return r.Source == nil || r.Source.MatchString(stream)
+}
+
+// React adds a reaction, which Start runs. It returns *pawl.ArgumentError for a missing, negative or
+// malformed field, for a name used twice, and after Start.
+func (l *Log) React(r Reaction) error {
+	bad := func(reason string) error { return &pawl.ArgumentError{Argument: "Reaction", Reason: reason} }
+	switch {
+	case r.Name == "" || len(r.Name) > MaxReaction || strings.ContainsFunc(r.Name, func(c rune) bool { return c == '/' || c < ' ' }):
+		return bad(fmt.Sprintf("Name must have 1 to %d bytes, without slash and control characters", MaxReaction))
+	case r.Handle == nil:
+		return bad("Handle is nil")
+	case r.MaxRetries < NoRetries || r.MaxLost < 0 || r.Timeout < 0 || r.Batch < 0 || r.Concurrency < 0 || r.Backoff.First < 0 || r.Backoff.Max < 0:
+		return bad("MaxRetries, Backoff, MaxLost, Timeout, Batch and Concurrency must not be negative")
+	}
+	own := &reaction{Reaction: r}
+	if own.Backoff = r.Backoff.Or(DefaultBackoff); r.MaxRetries == 0 {
+		own.MaxRetries = DefaultMaxRetries
+	}
+	if r.MaxRetries == NoRetries {
+		own.MaxRetries = 0
+	}
+	if r.MaxLost == 0 {
+		own.MaxLost = DefaultMaxLost
+	}
+	if r.Batch == 0 {
+		own.Batch = DefaultBatch
+	}
+	if r.Concurrency == 0 {
+		own.Concurrency = l.config.Concurrency
+	}
+	for _, t := range r.Types {
+		if own.types == nil {
+			own.types = map[string]bool{}
+		}
+		own.types[t] = true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.started {
+		return bad("React must come before Start")
+	}
+	if l.reactions[r.Name] != nil {
+		return bad(fmt.Sprintf("the name %q is used twice", r.Name))
+	}
+	l.reactions[r.Name] = own
+	return nil
+}
+
+// Delivery is one attempt at one event.
+type Delivery struct {
+	Event
+	// Attempt is 1 in the first attempt. An attempt whose lease was lost is not counted.
+	Attempt int
+
+	log      *shared
+	claim    *claim
+	onCommit []func(ctx context.Context, tx *pawl.Tx) error
+
+	mu      sync.Mutex // protects appends
+	appends int        // calls of Append so far
+}
+
+// Key returns a key that is the same in every attempt at this event by this reaction. Pass it to
+// systems that recognise a repeated call by a key.
+func (d *Delivery) Key() string { return d.claim.reaction.Name + "/" + d.ID }
+
+// OnCommit adds writes to the commit that acknowledges the event, so they are made exactly once. If
+// that commit meets a conflict, fn runs again, and the handler does not. An error of fn fails the
+// attempt.
+func (d *Delivery) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
+	d.onCommit = append(d.onCommit, fn)
+}
+
+type deliveryKey struct{}
+
+// deliveryOf returns the delivery whose handler ctx belongs to, nil if there is none.
+func deliveryOf(ctx context.Context, s *shared) *Delivery {
+	d, _ := ctx.Value(deliveryKey{}).(*Delivery)
+	if d == nil || d.log != s {
+		return nil
+	}
+	return d
+}
+
+// append is Append in a handler. The commit also notes in the position that the append was made, so
+// that a repeated handler does not make it again. The lease of the position fences it.
+func (d *Delivery) append(ctx context.Context, stream string, fresh []Event) (made []Event, err error) {
+	d.mu.Lock()
+	ordinal := d.appends
+	d.appends++
+	d.mu.Unlock()
+	s := d.log
+	err = pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) error {
+		scope := s.positions.Scope(tx, d.claim.ID)
+		snap, err := scope.Snapshot(ctx)
+		if err != nil {
+			return err
+		}
+		now := snap.State()
+		if done := now.Made[d.ID]; ordinal < len(done) {
+			made = done[ordinal].events(fresh)
+			return nil
+		}
+		made, err = (&Log{s, tx}).append(ctx, stream, Any, "", fresh)
+		if err != nil {
+			return err
+		}
+		_, err = scope.AtomicState(ctx, func(_ context.Context, p *position) error {
+			if p.Made == nil {
+				p.Made = map[string][]appended{}
+			}
+			p.Made[d.ID] = append(p.Made[d.ID], appended{made[0].Stream, lifeOf(made[0]), made[0].Version, len(made)})
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.loop.Wake()
+	return made, nil
+}
+
+// appended is an append that a handler has made.
+type appended struct {
+	Stream string `json:"stream"`
+	Life   string `json:"life"`
+	First  int64  `json:"first"`
+	Count  int    `json:"count"`
+}
+
+// events returns the events that were appended. Their data is that of the repeated call.
+func (a appended) events(fresh []Event) []Event {
+	made := make([]Event, a.Count)
+	for i := range made {
+		if i < len(fresh) {
+			made[i] = fresh[i]
+		}
+		made[i].Stream, made[i].Version = a.Stream, a.First+int64(i)
+		made[i].ID = eventID(a.Life, made[i].Version)
+	}
+	return made
+}
+
+// ErrStopped is the cause that ends the context of a handler that Stop interrupts.
+var ErrStopped = errors.New("stream: stopped")
+
+// deferral is the error of Defer.
+type deferral struct{ in time.Duration }
+
+func (d *deferral) Error() string { return fmt.Sprintf("stream: deferred for %s", d.in) }
+
+// Defer returns an error for a handler: the same event is handled again after d, by the store's
+// clock, and the attempt is not counted.
+func Defer(d time.Duration) error { return &deferral{max(d, 0)} }
+
+// position is where a reaction stands on a stream.
+type position struct {
+	// Label is a state and the name of the reaction: workers look for it.
+	Label string `json:"label"`
+	// Due is when the events are to be handled.
+	Due      time.Time `json:"due,omitzero"`
+	Reaction string    `json:"reaction"`
+	Stream   string    `json:"stream"`
+	// Life is the life of the stream that Next counts in.
+	Life string `json:"life,omitempty"`
+	// Next is the version of the first event that was not handled. It is also known as the watermark.
+	Next int64 `json:"next"`
+	// Known is above the last version that the reaction was told of.
+	Known int64 `json:"known"`
+	// Turn counts the changes by Unblock, Reset and a new life of the stream: the end of a claim that
+	// began before one of them does not undo it.
+	Turn int `json:"turn,omitempty"`
+	// Retry counts the failures of event Next.
+	Retry int `json:"retry,omitempty"`
+	// Lost counts the leases since the last one whose end was recorded.
+	Lost int `json:"lost,omitempty"`
+	// Reason is the error of the last failure.
+	Reason string `json:"reason,omitempty"`
+	// Made are the appends that handlers have made for events from Next on, by event.
+	Made map[string][]appended `json:"made,omitempty"`
+}
+
+// States of a position, as its label has them.
+const (
+	ready   = "ready"   // there may be events to handle
+	idle    = "idle"    // all events that are known are handled
+	blocked = "blocked" // not handled until Unblock or Reset
+)
+
+func (p *position) state() string { s, _, _ := strings.Cut(p.Label, "/"); return s }
+
+// become changes the state. All changes of a label go through here.
+func (p *position) become(state string) { p.Label = state + "/" + p.Reaction }
+
+// readyLabels returns the labels of positions that are ready for one of the reactions.
+func readyLabels(reactions []*reaction) (labels []string) {
+	for _, r := range reactions {
+		labels = append(labels, ready+"/"+r.Name)
+	}
+	slices.Sort(labels)
+	return labels
+}
+
+// positionID returns the id of the position of a reaction on a stream. All positions on a stream
+// start with the same text.
+func positionID(stream, reaction string) string { return idOf(stream, MaxReaction+1) + "/" + reaction }
+
+// snapshotID returns the id of the snapshot of a fold of a stream.
+func snapshotID(stream, fold string) string { return idOf(stream, MaxFold+1) + "/" + fold }
+
+// idOf returns name as a part of an id that leaves room for more. A long name is hashed.
+func idOf(name string, room int) string {
+	if len(name) <= pawl.MaxID-room {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "#" + hex.EncodeToString(sum[:])
+}
+
+// positionOf returns the position of a stored record.
+func positionOf(doc json.RawMessage) (p position, err error) {
+	err = json.Unmarshal(doc, &p)
+	return p, err
+}
