@@ -125,7 +125,7 @@ func (l *Log) Unblock(ctx context.Context, f Filter) (int, error) {
 		if p.state() != blocked {
 			return false
 		}
-		p.restart(p.Next)
+		p.restart(p.Next) // appends that were made for the event stay known
 		return true
 	})
 }
@@ -140,13 +140,14 @@ func (l *Log) Reset(ctx context.Context, f Filter) (int, error) {
 	}
 	return l.changeAll(ctx, f, func(p *position) bool {
 		p.restart(0)
+		p.Made = nil
 		return true
 	})
 }
 
 // restart makes p ready at an event, with a full budget.
 func (p *position) restart(next int64) {
-	p.Next, p.Retry, p.Lost, p.Reason, p.Made = next, 0, 0, "", nil
+	p.Next, p.Retry, p.Lost, p.Reason = next, 0, 0, ""
 	p.Turn++
 	p.become(ready)
 	p.Due = time.Unix(0, 0).UTC() // at once, and before others
@@ -178,6 +179,29 @@ func (l *Log) changeAll(ctx context.Context, f Filter, fn func(p *position) bool
 	}
 	l.loop.Wake()
 	return n, nil
+}
+
+// Forget removes the positions of a reaction, which no process has any more. Otherwise CloseStream and
+// Trim wait for it. It returns the errors of Positions and of pawl.Scope.Delete.
+func (l *Log) Forget(ctx context.Context, reaction string) error {
+	_, err := l.cursors.Scope(l.rt, cursorID).AtomicState(ctx, func(_ context.Context, c *cursor) error {
+		delete(c.At, reaction)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for r, err := range l.records(ctx, "") {
+		if err != nil {
+			return err
+		}
+		if p, err := positionOf(r.Doc); err == nil && p.Reaction == reaction {
+			if err := l.positions.Scope(l.rt, r.ID).Delete(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // positionsOf returns the records of all positions on a stream, and the positions.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"maps"
 
 	"github.com/pawl-go/pawl"
 )
@@ -168,21 +169,38 @@ func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64)
 			return pending
 		}
 	}
+	return l.routed(ctx, stream, h, next, before)
+}
+
+// routed returns *PendingError if a reaction was not told of an event before a version. Next has the
+// positions of the reactions that were told of one.
+func (l *Log) routed(ctx context.Context, stream string, h head, next map[string]int64, before int64) error {
+	snap, err := l.cursors.Scope(l.rt, cursorID).Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	var told cursor
+	if snap.Exists() {
+		told = *snap.ReadOnly()
+	}
 	l.mu.Lock()
-	var here []*reaction
-	for _, r := range l.reactions {
-		if r.matches(stream) {
-			here = append(here, r)
+	here := maps.Clone(l.reactions)
+	l.mu.Unlock()
+	for name := range told.At {
+		if _, ok := here[name]; !ok {
+			here[name] = nil // of another process: what it wants is not known
 		}
 	}
-	l.mu.Unlock()
-	for _, r := range here { // events that were not routed yet
-		for e, err := range l.entries(ctx, stream, h.Life, max(next[r.Name], h.First), before, false, 0) {
+	for name, r := range here {
+		if r != nil && !r.matches(stream) {
+			continue
+		}
+		for e, err := range l.ReadAll(ctx, AllQuery{After: told.At[name]}) {
 			if err != nil && e.ID == "" {
 				return err
 			}
-			if r.wants(stream, e.Type) {
-				return &PendingError{Stream: stream, Reaction: r.Name, Next: e.Version}
+			if e.Stream == stream && lifeOf(e) == h.Life && e.Version >= next[name] && e.Version < before && (r == nil || r.wants(stream, e.Type)) {
+				return &PendingError{Stream: stream, Reaction: name, Next: e.Version}
 			}
 		}
 	}

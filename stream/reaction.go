@@ -298,9 +298,10 @@ func positionID(stream, reaction string) string { return idOf(stream, MaxReactio
 // snapshotID returns the id of the snapshot of a fold of a stream.
 func snapshotID(stream, fold string) string { return idOf(stream, MaxFold+1) + "/" + fold }
 
-// idOf returns name as a part of an id that leaves room for more. A long name is hashed.
+// idOf returns name as a part of an id that leaves room for more. A long name is hashed, and so is
+// one that could be taken for a hash.
 func idOf(name string, room int) string {
-	if len(name) <= pawl.MaxID-room {
+	if len(name) <= pawl.MaxID-room && !strings.HasPrefix(name, "#") {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))

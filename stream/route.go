@@ -136,14 +136,14 @@ var errOtherLife = errors.New("stream: another life")
 // next attempt is not hurried.
 func (s *shared) tell(ctx context.Context, n news) error {
 	scope := s.positions.Scope(s.rt, positionID(n.stream, n.reaction.Name))
-	var old string // a life that n follows
+	var other, over string // a life that the position has, and one that is known to be over
 	tell := func(_ context.Context, p *position) error {
-		if p.Stream == "" || p.Life == old {
+		if p.Life == over {
 			*p = position{Reaction: n.reaction.Name, Stream: n.stream, Life: n.life, Turn: p.Turn + 1}
 			p.become(idle)
 		}
 		if p.Life != n.life {
-			old = p.Life
+			other = p.Life
 			return errOtherLife
 		}
 		if p.Known = max(p.Known, n.version+1); p.Known > p.Next && p.state() == idle {
@@ -161,6 +161,7 @@ func (s *shared) tell(ctx context.Context, n news) error {
 	if err != nil || h.Life != n.life {
 		return err
 	}
+	over = other
 	if err = s.changePosition(ctx, scope, tell); errors.Is(err, errOtherLife) {
 		return nil // changed meanwhile, to the life that the head has, or a later one
 	}

@@ -153,13 +153,22 @@ func (s *shared) take(ctx context.Context, limit int) (claims []claim, err error
 	if len(reactions) == 0 {
 		return nil, nil
 	}
-	more, err := s.route(ctx, reactions)
-	if err != nil {
-		return nil, err
+	for more := true; more && len(claims) == 0; { // a page may have nothing for the reactions
+		if more, err = s.route(ctx, reactions); err != nil {
+			return nil, err
+		}
+		if claims, err = s.claimAll(ctx, reactions, limit); err != nil {
+			return claims, err
+		}
+		if more {
+			s.loop.Wake()
+		}
 	}
-	if more {
-		s.loop.Wake()
-	}
+	return claims, nil
+}
+
+// claimAll claims up to limit positions, in the order of priorities.
+func (s *shared) claimAll(ctx context.Context, reactions []*reaction, limit int) (claims []claim, err error) {
 	// Before the claims: a position that falls due between the two is claimed.
 	in, err := s.positions.NextDue(ctx, s.rt, pawl.Query{Labels: readyLabels(reactions)}, 2*s.config.Poll)
 	if err != nil {
