@@ -121,7 +121,7 @@ var historyBugs = []Bug{
 	{
 		Name: "model-no-op", Mechanism: "a mutation that changes nothing keeps the version",
 		Proves: []string{"SCOPE-7"}, File: "outcome.go",
-		Old: "	if !changed && !dues && ch.takes == nil && (d.Life == alive || ", New: "	if !changed && !dues && ch.takes == nil && (false || ",
+		Old: "	if !changed && !dues && !logs && ch.takes == nil && (d.Life == alive || ", New: "	if !changed && !dues && !logs && ch.takes == nil && (false || ",
 		Pkg: ".", Run: "^TestModelStored$/^memory$", Flags: []string{"-rapid.nofailfile", "-rapid.shrinktime=1s"},
 	},
 	{

@@ -47,7 +47,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "no-op-suppression", Mechanism: "a mutation that changes nothing keeps the version",
 		Proves: []string{"SCOPE-7"}, File: "outcome.go",
-		Old: "	if !changed && !dues && ch.takes == nil && (d.Life == alive", New: "	if !changed && !dues && ch.takes == nil && (d.Life == absent",
+		Old: "	if !changed && !dues && !logs && ch.takes == nil && (d.Life == alive", New: "	if !changed && !dues && !logs && ch.takes == nil && (d.Life == absent",
 		Pkg: ".", Run: "^TestUnchanged$",
 	},
 	{

@@ -5,7 +5,7 @@ var sweepBugs = []Bug{
 	{
 		Name: "sweep-tests-the-expiry", Mechanism: "a sweep clears only records that are still expired",
 		Proves: []string{"SCOPE-14"}, File: "sweep.go",
-		Old: "Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true}", New: "Expected: r.Version, Version: r.Version + 1, Deleted: true}",
+		Old: "Expected: r.Version, Gone: true, Version: r.Version + 1, Deleted: true, Swept: true, Log: log}", New: "Expected: r.Version, Version: r.Version + 1, Deleted: true, Log: log}",
 		Pkg: ".", Run: "^TestSweptScopesStartOver$",
 	},
 	{
