@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -23,7 +24,7 @@ type CopyOptions struct {
 	Progress func(CopyReport)
 }
 
-// CopyReport counts the records that Copy has processed so far.
+// CopyReport counts the records and log entries that Copy has processed so far.
 type CopyReport struct {
 	// Copied records were written to the destination.
 	Copied int
@@ -33,11 +34,20 @@ type CopyReport struct {
 	Verified int
 	// Differing records were compared after copying and are not equal.
 	Differing int
-	// Differences describes the first 100 differing records.
+	// Logs counts the entries of logs.
+	Logs CopiedLogs
+	// Differences describes the first 100 differing records and entries.
 	Differences []CopyDifference
 }
 
-// CopyDifference describes a record that is not the same in both stores.
+// CopiedLogs counts the log entries that Copy has processed so far, as [CopyReport] counts records.
+type CopiedLogs struct {
+	Copied, Unchanged, Verified, Differing int
+	// Removed entries were removed from the destination, because the source has removed them.
+	Removed int
+}
+
+// CopyDifference describes a record, or an entry of its log, that is not the same in both stores.
 type CopyDifference struct {
 	Key
 	// Reason says what differs.
@@ -47,9 +57,10 @@ type CopyDifference struct {
 // maxDifferences is the number of differences that a report describes.
 const maxDifferences = 100
 
-// Copy copies every record and the version floor from one store to another and then compares both.
-// The destination must be a [Restorer]; otherwise Copy returns ErrUnsupported. A nil error means
-// that both stores have the same records, unless opts.SkipVerify is set.
+// Copy copies every record with its log, and the version floor, from one store to another and then
+// compares both. The destination must be a [Restorer], and if the source has log entries, what [Logs]
+// returns for it must be a [LogRestorer]; otherwise Copy returns ErrUnsupported. A nil error means
+// that both stores have the same records and logs, unless opts.SkipVerify is set.
 //
 // Records keep all fields: versions, Born, documents, labels, due times, expiry, schema versions,
 // commit ids, leases, and whether a tombstone was deleted or swept. Documents are compared as JSON
@@ -64,6 +75,13 @@ const maxDifferences = 100
 // that was written in the destination, and reports a record that only the destination has. A
 // tombstone that only the destination has is ignored if the source has purged it.
 //
+// Log entries keep their numbers, positions, times and spelling, and the destination continues with
+// positions above all that the source has given. So a reader can go on after the last position it
+// has read. Logs are read and written through [Logs], also if one store keeps them as documents and
+// the other does not. The documents of such logs are therefore not copied as records. A second run
+// removes entries from the destination that the source has removed since. An entry whose record the
+// source does not have is reported instead.
+//
 // A live lease is copied with its holder, token and end. So it is exclusive in the destination too,
 // also if its holder died or is still running. The next run copies a renewal or a release.
 //
@@ -76,7 +94,7 @@ func Copy(ctx context.Context, from, to Store, opts CopyOptions) (CopyReport, er
 	if !ok {
 		return CopyReport{}, fmt.Errorf("persist: copy: %w: destination %T is not a Restorer", ErrUnsupported, to)
 	}
-	c := &copier{from: from, to: to, restorer: restorer, opts: opts}
+	c := &copier{from: from, to: to, fromLogs: Logs(from), toLogs: Logs(to), restorer: restorer, opts: opts}
 	if err := c.run(ctx); err != nil {
 		return c.report, fmt.Errorf("persist: copy: %w", err)
 	}
@@ -85,19 +103,23 @@ func Copy(ctx context.Context, from, to Store, opts CopyOptions) (CopyReport, er
 
 // copier is one run of Copy.
 type copier struct {
-	from, to Store
-	restorer Restorer // to
-	opts     CopyOptions
-	report   CopyReport
+	from, to         Store
+	fromLogs, toLogs Logger
+	restorer         Restorer // to
+	opts             CopyOptions
+	report           CopyReport
 }
 
-// run copies the records, then the floor, then compares. The floor comes after the records, because
-// a purge in the source may raise it meanwhile.
+// run copies the records, then the logs, then the floor, then compares. The floor comes after the
+// records, because a purge in the source may raise it meanwhile.
 func (c *copier) run(ctx context.Context) error {
 	if err := c.compareClocks(ctx); err != nil {
 		return err
 	}
 	if err := c.each(ctx, c.from, c.copyPage); err != nil {
+		return err
+	}
+	if err := c.copyLogs(ctx); err != nil {
 		return err
 	}
 	floor, _, err := floorOf(ctx, c.from)
@@ -143,8 +165,8 @@ func floorOf(ctx context.Context, store Store) (floor uint64, now time.Time, err
 	return r.Version, r.Now, nil
 }
 
-// each calls fn with every record of a store, page by page. Without writers a record can only go
-// from alive to expired, so no record is missed between the queries.
+// each calls fn with every record of a store, page by page, except the documents of logs. Without
+// writers a record can only go from alive to expired, so no record is missed between the queries.
 func (c *copier) each(ctx context.Context, store Store, fn func(context.Context, []Record) error) error {
 	for _, q := range []Query{{}, {Expired: true}, {Deleted: true}} {
 		q.Limit = c.opts.PageSize
@@ -153,7 +175,8 @@ func (c *copier) each(ctx context.Context, store Store, fn func(context.Context,
 			if err != nil {
 				return fmt.Errorf("list: %w", err)
 			}
-			if err := fn(ctx, page.Records); err != nil {
+			records := slices.DeleteFunc(page.Records, func(r Record) bool { return isLogKind(r.Kind) })
+			if err := fn(ctx, records); err != nil {
 				return err
 			}
 			if c.opts.Progress != nil {
@@ -220,7 +243,7 @@ func (c *copier) restore(ctx context.Context, records []Record) error {
 	return nil
 }
 
-// verify compares the records and the floors of both stores.
+// verify compares the records, the logs and the floors of both stores.
 func (c *copier) verify(ctx context.Context) error {
 	if err := c.each(ctx, c.from, c.verifyPage); err != nil {
 		return err
@@ -236,12 +259,24 @@ func (c *copier) verify(ctx context.Context) error {
 	err = c.each(ctx, c.to, func(ctx context.Context, records []Record) error {
 		return c.verifySource(ctx, records, floor)
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case c.report.Differing > 0:
+	}
+	last, copiedLast, err := c.verifyLogs(ctx)
+	if err != nil {
+		return err
+	}
+	differing := func(n int, what string) error {
 		first := c.report.Differences[0]
-		return fmt.Errorf("%d records differ, the first is %q: %s", c.report.Differing, first.Key, first.Reason)
+		return fmt.Errorf("%d %s differ, the first is %q: %s", n, what, first.Key, first.Reason)
+	}
+	switch {
+	case c.report.Differing > 0:
+		return differing(c.report.Differing, "records")
+	case c.report.Logs.Differing > 0:
+		return differing(c.report.Logs.Differing, "log entries")
+	case copiedLast < last:
+		return fmt.Errorf("last position %d of log entries in the source, %d in the destination", last, copiedLast)
 	case copied < floor:
 		return fmt.Errorf("version floor %d in the source, %d in the destination", floor, copied)
 	}
@@ -280,9 +315,14 @@ func (c *copier) verifySource(ctx context.Context, copies []Record, floor uint64
 	return nil
 }
 
-// differs adds a difference to the report.
+// differs adds a record that differs to the report.
 func (c *copier) differs(key Key, reason string) {
 	c.report.Differing++
+	c.describe(key, reason)
+}
+
+// describe adds a difference to the report.
+func (c *copier) describe(key Key, reason string) {
 	if len(c.report.Differences) < maxDifferences {
 		c.report.Differences = append(c.report.Differences, CopyDifference{Key: key, Reason: reason})
 	}
