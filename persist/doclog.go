@@ -95,7 +95,7 @@ func idsBelow(key Key, epoch, number uint64) idRange {
 	return idRange{log: logID(key), before: entryKey(key, epoch, number).ID}
 }
 
-func newLogDoc(e *LogEntry) logDoc {
+func newLogDoc(e LogEntry) logDoc {
 	return logDoc{Key: e.Key, Number: e.Number, Position: e.Position, Data: string(e.Data)}
 }
 

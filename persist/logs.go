@@ -97,23 +97,23 @@ func (d *docLogs) commitInTurn(ctx context.Context, c Commit) (time.Time, []idRa
 	case <-ctx.Done():
 		return time.Time{}, nil, notApplied(ctx.Err())
 	}
+	var err error
 	for attempt := range logAttempts {
 		if err := backOff(ctx, attempt); err != nil {
 			return time.Time{}, nil, notApplied(err)
 		}
-		plan, err := d.plan(ctx, c)
-		if err != nil {
-			return time.Time{}, nil, err
+		var p logPlan
+		var at time.Time
+		if p, err = d.plan(ctx, c); err == nil {
+			if at, err = d.Store.Commit(ctx, p.commit); err == nil {
+				return at, p.garbage, nil
+			}
 		}
-		at, err := d.Store.Commit(ctx, plan.commit)
-		if err == nil {
-			return at, plan.garbage, nil
-		}
-		if err := withoutLogs(err); err != nil {
-			return time.Time{}, nil, err
+		if rest := withoutLogs(err); rest != nil {
+			return time.Time{}, nil, rest
 		}
 	}
-	return time.Time{}, nil, fmt.Errorf("%w: %w: %d attempts lost to other commits with log entries", ErrNotApplied, ErrUnavailable, logAttempts)
+	return time.Time{}, nil, fmt.Errorf("%w: %w: %d attempts lost to other commits with log entries: %v", ErrNotApplied, ErrUnavailable, logAttempts, err)
 }
 
 // notApplied returns an error of a commit that was not sent.
@@ -171,39 +171,32 @@ func withoutLogs(err error) error {
 type logPlan struct {
 	commit  Commit
 	garbage []idRange // documents that the commit makes superfluous
-	added   []*LogEntry
-	epochs  []uint64 // of the logs of added
+	added   []addedEntry
+}
+
+// addedEntry is an entry in the epoch of its log.
+type addedEntry struct {
+	LogEntry
+	epoch uint64
 }
 
 // plan reads the documents that c needs and returns the commit that writes them. It returns the
-// *Conflict or *Fenced of c if it cannot succeed.
+// *Conflict or *Fenced of c if that cannot succeed, and a *Conflict with a document of a log if
+// another commit has changed it meanwhile.
 func (d *docLogs) plan(ctx context.Context, c Commit) (logPlan, error) {
-	own := c.Keys()
-	keys := slices.Clone(own) // they are read first: the log of a record changes only with it
+	var docs []Key
 	for i := range c.Writes {
 		if c.Writes[i].Log != nil {
-			keys = append(keys, stateKey(c.Writes[i].Key))
+			docs = append(docs, stateKey(c.Writes[i].Key))
 		}
 	}
-	records, err := loadKeys(ctx, d.Store, append(keys, counterKey))
+	_, docRecords, err := d.test(ctx, c, append(docs, counterKey)...)
 	if err != nil {
-		return logPlan{}, notApplied(err)
-	}
-	current, now := make(map[Key]Record, len(own)), time.Time{}
-	for i, r := range records {
-		if i < len(own) {
-			current[own[i]] = r
-		}
-		if r.Now.After(now) {
-			now = r.Now
-		}
-	}
-	if _, err := Apply(c, current, now); err != nil {
 		return logPlan{}, err
 	}
 	p := logPlan{commit: c}
 	p.commit.Writes = slices.Clone(c.Writes)
-	states := records[len(own) : len(records)-1]
+	states, counter := docRecords[:len(docs)], docRecords[len(docs)]
 	for i := range c.Writes {
 		w := &p.commit.Writes[i]
 		if w.Log == nil {
@@ -217,11 +210,38 @@ func (d *docLogs) plan(ctx context.Context, c Commit) (logPlan, error) {
 	if len(p.added) == 0 {
 		return p, nil
 	}
-	taken, err := d.add(ctx, &p, records[len(records)-1])
-	if err != nil {
-		return logPlan{}, notApplied(err)
+	taken, err := d.add(ctx, &p, counter)
+	if err != nil || len(taken) == 0 {
+		return p, err
 	}
-	return p, takenNumbers(c, taken, current, now)
+	current, _, err := d.test(ctx, c) // another commit may have added the entries after the first test
+	if err != nil {
+		return logPlan{}, err
+	}
+	return logPlan{}, takenNumbers(c, taken, current)
+}
+
+// test returns the records of c, and those of documents of logs. It reads the records of c first,
+// because a log changes only with its record. It returns the *Conflict or *Fenced of c, and an error
+// that wraps ErrNotApplied.
+func (d *docLogs) test(ctx context.Context, c Commit, docs ...Key) (current map[Key]Record, docRecords []Record, err error) {
+	own := c.Keys()
+	records, err := loadKeys(ctx, d.Store, slices.Concat(own, docs))
+	if err != nil {
+		return nil, nil, notApplied(err)
+	}
+	now := time.Time{}
+	for _, r := range records {
+		if r.Now.After(now) {
+			now = r.Now
+		}
+	}
+	current = make(map[Key]Record, len(own))
+	for i, key := range own {
+		current[key] = records[i]
+	}
+	_, err = Apply(c, current, now)
+	return current, records[len(own):], err
 }
 
 // change plans the change of one log, whose state is in the record state.
@@ -249,28 +269,28 @@ func (p *logPlan) change(key Key, l *LogWrite, state Record) error {
 		p.garbage = append(p.garbage, idsBelow(key, s.Epoch, s.First))
 	}
 	for i, data := range l.Entries {
-		p.added = append(p.added, &LogEntry{Key: key, Number: l.First + uint64(i), Data: data})
-		p.epochs = append(p.epochs, s.Epoch)
+		p.added = append(p.added, addedEntry{LogEntry{Key: key, Number: l.First + uint64(i), Data: data}, s.Epoch})
 	}
 	return nil
 }
 
 // add plans the documents of the new entries. It returns the keys of logs that have a number of
-// them already.
+// them already. It returns a *Conflict if a position was used after the counter was read.
 func (d *docLogs) add(ctx context.Context, p *logPlan, counter Record) (taken map[Key]bool, err error) {
 	var count logCount
 	if _, err := counter.content(&count); err != nil {
-		return nil, err
+		return nil, notApplied(err)
 	}
 	var keys []Key
-	for i, e := range p.added {
+	for i := range p.added {
 		count.Last++
+		e := &p.added[i]
 		e.Position = count.Last
-		keys = append(keys, entryKey(e.Key, p.epochs[i], e.Number), orderKey(e.Position))
+		keys = append(keys, entryKey(e.Key, e.epoch, e.Number), orderKey(e.Position))
 	}
 	records, err := loadKeys(ctx, d.Store, keys)
 	if err != nil {
-		return nil, err
+		return nil, notApplied(err)
 	}
 	taken = make(map[Key]bool)
 	for i, e := range p.added {
@@ -279,30 +299,25 @@ func (d *docLogs) add(ctx context.Context, p *logPlan, counter Record) (taken ma
 			taken[e.Key] = true
 		}
 		if !order.Absent() {
-			return nil, fmt.Errorf("position %d of log entries was used before: %q is damaged", e.Position, counterKey)
+			return nil, &Conflict{Winners: []Record{order}, Expected: []Expected{{}}}
 		}
 		p.commit.Writes = append(p.commit.Writes,
-			replacing(entry, newLogDoc(e), ""),
-			replacing(order, logPlace{Key: e.Key, Epoch: p.epochs[i], Number: e.Number}, e.Kind))
+			replacing(entry, newLogDoc(e.LogEntry), ""),
+			replacing(order, logPlace{Key: e.Key, Epoch: e.epoch, Number: e.Number}, e.Kind))
 	}
 	p.commit.Writes = append(p.commit.Writes, replacing(counter, count, ""))
 	return taken, nil
 }
 
-// takenNumbers returns the *Conflict of the writes of c whose log has a number already.
-func takenNumbers(c Commit, taken map[Key]bool, current map[Key]Record, now time.Time) error {
+// takenNumbers returns the *Conflict of the writes of c whose logs have a number of theirs already.
+func takenNumbers(c Commit, taken map[Key]bool, current map[Key]Record) error {
 	var conflict Conflict
 	for _, w := range c.Writes {
 		if !taken[w.Key] {
 			continue
 		}
-		winner := current[w.Key].Clone()
-		winner.Key, winner.Now = w.Key, now
-		conflict.Winners = append(conflict.Winners, winner)
+		conflict.Winners = append(conflict.Winners, current[w.Key])
 		conflict.Expected = append(conflict.Expected, Expected{w.Expected, w.Gone})
 	}
-	if len(conflict.Winners) > 0 {
-		return &conflict
-	}
-	return nil
+	return &conflict
 }

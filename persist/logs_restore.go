@@ -28,7 +28,7 @@ func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, las
 		return notApplied(err)
 	}
 	for i := range entries {
-		if err := r.restore(&entries[i]); err != nil {
+		if err := r.restore(entries[i]); err != nil {
 			return notApplied(err)
 		}
 	}
@@ -141,7 +141,7 @@ func (r *logRestore) read(ctx context.Context, store Store, keys []Key) error {
 }
 
 // restore changes the documents of one entry.
-func (r *logRestore) restore(e *LogEntry) error {
+func (r *logRestore) restore(e LogEntry) error {
 	s := r.states[e.Key]
 	key := entryKey(e.Key, s.Epoch, e.Number)
 	var old logDoc

@@ -23,6 +23,11 @@
 // A hint of another store's change does not name the document then. That needs a file system that
 // records times of modification to within 50 ms, as those below do.
 //
+// The store keeps no logs of records itself. [persist.Logs] keeps them as documents in it, of the
+// kinds pawl.log, pawl.log.order, pawl.log.state and pawl.log.next: two files for each entry. An
+// append syncs them and the file of a counter, which all logs share. To read a log is to list the
+// entries of all logs, as above.
+//
 // # Where it works
 //
 // The directory must be on one local file system that renames atomically and supports flock: ext4,
