@@ -58,9 +58,9 @@ type CopyDifference struct {
 const maxDifferences = 100
 
 // Copy copies every record with its log, and the version floor, from one store to another and then
-// compares both. The destination must be a [Restorer], and if the source has log entries, what [Logs]
-// returns for it must be a [LogRestorer]; otherwise Copy returns ErrUnsupported. A nil error means
-// that both stores have the same records and logs, unless opts.SkipVerify is set.
+// compares both. The destination must be a [Restorer]. If the source has log entries, [Logs] of the
+// destination must be a [LogRestorer]. Otherwise Copy returns ErrUnsupported. A nil error means that
+// both stores have the same records and logs, unless opts.SkipVerify is set.
 //
 // Records keep all fields: versions, Born, documents, labels, due times, expiry, schema versions,
 // commit ids, leases, and whether a tombstone was deleted or swept. Documents are compared as JSON

@@ -211,8 +211,8 @@ func TestLogAttemptsEnd(t *testing.T) {
 	})
 }
 
-// TestLogInDoubt: a commit whose answer was lost is not repeated by itself. Sent again by the caller,
-// also while the first attempt is still on its way, it succeeds once.
+// TestLogInDoubt: a commit whose answer was lost is not repeated by itself. If the caller sends it
+// again, also while the first attempt is still on its way, it succeeds once.
 //
 // Proves STORE-2.
 func TestLogInDoubt(t *testing.T) {
