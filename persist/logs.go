@@ -198,14 +198,15 @@ func (d *docLogs) plan(ctx context.Context, c Commit) (logPlan, error) {
 	p.commit.Writes = slices.Clone(c.Writes)
 	states, counter := docRecords[:len(docs)], docRecords[len(docs)]
 	for i := range c.Writes {
-		w := &p.commit.Writes[i]
+		w := &c.Writes[i]
 		if w.Log == nil {
 			continue
 		}
-		if err := p.change(w.Key, w.Log, states[0]); err != nil {
+		p.commit.Writes[i].Log = nil
+		if err := p.change(w.Key, w.Log, states[0]); err != nil { // it adds writes
 			return logPlan{}, notApplied(err)
 		}
-		w.Log, states = nil, states[1:]
+		states = states[1:]
 	}
 	if len(p.added) == 0 {
 		return p, nil

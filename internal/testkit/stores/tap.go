@@ -26,6 +26,7 @@ type Tap struct {
 	beforeCommit func(context.Context, persist.Commit) error
 	aroundCommit func(persist.Commit, func() (time.Time, error)) (time.Time, error)
 	afterCommit  func(persist.Commit, time.Time, error) (time.Time, error)
+	logger       persist.Logger // nil: not used yet
 }
 
 // OnLoad makes f run before each Load and LoadAll. An error of f is returned instead. Nil removes f.
@@ -121,7 +122,7 @@ func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	commit := func() (time.Time, error) { return persist.Logs(s.Store).Commit(ctx, c) }
+	commit := func() (time.Time, error) { return s.logs().Commit(ctx, c) }
 	var at time.Time
 	var err error
 	if around != nil {
@@ -143,19 +144,29 @@ func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record
 	return s.Store.(persist.Reader).LoadAll(ctx, keys)
 }
 
+// logs returns what keeps the logs of the store below.
+func (s *Tap) logs() persist.Logger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.logger == nil {
+		s.logger = persist.Logs(s.Store)
+	}
+	return s.logger
+}
+
 // ReadLog implements persist.Logger.
 func (s *Tap) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
-	return persist.Logs(s.Store).ReadLog(ctx, q)
+	return s.logs().ReadLog(ctx, q)
 }
 
 // ReadOrder implements persist.Logger.
 func (s *Tap) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
-	return persist.Logs(s.Store).ReadOrder(ctx, q)
+	return s.logs().ReadOrder(ctx, q)
 }
 
 // LastPosition implements persist.Logger.
 func (s *Tap) LastPosition(ctx context.Context) (uint64, error) {
-	return persist.Logs(s.Store).LastPosition(ctx)
+	return s.logs().LastPosition(ctx)
 }
 
 // Take implements persist.Leaser.
