@@ -59,7 +59,7 @@ var storeBugs = []Bug{
 	{
 		Name: "sqlite-fast-ignored", Mechanism: "a trigger that ignored the fast path does not run again",
 		Proves: []string{"STORE-7"}, File: "persist/sqlite/commit.go",
-		Old: "if err != nil || tried {", New: "if err != nil {",
+		Old: "err != nil || tried {", New: "err != nil {",
 		Pkg: "./persist/sqlite", Run: "^TestTriggersRunOnce$",
 	},
 	{

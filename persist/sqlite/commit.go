@@ -27,6 +27,11 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	size := 0
 	for i := range c.Writes {
 		size += len(c.Writes[i].Doc)
+		if l := c.Writes[i].Log; l != nil {
+			for _, entry := range l.Entries {
+				size += len(entry)
+			}
+		}
 	}
 	return s.write(ctx, &request{size: size, work: func(t *transaction) error { return t.commit(c, u) }})
 }
@@ -76,15 +81,21 @@ func (t *transaction) commit(c persist.Commit, u *update) error {
 		return t.general(c, false)
 	}
 	changed, err := t.update(u)
-	if changed || err != nil {
+	switch {
+	case err != nil:
 		return err
+	case !changed:
+		return t.general(c, true)
+	case len(c.Writes) == 1:
+		return t.writeLog(&c.Writes[0])
 	}
-	return t.general(c, true)
+	return nil
 }
 
 // general reads the records of c, applies it and writes the results. Tried says that the fast way
-// changed no row. Its condition is that of persist.Apply: where Apply finds nothing wrong, a
-// trigger of the application has ignored the write. The trigger must not run twice.
+// changed no row. Its conditions are those of persist.Apply and testNumbers: where these find
+// nothing wrong, a trigger of the application has ignored the write. The trigger must not run twice.
+// A record whose write is ignored keeps its log as it is.
 func (t *transaction) general(c persist.Commit, tried bool) error {
 	keys := c.Keys()
 	current := make(map[persist.Key]persist.Record, len(keys))
@@ -96,12 +107,23 @@ func (t *transaction) general(c persist.Commit, tried bool) error {
 		current[key] = r
 	}
 	after, err := persist.Apply(c, current, t.now)
-	if err != nil || tried {
+	if err != nil {
 		return err
 	}
+	if err := t.testNumbers(c, current); err != nil || tried {
+		return err
+	}
+	written := make(map[persist.Key]bool, len(after))
 	for _, r := range after {
-		if err := t.store(current[r.Key], r); err != nil {
+		if written[r.Key], err = t.store(current[r.Key], r); err != nil {
 			return err
+		}
+	}
+	for i := range c.Writes {
+		if w := &c.Writes[i]; written[w.Key] {
+			if err := t.writeLog(w); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -121,15 +143,21 @@ func (t *transaction) load(key persist.Key) (persist.Record, error) {
 	return r, nil
 }
 
-// store writes after in the place of before.
-func (t *transaction) store(before, after persist.Record) error {
-	if _, err := t.on.ExecContext(background, t.sql.store, values(after)...); err != nil {
-		return t.fail(err)
+// store writes after in the place of before. It reports false if a trigger of the application has
+// ignored the write.
+func (t *transaction) store(before, after persist.Record) (written bool, err error) {
+	result, err := t.on.ExecContext(background, t.sql.store, values(after)...)
+	if err != nil {
+		return false, t.fail(err)
+	}
+	n, err := result.RowsAffected()
+	if err != nil {
+		return false, t.fail(err)
 	}
 	if hint, ok := hints.Of(before, after); ok {
 		t.hints = append(t.hints, hint)
 	}
-	return nil
+	return n > 0, nil
 }
 
 // update is a commit as statements.update expresses it.
@@ -149,6 +177,7 @@ func updateOf(c persist.Commit) *update {
 		expected, token, version, doc, schema     any
 		label, due, delay, commits, holder, taken any
 		ttl, length                               any = int64(-1), int64(-1) // kept
+		first, last                               any
 		u                                         update
 	)
 	if len(c.Writes) == 1 {
@@ -171,6 +200,7 @@ func updateOf(c persist.Commit) *update {
 		if w.Acquire != nil {
 			holder, taken, length = w.Acquire.Holder, int64(w.Version), w.Acquire.For.Microseconds()
 		}
+		first, last = newNumbers(w)
 		u.hint, u.hinted = persist.Hint{Key: key, Version: w.Version}, true
 	}
 	if len(c.Guards) == 1 {
@@ -206,7 +236,7 @@ func updateOf(c persist.Commit) *update {
 		}
 	}
 	u.args = []any{nil, key.Kind, key.ID, expected, token, version, doc, schema, label, due, delay,
-		commits, ttl, holder, taken, length}
+		commits, ttl, holder, taken, length, first, last}
 	return &u
 }
 

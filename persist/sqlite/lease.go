@@ -27,7 +27,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 			if !ok {
 				continue
 			}
-			if err := t.store(r, next); err != nil {
+			if _, err := t.store(r, next); err != nil {
 				return notApplied(err)
 			}
 			taken = append(taken, next)

@@ -257,8 +257,8 @@ func (s *Store) find(c persist.Commit) (applied, known bool) {
 // written, and its commits become durable when tx is committed. It never ends tx: a commit that is
 // refused or fails leaves tx as it was before. SQLite itself may roll tx back, when the disk is
 // full for example. Then tx is ended, so that later statements are not executed outside of it. The
-// returned store is a persist.Reader, persist.Prober and persist.Native too. Like tx, it is not
-// safe for concurrent use. Its Close does nothing to tx; once s is closed, it returns
+// returned store is a persist.Reader, persist.Prober, persist.Native and persist.Logger too. Like
+// tx, it is not safe for concurrent use. Its Close does nothing to tx; once s is closed, it returns
 // persist.ErrClosed.
 //
 // Tx must be on the database of s, through the same copy of SQLite: in one process, two copies
@@ -286,6 +286,7 @@ var (
 	_ persist.Reader = (*joined)(nil)
 	_ persist.Prober = (*joined)(nil)
 	_ persist.Native = (*joined)(nil)
+	_ persist.Logger = (*joined)(nil)
 )
 
 // home identifies the database of a connection, and the copy of SQLite that reads it.
@@ -365,6 +366,34 @@ func (j *joined) List(ctx context.Context, q persist.Query) (persist.Page, error
 		return persist.Page{}, err
 	}
 	return r.list(ctx, q)
+}
+
+// ReadLog is Store.ReadLog inside the transaction.
+func (j *joined) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
+	r, err := j.reads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.readLog(ctx, q)
+}
+
+// ReadOrder is Store.ReadOrder inside the transaction. The positions of entries that the
+// transaction has written itself are given to others if it is rolled back.
+func (j *joined) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
+	r, err := j.reads(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r.readOrder(ctx, q)
+}
+
+// LastPosition is Store.LastPosition inside the transaction, see ReadOrder.
+func (j *joined) LastPosition(ctx context.Context) (uint64, error) {
+	r, err := j.reads(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return r.lastPosition(ctx)
 }
 
 // Close ends the joined store, not the transaction.

@@ -92,14 +92,15 @@ type Store struct {
 }
 
 var (
-	_ persist.Store    = (*Store)(nil)
-	_ persist.Reader   = (*Store)(nil)
-	_ persist.Prober   = (*Store)(nil)
-	_ persist.Watcher  = (*Store)(nil)
-	_ persist.Leaser   = (*Store)(nil)
-	_ persist.Native   = (*Store)(nil)
-	_ persist.Purger   = (*Store)(nil)
-	_ persist.Restorer = (*Store)(nil)
+	_ persist.Store       = (*Store)(nil)
+	_ persist.Reader      = (*Store)(nil)
+	_ persist.Prober      = (*Store)(nil)
+	_ persist.Watcher     = (*Store)(nil)
+	_ persist.Leaser      = (*Store)(nil)
+	_ persist.Native      = (*Store)(nil)
+	_ persist.Purger      = (*Store)(nil)
+	_ persist.Restorer    = (*Store)(nil)
+	_ persist.LogRestorer = (*Store)(nil)
 )
 
 // Driver is the name of the store's driver for sql.Open. A transaction for Join must be of the same
@@ -172,7 +173,8 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 		return nil, errors.Join(err, s.Close())
 	}
 	var err error
-	if s.ready, err = prepare(ctx, reading, s.sql.load, s.sql.floor); err != nil {
+	log := &s.sql.log
+	if s.ready, err = prepare(ctx, reading, s.sql.load, s.sql.floor, log.read, log.readBack, log.order, log.orderOf, log.last); err != nil {
 		return nil, errors.Join(readable(ctx, err), s.Close())
 	}
 	s.reads = reads{sql: s.sql, on: s.ready}

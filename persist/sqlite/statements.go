@@ -28,11 +28,13 @@ type statements struct {
 	update     string // the fast way, see update
 	raiseFloor string
 	remove     string
+	log        logStatements
 }
 
 func newStatements(prefix string) statements {
 	// Without "main." a temporary table could hide ours in a transaction of the application.
 	records, meta := `main."`+prefix+`records"`, `main."`+prefix+`meta"`
+	log := newLogStatements(prefix)
 	var all []string
 	names := strings.Split(columns, ", ")
 	for _, name := range names[2:] { // without the key
@@ -49,14 +51,16 @@ func newStatements(prefix string) statements {
 		lock:       "UPDATE " + meta + " SET value = value WHERE name = ''",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(all, ", "),
-		update:     "UPDATE " + records + numbered(updateText, updateNames),
+		update:     "UPDATE " + records + numbered(updateText+log.condition, updateNames),
 		raiseFloor: "UPDATE " + meta + " SET value = max(value, ?) WHERE name = 'floor'",
 		remove:     "DELETE FROM " + records + " WHERE kind = ? AND id = ?",
+		log:        log,
 	}
 }
 
 // updateText is the fast way of a commit: it tests and changes one record that is alive. Its
-// condition is that of persist.Apply, and so are its changes. NULL as :version leaves the document
+// condition is that of persist.Apply, and so are its changes. A commit that adds to the log has one
+// more, see logStatements. NULL as :version leaves the document
 // alone, as :expected and :token it tests nothing, as :holder and :lease it keeps the lease's. A
 // negative :ttl or :length keeps the time, NULL removes it.
 const updateText = ` SET
@@ -79,7 +83,8 @@ WHERE kind = :kind AND id = :id AND deleted = 0 AND version = coalesce(:expected
 // updateNames lists the parameters of updateText in their order.
 var updateNames = []string{
 	":now", ":kind", ":id", ":expected", ":token", ":version", ":doc", ":schema", ":label", ":due",
-	":delay", ":commits", ":ttl", ":holder", ":lease", ":length",
+	":delay", ":commits", ":ttl", ":holder", ":lease", ":length", ":first",
+	":last",
 }
 
 // numbered replaces the named parameters in text by numbered ones, which drivers bind faster.
@@ -193,6 +198,13 @@ func (p prepared) ExecContext(ctx context.Context, text string, args ...any) (sq
 		return statement.ExecContext(ctx, args...)
 	}
 	return p.executor.ExecContext(ctx, text, args...)
+}
+
+func (p prepared) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	if statement, ok := p.statements[text]; ok {
+		return statement.QueryContext(ctx, args...)
+	}
+	return p.executor.QueryContext(ctx, text, args...)
 }
 
 func (p prepared) QueryRowContext(ctx context.Context, text string, args ...any) *sql.Row {
