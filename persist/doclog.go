@@ -150,13 +150,14 @@ const (
 // remove removes the documents of entries that no longer count, and of their positions, up to limit
 // entries. Another process may do the same; one of two then gets a conflict and stops.
 func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) error {
-	for removed := 0; removed < limit; {
+	removed := 0
+	for removed < limit {
 		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: removeBatch})
 		if err != nil {
 			return err
 		}
 		if len(page.Records) == 0 {
-			return d.purge(ctx, ids)
+			break
 		}
 		positions := make([]Key, len(page.Records))
 		for i, r := range page.Records {
@@ -181,7 +182,10 @@ func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) error {
 		}
 		removed += len(page.Records)
 	}
-	return nil
+	if removed == 0 || removed >= limit {
+		return nil // no tombstone is new, or there is more to remove
+	}
+	return d.purge(ctx, ids)
 }
 
 // purge removes tombstones of entries and positions. No commit is settled by them: the record of the

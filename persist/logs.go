@@ -196,14 +196,15 @@ func (d *docLogs) plan(ctx context.Context, c Commit) (logPlan, error) {
 	}
 	p := logPlan{commit: c}
 	p.commit.Writes = slices.Clone(c.Writes)
+	for i := range p.commit.Writes {
+		p.commit.Writes[i].Log = nil
+	}
 	states, counter := docRecords[:len(docs)], docRecords[len(docs)]
-	for i := range c.Writes {
-		w := &c.Writes[i]
+	for _, w := range c.Writes {
 		if w.Log == nil {
 			continue
 		}
-		p.commit.Writes[i].Log = nil
-		if err := p.change(w.Key, w.Log, states[0]); err != nil { // it adds writes
+		if err := p.change(w.Key, w.Log, states[0]); err != nil {
 			return logPlan{}, notApplied(err)
 		}
 		states = states[1:]

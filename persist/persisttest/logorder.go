@@ -328,7 +328,7 @@ func (s suite) likeList(t *testing.T) {
 		kind := fmt.Sprintf("list-%d", check)
 		model, versions, after := map[persist.Key][]persist.LogEntry{}, map[persist.Key]uint64{}, f.last()
 		dropped := map[persist.Key]uint64{} // the lowest number that may be used
-		for step := range rapid.IntRange(3, 10).Draw(r, "steps") {
+		for step := range rapid.IntRange(2, 6).Draw(r, "steps") {
 			k := persist.Key{Kind: kind, ID: rapid.SampledFrom([]string{"a", "b"}).Draw(r, "id")}
 			log := persist.LogWrite{Clear: rapid.IntRange(0, 5).Draw(r, "clear") == 0}
 			if rapid.Bool().Draw(r, "drops") {
@@ -347,7 +347,7 @@ func (s suite) likeList(t *testing.T) {
 			}
 			w := update(k, versions[k])
 			if versions[k] == 0 {
-				w.Version += f.floor(k)
+				w = f.aboveFloor(w)
 			}
 			w.Log = &log
 			_, err := logger.Commit(t.Context(), persist.Commit{ID: commitID(), Writes: []persist.Write{w}})
@@ -394,8 +394,9 @@ func (s suite) logsReopened(t *testing.T) {
 	w := update(thing, 1)
 	w.Log = &persist.LogWrite{Drop: 3}
 	f.must(w)
-	f.must(adding(create(key("gone")), 0, `0`))
-	gone := remove(key("gone"), 1)
+	ends := f.aboveFloor(adding(create(key("gone")), 0, `0`))
+	f.must(ends)
+	gone := remove(ends.Key, ends.Version)
 	gone.Log = &persist.LogWrite{Clear: true}
 	f.must(gone)
 	log, ordered, last := f.log(thing), f.order(0), f.last()
@@ -405,7 +406,7 @@ func (s suite) logsReopened(t *testing.T) {
 		require.Equal(t, log, f.log(thing))
 		require.Equal(t, spelled(ordered), spelled(f.order(0)))
 		require.Equal(t, last, f.last())
-		f.must(adding(create(key(fmt.Sprint("next", i))), 0, `0`))
+		f.must(f.aboveFloor(adding(create(key(fmt.Sprint("next", i))), 0, `0`)))
 		require.Len(t, f.order(last), 1)
 		last = f.last()
 		ordered = f.order(0)

@@ -56,6 +56,14 @@ func adding(w persist.Write, first uint64, texts ...string) persist.Write {
 	return w
 }
 
+// aboveFloor returns the write of an absent key with a version above the floor, which a store may
+// raise when it removes entries.
+func (f *fixture) aboveFloor(w persist.Write) persist.Write {
+	f.Helper()
+	w.Version += f.floor(w.Key)
+	return w
+}
+
 // read returns the entries that match q.
 func (f *fixture) read(q persist.LogQuery) []persist.LogEntry {
 	f.Helper()
@@ -395,8 +403,7 @@ func (s suite) logStartsOver(t *testing.T) {
 	require.Equal(t, []string{`0 "b"`}, f.log(thing))
 	require.Len(t, f.order(0), 1)
 
-	fresh := create(key("unused"))
-	fresh.Version += f.floor(fresh.Key)
+	fresh := f.aboveFloor(create(key("unused")))
 	f.must(fresh)
 	unused := remove(fresh.Key, fresh.Version)
 	unused.Log = &persist.LogWrite{Clear: true}
