@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -71,8 +72,8 @@ func (s Scope[T]) AppendLog(ctx context.Context, first uint64, entries ...json.R
 		if len(e) > l.maxDoc {
 			return &LimitError{Scope: l.key, What: "entry", Limit: l.maxDoc, Got: len(e)}
 		}
-		if !json.Valid(e) {
-			return &ArgumentError{Argument: "entries", Reason: "not JSON"}
+		if !json.Valid(e) || !utf8.Valid(e) {
+			return &ArgumentError{Argument: "entries", Reason: "not JSON in UTF-8"}
 		}
 	}
 	if len(l.entries) == 0 {

@@ -67,12 +67,15 @@ func IsRetryable(err error) bool {
 		overloaded  *OverloadedError
 		unavailable *UnavailableError
 		held        *HeldError
+		own         interface{ Retryable() bool } // an error of a layer above
 	)
 	switch {
 	case errors.As(err, &timeout):
 		return timeout.Phase == PhaseQueued
 	case errors.As(err, &conflict), errors.As(err, &moved), errors.As(err, &overloaded), errors.As(err, &unavailable), errors.As(err, &held):
 		return true
+	case errors.As(err, &own):
+		return own.Retryable()
 	}
 	return false
 }

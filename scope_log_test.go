@@ -225,6 +225,7 @@ func TestLogArguments(t *testing.T) {
 			return tapes.Scope(p.rt, "b").AppendLog(ctx, 0, json.RawMessage(`1`))
 		}), &argument, "of another scope")
 		require.ErrorAs(t, within(func(ctx context.Context) error { return s.AppendLog(ctx, 0, json.RawMessage(`{`)) }), &argument)
+		require.ErrorAs(t, within(func(ctx context.Context) error { return s.AppendLog(ctx, 0, json.RawMessage("\"\xff\"")) }), &argument)
 		require.ErrorAs(t, within(func(ctx context.Context) error {
 			require.NoError(t, s.AppendLog(ctx, 0, json.RawMessage(`1`)))
 			return s.AppendLog(ctx, 2, json.RawMessage(`2`))

@@ -28,6 +28,7 @@ const MaxFold = 64
 type snapshot struct {
 	Life    string          `json:"life"`
 	Version int64           `json:"version"` // of the last event in State
+	First   int64           `json:"first"`   // of the stream: the events before it are not in State
 	Fold    int             `json:"fold"`
 	State   json.RawMessage `json:"state"`
 }
@@ -39,12 +40,12 @@ func Load[S any](ctx context.Context, l *Log, stream string, fold Fold[S]) (stat
 	if ctx == nil || fold.Apply == nil {
 		return state, 0, &pawl.ArgumentError{Argument: "Load", Reason: "ctx and fold.Apply are required"}
 	}
-	state, h, applied, err := load(ctx, l, stream, fold)
+	state, h, applied, err := loadAgain(ctx, l, stream, fold)
 	if err != nil {
 		return state, -1, err
 	}
 	if l.snaps(fold.Name, applied) {
-		keepSnapshot(ctx, l, stream, fold, h.Life, h.Next-1, state)
+		keepSnapshot(ctx, l, stream, fold, h, state)
 	}
 	return state, h.Next - 1, nil
 }
@@ -66,8 +67,8 @@ func load[S any](ctx context.Context, l *Log, stream string, fold Fold[S]) (stat
 	if fold.Name != "" && h.Next-h.First >= int64(l.config.SnapshotEvery) {
 		from = loadSnapshot(ctx, l, stream, fold, h, &state)
 	}
-	for e, err := range l.entries(ctx, stream, h.Life, from, h.Next, false, 0) {
-		if err == nil && e.Type != closedType {
+	for e, err := range l.whole(ctx, stream, h.Life, from, h.Next) {
+		if err == nil {
 			err = fold.Apply(&state, e)
 		}
 		if err != nil {
@@ -79,6 +80,20 @@ func load[S any](ctx context.Context, l *Log, stream string, fold Fold[S]) (stat
 	return state, h, applied, nil
 }
 
+// loadAgain is load, which starts again when events were removed meanwhile.
+func loadAgain[S any](ctx context.Context, l *Log, stream string, fold Fold[S]) (state S, h head, applied int, err error) {
+	for range 10 {
+		state, h, applied, err = load(ctx, l, stream, fold)
+		if !errors.Is(err, errGone) || l.owner != pawl.Owner(l.rt) {
+			break
+		}
+	}
+	if errors.Is(err, errGone) && l.owner != pawl.Owner(l.rt) {
+		err = &pawl.ArgumentError{Argument: "tx", Reason: "has appended to the stream, and cannot read these events before its commit"}
+	}
+	return state, h, applied, err
+}
+
 // loadSnapshot fills state with the last snapshot that belongs to h, and returns the version of the
 // first event that is not in it.
 func loadSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S], h head, state *S) (from int64) {
@@ -86,9 +101,9 @@ func loadSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S
 	if err != nil || !snap.Exists() {
 		return h.First
 	}
-	// A snapshot from before First lacks the seed that the stream went on with.
+	// A snapshot with another First has events that were removed, or lacks the seed after them.
 	s := snap.ReadOnly()
-	if s.Life != h.Life || s.Fold != fold.Version || s.Version >= h.Next || s.Version < h.First {
+	if s.Life != h.Life || s.Fold != fold.Version || s.First != h.First || s.Version >= h.Next || s.Version < h.First {
 		return h.First
 	}
 	if err := json.Unmarshal(s.State, state); err != nil {
@@ -99,9 +114,9 @@ func loadSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S
 	return s.Version + 1
 }
 
-// keepSnapshot stores a snapshot of state after the event with this version. A failure is ignored:
-// the next load reads more events.
-func keepSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S], life string, version int64, state S) {
+// keepSnapshot stores state as a snapshot of the stream whose head is h. A failure is ignored: the
+// next load reads more events.
+func keepSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S], h head, state S) {
 	raw, err := json.Marshal(state)
 	if err != nil {
 		return
@@ -109,8 +124,8 @@ func keepSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S
 	ctx, cancel := context.WithTimeout(pawl.WithoutLeases(context.WithoutCancel(ctx)), 5*time.Second)
 	defer cancel()
 	set := func(_ context.Context, s *snapshot) error {
-		if s.Life != life || s.Fold != fold.Version || s.Version < version {
-			*s = snapshot{life, version, fold.Version, raw}
+		if s.Life != h.Life || s.Fold != fold.Version || s.Version < h.Next-1 {
+			*s = snapshot{h.Life, h.Next - 1, h.First, fold.Version, raw}
 		}
 		return nil
 	}
@@ -140,10 +155,15 @@ func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[
 		return none, &pawl.ArgumentError{Argument: "Expect", Reason: "negative version"}
 	}
 	began := time.Now()
+	d := deliveryOf(ctx, l.shared)
+	ordinal := d.ordinal()
 	for attempt := 1; ; attempt++ {
-		state, h, applied, err := load(ctx, l, stream, fold)
+		state, h, applied, err := loadAgain(ctx, l, stream, fold)
 		if err != nil {
 			return none, err
+		}
+		if done, err := d.made(ctx, ordinal); done || err != nil {
+			return state, err // an earlier attempt has decided
 		}
 		if last := h.Next - 1; e != Any && int64(e) != last {
 			return none, &ConcurrencyError{Stream: stream, Expected: int64(e), Last: last}
@@ -157,7 +177,11 @@ func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[
 			return none, err
 		}
 		var made []Event
-		if len(fresh) > 0 {
+		switch {
+		case len(fresh) == 0:
+		case d != nil:
+			made, err = d.append(ctx, l, ordinal, stream, fresh)
+		default:
 			made, err = l.appendTo(ctx, stream, At(h.Next-1), h.Life, fresh)
 		}
 		if err == nil {
@@ -189,12 +213,11 @@ func actDone[S any](ctx context.Context, l *Log, stream string, fold Fold[S], st
 		}
 		follows = follows && e.Stream == stream && e.Version == h.Next+int64(i)
 	}
-	life := h.Life
 	if len(made) > 0 {
-		life = lifeOf(made[0])
+		h.Life, h.Next = lifeOf(made[0]), h.Next+int64(len(made))
 	}
 	if follows && l.snaps(fold.Name, applied+len(made)) {
-		keepSnapshot(ctx, l, stream, fold, life, h.Next+int64(len(made))-1, state)
+		keepSnapshot(ctx, l, stream, fold, h, state)
 	}
 	return state, nil
 }

@@ -3,8 +3,10 @@ package stream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
+	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 )
@@ -12,97 +14,182 @@ import (
 // Closing the books, phase by phase. The head says which phase was reached, so CloseStream can be
 // called again after a crash at any moment:
 //
-//	open ─► guarded: an event says that the stream is closed; appends are refused
-//	     ─► the positions of all reactions are tested: none is behind or leased
+//	open ─► the positions of all reactions are tested: none is behind or leased
+//	     ─► guarded: appends are refused; the positions are tested again
 //	     ─► archived: the archive has returned nil, and that is recorded
 //	     ─► the events are removed, and the seed is appended: open again; without a seed: closed
 //
 // Races, and what decides each:
 //   - An append beside the guard: both are version-checked writes of the head. The append comes before
-//     the guard and is archived, or is refused.
+//     the guard and is archived, or is refused. If the caller expected a version, the guard tests it.
+//   - A reaction gets an event between the first test and the guard: the second test sees it, and the
+//     guard is taken back, because its handler may have to append to the stream.
+//   - An event is routed during a test: routing writes the position before the cursor, and the test
+//     reads the cursor before the positions. So it sees the position, or an event after the cursor.
 //   - Two calls of CloseStream: both go through the phases, and the last commit of one of them finds
-//     the phase gone and does nothing. The archive may be called by both.
+//     the phase gone and does nothing. The archive may be called by both. A call whose events are
+//     removed while its archive reads them does not record the archive.
 //   - A crash between the archive and its record: the archive is called again.
-//   - A reaction that claims the stream after the test: there is nothing left for it but the event of
-//     the guard, which no reaction handles.
+//   - A crash after the last commit: with an expected version, the next call sees that the events up to
+//     it are gone, and does nothing.
 
 // closing is the phase of CloseStream.
 type closing struct {
-	// Before is the version of the event of the guard: the events before it are archived.
+	// Before is above the last event that is archived.
 	Before   int64 `json:"before"`
 	Archived bool  `json:"archived,omitempty"`
 	// Done says that the stream stays closed.
 	Done bool `json:"done,omitempty"`
 }
 
-// CloseStream closes the books of a stream: it refuses further appends, makes sure that no reaction is
-// behind or at work, passes all events to archive, and removes them. With seed events the stream is
-// open again and starts with them; their versions go on without a gap. Without, it stays closed, and
-// appends return *ClosedError until DeleteStream.
+// CloseStream closes the books of a stream: it makes sure that no reaction is behind or at work,
+// refuses further appends, passes all events to archive, and removes them. With seed events the
+// stream is open again and starts with them; their versions go on without a gap. Without, it stays
+// closed: appends return *ClosedError until DeleteStream, or until CloseStream with a seed.
 //
-// Call it again after an error or a crash: it goes on where it stopped. Archive may be called more
-// than once, with the same events; nil archives nothing. The archive of a stream that is closed
-// already is not called.
+// Expect is the last version that the seed was made of. If events were appended after it, CloseStream
+// returns *ConcurrencyError and closes nothing. With it, CloseStream can be called again after a
+// crash at any moment: if the books up to that version are closed already, it does nothing. With Any
+// a repeated call may close a stream that was opened again.
 //
-// It returns *PendingError while a reaction has not handled all events; let it catch up, or unblock
-// it, and call again. It returns the error of archive unchanged, *EventError for a seed that cannot
-// be stored, and the errors of pawl.Scope.AtomicState. A stream without events is not closed:
-// pawl.ErrNotFound.
-func (l *Log) CloseStream(ctx context.Context, stream string, archive func(ctx context.Context, events iter.Seq2[Event, error]) error, seed ...any) error {
-	fresh, err := l.encode(ctx, seed)
+// Archive may be called more than once, with the same events, and has to read all of them; nil
+// archives nothing. If another process closes the stream meanwhile, its last pair is an error. It is
+// not called for a stream that is closed already.
+//
+// CloseStream returns *PendingError while a reaction has not handled all events; let it catch up, or
+// unblock it, and call again. It returns the error of archive unchanged, *EventError or
+// *pawl.LimitError for a seed that cannot be stored, *pawl.ArgumentError, pawl.ErrInTx for a log of
+// In, pawl.ErrNotFound for a stream that does not exist, and the errors of pawl.Scope.AtomicState.
+func (l *Log) CloseStream(ctx context.Context, stream string, e Expect, archive func(ctx context.Context, events iter.Seq2[Event, error]) error, seed ...any) error {
+	fresh, err := l.closable(ctx, e, seed)
 	if err != nil {
 		return err
 	}
-	h, err := l.guard(ctx, stream)
-	if err != nil {
+	h, err := l.head(ctx, stream)
+	switch {
+	case err != nil:
+		return err
+	case h.Life == "":
+		return fmt.Errorf("%w: stream %.80q", pawl.ErrNotFound, stream)
+	case h.Closing == nil && e >= 0 && int64(e) < h.First:
+		return nil
+	case h.Closing == nil:
+		if err := l.caughtUp(ctx, stream, h, h.Next); err != nil {
+			return err
+		}
+	}
+	if h, err = l.guard(ctx, stream, e); err != nil || h.Closing == nil {
 		return err
 	}
 	l.hook(pointGuarded, stream)
-	if h.Closing.Done {
-		return l.end(ctx, stream, h, fresh)
-	}
-	if !h.Closing.Archived {
-		if err := l.caughtUp(ctx, stream, h, h.Closing.Before); err != nil {
+	if !h.Closing.Archived && !h.Closing.Done {
+		if err := l.archive(ctx, stream, h, archive); err != nil {
 			return err
 		}
-		if archive != nil {
-			if err := archive(ctx, l.entries(ctx, stream, h.Life, h.First, h.Closing.Before, false, 0)); err != nil {
-				return err
-			}
-		}
-		l.hook(pointArchived, stream)
-		err := l.changeClosing(ctx, stream, h, func(_ context.Context, now *head) error {
-			now.Closing.Archived = true
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		l.hook(pointRecorded, stream)
 	}
 	return l.end(ctx, stream, h, fresh)
 }
 
-// guard closes a stream to appends and returns its head.
-func (l *Log) guard(ctx context.Context, stream string) (h head, err error) {
-	scope := l.heads.Scope(l.owner, stream)
-	_, err = scope.AtomicState(ctx, func(ctx context.Context, now *head) error {
-		if now.Closing == nil {
+// closable returns the seed, or an error if CloseStream cannot be called with it.
+func (l *Log) closable(ctx context.Context, e Expect, seed []any) ([]Event, error) {
+	switch {
+	case ctx == nil:
+		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
+	case l.owner != pawl.Owner(l.rt):
+		return nil, pawl.ErrInTx
+	case e < Any || e == Absent:
+		return nil, &pawl.ArgumentError{Argument: "Expect", Reason: "must be Any, or At a version"}
+	case len(seed) > MaxEvents:
+		return nil, &pawl.LimitError{Scope: pawl.Key{Kind: l.config.Name}, What: "events", Limit: MaxEvents, Got: len(seed), Reason: "in one append"}
+	}
+	fresh, err := l.encode(ctx, seed)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range fresh {
+		if size := len(f.Raw) + entryRoom; size > l.rt.MaxDoc() {
+			return nil, &pawl.LimitError{Scope: pawl.Key{Kind: l.config.Name}, What: "entry", Limit: l.rt.MaxDoc(), Got: size}
+		}
+		if !utf8.Valid(f.Raw) {
+			return nil, &EventError{Version: -1, Type: f.Type, Err: errors.New("not UTF-8")}
+		}
+	}
+	return fresh, nil
+}
+
+// entryRoom is more than what an entry has beside the data of its event.
+const entryRoom = 4096
+
+// guard closes a stream to appends and returns its head. The head has no Closing if the books up to
+// the expected version are closed already.
+func (l *Log) guard(ctx context.Context, stream string, e Expect) (head, error) {
+	var h head
+	_, err := l.heads.Scope(l.owner, stream).AtomicState(ctx, func(ctx context.Context, now *head) error {
+		if now.Closing == nil && (e == Any || int64(e) == now.Next-1) {
 			now.Closing = &closing{Before: now.Next}
-			fresh := []Event{{Type: closedType, Raw: []byte("null"), Meta: MetaOf(ctx)}}
-			if _, err := now.add(ctx, scope, fresh); err != nil {
-				return err
-			}
 		}
 		h = *now
-		guard := *now.Closing // the function's own copy ends with it
-		h.Closing = &guard
+		if now.Closing != nil {
+			guard := *now.Closing
+			h.Closing = &guard
+		}
+		switch {
+		case e == Any || now.Closing != nil && now.Closing.Before == int64(e)+1:
+		case int64(e) < now.First:
+			h.Closing = nil
+		default:
+			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: now.Next - 1}
+		}
 		return nil
 	}, pawl.IfExists())
-	if errors.Is(err, pawl.ErrDeleted) {
-		err = errors.Join(pawl.ErrNotFound, err)
+	if err != nil {
+		return head{}, err
 	}
-	return h, err
+	return h, nil
+}
+
+// archive passes the events of a guarded stream to the archive, and records that.
+func (l *Log) archive(ctx context.Context, stream string, h head, archive func(ctx context.Context, events iter.Seq2[Event, error]) error) error {
+	pending := l.caughtUp(ctx, stream, h, h.Closing.Before)
+	if pending != nil {
+		// A handler may have to append to the stream before it can go on.
+		open := l.changeClosing(ctx, stream, h, func(_ context.Context, now *head) error {
+			if !now.Closing.Archived {
+				now.Closing = nil
+			}
+			return nil
+		})
+		if open != nil {
+			return errors.Join(pending, open)
+		}
+		return pending
+	}
+	if archive != nil {
+		read := int64(-1) // the last event that the archive has read
+		events := func(yield func(Event, error) bool) {
+			for e, err := range l.whole(ctx, stream, h.Life, h.First, h.Closing.Before) {
+				if !yield(e, err) {
+					return
+				}
+				read = e.Version
+			}
+		}
+		if err := archive(ctx, events); err != nil {
+			return err
+		}
+		if h.First < h.Closing.Before && read != h.Closing.Before-1 {
+			return fmt.Errorf("stream: the archive of %.80q has not read all events: %w", stream, errGone)
+		}
+	}
+	l.hook(pointArchived, stream)
+	err := l.changeClosing(ctx, stream, h, func(_ context.Context, now *head) error {
+		now.Closing.Archived = true
+		return nil
+	})
+	if err == nil {
+		l.hook(pointRecorded, stream)
+	}
+	return err
 }
 
 // end removes the events of a stream whose archive is done, and appends the seed.
@@ -145,6 +232,15 @@ func (l *Log) changeClosing(ctx context.Context, stream string, h head, fn func(
 // caughtUp returns *PendingError if a reaction has not handled all events before a version that it
 // wants, or is at work on the stream.
 func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64) error {
+	// The cursor comes first: routing writes it last.
+	snap, err := l.cursors.Scope(l.rt, cursorID).Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	var told cursor
+	if snap.Exists() {
+		told = *snap.ReadOnly()
+	}
 	records, all, err := l.positionsOf(ctx, stream)
 	if err != nil {
 		return err
@@ -169,20 +265,12 @@ func (l *Log) caughtUp(ctx context.Context, stream string, h head, before int64)
 			return pending
 		}
 	}
-	return l.routed(ctx, stream, h, next, before)
+	return l.routed(ctx, stream, h, told, next, before)
 }
 
 // routed returns *PendingError if a reaction was not told of an event before a version. Next has the
 // positions of the reactions that were told of one.
-func (l *Log) routed(ctx context.Context, stream string, h head, next map[string]int64, before int64) error {
-	snap, err := l.cursors.Scope(l.rt, cursorID).Snapshot(ctx)
-	if err != nil {
-		return err
-	}
-	var told cursor
-	if snap.Exists() {
-		told = *snap.ReadOnly()
-	}
+func (l *Log) routed(ctx context.Context, stream string, h head, told cursor, next map[string]int64, before int64) error {
 	l.mu.Lock()
 	here := maps.Clone(l.reactions)
 	l.mu.Unlock()
@@ -209,11 +297,14 @@ func (l *Log) routed(ctx context.Context, stream string, h head, next map[string
 
 // Trim removes the events of a stream with versions below before. The versions of the others stay. It
 // returns *PendingError if a reaction has not handled them, *pawl.ArgumentError for a negative
-// version, and the errors of pawl.Scope.AtomicState. A version above the last one removes all events;
-// a stream that does not exist has none.
+// version, pawl.ErrInTx for a log of In, and the errors of pawl.Scope.AtomicState. A version above the
+// last one removes all events; a stream that does not exist has none.
 func (l *Log) Trim(ctx context.Context, stream string, before int64) error {
-	if before < 0 {
+	switch {
+	case before < 0:
 		return &pawl.ArgumentError{Argument: "before", Reason: "negative"}
+	case l.owner != pawl.Owner(l.rt):
+		return pawl.ErrInTx
 	}
 	h, err := l.head(ctx, stream)
 	if err != nil || h.Life == "" {
@@ -239,13 +330,16 @@ func (l *Log) Trim(ctx context.Context, stream string, before int64) error {
 // DeleteStream deletes a stream with its events, the positions of reactions on it and its snapshots.
 // Handlers in progress lose their leases. An append to it makes a new stream, whose events start at
 // version 0; Event.ID tells the two apart. Deleting a stream that does not exist does nothing. It
-// returns the errors of pawl.Transact and Positions.
+// returns pawl.ErrInTx for a log of In, and the errors of pawl.Transact and Positions.
 func (l *Log) DeleteStream(ctx context.Context, stream string) error {
+	if l.owner != pawl.Owner(l.rt) {
+		return pawl.ErrInTx
+	}
 	records, _, err := l.positionsOf(ctx, stream)
 	if err != nil {
 		return err
 	}
-	err = pawl.Transact(ctx, l.owner, func(ctx context.Context, tx *pawl.Tx) error {
+	err = pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		for _, r := range records {
 			if err := l.positions.Scope(tx, r.ID).Delete(ctx); err != nil {
 				return err

@@ -24,6 +24,9 @@ func (e *ConcurrencyError) Error() string {
 // Is matches pawl.ErrConflict.
 func (e *ConcurrencyError) Is(target error) bool { return target == pawl.ErrConflict }
 
+// Retryable returns true: nothing was appended.
+func (e *ConcurrencyError) Retryable() bool { return true }
+
 // Code returns CONCURRENCY_ERROR.
 func (e *ConcurrencyError) Code() string { return "CONCURRENCY_ERROR" }
 
@@ -92,6 +95,9 @@ func (e *PendingError) Error() string {
 
 // Is matches pawl.ErrHeld if a process handles the stream.
 func (e *PendingError) Is(target error) bool { return target == pawl.ErrHeld && e.Holder != "" }
+
+// Retryable returns true: nothing was removed.
+func (e *PendingError) Retryable() bool { return true }
 
 // Code returns STREAM_PENDING.
 func (e *PendingError) Code() string { return "STREAM_PENDING" }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -88,15 +91,20 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 		e.putOff(c, err)
 		return e
 	}
-	if h.Life != p.Life {
-		e.life, e.next, e.retry = h.Life, 0, 0
+	if h.Life != p.Life { // recorded first, so that nothing is handled under the old life
+		e.life, e.next, e.known, e.retry = h.Life, h.First, h.Next, 0
+		return e
 	}
-	e.next, e.known = max(e.next, h.First), h.Next
+	if e.known = h.Next; e.next < h.First {
+		e.next, e.retry = h.First, 0
+	}
 	for event, err := range log.entries(held, p.Stream, h.Life, e.next, h.Next, false, r.Batch) {
 		switch {
 		case err != nil && event.ID == "":
 			e.putOff(c, err)
 			return e
+		case c.Lease.Context().Err() != nil:
+			return e // run will see it
 		case ctx.Err() != nil:
 			e.putOff(c, ErrStopped)
 			return e
@@ -122,6 +130,7 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 			return e
 		}
 	}
+	e.next = max(e.next, h.Next) // events that were removed meanwhile are not to be waited for
 	return e
 }
 
@@ -129,6 +138,7 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 func (s *shared) call(ctx, held context.Context, d *Delivery) error {
 	body, cancel := context.WithCancelCause(context.WithValue(held, deliveryKey{}, d))
 	defer cancel(nil)
+	defer d.end()
 	defer context.AfterFunc(ctx, func() { cancel(ErrStopped) })()
 	body = WithMeta(body, Meta{Correlation: d.Meta.Correlation, Causation: d.ID, Actor: d.Meta.Actor})
 	if t := d.claim.reaction.Timeout; t > 0 {
@@ -167,21 +177,27 @@ func (e *end) putOff(c *claim, err error) {
 	}
 }
 
-// finish records the end of a claim. If a write of OnCommit fails, the last event whose writes were
-// tried has failed.
+// finish records the end of a claim. If writes of OnCommit fail, so has their event. A commit that the
+// store refuses is tried again with the first event alone, and then counts as a failure of it.
 func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) error {
 	for {
-		var failed int // the event whose OnCommit failed; -1: none
-		err := protect.Call(s.config.Logger, func() (err error) {
-			failed, err = s.record(ctx, l, c, e)
-			return err
-		})
+		failed := -1 // the place of the event whose OnCommit failed
+		err := protect.Call(s.config.Logger, func() error { return s.record(ctx, l, c, e, &failed) })
 		switch {
 		case err == nil:
 			s.report(ctx, c, e)
 			return nil
-		case failed < 0 || pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost):
+		case pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost) || errors.Is(err, pawl.ErrClosed):
 			return err
+		case failed >= 0:
+		case len(e.handled) == 0 || pawl.IsRetryable(err):
+			return err // it is not about the events
+		case len(e.handled) == 1:
+			failed = 0
+		default:
+			first := e.handled[0]
+			e = end{verb: VerbAcked, life: e.life, next: first.Version + 1, known: e.known, handled: e.handled[:1]}
+			continue
 		}
 		d := e.handled[failed]
 		e.handled, e.next, e.retry = e.handled[:failed], d.Version, d.Attempt-1
@@ -189,20 +205,32 @@ func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) err
 	}
 }
 
-// record commits the end of a claim, with the writes of OnCommit, and gives the lease back. Failed is
-// the place of the event whose writes failed, -1 if there is none.
-func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end) (failed int, err error) {
-	err = pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) error {
+// record commits the end of a claim, with the writes of OnCommit, and gives the lease back. It sets
+// failed to the place of the event whose writes failed.
+func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end, failed *int) error {
+	return pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) error {
+		*failed = -1
+		scope := s.positions.Scope(tx, c.ID)
+		now, err := scope.State(ctx)
+		if err != nil {
+			return err
+		}
+		if now.Turn != c.from.Turn { // Unblock, Reset or a new life came meanwhile, and decides
+			if _, err := scope.PatchState(ctx, pawl.Patch{"lost": 0}); err != nil {
+				return err
+			}
+			return l.ReleaseIn(tx)
+		}
 		for i, d := range e.handled {
-			failed = i
+			*failed = i
 			for _, fn := range d.onCommit {
 				if err := fn(ctx, tx); err != nil {
 					return err
 				}
 			}
 		}
-		failed = -1
-		_, err := s.positions.Scope(tx, c.ID).AtomicState(ctx, func(_ context.Context, p *position) error {
+		*failed = -1
+		_, err = scope.AtomicState(ctx, func(_ context.Context, p *position) error {
 			e.apply(c, p)
 			return nil
 		})
@@ -211,23 +239,22 @@ func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end) (fa
 		}
 		return l.ReleaseIn(tx)
 	}, pawl.WithRetry(commitRetry))
-	return failed, err
 }
 
 // apply changes the position at the end of a claim.
 func (e *end) apply(c *claim, p *position) {
-	p.Lost = 0
-	for _, d := range e.handled {
-		delete(p.Made, d.ID)
-	}
-	if p.Turn != c.from.Turn {
-		return // Unblock or Reset came meanwhile: it says where the position goes on
-	}
 	if p.Life != e.life {
-		p.Made = nil
+		p.Known = 0
 	}
-	p.Life, p.Next, p.Retry, p.Reason = e.life, e.next, 0, ""
-	p.Known = max(p.Known, e.known)
+	p.Life, p.Next, p.Known = e.life, e.next, max(p.Known, e.known)
+	p.Lost, p.Retry, p.Reason = 0, 0, ""
+	// Of events that are handled, and of other lives, nothing has to be known any more.
+	maps.DeleteFunc(p.Made, func(key string, _ appended) bool {
+		id, _, _ := strings.Cut(key, "/")
+		life, version, _ := strings.Cut(id, "-")
+		n, err := strconv.ParseInt(version, 10, 64)
+		return err != nil || life != p.Life || n < p.Next
+	})
 	if e.err != nil && e.verb != VerbAcked {
 		p.Retry, p.Reason = e.retry, protect.Text(e.err)
 	}
@@ -255,12 +282,13 @@ func (s *shared) report(ctx context.Context, c *claim, e end) {
 	default:
 		s.hook(pointAcked, c.from.Stream)
 	}
-	if len(e.handled) > 0 && e.verb != VerbAcked {
+	if len(e.handled) > 0 {
 		s.emit(ctx, VerbAcked, c, e.handled[len(e.handled)-1].Version, nil)
 	}
-	at := e.next
-	if e.verb == VerbAcked {
-		at--
+	switch {
+	case e.verb != VerbAcked:
+		s.emit(ctx, e.verb, c, e.next, e.err)
+	case len(e.handled) == 0: // there was nothing to handle
+		s.emit(ctx, VerbReleased, c, e.next, nil)
 	}
-	s.emit(ctx, e.verb, c, at, e.err)
 }

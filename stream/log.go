@@ -216,9 +216,6 @@ type Raw struct {
 	Data json.RawMessage
 }
 
-// closedType is the type of the event that CloseStream appends.
-const closedType = "pawl.closed"
-
 // Expect is the last version of a stream that an append asserts.
 type Expect int64
 
@@ -242,8 +239,11 @@ func At(version int64) Expect { return Expect(version) }
 //
 // In a handler of a reaction, with its context, the append asserts no version, and is made once for
 // the event however often the event is handled: the n-th append for an event returns what the n-th
-// append returned when it was made. It is refused when the lease of the reaction is lost
-// (*pawl.LeaseLostError).
+// append returned when it was made. So a handler makes its appends in the same order each time, from
+// one goroutine, and returns an error that Append returned. If the n-th append is for another stream
+// than before, it returns *pawl.ArgumentError, and so does an append of In there: use
+// Delivery.OnCommit. An append is refused when the lease of the reaction is lost
+// (*pawl.LeaseLostError), and when Reset has moved its position (ErrMoved).
 func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any) ([]Event, error) {
 	if ctx == nil {
 		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -258,14 +258,15 @@ func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any
 	if err != nil || len(fresh) == 0 {
 		return nil, err
 	}
+	if d := deliveryOf(ctx, l.shared); d != nil {
+		return d.append(ctx, l, d.ordinal(), stream, fresh)
+	}
 	return l.appendTo(ctx, stream, e, "", fresh)
 }
 
-// appendTo is Append of encoded events. Life is the life that the stream must be in; empty: any.
+// appendTo is Append of encoded events outside a handler. Life is the life that the stream must be
+// in; empty: any.
 func (l *Log) appendTo(ctx context.Context, stream string, e Expect, life string, fresh []Event) ([]Event, error) {
-	if d := deliveryOf(ctx, l.shared); d != nil && l.owner == pawl.Owner(l.rt) {
-		return d.append(ctx, stream, fresh)
-	}
 	made, err := l.append(ctx, stream, e, life, fresh)
 	if err == nil {
 		l.loop.Wake()
@@ -274,16 +275,18 @@ func (l *Log) appendTo(ctx context.Context, stream string, e Expect, life string
 }
 
 // append adds fresh events to a stream.
-func (l *Log) append(ctx context.Context, stream string, e Expect, life string, fresh []Event) (made []Event, err error) {
+func (l *Log) append(ctx context.Context, stream string, e Expect, life string, fresh []Event) ([]Event, error) {
 	scope := l.heads.Scope(l.owner, stream)
-	err = l.changeHead(ctx, stream, func(ctx context.Context, h *head) error {
+	var made []Event // read only after success: the function may outlive this call
+	err := l.changeHead(ctx, stream, func(ctx context.Context, h *head) error {
 		if h.Closing != nil {
 			return &ClosedError{stream}
 		}
 		if e != Any && int64(e) != h.Next-1 || life != "" && life != h.Life {
 			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: h.Next - 1}
 		}
-		made, err = h.add(ctx, scope, fresh)
+		added, err := h.add(ctx, scope, fresh)
+		made = added
 		return err
 	})
 	if err == nil {
@@ -301,7 +304,7 @@ func (l *Log) append(ctx context.Context, stream string, e Expect, life string, 
 // add appends fresh events to the stream of h, inside a function on scope.
 func (h *head) add(ctx context.Context, scope pawl.Scope[head], fresh []Event) ([]Event, error) {
 	if h.Life == "" {
-		h.Life = rand.Text()[:10]
+		h.Life = rand.Text()[:16]
 	}
 	made, entries := make([]Event, len(fresh)), make([]json.RawMessage, len(fresh))
 	for i, f := range fresh {

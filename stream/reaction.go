@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 )
@@ -26,7 +28,7 @@ const (
 // NoRetries as Reaction.MaxRetries blocks at the first failure.
 const NoRetries = -1
 
-// DefaultBackoff is the pause between two attempts: it doubles from First to Max.
+// DefaultBackoff is the pause between two attempts.
 var DefaultBackoff = pawl.Retry{First: time.Second, Max: 10 * time.Minute}
 
 // MaxReaction is the length of the name of a reaction in bytes.
@@ -38,7 +40,8 @@ type Reaction struct {
 	// Name is the name under which the positions of the reaction are stored. It has no slash.
 	Name string
 	// Source matches the names of the streams; nil: all streams. A new reaction starts with the first
-	// event of each of them.
+	// event of each of them. If Source or Types is to match more than before, give the reaction a new
+	// name: events that it did not want are behind it.
 	Source *regexp.Regexp
 	// Types are the stored names of the types of events; none: all types. Other events are skipped.
 	Types []string
@@ -47,8 +50,9 @@ type Reaction struct {
 	// for the event again later.
 	//
 	// Its context ends with the cause ErrStopped or *pawl.LeaseLostError, and after Timeout. Every
-	// commit made with it is fenced by the lease. A handler that does not return when its context has
-	// ended keeps its stream from being handled in this process.
+	// commit made with it is fenced by the lease. A handler that does not return while its lease lasts
+	// keeps the stream from being handled; one that goes on after its lease was lost runs beside the
+	// next one.
 	Handle func(ctx context.Context, d *Delivery) error
 	// MaxRetries is how often an event is tried again after its first failure, before the stream is
 	// blocked; 0: DefaultMaxRetries; NoRetries: never.
@@ -56,8 +60,8 @@ type Reaction struct {
 	// RetryForever never blocks a stream because of a failed event: it is tried again until it
 	// succeeds. pawl.NonRetryable blocks nevertheless.
 	RetryForever bool
-	// Backoff is the pause before an event is tried again; zero fields: DefaultBackoff. Only First and
-	// Max count.
+	// Backoff is the pause before an event is tried again: a random time up to a bound that doubles
+	// from First to Max; zero fields: DefaultBackoff. Attempts and Within are ignored.
 	Backoff pawl.Retry
 	// MaxLost is how many leases in a row may be lost on a stream before it is blocked: the event may
 	// kill its process. 0: DefaultMaxLost.
@@ -82,7 +86,7 @@ type reaction struct {
 
 // wants reports whether the reaction handles events of a type on a stream.
 func (r *reaction) wants(stream, typ string) bool {
-	return typ != closedType && (r.types == nil || r.types[typ]) && r.matches(stream)
+	return (r.types == nil || r.types[typ]) && r.matches(stream)
 }
 
 func (r *reaction) matches(stream string) bool {
@@ -94,8 +98,9 @@ func (r *reaction) matches(stream string) bool {
 func (l *Log) React(r Reaction) error {
 	bad := func(reason string) error { return &pawl.ArgumentError{Argument: "Reaction", Reason: reason} }
 	switch {
-	case r.Name == "" || len(r.Name) > MaxReaction || strings.ContainsFunc(r.Name, func(c rune) bool { return c == '/' || c < ' ' }):
-		return bad(fmt.Sprintf("Name must have 1 to %d bytes, without slash and control characters", MaxReaction))
+	case r.Name == "" || len(r.Name) > MaxReaction || !utf8.ValidString(r.Name) ||
+		strings.ContainsFunc(r.Name, func(c rune) bool { return c == '/' || unicode.IsControl(c) }):
+		return bad(fmt.Sprintf("Name must have 1 to %d bytes of UTF-8, without slash and control characters", MaxReaction))
 	case r.Handle == nil:
 		return bad("Handle is nil")
 	case r.MaxRetries < NoRetries || r.MaxLost < 0 || r.Timeout < 0 || r.Batch < 0 || r.Concurrency < 0 || r.Backoff.First < 0 || r.Backoff.Max < 0:
@@ -145,8 +150,9 @@ type Delivery struct {
 	claim    *claim
 	onCommit []func(ctx context.Context, tx *pawl.Tx) error
 
-	mu      sync.Mutex // protects appends
-	appends int        // calls of Append so far
+	mu      sync.Mutex // protects the fields below
+	appends int        // calls of Append and Act so far
+	over    bool       // the handler has returned
 }
 
 // Key returns a key that is the same in every attempt at this event by this reaction. Pass it to
@@ -171,23 +177,71 @@ func deliveryOf(ctx context.Context, s *shared) *Delivery {
 	return d
 }
 
+// ordinal returns the place of the next append among those of the handler. It is 0 outside a handler.
+func (d *Delivery) ordinal() int {
+	if d == nil {
+		return 0
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.appends++
+	return d.appends - 1
+}
+
+// end makes appends with the context of the handler fail: the handler has returned.
+func (d *Delivery) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over = true
+}
+
+// ErrMoved is returned by an append in a handler whose position was moved by Reset or Unblock, or by a
+// new stream under the same name. Nothing was appended. The claim ends without effect.
+var ErrMoved = errors.New("stream: the position was moved meanwhile")
+
+// madeKey returns the key of an append in position.Made.
+func (d *Delivery) madeKey(ordinal int) string { return fmt.Sprintf("%s/%d", d.ID, ordinal) }
+
+// made reports whether an earlier attempt has made the append with this ordinal.
+func (d *Delivery) made(ctx context.Context, ordinal int) (bool, error) {
+	if d == nil {
+		return false, nil
+	}
+	snap, err := d.log.positions.Scope(d.log.rt, d.claim.ID).Snapshot(ctx)
+	if err != nil || !snap.Exists() {
+		return false, err
+	}
+	_, done := snap.ReadOnly().Made[d.madeKey(ordinal)]
+	return done, nil
+}
+
 // append is Append in a handler. The commit also notes in the position that the append was made, so
 // that a repeated handler does not make it again. The lease of the position fences it.
-func (d *Delivery) append(ctx context.Context, stream string, fresh []Event) (made []Event, err error) {
+func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream string, fresh []Event) (made []Event, err error) {
 	d.mu.Lock()
-	ordinal := d.appends
-	d.appends++
+	over := d.over
 	d.mu.Unlock()
+	switch {
+	case over:
+		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "of a handler that has returned"}
+	case l.owner != pawl.Owner(l.rt):
+		return nil, &pawl.ArgumentError{Argument: "Log.In", Reason: "cannot append in a handler; use Delivery.OnCommit"}
+	}
 	s := d.log
 	err = pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		scope := s.positions.Scope(tx, d.claim.ID)
-		snap, err := scope.Snapshot(ctx)
+		now, err := scope.State(ctx)
 		if err != nil {
 			return err
 		}
-		now := snap.State()
-		if done := now.Made[d.ID]; ordinal < len(done) {
-			made = done[ordinal].events(fresh)
+		if now.Turn != d.claim.from.Turn {
+			return ErrMoved
+		}
+		if done, ok := now.Made[d.madeKey(ordinal)]; ok {
+			if done.Stream != stream {
+				return pawl.NonRetryable(&pawl.ArgumentError{Argument: "stream", Reason: fmt.Sprintf("append %d of the handler was for %.80q in an earlier attempt", ordinal, done.Stream)})
+			}
+			made = done.events(fresh)
 			return nil
 		}
 		made, err = (&Log{s, tx}).append(ctx, stream, Any, "", fresh)
@@ -196,9 +250,9 @@ func (d *Delivery) append(ctx context.Context, stream string, fresh []Event) (ma
 		}
 		_, err = scope.AtomicState(ctx, func(_ context.Context, p *position) error {
 			if p.Made == nil {
-				p.Made = map[string][]appended{}
+				p.Made = map[string]appended{}
 			}
-			p.Made[d.ID] = append(p.Made[d.ID], appended{made[0].Stream, lifeOf(made[0]), made[0].Version, len(made)})
+			p.Made[d.madeKey(ordinal)] = appended{made[0].Stream, lifeOf(made[0]), made[0].Version, len(made)}
 			return nil
 		})
 		return err
@@ -266,8 +320,8 @@ type position struct {
 	Lost int `json:"lost,omitempty"`
 	// Reason is the error of the last failure.
 	Reason string `json:"reason,omitempty"`
-	// Made are the appends that handlers have made for events from Next on, by event.
-	Made map[string][]appended `json:"made,omitempty"`
+	// Made are the appends that handlers have made for events from Next on; see Delivery.madeKey.
+	Made map[string]appended `json:"made,omitempty"`
 }
 
 // States of a position, as its label has them.

@@ -111,8 +111,34 @@ func (l *Log) Last(ctx context.Context, stream string, n int) ([]Event, error) {
 	return events, undecoded
 }
 
-// entries yields the events of one life of a stream in a range of versions. It ends early if the
-// stream was deleted meanwhile. An error without an event is the last pair.
+// errGone ends a reading of events that were removed meanwhile.
+var errGone = errors.New("stream: events were removed while they were read")
+
+// whole is entries forward. Its last pair is errGone if an event is missing.
+func (l *Log) whole(ctx context.Context, stream, life string, from, before int64) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		next := from
+		for e, err := range l.entries(ctx, stream, life, from, before, false, 0) {
+			if err == nil && e.Version != next {
+				break
+			}
+			if !yield(e, err) {
+				return
+			}
+			if err != nil && e.ID == "" {
+				return
+			}
+			next = e.Version + 1
+		}
+		if next < before {
+			yield(Event{}, errGone)
+		}
+	}
+}
+
+// entries yields the events of one life of a stream in a range of versions, without those that were
+// removed meanwhile. It ends early if the stream was deleted. An error without an event is the last
+// pair.
 func (l *Log) entries(ctx context.Context, stream, life string, from, before int64, backward bool, hint int) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		size := pageSize
@@ -129,7 +155,7 @@ func (l *Log) entries(ctx context.Context, stream, life string, from, before int
 			}
 			for _, raw := range page {
 				e, of, err := l.decode(raw)
-				if of != life {
+				if of != life && of != "" {
 					return
 				}
 				if !yield(e, err) {
@@ -239,11 +265,14 @@ func (l *Log) Watch(ctx context.Context, stream string, after int64) iter.Seq2[E
 }
 
 // decode returns an entry as an event, and the life of its stream. An event of a type that is not
-// registered has no Data, and no error.
+// registered has no Data, and no error. The life of an entry that is no event is empty.
 func (s *shared) decode(raw pawl.LogEntry) (e Event, life string, err error) {
 	e = Event{Stream: raw.ID, Version: int64(raw.Number), Position: raw.Position, At: raw.At}
 	var stored entry
-	if err := json.Unmarshal(raw.Data, &stored); err != nil {
+	if err = json.Unmarshal(raw.Data, &stored); err == nil && stored.Life == "" {
+		err = errors.New("not an event")
+	}
+	if err != nil {
 		e.ID = eventID("unreadable", e.Version)
 		return e, "", &EventError{Stream: e.Stream, Version: e.Version, Err: err}
 	}

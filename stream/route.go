@@ -33,19 +33,58 @@ type news struct {
 }
 
 // route makes positions ready for the events that are new. It reports whether there may be more.
+// Reactions that are behind, such as a new one that has the whole history before it, are routed
+// apart, so that they do not hold up the others.
 func (s *shared) route(ctx context.Context, reactions []*reaction) (more bool, err error) {
 	scope := s.cursors.Scope(s.rt, cursorID)
 	seen, known := scope.LastSeen()
-	if !known { // later the page alone is read, if nothing is new
+	if !known {
 		if seen, err = scope.Snapshot(ctx); err != nil {
 			return false, err
 		}
 	}
+	front, behind := split(seen, reactions)
+	for _, some := range [][]*reaction{front, behind} {
+		if len(some) == 0 {
+			continue
+		}
+		again, err := s.routeSome(ctx, scope, seen, known, some)
+		if err != nil {
+			return false, err
+		}
+		more = more || again
+	}
+	return more, nil
+}
+
+// split returns the reactions that are furthest ahead, and the others.
+func split(seen pawl.Snapshot[cursor], reactions []*reaction) (front, behind []*reaction) {
+	var c cursor
+	if seen.Exists() {
+		c = *seen.ReadOnly()
+	}
+	var most uint64
+	for _, r := range reactions {
+		most = max(most, c.At[r.Name])
+	}
+	for _, r := range reactions {
+		if c.At[r.Name] == most {
+			front = append(front, r)
+		} else {
+			behind = append(behind, r)
+		}
+	}
+	return front, behind
+}
+
+// routeSome routes one page of events after the cursor of the reaction that is furthest behind. Seen
+// is the cursor, which another process may have moved if it is cached.
+func (s *shared) routeSome(ctx context.Context, scope pawl.Scope[cursor], seen pawl.Snapshot[cursor], cached bool, reactions []*reaction) (more bool, err error) {
 	page, at, err := s.unrouted(ctx, seen, reactions)
 	if err != nil || len(page) == 0 {
-		return false, err
+		return false, err // usually: one query
 	}
-	if known { // another process may have routed them
+	if cached {
 		if seen, err = scope.Snapshot(ctx); err != nil {
 			return false, err
 		}
@@ -63,10 +102,7 @@ func (s *shared) route(ctx context.Context, reactions []*reaction) (more bool, e
 			c.At = map[string]uint64{}
 		}
 		for _, r := range reactions {
-			// Only what was read: a reaction behind this page goes on from where it is.
-			if c.At[r.Name] >= at[r.Name] && c.At[r.Name] < last {
-				c.At[r.Name] = last
-			}
+			c.At[r.Name] = max(c.At[r.Name], last)
 		}
 		return nil
 	})
@@ -124,7 +160,15 @@ func (s *shared) spread(ctx context.Context, all []news) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(routeParallel)
 	for _, n := range all {
-		g.Go(func() error { return s.tell(ctx, n) })
+		g.Go(func() error {
+			err := s.tell(ctx, n)
+			if err == nil || ctx.Err() != nil || pawl.IsRetryable(err) || pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrClosed) {
+				return err
+			}
+			// About this position: it must not hold up the others. The next event tells it again.
+			s.config.Logger.ErrorContext(ctx, "stream: a position cannot be written", "reaction", n.reaction.Name, "stream", n.stream, "err", err)
+			return nil
+		})
 	}
 	return g.Wait()
 }
@@ -136,9 +180,9 @@ var errOtherLife = errors.New("stream: another life")
 // next attempt is not hurried.
 func (s *shared) tell(ctx context.Context, n news) error {
 	scope := s.positions.Scope(s.rt, positionID(n.stream, n.reaction.Name))
-	var other, over string // a life that the position has, and one that is known to be over
+	var other, over string // a life that the position has, and one that is known to be over; empty: none
 	tell := func(_ context.Context, p *position) error {
-		if p.Life == over {
+		if p.Life == over || p.Life == "" {
 			*p = position{Reaction: n.reaction.Name, Stream: n.stream, Life: n.life, Turn: p.Turn + 1}
 			p.become(idle)
 		}
