@@ -190,8 +190,9 @@ func ordered(q persist.Query) bool {
 
 // inOrder makes the planner read an index in the order of the list, for the rest of the
 // transaction. Before a table is first analyzed, the planner takes it for small: it would read and
-// sort the whole kind for each page.
-var inOrder = query(`SELECT pg_catalog.set_config('enable_sort', 'off', true),
+// sort the whole kind for each page. A few rows that must be sorted still are; the planner then takes
+// the statement for expensive, and would compile it.
+var inOrder = query(`SELECT pg_catalog.set_config('enable_sort', 'off', true), pg_catalog.set_config('jit', 'off', true),
 	pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true)`)
 
 // successor returns the first text after all texts that start with prefix, or "" if there is none.
