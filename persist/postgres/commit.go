@@ -56,7 +56,7 @@ type request struct {
 	commit  persist.Commit
 	keys    []persist.Key
 	absent  int // keys that must be absent
-	size    int // bytes of the documents
+	size    int // bytes of the documents and log entries
 	arrived time.Time
 	state   atomic.Int32
 	done    chan struct{} // closed when result is set
@@ -153,7 +153,7 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 		if w.Expected == 0 {
 			r.absent++
 		}
-		r.size += len(w.Doc)
+		r.size += len(w.Doc) + logSize(w)
 	}
 	for _, g := range c.Guards {
 		if g.Read && g.Version == 0 {

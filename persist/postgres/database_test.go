@@ -54,10 +54,11 @@ func TestDurableWhateverTheDefault(t *testing.T) {
 		`CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS
 			$$BEGIN INSERT INTO seen VALUES (TG_OP || TG_TABLE_NAME, current_setting('synchronous_commit')); RETURN NULL; END$$`,
 		// Deferred until the transaction ends.
-		`CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON pawl_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
+		`CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON pawl_records DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`,
+		`CREATE CONSTRAINT TRIGGER see AFTER INSERT OR UPDATE OR DELETE ON pawl_log DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION see()`)
 	exercise(t, s)
 	conn := pgtest.Connect(t, url)
-	require.EqualValues(t, 3, value[int64](t, conn, "SELECT count(DISTINCT operation) FROM seen"))
+	require.EqualValues(t, 6, value[int64](t, conn, "SELECT count(DISTINCT operation) FROM seen"))
 	require.Zero(t, value[int64](t, conn, "SELECT count(*) FROM seen WHERE setting <> 'on'"))
 }
 
@@ -131,7 +132,8 @@ func TestRights(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied")
 	}
 	execute(t, address, "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role)
-	must(t, s, put("a", 1), together(put("a", 2), put("b", 0)))
+	must(t, s, put("a", 1), together(put("a", 2), put("b", 0)), adding(put("a", 3), 0, `0`))
+	require.Len(t, orderAfter(t, s, 0), 1)
 }
 
 // TestCredentialsStaySecret: no error and no log has the password in it, however it is printed.
@@ -226,7 +228,7 @@ func TestListReadsEachRecordOnce(t *testing.T) {
 			execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = false)",
 				fmt.Sprintf(`INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, due, updated, holder, token, commits)
 				SELECT 'k', md5(n::text), 1, 1, '{}', 0, 'open', now() - (n * 7919 %% 1000) * interval '1 s', now(), '', 0, '{}' FROM generate_series(1, %d) n`, count))
-			read := tuplesRead(t, url)
+			read := tuplesRead(t, url, "pawl_records")
 			before := read()
 			listed := 0
 			for q.Kind = "k"; ; {
@@ -261,7 +263,7 @@ func TestTakeReadsWhatItTakes(t *testing.T) {
 			execute(t, url, "ALTER TABLE pawl_records SET (autovacuum_enabled = false)",
 				fmt.Sprintf(`INSERT INTO pawl_records (kind, id, version, born, doc, schema, label, due, updated, holder, token, commits)
 				SELECT 'k', md5(n::text), 1, 1, '{}', 0, 'open', now() - (n * 7919 %% 1000) * interval '1 s', now(), '', 0, '{}' FROM generate_series(1, %d) n`, count))
-			read := tuplesRead(t, url)
+			read := tuplesRead(t, url, "pawl_records")
 			before := read()
 			q := persist.Query{Kind: "k", Due: true, Labels: []string{"open", "parked"}, Limit: 5}
 			taken, err := s.Take(t.Context(), q, persist.Acquire{Holder: "h", For: time.Minute}, change)
@@ -274,14 +276,14 @@ func TestTakeReadsWhatItTakes(t *testing.T) {
 	}
 }
 
-// tuplesRead returns a function that returns how many records the server has read so far.
-func tuplesRead(t *testing.T, url string) func() int64 {
+// tuplesRead returns a function that returns how many rows of a table the server has read so far.
+func tuplesRead(t *testing.T, url, table string) func() int64 {
 	conn := pgtest.Connect(t, url)
 	return func() (n int64) {
 		_, err := conn.Exec(t.Context(), "SELECT pg_stat_clear_snapshot()")
 		require.NoError(t, err)
 		require.NoError(t, conn.QueryRow(t.Context(), `SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
-			FROM pg_stat_user_tables WHERE relname = 'pawl_records'`).Scan(&n))
+			FROM pg_stat_user_tables WHERE relname = $1`, table).Scan(&n))
 		return n
 	}
 }

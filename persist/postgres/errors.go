@@ -69,8 +69,8 @@ func worthRetrying(err error) bool {
 	switch answered.Code {
 	case codeSerializationFailure, codeDeadlockDetected, codeLockNotAvailable:
 		return true
-	case codeUniqueViolation: // of the primary key, not of an index that a user added
-		return strings.HasSuffix(answered.ConstraintName, "records_pkey")
+	case codeUniqueViolation: // of a primary key, not of an index that a user added
+		return strings.HasSuffix(answered.ConstraintName, "records_pkey") || strings.HasSuffix(answered.ConstraintName, "log_numbers")
 	}
 	return false
 }

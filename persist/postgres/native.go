@@ -243,7 +243,7 @@ func (handle) Commit(context.Context) error { return errNotYours }
 func (handle) Rollback(context.Context) error { return errNotYours }
 
 // Join returns a store that works inside tx, the caller's own transaction in the database of s, and
-// uses only its connection. It is also a persist.Reader and a persist.Native. Like tx, it is not
+// uses only its connection. It is also a persist.Reader, a persist.Native and a persist.Logger. Like tx, it is not
 // safe for concurrent use, and it ends with tx. Its Close does not end tx; after that, and after
 // Close of s, calls return persist.ErrClosed.
 //
@@ -275,6 +275,7 @@ var (
 	_ persist.Store  = (*joined)(nil)
 	_ persist.Reader = (*joined)(nil)
 	_ persist.Native = (*joined)(nil)
+	_ persist.Logger = (*joined)(nil)
 )
 
 // pgx does not use this name. Savepoints of nested calls hide each other.

@@ -3,8 +3,8 @@
 // An acknowledged commit is durable, even if the default of a session is synchronous_commit=off; a
 // server with fsync=off is refused. The server's clock decides about expiry, leases and due times,
 // after the records are locked. A commit that creates or replaces one record is one round trip,
-// with or without a lease; any other commit is two. When many commits are in progress they share
-// transactions, each with an outcome of its own.
+// with or without a lease and new log entries; any other commit is two. When many commits are in
+// progress they share transactions, each with an outcome of its own.
 //
 // Only Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
 // by transaction. PostgreSQL 12 or newer and a database with encoding UTF8 are required. A commit
@@ -33,6 +33,13 @@
 // wait for a notification, for at most a second. Watch listens on a connection beside the pool, one
 // for all Watch calls of a store. Behind a proxy that pools connections by transaction, Watch
 // returns persist.ErrUnsupported; changes made there are still notified to others.
+//
+// # Logs
+//
+// Log entries are rows of the table pawl_log, with their JSON as text. An append costs the same
+// however long the log is. Writers of different records do not wait for each other: an entry gets its
+// position in the global order after its commit, from the first ReadOrder that finds it. That is one
+// update for each entry. See Store.ReadOrder.
 //
 // # State in SQL
 //
@@ -109,7 +116,8 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // Store is a persist.Store in a PostgreSQL database. It is also a persist.Reader, persist.Leaser,
-// persist.Native, persist.Purger, persist.Watcher, persist.Prober and persist.Restorer.
+// persist.Native, persist.Purger, persist.Watcher, persist.Prober, persist.Restorer, persist.Logger and
+// persist.LogRestorer.
 type Store struct {
 	config  Config
 	pool    *pgxpool.Pool
@@ -121,7 +129,8 @@ type Store struct {
 	turns   turns
 	turnFor time.Duration // longestTurn
 
-	purging chan struct{} // has one place, for the purge in progress
+	purging   chan struct{} // has one place, for the purge in progress
+	numbering chan struct{} // has one place, for the call that gives positions to log entries
 
 	id        string    // of this store among all that share the database
 	hub       hints.Hub // for the Watch calls of this store
@@ -130,14 +139,15 @@ type Store struct {
 }
 
 var (
-	_ persist.Store    = (*Store)(nil)
-	_ persist.Reader   = (*Store)(nil)
-	_ persist.Leaser   = (*Store)(nil)
-	_ persist.Native   = (*Store)(nil)
-	_ persist.Purger   = (*Store)(nil)
-	_ persist.Watcher  = (*Store)(nil)
-	_ persist.Prober   = (*Store)(nil)
-	_ persist.Restorer = (*Store)(nil)
+	_ persist.Store       = (*Store)(nil)
+	_ persist.Reader      = (*Store)(nil)
+	_ persist.Leaser      = (*Store)(nil)
+	_ persist.Native      = (*Store)(nil)
+	_ persist.Purger      = (*Store)(nil)
+	_ persist.Watcher     = (*Store)(nil)
+	_ persist.Prober      = (*Store)(nil)
+	_ persist.Restorer    = (*Store)(nil)
+	_ persist.LogRestorer = (*Store)(nil)
 )
 
 // Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its
@@ -190,7 +200,7 @@ func New(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error)
 // start verifies the database, migrates the tables and returns the store.
 func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, error) {
 	connections := int(pool.Config().MaxConns)
-	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1)}
+	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1), numbering: make(chan struct{}, 1)}
 	s.queue = queue{committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
 	s.id, s.listening.heartbeat = rand.Text(), heartbeat
 	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})

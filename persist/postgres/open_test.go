@@ -66,6 +66,7 @@ func exercise(t *testing.T, s *Store) {
 		})
 	}
 	writers.Wait()
+	exerciseLog(t, s)
 	page, err := s.List(ctx, persist.Query{Kind: "thing", Prefix: "many-"})
 	require.NoError(t, err)
 	require.Len(t, page.Records, 40)
@@ -87,6 +88,41 @@ func exercise(t *testing.T, s *Store) {
 	absent, err := s.Load(ctx, thing("b"))
 	require.ErrorIs(t, err, persist.ErrNotFound)
 	require.EqualValues(t, 2, absent.Version)
+}
+
+// exerciseLog does one of everything with logs, some of it at the same time.
+func exerciseLog(t *testing.T, s *Store) {
+	t.Helper()
+	ctx := t.Context()
+	const logs, entries = 20, 3
+	var writers sync.WaitGroup
+	for i := range logs {
+		writers.Go(func() {
+			for version := range uint64(entries) {
+				if _, err := s.Commit(ctx, adding(put(fmt.Sprint("log-", i), version), version, fmt.Sprint(version))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	order := orderAfter(t, s, 0)
+	require.Len(t, order, logs*entries)
+	must(t, s, together(adding(put("log-0", entries), entries, ` {"spelled" : 1e2} `), put("beside", 0)))
+	_, err := s.Commit(ctx, adding(put("log-0", entries+1), entries, `"taken"`))
+	require.EqualValues(t, entries+1, winner(t, err).Version)
+	cut := put("log-0", entries+1)
+	cut.Writes[0].Log = &persist.LogWrite{Drop: entries}
+	must(t, s, cut)
+	require.Equal(t, []string{`log-0 3  {"spelled" : 1e2} `}, logOf(t, s, "log-0"))
+	last, err := s.LastPosition(ctx)
+	require.NoError(t, err)
+	more, err := s.ReadOrder(ctx, persist.OrderQuery{Kinds: []string{"thing"}, After: order[len(order)-1].Position})
+	require.NoError(t, err)
+	require.Len(t, more, 1)
+	require.Equal(t, last, more[0].Position)
+	require.NoError(t, s.RestoreLog(ctx, more, last+1))
+	require.Equal(t, more, orderAfter(t, s, last-1))
 }
 
 // TestAnySettings: what a session's defaults are, or how a pool runs its queries, changes nothing.
@@ -192,11 +228,14 @@ func TestMigratedTogether(t *testing.T) {
 func TestFunctionsAreReplaced(t *testing.T) {
 	url := pgtest.URL(t)
 	must(t, openAt(t, url, Config{}), put("a", 0), put("b", 0))
-	execute(t, url, `DO $$ BEGIN EXECUTE replace(pg_get_functiondef('pawl_write'::regproc), 'SKIP LOCKED', 'NOWAIT'); END $$`,
+	execute(t, url, "DROP TABLE pawl_log, pawl_last_position", "DROP FUNCTION pawl_taken_numbers, pawl_change_logs",
+		`DO $$ BEGIN EXECUTE replace(pg_get_functiondef('pawl_write'::regproc), 'SKIP LOCKED', 'NOWAIT'); END $$`,
 		"UPDATE pawl_meta SET value = 2 WHERE name = 'schema'")
 	s, conn := openAt(t, url, Config{}), pgtest.Connect(t, url)
 	require.NotContains(t, value[string](t, conn, "SELECT pg_get_functiondef('pawl_write'::regproc)"), "NOWAIT")
 	sameTime(t, batched(t, s, put("a", 1), put("b", 1))...)
+	must(t, s, adding(put("a", 2), 0, `0`))
+	require.Len(t, orderAfter(t, s, 0), 1)
 }
 
 // TestNothingToMigrate takes no lock.

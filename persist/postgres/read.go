@@ -155,6 +155,15 @@ func (s *Store) read(ctx context.Context, statement *statement) (answer, error) 
 // readAfter runs statements that change nothing, in one transaction, and returns the answer of the
 // last.
 func (s *Store) readAfter(ctx context.Context, statements ...*statement) (answer, error) {
+	answers, err := s.readTogether(ctx, statements...)
+	if err != nil {
+		return nil, err
+	}
+	return answers[len(answers)-1], nil
+}
+
+// readTogether runs statements that change nothing, in one transaction.
+func (s *Store) readTogether(ctx context.Context, statements ...*statement) ([]answer, error) {
 	if err := s.queue.begin(); err != nil {
 		return nil, err
 	}
@@ -170,7 +179,7 @@ func (s *Store) readAfter(ctx context.Context, statements ...*statement) (answer
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
-	return answers[len(answers)-1], nil
+	return answers, nil
 }
 
 // repeatable runs statements that change nothing, and again with their text if the session has lost

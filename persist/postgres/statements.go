@@ -35,6 +35,8 @@ type statements struct {
 	settings      string
 	putBack       string
 	confirmAbsent string
+
+	logs logStatements
 }
 
 // ready is the condition of a session in which one statement can commit: other settings need a
@@ -42,7 +44,7 @@ type statements struct {
 const ready = `pg_catalog.current_setting('transaction_isolation') = 'read committed' AND pg_catalog.current_setting('synchronous_commit') <> 'off'`
 
 func newStatements(n names) statements {
-	return statements{
+	t := statements{
 		records: n.of("records"),
 		// One statement, so that the floor is not older than the absence.
 		load: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + content +
@@ -109,4 +111,6 @@ func newStatements(n names) statements {
 			pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true)`,
 		confirmAbsent: n.expand(`SELECT {confirm_absent}($1, $2)`),
 	}
+	t.logs = newLogStatements(n, &t)
+	return t
 }

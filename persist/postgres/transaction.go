@@ -44,6 +44,7 @@ type transaction struct {
 	busy    map[persist.Key]bool           // locked by another transaction
 
 	unlocked map[persist.Key]persist.Record // committed versions of busy records
+	taken    map[persist.Key]bool           // a number of a new log entry is taken
 }
 
 // part is one commit of a transaction.
@@ -100,8 +101,12 @@ func (t *transaction) lock(ctx context.Context) error {
 		kinds, ids := apart(t.parts[0].keys)
 		statements = append(statements, query(t.store.sql.confirmAbsent).strings(kinds).strings(ids))
 	}
-	records := t.lockRecords()
-	statements = append(append(statements, records...), t.store.sql.now.query().string(t.store.lifetime()))
+	records, entries := t.lockRecords(), t.lookForNumbers()
+	statements = append(statements, records...)
+	if entries != nil {
+		statements = append(statements, entries)
+	}
+	statements = append(statements, t.store.sql.now.query().string(t.store.lifetime()))
 	if t.begun {
 		asTexts(statements) // an unknown name would end the transaction
 	} else {
@@ -133,7 +138,14 @@ func (t *transaction) lock(ctx context.Context) error {
 			t.readLocked(row)
 		}
 	}
-	row := cells(answers[len(records)][0])
+	if entries != nil {
+		t.taken = make(map[persist.Key]bool)
+		for _, row := range answers[len(records)] {
+			row := cells(row)
+			t.taken[persist.Key{Kind: row.string(), ID: row.string()}] = true
+		}
+	}
+	row := cells(answers[len(answers)-1][0])
 	t.at, t.floor = row.time(), uint64(row.int())
 	return nil
 }
@@ -255,6 +267,12 @@ func (t *transaction) apply(p *part) {
 		current[key] = r
 	}
 	p.next, p.err = persist.Apply(p.commit, current, t.at)
+	if p.err == nil {
+		p.err = t.numbersTaken(p, current)
+	}
+	if p.err != nil {
+		p.next = nil
+	}
 }
 
 // whileBusy returns the error of p, whose record another transaction has locked: a conflict if p
@@ -311,7 +329,7 @@ func (t *transaction) finish(ctx context.Context) {
 	}
 }
 
-// writes returns the statements that store the records of all parts.
+// writes returns the statements that store the records and logs of all parts.
 func (t *transaction) writes() []*statement {
 	var created, replaced, touched []persist.Record
 	for _, p := range t.parts {
@@ -337,6 +355,9 @@ func (t *transaction) writes() []*statement {
 	}
 	if len(touched) > 0 {
 		statements = append(statements, touching(t.store.sql.touch, touched))
+	}
+	if logs := t.changeLogs(); logs != nil {
+		statements = append(statements, logs)
 	}
 	return statements
 }

@@ -14,7 +14,7 @@ import (
 
 // The fast way to commit is one round trip: an UPDATE or INSERT for one commit, a call of the SQL
 // function write for a batch. It writes commits of one record each that create a record or replace
-// a live one, with their lease, token, expiry and due time. It never waits for a record. Whatever
+// a live one, with their lease, token, expiry and due time, and add entries to its log. It never waits for a record. Whatever
 // it does not write, the transaction decides.
 
 // isFast reports whether c can go the fast way.
@@ -24,6 +24,9 @@ func isFast(c *persist.Commit) bool {
 	}
 	w := &c.Writes[0]
 	if w.Gone || w.Deleted || w.EndLease || w.Expected > 0 && w.Recent == nil {
+		return false
+	}
+	if _, cuts := cutsLog(w); cuts {
 		return false
 	}
 	if len(c.Guards) == 0 {
@@ -47,14 +50,21 @@ func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
 // A statement that bounds the wait for the locks comes first.
 func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
 	p := s.parameters(r)
-	brief, write := s.sql.brief.query(), s.sql.replaceOne.query()
+	replace, create, logged := s.sql.replaceOne, s.sql.createOne, addsToLog(p.Write)
+	if logged {
+		replace, create = s.sql.logs.replaceOne, s.sql.logs.createOne
+	}
+	brief, write := s.sql.brief.query(), replace.query()
 	if p.Expected == 0 {
-		brief, write = s.sql.briefFree.query().int(p.lockKey), s.sql.createOne.query()
+		brief, write = s.sql.briefFree.query().int(p.lockKey), create.query()
 	}
 	write.bytes = make([]byte, 0, p.size)
 	write.string(p.Kind).string(p.ID).int(int64(p.Expected)).int(int64(p.Version)).jsonText(p.Doc).int(int64(p.Schema)).
 		string(p.Label).time(p.Due).duration(p.DueIn).duration(p.ttl).strings(p.ring).
 		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.guard.Release)
+	if logged {
+		write.int(int64(p.Log.First)).jsons(p.Log.Entries)
+	}
 	answers, err := roundTrip(ctx, conn, brief, write)
 	switch {
 	case sqlState(err) == codeNoSuchStatement: // nothing was done; the text is sent from now on
@@ -75,14 +85,18 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 // write sends a batch of requests, all of them fast and with different keys, and returns a result
 // for each. An error is about all of them; see outcome.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
-	answers, err := roundTrip(ctx, conn, s.writing(requests))
+	statements := []*statement{s.writing(requests)}
+	if addToLogs(requests) {
+		statements = []*statement{s.sql.brief.query(), statements[0]} // the function write bounds only its own waits
+	}
+	answers, err := roundTrip(ctx, conn, statements...)
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
 		return s.write(ctx, conn, requests)
 	case err != nil:
-		return nil, outcome(err, len(answers), 1)
+		return nil, outcome(err, len(answers), len(statements))
 	}
-	return written(requests, answers[0]), nil
+	return written(requests, answers[len(answers)-1]), nil
 }
 
 // written returns the results that the rows of the function write contain.
@@ -130,7 +144,10 @@ func (s *Store) writing(requests []*request) *statement {
 		all[i] = s.parameters(r)
 		size += all[i].size
 	}
-	q := s.sql.write.query()
+	q, logged := s.sql.write.query(), addToLogs(requests)
+	if logged {
+		q = s.sql.logs.write.query()
+	}
 	q.bytes = make([]byte, 0, size)
 	q.strings(column(all, func(p parameters) string { return p.Kind }))
 	q.strings(column(all, func(p parameters) string { return p.ID }))
@@ -147,7 +164,15 @@ func (s *Store) writing(requests []*request) *statement {
 	q.optionalStrings(column(all, func(p parameters) *string { return p.holder }))
 	q.durations(column(all, func(p parameters) time.Duration { return p.lease }))
 	q.bools(column(all, func(p parameters) bool { return p.guard.Release }))
-	return q.ints(column(all, func(p parameters) int64 { return p.lockKey }))
+	q.ints(column(all, func(p parameters) int64 { return p.lockKey }))
+	if !logged {
+		return q
+	}
+	var added additions
+	for _, p := range all {
+		added.add(p.Write)
+	}
+	return added.to(q)
 }
 
 // parameters are those of one commit that is fast.
@@ -181,7 +206,7 @@ func (s *Store) parameters(r *request) parameters {
 	}
 	p.ring = persist.Remember(recent, r.commit.ID)
 	const numbers, lengths = 200, 4 // bytes
-	p.size = len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + numbers
+	p.size = len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + numbers + logSize(w)
 	for _, id := range p.ring {
 		p.size += lengths + len(id)
 	}

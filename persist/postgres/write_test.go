@@ -118,7 +118,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 	ctx, url := t.Context(), pgtest.URL(t)
 	s := openAt(t, url, Config{})
 	must(t, s, put("a", 0))
-	for _, c := range []persist.Commit{put("a", 1), put("b", 0), together(put("a", 1), put("b", 0))} {
+	for _, c := range []persist.Commit{put("a", 1), put("b", 0), adding(put("a", 1), 0, `0`), adding(put("b", 0), 0, `0`), together(put("a", 1), put("b", 0))} {
 		conn := pgtest.Connect(t, url)
 		pid := conn.PgConn().PID()
 		execute(t, url, fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid))
@@ -128,7 +128,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
 		unavailable(t, err)
 	}
-	for _, p := range []*prepared{s.sql.brief, s.sql.replaceOne, s.sql.briefFree, s.sql.createOne, s.sql.write, s.sql.replace, s.sql.lockRecords} {
+	for _, p := range []*prepared{s.sql.brief, s.sql.replaceOne, s.sql.briefFree, s.sql.createOne, s.sql.write, s.sql.replace, s.sql.lockRecords, s.sql.logs.replaceOne, s.sql.logs.createOne} {
 		require.False(t, p.forgotten.Load())
 	}
 }
