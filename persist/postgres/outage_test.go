@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,13 +24,16 @@ import (
 )
 
 // diarist writes one record, or two together, again and again. The documents name every commit that
-// counts, so that one that is lost, doubled or torn shows.
+// counts, so that one that is lost, doubled or torn shows. Some diarists also keep a log, with an entry
+// for each commit.
 type diarist struct {
 	t       *testing.T
 	store   *Store
 	keys    []persist.Key
 	version uint64
 	ids     []string // of the commits that were applied
+	logs    bool
+	recent  []string // Record.Commits
 	tried   int
 	unknown *atomic.Int64 // outcomes
 }
@@ -40,7 +44,12 @@ func (d *diarist) next() persist.Commit {
 	doc, err := json.Marshal(append(slices.Clone(d.ids), c.ID))
 	require.NoError(d.t, err)
 	for _, key := range d.keys {
-		c.Writes = append(c.Writes, persist.Write{Key: key, Expected: d.version, Version: d.version + 1, Doc: doc})
+		w := persist.Write{Key: key, Expected: d.version, Version: d.version + 1, Doc: doc}
+		if d.logs {
+			entry := json.RawMessage(fmt.Sprintf("%q", c.ID))
+			w.Log, w.Recent = &persist.LogWrite{First: d.version, Entries: []json.RawMessage{entry}}, d.recent
+		}
+		c.Writes = append(c.Writes, w)
 	}
 	return c
 }
@@ -55,16 +64,14 @@ func (d *diarist) write() bool {
 		var conflict *persist.Conflict
 		switch {
 		case err == nil:
-			d.version++
-			d.ids = append(d.ids, c.ID)
+			d.applied(c)
 			return true
 		case errors.As(err, &conflict):
 			if !sentBefore || !slices.Contains(conflict.Winners[0].Commits, c.ID) {
 				d.t.Errorf("%s lost to %v, but no other writer exists", c.ID, conflict.Winners[0].Commits)
 				return false
 			}
-			d.version++
-			d.ids = append(d.ids, c.ID)
+			d.applied(c)
 			return true
 		case time.Now().After(deadline):
 			d.t.Errorf("the store does not come back: %v", err)
@@ -84,14 +91,21 @@ func (d *diarist) write() bool {
 	}
 }
 
+// applied notes that c was applied.
+func (d *diarist) applied(c persist.Commit) {
+	d.version++
+	d.ids, d.recent = append(d.ids, c.ID), persist.Remember(d.recent, c.ID)
+}
+
 // diaries has many write until stop is closed, and then compares what is there with what they were
-// told. It returns how many outcomes were unknown.
+// told. A reader follows the order of the log entries meanwhile. It returns how many outcomes were
+// unknown.
 func diaries(t *testing.T, s *Store, stop <-chan struct{}) int64 {
 	var unknown atomic.Int64
 	var writers sync.WaitGroup
 	all := make([]*diarist, 24)
 	for i := range all {
-		d := &diarist{t: t, store: s, keys: []persist.Key{thing(fmt.Sprint("diary-", i))}, unknown: &unknown}
+		d := &diarist{t: t, store: s, keys: []persist.Key{thing(fmt.Sprint("diary-", i))}, logs: i%2 == 0, unknown: &unknown}
 		if i%3 == 0 {
 			d.keys = append(d.keys, thing(fmt.Sprint("copy-", i)))
 		}
@@ -106,7 +120,17 @@ func diaries(t *testing.T, s *Store, stop <-chan struct{}) int64 {
 			}
 		})
 	}
+	var reader sync.WaitGroup
+	written := make(chan struct{})
+	var order []persist.LogEntry
+	reader.Go(func() { order = follow(t, s, written) })
 	writers.Wait()
+	close(written)
+	reader.Wait()
+	entries := make(map[persist.Key][]string)
+	for _, e := range order {
+		entries[e.Key] = append(entries[e.Key], strings.Trim(string(e.Data), `"`))
+	}
 	for _, d := range all {
 		for _, key := range d.keys {
 			r, err := s.Load(t.Context(), key)
@@ -115,6 +139,9 @@ func diaries(t *testing.T, s *Store, stop <-chan struct{}) int64 {
 			require.NoError(t, json.Unmarshal(r.Doc, &ids))
 			require.Equal(t, d.ids, ids)
 			require.Equal(t, d.version, r.Version)
+			if d.logs {
+				require.Equal(t, d.ids, entries[key])
+			}
 		}
 	}
 	return unknown.Load()
@@ -124,7 +151,7 @@ func diaries(t *testing.T, s *Store, stop <-chan struct{}) int64 {
 func proxied(t *testing.T) (*pgproxy.Proxy, string) {
 	server := pgtest.New(t)
 	network, address := server.Addr()
-	proxy := pgproxy.Start(t, network, address, "write", "create_records", "replace_records", "touch_records")
+	proxy := pgproxy.Start(t, network, address, "write", "create_records", "replace_records", "touch_records", "change_logs")
 	return proxy, proxy.URL(server.URL("postgres"))
 }
 
