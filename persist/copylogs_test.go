@@ -31,9 +31,22 @@ func newLogged(t require.TestingT, store persist.Store) *logged {
 
 func logKey(id string) persist.Key { return persist.Key{Kind: "log", ID: id} }
 
-// write commits a change of the record id and its log.
+// write commits a change of the record id and its log. It tries again if the version floor has
+// moved, because entries of another log were removed.
 func (l *logged) write(id string, log *persist.LogWrite) {
 	key := logKey(id)
+	l.commits++
+	var conflict *persist.Conflict
+	for err := l.tryWrite(key, log); err != nil; err = l.tryWrite(key, log) {
+		require.ErrorAs(l, err, &conflict)
+		require.True(l, conflict.Winners[0].Absent(), "%v", err)
+	}
+	if log != nil && log.Clear && len(log.Entries) == 0 {
+		l.next[id] = 0
+	}
+}
+
+func (l *logged) tryWrite(key persist.Key, log *persist.LogWrite) error {
 	r, err := l.store.Load(l.ctx, key)
 	if err != nil {
 		require.ErrorIs(l, err, persist.ErrNotFound)
@@ -44,11 +57,9 @@ func (l *logged) write(id string, log *persist.LogWrite) {
 	}
 	if log != nil && log.Clear && len(log.Entries) == 0 {
 		w.Doc, w.Deleted = nil, true
-		l.next[id] = 0
 	}
-	l.commits++
 	_, err = l.store.Commit(l.ctx, persist.Commit{ID: fmt.Sprintf("log.%d", l.commits), Writes: []persist.Write{w}})
-	require.NoError(l, err)
+	return err
 }
 
 // add adds n entries.

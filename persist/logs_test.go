@@ -191,6 +191,11 @@ func TestLogsReadBesideCommits(t *testing.T) {
 	require.Len(t, conflict.Winners, 1)
 	require.EqualValues(t, 3, conflict.Winners[0].Version)
 	require.Contains(t, conflict.Winners[0].Commits, "rival.1")
+	plain := entryOf("a", 3, 9)
+	plain.Writes[0].Log = nil
+	_, err = between(commit(plain)).Commit(t.Context(), entryOf("a", 3, 0)) // the number was used before
+	require.ErrorAs(t, err, &conflict)
+	require.EqualValues(t, 4, conflict.Winners[0].Version)
 	require.Equal(t, []uint64{0, 1, 2}, readLog(t, other, "a"))
 	require.Len(t, order(t, inner), 4)
 }
