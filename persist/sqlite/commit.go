@@ -14,11 +14,12 @@ import (
 )
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns
-// *persist.Conflict, *persist.Fenced, persist.ErrClosed after Close, and an error that wraps
-// persist.ErrNotApplied when c is malformed, when ctx ended before the commit's turn came, or when
-// the database stayed locked for longer than Config.BusyTimeout, could not be written, or was
-// removed or replaced. Where waiting may help, that error wraps persist.ErrUnavailable too. Any
-// other error leaves the outcome unknown: the disk failed while the commit was made durable.
+// *persist.Conflict, also for a number of a log that is taken, *persist.Fenced, persist.ErrClosed
+// after Close, and an error that wraps persist.ErrNotApplied when c is malformed, when ctx ended
+// before the commit's turn came, or when the database stayed locked for longer than
+// Config.BusyTimeout, could not be written, or was removed or replaced. Where waiting may help, that
+// error wraps persist.ErrUnavailable too. Any other error leaves the outcome unknown: the disk
+// failed while the commit was made durable.
 func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 	if err := validate(c); err != nil {
 		return time.Time{}, err

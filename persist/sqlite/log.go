@@ -22,7 +22,7 @@ const logColumns = "kind, id, number, position, at, data"
 // logStatements holds the SQL texts of the log table.
 type logStatements struct {
 	taken     string // whether a number in a range is taken
-	condition string // the same as a part of statements.update
+	condition string // a part of statements.update: no number from :first to :last is taken
 	drop      string
 	append    string
 	read      string // by number
@@ -40,7 +40,8 @@ func newLogStatements(prefix string) logStatements {
 	selectFrom := "SELECT " + logColumns + " FROM " + table
 	ofKey := " WHERE kind = ?1 AND id = ?2 AND number "
 	byNumber := "SELECT kind, id, number, 0, at, data FROM " + table + ofKey + ">= ?3 AND number < ?4 ORDER BY number"
-	// SQLite keeps the last position there, under the name as it was first spelt.
+	// SQLite keeps the last position of each table in sqlite_sequence. The name of the table is
+	// spelt there as in the migration, whose prefix may have had other letter cases.
 	sequence := ` WHERE name = '` + prefix + `log' COLLATE NOCASE`
 	return logStatements{
 		taken: "SELECT EXISTS (SELECT 1 FROM " + table + ofKey + "BETWEEN ?3 AND ?4)",
@@ -51,8 +52,8 @@ func newLogStatements(prefix string) logStatements {
 		read:     byNumber + " LIMIT ?5",
 		readBack: byNumber + " DESC LIMIT ?5",
 		order:    selectFrom + " WHERE position > ?1 ORDER BY position LIMIT ?2",
-		// The next positions of each kind, in whose order an index is read, and the first of all
-		// these. So entries of other kinds are not read.
+		// An index has the next positions of each kind. The lowest of all these are the answer. So
+		// entries of other kinds are not read.
 		orderOf: selectFrom + " WHERE position IN (SELECT next.value FROM json_each(?3) AS given," +
 			" json_each((SELECT json_group_array(position) FROM (SELECT position FROM " + table +
 			" WHERE kind = given.value AND position > ?1 ORDER BY position LIMIT ?2))) AS next" +

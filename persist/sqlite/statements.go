@@ -59,10 +59,10 @@ func newStatements(prefix string) statements {
 }
 
 // updateText is the fast way of a commit: it tests and changes one record that is alive. Its
-// condition is that of persist.Apply, and so are its changes. A commit that adds to the log has one
-// more, see logStatements. NULL as :version leaves the document
+// condition is that of persist.Apply, and so are its changes. NULL as :version leaves the document
 // alone, as :expected and :token it tests nothing, as :holder and :lease it keeps the lease's. A
-// negative :ttl or :length keeps the time, NULL removes it.
+// negative :ttl or :length keeps the time, NULL removes it. See logStatements.condition for :first
+// and :last.
 const updateText = ` SET
 	version = coalesce(:version, version),
 	doc     = coalesce(:doc, doc),
@@ -83,8 +83,7 @@ WHERE kind = :kind AND id = :id AND deleted = 0 AND version = coalesce(:expected
 // updateNames lists the parameters of updateText in their order.
 var updateNames = []string{
 	":now", ":kind", ":id", ":expected", ":token", ":version", ":doc", ":schema", ":label", ":due",
-	":delay", ":commits", ":ttl", ":holder", ":lease", ":length", ":first",
-	":last",
+	":delay", ":commits", ":ttl", ":holder", ":lease", ":length", ":first", ":last",
 }
 
 // numbered replaces the named parameters in text by numbered ones, which drivers bind faster.
