@@ -268,7 +268,7 @@ func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any
 // in; empty: any.
 func (l *Log) appendTo(ctx context.Context, stream string, e Expect, life string, fresh []Event) ([]Event, error) {
 	made, err := l.append(ctx, stream, e, life, fresh)
-	if err == nil {
+	if err == nil && l.owner == pawl.Owner(l.rt) { // the commit of a transaction is found by its hint
 		l.loop.Wake()
 	}
 	return made, err

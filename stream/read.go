@@ -73,8 +73,11 @@ func (l *Log) Read(ctx context.Context, stream string, q Query) iter.Seq2[Event,
 		if q.Before == 0 || q.Before > h.Next {
 			q.Before = h.Next
 		}
-		left := q.Limit
-		for e, err := range l.entries(ctx, stream, h.Life, max(q.From, h.First), q.Before, q.Backward, q.Limit) {
+		left, hint := q.Limit, q.Limit
+		if len(q.Types) > 0 {
+			hint = 0 // events of other types are read too
+		}
+		for e, err := range l.entries(ctx, stream, h.Life, max(q.From, h.First), q.Before, q.Backward, hint) {
 			if err != nil && e.ID == "" {
 				yield(Event{}, err)
 				return
