@@ -100,6 +100,8 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 	}
 	for event, err := range log.entries(held, p.Stream, h.Life, e.next, h.Next, false, r.Batch) {
 		switch {
+		case c.Lease.Context().Err() != nil: // lost: another process may handle the event
+			return e
 		case err != nil && event.ID == "":
 			e.putOff(c, err)
 			return e
