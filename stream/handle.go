@@ -105,8 +105,6 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 		case err != nil && event.ID == "":
 			e.putOff(c, err)
 			return e
-		case c.Lease.Context().Err() != nil:
-			return e // run will see it
 		case ctx.Err() != nil:
 			e.putOff(c, ErrStopped)
 			return e

@@ -256,7 +256,7 @@ func TestReactionAfterTrim(t *testing.T) {
 		require.Equal(t, 1, n)
 		reactDrain(t, l)
 		require.Equal(t, []string{"s/3", "s/4"}, calls.take())
-		require.NoError(t, l.CloseStream(t.Context(), "s", nil, reactNoted{N: 9}))
+		require.NoError(t, l.CloseStream(t.Context(), "s", stream.Any, nil, reactNoted{N: 9}))
 		reactDrain(t, l)
 		require.Equal(t, []string{"s/6"}, calls.take(), "the seed; event 5 closes the stream")
 		require.Equal(t, reactDone("s", 7), reactPosition(t, l, "s"))
