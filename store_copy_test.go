@@ -85,3 +85,76 @@ func TestCopyBetweenStores(t *testing.T) {
 		})
 	})
 }
+
+// Copy keeps logs between any two stores: a second run copies new entries and removes those that the
+// source has removed, and the destination continues with higher positions.
+//
+// Proves STORE-15.
+func TestCopyLogsBetweenStores(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, from persist.Store) {
+		source := persist.Logs(from)
+		numbers := map[string]uint64{}
+		write := func(store persist.Logger, id string, entries int, change func(*persist.LogWrite)) {
+			t.Helper()
+			key := persist.Key{Kind: "log", ID: id}
+			r, err := store.Load(t.Context(), key)
+			if err != nil {
+				require.ErrorIs(t, err, persist.ErrNotFound)
+			}
+			w := persist.Write{Key: key, Version: r.Version + 1, Doc: []byte(`{}`), Log: &persist.LogWrite{First: numbers[id]}}
+			if !r.Absent() {
+				w.Expected = r.Version
+			}
+			if change != nil {
+				change(w.Log)
+			}
+			for i := range entries {
+				w.Log.Entries = append(w.Log.Entries, fmt.Appendf(nil, `{ "z": "\u0000", "a": 1.0e%d }`, i))
+			}
+			numbers[id] = w.Log.First + uint64(entries)
+			_, err = store.Commit(t.Context(), persist.Commit{ID: fmt.Sprintf("log.%s-%d", id, w.Version), Writes: []persist.Write{w}})
+			require.NoError(t, err)
+		}
+		order := func(store persist.Logger) (all []string) {
+			t.Helper()
+			entries, err := store.ReadOrder(t.Context(), persist.OrderQuery{Limit: 1000})
+			require.NoError(t, err)
+			for _, e := range entries {
+				all = append(all, fmt.Sprintln(e.Key, e.Number, e.Position, e.At.UnixMicro(), string(e.Data)))
+			}
+			return all
+		}
+		for i := range 12 {
+			write(source, fmt.Sprint(i%3), 3, nil)
+		}
+		stores.EachOpen(t, func(t *testing.T, to persist.Store) {
+			destination := persist.Logs(to)
+			n := len(order(source))
+			report, err := persist.Copy(t.Context(), from, to, persist.CopyOptions{PageSize: 10})
+			require.NoError(t, err)
+			require.Equal(t, persist.CopiedLogs{Copied: n, Verified: n}, report.Logs)
+			require.Equal(t, order(source), order(destination))
+
+			write(source, "0", 1, func(l *persist.LogWrite) { l.Drop = l.First - 2 })                  // all but two and the new one
+			write(source, "1", 2, func(l *persist.LogWrite) { l.Clear, l.Drop, l.First = true, 0, 0 }) // starts over
+			report, err = persist.Copy(t.Context(), from, to, persist.CopyOptions{})
+			require.NoError(t, err)
+			require.Equal(t, 3, report.Logs.Copied)
+			require.Equal(t, len(order(source)), report.Logs.Verified)
+			require.Equal(t, order(source), order(destination))
+
+			last, err := source.LastPosition(t.Context())
+			require.NoError(t, err)
+			next := numbers["2"]
+			write(destination, "2", 1, nil)
+			numbers["2"] = next // of the source
+			entries, err := destination.ReadOrder(t.Context(), persist.OrderQuery{After: last})
+			require.NoError(t, err)
+			require.Len(t, entries, 1)
+			require.Equal(t, next, entries[0].Number)
+			log, err := destination.ReadLog(t.Context(), persist.LogQuery{Key: persist.Key{Kind: "log", ID: "1"}})
+			require.NoError(t, err)
+			require.Len(t, log, 2)
+		})
+	})
+}
