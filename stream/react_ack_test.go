@@ -87,7 +87,7 @@ func TestReactionAckIsOneCommit(t *testing.T) {
 				return nil
 			}
 			if acks++; refuse {
-				return fmt.Errorf("%w: refused by the test", persist.ErrNotApplied)
+				return fmt.Errorf("%w: refused by the test", persist.ErrUnavailable)
 			}
 			return nil
 		})

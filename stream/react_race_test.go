@@ -160,7 +160,7 @@ func TestReactionTwoRouters(t *testing.T) {
 	}
 }
 
-// Reset while a handler runs: the ack makes the writes of the handler, but does not move the position.
+// Reset while a handler runs: the ack neither makes the writes of the handler nor moves the position.
 // All events are handled again. Reset comes before the commit of the ack, or inside it. A Reset after
 // the ack is no race. Proves LEASE-6.
 func TestReactionResetAndAck(t *testing.T) {
@@ -200,7 +200,11 @@ func TestReactionResetAndAck(t *testing.T) {
 				require.Equal(t, 2, reactDrain(t, worker))
 				require.Equal(t, []string{"s/0", "s/1", "s/2", "s/0", "s/1", "s/2"}, calls.take())
 				require.Equal(t, reactDone("s", 3), reactPosition(t, admin, "s"))
-				require.Equal(t, 6, reactCount(t, reactOpen(t, stores.OpenFor(t, location), "reader"), "all"))
+				writes := 3
+				if moment == "after the ack" {
+					writes = 6
+				}
+				require.Equal(t, writes, reactCount(t, reactOpen(t, stores.OpenFor(t, location), "reader"), "all"))
 			})
 		})
 	}
