@@ -264,22 +264,37 @@ func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream strin
 	return made, nil
 }
 
+// place returns where an append is in the handler: it is the nth one of these types to this stream.
+// Other appends do not count, so one that failed, or that the handler leaves out when it runs again,
+// does not move the places of the others.
+func (d *Delivery) place(stream string, fresh []Event) string {
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q", stream)
+	for _, f := range fresh {
+		fmt.Fprintf(hash, " %q", f.Type)
+	}
+	what := hex.EncodeToString(hash.Sum(nil)[:8])
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.appends == nil {
+		d.appends = map[string]int{}
+	}
+	d.appends[what]++
+	return fmt.Sprintf("%s-%d", what, d.appends[what])
+}
+
 // appended is an append that a handler has made.
 type appended struct {
-	Stream string `json:"stream"`
-	Life   string `json:"life"`
-	First  int64  `json:"first"`
-	Count  int    `json:"count"`
+	Place string `json:"place"`
+	Life  string `json:"life"`
+	First int64  `json:"first"`
 }
 
 // events returns the events that were appended. Their data is that of the repeated call.
-func (a appended) events(fresh []Event) []Event {
-	made := make([]Event, a.Count)
+func (a appended) events(stream string, fresh []Event) []Event {
+	made := slices.Clone(fresh)
 	for i := range made {
-		if i < len(fresh) {
-			made[i] = fresh[i]
-		}
-		made[i].Stream, made[i].Version = a.Stream, a.First+int64(i)
+		made[i].Stream, made[i].Version = stream, a.First+int64(i)
 		made[i].ID = eventID(a.Life, made[i].Version)
 	}
 	return made
