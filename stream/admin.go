@@ -131,9 +131,10 @@ func (l *Log) Unblock(ctx context.Context, f Filter) (int, error) {
 }
 
 // Reset lets the positions that f selects start again with event 0, also those that are blocked, and
-// returns how many. A handler in progress is not interrupted; its acknowledgement does not move the
-// position. It returns *pawl.ArgumentError for the zero Filter, and the number also with an error:
-// those of Positions and of pawl.Scope.AtomicState.
+// returns how many. Events that are handled again make their appends again. A handler in progress is
+// not interrupted; its acknowledgement does not move the position. It returns *pawl.ArgumentError for
+// the zero Filter, and the number also with an error: those of Positions and of
+// pawl.Scope.AtomicState.
 func (l *Log) Reset(ctx context.Context, f Filter) (int, error) {
 	if f.empty() {
 		return 0, &pawl.ArgumentError{Argument: "Filter", Reason: "an empty filter would reset all positions"}

@@ -216,6 +216,34 @@ func TestReactionAppendsConcurrently(t *testing.T) {
 	})
 }
 
+// An append stays the only one when the stream was blocked after it, and unblocked. Proves STREAM-5,
+// LEASE-4.
+func TestReactionAppendsOnceOverUnblock(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		blocks := true
+		l := reactAppender(t, store, func(l *stream.Log) reactHandle {
+			return func(ctx context.Context, d *stream.Delivery) error {
+				if _, err := l.Append(ctx, "echo", stream.Any, reactEcho{"e", int(d.Version)}); err != nil {
+					return err
+				}
+				if blocks {
+					return pawl.NonRetryable(errReact)
+				}
+				return nil
+			}
+		})
+		reactAppend(t, l, "s", 2)
+		reactDrain(t, l)
+		blocks = false
+		n, err := l.Unblock(t.Context(), stream.Filter{})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		reactDrain(t, l)
+		require.Equal(t, reactDone("s", 2), reactPosition(t, l, "s"))
+		require.Equal(t, []string{"e/0", "e/1"}, reactEchoes(t, l, "echo"))
+	})
+}
+
 // If the answer of the append is lost, or its commit meets a conflict, the events are there once.
 // Proves STREAM-5.
 func TestReactionAppendInDoubt(t *testing.T) {
