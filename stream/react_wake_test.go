@@ -1,0 +1,270 @@
+package stream_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
+	"github.com/pawl-go/pawl/stream"
+)
+
+func init() { testkit.Child("react-listener", reactListens) }
+
+// An append wakes the reactions of its process at once, without a hint of the store: it is handled
+// long before the poll. So is an append of a handler, and that of a stream that was closed with a
+// seed. Proves LEASE-10.
+func TestReactionWakesOwnProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := reactLog(t, reactOpen(t, stores.Bare{Store: memory.New()}, "host"), reactConfig())
+		handled := make(chan string, 10)
+		require.NoError(t, l.React(stream.Reaction{Name: "r", Handle: func(ctx context.Context, d *stream.Delivery) error {
+			handled <- fmt.Sprint(d.Stream, "/", d.Version)
+			if d.Stream == "s" {
+				_, err := l.Append(ctx, "echo", stream.Any, reactEcho{})
+				return err
+			}
+			return nil
+		}}))
+		reactStart(t, l)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		began := time.Now()
+		reactAppend(t, l, "s", 1)
+		require.Equal(t, "s/0", <-handled)
+		require.Equal(t, "echo/0", <-handled)
+		synctest.Wait()
+		require.NoError(t, l.CloseStream(context.Background(), "echo", nil, reactEcho{N: 1}))
+		require.Equal(t, "echo/2", <-handled)
+		require.Less(t, time.Since(began), time.Second)
+	})
+}
+
+// An append of another process wakes a process by a hint, on every store, and so does an append in a
+// transaction. Proves LEASE-10.
+func TestReactionWokenByHint(t *testing.T) {
+	stores.Each(t, func(t *testing.T, location string) {
+		handled := make(chan string, 10)
+		l := reactLog(t, reactOpen(t, stores.OpenFor(t, location), "first"), reactConfig(), stream.Reaction{
+			Handle: func(_ context.Context, d *stream.Delivery) error {
+				handled <- fmt.Sprint(d.Stream, "/", d.Version)
+				return nil
+			},
+		})
+		rt := reactOpen(t, stores.OpenFor(t, location), "second")
+		other := reactLog(t, rt, reactConfig())
+		reactStart(t, l)
+		reactAppend(t, other, "s", 1)
+		require.Equal(t, "s/0", testkit.Receive(t, handled))
+		err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := other.In(tx).Append(ctx, "s", stream.At(0), reactNoted{})
+			return err
+		})
+		require.NoError(t, err)
+		require.Equal(t, "s/1", testkit.Receive(t, handled))
+	})
+}
+
+// An append in a transaction of the same process wakes it when the transaction has committed. Proves
+// LEASE-10.
+func TestReactionWokenByTransaction(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		handled := make(chan int64, 10)
+		rt := reactOpen(t, store, "host")
+		l := reactLog(t, rt, reactConfig(), stream.Reaction{Handle: func(_ context.Context, d *stream.Delivery) error {
+			handled <- d.Version
+			return nil
+		}})
+		reactStart(t, l)
+		for v := range 5 {
+			err := pawl.Transact(t.Context(), rt, func(ctx context.Context, tx *pawl.Tx) error {
+				_, err := l.In(tx).Append(ctx, "s", stream.Any, reactNoted{})
+				return err
+			})
+			require.NoError(t, err)
+			require.EqualValues(t, v, testkit.Receive(t, handled))
+		}
+	})
+}
+
+// reactListens is a process that looks for events once an hour unless it is woken.
+func reactListens() error {
+	store, err := stores.OpenGiven()
+	if err != nil {
+		return err
+	}
+	rt, err := pawl.Open(pawl.Config{Store: store, Logger: reactQuiet})
+	if err != nil {
+		return err
+	}
+	l, err := stream.New(rt, reactConfig())
+	if err != nil {
+		return err
+	}
+	err = l.React(stream.Reaction{Name: "r", Source: regexp.MustCompile("^s"), Handle: func(ctx context.Context, d *stream.Delivery) error {
+		_, err := l.Append(ctx, "echo", stream.Any, reactEcho{d.Stream, int(d.Version)})
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	if err := l.Start(context.Background()); err != nil {
+		return err
+	}
+	testkit.Begin()
+	select {}
+}
+
+// Two processes wake each other: the one appends, the other handles and appends, and the first one
+// handles that. Neither polls. Proves LEASE-10.
+func TestReactionProcessesWakeEachOther(t *testing.T) {
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // it mostly waits
+		p := testkit.Start(t, "react-listener", stores.Env(location))
+		testkit.Ready(p)
+		handled := make(chan string, 100)
+		l := reactLog(t, reactOpen(t, stores.OpenFor(t, location), "host"), reactConfig(), stream.Reaction{
+			Name: "echoes", Source: regexp.MustCompile("^echo$"), Handle: func(_ context.Context, d *stream.Delivery) error {
+				echo := d.Data.(reactEcho)
+				handled <- fmt.Sprint(echo.Of, "/", echo.N)
+				return nil
+			},
+		})
+		reactStart(t, l)
+		for i := range 5 {
+			reactAppend(t, l, "s", 1)
+			require.Equal(t, fmt.Sprint("s/", i), testkit.Receive(t, handled))
+		}
+		p.Kill()
+	})
+}
+
+// Where hints do not arrive, the poll finds an append of another process, within Poll and a quarter.
+// Proves LEASE-10.
+func TestReactionLostHint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		handled := make(chan time.Time, 10)
+		c := reactConfig()
+		c.Poll = 0 // the default
+		l := reactLog(t, reactOpen(t, reactDeaf{store}, "first"), c, stream.Reaction{Handle: func(context.Context, *stream.Delivery) error {
+			handled <- time.Now()
+			return nil
+		}})
+		other := reactLog(t, reactOpen(t, store, "second"), reactConfig())
+		reactStart(t, l)
+		synctest.Wait()
+		for range 20 {
+			time.Sleep(7 * time.Second)
+			synctest.Wait()
+			began := time.Now()
+			reactAppend(t, other, "s", 1)
+			took := (<-handled).Sub(began)
+			require.LessOrEqual(t, took, stream.DefaultPoll+stream.DefaultPoll/4+time.Second)
+		}
+		require.Equal(t, 15*time.Second, stream.DefaultPoll)
+	})
+}
+
+// reactDeaf is a store whose hints are lost.
+type reactDeaf struct{ *memory.Store }
+
+func (d reactDeaf) Watch(ctx context.Context, wake func(persist.Hint)) error {
+	return d.Store.Watch(ctx, func(hint persist.Hint) {
+		if hint == (persist.Hint{}) {
+			wake(hint)
+		}
+	})
+}
+
+// reactQueries is a store that counts queries.
+type reactQueries struct {
+	*memory.Store
+	n atomic.Int64
+}
+
+func (q *reactQueries) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	q.n.Add(1)
+	return q.Store.Load(ctx, key)
+}
+
+func (q *reactQueries) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	q.n.Add(1)
+	return q.Store.LoadAll(ctx, keys)
+}
+
+func (q *reactQueries) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	q.n.Add(1)
+	return q.Store.Versions(ctx, keys)
+}
+
+func (q *reactQueries) List(ctx context.Context, query persist.Query) (persist.Page, error) {
+	q.n.Add(1)
+	return q.Store.List(ctx, query)
+}
+
+func (q *reactQueries) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
+	q.n.Add(1)
+	return q.Store.Commit(ctx, c)
+}
+
+func (q *reactQueries) Take(ctx context.Context, query persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	q.n.Add(1)
+	return q.Store.Take(ctx, query, a, change)
+}
+
+func (q *reactQueries) ReadLog(ctx context.Context, query persist.LogQuery) ([]persist.LogEntry, error) {
+	q.n.Add(1)
+	return q.Store.ReadLog(ctx, query)
+}
+
+func (q *reactQueries) ReadOrder(ctx context.Context, query persist.OrderQuery) ([]persist.LogEntry, error) {
+	q.n.Add(1)
+	return q.Store.ReadOrder(ctx, query)
+}
+
+func (q *reactQueries) LastPosition(ctx context.Context) (uint64, error) {
+	q.n.Add(1)
+	return q.Store.LastPosition(ctx)
+}
+
+// A log without reactions asks nothing. Proves LEASE-10.
+func TestReactionNoneCostNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		counter := &reactQueries{Store: memory.New()}
+		c := reactConfig()
+		c.Poll = time.Second
+		l := reactLog(t, reactOpen(t, counter, "host"), c)
+		reactStart(t, l)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		require.Zero(t, counter.n.Load())
+	})
+}
+
+// Drain goes through all events, also where many in a row are wanted by no reaction.
+func TestReactionDrainBehindUnwanted(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		calls := new(reactCalls)
+		l := reactLog(t, reactOpen(t, store, "host"), reactConfig(), stream.Reaction{Types: []string{"noted"}, Handle: calls.handle(nil)})
+		var unwanted []any
+		for range 1100 { // more than two pages of the order
+			unwanted = append(unwanted, reactOther{})
+		}
+		_, err := l.Append(t.Context(), "s", stream.Any, unwanted...)
+		require.NoError(t, err)
+		reactAppend(t, l, "s", 1)
+		require.Equal(t, 1, reactDrain(t, l))
+		require.Equal(t, []string{"s/1100"}, calls.take())
+	})
+}
