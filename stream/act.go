@@ -156,13 +156,13 @@ func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[
 	}
 	began := time.Now()
 	d := deliveryOf(ctx, l.shared)
-	ordinal := d.ordinal()
+	place := d.place(stream, "act")
 	for attempt := 1; ; attempt++ {
 		state, h, applied, err := loadAgain(ctx, l, stream, fold)
 		if err != nil {
 			return none, err
 		}
-		if done, err := d.made(ctx, ordinal); done || err != nil {
+		if done, err := d.made(ctx, place); done || err != nil {
 			return state, err // an earlier attempt has decided
 		}
 		if last := h.Next - 1; e != Any && int64(e) != last {
@@ -180,7 +180,7 @@ func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[
 		switch {
 		case len(fresh) == 0:
 		case d != nil:
-			made, err = d.append(ctx, l, ordinal, stream, fresh)
+			made, err = d.append(ctx, l, place, stream, fresh)
 		default:
 			made, err = l.appendTo(ctx, stream, At(h.Next-1), h.Life, fresh)
 		}

@@ -238,12 +238,11 @@ func At(version int64) Expect { return Expect(version) }
 // for an Expect below Any, and the errors of pawl.Scope.AtomicState.
 //
 // In a handler of a reaction, with its context, the append asserts no version, and is made once for
-// the event however often the event is handled: the n-th append for an event returns what the n-th
-// append returned when it was made. So a handler makes its appends in the same order each time, from
-// one goroutine, and returns an error that Append returned. If the n-th append is for another stream
-// than before, it returns *pawl.ArgumentError, and so does an append of In there: use
-// Delivery.OnCommit. An append is refused when the lease of the reaction is lost
-// (*pawl.LeaseLostError), and when Reset has moved its position (ErrMoved).
+// the event however often the event is handled: the n-th append of these types to this stream returns
+// what it returned when it was made. So a handler returns an error that Append returned, and does not
+// call it again. An append of In in a handler returns *pawl.ArgumentError: use Delivery.OnCommit. An
+// append is refused when the lease of the reaction is lost (*pawl.LeaseLostError), and when Reset has
+// moved its position (ErrMoved).
 func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any) ([]Event, error) {
 	if ctx == nil {
 		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -259,7 +258,7 @@ func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any
 		return nil, err
 	}
 	if d := deliveryOf(ctx, l.shared); d != nil {
-		return d.append(ctx, l, d.ordinal(), stream, fresh)
+		return d.append(ctx, l, d.place(stream, typesOf(fresh)...), stream, fresh)
 	}
 	return l.appendTo(ctx, stream, e, "", fresh)
 }

@@ -119,7 +119,7 @@ func TestReactionAppendAfterRefusedAppend(t *testing.T) {
 		})
 		_, err := l.Append(t.Context(), "closed", stream.Any, reactEcho{})
 		require.NoError(t, err)
-		require.NoError(t, l.CloseStream(t.Context(), "closed", nil))
+		require.NoError(t, l.CloseStream(t.Context(), "closed", stream.Any, nil))
 		reactAppend(t, l, "s", 1)
 		reactDrain(t, l)
 		require.Equal(t, []string{"yes/1"}, reactEchoes(t, l, "echo"))

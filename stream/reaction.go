@@ -150,9 +150,9 @@ type Delivery struct {
 	claim    *claim
 	onCommit []func(ctx context.Context, tx *pawl.Tx) error
 
-	mu      sync.Mutex // protects the fields below
-	appends int        // calls of Append and Act so far
-	over    bool       // the handler has returned
+	mu      sync.Mutex     // protects the fields below
+	appends map[string]int // calls of Append and Act so far, by sort
+	over    bool           // the handler has returned
 }
 
 // Key returns a key that is the same in every attempt at this event by this reaction. Pass it to
@@ -177,17 +177,6 @@ func deliveryOf(ctx context.Context, s *shared) *Delivery {
 	return d
 }
 
-// ordinal returns the place of the next append among those of the handler. It is 0 outside a handler.
-func (d *Delivery) ordinal() int {
-	if d == nil {
-		return 0
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.appends++
-	return d.appends - 1
-}
-
 // end makes appends with the context of the handler fail: the handler has returned.
 func (d *Delivery) end() {
 	d.mu.Lock()
@@ -199,11 +188,34 @@ func (d *Delivery) end() {
 // new stream under the same name. Nothing was appended. The claim ends without effect.
 var ErrMoved = errors.New("stream: the position was moved meanwhile")
 
-// madeKey returns the key of an append in position.Made.
-func (d *Delivery) madeKey(ordinal int) string { return fmt.Sprintf("%s/%d", d.ID, ordinal) }
+// place returns the key of an append in position.Made: it is the nth one of this sort in the handler.
+// The sort is the stream and the types of events, or an Act on the stream. Other appends do not count,
+// so one that failed, or that the handler leaves out when it runs again, does not move the others.
+func (d *Delivery) place(stream string, sort ...string) string {
+	if d == nil {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", stream, sort))
+	what := hex.EncodeToString(sum[:8])
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.appends == nil {
+		d.appends = map[string]int{}
+	}
+	d.appends[what]++
+	return fmt.Sprintf("%s/%s/%d", d.ID, what, d.appends[what])
+}
 
-// made reports whether an earlier attempt has made the append with this ordinal.
-func (d *Delivery) made(ctx context.Context, ordinal int) (bool, error) {
+// typesOf returns the types of events.
+func typesOf(events []Event) (types []string) {
+	for _, e := range events {
+		types = append(types, e.Type)
+	}
+	return types
+}
+
+// made reports whether an earlier attempt has made the append at this place.
+func (d *Delivery) made(ctx context.Context, place string) (bool, error) {
 	if d == nil {
 		return false, nil
 	}
@@ -211,13 +223,13 @@ func (d *Delivery) made(ctx context.Context, ordinal int) (bool, error) {
 	if err != nil || !snap.Exists() {
 		return false, err
 	}
-	_, done := snap.ReadOnly().Made[d.madeKey(ordinal)]
+	_, done := snap.ReadOnly().Made[place]
 	return done, nil
 }
 
 // append is Append in a handler. The commit also notes in the position that the append was made, so
 // that a repeated handler does not make it again. The lease of the position fences it.
-func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream string, fresh []Event) (made []Event, err error) {
+func (d *Delivery) append(ctx context.Context, l *Log, place, stream string, fresh []Event) (made []Event, err error) {
 	d.mu.Lock()
 	over := d.over
 	d.mu.Unlock()
@@ -237,11 +249,8 @@ func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream strin
 		if now.Turn != d.claim.from.Turn {
 			return ErrMoved
 		}
-		if done, ok := now.Made[d.madeKey(ordinal)]; ok {
-			if done.Stream != stream {
-				return pawl.NonRetryable(&pawl.ArgumentError{Argument: "stream", Reason: fmt.Sprintf("append %d of the handler was for %.80q in an earlier attempt", ordinal, done.Stream)})
-			}
-			made = done.events(fresh)
+		if done, ok := now.Made[place]; ok {
+			made = done.events(stream, fresh)
 			return nil
 		}
 		made, err = (&Log{s, tx}).append(ctx, stream, Any, "", fresh)
@@ -252,7 +261,7 @@ func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream strin
 			if p.Made == nil {
 				p.Made = map[string]appended{}
 			}
-			p.Made[d.madeKey(ordinal)] = appended{made[0].Stream, lifeOf(made[0]), made[0].Version, len(made)}
+			p.Made[place] = appended{lifeOf(made[0]), made[0].Version}
 			return nil
 		})
 		return err
@@ -264,28 +273,8 @@ func (d *Delivery) append(ctx context.Context, l *Log, ordinal int, stream strin
 	return made, nil
 }
 
-// place returns where an append is in the handler: it is the nth one of these types to this stream.
-// Other appends do not count, so one that failed, or that the handler leaves out when it runs again,
-// does not move the places of the others.
-func (d *Delivery) place(stream string, fresh []Event) string {
-	hash := sha256.New()
-	fmt.Fprintf(hash, "%q", stream)
-	for _, f := range fresh {
-		fmt.Fprintf(hash, " %q", f.Type)
-	}
-	what := hex.EncodeToString(hash.Sum(nil)[:8])
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.appends == nil {
-		d.appends = map[string]int{}
-	}
-	d.appends[what]++
-	return fmt.Sprintf("%s-%d", what, d.appends[what])
-}
-
 // appended is an append that a handler has made.
 type appended struct {
-	Place string `json:"place"`
 	Life  string `json:"life"`
 	First int64  `json:"first"`
 }
@@ -335,7 +324,7 @@ type position struct {
 	Lost int `json:"lost,omitempty"`
 	// Reason is the error of the last failure.
 	Reason string `json:"reason,omitempty"`
-	// Made are the appends that handlers have made for events from Next on; see Delivery.madeKey.
+	// Made are the appends that handlers have made for events from Next on; see Delivery.place.
 	Made map[string]appended `json:"made,omitempty"`
 }
 
