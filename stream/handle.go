@@ -186,6 +186,7 @@ func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) err
 		switch {
 		case err == nil:
 			s.report(ctx, c, e)
+			s.loop.WakeIn(e.in) // there may be more to handle, also where the store gives no hints
 			return nil
 		case pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost) || errors.Is(err, pawl.ErrClosed):
 			return err

@@ -44,9 +44,53 @@ func TestReactionWakesOwnProcess(t *testing.T) {
 		require.Equal(t, "s/0", <-handled)
 		require.Equal(t, "echo/0", <-handled)
 		synctest.Wait()
-		require.NoError(t, l.CloseStream(context.Background(), "echo", nil, reactEcho{N: 1}))
-		require.Equal(t, "echo/2", <-handled)
+		require.NoError(t, l.CloseStream(context.Background(), "echo", stream.Any, nil, reactEcho{N: 1}))
+		require.Equal(t, "echo/1", <-handled)
 		require.Less(t, time.Since(began), time.Second)
+	})
+}
+
+// Without hints, a process goes on by itself where there is more to do: after a full batch, and when
+// a failed or deferred event is due. It does not wait for the poll. Proves LEASE-3, LEASE-10.
+func TestReactionGoesOnWithoutHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 50
+		l := reactLog(t, reactOpen(t, stores.Bare{Store: memory.New()}, "host"), reactConfig(), stream.Reaction{
+			Batch: 2, Backoff: pawl.Retry{First: time.Minute, Max: time.Minute},
+			Handle: func(_ context.Context, d *stream.Delivery) error {
+				if d.Version == 20 && d.Attempt == 1 {
+					return errReact
+				}
+				return nil
+			},
+		})
+		reactStart(t, l)
+		synctest.Wait()
+		reactAppend(t, l, "s", events)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, reactDone("s", events), reactPosition(t, l, "s"))
+	})
+}
+
+// A stream that Reset sent back while it was handled is handled again at once, without hints. Proves
+// LEASE-6, LEASE-10.
+func TestReactionGoesOnAfterReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := newReactGate()
+		l := reactLog(t, reactOpen(t, stores.Bare{Store: memory.New()}, "host"), reactConfig(), stream.Reaction{Handle: gate.handle})
+		reactStart(t, l)
+		reactAppend(t, l, "s", 1)
+		<-gate.began
+		n, err := l.Reset(context.Background(), stream.Filter{Streams: []string{"s"}})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		synctest.Wait()
+		close(gate.goOn)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Len(t, gate.began, 1)
+		require.Equal(t, reactDone("s", 1), reactPosition(t, l, "s"))
 	})
 }
 
