@@ -96,12 +96,7 @@ func (s *shared) records(ctx context.Context, prefix string) iter.Seq2[persist.R
 		for q := (persist.Query{Kind: s.positions.Name, Prefix: prefix}); ; {
 			page, err := s.rt.Store().List(ctx, q)
 			if err != nil {
-				if ctx.Err() != nil {
-					err = &pawl.CanceledError{Scope: pawl.Key{Kind: s.positions.Name}, Phase: pawl.PhaseQueued, Cause: context.Cause(ctx)}
-				} else {
-					err = &pawl.UnavailableError{Scope: pawl.Key{Kind: s.positions.Name}, Cause: err}
-				}
-				yield(persist.Record{}, err)
+				yield(persist.Record{}, s.listError(ctx, err))
 				return
 			}
 			for _, r := range page.Records {
@@ -114,6 +109,14 @@ func (s *shared) records(ctx context.Context, prefix string) iter.Seq2[persist.R
 			}
 		}
 	}
+}
+
+// listError returns the error of a listing of positions that failed with err.
+func (s *shared) listError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &pawl.CanceledError{Scope: pawl.Key{Kind: s.positions.Name}, Phase: pawl.PhaseQueued, Cause: context.Cause(ctx)}
+	}
+	return &pawl.UnavailableError{Scope: pawl.Key{Kind: s.positions.Name}, Cause: err}
 }
 
 // Unblock lets the blocked positions that f selects go on where they stopped, with a full budget, and

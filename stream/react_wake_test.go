@@ -282,6 +282,54 @@ func (q *reactQueries) LastPosition(ctx context.Context) (uint64, error) {
 	return q.Store.LastPosition(ctx)
 }
 
+// An idle process asks the store once in five seconds on average, whatever its reactions, and however
+// many streams are handled, blocked, due later or held by another process. Proves LEASE-10.
+func TestReactionIdleCost(t *testing.T) {
+	fine := new(reactCalls).handle(nil)
+	for name, reactions := range map[string][]stream.Reaction{
+		"one":      {{Name: "a", Handle: fine}},
+		"several":  {{Name: "a", Handle: fine}, {Name: "b", Handle: fine}, {Name: "c", Types: []string{"echo"}, Handle: fine}},
+		"ranked":   {{Name: "a", Handle: fine, Priority: 1}, {Name: "b", Handle: fine, Priority: 2}, {Name: "c", Handle: fine}},
+		"limited":  {{Name: "a", Handle: fine, Concurrency: 1}, {Name: "b", Handle: fine, Concurrency: 2}, {Name: "c", Handle: fine}},
+		"no match": {{Name: "a", Handle: fine, Source: regexp.MustCompile("^never$")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				counter := &reactQueries{Store: memory.New()}
+				c := reactConfig()
+				c.Poll = 0 // the default
+				reactions = append(reactions, stream.Reaction{Name: "failing", MaxRetries: stream.NoRetries, Handle: func(_ context.Context, d *stream.Delivery) error {
+					if d.Stream == "s0" {
+						return stream.Defer(24 * time.Hour)
+					}
+					return errReact
+				}})
+				l := reactLog(t, reactOpen(t, counter, "host"), c, reactions...)
+				gate := newReactGate()
+				defer close(gate.goOn)
+				busy := reactLog(t, reactOpen(t, counter.Store, "busy"), c, stream.Reaction{Name: "a", Handle: gate.handle})
+				reactAppend(t, l, "held", 1)
+				go func() { _, _ = busy.Drain(context.Background()) }()
+				<-gate.began
+				for i := range 10 {
+					reactAppend(t, l, fmt.Sprint("s", i), 2)
+				}
+				reactStart(t, l)
+				synctest.Wait()
+				require.Equal(t, "busy", reactPositionOf(t, l, "a", "held").Holder)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				before := counter.n.Load()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				asked := counter.n.Load() - before
+				require.LessOrEqual(t, asked, int64(time.Hour/(5*time.Second)))
+				require.GreaterOrEqual(t, asked, int64(3*time.Hour/(20*time.Second)), "it does look")
+			})
+		})
+	}
+}
+
 // A log without reactions asks nothing. Proves LEASE-10.
 func TestReactionNoneCostNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

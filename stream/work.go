@@ -10,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/worker"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // A position of a reaction on a stream, from an event to the next:
@@ -177,7 +178,13 @@ func (s *shared) claimAll(ctx context.Context, reactions []*reaction, limit int)
 	if in > 0 {
 		s.loop.WakeIn(in)
 	}
-	for _, g := range s.groups(reactions) {
+	groups := s.groups(reactions)
+	if len(groups) > 1 { // one query for all of them, because most looks find nothing
+		if found, err := s.anyDue(ctx, reactions); err != nil || !found {
+			return nil, err
+		}
+	}
+	for _, g := range groups {
 		size := min(limit-len(claims), g.room)
 		if size <= 0 {
 			continue
@@ -187,11 +194,19 @@ func (s *shared) claimAll(ctx context.Context, reactions []*reaction, limit int)
 		if err != nil {
 			return claims, err
 		}
-		if len(some) == size && g.room < limit {
-			s.loop.Wake() // others may be waiting behind this group
-		}
 	}
 	return claims, nil
+}
+
+// anyDue reports whether a position can be claimed.
+func (s *shared) anyDue(ctx context.Context, reactions []*reaction) (bool, error) {
+	page, err := s.rt.Store().List(ctx, persist.Query{
+		Kind: s.positions.Name, Labels: readyLabels(reactions), Due: true, Unheld: true, Limit: 1,
+	})
+	if err != nil {
+		return false, s.listError(ctx, err)
+	}
+	return len(page.Records) > 0, nil
 }
 
 // group is a set of reactions that are claimed together, and how many positions they may claim now.
