@@ -29,6 +29,7 @@ var (
 	quietRun = runKind{"quiet", "published.json", []excerpt{
 		{"README.md", "lost updates", lostTable},
 		{"docs/performance.md", "goals", goalTable},
+		{"docs/performance.md", "times", timesTable},
 		{"docs/performance.md", "for the record", recordTable},
 	}, true}
 	loadedRun = runKind{"loaded", "loaded.json", []excerpt{
@@ -108,6 +109,11 @@ var (
 		{"goal", func(r *Row) string { return strings.NewReplacer("<=", "≤", ">=", "≥").Replace(r.Goal) }},
 		{"", func(r *Row) string { return map[bool]string{true: "met", false: "**missed**"}[*r.Met] }},
 	}
+	timeColumns = []column{
+		comparisonColumns[0], comparisonColumns[1], comparisonColumns[2],
+		{"median, us", func(r *Row) string { return figure(r.P50) }},
+		{"99th percentile, us", func(r *Row) string { return figure(r.P99) }},
+	}
 	failureColumns = []column{{"failed calls", func(r *Row) string { return strconv.FormatInt(r.Failures, 10) }}}
 )
 
@@ -119,6 +125,15 @@ func goalTable(rows []Row) string {
 // recordTable shows the rows against a peer that have no goal.
 func recordTable(rows []Row) string {
 	return markdown(having(rows, func(r *Row) bool { return r.Met == nil && r.PeerName != "" && r.Unit != "conflicts/op" }), comparisonColumns)
+}
+
+// timesTable shows the times of Pawl alone that have no goal.
+func timesTable(rows []Row) string {
+	rows = having(rows, func(r *Row) bool { return r.Met == nil && r.PeerName == "" && r.Unit == halfWithin.unit })
+	if len(rows) == 0 {
+		return "No run with these rows is published yet.\n"
+	}
+	return markdown(rows, timeColumns)
 }
 
 // loadedTable shows the rows that have a goal on a quiet machine.

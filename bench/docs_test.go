@@ -52,6 +52,22 @@ func TestLoadedTable(t *testing.T) {
 `, loadedTable(rows))
 }
 
+// The table of times has those of Pawl alone without a goal.
+func TestTimesTable(t *testing.T) {
+	met := true
+	rows := []Row{
+		{ID: "W7", Work: "a", Store: "PostgreSQL", Ours: 900, P50: 900, P99: 2000, Unit: "us"},
+		{ID: "R1", Work: "b", Ours: 1, P50: 1, P99: 1, Unit: "us", PeerName: "River"},
+		{ID: "X1", Work: "c", Ours: 1, P50: 1, P99: 1, Unit: "us", Met: &met},
+		{ID: "G1", Work: "d", Ours: 1, P50: 1, P99: 1, Unit: "ns/op"},
+	}
+	require.Equal(t, `| | work | on | median, us | 99th percentile, us |
+|---|---|---|---|---|
+| W7 | a | PostgreSQL | 900 | 2000 |
+`, timesTable(rows))
+	require.Equal(t, "No run with these rows is published yet.\n", timesTable(rows[1:]))
+}
+
 // A run beside a load does not change the files of a quiet run.
 func TestLoadedRunKeepsQuietFiles(t *testing.T) {
 	folder := t.TempDir()

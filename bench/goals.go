@@ -27,13 +27,17 @@ var chapters = []chapter{
 	{"P5", "one writer, every store", true, false, p5},
 	{"G1", "cost as a list grows", true, false, g1},
 	{"G2", "cost as the number of scopes grows", true, false, g2},
+	{"G3", "SQLite and PostgreSQL: append to a conversation as it grows", true, true, g3},
 	{"L1", "lost updates: 64 writers on Pawl, ADK-Go sessions and get-then-set", true, true, l1},
 	{"R1", "PostgreSQL, durable runs of one step, against River", true, false, r1},
+	{"S1", "PostgreSQL and SQLite, append of one event, against an INSERT by hand", true, false, s1},
 	{"W1", "for the record: writers from 1 to 1024 on one in-memory container, three shapes of state", false, false, w1},
 	{"W2", "for the record: hot row, uniform, Zipf, 90 % reads, every store, every strategy", false, false, w2},
 	{"W3", "for the record: transactions over two hot wallets", false, false, w3},
 	{"W4", "for the record: cost as documents and the number of watchers grow", false, false, w4},
 	{"W5", "for the record: the cost of an idempotency key, and the number of duplicate executions", false, false, w5},
+	{"W6", "for the record: a claim among many positions of a reaction", false, false, w6},
+	{"W7", "for the record: the time from an append to its reaction", false, false, w7},
 }
 
 // mayMissBy is the factor by which a goal that is not mandatory may be missed.

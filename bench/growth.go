@@ -28,7 +28,8 @@ type curve struct {
 }
 
 // grow measures a curve, with the sizes in turns. It adds a row for each size, and a row for the
-// exponent e of the best fit cost = c * size^e. An exponent of 0 is flat, 1 is proportional.
+// exponent e of the best fit cost = c * size^e. An exponent of 0 is flat, 1 is proportional. The
+// goal is missed if a call fails or an update is lost.
 func (b *bench) grow(c curve) error {
 	var sides []side
 	for _, size := range c.sizes {
@@ -38,14 +39,19 @@ func (b *bench) grow(c curve) error {
 	if err != nil {
 		return fmt.Errorf("%s, %s: %w", c.work, c.store, err)
 	}
+	span := thousands(c.sizes[0]) + " to " + thousands(c.sizes[len(c.sizes)-1])
+	fit := Row{ID: b.chapter, Work: fmt.Sprintf(c.work, span), Store: c.store, Writers: c.load.writers, Unit: "exponent"}
 	var costs []float64
 	for i, size := range c.sizes {
 		r := b.addRows(comparison{work: fmt.Sprintf(c.work, thousands(size)), store: c.store, load: c.load, by: nanosPerOp}, all[i], nil)
 		costs = append(costs, r.Ours)
 		b.sized(size)
+		fit.Failures += r.Failures
+		fit.Lost += r.Lost
 	}
-	span := thousands(c.sizes[0]) + " to " + thousands(c.sizes[len(c.sizes)-1])
-	b.figure(fmt.Sprintf(c.work, span), c.store, "exponent", exponent(c.sizes, costs), c.goal)
+	fit.Ours = exponent(c.sizes, costs)
+	fit.judge(c.goal, fit.Ours, true)
+	b.add(fit)
 	return nil
 }
 

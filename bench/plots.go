@@ -160,6 +160,7 @@ func plotGrowth(rows []Row) string {
 		want          func(r *Row) bool
 	}{
 		{"Time of one verb, beside or to a list", "items in the list", lasting, func(r *Row) bool { return r.ID == "G1" }},
+		{"Time of one append to a conversation", "messages", lasting, func(r *Row) bool { return r.ID == "G3" }},
 		{"Time of one verb on a large document", "bytes", lasting, func(r *Row) bool { return r.ID == "W4" && strings.Contains(r.Work, "bytes") }},
 		{"Time of one verb among many", "scopes or watchers", lasting, func(r *Row) bool {
 			return r.ID == "G2" || r.ID == "W4" && !strings.Contains(r.Work, "bytes")

@@ -25,6 +25,7 @@ func manyRows() (rows []Row) {
 		rows = append(rows,
 			Row{ID: "G1", Work: "PushState to a list of " + thousands(writers), Store: "memory", Writers: 1, Ours: 300 * n, Unit: "ns/op", Size: n},
 			Row{ID: "G1", Work: "PushState to a list of 1 to 1,024", Store: "memory", Writers: 1, Ours: 1, Unit: "exponent"},
+			Row{ID: "G3", Work: "append to a conversation of " + thousands(writers) + " messages", Store: "SQLite", Writers: 1, Ours: 1e5, Unit: "ns/op", Size: n},
 			Row{ID: "G2", Work: "idle scopes: " + thousands(writers), Store: "memory", Writers: 1, Ours: 500, Unit: "bytes/scope", Size: n},
 			Row{ID: "W4", Work: "PatchState of one field of " + thousands(writers) + " bytes", Store: "SQLite", Writers: 1, Ours: 1e6, Unit: "ns/op", Size: n})
 	}
@@ -65,7 +66,7 @@ func TestPlots(t *testing.T) {
 		"throughput-postgres.svg": {"Pawl", "sync.Mutex", "64"},
 		"latency.svg":             {"one hot row, PostgreSQL, 1 writer", "Pawl", "900 µs", "40 ms"},
 		"conflicts.svg":           {"one hot row, PostgreSQL, 64 writers", "Pawl", "8"},
-		"growth.svg":              {"PushState to a list of n: n^1.00", "PatchState of one field of n bytes, SQLite: n^0.00", "idle scopes"},
+		"growth.svg":              {"PushState to a list of n: n^1.00", "append to a conversation of n messages, SQLite: n^0.00", "PatchState of one field of n bytes, SQLite: n^0.00", "idle scopes"},
 	}
 	require.Len(t, plots, len(want))
 	for name, plot := range plots {

@@ -13,13 +13,16 @@ import (
 )
 
 // Child processes. Each runs this program, with a task in its environment: to keep a processor busy
-// (busy.go), or to run half of the writers.
+// (busy.go), to run a reaction (reactions.go), or to run half of the writers.
 
 // childTask is the task of a child process.
 type childTask struct {
-	// Busy says how long to spin. 0: run half of the writers, as the other fields say.
+	// Busy says how long to spin; 0: the task is another one.
 	Busy time.Duration `json:"busy,omitempty"`
+	// React is the place of the streams to react to; empty: the task is another one.
+	React string `json:"react,omitempty"`
 
+	// Half of the writers.
 	Side    string        `json:"side,omitempty"`  // a name in remotes
 	Place   string        `json:"place,omitempty"` // the store's URL or folder
 	Writers int           `json:"writers,omitempty"`
@@ -48,9 +51,12 @@ func runTask(text string) error {
 	if err := json.Unmarshal([]byte(text), &e); err != nil {
 		return err
 	}
-	if e.Busy > 0 {
+	switch {
+	case e.Busy > 0:
 		spin(e.Busy)
 		return nil
+	case e.React != "":
+		return e.react()
 	}
 	return e.driveHalf()
 }
