@@ -94,7 +94,7 @@ soak: need-postgres ## kill worker processes of durable runs at random for SOAK 
 
 # Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-load bench-test bench-lint
-bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 15 minutes (bench/README.md)
+bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 20 minutes (bench/README.md)
 	cd bench && $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute

@@ -7,14 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // An append by hand: a table of events with the primary key (stream, version), and one statement that
 // inserts at the highest version plus one. Two writers of a stream can choose the same version. The
-// second one then waits for the commit of the first, and gets an error. It tries again at once,
+// second one then waits for the commit of the first, and inserts nothing. It tries again at once,
 // because it has waited already, and never gives up.
+//
+// ON CONFLICT DO NOTHING saves the peer an error for each version that is taken (23505), which would
+// end the transaction, go into the server's log and leave a dead row.
 
 // inserting is the name of the contender.
 const inserting = "INSERT at max(version) + 1"
@@ -23,11 +25,9 @@ const (
 	pgEvents    = `CREATE TABLE events (stream text, version bigint, data jsonb NOT NULL, PRIMARY KEY (stream, version))`
 	liteEvents  = `CREATE TABLE events (stream TEXT, version INTEGER, data TEXT NOT NULL, PRIMARY KEY (stream, version)) WITHOUT ROWID`
 	insertEvent = `INSERT INTO events (stream, version, data) SELECT $1, coalesce(max(version) + 1, 0), $2 FROM events WHERE stream = $1`
+	unlessTaken = ` ON CONFLICT DO NOTHING`
 	countTable  = `SELECT count(*) FROM events WHERE stream = $1`
 )
-
-// uniqueViolation is PostgreSQL's code for a primary key that is taken.
-const uniqueViolation = "23505"
 
 // openEventTable opens the table in a store. With 0 connections the pool has the default size, as in
 // Pawl's store.
@@ -66,8 +66,8 @@ func openPgEvents(ctx context.Context, url string, connections int) (*appender, 
 				return err
 			}
 			for {
-				_, err := pool.Exec(ctx, insertEvent, name, data)
-				if taken, ok := errors.AsType[*pgconn.PgError](err); !ok || taken.Code != uniqueViolation {
+				tag, err := pool.Exec(ctx, insertEvent+unlessTaken, name, data)
+				if err != nil || tag.RowsAffected() == 1 {
 					return err
 				}
 			}
