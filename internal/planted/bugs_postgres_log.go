@@ -21,10 +21,10 @@ var postgresLogBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^(TestOrderNeedsNoLock|TestOneOrderForAllReaders)$",
 	},
 	{
-		Name: "postgres-log-order-looks-first", Mechanism: "entries without positions are looked for before a page is read",
+		Name: "postgres-log-order-looks-first", Mechanism: "a page that is not full has all acknowledged entries",
 		Proves: []string{"STORE-1"}, File: "persist/postgres/log.go",
 		Old: "if rows := answers[2]; len(answers[1]) == 0 ||", New: "if rows := answers[2]; len(rows) > 0 ||",
-		Pkg: "./persist/postgres", Run: "^TestLateCommitGetsALatePosition$",
+		Pkg: "./persist/postgres", Run: "^TestConformance$/^LogOrder$/^positions_grow",
 	},
 	{
 		Name: "postgres-log-order-in-steps", Mechanism: "positions are given until no entry is without one",
@@ -77,7 +77,7 @@ var postgresLogBugs = []Bug{
 	{
 		Name: "postgres-log-order-of-numbers-in-transaction", Mechanism: "positions follow the numbers within a commit of several records",
 		Proves: []string{"STORE-1"}, File: "persist/postgres/migrations/0004_log.sql",
-		Old: "ORDER BY n.place;", New: "ORDER BY n.place DESC;",
+		Old: "ORDER BY e.place;", New: "ORDER BY e.place DESC;",
 		Pkg: "./persist/postgres", Run: "^TestOneOrderForAllReaders$",
 	},
 	{
@@ -97,12 +97,6 @@ var postgresLogBugs = []Bug{
 		Proves: []string{"STORE-4"}, File: "persist/postgres/errors.go",
 		Old: "strings.HasSuffix(answered.ConstraintName, \"log_numbers\")", New: "strings.Contains(answered.ConstraintName, \"log_\")",
 		Pkg: "./persist/postgres", Run: "^TestForeignUniqueIndex$",
-	},
-	{
-		Name: "postgres-log-dropped-is-free", Mechanism: "numbers that a commit removes are not taken",
-		Proves: []string{"STORE-1"}, File: "persist/postgres/log_write.go",
-		Old: "int64(max(w.Log.First, w.Log.Drop))", New: "int64(w.Log.First)",
-		Pkg: "./persist/postgres", Run: "^TestConformance$/^Log",
 	},
 	{
 		Name: "postgres-log-brief", Mechanism: "an uncommitted entry of another program does not delay a batch",
@@ -126,6 +120,24 @@ var postgresLogBugs = []Bug{
 		Name: "postgres-log-read-in-order", Mechanism: "the cost of a read does not depend on the length of the log",
 		Proves: []string{"SCOPE-20"}, File: "persist/postgres/log.go",
 		Old: "(answer, error) { return s.readAfter(ctx, inOrder, read) }", New: "(answer, error) { return s.readAfter(ctx, read) }",
+		Pkg: "./persist/postgres", Run: "^TestCostOfALongLog$",
+	},
+	{
+		Name: "postgres-log-waiting-in-order", Mechanism: "the cost of finding entries without positions does not depend on the length of the log",
+		Proves: []string{"SCOPE-20"}, File: "persist/postgres/log.go",
+		Old: "s.readTogether(ctx, inOrder, s.sql.logs.waiting.query(), read)", New: "s.readTogether(ctx, query(`SELECT`), s.sql.logs.waiting.query(), read)",
+		Pkg: "./persist/postgres", Run: "^TestCostOfALongLog$",
+	},
+	{
+		Name: "postgres-log-order-of-a-kind", Mechanism: "the entries of a kind are read without those of other kinds",
+		Proves: []string{"SCOPE-20"}, File: "persist/postgres/log_statements.go",
+		Old: "l.position + 0 > $1 AND l.position IS NOT NULL ORDER BY l.position + 0 LIMIT $2", New: "l.position > $1 AND l.position IS NOT NULL ORDER BY l.position LIMIT $2",
+		Pkg: "./persist/postgres", Run: "^(TestLogPlans|TestCostOfALongLog)$",
+	},
+	{
+		Name: "postgres-log-drop-by-index", Mechanism: "the cost of a drop does not depend on the length of the log",
+		Proves: []string{"SCOPE-20"}, File: "persist/postgres/migrations/0004_log.sql",
+		Old: ") RETURNS void\nLANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS {body}", New: ") RETURNS void\nLANGUAGE plpgsql AS {body}",
 		Pkg: "./persist/postgres", Run: "^TestCostOfALongLog$",
 	},
 }

@@ -66,7 +66,7 @@ func (a *additions) to(s *statement) *statement {
 }
 
 // lookForNumbers returns the statement that finds the keys of t whose new numbers are taken, or nil
-// if there are no new entries. Numbers that the commit itself removes are not taken.
+// if there are no new entries. After Clear no number is taken; Drop removes only lower numbers.
 func (t *transaction) lookForNumbers() *statement {
 	var kinds, ids []string
 	var firsts, lasts []int64
@@ -77,7 +77,7 @@ func (t *transaction) lookForNumbers() *statement {
 				continue
 			}
 			kinds, ids = append(kinds, w.Kind), append(ids, w.ID)
-			firsts = append(firsts, int64(max(w.Log.First, w.Log.Drop)))
+			firsts = append(firsts, int64(w.Log.First))
 			lasts = append(lasts, int64(w.Log.First)+int64(len(w.Log.Entries))-1)
 		}
 	}

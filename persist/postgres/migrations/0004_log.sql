@@ -27,13 +27,21 @@ CREATE TABLE {last_position} (value bigint NOT NULL);
 
 INSERT INTO {last_position} (value) VALUES (0);
 
+-- The functions take one key at a time: for several at once, the planner may prefer to read the
+-- whole index while the table is small, and keeps that plan when the table has grown.
+
 -- taken_numbers returns the keys whose logs have an entry with a number from firsts to lasts. The
 -- records of the keys are locked by lock_records, or absent and locked by lock_absent.
 CREATE FUNCTION {taken_numbers}(kinds text[], ids text[], firsts bigint[], lasts bigint[]) RETURNS TABLE (kind text, id text)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS {body}
 BEGIN
-    RETURN QUERY SELECT n.kind, n.id FROM unnest(kinds, ids, firsts, lasts) AS n (kind, id, first, last)
-    WHERE EXISTS (SELECT FROM {log} l WHERE l.kind = n.kind AND l.id = n.id AND l.number BETWEEN n.first AND n.last);
+    FOR n IN 1..pg_catalog.cardinality(kinds) LOOP
+        IF EXISTS (SELECT FROM {log} l WHERE l.kind = kinds[n] AND l.id = ids[n] AND l.number BETWEEN firsts[n] AND lasts[n]) THEN
+            kind := kinds[n];
+            id := ids[n];
+            RETURN NEXT;
+        END IF;
+    END LOOP;
 END
 {body};
 
@@ -42,12 +50,13 @@ END
 CREATE FUNCTION {change_logs}(
     at timestamptz, cut_kinds text[], cut_ids text[], cuts bigint[], kinds text[], ids text[], numbers bigint[], entries text[]
 ) RETURNS void
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_mergejoin = off SET enable_hashjoin = off AS {body}
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS {body}
 BEGIN
-    DELETE FROM {log} l USING unnest(cut_kinds, cut_ids, cuts) AS n (kind, id, cut)
-    WHERE l.kind = n.kind AND l.id = n.id AND l.number < n.cut;
+    FOR n IN 1..pg_catalog.cardinality(cuts) LOOP
+        DELETE FROM {log} l WHERE l.kind = cut_kinds[n] AND l.id = cut_ids[n] AND l.number < cuts[n];
+    END LOOP;
     INSERT INTO {log} (kind, id, number, at, data)
-    SELECT n.kind, n.id, n.number, at, n.entry
-    FROM unnest(kinds, ids, numbers, entries) WITH ORDINALITY AS n (kind, id, number, entry, place) ORDER BY n.place;
+    SELECT e.kind, e.id, e.number, at, e.entry
+    FROM unnest(kinds, ids, numbers, entries) WITH ORDINALITY AS e (kind, id, number, entry, place) ORDER BY e.place;
 END
 {body};
