@@ -182,9 +182,13 @@ func (e *end) putOff(c *claim, err error) {
 func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) error {
 	for {
 		failed := -1 // the place of the event whose OnCommit failed
-		err := protect.Call(s.config.Logger, func() error { return s.record(ctx, l, c, e, &failed) })
+		moved := false
+		err := protect.Call(s.config.Logger, func() error { return s.record(ctx, l, c, e, &failed, &moved) })
 		switch {
 		case err == nil:
+			if moved {
+				e = end{verb: VerbReleased, next: c.from.Next, err: ErrMoved}
+			}
 			s.report(ctx, c, e)
 			s.loop.WakeIn(e.in) // there may be more to handle, also where the store gives no hints
 			return nil
@@ -207,8 +211,8 @@ func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) err
 }
 
 // record commits the end of a claim, with the writes of OnCommit, and gives the lease back. It sets
-// failed to the place of the event whose writes failed.
-func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end, failed *int) error {
+// failed to the place of the event whose writes failed, and moved if the position was moved meanwhile.
+func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end, failed *int, moved *bool) error {
 	return pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		*failed = -1
 		scope := s.positions.Scope(tx, c.ID)
@@ -216,7 +220,8 @@ func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end, fai
 		if err != nil {
 			return err
 		}
-		if now.Turn != c.from.Turn { // Unblock, Reset or a new life came meanwhile, and decides
+		// Unblock, Reset or a new life came meanwhile, and decides.
+		if *moved = now.Turn != c.from.Turn; *moved {
 			if _, err := scope.PatchState(ctx, pawl.Patch{"lost": 0}); err != nil {
 				return err
 			}
