@@ -156,7 +156,7 @@ func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[
 	}
 	began := time.Now()
 	d := deliveryOf(ctx, l.shared)
-	place := d.place(stream, "act")
+	place := d.place(stream) // no type: an append has one
 	for attempt := 1; ; attempt++ {
 		state, h, applied, err := loadAgain(ctx, l, stream, fold)
 		if err != nil {

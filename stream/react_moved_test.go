@@ -110,6 +110,35 @@ func TestReactionAppendIsRefused(t *testing.T) {
 	require.Empty(t, reactRead(t, l, "echo"))
 }
 
+// Act and an append of one type on one stream are told apart. Proves STREAM-5.
+func TestReactionActAndAppend(t *testing.T) {
+	fold := stream.Fold[int]{Apply: func(n *int, _ stream.Event) error { *n++; return nil }}
+	l := reactAppender(t, memory.New(), func(l *stream.Log) reactHandle {
+		return func(ctx context.Context, d *stream.Delivery) error {
+			if d.Attempt > 1 { // this time it comes first
+				made, err := l.Append(ctx, "echo", stream.Any, stream.Raw{Type: "act", Data: []byte(`1`)})
+				require.NoError(t, err)
+				require.EqualValues(t, 1, made[0].Version)
+			}
+			_, err := stream.Act(ctx, l, "echo", stream.Any, fold, func(context.Context, int) ([]any, error) {
+				return []any{reactEcho{"e", d.Attempt}}, nil
+			})
+			require.NoError(t, err)
+			if d.Attempt == 1 {
+				return errReact
+			}
+			return nil
+		}
+	})
+	reactAppend(t, l, "s", 1)
+	reactDrain(t, l)
+	var types []string
+	for _, e := range reactRead(t, l, "echo") {
+		types = append(types, e.Type)
+	}
+	require.Equal(t, []string{"echo", "act"}, types)
+}
+
 // An event whose writes the store refuses fails alone: the others of its batch are acknowledged, and
 // the stream is blocked at it when its budget is spent. Proves LEASE-2, LEASE-4.
 func TestReactionRefusedWrites(t *testing.T) {
