@@ -13,7 +13,9 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/stream"
 )
 
@@ -50,6 +52,17 @@ var (
 
 // reactHandle is the type of Reaction.Handle.
 type reactHandle = func(ctx context.Context, d *stream.Delivery) error
+
+// reactEachIf runs test on every store if all is true, and otherwise in memory: a table whose cases
+// differ in nothing that a store sees.
+func reactEachIf(t *testing.T, all bool, test func(t *testing.T, store persist.Store)) {
+	t.Helper()
+	if all {
+		stores.EachOpen(t, test)
+		return
+	}
+	test(t, memory.New())
+}
 
 // reactOpen returns a runtime that is called holder in leases.
 func reactOpen(t testing.TB, store persist.Store, holder string, change ...func(c *pawl.Config)) *pawl.Runtime {
