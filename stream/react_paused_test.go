@@ -1,0 +1,70 @@
+//go:build unix
+
+package stream_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// A process is paused at each point of the work of a reaction for longer than its leases, while
+// another one finishes the work. When it continues, its commits are refused, and all stays as it is.
+// Proves LEASE-2, LEASE-5, STREAM-5.
+func TestReactionPausedAtEveryPoint(t *testing.T) {
+	visits := reactVisits(t, false)
+	stores.EachShared(t, func(t *testing.T, location string) {
+		t.Parallel() // it mostly waits
+		store := stores.OpenFor(t, location)
+		rt := reactOpen(t, store, "host")
+		for _, v := range visits {
+			reactPrepare(t, rt, v)
+		}
+		p := reactBlock(t, "react-sleeper", location, visits)
+		probe := reactOpen(t, store, "probe")
+		p.Pause(func(ctx context.Context) error { // the child must not hold a lock that others need
+			return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
+				for _, v := range visits {
+					for _, id := range []string{"s0/r", "s1/r", "s2/r"} { // the child renews their leases
+						if _, err := (pawl.Kind[pawl.Doc]{Name: v.id() + ".position"}).Scope(tx, id).Snapshot(ctx); err != nil {
+							return err
+						}
+					}
+				}
+				for _, id := range []string{"free", "idle"} { // two need the lock that a listing has
+					if _, err := reactSums.Scope(tx, id).IncState(ctx, "count", 1); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+		reactFinish(t, rt, visits)
+		versions := func() map[string]uint64 {
+			all := map[string]uint64{}
+			for _, v := range visits {
+				for _, kind := range []string{v.id(), v.id() + ".position", v.id() + ".cursor"} {
+					page, err := store.List(t.Context(), persist.Query{Kind: kind})
+					require.NoError(t, err)
+					for _, r := range page.Records {
+						all[r.Key.String()] = r.Version
+					}
+				}
+			}
+			return all
+		}
+		before := versions()
+		p.Resume()
+		p.Go()
+		p.Wait()
+		for _, v := range visits {
+			require.Equal(t, reactWant(), reactOutcomeOf(t, rt, v), v.id())
+		}
+		require.Equal(t, before, versions())
+	})
+}
