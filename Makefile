@@ -92,6 +92,10 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 soak: need-postgres ## kill worker processes of durable runs at random for SOAK seconds (600) and check every run (CI: 10)
 	PAWL_KILLS=20 PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run
 
+.PHONY: streams
+streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 100)
+	PAWL_COMMITS=1000 $(GO) test -count=1 -v -timeout 30m -run '^TestProcesses' ./stream
+
 # Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-load bench-test bench-lint
 bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 20 minutes (bench/README.md)
