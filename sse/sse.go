@@ -1,7 +1,7 @@
 // Package sse serves a watch of a scope as Server-Sent Events, the format that a browser's
-// EventSource reads.
+// EventSource reads. [ServeEvents] serves a sequence of events, such as an event stream.
 //
-// Each event carries the whole state, so a later event makes up for a skipped or lost one:
+// Each event of [Serve] carries the whole state, so a later event makes up for a skipped or lost one:
 //
 //	id: 7
 //	data: {"done":3,"of":10}
@@ -30,6 +30,12 @@
 // The response 204 makes EventSource stop. It is sent to a client that already has the state after
 // which [Until] ends the stream. EventSource also stops after any other response than 200, such as
 // the response to an error before the first event.
+//
+// # Event streams
+//
+// [ServeEvents] skips nothing. Each event has the id that the caller gives it, and a client that
+// reconnects goes on after the last one that it received. A slow client is sent the events at its
+// own speed. An event named "failed" is the last one, as above.
 //
 // # Shutting down
 //
@@ -101,15 +107,13 @@ func View[T any](view func(pawl.Snapshot[T]) any) Option { return func(s *settin
 // wrapper around it has no Unwrap. A later error is returned too, and ends the stream with an event
 // named "failed".
 func Serve[T any](w http.ResponseWriter, r *http.Request, s pawl.Scope[T], opts ...Option) error {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		w.Header().Set("Allow", "GET, HEAD")
-		refuse(w, http.StatusMethodNotAllowed, "METHOD")
-		return ErrMethod
-	}
-	st, err := newStream[T](w, r, opts)
+	rs, err := newResponse(w, r, opts)
 	if err != nil {
-		refuse(w, pawl.HTTPStatus(err), pawl.Code(err))
 		return err
+	}
+	st, err := newStream[T](rs)
+	if err != nil {
+		return rs.refuse(err)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	changes := s.Changes(ctx)
@@ -135,8 +139,7 @@ func Serve[T any](w http.ResponseWriter, r *http.Request, s pawl.Scope[T], opts 
 	case errors.Is(err, errLeft), err != nil && r.Context().Err() != nil:
 		return nil
 	case err != nil:
-		refuse(w, pawl.HTTPStatus(err), pawl.Code(err))
-		return err
+		return rs.refuse(err)
 	case r.Method == http.MethodHead:
 		return nil
 	}
@@ -156,31 +159,54 @@ func refuse(w http.ResponseWriter, status int, code string) {
 // errLeft is the error of a write to a client that has left or is too slow.
 var errLeft = errors.New("sse: client left")
 
-// stream is one response.
-type stream[T any] struct {
+// response is the response to one request.
+type response struct {
 	settings
 	w    http.ResponseWriter
 	conn *http.ResponseController
-	last string                     // the last id that the client received; "": none
+	last string // the last id that the client received; "": none
+}
+
+// newResponse returns the response to r. It refuses a request with a wrong method or wrong options,
+// and returns the error.
+func newResponse(w http.ResponseWriter, r *http.Request, opts []Option) (*response, error) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		refuse(w, http.StatusMethodNotAllowed, "METHOD")
+		return nil, ErrMethod
+	}
+	rs := &response{w: w, conn: http.NewResponseController(w), last: r.Header.Get("Last-Event-ID")}
+	if rs.last == "" {
+		rs.last = r.URL.Query().Get("lastEventId")
+	}
+	rs.settings = settings{heartbeat: 15 * time.Second, retry: 3 * time.Second, writeTimeout: 30 * time.Second}
+	for _, o := range opts {
+		if o == nil {
+			return nil, rs.refuse(&pawl.ArgumentError{Argument: "option", Reason: "nil"})
+		}
+		o(&rs.settings)
+	}
+	if rs.heartbeat <= 0 || rs.writeTimeout <= 0 || rs.retry < 0 {
+		return nil, rs.refuse(&pawl.ArgumentError{Argument: "option", Reason: "duration is not positive"})
+	}
+	return rs, nil
+}
+
+// refuse answers the request with err instead of a stream, and returns err.
+func (rs *response) refuse(err error) error {
+	refuse(rs.w, pawl.HTTPStatus(err), pawl.Code(err))
+	return err
+}
+
+// stream is the response of Serve.
+type stream[T any] struct {
+	*response
 	done func(T) bool               // settings.until; nil: none
 	show func(pawl.Snapshot[T]) any // settings.view; nil: none
 }
 
-func newStream[T any](w http.ResponseWriter, r *http.Request, opts []Option) (*stream[T], error) {
-	st := &stream[T]{w: w, conn: http.NewResponseController(w), last: r.Header.Get("Last-Event-ID")}
-	if st.last == "" {
-		st.last = r.URL.Query().Get("lastEventId")
-	}
-	st.settings = settings{heartbeat: 15 * time.Second, retry: 3 * time.Second, writeTimeout: 30 * time.Second}
-	for _, o := range opts {
-		if o == nil {
-			return nil, &pawl.ArgumentError{Argument: "option", Reason: "nil"}
-		}
-		o(&st.settings)
-	}
-	if st.heartbeat <= 0 || st.writeTimeout <= 0 || st.retry < 0 {
-		return nil, &pawl.ArgumentError{Argument: "option", Reason: "duration is not positive"}
-	}
+func newStream[T any](rs *response) (*stream[T], error) {
+	st := &stream[T]{response: rs}
 	var ok bool
 	if st.done, ok = st.until.(func(T) bool); !ok && st.until != nil {
 		return nil, &pawl.ArgumentError{Argument: "Until", Reason: fmt.Sprintf("%T does not take a %T", st.until, *new(T))}
@@ -230,14 +256,14 @@ func (st *stream[T]) encode(c pawl.Change[T]) (e event, err error) {
 
 // open sends the response header. If w cannot flush, it sends nothing and returns an error that
 // wraps http.ErrNotSupported.
-func (st *stream[T]) open() error {
-	h := st.w.Header()
+func (rs *response) open() error {
+	h := rs.w.Header()
 	header := map[string]string{"Content-Type": "text/event-stream", "Cache-Control": "no-store", "X-Accel-Buffering": "no"} // nginx reads the last
 	for name, value := range header {
 		h.Set(name, value)
 	}
-	st.setDeadline()
-	err := st.conn.Flush()
+	rs.setDeadline()
+	err := rs.conn.Flush()
 	switch {
 	case err == nil:
 		return nil
@@ -252,24 +278,37 @@ func (st *stream[T]) open() error {
 
 // setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in some
 // tests, has none.
-func (st *stream[T]) setDeadline() { _ = st.conn.SetWriteDeadline(time.Now().Add(st.writeTimeout)) }
+func (rs *response) setDeadline() { _ = rs.conn.SetWriteDeadline(time.Now().Add(rs.writeTimeout)) }
 
 // send writes text to the client and flushes it. It returns errLeft if that fails.
-func (st *stream[T]) send(text []byte) error {
-	st.setDeadline()
-	if _, err := st.w.Write(text); err != nil {
+func (rs *response) send(text []byte) error {
+	rs.setDeadline()
+	if _, err := rs.w.Write(text); err != nil {
 		return errLeft
 	}
-	if st.conn.Flush() != nil {
+	if rs.conn.Flush() != nil {
 		return errLeft
 	}
-	_ = st.conn.SetWriteDeadline(time.Time{}) // in HTTP/2 a deadline ends even an idle stream
+	_ = rs.conn.SetWriteDeadline(time.Time{}) // in HTTP/2 a deadline ends even an idle stream
 	return nil
 }
 
+// preamble returns the text that a stream begins with.
+func (rs *response) preamble() []byte {
+	return fmt.Appendf(nil, "retry: %d\n\n", rs.retry.Milliseconds())
+}
+
+// failure returns the event of an error that ends a stream.
+func failure(err error) []byte {
+	return fmt.Appendf(nil, "event: failed\ndata: {\"code\":%q}\n\n", pawl.Code(err))
+}
+
+// comment is sent as a heartbeat.
+var comment = []byte(":\n\n")
+
 // run sends e and the changes after it, until there are no more or the client has left.
 func (st *stream[T]) run(changes <-chan pawl.Change[T], e event) error {
-	e.text = append(fmt.Appendf(nil, "retry: %d\n\n", st.retry.Milliseconds()), e.text...)
+	e.text = append(st.preamble(), e.text...)
 	beat := time.NewTicker(st.heartbeat)
 	defer beat.Stop()
 	defer st.setDeadline() // for the end of the response, which the server writes
@@ -284,12 +323,12 @@ func (st *stream[T]) run(changes <-chan pawl.Change[T], e event) error {
 			}
 			var err error
 			if e, err = st.encode(c); err != nil {
-				_ = st.send(fmt.Appendf(nil, "event: failed\ndata: {\"code\":%q}\n\n", pawl.Code(err)))
+				_ = st.send(failure(err))
 				return err
 			}
 			beat.Reset(st.heartbeat)
 		case <-beat.C:
-			e.text = []byte(":\n\n")
+			e.text = comment
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/pawl-go/pawl"
 )
@@ -231,12 +233,31 @@ func (l *Log) ReadAll(ctx context.Context, q AllQuery) iter.Seq2[Event, error] {
 //
 // Errors are those of Read and of pawl.Scope.Watch.
 func (l *Log) Watch(ctx context.Context, stream string, after int64) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		if after < -1 {
+	if after < -1 {
+		return func(yield func(Event, error) bool) {
 			yield(Event{}, &pawl.ArgumentError{Argument: "after", Reason: "below -1"})
-			return
 		}
-		next, life := after+1, ""
+	}
+	return l.watch(ctx, stream, "", after+1)
+}
+
+// WatchAfter is Watch for a reader that knows the ID of the last event that it has seen, such as a
+// browser that reconnects. It begins with the first event if id is empty or no ID, and if the stream
+// was deleted and appended to again since. Errors are those of Watch.
+func (l *Log) WatchAfter(ctx context.Context, stream, id string) iter.Seq2[Event, error] {
+	if dash := strings.LastIndexByte(id, '-'); dash > 0 {
+		if version, err := strconv.ParseUint(id[dash+1:], 10, 62); err == nil {
+			return l.watch(ctx, stream, id[:dash], int64(version)+1)
+		}
+	}
+	return l.watch(ctx, stream, "", 0)
+}
+
+// watch yields the events of a stream from a version on. Knows is the life of the stream that the
+// version counts in; empty: any.
+func (l *Log) watch(ctx context.Context, stream, knows string, from int64) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		life, next := knows, from
 		for change, err := range l.heads.Scope(l.owner, stream).Watch(ctx) {
 			if err != nil {
 				yield(Event{}, err)

@@ -114,19 +114,19 @@ var watchBugs = []Bug{
 	{
 		Name: "sse-waits-for-ever", Mechanism: "the stream of a client that does not read is ended",
 		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
-		Old: "_ = st.conn.SetWriteDeadline(time.Now().Add(st.writeTimeout))", New: "_ = st.conn.SetWriteDeadline(time.Now().Add(time.Hour + st.writeTimeout))",
+		Old: "_ = rs.conn.SetWriteDeadline(time.Now().Add(rs.writeTimeout))", New: "_ = rs.conn.SetWriteDeadline(time.Now().Add(time.Hour + rs.writeTimeout))",
 		Pkg: "./sse", Run: "^TestStuckClient$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "sse-ends-while-idle", Mechanism: "a write deadline does not end an idle stream",
 		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
-		Old: "	_ = st.conn.SetWriteDeadline(time.Time{}) // in HTTP/2", New: "	// in HTTP/2",
+		Old: "	_ = rs.conn.SetWriteDeadline(time.Time{}) // in HTTP/2", New: "	// in HTTP/2",
 		Pkg: "./sse", Run: "^TestIdle$",
 	},
 	{
 		Name: "sse-shows-the-error", Mechanism: "an event named failed contains only the code",
 		Proves: []string{"SCOPE-13"}, File: "sse/sse.go",
-		Old: "\\n\\n\", pawl.Code(err)))", New: "\\n\\n\", err.Error()))",
+		Old: "\\n\\n\", pawl.Code(err))", New: "\\n\\n\", err.Error())",
 		Pkg: "./sse", Run: "^TestFailure$",
 	},
 	{
