@@ -7,7 +7,7 @@
 //	go run ./examples/chat -store postgres://user:secret@localhost/chat -addr :8081
 //	OPENAI_API_KEY=... go run ./examples/chat -model gpt-4o-mini
 //
-// Read state.go first (the documents), then turn.go (a question and its answer), tools.go (calls
+// Read state.go first (the documents and the stream), then turn.go (a question and its answer), tools.go (calls
 // that must not happen twice), and server.go (the HTTP API).
 package main
 
@@ -36,6 +36,7 @@ import (
 	"github.com/pawl-go/pawl/persist/fs"
 	"github.com/pawl-go/pawl/persist/postgres"
 	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/stream"
 )
 
 // config holds the values of the flags, and the key from OPENAI_API_KEY.
@@ -153,6 +154,9 @@ func open(ctx context.Context, c config, log *slog.Logger) (_ *server, _ func(co
 		return nil, nil, err
 	}
 	opened = append(opened, s.rt.Close)
+	if s.threads, err = stream.New(s.rt, threads); err != nil {
+		return nil, nil, err
+	}
 	if s.secret, err = loadSecret(ctx, s.rt); err != nil {
 		return nil, nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ import (
 	"github.com/pawl-go/pawl/flow/machine"
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/sse"
+	"github.com/pawl-go/pawl/stream"
 )
 
 //go:embed page
@@ -38,6 +38,7 @@ type server struct {
 	toolDelay time.Duration   // the simulated delay of outside services
 	lease     time.Duration   // the length of the leases of calls, claims and idempotency keys
 
+	threads *stream.Log // the messages of each session
 	keys    *idempotency.Keys
 	chat    *flow.Flow
 	serve   *flow.Action[none, none]
@@ -217,39 +218,45 @@ func ifMatch(header []string, version uint64) ([]pawl.CallOption, error) {
 	return nil, errPrecondition
 }
 
-// page returns the messages of one page of a thread, oldest first.
-func (s *server) page(ctx context.Context, session string, page int) ([]Message, error) {
-	found := []Message{}
-	for m, err := range Messages.List(ctx, s.rt, pawl.Query{Prefix: pagePrefix(session, page)}) {
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, m.State())
-	}
-	slices.SortFunc(found, func(a, b Message) int {
-		return strings.Compare(messageID("", a.N, a.Role), messageID("", b.N, b.Role))
-	})
-	return found, nil
+// page is a part of a thread.
+type page struct {
+	First    int64     `json:"first"` // the version of the first message
+	Next     int64     `json:"next"`  // the version after the last one
+	More     bool      `json:"more"`  // there may be more, in the direction of the query
+	Messages []Message `json:"messages"`
 }
 
-// getMessages returns one page of a thread; without a page number, the last one.
+// getMessages returns the messages before a version (?before), from a version on (?from), or the last
+// ones of a thread.
 func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
-	head, err := ownedBy(r.Context(), Sessions.Scope(s.rt, r.PathValue("id")), visitorOf(r).user)
-	if err != nil {
+	id := r.PathValue("id")
+	if _, err := ownedBy(r.Context(), Sessions.Scope(s.rt, id), visitorOf(r).user); err != nil {
 		return err
 	}
-	last := max(0, head.Turns-1) / turnsPerPage
-	page := last
-	if asked := r.FormValue("page"); asked != "" {
-		if page, err = strconv.Atoi(asked); err != nil || page < 0 || page > last {
-			return pawl.ErrNotFound
+	q := stream.Query{Backward: r.FormValue("from") == "", Limit: messagesPerPage}
+	for name, version := range map[string]*int64{"before": &q.Before, "from": &q.From} {
+		if asked := r.FormValue(name); asked != "" {
+			v, err := strconv.ParseUint(asked, 10, 62)
+			if err != nil {
+				return &apiError{"BAD_VERSION", http.StatusBadRequest}
+			}
+			*version = int64(v)
 		}
 	}
-	messages, err := s.page(r.Context(), r.PathValue("id"), page)
-	if err != nil {
-		return err
+	got := page{First: q.From, Next: q.From, Messages: []Message{}}
+	for e, err := range s.threads.Read(r.Context(), id, q) {
+		if err != nil {
+			return err
+		}
+		if len(got.Messages) == 0 {
+			got.First, got.Next = e.Version, e.Version
+		}
+		got.First, got.Next = min(got.First, e.Version), max(got.Next, e.Version+1)
+		got.Messages = append(got.Messages, e.Data.(Message))
 	}
-	return respond(w, http.StatusOK, map[string]any{"page": page, "pages": last + 1, "messages": messages})
+	got.More = len(got.Messages) == messagesPerPage
+	sortMessages(got.Messages)
+	return respond(w, http.StatusOK, got)
 }
 
 // watchSession streams the head of a session. The page fetches messages when the head shows new
@@ -259,7 +266,7 @@ func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
 	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
 		return err
 	}
-	return stream(w, r, s.quit, session, sse.View(viewSession))
+	return follow(w, r, s.quit, session, sse.View(viewSession))
 }
 
 // ownTurn returns the scope of the turn in the URL, or pawl.ErrNotFound if the visitor is not its
@@ -291,15 +298,15 @@ func (s *server) watchTurn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return stream(w, r, s.quit, turn, sse.Until(Turn.over), sse.View(func(snap pawl.Snapshot[Turn]) any {
+	return follow(w, r, s.quit, turn, sse.Until(Turn.over), sse.View(func(snap pawl.Snapshot[Turn]) any {
 		t := snap.ReadOnly()
 		return turnView{snap.ID, t.For.Session, t.N, t.Status, t.Text, t.Error, append([]Step{}, t.Steps...), t.Board}
 	}))
 }
 
-// stream serves a scope until the client disconnects or the server shuts down. It returns nil,
+// follow serves a scope until the client disconnects or the server shuts down. It returns nil,
 // because sse.Serve has sent its errors to the client.
-func stream[T any](w http.ResponseWriter, r *http.Request, quit context.Context, scope pawl.Scope[T], opts ...sse.Option) error {
+func follow[T any](w http.ResponseWriter, r *http.Request, quit context.Context, scope pawl.Scope[T], opts ...sse.Option) error {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(quit, cancel)()

@@ -25,6 +25,7 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/stream"
 )
 
 func TestMain(m *testing.M) {
@@ -155,11 +156,6 @@ func (u *user) ask(url, session, question string, header ...string) string {
 	return in.Turn
 }
 
-type thread struct {
-	Page, Pages int
-	Messages    []Message
-}
-
 type me struct {
 	User     string
 	Credits  int64
@@ -168,7 +164,7 @@ type me struct {
 }
 
 // settled waits until a session has no open turn, and returns its thread.
-func (u *user) settled(url, session string) thread {
+func (u *user) settled(url, session string) page {
 	u.t.Helper()
 	testkit.EventuallyWithin(u.t, time.Minute, func() bool {
 		for _, s := range get[[]sessionView](u, url+"/api/sessions") {
@@ -178,7 +174,7 @@ func (u *user) settled(url, session string) thread {
 		}
 		return false
 	})
-	return get[thread](u, url+"/api/sessions/"+session+"/messages")
+	return get[page](u, url+"/api/sessions/"+session+"/messages")
 }
 
 // watch reads a turn's stream until until returns true, and returns the last view.
@@ -379,34 +375,71 @@ func TestTools(t *testing.T) {
 	})
 }
 
-// A long thread has pages, and the model gets only its last messages.
+// A long thread has pages, in both directions, and the model gets only its last messages.
 func TestLongThread(t *testing.T) {
 	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
 	u := visit(t, s.url)
 	session := u.newSession(s.url)
-	for i := range turnsPerPage + 3 {
+	const turns = messagesPerPage/2 + 3
+	for i := range turns {
 		u.ask(s.url, session, fmt.Sprint("count to ", i+1))
 		if i%maxOpen == maxOpen-1 {
 			u.settled(s.url, session)
 		}
 	}
-	th := u.settled(s.url, session)
-	require.Equal(t, 2, th.Pages)
-	require.Equal(t, 1, th.Page)
-	require.Len(t, th.Messages, 6)
-	th = get[thread](u, s.url+"/api/sessions/"+session+"/messages?page=0")
-	require.Len(t, th.Messages, 2*turnsPerPage)
-	require.Equal(t, turnsPerPage-1, th.Messages[2*turnsPerPage-1].N)
-	for _, page := range []string{"2", "-1", "x"} {
-		status, _, _ := u.call("GET", s.url+"/api/sessions/"+session+"/messages?page="+page, "")
-		require.Equal(t, http.StatusNotFound, status)
+	last := u.settled(s.url, session)
+	require.Len(t, last.Messages, messagesPerPage)
+	require.Equal(t, page{First: 6, Next: 2 * turns, More: true, Messages: last.Messages}, last)
+	at := s.url + "/api/sessions/" + session + "/messages"
+	earlier := get[page](u, at+"?before=6")
+	require.Equal(t, page{First: 0, Next: 6, Messages: earlier.Messages}, earlier)
+	all := append(earlier.Messages, last.Messages...)
+	sortMessages(all)
+	require.Len(t, all, 2*turns)
+	for i, m := range all {
+		require.Equal(t, i/2, m.N)
+		require.Equal(t, []string{"user", "assistant"}[i%2], m.Role)
 	}
-	turn, err := Turns.Scope(s.rt, th.Messages[2*turnsPerPage-1].Turn).State(t.Context())
+	forward := get[page](u, at+"?from=0")
+	require.Equal(t, page{First: 0, Next: messagesPerPage, More: true, Messages: forward.Messages}, forward)
+	forward = get[page](u, at+"?from=100")
+	require.Equal(t, page{First: 100, Next: 2 * turns, Messages: forward.Messages}, forward)
+	require.Len(t, forward.Messages, 6)
+	require.Equal(t, page{First: 2 * turns, Next: 2 * turns, Messages: []Message{}}, get[page](u, fmt.Sprint(at, "?from=", 2*turns)))
+	for _, query := range []string{"?before=-1", "?from=x", "?from=99999999999999999999"} {
+		status, _, _ := u.call("GET", at+query, "")
+		require.Equal(t, http.StatusBadRequest, status)
+	}
+	for _, m := range all[2*turns-8:] { // among them those whose question came before other answers
+		turn, err := Turns.Scope(s.rt, m.Turn).State(t.Context())
+		require.NoError(t, err)
+		seen, err := s.thread(t.Context(), &turn)
+		require.NoError(t, err)
+		require.Equal(t, all[2*m.N+2-maxContext:2*m.N+2], seen)
+	}
+}
+
+// The head of a thread with ten thousand messages, far more than a document can hold, stays small,
+// and its last page is read alone.
+func TestThreadWithoutEnd(t *testing.T) {
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
+	u := visit(t, s.url)
+	session := u.newSession(s.url)
+	many := make([]any, stream.MaxEvents)
+	for i := range many {
+		many[i] = Message{N: i / 2, Role: []string{"user", "assistant"}[i%2], Text: strings.Repeat("long ", 100)}
+	}
+	_, err := s.threads.Append(t.Context(), session, stream.Absent, many...)
 	require.NoError(t, err)
-	seen, err := s.thread(t.Context(), &turn)
+	_, err = Sessions.Scope(s.rt, session).PatchState(t.Context(), pawl.Patch{"turns": len(many) / 2})
 	require.NoError(t, err)
-	require.Len(t, seen, maxContext)
-	require.Equal(t, fmt.Sprint("count to ", turnsPerPage), seen[maxContext-2].Text)
+	u.ask(s.url, session, "count to 3")
+	last := u.settled(s.url, session)
+	require.Len(t, last.Messages, messagesPerPage)
+	require.Equal(t, count(3), last.Messages[messagesPerPage-1].Text)
+	head, err := s.rt.Store().Load(t.Context(), pawl.Key{Kind: "thread", ID: session})
+	require.NoError(t, err)
+	require.Less(t, len(head.Doc), 200)
 }
 
 // Of two tabs that rename a session at the same version, the second gets a conflict.
@@ -469,7 +502,7 @@ func TestTextAfterBody(t *testing.T) {
 	}
 	status, body, _ := u.call("PATCH", s.url+"/api/sessions/"+session, `{"title":"new"}`+strings.Repeat(" ", maxBody))
 	require.Equal(t, http.StatusRequestEntityTooLarge, status, body)
-	require.Empty(t, get[thread](u, s.url+"/api/sessions/"+session+"/messages").Messages)
+	require.Empty(t, get[page](u, s.url+"/api/sessions/"+session+"/messages").Messages)
 	status, body, _ = u.call("PATCH", s.url+"/api/sessions/"+session, "{\"title\":\"new\"} \r\n\t")
 	require.Equal(t, http.StatusOK, status, body)
 }

@@ -1,15 +1,17 @@
 package main
 
 import (
-	"fmt"
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
+	"github.com/pawl-go/pawl/stream"
 )
 
-// Session is the head of a thread. Each message is a separate document, so a new message does not
-// rewrite a long thread, and a thread has no size limit.
+// Session is the head of a thread. The messages of the thread are a stream with the id of the
+// session: a new message costs the same however long the thread is.
 type Session struct {
 	Owner string     `json:"owner"`
 	Title string     `json:"title"`
@@ -25,17 +27,18 @@ type OpenTurn struct {
 
 // Turn is a question and its answer while the answer is being made.
 type Turn struct {
-	For     flow.IDs  `json:"for"`
-	N       int       `json:"n"`
-	Status  string    `json:"status"`
-	Stop    bool      `json:"stop"`  // the user has stopped it
-	Steps   []Step    `json:"steps"` // the calls of tools so far
-	Text    string    `json:"text"`  // the text since the last step
-	Board   Board     `json:"board"` // a copy of the task board, for the page
-	Error   string    `json:"error,omitempty"`
-	Asked   time.Time `json:"asked"`
-	Started time.Time `json:"started,omitzero"`
-	Tries   int       `json:"tries"` // how often a server has started to answer it
+	For      flow.IDs  `json:"for"`
+	N        int       `json:"n"`
+	Question int64     `json:"question"` // the version of the question in the thread
+	Status   string    `json:"status"`
+	Stop     bool      `json:"stop"`  // the user has stopped it
+	Steps    []Step    `json:"steps"` // the calls of tools so far
+	Text     string    `json:"text"`  // the text since the last step
+	Board    Board     `json:"board"` // a copy of the task board, for the page
+	Error    string    `json:"error,omitempty"`
+	Asked    time.Time `json:"asked"`
+	Started  time.Time `json:"started,omitzero"`
+	Tries    int       `json:"tries"` // how often a server has started to answer it
 }
 
 // The states of a turn. The last three are final.
@@ -73,7 +76,6 @@ type Board struct {
 
 var (
 	Sessions = pawl.Kind[Session]{Name: pawl.KindSession, Label: "owner"}
-	Messages = pawl.Kind[Message]{Name: "message"}
 	Turns    = pawl.Kind[Turn]{Name: pawl.KindRequest, Label: "status"} // expires after its end: see finish
 	Accounts = pawl.Kind[Account]{Name: pawl.KindUser}
 	Orgs     = pawl.Kind[Limits]{Name: pawl.KindOrg}
@@ -84,7 +86,7 @@ var (
 	Counters = pawl.Kind[Counter]{Name: "counter", TTL: time.Hour}
 )
 
-var kinds = []pawl.AnyKind{Sessions, Messages, Turns, Accounts, Orgs, Secrets, Charges, Mails, Bank, Counters}
+var kinds = []pawl.AnyKind{Sessions, Turns, Accounts, Orgs, Secrets, Charges, Mails, Bank, Counters}
 
 // The fields that verbs change. MustField checks their names when the program starts.
 var (
@@ -97,14 +99,16 @@ var (
 	stop     = Turns.MustField("stop")
 )
 
-// turnsPerPage is the number of turns on one page of a thread.
-const turnsPerPage = 50
+// threads configures the streams of messages.
+var threads = stream.Config{Name: "thread", Events: []stream.Type{stream.Of[Message]("message")}}
 
-// pagePrefix is the prefix of the ids of all messages on one page, for List.
-func pagePrefix(session string, page int) string { return fmt.Sprintf("%s/%05d/", session, page) }
+// messagesPerPage is the number of messages that the page loads at a time.
+const messagesPerPage = 100
 
-// messageID returns the id of a message of turn n. A question sorts before its answer.
-func messageID(session string, n int, role string) string {
-	order := map[string]int{"user": 0, "assistant": 1}[role]
-	return fmt.Sprintf("%s%02d-%d", pagePrefix(session, n/turnsPerPage), n%turnsPerPage, order)
+// sortMessages puts each answer behind its question. In the stream, other questions can be between
+// the two.
+func sortMessages(all []Message) {
+	slices.SortFunc(all, func(a, b Message) int {
+		return cmp.Or(cmp.Compare(a.N, b.N), cmp.Compare(b.Role, a.Role)) // "user", then "assistant"
+	})
 }

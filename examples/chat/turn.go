@@ -15,6 +15,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/stream"
 )
 
 // The states of a turn, which is a question and its answer:
@@ -74,10 +75,11 @@ func (s *server) ask(w http.ResponseWriter, r *http.Request) error {
 		if err := countToday(ctx, Orgs.Scope(tx, ids.Org)); err != nil {
 			return err
 		}
-		if _, err := Messages.Scope(tx, messageID(ids.Session, n, "user")).SetState(ctx, question, pawl.IfAbsent()); err != nil {
+		added, err := s.threads.In(tx).Append(ctx, ids.Session, stream.Any, question)
+		if err != nil {
 			return err
 		}
-		turn := Turn{For: ids, N: n, Status: waiting, Asked: question.At}
+		turn := Turn{For: ids, N: n, Question: added[0].Version, Status: waiting, Asked: question.At}
 		if _, err := Turns.Scope(tx, ids.Request).SetState(ctx, turn, pawl.IfAbsent()); err != nil {
 			return err
 		}
@@ -195,7 +197,7 @@ func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, erro
 		s.log.Error("turn failed", "turn", c.Request, "err", err)
 		t.Status, t.Error = failed, pawl.Code(err)
 	}
-	end := func(ctx context.Context, tx *pawl.Tx) error { return finish(ctx, tx, t) }
+	end := func(ctx context.Context, tx *pawl.Tx) error { return s.finish(ctx, tx, t) }
 	err = pawl.Transact(context.WithoutCancel(ctx), c, end)
 	if unstorable(err) { // a retry would fail as well
 		s.log.Error("cannot store the answer", "turn", c.Request, "err", err)
@@ -212,7 +214,7 @@ func unstorable(err error) bool {
 }
 
 // finish ends a turn with the status and content of t, unless the turn is over.
-func finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
+func (s *server) finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 	turn := Turns.Scope(tx, t.For.Request)
 	now, err := turn.State(ctx)
 	if err != nil || now.over() {
@@ -223,7 +225,7 @@ func finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 		return err
 	}
 	answer := Message{N: t.N, Role: "assistant", Text: t.Text, Turn: t.For.Request, Status: t.Status, Steps: t.Steps, At: time.Now()}
-	if _, err := Messages.Scope(tx, messageID(t.For.Session, t.N, answer.Role)).SetState(ctx, answer, pawl.IfAbsent()); err != nil {
+	if _, err := s.threads.In(tx).Append(ctx, t.For.Session, stream.Any, answer); err != nil {
 		return err
 	}
 	if t.Status == failed {
@@ -288,17 +290,20 @@ func instructions(a Account) string {
 	return a.Settings["instructions"]
 }
 
-// thread returns the last messages up to the question of t.
+// thread returns the last messages up to the question of t. In the stream, answers to earlier
+// questions can be behind it, and so can later questions: up to maxOpen turns overlap.
 func (s *server) thread(ctx context.Context, t *Turn) ([]Message, error) {
 	var thread []Message
-	for page := max(0, t.N/turnsPerPage-1); page <= t.N/turnsPerPage; page++ {
-		messages, err := s.page(ctx, t.For.Session, page)
+	from := max(0, t.Question-maxContext-2*maxOpen)
+	for e, err := range s.threads.Read(ctx, t.For.Session, stream.Query{From: from}) {
 		if err != nil {
 			return nil, err
 		}
-		thread = append(thread, messages...)
+		if m := e.Data.(Message); m.N <= t.N {
+			thread = append(thread, m)
+		}
 	}
-	thread = slices.DeleteFunc(thread, func(m Message) bool { return m.N > t.N })
+	sortMessages(thread)
 	return thread[max(0, len(thread)-maxContext):], nil
 }
 
@@ -374,7 +379,7 @@ func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 		}
 		if t.Status == waiting {
 			t.Status = stopped
-			return finish(ctx, tx, t)
+			return s.finish(ctx, tx, t)
 		}
 		if t.over() {
 			return nil

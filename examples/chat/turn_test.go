@@ -82,8 +82,8 @@ func TestTooLargeForADocument(t *testing.T) {
 	}
 }
 
-// U+0000, which PostgreSQL cannot keep, is refused in every field from users and from the model. No
-// turn hangs, and no request is told to try again.
+// U+0000, which PostgreSQL cannot keep in a document, is refused in every field of a document, from
+// users and from the model. No turn hangs, and no request is told to try again. An event can have it.
 func TestCharactersThatStoresRefuse(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
 		s := start(t, location)
@@ -122,6 +122,11 @@ func TestCharactersThatStoresRefuse(t *testing.T) {
 			}
 			require.Equal(t, want, th.Messages[len(th.Messages)-1].Status, "%d", i)
 		}
+		s.model = local{}
+		u.ask(s.url, session, "a\x00b") // the session has a title, so the text is only in an event
+		th := u.settled(s.url, session)
+		require.Equal(t, "a\x00b", th.Messages[len(th.Messages)-2].Text)
+		require.Equal(t, done, th.Messages[len(th.Messages)-1].Status)
 	})
 }
 

@@ -103,7 +103,7 @@ function show(id) {
     session: sessions.find(s => s.id === id),
     turns: new Map(),               // by number: {n, turn, question, answer}
     live: null,                     // the latest event of the turn in flight
-    page: null,                     // the earliest page loaded
+    first: null, next: null,        // the versions of the messages loaded: from first on, before next
     loaded: "",                     // the value of opened when messages were loaded last
   };
   $("log").replaceChildren();
@@ -185,7 +185,7 @@ function keep(m) {
   view.turns.set(m.n, t);
 }
 
-// loadMessages loads the pages from the last one back to the first turn without an answer on the page.
+// loadMessages loads the last messages, and later those that are new.
 let loading = null;
 async function loadMessages() {
   const v = view;
@@ -195,9 +195,10 @@ async function loadMessages() {
     do {
       v.stale = false;
       v.loaded = opened(v);
-      const numbers = [...v.turns.keys()];
-      const from = Math.min(...numbers.filter(n => !v.turns.get(n).answer), Math.max(-1, ...numbers) + 1);
-      await loadPages(v, "", v.page === null ? Infinity : from);
+      if (v.next === null) await loadPage(v, "");
+      else while (v === view && await loadPage(v, `?from=${v.next}`));
+      const missing = o => !v.turns.get(o.n)?.question; // an open question that is further back
+      while (v === view && v.first > 0 && v.session.open.some(missing)) await loadPage(v, `?before=${v.first}`);
     } while (v.stale && v === view);
     loadMe();
   } catch (e) {
@@ -207,15 +208,17 @@ async function loadMessages() {
   }
 }
 
-async function loadPages(v, query, from = Infinity) {
+// loadPage loads one page, and returns whether there may be more.
+async function loadPage(v, query) {
   const got = await again(() => api("GET", `/api/sessions/${v.id}/messages${query}`));
-  if (v !== view) return;
+  if (v !== view) return false;
   got.messages.forEach(keep);
-  v.page = Math.min(v.page ?? got.page, got.page);
-  if (got.page > 0 && got.messages[0]?.n > from) await loadPages(v, `?page=${got.page - 1}`, from);
+  v.first = Math.min(v.first ?? got.first, got.first);
+  v.next = Math.max(v.next ?? got.next, got.next);
   followTurn();
   render();
   $("log").ariaBusy = "false";
+  return got.more;
 }
 
 // ---- Sending
@@ -420,6 +423,7 @@ function render() {
   const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
   const rows = [];
   for (const t of [...view.turns.values()].sort((a, b) => a.n - b.n)) {
+    if (!t.question && view.first > 0) continue; // the question is on an earlier page
     if (t.question) rows.push(["q" + t.n, questionNode, t.question, ""]);
     rows.push(["a" + t.n, answerNode, t.answer ?? pending(t)]);
   }
@@ -437,7 +441,7 @@ function render() {
   const answering = inFlight();
   if (!answering && document.activeElement === $("stop")) $("composer-text").focus();
   $("stop").hidden = !answering;
-  $("earlier").hidden = !view.page;
+  $("earlier").hidden = !view.first;
   $("welcome").hidden = rows.length > 0 || view.session.turns > 0;
   if (atEnd) box.scrollTop = box.scrollHeight;
 }
@@ -612,7 +616,7 @@ $("composer-text").addEventListener("keydown", e => {
 $("stop").addEventListener("click", () => stop());
 $("claims").addEventListener("click", e => e.target.dataset.turn && stop(e.target.dataset.turn));
 $("session-new").addEventListener("click", newSession);
-$("earlier").addEventListener("click", () => loadPages(view, `?page=${view.page - 1}`).catch(e => notice(e.code)));
+$("earlier").addEventListener("click", () => loadPage(view, `?before=${view.first}`).catch(e => notice(e.code)));
 $("contention").addEventListener("click", contend);
 $("instructions").addEventListener("change", () => again(() => api("PUT", "/api/settings/instructions", { value: $("instructions").value })).catch(e => notice(`The instructions were not saved: ${e.code}.`)));
 $("panel-toggle").addEventListener("click", () => drawer($("panel-toggle").getAttribute("aria-expanded") !== "true"));
