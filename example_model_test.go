@@ -11,42 +11,8 @@ import (
 
 // The samples of docs/model.md. internal/source compares them.
 
-var Messages = pawl.Kind[Message]{Name: "message"}
-
-// record counts a message in its thread and stores it in a document of its own, in one commit.
-func record(ctx context.Context, rt *pawl.Runtime, id string, m Message) error {
-	return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
-		head, err := Threads.Scope(tx, id).State(ctx)
-		if err != nil {
-			return err
-		}
-		if _, err := Threads.Scope(tx, id).IncState(ctx, "turns", 1); err != nil {
-			return err
-		}
-		n := fmt.Sprintf("%s/%08d", id, head.Turns) // List yields a prefix in any order: sort by id
-		_, err = Messages.Scope(tx, n).SetState(ctx, m, pawl.IfAbsent())
-		return err
-	})
-}
-
-func ExampleKind_List_prefix() {
-	rt, ctx := start()
-	for _, text := range []string{"Hi", "Hello", "Bye"} {
-		if err := record(ctx, rt, "s1", Message{Role: "user", Text: text}); err != nil {
-			panic(err)
-		}
-	}
-	for m, err := range Messages.List(ctx, rt, pawl.Query{Prefix: "s1/"}) {
-		fmt.Println(m.ID, m.ReadOnly().Text, err)
-	}
-	// Output:
-	// s1/00000000 Hi <nil>
-	// s1/00000001 Hello <nil>
-	// s1/00000002 Bye <nil>
-}
-
 // summarize stands for a call that takes long, such as one to a model.
-func summarize(context.Context, []Message) (string, error) { return "Greetings", nil }
+func summarize(context.Context, Thread) (string, error) { return "Greetings", nil }
 
 // retitle works outside of the mutation, and writes only if the thread has not changed meanwhile.
 func retitle(ctx context.Context, thread pawl.Scope[Thread]) error {
@@ -54,7 +20,7 @@ func retitle(ctx context.Context, thread pawl.Scope[Thread]) error {
 	if err != nil {
 		return err
 	}
-	title, err := summarize(ctx, snap.State().Recent) // long, and holds up no writer
+	title, err := summarize(ctx, snap.State()) // long, and holds up no writer
 	if err != nil {
 		return err
 	}
@@ -69,7 +35,7 @@ func retitleAlone(ctx context.Context, thread pawl.Scope[Thread]) error {
 		if err != nil {
 			return err
 		}
-		title, err := summarize(ctx, t.Recent)
+		title, err := summarize(ctx, t)
 		if err != nil {
 			return err
 		}

@@ -7,44 +7,50 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/stream"
 )
 
 // The samples of README.md and docs/transactions.md. internal/source compares them.
 
+// Thread is a document: the part of a conversation that changes.
+type Thread struct {
+	Title  string `json:"title"`
+	Turns  int64  `json:"turns"`
+	Tokens int64  `json:"tokens"`
+}
+
+// Message is an event: the part that only grows. The messages of a thread are a stream.
 type Message struct {
 	Role string `json:"role"`
 	Text string `json:"text"`
 }
 
-type Thread struct {
-	Title  string    `json:"title"`
-	Turns  int64     `json:"turns"`
-	Tokens int64     `json:"tokens"`
-	Recent []Message `json:"recent"` // the last 20 messages, for the next prompt
-}
-
-var Threads = pawl.Kind[Thread]{Name: pawl.KindSession, TTL: 30 * 24 * time.Hour}
+var Threads = pawl.Kind[Thread]{Name: pawl.KindSession}
 
 var ErrTooLong = errors.New("thread is too long")
 
-// addMessage is a decision, so it is a function. It may run again after a conflict.
-func addMessage(ctx context.Context, rt *pawl.Runtime, id string, m Message, tokens int64) (pawl.Snapshot[Thread], error) {
-	thread := Threads.Scope(rt, id) // no I/O; get a handle per call
-	return thread.AtomicState(ctx, func(_ context.Context, t *Thread) error {
-		if t.Tokens+tokens > 10_000 {
-			return ErrTooLong // returned to the caller unchanged; nothing is written
+// addMessage counts a message and appends it, in one commit. It may run again after a conflict.
+func addMessage(ctx context.Context, rt *pawl.Runtime, messages *stream.Log, id string, m Message, tokens int64) error {
+	return pawl.Transact(ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
+		thread := Threads.Scope(tx, id) // no I/O; get a handle per call
+		_, err := thread.AtomicState(ctx, func(_ context.Context, t *Thread) error {
+			if t.Tokens+tokens > 10_000 {
+				return ErrTooLong // returned to the caller unchanged; nothing is written
+			}
+			t.Turns++
+			t.Tokens += tokens
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		t.Turns++
-		t.Tokens += tokens
-		t.Recent = append(t.Recent, m)
-		t.Recent = t.Recent[max(0, len(t.Recent)-20):] // the list stays bounded
-		return nil
+		_, err = messages.In(tx).Append(ctx, id, stream.Any, m)
+		return err
 	})
 }
 
@@ -59,8 +65,12 @@ func runThreads(ctx context.Context, file string) error {
 		return err
 	}
 	defer rt.Close(ctx)
+	messages, err := stream.New(rt, stream.Config{Events: []stream.Type{stream.Of[Message]("message")}})
+	if err != nil {
+		return err
+	}
 
-	if _, err := addMessage(ctx, rt, "s1", Message{Role: "user", Text: "Hi"}, 12); err != nil {
+	if err := addMessage(ctx, rt, messages, "s1", Message{Role: "user", Text: "Hi"}, 12); err != nil {
 		return err
 	}
 	// Data verbs say what to change, and the library changes it: all of them or none.
@@ -71,11 +81,15 @@ func runThreads(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println(snap.Version, snap.ReadOnly().Title, snap.ReadOnly().Tokens) // 2 Greetings 42
+	last, err := messages.Last(ctx, "s1", 20) // for the next prompt, however long the thread is
+	if err != nil {
+		return err
+	}
+	fmt.Println(snap.Version, snap.ReadOnly().Title, snap.ReadOnly().Tokens, len(last)) // 2 Greetings 42 1
 	return nil
 }
 
-// A thread keeps a title, counters and its last messages.
+// A thread is a document with a title and counters, and a stream of messages.
 func Example_thread() {
 	ctx := context.Background()
 	dir, _ := os.MkdirTemp("", "pawl")
@@ -84,17 +98,18 @@ func Example_thread() {
 		panic(err)
 	}
 	rt, _ := start()
+	messages, _ := stream.New(rt, stream.Config{Events: []stream.Type{stream.Of[Message]("message")}})
 	for i := range 25 {
-		_, _ = addMessage(ctx, rt, "s2", Message{Role: "user", Text: fmt.Sprint(i)}, 1)
+		_ = addMessage(ctx, rt, messages, "s2", Message{Role: "user", Text: fmt.Sprint(i)}, 1)
 	}
+	fmt.Println(addMessage(ctx, rt, messages, "s2", Message{}, 10_000) == ErrTooLong)
 	long, _ := Threads.Scope(rt, "s2").State(ctx)
-	fmt.Println(long.Turns, len(long.Recent), long.Recent[0].Text)
-	_, err := addMessage(ctx, rt, "s2", Message{}, 10_000)
-	fmt.Println(err == ErrTooLong)
+	last, _ := messages.Last(ctx, "s2", 20)
+	fmt.Println(long.Turns, len(last), last[0].Data.(Message).Text)
 	// Output:
-	// 2 Greetings 42
-	// 25 20 5
+	// 2 Greetings 42 1
 	// true
+	// 25 20 5
 }
 
 type Wallet struct {
