@@ -3,13 +3,28 @@ package stream_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/stream"
 )
+
+type said struct{ N int }
+
+// logOn returns a log on store.
+func logOn(t *testing.T, store persist.Store) (*stream.Log, *pawl.Runtime) {
+	t.Helper()
+	rt, err := pawl.Open(pawl.Config{Store: store})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
+	log, err := stream.New(rt, stream.Config{Events: []stream.Type{stream.Of[said]("said")}, Poll: time.Hour})
+	require.NoError(t, err)
+	return log, rt
+}
 
 // The errors that are called retryable are so for pawl.IsRetryable, wrapped too.
 func TestRetryableErrors(t *testing.T) {
