@@ -46,7 +46,7 @@
 // State is what JSON sees of T: fields that encoding/json skips are not kept.
 //
 // A scope is one document, rewritten as a whole by every commit. Keep data that grows without
-// bound, such as the messages of a long thread, in scopes of its own.
+// bound, such as the messages of a long thread, in a stream: see package stream.
 //
 // # Source
 //

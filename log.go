@@ -14,7 +14,7 @@ import (
 //
 // A function of AtomicState adds to the log while it runs: AppendLog finds the logChange of that run
 // in the context of the function, and evaluate (outcome.go) puts it into the draft. From there on the
-// entries are part of the write, on both paths to the store.
+// entries are part of the write, of a batch (cas.go) and of a transaction (tx_part.go).
 
 // LogEntry is one entry of the log of a scope.
 type LogEntry = persist.LogEntry
@@ -117,8 +117,9 @@ func (s Scope[T]) logOf(ctx context.Context, verb string) (*logChange, error) {
 // ReadLog returns entries of the log of s, in the order of their numbers. It shows committed entries
 // only, also inside a transaction; with CommitThrough it shows those of the caller's own transaction
 // too. It does not look at the document: the log of a scope that has expired is there until the
-// scope is swept or made anew. It returns *ArgumentError for a kind without Kind.Log,
-// ErrNotPersisted, and the errors of Scope.Snapshot.
+// scope is swept or made anew. It returns *ArgumentError for a kind without Kind.Log and for a
+// negative limit, ErrNotPersisted, and the errors of Scope.Snapshot. With CommitThrough it returns
+// *UnavailableError, which wraps persist.ErrUnsupported, if the joined store keeps no logs.
 func (s Scope[T]) ReadLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 	switch {
 	case ctx == nil:
@@ -154,7 +155,8 @@ func (s Scope[T]) ReadLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 // entry that was read, 0 to start with the first. A reader that goes on in this way misses no entry:
 // an entry that is committed later gets a higher position. See persist.Logger for the order.
 //
-// It returns ErrNoStore, ErrClosed, *UnavailableError and *CanceledError.
+// It returns *ArgumentError for a nil ctx or a negative limit, ErrNoStore, ErrClosed,
+// *UnavailableError and *CanceledError.
 func (rt *Runtime) ReadLogs(ctx context.Context, after uint64, limit int, kinds ...string) ([]LogEntry, error) {
 	switch {
 	case ctx == nil:
@@ -186,9 +188,9 @@ func (c *call) logged(ctx context.Context, ch *change) (context.Context, *logCha
 	return context.WithValue(ctx, logKey{}, l), l
 }
 
-// keepsLogs returns an error if b changes a log and its route does not reach one: code of the
-// caller's runs inside the commit, and the store keeps logs as documents.
-func (t *transaction) keepsLogs(b *txCommit) error {
+// checkLogs returns *UnavailableError if b changes a log that its commit cannot write: a commit with
+// CommitThrough or WithNative does not pass persist.Logs.
+func (t *transaction) checkLogs(b *txCommit) error {
 	if _, ok := t.store.(persist.Logger); ok || !t.joined() && len(b.native) == 0 {
 		return nil
 	}

@@ -357,7 +357,7 @@ func (tx *Tx) assemble() (b txCommit, err error) {
 		tx.dropProvenGuards(&b)
 	}
 	b.native = tx.native
-	if err := tx.of.keepsLogs(&b); err != nil {
+	if err := tx.of.checkLogs(&b); err != nil {
 		return b, err
 	}
 	if len(b.Writes)+len(b.renewed)+len(b.native)+len(tx.ended) > 0 {

@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// A record can have a log: entries beside the document that are numbered without gaps and never
-// change. Adding one costs the same however long the log is. The log belongs to the record: a commit
-// changes both, under one version test.
+// A record can have a log: numbered entries beside the document, which never change. Adding one costs
+// the same however long the log is. The log belongs to the record: a commit changes both, under one
+// version test.
 //
 // The caller chooses the numbers, because its document says which number comes next. A store tests
 // only that no number is used twice.

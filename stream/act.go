@@ -34,11 +34,14 @@ type snapshot struct {
 }
 
 // Load returns the state of a stream, and the version of its last event, -1 for a stream without
-// events. It reads the last snapshot and the events after it. It returns *EventError for an event
-// that does not decode, the errors of fold.Apply, and those of Read.
+// events. It reads the last snapshot and the events after it. It returns *pawl.ArgumentError for a
+// missing argument, a name of the fold above MaxFold, and in a transaction that has appended to the
+// stream. It returns an error that matches pawl.ErrConflict if events are removed while it reads, ten
+// times in a row, *EventError for an event that does not decode, the errors of fold.Apply, and those
+// of Read.
 func Load[S any](ctx context.Context, l *Log, stream string, fold Fold[S]) (state S, version int64, err error) {
 	if ctx == nil || fold.Apply == nil {
-		return state, 0, &pawl.ArgumentError{Argument: "Load", Reason: "ctx and fold.Apply are required"}
+		return state, -1, &pawl.ArgumentError{Argument: "Load", Reason: "ctx and fold.Apply are required"}
 	}
 	state, h, applied, err := loadAgain(ctx, l, stream, fold)
 	if err != nil {
@@ -136,16 +139,20 @@ func keepSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S
 }
 
 // Act loads the state of a stream, lets decide choose events, and appends them after the events that
-// the state was made of. If another writer was faster, it starts again, within Config.Retry. It
+// the state was made of. If another append came first, it starts again, within Config.Retry. It
 // returns the state after the new events. Decide runs again on a conflict, so it must have no
 // effects; it may return no events.
 //
-// With an expected version (At, Absent) the stream must be there, and Act does not start again. In a
-// handler of a reaction, with its context, the events are appended without a version test, and once;
-// see Append. In a transaction (Log.In), the transaction decides about conflicts.
+// With At or Absent the stream must be at that version, and Act does not start again. In a handler of
+// a reaction, with its context, the events are appended without a version test, and once; see Append.
+// If an earlier attempt has appended them, decide is not called. In a transaction (Log.In), the
+// transaction decides about conflicts.
 //
-// It returns *ConcurrencyError, which is retryable, when the budget is spent or the expected version
-// is not the last one. It returns the error of decide unchanged, and the errors of Load and Append.
+// It returns *ConcurrencyError, which is retryable, when the expected version is not the last one,
+// when the budget is spent, or when ctx ends between two attempts. If fold.Apply fails on the new
+// events, Act returns its error although the events are committed: do not call Act again. It returns
+// *pawl.ArgumentError for a missing argument, the error of decide unchanged, and the errors of Load
+// and Append.
 func Act[S any](ctx context.Context, l *Log, stream string, e Expect, fold Fold[S], decide func(ctx context.Context, s S) ([]any, error)) (S, error) {
 	var none S
 	if ctx == nil || fold.Apply == nil || decide == nil {

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
@@ -18,7 +17,7 @@ type Filter struct {
 	Reactions []string       // names of reactions
 	Streams   []string       // names of streams
 	Stream    *regexp.Regexp // matches the names of streams
-	Source    string         // the text of Reaction.Source of the reaction, which this process must have
+	Source    string         // only reactions of this process whose Source has this text
 	Blocked   bool           // blocked ones only
 }
 
@@ -54,9 +53,9 @@ type Position struct {
 	Retry, Lost int
 	// Blocked says that the stream is not handled until Unblock or Reset.
 	Blocked bool
-	// Reason is the error of the last failure.
+	// Reason says why event Next is handled again or blocked.
 	Reason string
-	// Due is when event Next is handled, by the store's clock; zero: not before something happens.
+	// Due is when event Next is handled, by the store's clock; zero: the position is idle or blocked.
 	Due time.Time
 	// Holder is the process that handles the stream until Until; empty: none does.
 	Holder string
@@ -93,6 +92,10 @@ func (l *Log) Positions(ctx context.Context, f Filter) iter.Seq2[Position, error
 // records yields the records of positions whose ids start with prefix.
 func (s *shared) records(ctx context.Context, prefix string) iter.Seq2[persist.Record, error] {
 	return func(yield func(persist.Record, error) bool) {
+		if ctx == nil {
+			yield(persist.Record{}, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"})
+			return
+		}
 		for q := (persist.Query{Kind: s.positions.Name, Prefix: prefix}); ; {
 			page, err := s.rt.Store().List(ctx, q)
 			if err != nil {
@@ -185,8 +188,10 @@ func (l *Log) changeAll(ctx context.Context, f Filter, fn func(p *position) bool
 	return n, nil
 }
 
-// Forget removes the positions of a reaction, which no process has any more. Otherwise CloseStream and
-// Trim wait for it. It returns the errors of Positions and of pawl.Scope.Delete.
+// Forget removes the cursor and the positions of a reaction that no process has any more. Until then
+// CloseStream and Trim return *PendingError if that reaction is behind. A process that still has the
+// reaction would handle all events again. Forget returns the errors of Positions,
+// pawl.Scope.AtomicState and pawl.Scope.Delete.
 func (l *Log) Forget(ctx context.Context, reaction string) error {
 	_, err := l.cursors.Scope(l.rt, cursorID).AtomicState(ctx, func(_ context.Context, c *cursor) error {
 		delete(c.At, reaction)
@@ -210,7 +215,7 @@ func (l *Log) Forget(ctx context.Context, reaction string) error {
 
 // positionsOf returns the records of all positions on a stream, and the positions.
 func (s *shared) positionsOf(ctx context.Context, stream string) (records []persist.Record, all []position, err error) {
-	for r, err := range s.records(ctx, strings.TrimSuffix(positionID(stream, "-"), "-")) {
+	for r, err := range s.records(ctx, positionID(stream, "")) {
 		if err != nil {
 			return nil, nil, err
 		}

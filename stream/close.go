@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"maps"
-	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 )
@@ -57,7 +56,8 @@ type closing struct {
 // not called for a stream that is closed already.
 //
 // CloseStream returns *PendingError while a reaction has not handled all events; let it catch up, or
-// unblock it, and call again. It returns the error of archive unchanged, *EventError or
+// unblock it, and call again. It returns the error of archive unchanged, an error that matches
+// pawl.ErrConflict if archive has returned nil without reading the last event, *EventError or
 // *pawl.LimitError for a seed that cannot be stored, *pawl.ArgumentError, pawl.ErrInTx for a log of
 // In, pawl.ErrNotFound for a stream that does not exist, and the errors of pawl.Scope.AtomicState.
 func (l *Log) CloseStream(ctx context.Context, stream string, e Expect, archive func(ctx context.Context, events iter.Seq2[Event, error]) error, seed ...any) error {
@@ -106,18 +106,17 @@ func (l *Log) closable(ctx context.Context, e Expect, seed []any) ([]Event, erro
 	if err != nil {
 		return nil, err
 	}
+	// The seed is tested now: after the archive, a seed that cannot be stored would leave the stream
+	// closed.
 	for _, f := range fresh {
 		if size := len(f.Raw) + entryRoom; size > l.rt.MaxDoc() {
 			return nil, &pawl.LimitError{Scope: pawl.Key{Kind: l.config.Name}, What: "entry", Limit: l.rt.MaxDoc(), Got: size}
-		}
-		if !utf8.Valid(f.Raw) {
-			return nil, &EventError{Version: -1, Type: f.Type, Err: errors.New("not UTF-8")}
 		}
 	}
 	return fresh, nil
 }
 
-// entryRoom is more than what an entry has beside the data of its event.
+// entryRoom is what an entry may have beside the data of its event.
 const entryRoom = 4096
 
 // guard closes a stream to appends and returns its head. The head has no Closing if the books up to
@@ -171,14 +170,16 @@ func (l *Log) archive(ctx context.Context, stream string, h head, archive func(c
 				if !yield(e, err) {
 					return
 				}
-				read = e.Version
+				if e.ID != "" {
+					read = e.Version
+				}
 			}
 		}
 		if err := archive(ctx, events); err != nil {
 			return err
 		}
 		if h.First < h.Closing.Before && read != h.Closing.Before-1 {
-			return fmt.Errorf("stream: the archive of %.80q has not read all events: %w", stream, errGone)
+			return fmt.Errorf("%w: stream: the archive of %.80q ended after event %d of %d", pawl.ErrConflict, stream, read, h.Closing.Before-1)
 		}
 	}
 	l.hook(pointArchived, stream)
@@ -283,6 +284,7 @@ func (l *Log) routed(ctx context.Context, stream string, h head, told cursor, ne
 		if r != nil && !r.matches(stream) {
 			continue
 		}
+		// Events that are read by version have no position: only the order shows those after the cursor.
 		for e, err := range l.ReadAll(ctx, AllQuery{After: told.At[name]}) {
 			if err != nil && e.ID == "" {
 				return err
@@ -350,7 +352,8 @@ func (l *Log) DeleteStream(ctx context.Context, stream string) error {
 	if err != nil {
 		return err
 	}
-	// Snapshots only save work: one that is left belongs to another life, and is not used.
+	// Snapshots only save work. One that is left belongs to another life and is not used; one of a
+	// stream whose name starts with this name and a slash is made again.
 	_, err = l.snapshots.DeletePrefix(ctx, l.rt, snapshotID(stream, ""))
 	return err
 }

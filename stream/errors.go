@@ -7,13 +7,14 @@ import (
 )
 
 // ConcurrencyError is returned when the last version of a stream is not the expected one. Nothing
-// was appended. Read the stream again before a retry. It matches pawl.ErrConflict. Code
-// CONCURRENCY_ERROR; 409; retryable.
+// was appended. Read the stream again before a retry. It matches pawl.ErrConflict, and is not a
+// *pawl.ConcurrencyError. Code CONCURRENCY_ERROR; 409; retryable.
 type ConcurrencyError struct {
 	Stream string
 	// Expected is the version that was asserted, -1 for a stream without events.
 	Expected int64
-	// Last is the version of the last event, -1 for a stream without events.
+	// Last is the version of the last event, -1 for a stream without events. It equals Expected if the
+	// stream was deleted and appended to again.
 	Last int64
 }
 

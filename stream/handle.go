@@ -13,7 +13,7 @@ import (
 	"github.com/pawl-go/pawl/internal/protect"
 )
 
-// The life of one claim: handle the events, then record how it ended.
+// One claim: handle its events, then record how it ended.
 
 // end is how a claim ended.
 type end struct {
@@ -34,7 +34,7 @@ type end struct {
 const (
 	VerbClaimed  = "claimed"  // a stream is handled; Version is the next event
 	VerbAcked    = "acked"    // events up to Version were handled
-	VerbReleased = "released" // the event Version is handled again later; see Err
+	VerbReleased = "released" // the claim ended before the event Version; Err says why, nil: there was nothing to handle
 	VerbBlocked  = "blocked"  // the stream is blocked at the event Version, because of Err
 	VerbLost     = "lost"     // the lease was lost; what was handled is not acknowledged
 )
@@ -77,7 +77,8 @@ func (s *shared) run(ctx context.Context, c claim) {
 	}
 }
 
-// handle calls the handler for events from the position on, until one fails.
+// handle calls the handler for events from Next on, until one fails or Batch are handled. ctx ends when
+// Stop interrupts it, and held when the lease is lost.
 func (s *shared) handle(ctx, held context.Context, c *claim) end {
 	p, r := &c.from, c.reaction
 	e := end{verb: VerbAcked, life: p.Life, next: p.Next, retry: p.Retry}
@@ -177,8 +178,9 @@ func (e *end) putOff(c *claim, err error) {
 	}
 }
 
-// finish records the end of a claim. If writes of OnCommit fail, so has their event. A commit that the
-// store refuses is tried again with the first event alone, and then counts as a failure of it.
+// finish records the end of a claim. An error of an OnCommit function is a failure of its event. If the
+// store refuses the commit of several events, finish commits only the first: the reason may be a write
+// of a later one. A refusal of one event is its failure.
 func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) error {
 	for {
 		failed := -1 // the place of the event whose OnCommit failed
@@ -261,7 +263,7 @@ func (e *end) apply(c *claim, p *position) {
 		n, err := strconv.ParseInt(version, 10, 64)
 		return err != nil || life != p.Life || n < p.Next
 	})
-	if e.err != nil && e.verb != VerbAcked {
+	if e.verb != VerbAcked {
 		p.Retry, p.Reason = e.retry, protect.Text(e.err)
 	}
 	switch {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/worker"
@@ -73,13 +74,13 @@ func Of[E any](name string) Type {
 	}}
 }
 
-// Log is the event streams of a runtime. Its methods are safe for concurrent use.
+// Log reads and appends to the event streams of a runtime. Its methods are safe for concurrent use.
 type Log struct {
 	*shared
 	owner pawl.Owner // of appends and reads: the runtime, or the transaction of In
 }
 
-// shared is what a Log has in common with those that In returns.
+// shared holds the fields that a Log and the logs of In have in common.
 type shared struct {
 	rt     *pawl.Runtime
 	config Config
@@ -103,7 +104,7 @@ type shared struct {
 }
 
 // New returns a log. It returns pawl.ErrNoStore without a store, and *pawl.ArgumentError for a
-// negative field or for an event type without a name, used twice or unnamed. A name that a kind
+// negative field, or an event type that is listed twice or has no name in UTF-8. A name that a kind
 // cannot have is refused by the first operation (*pawl.KindError, *pawl.LimitError).
 func New(rt *pawl.Runtime, c Config) (*Log, error) {
 	bad := func(format string, args ...any) error {
@@ -132,6 +133,9 @@ func New(rt *pawl.Runtime, c Config) (*Log, error) {
 	for _, t := range c.Events {
 		if t.name == "" || t.goType == nil {
 			return nil, bad("an event type has no name")
+		}
+		if !utf8.ValidString(t.name) {
+			return nil, bad("the name %q of event type %s is not UTF-8", t.name, t.goType)
 		}
 		if s.types[t.name].goType != nil || s.names[t.goType] != "" {
 			return nil, bad("event type %s, named %q, is there twice", t.goType, t.name)
@@ -222,12 +226,20 @@ type Expect int64
 const (
 	// Any asserts nothing. Appends with it share commits.
 	Any Expect = -2
-	// Absent asserts that the stream has no events.
+	// Absent asserts that nothing was appended to the stream in this life.
 	Absent Expect = -1
+
+	malformed Expect = -3 // of a version that is no version
 )
 
-// At asserts that the last event has this version.
-func At(version int64) Expect { return Expect(version) }
+// At asserts that this version is the last one that was appended, also if Trim has removed its event.
+// At(-1) is Absent; a lower version is refused.
+func At(version int64) Expect {
+	if version < int64(Absent) {
+		return malformed
+	}
+	return Expect(version)
+}
 
 // Append adds events to a stream, which need not exist, and returns them. Each is of a type in
 // Config.Events, or a Raw. All are appended, or none. No events: nothing is done.
@@ -238,17 +250,18 @@ func At(version int64) Expect { return Expect(version) }
 // for an Expect below Any, and the errors of pawl.Scope.AtomicState.
 //
 // In a handler of a reaction, with its context, the append asserts no version, and is made once for
-// the event however often the event is handled: the n-th append of these types to this stream returns
-// what it returned when it was made. So a handler returns an error that Append returned, and does not
-// call it again. An append of In in a handler returns *pawl.ArgumentError: use Delivery.OnCommit. An
-// append is refused when the lease of the reaction is lost (*pawl.LeaseLostError), and when Reset has
-// moved its position (ErrMoved).
+// the event however often the event is handled. The n-th append of these types to this stream is not
+// made again: it returns the versions and IDs of the first time, with the data of this call. So a
+// handler returns an error that Append returned, and does not call it again. It returns
+// *pawl.ArgumentError with a log of In (use Delivery.OnCommit) and after the handler has returned,
+// *pawl.LeaseLostError when the lease is lost, and ErrMoved when Reset, Unblock or a new life of the
+// stream has moved the position.
 func (l *Log) Append(ctx context.Context, stream string, e Expect, events ...any) ([]Event, error) {
 	if ctx == nil {
 		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	if e < Any {
-		return nil, &pawl.ArgumentError{Argument: "Expect", Reason: fmt.Sprintf("version %d is negative", e)}
+		return nil, &pawl.ArgumentError{Argument: "Expect", Reason: "negative version"}
 	}
 	if len(events) > MaxEvents {
 		return nil, &pawl.LimitError{Scope: pawl.Key{Kind: l.config.Name, ID: stream}, What: "events", Limit: MaxEvents, Got: len(events), Reason: "in one append"}
@@ -291,6 +304,7 @@ func (l *Log) append(ctx context.Context, stream string, e Expect, life string, 
 	if err == nil {
 		return made, nil
 	}
+	// A number that is taken is a conflict too. A caller that expected a version gets one error for both.
 	if _, spent := errors.AsType[*pawl.ConcurrentModificationError](err); spent && e != Any {
 		h, failed := l.head(ctx, stream)
 		if failed == nil {
@@ -341,7 +355,7 @@ func (l *Log) changeHead(ctx context.Context, stream string, fn func(ctx context
 	}
 }
 
-// encode returns events as they are before they are appended.
+// encode checks and marshals events. The results have no stream, version and ID yet.
 func (s *shared) encode(ctx context.Context, events []any) ([]Event, error) {
 	meta := MetaOf(ctx)
 	fresh := make([]Event, len(events))
@@ -353,6 +367,8 @@ func (s *shared) encode(ctx context.Context, events []any) ([]Event, error) {
 			switch {
 			case raw.Type == "":
 				err = errors.New("no type")
+			case !utf8.ValidString(raw.Type):
+				err = errors.New("type is not UTF-8")
 			case !json.Valid(raw.Data):
 				err = errors.New("data is not JSON")
 			}
@@ -360,6 +376,9 @@ func (s *shared) encode(ctx context.Context, events []any) ([]Event, error) {
 			f.Type, err = fmt.Sprintf("%T", e), errors.New("not registered in Config.Events")
 		} else {
 			f.Raw, err = json.Marshal(e)
+		}
+		if err == nil && !utf8.Valid(f.Raw) {
+			err = errors.New("data is not UTF-8")
 		}
 		if err != nil {
 			return nil, &EventError{Version: -1, Type: f.Type, Err: err}

@@ -50,9 +50,9 @@ type Reaction struct {
 	// for the event again later.
 	//
 	// Its context ends with the cause ErrStopped or *pawl.LeaseLostError, and after Timeout. Every
-	// commit made with it is fenced by the lease. A handler that does not return while its lease lasts
-	// keeps the stream from being handled; one that goes on after its lease was lost runs beside the
-	// next one.
+	// commit made with it is fenced by the lease. The lease is renewed while the handler runs, so a
+	// handler that never returns stops its stream: set Timeout. A handler that ignores the end of its
+	// context may run at the same time as the next one.
 	Handle func(ctx context.Context, d *Delivery) error
 	// MaxRetries is how often an event is tried again after its first failure, before the stream is
 	// blocked; 0: DefaultMaxRetries; NoRetries: never.
@@ -104,7 +104,7 @@ func (l *Log) React(r Reaction) error {
 	case r.Handle == nil:
 		return bad("Handle is nil")
 	case r.MaxRetries < NoRetries || r.MaxLost < 0 || r.Timeout < 0 || r.Batch < 0 || r.Concurrency < 0 || r.Backoff.First < 0 || r.Backoff.Max < 0:
-		return bad("MaxRetries, Backoff, MaxLost, Timeout, Batch and Concurrency must not be negative")
+		return bad("MaxLost, Timeout, Batch, Concurrency and Backoff must not be negative, nor MaxRetries below NoRetries")
 	}
 	own := &reaction{Reaction: r}
 	if own.Backoff = r.Backoff.Or(DefaultBackoff); r.MaxRetries == 0 {
@@ -143,7 +143,7 @@ func (l *Log) React(r Reaction) error {
 // Delivery is one attempt at one event.
 type Delivery struct {
 	Event
-	// Attempt is 1 in the first attempt. An attempt whose lease was lost is not counted.
+	// Attempt is 1 in the first attempt. Only failures are counted: not Defer, Stop or a lost lease.
 	Attempt int
 
 	log      *shared
@@ -159,9 +159,9 @@ type Delivery struct {
 // systems that recognise a repeated call by a key.
 func (d *Delivery) Key() string { return d.claim.reaction.Name + "/" + d.ID }
 
-// OnCommit adds writes to the commit that acknowledges the event, so they are made exactly once. If
-// that commit meets a conflict, fn runs again, and the handler does not. An error of fn fails the
-// attempt.
+// OnCommit adds writes to the commit that acknowledges the event. They are made once; Reset makes them
+// again. If that commit meets a conflict, fn runs again, and the handler does not. An error of fn
+// fails the attempt. Call it from the goroutine of the handler, before that returns.
 func (d *Delivery) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
 	d.onCommit = append(d.onCommit, fn)
 }
@@ -289,7 +289,8 @@ func (a appended) events(stream string, fresh []Event) []Event {
 	return made
 }
 
-// ErrStopped is the cause that ends the context of a handler that Stop interrupts.
+// ErrStopped is returned by Start and Drain after Stop. It is also the cause that ends the context of a
+// handler that Stop interrupts.
 var ErrStopped = errors.New("stream: stopped")
 
 // deferral is the error of Defer.
@@ -311,7 +312,7 @@ type position struct {
 	Stream   string    `json:"stream"`
 	// Life is the life of the stream that Next counts in.
 	Life string `json:"life,omitempty"`
-	// Next is the version of the first event that was not handled. It is also known as the watermark.
+	// Next is the version of the first event that was not handled.
 	Next int64 `json:"next"`
 	// Known is above the last version that the reaction was told of.
 	Known int64 `json:"known"`
@@ -322,7 +323,8 @@ type position struct {
 	Retry int `json:"retry,omitempty"`
 	// Lost counts the leases since the last one whose end was recorded.
 	Lost int `json:"lost,omitempty"`
-	// Reason is the error of the last failure.
+	// Reason says why event Next is handled again or blocked: an error of the handler or the store,
+	// Defer, or Stop.
 	Reason string `json:"reason,omitempty"`
 	// Made are the appends that handlers have made for events from Next on; see Delivery.place.
 	Made map[string]appended `json:"made,omitempty"`

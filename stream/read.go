@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"regexp"
 	"slices"
@@ -18,7 +19,7 @@ const pageSize = 500
 
 // Head is the state of a stream.
 type Head struct {
-	// Last is the version of the last event, -1 for a stream without events.
+	// Last is the version of the last event that was appended, -1 if there was none.
 	Last int64
 	// First is the version of the first event that is kept; see Trim and CloseStream.
 	First int64
@@ -117,7 +118,7 @@ func (l *Log) Last(ctx context.Context, stream string, n int) ([]Event, error) {
 }
 
 // errGone ends a reading of events that were removed meanwhile.
-var errGone = errors.New("stream: events were removed while they were read")
+var errGone = fmt.Errorf("%w: stream: events were removed while they were read", pawl.ErrConflict)
 
 // whole is entries forward. Its last pair is errGone if an event is missing.
 func (l *Log) whole(ctx context.Context, stream, life string, from, before int64) iter.Seq2[Event, error] {

@@ -84,10 +84,17 @@ func (s *shared) routeSome(ctx context.Context, scope pawl.Scope[cursor], seen p
 	if err != nil || len(page) == 0 {
 		return false, err // usually: one query
 	}
-	if cached {
-		if seen, err = scope.Snapshot(ctx); err != nil {
+	if cached { // another process may have routed them
+		now, err := scope.Snapshot(ctx)
+		if err != nil {
 			return false, err
 		}
+		if now.Version == seen.Version {
+			cached = false
+		}
+		seen = now
+	}
+	if cached {
 		if page, at, err = s.unrouted(ctx, seen, reactions); err != nil || len(page) == 0 {
 			return false, err
 		}

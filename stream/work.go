@@ -13,25 +13,25 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// A position of a reaction on a stream, from an event to the next:
+// A position of a reaction on a stream:
 //
-//	          route: an event was appended                 take: lease, lost +1
-//	idle ──────────────────────────────────► ready ──────────────────────────────► claimed
-//	  ▲                                        ▲                                      │
-//	  │                                        │     ack: next, retry 0, lost 0       │
-//	  ├── all known events are handled ◄───────┼──────────────────────────────────────┤
-//	  │                                        │     fail: retry +1, due later        │
-//	  │                                        ├──────────────────────────────────────┤
-//	  │                                        │     Stop, Defer: not counted         │
-//	  │                                        ├──────────────────────────────────────┤
-//	  │              Unblock, Reset            │     budget spent, NonRetryable       │
-//	  └── (nothing to handle)                  └──────── blocked ◄────────────────────┘
+//	from           event                                 to         changes
+//	none, idle     route: an event was appended          ready      Known, Due
+//	ready          claim                                 claimed    lease, Lost +1
+//	claimed        ack, events are left                  ready      Next, Retry 0, Lost 0
+//	claimed        ack, none is left                     idle       the same
+//	claimed        failure, Defer, Stop                  ready      Due; a failure: Retry +1
+//	claimed        budget spent, NonRetryable, MaxLost   blocked    Reason
+//	blocked        Unblock                               ready      Turn +1
+//	any            Reset                                 ready      Next 0, Turn +1
 //
 // A position is claimed while it has a live lease; its label stays ready.
 //
 // Routing goes through the order of all streams: for each event it makes the positions of the
 // reactions that want it ready, and then moves the cursor of those reactions. So an event is routed
-// at least once whatever process dies, and routing twice changes nothing.
+// at least once whatever process dies, and routing twice changes nothing. There is one exception: a
+// position that cannot be written, such as one that does not decode, is logged and left out, so that
+// it does not stop all others. The next event of its stream tries it again.
 //
 // Races, and what decides each:
 //   - Two processes route the same events: a position is only moved forward, and so is the cursor.
@@ -48,10 +48,10 @@ import (
 //     position, the other is part of the ack.
 //   - An event kills its process: the lease was counted when it was taken. After MaxLost leases in a
 //     row without an end the position is blocked, before the handler runs.
-//   - Unblock or Reset while the stream is handled: both are version-checked. The ack sees that Next
-//     was moved by another writer, and leaves it.
-//   - The stream is deleted, or is another one under the same name: its head says which life it is in.
-//     A position of another life starts at 0.
+//   - Reset while the stream is handled: it raises Turn. The ack sees another Turn, makes no writes of
+//     OnCommit, and only releases the lease. Appends of the handler return ErrMoved.
+//   - The stream was deleted and made anew: its head has another life. The position starts again with
+//     the first event of that life.
 //   - A wake-up while the process looks for work: the loop remembers it, and looks again. A lost hint
 //     costs one Poll.
 
@@ -112,8 +112,8 @@ func (s *shared) follow(ctx context.Context, events, positions <-chan struct{}, 
 
 // Stop takes no more streams and waits for the handlers in progress. When ctx ends first, it ends
 // their contexts and returns an error that wraps the cause of ctx; another Stop can wait for them.
-// An interrupted event is handled again, by another process or after the next start, and the attempt
-// is not counted. Stopping twice is safe. A handler must not call Stop.
+// An interrupted event is handled again, by another process or a new Log, and the attempt is not
+// counted. Stopping twice is safe. A handler must not call Stop.
 func (l *Log) Stop(ctx context.Context) error {
 	err := l.loop.Stop(ctx)
 	l.mu.Lock()
@@ -143,7 +143,7 @@ type claim struct {
 	at       time.Time // just after it was taken, by the clock of this process
 }
 
-// now returns the time by the store's clock. It is never ahead of it.
+// now estimates the time by the store's clock. It is not ahead of it.
 func (c *claim) now() time.Time { return c.Time.Add(time.Since(c.at)) }
 
 // take is the Take of the loop: it routes what is new, and claims positions.
