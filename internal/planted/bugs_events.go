@@ -39,15 +39,9 @@ var eventBugs = []Bug{
 		Pkg: "./sse", Run: "^TestFailedEvents$", Flags: []string{"-timeout=60s"},
 	},
 	{
-		Name: "stream-tx-wakes-too-early", Mechanism: "an append in a transaction wakes reactions after the commit",
-		Proves: []string{"STREAM-7"}, File: "stream/log.go",
-		Old: "		tx.AfterCommit(l.loop.Wake)\n		return\n", New: "		_ = tx\n",
-		Pkg: "./stream", Run: "^TestTransactionWakesReactions$",
-	},
-	{
 		Name: "stream-unreadable-entry-hides-the-rest", Mechanism: "an entry that is no event does not end a read",
 		Proves: []string{"STREAM-1"}, File: "stream/read.go",
 		Old: "if of != life && of != \"\" {", New: "if of != life {",
-		Pkg: "./stream", Run: "^TestEntryThatIsNoEvent$", Flags: []string{"-timeout=60s"},
+		Pkg: "./stream", Run: "^TestReactionUnreadableEntry$", Flags: []string{"-timeout=60s"},
 	},
 }
