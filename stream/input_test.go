@@ -69,7 +69,8 @@ func TestAppendInput(t *testing.T) {
 			limit    *pawl.LimitError
 			event    *stream.EventError
 		)
-		_, err := d.Append(nil, "p", stream.Any, packed{"x"}) //nolint:staticcheck // on purpose
+		var none context.Context
+		_, err := d.Append(none, "p", stream.Any, packed{"x"})
 		require.ErrorAs(t, err, &argument)
 		for _, e := range []stream.Expect{-3, math.MinInt64, stream.At(-2), stream.At(-3)} {
 			_, err = d.Append(ctx, "p", e, packed{"x"})

@@ -82,12 +82,7 @@ func reactIDs(all []stream.Position, only func(p stream.Position) bool) string {
 	return text
 }
 
-func reactWords(text string) (all []string) {
-	for _, m := range regexp.MustCompile(`\S+`).FindAllString(text, -1) {
-		all = append(all, m)
-	}
-	return all
-}
+func reactWords(text string) []string { return regexp.MustCompile(`\S+`).FindAllString(text, -1) }
 
 // Positions yields what a filter selects, in the order of streams and reactions. Proves LEASE-6, LEASE-8.
 func TestReactionFilter(t *testing.T) {
