@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,7 @@ const (
 	harnessEnvCommits = "PAWL_TEST_COMMITS" // of the process
 	harnessEnvStreams = "PAWL_TEST_STREAMS" // over which it commits
 	harnessEnvActs    = "PAWL_TEST_ACTS"    // not empty: it commits by Act
+	harnessEnvHangs   = "PAWL_TEST_HANGS"   // not empty: its handlers hang after some events
 )
 
 // harnessLease is the lease of consumers, some of which are killed.
@@ -100,15 +102,25 @@ func harnessCommits() error {
 	return errors.Join(rt.Close(ctx), rt.Store().Close())
 }
 
+// harnessHangs is the number of events after which the handlers of a process hang.
+const harnessHangs = 5
+
 // harnessConsumes is a process that counts events and echoes them, until it is told to stop.
 func harnessConsumes() error {
 	rt, l, err := harnessOpen()
 	if err != nil {
 		return err
 	}
+	var handled atomic.Int32
 	err = l.React(stream.Reaction{
-		Name: "r", Source: regexp.MustCompile("^s"), Batch: 10, MaxLost: 1000,
+		Name: "r", Source: regexp.MustCompile("^s"), Batch: 10,
 		Handle: func(ctx context.Context, d *stream.Delivery) error {
+			if n := handled.Add(1); os.Getenv(harnessEnvHangs) != "" && n > harnessHangs {
+				if n == harnessHangs+1 {
+					testkit.Say("hangs")
+				}
+				select {} // until it is killed
+			}
 			d.OnCommit(reactInOrder(d))
 			if d.Version%10 != 0 {
 				return nil
@@ -272,26 +284,21 @@ func TestProcessesKilledConsumers(t *testing.T) {
 	harnessEach(t, func(t *testing.T, location string, commits int) {
 		rt := reactOpen(t, stores.OpenFor(t, location), "test")
 		l := reactLog(t, rt, harnessConfig())
-		consumers := harnessStart(t, "harness-consumer", location, 6)
+		victims := harnessStart(t, "harness-consumer", location, 2, harnessEnvHangs+"=1")
 		committers := harnessStart(t, "harness-committer", location, 2,
-			fmt.Sprint(harnessEnvCommits, "=", commits), harnessEnvStreams+"=20")
+			fmt.Sprint(harnessEnvCommits, "=", commits), harnessEnvStreams+"=40") // more than the two can hold
 		testkit.Ready(committers...)
-		for i := range 2 { // each while it holds a lease
-			name := fmt.Sprint("harness-consumer ", i)
-			testkit.Eventually(t, func() bool {
-				for _, p := range reactPositions(t, l, stream.Filter{}) {
-					if p.Holder == name {
-						return true
-					}
-				}
-				return false
-			}, name, " holds a lease")
-			consumers[i].Kill()
+		for _, p := range victims {
+			require.ElementsMatch(t, []string{"ready", "hangs"}, []string{p.Line(), p.Line()})
+		}
+		consumers := harnessStart(t, "harness-consumer", location, 4)
+		for _, p := range victims {
+			p.Kill()
 		}
 		for _, p := range committers {
 			p.Wait()
 		}
 		harnessDrained(t, rt, l, harnessCheck(t, l, 2, commits))
-		harnessWait(consumers[2:])
+		harnessWait(consumers)
 	})
 }
