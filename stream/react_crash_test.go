@@ -23,7 +23,7 @@ import (
 func init() {
 	testkit.Child("react-victim", func() error { return reactWorkAll(reactLease) })
 	// Its many leases are renewed seldom, so that it can be stopped between two renewals.
-	testkit.Child("react-sleeper", func() error { return reactWorkAll(3 * reactLease) })
+	testkit.Child("react-sleeper", func() error { return reactWorkAll(2 * reactLease) })
 }
 
 // reactEnvVisits names the environment variable with the visits of a child, as JSON.
@@ -40,7 +40,7 @@ func init() {
 }
 
 // reactVisit is a moment: a log reaches a point for the nth time. Each visit has a log of its own,
-// with the streams s0, s1 and s2.
+// with the streams s0 and s1.
 type reactVisit struct {
 	Point string
 	Nth   int
@@ -49,8 +49,8 @@ type reactVisit struct {
 func (v reactVisit) id() string { return fmt.Sprintf("%s-%d", v.Point, v.Nth) }
 
 const (
-	reactStreams = 3
-	reactEach    = 4 // events of a stream
+	reactStreams = 2
+	reactEach    = 3 // events of a stream
 )
 
 // reactWork returns the log of a visit. Its handler appends, writes, and fails once in the middle of
@@ -65,7 +65,7 @@ func reactWork(rt *pawl.Runtime, v reactVisit, lease time.Duration, hook func(po
 	}
 	l.ReactHook(func(point, _ string) { hook(point) })
 	return l, l.React(stream.Reaction{
-		Name: "r", Source: regexp.MustCompile("^s"), Batch: 3, Backoff: reactAtOnce,
+		Name: "r", Source: regexp.MustCompile("^s"), Batch: 2, Backoff: reactAtOnce,
 		Handle: func(ctx context.Context, d *stream.Delivery) error {
 			d.OnCommit(reactCounts(v.id() + "/" + d.ID))
 			d.OnCommit(reactCounts(v.id() + "/all"))
@@ -237,9 +237,10 @@ func reactFinish(t testing.TB, rt *pawl.Runtime, visits []reactVisit) {
 // handled, the writes and appends of the handlers are made once, and no lease is left. PAWL_SHORT
 // leaves the first visit to each point. Proves LEASE-2, LEASE-5, STREAM-5.
 func TestReactionKilledAtEveryPoint(t *testing.T) {
+	t.Parallel() // it mostly waits
 	visits := reactVisits(t, !testkit.Short)
 	stores.EachShared(t, func(t *testing.T, location string) {
-		t.Parallel() // it mostly waits
+		t.Parallel()
 		rt := reactOpen(t, stores.OpenFor(t, location), "host")
 		for _, v := range visits {
 			reactPrepare(t, rt, v)

@@ -226,8 +226,9 @@ func reactPoisoned() error {
 // An event that ends every process that handles it blocks its stream after MaxLost processes. Other
 // streams are handled. Proves LEASE-5.
 func TestReactionPoisonedEvent(t *testing.T) {
+	t.Parallel() // it mostly waits
 	stores.EachShared(t, func(t *testing.T, location string) {
-		t.Parallel() // it mostly waits
+		t.Parallel()
 		calls := new(reactCalls)
 		c := reactConfig()
 		l := reactLog(t, reactOpen(t, stores.OpenFor(t, location), "healthy"), c, reactPoison(calls.handle(nil)))
