@@ -161,7 +161,9 @@ func (l *Log) entries(ctx context.Context, stream, life string, from, before int
 			}
 			for _, raw := range page {
 				e, of, err := l.decode(raw)
-				if of != life && of != "" {
+				if of == "" { // no event, but in this place
+					e.ID = eventID(life, e.Version)
+				} else if of != life {
 					return
 				}
 				if !yield(e, err) {

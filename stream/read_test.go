@@ -3,8 +3,10 @@ package stream_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -238,12 +240,16 @@ type watching struct {
 
 // watch starts to watch a stream until the test ends.
 func (d *depot) watch(t testing.TB, name string, after int64) *watching {
+	return watch(t, func(ctx context.Context) iter.Seq2[stream.Event, error] { return d.Watch(ctx, name, after) })
+}
+
+func watch(t testing.TB, begin func(ctx context.Context) iter.Seq2[stream.Event, error]) *watching {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{t: t, events: make(chan stream.Event), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(w.ended)
-		for e, err := range d.Watch(ctx, name, after) {
-			if err != nil {
+		for e, err := range begin(ctx) {
+			if err != nil && e.ID == "" {
 				w.err = err
 				return
 			}
@@ -319,6 +325,42 @@ func TestWatchANewLife(t *testing.T) {
 		d.fill(t, "p", 1)
 		w.expect(3)
 	})
+}
+
+// WatchAfter goes on after the event with an ID. It begins with the first event if the stream is a new
+// one since, or if the ID is none. Proves STREAM-1.
+func TestWatchAfter(t *testing.T) {
+	onDepots(t, func(t *testing.T, open func(...func(*depotConfig)) *depot) {
+		d, other := open(), open()
+		after := func(id string) *watching {
+			return watch(t, func(ctx context.Context) iter.Seq2[stream.Event, error] { return other.WatchAfter(ctx, "p", id) })
+		}
+		events := d.fill(t, "p", 3)
+		for _, id := range []string{"", "-", "x", "-1", events[0].ID + "x", events[0].ID[:16], "other-2"} {
+			after(id).expect(0, 1, 2)
+		}
+		known := after(events[1].ID)
+		known.expect(2)
+		insert(t, d.store, "p", `["not an event"]`)
+		unreadable := known.expect(3)[0]
+		d.fill(t, "p", 1)
+		known.expect(4)
+		after(unreadable.ID).expect(4)
+		ahead := after(eventIDAt(events[0], 5))
+		d.fill(t, "p", 2)
+		ahead.expect(6)
+		require.NoError(t, d.DeleteStream(t.Context(), "p"))
+		gone := after(events[1].ID)
+		d.fill(t, "p", 8)
+		gone.expect(from(0, 8)...)
+		ahead.expect(from(0, 8)...)
+		after(events[2].ID).expect(from(0, 8)...)
+	})
+}
+
+// eventIDAt returns the ID of another event of the stream of e.
+func eventIDAt(e stream.Event, version int64) string {
+	return fmt.Sprintf("%s-%d", e.ID[:strings.LastIndex(e.ID, "-")], version)
 }
 
 // A watcher sees each event once and in order, while writers of several processes append.
