@@ -41,7 +41,7 @@ var eventBugs = []Bug{
 	{
 		Name: "stream-unreadable-entry-hides-the-rest", Mechanism: "an entry that is no event does not end a read",
 		Proves: []string{"STREAM-1"}, File: "stream/read.go",
-		Old: "if of != life && of != \"\" {", New: "if of != life {",
+		Old: "				if of == \"\" { // no event", New: "				if of == \"\" && life == \"\" { // no event",
 		Pkg: "./stream", Run: "^TestReactionUnreadableEntry$", Flags: []string{"-timeout=60s"},
 	},
 }
