@@ -244,6 +244,32 @@ func TestReactionAppendsOnceOverUnblock(t *testing.T) {
 	})
 }
 
+// Reset begins anew: the event that was blocked after its append makes the append again. Proves
+// LEASE-6.
+func TestReactionResetForgetsAppends(t *testing.T) {
+	blocks := true
+	l := reactAppender(t, memory.New(), func(l *stream.Log) reactHandle {
+		return func(ctx context.Context, d *stream.Delivery) error {
+			if _, err := l.Append(ctx, "echo", stream.Any, reactEcho{"e", int(d.Version)}); err != nil {
+				return err
+			}
+			if d.Version == 1 && blocks {
+				return pawl.NonRetryable(errReact)
+			}
+			return nil
+		}
+	})
+	reactAppend(t, l, "s", 2)
+	reactDrain(t, l)
+	blocks = false
+	n, err := l.Reset(t.Context(), stream.Filter{Blocked: true})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	reactDrain(t, l)
+	require.Equal(t, reactDone("s", 2), reactPosition(t, l, "s"))
+	require.Equal(t, []string{"e/0", "e/1", "e/0", "e/1"}, reactEchoes(t, l, "echo"))
+}
+
 // If the answer of the append is lost, or its commit meets a conflict, the events are there once.
 // Proves STREAM-5.
 func TestReactionAppendInDoubt(t *testing.T) {

@@ -107,6 +107,34 @@ func TestReactionBackoffInAnotherProcess(t *testing.T) {
 	})
 }
 
+// A process that has just started handles an event that another one left for later, when it is due. It
+// does not wait for its poll. Proves LEASE-3, LEASE-10.
+func TestReactionDueOfAnotherProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memory.New()
+		handled := make(chan time.Time, 10)
+		log := func(holder string) *stream.Log {
+			return reactLog(t, reactOpen(t, store, holder), reactConfig(), stream.Reaction{Handle: func(context.Context, *stream.Delivery) error {
+				handled <- time.Now()
+				if len(handled) == 1 {
+					return stream.Defer(90 * time.Minute) // the poll comes after an hour, and after two
+				}
+				return nil
+			}})
+		}
+		first := log("first")
+		reactAppend(t, first, "s", 1)
+		require.Equal(t, 1, reactDrain(t, first))
+		due := reactPosition(t, first, "s").Due
+		reactStart(t, log("second"))
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		require.Len(t, handled, 2)
+		<-handled
+		require.WithinRange(t, <-handled, due, due.Add(time.Second))
+	})
+}
+
 // The budget counts the attempts after the first one. A stream that is blocked is not claimed, and
 // holds up no other stream. Proves LEASE-4.
 func TestReactionBudget(t *testing.T) {

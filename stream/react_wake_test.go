@@ -50,6 +50,29 @@ func TestReactionWakesOwnProcess(t *testing.T) {
 	})
 }
 
+// An append of a handler wakes the reactions while the handler still runs. Proves LEASE-10.
+func TestReactionHandlersAppendWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := reactLog(t, reactOpen(t, stores.Bare{Store: memory.New()}, "host"), reactConfig())
+		handled := make(chan time.Time, 10)
+		require.NoError(t, l.React(stream.Reaction{Name: "r", Handle: func(ctx context.Context, d *stream.Delivery) error {
+			if d.Stream != "s" {
+				handled <- time.Now()
+				return nil
+			}
+			_, err := l.Append(ctx, "echo", stream.Any, reactEcho{})
+			time.Sleep(30 * time.Minute)
+			return err
+		}}))
+		reactStart(t, l)
+		synctest.Wait()
+		began := time.Now()
+		reactAppend(t, l, "s", 1)
+		require.Less(t, (<-handled).Sub(began), time.Minute)
+		time.Sleep(time.Hour) // the handler ends
+	})
+}
+
 // Without hints, a process goes on by itself where there is more to do: after a full batch, and when
 // a failed or deferred event is due. It does not wait for the poll. Proves LEASE-3, LEASE-10.
 func TestReactionGoesOnWithoutHints(t *testing.T) {
