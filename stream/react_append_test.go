@@ -316,7 +316,8 @@ func TestReactionLateAppend(t *testing.T) {
 		var first, second *stream.Log
 		appends := func(l **stream.Log, err *error) stream.Reaction {
 			return stream.Reaction{Source: regexp.MustCompile("^s$"), Handle: func(ctx context.Context, d *stream.Delivery) (failed error) {
-				_, failed = (*l).Append(ctx, "echo", stream.Any, reactEcho{"e", int(d.Version)})
+				// The end of its context does not stop it: the store has to refuse.
+				_, failed = (*l).Append(context.WithoutCancel(ctx), "echo", stream.Any, reactEcho{"e", int(d.Version)})
 				if err != nil {
 					*err = failed
 				}

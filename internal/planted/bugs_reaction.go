@@ -387,11 +387,4 @@ var reactionBugs = []Bug{
 		New: "			if r.Lease.Holder != \"\" {",
 		Pkg: "./stream", Run: "^TestReactionLeaseRunsOut$",
 	},
-	{
-		Name: "reaction-unreadable-entry-skipped", Mechanism: "an entry that is no event is an error",
-		Proves: []string{"LEASE-4"}, File: "stream/read.go",
-		Old: "				if of != life && of != \"\" {",
-		New: "				if of != life {",
-		Pkg: "./stream", Run: "^TestReactionUnreadableEntry$/^memory$",
-	},
 }
