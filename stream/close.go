@@ -329,6 +329,15 @@ func (l *Log) Trim(ctx context.Context, stream string, before int64) error {
 	return err
 }
 
+// Renew puts off the expiry of a stream by Config.TTL, as an append does. In the transaction that
+// writes the document which the stream belongs to (Log.In), it lets both expire together. It returns
+// pawl.ErrNotFound or *pawl.DeletedError for a stream that does not exist, and the errors of
+// pawl.Scope.AtomicState.
+func (l *Log) Renew(ctx context.Context, stream string) error {
+	_, err := l.heads.Scope(l.owner, stream).AtomicState(ctx, func(context.Context, *head) error { return nil }, pawl.IfExists())
+	return err
+}
+
 // DeleteStream deletes a stream with its events, the positions of reactions on it and its snapshots.
 // Handlers in progress lose their leases. An append to it makes a new stream, whose events start at
 // version 0; Event.ID tells the two apart. Deleting a stream that does not exist does nothing. It
