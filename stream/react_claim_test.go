@@ -395,7 +395,7 @@ func TestReactionConcurrency(t *testing.T) {
 		}
 		c := reactConfig()
 		c.Concurrency = 6
-		l := reactLog(t, reactOpen(t, memory.New(), "host"), c,
+		l := reactLog(t, reactOpen(t, stores.Bare{Store: memory.New()}, "host"), c,
 			stream.Reaction{Name: "one", Concurrency: 1, Handle: handle("one")},
 			stream.Reaction{Name: "two", Concurrency: 2, Priority: 1, Handle: handle("two")},
 			stream.Reaction{Name: "rest", Handle: handle("rest")},
@@ -412,5 +412,31 @@ func TestReactionConcurrency(t *testing.T) {
 			require.False(t, p.Pending, "%+v after %v", p, time.Since(began))
 		}
 		require.Equal(t, map[string]int{"one": 1, "two": 2, "rest": 3, "all": 6}, most)
+	})
+}
+
+// The slot of a claim that was lost is used at once by the next stream of its reaction, without a hint.
+// Proves LEASE-5, LEASE-10.
+func TestReactionSlotOfLostClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap := &stores.Tap{Store: reactDeaf{memory.New()}}
+		handled := make(chan string, 10)
+		var lost time.Time
+		l := reactLog(t, reactOpen(t, tap, "host"), reactConfig(), stream.Reaction{Concurrency: 1, Handle: func(ctx context.Context, d *stream.Delivery) error {
+			if lost.IsZero() {
+				reactCutOff(tap)
+				<-ctx.Done()
+				lost = time.Now()
+				tap.OnCommit(nil)
+				return nil
+			}
+			handled <- d.Stream
+			return nil
+		}})
+		reactAppend(t, l, "a", 1)
+		reactAppend(t, l, "b", 1)
+		reactStart(t, l)
+		<-handled
+		require.Less(t, time.Since(lost), time.Second)
 	})
 }

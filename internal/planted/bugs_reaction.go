@@ -286,7 +286,7 @@ var reactionBugs = []Bug{
 		Name: "reaction-late-router-wins", Mechanism: "a router that is late by a life of the stream changes nothing",
 		Proves: []string{"LEASE-2"}, File: "stream/route.go",
 		Old: "	if err != nil || h.Life != n.life {",
-		New: "	if err != nil {",
+		New: "	if err != nil || h.Next < 0 {",
 		Pkg: "./stream", Run: "^TestReactionRecreateWhileRouted$/^memory$",
 	},
 	{
@@ -315,7 +315,7 @@ var reactionBugs = []Bug{
 		Proves: []string{"LEASE-10"}, File: "stream/handle.go",
 		Old: "			s.loop.Wake() // its slot",
 		New: "			_ = 0 // its slot",
-		Pkg: "./stream", Run: "^TestReactionConcurrency$",
+		Pkg: "./stream", Run: "^TestReactionSlotOfLostClaim$",
 	},
 	{
 		Name: "reaction-priority-reversed", Mechanism: "the highest priority comes first",
