@@ -93,7 +93,7 @@ soak: need-postgres ## kill worker processes of durable runs at random for SOAK 
 	PAWL_KILLS=20 PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run
 
 .PHONY: streams
-streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 100)
+streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 50)
 	PAWL_COMMITS=1000 $(GO) test -count=1 -v -timeout 30m -run '^TestProcesses' ./stream
 
 # Without cgo two drivers would claim one name.

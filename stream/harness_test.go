@@ -161,7 +161,7 @@ func harnessWait(committers []*testkit.Process) {
 // harnessEach runs a test on SQLite and PostgreSQL.
 func harnessEach(t *testing.T, test func(t *testing.T, location string, commits int)) {
 	t.Helper()
-	commits := testkit.Times(200, 100, "PAWL_COMMITS")
+	commits := testkit.Times(200, 50, "PAWL_COMMITS")
 	for _, s := range []stores.Store{stores.SQLite, stores.Postgres} {
 		t.Run(s.Name, func(t *testing.T) {
 			stores.Need(t, s.Name)
