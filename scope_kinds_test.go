@@ -106,7 +106,7 @@ func TestOpenReturnsEveryFault(t *testing.T) {
 	require.ErrorIs(t, err, pawl.ErrNoStore)
 	for _, want := range []string{
 		"Config.Timeout", "Config.MaxDoc", "must not be negative, got -1", "Config.MaxQueue", "Config.Retry", "Config.Kinds[0]", `persisted scope without a store: kind "stored"`, "control character U+0000",
-		`kind "indexed": Label, Due, MaxDoc and Upgrades`, `kind "indexed": negative TTL`, `kind "indexed": negative Timeout`, `kind "indexed": negative field in Retry`,
+		`kind "indexed": Label, Due, MaxDoc, Log and Upgrades`, `kind "indexed": negative TTL`, `kind "indexed": negative Timeout`, `kind "indexed": negative field in Retry`,
 		`kind "fields": Label`, `kind "fields": Due`, `kind "types": Label`, `kind "fields": upgrade 0 is nil`, `kind "session": a built-in kind`, `kind "unfit"`, `kind "twice": defined twice`,
 	} {
 		require.ErrorContains(t, err, want)
