@@ -26,18 +26,23 @@ export PAWL_TEST_REQUIRE := postgres strace chromium
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# Packages whose tests take longest. They are part of test-modules, so that each half of CI stays
+# below fifteen minutes.
+LONG := /(stream|flow/batch)$$
+
 # One after another, the quickest to fail first.
 .PHONY: test
-test: ## test the library and its examples, in less than fifteen minutes on two cores
+test: ## test the library and its examples, without streams and batches, in less than fifteen minutes on two cores
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory race PAWL_SHORT=1
+	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -vE '$(LONG)')"
 	@echo "make test: all green"
 
 # The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
-test-modules: ## the rest: without cgo, other platforms, fuzzing, planted bugs, a browser, the benchmark
+test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, a browser, the benchmark
+	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
@@ -58,10 +63,12 @@ vet: ## run go vet
 lint: ## run staticcheck, from the module in tools/
 	$(GO) tool -modfile=tools/go.mod staticcheck ./...
 
+PACKAGES ?= ./...
+
 # More packages at a time than there are processors: much of what they do is waiting.
 .PHONY: race
 race: need-cc need-postgres need-strace ## run all tests under the race detector (PAWL_SHORT=1: with fewer repetitions, as make test does)
-	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -timeout 15m -p 4 ./...
+	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -timeout 15m -p 4 $(PACKAGES)
 
 .PHONY: nocgo
 nocgo: need-strace ## run the tests that cgo makes a difference to, without it
