@@ -36,13 +36,13 @@ test: ## test the library and its examples, without streams and batches, in less
 	@$(MAKE) --no-print-directory need-cc need-postgres need-strace
 	@$(MAKE) --no-print-directory fmt vet
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -vE '$(LONG)')"
+	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -vE '$(LONG)' | tr '\n' ' ')"
 	@echo "make test: all green"
 
 # The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
 test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, a browser, the benchmark
-	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)')"
+	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
