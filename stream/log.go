@@ -290,7 +290,7 @@ func (l *Log) appendTo(ctx context.Context, stream string, e Expect, life string
 func (l *Log) append(ctx context.Context, stream string, e Expect, life string, fresh []Event) ([]Event, error) {
 	scope := l.heads.Scope(l.owner, stream)
 	var made []Event // read only after success: the function may outlive this call
-	err := l.changeHead(ctx, stream, func(ctx context.Context, h *head) error {
+	err := change(ctx, scope, func(ctx context.Context, h *head) error {
 		if h.Closing != nil {
 			return &ClosedError{stream}
 		}
@@ -339,20 +339,6 @@ func (h *head) add(ctx context.Context, scope pawl.Scope[head], fresh []Event) (
 	}
 	h.Next += int64(len(fresh))
 	return made, nil
-}
-
-// changeHead lets fn change the head of a stream, also of one that was deleted.
-func (l *Log) changeHead(ctx context.Context, stream string, fn func(ctx context.Context, h *head) error) error {
-	scope := l.heads.Scope(l.owner, stream)
-	for {
-		_, err := scope.AtomicState(ctx, fn)
-		if !errors.Is(err, pawl.ErrDeleted) {
-			return err
-		}
-		if _, err = scope.AtomicState(ctx, fn, pawl.IfAbsent()); !errors.Is(err, pawl.ErrExists) {
-			return err
-		}
-	}
 }
 
 // encode checks and marshals events. The results have no stream, version and ID yet.

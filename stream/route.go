@@ -89,14 +89,8 @@ func (s *shared) routeSome(ctx context.Context, scope pawl.Scope[cursor], seen p
 		if err != nil {
 			return false, err
 		}
-		if now.Version == seen.Version {
-			cached = false
-		}
-		seen = now
-	}
-	if cached {
-		if page, at, err = s.unrouted(ctx, seen, reactions); err != nil || len(page) == 0 {
-			return false, err
+		if now.Version != seen.Version {
+			return s.routeSome(ctx, scope, now, false, reactions)
 		}
 	}
 	if err := s.spread(ctx, s.newsFor(reactions, at, page)); err != nil {
@@ -203,7 +197,7 @@ func (s *shared) tell(ctx context.Context, n news) error {
 		}
 		return nil
 	}
-	err := s.changePosition(ctx, scope, tell)
+	err := change(ctx, scope, tell)
 	if !errors.Is(err, errOtherLife) {
 		return err
 	}
@@ -213,14 +207,15 @@ func (s *shared) tell(ctx context.Context, n news) error {
 		return err
 	}
 	over = other
-	if err = s.changePosition(ctx, scope, tell); errors.Is(err, errOtherLife) {
+	if err = change(ctx, scope, tell); errors.Is(err, errOtherLife) {
 		return nil // changed meanwhile, to the life that the head has, or a later one
 	}
 	return err
 }
 
-// changePosition applies fn to a position, also to one that was deleted.
-func (s *shared) changePosition(ctx context.Context, scope pawl.Scope[position], fn func(context.Context, *position) error) error {
+// change applies fn to the document of scope, and makes a new one if it was deleted. It tries again
+// if the document comes and goes between the two tests.
+func change[T any](ctx context.Context, scope pawl.Scope[T], fn func(context.Context, *T) error) error {
 	for {
 		_, err := scope.AtomicState(ctx, fn)
 		if !errors.Is(err, pawl.ErrDeleted) {

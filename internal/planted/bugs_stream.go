@@ -39,7 +39,7 @@ var streamBugs = []Bug{
 	},
 	{
 		Name: "stream-deleted-for-good", Mechanism: "an append makes a deleted stream anew",
-		Proves: []string{"STREAM-1"}, File: "stream/log.go",
+		Proves: []string{"STREAM-1"}, File: "stream/route.go",
 		Old: "		if !errors.Is(err, pawl.ErrDeleted) {\n",
 		New: "		if err == nil || !errors.Is(err, pawl.ErrExists) {\n",
 		Pkg: "./stream", Run: "^TestNewLife$",
@@ -61,8 +61,8 @@ var streamBugs = []Bug{
 	{
 		Name: "stream-late-function", Mechanism: "a function that outlives its append does not change its answer",
 		Proves: []string{"STREAM-1"}, File: "stream/log.go",
-		Old: "	var made []Event // read only after success: the function may outlive this call\n	err := l.changeHead(ctx, stream, func(ctx context.Context, h *head) error {\n		if h.Closing != nil {\n			return &ClosedError{stream}\n		}\n		if e != Any && int64(e) != h.Next-1 || life != \"\" && life != h.Life {\n			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: h.Next - 1}\n		}\n		added, err := h.add(ctx, scope, fresh)\n		made = added\n		return err\n	})\n",
-		New: "	var made []Event\n	var err error\n	err = l.changeHead(ctx, stream, func(ctx context.Context, h *head) error {\n		if h.Closing != nil {\n			return &ClosedError{stream}\n		}\n		if e != Any && int64(e) != h.Next-1 || life != \"\" && life != h.Life {\n			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: h.Next - 1}\n		}\n		made, err = h.add(ctx, scope, fresh)\n		return err\n	})\n",
+		Old: "	var made []Event // read only after success: the function may outlive this call\n	err := change(ctx, scope, func(ctx context.Context, h *head) error {\n		if h.Closing != nil {\n			return &ClosedError{stream}\n		}\n		if e != Any && int64(e) != h.Next-1 || life != \"\" && life != h.Life {\n			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: h.Next - 1}\n		}\n		added, err := h.add(ctx, scope, fresh)\n		made = added\n		return err\n	})\n",
+		New: "	var made []Event\n	var err error\n	err = change(ctx, scope, func(ctx context.Context, h *head) error {\n		if h.Closing != nil {\n			return &ClosedError{stream}\n		}\n		if e != Any && int64(e) != h.Next-1 || life != \"\" && life != h.Life {\n			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: h.Next - 1}\n		}\n		made, err = h.add(ctx, scope, fresh)\n		return err\n	})\n",
 		Pkg: "./stream", Run: "^TestCanceledAppends$", Flags: []string{"-race"},
 	},
 	{
