@@ -101,7 +101,7 @@ var postgresLogBugs = []Bug{
 	{
 		Name: "postgres-log-brief", Mechanism: "an uncommitted entry of another program does not delay a batch",
 		Proves: []string{"CAS-11"}, File: "persist/postgres/write.go",
-		Old: "statements = []*statement{s.sql.brief.query(), statements[0]}", New: "statements = []*statement{query(`SELECT`), statements[0]}",
+		Old: "return []*statement{s.sql.brief.query(), call}", New: "return []*statement{query(`SELECT`), call}",
 		Pkg: "./persist/postgres", Run: "^TestForeignEntryIsWaitedFor$", Flags: []string{"-timeout=60s"},
 	},
 	{

@@ -16,7 +16,7 @@ import (
 
 // A commit goes one of two ways:
 //
-//   - fast: one statement for one record; see write.go;
+//   - fast: one statement; see write.go;
 //   - the transaction: lock and read, persist.Apply, write and COMMIT; see transaction.go.
 //
 // A fast commit that was not written, and not proved lost, continues as a transaction.
@@ -294,7 +294,7 @@ func waitEnded(err error, patience time.Duration) error {
 func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, patience time.Duration) (time.Time, error) {
 	if patience == 0 && !r.tried && isFast(&r.commit) {
 		r.tried = true
-		result, err := s.writeOne(ctx, conn, r)
+		result, err := s.writeFast(ctx, conn, r)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -376,7 +376,7 @@ func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 // rest.
 func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*request) (rest []*request, err error) {
 	for _, r := range batch {
-		if !isFast(&r.commit) {
+		if !isFastAlone(r) {
 			return batch, nil
 		}
 	}

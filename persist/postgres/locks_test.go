@@ -145,14 +145,29 @@ func TestJudgedByALaterClock(t *testing.T) {
 			leased, mortal := put("leased", 0), put("mortal", 0)
 			leased.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: lifetime}
 			mortal.Writes[0].TTL = lifetime
-			must(t, admin, together(leased, mortal))
-			held := put("leased", 1)
-			held.Guards = []persist.Guard{{Key: thing("leased"), Token: 1}}
-			asHolder, asWriter := commitLater(t.Context(), s, held), commitLater(t.Context(), s, put("mortal", 1))
+			paired := put("paired", 0)
+			paired.Writes[0].TTL = lifetime
+			guarded, renewed := acquiring(put("guarded", 0)), acquiring(put("renewed", 0))
+			guarded.Writes[0].Acquire.For, renewed.Writes[0].Acquire.For = lifetime, lifetime
+			must(t, admin, together(leased, mortal, paired, guarded, renewed))
+			held := guardedBy(put("leased", 1), persist.Guard{Token: 1})
+			elsewhere := relyingOn(put("elsewhere", 0), persist.Guard{Key: thing("guarded"), Token: 1})
+			renewal := persist.Commit{ID: "renewal.1", Guards: []persist.Guard{{Key: thing("renewed"), Token: 1, Extend: time.Hour}}}
+			var asHolders, asWriters []<-chan result
+			for _, c := range []persist.Commit{held, elsewhere, renewal} {
+				asHolders = append(asHolders, commitLater(t.Context(), s, c))
+			}
+			for _, c := range []persist.Commit{put("mortal", 1), together(put("paired", 1), put("new", 0))} {
+				asWriters = append(asWriters, commitLater(t.Context(), s, c))
+			}
 			var fenced *persist.Fenced
-			require.ErrorAs(t, answered(t, asHolder).err, &fenced)
-			r := winner(t, answered(t, asWriter).err)
-			require.True(t, r.Expired(r.Now))
+			for _, answer := range asHolders {
+				require.ErrorAs(t, answered(t, answer).err, &fenced)
+			}
+			for _, answer := range asWriters {
+				r := winner(t, answered(t, answer).err)
+				require.True(t, r.Expired(r.Now))
+			}
 		})
 	}
 }

@@ -6,6 +6,7 @@ type logStatements struct {
 	replaceOne *prepared
 	createOne  *prepared
 	write      *prepared
+	together   *prepared
 
 	// The transaction.
 	taken  string
@@ -51,6 +52,12 @@ func newLogStatements(n names, t *statements) logStatements {
 				FROM ROWS FROM (pg_catalog.unnest($17), pg_catalog.unnest($18), pg_catalog.unnest($19), pg_catalog.unnest($20))
 					WITH ORDINALITY AS e (kind, id, number, data, place)
 				JOIN outcome o ON o.written AND o.kind = e.kind AND o.id = e.id ORDER BY e.place
+			) SELECT * FROM outcome`)),
+		together: prepareCommit("WITH outcome AS MATERIALIZED (" + t.together.text + n.expand(`), added AS (
+				INSERT INTO {log} (kind, id, number, at, data)
+				SELECT e.kind, e.id, e.number, o.at, e.data
+				FROM outcome o, ROWS FROM (pg_catalog.unnest($23), pg_catalog.unnest($24), pg_catalog.unnest($25), pg_catalog.unnest($26))
+					WITH ORDINALITY AS e (kind, id, number, data, place) ORDER BY e.place
 			) SELECT * FROM outcome`)),
 
 		taken:  n.expand(`SELECT * FROM {taken_numbers}($1, $2, $3, $4)`),

@@ -169,7 +169,9 @@ func restoring(s *statement, entries []persist.LogEntry) *statement {
 	return s.ints(column(entries, func(e persist.LogEntry) int64 { return int64(e.Number) }))
 }
 
-// addToLogs reports whether one of the requests, which are fast, has log entries.
-func addToLogs(requests []*request) bool {
-	return slices.ContainsFunc(requests, func(r *request) bool { return addsToLog(&r.commit.Writes[0]) })
+// addToLogs reports whether one of the requests has log entries.
+func addToLogs(requests ...*request) bool {
+	return slices.ContainsFunc(requests, func(r *request) bool {
+		return slices.ContainsFunc(r.commit.Writes, func(w persist.Write) bool { return addsToLog(&w) })
+	})
 }

@@ -55,7 +55,12 @@ func (s *Store) migrate(ctx context.Context, conn *pgconn.PgConn) error {
 	if err != nil {
 		return failed(bounded, err)
 	}
-	if version != len(files) {
+	switch {
+	case s.config.Existing && version == 0:
+		return fmt.Errorf("postgres: %w: the database has no table %s", persist.ErrMissingStore, s.names.of("meta"))
+	case s.config.Existing && version < len(files):
+		return fmt.Errorf("postgres: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(files))
+	case version != len(files):
 		err = s.migrateTo(ctx, conn, files)
 		undo(ctx, conn)
 	}

@@ -30,7 +30,7 @@ func notifying(c pgproxy.Commit) bool {
 func notifyProxied(t *testing.T) (proxy *pgproxy.Proxy, url, direct string) {
 	server := pgtest.New(t)
 	network, address := server.Addr()
-	proxy = pgproxy.Start(t, network, address, "write", "create_records", "replace_records", "touch_records", "pg_notify")
+	proxy = pgproxy.Start(t, network, address, "write", "write_together", "create_records", "replace_records", "touch_records", "pg_notify")
 	return proxy, proxy.URL(server.URL("postgres")), server.URL("postgres")
 }
 

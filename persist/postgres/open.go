@@ -93,6 +93,11 @@ type Config struct {
 	// AcquireTimeout is how long a call waits for a connection before it fails with
 	// persist.ErrUnavailable. 0: 5 s.
 	AcquireTimeout time.Duration
+
+	// Existing lets Open and New neither create nor migrate anything. They return an error that
+	// wraps persist.ErrMissingStore if the database has no tables of Pawl, and one that wraps
+	// persist.ErrOlderSchema if the tables need a migration.
+	Existing bool
 }
 
 const (
@@ -148,6 +153,7 @@ var (
 	_ persist.Prober      = (*Store)(nil)
 	_ persist.Restorer    = (*Store)(nil)
 	_ persist.LogRestorer = (*Store)(nil)
+	_ persist.Describer   = (*Store)(nil)
 )
 
 // Open connects to the database at url (see pgxpool.ParseConfig) and creates or migrates its

@@ -151,7 +151,7 @@ func diaries(t *testing.T, s *Store, stop <-chan struct{}) int64 {
 func proxied(t *testing.T) (*pgproxy.Proxy, string) {
 	server := pgtest.New(t)
 	network, address := server.Addr()
-	proxy := pgproxy.Start(t, network, address, "write", "create_records", "replace_records", "touch_records", "change_logs")
+	proxy := pgproxy.Start(t, network, address, "write", "write_together", "create_records", "replace_records", "touch_records", "change_logs")
 	return proxy, proxy.URL(server.URL("postgres"))
 }
 

@@ -8,12 +8,15 @@ type statements struct {
 	loadAll  string
 	versions string
 
-	// The fast way to commit: replace or create for one record, write for a batch.
+	// The fast way to commit: replace or create for one record, write for a batch, together for
+	// several records, lease to renew or give back a lease.
 	brief      *prepared
 	replaceOne *prepared
 	briefFree  *prepared
 	createOne  *prepared
 	write      *prepared
+	together   *prepared
+	leaseOne   *prepared
 
 	// The transaction.
 	bounds      string
@@ -72,6 +75,12 @@ func newStatements(n names) statements {
 			WHERE r.ctid = c.place AND r.deleted IS NULL AND (r.expires IS NULL OR r.expires > c.now OR r.token <> 0 AND r.until > c.now)
 			AND ($12 = 0 OR r.token = $12 AND r.until > c.now) AND ($13 IS NULL OR r.token = 0 OR r.until <= c.now)
 			AND ` + ready + ` RETURNING r.updated`)),
+		leaseOne: prepareCommit(n.expand(`UPDATE {records} r SET
+			holder = CASE WHEN $5 THEN '' ELSE r.holder END, token = CASE WHEN $5 THEN 0 ELSE r.token END, until = CASE WHEN NOT $5 THEN c.now + $4 END
+			FROM (SELECT l.place, pg_catalog.clock_timestamp() AS now FROM (
+				SELECT ctid AS place FROM {records} WHERE kind = $1 AND id = $2 AND token = $3 FOR NO KEY UPDATE SKIP LOCKED
+			) AS l OFFSET 0) AS c
+			WHERE r.ctid = c.place AND r.until > c.now AND ` + ready + ` RETURNING c.now`)),
 		// An absent row cannot be locked: the advisory lock of its key stands for it. It is taken
 		// by a statement before createOne, so that createOne sees what the last holder has
 		// committed.
@@ -79,13 +88,14 @@ func newStatements(n names) statements {
 		// One statement sees a tombstone, or the floor that was raised when it was purged.
 		createOne: prepareCommit(n.expand(`INSERT INTO {records} AS r (
 				kind, id, version, born, doc, schema, label, due, expires, updated, commits, holder, token, until)
-			SELECT $1, $2, $4, $4, $5::text::jsonb, $6, $7, coalesce($8, c.now + $9), CASE WHEN $10::interval > '0' THEN c.now + $10 END, c.now, $11,
+			SELECT $1, $2, $4, $4, $5::text::jsonb, $6, $7, coalesce($8, c.now + $9), CASE WHEN $10::interval >= '0' THEN c.now + $10 END, c.now, $11,
 				coalesce($13, ''), CASE WHEN $13 IS NULL THEN 0 ELSE $4 END, c.now + $14
 			FROM {meta} m, (SELECT pg_catalog.clock_timestamp() AS now OFFSET 0) AS c
 			WHERE m.name = 'floor' AND m.value < $4 AND $3 = 0 AND $12 = 0 AND NOT $15 AND pg_catalog.current_setting('pawl.free') = 'true'
 			AND NOT EXISTS (SELECT FROM {records} o WHERE o.kind = $1 AND o.id = $2)
 			AND ` + ready + ` RETURNING r.updated`)),
-		write: prepareCommit(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`)),
+		write:    prepareCommit(n.expand(`SELECT * FROM {write}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)`)),
+		together: prepareCommit(n.expand(`SELECT * FROM {write_together}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)`)),
 
 		bounds:      `SELECT pg_catalog.set_config('statement_timeout', $1, true)`,
 		lockAbsent:  n.expand(`SELECT unnest({lock_absent}($1, $2, $3, $4))`),

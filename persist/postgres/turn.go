@@ -66,7 +66,7 @@ func (ts *turns) drop(key persist.Key, t *turn) bool {
 
 // hasTurn reports whether r insists and has a turn, or could wait for one.
 func (s *Store) hasTurn(r *request) bool {
-	if !r.commit.Insist || !isFast(&r.commit) || r.commit.Writes[0].Expected == 0 {
+	if !r.commit.Insist || !isFastAlone(r) || r.commit.Writes[0].Expected == 0 {
 		return false
 	}
 	s.turns.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 	_, absences := locks.absences()
 	frozen := strconv.FormatInt((time.Second + s.turnFor).Milliseconds(), 10)
 	statements := append([]*statement{begin, s.bounds(lockPatience), query(s.sql.idle).string(frozen), absences}, locks.lockRecords()...)
-	answers, err := roundTrip(ctx, conn, append(statements, s.writing([]*request{r}))...)
+	answers, err := roundTrip(ctx, conn, append(statements, s.writingAll([]*request{r}))...)
 	if err != nil { // COMMIT was not sent
 		return time.Time{}, waitEnded(notApplied(err), lockPatience)
 	}
@@ -177,7 +177,7 @@ func (s *Store) useTurn(t *turn, r *request) (at time.Time, err error) {
 	}
 	ctx, cancel := s.sending(r)
 	defer cancel()
-	answers, err := roundTrip(ctx, t.conn.Conn().PgConn(), s.bounds(0), s.writing([]*request{r}), commit)
+	answers, err := roundTrip(ctx, t.conn.Conn().PgConn(), s.bounds(0), s.writingAll([]*request{r}), commit)
 	if err != nil {
 		return time.Time{}, outcome(err, len(answers), 2)
 	}

@@ -12,28 +12,70 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// The fast way to commit is one round trip: an UPDATE or INSERT for one commit, a call of the SQL
-// function write for a batch. It writes commits of one record each that create a record or replace
-// a live one, with their lease, token, expiry and due time, and add entries to its log. It never waits for a record. Whatever
-// it does not write, the transaction decides.
+// The fast way to commit is one round trip: an UPDATE or INSERT for one record, a call of the SQL
+// function write for a batch of such commits, a call of write_together for a commit that writes or
+// guards several records, or deletes one. It creates records and replaces live ones, with their lease,
+// token, expiry and due time, and adds entries to their logs. It never waits for a record. Whatever it
+// does not write, the transaction decides.
 
 // isFast reports whether c can go the fast way.
 func isFast(c *persist.Commit) bool {
-	if len(c.Writes) != 1 || len(c.Guards) > 1 {
-		return false
-	}
-	w := &c.Writes[0]
-	if w.Gone || w.Deleted || w.EndLease || w.Expected > 0 && w.Recent == nil {
-		return false
-	}
-	if _, cuts := cutsLog(w); cuts {
-		return false
-	}
-	if len(c.Guards) == 0 {
+	if isLease(c) {
 		return true
 	}
+	if len(c.Writes) == 0 || len(c.Writes) > maxBatchKeys || len(c.Guards) > maxBatchAbsent {
+		return false
+	}
+	absent := 0
+	for i := range c.Writes {
+		w := &c.Writes[i]
+		if w.Gone || w.EndLease || w.Deleted && w.Expected == 0 || w.Expected > 0 && w.Recent == nil {
+			return false
+		}
+		if _, cuts := cutsLog(w); cuts {
+			return false
+		}
+		if w.Expected == 0 {
+			absent++
+		}
+	}
+	for i := range c.Guards {
+		g := &c.Guards[i]
+		switch w := writeOf(c, g.Key); {
+		case w == nil && (changes(*g) || g.Read && (g.Version == 0 || g.Gone)):
+			return false
+		case w != nil && (g.Read || w.Expected == 0 || w.Acquire != nil):
+			return false
+		}
+	}
+	return absent <= maxBatchAbsent
+}
+
+// isLease reports whether c only renews or gives back a lease.
+func isLease(c *persist.Commit) bool {
+	if len(c.Writes) > 0 || len(c.Guards) != 1 {
+		return false
+	}
 	g := &c.Guards[0]
-	return g.Key == w.Key && !g.Read && w.Expected > 0 && w.Acquire == nil
+	return (g.Extend > 0 || g.Release) && !g.Read && g.TTL == 0
+}
+
+// isAlone reports whether the statements for one record write all of r, if it is fast.
+func isAlone(r *request) bool {
+	return len(r.keys) == 1 && len(r.commit.Writes) == 1 && !r.commit.Writes[0].Deleted
+}
+
+// isFastAlone reports whether r can go the fast way by the statements for one record.
+func isFastAlone(r *request) bool { return isAlone(r) && isFast(&r.commit) }
+
+// writeOf returns the write of c to key, or nil if there is none.
+func writeOf(c *persist.Commit, key persist.Key) *persist.Write {
+	for i := range c.Writes {
+		if c.Writes[i].Key == key {
+			return &c.Writes[i]
+		}
+	}
+	return nil
 }
 
 // result is the outcome of a commit. A result without a time and an error is undecided.
@@ -44,12 +86,12 @@ type result struct {
 
 func (r result) decided() bool { return r.err != nil || !r.at.IsZero() }
 
-// writeOne sends r, which is fast. If the statement wrote nothing, it reads the record to find out
-// why.
+// writeOne sends r, which is fast and writes one record. If the statement wrote nothing, it reads the
+// record to find out why.
 //
 // A statement that bounds the wait for the locks comes first.
 func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
-	p := s.parameters(r)
+	p := s.parameters(&r.commit, 0)
 	replace, create, logged := s.sql.replaceOne, s.sql.createOne, addsToLog(p.Write)
 	if logged {
 		replace, create = s.sql.logs.replaceOne, s.sql.logs.createOne
@@ -61,7 +103,7 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	write.bytes = make([]byte, 0, p.size)
 	write.string(p.Kind).string(p.ID).int(int64(p.Expected)).int(int64(p.Version)).jsonText(p.Doc).int(int64(p.Schema)).
 		string(p.Label).time(p.Due).duration(p.DueIn).duration(p.ttl).strings(p.ring).
-		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.guard.Release)
+		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.release)
 	if logged {
 		write.int(int64(p.Log.First)).jsons(p.Log.Entries)
 	}
@@ -82,13 +124,64 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	return result{err: lostTo(r.commit, loadedOne(r.keys[0], answers[0][0]))}, nil
 }
 
-// write sends a batch of requests, all of them fast and with different keys, and returns a result
-// for each. An error is about all of them; see outcome.
-func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
-	statements := []*statement{s.writing(requests)}
-	if addToLogs(requests) {
-		statements = []*statement{s.sql.brief.query(), statements[0]} // the function write bounds only its own waits
+// smallDoc is the size of a document that arrives at once. The statements that create one record lock
+// its key and then read the document. If the process is frozen or cut off between the two, the lock
+// stays. A function locks only when all of its arguments have arrived.
+const smallDoc = 4 << 10
+
+// writeFast sends r, which is fast.
+func (s *Store) writeFast(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
+	switch w := r.commit.Writes; {
+	case isAlone(r) && (w[0].Expected > 0 || len(w[0].Doc) <= smallDoc):
+		return s.writeOne(ctx, conn, r)
+	case len(r.commit.Writes) == 0:
+		return s.writeLease(ctx, conn, r)
 	}
+	return s.writeTogether(ctx, conn, r)
+}
+
+// writeLease sends r, which renews or gives back a lease. If the server writes nothing, the result is
+// undecided.
+func (s *Store) writeLease(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
+	g := &r.commit.Guards[0]
+	answers, err := roundTrip(ctx, conn, s.sql.brief.query(),
+		s.sql.leaseOne.query().string(g.Kind).string(g.ID).int(int64(g.Token)).duration(g.Extend).bool(g.Release))
+	switch {
+	case sqlState(err) == codeNoSuchStatement:
+		return s.writeLease(ctx, conn, r)
+	case err != nil:
+		return result{}, outcome(err, len(answers), 2)
+	case len(answers[1]) == 0:
+		return result{}, nil
+	}
+	row := cells(answers[1][0])
+	return result{at: row.time()}, nil
+}
+
+// writeTogether sends r, which is fast. If the server writes nothing or refuses the statement, the
+// result is undecided.
+func (s *Store) writeTogether(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
+	statements := s.briefly(s.writingTogether(r), r)
+	answers, err := roundTrip(ctx, conn, statements...)
+	switch {
+	case sqlState(err) == codeNoSuchStatement:
+		return s.writeTogether(ctx, conn, r)
+	case err != nil:
+		if err = outcome(err, len(answers), len(statements)); errors.Is(err, persist.ErrNotApplied) && !conn.IsClosed() {
+			err = nil
+		}
+		return result{}, err
+	case len(answers[len(answers)-1]) == 0:
+		return result{}, nil
+	}
+	row := cells(answers[len(answers)-1][0])
+	return result{at: row.time()}, nil
+}
+
+// write sends a batch of requests, all of them fast, of one record each and with different keys, and
+// returns a result for each. An error is about all of them; see outcome.
+func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
+	statements := s.briefly(s.writingAll(requests), requests...)
 	answers, err := roundTrip(ctx, conn, statements...)
 	switch {
 	case sqlState(err) == codeNoSuchStatement:
@@ -97,6 +190,15 @@ func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*requ
 		return nil, outcome(err, len(answers), len(statements))
 	}
 	return written(requests, answers[len(answers)-1]), nil
+}
+
+// briefly returns the statements for the call of a function that writes requests. The function bounds
+// its own waits, but not those of the log entries that are inserted after it.
+func (s *Store) briefly(call *statement, requests ...*request) []*statement {
+	if addToLogs(requests...) {
+		return []*statement{s.sql.brief.query(), call}
+	}
+	return []*statement{call}
 }
 
 // written returns the results that the rows of the function write contain.
@@ -137,16 +239,52 @@ func lostTo(c persist.Commit, current persist.Record) error {
 	return nil
 }
 
-// writing returns the call of the function write for requests.
-func (s *Store) writing(requests []*request) *statement {
-	all, size := make([]parameters, len(requests)), 16*20 // the heads of the arrays
+// writingAll returns the call of the function write for requests.
+func (s *Store) writingAll(requests []*request) *statement {
+	all := make([]parameters, len(requests))
 	for i, r := range requests {
-		all[i] = s.parameters(r)
-		size += all[i].size
+		all[i] = s.parameters(&r.commit, 0)
 	}
-	q, logged := s.sql.write.query(), addToLogs(requests)
-	if logged {
+	q := s.sql.write.query()
+	if addToLogs(requests...) {
 		q = s.sql.logs.write.query()
+	}
+	writing(q, all)
+	return addEntries(q, all)
+}
+
+// writingTogether returns the call of the function write_together for r.
+func (s *Store) writingTogether(r *request) *statement {
+	c := &r.commit
+	all := make([]parameters, len(c.Writes))
+	for i := range all {
+		all[i] = s.parameters(c, i)
+	}
+	var guards []persist.Guard // of records that are not written
+	for _, g := range c.Guards {
+		if writeOf(c, g.Key) == nil {
+			guards = append(guards, g)
+		}
+	}
+	q := s.sql.together.query()
+	if addToLogs(r) {
+		q = s.sql.logs.together.query()
+	}
+	writing(q, all)
+	q.bools(column(all, func(p parameters) bool { return p.Deleted }))
+	q.strings(column(guards, func(g persist.Guard) string { return g.Kind }))
+	q.strings(column(guards, func(g persist.Guard) string { return g.ID }))
+	q.ints(column(guards, func(g persist.Guard) int64 { return int64(g.Version) }))
+	q.ints(column(guards, func(g persist.Guard) int64 { return int64(g.Token) }))
+	q.ints(column(guards, func(g persist.Guard) int64 { return s.names.lockKey(g.Key) }))
+	return addEntries(q, all)
+}
+
+// writing adds the arrays of writes to q.
+func writing(q *statement, all []parameters) {
+	size := 16 * 20 // the heads of the arrays
+	for _, p := range all {
+		size += p.size
 	}
 	q.bytes = make([]byte, 0, size)
 	q.strings(column(all, func(p parameters) string { return p.Kind }))
@@ -163,19 +301,23 @@ func (s *Store) writing(requests []*request) *statement {
 	q.ints(column(all, func(p parameters) int64 { return int64(p.guard.Token) }))
 	q.optionalStrings(column(all, func(p parameters) *string { return p.holder }))
 	q.durations(column(all, func(p parameters) time.Duration { return p.lease }))
-	q.bools(column(all, func(p parameters) bool { return p.guard.Release }))
+	q.bools(column(all, func(p parameters) bool { return p.release }))
 	q.ints(column(all, func(p parameters) int64 { return p.lockKey }))
-	if !logged {
-		return q
-	}
+}
+
+// addEntries adds the new log entries of writes to q, if there are any.
+func addEntries(q *statement, all []parameters) *statement {
 	var added additions
 	for _, p := range all {
 		added.add(p.Write)
 	}
+	if len(added.entries) == 0 {
+		return q
+	}
 	return added.to(q)
 }
 
-// parameters are those of one commit that is fast.
+// parameters are those of one write of a commit that is fast.
 type parameters struct {
 	*persist.Write
 	guard   persist.Guard // zero: none
@@ -183,16 +325,21 @@ type parameters struct {
 	ring    []string      // the commit ids to keep
 	holder  *string       // nil: the lease is not acquired
 	lease   time.Duration // of a lease that is acquired or extended
+	release bool          // the lease ends
 	lockKey int64         // of a record that is created
 	size    int           // bytes, about
 }
 
-func (s *Store) parameters(r *request) parameters {
-	w := &r.commit.Writes[0]
-	p := parameters{Write: w, ttl: w.TTL}
-	if len(r.commit.Guards) > 0 {
-		p.guard = r.commit.Guards[0]
-		p.lease = p.guard.Extend
+func (s *Store) parameters(c *persist.Commit, i int) parameters {
+	w := &c.Writes[i]
+	if w.Deleted { // a tombstone has nothing but a version
+		w = &persist.Write{Key: w.Key, Expected: w.Expected, Version: w.Version, Deleted: true, Recent: w.Recent, Log: w.Log}
+	}
+	p := parameters{Write: w, ttl: w.TTL, release: w.Deleted}
+	for _, g := range c.Guards {
+		if g.Key == w.Key {
+			p.guard, p.lease, p.release = g, g.Extend, g.Release || w.Deleted
+		}
 	}
 	if w.Acquire != nil {
 		p.holder, p.lease = &w.Acquire.Holder, w.Acquire.For
@@ -204,7 +351,7 @@ func (s *Store) parameters(r *request) parameters {
 	if w.Expected == 0 {
 		recent, p.lockKey = nil, s.names.lockKey(w.Key)
 	}
-	p.ring = persist.Remember(recent, r.commit.ID)
+	p.ring = persist.Remember(recent, c.ID)
 	const numbers, lengths = 200, 4 // bytes
 	p.size = len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + numbers + logSize(w)
 	for _, id := range p.ring {

@@ -91,7 +91,7 @@ BEGIN
             kind, id, version, born, doc, schema, label, due, expires, updated, holder, token, until, commits
         )
         SELECT n.kind, n.id, n.version, n.version, n.doc::jsonb, n.schema, n.label, coalesce(n.due, now + n.due_in),
-            CASE WHEN n.ttl > '0' THEN now + n.ttl END, now, coalesce(n.holder, ''), CASE WHEN n.holder IS NULL THEN 0 ELSE n.version END,
+            CASE WHEN n.ttl >= '0' THEN now + n.ttl END, now, coalesce(n.holder, ''), CASE WHEN n.holder IS NULL THEN 0 ELSE n.version END,
             now + n.lease, pg_catalog.string_to_array(n.ring, E'\n')
         FROM unnest(kinds, ids, versions, docs, schemas, labels, dues, dues_in, ttls, rings, holders, leases) WITH ORDINALITY
             AS n (kind, id, version, doc, schema, label, due, due_in, ttl, ring, holder, lease, number)

@@ -1,0 +1,161 @@
+package main
+
+// postgresTogetherBugs break the statement that commits several records together.
+var postgresTogetherBugs = []Bug{
+	{
+		Name: "postgres-together-all", Mechanism: "several records are written together or not at all",
+		Proves: []string{"STORE-4"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "(SELECT count(*) FROM fresh) = pg_catalog.cardinality(kinds)", New: "(SELECT count(*) FROM fresh) > 0",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-version", Mechanism: "the write of several records tests their versions",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "r.id = g.id AND r.version = g.expected\n", New: "r.id = g.id\n",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-deleted", Mechanism: "the write of several records does not replace a tombstone",
+		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "p.deleted IS NULL AND (", New: "(",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-expired", Mechanism: "the write of several records does not replace an expired one",
+		Proves: []string{"STORE-8"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "p.expires > clock.now OR", New: "p.expires IS NOT NULL OR",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-token", Mechanism: "the write of several records tests lease tokens",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "            AND (p.token = 0 OR p.held = p.token AND p.until > clock.now)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-holder", Mechanism: "the write of several records acquires free leases only",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "            AND (p.holder IS NULL OR p.held = 0 OR p.until <= clock.now)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-floor", Mechanism: "several records are created above the version floor",
+		Proves: []string{"STORE-4"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "m.name = 'floor' AND g.version > m.value\n", New: "m.name = 'floor'\n",
+		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
+	},
+	{
+		Name: "postgres-together-absence", Mechanism: "several records are created under the advisory locks of their keys",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "IF expected[n] = 0 AND NOT", New: "IF false AND NOT",
+		Pkg: "./persist/postgres", Run: "^TestTogetherRespectsAbsence$",
+	},
+	{
+		Name: "postgres-together-isolation", Mechanism: "a session with another isolation level leaves several records to the transaction",
+		Proves: []string{"STORE-10"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "<> 'read committed' THEN\n        RETURN;", New: "<> 'read committed' THEN\n        NULL;",
+		Pkg: "./persist/postgres", Run: "^TestTogetherInOtherSessions$",
+	},
+	{
+		Name: "postgres-together-durable", Mechanism: "a commit of several records is durable, whatever the session's default",
+		Proves: []string{"STORE-1"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "PERFORM pg_catalog.set_config('synchronous_commit', 'on', true);", New: "NULL;",
+		Pkg: "./persist/postgres", Run: "^TestTogetherInOtherSessions$",
+	},
+	{
+		Name: "postgres-together-guards", Mechanism: "the write of several records tests the records that it relies on",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "            AND (SELECT count(*) FROM held) = pg_catalog.cardinality(guard_kinds)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-guard-version", Mechanism: "the write of several records tests the versions that it relies on",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "AND (g.version = 0 OR r.version = g.version)\n", New: "\n",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-guard-gone", Mechanism: "the write of several records relies on no tombstone",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "WHERE g.deleted IS NULL AND (", New: "WHERE (",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-guard-expired", Mechanism: "the write of several records relies on no expired record",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "g.expires > clock.now OR g.held", New: "g.expires IS NOT NULL OR g.held",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-guard-token", Mechanism: "the write of several records tests the leases that it relies on",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "            AND (g.token = 0 OR g.held = g.token AND g.until > clock.now)\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-guard-lapsed", Mechanism: "the write of several records relies on live leases",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "g.held = g.token AND g.until > clock.now)\n", New: "g.held = g.token)\n",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-share", Mechanism: "a record that a commit relies on stays as it is until the commit ends",
+		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "        FOR SHARE OF r SKIP LOCKED\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestWriteSkew$",
+	},
+	{
+		Name: "postgres-together-readers", Mechanism: "a commit that reads a record lets a writer go first that waits for it",
+		Proves: []string{"STORE-5"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(guard_keys[n]) THEN\n            RETURN;", New: "IF NOT pg_catalog.pg_try_advisory_xact_lock_shared(guard_keys[n]) THEN\n            CONTINUE;",
+		Pkg: "./persist/postgres", Run: "^TestTogetherLetsWritersGoFirst$",
+	},
+	{
+		Name: "postgres-together-tombstone", Mechanism: "a record that is deleted with others leaves a tombstone",
+		Proves: []string{"STORE-8"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "            deleted = CASE WHEN k.deletion THEN ready.now END,\n", New: "",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-deleted-lease", Mechanism: "a tombstone has no lease",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/write.go",
+		Old: "release: w.Deleted}", New: "release: false}",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
+	},
+	{
+		Name: "postgres-together-moved", Mechanism: "a commit of several records fails if one of them was replaced while it began",
+		Proves: []string{"STORE-4"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "IF moved <> pg_catalog.cardinality(kinds) THEN", New: "IF false THEN",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWhileALeaseIsRenewed$",
+	},
+	{
+		Name: "postgres-together-clock", Mechanism: "the write of several records reads the clock after it has locked them",
+		Proves: []string{"STORE-8", "STORE-2"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "SELECT pg_catalog.clock_timestamp() AS now", New: "SELECT pg_catalog.statement_timestamp() AS now",
+		Pkg: "./persist/postgres", Run: "^TestJudgedByALaterClock$/^direct$",
+	},
+	{
+		Name: "postgres-lease-clock", Mechanism: "the renewal of a lease reads the clock after it has locked the record",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/statements.go",
+		Old: "until = CASE WHEN NOT $5 THEN c.now + $4 END\n\t\t\tFROM (SELECT l.place, pg_catalog.clock_timestamp() AS now", New: "until = CASE WHEN NOT $5 THEN c.now + $4 END\n\t\t\tFROM (SELECT l.place, pg_catalog.statement_timestamp() AS now",
+		Pkg: "./persist/postgres", Run: "^TestJudgedByALaterClock$/^direct$",
+	},
+	{
+		Name: "postgres-together-in-batch", Mechanism: "a batch of the fast way has commits of one record only",
+		Proves: []string{"STORE-4"}, File: "persist/postgres/commit.go",
+		Old: "if !isFastAlone(r) {\n\t\t\treturn batch, nil", New: "if !isFast(&r.commit) {\n\t\t\treturn batch, nil",
+		Pkg: "./persist/postgres", Run: "^TestTogetherInABatch$",
+	},
+	{
+		Name: "postgres-lease-token", Mechanism: "the statement that renews or gives back a lease tests its token",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/statements.go",
+		Old: "AND id = $2 AND token = $3 FOR NO", New: "AND id = $2 AND $3::bigint > 0 FOR NO",
+		Pkg: "./persist/postgres", Run: "^TestLeaseInOneTrip$",
+	},
+	{
+		Name: "postgres-lease-lapsed", Mechanism: "the statement that renews or gives back a lease tests that it is live",
+		Proves: []string{"STORE-13"}, File: "persist/postgres/statements.go",
+		Old: "r.ctid = c.place AND r.until > c.now AND ` + ready + ` RETURNING c.now", New: "r.ctid = c.place AND ` + ready + ` RETURNING c.now",
+		Pkg: "./persist/postgres", Run: "^TestLeaseInOneTrip$",
+	},
+}
