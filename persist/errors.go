@@ -25,6 +25,11 @@ var (
 	ErrUnavailable = errors.New("persist: store unavailable")
 	// ErrNewerSchema is returned when a database is opened that a newer release has migrated.
 	ErrNewerSchema = errors.New("persist: database migrated by a newer release")
+	// ErrOlderSchema is returned when a store that this release would migrate is opened with
+	// Config.Existing.
+	ErrOlderSchema = errors.New("persist: database not migrated by this release yet")
+	// ErrMissingStore is returned when Config.Existing is set and there is no store.
+	ErrMissingStore = errors.New("persist: no store here")
 )
 
 // Conflict is the error of a commit that expected another state of a record.

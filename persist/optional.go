@@ -68,9 +68,10 @@ type Leaser interface {
 	// Change may be called again for a record, also after Take has returned an error. It must be
 	// quick, leave the memory of its argument alone, and not call the store.
 	//
-	// An error that wraps ErrNotApplied means that no lease was acquired, also for a query of
-	// expired or deleted records. After any other error some records may be leased until their
-	// leases run out.
+	// A store in front of another one that is no Leaser returns ErrUnsupported; Pawl then works as
+	// without Take. An error that wraps ErrNotApplied or ErrUnsupported means that no lease was
+	// acquired, also for a query of expired or deleted records. After any other error some records
+	// may be leased until their leases run out.
 	Take(ctx context.Context, q Query, a Acquire, change Change) ([]Record, error)
 }
 
@@ -118,6 +119,43 @@ type Restorer interface {
 	// As for Commit, records are never changed after the call. No other process uses the store
 	// meanwhile, so Restore need not send hints.
 	Restore(ctx context.Context, records []Record, floor uint64) error
+}
+
+// Describer is a store that can describe itself to the people that operate it.
+type Describer interface {
+	// Describe returns facts about the store. It reads names and indices, and no documents. It
+	// returns the errors of Load except ErrNotFound.
+	Describe(ctx context.Context) (Description, error)
+}
+
+// Description holds facts about a store.
+type Description struct {
+	// Schema is the schema version of the tables or files.
+	Schema int `json:"schema"`
+	// Size is the number of bytes on disk, with logs and indices.
+	Size int64 `json:"size"`
+	// Settings are those that durability depends on.
+	Settings []Setting `json:"settings,omitempty"`
+	// Kinds are the kinds that have records, in the order of their names.
+	Kinds []KindCount `json:"kinds"`
+}
+
+// Setting is a setting of a store.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	// Advice says what to do about the value. It is empty if the value is good.
+	Advice string `json:"advice,omitempty"`
+}
+
+// KindCount counts the records of a kind.
+type KindCount struct {
+	Kind string `json:"kind"`
+	// Records counts all records, with those that are expired and with tombstones.
+	Records int `json:"records"`
+	// Tombstones counts those of the records that are tombstones. It is -1 if the store would have
+	// to read documents to tell.
+	Tombstones int `json:"tombstones"`
 }
 
 // ValidateTake returns an error that wraps [ErrNotApplied] if [Leaser.Take] cannot be called with q

@@ -2,7 +2,7 @@
 //
 // A store that can (persist.Watcher) hints at records that changed in any process. A Hub wakes the
 // listeners of the record's key and kind, and reads the record if its scope is watched here and has
-// not seen the version. It works while there are listeners or watched scopes, and rests otherwise.
+// not seen the version. It works while there are listeners or watched scopes, and some seconds longer.
 //
 // A hint may be missing: its sender died, or the store gives none. So all watched scopes are checked
 // at intervals, which are shorter where no hints arrive. A check asks for versions, where the store
@@ -54,6 +54,9 @@ type Config struct {
 	Logger func() *slog.Logger
 }
 
+// restAfter is how long a hub works without a listener: as a rule, the next one comes soon.
+const restAfter = 5 * time.Second
+
 // Hub passes hints on. New makes one.
 type Hub struct {
 	config Config
@@ -64,6 +67,7 @@ type Hub struct {
 	watched map[persist.Key]*watched
 	closed  bool
 	stop    context.CancelFunc // ends the goroutines; nil: none run
+	idle    *time.Timer        // ends them when there was no listener for a while; nil: there is one
 	hearing *atomic.Bool       // the store's hints arrive
 	due     notify.Signal      // set when a watched scope is dirty
 }
@@ -161,11 +165,15 @@ func (h *Hub) Close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.closed = true
-	h.rest()
+	h.end()
 }
 
 // start makes sure that the goroutines run. The caller holds h.mu.
 func (h *Hub) start() {
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
 	if h.stop != nil || h.closed {
 		return
 	}
@@ -178,9 +186,30 @@ func (h *Hub) start() {
 	go h.check(ctx, h.hearing, h.due)
 }
 
-// rest ends the goroutines when they have nothing to do. The caller holds h.mu.
+// rest ends the goroutines when there was no listener for a while: to hear hints again costs a
+// connection. The caller holds h.mu.
 func (h *Hub) rest() {
-	if h.stop != nil && (h.closed || len(h.scopes)+len(h.kinds)+len(h.watched) == 0) {
+	if h.stop == nil || h.idle != nil || len(h.scopes)+len(h.kinds)+len(h.watched) > 0 {
+		return
+	}
+	var idle *time.Timer
+	idle = time.AfterFunc(restAfter, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.idle == idle { // else there is a listener again
+			h.end()
+		}
+	})
+	h.idle = idle
+}
+
+// end ends the goroutines. The caller holds h.mu.
+func (h *Hub) end() {
+	if h.idle != nil {
+		h.idle.Stop()
+		h.idle = nil
+	}
+	if h.stop != nil {
 		h.stop()
 		h.stop = nil
 	}

@@ -223,13 +223,16 @@ func TestListen(t *testing.T) {
 		for _, stop := range stops[1:] {
 			stop()
 		}
-		require.False(t, h.Hears())
 		require.Empty(t, h.scopes)
 		require.Empty(t, h.kinds)
+		time.Sleep(restAfter)
+		synctest.Wait()
+		require.False(t, h.Hears())
 	})
 }
 
-// A hub runs only while it has listeners or watched scopes, and not after Close.
+// A hub runs while it has listeners or watched scopes, and a while longer: the next one needs no new
+// connection. It does not run after Close.
 func TestStartAndStop(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *store, h *Hub) {
 		listening := func() (n int) { s.set(func() { n = len(s.ears) }); return n }
@@ -242,10 +245,21 @@ func TestStartAndStop(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 1, listening())
 			unwatch()
+			time.Sleep(restAfter - time.Second)
+			require.Equal(t, 1, listening())
+			stop = h.Listen(key("a"), func() {})
+			time.Sleep(2 * restAfter)
+			require.Equal(t, 1, listening())
+			stop()
+			time.Sleep(restAfter)
 			synctest.Wait()
 			require.Zero(t, listening())
 		}
+		var watches int
+		s.set(func() { watches = s.watches })
+		require.Equal(t, 3, watches)
 		stop := h.Listen(key("a"), func() {})
+		h.Listen(key("b"), func() {})()
 		h.Close()
 		h.Close()
 		synctest.Wait()

@@ -25,6 +25,7 @@ package registry
 
 import (
 	"hash/maphash"
+	"iter"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -198,6 +199,32 @@ func (r *Registry[C]) somePinned(key persist.Key) (some []C) {
 		}
 	}
 	return some
+}
+
+// All yields the containers that are alive. It holds no lock while it yields one, so those that come
+// or go meanwhile may be missing.
+func (r *Registry[C]) All() iter.Seq[C] {
+	return func(yield func(C) bool) {
+		for i := range r.shards {
+			for _, c := range r.shards[i].alive() {
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// alive returns the containers of s that are alive.
+func (s *shard[C]) alive() (alive []C) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.entries {
+		if p := e.place.Value(); p != nil {
+			alive = append(alive, p.container)
+		}
+	}
+	return alive
 }
 
 // Close lets go of all containers and registers no more. It returns those that are alive, on the

@@ -116,6 +116,28 @@ func survives(r *Registry[*box], id any) bool {
 	return e != nil && e.place.Value() != nil
 }
 
+// All yields every container that is alive, and the caller may use the registry meanwhile.
+func TestAll(t *testing.T) {
+	r := New[*box](DefaultShards)
+	var boxes []*box
+	for i := range 100 {
+		boxes = append(boxes, open(t, r, i))
+	}
+	var all []*box
+	for b := range r.All() {
+		require.Same(t, b, open(t, r, b.place.Key().ID))
+		all = append(all, b)
+	}
+	require.ElementsMatch(t, boxes, all)
+	for range r.All() {
+		break
+	}
+	r.Close()
+	for range r.All() {
+		t.Fatal("closed")
+	}
+}
+
 func TestFind(t *testing.T) {
 	for _, shards := range []int{1, DefaultShards} {
 		r := New[*box](shards)

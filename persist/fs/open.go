@@ -24,6 +24,10 @@ type Config struct {
 	// processes hold. After that the call fails with an error that wraps persist.ErrUnavailable.
 	// Purge and Restore wait that long for each of their batches. 0: 5 s.
 	LockTimeout time.Duration
+
+	// Existing lets Open create no store. It returns an error that wraps persist.ErrMissingStore if
+	// there is none.
+	Existing bool
 }
 
 const defaultLockTimeout = 5 * time.Second
@@ -48,13 +52,14 @@ type Store struct {
 }
 
 var (
-	_ persist.Store    = (*Store)(nil)
-	_ persist.Reader   = (*Store)(nil)
-	_ persist.Leaser   = (*Store)(nil)
-	_ persist.Purger   = (*Store)(nil)
-	_ persist.Watcher  = (*Store)(nil)
-	_ persist.Prober   = (*Store)(nil)
-	_ persist.Restorer = (*Store)(nil)
+	_ persist.Store     = (*Store)(nil)
+	_ persist.Reader    = (*Store)(nil)
+	_ persist.Leaser    = (*Store)(nil)
+	_ persist.Purger    = (*Store)(nil)
+	_ persist.Watcher   = (*Store)(nil)
+	_ persist.Prober    = (*Store)(nil)
+	_ persist.Restorer  = (*Store)(nil)
+	_ persist.Describer = (*Store)(nil)
 )
 
 // Open opens the store in a directory. It creates the directory and the store if they are missing,
@@ -74,6 +79,15 @@ func Open(ctx context.Context, dir string, config Config) (*Store, error) {
 	s, err := newStore(dir, config)
 	if err != nil {
 		return nil, err
+	}
+	if config.Existing {
+		isStore, err := s.checkFormat()
+		if err != nil {
+			return nil, explain(err)
+		}
+		if !isStore {
+			return nil, fmt.Errorf("fs: %w: there is no file %s", persist.ErrMissingStore, filepath.Join(s.dir, formatName))
+		}
 	}
 	if err := s.create(ctx); err != nil {
 		return nil, explain(err)

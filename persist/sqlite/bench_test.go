@@ -39,7 +39,7 @@ func BenchmarkCommit(b *testing.B) {
 		})
 		b.Run(fmt.Sprintf("naive/writers=%d", writers), func(b *testing.B) {
 			path := b.TempDir() + "/naive.db"
-			if _, err := prepareFile(path); err != nil {
+			if _, err := prepareFile(path, false); err != nil {
 				b.Fatal(err)
 			}
 			db, err := sql.Open(driverName, dataSource(path, "_busy_timeout=60000&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate"))

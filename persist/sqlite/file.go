@@ -18,9 +18,10 @@ import (
 // have locks on the file yet.
 var creating sync.Mutex
 
-// prepareFile returns the absolute path, and creates the file if there is none. SQLite would create
-// it readable by all users; the files that SQLite puts beside it inherit its mode.
-func prepareFile(path string) (string, error) {
+// prepareFile returns the absolute path, and creates the file if there is none, unless existing is
+// set. SQLite would create it readable by all users; the files that SQLite puts beside it inherit
+// its mode.
+func prepareFile(path string, existing bool) (string, error) {
 	switch {
 	case path == "":
 		return "", errors.New("sqlite: the path is empty")
@@ -31,16 +32,15 @@ func prepareFile(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
 	}
-	creating.Lock()
-	defer creating.Unlock()
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if err == nil {
-		return path, file.Close()
-	}
-	if !errors.Is(err, fs.ErrExist) {
-		return "", fmt.Errorf("sqlite: cannot create the database: %w", err)
+	if !existing {
+		if err := createFile(path); err != nil {
+			return "", err
+		}
 	}
 	info, err := os.Stat(path)
+	if existing && errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("sqlite: %w: there is no file %s", persist.ErrMissingStore, path)
+	}
 	if err != nil {
 		return "", fmt.Errorf("sqlite: %w", err)
 	}
@@ -48,6 +48,20 @@ func prepareFile(path string) (string, error) {
 		return "", fmt.Errorf("sqlite: %s is not a file", path)
 	}
 	return path, nil
+}
+
+// createFile creates the file at path if there is none.
+func createFile(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	switch {
+	case err == nil:
+		return file.Close()
+	case errors.Is(err, fs.ErrExist):
+		return nil
+	}
+	return fmt.Errorf("sqlite: cannot create the database: %w", err)
 }
 
 // dataSource returns the URI of the file at path with settings that both drivers understand.

@@ -28,7 +28,7 @@ func (w *writer) migrate(ctx context.Context) error {
 	// Usually there is nothing to do, and no reason to wait for the write lock.
 	var version int
 	err = w.patiently(ctx, time.Now(), func() error {
-		version, err = w.schemaVersion(ctx)
+		version, err = w.sql.schemaVersion(ctx, w.conn)
 		return err
 	})
 	if err != nil || version == len(names) {
@@ -50,7 +50,7 @@ func (w *writer) migrate(ctx context.Context) error {
 
 // migrateTo applies the missing migrations of names and commits.
 func (w *writer) migrateTo(ctx context.Context, names []string) error {
-	version, err := w.schemaVersion(ctx)
+	version, err := w.sql.schemaVersion(ctx, w.conn)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,32 @@ func (w *writer) migrateTo(ctx context.Context, names []string) error {
 	return err
 }
 
+// checkExisting returns an error that wraps persist.ErrMissingStore if there are no tables, and one
+// that wraps persist.ErrOlderSchema if they need a migration.
+func (s statements) checkExisting(ctx context.Context, on executor) error {
+	version, err := s.schemaVersion(ctx, on)
+	if err != nil {
+		return readable(ctx, err)
+	}
+	names, err := fs.Glob(migrations, "migrations/*.sql")
+	switch {
+	case err != nil:
+		return fmt.Errorf("sqlite: %w", err)
+	case version == 0:
+		return fmt.Errorf("sqlite: %w: the database has no table %smeta", persist.ErrMissingStore, s.prefix)
+	case version < len(names):
+		return fmt.Errorf("sqlite: %w: its schema version is %d, this release needs %d", persist.ErrOlderSchema, version, len(names))
+	}
+	return nil
+}
+
 // schemaVersion returns the schema version of the tables, 0 if there are none.
-func (w *writer) schemaVersion(ctx context.Context) (version int, err error) {
+func (s statements) schemaVersion(ctx context.Context, on executor) (version int, err error) {
 	var tables int
-	err = w.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", w.sql.prefix+"meta").Scan(&tables)
+	err = on.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", s.prefix+"meta").Scan(&tables)
 	if err != nil || tables == 0 {
 		return 0, err
 	}
-	err = w.conn.QueryRowContext(ctx, `SELECT value FROM "`+w.sql.prefix+`meta" WHERE name = 'schema'`).Scan(&version)
+	err = on.QueryRowContext(ctx, `SELECT value FROM "`+s.prefix+`meta" WHERE name = 'schema'`).Scan(&version)
 	return version, err
 }

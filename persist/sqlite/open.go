@@ -44,6 +44,11 @@ type Config struct {
 	// CheckIntegrity lets Open and New read the whole database and return *DamagedError if it is
 	// damaged. Without it, damage is noticed when a call reads the damaged part.
 	CheckIntegrity bool
+
+	// Existing lets Open and New neither create nor migrate anything. They return an error that
+	// wraps persist.ErrMissingStore if there is no file or it has no tables of Pawl, and one that
+	// wraps persist.ErrOlderSchema if the tables need a migration.
+	Existing bool
 }
 
 const (
@@ -101,6 +106,7 @@ var (
 	_ persist.Purger      = (*Store)(nil)
 	_ persist.Restorer    = (*Store)(nil)
 	_ persist.LogRestorer = (*Store)(nil)
+	_ persist.Describer   = (*Store)(nil)
 )
 
 // Driver is the name of the store's driver for sql.Open. A transaction for Join must be of the same
@@ -119,7 +125,7 @@ func Open(ctx context.Context, path string, config Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	path, err = prepareFile(path)
+	path, err = prepareFile(path, config.Existing)
 	if err != nil {
 		return nil, err
 	}
@@ -166,6 +172,11 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	}
 	if config.CheckIntegrity { // before anything is written
 		if err := checkIntegrity(ctx, reading); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	if config.Existing { // before the database is brought into WAL mode
+		if err := s.sql.checkExisting(ctx, reading); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
 	}

@@ -33,7 +33,7 @@ func openAt(t *testing.T, path string, config Config) *Store {
 // database opens the file at path as an application would.
 func database(t *testing.T, path, settings string) *sql.DB {
 	t.Helper()
-	_, err := prepareFile(path)
+	_, err := prepareFile(path, false)
 	require.NoError(t, err)
 	db, err := sql.Open(driverName, dataSource(path, settings))
 	require.NoError(t, err)
