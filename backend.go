@@ -34,7 +34,7 @@ type backend interface {
 
 // load returns the store's version of key.
 func (b *binding) load(ctx context.Context, key Key) (*document.Doc, error) {
-	r, err := b.rt.store.Load(ctx, key)
+	r, err := b.rt.load(ctx, key)
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
 		return nil, unavailable(key, err)
 	}

@@ -147,7 +147,9 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	v := &w.Value
 	*v = storedCall{ctx: ctx, parent: parent, call: *call, change: &kept, backend: store, submitted: time.Now()}
 	w.Deadline = v.submitted.Add(call.retry.Within).Add(answerGrace) // one by one: the sum may be too long for a Duration
-	call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb})
+	if call.env.observer != nil {
+		call.observe(ctx, Event{Type: EventQueued, Path: "cas", Verb: ch.verb, Queue: s.queue.Len()})
+	}
 	s.queue.Lock()
 	err := s.submit(w)
 	s.queue.Unlock()

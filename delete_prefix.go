@@ -42,7 +42,7 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 		if err := b.ready(ctx); err != nil {
 			return deleted, err
 		}
-		page, err := b.rt.store.List(ctx, q)
+		page, err := b.rt.list(ctx, q)
 		if err != nil {
 			return deleted, b.readError(ctx, key, err)
 		}

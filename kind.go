@@ -130,7 +130,7 @@ func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[
 		sq := q.stored(k.Name)
 		for first := true; first || page.Next != ""; first = false {
 			sq.After = page.Next
-			if page, err = b.rt.store.List(ctx, sq); err != nil {
+			if page, err = b.rt.list(ctx, sq); err != nil {
 				yield(Snapshot[T]{}, b.readError(ctx, Key{Kind: k.Name}, err))
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
@@ -65,6 +66,8 @@ type Lease struct {
 	until  time.Time   // the lease is live at least until then, by this process's clock
 	expiry *time.Timer // calls expire; nil before under
 	ended  error       // *LeaseLostError; nil: it is live
+
+	told atomic.Bool // the observer was told of its end
 }
 
 // Acquire takes the lease of a persisted scope; an absent scope is created with a zero state.
@@ -256,6 +259,15 @@ func (l *Lease) Release(ctx context.Context) error {
 	return err
 }
 
+// Abandon ends the lease in this process without telling the store, where it runs out after its
+// length. It spares a commit where the state of the scope says that the work is done, so that no
+// other holder is going to ask for the lease. Abandoning a lost or released lease does nothing.
+func (l *Lease) Abandon() {
+	if l.end(&LeaseLostError{Scope: l.key, Token: l.token, Released: true}) {
+		l.observe(EventLeaseReleased, nil)
+	}
+}
+
 // giveBack tells the store that the lease is over.
 func (l *Lease) giveBack(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, min(l.length, storeTimeout))
@@ -405,7 +417,11 @@ func (l *Lease) lostTo(f *fenced) *LeaseLostError {
 	return e
 }
 
+// observe reports an event of the lease, but only one end of it: Release may follow Close.
 func (l *Lease) observe(t EventType, err error) {
+	if t != EventLeaseAcquired && l.told.Swap(true) {
+		return
+	}
 	l.rt.env.observe(l.ctx, Event{Type: t, Key: l.key, Verb: "Lease", Version: l.token, Err: err})
 }
 

@@ -20,7 +20,10 @@ func init() { testkit.Child("contend", contendChild) }
 const (
 	contendProcesses = 3
 	contenders       = 34 // per process
-	contendTurns     = 2  // per contender
+	contendTurns     = 3  // per contender
+	// contendWork is how long a turn lasts at least. All turns of a process take several times as long
+	// as a process keeps a lease from others.
+	contendWork = 30 * time.Millisecond
 )
 
 // logbook is a state that holders write their tokens to.
@@ -47,6 +50,7 @@ func contendChild() error {
 				b.Turns++
 				return nil
 			})
+			time.Sleep(contendWork)
 			testkit.Say("%d %d %d", l.Token(), began, testkit.Now())
 			return err
 		}

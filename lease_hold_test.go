@@ -259,7 +259,7 @@ func TestLeaseEvents(t *testing.T) {
 		rt, err := pawl.Open(pawl.Config{Store: h, Observer: pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			if e.Type >= pawl.EventLeaseAcquired {
+			if e.Type >= pawl.EventLeaseAcquired && e.Type <= pawl.EventLeaseLost {
 				events = append(events, e)
 			}
 		})})
@@ -306,5 +306,30 @@ func TestLeaseEvents(t *testing.T) {
 		}
 		require.NoError(t, elsewhere.Close(t.Context()))
 		require.NoError(t, rt.Close(t.Context()))
+	})
+}
+
+// An abandoned lease has ended for its own process, and is kept from others until it runs out.
+//
+// Proves STORE-13.
+func TestAbandon(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		ctx := t.Context()
+		s := ships.Scope(p.rt, "argo")
+		var held context.Context
+		err := s.Hold(ctx, func(ctx context.Context, l *pawl.Lease) error {
+			held = ctx
+			l.Abandon()
+			l.Abandon()
+			return nil
+		}, pawl.LeaseFor(time.Minute))
+		require.NoError(t, err, "an abandoned lease is not lost")
+		_, err = s.IncState(context.WithoutCancel(held), "miles", 1)
+		var over *pawl.LeaseLostError
+		require.ErrorAs(t, err, &over)
+		require.True(t, over.Released)
+		_, err = s.Acquire(ctx)
+		require.ErrorIs(t, err, pawl.ErrHeld)
+		require.EqualValues(t, 1, p.record(t, s.Key()).Lease.Token)
 	})
 }

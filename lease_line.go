@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/notify"
@@ -18,18 +19,23 @@ import (
 //   - it has heard nothing for a while: hints can be lost.
 //
 // Processes race for a free lease, and the process that held it is always the first to know that it
-// is free. After a few acquisitions in a row it pauses, so that the others get the lease.
+// is free. A process that has had the lease for a while, from one caller to the next, pauses once, so
+// that the others get it.
 
 const (
-	// ownTurns is how often in a row a process acquires a lease before it lets other processes go
-	// first.
-	ownTurns = 8
-	// pauseFor is how long it then does not ask: longer than a hint takes on every store.
+	// ownTime is how long the callers of a process pass a lease on among themselves before other
+	// processes go first.
+	ownTime = 500 * time.Millisecond
+	// pauseFor is how long the process then does not ask: longer than a hint takes on every store.
 	pauseFor = 50 * time.Millisecond
+	// pauseUnhinted is the same for a store that gives no hints: the others ask in this time.
+	pauseUnhinted = askAgainUnhinted + 2*askJitter
 	// askAgain is the longest time after which the head of a line asks again without a hint.
 	askAgain = 5 * time.Second
 	// askAgainUnhinted is the same for a store that gives no hints.
 	askAgainUnhinted = 250 * time.Millisecond
+	// askJitter is the most that is added to these times by chance.
+	askJitter = 10 * time.Millisecond
 )
 
 // line is the queue for the lease of one scope in this process.
@@ -38,13 +44,14 @@ type line struct {
 	rt    *Runtime
 	key   Key
 	free  notify.Signal // set when the lease may be free
+	freed atomic.Int64  // when this process last released the lease, as nanoseconds of Unix time
 
 	waiting int // callers that gave WaitForLease; protected by the queue's lock
 
 	// Owned by the worker.
-	unsub func() // ends the subscription to hints; nil: there is none
-	last  *Lease // the last lease that a caller of this line got
-	turns int    // how often in a row this process acquired the lease
+	unsub func()    // ends the subscription to hints; nil: there is none
+	last  *Lease    // the last lease that a caller of this line got
+	since time.Time // since when this process has had the lease, but for short gaps; zero: it has not
 }
 
 // place is a caller in a line.
@@ -113,6 +120,7 @@ func (l *line) left() {
 // released wakes the head of the line when a lease of this process has ended.
 func (s *stored) released() {
 	if l := s.line.Load(); l != nil {
+		l.freed.Store(time.Now().UnixNano())
 		l.free.Set()
 	}
 }
@@ -151,10 +159,7 @@ func (l *line) serve(w *queue.Waiter[place]) {
 		l.wait(l.last.length) // this process holds the lease: no need to ask the store
 	}
 	for {
-		if l.turns >= ownTurns {
-			l.turns = 0
-			time.Sleep(pauseFor)
-		}
+		l.letOthersGo()
 		if l.rt.closed.Load() {
 			l.answer(w, nil, wrapKey(ErrClosed, l.key), nil, false)
 			return
@@ -190,11 +195,30 @@ func (l *line) serve(w *queue.Waiter[place]) {
 		w.State = queue.Waiting
 		l.queue.Unlock()
 		if l.last == nil || held.Token != l.last.token {
-			l.turns = 0
+			l.since = time.Time{}
 		}
 		if !l.listen() { // a new subscription may have missed the release: ask again
 			l.wait(held.Left)
 		}
+	}
+}
+
+// letOthersGo pauses when this process has had the lease for ownTime. A lease that was free for as
+// long as a pause needs none: the others had their chance.
+func (l *line) letOthersGo() {
+	if l.since.IsZero() {
+		return
+	}
+	pause := pauseFor
+	if _, hints := l.rt.store.(persist.Watcher); !hints {
+		pause = pauseUnhinted
+	}
+	switch {
+	case time.Since(time.Unix(0, l.freed.Load())) >= pause:
+		l.since = time.Time{}
+	case time.Since(l.since) >= ownTime:
+		time.Sleep(pause)
+		l.since = time.Time{}
 	}
 }
 
@@ -203,7 +227,9 @@ func (l *line) answer(w *queue.Waiter[place], lease *Lease, err error, panicked 
 	p := &w.Value
 	if lease != nil {
 		l.last = lease
-		l.turns++
+		if l.since.IsZero() {
+			l.since = time.Now()
+		}
 	}
 	l.queue.Lock()
 	present := l.queue.Answer(w)
@@ -239,7 +265,7 @@ func (l *line) wait(left time.Duration) {
 	}
 	// A little later than the lease runs out, so that it is over when the store is asked, and not
 	// at the same moment in all processes.
-	t := time.NewTimer(min(left, atMost) + rand.N(10*time.Millisecond))
+	t := time.NewTimer(min(left, atMost) + rand.N(askJitter))
 	defer t.Stop()
 	select {
 	case <-l.free:

@@ -34,7 +34,7 @@ func acquireThroughProxy(t *testing.T, length time.Duration) proxiedLease {
 	location := pgtest.URL(t)
 	u, err := url.Parse(location)
 	require.NoError(t, err)
-	proxy := pgproxy.Start(t, "tcp", u.Host, "write", "create_records", "replace_records", "touch_records")
+	proxy := pgproxy.Start(t, "tcp", u.Host, "write", "write_together", "create_records", "replace_records", "touch_records")
 	tapped := &stores.Tap{Store: stores.OpenFor(t, proxy.URL(location))}
 	l := proxiedLease{proxy: proxy, direct: stores.OpenFor(t, location), lostRenewals: new(atomic.Int64)}
 	tapped.OnCommitted(func(_ persist.Commit, at time.Time, err error) (time.Time, error) {

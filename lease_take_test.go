@@ -27,13 +27,15 @@ var errands = pawl.Kind[errand]{Name: "errand", Due: "due"}
 // Proves STORE-13.
 func TestTake(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		for _, plain := range []bool{false, true} { // plain: a store without persist.Leaser
-			t.Run(fmt.Sprint("plain=", plain), func(t *testing.T) {
+		for name, store := range map[string]persist.Store{
+			"leaser": p.store,
+			"plain":  stores.Bare{Store: p.store},
+			"front":  &stores.Tap{Store: stores.Bare{Store: p.store}}, // its Take returns ErrUnsupported
+		} {
+			t.Run(name, func(t *testing.T) {
 				config := p.config
-				if plain {
-					config.Store = stores.Bare{Store: p.store}
-				}
-				testTake(t, config, fmt.Sprint(plain))
+				config.Store = store
+				testTake(t, config, name)
 			})
 		}
 	})

@@ -145,7 +145,7 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 		p.frame.Lane, p.frame.Name, p.frame.until = &c.lane, call.key, w.Deadline
 	}
 	if call.env.observer != nil {
-		call.observe(ctx, Event{Type: EventQueued, Path: "lock", Verb: ch.verb})
+		call.observe(ctx, Event{Type: EventQueued, Path: "lock", Verb: ch.verb, Queue: c.queue.Len()})
 	}
 	if err := c.queue.Push(w, call.env.maxQueue, turnWorker[T]{c}); err != nil {
 		return nil, refusedByQueue(err, call.key)

@@ -143,7 +143,9 @@ func (s Scope[T]) ReadLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 			return nil, unavailable(s.key, persist.ErrUnsupported)
 		}
 	}
-	entries, err := logs.ReadLog(ctx, persist.LogQuery{Key: s.key, From: q.From, Before: q.Before, Reverse: q.Reverse, Limit: q.Limit})
+	entries, err := asked(ctx, s.bound.rt.env, "ReadLog", s.key, func() ([]LogEntry, error) {
+		return logs.ReadLog(ctx, persist.LogQuery{Key: s.key, From: q.From, Before: q.Before, Reverse: q.Reverse, Limit: q.Limit})
+	})
 	if err != nil {
 		return nil, s.bound.readError(ctx, s.key, err)
 	}
@@ -168,7 +170,9 @@ func (rt *Runtime) ReadLogs(ctx context.Context, after uint64, limit int, kinds 
 	case rt.closed.Load():
 		return nil, ErrClosed
 	}
-	entries, err := rt.logs.ReadOrder(ctx, persist.OrderQuery{Kinds: kinds, After: after, Limit: limit})
+	entries, err := asked(ctx, rt.env, "ReadOrder", Key{}, func() ([]LogEntry, error) {
+		return rt.logs.ReadOrder(ctx, persist.OrderQuery{Kinds: kinds, After: after, Limit: limit})
+	})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, leftBy(ctx, Key{}, PhaseQueued)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Observer is told of events of mutations and leases. Observe is called inline, on the goroutine
+// Observer is told of the events in docs/observability.md. Observe is called inline, on the goroutine
 // that the event happened on and without any of Pawl's locks: it must return quickly, and must not
 // call runtime.Goexit. Calls may be concurrent. A panic of Observe is logged with its stack, and
 // the mutation goes on.
@@ -42,31 +42,41 @@ func Observers(o ...Observer) Observer {
 // packages of Pawl use it, with EventNoted; others may.
 func (rt *Runtime) Observe(ctx context.Context, e Event) { rt.env.observe(ctx, e) }
 
-// Event is one event of a mutation, of a lease or of a layer above. Fields that do not apply are
-// zero.
+// Event is one event of a mutation, a transaction, a lease, the store, a watch, a sweep or a layer
+// above. Fields that do not apply are zero.
 type Event struct {
 	Type EventType
 	Key  Key
-	// Path is "lock", "cas" or "tx", or the name of a layer (EventNoted); empty for events of a lease.
+	// Path is "lock", "cas" or "tx", or the name of a layer (EventNoted); empty for the other events
+	// that are not of a mutation or a transaction.
 	Path string
-	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire" or "Lease".
+	// Verb is "Patch", "Inc", "Atomic", ..., "Transact", "Acquire", "Lease" or "Watch", the method
+	// of the store (EventStoreCalled), "Clear" or "Purge" (EventSwept), or a verb of a layer.
 	Verb string
 	// Version is the current version (EventCommitted, EventUnchanged), the version that won
 	// (EventConflicted), or the token of a lease.
 	Version uint64
 	// Attempts is the number of commits tried so far; 0 in memory.
 	Attempts int
-	// Batch is the number of mutations in the shared commit (EventCommitted).
+	// Batch is the number of mutations in the shared commit (EventCommitted), of records that a commit
+	// writes (EventStoreCalled), of versions that a watcher skipped (EventWatchMissed), or of scopes
+	// (EventSwept). A layer counts with it (EventNoted).
 	Batch int
+	// Queue is the number of mutations that waited in the queue already (EventQueued).
+	Queue int
 	// Waited is the time from submission to the first start of the mutation (EventStarted,
 	// EventCommitted, EventUnchanged, EventFailed); 0 for a data verb that found its in-memory
-	// scope idle, and for transactions.
+	// scope idle, and for transactions. For a layer it is the time for which the work was due
+	// (EventNoted).
 	Waited time.Duration
 	// Took is the time from submission to the event (EventCommitted, EventUnchanged, EventFailed,
-	// EventTimedOut, EventStuck); 0 for a data verb that found its in-memory scope idle.
+	// EventTimedOut, EventStuck, EventTransacted); 0 for a data verb that found its in-memory scope
+	// idle. It is the duration of the call (EventStoreCalled), of the sweep (EventSwept), or of the
+	// work of a layer (EventNoted).
 	Took time.Duration
 	// Err is the error of the call (EventFailed, EventTimedOut, EventPanicked), the cause of the
-	// context's end (EventWithdrawn), or the reason a lease ended with.
+	// context's end (EventWithdrawn), the reason a lease ended with, or the error of the store
+	// (EventStoreCalled, EventSwept).
 	Err error
 	// Stack is the stack of the panic (EventPanicked); nil after runtime.Goexit.
 	Stack []byte
@@ -91,22 +101,49 @@ const (
 	EventAbandoned                       // discarded by Abandon
 )
 
-// The events of a lease; Version is its token.
+// The events of a lease; Version is its token. A lease that was acquired ends with one of the others,
+// once.
 const (
 	EventLeaseAcquired EventType = iota + EventAbandoned + 1 // the lease is held
 	EventLeaseReleased                                       // its holder released it
 	EventLeaseLost                                           // it expired or another process ended it; see Err
 )
 
+// EventTransacted says that Transact has returned without an error. EventCommitted came before it for
+// each scope that was written. A transaction that failed has EventFailed or EventPanicked instead, and
+// one that joined another one has no event.
+const EventTransacted EventType = EventLeaseLost + 1
+
+// EventStoreCalled says that the runtime called its store. Key is the first one of the call, without
+// an id for a list. A commit that many callers share has no context of theirs.
+//
+// Err is nil for a record that does not exist. If Err of a "Commit" with Batch above 0 is neither a
+// *persist.Conflict nor a *persist.Fenced and wraps none of persist.ErrNotApplied, persist.ErrClosed
+// and persist.ErrUnsupported, the commit is in doubt. Pawl sends it again, and each sending is an
+// event.
+const EventStoreCalled EventType = EventTransacted + 1
+
+// The events of a watch.
+const (
+	EventWatchStarted EventType = iota + EventStoreCalled + 1 // it is registered, and its first snapshot was read
+	EventWatchEnded                                           // it is over
+	EventWatchMissed                                          // it skipped Batch versions; see Change.Missed
+)
+
+// EventSwept says that a Sweeper has gone through one kind: Verb "Clear" for scopes that have expired,
+// "Purge" for old tombstones, and Batch for their number.
+const EventSwept EventType = EventWatchMissed + 1
+
 // EventNoted is an event of a layer above, such as package stream: Path names the layer, and Verb says
 // what happened.
-const EventNoted EventType = EventLeaseLost + 1
+const EventNoted EventType = EventSwept + 1
 
 var eventNames = [...]string{
 	EventQueued: "queued", EventStarted: "started", EventCommitted: "committed", EventUnchanged: "unchanged", EventFailed: "failed",
 	EventConflicted: "conflicted", EventTimedOut: "timed out", EventWithdrawn: "withdrawn", EventPanicked: "panicked", EventStuck: "stuck",
 	EventDetached: "detached", EventAbandoned: "abandoned", EventLeaseAcquired: "lease acquired", EventLeaseReleased: "lease released", EventLeaseLost: "lease lost",
-	EventNoted: "noted",
+	EventTransacted: "transacted", EventStoreCalled: "store called", EventWatchStarted: "watch started", EventWatchEnded: "watch ended",
+	EventWatchMissed: "watch missed versions", EventSwept: "swept", EventNoted: "noted",
 }
 
 // String returns the event's name in lower case.
@@ -145,6 +182,9 @@ func LogObserver(l *slog.Logger) Observer {
 		if e.Batch != 0 {
 			attrs = append(attrs, slog.Int("batch", e.Batch))
 		}
+		if e.Queue != 0 {
+			attrs = append(attrs, slog.Int("queue", e.Queue))
+		}
 		if e.Waited != 0 {
 			attrs = append(attrs, slog.Duration("waited", e.Waited))
 		}
@@ -158,11 +198,11 @@ func LogObserver(l *slog.Logger) Observer {
 			attrs = append(attrs, slog.String("stack", string(e.Stack)))
 		}
 		what := "mutation " + e.Type.String()
-		switch e.Type {
-		case EventLeaseAcquired, EventLeaseReleased, EventLeaseLost: // their names start with the subject
-			what = e.Type.String()
-		case EventNoted:
+		switch {
+		case e.Type == EventNoted:
 			what = e.Path + " " + e.Verb
+		case e.Type > EventAbandoned: // their names include the subject
+			what = e.Type.String()
 		}
 		l.LogAttrs(ctx, level, "pawl: "+what, attrs...)
 	})

@@ -94,8 +94,7 @@ func ReadAll(ctx context.Context, reads ...Read) error {
 	case rt.closed.Load():
 		return wrapKey(ErrClosed, keys[0])
 	}
-	reader, ok := rt.store.(persist.Reader)
-	if !ok {
+	if _, ok := rt.store.(persist.Reader); !ok {
 		return Transact(ctx, rt, func(ctx context.Context, tx *Tx) error {
 			for _, r := range reads {
 				if err := r.fillIn(ctx, tx); err != nil {
@@ -105,7 +104,7 @@ func ReadAll(ctx context.Context, reads ...Read) error {
 			return nil
 		})
 	}
-	records, err := reader.LoadAll(ctx, keys)
+	records, err := rt.env.loadAll(ctx, rt.store, keys)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return leftBy(ctx, keys[0], PhaseQueued)

@@ -67,6 +67,8 @@ type resident interface {
 	// release unpins an in-memory container without state. Forgotten says that its tombstone is no
 	// longer listed.
 	release(forgotten bool)
+	// stats describes the queue, and counts the watchers.
+	stats(now time.Time) (QueueStats, int)
 }
 
 // closable is a part of the runtime that Close waits for.

@@ -190,7 +190,7 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 	if err := s.bound.ready(ctx); err != nil {
 		return Snapshot[T]{}, err
 	}
-	r, err := s.bound.rt.store.Load(ctx, s.key)
+	r, err := s.bound.rt.load(ctx, s.key)
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
 		return Snapshot[T]{}, s.bound.readError(ctx, s.key, err)
 	}

@@ -62,7 +62,7 @@ var (
 const (
 	deployPages  = 4
 	deployTurns  = 8
-	deployEnough = 500 // turns after which the newer release must have written everything
+	deployEnough = 5_000 // turns after which the newer release must have written everything
 )
 
 // visitByRelease has a function per release, which visits a page in turn n.

@@ -21,7 +21,7 @@ func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.logs} }
 func (rt *Runtime) send(
 	ctx context.Context, route commit.Route, retry Retry, c persist.Commit, bases []commit.Base,
 ) (commit.Verdict, error) {
-	v := commit.Send(ctx, route, retry.backoff(), c, bases)
+	v := commit.Send(ctx, rt.env.observed(route), retry.backoff(), c, bases)
 	return v, verdictError(v)
 }
 

@@ -142,6 +142,6 @@ func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
 	direct = pgtest.URL(t)
 	u, err := url.Parse(direct)
 	require.NoError(t, err)
-	proxy = pgproxy.Start(t, "tcp", u.Host, "write", "create_records", "replace_records") // functions of the store that write
+	proxy = pgproxy.Start(t, "tcp", u.Host, "write", "write_together", "create_records", "replace_records") // functions of the store that write
 	return proxy, proxy.URL(direct), direct
 }

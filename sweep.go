@@ -144,14 +144,19 @@ func (s *Sweeper) run(ctx context.Context, kind string) {
 
 // sweep clears the expired scopes of one kind and purges its old tombstones.
 func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
-	size := s.config.Batch
+	size, began := s.config.Batch, time.Now()
 	for more := true; more && err == nil; {
 		var n int
 		n, more, err = s.clear(ctx, kind, &size)
 		did.Cleared += n
 	}
+	s.observe(ctx, kind, "Clear", did.Cleared, began, err)
 	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
-		did.Purged, err = purger.Purge(ctx, persist.Query{Kind: kind, Age: s.config.Tombstones})
+		began = time.Now()
+		did.Purged, err = asked(ctx, s.rt.env, "Purge", Key{Kind: kind}, func() (int, error) {
+			return purger.Purge(ctx, persist.Query{Kind: kind, Age: s.config.Tombstones})
+		})
+		s.observe(ctx, kind, "Purge", did.Purged, began, err)
 	}
 	switch {
 	case err == nil:
@@ -162,13 +167,18 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 	return did, unavailable(Key{Kind: kind}, err)
 }
 
+// observe reports that a kind was swept.
+func (s *Sweeper) observe(ctx context.Context, kind, verb string, n int, began time.Time, err error) {
+	s.rt.env.observe(ctx, Event{Type: EventSwept, Key: Key{Kind: kind}, Verb: verb, Batch: n, Took: time.Since(began), Err: err})
+}
+
 // clear clears one batch of at most size expired scopes and reports whether there may be more. It
 // halves size if the store refuses that many.
 func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared int, more bool, err error) {
 	if s.rt.closed.Load() {
 		return 0, false, persist.ErrClosed
 	}
-	page, err := s.rt.store.List(ctx, persist.Query{Kind: kind, Expired: true, Limit: *size})
+	page, err := s.rt.list(ctx, persist.Query{Kind: kind, Expired: true, Limit: *size})
 	if err != nil || len(page.Records) == 0 {
 		return 0, false, err
 	}
@@ -187,7 +197,7 @@ func (s *Sweeper) clear(ctx context.Context, kind string, size *int) (cleared in
 func (rt *Runtime) commitCurrent(ctx context.Context, c persist.Commit, size *int) (n int, more bool, err error) {
 	for len(c.Writes) > 0 {
 		c.ID = rt.env.newCommitID()
-		_, err := rt.logs.Commit(ctx, c)
+		_, err := rt.env.observed(rt.route()).Store.Commit(ctx, c)
 		var conflict *persist.Conflict
 		if err == nil {
 			return len(c.Writes), true, nil

@@ -84,6 +84,9 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 		return k.takeOneByOne(ctx, b, sq, asked, opts)
 	}
 	taken, err := k.takeAtOnce(ctx, b, leaser, sq, asked, change)
+	if errors.Is(err, persist.ErrUnsupported) { // of a store in front of one that is no Leaser
+		return k.takeOneByOne(ctx, b, sq, asked, opts)
+	}
 	if sq.Limit -= len(taken); err != nil || sq.Limit == 0 || !t.leftOut.Load() {
 		return taken, err
 	}
@@ -166,7 +169,7 @@ func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Dura
 	}
 	sq := q.stored(k.Name)
 	sq.Due, sq.DueIn, sq.Unheld, sq.Limit = true, max(within, time.Microsecond), true, 1
-	page, err := b.rt.store.List(ctx, sq)
+	page, err := b.rt.list(ctx, sq)
 	if err != nil {
 		return 0, b.readError(ctx, Key{Kind: k.Name}, err)
 	}
@@ -182,7 +185,7 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 	if b.unreadable.Load() {
 		return true, nil
 	}
-	page, err := b.rt.store.List(ctx, q)
+	page, err := b.rt.list(ctx, q)
 	if err != nil {
 		return false, b.readError(ctx, Key{Kind: q.Kind}, err)
 	}
@@ -195,10 +198,12 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 }
 
 // takeAtOnce is Take by one step of the store.
-func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, asked leaseCall, change persist.Change) ([]Taken[T], error) {
+func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, terms leaseCall, change persist.Change) ([]Taken[T], error) {
 	rt := b.rt
 	sent := time.Now()
-	records, err := leaser.Take(ctx, q, persist.Acquire{Holder: asked.holder, For: asked.length}, change)
+	records, err := asked(ctx, rt.env, "Take", Key{Kind: q.Kind}, func() ([]persist.Record, error) {
+		return leaser.Take(ctx, q, persist.Acquire{Holder: terms.holder, For: terms.length}, change)
+	})
 	if err != nil {
 		err = b.readError(ctx, Key{Kind: k.Name}, err)
 	}
@@ -214,7 +219,7 @@ func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leas
 		}
 		d := document.Of(r)
 		s.stored.advance(d)
-		l := rt.newLease(ctx, s.stored, r.Key, asked, r.Lease.Token, sent)
+		l := rt.newLease(ctx, s.stored, r.Key, terms, r.Lease.Token, sent)
 		snap, fault := s.seen(d)
 		if fault != nil {
 			b.unreadable.Store(true)
@@ -237,7 +242,7 @@ func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leas
 // takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read.
 func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, asked leaseCall, opts []LeaseOption) (taken []Taken[T], err error) {
 	for want := q.Limit; len(taken) < want; {
-		page, failed := b.rt.store.List(ctx, q)
+		page, failed := b.rt.list(ctx, q)
 		if failed != nil {
 			return taken, errors.Join(err, b.readError(ctx, Key{Kind: k.Name}, failed))
 		}

@@ -58,7 +58,7 @@ type Tx struct {
 //
 // Transact returns the error of fn unchanged, once the state that fn read is known to be current.
 // In the same way it raises a panic of fn again as *PanicError. An observer gets one EventFailed or
-// EventPanicked for that; a Transact that joined another one has no event.
+// EventPanicked for that, otherwise EventTransacted; a Transact that joined another one has no event.
 //
 // In-memory scopes opened on tx return ErrNotPersisted. Transact also returns
 // *ConcurrentModificationError when its budget is spent, *UnavailableError, *UnknownOutcomeError,
@@ -81,7 +81,7 @@ func Transact(
 		return tx.join(ctx, fn)
 	}
 	t := newTransaction(ctx, o.owner().rt)
-	defer func() { t.observeFailure(err) }()
+	defer func() { t.observeEnd(err) }()
 	if fn == nil {
 		return &ArgumentError{Argument: "Transact", Reason: "nil function"}
 	}

@@ -451,7 +451,7 @@ func (t *transaction) load(parts []*part) (docs []*document.Doc, together bool, 
 	for i, p := range parts {
 		keys[i] = p.key
 	}
-	records, err := loadAll(ctx, t.store, keys)
+	records, err := t.env.loadAll(ctx, t.store, keys)
 	if err != nil {
 		return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
 	}
@@ -476,7 +476,7 @@ func (t *transaction) advance(c *stored, d *document.Doc) {
 
 // loadOne reads one scope from the store.
 func (t *transaction) loadOne(ctx context.Context, key Key) (*document.Doc, error) {
-	records, err := loadAll(ctx, t.store, []Key{key})
+	records, err := t.env.loadAll(ctx, t.store, []Key{key})
 	if err != nil {
 		return nil, err
 	}
@@ -512,18 +512,19 @@ func (t *transaction) observe(e Event) {
 	t.env.observe(t.ctx, e)
 }
 
-// observeFailure reports the end of a transaction that returns err, unless err is nil and its
-// function neither panicked nor called runtime.Goexit.
-func (t *transaction) observeFailure(err error) {
-	e := Event{Type: EventFailed, Err: err, Attempts: t.attempts + 1, Took: time.Since(t.started)}
+// observeEnd reports the end of a transaction that returns err.
+func (t *transaction) observeEnd(err error) {
+	if t.env.observer == nil {
+		return
+	}
+	e := Event{Type: EventTransacted, Attempts: t.attempts + 1, Took: time.Since(t.started)}
 	switch {
 	case err != nil:
+		e.Type, e.Err = EventFailed, err
 	case t.panicked != nil:
 		e.Type, e.Err, e.Stack = EventPanicked, t.panicked, t.panicked.Stack
 	case t.exited:
 		e.Type = EventPanicked
-	default:
-		return
 	}
 	if t.spent {
 		e.Attempts = max(t.attempts, 1)
@@ -539,20 +540,4 @@ func (t *transaction) canceled(phase Phase) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return leftBy(t.ctx, t.key, phase)
-}
-
-// loadAll reads several records, at one instant where the store can.
-func loadAll(ctx context.Context, store persist.Store, keys []Key) ([]persist.Record, error) {
-	if reader, ok := store.(persist.Reader); ok && len(keys) > 1 {
-		return reader.LoadAll(ctx, keys)
-	}
-	var records []persist.Record
-	for _, key := range keys {
-		r, err := store.Load(ctx, key)
-		if err != nil && !errors.Is(err, persist.ErrNotFound) {
-			return nil, err
-		}
-		records = append(records, r)
-	}
-	return records, nil
 }

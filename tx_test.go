@@ -311,7 +311,7 @@ func TestTransactThatChangesNothing(t *testing.T) {
 	})
 }
 
-// The observer gets an event for each scope of a transaction, and for a conflict.
+// The observer gets an event for each scope of a transaction, for a conflict, and for the end.
 func TestTransactIsObserved(t *testing.T) {
 	var events []pawl.Event
 	observe := func(c *pawl.Config) {
@@ -333,7 +333,8 @@ func TestTransactIsObserved(t *testing.T) {
 			_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 1)
 			return err
 		}))
-		require.Len(t, events, 3)
+		require.Len(t, events, 4)
+		require.Equal(t, pawl.EventTransacted, events[3].Type)
 		require.Equal(t, pawl.EventConflicted, events[0].Type)
 		require.EqualValues(t, 2, events[0].Version)
 		for i, want := range []struct {

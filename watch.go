@@ -173,6 +173,7 @@ func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
 	}
 	if s.memory != nil {
 		stays = true
+		w.observeStart(ctx)
 		return w, nil
 	}
 	unwatch := s.bound.rt.hub.Watch(s.key, watchedScope{s.stored})
@@ -186,7 +187,20 @@ func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
 	}
 	s.stored.advance(d)
 	stays = true
+	w.observeStart(ctx)
 	return w, nil
+}
+
+// observeStart reports the start of the watch, and its end when it leaves.
+func (w *watcher[T]) observeStart(ctx context.Context) {
+	w.observe(ctx, EventWatchStarted, 0)
+	leave := w.leave
+	w.leave = func() { leave(); w.observe(ctx, EventWatchEnded, 0) }
+}
+
+// observe reports an event of the watch.
+func (w *watcher[T]) observe(ctx context.Context, t EventType, missed int) {
+	w.scope.bound.rt.env.observe(ctx, Event{Type: t, Key: w.scope.key, Verb: "Watch", Version: w.got.version, Batch: missed})
 }
 
 // next waits for a change and, unless out is nil, until the change is sent there. It reports false
@@ -195,7 +209,7 @@ func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 	for ctx.Err() == nil {
 		left, expires := w.look()
 		if w.waiting && out == nil {
-			w.deliver()
+			w.deliver(ctx)
 			return true
 		}
 		var offer chan<- Change[T] // nil, which blocks for ever, while there is no change
@@ -223,7 +237,7 @@ func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 			return false
 		case offer <- w.change:
 			stop()
-			w.deliver()
+			w.deliver(ctx)
 			return w.change.Err == nil
 		case <-w.signal:
 		case <-expiry:
@@ -237,7 +251,12 @@ func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 }
 
 // deliver notes that the prepared change was delivered.
-func (w *watcher[T]) deliver() { w.got, w.waiting = w.ahead, false }
+func (w *watcher[T]) deliver(ctx context.Context) {
+	w.got, w.waiting = w.ahead, false
+	if w.change.Missed > 0 {
+		w.observe(ctx, EventWatchMissed, w.change.Missed)
+	}
+}
 
 // look prepares the newest version, unless it was delivered. Left is the time until it expires, if
 // it expires.
@@ -338,7 +357,7 @@ func newHub(rt *Runtime) *hints.Hub {
 	store, env := rt.store, rt.env
 	return hints.New(hints.Config{
 		Store:   store,
-		Load:    func(ctx context.Context, keys []Key) ([]persist.Record, error) { return loadAll(ctx, store, keys) },
+		Load:    func(ctx context.Context, keys []Key) ([]persist.Record, error) { return env.loadAll(ctx, store, keys) },
 		Timeout: storeTimeout,
 		Backoff: func(failures int) time.Duration { return rand.N(backoff(DefaultRetry, failures)) },
 		Logger:  env.logger,

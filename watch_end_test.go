@@ -118,7 +118,7 @@ func TestWatchClose(t *testing.T) {
 // Proves SCOPE-13.
 func TestWatchSchema(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {
-		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		defer leavesNothing(t)()
 		s := articles(1).Scope(p.rt, "a")
 		p.put(t, s.Key(), `{"title":"old"}`, 1)
 		changes := s.Changes(t.Context())

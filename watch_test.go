@@ -72,7 +72,7 @@ func TestWatch(t *testing.T) {
 // Proves SCOPE-13.
 func TestWatchIterator(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		defer leavesNothing(t)()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := scopeOf[ship](p, "argo")
@@ -117,7 +117,7 @@ func TestWatchIterator(t *testing.T) {
 // Proves SCOPE-13.
 func TestWatchWithoutAReceiver(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
-		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+		defer leavesNothing(t)()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		s := scopeOf[ship](p, "argo")
@@ -227,4 +227,17 @@ func TestWatchAboveTheFloor(t *testing.T) {
 	change := receive(t, changes)
 	require.Equal(t, snap.Version, change.Version)
 	require.Zero(t, change.Missed)
+}
+
+// leavesNothing returns a function that checks that no goroutine of a watch is left. The goroutines
+// that all watches share end some seconds after the last one.
+func leavesNothing(t *testing.T) (check func()) {
+	options := []goleak.Option{goleak.IgnoreCurrent()}
+	for _, shared := range []string{
+		"internal/hints.(*Hub).hear", "internal/hints.(*Hub).check",
+		"persist/fs.(*notifier).run", "persist/sqlite.(*Store).poll", "persist/postgres.(*Store).listen",
+	} {
+		options = append(options, goleak.IgnoreAnyFunction("github.com/pawl-go/pawl/"+shared))
+	}
+	return func() { goleak.VerifyNone(t, options...) }
 }

@@ -150,6 +150,7 @@ func TestRefusals(t *testing.T) {
 	count(t, s)
 	down, err := pawl.Open(pawl.Config{Store: broken{memory.New()}})
 	require.NoError(t, err)
+	defer func() { require.NoError(t, down.Close(context.Background())) }()
 	closed, err := pawl.Open(pawl.Config{})
 	require.NoError(t, err)
 	ended := pawl.Memory[tally](closed, "a")

@@ -1,11 +1,13 @@
 // Package imports tests that imports go one way:
 //
 //	persist <- adapters
-//	persist <- engine packages <- pawl <- {flow, flow/job, stream, idempotency, sse, pawltest}
+//	persist <- engine packages <- pawl <- {flow, flow/job, stream, idempotency, sse}
 //	        <- {flow/machine, flow/run, flow/batch} <- inspect <- {cmd, examples, otel, adk}
 //
 // An engine package imports only those before it in the list engine. internal/worker and
-// internal/protect are below pawl and import no package of the module. Packages for tests are imported by tests only.
+// internal/protect are below pawl and import no package of the module. Packages for tests are
+// imported by tests only. pawltest, the one for users, imports pawl, persist/memory and
+// internal/relay.
 package imports
 
 import (
@@ -29,10 +31,10 @@ const (
 	leaf                   // imports nothing of the module
 	engine                 // imports persist and the engine packages before it
 	root                   // pawl
-	capability             // flow, flow/job, stream, idempotency, sse, pawltest
+	capability             // flow, flow/job, stream, idempotency, sse
 	composed               // flow/machine, flow/run, flow/batch
 	inspection             // inspect
-	program                // cmd, examples, otel, adk: import all of the above and adapters
+	program                // cmd, examples, otel, adk, persist/open: import all of the above and adapters
 	testKit                // imported by tests and by other test kits only
 	tool                   // imported by no package
 )
@@ -49,11 +51,11 @@ var rooms = map[string]room{
 	"stream":              capability,
 	"idempotency":         capability,
 	"sse":                 capability,
-	"pawltest":            capability,
 	"flow/machine":        composed,
 	"flow/run":            composed,
 	"flow/batch":          composed,
 	"inspect":             inspection,
+	"persist/open":        program,
 	"cmd":                 program,
 	"examples":            program,
 	"otel":                program,
@@ -64,6 +66,8 @@ var rooms = map[string]room{
 	"internal/pgtest":     testKit,
 	"internal/pgproxy":    testKit,
 	"internal/need":       testKit,
+	"internal/relay":      testKit,
+	"pawltest":            testKit,
 	"persist/persisttest": testKit,
 	"internal/guarantees": tool,
 	"internal/imports":    tool,
@@ -124,12 +128,25 @@ func allowed(from, to string) bool {
 	case engine:
 		return lower == contract || lower == engine && engineIndex(to) < engineIndex(from)
 	case testKit:
+		if from == "pawltest" {
+			return allowedForUsers(to)
+		}
 		return lower == contract || lower == testKit && kitIndex(to) <= kitIndex(from) || lower == adapter && from == "internal/testkit/stores"
 	case program:
 		return true
 	default:
 		return lower < upper && lower != adapter
 	}
+}
+
+// allowedForUsers reports whether pawltest may depend on a package. It runs in the tests of users,
+// so it brings nothing that only the tests of the module need.
+func allowedForUsers(to string) bool {
+	switch roomOf(to) {
+	case contract, leaf, engine, root:
+		return true
+	}
+	return to == "internal/relay" || to == "persist/memory" || strings.HasPrefix(to, "persist/internal/")
 }
 
 // isAdapterPart reports whether an adapter may depend on a package below persist: on the packages
@@ -202,6 +219,19 @@ func TestStandardLibraryOnly(t *testing.T) {
 	}
 }
 
+// The test kit for users brings no module of others.
+func TestKitForUsersHasNoOtherModules(t *testing.T) {
+	deps := dependencies(t)["pawltest"]
+	if len(deps) == 0 {
+		t.Fatal("go list does not know pawltest")
+	}
+	for _, dep := range deps {
+		if !standard(dep) && !ours(dep) {
+			t.Errorf("pawltest depends on %s", dep)
+		}
+	}
+}
+
 // A program that embeds the library does not get a web server or test flags with it.
 func TestRootHasFewDependencies(t *testing.T) {
 	heavy := map[string]bool{"net/http": true, "testing": true, "database/sql": true}
@@ -245,6 +275,10 @@ func TestAllowed(t *testing.T) {
 		{"idempotency", "", true},
 		{"examples/chat", "persist/sqlite", true},
 		{"cmd/pawl", "persist/sqlite", true},
+		{"cmd/pawl", "persist/open", true},
+		{"persist/open", "persist/sqlite", true},
+		{"persist/sqlite", "persist/open", false},
+		{"", "persist/open", false},
 		{"persist/memory", "persist/internal/cursor", true},
 		{"persist/internal/cursor", "persist", true},
 		{"persist/internal/cursor", "persist/internal/hints", false},
@@ -256,7 +290,18 @@ func TestAllowed(t *testing.T) {
 		{"sse", "", true},
 		{"sse", "idempotency", false},
 		{"pawltest", "", true},
+		{"pawltest", "internal/relay", true},
+		{"pawltest", "persist/memory", true},
+		{"pawltest", "persist/sqlite", false},
 		{"pawltest", "internal/testkit", false},
+		{"pawltest", "internal/pgtest", false},
+		{"pawltest", "flow", false},
+		{"flow", "pawltest", false},
+		{"examples/chat", "pawltest", false},
+		{"internal/testkit/stores", "internal/relay", true},
+		{"internal/relay", "persist", true},
+		{"internal/relay", "", false},
+		{"", "internal/relay", false},
 		{"flow/machine", "internal/worker", true},
 		{"inspect", "flow/machine", true},
 		{"flow/machine", "inspect", false},

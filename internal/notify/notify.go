@@ -87,6 +87,13 @@ func (g *Group) Leave(s Signal) {
 	}
 }
 
+// Len returns the number of watchers.
+func (g *Group) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.watchers)
+}
+
 // Close tells all watchers, also those that join later, that nothing more will come. Closing twice
 // is safe.
 func (g *Group) Close() {

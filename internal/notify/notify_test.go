@@ -62,9 +62,11 @@ func TestNotify(t *testing.T) {
 				g.Join(s)
 			}
 		}
+		require.Equal(t, 100, g.Len())
 		for _, s := range all {
 			g.Leave(s)
 		}
+		require.Zero(t, g.Len())
 	})
 }
 

@@ -2,18 +2,18 @@ package stores
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/relay"
 	"github.com/pawl-go/pawl/persist"
 )
 
 // Tap is a store in front of another one. It counts calls, and functions of the test can delay,
-// replace or refuse them. It has the optional methods that every store here has, but not those of
-// persist.Native.
+// replace or refuse them. It has the optional methods of relay.Store except those of persist.Native,
+// persist.Restorer and persist.LogRestorer.
 type Tap struct {
 	persist.Store
 	// Loads counts calls of Load and LoadAll.
@@ -26,7 +26,7 @@ type Tap struct {
 	beforeCommit func(context.Context, persist.Commit) error
 	aroundCommit func(persist.Commit, func() (time.Time, error)) (time.Time, error)
 	afterCommit  func(persist.Commit, time.Time, error) (time.Time, error)
-	logger       persist.Logger // nil: not used yet
+	relay        *relay.Store // nil: not used yet
 }
 
 // OnLoad makes f run before each Load and LoadAll. An error of f is returned instead. Nil removes f.
@@ -122,7 +122,7 @@ func (s *Tap) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {
 			return time.Time{}, err
 		}
 	}
-	commit := func() (time.Time, error) { return s.logs().Commit(ctx, c) }
+	commit := func() (time.Time, error) { return s.below().Commit(ctx, c) }
 	var at time.Time
 	var err error
 	if around != nil {
@@ -141,69 +141,50 @@ func (s *Tap) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record
 	if err := s.loading(ctx, keys...); err != nil {
 		return nil, err
 	}
-	return s.Store.(persist.Reader).LoadAll(ctx, keys)
+	return s.below().LoadAll(ctx, keys)
 }
 
-// logs returns what keeps the logs of the store below.
-func (s *Tap) logs() persist.Logger {
+// below returns the store below with all optional methods.
+func (s *Tap) below() *relay.Store {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.logger == nil {
-		s.logger = persist.Logs(s.Store)
+	if s.relay == nil {
+		s.relay = relay.New(s.Store, nil)
 	}
-	return s.logger
+	return s.relay
 }
 
 // ReadLog implements persist.Logger.
 func (s *Tap) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
-	return s.logs().ReadLog(ctx, q)
+	return s.below().ReadLog(ctx, q)
 }
 
 // ReadOrder implements persist.Logger.
 func (s *Tap) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
-	return s.logs().ReadOrder(ctx, q)
+	return s.below().ReadOrder(ctx, q)
 }
 
 // LastPosition implements persist.Logger.
-func (s *Tap) LastPosition(ctx context.Context) (uint64, error) {
-	return s.logs().LastPosition(ctx)
-}
+func (s *Tap) LastPosition(ctx context.Context) (uint64, error) { return s.below().LastPosition(ctx) }
 
 // Take implements persist.Leaser.
 func (s *Tap) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
-	return s.Store.(persist.Leaser).Take(ctx, q, a, change)
+	return s.below().Take(ctx, q, a, change)
 }
 
 // Purge implements persist.Purger.
 func (s *Tap) Purge(ctx context.Context, q persist.Query) (int, error) {
-	return s.Store.(persist.Purger).Purge(ctx, q)
+	return s.below().Purge(ctx, q)
 }
 
-// Watch implements persist.Watcher. It returns persist.ErrUnsupported for a store without it.
+// Watch implements persist.Watcher.
 func (s *Tap) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	if w, ok := s.Store.(persist.Watcher); ok {
-		return w.Watch(ctx, wake)
-	}
-	return persist.ErrUnsupported
+	return s.below().Watch(ctx, wake)
 }
 
-// Versions implements persist.Prober. It loads the records of a store without it.
+// Versions implements persist.Prober.
 func (s *Tap) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	if p, ok := s.Store.(persist.Prober); ok {
-		return p.Versions(ctx, keys)
-	}
-	var versions []uint64
-	for _, key := range keys {
-		r, err := s.Store.Load(ctx, key)
-		if err != nil && !errors.Is(err, persist.ErrNotFound) {
-			return nil, err
-		}
-		if r.Absent() {
-			r.Version = 0
-		}
-		versions = append(versions, r.Version)
-	}
-	return versions, nil
+	return s.below().Versions(ctx, keys)
 }
 
 // Bare hides the optional methods of a store.
