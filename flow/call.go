@@ -19,6 +19,10 @@ import (
 //
 // docs/flows.md lists the races, and what decides each.
 
+// watchAfter is how long a call runs before its record is watched for a cancellation by another
+// process: most calls are over by then, and spare the store a read.
+const watchAfter = 50 * time.Millisecond
+
 // leaveTimeout bounds the commit that ends a call.
 const leaveTimeout = 5 * time.Second
 
@@ -261,20 +265,22 @@ func (c *call) watchRecord() {
 	ctx := c.lease.Context()
 	renew := time.NewTicker(idleTTL / 3)
 	defer renew.Stop()
-	changes := c.record.Changes(ctx)
-	var retry <-chan time.Time
+	var changes <-chan pawl.Change[record]
+	watch := time.NewTimer(watchAfter)
+	defer watch.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-retry:
+		case <-watch.C:
 			changes = c.record.Changes(ctx)
 		case change, ok := <-changes:
 			switch {
 			case !ok:
 				return // ctx has ended
 			case change.Err != nil: // the store could not be reached
-				changes, retry = nil, time.After(checkInterval)
+				changes = nil
+				watch.Reset(checkInterval)
 			case change.Exists() && change.ReadOnly().Canceled:
 				c.cancel(ErrCanceled)
 			}
@@ -349,7 +355,10 @@ func (c *call) leave() {
 		c.flow.log.Warn("flow: cannot record the end of a call; its lease will run out",
 			"flow", c.flow.config.Kind, "request", c.Request, "err", err)
 	}
-	if c.ownsLease { // the lease ended with its record; Release stops its renewal in this process
+	switch {
+	case c.ownsLease && err == nil && !lost:
+		c.lease.Abandon() // the store knows: the lease ended with its record
+	case c.ownsLease:
 		c.flow.background.Go(func() {
 			_ = c.lease.Release(context.WithoutCancel(c.lease.Context()))
 			if lost {

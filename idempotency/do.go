@@ -32,7 +32,7 @@ func (op Op) ids() (id, fingerprint string, err error) {
 	if err != nil {
 		return "", "", &pawl.ArgumentError{Argument: "Op.Input", Reason: err.Error()}
 	}
-	return hash("do", op.Principal, op.Name, op.Key), hash(string(input)), nil
+	return recordID("do", op.Principal, op.Name, op.Key), hash(string(input)), nil
 }
 
 // Do runs fn once per key and returns its result. A repeat returns the stored result, with replayed

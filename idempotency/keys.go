@@ -183,6 +183,28 @@ func hash(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// recordID returns the id of a record. It starts with a hash of the principal, so that Erase finds the
+// records of one.
+func recordID(from, principal, operation, key string) string {
+	return ownedBy(principal) + hash(from, principal, operation, key)[:32]
+}
+
+// ownedBy returns what the ids of a principal's records start with.
+func ownedBy(principal string) string { return hash(principal)[:32] + "." }
+
+// Erase deletes all records of a principal, of requests and of Do and DoTx, and returns their number.
+// Its keys are then new. A request or function in progress loses its lease: its response is not
+// stored, and its commits are refused. Erase can be stopped at any time and run again.
+//
+// It returns the number also with an error: *pawl.ArgumentError for an empty principal, and the errors
+// of pawl.Kind.DeletePrefix.
+func (k *Keys) Erase(ctx context.Context, principal string) (erased int, err error) {
+	if principal == "" {
+		return 0, &pawl.ArgumentError{Argument: "principal", Reason: "empty"}
+	}
+	return records.DeletePrefix(ctx, k.rt, ownedBy(principal))
+}
+
 // attempt is one execution under a key.
 type attempt struct {
 	keys        *Keys
@@ -321,19 +343,24 @@ func (a *attempt) run(ctx context.Context, fn func(ctx context.Context)) error {
 	return err
 }
 
-// store writes r as the outcome of the attempt. It returns *answered if the record is already done,
-// *pawl.LeaseLostError if the lease is lost, *pawl.LimitError if r is too large, and errors of the
-// store.
+// store writes r as the outcome of the attempt, and gives the lease back with the same commit. It
+// returns *answered if the record is already done, *pawl.LeaseLostError if the lease is lost,
+// *pawl.LimitError if r is too large, and errors of the store.
 func (a *attempt) store(r record) error {
 	r.Fingerprint, r.Done = a.fingerprint, true
-	_, err := a.scope.AtomicState(a.lease.Context(), func(_ context.Context, now *record) error {
-		if err := now.claimable(a.fingerprint); err != nil {
+	return pawl.Transact(a.lease.Context(), a.keys.rt, func(ctx context.Context, tx *pawl.Tx) error {
+		_, err := a.scope.In(tx).AtomicState(ctx, func(_ context.Context, now *record) error {
+			if err := now.claimable(a.fingerprint); err != nil {
+				return err
+			}
+			*now = r
+			return nil
+		}, pawl.WithTTL(a.keys.config.TTL))
+		if err != nil {
 			return err
 		}
-		*now = r
-		return nil
-	}, pawl.WithTTL(a.keys.config.TTL))
-	return err
+		return a.lease.ReleaseIn(tx)
+	})
 }
 
 // stored returns the response that a transaction of the handler has stored; nil: none.

@@ -133,6 +133,7 @@ func (c *call) finish(ctx context.Context) (later func()) {
 		case err != nil:
 			return func() { rec.refuse(unknown) }
 		case stored != nil:
+			a.lease.Abandon() // no request asks for the lease of a record that is done
 			rec.replay(stored, false)
 			return sent
 		}

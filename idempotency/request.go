@@ -111,7 +111,7 @@ func (k *Keys) read(w http.ResponseWriter, r *http.Request, key string) (in inco
 			return in, p
 		}
 	}
-	in.id = hash("http", principal, k.route(r), key)
+	in.id = recordID("http", principal, k.route(r), key)
 	in.fingerprint = hash(r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(in.body))
 	if r.PostForm != nil || r.MultipartForm != nil { // the body was parsed before the middleware
 		form, err := hashForm(r)

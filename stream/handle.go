@@ -33,7 +33,7 @@ type end struct {
 // Verbs of the events that reactions pass to the runtime's observer, with the Path "stream".
 const (
 	VerbClaimed  = "claimed"  // a stream is handled; Version is the next event
-	VerbAcked    = "acked"    // events up to Version were handled
+	VerbAcked    = "acked"    // Batch events up to Version were handled, in Took; Waited is the age of the first of them
 	VerbReleased = "released" // the claim ended before the event Version; Err says why, nil: there was nothing to handle
 	VerbBlocked  = "blocked"  // the stream is blocked at the event Version, because of Err
 	VerbLost     = "lost"     // the lease was lost; what was handled is not acknowledged
@@ -41,10 +41,21 @@ const (
 
 // emit passes an event to the observer of the runtime.
 func (s *shared) emit(ctx context.Context, verb string, c *claim, version int64, err error) {
-	s.rt.Observe(ctx, pawl.Event{
-		Type: pawl.EventNoted, Path: "stream", Verb: verb, Version: uint64(max(version, 0)), Err: err,
-		Key: pawl.Key{Kind: s.positions.Name, ID: c.ID},
+	s.observe(ctx, c, pawl.Event{Verb: verb, Version: uint64(max(version, 0)), Err: err})
+}
+
+// emitAcked tells the observer that events were handled.
+func (s *shared) emitAcked(ctx context.Context, c *claim, handled []*Delivery) {
+	s.observe(ctx, c, pawl.Event{
+		Verb: VerbAcked, Version: uint64(max(handled[len(handled)-1].Version, 0)), Batch: len(handled),
+		Waited: max(c.now().Sub(handled[0].At), 0), Took: time.Since(c.at),
 	})
+}
+
+// observe passes an event of a claim to the observer of the runtime.
+func (s *shared) observe(ctx context.Context, c *claim, e pawl.Event) {
+	e.Type, e.Path, e.Key = pawl.EventNoted, "stream", pawl.Key{Kind: s.positions.Name, ID: c.ID}
+	s.rt.Observe(ctx, e)
 }
 
 // run is the Run of the loop: it handles events of one claim. The end of ctx means that Stop
@@ -291,7 +302,7 @@ func (s *shared) report(ctx context.Context, c *claim, e end) {
 		s.hook(pointAcked, c.from.Stream)
 	}
 	if len(e.handled) > 0 {
-		s.emit(ctx, VerbAcked, c, e.handled[len(e.handled)-1].Version, nil)
+		s.emitAcked(ctx, c, e.handled)
 	}
 	switch {
 	case e.verb != VerbAcked:

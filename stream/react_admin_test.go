@@ -295,6 +295,32 @@ func TestReactionObserver(t *testing.T) {
 	})
 }
 
+// An acknowledgement tells how many events were handled, how old the first of them was, and how long
+// they took. Proves LEASE-9.
+func TestReactionLagIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var acked []pawl.Event
+		rt := reactOpen(t, memory.New(), "host", func(c *pawl.Config) {
+			c.Observer = pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+				if e.Type == pawl.EventNoted && e.Verb == stream.VerbAcked {
+					acked = append(acked, e)
+				}
+			})
+		})
+		l := reactLog(t, rt, reactConfig(), stream.Reaction{Batch: 2, Handle: func(context.Context, *stream.Delivery) error {
+			time.Sleep(time.Second)
+			return nil
+		}})
+		reactAppend(t, l, "s", 2)
+		time.Sleep(time.Minute)
+		reactDrain(t, l)
+		require.Len(t, acked, 1)
+		require.Equal(t, 2, acked[0].Batch)
+		require.InDelta(t, time.Minute+2*time.Second, acked[0].Waited, float64(time.Millisecond))
+		require.InDelta(t, 2*time.Second, acked[0].Took, float64(time.Millisecond))
+	})
+}
+
 // An observer that panics does not disturb a reaction. Proves LEASE-9.
 func TestReactionObserverPanics(t *testing.T) {
 	rt := reactOpen(t, memory.New(), "host", func(c *pawl.Config) {

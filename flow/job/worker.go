@@ -326,14 +326,45 @@ func (w *Worker[T]) wakeForNext(ctx context.Context) error {
 	return err
 }
 
+// Verbs of the events that a worker passes to the runtime's observer, with the Path "job". Key is that
+// of the document, and Attempts the number of the attempt.
+const (
+	VerbTaken      = "taken"       // an attempt begins; Waited is the time since the job was due
+	VerbDone       = "done"        // the job has ended, after Took
+	VerbFailed     = "failed"      // the attempt failed with Err, and is to be repeated
+	VerbParked     = "parked"      // the attempt failed with Err, and the job is parked
+	VerbHandedBack = "handed back" // Stop interrupted the attempt
+	VerbLost       = "lost"        // the attempt ended without effect, because of Err
+)
+
+// emit passes an event of an attempt to the observer of the runtime.
+func (w *Worker[T]) emit(ctx context.Context, j *Job[T], verb string, e pawl.Event) {
+	e.Type, e.Path, e.Verb = pawl.EventNoted, "job", verb
+	e.Key, e.Attempts = pawl.Key{Kind: w.config.Kind.Name, ID: j.ID}, j.Attempt
+	w.rt.Observe(ctx, e)
+}
+
+// emitEnd passes the end of an attempt to the observer of the runtime.
+func (w *Worker[T]) emitEnd(ctx context.Context, j *Job[T], verb string, err error) {
+	w.emit(ctx, j, verb, pawl.Event{Took: time.Since(j.since), Err: err})
+}
+
+// lag returns how long the job was due when it was taken, 0 if the document does not say.
+func (j *Job[T]) lag() time.Duration {
+	due := j.document(&j.State).Due
+	if due.IsZero() {
+		return 0
+	}
+	return max(j.taken.Sub(due), 0)
+}
+
 // run is the Run of the loop: it makes one attempt. The end of ctx means that Stop interrupts it.
 func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
+	j := &Job[T]{ID: t.ID, taken: t.Time, since: t.at, key: w.config.Kind.Name + "/" + t.ID, document: w.state}
 	err := t.Lease.Run(func(held context.Context, l *pawl.Lease) error {
-		doc := t.State()
-		j := &Job[T]{
-			ID: t.ID, State: doc, Attempt: w.state(&doc).Attempts, taken: t.Time, since: t.at,
-			key: w.config.Kind.Name + "/" + t.ID, document: w.state,
-		}
+		j.State = t.State()
+		j.Attempt = w.state(&j.State).Attempts
+		w.emit(ctx, j, VerbTaken, pawl.Event{Waited: j.lag()})
 		err := w.attempt(ctx, held, j)
 		fenced := context.WithoutCancel(held) // Stop does not interrupt the commit
 		if err == nil {
@@ -341,11 +372,15 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 		}
 		switch {
 		case err == nil:
+			w.emitEnd(ctx, j, VerbDone, nil)
 			return nil
 		case held.Err() != nil:
 			return context.Cause(held)
 		case ctx.Err() != nil && !pawl.IsNonRetryable(err):
-			return w.handBack(fenced, l, j)
+			if err = w.handBack(fenced, l, j); err == nil {
+				w.emitEnd(ctx, j, VerbHandedBack, nil)
+			}
+			return err
 		}
 		err = protect.Call(w.config.Logger, func() error { return w.fail(fenced, l, j, err) })
 		if err != nil && !errors.Is(err, ErrWithdrawn) { // keep the lease for a while: the job is still due
@@ -359,6 +394,9 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 		}
 		return err
 	})
+	if err != nil {
+		w.emitEnd(ctx, j, VerbLost, err)
+	}
 	lost := errors.Is(err, ErrWithdrawn) || errors.Is(err, pawl.ErrLeaseLost)
 	switch {
 	case err == nil:
@@ -460,6 +498,13 @@ func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause er
 		})
 		return err
 	})
+	verb := VerbFailed
+	if final {
+		verb = VerbParked
+	}
+	if err == nil {
+		w.emitEnd(ctx, j, verb, cause)
+	}
 	switch {
 	case err != nil || !final:
 	case w.config.Parked != nil:

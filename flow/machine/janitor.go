@@ -229,7 +229,7 @@ func (j *Janitor) sweep(ctx context.Context, m anyMachine) (all []Revert, err er
 				continue
 			}
 			all = append(all, *reverted)
-			j.report(ctx, *reverted)
+			j.report(ctx, m.kind(), *reverted)
 		}
 		q.After = page.Next
 	}
@@ -314,8 +314,15 @@ func (m *machine[T]) revert(ctx context.Context, s *staleClaim) (bool, error) {
 	return false, err
 }
 
-// report calls Reverted, or logs the revert.
-func (j *Janitor) report(ctx context.Context, r Revert) {
+// VerbReverted is the verb of the event that a Janitor passes to the runtime's observer for each
+// entity that it reverts, with the Path "machine". Waited is Revert.Age.
+const VerbReverted = "reverted"
+
+// report tells the observer, and calls Reverted or logs the revert.
+func (j *Janitor) report(ctx context.Context, kind string, r Revert) {
+	j.e.rt.Observe(ctx, pawl.Event{
+		Type: pawl.EventNoted, Path: "machine", Verb: VerbReverted, Waited: max(r.Age, 0), Key: pawl.Key{Kind: kind, ID: r.ID},
+	})
 	if j.config.Reverted != nil {
 		defer j.recoverFrom(ctx, "Reverted", r.Workflow, r.ID)
 		j.config.Reverted(r)

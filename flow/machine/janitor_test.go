@@ -401,3 +401,28 @@ func TestJanitorNamesUnreadableEntity(t *testing.T) {
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, pawl.Key{Kind: "parcel", ID: "1"}, failed.Scope)
 }
+
+// The observer of the runtime is told of each revert.
+func TestRevertIsObserved(t *testing.T) {
+	var told []pawl.Event
+	observer := pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+		if e.Type == pawl.EventNoted {
+			told = append(told, e)
+		}
+	})
+	rt, err := pawl.Open(pawl.Config{Store: memory.New(), Kinds: []pawl.AnyKind{parcels}, Observer: observer})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	d := &depot{rt: rt}
+	e := machine.NewEngine(rt, machine.Config{})
+	janitor := e.AddJanitor(machine.JanitorConfig{Module: "depot", Age: time.Nanosecond, Reverted: func(machine.Revert) {}})
+	d.m = machine.Add(e, parcels, shipping())
+	d.claimed(t, "a", 10*time.Millisecond)
+	d.over(t, "a")
+	reverts, err := janitor.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Len(t, reverts, 1)
+	require.Equal(t, []pawl.Event{{
+		Type: pawl.EventNoted, Path: "machine", Verb: machine.VerbReverted, Waited: reverts[0].Age, Key: parcels.Scope(rt, "a").Key(),
+	}}, told)
+}
