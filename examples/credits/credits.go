@@ -19,6 +19,12 @@ type Account struct {
 // Accounts holds the accounts, by user.
 var Accounts = pawl.Kind[Account]{Name: pawl.KindUser}
 
+// Pot is leased while credits are handed out.
+type Pot struct{}
+
+// Pots holds the pot.
+var Pots = pawl.Kind[Pot]{Name: "pot"}
+
 // ErrSpent is returned when an account has too few credits.
 var ErrSpent = errors.New("too few credits")
 
@@ -32,6 +38,24 @@ func Spend(ctx context.Context, rt *pawl.Runtime, user string, n int64) error {
 		return nil
 	})
 	return err
+}
+
+// Grant gives a user n credits, and returns the account as it left it. It returns an error of Pawl.
+func Grant(ctx context.Context, rt *pawl.Runtime, user string, n int64) (pawl.Snapshot[Account], error) {
+	return Accounts.Scope(rt, user).IncState(ctx, "credits", n)
+}
+
+// Refill gives every user in the list n credits. While it runs, it holds the lease of the pot, so
+// that one process refills at a time. It returns pawl.ErrHeld if another one does.
+func Refill(ctx context.Context, rt *pawl.Runtime, n int64, users ...string) error {
+	return Pots.Scope(rt, "refill").Hold(ctx, func(ctx context.Context, _ *pawl.Lease) error {
+		for _, user := range users {
+			if _, err := Grant(ctx, rt, user, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // StartTrial gives a new user 10 credits for 14 days. It returns pawl.ErrExists for a known user.
