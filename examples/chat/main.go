@@ -3,6 +3,7 @@
 // tabs, or start two servers on one database: nothing is lost, doubled or stuck.
 //
 //	go run ./examples/chat
+//	go run ./examples/chat -inspect
 //	go run ./examples/chat -store dir:./data
 //	go run ./examples/chat -store postgres://user:secret@localhost/chat -addr :8081
 //	OPENAI_API_KEY=... go run ./examples/chat -model gpt-4o-mini
@@ -45,6 +46,7 @@ type config struct {
 	model, baseURL, key string
 	delay               time.Duration
 	lease, stopTimeout  time.Duration
+	inspect             bool
 }
 
 func main() {
@@ -58,6 +60,7 @@ func main() {
 	flag.DurationVar(&c.lease, "lease", 5*time.Second, "length of a lease: how long another server waits before it resumes the work of a dead one")
 	flag.DurationVar(&c.stopTimeout, "stop-timeout", 20*time.Second,
 		"time for answers in progress at shutdown; another server resumes the rest")
+	flag.BoolVar(&c.inspect, "inspect", false, "show the documents and queues of the server at /pawl/, to browsers on this machine")
 	flag.Parse()
 	c.key = os.Getenv("OPENAI_API_KEY")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -115,7 +118,7 @@ func shutdown(ctx context.Context, srv *http.Server) error {
 // open opens a server. The function end closes it: it waits for answers in progress until its
 // context ends. Turns that are still open then are resumed by another server.
 func open(ctx context.Context, c config, log *slog.Logger) (_ *server, _ func(context.Context) error, err error) {
-	s := &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease}
+	s := &server{log: log, stats: &stats{}, model: local{c.delay}, toolDelay: 10 * c.delay, lease: c.lease, inspect: c.inspect}
 	s.quit, s.hangUp = context.WithCancel(context.WithoutCancel(ctx))
 	var opened []func(context.Context) error // called in reverse order
 	end := func(ctx context.Context) (err error) {

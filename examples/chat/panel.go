@@ -48,7 +48,7 @@ func (s *stats) Observe(_ context.Context, e pawl.Event) {
 	case pawl.EventFailed:
 		s.failed++
 	}
-	if now := time.Now(); e.Waited > s.longest || now.Sub(s.longestAt) > 10*time.Second {
+	if now := time.Now(); e.Type == pawl.EventStarted && (e.Waited > s.longest || now.Sub(s.longestAt) > 10*time.Second) {
 		s.longest, s.longestAt = e.Waited, now
 	}
 	switch e.Type {

@@ -37,6 +37,7 @@ type server struct {
 	hangUp    func()          // ends quit
 	toolDelay time.Duration   // the simulated delay of outside services
 	lease     time.Duration   // the length of the leases of calls, claims and idempotency keys
+	inspect   bool            // serve /pawl/
 
 	threads *stream.Log // the messages of each session
 	keys    *idempotency.Keys
@@ -79,6 +80,9 @@ func (s *server) routes() http.Handler {
 			w.Header().Set("Cache-Control", "no-cache")
 			http.ServeFileFS(w, r, pageFiles, "page/"+file)
 		})
+	}
+	if s.inspect {
+		mux.Handle("/pawl/", s.inspector())
 	}
 	return guarded(s.log, mux)
 }

@@ -69,14 +69,17 @@ type Mail struct {
 	Delivered bool   `json:"delivered"`
 }
 
+// chargeWorkflow claims a charge while its payment is made.
+var chargeWorkflow = machine.Workflow{
+	Name: "charge", Module: "chat", Kind: "charge", Statuses: []string{"new", "charging", "paid"}, Initial: "new",
+	Steps: []machine.Step{{ID: 1, Key: "pay", Status: "new", Claim: map[string]machine.Claim{"agent": {"charging", "new"}},
+		To: map[string]string{"agent": "paid"}, Action: map[string]string{"agent": "Pay"}}},
+}
+
 // addMachines declares the workflows of charges and mails, their handlers, and the janitor that
 // reverts the claims of dead servers. Engine.Start returns the faults.
 func (s *server) addMachines(e *machine.Engine) {
-	s.charges = machine.Add(e, Charges, machine.Workflow{
-		Name: "charge", Module: "chat", Kind: "charge", Statuses: []string{"new", "charging", "paid"}, Initial: "new",
-		Steps: []machine.Step{{ID: 1, Key: "pay", Status: "new", Claim: map[string]machine.Claim{"agent": {"charging", "new"}},
-			To: map[string]string{"agent": "paid"}, Action: map[string]string{"agent": "Pay"}}},
-	})
+	s.charges = machine.Add(e, Charges, chargeWorkflow)
 	s.mails = machine.Add(e, Mails, machine.Workflow{
 		Name: "mail", Module: "chat", Kind: "mail", Statuses: []string{"draft", "sent"}, Initial: "draft",
 		Steps: []machine.Step{{ID: 1, Key: "send", Status: "draft", To: map[string]string{"agent": "sent"},

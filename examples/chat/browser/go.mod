@@ -18,5 +18,3 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/text v0.29.0 // indirect
 )
-
-replace github.com/pawl-go/pawl => ../../..

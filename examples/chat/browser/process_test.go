@@ -48,6 +48,9 @@ func TestTwoServers(t *testing.T) {
 	tb := guest(t, a.url())
 	tb.until(`location.hash.length > 1`, "a session")
 	other := tb.another(b.url() + eval[string](tb, `location.hash`))
+	for _, x := range []*tab{tb, other} {
+		x.until(`document.getElementById("me-user").textContent.startsWith("guest-")`, "the page shows its user")
+	}
 	require.Equal(t, tb.now(`document.getElementById("me-user").textContent`), other.now(`document.getElementById("me-user").textContent`))
 	before := tb.serverCredits()
 	tb.do(chromedp.SendKeys(box, "count to 21"))

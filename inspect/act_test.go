@@ -1,0 +1,203 @@
+package inspect_test
+
+import (
+	"context"
+	"errors"
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inspect"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// byAda names the author of all requests.
+func byAda(*http.Request) string { return "ada" }
+
+var hidden = regexp.MustCompile(`name="(\w+)" value="([^"]*)"`)
+
+// confirm opens the page that confirms an action, and returns its form.
+func (s *site) confirm(address string) url.Values {
+	s.t.Helper()
+	form := url.Values{}
+	for _, found := range hidden.FindAllStringSubmatch(s.get(address).body, -1) {
+		form.Set(found[1], html.UnescapeString(found[2]))
+	}
+	require.NotEmpty(s.t, form.Get("forgery"))
+	return form
+}
+
+// do confirms an action and does it.
+func (s *site) do(address string) answer {
+	s.t.Helper()
+	return s.send("POST", address, s.confirm(address), "Sec-Fetch-Site", "same-origin")
+}
+
+// alive reports whether a note exists.
+func alive(t testing.TB, rt *pawl.Runtime, id string) bool {
+	t.Helper()
+	snap, err := notes.Scope(rt, id).Snapshot(t.Context())
+	require.NoError(t, err)
+	return snap.Exists()
+}
+
+const deleteA = "act?action=delete&id=a&kind=note"
+
+// A document is deleted after a confirmation, at the version that was shown, and the log says by whom.
+func TestDelete(t *testing.T) {
+	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
+		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+		set(t, rt, "a", note{Title: "x"})
+		require.Equal(t, []string{deleteA}, s.get(docOf("a")).links("act?"))
+		form := s.confirm(deleteA)
+		require.True(t, alive(t, rt, "a"), "a confirmation changes nothing")
+		set(t, rt, "a", note{Title: "y"})
+		require.Equal(t, 409, s.send("POST", deleteA, form).status, "the version has moved")
+		require.True(t, alive(t, rt, "a"))
+		done := s.do(deleteA)
+		require.Equal(t, http.StatusSeeOther, done.status)
+		require.Equal(t, "doc?id=a&kind=note", done.header.Get("Location"))
+		require.False(t, alive(t, rt, "a"))
+		require.Contains(t, s.log.String(), `msg="inspect: action" action=delete view="" scope=note/a version=2 who=ada`)
+		require.Equal(t, 409, s.send("GET", deleteA, nil).status, "it is gone")
+		require.Empty(t, s.get(docOf("a")).links("act?"))
+	})
+}
+
+// The runtime does not learn a kind by a page: the program may define it later.
+func TestDeleteOfUnknownKind(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "later", ID: "a"}, Doc: raw(t, note{})})
+	require.Empty(t, s.get("doc?kind=later&id=a").links("act?"))
+	require.Equal(t, 409, s.send("GET", "act?action=delete&kind=later&id=a", nil).status)
+	require.Len(t, rt.Kinds(), 1)
+}
+
+// A lease is ended at once; its holder cannot commit any more. A newer lease is left alone.
+func TestRelease(t *testing.T) {
+	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
+		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActRelease}, Who: byAda})
+		const address = "act?action=release&kind=note&id=a"
+		set(t, rt, "a", note{})
+		require.Equal(t, 409, s.send("GET", address, nil).status, "there is no lease")
+		lease, err := notes.Scope(rt, "a").Acquire(t.Context())
+		require.NoError(t, err)
+		old := s.confirm(address)
+		require.Equal(t, http.StatusSeeOther, s.do(address).status)
+		_, err = notes.Scope(rt, "a").IncState(lease.Context(), "n", 1)
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+		_, err = notes.Scope(rt, "a").Acquire(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 403, s.send("POST", address, old).status, "the token of that page was replaced")
+		now := s.confirm(address)
+		now.Set("pin", old.Get("pin"))
+		require.Equal(t, 409, s.send("POST", address, now).status, "it is another lease")
+		require.NotEmpty(t, rt.Stats().Leases)
+	})
+}
+
+// A request that does not come from the page that confirms it does nothing.
+func TestForgedRequests(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "a", note{})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	form := s.confirm(deleteA)
+	without := func(name string) url.Values {
+		f := url.Values{"forgery": form["forgery"], "pin": form["pin"]}
+		f.Del(name)
+		return f
+	}
+	require.Equal(t, 403, s.send("POST", deleteA, nil).status)
+	require.Equal(t, 403, s.send("POST", deleteA, without("forgery")).status)
+	require.Equal(t, 409, s.send("POST", deleteA, without("pin")).status)
+	require.Equal(t, 403, s.send("POST", deleteA, form, "Sec-Fetch-Site", "cross-site").status)
+	require.Equal(t, 403, s.send("POST", deleteA, form, "Origin", "https://evil.example").status)
+	require.Equal(t, 403, s.send("POST", deleteA+"&forgery="+form.Get("forgery"), without("forgery")).status, "a link is no form")
+	other := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	require.Equal(t, 403, other.send("POST", deleteA, form).status, "without the cookie")
+	require.Equal(t, 403, other.send("POST", deleteA, form, "Cookie", "pawl-inspect=").status)
+	form.Set("more", string(make([]byte, 1<<20)))
+	require.Equal(t, 403, s.send("POST", deleteA, form).status, "a form that is too large")
+	require.True(t, alive(t, rt, "a"))
+	for _, cookie := range s.send("GET", deleteA, nil).header.Values("Set-Cookie") {
+		require.Contains(t, cookie, "HttpOnly")
+		require.Contains(t, cookie, "SameSite=Strict")
+	}
+}
+
+// Actions are off, and their links are not shown, unless the configuration names them and the author
+// is known.
+func TestActionsAreOff(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "a", note{})
+	for _, c := range []inspect.Config{{}, {Actions: []string{inspect.ActRelease}, Who: byAda}} {
+		s := serve(t, rt, c)
+		require.Empty(t, s.get(docOf("a")).links("act?"))
+		require.Equal(t, 403, s.send("GET", deleteA, nil).status)
+		require.Equal(t, 403, s.send("POST", deleteA, nil).status)
+	}
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "" }})
+	require.Equal(t, 403, s.send("GET", deleteA, nil).status)
+}
+
+// custom returns a view of notes with one action.
+func custom(do func(context.Context, persist.Record) error) inspect.View {
+	return inspect.View{Name: "notes", Query: persist.Query{Kind: "note"}, Columns: []string{"Title"},
+		Row:     func(_ context.Context, r inspect.Record) ([]string, error) { return []string{r.Text("title")}, nil },
+		Actions: []inspect.Action{{Name: "poke", Do: do}}}
+}
+
+// An action that fails says whether anything was done, and is logged.
+func TestActionFails(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "a", note{Title: "lamp"})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "other", ID: "a"}, Doc: raw(t, note{})})
+	const address = "act?action=poke&view=notes&kind=note&id=a"
+	for _, test := range []struct {
+		err    error
+		status int
+		text   string
+	}{
+		{nil, http.StatusSeeOther, ""},
+		{pawl.ErrNotFound, 404, "Nothing was done"},
+		{&pawl.UnknownOutcomeError{Cause: errors.New("tiger")}, 500, "may have been done, or not"},
+		{errors.New("tiger"), 503, "The action failed: INTERNAL"},
+	} {
+		s := serve(t, rt, inspect.Config{Views: []inspect.View{custom(func(context.Context, persist.Record) error { return test.err })}, Actions: []string{"poke"}, Who: byAda})
+		require.Len(t, s.get("view?name=notes").links("act?"), 1)
+		a := s.do(address)
+		require.Equal(t, test.status, a.status)
+		require.Contains(t, a.text(), test.text)
+		require.NotContains(t, a.body, "tiger")
+		require.Contains(t, s.log.String(), "who=ada")
+		require.Equal(t, 404, s.send("GET", "act?action=poke&view=notes&kind=other&id=a", nil).status, "a view acts on its kind only")
+		require.Equal(t, 404, s.send("GET", "act?action=poke&kind=note&id=a", nil).status)
+	}
+}
+
+// New refuses a configuration that cannot be meant.
+func TestNewPanics(t *testing.T) {
+	rt := inMemory(t)
+	ok := custom(func(context.Context, persist.Record) error { return nil })
+	twice := ok
+	twice.Actions = append(twice.Actions, twice.Actions...)
+	for name, f := range map[string]func(){
+		"runtime":        func() { inspect.New(nil, inspect.Config{}) },
+		"empty view":     func() { inspect.New(rt, inspect.Config{Views: []inspect.View{{}}}) },
+		"same view":      func() { inspect.New(rt, inspect.Config{Views: []inspect.View{ok, ok}}) },
+		"same action":    func() { inspect.New(rt, inspect.Config{Views: []inspect.View{twice}}) },
+		"unknown action": func() { inspect.New(rt, inspect.Config{Actions: []string{"poke"}, Who: byAda}) },
+		"no author":      func() { inspect.New(rt, inspect.Config{Actions: []string{inspect.ActDelete}}) },
+	} {
+		require.Panics(t, f, name)
+	}
+	require.NotPanics(t, func() {
+		inspect.New(rt, inspect.Config{Views: []inspect.View{ok}, Actions: []string{"poke"}, Who: byAda})
+	})
+}

@@ -1,0 +1,249 @@
+package inspect_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/inspect"
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// The page of a document shows the record with its metadata, whatever became of it.
+func TestDocument(t *testing.T) {
+	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
+		s := serve(t, rt, inspect.Config{})
+		set(t, rt, "a", note{Title: "lamp", Status: "open", Due: time.Unix(1, 0)}, pawl.WithTTL(100*time.Hour))
+		lease, err := notes.Scope(rt, "a").Acquire(t.Context(), pawl.HeldBy("worker 9"), pawl.LeaseFor(time.Hour))
+		require.NoError(t, err)
+		text := s.get(docOf("a")).text()
+		for _, part := range []string{`"title": "lamp"`, "Version 2 (created as 1)", "Label open", "Due 1970-01-01 00:00:01 UTC", ", in 4d3h",
+			"Lease worker 9, token 2, for another 59m", "Commits", "note · live"} {
+			require.Contains(t, text, part)
+		}
+		require.JSONEq(t, `{"title":"lamp","status":"open","due":"1970-01-01T00:00:01Z"}`, s.get("raw?kind=note&id=a").body)
+		require.NoError(t, lease.Release(t.Context()))
+		require.Contains(t, s.get(docOf("a")).text(), "Lease none")
+
+		require.NoError(t, notes.Scope(rt, "a").Delete(t.Context()))
+		require.Contains(t, s.get(docOf("a")).text(), "note · deleted")
+		set(t, rt, "b", note{}, pawl.WithTTL(time.Microsecond))
+		require.Contains(t, s.get(docOf("b")).text(), "note · expired")
+		put(t, rt, persist.Write{Key: pawl.Key{Kind: "note", ID: "c"}, Doc: raw(t, pawl.Doc{"future": 1}), Schema: 7})
+		require.Contains(t, s.get(docOf("c")).text(), "its schema is 7, and this release knows 0")
+		require.Contains(t, s.get(docOf("c")).text(), `"future": 1`)
+	})
+}
+
+// Numbers are shown as they are, and a large document is cut on its page, not in its file.
+func TestLargeDocument(t *testing.T) {
+	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
+		s := serve(t, rt, inspect.Config{})
+		doc := fmt.Sprintf(`{"big":%q,"n":12345678901234567890123}`, strings.Repeat("é", 400_000))
+		put(t, rt, persist.Write{Key: pawl.Key{Kind: "note", ID: "a"}, Doc: json.RawMessage(doc)})
+		page := s.get(docOf("a"))
+		require.Less(t, len(page.body), 300_000)
+		require.Contains(t, page.body, "Only the beginning is shown.")
+		require.NotContains(t, page.body, `<span id="cut" hidden`)
+		require.Contains(t, s.get("raw?kind=note&id=a").body, "12345678901234567890123")
+	})
+}
+
+// events reads the live view of a document.
+type events struct {
+	t     testing.TB
+	lines *bufio.Scanner
+}
+
+// follow opens the live view at an address.
+func (s *site) follow(address string) *events {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	s.t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, "GET", s.URL+"/pawl/"+address, nil)
+	require.NoError(s.t, err)
+	res, err := s.client.Do(r)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { cancel(); _ = res.Body.Close() })
+	require.Equal(s.t, "text/event-stream", res.Header.Get("Content-Type"))
+	require.Contains(s.t, res.Header.Get("Content-Security-Policy"), "default-src 'none'")
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 4<<20)
+	return &events{s.t, lines}
+}
+
+// shown is what the live view sends.
+type shown struct {
+	Version uint64
+	State   string
+	Doc     string
+	Changes []struct{ Path, Before, After string }
+}
+
+// until returns the event of a version, and its text.
+func (e *events) until(version uint64) (out shown, text string) {
+	e.t.Helper()
+	for e.lines.Scan() {
+		data, ok := strings.CutPrefix(e.lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		out = shown{}
+		require.NoError(e.t, json.Unmarshal([]byte(data), &out), data)
+		if out.Version >= version {
+			return out, data
+		}
+	}
+	e.t.Fatalf("no event: %v", e.lines.Err())
+	return out, ""
+}
+
+// The live view tells what changed, in this process and in another, and that the document is gone.
+func TestLive(t *testing.T) {
+	stores.Each(t, func(t *testing.T, location string) {
+		rt := openOn(t, stores.OpenFor(t, location))
+		other := openOn(t, stores.OpenFor(t, location))
+		s := serve(t, rt, inspect.Config{})
+		set(t, rt, "a", note{Title: "lamp", N: 1})
+		page := s.get(docOf("a"))
+		at := strings.Index(page.body, `data-live="`) + len(`data-live="`)
+		link := strings.ReplaceAll(page.body[at:at+strings.Index(page.body[at:], `"`)], "&amp;", "&")
+		live := s.follow(link)
+		testkit.Eventually(t, func() bool { return rt.Stats().Watchers == 1 }, "a watcher")
+
+		set(t, rt, "a", note{Title: "lamp", N: 2, Secret: "<b>"})
+		got, _ := live.until(2)
+		require.Equal(t, uint64(2), got.Version)
+		require.Equal(t, "live", got.State)
+		require.Len(t, got.Changes, 2)
+		require.Equal(t, struct{ Path, Before, After string }{"n", "1", "2"}, got.Changes[0])
+		require.Equal(t, struct{ Path, Before, After string }{"secret", "", `"<b>"`}, got.Changes[1])
+		set(t, other, "a", note{Title: "chair", N: 2, Secret: "<b>"})
+		got, _ = live.until(3)
+		require.Equal(t, struct{ Path, Before, After string }{"title", `"lamp"`, `"chair"`}, got.Changes[0])
+		require.NoError(t, notes.Scope(other, "a").Delete(t.Context()))
+		got, _ = live.until(4)
+		require.Equal(t, "deleted", got.State)
+	})
+}
+
+// The live view follows a document that does not exist yet, of a kind that the runtime does not know.
+// It registers no kind: a program may define that kind later.
+func TestLiveOfUnknownKind(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{})
+	live := s.follow("live?kind=later&id=a")
+	got, _ := live.until(0)
+	require.Equal(t, "absent", got.State)
+	later := pawl.Kind[note]{Name: "later", Label: "title", TTL: time.Hour}
+	_, err := later.Scope(rt, "a").SetState(t.Context(), note{Title: "x"})
+	require.NoError(t, err)
+	got, _ = live.until(1)
+	require.Contains(t, got.Doc, `"title": "x"`)
+}
+
+// A difference names the fields, and is bounded.
+func TestLiveDifferences(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{})
+	docs := pawl.Kind[pawl.Doc]{Name: "doc"}
+	write := func(d pawl.Doc) {
+		_, err := docs.Scope(rt, "a").SetState(t.Context(), d)
+		require.NoError(t, err)
+	}
+	write(pawl.Doc{"list": []any{1, 2}, "map": map[string]any{"a.b": 1}, "same": []any{1}, "text": strings.Repeat("y", 9000)})
+	live := s.follow("live?kind=doc&id=a")
+	live.until(1)
+	write(pawl.Doc{"list": []any{1, 3, 4}, "map": map[string]any{"a.b": nil, "\u202e": true}, "same": []any{1}, "text": "z"})
+	got, _ := live.until(2)
+	changes := map[string][2]string{}
+	for _, c := range got.Changes {
+		changes[c.Path] = [2]string{c.Before, c.After}
+	}
+	require.Equal(t, [2]string{"2", "3"}, changes["list.1"])
+	require.Equal(t, [2]string{"", "4"}, changes["list.2"])
+	require.Equal(t, [2]string{"1", "null"}, changes[`map.a\.b`])
+	require.Equal(t, [2]string{"", "true"}, changes[`map.\u{202e}`])
+	require.Less(t, len(changes["text"][0]), 500)
+	require.Len(t, changes, 5)
+	many := pawl.Doc{}
+	for i := range 300 {
+		many[fmt.Sprint(i)] = i
+	}
+	write(many)
+	got, _ = live.until(3)
+	require.Len(t, got.Changes, 101)
+	require.Equal(t, "and 204 more", got.Changes[100].Path)
+}
+
+// What is redacted is on no page: not in lists, documents, files, views, confirmations and changes.
+func TestRedact(t *testing.T) {
+	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
+		redact := func(key pawl.Key, path pawl.Field, value any) (any, bool) {
+			switch path {
+			case "title":
+				return map[string]any{"hidden": true}, true
+			case "status", "secret", "n", "inner":
+				return "hidden", true
+			}
+			return nil, false
+		}
+		s := serve(t, rt, inspect.Config{Redact: redact, Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "ada" },
+			Views: []inspect.View{{Name: "notes", Query: persist.Query{Kind: "note"}, Columns: []string{"Title", "Secret", "Label"},
+				Row: func(_ context.Context, r inspect.Record) ([]string, error) {
+					return []string{r.Text("title"), r.Text("secret"), r.Label + string(r.Doc) + fmt.Sprint(r.Number("n"))}, nil
+				}}}})
+		set(t, rt, "a", note{Title: "tiger", Status: "tiger", Secret: "tiger", N: 4711})
+		put(t, rt, persist.Write{Key: pawl.Key{Kind: "note", ID: "b"}, Doc: json.RawMessage(`{"inner":{"tiger":[{"tiger":4711}]},"other":"seen"}`)})
+		for _, address := range []string{"", "kind?kind=note", docOf("a"), docOf("b"), "raw?kind=note&id=a", "raw?kind=note&id=b", "view?name=notes", "act?action=delete&kind=note&id=a"} {
+			body := s.get(address).body
+			require.NotContains(t, body, "tiger", address)
+			require.NotContains(t, body, "4711", address)
+		}
+		require.Contains(t, s.get(docOf("b")).text(), `"inner": "hidden", "other": "seen"`)
+		live := s.follow("live?kind=note&id=a")
+		_, text := live.until(1)
+		require.NotContains(t, text, "tiger")
+		set(t, rt, "a", note{Title: "tiger 2", Status: "tiger 2", Secret: "tiger 2", N: 4711, Due: time.Unix(1, 0)})
+		got, text := live.until(2)
+		require.NotContains(t, text, "tiger")
+		require.NotContains(t, text, "4711")
+		require.Len(t, got.Changes, 1)
+		require.Equal(t, "due", got.Changes[0].Path)
+	})
+}
+
+// The page of the process shows what waits, what runs and what is stuck, and the leases.
+func TestQueues(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{})
+	require.Contains(t, s.get("queues").text(), "All queues are idle.")
+	require.Contains(t, s.get("queues").text(), "This process holds no lease.")
+	lease, err := notes.Scope(rt, "<leased>").Acquire(t.Context(), pawl.HeldBy("me"))
+	require.NoError(t, err)
+	defer lease.Release(t.Context())
+	release := make(chan struct{})
+	_, err = pawl.Memory[note](rt, "<stuck>").AtomicState(t.Context(), func(context.Context, *note) error { <-release; return nil }, pawl.WithTimeout(time.Millisecond))
+	require.ErrorIs(t, err, pawl.ErrTimeout)
+	done := make(chan error, 1)
+	go func() {
+		_, err := pawl.Memory[note](rt, "<stuck>").IncState(context.Background(), "n", 1)
+		done <- err
+	}()
+	testkit.Eventually(t, func() bool { q := rt.Stats().Queues; return len(q) == 1 && q[0].Waiting == 1 }, "a waiter")
+	text := s.get("queues").text()
+	require.Regexp(t, `memory/<stuck> in memory 1 [\d.]+m?s 1 Atomic for [\d.]+m?s stuck`, text)
+	require.Contains(t, text, "note/<leased> me 1 2")
+	close(release)
+	require.NoError(t, testkit.Receive(t, done))
+}

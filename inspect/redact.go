@@ -1,0 +1,208 @@
+package inspect
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
+)
+
+// content returns the document of r without what is redacted: nil, bool, string, json.Number, []any
+// or map[string]any. It returns nil for a record without a document, and an error for one that is not
+// JSON: no part of it can be redacted, so none is shown.
+func (h *handler) content(r persist.Record) (any, error) {
+	if len(r.Doc) == 0 {
+		return nil, nil
+	}
+	var doc any
+	d := json.NewDecoder(bytes.NewReader(r.Doc))
+	d.UseNumber()
+	if err := d.Decode(&doc); err != nil {
+		return nil, fmt.Errorf("document is not JSON: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("trailing data after the JSON document")
+	}
+	return h.redact(r.Key, "", doc), nil
+}
+
+// redact returns value without what is redacted. It changes value.
+func (h *handler) redact(key pawl.Key, path pawl.Field, value any) any {
+	if h.config.Redact == nil {
+		return value
+	}
+	if shown, redacted := h.config.Redact(key, path, value); redacted {
+		return shown
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		for name, entry := range v {
+			v[name] = h.redact(key, path.At(name), entry)
+		}
+	case []any:
+		for i, entry := range v {
+			v[i] = h.redact(key, path.At(strconv.Itoa(i)), entry)
+		}
+	}
+	return value
+}
+
+// redactLabel returns the label of r. It comes from a field of the document.
+func (h *handler) redactLabel(r persist.Record, k pawl.KindInfo) string {
+	if r.Label == "" || h.config.Redact == nil {
+		return r.Label
+	}
+	field := k.Label
+	if field == "" {
+		field = "label"
+	}
+	if shown, redacted := h.config.Redact(r.Key, field, r.Label); redacted {
+		return fmt.Sprint(shown)
+	}
+	return r.Label
+}
+
+// redactDue returns the due time of r for people. It comes from a field of the document.
+func (h *handler) redactDue(r persist.Record, k pawl.KindInfo) string {
+	if r.Due.IsZero() || h.config.Redact == nil {
+		return formatTime(r.Due)
+	}
+	field := k.Due
+	if field == "" {
+		field = "due"
+	}
+	if shown, redacted := h.config.Redact(r.Key, field, r.Due.Format(time.RFC3339Nano)); redacted {
+		return fmt.Sprint(shown)
+	}
+	return formatTime(r.Due)
+}
+
+// pretty returns a value as indented JSON, with escapes for characters that are not printable.
+func pretty(v any) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		return "not shown: " + err.Error() // a value of Redact that has no JSON form
+	}
+	return escape(strings.TrimSuffix(b.String(), "\n"), func(r rune) string {
+		if r > 0xffff {
+			high, low := (r-0x10000)>>10+0xd800, (r-0x10000)&0x3ff+0xdc00
+			return fmt.Sprintf(`\u%04x\u%04x`, high, low)
+		}
+		return fmt.Sprintf(`\u%04x`, r)
+	})
+}
+
+// printable returns text with escapes for characters that are not printable, such as those that turn
+// the direction of writing around.
+func printable(text string) string {
+	return escape(strings.ToValidUTF8(text, "\ufffd"), func(r rune) string { return fmt.Sprintf(`\u{%x}`, r) })
+}
+
+// escape replaces the characters of text that are neither printable nor a line break.
+func escape(text string, with func(rune) string) string {
+	hidden := func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }
+	if !strings.ContainsFunc(text, hidden) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if hidden(r) {
+			b.WriteString(with(r))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// The limits of a difference.
+const (
+	maxChanges = 100 // fields
+	maxChange  = 400 // characters of a value
+)
+
+// change is a field that differs between two versions of a document.
+type change struct {
+	Path   string `json:"path"`
+	Before string `json:"before"` // as JSON; empty: the field is new
+	After  string `json:"after"`  // as JSON; empty: the field is gone
+}
+
+// difference returns the fields that differ, at most maxChanges and one that says so.
+func difference(before, after any) []change {
+	var all []change
+	compare("", before, after, true, true, &all)
+	if len(all) > maxChanges {
+		all = append(all[:maxChanges], change{Path: fmt.Sprintf("and %d more", len(all)-maxChanges)})
+	}
+	return all
+}
+
+// compare adds the differences below path. There may be no value before or after.
+func compare(path pawl.Field, before, after any, was, is bool, all *[]change) {
+	old, oldIs := before.(map[string]any)
+	now, nowIs := after.(map[string]any)
+	if was && is && oldIs && nowIs {
+		for _, name := range slices.Sorted(maps.Keys(union(old, now))) {
+			b, was := old[name]
+			a, is := now[name]
+			compare(path.At(name), b, a, was, is, all)
+		}
+		return
+	}
+	oldList, oldIs := before.([]any)
+	nowList, nowIs := after.([]any)
+	if was && is && oldIs && nowIs {
+		for i := range max(len(oldList), len(nowList)) {
+			var b, a any
+			if i < len(oldList) {
+				b = oldList[i]
+			}
+			if i < len(nowList) {
+				a = nowList[i]
+			}
+			compare(path.At(strconv.Itoa(i)), b, a, i < len(oldList), i < len(nowList), all)
+		}
+		return
+	}
+	if was == is && reflect.DeepEqual(before, after) {
+		return
+	}
+	c := change{Path: printable(string(path))}
+	if was {
+		c.Before = short(pretty(before))
+	}
+	if is {
+		c.After = short(pretty(after))
+	}
+	*all = append(*all, c)
+}
+
+// union returns a map with the names of both.
+func union(a, b map[string]any) map[string]any {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return all
+}
+
+// short cuts a text after maxChange characters.
+func short(text string) string {
+	if len(text) <= maxChange {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxChange], "") + "…"
+}
