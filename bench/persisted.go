@@ -96,18 +96,3 @@ func w2(b *bench) error {
 	}
 	return nil
 }
-
-// w3 measures 64 writers that move units between two wallets, in both directions.
-func w3(b *bench) error {
-	for _, store := range []string{inPostgres, inSQLite} {
-		d := comparison{
-			work: wallets.name, store: store, load: load{writers: 64, lasts: b.lasting(1000, 120), cut: true},
-			ours: wallets.on(transact, store), peer: wallets.on(lockBoth, store), also: []side{wallets.on(swapBoth, store)},
-			flawless: true, times: b.pick(3, 1),
-		}
-		if err := b.runComparisons(d); err != nil {
-			return err
-		}
-	}
-	return nil
-}

@@ -60,7 +60,7 @@ func TestContendersLoseNothing(t *testing.T) {
 				check(zipfian, s)
 			}
 			for _, s := range []strategy{transact, swapBoth, lockBoth} {
-				check(wallets, s)
+				check(hotWallets, s)
 			}
 		})
 	}
@@ -70,7 +70,7 @@ func TestContendersLoseNothing(t *testing.T) {
 func TestLossIsCounted(t *testing.T) {
 	for _, store := range []string{inSQLite, inFiles} {
 		b := benchFor(t)
-		c, err := b.openContender(naive8, store, wallets)
+		c, err := b.openContender(naive8, store, hotWallets)
 		require.NoError(t, err)
 		forget := strategy{key: naive8.key, name: naive8.name}
 		add := c.add
@@ -79,16 +79,16 @@ func TestLossIsCounted(t *testing.T) {
 			-1: func(ctx context.Context, id string) error { _ = add(ctx, id); return add(ctx, id) },
 			0:  add,
 		} {
-			c.add = func(ctx context.Context, _ string) error { return do(ctx, walletIDs[0]) }
-			m, err := b.once(wallets.on(forget, store), load{writers: 1, each: 1})
+			c.add = func(ctx context.Context, _ string) error { return do(ctx, "wallet-a") }
+			m, err := b.once(hotWallets.on(forget, store), load{writers: 1, each: 1})
 			require.NoError(t, err)
 			require.Equal(t, lost, m.lost, store)
 		}
 		table := b.tables[store+", 0 connections"]
 		c.add = func(ctx context.Context, _ string) error { // a unit, and a balance without a counterpart
-			return table.update(ctx, walletIDs[1], func([]byte) ([]byte, error) { return []byte(`{"count": 1, "balance": 2}`), nil })
+			return table.update(ctx, "wallet-b", func([]byte) ([]byte, error) { return []byte(`{"count": 1, "balance": 2}`), nil })
 		}
-		m, err := b.once(wallets.on(forget, store), load{writers: 1, each: 1})
+		m, err := b.once(hotWallets.on(forget, store), load{writers: 1, each: 1})
 		require.NoError(t, err)
 		require.EqualValues(t, 2, m.lost, store)
 	}
