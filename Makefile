@@ -18,6 +18,13 @@ SHELL       := bash
 # A checkout that belongs to another user, as in a container, has no version to stamp.
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
+# The library is tested with the versions in its own go.mod, which are the least that its users get.
+# The modules beside it find it by go.work, and are tested with that: $(WORK) comes before their commands.
+export GOWORK := off
+WORK := GOWORK=
+# staticcheck, from the module in tools/.
+STATICCHECK = $$($(GO) tool -modfile=$(CURDIR)/tools/go.mod -n staticcheck)
+
 # What tests may not do without, separated by spaces or commas. `go test` alone skips a test whose
 # program is missing and says so; under make it fails. The need-* targets below install them.
 export PAWL_TEST_REQUIRE := postgres strace chromium
@@ -41,14 +48,16 @@ test: ## test the library and its examples, without streams and batches, in less
 
 # The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
-test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, a browser, the benchmark
+test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
 	@$(MAKE) --no-print-directory planted PLANTED=-short
+	@$(MAKE) --no-print-directory cli
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory bench-test
+	@$(MAKE) --no-print-directory otel
 	@echo "make test-modules: all green"
 
 .PHONY: fmt
@@ -61,7 +70,7 @@ vet: ## run go vet
 
 .PHONY: lint
 lint: ## run staticcheck, from the module in tools/
-	$(GO) tool -modfile=tools/go.mod staticcheck ./...
+	$(STATICCHECK) ./...
 
 PACKAGES ?= ./...
 
@@ -106,29 +115,45 @@ streams: need-postgres ## commit to and consume event streams with 8 processes, 
 # Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-load bench-test bench-lint
 bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 20 minutes (bench/README.md)
-	cd bench && $(GO) run . -check -docs
+	cd bench && $(WORK) $(GO) run . -check -docs
 
 bench-quick: need-cc need-postgres ## the same briefly and roughly, in less than a minute
-	cd bench && $(GO) run . -quick
+	cd bench && $(WORK) $(GO) run . -quick
 
 bench-load: need-cc need-postgres ## measure beside one busy process per core; checks only that no call fails
-	cd bench && $(GO) run . -load -docs
+	cd bench && $(WORK) $(GO) run . -load -docs
 
 bench-test: need-cc need-postgres ## vet and test the benchmark itself
-	cd bench && $(GO) vet ./...
-	cd bench && $(GO) test ./...
+	cd bench && $(WORK) $(GO) vet ./...
+	cd bench && $(WORK) $(GO) test ./...
 
 bench-lint: ## run staticcheck on the benchmark; it reads all of what the peers are made of, which takes a while
-	cd bench && $(GO) tool -modfile=../tools/go.mod staticcheck ./...
+	staticcheck=$(STATICCHECK); cd bench && $(WORK) $$staticcheck ./...
+
+# The command is compiled for the other platforms too.
+.PHONY: cli
+cli: need-cc need-postgres ## vet, lint and test the command pawl (docs/cli.md)
+	cd cmd/pawl && $(WORK) $(GO) vet ./...
+	@for platform in $(PLATFORMS); do \
+		(cd cmd/pawl && $(WORK) GOOS=$${platform%/*} GOARCH=$${platform#*/} CGO_ENABLED=0 $(GO) vet .) || exit 1; \
+	done
+	staticcheck=$(STATICCHECK); cd cmd/pawl && $(WORK) $$staticcheck ./...
+	cd cmd/pawl && $(WORK) $(GO) test -timeout 5m ./...
 
 .PHONY: browser
 browser: need-chromium need-postgres ## test the chat example in a real browser, with real server processes
-	cd examples/chat/browser && $(GO) vet ./...
-	cd examples/chat/browser && $(GO) test -timeout 5m -parallel 4 ./...
+	cd examples/chat/browser && $(WORK) $(GO) vet ./...
+	cd examples/chat/browser && $(WORK) $(GO) test -timeout 5m -parallel 4 ./...
+
+.PHONY: otel
+otel: need-cc ## vet, lint and test the observer for OpenTelemetry
+	cd otel && $(WORK) $(GO) vet ./...
+	staticcheck=$(STATICCHECK); cd otel && $(WORK) $$staticcheck ./...
+	cd otel && $(WORK) $(GO) test -race ./...
 
 .PHONY: screenshot
 screenshot: need-chromium ## take the picture of the README anew
-	cd examples/chat/browser && $(GO) test -count=1 -run '^TestScreenshot$$' -screenshot ../../../docs/chat.png .
+	cd examples/chat/browser && $(WORK) $(GO) test -count=1 -run '^TestScreenshot$$' -screenshot ../../../docs/chat.png .
 
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing

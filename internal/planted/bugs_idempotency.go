@@ -5,7 +5,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-keys-of-one-process", Mechanism: "a key has the same record in every process",
 		Proves: []string{"IDEM-2"}, File: "idempotency/request.go",
-		Old: `	in.id = hash("http", principal,`, New: `	in.id = hash("http", fmt.Sprintf("%p", k), principal,`,
+		Old: `	in.id = recordID("http", principal,`, New: `	in.id = recordID(fmt.Sprintf("%p", k), principal,`,
 		Pkg: "./idempotency", Run: "^TestManyConcurrentRequests$/memory", Quick: true,
 	},
 	{
@@ -29,13 +29,13 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-any-principal", Mechanism: "keys are scoped by principal",
 		Proves: []string{"IDEM-3"}, File: "idempotency/request.go",
-		Old: `hash("http", principal, k.route(r), key)`, New: `hash("http", k.route(r), key)`,
+		Old: `recordID("http", principal, k.route(r), key)`, New: `recordID("http", "", k.route(r), key)`,
 		Pkg: "./idempotency", Run: "^TestKeyPerPrincipalAndRoute$",
 	},
 	{
 		Name: "idem-any-route", Mechanism: "keys are scoped by route",
 		Proves: []string{"IDEM-3"}, File: "idempotency/request.go",
-		Old: `hash("http", principal, k.route(r), key)`, New: `hash("http", principal, key)`,
+		Old: `recordID("http", principal, k.route(r), key)`, New: `recordID("http", principal, "", key)`,
 		Pkg: "./idempotency", Run: "^TestKeyPerPrincipalAndRoute$",
 	},
 	{
@@ -65,8 +65,20 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-unfenced-response", Mechanism: "the response is stored under the lease",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
-		Old: "a.scope.AtomicState(a.lease.Context(),", New: "a.scope.AtomicState(context.Background(),",
+		Old: "	return pawl.Transact(a.lease.Context(), a.keys.rt,", New: "	if _, err := a.scope.SetState(context.Background(), r); err == nil {\n		return nil\n	}\n	return pawl.Transact(a.lease.Context(), a.keys.rt,",
 		Pkg: "./idempotency", Run: "^TestLateHandler$/memory", Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "idem-response-then-release", Mechanism: "the commit of the response gives the lease back",
+		Proves: []string{"IDEM-1"}, File: "idempotency/keys.go",
+		Old: "		return a.lease.ReleaseIn(tx)\n", New: "		return nil\n",
+		Pkg: "./idempotency", Run: "^TestCommits$/sqlite",
+	},
+	{
+		Name: "idem-respond-then-release", Mechanism: "the lease of a record that is done is not given back",
+		Proves: []string{"IDEM-1"}, File: "idempotency/middleware.go",
+		Old: "			a.lease.Abandon() //", New: "			//",
+		Pkg: "./idempotency", Run: "^TestCommits$/sqlite",
 	},
 	{
 		Name: "idem-lost-lease-answers", Mechanism: "after a lost lease the client is told that the outcome is unknown",
@@ -253,5 +265,11 @@ var idempotencyBugs = []Bug{
 		Proves: []string{"IDEM-1"}, File: "idempotency/client.go",
 		Old: "		response, err := base.RoundTrip(r)\n", New: "		if n > 1 {\n			r.Header.Set(Header, NewKey())\n		}\n		response, err := base.RoundTrip(r)\n",
 		Pkg: "./idempotency", Run: "^TestTransport$",
+	},
+	{
+		Name: "idem-erase-owner", Mechanism: "the id of a record starts with its principal, by which Erase finds it",
+		Proves: []string{"IDEM-3"}, File: "idempotency/keys.go",
+		Old: `return hash(principal)[:32] + "."`, New: `return hash(principal)[:0] + "."`,
+		Pkg: "./idempotency", Run: "^TestErase$/^memory$",
 	},
 }

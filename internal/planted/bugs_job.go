@@ -35,7 +35,7 @@ var jobBugs = []Bug{
 	{
 		Name: "job-stop-fails-the-attempt", Mechanism: "a job that Stop interrupts is handed back",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
-		Old: "			return w.handBack(fenced, l, j)\n", New: "			return w.fail(fenced, l, j, err)\n",
+		Old: "			if err = w.handBack(fenced, l, j); err == nil {\n", New: "			if err = w.fail(fenced, l, j, err); err == nil {\n",
 		Pkg: "./flow/job", Run: "^TestStopHandsBack$",
 	},
 	{

@@ -83,8 +83,14 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-kept-in-one-process", Mechanism: "a process that passes a lease between its own waiters lets other processes go first at times",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "		if l.turns >= ownTurns {", New: "		if false {",
+		Old: "	case time.Since(l.since) >= ownTime:", New: "	case false:",
 		Pkg: ".", Run: "^TestProcessesShareALease$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "lease-pause-unneeded", Mechanism: "a process pauses only when the lease was not free in between",
+		Proves: []string{"STORE-13"}, File: "lease_line.go",
+		Old: "	case time.Since(time.Unix(0, l.freed.Load())) >= pause:", New: "	case false:",
+		Pkg: ".", Run: "^TestNoPauseForALeaseThatWasFree$",
 	},
 	{
 		Name: "lease-overtakes-the-line", Mechanism: "a caller that only tries does not get ahead of callers that wait",

@@ -143,7 +143,11 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) resul
 	if err != nil {
 		return fail("", "%w", err)
 	}
-	overlay, remove, err := r.overlay(b.File, text)
+	rest, err := unneeded(filepath.Join(r.root, b.Pkg), b.Run)
+	if err != nil {
+		return fail("", "%w", err)
+	}
+	overlay, remove, err := r.overlay(b.File, text, rest)
 	if err != nil {
 		return fail("", "%w", err)
 	}
@@ -169,9 +173,9 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) resul
 	}
 }
 
-// overlay writes a file for go's -overlay flag that replaces file by text. It returns the name of
-// the overlay and a function that removes it.
-func (r runner) overlay(file, text string) (string, func(), error) {
+// overlay writes a file for go's -overlay flag that replaces file by text, and leaves out the files
+// in without. It returns the name of the overlay and a function that removes it.
+func (r runner) overlay(file, text string, without []string) (string, func(), error) {
 	dir, err := os.MkdirTemp("", "planted")
 	if err != nil {
 		return "", nil, err
@@ -179,9 +183,11 @@ func (r runner) overlay(file, text string) (string, func(), error) {
 	remove := func() { os.RemoveAll(dir) }
 	broken := filepath.Join(dir, filepath.Base(file))
 	overlay := filepath.Join(dir, "overlay.json")
-	replace, err := json.Marshal(map[string]map[string]string{
-		"Replace": {filepath.Join(r.root, filepath.FromSlash(file)): broken},
-	})
+	files := map[string]string{filepath.Join(r.root, filepath.FromSlash(file)): broken}
+	for _, path := range without {
+		files[path] = ""
+	}
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": files})
 	if err == nil {
 		err = os.WriteFile(broken, []byte(text), 0o600)
 	}
@@ -203,7 +209,7 @@ func (r runner) test(ctx context.Context, s suite, env ...string) outcome {
 	args = append(args, strings.Fields(s.flags)...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = r.root
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...) // all bugs are in one module
 	// A test may leave a child process that holds the pipes open.
 	cmd.WaitDelay = 10 * time.Second
 	var stdout, stderr bytes.Buffer

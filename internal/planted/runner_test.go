@@ -143,3 +143,26 @@ func TestBugsAreCurrent(t *testing.T) {
 		}
 	}
 }
+
+// A test file is compiled for a bug only if its tests need it.
+func TestUnneeded(t *testing.T) {
+	rest, err := unneeded("../..", "^TestHold$/^memory$")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]bool)
+	for _, path := range rest {
+		found[filepath.Base(path)] = true
+	}
+	for name, want := range map[string]bool{
+		"lease_hold_test.go":  false, // the test
+		"stores_test.go":      false, // helpers
+		"main_test.go":        false, // TestMain
+		"queue_order_test.go": true,
+		"watch_many_test.go":  true,
+	} {
+		if found[name] != want {
+			t.Errorf("unneeded: %s %t, want %t", name, found[name], want)
+		}
+	}
+}
