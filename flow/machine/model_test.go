@@ -142,7 +142,7 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 		for i, r := range m.runs {
 			ways[i].cut.Store(false)
 			if r != nil && !r.ended {
-				r.verdict <- "fail"
+				close(r.verdict)
 			}
 		}
 		for _, d := range depots {
@@ -195,15 +195,17 @@ func runProgram(t *testing.T, program []modelStep) (failure string) {
 					r.answer <- out.Result.String()
 				}
 			}()
+			time.Sleep(time.Second) // a process that just had the claim lets others go first
 			synctest.Wait()
+			m.runs[s.process] = r
 			select {
 			case <-started:
 				if m.status != "packed" {
 					return wrong(n, "a body runs although the status is %s", m.status)
 				}
 				m.status, m.owner, m.overSince, r.holds = "shipping", r, time.Time{}, true
-				m.runs[s.process] = r
 			case got := <-r.answer:
+				m.runs[s.process] = nil
 				want := map[string]string{"packed": "a body", "shipping": "claim_failed", "shipped": "wrong_status"}[m.status]
 				if got != want {
 					return wrong(n, "Fire returned %s, want %s", got, want)
