@@ -143,11 +143,12 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) resul
 	if err != nil {
 		return fail("", "%w", err)
 	}
-	rest, err := unneeded(filepath.Join(r.root, b.Pkg), b.Run)
+	changed, err := prune(filepath.Join(r.root, b.Pkg), b.Run)
 	if err != nil {
 		return fail("", "%w", err)
 	}
-	overlay, remove, err := r.overlay(b.File, text, rest)
+	changed[filepath.Join(r.root, filepath.FromSlash(b.File))] = text
+	overlay, remove, err := r.overlay(changed)
 	if err != nil {
 		return fail("", "%w", err)
 	}
@@ -173,27 +174,35 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) resul
 	}
 }
 
-// overlay writes a file for go's -overlay flag that replaces file by text, and leaves out the files
-// in without. It returns the name of the overlay and a function that removes it.
-func (r runner) overlay(file, text string, without []string) (string, func(), error) {
+// overlay writes a file for go's -overlay flag that replaces the text of these files; one that becomes
+// "" is left out. It returns the name of the overlay and a function that removes it.
+func (r runner) overlay(changed map[string]string) (string, func(), error) {
 	dir, err := os.MkdirTemp("", "planted")
 	if err != nil {
 		return "", nil, err
 	}
 	remove := func() { os.RemoveAll(dir) }
-	broken := filepath.Join(dir, filepath.Base(file))
-	overlay := filepath.Join(dir, "overlay.json")
-	files := map[string]string{filepath.Join(r.root, filepath.FromSlash(file)): broken}
-	for _, path := range without {
-		files[path] = ""
+	write := func(name, text string) (string, error) {
+		path := filepath.Join(dir, name)
+		return path, os.WriteFile(path, []byte(text), 0o600)
+	}
+	files := make(map[string]string)
+	for path, text := range changed {
+		if files[path] = ""; text == "" || err != nil {
+			continue
+		}
+		files[path], err = write(filepath.Base(path), text)
+	}
+	if err != nil {
+		remove()
+		return "", nil, err
 	}
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": files})
-	if err == nil {
-		err = os.WriteFile(broken, []byte(text), 0o600)
+	if err != nil {
+		remove()
+		return "", nil, err
 	}
-	if err == nil {
-		err = os.WriteFile(overlay, replace, 0o600)
-	}
+	overlay, err := write("overlay.json", string(replace))
 	if err != nil {
 		remove()
 		return "", nil, err

@@ -144,25 +144,30 @@ func TestBugsAreCurrent(t *testing.T) {
 	}
 }
 
-// A test file is compiled for a bug only if its tests need it.
-func TestUnneeded(t *testing.T) {
-	rest, err := unneeded("../..", "^TestHold$/^memory$")
+// Only what a bug's tests need is compiled for it.
+func TestPrune(t *testing.T) {
+	pruned, err := prune("../..", "^TestHold$/^memory$")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := make(map[string]bool)
-	for _, path := range rest {
-		found[filepath.Base(path)] = true
-	}
-	for name, want := range map[string]bool{
-		"lease_hold_test.go":  false, // the test
-		"stores_test.go":      false, // helpers
-		"main_test.go":        false, // TestMain
-		"queue_order_test.go": true,
-		"watch_many_test.go":  true,
+	for path, want := range map[string][]string{
+		"lease_hold_test.go":  {"func TestHold("},
+		"main_test.go":        {"func TestMain("},
+		"stores_test.go":      {"func "},
+		"queue_order_test.go": nil,
+		"watch_many_test.go":  nil,
 	} {
-		if found[name] != want {
-			t.Errorf("unneeded: %s %t, want %t", name, found[name], want)
+		text := pruned[filepath.Join("../..", path)]
+		if len(want) == 0 && text != "" {
+			t.Errorf("%s is compiled:\n%s", path, text)
+		}
+		for _, part := range want {
+			if !strings.Contains(text, part) {
+				t.Errorf("%s lacks %q:\n%s", path, part, text)
+			}
+		}
+		if strings.Count(text, "func Test") > 1 {
+			t.Errorf("%s has other tests:\n%s", path, text)
 		}
 	}
 }
