@@ -138,14 +138,10 @@ func transfer(ctx context.Context, rt *pawl.Runtime, from, to string, amount int
 }
 
 func transferStatus(err error) int {
-	var unavailable *pawl.UnavailableError
-	switch {
-	case errors.Is(err, ErrPoor):
+	if errors.Is(err, ErrPoor) {
 		return http.StatusPaymentRequired // a refusal: the same call is refused again
-	case errors.As(err, &unavailable):
-		return http.StatusServiceUnavailable // an outage: nothing was applied, try again later
 	}
-	return pawl.HTTPStatus(err) // 200 for nil, 409 for a conflict, 500 for an unknown outcome
+	return pawl.HTTPStatus(err) // 200 for nil, 409 for a conflict, 503 for an outage, 500 for an unknown outcome
 }
 
 // noReads is a store whose reads fail.

@@ -97,7 +97,7 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	}
 	if ending, reached := l.queue.Await(ctx, w); ending != queue.GotAnswer {
 		l.free.Set() // the head may have left
-		(&call{terms: &terms{env: rt.env}, key: key}).observe(ctx, Event{Type: EventWithdrawn, Path: "lock", Verb: "Acquire", Err: context.Cause(ctx)})
+		rt.env.observe(ctx, Event{Type: EventWithdrawn, Path: "cas", Key: key, Verb: "Acquire", Err: context.Cause(ctx)})
 		return nil, leftBy(ctx, key, phaseOf(reached))
 	}
 	raise(p.panic, p.exited)
@@ -244,7 +244,7 @@ func (l *line) answer(w *queue.Waiter[place], lease *Lease, err error, panicked 
 		l.last = nil
 		_ = lease.giveBack(context.Background()) // else it runs out
 	case panicked != nil || exited:
-		(&call{terms: &terms{env: l.rt.env}, key: l.key}).reportPanic(p.ctx, "lock", "Acquire", panicked, true)
+		(&call{terms: &terms{env: l.rt.env}, key: l.key}).reportPanic(p.ctx, "cas", "Acquire", panicked, true)
 	}
 }
 

@@ -143,7 +143,7 @@ func (s Scope[T]) ReadLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 			return nil, unavailable(s.key, persist.ErrUnsupported)
 		}
 	}
-	entries, err := asked(ctx, s.bound.rt.env, "ReadLog", s.key, func() ([]LogEntry, error) {
+	entries, err := observeCall(ctx, s.bound.rt.env, "ReadLog", s.key, func() ([]LogEntry, error) {
 		return logs.ReadLog(ctx, persist.LogQuery{Key: s.key, From: q.From, Before: q.Before, Reverse: q.Reverse, Limit: q.Limit})
 	})
 	if err != nil {
@@ -170,7 +170,7 @@ func (rt *Runtime) ReadLogs(ctx context.Context, after uint64, limit int, kinds 
 	case rt.closed.Load():
 		return nil, ErrClosed
 	}
-	entries, err := asked(ctx, rt.env, "ReadOrder", Key{}, func() ([]LogEntry, error) {
+	entries, err := observeCall(ctx, rt.env, "ReadOrder", Key{}, func() ([]LogEntry, error) {
 		return rt.logs.ReadOrder(ctx, persist.OrderQuery{Kinds: kinds, After: after, Limit: limit})
 	})
 	if err != nil {

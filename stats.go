@@ -13,8 +13,8 @@ import (
 
 // Stats is what a runtime does at one moment, in this process only.
 type Stats struct {
-	// Queues are the queues that are not idle, in the order of their keys. The in-memory scopes of two
-	// Locals can have the same key.
+	// Queues are the queues of mutations that are not idle, in the order of their keys. The in-memory
+	// scopes of two Locals can have the same key. Callers that wait for a lease are not included.
 	Queues []QueueStats
 	// Leases are the leases that the runtime holds, in the order of their keys.
 	Leases []LeaseStats
@@ -56,7 +56,7 @@ type QueueStats struct {
 type FunctionStats struct {
 	Verb  string
 	Since time.Time
-	// Stuck says that it has outlived the budget of its call. Scope.Abandon gives it up.
+	// Stuck says that it has run for longer than the budget of its call. Scope.Abandon gives it up.
 	Stuck bool
 }
 
@@ -114,7 +114,7 @@ func (s *Stats) add(r *containers) (count int) {
 	return count
 }
 
-// stats makes Container a resident.
+// stats returns the state of the queue and the number of watchers; it is part of resident.
 func (c *Container[T]) stats(now time.Time) (s QueueStats, watchers int) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
@@ -131,7 +131,7 @@ func (c *Container[T]) stats(now time.Time) (s QueueStats, watchers int) {
 	return s, countWatchers(c.group.Load())
 }
 
-// stats makes stored a resident.
+// stats returns the state of the queue and the number of watchers; it is part of resident.
 func (s *stored) stats(now time.Time) (out QueueStats, watchers int) {
 	s.queue.Lock()
 	defer s.queue.Unlock()

@@ -12,8 +12,8 @@ import (
 // Calls of the store that the observer is told of, by EventStoreCalled. Without an observer they cost
 // nothing.
 
-// asked runs call, which calls the method verb of the store, and reports it to the observer.
-func asked[R any](ctx context.Context, e *env, verb string, key Key, call func() (R, error)) (R, error) {
+// observeCall runs call, which calls the method verb of the store, and reports it to the observer.
+func observeCall[R any](ctx context.Context, e *env, verb string, key Key, call func() (R, error)) (R, error) {
 	if e.observer == nil {
 		return call()
 	}
@@ -23,7 +23,7 @@ func asked[R any](ctx context.Context, e *env, verb string, key Key, call func()
 	return answer, err
 }
 
-// storeCalled reports a call of the store.
+// storeCalled reports a call of the store. ErrNotFound counts as success.
 func (e *env) storeCalled(ctx context.Context, event Event) {
 	event.Type = EventStoreCalled
 	if errors.Is(event.Err, persist.ErrNotFound) {
@@ -34,22 +34,22 @@ func (e *env) storeCalled(ctx context.Context, event Event) {
 
 // load is the Load of the store.
 func (rt *Runtime) load(ctx context.Context, key Key) (persist.Record, error) {
-	return asked(ctx, rt.env, "Load", key, func() (persist.Record, error) { return rt.store.Load(ctx, key) })
+	return observeCall(ctx, rt.env, "Load", key, func() (persist.Record, error) { return rt.store.Load(ctx, key) })
 }
 
 // list is the List of the store.
 func (rt *Runtime) list(ctx context.Context, q persist.Query) (persist.Page, error) {
-	return asked(ctx, rt.env, "List", Key{Kind: q.Kind}, func() (persist.Page, error) { return rt.store.List(ctx, q) })
+	return observeCall(ctx, rt.env, "List", Key{Kind: q.Kind}, func() (persist.Page, error) { return rt.store.List(ctx, q) })
 }
 
 // loadAll reads several records, at one instant where the store can.
 func (e *env) loadAll(ctx context.Context, store persist.Store, keys []Key) ([]persist.Record, error) {
 	if reader, ok := store.(persist.Reader); ok && len(keys) > 1 {
-		return asked(ctx, e, "LoadAll", keys[0], func() ([]persist.Record, error) { return reader.LoadAll(ctx, keys) })
+		return observeCall(ctx, e, "LoadAll", keys[0], func() ([]persist.Record, error) { return reader.LoadAll(ctx, keys) })
 	}
 	var records []persist.Record
 	for _, key := range keys {
-		r, err := asked(ctx, e, "Load", key, func() (persist.Record, error) { return store.Load(ctx, key) })
+		r, err := observeCall(ctx, e, "Load", key, func() (persist.Record, error) { return store.Load(ctx, key) })
 		if err != nil && !errors.Is(err, persist.ErrNotFound) {
 			return nil, err
 		}
@@ -98,7 +98,7 @@ type observedStore struct {
 
 // Load is that of the store.
 func (s observedStore) Load(ctx context.Context, key Key) (persist.Record, error) {
-	return asked(ctx, s.env, "Load", key, func() (persist.Record, error) { return s.store.Load(ctx, key) })
+	return observeCall(ctx, s.env, "Load", key, func() (persist.Record, error) { return s.store.Load(ctx, key) })
 }
 
 // Commit is that of the store.

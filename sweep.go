@@ -153,7 +153,7 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 	s.observe(ctx, kind, "Clear", did.Cleared, began, err)
 	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
 		began = time.Now()
-		did.Purged, err = asked(ctx, s.rt.env, "Purge", Key{Kind: kind}, func() (int, error) {
+		did.Purged, err = observeCall(ctx, s.rt.env, "Purge", Key{Kind: kind}, func() (int, error) {
 			return purger.Purge(ctx, persist.Query{Kind: kind, Age: s.config.Tombstones})
 		})
 		s.observe(ctx, kind, "Purge", did.Purged, began, err)

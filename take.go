@@ -201,7 +201,7 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, terms leaseCall, change persist.Change) ([]Taken[T], error) {
 	rt := b.rt
 	sent := time.Now()
-	records, err := asked(ctx, rt.env, "Take", Key{Kind: q.Kind}, func() ([]persist.Record, error) {
+	records, err := observeCall(ctx, rt.env, "Take", Key{Kind: q.Kind}, func() ([]persist.Record, error) {
 		return leaser.Take(ctx, q, persist.Acquire{Holder: terms.holder, For: terms.length}, change)
 	})
 	if err != nil {

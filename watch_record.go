@@ -26,7 +26,8 @@ func (rt *Runtime) WatchRecord(ctx context.Context, key Key) iter.Seq2[persist.R
 	}
 }
 
-// watchRecord is WatchRecord without its last pair.
+// watchRecord calls yield for each record, and returns the error that ends the watch. It is nil if
+// ctx ended or yield returned false.
 func (rt *Runtime) watchRecord(ctx context.Context, key Key, yield func(persist.Record) bool) error {
 	switch {
 	case ctx == nil:

@@ -31,8 +31,8 @@
 //
 // # What is stored
 //
-// A record is a document of kind "idempotency" in the runtime's store. Its id is a hash of
-// principal, route and key. It holds a hash of the request and the response: status, body, and the
+// A record is a document of kind "idempotency" in the runtime's store. Its id is a hash of the
+// principal, so that the records of one can be erased, and a hash of principal, route and key. It holds a hash of the request and the response: status, body, and the
 // headers that Config allows. It expires after Config.TTL, 24 hours by default. A [pawl.Sweeper]
 // removes expired records.
 //

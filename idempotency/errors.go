@@ -53,9 +53,9 @@ func (e *runningError) Unwrap() error { return e.held }
 // pawl.NonRetryable error. It has the code, the status and the text of that error and is
 // pawl.NonRetryable too.
 type StoredError struct {
-	Was    string `json:"code"`
-	Status int    `json:"status"`
-	Text   string `json:"text"`
+	Was    string `json:"code"`   // the code of the first error, as pawl.Code returns it
+	Status int    `json:"status"` // its HTTP status
+	Text   string `json:"text"`   // its text
 }
 
 func (e *StoredError) Error() string { return e.Text }

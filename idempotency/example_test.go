@@ -22,7 +22,7 @@ func example() (*pawl.Runtime, *idempotency.Keys) {
 		log.Fatal(err)
 	}
 	keys, err := idempotency.New(rt, idempotency.Config{
-		Principal: func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }, // from your authentication
+		Principal: func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user }, // in a program: the user that your authentication has verified
 		Require:   true,
 	})
 	if err != nil {

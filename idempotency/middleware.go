@@ -44,8 +44,8 @@ type callKey struct{}
 // IDEMPOTENCY_OUTCOME_UNKNOWN. The client gets it too when the response cannot be stored. A panic
 // of next frees the key and is raised again.
 //
-// Middleware panics if Config.Principal is nil. Inside itself it does nothing, nor inside the
-// middleware of other Keys for the same key, principal and route.
+// Middleware panics if Config.Principal is nil. A middleware inside another one passes the request
+// on if the outer one handles the same key, principal and route.
 func (k *Keys) Middleware(next http.Handler) http.Handler {
 	if k.config.Principal == nil {
 		panic("idempotency: Middleware requires Config.Principal")

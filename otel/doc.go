@@ -6,8 +6,9 @@
 //	...
 //	rt, err := pawl.Open(pawl.Config{Store: store, Observer: observer})
 //
-// Attributes of metrics are kinds, paths, verbs, outcomes and error codes, never ids. A metric has at
-// most MaxSeries combinations of them; further ones are counted under the kind "other".
+// Attributes of metrics are kinds, paths, verbs, outcomes and error codes, never ids. An Observer
+// keeps at most MaxSeries combinations of them apart, over all its metrics; further ones are counted
+// under the kind "other".
 //
 // A span begins and ends when its mutation has ended, with the times of the mutation. Spans that the
 // function of a mutation starts are therefore its siblings, not its children. A context without a span

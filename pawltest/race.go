@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// Race runs writers goroutines that start together, and fails t if an update was lost or doubled.
+// Race calls write in several goroutines that start together, and fails t if an update was lost or doubled.
 // write makes updates and returns the number of those that were acknowledged. count returns the
 // number of updates that are there, such as the sum of a counter or the length of a list. Race
 // calls count before and after, and the difference must be the sum of what the writers returned.
 //
 // An error of write or count fails t. A refusal that is expected, such as "too few credits", is no
-// error for Race: return it as an update less.
+// error for Race: do not count it, and return nil.
 //
 // A race is found only if the writers overlap. Let each of them make many updates, and spread them
 // over two runtimes on one store: those behave like two processes.

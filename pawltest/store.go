@@ -55,7 +55,7 @@ func (s *Store) Next(faults ...Fault) {
 	s.queue = append(s.queue, faults...)
 }
 
-// Nth sets the fault of the nth commit from now on; the next one is 1. It panics if n is below 1.
+// Nth sets the fault of one commit: the next one is 1, the one after it is 2. It panics if n is below 1.
 func (s *Store) Nth(n int, f Fault) {
 	if n < 1 {
 		panic(fmt.Sprintf("pawltest: commit %d is in the past; the next one is 1", n))

@@ -186,13 +186,16 @@ func TestSpendRace(t *testing.T) {
 	runtimes := []*pawl.Runtime{open(t, store), open(t, store)}
 	ann := give(t, runtimes[0], "ann", 100)
 	spend := func(ctx context.Context, caller int) (spent int, err error) {
-		for ; err == nil; spent++ {
-			err = Spend(ctx, runtimes[caller%2], "ann", 1)
+		for {
+			err := Spend(ctx, runtimes[caller%2], "ann", 1)
+			switch {
+			case errors.Is(err, ErrSpent):
+				return spent, nil
+			case err != nil:
+				return spent, err
+			}
+			spent++
 		}
-		if errors.Is(err, ErrSpent) { // the last call, which spent nothing
-			return spent - 1, nil
-		}
-		return spent, err
 	}
 	pawltest.Race(t, 8, spend, func(ctx context.Context) (int, error) {
 		a, err := ann.State(ctx)

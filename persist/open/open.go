@@ -83,9 +83,14 @@ func (s Schemes) Check(location string) error {
 }
 
 // Redacted returns a location for messages: without the password of a URL, and quoted if it contains
-// characters that cannot be printed.
+// characters that cannot be printed. Of a location that is neither a path nor a URL it shows the
+// scheme only: any part of it may be a password.
 func Redacted(location string) string {
 	shown := location
+	scheme, _, hasScheme := strings.Cut(location, ":")
+	if isPath := !hasScheme || len(scheme) == 1 || scheme == "sqlite" || scheme == "dir"; !isPath {
+		shown = scheme + ":..."
+	}
 	if scheme, _, ok := strings.Cut(location, "://"); ok {
 		shown = scheme + "://..."
 		if u, err := url.Parse(location); err == nil {

@@ -63,6 +63,9 @@ func TestRedacted(t *testing.T) {
 		"postgres://h/db?password=sesame":      "postgres://h/db?password=xxxxx",
 		"postgres://ann:sesame@h:port/db":      "postgres://...",
 		"postgres://ann:ses\name@127.0.0.1/db": "postgres://...",
+		"postgres:host=h password=sesame":      "postgres:...",
+		"chat.db":                              "chat.db",
+		`C:\chat.db`:                           `"C:\\chat.db"`,
 	} {
 		require.Equal(t, want, open.Redacted(location))
 	}

@@ -2,9 +2,9 @@
 //
 // An acknowledged commit is durable, even if the default of a session is synchronous_commit=off; a
 // server with fsync=off is refused. The server's clock decides about expiry, leases and due times,
-// after the records are locked. A commit that creates or replaces one record is one round trip,
-// with or without a lease and new log entries; any other commit is two. When many commits are in
-// progress they share transactions, each with an outcome of its own.
+// after the records are locked. The usual commit is one round trip, with or without a
+// lease and new log entries, also of several records; what that cannot write takes a transaction. When
+// many commits are in progress they share transactions, each with an outcome of its own.
 //
 // Only Watch depends on the state of a session, so a proxy such as PgBouncer may pool connections
 // by transaction. PostgreSQL 12 or newer and a database with encoding UTF8 are required. A commit
