@@ -218,7 +218,28 @@ func (r Record) follows(old Record) bool {
 	if r.Version == old.Version && !r.Deleted {
 		old.Lease, old.Expires = r.Lease, r.Expires
 	}
-	return r.Version > old.Version || difference(r, old) == ""
+	return r.Version > old.Version && r.Continues(old) || difference(r, old) == ""
+}
+
+// Continues reports whether r, of a higher version than old, can have been made from old: r knows the
+// last commit of old, or so many came after it that it was forgotten. A record without commit ids, and
+// one that was purged and created again after old, is believed.
+func (r Record) Continues(old Record) bool {
+	if r.Born != old.Born {
+		return r.Born > old.Version
+	}
+	if len(old.Commits) == 0 {
+		return true
+	}
+	last := old.Commits[len(old.Commits)-1]
+	if slices.Contains(r.Commits, last) {
+		return true
+	}
+	ids := make(map[string]int) // by writer
+	for _, id := range r.Commits {
+		ids[writerOf(id)]++
+	}
+	return len(ids) == KeptWriters || ids[writerOf(last)] == KeptPerWriter
 }
 
 // restore writes records. If that fails, it writes them one by one to find the one that fails.

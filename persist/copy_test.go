@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -219,11 +220,14 @@ func TestCopyOfAWrittenDestination(t *testing.T) {
 	}
 	for want, r := range map[string]persist.Record{
 		`"thing/000": written in the destination: version 9 in the source, version 12 in the destination`: change(func(r *persist.Record) { r.Version = 12 }),
-		`version 9 has another doc in the destination`:                                                    change(func(r *persist.Record) { r.Doc = []byte(`{"id":"other"}`) }),
-		`version 9 has another updated in the destination`:                                                change(func(r *persist.Record) { r.Updated = r.Updated.Add(time.Second) }),
-		`version 9 has another commits in the destination`:                                                change(func(r *persist.Record) { r.Commits = []string{"x.1"} }),
-		`version 9 has another doc, deleted in the destination`:                                           change(func(r *persist.Record) { r.Doc, r.Deleted = nil, true }),
-		`1 records differ, the first is "thing/extra": version 9 only in the destination`:                 inState("extra", 0),
+		`written in the destination: version 9 in the source, version 8 in the destination`: change(func(r *persist.Record) {
+			r.Version, r.Commits = 8, append(slices.Clone(r.Commits), "x.1") // the destination went on by itself
+		}),
+		`version 9 has another doc in the destination`:                                    change(func(r *persist.Record) { r.Doc = []byte(`{"id":"other"}`) }),
+		`version 9 has another updated in the destination`:                                change(func(r *persist.Record) { r.Updated = r.Updated.Add(time.Second) }),
+		`version 9 has another commits in the destination`:                                change(func(r *persist.Record) { r.Commits = []string{"x.1"} }),
+		`version 9 has another doc, deleted in the destination`:                           change(func(r *persist.Record) { r.Doc, r.Deleted = nil, true }),
+		`1 records differ, the first is "thing/extra": version 9 only in the destination`: inState("extra", 0),
 		`the first is "thing/tombstone": version 41 only in the destination`: {
 			Key: persist.Key{Kind: "thing", ID: "tombstone"}, Version: 41, Deleted: true, Updated: started,
 		},

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -64,7 +65,7 @@ func TestCopyToStoreInUse(t *testing.T) {
 		want   string
 	}{
 		"other_record": {func(t *testing.T, to persist.Store) { put(t, to, "other", one("zoe")) }, "only in the target"},
-		"same_id":      {func(t *testing.T, to persist.Store) { put(t, to, "other", one("ann")) }, "written by other processes"},
+		"same_id":      {func(t *testing.T, to persist.Store) { put(t, to, "other", one("ann")) }, "version 1 was not written in the source"},
 		"newer": {func(t *testing.T, to persist.Store) {
 			put(t, to, "w", one("ann"), next("ann"), persist.Write{Key: key("session", "ann"), Expected: 2, Version: 3, Doc: []byte(`{}`)})
 		}, "version 3 in the target, 2 in the source"},
@@ -85,6 +86,36 @@ func TestCopyToStoreInUse(t *testing.T) {
 				require.Contains(t, r.err, "the target is not empty")
 				require.Contains(t, r.err, c.want)
 				require.Equal(t, before, records(t, to))
+			}
+		})
+	}
+}
+
+// A copy whose expiry or lease moved on without a new version is in use.
+func TestCopyThatWasUsed(t *testing.T) {
+	now := time.Now()
+	original := persist.Record{
+		Key: key("session", "ann"), Version: 2, Updated: now, Expires: now.Add(time.Hour),
+		Lease: persist.Lease{Holder: "a", Token: 2, Until: now.Add(time.Minute)},
+	}
+	for name, c := range map[string]struct {
+		change func(*persist.Record)
+		used   bool
+	}{
+		"same":     {func(*persist.Record) {}, false},
+		"older":    {func(r *persist.Record) { r.Expires, r.Lease.Until = now, now }, false},
+		"renewed":  {func(r *persist.Record) { r.Expires = now.Add(2 * time.Hour) }, true},
+		"kept":     {func(r *persist.Record) { r.Expires = time.Time{} }, true},
+		"extended": {func(r *persist.Record) { r.Lease.Until = now.Add(2 * time.Minute) }, true},
+		"released": {func(r *persist.Record) { r.Lease = persist.Lease{} }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := original
+			c.change(&r)
+			if reason := foreign(original, r, 0, true); c.used {
+				require.Equal(t, "version 2 was renewed or released in the target", reason)
+			} else {
+				require.Empty(t, reason)
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -14,8 +13,8 @@ import (
 var allRecords = []persist.Query{{}, {Expired: true}, {Deleted: true}}
 
 // checkTarget returns an error with exit code 1 unless each record of the target was copied from the
-// source: the source has it, not older, and with a writer in common. Then persist.Copy overwrites no
-// record of another store. With exact, both must have the same version. Nothing is written.
+// source: the source has it, not older, and made from it. Then persist.Copy overwrites no record that
+// was written in the target. With exact, both must have the same version. Nothing is written.
 func checkTarget(ctx context.Context, from, to persist.Store, exact bool) error {
 	floor, _, err := floorOf(ctx, from)
 	if err != nil {
@@ -47,34 +46,28 @@ func foreign(original, r persist.Record, floor uint64, exact bool) string {
 	switch {
 	case original.Absent() && r.Deleted && r.Version <= floor:
 		return "" // purged in the source
+	case original.Absent() && r.Version < floor:
+		return "only in the target; if it was purged from the source after an earlier copy, delete it here too"
 	case original.Absent():
 		return "only in the target"
 	case r.Version > original.Version || exact && r.Version != original.Version:
 		return fmt.Sprintf("version %d in the target, %d in the source", r.Version, original.Version)
 	case r.Version == original.Version && !r.Updated.Equal(original.Updated):
 		return fmt.Sprintf("version %d was written at another time", r.Version)
-	case original.Born != r.Born && original.Born <= r.Version:
-		return fmt.Sprintf("born at version %d in the target, at %d in the source", r.Born, original.Born)
-	case original.Born != r.Born: // purged and created again in the source
-		return ""
-	}
-	mine, theirs := writers(r.Commits), writers(original.Commits)
-	common := slices.ContainsFunc(mine, func(writer string) bool { return slices.Contains(theirs, writer) })
-	if !common && len(mine) > 0 && len(theirs) > 0 && len(theirs) < persist.KeptWriters {
-		return "written by other processes than in the source"
+	case r.Version == original.Version && isUsed(original, r):
+		return fmt.Sprintf("version %d was renewed or released in the target", r.Version)
+	case r.Version < original.Version && !original.Continues(r):
+		return fmt.Sprintf("version %d was not written in the source", r.Version)
 	}
 	return ""
 }
 
-// writers returns the writers of commit ids, each once.
-func writers(ids []string) (names []string) {
-	for _, id := range ids {
-		name := id[:max(0, strings.LastIndex(id, "."))]
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
+// isUsed reports whether a copy of the same version was used since: its expiry or its lease moved on,
+// which leaves the version alone.
+func isUsed(original, r persist.Record) bool {
+	renewed := !original.Expires.IsZero() && (r.Expires.IsZero() || r.Expires.After(original.Expires))
+	held, holds := original.Lease, r.Lease
+	return renewed || holds.Until.After(held.Until) || held.Token != 0 && holds.Token != held.Token
 }
 
 // loadAll returns the records of a store that have the keys of records, in the same order. An absent
