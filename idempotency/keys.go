@@ -84,7 +84,8 @@ type Config struct {
 	// Headers names response headers to store in addition to Content-Type, Content-Encoding,
 	// Content-Language and Location.
 	Headers []string
-	// TTL is how long a response is stored, at most MaxTTL. 0: DefaultTTL.
+	// TTL is how long a response is stored, at most MaxTTL, and at least as long as the lease of its
+	// key is live. 0: DefaultTTL.
 	TTL time.Duration
 	// Lease is how long a crash blocks its key. 0: pawl.DefaultLease.
 	Lease time.Duration

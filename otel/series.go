@@ -10,7 +10,7 @@ import (
 )
 
 // MaxSeries is the number of combinations of attributes that an Observer keeps apart. Of further ones,
-// only the outcome is told.
+// only the outcome is told. When half of them are in use, new ones have the code "other".
 const MaxSeries = 2000
 
 // other stands for names beyond MaxSeries.
@@ -49,6 +49,9 @@ func (t *table) add(l labels) *options {
 	known := map[labels]*options{}
 	if old := t.known.Load(); old != nil {
 		known = *old
+	}
+	if _, ok := known[l]; !ok && len(known) >= MaxSeries/2 && l.code != "" {
+		l.code = other // codes are the user's: they may not crowd out the other series
 	}
 	if _, ok := known[l]; !ok && len(known) >= MaxSeries {
 		l = labels{kind: other, outcome: l.outcome}

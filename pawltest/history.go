@@ -24,10 +24,10 @@ type History[T any] struct {
 	mu      sync.Mutex // protects the rest
 	clock   int        // counts starts and ends of calls
 	calls   []call[T]  // acknowledged
-	unknown int        // writes whose outcome is unknown
+	unknown []call[T]  // writes whose outcome is unknown, without an answer
 }
 
-// call is one acknowledged call of a history.
+// call is one call of a history.
 type call[T any] struct {
 	name       string
 	model      func(state T) T // nil: a read
@@ -74,7 +74,7 @@ func (h *History[T]) record(c call[T], do func() (pawl.Snapshot[T], error)) (paw
 		c.Snapshot = snap
 		h.calls = append(h.calls, c)
 	case c.model != nil && pawl.OutcomeUnknown(err):
-		h.unknown++
+		h.unknown = append(h.unknown, c)
 	}
 	return snap, err
 }
@@ -89,7 +89,8 @@ func (h *History[T]) tick() int {
 
 // Check reads the scope, and fails t unless the calls so far took effect one after the other. Call
 // it when all of them have returned. Versions that no answer names are allowed for writes whose
-// outcome is unknown, one for each; the write after them is not compared with its model.
+// outcome is unknown, one for each, if their models explain the next state that was answered. More than
+// maxSearched of them in a row are counted, but not compared.
 func (h *History[T]) Check(t testing.TB) {
 	t.Helper()
 	if _, err := h.Read("the end", func() (pawl.Snapshot[T], error) { return h.scope.Snapshot(t.Context()) }); err != nil {
@@ -111,7 +112,7 @@ func (h *History[T]) replay() error {
 	if c := &calls[0]; c.Version < first.Version {
 		return fmt.Errorf("%s answered version %d, below version %d at the start", c.name, c.Version, first.Version)
 	}
-	r := replay[T]{last: first, unknown: h.unknown, exact: h.unknown == 0}
+	r := replay[T]{last: first, unknown: h.unknown, left: len(h.unknown)}
 	for n := 0; len(calls) > 0; calls = calls[n:] {
 		for n = 0; n < len(calls) && calls[n].Version == calls[0].Version; {
 			n++
@@ -127,9 +128,12 @@ func (h *History[T]) replay() error {
 type replay[T any] struct {
 	last    *call[T] // a call that answered the version before
 	began   int      // latest start of a call that answered an earlier version
-	unknown int      // writes of unknown outcome that have not explained a version yet
-	exact   bool     // no outcome is unknown
+	unknown []call[T]
+	left    int // writes of unknown outcome that have not explained a version yet
 }
+
+// maxSearched is how many writes of unknown outcome in a row are put in every order.
+const maxSearched = 4
 
 // step checks the calls that answered one version: the write that made it, and calls that saw its
 // state and changed nothing. They are in the order of their starts.
@@ -148,7 +152,7 @@ func (r *replay[T]) step(same []call[T]) error {
 			return fmt.Errorf("%s answered version %d before a call began that answered an earlier version", c.name, c.Version)
 		case c != made && c.changes():
 			return fmt.Errorf("%s is missing in version %d, which it answered: the state is %s", c.name, c.Version, c.text())
-		case made != nil && r.exact && c.end < made.start:
+		case made != nil && len(r.unknown) == 0 && c.end < made.start:
 			return fmt.Errorf("%s answered version %d before %s began, which made it", c.name, c.Version, made.name)
 		}
 	}
@@ -169,27 +173,55 @@ func (r *replay[T]) maker(same []call[T]) (*call[T], error) {
 	missing := version - before - 1
 	made := find(same, (*call[T]).changes) // no other call may change the state
 	switch {
-	case made != nil && missing == 0 && !r.leads(made):
+	case made != nil && !r.follows(same, missing, made):
 		return nil, fmt.Errorf("%s made %s of %s at version %d, its model makes %s",
 			made.name, made.text(), r.last.text(), version, text(made.model(r.last.State())))
-	case made == nil && missing == 0:
-		made = find(same, r.leads)
 	case made == nil:
-		made = find(same, func(c *call[T]) bool { return c.model != nil })
+		made = find(same, func(c *call[T]) bool { return c.model != nil && r.follows(same, missing, c) })
 	}
 	if made == nil {
-		missing++
+		if missing++; missing <= uint64(r.left) && !r.follows(same, missing, nil) {
+			return nil, fmt.Errorf("no write explains %s at version %d, after %s at version %d", same[0].text(), version, r.last.text(), before)
+		}
 	}
-	if missing > uint64(r.unknown) {
+	if missing > uint64(r.left) {
 		return nil, fmt.Errorf("of the versions %d to %d, %d belong to no acknowledged write", before+1, version, missing)
 	}
-	r.unknown -= int(missing)
+	r.left -= int(missing)
 	return made, nil
 }
 
-// leads reports whether the call is a write that makes the state it answered of the state before.
-func (r *replay[T]) leads(c *call[T]) bool {
-	return c.model != nil && text(c.model(r.last.State())) == c.text()
+// follows reports whether some order of writes of unknown outcome, as many as versions are missing,
+// and then made, unless it is nil, leads from the last state to that of the calls.
+func (r *replay[T]) follows(same []call[T], missing uint64, made *call[T]) bool {
+	if missing > maxSearched || missing > uint64(r.left) {
+		return true // too many to try, or to be refused for their number
+	}
+	end := same[0].end
+	for i := range same {
+		end = min(end, same[i].end)
+	}
+	var try func(order []*call[T]) bool
+	try = func(order []*call[T]) bool {
+		if len(order) == int(missing) {
+			state := r.last.State()
+			for _, c := range order {
+				state = c.model(state)
+			}
+			if made != nil {
+				state = made.model(state)
+			}
+			return text(state) == same[0].text()
+		}
+		for i := range r.unknown {
+			c := &r.unknown[i]
+			if c.start < end && !slices.Contains(order, c) && try(append(slices.Clip(order), c)) {
+				return true
+			}
+		}
+		return false
+	}
+	return try(nil)
 }
 
 // find returns the first of the calls for which ok returns true, nil if there is none.

@@ -75,20 +75,33 @@ func TestHistoryAgreesWithSearch(t *testing.T) {
 func TestHistoryAllowsUnknownOutcomes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
-		var known []porcupine.Operation
-		unknown := 0
+		var known, unknown []porcupine.Operation
 		ops := randomHistory(rng)
 		for _, op := range ops {
 			if op.Input.(verb).name != "read" && rng.IntN(3) == 0 {
-				unknown++
+				unknown = append(unknown, op)
 			} else {
 				known = append(known, op)
 			}
 		}
 		h := historyOf(known)
-		h.unknown = unknown
+		h.unknown = historyOf(unknown).calls[1:]
 		if err := h.replay(); err != nil {
-			t.Fatalf("%v, of %+v without the answers of %d writes", err, ops, unknown)
+			t.Fatalf("%v, of %+v without the answers of %+v", err, ops, unknown)
+		}
+	}
+}
+
+// A write of unknown outcome explains a version only by what its model makes of the state before.
+func TestHistoryFindsAnUpdateLostInDoubt(t *testing.T) {
+	for value, right := range map[int]bool{0: false, 1: false, 2: true, 3: false} {
+		h := historyOf([]porcupine.Operation{
+			{Input: verb{"add", 1}, Output: answer{2, 1}, Call: 20, Return: 30},
+			{Input: verb{"read", 0}, Output: answer{3, value}, Call: 40, Return: 50},
+		})
+		h.unknown = historyOf([]porcupine.Operation{{Input: verb{"add", 1}, Output: answer{}, Call: 10, Return: 11}}).calls[1:]
+		if err := h.replay(); (err == nil) != right {
+			t.Errorf("%d after two adds, one of them in doubt: %v", value, err)
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 // Race calls write in several goroutines that start together, and fails t if an update was lost or doubled.
 // write makes updates and returns the number of those that were acknowledged. count returns the
 // number of updates that are there, such as the sum of a counter or the length of a list. Race
-// calls count before and after, and the difference must be the sum of what the writers returned.
+// calls count before and after, and the difference must be the sum of what the writers returned. So a
+// lost update and a doubled one cancel each other out; History finds both.
 //
 // An error of write or count fails t. A refusal that is expected, such as "too few credits", is no
 // error for Race: do not count it, and return nil.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -160,7 +161,7 @@ func checkRecords(ctx context.Context, store persist.Store, l limits) ([]finding
 	look := func(records []persist.Record) error {
 		for _, r := range records {
 			latest := r.Now.Add(-l.grace)
-			if r.Lease.Token != 0 && r.Lease.Until.Before(latest) {
+			if r.Lease.Token != 0 && r.Lease.Until.Before(latest) && !isAnswered(r) {
 				leases.add(r, r.Lease.Until)
 			}
 			if r.Expired(r.Now) {
@@ -192,6 +193,13 @@ func checkRecords(ctx context.Context, store persist.Store, l limits) ([]finding
 		expired.finding("expired", "record waits for a sweep", "records wait for a sweep",
 			"run a pawl.Sweeper for these kinds; expired records take space only"),
 	}, nil
+}
+
+// isAnswered reports whether r is the record of an idempotent request that has its response: the lease
+// of such a record may run out, because no request asks for it again.
+func isAnswered(r persist.Record) bool {
+	var record struct{ Done bool }
+	return r.Kind == "idempotency" && json.Unmarshal(r.Doc, &record) == nil && record.Done
 }
 
 // checkTombstones looks for tombstones that are old enough to be purged.

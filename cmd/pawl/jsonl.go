@@ -125,6 +125,7 @@ type lineReader struct {
 	read    exportEnd
 	records []persist.Record
 	entries []persist.LogEntry
+	numbers map[persist.Key]uint64 // the last entry of each log
 }
 
 // pageOfLines is the number of lines that are written to the temporary store at a time.
@@ -133,7 +134,7 @@ const pageOfLines = 500
 // readLines reads a whole export into an empty store. It returns an error with exit code 1 if the
 // export is damaged or not complete.
 func readLines(ctx context.Context, in io.Reader, store *sqlite.Store) error {
-	r := &lineReader{store: store, restore: store}
+	r := &lineReader{store: store, restore: store, numbers: make(map[persist.Key]uint64)}
 	lines := bufio.NewReaderSize(in, 64<<10)
 	for number := 1; ; number++ {
 		text, err := lines.ReadBytes('\n')
@@ -184,6 +185,15 @@ func (r *lineReader) line(ctx context.Context, text []byte) error {
 	if decoder.More() {
 		return errors.New("trailing data after the JSON value")
 	}
+	parts := 0
+	for _, is := range []bool{line.Head != nil, line.Record != nil, line.Entry != nil, line.End != nil} {
+		if is {
+			parts++
+		}
+	}
+	if parts != 1 {
+		return errors.New("not a line of an export: it has not one part")
+	}
 	first := r.head.Format == 0
 	switch {
 	case first && (line.Head == nil || line.Head.Format == 0):
@@ -199,6 +209,10 @@ func (r *lineReader) line(ctx context.Context, text []byte) error {
 		r.read.Records++
 	case line.Entry != nil:
 		e := line.Entry
+		if last, ok := r.numbers[e.Key]; ok && e.Number <= last {
+			return fmt.Errorf("entry %d of the log of %q comes after entry %d", e.Number, e.Key, last)
+		}
+		r.numbers[e.Key] = e.Number
 		r.entries = append(r.entries, persist.LogEntry{Key: e.Key, Number: e.Number, Position: e.Position, At: e.At, Data: json.RawMessage(e.Data)})
 		r.read.Entries++
 	case line.End != nil:

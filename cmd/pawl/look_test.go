@@ -345,6 +345,9 @@ func TestDoctor(t *testing.T) {
 			change(&r)
 			all = append(all, r)
 		}
+		answered := record // its lease runs out, because no request asks for it again
+		answered.Key, answered.Doc, answered.Lease = key("idempotency", "a"), []byte(`{"done":true}`), persist.Lease{Holder: "me", Token: 1, Until: past}
+		all = append(all, answered)
 		require.NoError(t, store.(persist.Restorer).Restore(t.Context(), all, 0))
 		r := pawl(t, "doctor", "--json", "--store", flag(location))
 		require.Equal(t, exitNegative, r.code)
