@@ -19,15 +19,11 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/batch"
-	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist/open"
 )
 
 // config holds the flags.
@@ -60,17 +56,6 @@ func main() {
 	}
 }
 
-// openStore opens the store at a location.
-func openStore(ctx context.Context, location string) (persist.Store, error) {
-	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
-		return fs.Open(ctx, folder, fs.Config{})
-	}
-	if strings.HasPrefix(location, "postgres://") {
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return sqlite.Open(ctx, location, sqlite.Config{})
-}
-
 // run submits the job, works on it until it is over, and reports what it has cost.
 func run(ctx context.Context, out io.Writer, c config) (err error) {
 	studio := &Studio{folder: filepath.Join(c.dir, "thumbnails"), work: c.work}
@@ -80,7 +65,7 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 	if c.store == "" {
 		c.store = filepath.Join(c.dir, "state.db")
 	}
-	store, err := openStore(ctx, c.store)
+	store, err := open.Store(ctx, c.store, open.Options{Scheme: "sqlite"})
 	if err != nil {
 		return err
 	}

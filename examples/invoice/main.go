@@ -15,16 +15,12 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/machine"
-	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist/open"
 )
 
 func main() {
@@ -54,17 +50,6 @@ func run(location string) error {
 	return demo(context.Background(), os.Stdout, location)
 }
 
-// openStore opens the store at a location.
-func openStore(ctx context.Context, location string) (persist.Store, error) {
-	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
-		return fs.Open(ctx, folder, fs.Config{})
-	}
-	if strings.HasPrefix(location, "postgres://") {
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return sqlite.Open(ctx, location, sqlite.Config{})
-}
-
 // process holds the runtime and the module of one process of this program.
 type process struct {
 	rt      *pawl.Runtime
@@ -74,7 +59,7 @@ type process struct {
 
 // start opens the store and starts the engine.
 func start(ctx context.Context, location string, bank Bank, lease time.Duration) (*process, error) {
-	store, err := openStore(ctx, location)
+	store, err := open.Store(ctx, location, open.Options{Scheme: "sqlite"})
 	if err != nil {
 		return nil, err
 	}

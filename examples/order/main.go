@@ -23,10 +23,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/run"
-	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist/open"
 )
 
 func main() {
@@ -52,20 +49,9 @@ func start(ctx context.Context, location string) error {
 	return demo(ctx, os.Stdout, location)
 }
 
-// openStore opens the store at a location.
-func openStore(ctx context.Context, location string) (persist.Store, error) {
-	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
-		return fs.Open(ctx, folder, fs.Config{})
-	}
-	if strings.HasPrefix(location, "postgres://") {
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return sqlite.Open(ctx, location, sqlite.Config{})
-}
-
 // demo delivers a webhook twice, works on its run, and delivers the webhook again.
 func demo(ctx context.Context, out io.Writer, location string) (err error) {
-	store, err := openStore(ctx, location)
+	store, err := open.Store(ctx, location, open.Options{Scheme: "sqlite"})
 	if err != nil {
 		return err
 	}

@@ -18,14 +18,10 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl"
-	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/fs"
-	"github.com/pawl-go/pawl/persist/postgres"
-	"github.com/pawl-go/pawl/persist/sqlite"
+	"github.com/pawl-go/pawl/persist/open"
 	"github.com/pawl-go/pawl/stream"
 )
 
@@ -53,21 +49,10 @@ func start(ctx context.Context, location string, patience time.Duration) error {
 	return demo(ctx, os.Stdout, location, folder, patience)
 }
 
-// openStore opens the store at a location.
-func openStore(ctx context.Context, location string) (persist.Store, error) {
-	if folder, ok := strings.CutPrefix(location, "dir:"); ok {
-		return fs.Open(ctx, folder, fs.Config{})
-	}
-	if strings.HasPrefix(location, "postgres://") {
-		return postgres.Open(ctx, location, postgres.Config{})
-	}
-	return sqlite.Open(ctx, location, sqlite.Config{})
-}
-
 // demo opens two tickets, assigns one of them, and waits until the other one is escalated. Then it
 // solves and archives that one.
 func demo(ctx context.Context, out io.Writer, location, archive string, patience time.Duration) (err error) {
-	store, err := openStore(ctx, location)
+	store, err := open.Store(ctx, location, open.Options{Scheme: "sqlite"})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,9 @@ type Options struct {
 	// Existing opens only a store that exists and needs no migration, as Config.Existing of the
 	// stores does. The errors wrap persist.ErrMissingStore and persist.ErrOlderSchema.
 	Existing bool
+	// Scheme is the scheme of a location that has none, such as "sqlite" for programs whose users
+	// may name a file. Empty: a location needs a scheme.
+	Scheme string
 }
 
 // Opener opens the store at a location, which contains the scheme. It honours all options or returns
@@ -57,6 +60,9 @@ func Store(ctx context.Context, location string, opts Options) (persist.Store, e
 // persist.ErrNewerSchema, and with opts.Existing also persist.ErrMissingStore and
 // persist.ErrOlderSchema. No error contains a password.
 func (s Schemes) Open(ctx context.Context, location string, opts Options) (persist.Store, error) {
+	if opts.Scheme != "" && location != "" && !hasScheme(location) {
+		location = opts.Scheme + ":" + location
+	}
 	if err := s.Check(location); err != nil {
 		return nil, err
 	}
@@ -67,12 +73,12 @@ func (s Schemes) Open(ctx context.Context, location string, opts Options) (persi
 // Check returns an error that wraps ErrLocation if the location has no scheme of s. It does not look
 // for the store.
 func (s Schemes) Check(location string) error {
-	scheme, rest, ok := strings.Cut(location, ":")
+	scheme, rest, _ := strings.Cut(location, ":")
 	_, known := s[scheme]
 	switch {
 	case location == "":
 		return fmt.Errorf("%w: empty", ErrLocation)
-	case !ok || len(scheme) == 1: // a path, perhaps with the letter of a drive
+	case !hasScheme(location):
 		return fmt.Errorf("%w: %q has no scheme; for an SQLite file write %q", ErrLocation, location, "sqlite:"+location)
 	case !known:
 		return fmt.Errorf("%w: unknown scheme %q, want one of %s", ErrLocation, scheme, strings.Join(slices.Sorted(maps.Keys(s)), ", "))
@@ -80,6 +86,12 @@ func (s Schemes) Check(location string) error {
 		return fmt.Errorf("%w: %q names no place", ErrLocation, location)
 	}
 	return nil
+}
+
+// hasScheme reports whether a location has a scheme. The letter of a drive is none.
+func hasScheme(location string) bool {
+	scheme, _, ok := strings.Cut(location, ":")
+	return ok && len(scheme) != 1
 }
 
 // Redacted returns a location for messages: without the password of a URL, and quoted if it contains

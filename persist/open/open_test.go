@@ -83,6 +83,20 @@ func openFor(t *testing.T, location string, opts open.Options) persist.Store {
 	return store
 }
 
+// Options.Scheme is that of a location without one, and of no other.
+func TestScheme(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state.db")
+	openFor(t, path, open.Options{Scheme: "sqlite"})
+	openFor(t, "sqlite:"+path, open.Options{Existing: true})
+	openFor(t, "dir:"+t.TempDir(), open.Options{Scheme: "sqlite"})
+	for _, location := range []string{"", "tape:1", "dir:"} {
+		_, err := open.Store(t.Context(), location, open.Options{Scheme: "sqlite"})
+		require.ErrorIs(t, err, open.ErrLocation, location)
+	}
+	_, err := open.Store(t.Context(), path, open.Options{Scheme: "tape"})
+	require.ErrorIs(t, err, open.ErrLocation)
+}
+
 func TestExisting(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		location = flag(location)
