@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -32,7 +32,7 @@ var tools = []Tool{
 // runTool runs one call. A call that runs again after a crash has the same id, by which each tool
 // recognises it. A fault of the call is a result, for the model to read. An error means that the
 // call has to run again.
-func (s *server) runTool(ctx context.Context, c *flow.Call, call Call) (string, error) {
+func (s *Server) runTool(ctx context.Context, c *flow.Call, call Call) (string, error) {
 	var in struct {
 		Amount, Credits int64
 		To, Text        string
@@ -78,7 +78,7 @@ var chargeWorkflow = machine.Workflow{
 
 // addMachines declares the workflows of charges and mails, their handlers, and the janitor that
 // reverts the claims of dead servers. Engine.Start returns the faults.
-func (s *server) addMachines(e *machine.Engine) {
+func (s *Server) addMachines(e *machine.Engine) {
 	s.charges = machine.Add(e, Charges, chargeWorkflow)
 	s.mails = machine.Add(e, Mails, machine.Workflow{
 		Name: "mail", Module: "chat", Kind: "mail", Statuses: []string{"draft", "sent"}, Initial: "draft",
@@ -92,7 +92,7 @@ func (s *server) addMachines(e *machine.Engine) {
 }
 
 // chargeCard charges a card once, under a claim. It waits while another server holds the claim.
-func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount int64) (string, error) {
+func (s *Server) chargeCard(ctx context.Context, c *flow.Call, id string, amount int64) (string, error) {
 	if amount < 1 || amount > 100 {
 		return "refused: between 1 and 100", nil
 	}
@@ -119,7 +119,7 @@ func (s *server) chargeCard(ctx context.Context, c *flow.Call, id string, amount
 
 // endCharges completes the charges of a stopped turn that were ever claimed: the bank may have
 // captured them.
-func (s *server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
+func (s *Server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
 	if len(t.Steps) == 0 {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (s *server) endCharges(ctx context.Context, c *flow.Call, t Turn) error {
 
 // pay is the body of the claimed step. It runs once, unless its server dies. In a second run, the
 // bank recognises the charge by its id.
-func (s *server) pay(ctx context.Context, a *machine.Action[Charge], _ machine.NoInput) error {
+func (s *Server) pay(ctx context.Context, a *machine.Action[Charge], _ machine.NoInput) error {
 	if err := s.capture(ctx, a.ID, a.Entity.Amount); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ type Capture struct {
 }
 
 // capture stands for a slow call to a bank.
-func (s *server) capture(ctx context.Context, ref string, amount int64) error {
+func (s *Server) capture(ctx context.Context, ref string, amount int64) error {
 	if err := sleep(ctx, s.toolDelay); err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (s *server) capture(ctx context.Context, ref string, amount int64) error {
 
 // sendEmail sends a mail as an after-effect: it is delivered once the step is committed, and
 // survives a crash.
-func (s *server) sendEmail(ctx context.Context, c *flow.Call, id, to, body string) (string, error) {
+func (s *Server) sendEmail(ctx context.Context, c *flow.Call, id, to, body string) (string, error) {
 	if to == "" || len(to) > 200 {
 		return "refused: the recipient must have 1 to 200 bytes", nil
 	}
@@ -185,7 +185,7 @@ func (s *server) sendEmail(ctx context.Context, c *flow.Call, id, to, body strin
 
 // deliver stands for a call to a mail provider, which recognises a repeated mail by d.ID, and
 // records the delivery.
-func (s *server) deliver(ctx context.Context, d *machine.Delivery[Mail]) error {
+func (s *Server) deliver(ctx context.Context, d *machine.Delivery[Mail]) error {
 	s.log.Info("mail", "to", d.Entity.ReadOnly().To, "id", d.ID, "attempt", d.Attempt)
 	d.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := Mails.Scope(tx, d.Entity.ID).PatchState(ctx, pawl.Patch{"delivered": true})
@@ -196,7 +196,7 @@ func (s *server) deliver(ctx context.Context, d *machine.Delivery[Mail]) error {
 
 // transfer moves credits between two users. One commit changes both accounts and records the
 // operation.
-func (s *server) transfer(ctx context.Context, c *flow.Call, id, to string, n int64) (string, error) {
+func (s *Server) transfer(ctx context.Context, c *flow.Call, id, to string, n int64) (string, error) {
 	if n < 1 || to == c.User {
 		return "refused: transfer at least 1 credit, to another user", nil
 	}
@@ -216,7 +216,7 @@ func (s *server) transfer(ctx context.Context, c *flow.Call, id, to string, n in
 
 // search looks up all terms in parallel. The results are collected on an in-memory board. A watcher
 // copies the board to the turn, for the page.
-func (s *server) search(all context.Context, c *flow.Call, queries []string) (string, error) {
+func (s *Server) search(all context.Context, c *flow.Call, queries []string) (string, error) {
 	if len(queries) == 0 || len(queries) > 8 {
 		return "refused: search takes 1 to 8 terms", nil
 	}

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func TestTooLargeForADocument(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.lease = 10 * time.Second })
+			s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Lease = 10 * time.Second })
 			model := &scripted{says: func(steps int) []Delta {
 				if steps > 0 {
 					return []Delta{{Text: "done"}}
@@ -140,7 +140,7 @@ func TestOpenTurnDoesNotExpire(t *testing.T) {
 		u.watch(a.url, turn, func(v turnView) bool { return len(v.Text) > 20 })
 		require.NoError(t, a.end(time.Millisecond))
 
-		b := start(t, location, func(c *config) { c.delay = 0 })
+		b := start(t, location, func(c *Config) { c.Delay = 0 })
 		record := func() persist.Record {
 			r, err := b.rt.Store().Load(t.Context(), Turns.Scope(b.rt, turn).Key())
 			require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestStopAfterTheBankWasAsked(t *testing.T) {
 // A turn whose charge loses its claim, but not its lease, is resumed. The charge is captured under
 // one reference and credited once.
 func TestClaimLostWhileTheBankIsAsked(t *testing.T) {
-	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 50 * time.Millisecond })
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Delay = 50 * time.Millisecond })
 	u := visit(t, s.url)
 	session, user := u.newSession(s.url), get[me](u, s.url+"/api/me").User
 	turn := u.ask(s.url, session, "charge 7")
@@ -216,7 +216,7 @@ func TestStopClosesModelConnections(t *testing.T) {
 	}))
 	defer service.Close()
 	before := goleak.IgnoreCurrent()
-	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.model, c.baseURL = "m", service.URL })
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Model = newModel(t, service.URL) })
 	u := visit(t, s.url)
 	session := u.newSession(s.url)
 	u.ask(s.url, session, "hello")
@@ -251,7 +251,7 @@ func TestConflictIsNotReplayed(t *testing.T) {
 // A turn that has failed on too many servers ends as failed, and its credit is returned.
 func TestTurnThatKillsItsServers(t *testing.T) {
 	location := filepath.Join(t.TempDir(), "chat.db")
-	a := start(t, location, func(c *config) { c.delay = time.Minute })
+	a := start(t, location, func(c *Config) { c.Delay = time.Minute })
 	u := visit(t, a.url)
 	session := u.newSession(a.url)
 	turn := u.ask(a.url, session, "hello")

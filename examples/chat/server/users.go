@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"cmp"
@@ -54,20 +54,20 @@ func loadSecret(ctx context.Context, rt *pawl.Runtime) ([]byte, error) {
 }
 
 // sign returns the value of a cookie: the user, the time, and a signature of both.
-func (s *server) sign(user string, at time.Time) string {
+func (s *Server) sign(user string, at time.Time) string {
 	claim := user + "." + strconv.FormatInt(at.Unix(), 36)
 	return claim + "." + s.proof(claim)
 }
 
 // proof returns the signature of a claim.
-func (s *server) proof(claim string) string {
+func (s *Server) proof(claim string) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write([]byte(claim))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
 // verify returns the user of a cookie's value, or "" if the value is not valid.
-func (s *server) verify(value string, now time.Time) string {
+func (s *Server) verify(value string, now time.Time) string {
 	claim, proof := cutLast(value, ".")
 	if !hmac.Equal([]byte(proof), []byte(s.proof(claim))) {
 		return ""
@@ -89,7 +89,7 @@ func cutLast(s, sep string) (before, after string) {
 
 // recognize returns the visitor of a request. It returns errUnknownUser without a valid cookie or
 // without an account.
-func (s *server) recognize(r *http.Request) (visitor, error) {
+func (s *Server) recognize(r *http.Request) (visitor, error) {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
 		return visitor{}, errUnknownUser
@@ -109,7 +109,7 @@ func (s *server) recognize(r *http.Request) (visitor, error) {
 }
 
 // welcome serves the page and a new cookie. It creates an account for a new visitor.
-func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) welcome(w http.ResponseWriter, r *http.Request) error {
 	me, err := s.recognize(r)
 	if err == errUnknownUser {
 		me = visitor{"guest-" + strings.ToLower(rand.Text()[:8]), orgOfGuests}
@@ -126,7 +126,7 @@ func (s *server) welcome(w http.ResponseWriter, r *http.Request) error {
 }
 
 // known passes requests of recognised visitors to next.
-func (s *server) known(next http.Handler) http.Handler {
+func (s *Server) known(next http.Handler) http.Handler {
 	return handler(func(w http.ResponseWriter, r *http.Request) error {
 		me, err := s.recognize(r)
 		if err != nil {

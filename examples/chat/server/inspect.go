@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 // inspector serves the pages of package inspect, read-only, to browsers on this machine. A server with
 // users of its own would ask for an administrator here.
-func (s *server) inspector() http.Handler {
+func (s *Server) inspector() http.Handler {
 	pages := inspect.New(s.rt, inspect.Config{
 		Title: "Chat, inside",
 		Views: []inspect.View{

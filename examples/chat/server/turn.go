@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -44,7 +44,7 @@ type none struct{}
 
 // ask records a question and queues its answer. A question is asked and paid for once per
 // Idempotency-Key, also after a crash.
-func (s *server) ask(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) ask(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Text string }
 	if err := decode(r, &in); err != nil {
 		return err
@@ -135,7 +135,7 @@ func countToday(ctx context.Context, org pawl.Scope[Limits]) error {
 // doServe is the action that answers the open turns of a session, oldest first. The flow admits one
 // such call per session, in all processes. A question that arrives when this call ends has queued
 // its own call.
-func (s *server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error) {
+func (s *Server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error) {
 	for {
 		head, err := Sessions.Scope(c, c.Session).State(ctx)
 		if err != nil || len(head.Open) == 0 {
@@ -160,7 +160,7 @@ func (s *server) doServe(ctx context.Context, c *flow.Call, _ none) (none, error
 }
 
 // doAnswer is the action that answers one turn. It continues where a dead server stopped.
-func (s *server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, error) {
+func (s *Server) doAnswer(ctx context.Context, c *flow.Call, _ none) (none, error) {
 	var t Turn
 	_, err := Turns.Scope(c, c.Request).AtomicState(ctx, func(_ context.Context, turn *Turn) error {
 		if turn.Status == waiting {
@@ -214,7 +214,7 @@ func unstorable(err error) bool {
 }
 
 // finish ends a turn with the status and content of t, unless the turn is over.
-func (s *server) finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
+func (s *Server) finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 	turn := Turns.Scope(tx, t.For.Request)
 	now, err := turn.State(ctx)
 	if err != nil || now.over() {
@@ -242,7 +242,7 @@ func (s *server) finish(ctx context.Context, tx *pawl.Tx, t Turn) error {
 
 // generate runs the model and its tools in turn, until an answer of the model has no calls. It
 // updates t together with the stored turn.
-func (s *server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
+func (s *Server) generate(ctx context.Context, c *flow.Call, t *Turn) error {
 	turn := Turns.Scope(c, c.Request)
 	thread, err := s.thread(ctx, t)
 	if err != nil {
@@ -292,7 +292,7 @@ func instructions(a Account) string {
 
 // thread returns the last messages up to the question of t. In the stream, answers to earlier
 // questions can be behind it, and so can later questions: up to maxOpen turns overlap.
-func (s *server) thread(ctx context.Context, t *Turn) ([]Message, error) {
+func (s *Server) thread(ctx context.Context, t *Turn) ([]Message, error) {
 	var thread []Message
 	from := max(0, t.Question-maxContext-2*maxOpen)
 	for e, err := range s.threads.Read(ctx, t.For.Session, stream.Query{From: from}) {
@@ -308,7 +308,7 @@ func (s *server) thread(ctx context.Context, t *Turn) ([]Message, error) {
 }
 
 // askModel asks the model for one step, and again after an error that is not final.
-func (s *server) askModel(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
+func (s *Server) askModel(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
 	for try := 1; ; try++ {
 		calls, err = s.streamAnswer(ctx, turn, t, p)
 		var model *modelError
@@ -324,7 +324,7 @@ func (s *server) askModel(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p
 
 // streamAnswer asks the model once, and stores the text as it grows. After a crash or an error, the
 // store has more text than the new answer; it is kept until the new answer is longer.
-func (s *server) streamAnswer(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
+func (s *Server) streamAnswer(ctx context.Context, turn pawl.Scope[Turn], t *Turn, p Prompt) (calls []Call, err error) {
 	stored, last := t.Text, time.Now()
 	t.Text = ""
 	for delta, err := range s.model.Answer(ctx, p) {
@@ -348,7 +348,7 @@ func (s *server) streamAnswer(ctx context.Context, turn pawl.Scope[Turn], t *Tur
 }
 
 // runStep runs the calls of a step that are not done, in parallel.
-func (s *server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, error) {
+func (s *Server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	for i := range step.Calls {
 		call := &step.Calls[i]
@@ -367,7 +367,7 @@ func (s *server) runStep(ctx context.Context, c *flow.Call, step Step) (Step, er
 }
 
 // stopTurn ends a turn, in any process. The text written so far stays.
-func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, err := s.ownTurn(r); err != nil {
 		return err
@@ -400,7 +400,7 @@ func (s *server) stopTurn(w http.ResponseWriter, r *http.Request) error {
 
 // resume queues a call for each open turn that no server has written to for a while. There is at
 // most one such call per turn, in all processes: a second one is refused because of its request id.
-func (s *server) resume(ctx context.Context) {
+func (s *Server) resume(ctx context.Context) {
 	for ctx.Err() == nil {
 		for t, err := range Turns.List(ctx, s.rt, pawl.Query{Labels: []string{waiting, answering}, Age: s.lease / 2}) {
 			if err == nil {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bufio"
@@ -77,6 +77,9 @@ func newOpenAI(base, key, model string) (*openAI, error) {
 		},
 	}, nil
 }
+
+// CloseIdleConnections closes the connections to the service that no answer uses.
+func (m *openAI) CloseIdleConnections() { m.client.CloseIdleConnections() }
 
 // Answer implements Model. It repeats the request, under the prompt's key, until the answer begins.
 // A refusal that a retry cannot change is marked by pawl.NonRetryable. A stream that breaks, stops

@@ -1,9 +1,10 @@
-package main
+package server
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -25,6 +26,7 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist/open"
 	"github.com/pawl-go/pawl/stream"
 )
 
@@ -44,29 +46,31 @@ func onStores(t *testing.T, test func(t *testing.T, location string)) {
 
 // site is a server under test.
 type site struct {
-	*server
+	*Server
 	url string
 	end func(patience time.Duration) error // stops the server like a signal
 }
 
 // start starts a server on a store. Two calls with one location start two servers.
-func start(t *testing.T, location string, change ...func(*config)) *site {
+func start(t *testing.T, location string, change ...func(*Config)) *site {
 	t.Helper()
-	c := config{store: location, model: "local", delay: time.Millisecond, lease: time.Second}
+	store, err := open.Store(t.Context(), location, open.Options{Scheme: "sqlite"})
+	require.NoError(t, err)
+	c := Config{Store: store, Delay: time.Millisecond, Lease: time.Second, Logger: quiet}
 	for _, f := range change {
 		f(&c)
 	}
-	s, end, err := open(t.Context(), c, quiet)
+	s, err := New(t.Context(), c)
 	require.NoError(t, err)
-	srv := httptest.NewServer(s.routes())
+	srv := httptest.NewServer(s.Handler())
 	var once sync.Once
 	stop := func(patience time.Duration) (err error) {
 		once.Do(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			s.hangUp()
+			s.EndStreams()
 			srv.Close()
-			err = end(ctx)
+			err = errors.Join(s.Close(ctx), store.Close())
 		})
 		return err
 	}
@@ -317,7 +321,7 @@ func TestCreditsAreExact(t *testing.T) {
 // is stopped before it starts.
 func TestStop(t *testing.T) {
 	onStores(t, func(t *testing.T, location string) {
-		a, b := start(t, location, func(c *config) { c.delay = 5 * time.Millisecond }), start(t, location)
+		a, b := start(t, location, func(c *Config) { c.Delay = 5 * time.Millisecond }), start(t, location)
 		u := visit(t, a.url)
 		u.copyCookies(a.url, b.url)
 		session := u.newSession(a.url)
@@ -377,7 +381,7 @@ func TestTools(t *testing.T) {
 
 // A long thread has pages, in both directions, and the model gets only its last messages.
 func TestLongThread(t *testing.T) {
-	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Delay = 0 })
 	u := visit(t, s.url)
 	session := u.newSession(s.url)
 	const turns = messagesPerPage/2 + 3
@@ -422,7 +426,7 @@ func TestLongThread(t *testing.T) {
 // The head of a thread with ten thousand messages, far more than a document can hold, stays small,
 // and its last page is read alone.
 func TestThreadWithoutEnd(t *testing.T) {
-	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 0 })
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Delay = 0 })
 	u := visit(t, s.url)
 	session := u.newSession(s.url)
 	many := make([]any, stream.MaxEvents)
@@ -534,12 +538,21 @@ func TestInstructions(t *testing.T) {
 	require.Less(t, len(u.settled(s.url, session).Messages[3].Text), len(long))
 }
 
-// A server that cannot be opened reports why.
-func TestOpenFails(t *testing.T) {
+// A program that cannot serve reports why.
+func TestRunFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	_, _, err := open(t.Context(), config{store: "dir:" + file, model: "local"}, quiet)
-	require.ErrorContains(t, err, file)
-	_, _, err = open(t.Context(), config{store: "dir:" + t.TempDir(), model: "other", baseURL: ":"}, quiet)
-	require.Error(t, err)
+	good := Command{Addr: "127.0.0.1:0", Store: "dir:" + t.TempDir(), Model: "local", Logger: quiet}
+	for want, change := range map[string]func(*Command){
+		file:           func(c *Command) { c.Store = "dir:" + file },
+		"tape":         func(c *Command) { c.Store = "tape:1" },
+		"base URL":     func(c *Command) { c.Model, c.BaseURL = "other", ":" },
+		"missing port": func(c *Command) { c.Addr = "127.0.0.1" },
+	} {
+		c := good
+		change(&c)
+		require.ErrorContains(t, c.Run(t.Context()), want)
+	}
+	_, err := New(t.Context(), Config{Logger: quiet})
+	require.ErrorIs(t, err, pawl.ErrNoStore)
 }

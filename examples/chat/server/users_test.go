@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"net/http"
@@ -57,7 +57,7 @@ func TestCookies(t *testing.T) {
 
 // The sessions and turns of a user do not exist for other users.
 func TestOtherUsersSeeNothing(t *testing.T) {
-	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *config) { c.delay = 20 * time.Millisecond })
+	s := start(t, filepath.Join(t.TempDir(), "chat.db"), func(c *Config) { c.Delay = 20 * time.Millisecond })
 	u, other := visit(t, s.url), visit(t, s.url)
 	session := u.newSession(s.url)
 	turn := u.ask(s.url, session, "count to 10000")

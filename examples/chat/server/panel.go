@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func (s *stats) Observe(_ context.Context, e pawl.Event) {
 
 // getPanel returns the state of a session, its waiting turns and claims, and the recent events of
 // this process.
-func (s *server) getPanel(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) getPanel(w http.ResponseWriter, r *http.Request) error {
 	ctx, me, id := r.Context(), visitorOf(r), r.PathValue("id")
 	session := Sessions.Scope(s.rt, id)
 	if _, err := ownedBy(ctx, session, me.user); err != nil {
@@ -147,7 +147,7 @@ type way struct {
 
 // postContention runs a contest. One contest runs at a time, in all processes; other requests get
 // 409.
-func (s *server) postContention(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) postContention(w http.ResponseWriter, r *http.Request) error {
 	out, err := s.contend.Do(r.Context(), flow.IDs{User: visitorOf(r).user}, none{})
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (s *server) postContention(w http.ResponseWriter, r *http.Request) error {
 }
 
 // doContend lets many writers increment one counter, in three ways.
-func (s *server) doContend(ctx context.Context, c *flow.Call, _ none) (contest, error) {
+func (s *Server) doContend(ctx context.Context, c *flow.Call, _ none) (contest, error) {
 	out := contest{Writers: writers, Each: each}
 	increment := func(scope pawl.Scope[Counter]) error {
 		_, err := scope.AtomicState(ctx, func(_ context.Context, n *Counter) error { n.N++; return nil })

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"io"
@@ -15,7 +15,7 @@ import (
 // the secret that signs cookies.
 func TestInspect(t *testing.T) {
 	location := stores.Flag(stores.SQLite.New(t))
-	s := start(t, location, func(c *config) { c.inspect = true })
+	s := start(t, location, func(c *Config) { c.Inspect = true })
 	u := visit(t, s.url)
 	for _, page := range []string{"", "kind?kind=session", "queues", "doc?kind=secret&id=cookies", "raw?kind=secret&id=cookies",
 		"view?name=calls-chat", "view?name=gates-chat", "view?name=claims-charge", "view?name=effects", "view?name=streams-thread", "view?name=idempotency"} {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -26,11 +26,11 @@ const serverStore = "CHAT_TEST_STORE"
 
 // serverChild runs a server until the test kills it or sends SIGTERM. It prints its URL.
 func serverChild() error {
-	c := config{addr: "127.0.0.1:0", store: os.Getenv(serverStore), model: "local", delay: 10 * time.Millisecond, lease: time.Second,
-		stopTimeout: 20 * time.Second}
+	c := Command{Addr: "127.0.0.1:0", Store: os.Getenv(serverStore), Model: "local", Delay: 10 * time.Millisecond, Lease: time.Second,
+		StopTimeout: 20 * time.Second, Logger: quiet}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return run(ctx, c, quiet)
+	return c.Run(ctx)
 }
 
 // process is a server in a separate process.

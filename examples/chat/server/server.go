@@ -1,4 +1,9 @@
-package main
+// Package server is the chat server of examples/chat, for programs that add something to it.
+// [Command] is the whole program, and [New] a server for a program with flags of its own.
+//
+// Read state.go first (the documents and the stream), then turn.go (a question and its answer),
+// tools.go (calls that must not happen twice), and server.go (the HTTP API).
+package server
 
 import (
 	"context"
@@ -26,18 +31,19 @@ import (
 //go:embed page
 var pageFiles embed.FS
 
-// server holds what the handlers share.
-type server struct {
+// Server answers the questions of users over HTTP. It holds what the handlers share.
+type Server struct {
 	rt        *pawl.Runtime
 	model     Model
 	log       *slog.Logger
 	stats     *stats
-	secret    []byte          // signs cookies
-	quit      context.Context // all streams end with it
-	hangUp    func()          // ends quit
-	toolDelay time.Duration   // the simulated delay of outside services
-	lease     time.Duration   // the length of the leases of calls, claims and idempotency keys
-	inspect   bool            // serve /pawl/
+	secret    []byte                        // signs cookies
+	quit      context.Context               // all streams end with it
+	hangUp    func()                        // ends quit
+	toolDelay time.Duration                 // the simulated delay of outside services
+	lease     time.Duration                 // the length of the leases of calls, claims and idempotency keys
+	inspect   bool                          // serve /pawl/
+	opened    []func(context.Context) error // what Close stops, in reverse order
 
 	threads *stream.Log // the messages of each session
 	keys    *idempotency.Keys
@@ -50,8 +56,8 @@ type server struct {
 	mails   *machine.Machine[Mail]
 }
 
-// routes returns the handler of the server.
-func (s *server) routes() http.Handler {
+// Handler returns the handler of the server: the page and its API.
+func (s *Server) Handler() http.Handler {
 	once := s.keys.Middleware // answers a repeated request with the response to the first one
 	api := http.NewServeMux()
 	for pattern, h := range map[string]http.Handler{
@@ -97,7 +103,7 @@ func ownedBy(ctx context.Context, session pawl.Scope[Session], user string) (Ses
 }
 
 // getMe returns the account of the visitor and the limits of the organisation.
-func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) getMe(w http.ResponseWriter, r *http.Request) error {
 	me := visitorOf(r)
 	account, err := Accounts.Scope(s.rt, me.user).State(r.Context())
 	if err != nil {
@@ -112,7 +118,7 @@ func (s *server) getMe(w http.ResponseWriter, r *http.Request) error {
 }
 
 // putSetting changes one setting. Concurrent changes of two settings both succeed.
-func (s *server) putSetting(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) putSetting(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Value string }
 	if err := decode(r, &in); err != nil {
 		return err
@@ -141,7 +147,7 @@ func viewSession(snap pawl.Snapshot[Session]) any {
 	return sessionView{snap.ID, head.Title, head.Turns, append([]OpenTurn{}, head.Open...), snap.Version}
 }
 
-func (s *server) listSessions(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) listSessions(w http.ResponseWriter, r *http.Request) error {
 	found := []any{}
 	for session, err := range Sessions.List(r.Context(), s.rt, pawl.Query{Labels: []string{visitorOf(r).user}}) {
 		if err != nil {
@@ -154,7 +160,7 @@ func (s *server) listSessions(w http.ResponseWriter, r *http.Request) error {
 
 // newSession creates a session. Its id begins with the inverted time: lists are ordered by id, so
 // the newest session comes first.
-func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) newSession(w http.ResponseWriter, r *http.Request) error {
 	id := fmt.Sprintf("%012x%s", 1<<48-time.Now().UnixMilli(), rand.Text())
 	return pawl.Transact(r.Context(), s.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		head := Session{Owner: visitorOf(r).user}
@@ -166,7 +172,7 @@ func (s *server) newSession(w http.ResponseWriter, r *http.Request) error {
 }
 
 // renameSession changes the title; with If-Match only if the session has one of the versions in it.
-func (s *server) renameSession(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) renameSession(w http.ResponseWriter, r *http.Request) error {
 	var in struct{ Title string }
 	if err := decode(r, &in); err != nil {
 		return err
@@ -232,7 +238,7 @@ type page struct {
 
 // getMessages returns the messages before a version (?before), from a version on (?from), or the last
 // ones of a thread.
-func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) getMessages(w http.ResponseWriter, r *http.Request) error {
 	id := r.PathValue("id")
 	if _, err := ownedBy(r.Context(), Sessions.Scope(s.rt, id), visitorOf(r).user); err != nil {
 		return err
@@ -265,7 +271,7 @@ func (s *server) getMessages(w http.ResponseWriter, r *http.Request) error {
 
 // watchSession streams the head of a session. The page fetches messages when the head shows new
 // turns.
-func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) watchSession(w http.ResponseWriter, r *http.Request) error {
 	session := Sessions.Scope(s.rt, r.PathValue("id"))
 	if _, err := ownedBy(r.Context(), session, visitorOf(r).user); err != nil {
 		return err
@@ -275,7 +281,7 @@ func (s *server) watchSession(w http.ResponseWriter, r *http.Request) error {
 
 // ownTurn returns the scope of the turn in the URL, or pawl.ErrNotFound if the visitor is not its
 // owner.
-func (s *server) ownTurn(r *http.Request) (pawl.Scope[Turn], error) {
+func (s *Server) ownTurn(r *http.Request) (pawl.Scope[Turn], error) {
 	turn := Turns.Scope(s.rt, r.PathValue("id"))
 	t, err := turn.State(r.Context())
 	if err == nil && (t.For.User == "" || t.For.User != visitorOf(r).user) {
@@ -297,7 +303,7 @@ type turnView struct {
 }
 
 // watchTurn streams an answer while it grows. A reloaded page starts with the current text.
-func (s *server) watchTurn(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) watchTurn(w http.ResponseWriter, r *http.Request) error {
 	turn, err := s.ownTurn(r)
 	if err != nil {
 		return err
@@ -320,7 +326,7 @@ func follow[T any](w http.ResponseWriter, r *http.Request, quit context.Context,
 }
 
 // health reads from the store, and returns 503 if it fails.
-func (s *server) health(w http.ResponseWriter, r *http.Request) error {
+func (s *Server) health(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := Orgs.Scope(s.rt, orgOfGuests).Snapshot(ctx); err != nil {
