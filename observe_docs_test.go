@@ -5,12 +5,15 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl"
 )
 
 // docs/observability.md lists every type of event and every field of Event.
@@ -45,4 +48,21 @@ func TestEventsAreDocumented(t *testing.T) {
 	for _, row := range regexp.MustCompile("\n\\| `(Event[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1) {
 		assert.True(t, types[row[1]], "%s does not exist", row[1])
 	}
+}
+
+// docs/observability.md lists every field of Stats and of the types in it.
+func TestStatsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("docs/observability.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(text), "\n## Stats\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	fields := 0
+	for _, typ := range []reflect.Type{reflect.TypeFor[pawl.Stats](), reflect.TypeFor[pawl.QueueStats](), reflect.TypeFor[pawl.FunctionStats](), reflect.TypeFor[pawl.LeaseStats]()} {
+		for i := range typ.NumField() {
+			fields++
+			assert.Contains(t, section, "`"+typ.Field(i).Name+"`", "%s has that field", typ)
+		}
+	}
+	assert.Greater(t, fields, 15)
 }

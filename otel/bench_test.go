@@ -57,3 +57,39 @@ func BenchmarkInc(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkCost compares a mutation with the observer and one without, side by side: they take turns
+// in blocks, so that other load on the machine slows both. ratio is the quotient of their times.
+func BenchmarkCost(b *testing.B) {
+	for _, test := range []struct {
+		name  string
+		scope func(rt *pawl.Runtime) pawl.Scope[counter]
+		block int
+	}{
+		{"memory", func(rt *pawl.Runtime) pawl.Scope[counter] { return pawl.Memory[counter](rt, "a") }, 10_000},
+		{"sqlite", func(rt *pawl.Runtime) pawl.Scope[counter] { return counters.Scope(rt, "a") }, 100},
+	} {
+		b.Run(test.name, func(b *testing.B) {
+			o, _ := newMeter(b)
+			plain, _ := open(b, nil)
+			observed, _ := open(b, o)
+			scopes := []pawl.Scope[counter]{test.scope(plain), test.scope(observed)}
+			var took [2]time.Duration
+			for b.Loop() {
+				for i, s := range scopes {
+					began := time.Now()
+					for range test.block {
+						_, err := s.IncState(context.Background(), "n", 1)
+						require.NoError(b, err)
+					}
+					took[i] += time.Since(began)
+				}
+			}
+			calls := float64(b.N * test.block)
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(took[0].Nanoseconds())/calls, "ns/plain")
+			b.ReportMetric(float64(took[1].Nanoseconds())/calls, "ns/observed")
+			b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
+		})
+	}
+}
