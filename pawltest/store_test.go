@@ -189,6 +189,7 @@ func TestLostAnswerOfConflict(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, runs)
 	pawltest.RequireState(t, scope, counter{N: 2})
+	require.Equal(t, 3, store.Commits(), "the commit that lost must not be sent again")
 }
 
 func TestEveryRequestLost(t *testing.T) {
