@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// A runner plants bugs in the module at root, without changing its files.
+// A runner plants bugs in the modules below root, without changing their files.
 type runner struct {
 	root    string
 	workers int // bugs that run at a time
@@ -73,7 +73,7 @@ func (r runner) baseline(ctx context.Context, bugs []Bug) map[suite]outcome {
 		}
 		outcomes[s] = outcome{}
 		_, subtests, _ := strings.Cut(s.run, "/")
-		common := suite{s.pkg, subtests, s.flags}
+		common := suite{s.module, s.pkg, subtests, s.flags}
 		groups[common] = append(groups[common], s)
 	}
 	var mu sync.Mutex // protects outcomes
@@ -99,7 +99,7 @@ func union(common suite, suites []suite) suite {
 		test, _, _ := strings.Cut(s.run, "/")
 		tests = append(tests, test)
 	}
-	all := suite{common.pkg, strings.Join(tests, "|"), common.flags}
+	all := suite{common.module, common.pkg, strings.Join(tests, "|"), common.flags}
 	if common.run != "" {
 		all.run = "(" + all.run + ")/" + common.run
 	}
@@ -143,7 +143,7 @@ func (r runner) plant(ctx context.Context, b Bug, before outcome, c cache) resul
 	if err != nil {
 		return fail("", "%w", err)
 	}
-	changed, err := prune(filepath.Join(r.root, b.Pkg), b.Run)
+	changed, err := prune(filepath.Join(r.root, b.Module, b.Pkg), b.Run)
 	if err != nil {
 		return fail("", "%w", err)
 	}
@@ -217,8 +217,12 @@ func (r runner) test(ctx context.Context, s suite, env ...string) outcome {
 	// After the package: go would take the package for the value of a flag that it does not know.
 	args = append(args, strings.Fields(s.flags)...)
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = r.root
-	cmd.Env = append(append(os.Environ(), "GOWORK=off"), env...) // all bugs are in one module
+	cmd.Dir = filepath.Join(r.root, s.module)
+	work := "GOWORK=off"
+	if s.module != "" {
+		work = "GOWORK=" // the go.work of the repository
+	}
+	cmd.Env = append(append(os.Environ(), work), env...)
 	// A test may leave a child process that holds the pipes open.
 	cmd.WaitDelay = 10 * time.Second
 	var stdout, stderr bytes.Buffer

@@ -1,0 +1,5 @@
+module tiny/beside
+
+go 1.26
+
+require tiny v0.0.0
