@@ -33,28 +33,16 @@ var observeBugs = []Bug{
 		Pkg: ".", Run: "^TestStoreCallsAreObserved$/memory",
 	},
 	{
-		Name: "observe-callers-failure-is-the-stores", Mechanism: "code of the caller that fails inside a commit leaves no commit in doubt",
-		File: "store_calls.go",
-		Old:  "event.Err = persist.ErrNotApplied //", New: "event.Err = err //",
-		Pkg: ".", Run: "^TestNativeFailureIsNotInDoubt$",
-	},
-	{
 		Name: "observers-call-nil", Mechanism: "Observers skips observers that are nil",
 		File: "observe.go",
 		Old:  "func(o Observer) bool { return o == nil }", New: "func(Observer) bool { return false }",
-		Pkg: ".", Run: "^TestObservers$", Quick: true,
+		Pkg: ".", Run: "^TestObservers$",
 	},
 	{
 		Name: "observers-tell-the-first", Mechanism: "Observers passes an event to every observer",
 		File: "observe.go",
 		Old:  "			o.Observe(ctx, e)\n", New: "			o.Observe(ctx, e)\n			return\n",
 		Pkg: ".", Run: "^TestObservers$",
-	},
-	{
-		Name: "stats-miss-shared-turns", Mechanism: "Stats counts all mutations that share a commit",
-		File: "stats.go",
-		Old:  "		turn = append(turn, s.batch.members...)\n", New: "",
-		Pkg: ".", Run: "^TestStatsOf(Queues|StuckFunction|Runtime)$",
 	},
 	{
 		Name: "stats-miss-stuck-functions", Mechanism: "Stats tells which functions have outlived their budget",
@@ -78,18 +66,6 @@ var observeBugs = []Bug{
 		Name: "watch-record-of-one-process", Mechanism: "WatchRecord sees changes of other processes",
 		File: "watch_record.go",
 		Old:  "	defer rt.hub.Watch(key, watchedScope{s})()\n", New: "",
-		Pkg: ".", Run: "^TestWatchRecord$", Flags: []string{"-timeout=40s"},
-	},
-	{
-		Name: "watch-record-ends-silently", Mechanism: "WatchRecord says that its runtime was closed",
-		File: "watch_record.go",
-		Old:  "		case <-quit:\n			return wrapKey(ErrClosed, key)\n", New: "		case <-quit:\n			return nil\n",
-		Pkg: ".", Run: "^TestWatchRecord(Errors)?$", Flags: []string{"-timeout=40s"},
-	},
-	{
-		Name: "watch-record-without-a-key", Mechanism: "an absent record that WatchRecord yields has its key",
-		File: "watch_record.go",
-		Old:  "		r.Key = key\n", New: "",
 		Pkg: ".", Run: "^TestWatchRecord$", Flags: []string{"-timeout=40s"},
 	},
 }
