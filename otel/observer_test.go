@@ -124,6 +124,27 @@ func TestSeriesAreBounded(t *testing.T) {
 	assert.Equal(t, int64(4*2*otel.MaxSeries)+1, sum+beyond, "every mutation is counted")
 }
 
+// coded is an error of a user, with a code of its own.
+type coded string
+
+func (c coded) Error() string { return string(c) }
+func (c coded) Code() string  { return string(c) }
+func (coded) HTTPStatus() int { return 400 }
+
+// Codes that contain ids leave room for other series.
+func TestCodesLeaveRoom(t *testing.T) {
+	o, collect := newMeter(t)
+	for i := range 2 * otel.MaxSeries {
+		err := coded(fmt.Sprint("ORDER_", i))
+		o.Observe(t.Context(), pawl.Event{Type: pawl.EventFailed, Path: "cas", Verb: "Set", Key: pawl.Key{Kind: "order"}, Err: err})
+	}
+	o.Observe(t.Context(), pawl.Event{Type: pawl.EventCommitted, Path: "cas", Verb: "Set", Key: pawl.Key{Kind: "late"}})
+	late, _ := total(t, collect()["pawl.mutations"], "kind", "late", "outcome", "committed")
+	assert.Equal(t, int64(1), late)
+	beyond, _ := total(t, collect()["pawl.mutations"], "kind", "order", "code", "other")
+	assert.GreaterOrEqual(t, beyond, int64(otel.MaxSeries))
+}
+
 // A call of the store is sorted by what its error promises.
 func TestStoreOutcomes(t *testing.T) {
 	for _, test := range []struct {

@@ -89,8 +89,14 @@ var kitBugs = []Bug{
 	{
 		Name: "kit-history-forgives-unknown-versions", Mechanism: "a history finds versions that belong to no write",
 		File: "pawltest/history.go",
-		Old:  "	if missing > uint64(r.unknown) {", New: "	if missing > uint64(r.unknown)+1 {",
+		Old:  "	if missing > uint64(r.left) {", New: "	if missing > uint64(r.left)+1 {",
 		Pkg: "./pawltest", Run: "^(TestHistoryFindsFaults|TestHistoryAgreesWithSearch)$",
+	},
+	{
+		Name: "kit-history-trusts-doubt", Mechanism: "a history compares a write of unknown outcome with its model",
+		File: "pawltest/history.go",
+		Old:  "if missing > maxSearched || missing", New: "if missing > 0 || missing",
+		Pkg: "./pawltest", Run: "^TestHistoryFindsAnUpdateLostInDoubt$",
 	},
 	{
 		Name: "kit-recorder-sleeps", Mechanism: "an event wakes the tests that wait for it",

@@ -29,7 +29,7 @@ var observeBugs = []Bug{
 	{
 		Name: "observe-read-of-several-is-one", Mechanism: "a read of several records is a LoadAll",
 		File: "store_calls.go",
-		Old:  `asked(ctx, e, "LoadAll", keys[0]`, New: `asked(ctx, e, "Load", keys[0]`,
+		Old:  `observeCall(ctx, e, "LoadAll", keys[0]`, New: `observeCall(ctx, e, "Load", keys[0]`,
 		Pkg: ".", Run: "^TestStoreCallsAreObserved$/memory",
 	},
 	{
@@ -87,7 +87,7 @@ var otelBugs = []Bug{
 	{
 		Name: "otel-unbounded-series", Mechanism: "an observer keeps a bounded number of series",
 		File: "otel/series.go", Module: "otel",
-		Old: "!ok && len(known) >= MaxSeries", New: "!ok && len(known) >= 2*MaxSeries",
+		Old: "!ok && len(known) >= MaxSeries {", New: "!ok && len(known) >= 2*MaxSeries {",
 		Pkg: ".", Run: "^TestSeriesAreBounded$",
 	},
 	{

@@ -215,7 +215,13 @@ var storeBugs = []Bug{
 	{
 		Name: "copy-over-a-write", Mechanism: "Copy does not replace a record that was written in the destination at the same version",
 		Proves: []string{"STORE-15"}, File: "persist/copy.go",
-		Old: "return r.Version > old.Version || difference(r, old) == \"\"", New: "return r.Version >= old.Version",
+		Old: "return r.Version > old.Version && r.Continues(old) || difference(r, old) == \"\"", New: "return r.Version >= old.Version",
+		Pkg: "./persist", Run: "^TestCopyOfAWrittenDestination$",
+	},
+	{
+		Name: "copy-over-another-history", Mechanism: "Copy does not replace an older record that the source was not made from",
+		Proves: []string{"STORE-15"}, File: "persist/copy.go",
+		Old: "return len(ids) == KeptWriters || ids[writerOf(last)] == KeptPerWriter", New: "return true",
 		Pkg: "./persist", Run: "^TestCopyOfAWrittenDestination$",
 	},
 	{
