@@ -118,7 +118,10 @@ type record struct {
 	Failed *StoredError `json:"failed,omitempty"`
 }
 
-var records = pawl.Kind[record]{Name: "idempotency"}
+// Kind is the name of the kind of the records.
+const Kind = "idempotency"
+
+var records = pawl.Kind[record]{Name: Kind}
 
 // framing lists headers that describe one transmission of a response; they are never stored.
 var framing = []string{"Connection", "Content-Length", "Keep-Alive", "Te", "Trailer", "Transfer-Encoding", "Upgrade"}
@@ -192,6 +195,9 @@ func recordID(from, principal, operation, key string) string {
 
 // ownedBy returns what the ids of a principal's records start with.
 func ownedBy(principal string) string { return hash(principal)[:32] + "." }
+
+// IDPrefix returns what the ids of the records of a principal start with, for package erase.
+func IDPrefix(principal string) string { return ownedBy(principal) }
 
 // Erase deletes all records of a principal, of requests and of Do and DoTx, and returns their number.
 // Its keys are then new. A request or function in progress loses its lease: its response is not

@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -202,4 +204,32 @@ func (d *docLogs) purge(ctx context.Context, ids idRange) error {
 		}
 	}
 	return nil
+}
+
+// CleanLog implements [LogCleaner]. The state says which entries count: those of a later epoch than
+// its version may be added meanwhile, and are left alone. An absent state means that all is removed.
+func (d *docLogs) CleanLog(ctx context.Context, key Key) error {
+	for {
+		state, err := d.Load(ctx, stateKey(key))
+		if errors.Is(err, ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var s logState
+		alive, err := state.content(&s)
+		if err != nil {
+			return err
+		}
+		ids := idsBelow(key, state.Version+1, 0)
+		if alive {
+			ids = idsBelow(key, s.Epoch, s.First)
+		}
+		var conflict *Conflict
+		if err := d.remove(ctx, ids, math.MaxInt); !errors.As(err, &conflict) {
+			return err
+		}
+		// Another process removes the same entries, or the log has begun again.
+	}
 }

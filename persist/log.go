@@ -92,6 +92,15 @@ func (q LogQuery) PageSize() int { return Query{Limit: q.Limit}.PageSize() }
 // PageSize returns q.Limit, or DefaultLimit if that is not set.
 func (q OrderQuery) PageSize() int { return Query{Limit: q.Limit}.PageSize() }
 
+// LogCleaner is a [Logger] that removes entries some time after the commit that ends them. [Logs]
+// returns one for a store that keeps no logs itself.
+type LogCleaner interface {
+	Logger
+	// CleanLog removes everything that is left of the entries of key that were cleared or dropped.
+	// Several processes may do that at a time. It returns the errors of Load and Commit.
+	CleanLog(ctx context.Context, key Key) error
+}
+
 // LogRestorer is a [Logger] that can write entries exactly as another store has them. [Copy] needs
 // it if the source has entries.
 type LogRestorer interface {

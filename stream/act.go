@@ -31,6 +31,7 @@ type snapshot struct {
 	First   int64           `json:"first"`   // of the stream: the events before it are not in State
 	Fold    int             `json:"fold"`
 	State   json.RawMessage `json:"state"`
+	Stream  string          `json:"stream"` // its name: the id may have a hash in its place
 }
 
 // Load returns the state of a stream, and the version of its last event, -1 for a stream without
@@ -128,7 +129,7 @@ func keepSnapshot[S any](ctx context.Context, l *Log, stream string, fold Fold[S
 	defer cancel()
 	set := func(_ context.Context, s *snapshot) error {
 		if s.Life != h.Life || s.Fold != fold.Version || s.Version < h.Next-1 {
-			*s = snapshot{h.Life, h.Next - 1, h.First, fold.Version, raw}
+			*s = snapshot{h.Life, h.Next - 1, h.First, fold.Version, raw, stream}
 		}
 		return nil
 	}

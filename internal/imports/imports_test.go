@@ -2,7 +2,7 @@
 //
 //	persist <- adapters
 //	persist <- engine packages <- pawl <- {flow, flow/job, stream, idempotency, sse}
-//	        <- {flow/machine, flow/run, flow/batch} <- inspect <- {cmd, examples, otel, adk}
+//	        <- {flow/machine, flow/run, flow/batch} <- {inspect, erase} <- {cmd, examples, otel, adk}
 //
 // An engine package imports only those before it in the list engine. internal/worker and
 // internal/protect are below pawl and import no package of the module. Packages for tests are
@@ -33,7 +33,7 @@ const (
 	root                   // pawl
 	capability             // flow, flow/job, stream, idempotency, sse
 	composed               // flow/machine, flow/run, flow/batch
-	inspection             // inspect
+	inspection             // inspect, erase
 	program                // cmd, examples, otel, adk, persist/open: import all of the above and adapters
 	testKit                // imported by tests and by other test kits only
 	tool                   // imported by no package
@@ -55,6 +55,7 @@ var rooms = map[string]room{
 	"flow/run":            composed,
 	"flow/batch":          composed,
 	"inspect":             inspection,
+	"erase":               inspection,
 	"persist/open":        program,
 	"cmd":                 program,
 	"examples":            program,
