@@ -22,10 +22,18 @@ import (
 // or map[string]any. It returns nil for a record without a document, and an error for one that is not
 // JSON: no part of it can be redacted, so none is shown.
 func (h *handler) content(r persist.Record) (any, error) {
+	doc, err := decode(r)
+	if err != nil || len(r.Doc) == 0 {
+		return nil, err
+	}
+	return h.redact(r.Key, "", doc), nil
+}
+
+// decode returns the document of r, nil if there is none. Numbers keep their digits.
+func decode(r persist.Record) (doc any, err error) {
 	if len(r.Doc) == 0 {
 		return nil, nil
 	}
-	var doc any
 	d := json.NewDecoder(bytes.NewReader(r.Doc))
 	d.UseNumber()
 	if err := d.Decode(&doc); err != nil {
@@ -34,7 +42,7 @@ func (h *handler) content(r persist.Record) (any, error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("trailing data after the JSON document")
 	}
-	return h.redact(r.Key, "", doc), nil
+	return doc, nil
 }
 
 // redact returns value without what is redacted. It changes value.

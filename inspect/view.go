@@ -40,6 +40,16 @@ type Record struct {
 	stored         persist.Record // with all that is redacted
 }
 
+// RecordOf returns r as a view sees it, with nothing redacted, for a program that shows a view in a
+// form of its own. It returns an error for a document that is not JSON.
+func RecordOf(r persist.Record) (Record, error) {
+	doc, err := decode(r)
+	fields, _ := doc.(map[string]any)
+	shown := r
+	shown.Doc = nil
+	return Record{shown, fields, r}, err
+}
+
 // Text returns a field of the document as text, empty if there is none. Names of nested objects
 // follow one another. A value that is not a string is returned as JSON.
 func (r Record) Text(names ...string) string {

@@ -55,6 +55,9 @@ Exit codes: 0 done; 1 negative answer (not found, findings, refused); 2 usage;
 		Example: `  pawl ls --store sqlite:chat.db
   pawl ls session --label open --json
   pawl get session/ann
+  pawl runs --state failed
+  pawl streams ann --follow
+  pawl erase --id ann --prefix ann/
   pawl copy sqlite:chat.db postgres://ann:secret@localhost/chat
   pawl export >backup.jsonl
   pawl doctor`,
@@ -68,8 +71,9 @@ Exit codes: 0 done; 1 negative answer (not found, findings, refused); 2 usage;
 	flags.Lookup("store").DefValue = "" // help does not show what may contain a password
 	flags.BoolVar(&a.out.json, "json", false, "print JSON, one value per line")
 	flags.BoolVar(&a.migrate, "migrate", false, "migrate a store of an older release")
-	for _, cmd := range []*cobra.Command{a.lsCommand(), a.getCommand(), a.watchCommand(), a.rmCommand(),
-		a.copyCommand(), a.exportCommand(), a.importCommand(), a.doctorCommand()} {
+	for _, cmd := range []*cobra.Command{a.lsCommand(), a.getCommand(), a.watchCommand(), a.runsCommand(),
+		a.streamsCommand(), a.reactionsCommand(), a.rmCommand(), a.eraseCommand(), a.copyCommand(), a.exportCommand(),
+		a.importCommand(), a.doctorCommand()} {
 		run := cmd.RunE
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.started = true

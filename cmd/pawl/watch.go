@@ -66,8 +66,10 @@ type watch struct {
 	app   *app
 	store persist.Store
 	key   persist.Key
-	known map[string]mark // by id
-	down  bool            // the store did not answer the last time
+	show  func(context.Context, persist.Record) error // shows a change; nil: print
+	begun func(context.Context) error                 // called once changes are noticed; nil: nothing
+	known map[string]mark                             // by id
+	down  bool                                        // the store did not answer the last time
 
 	wake chan struct{} // has one place: there are hints
 
@@ -81,6 +83,11 @@ type watch struct {
 func (w *watch) run(ctx context.Context) error {
 	if err := w.lookAtAll(ctx, func(persist.Record) error { return nil }); err != nil {
 		return err
+	}
+	if w.begun != nil {
+		if err := w.begun(ctx); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(w.app.errOut, "pawl: watching %s\n", visible(strings.TrimSuffix(w.key.String(), "/")))
 	interval, ended := lookWithoutHints, make(chan error, 1)
@@ -157,12 +164,16 @@ func (w *watch) look(ctx context.Context) error {
 	all, hints := w.all, w.hints
 	w.all, w.hints = false, nil
 	w.mu.Unlock()
+	show := w.print
+	if w.show != nil {
+		show = func(r persist.Record) error { return w.show(ctx, r) }
+	}
 	var err error
 	if all {
-		err = w.lookAtAll(ctx, w.print)
+		err = w.lookAtAll(ctx, show)
 	} else {
 		for id := range hints {
-			if err = w.lookAt(ctx, id, w.print); err != nil {
+			if err = w.lookAt(ctx, id, show); err != nil {
 				break
 			}
 		}
