@@ -58,6 +58,12 @@ func TestErase(t *testing.T) {
 
 		after := all(t, store)
 		require.Empty(t, of(after, "ann"))
+		entries, err := persist.Logs(store).ReadOrder(t.Context(), persist.OrderQuery{})
+		require.NoError(t, err)
+		require.Len(t, entries, 16) // of anna and bob
+		for _, e := range entries {
+			require.NotContains(t, string(e.Data), secret("ann"))
+		}
 		for _, other := range []string{"anna", "bob"} {
 			require.Equal(t, of(before, other), of(after, other))
 		}

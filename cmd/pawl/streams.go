@@ -49,7 +49,7 @@ interrupted, and waits for a store that is down.`,
 			}
 			e.stream = args[0]
 			return a.withStore(cmd.Context(), false, func(store persist.Store) error {
-				e.store = persist.Logs(store)
+				e.plain, e.store = store, persist.Logs(store)
 				return e.run(cmd.Context())
 			})
 		},
@@ -153,6 +153,7 @@ type seenEvent struct {
 // eventReader prints the events of a stream.
 type eventReader struct {
 	app    *app
+	plain  persist.Store // store, with its hints
 	store  persist.Logger
 	log    string
 	stream string
@@ -171,7 +172,7 @@ func (e *eventReader) run(ctx context.Context) error {
 	if !e.follow {
 		return e.begin(ctx)
 	}
-	w := &watch{app: e.app, store: e.store, key: e.key(), known: make(map[string]mark), wake: make(chan struct{}, 1)}
+	w := &watch{app: e.app, store: e.plain, key: e.key(), known: make(map[string]mark), wake: make(chan struct{}, 1)}
 	w.begun = func(ctx context.Context) error {
 		if err := e.begin(ctx); err != nil && !isNegative(err) { // a stream that is not there yet is waited for
 			return err
