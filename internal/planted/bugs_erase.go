@@ -84,7 +84,7 @@ var eraseBugs = []Bug{
 		Name: "erase-conflict-is-the-end", Mechanism: "a record that was written meanwhile is listed again",
 		Proves: []string{"ERASE-3"}, File: "erase/erase.go",
 		Old: "		e.progress = true\n		known := len(left)", New: "		known := len(left)",
-		Pkg: "./erase", Run: "^TestEraseMeanwhile$/written/memory", Quick: true,
+		Pkg: "./erase", Run: "^TestEraseBesideEndlessWriters$/same_record", Quick: true,
 	},
 	{
 		Name: "erase-without-end", Mechanism: "the passes are bounded",
