@@ -157,19 +157,23 @@ func (v *storedCall) endFunction() {
 	}
 }
 
-// abandon discards the results of the functions that run, in the queue and outside.
-func (s *stored) abandon() bool {
+// abandon discards the results of the functions that run, in the queue and outside, and that started
+// at since; the zero time means all. It reports false if there is none.
+func (s *stored) abandon(since time.Time) bool {
 	s.queue.Lock()
 	var given, present []*storedWaiter
+	meant := func(w *storedWaiter) bool {
+		return !w.Value.abandoned && (since.IsZero() || w.Value.started.Equal(since))
+	}
 	for _, w := range s.alone {
-		if w.State == queue.Running && !w.Value.abandoned {
+		if w.State == queue.Running && meant(w) {
 			given = append(given, w)
 		}
 	}
 	for _, w := range given {
 		s.endAlone(w) // Close does not wait for it any more
 	}
-	if b := s.batch; b != nil && b.running != nil && !b.running.Value.abandoned {
+	if b := s.batch; b != nil && b.running != nil && meant(b.running) {
 		given = append(given, b.running)
 		s.goOnWithout(b, b.running)
 	}

@@ -393,11 +393,11 @@ func (c *Container[T]) reportStuck(w *queue.Waiter[pending]) {
 }
 
 // abandon discards the result of the function that has the turn, and lets the queue move on. It
-// reports false if no function has the turn.
-func (c *Container[T]) abandon() bool {
+// reports false if no function that started at since has the turn; the zero time means any.
+func (c *Container[T]) abandon(since time.Time) bool {
 	c.queue.Lock()
 	w := c.queue.Current()
-	if w == nil || w.Value.frame == nil {
+	if w == nil || w.Value.frame == nil || !since.IsZero() && !w.Value.started.Equal(since) {
 		c.queue.Unlock()
 		return false
 	}

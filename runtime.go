@@ -69,6 +69,10 @@ type resident interface {
 	release(forgotten bool)
 	// stats describes the queue, and counts the watchers.
 	stats(now time.Time) (QueueStats, int)
+	// scopeKey returns the key of the scope.
+	scopeKey() Key
+	// abandon gives up the function that has run since a time, and reports whether it still ran.
+	abandon(since time.Time) bool
 }
 
 // closable is a part of the runtime that Close waits for.

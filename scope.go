@@ -273,9 +273,9 @@ func (s Scope[T]) Abandon() bool {
 	case s.fault() != nil:
 		return false
 	case s.memory != nil:
-		return s.memory.abandon()
+		return s.memory.abandon(time.Time{})
 	}
-	return s.stored.abandon()
+	return s.stored.abandon(time.Time{})
 }
 
 // PatchState replaces the fields named in p and leaves the others. It returns *FieldError for a

@@ -70,6 +70,24 @@ type LeaseStats struct {
 	Until time.Time
 }
 
+// WorkerStats is the state of a background worker of this process that works in rounds, such as a
+// [Sweeper].
+type WorkerStats struct {
+	Name string
+	// Running says that it was started and not stopped.
+	Running bool
+	// Working says that it works now.
+	Working bool
+	// Interval is the time between two rounds.
+	Interval time.Duration
+	// Round is when the last round began. Zero: there was none.
+	Round time.Time
+	// Done is the number of documents that it has changed.
+	Done int
+	// Failure is the error of the last work, nil if that succeeded.
+	Failure error
+}
+
 // Kinds returns the kinds that the runtime knows, in the order of their names: those of Config.Kinds,
 // and those that were used. Packages above the root have kinds of their own.
 func (rt *Runtime) Kinds() (all []KindInfo) {
@@ -101,6 +119,30 @@ func (rt *Runtime) Stats() Stats {
 	return s
 }
 
+// Abandon gives up the function that has run in a scope since a moment, as [Scope.Abandon] does, and
+// reports whether it still ran. Scope and since are those of Stats: a tool needs no type for it, and
+// a function that started later is left alone.
+func (rt *Runtime) Abandon(scope Key, since time.Time) bool {
+	if since.IsZero() {
+		return false
+	}
+	all := []*containers{rt.memory, rt.stored}
+	rt.locals.Range(func(key, _ any) bool {
+		if r := key.(weak.Pointer[containers]).Value(); r != nil {
+			all = append(all, r)
+		}
+		return true
+	})
+	for _, r := range all {
+		for c := range r.All() {
+			if c.scopeKey() == scope && c.abandon(since) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // add adds the queues and watchers of the containers in r, and returns the number of containers.
 func (s *Stats) add(r *containers) (count int) {
 	for c := range r.All() {
@@ -113,6 +155,12 @@ func (s *Stats) add(r *containers) (count int) {
 	}
 	return count
 }
+
+// scopeKey returns the key of the scope; it is part of resident.
+func (c *Container[T]) scopeKey() Key { return *c.place.Key() }
+
+// scopeKey returns the key of the scope; it is part of resident.
+func (s *stored) scopeKey() Key { return *s.place.Key() }
 
 // stats returns the state of the queue and the number of watchers; it is part of resident.
 func (c *Container[T]) stats(now time.Time) (s QueueStats, watchers int) {

@@ -47,9 +47,11 @@ type Sweeper struct {
 	config SweeperConfig
 	loop   *worker.Loop[string] // its jobs are names of kinds
 
-	mu    sync.Mutex // protects left and round
-	left  []string   // kinds still to be swept in this round
-	round time.Time  // when this round began
+	mu      sync.Mutex // protects the fields below
+	left    []string   // kinds still to be swept in this round
+	round   time.Time  // when this round began
+	done    int        // documents cleared or purged
+	failure error      // of the last kind
 }
 
 // Swept is the result of a sweep.
@@ -142,8 +144,22 @@ func (s *Sweeper) run(ctx context.Context, kind string) {
 	}
 }
 
+// Workers returns the state of the sweeper, as one worker.
+func (s *Sweeper) Workers() []WorkerStats {
+	running, jobs := s.loop.State()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []WorkerStats{{Name: "sweeper", Running: running, Working: jobs > 0, Interval: s.config.Interval,
+		Round: s.round, Done: s.done, Failure: s.failure}}
+}
+
 // sweep clears the expired scopes of one kind and purges its old tombstones.
 func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.done, s.failure = s.done+did.Cleared+did.Purged, err
+	}()
 	size, began := s.config.Batch, time.Now()
 	for more := true; more && err == nil; {
 		var n int

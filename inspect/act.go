@@ -6,18 +6,22 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
 )
 
-// The actions on every document, for Config.Actions. The views have more.
+// The actions that need no view, for Config.Actions. The views have more.
 const (
 	// ActDelete deletes a document, as pawl.Scope.Delete does, if it is still at the version that was
 	// shown. The runtime has to know its kind.
 	ActDelete = "delete"
 	// ActRelease ends the lease that was shown. Its holder loses it, and commits under it are refused.
 	ActRelease = "release"
+	// ActAbandon gives up a stuck function of this process, as pawl.Scope.Abandon does.
+	ActAbandon = "abandon"
 )
 
 // tokenCookie is the name of the cookie with the token against forged requests. A form has the same
@@ -27,7 +31,7 @@ const tokenCookie = "pawl-inspect"
 // maxForm is the size of the form that an action is sent with.
 const maxForm = 16 << 10
 
-// everywhere returns the actions on every document.
+// everywhere returns the actions that need no view.
 func (h *handler) everywhere() []Action {
 	return []Action{
 		{Name: ActDelete, Effect: "The document is deleted, and its lease ends. Its versions go on if it is created again. The layer that it belongs to is not asked.",
@@ -38,6 +42,8 @@ func (h *handler) everywhere() []Action {
 		{Name: ActRelease, Effect: "The lease ends at once. Its holder is not asked: it notices at its next commit or renewal, and its commits are refused.",
 			Applies: func(r persist.Record) bool { return r.Held(r.Now) },
 			Pin:     func(r persist.Record) uint64 { return r.Lease.Token }, Do: h.release},
+		{Name: ActAbandon, Effect: "The queue of the scope goes on. The function is not ended: it runs on, and its late result is discarded.",
+			Applies: func(persist.Record) bool { return false }}, // it is offered with the queues of the process
 	}
 }
 
@@ -95,6 +101,9 @@ func (h *handler) act(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
+	if a.Name == ActAbandon {
+		return h.abandon(r, a, key)
+	}
 	rec, err := h.loadKey(r.Context(), key)
 	if err != nil {
 		return page{}, err
@@ -106,10 +115,57 @@ func (h *handler) act(r *http.Request) (page, error) {
 		return h.perform(r, a, rec)
 	}
 	content, failed := h.content(rec)
-	p := actPage{Action: a.title(), Effect: a.Effect, Key: key, Facts: h.describe(rec, content, failed).Facts,
-		Pin: a.pin(rec), Forgery: rand.Text(), Back: docLink(key)}
-	return page{Template: "act.html", Heading: a.title() + " " + printable(key.ID), Data: p, token: p.Forgery}, nil
+	return confirmation(a, actPage{Key: key, Facts: h.describe(rec, content, failed).Facts, Pin: a.pin(rec), Back: docLink(key)}), nil
 }
+
+// confirmation returns the page that confirms an action.
+func confirmation(a Action, p actPage) page {
+	p.Action, p.Effect, p.Forgery = a.title(), a.Effect, rand.Text()
+	return page{Template: "act.html", Heading: a.title() + " " + printable(p.Key.ID), Data: p, token: p.Forgery}
+}
+
+// abandon confirms that a stuck function is to be given up (GET), or gives it up (POST). The function
+// is told from later ones by the time of its start.
+func (h *handler) abandon(r *http.Request, a Action, key pawl.Key) (page, error) {
+	since := r.URL.Query().Get("since")
+	q, f, ok := h.stuck(key, since)
+	if !ok {
+		return page{}, &problem{status: http.StatusConflict, text: "No such function is stuck any more. Nothing was done."}
+	}
+	if r.Method != http.MethodPost {
+		return confirmation(a, actPage{Key: key, Pin: since, Back: "queues", Facts: []fact{
+			{Name: "Function", Value: f.Verb}, {Name: "Running", Value: "since " + formatTime(f.Since) + ", for " + duration(time.Since(f.Since))},
+			{Name: "Waiting", Value: strconv.Itoa(q.Waiting) + " mutations"}}}), nil
+	}
+	if r.PostFormValue("pin") != since || !h.rt.Abandon(key, f.Since) {
+		return page{}, &problem{status: http.StatusConflict, text: "The function has ended since the action was confirmed. Nothing was done."}
+	}
+	h.config.Logger.InfoContext(r.Context(), "inspect: action", "action", a.Name, "scope", key.String(), "since", f.Since, "who", h.config.Who(r))
+	return page{Status: http.StatusSeeOther, location: "queues"}, nil
+}
+
+// stuck returns the stuck function of a scope that started at a time, as abandonLink names it.
+func (h *handler) stuck(key pawl.Key, since string) (pawl.QueueStats, pawl.FunctionStats, bool) {
+	for _, q := range h.rt.Stats().Queues {
+		for _, f := range q.Running {
+			if q.Scope == key && f.Stuck && moment(f.Since) == since {
+				return q, f, true
+			}
+		}
+	}
+	return pawl.QueueStats{}, pawl.FunctionStats{}, false
+}
+
+// abandonLink returns the link to the page that confirms that a function is given up.
+func abandonLink(key pawl.Key, f pawl.FunctionStats) string {
+	values := keyValues(key)
+	values.Set("action", ActAbandon)
+	values.Set("since", moment(f.Since))
+	return "act?" + values.Encode()
+}
+
+// moment returns a time for a link.
+func moment(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
 // action returns the action of a view and its kind, or of all documents if view is empty.
 func (h *handler) action(view, name string) (a Action, kind string, ok bool) {
@@ -128,7 +184,6 @@ func (h *handler) action(view, name string) (a Action, kind string, ok bool) {
 
 // checkForgery returns a problem unless the request comes from a page of this handler.
 func (h *handler) checkForgery(r *http.Request) error {
-	r.Body = http.MaxBytesReader(nil, r.Body, maxForm)
 	cookie, err := r.Cookie(tokenCookie)
 	token := r.PostFormValue("forgery")
 	if h.cross.Check(r) != nil || err != nil || token == "" || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(token)) != 1 {

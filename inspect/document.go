@@ -19,8 +19,9 @@ import (
 
 // fact is a line of the table beside a document.
 type fact struct {
-	Name  string `json:"name"`
-	Value string `json:"value"`
+	Name  string        `json:"name"`
+	Value string        `json:"value"`
+	Left  time.Duration `json:"left,omitempty"` // counts down after Value; 0: nothing does
 }
 
 // docPage is what the page of a document shows, and what its live view sends.
@@ -37,6 +38,7 @@ type docPage struct {
 	List    string   `json:"-"` // link
 	Raw     string   `json:"-"` // link
 	Live    string   `json:"-"` // link
+	Again   string   `json:"-"` // link to the live view that begins with the record as it is
 	Actions []button `json:"-"`
 }
 
@@ -98,6 +100,7 @@ func (h *handler) document(r *http.Request) (page, error) {
 		p.Actions = append(p.Actions, button{a.title(), actLink("", a.Name, rec.Key)})
 	}
 	if watchable(rec.Key) {
+		p.Again = "live?" + values.Encode()
 		values.Set("lastEventId", strconv.FormatUint(rec.Version, 10))
 		p.Live = "live?" + values.Encode()
 	}
@@ -110,8 +113,11 @@ func (h *handler) describe(r persist.Record, content any, failed error) docPage 
 	p := docPage{Version: r.Version, State: "live"}
 	add := func(name, value string) {
 		if value != "" {
-			p.Facts = append(p.Facts, fact{name, printable(value)})
+			p.Facts = append(p.Facts, fact{Name: name, Value: printable(value)})
 		}
+	}
+	count := func(name, value string, left time.Duration) {
+		p.Facts = append(p.Facts, fact{name, printable(value), left})
 	}
 	switch {
 	case r.Absent():
@@ -133,14 +139,19 @@ func (h *handler) describe(r persist.Record, content any, failed error) docPage 
 	add("Version", strconv.FormatUint(r.Version, 10)+" (created as "+strconv.FormatUint(r.Born, 10)+")")
 	add("Schema", strconv.Itoa(r.Schema))
 	add("Written", formatTime(r.Updated)+", "+duration(r.Now.Sub(r.Updated))+" ago")
-	add("Label", h.redactLabel(r, k))
-	add("Due", h.redactDue(r, k))
-	if !r.Expires.IsZero() {
-		add("Expires", formatTime(r.Expires)+", in "+duration(r.Expires.Sub(r.Now)))
+	hidden := h.hidden(r, k, known)
+	add("Label", hidden.label())
+	add("Due", hidden.due())
+	switch {
+	case r.Expires.IsZero():
+	case r.Expires.After(r.Now) && !r.Deleted:
+		count("Expires", formatTime(r.Expires)+", in ", r.Expires.Sub(r.Now))
+	default:
+		add("Expired", formatTime(r.Expires)+", "+duration(r.Now.Sub(r.Expires))+" ago")
 	}
 	switch {
 	case r.Held(r.Now):
-		add("Lease", r.Lease.Holder+", token "+strconv.FormatUint(r.Lease.Token, 10)+", for another "+duration(r.Lease.Until.Sub(r.Now)))
+		count("Lease", r.Lease.Holder+", token "+strconv.FormatUint(r.Lease.Token, 10)+", for another ", r.Lease.Until.Sub(r.Now))
 	case r.Lease.Token != 0:
 		add("Lease", "none; that of "+r.Lease.Holder+" ran out "+duration(r.Now.Sub(r.Lease.Until))+" ago")
 	default:

@@ -35,8 +35,11 @@ type Config struct {
 	// for labels and due times too, with the field that they come from if the runtime knows the kind.
 	// Ids are not redacted. Nil: nothing is hidden. It must be safe for concurrent use.
 	Redact func(key pawl.Key, path pawl.Field, value any) (shown any, redacted bool)
-	// Actions are the names of the actions that are allowed: [ActDelete], [ActRelease], and those of
-	// Views. None: the pages are read-only.
+	// Workers are the background workers that the page of the process shows, such as a *pawl.Sweeper
+	// and a *machine.Engine, which has janitors. None: none is shown.
+	Workers []Workers
+	// Actions are the names of the actions that are allowed: [ActDelete], [ActRelease], [ActAbandon],
+	// and those of Views. None: the pages are read-only.
 	Actions []string
 	// Who returns the name of the author of a request, for the log. It is required with Actions. A
 	// request whose author is empty may not act.
@@ -45,6 +48,12 @@ type Config struct {
 	Logger *slog.Logger
 	// Timeout bounds the reads of one page. 0: DefaultTimeout.
 	Timeout time.Duration
+}
+
+// Workers has background workers in this process.
+type Workers interface {
+	// Workers returns their state. It is quick, and safe for concurrent use.
+	Workers() []pawl.WorkerStats
 }
 
 // DefaultTimeout is the time for the reads of one page.
@@ -74,8 +83,8 @@ type handler struct {
 }
 
 // New returns a handler that shows rt. It panics, as http.ServeMux does on a bad pattern, on a nil
-// runtime, on a view without name, kind or rows, on two views or actions with one name, on Actions
-// that no view has, and on Actions without Who.
+// runtime or worker, on a view without name, kind or rows, on two views or actions with one name, on
+// Actions that no view has, and on Actions without Who.
 func New(rt *pawl.Runtime, c Config) http.Handler {
 	if rt == nil {
 		panic("inspect: nil runtime")
@@ -83,6 +92,9 @@ func New(rt *pawl.Runtime, c Config) http.Handler {
 	c.Title, c.Timeout = cmp.Or(c.Title, "Pawl"), cmp.Or(c.Timeout, DefaultTimeout)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if slices.Contains(c.Workers, nil) {
+		panic("inspect: Config.Workers contains nil")
 	}
 	h := &handler{rt: rt, config: c, cross: http.NewCrossOriginProtection()}
 	h.checkViews()
@@ -94,14 +106,17 @@ func New(rt *pawl.Runtime, c Config) http.Handler {
 
 // checkViews panics on a fault of the views or actions.
 func (h *handler) checkViews() {
-	known, names := map[string]bool{ActDelete: true, ActRelease: true}, map[string]bool{}
+	known, names := map[string]bool{}, map[string]bool{}
+	for _, a := range h.everywhere() {
+		known[a.Name] = true
+	}
 	for _, v := range h.config.Views {
 		if v.Name == "" || v.Query.Kind == "" || v.Row == nil || names[v.Name] {
 			panic(fmt.Sprintf("inspect: view %q: Name, Query.Kind and Row are required, and names are used once", v.Name))
 		}
 		names[v.Name] = true
 		h.views = append(h.views, button{v.heading(), "view?" + (url.Values{"name": {v.Name}}).Encode()})
-		own := map[string]bool{ActDelete: true, ActRelease: true}
+		own := map[string]bool{ActDelete: true, ActRelease: true, ActAbandon: true}
 		for _, a := range v.Actions {
 			if a.Name == "" || a.Do == nil || own[a.Name] {
 				panic(fmt.Sprintf("inspect: view %q: action %q: Name and Do are required, and names are used once", v.Name, a.Name))
@@ -193,12 +208,27 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		header.Set("Allow", "GET, HEAD")
 		err = &problem{status: http.StatusMethodNotAllowed, text: "This page can only be read."}
 	default:
+		if r.Method == http.MethodPost {
+			readForm(w, r, h.config.Timeout)
+		}
 		p, err = show(r.WithContext(ctx))
 	}
 	if err != nil {
 		p = h.failed(r, err)
 	}
 	h.render(w, r, p)
+}
+
+// readForm reads the form of a POST. A client that is too slow, or sends too much, has sent no form.
+func readForm(w http.ResponseWriter, r *http.Request, within time.Duration) {
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(within)) // a ResponseWriter without deadlines reads with those of its server
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if r.ParseForm() == nil {
+		_ = conn.SetReadDeadline(time.Time{})
+	} else {
+		r.PostForm = url.Values{}
+	}
 }
 
 // render writes a page.

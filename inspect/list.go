@@ -98,7 +98,14 @@ func (h *handler) list(r *http.Request) (page, error) {
 	kind, known := h.kindOf(q.Kind)
 	p.Known = known
 	for _, rec := range records {
-		p.Rows = append(p.Rows, h.rowOf(rec, kind))
+		row := h.rowOf(rec, kind, known)
+		if len(q.Labels) > 0 && row.Label != rec.Label {
+			continue // a list by labels would tell which one is hidden
+		}
+		p.Rows = append(p.Rows, row)
+	}
+	if len(p.Rows) == 0 && len(records) > 0 {
+		next = ""
 	}
 	if next != "" {
 		form.Set("after", next)
@@ -188,10 +195,11 @@ func (h *handler) kindOf(name string) (pawl.KindInfo, bool) {
 }
 
 // rowOf returns a record as a row, without what is redacted.
-func (h *handler) rowOf(r persist.Record, k pawl.KindInfo) row {
+func (h *handler) rowOf(r persist.Record, k pawl.KindInfo, known bool) row {
+	hidden := h.hidden(r, k, known)
 	out := row{
 		ID: r.ID, Version: r.Version, Age: r.Now.Sub(r.Updated), Deleted: r.Deleted, Link: docLink(r.Key),
-		Label: h.redactLabel(r, k), Due: h.redactDue(r, k), Expires: formatTime(r.Expires),
+		Label: hidden.label(), Due: hidden.due(), Expires: formatTime(r.Expires),
 	}
 	if r.Held(r.Now) {
 		out.Holder, out.Left = r.Lease.Holder, r.Lease.Until.Sub(r.Now)

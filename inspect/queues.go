@@ -15,9 +15,24 @@ const maxQueues = 200
 // queueRow is a queue on the page of the process.
 type queueRow struct {
 	pawl.QueueStats
-	Link  string // empty: the scope is in memory, and has no page
-	Stuck bool
-	Since []time.Duration // of the functions that run
+	Link      string // empty: the scope is in memory, and has no page
+	Stuck     bool
+	Functions []functionRow
+}
+
+// functionRow is a function that runs.
+type functionRow struct {
+	pawl.FunctionStats
+	Start   string
+	For     time.Duration
+	Abandon string // link; empty: it is not stuck, or the action is not allowed
+}
+
+// workerRow is a background worker on the page of the process.
+type workerRow struct {
+	pawl.WorkerStats
+	State string
+	Ago   time.Duration // since the last round began; 0: there was none
 }
 
 // leaseRow is a lease on the page of the process.
@@ -39,7 +54,11 @@ func (h *handler) queues(*http.Request) (page, error) {
 		}
 		for _, f := range q.Running {
 			row.Stuck = row.Stuck || f.Stuck
-			row.Since = append(row.Since, now.Sub(f.Since))
+			function := functionRow{FunctionStats: f, Start: formatTime(f.Since), For: now.Sub(f.Since)}
+			if f.Stuck && h.allows(ActAbandon) {
+				function.Abandon = abandonLink(q.Scope, f)
+			}
+			row.Functions = append(row.Functions, function)
 		}
 		queues = append(queues, row)
 	}
@@ -54,7 +73,29 @@ func (h *handler) queues(*http.Request) (page, error) {
 		leases = append(leases, leaseRow{l, l.Until.Sub(now), docLink(l.Scope)})
 	}
 	return page{Template: "queues.html", Heading: "This process", Data: map[string]any{
-		"Stats": stats, "Queues": queues[:min(len(queues), maxQueues)], "MoreQueues": max(len(queues)-maxQueues, 0),
+		"Stats": stats, "Workers": h.workers(now), "Queues": queues[:min(len(queues), maxQueues)], "MoreQueues": max(len(queues)-maxQueues, 0),
 		"Leases": leases[:min(len(leases), maxQueues)], "MoreLeases": max(len(leases)-maxQueues, 0),
 	}}, nil
+}
+
+// workers returns the background workers.
+func (h *handler) workers(now time.Time) (rows []workerRow) {
+	for _, of := range h.config.Workers {
+		for _, w := range of.Workers() {
+			row := workerRow{WorkerStats: w, State: "stopped"}
+			switch {
+			case w.Working:
+				row.State = "working"
+			case w.Running:
+				row.State = "waiting for its next round"
+			case w.Round.IsZero():
+				row.State = "not started"
+			}
+			if !w.Round.IsZero() {
+				row.Ago = now.Sub(w.Round)
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
 }

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,34 +67,56 @@ func (h *handler) redact(key pawl.Key, path pawl.Field, value any) any {
 	return value
 }
 
-// redactLabel returns the label of r. It comes from a field of the document.
-func (h *handler) redactLabel(r persist.Record, k pawl.KindInfo) string {
-	if r.Label == "" || h.config.Redact == nil {
-		return r.Label
-	}
-	field := k.Label
-	if field == "" {
-		field = "label"
-	}
-	if shown, redacted := h.config.Redact(r.Key, field, r.Label); redacted {
-		return fmt.Sprint(shown)
-	}
-	return r.Label
+// copies are the label and the due time of a record. They are copies of fields of its document, and
+// are hidden as those are.
+type copies struct {
+	h         *handler
+	r         persist.Record
+	kind      pawl.KindInfo
+	allHidden bool // the fields are not known, and some part of the document is hidden
 }
 
-// redactDue returns the due time of r for people. It comes from a field of the document.
-func (h *handler) redactDue(r persist.Record, k pawl.KindInfo) string {
-	if r.Due.IsZero() || h.config.Redact == nil {
-		return formatTime(r.Due)
+// hidden returns the copies of r. If the runtime does not know the kind, it does not know their fields:
+// both are hidden if any part of the document is.
+func (h *handler) hidden(r persist.Record, k pawl.KindInfo, known bool) copies {
+	c := copies{h: h, r: r, kind: k}
+	if h.config.Redact == nil || known || r.Label == "" && r.Due.IsZero() {
+		return c
 	}
-	field := k.Due
-	if field == "" {
-		field = "due"
+	some := *h // with a hook that notes whether it hides anything
+	some.config.Redact = func(key pawl.Key, path pawl.Field, value any) (any, bool) {
+		shown, redacted := h.config.Redact(key, path, value)
+		c.allHidden = c.allHidden || redacted
+		return shown, redacted
 	}
-	if shown, redacted := h.config.Redact(r.Key, field, r.Due.Format(time.RFC3339Nano)); redacted {
+	if _, err := some.content(r); err != nil {
+		c.allHidden = true
+	}
+	return c
+}
+
+// label returns the label, or what is shown in its place.
+func (c copies) label() string {
+	return c.show(cmp.Or(c.kind.Label, "label"), c.r.Label, c.r.Label)
+}
+
+// due returns the due time for people, or what is shown in its place.
+func (c copies) due() string {
+	return c.show(cmp.Or(c.kind.Due, "due"), c.r.Due.Format(time.RFC3339Nano), formatTime(c.r.Due))
+}
+
+// show returns text, or what is shown in its place if the field with value is hidden.
+func (c copies) show(field pawl.Field, value, text string) string {
+	if text == "" || c.h.config.Redact == nil {
+		return text
+	}
+	if shown, redacted := c.h.config.Redact(c.r.Key, field, value); redacted {
 		return fmt.Sprint(shown)
 	}
-	return formatTime(r.Due)
+	if c.allHidden {
+		return "hidden"
+	}
+	return text
 }
 
 // pretty returns a value as indented JSON, with escapes for characters that are not printable.

@@ -179,9 +179,12 @@ func (h *handler) cells(ctx context.Context, v View, rec persist.Record) ([]stri
 		return []string{"The document cannot be shown."}, nil
 	}
 	fields, _ := content.(map[string]any) // none: the whole document is redacted
-	k, _ := h.kindOf(rec.Kind)
-	shown := rec
-	shown.Doc, shown.Label = nil, h.redactLabel(rec, k)
+	k, known := h.kindOf(rec.Kind)
+	shown, hidden := rec, h.hidden(rec, k, known)
+	shown.Doc, shown.Label = nil, hidden.label()
+	if hidden.due() != formatTime(rec.Due) {
+		shown.Due = time.Time{}
+	}
 	cells, err := v.Row(ctx, Record{shown, fields, rec})
 	for i, text := range cells {
 		cells[i] = short(printable(text))

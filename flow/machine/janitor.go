@@ -8,6 +8,7 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,13 +97,13 @@ func (e *Engine) AddJanitor(c JanitorConfig) *Janitor {
 	}
 	c.Interval, c.Survey, c.Batch = cmp.Or(c.Interval, DefaultInterval), cmp.Or(c.Survey, DefaultSurvey), cmp.Or(c.Batch, DefaultBatch)
 	j := &Janitor{e: e, config: c}
-	j.sweeps = j.newRounds("janitor of "+c.Module, c.Interval, j.claiming, func(ctx context.Context, m anyMachine) error {
-		_, err := j.sweep(ctx, m)
-		return err
+	j.sweeps = j.newRounds("janitor of "+c.Module, c.Interval, j.claiming, func(ctx context.Context, m anyMachine) (int, error) {
+		reverts, err := j.sweep(ctx, m)
+		return len(reverts), err
 	})
-	j.surveys = j.newRounds("survey of "+c.Module, c.Survey, j.machines, func(ctx context.Context, m anyMachine) error {
-		_, err := j.survey(ctx, m)
-		return err
+	j.surveys = j.newRounds("survey of "+c.Module, c.Survey, j.machines, func(ctx context.Context, m anyMachine) (int, error) {
+		_, err := j.survey(ctx, m) // which changes nothing
+		return 0, err
 	})
 	if e.janitors[c.Module] == nil {
 		e.janitors[c.Module] = j
@@ -135,6 +136,27 @@ func (j *Janitor) Sweep(ctx context.Context) (all []Revert, err error) {
 		all, err = append(all, reverts...), errors.Join(err, failed)
 	}
 	return all, err
+}
+
+// Workers returns the state of the janitors of this process, and of their surveys.
+func (e *Engine) Workers() (all []pawl.WorkerStats) {
+	e.mu.Lock()
+	janitors := slices.Collect(maps.Values(e.janitors))
+	e.mu.Unlock()
+	for _, j := range janitors {
+		all = append(all, j.sweeps.stats("janitor of "+j.config.Module, j.config.Interval),
+			j.surveys.stats("survey of "+j.config.Module, j.config.Survey))
+	}
+	slices.SortFunc(all, func(a, b pawl.WorkerStats) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// stats returns the state of the rounds.
+func (r *rounds) stats(name string, interval time.Duration) pawl.WorkerStats {
+	running, jobs := r.loop.State()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return pawl.WorkerStats{Name: name, Running: running, Working: jobs > 0, Interval: interval, Round: r.began, Done: r.done, Failure: r.failure}
 }
 
 // Sweep calls Janitor.Sweep of all janitors.
@@ -174,17 +196,23 @@ type rounds struct {
 	pause time.Duration
 
 	// mu protects the fields below.
-	mu    sync.Mutex
-	left  []anyMachine // to be worked on in this round
-	began time.Time    // when this round began
+	mu      sync.Mutex
+	left    []anyMachine // to be worked on in this round
+	began   time.Time    // when this round began
+	done    int          // entities reverted
+	failure error        // of the last machine
 }
 
 // newRounds returns rounds of which one begins in each period of length every. The loop extends its
 // pause by up to a quarter.
-func (j *Janitor) newRounds(name string, every time.Duration, machines func() []anyMachine, work func(context.Context, anyMachine) error) *rounds {
+func (j *Janitor) newRounds(name string, every time.Duration, machines func() []anyMachine, work func(context.Context, anyMachine) (int, error)) *rounds {
 	r := &rounds{machines: machines, pause: max(every/5*4, 1)}
 	r.loop = newLoop(j.e, worker.Config[anyMachine]{Name: name, Take: r.take, Poll: r.pause, Run: func(ctx context.Context, m anyMachine) {
-		if err := work(ctx, m); err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrClosed) {
+		n, err := work(ctx, m)
+		r.mu.Lock()
+		r.done, r.failure = r.done+n, err
+		r.mu.Unlock()
+		if err != nil && ctx.Err() == nil && !errors.Is(err, pawl.ErrClosed) {
 			j.e.config.Logger.WarnContext(ctx, "machine: janitor failed; it retries in its next round",
 				"module", j.config.Module, "workflow", m.workflow().Name, "err", err)
 		}

@@ -1,5 +1,32 @@
-// The live view of a document. Every text comes from the server escaped, and is set as text.
+// Countdowns, and the live view of a document. Every text comes from the server escaped, and is set as
+// text.
 "use strict";
+
+// duration returns milliseconds as the server writes them: the largest two units.
+const duration = (ms) => {
+  const s = Math.floor(ms / 1000), m = Math.floor(s / 60), h = Math.floor(m / 60), d = Math.floor(h / 24);
+  if (d) return `${d}d${h % 24}h`;
+  if (h) return `${h}h${m % 60}m`;
+  if (m) return `${m}m${s % 60}s`;
+  return `${s}s`;
+};
+
+// Each element with data-left counts down from there. The end is by the clock of this page: the
+// clock of the server may be another.
+const ends = new WeakMap();
+const count = () => {
+  const now = performance.now();
+  let over = false;
+  for (const e of document.querySelectorAll("[data-left]")) {
+    if (!ends.has(e)) ends.set(e, now + Number(e.dataset.left));
+    const left = ends.get(e) - now;
+    e.textContent = left > 0 ? duration(left) : "0s";
+    over = over || left <= 0;
+  }
+  return over;
+};
+count();
+
 const live = document.getElementById("live");
 if (live && live.dataset.live && window.EventSource) {
   const byId = (id) => document.getElementById(id);
@@ -15,12 +42,18 @@ if (live && live.dataset.live && window.EventSource) {
     const body = document.createElement("tbody");
     for (const f of facts || []) {
       const row = document.createElement("tr");
-      const head = element("th", f.name);
+      const head = element("th", f.name), cell = element("td", f.value);
       head.scope = "row";
-      row.append(head, element("td", f.value));
+      if (f.left) {
+        const left = document.createElement("span");
+        left.dataset.left = f.left / 1e6; // from nanoseconds
+        cell.append(left);
+      }
+      row.append(head, cell);
       body.append(row);
     }
     byId("facts").replaceChildren(body);
+    count();
   };
 
   const showChanges = (version, changes) => {
@@ -35,11 +68,7 @@ if (live && live.dataset.live && window.EventSource) {
     while (byId("changes").children.length > keep) byId("changes").lastChild.remove();
   };
 
-  const source = new EventSource(live.dataset.live);
-  source.onopen = () => { live.textContent = "live"; };
-  source.onerror = () => { live.textContent = source.readyState === EventSource.CLOSED ? "not live: reload the page" : "reconnecting …"; };
-  source.addEventListener("failed", () => { live.textContent = "the store does not answer; reconnecting …"; });
-  source.onmessage = (event) => {
+  const show = (event) => {
     const d = JSON.parse(event.data);
     byId("state").textContent = d.state;
     byId("doc").textContent = d.doc;
@@ -49,4 +78,21 @@ if (live && live.dataset.live && window.EventSource) {
     showFacts(d.facts);
     if (d.changes) showChanges(d.version, d.changes);
   };
+
+  let source;
+  const connect = (address) => {
+    if (source) source.close();
+    source = new EventSource(address);
+    source.onopen = () => { live.textContent = "live"; };
+    source.onerror = () => { live.textContent = source.readyState === EventSource.CLOSED ? "not live: reload the page" : "reconnecting …"; };
+    source.addEventListener("failed", () => { live.textContent = "the store does not answer; reconnecting …"; });
+    source.onmessage = show;
+  };
+  connect(live.dataset.live);
+
+  // Neither the renewal nor the end of a lease is a new version: the record is read again when the
+  // countdown is over.
+  setInterval(() => { if (count() && source.readyState === EventSource.OPEN) connect(live.dataset.again); }, 1000);
+} else {
+  setInterval(count, 1000);
 }

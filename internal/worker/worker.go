@@ -199,6 +199,13 @@ func (l *Loop[J]) Stop(ctx context.Context) error {
 	return nil
 }
 
+// State reports whether the loop takes jobs, and how many run.
+func (l *Loop[J]) State() (started bool, jobs int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.started != nil && l.stopReason(l.started.takes) == nil, l.running
+}
+
 // stopTaking is the common part of Stop and the end of Start's context. The caller holds l.mu.
 func (l *Loop[J]) stopTaking() {
 	l.stopped = true
