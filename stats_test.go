@@ -262,3 +262,51 @@ func ExampleRuntime_Stats() {
 	// memory/a Atomic 0
 	// <nil>
 }
+
+// A tool gives up the function that it saw, by the time of its start, and no later one.
+func TestAbandonByStats(t *testing.T) {
+	onPaths(t, func(t *testing.T, p path) {
+		s, release, done := scopeOf[board](p, "a"), make(chan struct{}), make(chan error, 2)
+		defer close(release)
+		start := func() time.Time {
+			t.Helper()
+			running := make(chan struct{})
+			go func() {
+				_, err := s.AtomicState(context.Background(), func(context.Context, *board) error { close(running); <-release; return nil },
+					pawl.WithTimeout(time.Minute), pawl.WithRetry(pawl.Retry{Within: time.Minute}))
+				done <- err
+			}()
+			testkit.Receive(t, running)
+			return queueOf(p.rt, s.Key()).Running[0].Since
+		}
+		first := start()
+		require.False(t, p.rt.Abandon(pawl.Key{Kind: s.Key().Kind, ID: "b"}, first))
+		require.False(t, p.rt.Abandon(s.Key(), time.Time{}))
+		require.True(t, p.rt.Abandon(s.Key(), time.Unix(0, first.UnixNano())), "the moment as text")
+		require.ErrorIs(t, testkit.Receive(t, done), pawl.ErrAbandoned)
+		second := start()
+		require.False(t, p.rt.Abandon(s.Key(), first))
+		require.Len(t, queueOf(p.rt, s.Key()).Running, 1, "it runs on")
+		require.True(t, p.rt.Abandon(s.Key(), second))
+		require.ErrorIs(t, testkit.Receive(t, done), pawl.ErrAbandoned)
+	})
+}
+
+// The state of a sweeper says whether it runs, and what it has done.
+func TestStatsOfSweeper(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{Interval: time.Hour})
+		require.NoError(t, err)
+		state := func() pawl.WorkerStats { return sweeper.Workers()[0] }
+		require.Equal(t, pawl.WorkerStats{Name: "sweeper", Interval: time.Hour}, state())
+		_, err = scopeOf[board](p, "a").IncState(t.Context(), "count", 1, pawl.WithTTL(time.Microsecond))
+		require.NoError(t, err)
+		require.NoError(t, sweeper.Start(t.Context()))
+		testkit.Eventually(t, func() bool { return state().Done == 1 && !state().Working }, "a sweep")
+		require.True(t, state().Running)
+		require.NoError(t, state().Failure)
+		require.False(t, state().Round.IsZero())
+		require.NoError(t, sweeper.Stop(t.Context()))
+		require.False(t, state().Running)
+	})
+}

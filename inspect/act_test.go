@@ -1,18 +1,24 @@
 package inspect_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"html"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/inspect"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -200,4 +206,78 @@ func TestNewPanics(t *testing.T) {
 	require.NotPanics(t, func() {
 		inspect.New(rt, inspect.Config{Views: []inspect.View{ok}, Actions: []string{"poke"}, Who: byAda})
 	})
+}
+
+// stick leaves a stuck function in an in-memory scope, which ends with the test.
+func stick(t testing.TB, rt *pawl.Runtime, id string) {
+	t.Helper()
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	var ran atomic.Bool
+	for budget := time.Millisecond; !ran.Load(); budget *= 2 { // until the function starts within it
+		_, err := pawl.Memory[note](rt, id).AtomicState(t.Context(), func(context.Context, *note) error { ran.Store(true); <-release; return nil }, pawl.WithTimeout(budget))
+		require.ErrorIs(t, err, pawl.ErrTimeout)
+	}
+}
+
+// A stuck function is given up after a confirmation, and the scope goes on.
+func TestAbandon(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActAbandon}, Who: byAda})
+	set(t, rt, "a", note{})
+	require.Empty(t, s.get(docOf("a")).links("act?"), "a document is not a function")
+	require.Equal(t, 409, s.send("GET", "act?action=abandon&kind=note&id=a", nil).status)
+	stick(t, rt, "<stuck>")
+	address := s.get("queues").links("act?")[0]
+	require.Contains(t, s.get(address).text(), "Function Atomic")
+	require.Equal(t, 403, s.send("POST", address, nil).status)
+	require.Equal(t, 409, s.send("GET", address+"1", nil).status, "another moment")
+	require.Len(t, rt.Stats().Queues, 1)
+	form := s.confirm(address)
+	done := s.send("POST", address, form)
+	require.Equal(t, http.StatusSeeOther, done.status)
+	require.Equal(t, "queues", done.header.Get("Location"))
+	require.Empty(t, rt.Stats().Queues)
+	require.Contains(t, s.log.String(), `msg="inspect: action" action=abandon scope=memory/<stuck>`)
+	require.Contains(t, s.log.String(), `who=ada`)
+	require.Equal(t, 409, s.send("POST", address, form).status, "it is given up already")
+
+	off := serve(t, rt, inspect.Config{})
+	stick(t, rt, "b")
+	require.Empty(t, off.get("queues").links("act?"))
+	require.Contains(t, off.get("queues").text(), "stuck")
+}
+
+// A client that sends its form slowly is answered after Config.Timeout, and nothing is done.
+func TestSlowForm(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "a", note{})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda, Timeout: 100 * time.Millisecond})
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(testkit.Patience)))
+	_, err = fmt.Fprintf(conn, "POST /pawl/%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nforgery=", deleteA)
+	require.NoError(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, 403, res.StatusCode)
+	require.True(t, alive(t, rt, "a"))
+}
+
+// Only the last segment of a path counts, and no path leads out of the embedded files.
+func TestPaths(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "a", note{})
+	s := serve(t, rt, inspect.Config{})
+	for path, status := range map[string]int{
+		"x/y/style.css": 200, "..%2fstyle.css": 400, "assets%2fapp.js": 200, "%2e%2e%2finspect.go": 404, "layout.html": 404,
+		"style.css%00": 404, "doc%2f": 200, "kind%3fkind=note": 404, "%2f%2fevil.example%2f": 200, "act%2f..%2fdoc?kind=note&id=a": 200,
+	} {
+		a := s.send("GET", path, nil)
+		require.Equal(t, status, a.status, path)
+		require.NotContains(t, a.body, "{{", path)
+		require.NotContains(t, a.body, "package inspect", path)
+	}
 }

@@ -223,6 +223,31 @@ func TestRedact(t *testing.T) {
 	})
 }
 
+// A label and a due time are copies of fields. They are hidden with these, also if the runtime does not
+// know the kind and so not the fields, and a list by labels does not tell them.
+func TestRedactedCopies(t *testing.T) {
+	rt := inMemory(t)
+	hide := func(key pawl.Key, path pawl.Field, value any) (any, bool) {
+		return "xxx", path == "status" || path == "at"
+	}
+	s := serve(t, rt, inspect.Config{Redact: hide, Views: []inspect.View{{Name: "later", Query: persist.Query{Kind: "later"}, Columns: []string{"Due"},
+		Row: func(_ context.Context, r inspect.Record) ([]string, error) {
+			return []string{r.Label + r.Due.String()}, nil
+		}}}})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "later", ID: "a"}, Doc: json.RawMessage(`{"status":"tiger","at":"1999"}`), Label: "tiger", Due: time.Unix(922372036, 0)})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "later", ID: "b"}, Doc: json.RawMessage(`{"title":"lamp"}`), Label: "open"})
+	set(t, rt, "a", note{Status: "tiger"})
+	for _, address := range []string{"kind?kind=later", "doc?kind=later&id=a", "kind?kind=note", docOf("a"), "view?name=later", "kind?kind=later&state=due"} {
+		body := s.get(address).body
+		require.NotContains(t, body, "tiger", address)
+		require.NotContains(t, body, "1999", address)
+	}
+	require.Contains(t, s.get("kind?kind=later").text(), "open", "nothing of this document is hidden")
+	require.Empty(t, s.get("kind?kind=later&label=tiger").ids(t))
+	require.Empty(t, s.get("kind?kind=note&label=tiger").ids(t))
+	require.Equal(t, []string{"b"}, s.get("kind?kind=later&label=open").ids(t))
+}
+
 // The page of the process shows what waits, what runs and what is stuck, and the leases.
 func TestQueues(t *testing.T) {
 	rt := inMemory(t)

@@ -192,7 +192,9 @@ func TestMachines(t *testing.T) {
 		e.AddJanitor(machine.JanitorConfig{Module: "shop"})
 		require.NoError(t, e.Start(t.Context()))
 		defer e.Stop(testkit.Within(t, testkit.Patience))
-		s := withViews(t, rt, inspect.Claims("order", w), inspect.Undelivered(e))
+		s := serve(t, rt, inspect.Config{Views: []inspect.View{inspect.Claims("order", w), inspect.Undelivered(e)},
+			Workers: []inspect.Workers{e}, Actions: []string{inspect.ActRedeliver}, Who: byAda})
+		require.Regexp(t, `janitor of shop (working|waiting for its next round) .* ago .* survey of shop`, s.get("queues").text())
 		_, err = m.Create(t.Context(), "7", note{})
 		require.NoError(t, err)
 		require.Contains(t, s.get("view?name=claims-order").text(), "There is none.")
