@@ -152,8 +152,9 @@ otel: need-cc ## vet, lint and test the observer for OpenTelemetry
 	cd otel && $(WORK) $(GO) test -race ./...
 
 .PHONY: screenshot
-screenshot: need-chromium ## take the picture of the README anew
+screenshot: need-chromium ## take the pictures of the README and of docs/inspect.md anew
 	cd examples/chat/browser && $(WORK) $(GO) test -count=1 -run '^TestScreenshot$$' -screenshot ../../../docs/chat.png .
+	cd examples/chat/browser && $(WORK) $(GO) test -count=1 -run '^TestInspectScreenshot$$' -inspect-screenshot ../../../docs/inspect.png .
 
 # $(call missing,what,packages) installs Debian's packages if it may, and says what to install if not.
 define missing
