@@ -151,7 +151,9 @@ func Gates(kind string, per flow.Unit) View {
 }
 
 // Claims returns the view of the claims of a workflow of package flow/machine, whose entities are of
-// the kind: the entities whose action runs, or whose process died.
+// the kind: the entities whose action runs, or whose process died. The zero Workflow stands for a
+// workflow that is not known here: the claims are told by their leases, among at most 1,000 entities a
+// page.
 func Claims(kind string, w machine.Workflow) View {
 	var claims []string
 	for _, s := range w.Steps {
@@ -173,7 +175,8 @@ func Claims(kind string, w machine.Workflow) View {
 		},
 	}
 	if len(claims) == 0 {
-		v.Keep = func(persist.Record) bool { return false }
+		v.Query.Labels = nil
+		v.Keep = func(r persist.Record) bool { _, _, ok := machine.ClaimOf(r); return ok && len(w.Steps) == 0 }
 	}
 	return v
 }

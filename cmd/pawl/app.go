@@ -73,7 +73,7 @@ Exit codes: 0 done; 1 negative answer (not found, findings, refused); 2 usage;
 	flags.BoolVar(&a.migrate, "migrate", false, "migrate a store of an older release")
 	for _, cmd := range []*cobra.Command{a.lsCommand(), a.getCommand(), a.watchCommand(), a.runsCommand(),
 		a.streamsCommand(), a.reactionsCommand(), a.rmCommand(), a.eraseCommand(), a.copyCommand(), a.exportCommand(),
-		a.importCommand(), a.doctorCommand()} {
+		a.importCommand(), a.doctorCommand(), a.inspectCommand()} {
 		run := cmd.RunE
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.started = true

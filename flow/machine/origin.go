@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // The name of a claim's holder says which status the entity came from: "host:1 (claim: packed to
@@ -44,4 +45,15 @@ func cutOrigin(name, into string) (holder, from string) {
 		return name, ""
 	}
 	return rest[:i], rest[i+len(originBegin):]
+}
+
+// ClaimOf returns the process that has claimed an entity, and the status that the claim came from. It
+// reads the lease of the record, so it is for tools that do not have the workflow. It reports false if
+// the lease is not that of a claim into the record's status, or has a name too long to tell.
+func ClaimOf(r persist.Record) (holder, from string, ok bool) {
+	if r.Lease.Token == 0 || r.Gone(r.Now) {
+		return "", "", false
+	}
+	holder, from = cutOrigin(r.Lease.Holder, r.Label)
+	return holder, from, from != ""
 }

@@ -83,7 +83,7 @@ if (live && live.dataset.live && window.EventSource) {
   const connect = (address) => {
     if (source) source.close();
     source = new EventSource(address);
-    source.onopen = () => { live.textContent = "live"; };
+    source.onopen = () => { live.textContent = "following changes"; };
     source.onerror = () => { live.textContent = source.readyState === EventSource.CLOSED ? "not live: reload the page" : "reconnecting …"; };
     source.addEventListener("failed", () => { live.textContent = "the store does not answer; reconnecting …"; });
     source.onmessage = show;

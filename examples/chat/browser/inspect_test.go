@@ -112,7 +112,7 @@ func (tb *tab) follow(selector string) {
 	tb.until(`window.left === undefined && document.readyState === "complete"`, "another page after "+selector)
 }
 
-const liveNow = `document.getElementById("live").textContent === "live"`
+const liveNow = `document.getElementById("live").textContent === "following changes"`
 
 // Every page of the chat server's inspection loads without an error, and nothing from elsewhere. The
 // pages are read-only. A document follows the conversation.

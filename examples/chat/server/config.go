@@ -13,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/flow/machine"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/inspect"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/stream"
 )
@@ -97,6 +98,7 @@ func New(ctx context.Context, c Config) (_ *Server, err error) {
 	s.contend = flow.Define(s.bench, "contend", s.doContend)
 	engine := machine.NewEngine(s.rt, machine.Config{Lease: c.Lease, Logger: s.log})
 	s.addMachines(engine)
+	s.workers = []inspect.Workers{sweeper, engine}
 
 	life := context.WithoutCancel(ctx) // Stop ends the sweeper and the engine, not ctx
 	opened(sweeper.Stop, engine.Stop, s.bench.Stop, s.chat.Stop)

@@ -20,8 +20,9 @@ func (s *Server) inspector() http.Handler {
 			inspect.Calls("chat", nil), inspect.Gates("chat", flow.PerSession), inspect.Claims(Charges.Name, chargeWorkflow),
 			inspect.Undelivered(nil), inspect.Streams(threads.Name), inspect.Idempotency(),
 		},
-		Redact: func(key pawl.Key, _ pawl.Field, _ any) (any, bool) { return "hidden", key.Kind == Secrets.Name },
-		Logger: s.log,
+		Workers: s.workers,
+		Redact:  func(key pawl.Key, _ pawl.Field, _ any) (any, bool) { return "hidden", key.Kind == Secrets.Name },
+		Logger:  s.log,
 	})
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isLocal(r.RemoteAddr) || !isLocal(r.Host) { // a name of another site may lead here

@@ -24,6 +24,7 @@ import (
 	"github.com/pawl-go/pawl/flow"
 	"github.com/pawl-go/pawl/flow/machine"
 	"github.com/pawl-go/pawl/idempotency"
+	"github.com/pawl-go/pawl/inspect"
 	"github.com/pawl-go/pawl/sse"
 	"github.com/pawl-go/pawl/stream"
 )
@@ -43,6 +44,7 @@ type Server struct {
 	toolDelay time.Duration                 // the simulated delay of outside services
 	lease     time.Duration                 // the length of the leases of calls, claims and idempotency keys
 	inspect   bool                          // serve /pawl/
+	workers   []inspect.Workers             // for /pawl/
 	opened    []func(context.Context) error // what Close stops, in reverse order
 
 	threads *stream.Log // the messages of each session
