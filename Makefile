@@ -112,6 +112,10 @@ soak: need-postgres ## kill worker processes of durable runs at random for SOAK 
 streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 50)
 	PAWL_COMMITS=1000 $(GO) test -count=1 -v -timeout 30m -run '^TestProcesses' ./stream
 
+.PHONY: inspect-scale
+inspect-scale: need-cc need-postgres ## count what the pages of package inspect read of a million documents (CI: 20,000)
+	PAWL_RECORDS=1000000 $(GO) test -count=1 -v -timeout 30m -run '^TestPagesRead' ./inspect
+
 # Without cgo two drivers would claim one name.
 .PHONY: bench bench-quick bench-load bench-test bench-lint
 bench: need-cc need-postgres bench-test bench-lint ## measure against the peers and check the goals, in up to 20 minutes (bench/README.md)

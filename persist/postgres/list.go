@@ -115,7 +115,11 @@ func selected(q persist.Query) (*selection, error) {
 		if !q.Due {
 			s.order = append(s.order, "r.expires") // the order of the index, so that the planner uses it
 		}
-	case !q.Deleted:
+	case q.Deleted:
+		if !q.Due {
+			s.order = append(s.order, "r.deleted") // as above
+		}
+	default:
 		s.where("(r.expires IS NULL OR r.expires > pg_catalog.statement_timestamp() OR "+held+")", nil)
 	}
 	// One kind needs no order by kind: indices with a column between kind and id can then be used.
@@ -138,7 +142,7 @@ func (s *selection) after(q persist.Query) error {
 	var places []string
 	for _, column := range s.order {
 		switch column {
-		case "r.due", "r.expires":
+		case "r.due", "r.expires", "r.deleted":
 			s.statement.time(time.UnixMicro(position.Due))
 		case "r.kind":
 			s.statement.string(position.Kind)
@@ -158,8 +162,12 @@ func (s *selection) after(q persist.Query) error {
 // place returns the position of r in the list of q.
 func place(q persist.Query, r persist.Record) cursor.Position {
 	p := cursor.Of(q, r)
-	if q.Expired && !q.Due {
+	switch {
+	case q.Due:
+	case q.Expired:
 		p.Due = r.Expires.UnixMicro()
+	case q.Deleted:
+		p.Due = r.Updated.UnixMicro()
 	}
 	return p
 }
@@ -179,7 +187,7 @@ func (t statements) list(q persist.Query, limit int) (*statement, error) {
 func ordered(q persist.Query) bool {
 	switch {
 	case q.Expired || q.Deleted:
-		return q.Expired && !q.Deleted && q.Kind != "" && !q.Due && len(q.Labels) == 0
+		return q.Expired != q.Deleted && q.Kind != "" && !q.Due && len(q.Labels) == 0
 	case q.Kind == "":
 		return !q.Due && len(q.Labels) == 0
 	case len(q.Labels) == 0:

@@ -102,6 +102,12 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 	default:
 		where("(expires IS NULL OR expires > ? OR token <> 0 AND until > ?)", at, at)
 	}
+	// Where an index was made for these records, few of their kind match. A plus sign keeps SQLite
+	// from reading the whole kind in the order of the key instead, to save sorting or to go on there.
+	sorting := ""
+	if q.Expired || q.Deleted || len(q.Labels) > 1 && !q.Due {
+		sorting = "+"
+	}
 	order, compared, direction := orderOf(q), ") > (", ""
 	if q.Reverse {
 		compared, direction = ") < (", " DESC"
@@ -111,13 +117,7 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 		if err != nil {
 			return "", nil, err
 		}
-		where("("+strings.Join(order, ", ")+compared+marks(len(order))+")", valuesOf(order, after)...)
-	}
-	// Where an index was made for these records, few of their kind match. A plus sign keeps SQLite
-	// from reading the whole kind in the order of the key instead, to save sorting.
-	sorting := ""
-	if q.Expired || q.Deleted || len(q.Labels) > 1 && !q.Due {
-		sorting = "+"
+		where("("+sorting+strings.Join(order, ", "+sorting)+compared+marks(len(order))+")", valuesOf(order, after)...)
 	}
 	text = s.selectFrom + strings.Join(terms, " AND ") +
 		" ORDER BY " + sorting + strings.Join(order, direction+", "+sorting) + direction + " LIMIT ?"
