@@ -264,6 +264,8 @@ func ExampleRuntime_Stats() {
 }
 
 // A tool gives up the function that it saw, by the time of its start, and no later one.
+//
+// Proves INSPECT-1.
 func TestAbandonByStats(t *testing.T) {
 	onPaths(t, func(t *testing.T, p path) {
 		s, release, done := scopeOf[board](p, "a"), make(chan struct{}), make(chan error, 2)

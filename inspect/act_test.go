@@ -55,6 +55,8 @@ func alive(t testing.TB, rt *pawl.Runtime, id string) bool {
 const deleteA = "act?action=delete&id=a&kind=note"
 
 // A document is deleted after a confirmation, at the version that was shown, and the log says by whom.
+//
+// Proves INSPECT-1.
 func TestDelete(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
 		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
@@ -86,6 +88,8 @@ func TestDeleteOfUnknownKind(t *testing.T) {
 }
 
 // A lease is ended at once; its holder cannot commit any more. A newer lease is left alone.
+//
+// Proves INSPECT-1.
 func TestRelease(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
 		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActRelease}, Who: byAda})
@@ -109,6 +113,8 @@ func TestRelease(t *testing.T) {
 }
 
 // A request that does not come from the page that confirms it does nothing.
+//
+// Proves INSPECT-1.
 func TestForgedRequests(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
@@ -139,6 +145,8 @@ func TestForgedRequests(t *testing.T) {
 
 // Actions are off, and their links are not shown, unless the configuration names them and the author
 // is known.
+//
+// Proves INSPECT-1.
 func TestActionsAreOff(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
@@ -221,6 +229,8 @@ func stick(t testing.TB, rt *pawl.Runtime, id string) {
 }
 
 // A stuck function is given up after a confirmation, and the scope goes on.
+//
+// Proves INSPECT-1.
 func TestAbandon(t *testing.T) {
 	rt := inMemory(t)
 	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActAbandon}, Who: byAda})
@@ -249,6 +259,8 @@ func TestAbandon(t *testing.T) {
 }
 
 // A client that sends its form slowly is answered after Config.Timeout, and nothing is done.
+//
+// Proves INSPECT-1.
 func TestSlowForm(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
@@ -267,6 +279,8 @@ func TestSlowForm(t *testing.T) {
 }
 
 // Only the last segment of a path counts, and no path leads out of the embedded files.
+//
+// Proves INSPECT-2.
 func TestPaths(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})

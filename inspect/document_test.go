@@ -187,6 +187,8 @@ func TestLiveDifferences(t *testing.T) {
 }
 
 // What is redacted is on no page: not in lists, documents, files, views, confirmations and changes.
+//
+// Proves INSPECT-3.
 func TestRedact(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
 		redact := func(key pawl.Key, path pawl.Field, value any) (any, bool) {
@@ -223,8 +225,23 @@ func TestRedact(t *testing.T) {
 	})
 }
 
+// A field of an entry of a list is hidden, and the path names the entry.
+//
+// Proves INSPECT-3.
+func TestRedactedEntries(t *testing.T) {
+	rt := inMemory(t)
+	s := serve(t, rt, inspect.Config{Redact: func(key pawl.Key, path pawl.Field, value any) (any, bool) { return "xxx", path == "cards.1.number" }})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "note", ID: "a"}, Doc: json.RawMessage(`{"cards":[{"number":"1"},{"number":"tiger"}]}`)})
+	for _, address := range []string{docOf("a"), "raw?kind=note&id=a"} {
+		require.NotContains(t, s.get(address).body, "tiger")
+		require.Contains(t, s.get(address).body, "xxx")
+	}
+}
+
 // A label and a due time are copies of fields. They are hidden with these, also if the runtime does not
 // know the kind and so not the fields, and a list by labels does not tell them.
+//
+// Proves INSPECT-3.
 func TestRedactedCopies(t *testing.T) {
 	rt := inMemory(t)
 	hide := func(key pawl.Key, path pawl.Field, value any) (any, bool) {

@@ -88,6 +88,8 @@ func TestList(t *testing.T) {
 }
 
 // A page reads a bounded number of records, and never those of all kinds.
+//
+// Proves INSPECT-4.
 func TestListIsBounded(t *testing.T) {
 	store := &recorded{Store: stores.OpenFor(t, stores.SQLite.New(t))}
 	rt := openOn(t, store)
@@ -193,6 +195,8 @@ var hostile = []string{
 }
 
 // Ids and documents of any content are shown as text, and their links lead to them.
+//
+// Proves INSPECT-2.
 func TestHostileContent(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
 		s := serve(t, rt, inspect.Config{Kinds: []string{`<b>"kind"</b>`}})
@@ -223,6 +227,8 @@ func TestHostileContent(t *testing.T) {
 }
 
 // Every response forbids what the pages do not need, and the pages need nothing from elsewhere.
+//
+// Proves INSPECT-2.
 func TestHeaders(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
@@ -230,6 +236,8 @@ func TestHeaders(t *testing.T) {
 	for _, address := range []string{"", "kind?kind=note", docOf("a"), "queues", "view?name=runs", "odd", "style.css", "app.js", "raw?kind=note&id=a"} {
 		a := s.send("GET", address, nil)
 		require.Contains(t, a.header.Get("Content-Security-Policy"), "default-src 'none'; script-src 'self'; style-src 'self'", address)
+		require.Contains(t, a.header.Get("Content-Security-Policy"), "form-action 'self'; base-uri 'none'; frame-ancestors 'none'", address)
+		require.Equal(t, "DENY", a.header.Get("X-Frame-Options"))
 		require.Equal(t, "nosniff", a.header.Get("X-Content-Type-Options"))
 		require.Equal(t, "no-referrer", a.header.Get("Referrer-Policy"))
 		if !strings.Contains(a.header.Get("Content-Type"), "html") {

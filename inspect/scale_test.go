@@ -117,6 +117,8 @@ func eachPage(t *testing.T, location string, show func(name string, visit func()
 }
 
 // No page reads a store of PostgreSQL as a whole: the server counts the rows that it reads.
+//
+// Proves INSPECT-4.
 func TestPagesReadFewRows(t *testing.T) {
 	stores.Need(t, "postgres")
 	location := stores.Postgres.New(t)
@@ -150,6 +152,8 @@ func TestPagesReadFewRows(t *testing.T) {
 
 // No page reads a store of SQLite as a whole: a page of many documents reads hardly more bytes than the
 // same page of a tenth of them.
+//
+// Proves INSPECT-4.
 func TestPagesReadFewBytes(t *testing.T) {
 	stores.Need(t, "sqlite")
 	if runtime.GOOS != "linux" {

@@ -159,7 +159,7 @@ var postgresTxBugs = []Bug{
 	{
 		Name: "postgres-swept-listed", Mechanism: "a tombstone with an expiry is listed with the others",
 		Proves: []string{"SCOPE-14"}, File: "persist/postgres/list.go",
-		Old: "	case !q.Deleted:\n", New: "	default:\n",
+		Old: "			s.order = append(s.order, \"r.deleted\") // as above\n		}\n	default:\n", New: "			s.order = append(s.order, \"r.deleted\")\n		}\n		fallthrough\n	default:\n",
 		Pkg: "./persist/postgres", Run: "^TestSwept$",
 	},
 	{
