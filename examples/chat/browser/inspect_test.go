@@ -125,7 +125,7 @@ func TestInspectChat(t *testing.T) {
 	root := s.url() + "pawl/"
 	tb := visit(t, root)
 	seen, open := map[string]bool{root: true}, []string{root}
-	for len(open) > 0 && len(seen) < 60 {
+	for len(open) > 0 && len(seen) < 40 {
 		tb.visit(open[0])
 		open = open[1:]
 		require.False(t, eval[bool](tb, `Boolean(document.querySelector("a[href^=act], form[method=post]"))`), "the pages are read-only")
