@@ -6,7 +6,7 @@ var inspectBugs = []Bug{
 	{
 		Name: "inspect-forged-action", Mechanism: "an action needs the token of the page that confirms it",
 		Proves: []string{"INSPECT-1"}, File: "inspect/act.go",
-		Old: `token == "" || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(token)) != 1`, New: `token == "" || subtle.ConstantTimeCompare([]byte(token), []byte(token)) != 1`,
+		Old: `token == "" || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(token)) != 1`, New: `token == "" || subtle.ConstantTimeCompare([]byte(cookie.Value), []byte(cookie.Value)) != 1`,
 		Pkg: "./inspect", Run: "^TestForgedRequests$|^TestRelease$/memory", Quick: true,
 	},
 	{

@@ -24,8 +24,8 @@ func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Reco
 }
 
 // List returns one page of the records that match q, ordered by kind and id; with q.Due the longest
-// due first, with q.Expired the longest expired first; q.Reverse turns that around. It returns persist.ErrClosed after Close,
-// the error of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable
+// due first, with q.Expired the longest expired first, with q.Deleted the longest deleted first; q.Reverse
+// turns that around. It returns persist.ErrClosed after Close, the error of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable
 // if the database cannot be reached now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	run := s.read
