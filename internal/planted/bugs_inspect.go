@@ -54,7 +54,7 @@ var inspectBugs = []Bug{
 	{
 		Name: "inspect-shows-a-redacted-entry", Mechanism: "entries of lists are redacted",
 		Proves: []string{"INSPECT-3"}, File: "inspect/redact.go",
-		Old: `			v[i] = h.redact(key, path.At(strconv.Itoa(i)), entry)`, New: `			_ = entry`,
+		Old: `			v[i] = h.redact(key, path.At(strconv.Itoa(i)), entry)`, New: `			_, _ = i, entry`,
 		Pkg: "./inspect", Run: "^TestRedactedEntries$", Quick: true,
 	},
 	{
