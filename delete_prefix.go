@@ -3,6 +3,8 @@ package pawl
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/persist"
@@ -11,9 +13,12 @@ import (
 // deleteBatch is the number of documents that DeletePrefix deletes in one commit.
 const deleteBatch = 500
 
+// deletePause bounds the pause of DeletePrefix after a batch that deleted nothing.
+const deletePause = 20 * time.Millisecond
+
 // DeletePrefix deletes the scopes of this persisted kind whose ids start with prefix, as
-// Scope.Delete does, and returns their number. It commits batch by batch, until a listing finds none
-// left. So it can be stopped at any time, run again, and run in several processes at once; each
+// Scope.Delete does, and returns their number. Expired ones that no Sweeper has removed are among
+// them. It commits batch by batch, until a listing finds none left. So it can be stopped at any time, run again, and run in several processes at once; each
 // scope is counted by one of them.
 //
 // A scope that is written or created meanwhile is deleted too, if a later listing finds it. A scope
@@ -37,7 +42,7 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 			return 0, err
 		}
 	}
-	q := persist.Query{Kind: k.Name, Prefix: prefix, Limit: deleteBatch}
+	q := persist.Query{Kind: k.Name, Prefix: prefix, Limit: deleteBatch} // of the live ones, then of the expired
 	for {
 		if err := b.ready(ctx); err != nil {
 			return deleted, err
@@ -46,18 +51,24 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 		if err != nil {
 			return deleted, b.readError(ctx, key, err)
 		}
-		if len(page.Records) == 0 {
+		if len(page.Records) == 0 && q.Expired {
 			return deleted, nil
 		}
 		var c persist.Commit
 		for _, r := range page.Records {
-			c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Version: r.Version + 1, Deleted: true, Log: log})
+			c.Writes = append(c.Writes, persist.Write{Key: r.Key, Expected: r.Version, Gone: q.Expired, Version: r.Version + 1, Deleted: true, Log: log})
 		}
 		lease.fences(&c)
 		n, _, err := b.rt.commitCurrent(ctx, c, &q.Limit)
 		deleted += n
 		if err != nil {
 			return deleted, b.deleteError(ctx, key, err)
+		}
+		switch {
+		case len(page.Records) == 0:
+			q.Expired = true
+		case n == 0: // all of them were written meanwhile
+			commit.Sleep(ctx, rand.N(deletePause))
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
@@ -104,8 +105,8 @@ func TestReadAllRefuses(t *testing.T) {
 	})
 }
 
-// DeletePrefix deletes the scopes with the prefix and no others, batch by batch, also leased ones
-// and those written meanwhile. A second run finds none.
+// DeletePrefix deletes the scopes with the prefix and no others, batch by batch, also leased and
+// expired ones and those written meanwhile. A second run finds none.
 //
 // Proves SCOPE-10.
 func TestDeletePrefix(t *testing.T) {
@@ -119,6 +120,10 @@ func TestDeletePrefix(t *testing.T) {
 		seed(t, kept, chore{N: 7})
 		l, err := chores.Scope(p.rt, "old/3").Acquire(ctx)
 		require.NoError(t, err)
+		expired := chores.Scope(p.rt, "old/expired")
+		_, err = expired.SetState(ctx, chore{}, pawl.WithTTL(time.Millisecond))
+		require.NoError(t, err)
+		testkit.Eventually(t, func() bool { r := p.record(t, expired.Key()); return r.Expired(r.Now) })
 		written := false // the first batch conflicts with a writer
 		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
 			if len(c.Writes) > 1 && !written {
@@ -129,8 +134,9 @@ func TestDeletePrefix(t *testing.T) {
 		})
 		n, err := chores.DeletePrefix(ctx, p.rt, "old/")
 		require.NoError(t, err)
-		require.Equal(t, count, n)
+		require.Equal(t, count+1, n)
 		require.True(t, written)
+		require.True(t, p.record(t, expired.Key()).Deleted)
 		for i := range count {
 			_, err := chores.Scope(p.rt, fmt.Sprintf("old/%d", i)).IncState(ctx, "n", 1)
 			require.ErrorIs(t, err, pawl.ErrDeleted)

@@ -201,7 +201,8 @@ func IDPrefix(principal string) string { return ownedBy(principal) }
 
 // Erase deletes all records of a principal, of requests and of Do and DoTx, and returns their number.
 // Its keys are then new. A request or function in progress loses its lease: its response is not
-// stored, and its commits are refused. Erase can be stopped at any time and run again.
+// stored, and its commits are refused. A DoTx in progress has no lease, and may store its record after
+// Erase: stop the writers first, or run Erase again. Erase can be stopped at any time and run again.
 //
 // It returns the number also with an error: *pawl.ArgumentError for an empty principal, and the errors
 // of pawl.Kind.DeletePrefix.

@@ -21,6 +21,12 @@ var readBugs = []Bug{
 		Pkg: ".", Run: "^TestDeletePrefix$",
 	},
 	{
+		Name: "delete-prefix-leaves-expired", Mechanism: "DeletePrefix deletes expired documents too",
+		Proves: []string{"SCOPE-10"}, File: "delete_prefix.go",
+		Old: "if len(page.Records) == 0 && q.Expired {", New: "if len(page.Records) == 0 {",
+		Pkg: ".", Run: "^TestDeletePrefix$",
+	},
+	{
 		Name: "kind-max-doc-in-tx", Mechanism: "the limit of a kind holds for every document of it",
 		Proves: []string{"SCOPE-11"}, File: "kind.go",
 		Old: "		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)\n", New: "",
