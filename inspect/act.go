@@ -83,13 +83,13 @@ type actPage struct {
 // act confirms an action (GET) or does it (POST).
 func (h *handler) act(r *http.Request) (page, error) {
 	form := r.URL.Query()
-	a, kind, ok := h.action(form.Get("view"), form.Get("action"))
+	a, v, ok := h.action(form.Get("view"), form.Get("action"))
 	switch {
-	case !ok || kind != "" && kind != form.Get("kind"):
+	case !ok || v.Query.Kind != "" && v.Query.Kind != form.Get("kind"):
 		return page{}, &problem{status: http.StatusNotFound, text: "There is no such action."}
 	case !h.allows(a.Name):
 		return page{}, &problem{status: http.StatusForbidden, text: "This action is not allowed here."}
-	case h.config.Who(r) == "":
+	case h.config.Author(r) == "":
 		return page{}, &problem{status: http.StatusForbidden, text: "The author of the request is not known, so it may not act."}
 	}
 	if r.Method == http.MethodPost {
@@ -108,7 +108,7 @@ func (h *handler) act(r *http.Request) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	if !a.applies(rec) {
+	if !v.shows(rec) || !a.applies(rec) {
 		return page{}, &problem{status: http.StatusConflict, text: "The document has changed: the action does not apply any more."}
 	}
 	if r.Method == http.MethodPost {
@@ -140,7 +140,7 @@ func (h *handler) abandon(r *http.Request, a Action, key pawl.Key) (page, error)
 	if r.PostFormValue("pin") != since || !h.rt.Abandon(key, f.Since) {
 		return page{}, &problem{status: http.StatusConflict, text: "The function has ended since the action was confirmed. Nothing was done."}
 	}
-	h.config.Logger.InfoContext(r.Context(), "inspect: action", "action", a.Name, "scope", key.String(), "since", f.Since, "who", h.config.Who(r))
+	h.config.Logger.InfoContext(r.Context(), "inspect: action", "action", a.Name, "scope", key.String(), "since", f.Since, "author", h.config.Author(r))
 	return page{Status: http.StatusSeeOther, location: "queues"}, nil
 }
 
@@ -167,19 +167,19 @@ func abandonLink(key pawl.Key, f pawl.FunctionStats) string {
 // moment returns a time for a link.
 func moment(t time.Time) string { return strconv.FormatInt(t.UnixNano(), 10) }
 
-// action returns the action of a view and its kind, or of all documents if view is empty.
-func (h *handler) action(view, name string) (a Action, kind string, ok bool) {
+// action returns the action of a view with the view, or of all documents if view is empty.
+func (h *handler) action(view, name string) (a Action, v View, ok bool) {
 	actions := h.everywhere()
 	if view != "" {
-		v, _ := h.viewNamed(view)
-		actions, kind = v.Actions, v.Query.Kind
+		v, _ = h.viewNamed(view)
+		actions = v.Actions
 	}
 	for _, a := range actions {
 		if a.Name == name {
-			return a, kind, true
+			return a, v, true
 		}
 	}
-	return Action{}, "", false
+	return Action{}, View{}, false
 }
 
 // checkForgery returns a problem unless the request comes from a page of this handler.
@@ -198,7 +198,7 @@ func (h *handler) perform(r *http.Request, a Action, rec persist.Record) (page, 
 		return page{}, &problem{status: http.StatusConflict, text: "The document has changed since the action was confirmed. Nothing was done."}
 	}
 	err := a.Do(r.Context(), rec)
-	attrs := []any{"action", a.Name, "view", r.URL.Query().Get("view"), "scope", rec.Key.String(), "version", rec.Version, "who", h.config.Who(r)}
+	attrs := []any{"action", a.Name, "view", r.URL.Query().Get("view"), "scope", rec.Key.String(), "version", rec.Version, "author", h.config.Author(r)}
 	if err != nil {
 		h.config.Logger.WarnContext(r.Context(), "inspect: action failed", append(attrs, "err", err)...)
 		if known := new(*problem); errors.As(err, known) {

@@ -59,7 +59,7 @@ const deleteA = "act?action=delete&id=a&kind=note"
 // Proves INSPECT-1.
 func TestDelete(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
-		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: byAda})
 		set(t, rt, "a", note{Title: "x"})
 		require.Equal(t, []string{deleteA}, s.get(docOf("a")).links("act?"))
 		form := s.confirm(deleteA)
@@ -71,7 +71,7 @@ func TestDelete(t *testing.T) {
 		require.Equal(t, http.StatusSeeOther, done.status)
 		require.Equal(t, "doc?id=a&kind=note", done.header.Get("Location"))
 		require.False(t, alive(t, rt, "a"))
-		require.Contains(t, s.log.String(), `msg="inspect: action" action=delete view="" scope=note/a version=2 who=ada`)
+		require.Contains(t, s.log.String(), `msg="inspect: action" action=delete view="" scope=note/a version=2 author=ada`)
 		require.Equal(t, 409, s.send("GET", deleteA, nil).status, "it is gone")
 		require.Empty(t, s.get(docOf("a")).links("act?"))
 	})
@@ -80,7 +80,7 @@ func TestDelete(t *testing.T) {
 // The runtime does not learn a kind by a page: the program may define it later.
 func TestDeleteOfUnknownKind(t *testing.T) {
 	rt := inMemory(t)
-	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: byAda})
 	put(t, rt, persist.Write{Key: pawl.Key{Kind: "later", ID: "a"}, Doc: raw(t, note{})})
 	require.Empty(t, s.get("doc?kind=later&id=a").links("act?"))
 	require.Equal(t, 409, s.send("GET", "act?action=delete&kind=later&id=a", nil).status)
@@ -92,7 +92,7 @@ func TestDeleteOfUnknownKind(t *testing.T) {
 // Proves INSPECT-1.
 func TestRelease(t *testing.T) {
 	onStores(t, func(t *testing.T, rt *pawl.Runtime) {
-		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActRelease}, Who: byAda})
+		s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActRelease}, Author: byAda})
 		const address = "act?action=release&kind=note&id=a"
 		set(t, rt, "a", note{})
 		require.Equal(t, 409, s.send("GET", address, nil).status, "there is no lease")
@@ -118,7 +118,7 @@ func TestRelease(t *testing.T) {
 func TestForgedRequests(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
-	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: byAda})
 	form := s.confirm(deleteA)
 	without := func(name string) url.Values {
 		f := url.Values{"forgery": form["forgery"], "pin": form["pin"]}
@@ -131,7 +131,7 @@ func TestForgedRequests(t *testing.T) {
 	require.Equal(t, 403, s.send("POST", deleteA, form, "Sec-Fetch-Site", "cross-site").status)
 	require.Equal(t, 403, s.send("POST", deleteA, form, "Origin", "https://evil.example").status)
 	require.Equal(t, 403, s.send("POST", deleteA+"&forgery="+form.Get("forgery"), without("forgery")).status, "a link is no form")
-	other := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda})
+	other := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: byAda})
 	require.Equal(t, 403, other.send("POST", deleteA, form).status, "without the cookie")
 	require.Equal(t, 403, other.send("POST", deleteA, form, "Cookie", "pawl-inspect=").status)
 	form.Set("more", string(make([]byte, 1<<20)))
@@ -150,13 +150,13 @@ func TestForgedRequests(t *testing.T) {
 func TestActionsAreOff(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
-	for _, c := range []inspect.Config{{}, {Actions: []string{inspect.ActRelease}, Who: byAda}} {
+	for _, c := range []inspect.Config{{}, {Actions: []string{inspect.ActRelease}, Author: byAda}} {
 		s := serve(t, rt, c)
 		require.Empty(t, s.get(docOf("a")).links("act?"))
 		require.Equal(t, 403, s.send("GET", deleteA, nil).status)
 		require.Equal(t, 403, s.send("POST", deleteA, nil).status)
 	}
-	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "" }})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: func(*http.Request) string { return "" }})
 	require.Equal(t, 403, s.send("GET", deleteA, nil).status)
 }
 
@@ -183,16 +183,43 @@ func TestActionFails(t *testing.T) {
 		{&pawl.UnknownOutcomeError{Cause: errors.New("tiger")}, 500, "may have been done, or not"},
 		{errors.New("tiger"), 503, "The action failed: INTERNAL"},
 	} {
-		s := serve(t, rt, inspect.Config{Views: []inspect.View{custom(func(context.Context, persist.Record) error { return test.err })}, Actions: []string{"poke"}, Who: byAda})
+		s := serve(t, rt, inspect.Config{Views: []inspect.View{custom(func(context.Context, persist.Record) error { return test.err })}, Actions: []string{"poke"}, Author: byAda})
 		require.Len(t, s.get("view?name=notes").links("act?"), 1)
 		a := s.do(address)
 		require.Equal(t, test.status, a.status)
 		require.Contains(t, a.text(), test.text)
 		require.NotContains(t, a.body, "tiger")
-		require.Contains(t, s.log.String(), "who=ada")
+		require.Contains(t, s.log.String(), "author=ada")
 		require.Equal(t, 404, s.send("GET", "act?action=poke&view=notes&kind=other&id=a", nil).status, "a view acts on its kind only")
 		require.Equal(t, 404, s.send("GET", "act?action=poke&kind=note&id=a", nil).status)
 	}
+}
+
+// An action of a view is done on no document that the view leaves out.
+//
+// Proves INSPECT-1.
+func TestActionOutsideItsView(t *testing.T) {
+	rt := inMemory(t)
+	set(t, rt, "eu/1", note{Title: "lamp"})
+	set(t, rt, "us/1", note{Title: "lamp"})
+	done := 0
+	v := custom(func(context.Context, persist.Record) error { done++; return nil })
+	narrow := []func(*inspect.View){
+		func(v *inspect.View) { v.Query.Prefix = "eu/" },
+		func(v *inspect.View) { v.Query.From, v.Query.Before = "eu", "ev" },
+		func(v *inspect.View) { v.Keep = func(r persist.Record) bool { return r.ID == "eu/1" } },
+		func(v *inspect.View) { v.Query.Labels = []string{"eu"} },
+	}
+	for i, change := range narrow {
+		view := v
+		change(&view)
+		s := serve(t, rt, inspect.Config{Views: []inspect.View{view}, Actions: []string{"poke"}, Author: byAda})
+		require.Equal(t, 409, s.send("GET", "act?action=poke&view=notes&kind=note&id=us%2F1", nil).status)
+		if i < 3 {
+			require.Equal(t, http.StatusSeeOther, s.do("act?action=poke&view=notes&kind=note&id=eu%2F1").status)
+		}
+	}
+	require.Equal(t, 3, done)
 }
 
 // New refuses a configuration that cannot be meant.
@@ -206,13 +233,13 @@ func TestNewPanics(t *testing.T) {
 		"empty view":     func() { inspect.New(rt, inspect.Config{Views: []inspect.View{{}}}) },
 		"same view":      func() { inspect.New(rt, inspect.Config{Views: []inspect.View{ok, ok}}) },
 		"same action":    func() { inspect.New(rt, inspect.Config{Views: []inspect.View{twice}}) },
-		"unknown action": func() { inspect.New(rt, inspect.Config{Actions: []string{"poke"}, Who: byAda}) },
+		"unknown action": func() { inspect.New(rt, inspect.Config{Actions: []string{"poke"}, Author: byAda}) },
 		"no author":      func() { inspect.New(rt, inspect.Config{Actions: []string{inspect.ActDelete}}) },
 	} {
 		require.Panics(t, f, name)
 	}
 	require.NotPanics(t, func() {
-		inspect.New(rt, inspect.Config{Views: []inspect.View{ok}, Actions: []string{"poke"}, Who: byAda})
+		inspect.New(rt, inspect.Config{Views: []inspect.View{ok}, Actions: []string{"poke"}, Author: byAda})
 	})
 }
 
@@ -233,7 +260,7 @@ func stick(t testing.TB, rt *pawl.Runtime, id string) {
 // Proves INSPECT-1.
 func TestAbandon(t *testing.T) {
 	rt := inMemory(t)
-	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActAbandon}, Who: byAda})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActAbandon}, Author: byAda})
 	set(t, rt, "a", note{})
 	require.Empty(t, s.get(docOf("a")).links("act?"), "a document is not a function")
 	require.Equal(t, 409, s.send("GET", "act?action=abandon&kind=note&id=a", nil).status)
@@ -249,7 +276,7 @@ func TestAbandon(t *testing.T) {
 	require.Equal(t, "queues", done.header.Get("Location"))
 	require.Empty(t, rt.Stats().Queues)
 	require.Contains(t, s.log.String(), `msg="inspect: action" action=abandon scope=memory/<stuck>`)
-	require.Contains(t, s.log.String(), `who=ada`)
+	require.Contains(t, s.log.String(), `author=ada`)
 	require.Equal(t, 409, s.send("POST", address, form).status, "it is given up already")
 
 	off := serve(t, rt, inspect.Config{})
@@ -264,7 +291,7 @@ func TestAbandon(t *testing.T) {
 func TestSlowForm(t *testing.T) {
 	rt := inMemory(t)
 	set(t, rt, "a", note{})
-	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Who: byAda, Timeout: 100 * time.Millisecond})
+	s := serve(t, rt, inspect.Config{Actions: []string{inspect.ActDelete}, Author: byAda, Timeout: 100 * time.Millisecond})
 	conn, err := net.Dial("tcp", s.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()

@@ -200,7 +200,7 @@ func TestRedact(t *testing.T) {
 			}
 			return nil, false
 		}
-		s := serve(t, rt, inspect.Config{Redact: redact, Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "ada" },
+		s := serve(t, rt, inspect.Config{Redact: redact, Actions: []string{inspect.ActDelete}, Author: func(*http.Request) string { return "ada" },
 			Views: []inspect.View{{Name: "notes", Query: persist.Query{Kind: "note"}, Columns: []string{"Title", "Secret", "Label"},
 				Row: func(_ context.Context, r inspect.Record) ([]string, error) {
 					return []string{r.Text("title"), r.Text("secret"), r.Label + string(r.Doc) + fmt.Sprint(r.Number("n"))}, nil

@@ -21,7 +21,13 @@ func ExampleNew() {
 		panic(err)
 	}
 	defer rt.Close(context.Background())
-	user := func(r *http.Request) string { name, _, _ := r.BasicAuth(); return name } // checks the password, too
+	user := func(r *http.Request) string {
+		name, password, _ := r.BasicAuth()
+		if password != "a secret of yours" { // in a program: your authentication
+			return ""
+		}
+		return name
+	}
 	admin := func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if user(r) != "ada" {
@@ -35,7 +41,7 @@ func ExampleNew() {
 	mux.Handle("/pawl/", admin(inspect.New(rt, inspect.Config{
 		Views:   []inspect.View{inspect.Runs(run.NewEngine(rt, run.Config{}))},
 		Actions: []string{inspect.ActCancel},
-		Who:     user,
+		Author:  user,
 		Redact: func(_ pawl.Key, path pawl.Field, _ any) (any, bool) {
 			return "hidden", strings.HasSuffix(string(path), "token")
 		},
@@ -46,7 +52,7 @@ func ExampleNew() {
 	}
 	for _, name := range []string{"bob", "ada"} {
 		r := httptest.NewRequest("GET", "/pawl/raw?kind=session&id=s1", nil)
-		r.SetBasicAuth(name, "")
+		r.SetBasicAuth(name, "a secret of yours")
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, r)
 		fmt.Println(w.Code, strings.TrimSpace(w.Body.String()))

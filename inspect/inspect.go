@@ -32,7 +32,8 @@ type Config struct {
 	// Redact hides parts of documents. It is called for each value of a document, from the outside in:
 	// the path of the whole document is empty, that of an entry of a list ends with its index. If it
 	// reports true, shown appears in the place of value, and nothing inside is looked at. It is called
-	// for labels and due times too, with the field that they come from if the runtime knows the kind.
+	// for labels and due times too, with the field that they come from, or "label" and "due" if the
+	// runtime does not know the kind. Values are nil, bool, string, json.Number, []any or map[string]any.
 	// Ids are not redacted. Nil: nothing is hidden. It must be safe for concurrent use.
 	Redact func(key pawl.Key, path pawl.Field, value any) (shown any, redacted bool)
 	// Workers are the background workers that the page of the process shows, such as a *pawl.Sweeper
@@ -41,9 +42,9 @@ type Config struct {
 	// Actions are the names of the actions that are allowed: [ActDelete], [ActRelease], [ActAbandon],
 	// and those of Views. None: the pages are read-only.
 	Actions []string
-	// Who returns the name of the author of a request, for the log. It is required with Actions. A
+	// Author returns the name of the author of a request, for the log. It is required with Actions. A
 	// request whose author is empty may not act.
-	Who func(*http.Request) string
+	Author func(*http.Request) string
 	// Logger gets the actions, and the errors of the store. Nil: slog.Default().
 	Logger *slog.Logger
 	// Timeout bounds the reads of one page. 0: DefaultTimeout.
@@ -84,7 +85,7 @@ type handler struct {
 
 // New returns a handler that shows rt. It panics, as http.ServeMux does on a bad pattern, on a nil
 // runtime or worker, on a view without name, kind or rows, on two views or actions with one name, on
-// Actions that no view has, and on Actions without Who.
+// Actions that no view has, and on Actions without Author.
 func New(rt *pawl.Runtime, c Config) http.Handler {
 	if rt == nil {
 		panic("inspect: nil runtime")
@@ -129,8 +130,8 @@ func (h *handler) checkViews() {
 			panic(fmt.Sprintf("inspect: Config.Actions: unknown action %q", name))
 		}
 	}
-	if len(h.config.Actions) > 0 && h.config.Who == nil {
-		panic("inspect: Config.Actions without Config.Who")
+	if len(h.config.Actions) > 0 && h.config.Author == nil {
+		panic("inspect: Config.Actions without Config.Author")
 	}
 }
 
@@ -204,8 +205,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !ok:
 		err = &problem{status: http.StatusNotFound, text: "There is no such page."}
-	case r.Method != http.MethodGet && r.Method != http.MethodHead && (r.Method != http.MethodPost || name != "act"):
-		header.Set("Allow", "GET, HEAD")
+	case !slices.Contains(strings.Split(allowed(name), ", "), r.Method):
+		header.Set("Allow", allowed(name))
 		err = &problem{status: http.StatusMethodNotAllowed, text: "This page can only be read."}
 	default:
 		if r.Method == http.MethodPost {
@@ -286,4 +287,12 @@ func (h *handler) store() (persist.Store, error) {
 		return s, nil
 	}
 	return nil, pawl.ErrNoStore
+}
+
+// allowed returns the methods of the page with a name, as the header Allow has them.
+func allowed(name string) string {
+	if name == "act" {
+		return "GET, HEAD, POST"
+	}
+	return "GET, HEAD"
 }

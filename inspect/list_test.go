@@ -157,7 +157,7 @@ func TestStoreIsDown(t *testing.T) {
 	store := &recorded{Store: stores.OpenFor(t, stores.Memory.New(t))}
 	rt := openOn(t, store)
 	set(t, rt, "a", note{})
-	s := serve(t, rt, inspect.Config{Views: []inspect.View{inspect.Runs(nil)}, Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "ada" }})
+	s := serve(t, rt, inspect.Config{Views: []inspect.View{inspect.Runs(nil)}, Actions: []string{inspect.ActDelete}, Author: func(*http.Request) string { return "ada" }})
 	store.mu.Lock()
 	store.down = errors.New("dial tcp 10.0.0.7: user pawl, password tiger")
 	store.mu.Unlock()

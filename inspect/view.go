@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +34,14 @@ type View struct {
 	Actions []Action
 }
 
-// Record is a record as a view sees it: its fields are redacted already.
+// shows reports whether v can list r. A due time or a state of the query is not tested: those pass.
+func (v View) shows(r persist.Record) bool {
+	q := v.Query
+	return strings.HasPrefix(r.ID, q.Prefix) && r.ID >= q.From && (q.Before == "" || r.ID < q.Before) &&
+		(len(q.Labels) == 0 || slices.Contains(q.Labels, r.Label)) && (v.Keep == nil || v.Keep(r))
+}
+
+// Record is a record as a view sees it: its fields, label and due time are redacted already.
 type Record struct {
 	persist.Record // without Doc
 	fields         map[string]any

@@ -42,7 +42,7 @@ func (s *site) act(page, action string) {
 // withViews serves views with all of their actions.
 func withViews(t testing.TB, rt *pawl.Runtime, views ...inspect.View) *site {
 	t.Helper()
-	c := inspect.Config{Views: views, Who: byAda}
+	c := inspect.Config{Views: views, Author: byAda}
 	seen := map[string]bool{}
 	for _, v := range views {
 		for _, a := range v.Actions {
@@ -193,7 +193,7 @@ func TestMachines(t *testing.T) {
 		require.NoError(t, e.Start(t.Context()))
 		defer e.Stop(testkit.Within(t, testkit.Patience))
 		s := serve(t, rt, inspect.Config{Views: []inspect.View{inspect.Claims("order", w), inspect.Undelivered(e)},
-			Workers: []inspect.Workers{e}, Actions: []string{inspect.ActRedeliver}, Who: byAda})
+			Workers: []inspect.Workers{e}, Actions: []string{inspect.ActRedeliver}, Author: byAda})
 		require.Regexp(t, `janitor of shop (working|waiting for its next round) .* ago .* survey of shop`, s.get("queues").text())
 		_, err = m.Create(t.Context(), "7", note{})
 		require.NoError(t, err)

@@ -193,7 +193,7 @@ func allow(c *inspect.Config) {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		name = u.Username
 	}
-	c.Who = func(*http.Request) string { return name }
+	c.Author = func(*http.Request) string { return name }
 	c.Actions = []string{inspect.ActRelease}
 	for _, v := range c.Views {
 		for _, action := range v.Actions {

@@ -200,7 +200,7 @@ func TestInspectActions(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	code, said := s.wait()
 	require.Zero(t, code, said)
-	require.Regexp(t, `msg="inspect: action" action=release .* scope=session/cid .* who=\S+`, said)
+	require.Regexp(t, `msg="inspect: action" action=release .* scope=session/cid .* author=\S+`, said)
 	require.Regexp(t, `msg="inspect: action" action=cancel view=runs`, said)
 }
 

@@ -24,13 +24,13 @@ var inspectBugs = []Bug{
 	{
 		Name: "inspect-actions-are-on", Mechanism: "only the actions of Config.Actions are done",
 		Proves: []string{"INSPECT-1"}, File: "inspect/act.go",
-		Old: `	case !h.allows(a.Name):`, New: `	case h.config.Who == nil:`,
+		Old: `	case !h.allows(a.Name):`, New: `	case h.config.Author == nil:`,
 		Pkg: "./inspect", Run: "^TestActionsAreOff$", Quick: true,
 	},
 	{
 		Name: "inspect-action-without-author", Mechanism: "a request whose author is not known may not act",
 		Proves: []string{"INSPECT-1"}, File: "inspect/act.go",
-		Old: `	case h.config.Who(r) == "":`, New: `	case h.config.Who == nil:`,
+		Old: `	case h.config.Author(r) == "":`, New: `	case h.config.Author == nil:`,
 		Pkg: "./inspect", Run: "^TestActionsAreOff$", Quick: true,
 	},
 	{

@@ -235,7 +235,7 @@ func TestInspectLists(t *testing.T) {
 // Actions are confirmed and logged. Another site can neither send nor frame them.
 func TestInspectActions(t *testing.T) {
 	t.Parallel()
-	p := program(t, inspect.Config{Actions: []string{inspect.ActDelete, inspect.ActRelease, inspect.ActAbandon}, Who: func(*http.Request) string { return "ada" }})
+	p := program(t, inspect.Config{Actions: []string{inspect.ActDelete, inspect.ActRelease, inspect.ActAbandon}, Author: func(*http.Request) string { return "ada" }})
 	for _, id := range []string{"a", "b"} {
 		p.set(id, note{Title: "lamp"})
 	}
@@ -254,8 +254,8 @@ func TestInspectActions(t *testing.T) {
 	tb.follow(`a[href*="action=delete"]`)
 	tb.follow(`form button`)
 	require.Equal(t, "deleted", eval[string](tb, `document.getElementById("state").textContent`))
-	require.Contains(t, p.log.String(), "action=release view=\"\" scope=note/a version=2 who=ada")
-	require.Contains(t, p.log.String(), "action=delete view=\"\" scope=note/a version=2 who=ada")
+	require.Contains(t, p.log.String(), "action=release view=\"\" scope=note/a version=2 author=ada")
+	require.Contains(t, p.log.String(), "action=delete view=\"\" scope=note/a version=2 author=ada")
 
 	p.stick("stuck")
 	tb.visit(p.url + "queues")
@@ -304,7 +304,7 @@ func (p *inside) stick(id string) {
 // Ids and documents of any content do no harm: they are text, on every page and in the live view.
 func TestInspectHostile(t *testing.T) {
 	t.Parallel()
-	p := program(t, inspect.Config{Kinds: []string{`<script>hacked=1</script>`}, Actions: []string{inspect.ActDelete}, Who: func(*http.Request) string { return "<i>" }})
+	p := program(t, inspect.Config{Kinds: []string{`<script>hacked=1</script>`}, Actions: []string{inspect.ActDelete}, Author: func(*http.Request) string { return "<i>" }})
 	hostile := []string{
 		`<script>hacked=1</script>`, `"'><img src=x onerror=hacked=1>`, `</pre></textarea><svg onload=hacked=1>`, "javascript:hacked=1",
 		"a/b/../c?x=1&y=2#z", "turned \u202e around \u2066", strings.Repeat("x", pawl.MaxID), "{{.}}${hacked=1}", "日本語-😀", "line\u2028end", "\ufeff", "a\x01\n\x1b[31mb\x7f",
