@@ -40,7 +40,7 @@ const (
 
 // line is the queue for the lease of one scope in this process.
 type line struct {
-	queue queue.Queue[place]
+	queue queue.Queue[leaseWaiter]
 	rt    *Runtime
 	key   Key
 	free  notify.Signal // set when the lease may be free
@@ -54,8 +54,8 @@ type line struct {
 	since time.Time // since when this process has had the lease, but for short gaps; zero: it has not
 }
 
-// place is a caller in a line.
-type place struct {
+// leaseWaiter is a caller in a line.
+type leaseWaiter struct {
 	ctx  context.Context
 	once bool // it asks once and does not wait
 	take func(ctx context.Context) (*Lease, error)
@@ -78,9 +78,9 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 			l = s.line.Load()
 		}
 	}
-	w := queue.NewWaiter[place]()
+	w := queue.NewWaiter[leaseWaiter]()
 	p := &w.Value
-	*p = place{ctx: ctx, once: !asked.wait, take: take}
+	*p = leaseWaiter{ctx: ctx, once: !asked.wait, take: take}
 	l.queue.Lock()
 	if p.once && l.waiting > 0 {
 		l.queue.Unlock()
@@ -151,7 +151,7 @@ func (l *line) rest() {
 }
 
 // serve takes the lease for w. Unless w asks only once, it waits until the lease is free.
-func (l *line) serve(w *queue.Waiter[place]) {
+func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 	p := &w.Value
 	l.rt.leases.join(l)
 	if !p.once && l.last != nil && l.last.live() {
@@ -223,7 +223,7 @@ func (l *line) letOthersGo() {
 }
 
 // answer gives w its lease or its error. A lease whose caller has left is given back.
-func (l *line) answer(w *queue.Waiter[place], lease *Lease, err error, panicked *PanicError, exited bool) {
+func (l *line) answer(w *queue.Waiter[leaseWaiter], lease *Lease, err error, panicked *PanicError, exited bool) {
 	p := &w.Value
 	if lease != nil {
 		l.last = lease
