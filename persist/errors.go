@@ -11,7 +11,8 @@ import (
 var (
 	// ErrNotFound is returned by Load for an absent key.
 	ErrNotFound = errors.New("persist: not found")
-	// ErrNotApplied is wrapped by an error after which certainly nothing was written.
+	// ErrNotApplied is wrapped by an error after which certainly nothing was written. It is wrong for
+	// a request that was sent and not answered; see [Store].
 	ErrNotApplied = errors.New("persist: not applied")
 	// ErrUnsupported is returned for a commit of several keys by a store that commits one key at
 	// a time, for a commit with a log by a store that is not a Logger, and by Copy for a store that

@@ -23,6 +23,9 @@ import (
 // at a time, and their tombstones too if the store is a [Purger]. Documents that a crash left
 // behind are removed by the next Drop, and by the next append after a Clear.
 //
+// The limits of the store count these documents too: with a limit of keys, a commit of many entries is
+// refused with *LimitError.
+//
 // A listing of all kinds shows the documents of logs.
 func Logs(store Store) Logger {
 	if logger, ok := store.(Logger); ok {

@@ -29,8 +29,9 @@ type Reader interface {
 
 // Watcher is a store that can report changes of records, made by any process.
 type Watcher interface {
-	// Watch calls wake when a record has a new version or its lease was released. It returns ctx's
-	// error when ctx ends, and ErrClosed when the store closes. The first hint is the zero Hint; it
+	// Watch calls wake when a record has a new version or its lease was released. A release moves no
+	// version, so its hint has none: a watcher that has the version must read the record all the
+	// same. It returns ctx's error when ctx ends, and ErrClosed when the store closes. The first hint is the zero Hint; it
 	// is sent as soon as Watch would notice every later change. Hints may be late, merged, repeated
 	// or superfluous. The hints of a writer that died before it sent them may be missing. Calls of
 	// wake are quick and never concurrent.

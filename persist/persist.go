@@ -21,7 +21,17 @@ import (
 //
 // Outcomes: nothing was written if Commit returns a *Conflict, a *Fenced, or an error that wraps
 // ErrNotApplied, ErrClosed or ErrUnsupported. Any other error leaves the outcome unknown; the
-// caller then looks for its commit id in Record.Commits.
+// caller then looks for its commit id in Record.Commits. A time-out, a lost connection and a request
+// that was sent twice are such errors: the commit may have been applied, or still be.
+//
+// Clock: one clock judges leases, expiry, due times and ages for all processes, and stamps commits.
+// An embedded store takes that of the host, a database that of the server. A store in front of
+// several servers has to agree on one. It must not depend on the clock of a caller's host, which may
+// be wrong. No record is read with a Now before its Updated. The clock may move in steps of up to
+// 200 ms, so leases and expiries are exact to about that. Times are kept in microseconds, and a
+// shorter duration counts as none.
+//
+// Limits: a store that cannot commit any number of keys and bytes is a [Limiter].
 type Store interface {
 	// Load returns the current record of key, also a tombstone and an expired record.
 	// It returns ErrNotFound for a key that was never written or whose tombstone was purged.
@@ -44,7 +54,8 @@ type Store interface {
 	// the store's own, which is the same on every page. q.Reverse turns the order around.
 	List(ctx context.Context, q Query) (Page, error)
 
-	// Close releases the store. Later calls return ErrClosed.
+	// Close waits for the calls under way, except Watch, which ends. Each of them has its usual
+	// result or ErrClosed, and an acknowledged commit stays. Later calls return ErrClosed.
 	Close() error
 }
 
@@ -139,8 +150,11 @@ type Commit struct {
 	Guards []Guard
 
 	// Insist says that the caller lost an earlier commit and will retry at once if it loses this
-	// one. The store may then hold the winners for the caller's retry; see Conflict.Held. A store
-	// may ignore it.
+	// one. The store may then hold the winners for the caller's retry; see Conflict.Held.
+	//
+	// A store may ignore it: a caller that loses retries after a random pause all the same. Without
+	// it, a process that is quicker to see its own commits than those of others can win most races
+	// for a busy record, so that the others take long or run out of attempts.
 	Insist bool
 }
 

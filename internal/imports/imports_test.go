@@ -27,7 +27,7 @@ type room int
 const (
 	unknown    room = iota // a package without a rule; the test fails
 	contract               // persist: imports nothing of the module
-	adapter                // persist/sqlite and others, and persist/internal: import persist
+	adapter                // persist/sqlite and others, and persist/adapter: import persist
 	leaf                   // imports nothing of the module
 	engine                 // imports persist and the engine packages before it
 	root                   // pawl
@@ -147,13 +147,13 @@ func allowedForUsers(to string) bool {
 	case contract, leaf, engine, root:
 		return true
 	}
-	return to == "internal/relay" || to == "persist/memory" || strings.HasPrefix(to, "persist/internal/")
+	return to == "internal/relay" || to == "persist/memory" || strings.HasPrefix(to, "persist/adapter/")
 }
 
 // isAdapterPart reports whether an adapter may depend on a package below persist: on the packages
 // that adapters share, on a package below itself, and on the package above itself.
 func isAdapterPart(from, to string) bool {
-	const shared = "persist/internal/"
+	const shared = "persist/adapter/"
 	return strings.HasPrefix(to, shared) && !strings.HasPrefix(from, shared) ||
 		strings.HasPrefix(to, from+"/") || roomOf(to) == adapter && strings.HasPrefix(from, to+"/")
 }
@@ -280,11 +280,11 @@ func TestAllowed(t *testing.T) {
 		{"persist/open", "persist/sqlite", true},
 		{"persist/sqlite", "persist/open", false},
 		{"", "persist/open", false},
-		{"persist/memory", "persist/internal/cursor", true},
-		{"persist/internal/cursor", "persist", true},
-		{"persist/internal/cursor", "persist/internal/hints", false},
-		{"persist/internal/cursor", "persist/memory", false},
-		{"persist", "persist/internal/cursor", false},
+		{"persist/memory", "persist/adapter/cursor", true},
+		{"persist/adapter/cursor", "persist", true},
+		{"persist/adapter/cursor", "persist/adapter/hints", false},
+		{"persist/adapter/cursor", "persist/memory", false},
+		{"persist", "persist/adapter/cursor", false},
 		{"persist/sqlite/migrations", "persist/sqlite", true},
 		{"persist/sqlite", "internal/state", false},
 		{"persist/sqlite", "internal/worker", false},

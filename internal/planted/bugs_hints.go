@@ -4,27 +4,27 @@ package main
 var hintBugs = []Bug{
 	{
 		Name: "hints-told-version", Mechanism: "a merged hint has a version only if all its hints have it",
-		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
 		Old: "case known == 0 || hint.Version == 0:", New: "case false:",
-		Pkg: "./persist/internal/hints", Run: "^TestMerge$", Quick: true,
+		Pkg: "./persist/adapter/hints", Run: "^TestMerge$", Quick: true,
 	},
 	{
 		Name: "hints-unbounded", Mechanism: "the number of hints kept for a slow watcher is limited",
-		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
 		Old: "!pending && len(s.order) == most", New: "false",
-		Pkg: "./persist/internal/hints", Run: "^TestSlowWatcher$", Quick: true,
+		Pkg: "./persist/adapter/hints", Run: "^TestSlowWatcher$", Quick: true,
 	},
 	{
 		Name: "hints-after-the-end", Mechanism: "wake is not called once the watch has ended",
-		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
 		Old: "if err := s.ended(ctx); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t\twake(hint)", New: "wake(hint)",
-		Pkg: "./persist/internal/hints", Run: "^TestEndWhileDelivering$",
+		Pkg: "./persist/adapter/hints", Run: "^TestEndWhileDelivering$",
 	},
 	{
 		Name: "hints-release", Mechanism: "the release of a lease is hinted",
-		Proves: []string{"SCOPE-13"}, File: "persist/internal/hints/hints.go",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
 		Old: "case before.Lease.Token != 0 && after.Lease.Token == 0:", New: "case false:",
-		Pkg: "./persist/internal/hints", Run: "^TestOf$",
+		Pkg: "./persist/adapter/hints", Run: "^TestOf$",
 	},
 	{
 		Name: "memory-take-unheard", Mechanism: "leases that Take acquires are hinted to watchers",

@@ -12,7 +12,7 @@ import (
 	"sync"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due

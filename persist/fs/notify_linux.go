@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // notifier learns from the kernel which files are renamed into the folders below records/.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // notified is a notifier that a test runs step by step.

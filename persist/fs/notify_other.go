@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // notifier is not supported here; the store polls.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // Commit applies c entirely or not at all and returns the time of the commit. It returns

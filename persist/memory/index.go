@@ -5,7 +5,7 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // chunkSize bounds how many positions one insertion moves.

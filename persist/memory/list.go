@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // List returns one page of the records that match q, ordered by kind and id, or with q.Due by due

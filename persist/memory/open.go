@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // Store is a persist.Store in memory. It implements all optional interfaces except persist.Native.

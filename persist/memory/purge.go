@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // Purge removes tombstones as persist.Purger describes. It returns persist.ErrClosed after Close,

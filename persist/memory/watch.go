@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // Watch calls wake for each change as persist.Watcher describes. A slow wake delays no writer and

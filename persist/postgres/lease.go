@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // Take acquires records as persist.Leaser says, in one transaction: one round trip, or two with a

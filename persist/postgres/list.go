@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/cursor"
+	"github.com/pawl-go/pawl/persist/adapter/cursor"
 )
 
 // selection is a query in SQL: conditions, their parameters in statement, and an order.

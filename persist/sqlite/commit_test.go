@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // nextTo returns the commit of the version after r.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/internal/hints"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // Waiting for a lock that another process holds, and sharing the lock. SQLite's own busy handler

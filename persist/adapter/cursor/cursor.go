@@ -1,4 +1,4 @@
-// Package cursor encodes the position between two pages of a list. The embedded stores write it
+// Package cursor encodes the position between two pages of a list, for adapters. Stores write it
 // into persist.Page.Next.
 package cursor
 
