@@ -340,7 +340,7 @@ func (e *FieldError) HTTPStatus() int { return 422 }
 // for documents, otherwise 400.
 type LimitError struct {
 	Scope      Key
-	What       string // "kind", "id", "holder", "label", "document", "depth", "scopes" or "labels"
+	What       string // "kind", "id", "holder", "label", "document", "depth", "scopes", "labels" or "commit" (in bytes)
 	Limit, Got int    // Got is 0 if it was not measured
 	Reason     string // details; may be empty
 }

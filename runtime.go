@@ -36,6 +36,7 @@ type Config struct {
 type Runtime struct {
 	store   persist.Store
 	logs    persist.Logger // store, or what keeps logs in it; it takes all commits
+	limits  persist.Limits // of the store; none without a store
 	env     *env
 	timeout time.Duration
 	retry   Retry
@@ -92,6 +93,9 @@ func Open(c Config) (*Runtime, error) {
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
 	if c.Store != nil {
 		rt.logs = persist.Logs(c.Store)
+		if limiter, ok := c.Store.(persist.Limiter); ok {
+			rt.limits = limiter.Limits()
+		}
 	}
 	rt.hub = newHub(rt)
 	if rt.holder = c.Holder; rt.holder == "" {

@@ -17,10 +17,14 @@ import (
 func (rt *Runtime) route() commit.Route { return commit.Route{Store: rt.logs} }
 
 // send commits c, whose writes replace bases, and returns the verdict. It returns an error unless c
-// landed or was lost; see verdictError.
+// landed or was lost; see verdictError. A commit beyond the limits of the store is not sent: the error
+// is *LimitError.
 func (rt *Runtime) send(
 	ctx context.Context, route commit.Route, retry Retry, c persist.Commit, bases []commit.Base,
 ) (commit.Verdict, error) {
+	if limit, ok := errors.AsType[*persist.LimitError](rt.limits.Check(c)); ok {
+		return commit.Verdict{}, overLimit(c.Keys()[0], limit)
+	}
 	v := commit.Send(ctx, rt.env.observed(route), retry.backoff(), c, bases)
 	return v, verdictError(v)
 }

@@ -11,8 +11,8 @@ import (
 
 // The errors that callers get for the results of internal/commit and internal/document.
 
-// verdictError returns the error of a verdict: *fenced, foreign, *FieldError for documents that the
-// store rejects, *UnknownOutcomeError, or an error of unavailable. It returns nil where the commit
+// verdictError returns the error of a verdict: *fenced, foreign, *LimitError for a commit that is too
+// large for the store, *FieldError for documents that it rejects, *UnknownOutcomeError, or an error of unavailable. It returns nil where the commit
 // landed or was lost.
 func verdictError(v commit.Verdict) error {
 	switch v.Kind {
@@ -23,11 +23,20 @@ func verdictError(v commit.Verdict) error {
 	case commit.RolledBack:
 		return v.Cause
 	case commit.Rejected:
+		if limit, ok := errors.AsType[*persist.LimitError](v.Cause); ok {
+			return overLimit(orTransaction(v.Key), limit)
+		}
 		return &FieldError{Scope: orTransaction(v.Key), Reason: "store rejected the document: " + v.Cause.Error()}
 	case commit.Unavailable:
 		return unavailable(orTransaction(v.Key), v.Cause)
 	}
 	return &UnknownOutcomeError{Scope: orTransaction(v.Key), Commit: v.ID, Cause: v.Cause}
+}
+
+// overLimit returns the error of a commit that is too large for the store. Key is its first key.
+func overLimit(key Key, e *persist.LimitError) error {
+	what := map[string]string{"keys": "scopes", "bytes": "commit"}[e.What]
+	return &LimitError{Scope: key, What: what, Limit: e.Limit, Got: e.Got, Reason: "the store accepts no more in one commit"}
 }
 
 // orTransaction returns key, or a key that stands for the transaction where a commit has none.

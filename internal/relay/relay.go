@@ -20,7 +20,7 @@ type Call struct {
 	Commit *persist.Commit
 }
 
-// Hook runs in place of each call except Close and NativeType. It calls next to reach the store,
+// Hook runs in place of each call except Close, Limits and NativeType. It calls next to reach the store,
 // and returns the error for the caller.
 type Hook func(ctx context.Context, call Call, next func(ctx context.Context) error) error
 
@@ -29,7 +29,7 @@ type Hook func(ctx context.Context, call Call, next func(ctx context.Context) er
 //   - Versions, ReadLog, ReadOrder and LastPosition use the methods of every store.
 //   - LoadAll reads the records until two passes return the same versions. Versions are never used
 //     twice, so the records were current together between the passes.
-//   - Purge removes nothing, and NativeType returns nil.
+//   - Purge removes nothing, NativeType returns nil, and Limits returns none.
 //   - Watch, Take, Restore, RestoreLog and CommitWith return persist.ErrUnsupported.
 type Store struct {
 	below persist.Store
@@ -82,6 +82,14 @@ func (s *Store) List(ctx context.Context, q persist.Query) (page persist.Page, e
 
 // Close implements persist.Store.
 func (s *Store) Close() error { return s.below.Close() }
+
+// Limits implements persist.Limiter. No hook runs.
+func (s *Store) Limits() persist.Limits {
+	if limiter, ok := s.below.(persist.Limiter); ok {
+		return limiter.Limits()
+	}
+	return persist.Limits{}
+}
 
 // LoadAll implements persist.Reader.
 func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) (records []persist.Record, err error) {
@@ -248,6 +256,7 @@ func (s *Store) NativeType() reflect.Type {
 
 var (
 	_ persist.Reader      = (*Store)(nil)
+	_ persist.Limiter     = (*Store)(nil)
 	_ persist.Watcher     = (*Store)(nil)
 	_ persist.Prober      = (*Store)(nil)
 	_ persist.Leaser      = (*Store)(nil)

@@ -41,11 +41,15 @@ func Main(m *testing.M, open Opener) int {
 	return 0
 }
 
+// IsChild reports whether this process is a child that the suite started. A TestMain that starts
+// servers does so only in the parent: the children get its locations.
+func IsChild() bool { return os.Getenv(roleVariable) != "" }
+
 // refuseChild fails the test in a child whose TestMain does not call Main. Such a child would start
 // children itself.
 func refuseChild(t *testing.T) {
 	t.Helper()
-	if os.Getenv(roleVariable) != "" {
+	if IsChild() {
 		t.Fatal("this is a child of the suite, but TestMain does not call persisttest.Main")
 	}
 }

@@ -79,14 +79,18 @@ func (s suite) allOrNothing(t *testing.T) {
 func (s suite) manyKeys(t *testing.T) {
 	s.needsSeveralKeys(t)
 	f := s.fresh(t)
+	n := 200
+	if most := f.stated().MaxKeys; most > 0 {
+		n = min(n, most)
+	}
 	var writes []persist.Write
-	for i := range 200 {
-		writes = append(writes, create(key(fmt.Sprintf("%03d", 199-i))))
+	for i := range n {
+		writes = append(writes, create(key(fmt.Sprintf("%03d", n-1-i))))
 	}
 	f.must(writes...)
-	require.Len(t, f.ids(persist.Query{Kind: "thing"}), 200)
+	require.Len(t, f.ids(persist.Query{Kind: "thing"}), n)
 	_, err := f.write(writes...)
-	require.Len(t, lost(t, err), 200)
+	require.Len(t, lost(t, err), n)
 }
 
 // malformed: a malformed commit is refused and writes nothing.

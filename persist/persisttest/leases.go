@@ -26,6 +26,7 @@ func (s suite) leases() map[string]func(*testing.T) {
 		"a document that starts over ends the lease":  s.endLease,
 		"starting over can take a lease that is live": s.endAndAcquire,
 		"Take acquires matching records without one":  s.take,
+		"Take takes the longest due first":            s.takeLongestDue,
 		"Take gives each record to one caller":        s.takeRace,
 		"Take stores what a change makes of a record": s.takeChanged,
 		"Take with a change gives a record once":      s.takeChangedRace,
@@ -280,6 +281,41 @@ func (s suite) take(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	_, err = leaser.Take(f.Context(), q, persist.Acquire{}, nil)
 	require.ErrorIs(t, err, persist.ErrNotApplied)
+}
+
+// takeLongestDue: records are listed and taken in the order of their due times, not in that of their
+// ids or of their creation.
+//
+// Proves STORE-17.
+func (s suite) takeLongestDue(t *testing.T) {
+	f := s.fresh(t)
+	leaser := f.leaser()
+	const records = 23
+	past := time.Now().Add(-24 * time.Hour)
+	var want []string
+	for i := range records {
+		place := i * 7 % records // the i-th in the order of ids and creation
+		w := create(key(fmt.Sprintf("%02d", i)))
+		w.Due, w.Label = past.Add(time.Duration(place)*time.Second), []string{"odd", "even"}[i%2]
+		f.must(w)
+	}
+	for place := range records {
+		want = append(want, fmt.Sprintf("%02d", place*10%records)) // 7*10 is 1 modulo 23
+	}
+	require.Equal(t, want, f.ordered(persist.Query{Kind: thing.Kind, Due: true, Limit: 4}))
+	require.Equal(t, want, f.ordered(persist.Query{Kind: thing.Kind, Due: true, Limit: 5, Labels: []string{"odd", "even"}}))
+	got := []string{}
+	for {
+		taken, err := leaser.Take(f.Context(), persist.Query{Kind: thing.Kind, Due: true, Limit: 4}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
+		require.NoError(t, err)
+		if len(taken) == 0 {
+			break
+		}
+		for _, r := range taken {
+			got = append(got, r.ID)
+		}
+	}
+	require.Equal(t, want, got)
 }
 
 // takeChanged: a change sets the content of the record in the version that has the lease. A record

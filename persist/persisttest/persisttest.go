@@ -11,6 +11,7 @@ package persisttest
 
 import (
 	"testing"
+	"time"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -31,11 +32,19 @@ type Options struct {
 	// Volatile says that records end with the store. It is opened once per location, in one
 	// process.
 	Volatile bool
+
+	// Skewed opens the store as a process does whose host has a clock that is off by a time. Nil
+	// says that the store takes no time from the hosts of its callers, or that all of them are on
+	// one host.
+	Skewed func(location string, off time.Duration) (persist.Store, error)
+	// Link returns a link to the store at location, which ends with t. Nil says that the store is
+	// part of the process, so that no answer can be lost on the way.
+	Link func(t *testing.T, location string) Link
 }
 
 // Run runs every conformance test against stores that open returns. It tests the optional
 // interfaces that the store implements (persist.Reader, persist.Leaser, persist.Purger,
-// persist.Watcher, persist.Prober, persist.Restorer, persist.Native, persist.Logger,
+// persist.Watcher, persist.Prober, persist.Limiter, persist.Restorer, persist.Native, persist.Logger,
 // persist.LogRestorer), and skips the tests of the others by name.
 func Run(t *testing.T, open Opener, o Options) {
 	t.Helper()
@@ -51,6 +60,9 @@ func Run(t *testing.T, open Opener, o Options) {
 		{"Names", s.names()},
 		{"Documents", s.documents()},
 		{"Commits", s.commits()},
+		{"Limits", s.limits()},
+		{"Clocks", s.clocks()},
+		{"Doubts", s.doubts()},
 		{"Lifecycle", s.lifecycle()},
 		{"Races", s.races()},
 		{"Processes", s.processes()},
