@@ -93,7 +93,7 @@ func Open(c Config) (*Runtime, error) {
 	rt.env.observer, rt.env.log = c.Observer, c.Logger
 	if c.Store != nil {
 		rt.logs = persist.Logs(c.Store)
-		if limiter, ok := c.Store.(persist.Limiter); ok {
+		if limiter, ok := rt.logs.(persist.Limiter); ok {
 			rt.limits = limiter.Limits()
 		}
 	}

@@ -35,7 +35,7 @@ func verdictError(v commit.Verdict) error {
 
 // overLimit returns the error of a commit that is too large for the store. Key is its first key.
 func overLimit(key Key, e *persist.LimitError) error {
-	what := map[string]string{"keys": "scopes", "bytes": "commit"}[e.What]
+	what := map[string]string{"keys": "scopes", "bytes": "commit", "entries": "entries"}[e.What]
 	return &LimitError{Scope: key, What: what, Limit: e.Limit, Got: e.Got, Reason: "the store accepts no more in one commit"}
 }
 

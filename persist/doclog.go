@@ -152,9 +152,12 @@ const (
 // remove removes the documents of entries that no longer count, and of their positions, up to limit
 // entries. Another process may do the same; one of two then gets a conflict and stops.
 func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) error {
-	removed := 0
+	removed, batch := 0, removeBatch
+	if most := d.Limits().MaxEntries; most > 0 {
+		batch = min(batch, most)
+	}
 	for removed < limit {
-		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: removeBatch})
+		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: batch})
 		if err != nil {
 			return err
 		}

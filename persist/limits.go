@@ -8,6 +8,9 @@ type Limits struct {
 	MaxKeys int `json:"maxKeys,omitzero"`
 	// MaxBytes is the largest [Commit.Size].
 	MaxBytes int `json:"maxBytes,omitzero"`
+	// MaxEntries is the largest number of log entries in a commit that writes no other record than
+	// that of the log; see [LogWrite].
+	MaxEntries int `json:"maxEntries,omitzero"`
 }
 
 // Limiter is a store whose commits are limited. Pawl asks once, when a runtime is opened, and refuses
@@ -24,7 +27,7 @@ type Limiter interface {
 // LimitError is the error of a commit that is larger than the store accepts. Nothing was written: it
 // wraps ErrNotApplied.
 type LimitError struct {
-	// What is "keys" or "bytes".
+	// What is "keys", "bytes" or "entries".
 	What string
 	// Limit is the largest number that is accepted, and Got the number in the commit.
 	Limit, Got int
@@ -44,6 +47,17 @@ func (l Limits) Check(c Commit) error {
 	if l.MaxKeys > 0 && len(c.Writes)+len(c.Guards) > l.MaxKeys {
 		if keys := len(c.Keys()); keys > l.MaxKeys {
 			return &LimitError{What: "keys", Limit: l.MaxKeys, Got: keys}
+		}
+	}
+	if l.MaxEntries > 0 {
+		entries := 0
+		for i := range c.Writes {
+			if log := c.Writes[i].Log; log != nil {
+				entries += len(log.Entries)
+			}
+		}
+		if entries > l.MaxEntries {
+			return &LimitError{What: "entries", Limit: l.MaxEntries, Got: entries}
 		}
 	}
 	if l.MaxBytes > 0 {

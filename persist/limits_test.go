@@ -29,6 +29,9 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, &persist.LimitError{What: "keys", Limit: 2, Got: 3}, err)
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	require.EqualError(t, err, "persist: commit too large: keys: limit 2, got 3")
+	err = persist.Limits{MaxEntries: 1}.Check(c)
+	require.Equal(t, &persist.LimitError{What: "entries", Limit: 1, Got: 2}, err)
+	require.NoError(t, persist.Limits{MaxEntries: 2}.Check(c))
 	err = persist.Limits{MaxKeys: 3, MaxBytes: size - 1}.Check(c)
 	require.Equal(t, &persist.LimitError{What: "bytes", Limit: size - 1, Got: size}, err)
 }

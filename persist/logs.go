@@ -23,8 +23,8 @@ import (
 // at a time, and their tombstones too if the store is a [Purger]. Documents that a crash left
 // behind are removed by the next Drop, and by the next append after a Clear.
 //
-// The limits of the store count these documents too: with a limit of keys, a commit of many entries is
-// refused with *LimitError.
+// It is a [Limiter]: the limits of the store count these documents too, so a limit of keys limits the
+// entries of a commit.
 //
 // A listing of all kinds shows the documents of logs.
 func Logs(store Store) Logger {
@@ -82,6 +82,9 @@ func (d *docLogs) Commit(ctx context.Context, c Commit) (time.Time, error) {
 	if err := c.Validate(); err != nil {
 		return time.Time{}, err
 	}
+	if err := d.Limits().Check(c); err != nil {
+		return time.Time{}, err
+	}
 	at, garbage, err := d.commitInTurn(ctx, c)
 	if err != nil {
 		return time.Time{}, err
@@ -90,6 +93,20 @@ func (d *docLogs) Commit(ctx context.Context, c Commit) (time.Time, error) {
 		_ = d.remove(ctx, g, maxRemoved) // the next removal of this log completes it
 	}
 	return at, nil
+}
+
+// Limits returns the limits of the store, and the limit of entries that follows from them: a commit
+// writes two documents for each entry, and the record, the state of its log and the counter.
+func (d *docLogs) Limits() Limits {
+	limiter, ok := d.Store.(Limiter)
+	if !ok {
+		return Limits{}
+	}
+	l := limiter.Limits()
+	if l.MaxKeys > 0 {
+		l.MaxEntries = max((l.MaxKeys-3)/2, 1)
+	}
+	return l
 }
 
 // commitInTurn commits c and returns the documents that are to be removed afterwards.

@@ -51,7 +51,7 @@ func (s suite) lostAnswers(t *testing.T, cut bool) {
 	var attempts []attempt
 	for i := range 4 {
 		a := attempt{commit: persist.Commit{ID: commitID(), Writes: []persist.Write{create(key(fmt.Sprint(i)))}}}
-		linked.must(create(key(fmt.Sprint("connected ", i)))) // so that the next commit finds a connection
+		linked.connect()
 		link.Mute()
 		ctx, cancel := context.WithTimeout(t.Context(), answerPatience)
 		answered := make(chan error, 1)
@@ -82,6 +82,20 @@ func (s suite) lostAnswers(t *testing.T, cut bool) {
 		}
 	}
 	require.NotZero(t, inDoubt, "no answer was lost: Options.Link drops none, or the store commits by another way")
+}
+
+// connect commits until it succeeds, so that the next commit finds a connection. The store may notice
+// the end of the last one only now.
+func (f *fixture) connect() {
+	f.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		id := commitID()
+		_, err := f.store.Commit(f.Context(), persist.Commit{ID: id, Writes: []persist.Write{create(key("connected " + id))}})
+		if err == nil {
+			return
+		}
+		require.True(f, time.Now().Before(deadline), "no commit succeeds any more: %v", err)
+	}
 }
 
 // applied reports whether c has created its record. It waits for that for as long as a caller waits

@@ -36,8 +36,7 @@ func (s suite) logRanges(t *testing.T) {
 	}
 	f.must(adding(create(thing), 0, texts[:7]...))
 	f.must(adding(create(key("2")), 0, `"beside"`))
-	f.must(adding(update(thing, 1), 7, texts[7:]...))
-	w := update(thing, 2)
+	w := update(thing, f.appendAll(thing, 1, 7, texts[7:]...))
 	w.Log = &persist.LogWrite{Drop: 5}
 	f.must(w)
 	numbers := func(from, before int) (all []int) {
@@ -113,7 +112,7 @@ func (s suite) largeLogs(t *testing.T) {
 	f := s.fresh(t)
 	f.logger()
 	large := `"` + strings.Repeat("ü", 1<<19) + `"`
-	f.must(adding(create(thing), 0, large, `1`, large))
+	f.appendAll(thing, 0, 0, large, `1`, large)
 	found := f.read(persist.LogQuery{Key: thing})
 	require.Len(t, found, 3)
 	require.Equal(t, large, string(found[2].Data))
@@ -121,12 +120,12 @@ func (s suite) largeLogs(t *testing.T) {
 	for i := range 300 {
 		many = append(many, fmt.Sprint(i))
 	}
-	f.must(adding(create(key("many")), 0, many...))
+	version := f.appendAll(key("many"), 0, 0, many...)
 	require.Len(t, f.log(key("many")), 300)
 	ordered := f.order(0)
 	require.Len(t, ordered, 303)
 	require.Equal(t, many[299], string(ordered[302].Data))
-	w := remove(key("many"), 1)
+	w := remove(key("many"), version)
 	w.Log = &persist.LogWrite{Clear: true}
 	f.must(w)
 	require.Empty(t, f.log(key("many")))

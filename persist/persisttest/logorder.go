@@ -94,9 +94,9 @@ func (s suite) orderPages(t *testing.T) {
 	for i := range 130 {
 		texts = append(texts, fmt.Sprint(i))
 	}
-	f.must(adding(create(thing), 0, texts[:60]...))
+	f.appendAll(thing, 0, 0, texts[:60]...)
 	f.must(adding(create(persist.Key{Kind: "other", ID: "1"}), 0, `"other"`))
-	f.must(adding(create(key("2")), 60, texts[60:]...))
+	f.appendAll(key("2"), 0, 60, texts[60:]...)
 	page, err := logger.ReadOrder(t.Context(), persist.OrderQuery{})
 	require.NoError(t, err)
 	require.Len(t, page, persist.DefaultLimit)

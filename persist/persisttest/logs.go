@@ -56,6 +56,27 @@ func adding(w persist.Write, first uint64, texts ...string) persist.Write {
 	return w
 }
 
+// appendAll adds entries to the log of k, whose version is expected, in as few commits as the limits
+// of the store allow. It returns the new version.
+func (f *fixture) appendAll(k persist.Key, expected, first uint64, texts ...string) uint64 {
+	f.Helper()
+	limits := f.stated()
+	for version := expected; ; version++ {
+		n, size := 0, 0
+		for n < len(texts) && (limits.MaxEntries == 0 || n < limits.MaxEntries) {
+			if size += len(texts[n]); n > 0 && limits.MaxBytes > 0 && size > limits.MaxBytes*3/4 {
+				break
+			}
+			n++
+		}
+		if n == 0 {
+			return version
+		}
+		f.must(adding(update(k, version), first, texts[:n]...))
+		texts, first = texts[n:], first+uint64(n)
+	}
+}
+
 // aboveFloor returns the write of an absent key with a version above the floor, which a store may
 // raise when it removes entries.
 func (f *fixture) aboveFloor(w persist.Write) persist.Write {
