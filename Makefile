@@ -48,7 +48,7 @@ test: ## test the library and its examples, without streams and batches, in less
 
 # The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
-test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry
+test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry, etcd
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
@@ -58,6 +58,7 @@ test-modules: ## the rest: streams and batches, without cgo, other platforms, fu
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory bench-test
 	@$(MAKE) --no-print-directory otel
+	@$(MAKE) --no-print-directory etcd
 	@echo "make test-modules: all green"
 
 .PHONY: fmt
@@ -154,6 +155,18 @@ otel: need-cc ## vet, lint and test the observer for OpenTelemetry
 	cd otel && $(WORK) $(GO) vet ./...
 	staticcheck=$(STATICCHECK); cd otel && $(WORK) $$staticcheck ./...
 	cd otel && $(WORK) $(GO) test -race ./...
+
+# The servers of etcd are part of the test binary: nothing has to be installed.
+.PHONY: etcd etcd-faults
+etcd: need-cc ## vet, lint and test the store on etcd, with members as child processes, in less than two minutes
+	cd persist/etcd && $(WORK) $(GO) vet ./...
+	cd persist/etcd/etcdtest && $(WORK) $(GO) vet ./...
+	staticcheck=$(STATICCHECK); cd persist/etcd && $(WORK) $$staticcheck ./... && cd etcdtest && $(WORK) $$staticcheck ./...
+	cd persist/etcd && $(WORK) $(GO) test -race ./...
+	cd persist/etcd/etcdtest && $(WORK) $(GO) test -timeout 5m ./...
+
+etcd-faults: ## kill, freeze and isolate members for 20 rounds, and run the conformance suite on three members (docs/stores.md)
+	cd persist/etcd/etcdtest && PAWL_ETCD_ROUNDS=20 $(WORK) $(GO) test -count=1 -v -timeout 60m -run '^(TestFaults|TestConformanceOnThreeMembers)$$' .
 
 .PHONY: screenshot
 screenshot: need-chromium ## take the pictures of the README and of docs/inspect.md anew

@@ -112,15 +112,16 @@ func Open(ctx context.Context, endpoints []string, config Config) (*Store, error
 	}
 	config = config.withDefaults()
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints:          endpoints,
-		Username:           config.Username,
-		Password:           config.Password,
-		TLS:                config.TLS,
-		DialTimeout:        config.Timeout,
-		DialKeepAliveTime:  10 * time.Second, // gRPC accepts no less
-		BackoffWaitBetween: 25 * time.Millisecond,
-		MaxCallSendMsgSize: config.MaxRequestBytes + 1<<20,
-		Logger:             zap.NewNop(),
+		Endpoints:            endpoints,
+		Username:             config.Username,
+		Password:             config.Password,
+		TLS:                  config.TLS,
+		DialTimeout:          config.Timeout,
+		DialKeepAliveTime:    10 * time.Second, // gRPC accepts no less
+		DialKeepAliveTimeout: config.AttemptTimeout,
+		BackoffWaitBetween:   25 * time.Millisecond,
+		MaxCallSendMsgSize:   config.MaxRequestBytes + 1<<20,
+		Logger:               zap.NewNop(),
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: config.AttemptTimeout,

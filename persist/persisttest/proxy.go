@@ -27,9 +27,12 @@ type Proxy struct {
 // link is one connection through a proxy.
 type link struct {
 	client, server net.Conn
-	first          []byte        // the first bytes of the client
+	first          []byte        // the first bytes of the client, up to firstBytes; protected by Proxy.mu
 	cut            chan struct{} // closed with the connections
 }
+
+// firstBytes is the number of bytes of a client that Block looks at.
+const firstBytes = 1 << 14
 
 // NewProxy returns a proxy on the loopback interface in front of target, a host and port. It ends
 // with t.
@@ -52,7 +55,7 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 func (p *Proxy) Mute() { p.set(true, nil) }
 
 // Block holds all bytes back, in both directions, until Heal or Cut. Given texts, it does so only on
-// connections whose first bytes contain one of them.
+// connections whose client has sent one of them among its first bytes.
 func (p *Proxy) Block(texts ...string) {
 	p.set(false, func(first []byte) bool {
 		for _, text := range texts {
@@ -143,7 +146,7 @@ func (p *Proxy) drop(l *link) {
 // serve passes bytes on until one side ends.
 func (p *Proxy) serve(l *link) {
 	defer p.drop(l)
-	first := make([]byte, 1<<14)
+	first := make([]byte, firstBytes)
 	n, err := l.client.Read(first)
 	if err != nil {
 		return
@@ -156,6 +159,7 @@ func (p *Proxy) serve(l *link) {
 	_, open := p.links[l]
 	l.server, l.first = server, first[:n]
 	p.mu.Unlock()
+	first = first[:n:n]
 	if !open {
 		_ = server.Close()
 		return
@@ -163,7 +167,7 @@ func (p *Proxy) serve(l *link) {
 	if !p.pass(l, false) {
 		return
 	}
-	if _, err := server.Write(l.first); err != nil {
+	if _, err := server.Write(first); err != nil {
 		return
 	}
 	p.running.Go(func() {
@@ -181,6 +185,9 @@ func (p *Proxy) copy(l *link, dst, src net.Conn, answers bool) {
 		if err != nil {
 			return
 		}
+		if !answers {
+			p.sent(l, buffer[:n])
+		}
 		if !p.pass(l, answers) {
 			continue
 		}
@@ -188,6 +195,13 @@ func (p *Proxy) copy(l *link, dst, src net.Conn, answers bool) {
 			return
 		}
 	}
+}
+
+// sent remembers the first bytes of the client of l.
+func (p *Proxy) sent(l *link, b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.first = append(l.first, b[:min(len(b), firstBytes-len(l.first))]...)
 }
 
 // pass waits while l is blocked. It reports whether bytes are to be passed on.
