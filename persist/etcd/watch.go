@@ -117,7 +117,9 @@ func (s *Store) listen(l *listener) {
 			case answer.CompactRevision > 0:
 				next, missed = 0, true
 			case answer.Created && answer.Err() == nil:
-				next = max(next, answer.Header.Revision+1)
+				if next == 0 { // otherwise the changes from next on are still to come
+					next = answer.Header.Revision + 1
+				}
 				if missed {
 					missed = false
 					s.hub.Send(persist.Hint{})
@@ -152,7 +154,11 @@ func (s *Store) hint(event *clientv3.Event) {
 		s.hub.Send(persist.Hint{})
 		return
 	}
-	if hint, ok := hints.Of(before.record, after.record); ok {
+	hint, ok := hints.Of(before.record, after.record)
+	if event.PrevKv == nil && !event.IsCreate() {
+		hint.Version = 0 // compacted: the change may be the release of a lease, which moves no version
+	}
+	if ok {
 		s.hub.Send(hint)
 	}
 }
