@@ -45,6 +45,7 @@ A store is given by --store, or by the environment variable ` + Variable + `:
   sqlite:chat.db                        an SQLite file
   dir:./data                            plain files in a directory
   postgres://user:secret@host/database  PostgreSQL
+  etcd://host:2379,host2:2379/prefix    an etcd cluster
 
 Only copy and import create a store. A store that this release would migrate is
 left alone without --migrate.

@@ -80,6 +80,8 @@ func TestBadInput(t *testing.T) {
 		{"ls --store dir:" + filepath.Join(folder, "none"), exitUnavailable, "no store here"},
 		{"ls --store dir:" + folder, exitUnavailable, "no store here"},
 		{"ls --store postgres://ann:sesame@127.0.0.1:1/none", exitUnavailable, "postgres://ann:xxxxx@127.0.0.1:1/none"},
+		{"ls --store etcd://127.0.0.1:1,127.0.0.1:2/none", exitUnavailable, "store unavailable"},
+		{"ls --store etcd://ann:sesame@127.0.0.1:1,127.0.0.1:2/none?other=1", exitUnavailable, "unknown option"},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			r := pawl(t, strings.Fields(c.args)...)

@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/etcd/scheme"
 	"github.com/pawl-go/pawl/persist/open"
 )
 
@@ -44,7 +45,9 @@ func run(args []string, in io.Reader, out *os.File, errOut io.Writer) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
-	a := &app{schemes: open.Standard(), in: in, out: newOutput(out), errOut: errOut, settling: settling}
+	schemes := open.Standard()
+	scheme.Add(schemes)
+	a := &app{schemes: schemes, in: in, out: newOutput(out), errOut: errOut, settling: settling}
 	root := a.root()
 	root.SetArgs(doubleDashes(args))
 	err := root.ExecuteContext(ctx)
