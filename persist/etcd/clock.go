@@ -25,7 +25,7 @@ import (
 const (
 	// idle is how far the clock may be from that of the host that opens the store. A clock that is
 	// farther away is watched for as long, and set if it does not move.
-	idle = time.Second
+	idle = 500 * time.Millisecond
 	// correction is the part of a step by which the clock is corrected.
 	correction = 1000
 )

@@ -51,7 +51,7 @@ func passes(err error) bool {
 // ours reports whether err is one of this package or of persist, for the caller.
 func ours(err error) bool {
 	_, conflict := errors.AsType[*persist.Conflict](err)
-	for _, known := range []error{persist.ErrUnavailable, persist.ErrNotApplied, persist.ErrClosed, errRemoved, errEnded} {
+	for _, known := range []error{persist.ErrUnavailable, persist.ErrNotApplied, persist.ErrClosed, persist.ErrMissingStore, persist.ErrNewerSchema, errRemoved, errEnded} {
 		if errors.Is(err, known) {
 			return true
 		}
