@@ -69,7 +69,7 @@ const schema = 1
 // persist.Native and persist.Logger; persist.Logs keeps the logs of its records as documents.
 type Store struct {
 	client *clientv3.Client
-	owned  bool // Close closes the client
+	owned  *members // nil: the client is the caller's
 	config Config
 	keys   keyspace
 	limits persist.Limits
@@ -111,6 +111,7 @@ func Open(ctx context.Context, endpoints []string, config Config) (*Store, error
 		return nil, errors.New("etcd: no endpoints")
 	}
 	config = config.withDefaults()
+	owned := &members{attempt: config.AttemptTimeout, endpoints: endpoints, avoided: make(map[string]time.Time)}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		Username:             config.Username,
@@ -125,7 +126,7 @@ func Open(ctx context.Context, endpoints []string, config Config) (*Store, error
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.5, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: config.AttemptTimeout,
-		})},
+		}), grpc.WithChainUnaryInterceptor(owned.intercept)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", explain(err))
@@ -135,7 +136,8 @@ func Open(ctx context.Context, endpoints []string, config Config) (*Store, error
 		_ = client.Close()
 		return nil, err
 	}
-	s.owned = true
+	s.owned = owned
+	owned.attach(client)
 	return s, nil
 }
 
@@ -253,9 +255,10 @@ func (s *Store) Close() error {
 	s.calls.Wait()
 	s.end()
 	s.running.Wait()
-	if !s.owned {
+	if s.owned == nil {
 		return nil
 	}
+	s.owned.detach()
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("etcd: %w", err)
 	}

@@ -11,11 +11,12 @@ import (
 
 func (s suite) tombstones() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
-		"a delete leaves a tombstone":             s.tombstone,
-		"a recreated record has a higher version": s.recreate,
-		"purged tombstones raise the floor":       s.purgeRaisesFloor,
-		"purge removes matching tombstones only":  s.purgeMatches,
-		"purge stops at its limit":                s.purgeLimit,
+		"a floor that another handle raised counts": s.purgedElsewhere,
+		"a delete leaves a tombstone":               s.tombstone,
+		"a recreated record has a higher version":   s.recreate,
+		"purged tombstones raise the floor":         s.purgeRaisesFloor,
+		"purge removes matching tombstones only":    s.purgeMatches,
+		"purge stops at its limit":                  s.purgeLimit,
 	}
 }
 
@@ -137,4 +138,27 @@ func (s suite) purgeLimit(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, removed)
 	}
+}
+
+// purgedElsewhere: no version is used again by a handle that has not heard of a purge.
+//
+// Proves STORE-1, STORE-3.
+func (s suite) purgedElsewhere(t *testing.T) {
+	s.needsSharing(t)
+	one := s.fresh(t)
+	two := s.at(t, one.location)
+	two.purger()
+	one.must(create(key("other"))) // so that it may remember the floor
+	two.must(create(thing))
+	two.must(remove(thing, 1))
+	removed, err := two.purger().Purge(t.Context(), persist.Query{})
+	require.NoError(t, err)
+	require.Equal(t, 1, removed)
+	_, err = one.write(create(thing))
+	winner := lost(t, err)[0]
+	require.True(t, winner.Absent())
+	require.GreaterOrEqual(t, winner.Version, uint64(2), "the winner has the floor")
+	w := create(thing)
+	w.Version = winner.Version + 1
+	one.must(w)
 }
