@@ -27,6 +27,24 @@ var storeBugs = []Bug{
 		Pkg: "./persist/memory", Run: "^TestConformance$", Quick: true,
 	},
 	{
+		Name: "store-limits", Mechanism: "a commit beyond the limits of the store is not sent",
+		Proves: []string{"STORE-16"}, File: "send.go",
+		Old: "(rt.limits.Check(c)); ok {\n", New: "(rt.limits.Check(c)); ok && len(c.Writes) > 1<<20 {\n",
+		Pkg: ".", Run: "^TestStoreLimits$",
+	},
+	{
+		Name: "suite-finds-denied-commits", Mechanism: "the suite fails a store that reports a commit in doubt as not applied",
+		Proves: []string{"STORE-17"}, File: "persist/persisttest/doubts.go",
+		Old: "	return conflict || fenced || errors.Is(err, persist.ErrNotApplied) ||", New: "	return conflict || fenced ||",
+		Pkg: "./persist/persisttest", Run: "^TestSuiteFindsFlaws$/^denies$",
+	},
+	{
+		Name: "suite-finds-own-clocks", Mechanism: "the suite fails a store that judges leases by the clock of each host",
+		Proves: []string{"STORE-17"}, File: "persist/persisttest/clocks.go",
+		Old: "	return open(-skew), open(skew), right\n", New: "	return open(0), open(0), right\n",
+		Pkg: "./persist/persisttest", Run: "^TestSuiteFindsFlaws$/^ownClock$",
+	},
+	{
 		Name: "commit-ring", Mechanism: "a record remembers its recent commits",
 		Proves: []string{"STORE-1"}, File: "persist/apply.go",
 		Old: "		Commits: Remember(r.Commits, commitID),\n", New: "		Commits: []string{commitID},\n",

@@ -11,9 +11,28 @@ import (
 
 func (s suite) clocks() map[string]func(*testing.T) {
 	return map[string]func(*testing.T){
+		"times are kept in microseconds":         s.microseconds,
 		"no record is from the future":           s.notFromTheFuture,
 		"hosts with wrong clocks judge alike":    s.skewedHosts,
 		"a wrong clock moves no other process's": s.skewedOpener,
+	}
+}
+
+// microseconds: times are whole microseconds, and a duration has the length that is left then.
+//
+// Proves STORE-1.
+func (s suite) microseconds(t *testing.T) {
+	f := s.fresh(t)
+	for i, d := range []time.Duration{time.Microsecond, 1999 * time.Nanosecond, time.Second + 1} {
+		k := key(string(rune('a' + i)))
+		w := acquire(k, 0, "me", d)
+		w.DueIn, w.TTL = d, d
+		at := f.must(w)
+		require.True(t, at.Equal(at.Truncate(time.Microsecond)), "%s is not a whole number of microseconds", at)
+		r := f.load(k)
+		for _, got := range []time.Time{r.Due, r.Expires, r.Lease.Until} {
+			require.True(t, got.Equal(at.Add(d.Truncate(time.Microsecond))), "%s after %s gives %s", d, at, got)
+		}
 	}
 }
 
