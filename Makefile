@@ -48,7 +48,7 @@ test: ## test the library and its examples, without streams and batches, in less
 
 # The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
-test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry, etcd
+test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry, etcd, ADK
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
 	@$(MAKE) --no-print-directory cross
@@ -59,6 +59,7 @@ test-modules: ## the rest: streams and batches, without cgo, other platforms, fu
 	@$(MAKE) --no-print-directory bench-test
 	@$(MAKE) --no-print-directory otel
 	@$(MAKE) --no-print-directory etcd
+	@$(MAKE) --no-print-directory adk
 	@echo "make test-modules: all green"
 
 .PHONY: fmt
@@ -167,6 +168,12 @@ etcd: need-cc ## vet, lint and test the store on etcd, with members as child pro
 
 etcd-faults: ## kill, freeze and isolate members for 20 rounds, and run the conformance suite on three members (docs/stores.md)
 	cd persist/etcd/etcdtest && PAWL_ETCD_ROUNDS=20 $(WORK) $(GO) test -count=1 -v -timeout 60m -run '^(TestFaults|TestConformanceOnThreeMembers)$$' .
+
+.PHONY: adk
+adk: need-cc need-postgres ## vet, lint and test the session service for ADK (docs/adk.md)
+	cd adk && $(WORK) $(GO) vet ./...
+	staticcheck=$(STATICCHECK); cd adk && $(WORK) $$staticcheck ./...
+	cd adk && PAWL_SHORT=1 $(WORK) $(GO) test -race -timeout 5m ./...
 
 .PHONY: screenshot
 screenshot: need-chromium ## take the pictures of the README and of docs/inspect.md anew

@@ -1,0 +1,84 @@
+package adk
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// incKey starts the keys of the map that Inc returns. The rest is different for each call.
+const incKey = "pawl.inc/"
+
+// Inc returns a value for a state delta that adds n, which may be negative, to a number. The number
+// is that in the store when the event is committed, 0 if there is none. So increments of many writers
+// add up, and an increment is never refused because the number has changed:
+//
+//	ctx.State().Set("user:credits", adk.Inc(-3))
+//
+// The stored event, and the event after AppendEvent, have the sum in place of the Inc. Use Inc where
+// any order of changes is right. Where a decision depends on the number, read it and set the result:
+// then AppendEvent refuses a number that has changed.
+//
+// An event has one value for each key. A second Set of the key by the same tool call replaces the
+// first one, whether it is an Inc or not. Increments by parallel tool calls of one turn add up,
+// because ADK merges maps, and the result of Inc is a map. Do not put other keys into it.
+//
+// AppendEvent returns *pawl.FieldError if the stored value is not a whole number, or the sum is above
+// the largest int64.
+func Inc(n int64) map[string]any { return map[string]any{incKey + rand.Text(): n} }
+
+// incOf returns the sum of the increments in v. It reports false if v is no Inc.
+func incOf(v any) (sum int64, ok bool, err error) {
+	m, _ := v.(map[string]any)
+	found := false
+	for k := range m {
+		found = found || strings.HasPrefix(k, incKey)
+	}
+	if !found {
+		return 0, false, nil
+	}
+	for k, v := range m {
+		n, whole := wholeNumber(v)
+		if !strings.HasPrefix(k, incKey) || !whole {
+			return 0, true, errors.New("an Inc was merged with another value")
+		}
+		if sum, ok = add(sum, n); !ok {
+			return 0, true, errors.New("the sum is too large")
+		}
+	}
+	return sum, true, nil
+}
+
+// wholeNumber returns a number of a state as an int64. It reports false if it is none.
+func wholeNumber(v any) (int64, bool) {
+	switch v := v.(type) {
+	case nil:
+		return 0, true
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case float64:
+		n := int64(v)
+		return n, v == math.Trunc(v) && math.Abs(v) < 1<<63 && float64(n) == v
+	case json.Number:
+		if n, err := strconv.ParseInt(v.String(), 10, 64); err == nil {
+			return n, true
+		}
+		f, err := v.Float64()
+		if err != nil || !strings.ContainsAny(v.String(), ".eE") {
+			return 0, false // an integer that is too large
+		}
+		return wholeNumber(f)
+	}
+	return 0, false
+}
+
+// add returns a+b. It reports false if the sum overflows.
+func add(a, b int64) (int64, bool) {
+	sum := a + b
+	return sum, (sum > a) == (b > 0)
+}

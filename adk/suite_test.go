@@ -1,0 +1,25 @@
+package adk_test
+
+import (
+	"testing"
+
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"google.golang.org/adk/v2/session"
+	"google.golang.org/adk/v2/session/sessiontestsuite"
+)
+
+// ADK's own suite for session services.
+func TestSuite(t *testing.T) {
+	for name, config := range policies {
+		t.Run(name, func(t *testing.T) {
+			for _, store := range append([]stores.Store{stores.Memory}, stores.Shared...) {
+				t.Run(store.Name, func(t *testing.T) {
+					options := sessiontestsuite.SuiteOptions{SupportsUserProvidedSessionID: true}
+					sessiontestsuite.RunServiceTests(t, options, func(t *testing.T) session.Service {
+						return open(t, store.New(t), config)
+					})
+				})
+			}
+		})
+	}
+}
