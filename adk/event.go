@@ -1,9 +1,12 @@
 package adk
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/pawl-go/pawl/stream"
@@ -25,7 +28,7 @@ type lastPiece struct {
 	Data   []byte `json:"data"`
 }
 
-// record is an event as it is stored: all fields that JSON sees of it, without those that are null.
+// record is an event as it is stored: all fields that JSON sees of it, without those that are zero.
 type record struct {
 	session.Event
 	Extra extra `json:"pawl,omitzero"`
@@ -60,7 +63,7 @@ func encodeEvent(e *session.Event, latest time.Time, limit int) ([]any, error) {
 	}
 	text, err := json.Marshal(r)
 	if err == nil {
-		text, err = withoutNulls(text)
+		text, err = compact(text, eventZeros, map[string]zeros{"Actions": actionsZeros})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("failed to encode event: %w", err)
@@ -86,15 +89,49 @@ func encodeEvent(e *session.Event, latest time.Time, limit int) ([]any, error) {
 
 func isEmpty(m map[string]any) bool { return m != nil && len(m) == 0 }
 
-// withoutNulls removes the members of a JSON object that are null: they are nil without them, too.
-func withoutNulls(object []byte) ([]byte, error) {
+// zeros holds the JSON of the zero value of each field of a struct, by its name in JSON.
+type zeros map[string]string
+
+var (
+	eventZeros   = zerosOf(reflect.TypeFor[session.Event]())
+	actionsZeros = zerosOf(reflect.TypeFor[session.EventActions]())
+)
+
+func zerosOf(t reflect.Type) zeros {
+	z := zeros{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch f.Type.Kind() {
+		case reflect.String:
+			z[cmp.Or(name, f.Name)] = `""`
+		case reflect.Bool:
+			z[cmp.Or(name, f.Name)] = "false"
+		case reflect.Float64:
+			z[cmp.Or(name, f.Name)] = "0"
+		case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
+			z[cmp.Or(name, f.Name)] = "null"
+		}
+	}
+	return z
+}
+
+// compact removes the members of a JSON object that are zero: decoding gives the same without them.
+func compact(object []byte, z zeros, nested map[string]zeros) ([]byte, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(object, &members); err != nil {
 		return nil, err
 	}
 	for name, v := range members {
-		if string(v) == "null" {
+		if zero, ok := z[name]; ok && string(v) == zero {
 			delete(members, name)
+			continue
+		}
+		if z, ok := nested[name]; ok {
+			inner, err := compact(v, z, nil)
+			if err != nil {
+				return nil, err
+			}
+			members[name] = inner
 		}
 	}
 	return json.Marshal(members)
