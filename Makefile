@@ -169,11 +169,20 @@ etcd: need-cc ## vet, lint and test the store on etcd, with members as child pro
 etcd-faults: ## kill, freeze and isolate members for 20 rounds, and run the conformance suite on three members (docs/stores.md)
 	cd persist/etcd/etcdtest && PAWL_ETCD_ROUNDS=20 $(WORK) $(GO) test -count=1 -v -timeout 60m -run '^(TestFaults|TestConformanceOnThreeMembers)$$' .
 
-.PHONY: adk
+.PHONY: adk adk-lost adk-bench adk-swap
 adk: need-cc need-postgres ## vet, lint and test the session service for ADK (docs/adk.md)
 	cd adk && $(WORK) $(GO) vet ./...
 	staticcheck=$(STATICCHECK); cd adk && $(WORK) $$staticcheck ./...
 	cd adk && PAWL_SHORT=1 $(WORK) $(GO) test -race -timeout 5m ./...
+
+adk-lost: need-cc need-postgres ## count what ADK's session services and adk.Service lose, in some minutes (docs/adk.md)
+	cd adk && $(WORK) $(GO) test -count=1 -timeout 30m -run '^TestLostUpdates$$' -v ./bench -lost
+
+adk-bench: need-cc need-postgres ## measure adk.Service against ADK's database service, in some minutes
+	cd adk && $(WORK) $(GO) test -count=1 -timeout 30m -run '^TestSpeed$$' -v ./bench -speed
+
+adk-swap: ## run the tests of ADK's packages with adk.Service in place of the service in memory
+	GO=$(GO) adk/swap/run
 
 .PHONY: screenshot
 screenshot: need-chromium ## take the pictures of the README and of docs/inspect.md anew

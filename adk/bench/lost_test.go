@@ -20,7 +20,10 @@ import (
 	"google.golang.org/adk/v2/session"
 )
 
-var lost = flag.Bool("lost", false, "count the lost updates of all services")
+var (
+	lost = flag.Bool("lost", false, "count the lost updates of all services")
+	each = flag.Int("each", 10, "events of each of the 64 writers")
+)
 
 // work is what the writers do.
 type work struct {
@@ -156,7 +159,7 @@ func number(v any) int64 {
 // 64 writers lose nothing, on every store, with both policies.
 func TestNothingIsLost(t *testing.T) {
 	p := &places{t: t}
-	each := testkit.Times(2, 1)
+	events := testkit.Times(2, 1)
 	for _, store := range []string{"memory", "files", "SQLite", "PostgreSQL"} {
 		for _, service := range []service{pawlWhole, pawlByKey} {
 			t.Run(store+"/"+service.name, func(t *testing.T) {
@@ -169,8 +172,8 @@ func TestNothingIsLost(t *testing.T) {
 				}
 				s := service.open(at, store)
 				for _, w := range []work{shared[0], shared[3], incs[0], alone[0]} {
-					got := w.run(t, s, writers, each)
-					require.EqualValues(t, writers*each, got.acknowledged.Load(), w.name)
+					got := w.run(t, s, writers, events)
+					require.EqualValues(t, writers*events, got.acknowledged.Load(), w.name)
 					require.Zero(t, got.lost(), w.name)
 				}
 			})
@@ -184,12 +187,12 @@ func TestLostUpdates(t *testing.T) {
 		t.Skip("without -lost")
 	}
 	p := &places{t: t}
-	fmt.Fprintln(os.Stdout, "| 64 writers, 10 events each | store | ADK | Pawl |\n|---|---|---|---|")
+	fmt.Fprintf(os.Stdout, "| 64 writers, %d events each | store | ADK | Pawl |\n|---|---|---|---|\n", *each)
 	for _, w := range append(shared[:4:4], alone...) {
 		for _, store := range []string{"memory", "SQLite", "PostgreSQL"} {
 			row := fmt.Sprintf("| %s | %s |", w.name, store)
 			for _, service := range []service{adkService, pawlWhole} {
-				got := w.run(t, service.open(p, store), 64, 10)
+				got := w.run(t, service.open(p, store), 64, *each)
 				row += fmt.Sprintf(" %d acknowledged, %d present", got.acknowledged.Load(), got.present)
 				if n := got.lost(); n != 0 {
 					row += fmt.Sprintf(", **%d lost**", n)
