@@ -33,8 +33,12 @@ func (s *Service) AppendEvent(ctx context.Context, cur session.Session, event *s
 	case !ok:
 		return fmt.Errorf("unexpected session type %T for session ID %s", cur, cur.ID())
 	}
-	h.appending.Lock()
-	defer h.appending.Unlock()
+	select {
+	case h.appending <- struct{}{}:
+		defer func() { <-h.appending }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 
 	d, err := newDelta(event.Actions.StateDelta)
 	if err != nil {
@@ -42,13 +46,17 @@ func (s *Service) AppendEvent(ctx context.Context, cur session.Session, event *s
 	}
 	a := appendix{s: s, h: h, event: event, write: rand.Text()[:16]}
 	a.delta, a.seen = h.tested(d)
-	if err := pawl.Transact(ctx, s.rt, a.run); err != nil {
+	if err := pawl.Transact(ctx, s.rt, a.run, patient); err != nil {
 		return err
 	}
 	event.Timestamp = microseconds(event.Timestamp)
 	h.appended(event, a.events, a.write, a.sums)
 	return nil
 }
+
+// patient lets the time of the runtime's retry budget decide, and not the number of conflicts: a refusal
+// costs the caller a turn of the agent.
+var patient = pawl.WithRetry(pawl.Retry{Attempts: 1000})
 
 // microseconds returns t as ADK's database service keeps it.
 func microseconds(t time.Time) time.Time { return t.Truncate(time.Microsecond) }

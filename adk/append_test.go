@@ -1,13 +1,16 @@
 package adk_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/adk"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/pawltest"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/adk/v2/session"
 )
@@ -182,7 +185,7 @@ func TestInc(t *testing.T) {
 			_, err := b.State().Get(key)
 			require.NoError(t, err)
 			appendTo(t, s, a, event("a", map[string]any{key: adk.Inc(-2)}))
-			e := event("b", map[string]any{key: adk.Inc(10), "temp:" + key: adk.Inc(1)})
+			e := event("b", map[string]any{key: adk.Inc(10), "temp:" + key: 1})
 			appendTo(t, s, b, e)
 			require.Equal(t, map[string]any{key: 13.0}, e.Actions.StateDelta)
 			require.Equal(t, 13.0, state(b)[key])
@@ -210,9 +213,53 @@ func TestIncRefuses(t *testing.T) {
 		merged["a"] = 2
 		require.ErrorContains(t, s.AppendEvent(t.Context(), h, event("bad", map[string]any{"merged": merged})), "merged")
 		require.ErrorContains(t, h.State().Set("merged", merged), "merged")
+		for key, nested := range map[string]any{"m": map[string]any{"n": adk.Inc(1)}, "l": []any{1, adk.Inc(1)}, "temp:t": adk.Inc(1)} {
+			require.ErrorContains(t, s.AppendEvent(t.Context(), h, event("bad", map[string]any{key: nested})), "an Inc")
+			require.ErrorContains(t, h.State().Set(key, nested), "an Inc")
+		}
 		appendTo(t, s, h, event("good", map[string]any{"large": adk.Inc(1), "nothing": adk.Inc(1), "new": adk.Inc(1)}))
 		got := state(get(t, s, "s"))
 		require.Equal(t, []any{9e15 + 1, 1.0, 1.0, nil}, []any{got["large"], got["nothing"], got["new"], got["else"]})
 		require.Equal(t, []string{"max", "good"}, ids(get(t, s, "s")))
 	})
+}
+
+// An append waits for another one through the same handle no longer than its context lives.
+func TestAppendWaitsItsTurn(t *testing.T) {
+	store := pawltest.NewStore()
+	s := openOn(t, store, adk.Config{}, pawl.Config{})
+	h := create(t, s, "s", nil)
+	gate := pawltest.NewGate()
+	store.Next(gate.Before)
+	first := make(chan error, 1)
+	go func() { first <- s.AppendEvent(t.Context(), h, event("first", nil)) }()
+	gate.Wait(t)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, s.AppendEvent(gone, h, event("canceled", nil)), context.Canceled)
+	second := make(chan error, 1)
+	go func() { second <- s.AppendEvent(t.Context(), h, event("second", nil)) }()
+	gate.Open()
+	require.NoError(t, testkit.Receive(t, first))
+	require.NoError(t, testkit.Receive(t, second))
+	require.Equal(t, []string{"first", "second"}, ids(get(t, s, "s")))
+}
+
+// The sessions of one user share the keys of the user: writers of different keys both get through, and
+// so do writers of one key that did not read it.
+func TestTwoSessionsOfAUser(t *testing.T) {
+	for name, config := range policies {
+		t.Run(name, func(t *testing.T) {
+			each(t, config, func(t *testing.T, s *adk.Service) {
+				a, b := create(t, s, "a", nil), create(t, s, "b", nil)
+				appendTo(t, s, a, event("1", map[string]any{"user:a": 1, "user:both": "a", "user:n": adk.Inc(1)}))
+				appendTo(t, s, b, event("2", map[string]any{"user:b": 2, "user:both": "b", "user:n": 10}))
+				appendTo(t, s, a, event("3", map[string]any{"user:n": adk.Inc(5)}))
+				want := map[string]any{"user:a": 1.0, "user:b": 2.0, "user:both": "b", "user:n": 15.0}
+				require.Equal(t, want, state(get(t, s, "a")))
+				require.Equal(t, want, state(get(t, s, "b")))
+				require.Empty(t, state(createFor(t, s, "bob", "c", nil)))
+			})
+		})
+	}
 }

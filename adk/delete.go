@@ -47,7 +47,8 @@ func (s *Service) Delete(ctx context.Context, req *session.DeleteRequest) error 
 	if err := s.finish(ctx, pawl.Query{Prefix: key + "/"}); err != nil {
 		return err
 	}
-	return s.finish(ctx, pawl.Query{Age: s.resume, Limit: resumeLimit})
+	_ = s.finish(ctx, pawl.Query{Age: s.resume, Limit: resumeLimit}) // the next Delete tries again
+	return nil
 }
 
 // finish removes the events of the deletions that match q. Several processes may do it at a time.
@@ -66,8 +67,8 @@ func (s *Service) finish(ctx context.Context, q pawl.Query) error {
 	for _, j := range jobs {
 		for before := int64(trimStep); before < j.entries; before += trimStep {
 			err := s.log.Trim(ctx, j.stream, before)
-			if _, pending := errors.AsType[*stream.PendingError](err); pending {
-				break // a reaction is behind; it loses the events of a session that is deleted
+			if _, pending := errors.AsType[*stream.PendingError](err); pending || pawl.IsAbsent(err) {
+				break // a reaction is behind and loses the events, or another process was faster
 			}
 			if err != nil {
 				return err

@@ -18,20 +18,20 @@ import (
 func TestGetSelectsEvents(t *testing.T) {
 	stores.Each(t, func(t *testing.T, location string) {
 		// Small documents: events "large" are stored in pieces.
-		s := openOn(t, stores.OpenFor(t, location), adk.Config{}, pawl.Config{MaxDoc: 4096})
+		s := openOn(t, stores.OpenFor(t, location), adk.Config{}, pawl.Config{MaxDoc: smallDocs})
 		h := create(t, s, "s", nil)
 		var all []*session.Event
 		for i, second := range []int{1, 5, 3, 3, 9, 2, 7, 8} {
 			e := event(string(rune('a'+i)), map[string]any{"i": i})
 			e.Timestamp = at(second)
 			if i%3 == 1 {
-				e.Content = genai.NewContentFromText(strings.Repeat("large 💬\x00\"", 1000*i), "model")
+				e.Content = genai.NewContentFromText(strings.Repeat("large 💬\x00\"", 200*i), "model")
 			}
 			appendTo(t, s, h, e)
 			all = append(all, e)
 		}
-		for recent := range len(all) + 3 {
-			for second := -1; second < 11; second++ {
+		for _, recent := range []int{0, 1, 2, 4, 8, 9} {
+			for _, second := range []int{-1, 0, 2, 3, 5, 9, 10} {
 				req := &session.GetRequest{SessionID: "s", NumRecentEvents: recent}
 				if second >= 0 {
 					req.After = at(second)

@@ -2,6 +2,7 @@ package adk_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/adk/v2/session"
+	"google.golang.org/genai"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m.Run, stores.Stop) }
@@ -85,6 +87,16 @@ func remove(t testing.TB, s session.Service, id string) {
 func event(id string, delta map[string]any) *session.Event {
 	e := session.NewEvent(context.Background(), "invocation")
 	e.ID, e.Author, e.Actions.StateDelta = id, "tool", delta
+	return e
+}
+
+// smallDocs is a limit of documents with which an event of a kilobyte is stored in pieces.
+const smallDocs = 4096
+
+// inEntries returns an event that takes at least n entries with smallDocs.
+func inEntries(id string, n int) *session.Event {
+	e := event(id, nil)
+	e.Content = genai.NewContentFromText(strings.Repeat("x", n*smallDocs/4), "user")
 	return e
 }
 

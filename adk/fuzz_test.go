@@ -39,7 +39,7 @@ func FuzzEvent(f *testing.F) {
 	f.Add("id", "text", "key", []byte{0, 1, 255}, int64(1_700_000_000_000_000), 1.5, uint16(0xffff), []byte(`{"a":[1,null,{}],"b":""}`))
 	f.Add("", "\u0000\u2028<>&\"\\💬", "", []byte(nil), int64(-1), -0.0, uint16(0), []byte(`null`))
 	f.Add("x", "", "a.b", []byte("PNG"), int64(0), 1e300, uint16(0x5555), []byte(`"x"`))
-	rt, err := pawl.Open(pawl.Config{Store: stores.OpenFor(f, stores.Memory.New(f)), Kinds: adk.Kinds(), MaxDoc: 4096}) // large events are in pieces
+	rt, err := pawl.Open(pawl.Config{Store: stores.OpenFor(f, stores.Memory.New(f)), Kinds: adk.Kinds(), MaxDoc: smallDocs}) // large events are in pieces
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = rt.Close(f.Context()) })
 	s, err := adk.New(rt, adk.Config{})

@@ -17,8 +17,8 @@ type handle struct {
 	app, user, id string
 	stream        string // see head
 
-	// appending is held during AppendEvent: appends through one handle run one after the other.
-	appending sync.Mutex
+	// appending is full during AppendEvent: appends through one handle run one after the other.
+	appending chan struct{}
 
 	mu      sync.RWMutex // protects the fields below
 	events  []*session.Event
@@ -37,7 +37,8 @@ var _ session.Session = (*handle)(nil)
 func newHandle(hd *head, app, user *shared) (*handle, error) {
 	h := &handle{
 		app: hd.App, user: hd.User, id: hd.ID, stream: hd.Stream, updated: hd.Updated, seen: hd.Events,
-		state: map[string]any{}, writes: map[string]string{}, read: map[string]bool{}, set: map[string]bool{},
+		appending: make(chan struct{}, 1),
+		state:     map[string]any{}, writes: map[string]string{}, read: map[string]bool{}, set: map[string]bool{},
 	}
 	take := func(prefix string, from cells) error {
 		for name, c := range from {
@@ -142,7 +143,7 @@ func (s *state) Get(key string) (any, error) {
 func (s *state) Set(key string, value any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n, ok, err := incOf(value)
+	n, ok, err := incOf(key, value)
 	if err != nil {
 		return fmt.Errorf("state %q: %w", key, err)
 	}

@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
+
+	"google.golang.org/adk/v2/session"
 )
 
 // incKey starts the keys of the map that Inc returns. The rest is different for each call.
@@ -27,18 +30,21 @@ const incKey = "pawl.inc/"
 // because ADK merges maps, and the result of Inc is a map. Do not put other keys into it.
 //
 // AppendEvent returns *pawl.FieldError if the stored value is not a whole number, or the sum is above
-// the largest int64.
+// the largest int64. It returns an error for an Inc inside another value, and for one of a temporary
+// key.
 func Inc(n int64) map[string]any { return map[string]any{incKey + rand.Text(): n} }
 
-// incOf returns the sum of the increments in v. It reports false if v is no Inc.
-func incOf(v any) (sum int64, ok bool, err error) {
-	m, _ := v.(map[string]any)
-	found := false
-	for k := range m {
-		found = found || strings.HasPrefix(k, incKey)
+// incOf returns the sum of the increments in v, the value of key. It reports false if v is no Inc.
+func incOf(key string, v any) (sum int64, ok bool, err error) {
+	m, isMap := v.(map[string]any)
+	if !isMap || !isInc(m) {
+		if containsInc(v) {
+			err = errors.New("an Inc is inside another value")
+		}
+		return 0, false, err
 	}
-	if !found {
-		return 0, false, nil
+	if strings.HasPrefix(key, session.KeyPrefixTemp) {
+		return 0, true, errors.New("an Inc of a temporary key")
 	}
 	for k, v := range m {
 		n, whole := wholeNumber(v)
@@ -50,6 +56,33 @@ func incOf(v any) (sum int64, ok bool, err error) {
 		}
 	}
 	return sum, true, nil
+}
+
+func isInc(m map[string]any) bool {
+	for k := range m {
+		if strings.HasPrefix(k, incKey) {
+			return true
+		}
+	}
+	return false
+}
+
+// containsInc reports whether v is or contains an Inc.
+func containsInc(v any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		if isInc(v) {
+			return true
+		}
+		for _, inner := range v {
+			if containsInc(inner) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, containsInc)
+	}
+	return false
 }
 
 // wholeNumber returns a number of a state as an int64. It reports false if it is none.

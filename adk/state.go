@@ -84,19 +84,18 @@ type delta struct{ app, user, own changes }
 func newDelta(values map[string]any) (d delta, err error) {
 	d = delta{changes{}, changes{}, changes{}}
 	for key, v := range values {
-		into, name := d.of(key)
-		if into == nil {
-			continue
-		}
-		inc, ok, err := incOf(v)
+		inc, ok, err := incOf(key, v)
 		c := change{inc: inc}
-		if !ok {
+		into, name := d.of(key)
+		if err == nil && !ok && into != nil {
 			c.value, err = json.Marshal(v)
 		}
 		if err != nil {
 			return delta{}, fmt.Errorf("state %q: %w", key, err)
 		}
-		into[name] = c
+		if into != nil {
+			into[name] = c
+		}
 	}
 	return d, nil
 }

@@ -3,6 +3,7 @@ package adk_test
 import (
 	"testing"
 
+	"github.com/pawl-go/pawl/adk"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"google.golang.org/adk/v2/session"
 	"google.golang.org/adk/v2/session/sessiontestsuite"
@@ -12,7 +13,11 @@ import (
 func TestSuite(t *testing.T) {
 	for name, config := range policies {
 		t.Run(name, func(t *testing.T) {
-			for _, store := range append([]stores.Store{stores.Memory}, stores.Shared...) {
+			all := []stores.Store{stores.Memory}
+			if config.Policy == adk.WholeSession {
+				all = append(all, stores.Shared...)
+			}
+			for _, store := range all {
 				t.Run(store.Name, func(t *testing.T) {
 					options := sessiontestsuite.SuiteOptions{SupportsUserProvidedSessionID: true}
 					sessiontestsuite.RunServiceTests(t, options, func(t *testing.T) session.Service {
