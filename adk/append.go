@@ -50,7 +50,7 @@ func (s *Service) AppendEvent(ctx context.Context, cur session.Session, event *s
 		return err
 	}
 	event.Timestamp = microseconds(event.Timestamp)
-	h.appended(event, a.events, a.write, a.sums)
+	h.appended(event, a.write, a.sums)
 	return nil
 }
 
@@ -70,9 +70,8 @@ type appendix struct {
 	delta delta
 	seen  int64 // events that the handle has seen
 
-	// The results of the last run.
-	events int64          // events of the session, with this one
-	sums   map[string]any // of the increments
+	// sums holds the results of increments in the last run.
+	sums map[string]any
 }
 
 // run is the function of the transaction.
@@ -109,7 +108,6 @@ func (a *appendix) run(ctx context.Context, tx *pawl.Tx) error {
 		}
 		hd.Events++
 		hd.Entries += int64(len(entries))
-		a.events = hd.Events
 		return nil
 	}, pawl.IfExists())
 	if pawl.IsAbsent(err) {

@@ -86,6 +86,9 @@ func TestInterruptedDelete(t *testing.T) {
 			if commit%2 == 0 {
 				remove(t, s, "another") // finishes the old deletion, and leaves the new session alone
 				require.Equal(t, []string{"new"}, ids(get(t, s, "s")))
+				entries, unfinished, err := s.Leftovers(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, []int{1, 0}, []int{entries, unfinished})
 			}
 			remove(t, s, "s")
 		}

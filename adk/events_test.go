@@ -76,11 +76,11 @@ func TestLargeEvents(t *testing.T) {
 	each(t, adk.Config{}, func(t *testing.T, s *adk.Service) {
 		h := create(t, s, "s", nil)
 		e := event("large", map[string]any{"k": "v"})
-		e.Content = genai.NewContentFromBytes([]byte(strings.Repeat("0123456789", 700_000)), "image/png", "user")
+		e.Content = genai.NewContentFromBytes([]byte(strings.Repeat("0123456789", 120_000)), "image/png", "user")
 		appendTo(t, s, h, e)
 		require.Equal(t, e.Content, get(t, s, "s").Events().At(0).Content)
 
-		err := s.AppendEvent(t.Context(), h, event("huge", map[string]any{"k": strings.Repeat("x", 2<<20)}))
+		err := s.AppendEvent(t.Context(), h, event("huge", map[string]any{"k": strings.Repeat("x", 1<<20)}))
 		require.Equal(t, "LIMIT", pawl.Code(err), err)
 		appendTo(t, s, h, event("small", nil))
 		require.Equal(t, []string{"large", "small"}, ids(get(t, s, "s")))

@@ -76,9 +76,9 @@ func (h *handle) tested(d delta) (delta, int64) {
 	return d, h.seen
 }
 
-// appended notes that event, the last of seen events, was committed by write. Sums are those of its
-// increments. The event loses its temporary keys; the handle keeps them, like those of ADK.
-func (h *handle) appended(event *session.Event, seen int64, write string, sums map[string]any) {
+// appended notes that event was committed by write. Sums are those of its increments. The event loses
+// its temporary keys; the handle keeps them, like those of ADK.
+func (h *handle) appended(event *session.Event, write string, sums map[string]any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	maps.Copy(h.state, event.Actions.StateDelta)
@@ -89,7 +89,8 @@ func (h *handle) appended(event *session.Event, seen int64, write string, sums m
 		delete(h.set, key)
 	}
 	h.events = append(h.events, event)
-	h.updated, h.seen = event.Timestamp, seen
+	h.updated = event.Timestamp
+	h.seen++
 }
 
 func (h *handle) ID() string      { return h.id }

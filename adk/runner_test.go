@@ -121,7 +121,7 @@ func TestRunnersLoseNothing(t *testing.T) {
 			stores.Each(t, func(t *testing.T, location string) {
 				services := []*adk.Service{open(t, location, adk.Config{}), open(t, location, adk.Config{})}
 				const sessions = 4
-				turns := testkit.Times(10, 3)
+				turns := testkit.Times(10, 2)
 				var refused atomic.Int64
 				var all sync.WaitGroup
 				for i := range sessions {
