@@ -2,6 +2,7 @@ package adk_test
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 	"time"
 
@@ -37,7 +38,7 @@ func TestEmptyToolResponse(t *testing.T) {
 // Every field of an event that JSON can hold comes back as it was.
 func FuzzEvent(f *testing.F) {
 	f.Add("id", "text", "key", []byte{0, 1, 255}, int64(1_700_000_000_000_000), 1.5, uint16(0xffff), []byte(`{"a":[1,null,{}],"b":""}`))
-	f.Add("", "\u0000\u2028<>&\"\\💬", "", []byte(nil), int64(-1), -0.0, uint16(0), []byte(`null`))
+	f.Add("", "\u0000\u2028<>&\"\\💬", "", []byte(nil), int64(-1), math.Copysign(0, -1), uint16(0), []byte(`null`))
 	f.Add("x", "", "a.b", []byte("PNG"), int64(0), 1e300, uint16(0x5555), []byte(`"x"`))
 	rt, err := pawl.Open(pawl.Config{Store: stores.OpenFor(f, stores.Memory.New(f)), Kinds: adk.Kinds(), MaxDoc: smallDocs}) // large events are in pieces
 	require.NoError(f, err)
