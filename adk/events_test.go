@@ -25,7 +25,7 @@ func TestGetSelectsEvents(t *testing.T) {
 			e := event(string(rune('a'+i)), map[string]any{"i": i})
 			e.Timestamp = at(second)
 			if i%3 == 1 {
-				e.Content = genai.NewContentFromText(strings.Repeat("large 💬\x00\"", 200*i), "model")
+				e.Content = genai.NewContentFromText(strings.Repeat("large 💬\x00\"", 100*i), "model")
 			}
 			appendTo(t, s, h, e)
 			all = append(all, e)
@@ -73,14 +73,15 @@ func TestManyEvents(t *testing.T) {
 
 // Events above the limit of documents are stored, and states above it are refused.
 func TestLargeEvents(t *testing.T) {
-	each(t, adk.Config{}, func(t *testing.T, s *adk.Service) {
+	stores.Each(t, func(t *testing.T, location string) {
+		s := openOn(t, stores.OpenFor(t, location), adk.Config{}, pawl.Config{MaxDoc: 1 << 16})
 		h := create(t, s, "s", nil)
 		e := event("large", map[string]any{"k": "v"})
-		e.Content = genai.NewContentFromBytes([]byte(strings.Repeat("0123456789", 120_000)), "image/png", "user")
+		e.Content = genai.NewContentFromBytes([]byte(strings.Repeat("0123456789", 20_000)), "image/png", "user")
 		appendTo(t, s, h, e)
 		require.Equal(t, e.Content, get(t, s, "s").Events().At(0).Content)
 
-		err := s.AppendEvent(t.Context(), h, event("huge", map[string]any{"k": strings.Repeat("x", 1<<20)}))
+		err := s.AppendEvent(t.Context(), h, event("huge", map[string]any{"k": strings.Repeat("x", 1<<16)}))
 		require.Equal(t, "LIMIT", pawl.Code(err), err)
 		appendTo(t, s, h, event("small", nil))
 		require.Equal(t, []string{"large", "small"}, ids(get(t, s, "s")))

@@ -1,0 +1,10 @@
+package recipes
+
+import (
+	"testing"
+
+	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m.Run, stores.Stop) }
