@@ -62,12 +62,6 @@ var observeBugs = []Bug{
 		Old:  "			s.InMemory += s.add(r)\n", New: "			_ = r\n",
 		Pkg: ".", Run: "^TestStatsOf(Queues|Runtime)$",
 	},
-	{
-		Name: "watch-record-of-one-process", Mechanism: "WatchRecord sees changes of other processes",
-		File: "watch_record.go",
-		Old:  "	defer rt.hub.Watch(key, watchedScope{s})()\n", New: "",
-		Pkg: ".", Run: "^TestWatchRecord$", Flags: []string{"-timeout=40s"},
-	},
 }
 
 // otelBugs break the observer for OpenTelemetry, and the server that shows it.
