@@ -103,7 +103,9 @@ func (a *attempt) send(ctx context.Context, v view, next []persist.Record, at ti
 	}
 	answer, err := s.txn(ctx, compare, ops, otherwise)
 	switch {
-	case err != nil && refused(err) && passes(err) && !isFull(err) && ctx.Err() == nil:
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return view{}, a.settle(ctx, v, next, err)
+	case err != nil && refused(err) && passes(err) && ctx.Err() == nil:
 		pause(ctx, retryPause) // a leader is being elected
 		return view{}, nil
 	case err != nil && refused(err):
@@ -196,8 +198,31 @@ func (a *attempt) reads() ([]clientv3.Op, bool) {
 	return append(ops, a.claimTurn()...), true
 }
 
-// isFull reports whether the cluster has reached its quota.
-func isFull(err error) bool { return errors.Is(err, rpctypes.ErrNoSpace) }
+// settle finds out whether a transaction was applied that etcd answered with ErrNoSpace: it was
+// refused, or it was the one that reached the quota. Its fate is sealed by then, so the records tell.
+func (a *attempt) settle(ctx context.Context, v view, next []persist.Record, full error) error {
+	a.store.known.forget(a.keys)
+	now, err := a.store.read(ctx, a.keys)
+	if err != nil {
+		return unknown(ctx, full)
+	}
+	same, landed := true, true
+	for _, r := range next {
+		current := now.entries[r.Key]
+		same = same && current.mod == v.entries[r.Key].mod
+		found, err1 := encode(current.record)
+		written, err2 := encode(r)
+		landed = landed && err1 == nil && err2 == nil && found == written
+	}
+	switch {
+	case same:
+		return notApplied(full)
+	case landed: // each record is as this attempt has written it
+		a.won = true
+		return nil
+	}
+	return unknown(ctx, full)
+}
 
 // nest puts ops into transactions of their own if they are too many for one. Etcd takes the larger
 // number of comparisons and operations of a transaction off the number that is left for those inside

@@ -13,9 +13,10 @@ import (
 )
 
 // refusals are the errors of a transaction that etcd refused before it changed anything: by the
-// member that received it, or when it was its turn to be applied.
+// member that received it, or when it was its turn to be applied. ErrNoSpace is none of them: the
+// transaction that reaches the quota is applied, and has that error all the same.
 var refusals = []error{
-	rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge, rpctypes.ErrNoSpace, rpctypes.ErrTooManyRequests,
+	rpctypes.ErrTooManyOps, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyRequests,
 	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrNoLeader, rpctypes.ErrCorrupt,
 	rpctypes.ErrPermissionDenied, rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 	rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed,

@@ -203,7 +203,7 @@ func TestNoSpace(t *testing.T) {
 		_, err := store.Commit(t.Context(), c)
 		return err
 	}
-	for err = commit(); err == nil; err = commit() {
+	for err = commit(); err == nil; err = commit() { // the one that reaches the quota is applied
 		version++
 		require.Less(t, version, uint64(20), "the quota is not reached")
 	}
