@@ -1,6 +1,6 @@
 // Package etcd keeps records in an etcd cluster. It is tested with version 3.7. Several processes on
-// several hosts share it. It loses nothing that was acknowledged as long as a majority of the members keeps
-// its disks, and it works on while a majority is up.
+// several hosts share it. It loses nothing that was acknowledged as long as a majority of the members
+// keeps its disks, and it works on while a majority is up.
 //
 // # Layout
 //
