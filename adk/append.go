@@ -2,7 +2,6 @@ package adk
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"maps"
 	"time"
@@ -44,7 +43,7 @@ func (s *Service) AppendEvent(ctx context.Context, cur session.Session, event *s
 	if err != nil {
 		return err
 	}
-	a := appendix{s: s, h: h, event: event, write: rand.Text()[:16]}
+	a := pending{s: s, h: h, event: event, write: newWrite()}
 	a.delta, a.seen = h.tested(d)
 	if err := pawl.Transact(ctx, s.rt, a.run, patient); err != nil {
 		return err
@@ -61,8 +60,8 @@ var patient = pawl.WithRetry(pawl.Retry{Attempts: 1000})
 // microseconds returns t as ADK's database service keeps it.
 func microseconds(t time.Time) time.Time { return t.Truncate(time.Microsecond) }
 
-// appendix is an append in progress.
-type appendix struct {
+// pending is an append in progress.
+type pending struct {
 	s     *Service
 	h     *handle
 	event *session.Event // not changed
@@ -75,7 +74,7 @@ type appendix struct {
 }
 
 // run is the function of the transaction.
-func (a *appendix) run(ctx context.Context, tx *pawl.Tx) error {
+func (a *pending) run(ctx context.Context, tx *pawl.Tx) error {
 	a.sums = map[string]any{}
 	stored := *a.event
 	stored.Timestamp = microseconds(stored.Timestamp)

@@ -51,7 +51,7 @@ func (s *Service) Delete(ctx context.Context, req *session.DeleteRequest) error 
 	return nil
 }
 
-// finish removes the events of the deletions that match q. Several processes may do it at a time.
+// finish completes the deletions that match q. Several processes may complete the same one.
 func (s *Service) finish(ctx context.Context, q pawl.Query) error {
 	type job struct {
 		stream  string

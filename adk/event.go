@@ -168,8 +168,8 @@ func decodeEvent(text []byte) (*session.Event, time.Time, error) {
 
 var errPieces = errors.New("pieces of an event are missing")
 
-// join returns the text of the record whose last entry is last. Pieces are the entries before it, of
-// which the record begins with one of the last.
+// join returns the text of the record that ends with last. Pieces are the entries before it, up to the
+// event before.
 func join(pieces []json.RawMessage, last json.RawMessage) ([]byte, error) {
 	var l lastPiece
 	if err := json.Unmarshal(last, &l); err != nil {

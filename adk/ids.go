@@ -33,6 +33,9 @@ func sessionID(app, user, id string) string { return userID(app, user) + "/" + p
 // newStream returns the name of a stream for the events of a new session.
 func newStream(session string) string { return session + "/" + rand.Text() }
 
+// newWrite returns a name for a write of cells; see cell.
+func newWrite() string { return rand.Text()[:16] }
+
 // checkNames returns *pawl.ArgumentError for a name that no store can keep.
 func checkNames(app, user, id string) error {
 	for _, n := range []struct{ what, name string }{{"app_name", app}, {"user_id", user}, {"session_id", id}} {

@@ -80,7 +80,7 @@ func (s *Service) Create(ctx context.Context, req *session.CreateRequest) (*sess
 		return nil, err
 	}
 	key := sessionID(req.AppName, req.UserID, id)
-	stream := newStream(key)
+	events, write := newStream(key), newWrite()
 	now := platform.Now(ctx).Truncate(time.Microsecond)
 	var app, user pawl.Snapshot[shared]
 	err = pawl.ReadAll(ctx, apps.Scope(s.rt, appID(req.AppName)).Into(&app), users.Scope(s.rt, userID(req.AppName, req.UserID)).Into(&user))
@@ -90,13 +90,13 @@ func (s *Service) Create(ctx context.Context, req *session.CreateRequest) (*sess
 	var made *handle
 	err = pawl.Transact(ctx, s.rt, func(ctx context.Context, tx *pawl.Tx) (err error) {
 		sums := map[string]any{}
-		inApp, inUser, err := s.applyShared(ctx, tx, req.AppName, req.UserID, d, stream, sums)
+		inApp, inUser, err := s.applyShared(ctx, tx, req.AppName, req.UserID, d, write, sums)
 		if err != nil {
 			return err
 		}
-		hd := head{App: req.AppName, User: req.UserID, ID: id, Stream: stream, Updated: now}
+		hd := head{App: req.AppName, User: req.UserID, ID: id, Stream: events, Updated: now}
 		scope := sessions.Scope(tx, key)
-		if err := d.own.apply(&hd.State, stream, "", scope.Key(), sums); err != nil {
+		if err := d.own.apply(&hd.State, write, "", scope.Key(), sums); err != nil {
 			return err
 		}
 		if inApp == nil {
@@ -159,7 +159,7 @@ func (s *Service) Get(ctx context.Context, req *session.GetRequest) (*session.Ge
 	if err := checkKey(req.AppName, req.UserID, req.SessionID); err != nil {
 		return nil, err
 	}
-	for stream := ""; ; {
+	for missing := ""; ; {
 		var app, user pawl.Snapshot[shared]
 		var own pawl.Snapshot[head]
 		err := pawl.ReadAll(ctx,
@@ -178,10 +178,10 @@ func (s *Service) Get(ctx context.Context, req *session.GetRequest) (*session.Ge
 			return nil, err
 		}
 		if !whole { // deleted meanwhile, or the store has lost some
-			if hd.Stream == stream {
+			if hd.Stream == missing {
 				return nil, fmt.Errorf("events of session %s are missing", req.SessionID)
 			}
-			stream = hd.Stream
+			missing = hd.Stream
 			continue
 		}
 		h, err := newHandle(hd, app.ReadOnly(), user.ReadOnly())
