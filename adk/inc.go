@@ -19,7 +19,7 @@ const incKey = "pawl.inc/"
 // is that in the store when the event is committed, 0 if there is none. So increments of many writers
 // add up, and an increment is never refused because the number has changed:
 //
-//	ctx.State().Set("user:credits", adk.Inc(-3))
+//	ctx.State().Set("user:orders", adk.Inc(1))
 //
 // The stored event, and the event after AppendEvent, have the sum in place of the Inc. Use Inc where
 // any order of changes is right. Where a decision depends on the number, read it and set the result:

@@ -50,7 +50,7 @@ var ErrLeft = errors.New("records left")
 // Options change Erase; the zero value is the default.
 type Options struct {
 	// Force deletes records that are held or busy, too. Their holders lose the lease, and their commits
-	// are refused.
+	// are refused. A batch job that is not over is never refunded then, and its artifacts stay.
 	Force bool
 	// Deleted is called for each deleted record after its commit; nil: it is not.
 	Deleted func(part string, key persist.Key)
@@ -313,9 +313,14 @@ func (e *erasure) delete(ctx context.Context, p Part, page []persist.Record, lef
 		}
 		_, err := e.logs.Commit(ctx, e.deletion(records))
 		var conflict *persist.Conflict
-		switch {
+		switch half := len(records) / 2; {
 		case err == nil:
 			return e.deleted(ctx, p, records)
+		case half > 0 && errors.As(err, new(*persist.LimitError)): // a store may allow fewer keys
+			if err := e.delete(ctx, p, records[:half], left); err != nil {
+				return err
+			}
+			return e.delete(ctx, p, records[half:], left)
 		case !errors.As(err, &conflict) || len(conflict.Winners) == 0:
 			return err
 		}

@@ -340,7 +340,27 @@ func TestEraseMeanwhile(t *testing.T) {
 	}
 }
 
-// Writers that are as fast as Erase do not keep it going for ever, and it says so. Proves ERASE-3.
+// A commit that is too large for the store is made in parts.
+//
+// Proves ERASE-1.
+func TestEraseOnASmallStore(t *testing.T) {
+	store := stores.OpenFor(t, stores.Memory.New(t))
+	rt := open(t, store)
+	for i := range 50 {
+		_, err := notes.Scope(rt, fmt.Sprintf("ann/%d", i)).SetState(t.Context(), note{Text: "x"})
+		require.NoError(t, err)
+	}
+	tap := &stores.Tap{Store: store}
+	tap.OnCommit(func(_ context.Context, c persist.Commit) error { return persist.Limits{MaxKeys: 7}.Check(c) })
+	report, err := erase.Erase(t.Context(), tap, partsOf(t, store, "ann"), erase.Options{})
+	require.NoError(t, err)
+	require.Equal(t, 50, report.Deleted)
+	require.Empty(t, of(all(t, store), "ann"))
+}
+
+// Writers that never stop do not keep Erase going.
+//
+// Proves ERASE-3.
 func TestEraseBesideEndlessWriters(t *testing.T) {
 	t.Run("same_record", func(t *testing.T) {
 		store := stores.OpenFor(t, stores.Memory.New(t))

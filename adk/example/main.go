@@ -84,7 +84,7 @@ func demo(ctx context.Context, out io.Writer, file string) error {
 	}
 	defer closeAll()
 	// The state of a user is shared by all sessions of the user.
-	first, err := sessions.Create(ctx, &session.CreateRequest{AppName: appName, UserID: userID, State: map[string]any{"user:credits": credits}})
+	first, err := sessions.Create(ctx, &session.CreateRequest{AppName: appName, UserID: userID, State: map[string]any{"user:credits": credits, "user:orders": 0}})
 	if err != nil {
 		return err
 	}

@@ -47,7 +47,7 @@ created while the command ends may stay.`,
 			}
 			named := len(s.IDs)+len(s.Prefixes)+len(s.Workspaces)+len(s.Principals) > 0
 			if !named && (len(labeled) == 0 || len(kinds) > 0) {
-				return misused("name the user: --id, --prefix, --workspace, --principal or --label")
+				return misused("name the user: --id, --prefix, --workspace, --principal, or --label without --kind")
 			}
 			return a.withStore(cmd.Context(), false, func(store persist.Store) error {
 				parts := labeled
@@ -71,7 +71,7 @@ created while the command ends may stay.`,
 	flags.StringArrayVar(&s.Workspaces, "workspace", nil, "workspace of runs")
 	flags.StringArrayVar(&s.Principals, "principal", nil, "principal of idempotency records")
 	flags.StringArrayVar(&labels, "label", nil, "KIND=LABEL: records of a kind with a label")
-	flags.StringArrayVar(&kinds, "kind", nil, "only this kind, for --id and --prefix; repeat it for others (default all)")
+	flags.StringArrayVar(&kinds, "kind", nil, "only this kind, also for --workspace (kind run) and --principal (kind idempotency); repeat it for others (default all)")
 	flags.BoolVar(&yes, "yes", false, "delete; without it, only list")
 	flags.BoolVar(&force, "force", false, "delete also records that are leased, and unfinished batch jobs")
 	return cmd
@@ -125,14 +125,14 @@ func (a *app) listErasable(ctx context.Context, store persist.Store, parts []era
 			continue
 		}
 		if found == 1 {
-			fmt.Fprintln(table, "KIND\tID\tVERSION\tUPDATED\tLEFT")
+			fmt.Fprintln(table, "KIND\tID\tVERSION\tUPDATED\tKEPT")
 		}
 		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\n", visible(f.Kind), visible(f.ID), f.Version, stamp(f.Updated), dash(f.Left))
 	}
 	if err := table.Flush(); err != nil {
 		return outputError(err)
 	}
-	fmt.Fprintf(a.errOut, "pawl: %s, %d of them left; nothing was deleted (--yes deletes)\n", count(found, "record", "records"), left)
+	fmt.Fprintf(a.errOut, "pawl: %s found, %d of them to be kept; nothing was deleted (--yes deletes)\n", count(found, "record", "records"), left)
 	return nil
 }
 
@@ -149,7 +149,7 @@ func (a *app) erase(ctx context.Context, store persist.Store, parts []erase.Part
 		case e.Deleted:
 			failed = a.out.printf("deleted %s\n", visible(e.Key.String()))
 		default:
-			failed = a.out.printf("left %s: %s\n", visible(e.Key.String()), visibleText(e.Left))
+			failed = a.out.printf("kept %s: %s\n", visible(e.Key.String()), visibleText(e.Left))
 		}
 	}
 	report, err := erase.Erase(ctx, store, parts, erase.Options{Force: force, Deleted: func(part string, key persist.Key) {
@@ -161,10 +161,10 @@ func (a *app) erase(ctx context.Context, store persist.Store, parts []erase.Part
 	switch {
 	case errors.Is(err, erase.ErrLeft):
 		err = &codedError{exitNegative, err}
-		a.hint = "; run the same command again when it is released"
+		a.hint = "; run the same command again when leases and jobs have ended"
 	case err != nil:
 		a.hint = "; run the same command again"
 	}
-	fmt.Fprintf(a.errOut, "pawl: %s deleted, %d left\n", count(report.Deleted, "record", "records"), len(report.Left))
+	fmt.Fprintf(a.errOut, "pawl: %s deleted, %d kept\n", count(report.Deleted, "record", "records"), len(report.Left))
 	return errors.Join(err, failed)
 }

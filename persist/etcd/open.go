@@ -141,7 +141,8 @@ func Open(ctx context.Context, endpoints []string, config Config) (*Store, error
 	return s, nil
 }
 
-// New is Open with a client of the caller's, which Close leaves open.
+// New opens the store on a client of the caller, which Close leaves open. It does not leave out members
+// that let requests time out, as Open does: a request to one waits for Config.AttemptTimeout.
 func New(ctx context.Context, client *clientv3.Client, config Config) (*Store, error) {
 	config = config.withDefaults()
 	if err := config.check(); err != nil {
@@ -183,17 +184,18 @@ func (c Config) withDefaults() Config {
 const (
 	leastTxnOps       = 32
 	leastRequestBytes = 2 * spareBytes
+	maxTick           = 200 * time.Millisecond // the coarsest clock that package persist allows
 )
 
 // check returns an error for a field without meaning.
 func (c Config) check() error {
 	switch {
 	case !utf8.ValidString(c.Prefix) || strings.Contains(c.Prefix, "\x00"):
-		return fmt.Errorf("etcd: Config.Prefix %q is not UTF-8 without U+0000", c.Prefix)
+		return fmt.Errorf("etcd: Config.Prefix %q must be UTF-8 and must not contain U+0000", c.Prefix)
 	case c.AttemptTimeout < 0 || c.Timeout < 0:
 		return errors.New("etcd: a timeout in Config is negative")
-	case c.Tick < time.Millisecond || c.Tick > time.Second:
-		return fmt.Errorf("etcd: Config.Tick must be between 1ms and 1s, got %s", c.Tick)
+	case c.Tick < time.Millisecond || c.Tick > maxTick:
+		return fmt.Errorf("etcd: Config.Tick must be between 1ms and %s, got %s", maxTick, c.Tick)
 	case c.MaxTxnOps < leastTxnOps:
 		return fmt.Errorf("etcd: Config.MaxTxnOps must be at least %d, got %d", leastTxnOps, c.MaxTxnOps)
 	case c.MaxRequestBytes < leastRequestBytes:

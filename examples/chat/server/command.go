@@ -19,11 +19,15 @@ import (
 // Command is a program that serves the chat: examples/chat is one, and a program that adds an
 // observer or a kind of store is another. Flags fills in the fields that users choose.
 type Command struct {
-	Addr, Store         string
-	Model, BaseURL, Key string
-	Delay               time.Duration
-	Lease, StopTimeout  time.Duration
-	Inspect             bool
+	Addr        string        // as Listen takes it
+	Store       string        // as -store; see Schemes
+	Model       string        // a name at BaseURL; empty or "local": the model without a network
+	BaseURL     string        // of an OpenAI-compatible service
+	Key         string        // for that service
+	Delay       time.Duration // see Config
+	Lease       time.Duration // see Config
+	StopTimeout time.Duration // for answers in progress at shutdown
+	Inspect     bool          // see Config
 
 	// Observer gets the events of the server's runtime. Nil: none.
 	Observer pawl.Observer
@@ -65,7 +69,7 @@ func (c Command) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	config := Config{Store: store, Observer: c.Observer, Delay: c.Delay, Lease: c.Lease, Inspect: c.Inspect, Logger: cmp.Or(c.Logger, slog.Default())}
-	if c.Model != "local" {
+	if c.Model != "" && c.Model != "local" {
 		if config.Model, err = newOpenAI(c.BaseURL, c.Key, c.Model); err != nil {
 			return err
 		}
