@@ -40,7 +40,7 @@ func newWrite() string { return rand.Text()[:16] }
 func checkNames(app, user, id string) error {
 	for _, n := range []struct{ what, name string }{{"app_name", app}, {"user_id", user}, {"session_id", id}} {
 		if !utf8.ValidString(n.name) || strings.ContainsRune(n.name, 0) {
-			return &pawl.ArgumentError{Argument: n.what, Reason: "not UTF-8 without U+0000"}
+			return &pawl.ArgumentError{Argument: n.what, Reason: "must be UTF-8 and must not contain U+0000"}
 		}
 	}
 	return nil
