@@ -160,6 +160,29 @@ func TestReadKeys(t *testing.T) {
 	}
 }
 
+// An increment tells nothing of the number that was read before it: a write of what was computed from
+// that number is refused, until the number is read again.
+func TestIncIsNoRead(t *testing.T) {
+	for policy, config := range policies {
+		t.Run(policy, func(t *testing.T) {
+			s := open(t, stores.Memory.New(t), config)
+			create(t, s, "first", map[string]any{"user:n": 10})
+			h := create(t, s, "s", nil)
+			_, err := h.State().Get("user:n")
+			require.NoError(t, err)
+			appendTo(t, s, create(t, s, "other", nil), event("w", map[string]any{"user:n": 15}))
+			appendTo(t, s, h, event("inc", map[string]any{"user:n": adk.Inc(1)}))
+			require.ErrorIs(t, s.AppendEvent(t.Context(), h, event("set", map[string]any{"user:n": 7})), adk.ErrStale)
+			n, err := h.State().Get("user:n")
+			require.NoError(t, err)
+			require.EqualValues(t, 16, n)
+			appendTo(t, s, h, event("set again", map[string]any{"user:n": 17}))
+			appendTo(t, s, h, event("and again", map[string]any{"user:n": 18}))
+			require.Equal(t, 18.0, state(get(t, s, "s"))["user:n"])
+		})
+	}
+}
+
 // A holder may change a value in place, and write it.
 func TestValueChangedInPlace(t *testing.T) {
 	each(t, adk.Config{Policy: adk.ByKey}, func(t *testing.T, s *adk.Service) {

@@ -15,7 +15,7 @@
 // A handle on a session is what Create, Get and List return. It knows how many events the session
 // had, and which write each key of the state came from. AppendEvent compares that with the store, and
 // never compares times. So no writer is refused because of a clock, and no writer overwrites a value
-// that it has not seen. Config.Policy says what a handle must have seen; Inc adds to a number without
+// that it has read and that has changed since. Config.Policy says what a handle must have seen; Inc adds to a number without
 // having seen it.
 //
 // Races, and what decides them:

@@ -26,7 +26,7 @@ type handle struct {
 	updated time.Time
 	seen    int64             // events that the session had
 	writes  map[string]string // writes that the values in state come from, see cell
-	read    map[string]bool   // keys that the holder has read
+	read    map[string]string // keys that the holder has read, with the writes that it saw
 	readAll bool              // the holder has read all keys, and the absence of others
 	set     map[string]bool   // keys that the holder has set, and not appended yet
 }
@@ -38,7 +38,7 @@ func newHandle(hd *head, app, user *shared) (*handle, error) {
 	h := &handle{
 		app: hd.App, user: hd.User, id: hd.ID, stream: hd.Stream, updated: hd.Updated, seen: hd.Events,
 		appending: make(chan struct{}, 1),
-		state:     map[string]any{}, writes: map[string]string{}, read: map[string]bool{}, set: map[string]bool{},
+		state:     map[string]any{}, writes: map[string]string{}, read: map[string]string{}, set: map[string]bool{},
 	}
 	take := func(prefix string, from cells) error {
 		for name, c := range from {
@@ -66,7 +66,8 @@ func (h *handle) tested(d delta) (delta, int64) {
 	defer h.mu.RUnlock()
 	mark := func(prefix string, c changes) {
 		for name, ch := range c {
-			ch.read, ch.seen = h.readAll || h.read[prefix+name], h.writes[prefix+name]
+			seen, read := h.read[prefix+name]
+			ch.read, ch.seen = read || h.readAll, seen
 			c[name] = ch
 		}
 	}
@@ -76,8 +77,9 @@ func (h *handle) tested(d delta) (delta, int64) {
 	return d, h.seen
 }
 
-// appended notes that event was committed by write. Sums are those of its increments. The event loses
-// its temporary keys; the handle keeps them, like those of ADK.
+// appended notes that event was committed by write. Sums are those of its increments: they tell nothing
+// of what the holder has read before. The event loses its temporary keys; the handle keeps them, like
+// those of ADK.
 func (h *handle) appended(event *session.Event, write string, sums map[string]any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,6 +89,10 @@ func (h *handle) appended(event *session.Event, write string, sums map[string]an
 	for key := range event.Actions.StateDelta {
 		h.writes[key] = write
 		delete(h.set, key)
+		_, read := h.read[key]
+		if _, sum := sums[key]; !sum && (read || h.readAll) {
+			h.read[key] = write
+		}
 	}
 	h.events = append(h.events, event)
 	h.updated = event.Timestamp
@@ -131,7 +137,7 @@ func (s *state) Get(key string) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.set[key] { // a value of the holder's own says nothing about the store
-		s.read[key] = true
+		s.read[key] = s.writes[key]
 	}
 	v, ok := s.state[key]
 	if !ok {
@@ -161,5 +167,6 @@ func (s *state) All() iter.Seq2[string, any] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.readAll = true
+	maps.Copy(s.read, s.writes)
 	return maps.All(maps.Clone(s.state))
 }

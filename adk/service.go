@@ -231,11 +231,19 @@ func (s *Service) List(ctx context.Context, req *session.ListRequest) (*session.
 		return nil, err
 	}
 	byUser := map[string]*shared{}
-	for snap, err := range users.List(ctx, s.rt, pawl.Query{Prefix: usersAt}) {
+	if req.UserID != "" {
+		user, err := users.Scope(s.rt, usersAt).Snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		byUser[snap.ReadOnly().User] = snap.ReadOnly()
+		byUser[req.UserID] = user.ReadOnly()
+	} else {
+		for snap, err := range users.List(ctx, s.rt, pawl.Query{Prefix: usersAt}) {
+			if err != nil {
+				return nil, err
+			}
+			byUser[snap.ReadOnly().User] = snap.ReadOnly()
+		}
 	}
 	all := make([]session.Session, len(found))
 	for i, hd := range found {

@@ -340,6 +340,33 @@ func TestEraseMeanwhile(t *testing.T) {
 	}
 }
 
+// An id is that of a whole record: the signals of runs in a workspace of that name stay, and so does a
+// kind of the user's own that is named like a position of a stream.
+//
+// Proves ERASE-1.
+func TestEraseOneID(t *testing.T) {
+	store := stores.OpenFor(t, stores.Memory.New(t))
+	put := func(kind, id, doc string) persist.Key {
+		key := persist.Key{Kind: kind, ID: id}
+		_, err := store.Commit(t.Context(), persist.Commit{ID: kind + id + ".1", Writes: []persist.Write{{Key: key, Version: 1, Doc: []byte(doc)}}})
+		require.NoError(t, err)
+		return key
+	}
+	erased := func(s erase.Subject) (keys []persist.Key) {
+		parts, err := erase.Parts(t.Context(), store, s)
+		require.NoError(t, err)
+		_, err = erase.Erase(t.Context(), store, parts, erase.Options{Deleted: func(_ string, key persist.Key) { keys = append(keys, key) }})
+		require.NoError(t, err)
+		return keys
+	}
+	run, signal := put("run", "ann/R1", `{}`), put("run.signal", "ann/R1/go", `{}`)
+	own, other := put("playback.position", "ann/7", `{"stream":"movie"}`), put("playback.position", "bob/7", `{"stream":"ann"}`)
+	require.Empty(t, erased(erase.Subject{IDs: []string{"ann"}}))
+	require.ElementsMatch(t, []persist.Key{run, signal, own}, erased(erase.Subject{Prefixes: []string{"ann/"}}))
+	_, err := store.Load(t.Context(), other)
+	require.NoError(t, err)
+}
+
 // A commit that is too large for the store is made in parts.
 //
 // Proves ERASE-1.

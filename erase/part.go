@@ -216,6 +216,7 @@ func (s Subject) runs(p *Part) {
 		parts := strings.SplitN(r.ID, "/", 3)
 		return strings.Join(parts[:min(2, len(parts))], "/")
 	}
+	p.Match = func(r persist.Record) bool { return r.Kind == runKind || s.has(p.Unit(r)) }
 }
 
 // batches selects the jobs of a batch queue, and then their items. What an unfinished job has made and
@@ -271,7 +272,8 @@ func (s Subject) streams(p *Part) {
 
 // streamOf returns the stream of a position or a snapshot, and the id of a record that is neither.
 func streamOf(r persist.Record) string {
-	if name := text(r, "stream"); name != "" {
+	name := text(r, "stream")
+	if name != "" && (strings.HasPrefix(r.ID, name+"/") || strings.HasPrefix(r.ID, "#")) {
 		return name
 	}
 	if i := strings.LastIndexByte(r.ID, '/'); i >= 0 && text(r, "life") != "" { // a snapshot of an older release

@@ -24,8 +24,11 @@ import (
 
 const (
 	// idle is how far the clock may be from that of the host that opens the store. A clock that is
-	// farther away is watched for as long, and set if it does not move.
+	// farther away is watched, and set if it does not move.
 	idle = 500 * time.Millisecond
+	// silence is the least time for which it is watched: a process whose step waits for an answer of a
+	// frozen member, or that was paused for a moment, is not gone.
+	silence = 5 * time.Second
 	// correction is the part of a step by which the clock is corrected.
 	correction = 1000
 )
@@ -111,7 +114,7 @@ func (s *Store) setIdleClock(ctx context.Context) error {
 	if s.clock.host().Sub(t).Abs() < idle {
 		return nil
 	}
-	timer := time.NewTimer(max(idle, 5*s.config.Tick))
+	timer := time.NewTimer(max(silence, 2*s.config.AttemptTimeout) + 5*s.config.Tick)
 	defer timer.Stop()
 	select {
 	case <-changed:

@@ -29,7 +29,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 		return nil, notApplied(ended(ctx))
 	}
 	q.Unheld = true
-	t := taking{store: s, acquire: a, change: change}
+	t := taking{store: s, query: q, acquire: a, change: change}
 	for deadline := time.Now().Add(s.config.Timeout); ; {
 		found, err := s.search(ctx, q, min(q.PageSize(), s.limits.MaxKeys), true)
 		if err != nil {
@@ -50,6 +50,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 // taking is a Take on its way.
 type taking struct {
 	store   *Store
+	query   persist.Query
 	acquire persist.Acquire
 	change  persist.Change
 	taken   []persist.Record
@@ -76,7 +77,7 @@ func (t *taking) all(ctx context.Context, found result) error {
 // none, if one of them has changed.
 func (t *taking) together(ctx context.Context, entries []entry, now time.Time) (won bool, err error) {
 	s := t.store
-	v := view{entries: make(map[persist.Key]entry, len(entries)), clock: now}
+	v := view{entries: make(map[persist.Key]entry, len(entries)), clock: laterOf(now, s.clock.now())} // the search may have taken a while
 	for _, e := range entries {
 		v.entries[e.record.Key] = e
 	}
@@ -86,6 +87,9 @@ func (t *taking) together(ctx context.Context, entries []entry, now time.Time) (
 	landed := view{entries: make(map[persist.Key]entry, len(entries))}
 	var taken []persist.Record
 	for _, e := range entries {
+		if !t.query.Match(e.record, at) {
+			continue
+		}
 		r, ok := t.acquire.Take(e.record, at, t.change)
 		if !ok {
 			continue
