@@ -46,14 +46,15 @@ test: ## test the library and its examples, without streams and batches, in less
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -vE '$(LONG)' | tr '\n' ' ')"
 	@echo "make test: all green"
 
-# The rest of CI. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
+# The rest of CI, in short forms: one foreign platform, fuzzing and planted bugs of the packages that
+# compile quickly. Some modules stand apart: what they need stays out of the go.sum of Pawl's users.
 .PHONY: test-modules
 test-modules: ## the rest: streams and batches, without cgo, other platforms, fuzzing, planted bugs, the command pawl, a browser, the benchmark, OpenTelemetry, etcd, ADK
 	@$(MAKE) --no-print-directory race PAWL_SHORT=1 PACKAGES="$$($(GO) list ./... | grep -E '$(LONG)' | tr '\n' ' ')"
 	@$(MAKE) --no-print-directory nocgo PAWL_SHORT=1
-	@$(MAKE) --no-print-directory cross
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT)
-	@$(MAKE) --no-print-directory planted PLANTED=-short
+	@$(MAKE) --no-print-directory cross PLATFORMS=windows/amd64
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT) FUZZPACKAGES='./internal/... ./persist/...'
+	@$(MAKE) --no-print-directory planted PLANTED="-short -only '^(internal|persist)/'"
 	@$(MAKE) --no-print-directory cli
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory bench-test
@@ -95,7 +96,7 @@ cross: ## compile for the platforms that CI does not run on
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (60s)
-	@GO=$(GO) tools/fuzz $(FUZZTIME)
+	@GO=$(GO) tools/fuzz $(FUZZTIME) $(FUZZPACKAGES)
 
 .PHONY: planted
 planted: need-postgres need-strace ## break each mechanism on purpose; a test must notice (PLANTED='-only lock')
