@@ -55,7 +55,7 @@ test-modules: ## the rest: streams and batches, without cgo, other platforms, fu
 	@$(MAKE) --no-print-directory cross PLATFORMS=windows/amd64
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZTIME_SHORT) FUZZPACKAGES='./internal/... ./persist/...'
 	@$(MAKE) --no-print-directory planted PLANTED="-short -only '^(internal|persist)/'"
-	@$(MAKE) --no-print-directory cli
+	@$(MAKE) --no-print-directory cli PLATFORMS=windows/amd64
 	@$(MAKE) --no-print-directory browser
 	@$(MAKE) --no-print-directory bench-test
 	@$(MAKE) --no-print-directory otel
