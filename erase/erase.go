@@ -138,7 +138,7 @@ func List(ctx context.Context, store persist.Store, parts []Part) iter.Seq2[Foun
 func check(parts []Part) error {
 	for _, p := range parts {
 		for _, q := range p.Queries {
-			if q.Kind == "" || isLogKind(q.Kind) || q.Prefix == "" && q.From == "" && len(q.Labels) == 0 && p.Match == nil {
+			if q.Kind == "" || persist.IsLogKind(q.Kind) || q.Prefix == "" && q.From == "" && len(q.Labels) == 0 && p.Match == nil {
 				return &pawl.ArgumentError{Argument: "Part " + p.Name, Reason: "a query needs a Kind, and a Prefix, From, Labels or Match"}
 			}
 		}

@@ -135,15 +135,12 @@ const (
 	cursorID       = "routed" // how far reactions have read the log: it names no stream
 )
 
-// isLogKind reports whether a kind holds the documents of logs, which go with the record of the log.
-func isLogKind(kind string) bool { return kind == "pawl.log" || strings.HasPrefix(kind, "pawl.log.") }
-
 // bases returns the kinds that have a part, each once: the kinds that a layer keeps beside another one
 // stand for that one.
 func bases(kinds []string) (names []string) {
 	for _, kind := range kinds {
 		switch {
-		case isLogKind(kind):
+		case persist.IsLogKind(kind):
 			continue
 		case kind == signalKind:
 			kind = runKind

@@ -175,7 +175,7 @@ func (c *copier) each(ctx context.Context, store Store, fn func(context.Context,
 			if err != nil {
 				return fmt.Errorf("list: %w", err)
 			}
-			records := slices.DeleteFunc(page.Records, func(r Record) bool { return isLogKind(r.Kind) })
+			records := slices.DeleteFunc(page.Records, func(r Record) bool { return IsLogKind(r.Kind) })
 			if err := fn(ctx, records); err != nil {
 				return err
 			}

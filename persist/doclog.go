@@ -63,8 +63,9 @@ type logCount struct {
 
 var counterKey = Key{Kind: nextKind, ID: "next"}
 
-// isLogKind reports whether a kind is one of docLogs.
-func isLogKind(kind string) bool {
+// IsLogKind reports whether a kind holds the documents of logs that [Logs] keeps in a store. They go with the
+// records of the logs: a tool does not show, copy or delete them by themselves.
+func IsLogKind(kind string) bool {
 	return kind == logKind || kind == orderKind || kind == stateKind || kind == nextKind
 }
 

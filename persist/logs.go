@@ -170,7 +170,7 @@ func withoutLogs(err error) error {
 	}
 	rest := Conflict{Held: conflict.Held}
 	for i, winner := range conflict.Winners {
-		if isLogKind(winner.Kind) {
+		if IsLogKind(winner.Kind) {
 			continue
 		}
 		rest.Winners = append(rest.Winners, winner)

@@ -162,9 +162,6 @@ func floorOf(ctx context.Context, store persist.Store) (floor uint64, now time.T
 	return r.Version, r.Now, nil
 }
 
-// isLogKind reports whether a kind holds the documents of logs; see persist.Logs.
-func isLogKind(kind string) bool { return kind == "pawl.log" || strings.HasPrefix(kind, "pawl.log.") }
-
 // each calls fn with the pages of records that match q.
 func each(ctx context.Context, store persist.Store, q persist.Query, fn func([]persist.Record) error) error {
 	for {

@@ -80,7 +80,7 @@ func TestBackup(t *testing.T) {
 			for _, r := range before {
 				got, err := restored.Load(t.Context(), r.Key)
 				require.NoError(t, err)
-				if got.Now = got.Updated; r.Kind != "user" && !isLogKind(r.Kind) {
+				if got.Now = got.Updated; r.Kind != "user" && !persist.IsLogKind(r.Kind) {
 					require.Equal(t, r, got)
 				}
 			}

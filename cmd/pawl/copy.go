@@ -109,7 +109,7 @@ func (a *app) showProgress(ctx context.Context, from persist.Store, opts *persis
 	if d, err := describe(ctx, from); err == nil {
 		total = 0
 		for _, k := range d.Kinds {
-			if !isLogKind(k.Kind) {
+			if !persist.IsLogKind(k.Kind) {
 				total += k.Records
 			}
 		}

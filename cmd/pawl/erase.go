@@ -81,7 +81,7 @@ created while the command ends may stay.`,
 func labeledParts(labels []string) (parts []erase.Part, err error) {
 	for _, text := range labels {
 		kind, label, ok := strings.Cut(text, "=")
-		if !ok || kind == "" || label == "" || isLogKind(kind) {
+		if !ok || kind == "" || label == "" || persist.IsLogKind(kind) {
 			return nil, misused("--label wants KIND=LABEL, got %q", text)
 		}
 		parts = append(parts, erase.Labeled(kind, label))

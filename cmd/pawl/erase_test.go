@@ -89,7 +89,7 @@ func lines[T any](t *testing.T, out string) (all []T) {
 func living(t *testing.T, store persist.Store) (n int) {
 	t.Helper()
 	for _, r := range records(t, store) {
-		if !r.Deleted && !isLogKind(r.Kind) {
+		if !r.Deleted && !persist.IsLogKind(r.Kind) {
 			n++
 		}
 	}

@@ -154,7 +154,7 @@ func (a *app) inspectConfig(ctx context.Context, rt *library.Runtime, o inspectO
 		fmt.Fprintf(a.errOut, "pawl: kinds are not listed: %s\n", message(err))
 	}
 	for _, k := range kinds.Kinds {
-		if isLogKind(k.Kind) {
+		if persist.IsLogKind(k.Kind) {
 			continue
 		}
 		c.Kinds = append(c.Kinds, k.Kind)

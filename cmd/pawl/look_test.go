@@ -167,7 +167,7 @@ func TestLook(t *testing.T) {
 func kindsOnly(completed string) string {
 	var kinds []string
 	for _, line := range strings.Split(completed, "\n") {
-		if line != "" && !strings.HasPrefix(line, ":") && !isLogKind(line) {
+		if line != "" && !strings.HasPrefix(line, ":") && !persist.IsLogKind(line) {
 			kinds = append(kinds, line)
 		}
 	}

@@ -33,7 +33,7 @@ only with --force; its holder then loses the lease.`,
 			switch {
 			case err != nil:
 				return err
-			case isLogKind(key.Kind):
+			case persist.IsLogKind(key.Kind):
 				return misused("%q is part of a log; delete the record of the log", key)
 			case cmd.Flags().Changed("if-version") && version == 0:
 				return misused("--if-version must be above 0")

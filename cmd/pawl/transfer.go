@@ -22,7 +22,7 @@ func checkTarget(ctx context.Context, from, to persist.Store, exact bool) error 
 	}
 	for _, q := range allRecords {
 		err := each(ctx, to, q, func(copies []persist.Record) error {
-			copies = slices.DeleteFunc(copies, func(r persist.Record) bool { return isLogKind(r.Kind) })
+			copies = slices.DeleteFunc(copies, func(r persist.Record) bool { return persist.IsLogKind(r.Kind) })
 			originals, err := loadAll(ctx, from, copies)
 			if err != nil {
 				return fmt.Errorf("source: %w", err)

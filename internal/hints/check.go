@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/notify"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -59,7 +60,7 @@ func (h *Hub) check(ctx context.Context, hearing *atomic.Bool, due notify.Signal
 		if !more {
 			continue
 		}
-		if !sleep(ctx, pause) {
+		if !commit.Sleep(ctx, pause) {
 			return
 		}
 		due.Set()

@@ -27,6 +27,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pawl-go/pawl/internal/commit"
 	"github.com/pawl-go/pawl/internal/notify"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -232,7 +233,7 @@ func (h *Hub) hear(ctx context.Context, w persist.Watcher, hearing *atomic.Bool)
 		if failures == 1 {
 			h.config.Logger().WarnContext(ctx, "pawl: the store's hints have stopped; changes of other processes are noticed later", "err", err)
 		}
-		if !sleep(ctx, h.config.Backoff(failures)) {
+		if !commit.Sleep(ctx, h.config.Backoff(failures)) {
 			return
 		}
 	}
@@ -281,15 +282,4 @@ func (h *Hub) mark(w *watched, version uint64) {
 	}
 	w.dirty = true
 	h.due.Set()
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

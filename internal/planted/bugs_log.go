@@ -128,7 +128,7 @@ var logBugs = []Bug{
 	{
 		Name: "log-copy-documents", Mechanism: "the documents of logs are not copied as records",
 		Proves: []string{"STORE-15"}, File: "persist/copy.go",
-		Old: "func(r Record) bool { return isLogKind(r.Kind) })", New: "func(r Record) bool { return false })",
+		Old: "func(r Record) bool { return IsLogKind(r.Kind) })", New: "func(r Record) bool { return false })",
 		Pkg: "./persist", Run: "^Test(LogDocumentsAreNotCopied|CopyLogs)$",
 	},
 	{
