@@ -107,6 +107,10 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 	PAWL_KILLS=1000 $(GO) test -count=1 -v -run '^TestKilledWritersLoseAndRepeatNothing$$' .
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtRandomMoments$$' ./flow/machine
 
+.PHONY: proof
+proof: need-cc need-postgres need-strace ## kill, cut, stop and starve everything in short, in about 20 minutes, and write docs/reliability.md
+	$(GO) run ./internal/proof -docs
+
 .PHONY: soak
 soak: need-postgres ## kill worker processes of durable runs at random for SOAK seconds (600) and check every run (CI: 10)
 	PAWL_KILLS=20 PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run

@@ -277,7 +277,7 @@ func testKilledWriters(t *testing.T, s stores.Store) {
 		require.NoError(t, store.Close())
 		sum.kills, sum.inFlight, sum.answered = sum.kills+l.kills, sum.inFlight+l.inFlight, sum.answered+l.answered
 	}
-	t.Logf("%d kills, %d with a commit in flight; %d mutations acknowledged; of the others, %d were present and %d absent",
+	testkit.Figures(t, "%d kills, %d with a commit in flight; %d mutations acknowledged; of the others, %d were present and %d absent",
 		sum.kills, sum.inFlight, sum.answered, sum.landed, sum.lost)
 	require.Equal(t, kills/crashTrials*crashTrials, sum.kills)
 	require.GreaterOrEqual(t, float64(sum.inFlight), wantInFlight*float64(sum.kills), "too few kills interrupted a commit")

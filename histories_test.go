@@ -3,6 +3,7 @@ package pawl_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -109,6 +110,11 @@ var histSpec = porcupine.Model{
 // histFigures counts what a set of histories contains.
 type histFigures struct {
 	histories, ops, overlapping, unknown, withdrawn, conflicts int
+}
+
+func (f histFigures) String() string {
+	return fmt.Sprintf("%d histories of %d operations; %d overlap, %d have no answer, %d were withdrawn, %d met a conflict",
+		f.histories, f.ops, f.overlapping, f.unknown, f.withdrawn, f.conflicts)
 }
 
 func (f *histFigures) add(o histFigures) {

@@ -276,7 +276,7 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 	}
 	took := stoppedKill(t, rt, p, pid, ended, all(func(i int) bool { return reports.holds[i] != 0 }))
 	stoppedAudit(t, rt, reports)
-	t.Logf("%d holders stopped in %d rounds, %d while they held a lock; %d writes fenced; %v from the kill to the last acquisition", stopped, rounds, missed, reports.fenced, took)
+	testkit.Figures(t, "%d holders stopped in %d rounds, %d while they held a lock; %d writes fenced; %v from the kill to the last acquisition", stopped, rounds, missed, reports.fenced, took)
 	require.Positive(t, reports.fenced, "the store refused no write")
 }
 

@@ -64,7 +64,7 @@ func histories(t *testing.T, count, runtimes int, store persist.Store, hurried t
 	for _, rt := range rts {
 		require.NoError(t, rt.Close(t.Context()))
 	}
-	t.Logf("%+v", sum)
+	testkit.Figures(t, "%v", sum)
 	return sum
 }
 
@@ -83,7 +83,7 @@ func requireVaried(t *testing.T, f histFigures) {
 //
 // Proves LOCK-2, LOCK-7, LOCK-8, SCOPE-4.
 func TestMemoryHistoriesAreLinearizable(t *testing.T) {
-	requireVaried(t, histories(t, 20, 1, nil, 20*time.Microsecond, memoryScope))
+	requireVaried(t, histories(t, testkit.Times(20, 20, "PAWL_HISTORIES"), 1, nil, 20*time.Microsecond, memoryScope))
 }
 
 // Histories of persisted scopes are linearizable, with one runtime and with two that compete.
@@ -91,13 +91,13 @@ func TestMemoryHistoriesAreLinearizable(t *testing.T) {
 // Proves CAS-4, CAS-5, CAS-9, SCOPE-17.
 func TestStoredHistoriesAreLinearizable(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
-		requireVaried(t, histories(t, testkit.Times(12, 4), 1, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(12, 4, "PAWL_HISTORIES"), 1, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	t.Run("two runtimes", func(t *testing.T) {
-		requireVaried(t, histories(t, testkit.Times(12, 4), 2, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(12, 4, "PAWL_HISTORIES"), 2, delayedStore{memory.New()}, 300*time.Microsecond, storedScope))
 	})
 	stores.EachShared(t, func(t *testing.T, location string) {
-		requireVaried(t, histories(t, testkit.Times(6, 2), 1, stores.OpenFor(t, location), 3*time.Millisecond, storedScope))
+		requireVaried(t, histories(t, testkit.Times(6, 2, "PAWL_HISTORIES"), 1, stores.OpenFor(t, location), 3*time.Millisecond, storedScope))
 	})
 }
 
@@ -148,7 +148,7 @@ func TestHistoriesOfProcessesAreLinearizable(t *testing.T) {
 
 func testHistoriesOfProcesses(t *testing.T, s stores.Store) {
 	var sum histFigures
-	for range testkit.Times(histOfProcesses, 1) {
+	for range testkit.Times(histOfProcesses, 1, "PAWL_HISTORIES") {
 		location := s.New(t)
 		var processes []*testkit.Process
 		for i := range histProcesses {
@@ -175,6 +175,6 @@ func testHistoriesOfProcesses(t *testing.T, s stores.Store) {
 		f.withdrawn = withdrawn
 		sum.add(f)
 	}
-	t.Logf("%+v", sum)
+	testkit.Figures(t, "%v", sum)
 	requireVaried(t, sum)
 }

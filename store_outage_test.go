@@ -47,7 +47,7 @@ func TestCutConnections(t *testing.T) {
 	}
 	var refused, moved atomic.Int64
 	proxy.Cut(cutRate, rand.Uint64())
-	ctx, wantCuts := t.Context(), testkit.Times(500, 90)
+	ctx, wantCuts := t.Context(), testkit.Times(500, 90, "PAWL_CUTS")
 	// work makes one change and counts it if it was acknowledged. A refused change must not be in
 	// the store.
 	work := func(rt *pawl.Runtime) error {
@@ -110,7 +110,7 @@ func TestCutConnections(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, added[i].Load(), s.Balance, "purse %d", i)
 	}
-	t.Logf("%+v; %d transfers acknowledged, %d changes refused", counts, moved.Load(), refused.Load())
+	testkit.Figures(t, "cuts %+v; %d transfers acknowledged, %d changes refused", counts, moved.Load(), refused.Load())
 	for name, n := range map[string]int{"before": counts.BeforeCommit, "after sending": counts.AfterSend, "after executing": counts.AfterExecute} {
 		require.Greater(t, n, wantCuts/6, "too few connections cut %s the commit", name)
 	}
@@ -231,7 +231,7 @@ func TestServerKilled(t *testing.T) {
 	s, err := purses.Scope(rt, "bank").State(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, bank, s.Balance)
-	t.Logf("%d kills, acknowledged %v, refused %v", kills, acknowledged, refused)
+	testkit.Figures(t, "%d kills, acknowledged %v, refused %v", kills, acknowledged, refused)
 }
 
 // A mutation of a scope whose database file was removed gives *UnavailableError, and nothing is

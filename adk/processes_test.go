@@ -167,6 +167,7 @@ func TestKilledWhileAppending(t *testing.T) {
 			require.LessOrEqual(t, len(stored), len(acknowledged)+1)
 			acknowledged = stored
 		}
+		testkit.Figures(t, "%d kills, %d events", kills, len(acknowledged))
 	})
 }
 
@@ -198,7 +199,8 @@ func TestKilledWhileDeleting(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		s := open(t, location, adk.Config{})
 		s.ResumeAfter(0)
-		for range testkit.Times(10, 3, "PAWL_KILLS") {
+		kills, whole := testkit.Times(10, 3, "PAWL_KILLS"), 0
+		for range kills {
 			p := testkit.Start(t, "deleter", stores.Env(location))
 			testkit.Ready(p)
 			for range 1 + 2*rand.IntN(3) {
@@ -213,11 +215,13 @@ func TestKilledWhileDeleting(t *testing.T) {
 				require.Empty(t, ids(create(t, s, "s", nil)))
 				require.Empty(t, ids(get(t, s, "s")))
 			} else if n := len(ids(r.Session)); n > 0 {
+				whole++
 				require.Equal(t, []string{"0", "1", "2", "3", "4"}[:n], ids(r.Session))
 				require.Equal(t, float64(n), state(r.Session)["n"])
 			}
 			remove(t, s, "s")
 			requireNothingLeft(t, s)
 		}
+		testkit.Figures(t, "%d kills, %d before the deletion", kills, whole)
 	})
 }

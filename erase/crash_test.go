@@ -62,6 +62,7 @@ func TestKilledErase(t *testing.T) {
 		report, err := erase.Erase(t.Context(), store, partsOf(t, store, "ann"), erase.Options{})
 		require.NoError(t, err)
 		require.Positive(t, report.Deleted)
+		testkit.Figures(t, "killed when %d of %d documents were left; the next call deleted %d", left, len(of(before, "ann")), report.Deleted)
 		after := all(t, store)
 		require.Empty(t, of(after, "ann"))
 		require.Equal(t, of(before, "bob"), of(after, "bob"))

@@ -133,7 +133,7 @@ func TestKilledAtEveryStep(t *testing.T) {
 		}
 		wg.Wait()
 		require.Less(t, worst, crashLease+2*time.Second)
-		t.Logf("blocked for at most %v, lease %v", worst, crashLease)
+		testkit.Figures(t, "killed at every step; blocked for at most %v, lease %v", worst, crashLease)
 		var sessions []string
 		for i, p := range points {
 			victims[i].Kill()
@@ -197,7 +197,7 @@ func TestKilledWithItsWaitingCalls(t *testing.T) {
 		require.Equal(t, "x", b.next(t))
 		blocked := time.Since(died)
 		require.Less(t, blocked, crashLease+2*time.Second)
-		t.Logf("blocked for %v, lease %v", blocked, crashLease)
+		testkit.Figures(t, "blocked for %v, lease %v", blocked, crashLease)
 		close(b.all)
 		require.NoError(t, f.Stop(testkit.Within(t, 10*time.Second)))
 		require.Equal(t, want, b.ran())

@@ -199,7 +199,7 @@ func TestTwoFirstRequests(t *testing.T) {
 			require.Equal(t, 1, firsts)
 			require.EqualValues(t, 1, times(t, rt, key))
 		}
-		t.Logf("%d replays, %d refusals", replays, refusals)
+		testkit.Figures(t, "%d replays, %d refusals", replays, refusals)
 	})
 }
 
@@ -299,7 +299,7 @@ func TestKilledServers(t *testing.T) {
 			}
 			again += max(0, int(n)-1)
 		}
-		t.Logf("%d kills, %d keys, %d repeats, %d replays; %d executions too many without Respond", kills, len(h.tried), h.repeats, h.replays, again)
+		testkit.Figures(t, "%d kills, %d keys, %d repeats, %d replays; %d executions too many without Respond", kills, len(h.tried), h.repeats, h.replays, again)
 	})
 }
 

@@ -199,6 +199,7 @@ func harnessCheck(t testing.TB, l *stream.Log, committers, commits int) map[stri
 		}
 		require.Equal(t, n, version, name)
 	}
+	testkit.Figures(t, "%d processes, %d commits each, %d streams", committers, commits, len(sizes))
 	return sizes
 }
 

@@ -139,6 +139,7 @@ func TestKilledWhileClosing(t *testing.T) {
 			require.NoError(t, json.Unmarshal(text, &lines))
 			require.Equal(t, texts(steps3), lines, c.name())
 		}
+		testkit.Figures(t, "%d streams, one killed at each point of CloseStream", len(closings()))
 	})
 }
 
@@ -207,6 +208,7 @@ func TestKilledWriters(t *testing.T) {
 			require.Contains(t, found, id)
 		}
 		all := collect(t, d.ReadAll(t.Context(), stream.AllQuery{}))
+		testkit.Figures(t, "%d kills, %d appends acknowledged, %d events found", len(children), len(acked), len(found))
 		require.Len(t, all, len(found))
 		for _, e := range all {
 			require.Contains(t, found, e.ID)

@@ -248,5 +248,5 @@ func TestReactionKilledAtEveryPoint(t *testing.T) {
 		reactBlock(t, "react-victim", location, visits).Kill()
 		reactFinish(t, rt, visits)
 	})
-	t.Logf("%d visits", len(visits))
+	testkit.Figures(t, "%d kills, at every visit of every point", len(visits))
 }

@@ -233,5 +233,5 @@ func TestKilledAtEveryPoint(t *testing.T) {
 		block(t, "victim", location, b, visits).Kill()
 		repeat(t, b, visits, refs)
 	})
-	t.Logf("%d visits", len(visits))
+	testkit.Figures(t, "%d kills, at every visit of every point", len(visits))
 }

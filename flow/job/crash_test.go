@@ -88,6 +88,7 @@ func TestKilledWorker(t *testing.T) {
 			_, exists := get(t, rt, id)
 			require.False(t, exists, id)
 		}
+		testkit.Figures(t, "%d jobs whose worker was killed, each committed once", len(moments))
 		require.Empty(t, attempts, "each job was handled once more")
 	})
 }

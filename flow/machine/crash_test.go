@@ -188,7 +188,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 		told, err := ledgers.Scope(d.rt, "told").State(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, d.shipped(t), told.Shipped, "one after-effect for each commit")
-		t.Logf("%d kills, %d claims left behind", kills, stuck)
+		testkit.Figures(t, "%d kills, %d claims left behind", kills, stuck)
 	})
 }
 

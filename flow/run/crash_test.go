@@ -147,6 +147,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 			require.GreaterOrEqual(t, interrupted(r), 1, r.Key)
 			require.True(t, was.StartedAt.Equal(r.StartedAt), r.Key)
 		}
+		testkit.Figures(t, "%d runs killed at a boundary of a step", len(all))
 		require.NoError(t, e.Stop(t.Context()))
 	})
 }
@@ -177,6 +178,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 			checkLong(t, rt, r)
 			require.GreaterOrEqual(t, interrupted(r), min(kills, longSteps), r.Key)
 		}
+		testkit.Figures(t, "%d runs, %d kills of the worker of each", len(all), min(kills, longSteps))
 		require.NoError(t, e.Stop(t.Context()))
 	})
 }

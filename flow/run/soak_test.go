@@ -140,6 +140,6 @@ func TestSoak(t *testing.T) {
 		for _, p := range workers {
 			p.Kill()
 		}
-		t.Logf("%d runs, %d kills, %d attempts repeated", len(started), kills, again)
+		testkit.Figures(t, "%d runs, %d kills, %d attempts repeated", len(started), kills, again)
 	})
 }

@@ -68,11 +68,13 @@ var rooms = map[string]room{
 	"internal/pgproxy":    testKit,
 	"internal/need":       testKit,
 	"internal/relay":      testKit,
+	"internal/cycles":     testKit,
 	"pawltest":            testKit,
 	"persist/persisttest": testKit,
 	"internal/guarantees": tool,
 	"internal/imports":    tool,
 	"internal/planted":    tool,
+	"internal/proof":      tool,
 	"internal/source":     tool,
 }
 

@@ -117,6 +117,18 @@ var txBugs = []Bug{
 		Pkg: ".", Run: "^TestBankIsConserved$/sqlite", Flags: []string{"-timeout=60s"},
 	},
 	{
+		Name: "tx-cycle-write-skew", Mechanism: "what a transaction read is tested in its commit",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "		case p.seen():\n			b.Guards", New: "		case false:\n			b.Guards",
+		Pkg: "./internal/cycles", Run: "^TestTransactionsHaveNoCycles$",
+	},
+	{
+		Name: "tx-cycle-in-parts", Mechanism: "the writes of a transaction are one commit",
+		Proves: []string{"TX-1"}, File: "tx_deliver.go",
+		Old: "	b.ID = t.env.newCommitID()\n", New: "	for len(b.Writes) > 1 {\n		one := b.Commit\n		one.ID, one.Writes, one.Guards = t.env.newCommitID(), b.Writes[:1], nil\n		_, _ = t.rt.store.Commit(t.ctx, one)\n		b.Writes, b.writers, b.next = b.Writes[1:], b.writers[1:], b.next[1:]\n	}\n	b.ID = t.env.newCommitID()\n",
+		Pkg: "./internal/cycles", Run: "^TestTransactionsHaveNoCycles$",
+	},
+	{
 		Name: "tx-guard-that-moved", Mechanism: "a commit in doubt whose guard has moved has certainly not committed",
 		Proves: []string{"CAS-7"}, File: "internal/commit/evidence.go",
 		Old: "	if len(winners) > 0 && written < len(c.Writes) {", New: "	if false {",

@@ -166,5 +166,5 @@ func killWriters(t *testing.T, kills int) {
 		require.GreaterOrEqual(t, n, acknowledged[work], work)
 		require.LessOrEqual(t, n, acknowledged[work]+len(said), work)
 	}
-	t.Logf("%d kills; acknowledged: %v", kills, acknowledged)
+	testkit.Figures(t, "%d kills; acknowledged: %v", kills, acknowledged)
 }

@@ -121,7 +121,8 @@ func init() {
 //
 // Proves STORE-6, TX-3.
 func TestPowerFailureInHistory(t *testing.T) {
-	for range 2 {
+	count, failures := testkit.Times(2, 2, "PAWL_HISTORIES"), 0
+	for range count {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		t.Setenv(historySeed, strconv.FormatUint(seed, 10))
@@ -140,10 +141,12 @@ func TestPowerFailureInHistory(t *testing.T) {
 		require.Len(t, trace(t, "history", dir, "-xx", "-s", "1000000", "-e", logged, "-o", log), historyLength)
 		d.feedTrace(t, log, func(answers int) {
 			d.failures(t, 2, func(dir string) {
+				failures++
 				got, err := portrait(t.Context(), newcomer(t, dir))
 				require.NoError(t, err)
 				require.Contains(t, portraits[answers:min(answers+2, len(portraits))], got, "after %d commits", answers)
 			})
 		})
 	}
+	testkit.Figures(t, "%d histories of %d commits, %d power failures", count, historyLength, failures)
 }

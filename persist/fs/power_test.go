@@ -348,7 +348,7 @@ func TestPowerFailure(t *testing.T) {
 				require.Equal(t, there, state(t, c, byList(t, s)))
 			})
 		})
-		t.Logf("%s: %d moments, %d power failures", role, moments, failures)
+		testkit.Figures(t, "%s: %d moments, %d power failures", role, moments, failures)
 	}
 }
 
@@ -440,7 +440,7 @@ func TestFailedSystemCalls(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%v", outcomes)
+	testkit.Figures(t, "commits with a failed call, by what their error said: %v", outcomes)
 	require.Len(t, outcomes, 3)
 }
 
@@ -513,7 +513,7 @@ func TestPowerFailureAfterKill(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d kills, %d power failures", runs, failures)
+	testkit.Figures(t, "%d kills, %d power failures", runs, failures)
 }
 
 // TestPowerFailureAfterKilledFinisher kills a writer whose file is tentative, then a reader at each

@@ -304,7 +304,7 @@ func TestKilledAtEverySystemCall(t *testing.T) {
 				kills++
 			}
 		}
-		t.Logf("%s: killed at %d system calls", role, kills)
+		testkit.Figures(t, "%s: killed at %d system calls", role, kills)
 		require.Greater(t, kills, map[string]int{"transfer": 40, "deposit": 15, "again": 30}[role])
 	}
 }

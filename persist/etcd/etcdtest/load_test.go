@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -254,7 +255,7 @@ func (l *load) check() {
 		lost += max(0, known-snap.State().Count)
 		doubled += max(0, snap.State().Count-known-unknown)
 	}
-	l.t.Logf("increments acknowledged %d, lost %d, doubled %d; transfers %d; unknown outcomes %d, failed calls %d",
+	testkit.Figures(l.t, "increments acknowledged %d, lost %d, doubled %d; transfers %d; unknown outcomes %d, failed calls %d",
 		acked, lost, doubled, l.transfers.Load(), l.unknown.Load(), l.failed.Load())
 	require.Zero(l.t, lost)
 	require.Zero(l.t, doubled)

@@ -1,0 +1,114 @@
+// Proof runs the tests that break things from outside (kills, power failures, failing system calls, cut
+// connections, stopped processes, races of many clients) and writes what they did into a table.
+//
+//	go run ./internal/proof                the short form of all, in about 20 minutes
+//	go run ./internal/proof -long          the long form, in hours
+//	go run ./internal/proof -only power    those whose name matches
+//	go run ./internal/proof -list          list the proofs, run nothing
+//
+// With -docs it publishes a run that passed: the rows in docs/reliability.md, and what the tests
+// printed in docs/reliability.log.gz. It exits with 1 if a test fails, is skipped, or reports no
+// figures.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+func main() {
+	var o options
+	flag.BoolVar(&o.long, "long", false, "run the long form")
+	flag.BoolVar(&o.docs, "docs", false, "publish the figures of a run that passed")
+	flag.StringVar(&o.only, "only", "", "run the proofs whose name matches this `regexp`")
+	list := flag.Bool("list", false, "list the proofs and run nothing")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	var err error
+	if *list {
+		for _, p := range proofs {
+			fmt.Printf("%s\t%s\t%s\n", p.name, p.claim, p.command(o.long))
+		}
+	} else {
+		err = o.run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "proof:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	long, docs bool
+	only       string
+}
+
+// run runs the proofs that o selects, one after another, and publishes their figures if o says so.
+func (o options) run(ctx context.Context) error {
+	match, err := regexp.Compile(o.only)
+	if err != nil {
+		return err
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	var (
+		failed []string
+		rows   []row
+		log    strings.Builder
+	)
+	for _, p := range proofs {
+		if !match.MatchString(p.name) {
+			continue
+		}
+		start := time.Now()
+		r, err := p.run(ctx, root, o.long)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		took := time.Since(start).Round(time.Second)
+		fmt.Fprintf(&log, "== %s: %s\n%s\n", p.name, p.command(o.long), r.output)
+		if err != nil {
+			failed = append(failed, p.name)
+			fmt.Printf("%s: FAILED after %v: %v\n%s\n", p.name, took, err, r.output)
+			continue
+		}
+		rows = append(rows, row{p, o.long, start, r.figures})
+		fmt.Printf("%s: passed in %v\n", p.name, took)
+		for _, figures := range r.figures {
+			fmt.Println("   ", figures)
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
+	}
+	if len(rows) == 0 {
+		return errors.New("no proof matches")
+	}
+	if !o.docs {
+		return nil
+	}
+	return publish(filepath.Join(root, "docs"), rows, log.String())
+}
+
+// moduleRoot returns the folder of the module around the working directory.
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env GOMOD: %w", err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out))), nil
+}

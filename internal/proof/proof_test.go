@@ -1,0 +1,87 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../.."
+
+// Every proof names tests that exist and a planted bug that exists, and no two have one name.
+func TestProofsAreCurrent(t *testing.T) {
+	var planted strings.Builder
+	files, err := filepath.Glob(filepath.Join(root, "internal/planted/bugs*.go"))
+	require.NoError(t, err)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		planted.Write(text)
+	}
+	names := map[string]bool{}
+	for _, p := range proofs {
+		require.False(t, names[p.name], p.name)
+		names[p.name] = true
+		var tests []string
+		files, err := filepath.Glob(filepath.Join(root, p.module, p.pkg, "*_test.go"))
+		require.NoError(t, err)
+		for _, name := range files {
+			text, err := os.ReadFile(name)
+			require.NoError(t, err)
+			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
+				tests = append(tests, m[1])
+			}
+		}
+		for _, test := range strings.Split(strings.Trim(p.run, "^()$"), "|") {
+			require.True(t, matchesAny(regexp.MustCompile("^"+test), tests), "%s: no test matches %s", p.name, test)
+		}
+		if p.bug != "" {
+			require.Contains(t, planted.String(), `"`+p.bug+`"`, p.name)
+		}
+	}
+}
+
+func matchesAny(r *regexp.Regexp, names []string) bool {
+	for _, name := range names {
+		if r.MatchString(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// Figures come with the subtest that reported them. A skipped test, or none with figures, is an error.
+func TestRead(t *testing.T) {
+	r, err := read([]byte(`{"Action":"output","Test":"TestKilled/in_files","Output":"    a_test.go:7: figures: 3 kills\n"}
+{"Action":"output","Test":"TestKilled","Output":"    a_test.go:8: figures: 4 kills\n"}
+{"Action":"pass","Test":"TestKilled"}
+`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"in files: 3 kills", "4 kills"}, r.figures)
+	require.Contains(t, r.output, "a_test.go:7: figures: 3 kills\n")
+
+	_, err = read([]byte(`{"Action":"skip","Test":"TestKilled/postgres"}`))
+	require.ErrorContains(t, err, "TestKilled/postgres was skipped")
+	require.ErrorContains(t, err, "no test reported figures")
+}
+
+// A published row replaces that of its proof. The others stay, in the order of the proofs.
+func TestInsert(t *testing.T) {
+	page := "before\n" + tableBegin + "old header\n| crash-files | kept |\n| crash-scopes | old |\n| gone | old |\n" + tableEnd + "after\n"
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	out, err := insert(page, []row{{proofs[0], false, at, []string{"a: 1|2 kills", "b: 3 kills"}}})
+	require.NoError(t, err)
+	require.Equal(t, "crash-scopes", proofs[0].name)
+	require.True(t, strings.HasPrefix(out, "before\n"+tableBegin))
+	require.True(t, strings.HasSuffix(out, "\n"+tableEnd+"after\n"))
+	require.Regexp(t, `(?s)\| crash-scopes \| SIGKILL .*a: 1\\\|2 kills<br>b: 3 kills .* 2026-01-02, .*\n\| crash-files \| kept \|\n`, out)
+	require.NotContains(t, out, "old |")
+
+	_, err = insert("no table", nil)
+	require.Error(t, err)
+}
