@@ -37,7 +37,7 @@ func TestProofsAreCurrent(t *testing.T) {
 				tests = append(tests, m[1])
 			}
 		}
-		for _, test := range strings.Split(strings.Trim(p.run, "^()$"), "|") {
+		for _, test := range strings.Split(strings.Trim(p.tests, "^()$"), "|") {
 			require.True(t, matchesAny(regexp.MustCompile("^"+test), tests), "%s: no test matches %s", p.name, test)
 		}
 		if p.bug != "" {

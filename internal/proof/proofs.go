@@ -5,98 +5,98 @@ package main
 var proofs = []proof{
 	{
 		name: "crash-scopes", claim: "SIGKILL at random: an acknowledged mutation is there once, a refused one is not, one without an answer at most once",
-		pkg: ".", run: "^TestKilledWritersLoseAndRepeatNothing$", short: "PAWL_KILLS=100", long: "PAWL_KILLS=8000", bug: "killed-answer-before-commit",
+		pkg: ".", tests: "^TestKilledWritersLoseAndRepeatNothing$", short: "PAWL_KILLS=100", long: "PAWL_KILLS=8000", bug: "killed-answer-before-commit",
 	},
 	{
 		name: "crash-files", claim: "SIGKILL at random: transfers between plain files are there as a whole or not at all",
-		pkg: "./persist/fs", run: "^TestKilledWriters$", short: "PAWL_KILLS=200", long: "PAWL_KILLS=2000",
+		pkg: "./persist/fs", tests: "^TestKilledWriters$", short: "PAWL_KILLS=200", long: "PAWL_KILLS=2000",
 	},
 	{
 		name: "crash-calls", claim: "SIGKILL at every system call of a commit to files",
-		pkg: "./persist/fs", run: "^TestKilledAtEverySystemCall$", bug: "fs-finish-first",
+		pkg: "./persist/fs", tests: "^TestKilledAtEverySystemCall$", bug: "fs-finish-first",
 	},
 	{
 		name: "crash-claims", claim: "SIGKILL at random in steps of a status machine: no claim stays for ever, no effect is doubled",
-		pkg: "./flow/machine", run: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=300",
+		pkg: "./flow/machine", tests: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=300",
 	},
 	{
 		name: "crash-flows", claim: "SIGKILL at every step of a flow's call: the next caller is admitted after the lease",
-		pkg: "./flow", run: "^(TestKilledAtEveryStep|TestKilledWithItsWaitingCalls)$",
+		pkg: "./flow", tests: "^(TestKilledAtEveryStep|TestKilledWithItsWaitingCalls)$",
 	},
 	{
 		name: "crash-keys", claim: "SIGKILL of servers with an Idempotency-Key: with Respond no request is executed twice",
-		pkg: "./idempotency", run: "^TestKilledServers$", short: "PAWL_KILLS=6", long: "PAWL_KILLS=300",
+		pkg: "./idempotency", tests: "^TestKilledServers$", short: "PAWL_KILLS=6", long: "PAWL_KILLS=300",
 	},
 	{
 		name: "crash-runs", claim: "SIGKILL at every boundary of every step of durable runs, and again and again: each step commits once, in order",
-		pkg: "./flow/run", run: "^(TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$", short: "PAWL_KILLS=4", long: "PAWL_KILLS=20", bug: "run-of-a-dead-worker",
+		pkg: "./flow/run", tests: "^(TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$", short: "PAWL_KILLS=4", long: "PAWL_KILLS=20", bug: "run-of-a-dead-worker",
 	},
 	{
 		name: "crash-jobs", claim: "SIGKILL inside a handler and before its commit: the job is handled again, and commits once",
-		pkg: "./flow/job", run: "^TestKilledWorker$", bug: "job-writes-before-the-end",
+		pkg: "./flow/job", tests: "^TestKilledWorker$", bug: "job-writes-before-the-end",
 	},
 	{
 		name: "crash-batches", claim: "SIGKILL at every visit of every point of a batch: the same end and the same totals",
-		pkg: "./flow/batch", run: "^TestKilledAtEveryPoint$", short: "PAWL_SHORT=1", bug: "batch-charged-again",
+		pkg: "./flow/batch", tests: "^TestKilledAtEveryPoint$", short: "PAWL_SHORT=1", bug: "batch-charged-again",
 	},
 	{
 		name: "crash-streams", claim: "SIGKILL of processes that append: acknowledged appends are there as a whole, versions have no gaps",
-		pkg: "./stream", run: "^(TestKilledWriters|TestKilledWhileClosing)$",
+		pkg: "./stream", tests: "^(TestKilledWriters|TestKilledWhileClosing)$",
 	},
 	{
 		name: "crash-reactions", claim: "SIGKILL at every visit of every point of a reaction: each event's effects are there once",
-		pkg: "./stream", run: "^(TestReactionKilledAtEveryPoint|TestProcessesKilledConsumers)$", short: "PAWL_SHORT=1", long: "PAWL_COMMITS=1000", bug: "reaction-cursor-before-positions",
+		pkg: "./stream", tests: "^(TestReactionKilledAtEveryPoint|TestProcessesKilledConsumers)$", short: "PAWL_SHORT=1", long: "PAWL_COMMITS=1000", bug: "reaction-cursor-before-positions",
 	},
 	{
 		name: "crash-adk", claim: "SIGKILL during AppendEvent and Delete of an ADK session: events and state fit each other, a deleted session leaves nothing",
-		module: "adk", pkg: ".", run: "^(TestKilledWhileAppending|TestKilledWhileDeleting)$", short: "PAWL_KILLS=10", long: "PAWL_KILLS=300",
+		module: "adk", pkg: ".", tests: "^(TestKilledWhileAppending|TestKilledWhileDeleting)$", short: "PAWL_KILLS=10", long: "PAWL_KILLS=300",
 	},
 	{
 		name: "crash-erase", claim: "SIGKILL in the middle of an erasure: the next one completes it",
-		pkg: "./erase", run: "^TestKilledErase$",
+		pkg: "./erase", tests: "^TestKilledErase$",
 	},
 	{
 		name: "power-files", claim: "a power failure at every moment of a commit to files, with every mixture of writes that reached the disk: an acknowledged commit is there, none is there in part",
-		pkg: "./persist/fs", run: "^(TestPowerFailure|TestPowerFailureAfterKill|TestPowerFailureInHistory)$", long: "PAWL_HISTORIES=40", bug: "fs-file-sync",
+		pkg: "./persist/fs", tests: "^(TestPowerFailure|TestPowerFailureAfterKill|TestPowerFailureInHistory)$", long: "PAWL_HISTORIES=40", bug: "fs-file-sync",
 	},
 	{
 		name: "calls-files", claim: "each system call of a commit fails (EIO, ENOSPC, EMFILE, EROFS and others): the error tells the outcome, and a power failure afterwards changes nothing",
-		pkg: "./persist/fs", run: "^TestFailedSystemCalls$", bug: "fs-failed-sync-not-repeated",
+		pkg: "./persist/fs", tests: "^TestFailedSystemCalls$", bug: "fs-failed-sync-not-repeated",
 	},
 	{
 		name: "cuts-postgres", claim: "connections are cut before, during and after COMMIT: nothing is lost or doubled, no outcome stays unknown",
-		pkg: ".", run: "^TestCutConnections$", short: "PAWL_CUTS=500", long: "PAWL_CUTS=10000", bug: "tx-grown-batch",
+		pkg: ".", tests: "^TestCutConnections$", short: "PAWL_CUTS=500", long: "PAWL_CUTS=10000", bug: "tx-grown-batch",
 	},
 	{
 		name: "restarts-postgres", claim: "the server is killed and restarted under load: acknowledged changes are there once, writers continue without help",
-		pkg: ".", run: "^TestServerKilled$", short: "PAWL_KILLS=12", long: "PAWL_KILLS=200",
+		pkg: ".", tests: "^TestServerKilled$", short: "PAWL_KILLS=12", long: "PAWL_KILLS=200",
 	},
 	{
 		name: "stopped-holders", claim: "holders of leases are stopped (SIGSTOP) beyond their lease and go on: none of their writes is committed after that of a successor",
-		pkg: ".", run: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=10", long: "PAWL_KILLS=1000",
+		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=10", long: "PAWL_KILLS=1000",
 	},
 	{
 		name: "histories-memory", claim: "operations of many goroutines on in-memory state are linearizable, also when callers leave",
-		pkg: ".", run: "^TestMemoryHistoriesAreLinearizable$", short: "PAWL_HISTORIES=20", long: "PAWL_HISTORIES=400", bug: "history-exclusion",
+		pkg: ".", tests: "^TestMemoryHistoriesAreLinearizable$", short: "PAWL_HISTORIES=20", long: "PAWL_HISTORIES=400", bug: "history-exclusion",
 	},
 	{
 		name: "histories-stores", claim: "operations of many goroutines and of two runtimes on stored state are linearizable, also when callers leave",
-		pkg: ".", run: "^TestStoredHistoriesAreLinearizable$", short: "PAWL_HISTORIES=6", long: "PAWL_HISTORIES=200", bug: "history-withdrawn-yet-committed",
+		pkg: ".", tests: "^TestStoredHistoriesAreLinearizable$", short: "PAWL_HISTORIES=6", long: "PAWL_HISTORIES=200", bug: "history-withdrawn-yet-committed",
 	},
 	{
 		name: "histories-processes", claim: "operations of three processes are linearizable",
-		pkg: ".", run: "^TestHistoriesOfProcessesAreLinearizable$", short: "PAWL_HISTORIES=2", long: "PAWL_HISTORIES=100", bug: "history-stale-reads",
+		pkg: ".", tests: "^TestHistoriesOfProcessesAreLinearizable$", short: "PAWL_HISTORIES=2", long: "PAWL_HISTORIES=100", bug: "history-stale-reads",
 	},
 	{
 		name: "cycles", claim: "transactions of two runtimes are strictly serializable, also when callers leave and connections are cut",
-		pkg: "./internal/cycles", run: "^TestTransactions", short: "PAWL_ROUNDS=4", long: "PAWL_ROUNDS=200", bug: "tx-cycle-write-skew",
+		pkg: "./internal/cycles", tests: "^TestTransactions", short: "PAWL_ROUNDS=4", long: "PAWL_ROUNDS=200", bug: "tx-cycle-write-skew",
 	},
 	{
 		name: "streams-processes", claim: "eight processes append to streams and consume them: versions without gaps, each event once, what is drained is what was committed",
-		pkg: "./stream", run: "^TestProcessesCommit", short: "PAWL_COMMITS=50", long: "PAWL_COMMITS=1000",
+		pkg: "./stream", tests: "^TestProcessesCommit", short: "PAWL_COMMITS=50", long: "PAWL_COMMITS=1000",
 	},
 	{
 		name: "etcd-faults", claim: "etcd's leaders are killed, frozen and isolated, and a member is replaced, with clocks two hours apart: nothing is lost or doubled, histories are linearizable",
-		module: "persist/etcd/etcdtest", pkg: ".", run: "^TestFaults$", short: "PAWL_ETCD_ROUNDS=2", long: "PAWL_ETCD_ROUNDS=20",
+		module: "persist/etcd/etcdtest", pkg: ".", tests: "^TestFaults$", short: "PAWL_ETCD_ROUNDS=2", long: "PAWL_ETCD_ROUNDS=20",
 	},
 }

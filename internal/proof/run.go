@@ -19,7 +19,7 @@ type proof struct {
 	claim  string
 	module string // the folder of the module; "": that of the library
 	pkg    string
-	run    string
+	tests  string // a pattern of go test -run
 	short  string // environment of the short form: NAME=value, separated by spaces
 	long   string // of the long form
 	bug    string // a planted bug that the tests notice; "": none yet
@@ -27,7 +27,7 @@ type proof struct {
 
 // command returns the command that a reader can run, from the root of the repository.
 func (p proof) command(long bool) string {
-	text := fmt.Sprintf("go test -count=1 -v -timeout 10h -run '%s' %s", p.run, p.pkg)
+	text := fmt.Sprintf("go test -count=1 -v -timeout 10h -run '%s' %s", p.tests, p.pkg)
 	if env := p.environment(long); env != "" {
 		text = env + " " + text
 	}
@@ -52,7 +52,7 @@ type result struct {
 
 // run runs the tests of p. It returns an error if one fails or is skipped, or none reports figures.
 func (p proof) run(ctx context.Context, root string, long bool) (result, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=10h", "-run="+p.run, p.pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-count=1", "-timeout=10h", "-run="+p.tests, p.pkg)
 	cmd.Dir = filepath.Join(root, p.module)
 	work := "GOWORK=off"
 	if p.module != "" {
