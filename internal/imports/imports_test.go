@@ -69,6 +69,7 @@ var rooms = map[string]room{
 	"internal/need":       testKit,
 	"internal/relay":      testKit,
 	"internal/cycles":     testKit,
+	"internal/disk":       testKit,
 	"pawltest":            testKit,
 	"persist/persisttest": testKit,
 	"internal/guarantees": tool,
@@ -109,9 +110,9 @@ func engineIndex(path string) int {
 	return slices.Index(engineOrder, name)
 }
 
-// kitIndex orders the test kits: testkit serves the adapters, and stores opens them.
+// kitIndex orders the test kits: testkit and disk serve the adapters, and stores opens them.
 func kitIndex(path string) int {
-	return slices.Index([]string{"internal/testkit", "persist/persisttest", "internal/testkit/stores"}, path)
+	return slices.Index([]string{"internal/testkit", "internal/disk", "persist/persisttest", "internal/testkit/stores"}, path)
 }
 
 // allowed reports whether a package may depend on another of the module, directly or not.
@@ -327,6 +328,10 @@ func TestAllowed(t *testing.T) {
 		{"internal/queue", "internal/testkit", false},
 		{"internal/testkit/stores", "persist/sqlite", true},
 		{"internal/testkit", "internal/pgtest", true},
+		{"internal/disk", "internal/testkit", true},
+		{"internal/testkit", "internal/disk", false},
+		{"internal/disk", "persist/sqlite", false},
+		{"persist/sqlite", "internal/disk", false},
 		{"internal/pgtest", "internal/need", true},
 		{"", "internal/need", false},
 		{"examples/chat", "internal/pgtest", false},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -48,17 +49,17 @@ func TestFolderWhoseSyncFailed(t *testing.T) {
 	for n := 1; n <= 6; n++ { // the syncs up to those after the new folder
 		dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
 		d := newDisk(t, dir)
-		said := trace(t, "transfer twice", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...)
+		said := trace(t, "transfer twice", dir, disk.Flags(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...)
 		require.Len(t, said, 1)
 		if said[0] != committed {
 			continue
 		}
 		acknowledged++
-		d.feedTrace(t, log, func(answers int) {
+		d.FeedTrace(t, log, func(answers int) {
 			if answers == 0 {
 				return
 			}
-			d.failures(t, 5, func(dir string) {
+			d.Failures(t, 5, func(dir string) {
 				require.True(t, state(t, commits["transfer"], byLoad(t, newcomer(t, dir))), "fsync %d failed once: an acknowledged commit is lost", n)
 			})
 		})
@@ -102,7 +103,7 @@ func TestFoldersAboveAreSynced(t *testing.T) {
 	base, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
 	above := filepath.Join(base, "one", "two")
 	require.NoError(t, os.MkdirAll(above, 0o700))
-	require.Equal(t, []string{"open"}, trace(t, "open", filepath.Join(above, "store"), "-s", "100000", "-e", logged, "-o", log))
+	require.Equal(t, []string{"open"}, trace(t, "open", filepath.Join(above, "store"), "-s", "100000", "-e", disk.Calls, "-o", log))
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
 	// Between the two calls a busy runtime may send itself signals.

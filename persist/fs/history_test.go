@@ -14,6 +14,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
@@ -137,10 +138,10 @@ func TestPowerFailureInHistory(t *testing.T) {
 		}))
 		dir, log := t.TempDir(), filepath.Join(t.TempDir(), "log")
 		openAt(t, dir, Config{})
-		d := newDisk(t, dir)
-		require.Len(t, trace(t, "history", dir, "-xx", "-s", "1000000", "-e", logged, "-o", log), historyLength)
-		d.feedTrace(t, log, func(answers int) {
-			d.failures(t, 2, func(dir string) {
+		d := disk.New(t, dir, seed)
+		require.Len(t, trace(t, "history", dir, disk.Flags(log)...), historyLength)
+		d.FeedTrace(t, log, func(answers int) {
+			d.Failures(t, 2, func(dir string) {
 				failures++
 				got, err := portrait(t.Context(), newcomer(t, dir))
 				require.NoError(t, err)

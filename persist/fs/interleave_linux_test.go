@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -46,9 +47,9 @@ func TestReaderInterrupted(t *testing.T) {
 	start := seed(t)
 	runs := 0
 	for role, kills := range map[string][]string{
-		"transfer": {"", renames + ":signal=SIGKILL:when=2", renames + ":signal=SIGKILL:when=3", renames + ":signal=SIGKILL:when=4"},
-		"deposit":  {"", "fsync:signal=SIGKILL:when=3", chmods + ":signal=SIGKILL:when=1"},
-		"again":    {"", "fdatasync:signal=SIGKILL:when=1", renames + ":signal=SIGKILL:when=2", "fsync:signal=SIGKILL:when=4"},
+		"transfer": {"", disk.Renames + ":signal=SIGKILL:when=2", disk.Renames + ":signal=SIGKILL:when=3", disk.Renames + ":signal=SIGKILL:when=4"},
+		"deposit":  {"", "fsync:signal=SIGKILL:when=3", disk.Chmods + ":signal=SIGKILL:when=1"},
+		"again":    {"", "fdatasync:signal=SIGKILL:when=1", disk.Renames + ":signal=SIGKILL:when=2", "fsync:signal=SIGKILL:when=4"},
 	} {
 		for _, kill := range kills {
 			for _, call := range []string{"openat", "close", "fstat", "getdents64"} {
@@ -75,12 +76,12 @@ func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 	dir, logs := copied(t, start), t.TempDir()
 	d := newDisk(t, dir)
 	reading, writing := filepath.Join(logs, "reader"), filepath.Join(logs, "writer")
-	reader := startTrace(t, look, dir, "-xx", "-s", "1000000", "-e", logged, "-e", "inject="+stop, "-o", reading)
+	reader := startTrace(t, look, dir, disk.Flags(reading, "-e", "inject="+stop)...)
 	if !stopped(t, reading) {
-		reader.wait()
+		reader.Wait()
 		return false
 	}
-	flags := []string{"-xx", "-s", "1000000", "-e", logged, "-o", writing}
+	flags := disk.Flags(writing)
 	if kill != "" {
 		flags = append(flags, "-e", "inject="+kill)
 	}
@@ -88,15 +89,15 @@ func interrupt(t *testing.T, start, look, stop, role, kill string) bool {
 	if !strings.HasPrefix(kill, "fdatasync") { // a spare that the reader has open is not overwritten
 		require.Equal(t, kill != "", killed)
 	}
-	reader.child.Resume()
-	seen := reader.wait()
+	reader.Child.Resume()
+	seen := reader.Wait()
 	require.Len(t, seen, 2, "%q", seen)
 	c := commits[role]
 	half := len(c.Writes) > 1 && seen[0] == "true" && seen[1] == "false"
 	require.False(t, half, "reader: %s, writer: %s: a commit was seen in part", stop, kill)
-	d.feedTrace(t, writing, func(int) {})
-	d.feedTrace(t, reading, func(int) {})
-	d.failures(t, 3, func(dir string) {
+	d.FeedTrace(t, writing, func(int) {})
+	d.FeedTrace(t, reading, func(int) {})
+	d.Failures(t, 3, func(dir string) {
 		there := state(t, c, byLoad(t, newcomer(t, dir)))
 		require.True(t, there || !slices.Contains(seen, "true"), "reader: %s, writer: %s: a commit that was seen is lost", stop, kill)
 	})
@@ -143,8 +144,8 @@ func TestClockBeforeRead(t *testing.T) {
 		}
 		inTime := !expired()
 		testkit.EventuallyWithin(t, time.Minute, expired)
-		reader.child.Resume()
-		if answer := reader.wait(); inTime {
+		reader.Child.Resume()
+		if answer := reader.Wait(); inTime {
 			require.Equal(t, []string{"false"}, answer)
 			return
 		}

@@ -31,7 +31,7 @@ func TestTakeSkipsStoppedWriter(t *testing.T) {
 			dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
 			writer := startTrace(t, "again", dir, "-e", "trace=flock,renameat2,close,fdatasync", "-e", fmt.Sprintf("inject=%s:signal=SIGSTOP:when=%d", call, n), "-o", log)
 			if !stopped(t, log) {
-				writer.wait()
+				writer.Wait()
 				break
 			}
 			text, err := os.ReadFile(log)
@@ -45,8 +45,8 @@ func TestTakeSkipsStoppedWriter(t *testing.T) {
 				require.NoError(t, err, "%s %d: %s", call, n, strings.Join(lines[max(0, len(lines)-6):], "\n"))
 				require.True(t, slices.ContainsFunc(took, func(r persist.Record) bool { return r.Key == carl }), "%s %d", call, n)
 			}
-			writer.child.Resume()
-			writer.wait()
+			writer.Child.Resume()
+			writer.Wait()
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/internal/disk"
 )
 
 // events returns the changes that a child made to files, as words: "sync tmp/" is a sync of the
@@ -27,7 +29,7 @@ func events(t *testing.T, root, log string) []string {
 	}
 	var found []string
 	for line := range strings.Lines(string(text)) {
-		call := callLine.FindStringSubmatch(line)
+		call := disk.Call.FindStringSubmatch(line)
 		if call == nil {
 			continue
 		}
@@ -84,7 +86,7 @@ func TestSyncBeforeAck(t *testing.T) {
 		},
 	} {
 		dir, log := seed(t), filepath.Join(t.TempDir(), "log")
-		trace(t, role, dir, "-s", "100000", "-e", logged, "-o", log)
+		trace(t, role, dir, "-s", "100000", "-e", disk.Calls, "-o", log)
 		got := events(t, dir, log)
 		// The process does not know the folder of accounts yet, so it syncs the folder above once.
 		at := slices.Index(got, "sync records/")

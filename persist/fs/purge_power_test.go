@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -61,15 +62,10 @@ func withTombstone(t testing.TB) string {
 	return dir
 }
 
-// toDisk returns the flags with which strace writes the log for a disk.
-func toDisk(log string, more ...string) []string {
-	return append([]string{"-xx", "-s", "1000000", "-e", logged, "-o", log}, more...)
-}
-
 // keepsVersion asserts that a power failure does not undo the version of the receipt.
-func keepsVersion(t testing.TB, d *disk, what string) {
+func keepsVersion(t testing.TB, d *disk.Disk, what string) {
 	t.Helper()
-	d.failures(t, 5, func(dir string) {
+	d.Failures(t, 5, func(dir string) {
 		r := byLoad(t, newcomer(t, dir))(receipt)
 		require.GreaterOrEqual(t, r.Version, uint64(2), "%s: the receipt is absent: %t", what, r.Absent())
 	})
@@ -86,13 +82,13 @@ func TestFloorAfterKilledPurge(t *testing.T) {
 		dir, logs := copied(t, start), t.TempDir()
 		d := newDisk(t, dir)
 		log := filepath.Join(logs, "first")
-		if len(trace(t, "purge once", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:signal=SIGKILL:when=%d", kills+1))...)) > 0 {
+		if len(trace(t, "purge once", dir, disk.Flags(log, "-e", fmt.Sprintf("inject=fsync:signal=SIGKILL:when=%d", kills+1))...)) > 0 {
 			break
 		}
-		d.feedTrace(t, log, func(int) {})
+		d.FeedTrace(t, log, func(int) {})
 		log = filepath.Join(logs, "second")
-		require.Len(t, trace(t, "purge once", dir, toDisk(log)...), 1)
-		d.feedTrace(t, log, func(int) { keepsVersion(t, d, fmt.Sprintf("killed at fsync %d", kills+1)) })
+		require.Len(t, trace(t, "purge once", dir, disk.Flags(log)...), 1)
+		d.FeedTrace(t, log, func(int) { keepsVersion(t, d, fmt.Sprintf("killed at fsync %d", kills+1)) })
 	}
 	require.Greater(t, kills, 2)
 }
@@ -106,8 +102,8 @@ func TestFloorAfterFailedSync(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		dir, log := copied(t, start), filepath.Join(t.TempDir(), "log")
 		d := newDisk(t, dir)
-		require.Len(t, trace(t, "purge twice", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...), 1)
-		d.feedTrace(t, log, func(int) { keepsVersion(t, d, fmt.Sprintf("fsync %d failed", n)) })
+		require.Len(t, trace(t, "purge twice", dir, disk.Flags(log, "-e", fmt.Sprintf("inject=fsync:error=EIO:when=%d", n))...), 1)
+		d.FeedTrace(t, log, func(int) { keepsVersion(t, d, fmt.Sprintf("fsync %d failed", n)) })
 	}
 }
 
@@ -122,18 +118,18 @@ func TestCommitAfterKilledPurge(t *testing.T) {
 		dir, logs := copied(t, start), t.TempDir()
 		d := newDisk(t, dir)
 		log := filepath.Join(logs, "purge")
-		if len(trace(t, "purge once", dir, toDisk(log, "-e", fmt.Sprintf("inject=fsync:signal=SIGKILL:when=%d", n))...)) > 0 {
+		if len(trace(t, "purge once", dir, disk.Flags(log, "-e", fmt.Sprintf("inject=fsync:signal=SIGKILL:when=%d", n))...)) > 0 {
 			break
 		}
-		d.feedTrace(t, log, func(int) {})
+		d.FeedTrace(t, log, func(int) {})
 		if _, err := os.Stat(newcomer(t, dir).file(receipt)); err == nil {
 			continue // killed before it removed the tombstone
 		}
 		log = filepath.Join(logs, "revive")
-		require.Equal(t, []string{committed}, trace(t, "revive", dir, toDisk(log)...))
+		require.Equal(t, []string{committed}, trace(t, "revive", dir, disk.Flags(log)...))
 		revived++
-		d.feedTrace(t, log, func(int) {
-			d.failures(t, 10, func(dir string) {
+		d.FeedTrace(t, log, func(int) {
+			d.Failures(t, 10, func(dir string) {
 				s := newcomer(t, dir)
 				a, r := byLoad(t, s)(ann), byLoad(t, s)(receipt)
 				require.Equal(t, a.Version == 2, r.Version == 3, "killed at fsync %d: ann has version %d, the receipt %d", n, a.Version, r.Version)

@@ -177,8 +177,8 @@ func TestSpareOfANeighbour(t *testing.T) {
 	require.NoError(t, add(ctx, s, ann, "test.1", 1))   // its file is the spare now
 	require.NoError(t, add(ctx, s, other, "test.2", 1)) // and would become the file of other
 	require.NotEqual(t, number, numberAt(t, s.file(other)), "the spare is open")
-	reader.child.Resume()
-	require.Equal(t, []string{"<nil>"}, reader.wait())
+	reader.Child.Resume()
+	require.Equal(t, []string{"<nil>"}, reader.Wait())
 }
 
 // TestSpareOfAnotherProcess: a commit that deletes a document removes the spares of other

@@ -1,22 +1,20 @@
 package fs
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -132,62 +130,26 @@ func outcomeOf(err error) string {
 	return unknown
 }
 
-// tracee is a child that strace follows.
-type tracee struct {
-	child  *testkit.Process
-	strace *exec.Cmd
-	lines  *bufio.Scanner // the output of strace
+// newDisk returns a disk with the directory as it is.
+func newDisk(t testing.TB, dir string) *disk.Disk {
+	t.Helper()
+	return disk.New(t, dir, rand.Uint64())
 }
 
 // startTrace starts a child, attaches strace, and lets the child begin.
-func startTrace(t testing.TB, role, dir string, flags ...string) *tracee {
+func startTrace(t testing.TB, role, dir string, flags ...string) *disk.Tracee {
 	t.Helper()
-	strace := need.Strace(t)
-	child := testkit.Start(t, role, childDir+"="+dir, "GORACE=atexit_sleep_ms=0") // without it each child takes a second to end
-	child.Expect("ready")
-	tr := &tracee{child: child, strace: exec.Command(strace, append(flags, "-p", strconv.Itoa(child.PID()))...)}
-	stderr, err := tr.strace.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, tr.strace.Start())
-	tr.lines = bufio.NewScanner(stderr)
-	for tr.lines.Scan() && !strings.Contains(tr.lines.Text(), "attached") {
-	}
-	require.Contains(t, tr.lines.Text(), "attached")
-	child.Go()
-	return tr
-}
-
-// wait returns the lines that the child prints until it ends, and its standard error.
-func (tr *tracee) wait() (said []string) {
-	for line, ok := tr.child.Next(); ok; line, ok = tr.child.Next() {
-		said = append(said, line)
-	}
-	tr.child.Kill()
-	for tr.lines.Scan() {
-	}
-	_ = tr.strace.Wait()
-	if stderr := tr.child.Stderr(); stderr != "" {
-		said = append(said, stderr)
-	}
-	return said
+	return disk.Start(t, role, []string{childDir + "=" + dir}, flags)
 }
 
 // trace runs a child under strace and returns the lines that it prints.
 func trace(t testing.TB, role, dir string, flags ...string) (said []string) {
 	t.Helper()
-	return startTrace(t, role, dir, flags...).wait()
+	return startTrace(t, role, dir, flags...).Wait()
 }
 
-// System calls with several names, by architecture.
-const (
-	renames = "?rename,?renameat,?renameat2"
-	unlinks = "?unlink,?unlinkat"
-	mkdirs  = "?mkdir,?mkdirat"
-	chmods  = "?chmod,?fchmodat,fchmod"
-)
-
 // watched lists the system calls by which a commit changes files or learns what to change.
-var watched = []string{"openat", "write", "ftruncate", "fsync", "fdatasync", "?rename,?renameat", "?renameat2", unlinks, mkdirs, "?chmod,?fchmodat", "fchmod", "flock", "close"}
+var watched = []string{"openat", "write", "ftruncate", "fsync", "fdatasync", "?rename,?renameat", "?renameat2", disk.Unlinks, disk.Mkdirs, "?chmod,?fchmodat", "fchmod", "flock", "close"}
 
 // state asserts that all records of a commit are there or none, and reports which.
 func state(t testing.TB, c persist.Commit, read func(persist.Key) persist.Record) bool {
