@@ -123,6 +123,24 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^(TestDurableByDefault|TestSyncBeforeAck)$", Quick: true,
 	},
 	{
+		Name: "sqlite-power-normal", Mechanism: "the connection that writes stays at synchronous=FULL: the log is synced by each commit",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "\"PRAGMA busy_timeout=0\"", New: "\"PRAGMA busy_timeout=0; PRAGMA synchronous=NORMAL\"",
+		Pkg: "./persist/sqlite", Run: "^TestPowerFailure$",
+	},
+	{
+		Name: "sqlite-power-off", Mechanism: "the connection that writes stays at synchronous=FULL: checkpoints are synced",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "\"PRAGMA busy_timeout=0\"", New: "\"PRAGMA busy_timeout=0; PRAGMA synchronous=OFF\"",
+		Pkg: "./persist/sqlite", Run: "^TestPowerFailure$",
+	},
+	{
+		Name: "sqlite-power-purge", Mechanism: "a purge removes tombstones in the transaction that raises the floor",
+		Proves: []string{"TX-3"}, File: "persist/sqlite/purge.go",
+		Old: "	for _, r := range tombstones {\n		if", New: "	_, _ = t.on.ExecContext(background, textCommit)\n	_, _ = t.on.ExecContext(background, textBegin)\n	for _, r := range tombstones {\n		if",
+		Pkg: "./persist/sqlite", Run: "^TestPowerFailure$",
+	},
+	{
 		Name: "sqlite-private-files", Mechanism: "only the owner can read the database file",
 		Proves: []string{"STORE-12"}, File: "persist/sqlite/file.go",
 		Old: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)", New: "os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o644)",
