@@ -61,7 +61,7 @@ var proofs = []proof{
 	},
 	{
 		name: "power-sqlite", claim: "a power failure at every moment of a commit to SQLite, of its checkpoints and of the Open after a power failure, with torn writes and mixtures of what reached the disk: an acknowledged commit is there, none is there in part, the database opens without help",
-		pkg: "./persist/sqlite", run: "^(TestPowerFailure|TestPowerFailureInHistory)$", long: "PAWL_HISTORIES=20", bug: "sqlite-power-normal",
+		pkg: "./persist/sqlite", tests: "^(TestPowerFailure|TestPowerFailureInHistory)$", long: "PAWL_HISTORIES=20", bug: "sqlite-power-normal",
 	},
 	{
 		name: "calls-files", claim: "each system call of a commit fails (EIO, ENOSPC, EMFILE, EROFS and others): the error tells the outcome, and a power failure afterwards changes nothing",
