@@ -1,8 +1,9 @@
 # Everything CI runs is here; .ci/run only calls `make test` and `make test-modules`.
 
-GO       ?= go
-FUZZTIME ?= 60s
-SOAK     ?= 600
+GO        ?= go
+FUZZTIME  ?= 60s
+SOAK      ?= 600
+SCHEDULES ?= 100000
 
 # What `make test` spends on each fuzz target. `make fuzz` is for finding, this is for noticing
 # that a target no longer works.
@@ -118,6 +119,10 @@ soak: need-postgres ## kill worker processes of durable runs at random for SOAK 
 .PHONY: streams
 streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 50)
 	PAWL_COMMITS=1000 $(GO) test -count=1 -v -timeout 30m -run '^TestProcesses' ./stream
+
+.PHONY: schedules
+schedules: ## run a queue, a scope in memory and stored scopes under SCHEDULES (100,000) schedules each, in some minutes (CI: 10,000 in all)
+	PAWL_SCHEDULES=$(SCHEDULES) $(GO) test -count=1 -v -timeout 2h -run 'Schedules$$' ./internal/schedule
 
 .PHONY: inspect-scale
 inspect-scale: need-cc need-postgres ## count what the pages of package inspect read of a million documents (CI: 20,000)

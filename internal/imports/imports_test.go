@@ -70,6 +70,7 @@ var rooms = map[string]room{
 	"internal/relay":      testKit,
 	"internal/cycles":     testKit,
 	"internal/disk":       testKit,
+	"internal/schedule":   testKit,
 	"pawltest":            testKit,
 	"persist/persisttest": testKit,
 	"internal/guarantees": tool,
