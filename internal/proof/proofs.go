@@ -96,6 +96,10 @@ var proofs = []proof{
 		pkg: "./internal/cycles", tests: "^TestTransactions", short: "PAWL_ROUNDS=4", long: "PAWL_ROUNDS=200", bug: "tx-cycle-write-skew",
 	},
 	{
+		name: "schedules", claim: "under random schedules of their goroutines, replayable by a seed, the queue loses no waiter, and changes in memory and in a store are there as their callers were told",
+		pkg: "./internal/schedule", run: "^(TestQueueSchedules|TestMemorySchedules|TestStoredSchedules)$", long: "PAWL_SCHEDULES=100000", bug: "interleaved-alarm-of-an-arrival",
+	},
+	{
 		name: "streams-processes", claim: "eight processes append to streams and consume them: versions without gaps, each event once, what is drained is what was committed",
 		pkg: "./stream", tests: "^TestProcessesCommit", short: "PAWL_COMMITS=50", long: "PAWL_COMMITS=1000",
 	},
