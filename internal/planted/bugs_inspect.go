@@ -111,10 +111,4 @@ var inspectBugs = []Bug{
 		Old: `		where("("+sorting+strings.Join(order, ", "+sorting)+compared`, New: `		where("("+strings.Join(order, ", ")+compared`,
 		Pkg: "./inspect", Run: "^TestPagesReadFewBytes$",
 	},
-	{
-		Name: "inspect-postgres-reads-all-for-tombstones", Mechanism: "tombstones are read in the order of their index",
-		Proves: []string{"INSPECT-4"}, File: "persist/postgres/list.go",
-		Old: `q.Expired != q.Deleted && q.Kind`, New: `q.Expired && !q.Deleted && q.Kind`,
-		Pkg: "./inspect", Run: "^TestPagesReadFewRows$",
-	},
 }

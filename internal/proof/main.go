@@ -68,7 +68,6 @@ func (o options) run(ctx context.Context) error {
 	var (
 		failed []string
 		rows   []row
-		log    strings.Builder
 	)
 	for _, p := range proofs {
 		if !match.MatchString(p.name) {
@@ -80,13 +79,12 @@ func (o options) run(ctx context.Context) error {
 			return ctx.Err()
 		}
 		took := time.Since(start).Round(time.Second)
-		fmt.Fprintf(&log, "== %s: %s\n%s\n", p.name, p.command(o.long), r.output)
 		if err != nil {
 			failed = append(failed, p.name)
 			fmt.Printf("%s: FAILED after %v: %v\n%s\n", p.name, took, err, r.output)
 			continue
 		}
-		rows = append(rows, row{p, o.long, start, r.figures})
+		rows = append(rows, row{p, o.long, start, r})
 		fmt.Printf("%s: passed in %v\n", p.name, took)
 		for _, figures := range r.figures {
 			fmt.Println("   ", figures)
@@ -101,7 +99,7 @@ func (o options) run(ctx context.Context) error {
 	if !o.docs {
 		return nil
 	}
-	return publish(filepath.Join(root, "docs"), rows, log.String())
+	return publish(filepath.Join(root, "docs"), rows)
 }
 
 // moduleRoot returns the folder of the module around the working directory.

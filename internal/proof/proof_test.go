@@ -74,7 +74,7 @@ func TestRead(t *testing.T) {
 func TestInsert(t *testing.T) {
 	page := "before\n" + tableBegin + "old header\n| crash-files | kept |\n| crash-scopes | old |\n| gone | old |\n" + tableEnd + "after\n"
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	out, err := insert(page, []row{{proofs[0], false, at, []string{"a: 1|2 kills", "b: 3 kills"}}})
+	out, err := insert(page, []row{{proofs[0], false, at, result{figures: []string{"a: 1|2 kills", "b: 3 kills"}}}})
 	require.NoError(t, err)
 	require.Equal(t, "crash-scopes", proofs[0].name)
 	require.True(t, strings.HasPrefix(out, "before\n"+tableBegin))
@@ -84,4 +84,29 @@ func TestInsert(t *testing.T) {
 
 	_, err = insert("no table", nil)
 	require.Error(t, err)
+}
+
+// What the tests of a proof printed replaces what they printed before.
+func TestReplaceOutput(t *testing.T) {
+	first, second := row{proof: proofs[0], result: result{output: "one\n== proof\n"}}, row{proof: proofs[1], result: result{output: "two"}}
+	log := replaceOutput("", []row{second, first})
+	require.True(t, strings.HasPrefix(log, outputBegin+proofs[0].name+": "))
+	require.Contains(t, log, "\none\n== proof\n"+outputBegin+proofs[1].name)
+	require.True(t, strings.HasSuffix(log, "\ntwo\n"))
+	first.result.output = "three"
+	log = replaceOutput(log, []row{first})
+	require.NotContains(t, log, "one")
+	require.Contains(t, log, "\nthree\n"+outputBegin)
+	require.True(t, strings.HasSuffix(log, "\ntwo\n"))
+
+	path := filepath.Join(t.TempDir(), "log.gz")
+	text, err := unpack(path)
+	require.NoError(t, err)
+	require.Empty(t, text)
+	packed, err := pack(log)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, packed, 0o600))
+	text, err = unpack(path)
+	require.NoError(t, err)
+	require.Equal(t, log, text)
 }
