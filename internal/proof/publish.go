@@ -16,10 +16,10 @@ import (
 
 // row is a proof that passed.
 type row struct {
-	proof   proof
-	long    bool
-	at      time.Time
-	result  result
+	proof  proof
+	long   bool
+	at     time.Time
+	result result
 }
 
 // The rows stand between these lines of docs/reliability.md, one row to a line.
