@@ -75,6 +75,9 @@ func Ready(children ...*Process) {
 	}
 }
 
+// Limit lets the child run for d from now on, instead of two minutes from its start.
+func (p *Process) Limit(d time.Duration) { p.bound.Reset(d) }
+
 // PID returns the process id of the child.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 

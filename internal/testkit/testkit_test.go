@@ -53,6 +53,15 @@ func TestKilledChild(t *testing.T) {
 	require.True(t, slices.IsSortedFunc(rest, func(a, b string) int { return len(a) - len(b) }))
 }
 
+func TestLimitedChild(t *testing.T) {
+	p := testkit.Start(t, "echo")
+	p.Expect("ready")
+	p.Limit(0)
+	_, ok := p.Next() // it waits until it is killed
+	require.False(t, ok)
+	require.Empty(t, p.Kill())
+}
+
 // A failing child fails its parent's test, with the reason.
 func TestFailedChild(t *testing.T) {
 	for role, want := range map[string]string{
