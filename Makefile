@@ -2,7 +2,7 @@
 
 GO        ?= go
 FUZZTIME  ?= 60s
-SOAK      ?= 600
+SOAK      ?= 1800
 SCHEDULES ?= 100000
 
 # What `make test` spends on each fuzz target. `make fuzz` is for finding, this is for noticing
@@ -113,8 +113,9 @@ proof: need-cc need-postgres need-strace ## kill, cut, stop and starve everythin
 	$(GO) run ./internal/proof -docs
 
 .PHONY: soak
-soak: need-postgres ## kill worker processes of durable runs at random for SOAK seconds (600) and check every run (CI: 10)
-	PAWL_KILLS=20 PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run
+soak: need-postgres ## use all parts with processes that come and go for SOAK seconds (1800), then durable runs for a third of that, and check every answer (CI: 8)
+	PAWL_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout $$(($(SOAK) + 900))s ./internal/soak
+	PAWL_KILLS=20 PAWL_SOAK=$$(($(SOAK) / 3)) $(GO) test -count=1 -v -timeout $$(($(SOAK) / 3 + 600))s -run '^(TestSoak|TestKilledAtEveryBoundary|TestKilledAgainAndAgain)$$' ./flow/run
 
 .PHONY: streams
 streams: need-postgres ## commit to and consume event streams with 8 processes, 1000 commits each (CI: 50)

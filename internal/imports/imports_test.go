@@ -71,6 +71,7 @@ var rooms = map[string]room{
 	"internal/cycles":     testKit,
 	"internal/disk":       testKit,
 	"internal/schedule":   testKit,
+	"internal/soak":       testKit,
 	"pawltest":            testKit,
 	"persist/persisttest": testKit,
 	"internal/guarantees": tool,

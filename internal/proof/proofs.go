@@ -107,4 +107,12 @@ var proofs = []proof{
 		name: "etcd-faults", claim: "etcd's leaders are killed, frozen and isolated, and a member is replaced, with clocks two hours apart: nothing is lost or doubled, histories are linearizable",
 		module: "persist/etcd/etcdtest", pkg: ".", tests: "^TestFaults$", short: "PAWL_ETCD_ROUNDS=2", long: "PAWL_ETCD_ROUNDS=20",
 	},
+	{
+		name: "soak", claim: "two processes with all parts, ended by SIGTERM and SIGKILL and replaced: acknowledged changes are there once, events are handled once, runs are completed, no lease is left, and no process grows",
+		pkg: "./internal/soak", tests: "^TestServers$", short: "PAWL_SOAK=20", long: "PAWL_SOAK=1800", bug: "soak-watch-leaves-a-goroutine",
+	},
+	{
+		name: "overload", claim: "more callers than a queue takes: the rest is refused at once, acknowledged changes are there once, refused ones are not, and calls succeed as soon as the store answers",
+		pkg: "./internal/soak", tests: "^TestOverload$", bug: "overload-leaver-keeps-its-place",
+	},
 }
