@@ -9,6 +9,12 @@ var soakBugs = []Bug{
 		Pkg: "./internal/soak", Run: "^TestServers$/^postgres$",
 	},
 	{
+		Name: "soak-watch-leaves-a-goroutine", Mechanism: "a watch that has ended leaves no goroutine until the runtime closes",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "			for w.next(ctx, out) {\n			}\n", New: "			for w.next(ctx, out) {\n			}\n			go func() { <-w.quit }()\n",
+		Pkg: "./internal/soak", Run: "^TestServers$/^postgres$",
+	},
+	{
 		Name: "overload-leaver-keeps-its-place", Mechanism: "a mutation that is withdrawn makes room in the queue",
 		Proves: []string{"LOCK-14"}, File: "internal/queue/queue.go",
 		Old: "	if !w.taken {\n		q.arrivals.waiting.Add(-1)\n	}\n", New: "",

@@ -30,9 +30,7 @@ type ledger struct {
 	tallies map[string]*tally
 	marks   map[string]*mark
 	cells   map[string]*cell
-	acked   int // calls
-	refused int
-	sent    int
+	verbs   map[string]*tally // calls, by verb
 }
 
 // tally counts the changes of one sort of one scope, or of one event or run.
@@ -48,7 +46,27 @@ type cell struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{tallies: map[string]*tally{}, marks: map[string]*mark{}, cells: map[string]*cell{}}
+	return &ledger{tallies: map[string]*tally{}, marks: map[string]*mark{}, cells: map[string]*cell{}, verbs: map[string]*tally{}}
+}
+
+// reported are the verbs that servers report.
+var reported = []string{"inc", "push", "fold", "patch", "move", "hold", "set", "event", "run"}
+
+// acknowledged reports whether a call of each verb was acknowledged.
+func (l *ledger) acknowledged() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(reported, func(verb string) bool { return entry(l.verbs, verb).acked == 0 })
+}
+
+// calls counts all calls.
+func (l *ledger) calls() (all tally) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, v := range l.verbs {
+		all.sent, all.acked, all.refused = all.sent+v.sent, all.acked+v.acked, all.refused+v.refused
+	}
+	return all
 }
 
 // entry returns the entry of a key, which is made if there is none.
@@ -67,7 +85,7 @@ func (l *ledger) add(line string) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	count(words[0], &l.sent, &l.acked, &l.refused)
+	entry(l.verbs, words[1]).count(words[0])
 	switch sign, verb, rest := words[0], words[1], words[2:]; verb {
 	case "patch":
 		n, err := strconv.ParseInt(rest[2], 10, 64)
@@ -92,21 +110,21 @@ func (l *ledger) add(line string) error {
 		}
 	default:
 		for _, key := range rest {
-			t := entry(l.tallies, verb+" "+key)
-			count(sign, &t.sent, &t.acked, &t.refused)
+			entry(l.tallies, verb+" "+key).count(sign)
 		}
 	}
 	return nil
 }
 
-func count(sign string, sent, acked, refused *int) {
+// count counts a line with a sign.
+func (t *tally) count(sign string) {
 	switch sign {
 	case ">":
-		*sent++
+		t.sent++
 	case "=":
-		*acked++
+		t.acked++
 	case "!":
-		*refused++
+		t.refused++
 	}
 }
 
@@ -212,4 +230,6 @@ func TestLedger(t *testing.T) {
 		})
 	}
 	require.Error(t, l.add("panic: something"))
+	require.Equal(t, tally{sent: 8, acked: 4, refused: 1}, l.calls())
+	require.False(t, l.acknowledged())
 }

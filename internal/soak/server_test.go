@@ -133,7 +133,7 @@ func (s *server) sample() {
 
 // watch watches a scope for a short while, by Watch or by Changes. Versions only grow.
 func (s *server) watch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, rand.N(200*time.Millisecond))
+	ctx, cancel := context.WithTimeout(ctx, rand.N(100*time.Millisecond))
 	defer cancel()
 	scope := sessionKind.Scope(s.rt, strconv.Itoa(rand.N(sessions)))
 	var last uint64

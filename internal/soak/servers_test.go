@@ -87,7 +87,11 @@ func (tr *trial) lifeOf(slot int) time.Duration {
 	return min(tr.length/4, time.Minute)
 }
 
-// run starts and ends processes until the time is over.
+// overtime is how long a trial goes on at most until all was seen that it looks for.
+const overtime = 2 * time.Minute
+
+// run starts and ends processes until the time is over. On a busy machine it goes on until each verb
+// was acknowledged, the sweeper has worked, both signals were sent, and a process can be judged.
 func (tr *trial) run() {
 	t := tr.t
 	for slot := range tr.slots {
@@ -95,7 +99,8 @@ func (tr *trial) run() {
 	}
 	ticks := time.NewTicker(tr.every)
 	defer ticks.Stop()
-	for end := time.Now().Add(tr.length); time.Now().Before(end); <-ticks.C {
+	end := time.Now().Add(tr.length)
+	for left := tr.length; left > 0 || left > -overtime && !tr.complete(); <-ticks.C {
 		for slot, p := range tr.slots {
 			select {
 			case <-p.over:
@@ -109,6 +114,7 @@ func (tr *trial) run() {
 			}
 		}
 		tr.sample()
+		left = time.Until(end)
 	}
 	for slot, p := range tr.slots {
 		p.kill = false
@@ -117,6 +123,19 @@ func (tr *trial) run() {
 	if tr.conn != nil {
 		testkit.Eventually(t, func() bool { return len(tr.connections()) == 0 }, "connections of ended processes are closed")
 	}
+}
+
+// complete reports whether the trial has seen all that it looks for.
+func (tr *trial) complete() bool {
+	swept, judged := 0, false
+	for _, p := range tr.all {
+		p.mu.Lock()
+		swept += p.swept
+		judged = judged || len(p.series["heap"]) >= leastSamples
+		p.mu.Unlock()
+	}
+	ended := len(tr.all) - len(tr.slots)
+	return swept > 0 && judged && tr.killed > 0 && ended > tr.killed && tr.ledger.acknowledged()
 }
 
 // begin starts a process in a slot. Every other process of a slot is to be killed.
@@ -162,7 +181,9 @@ func (p *process) read(l *ledger) {
 		if _, err := fmt.Sscanf(line, "sample %f %f %d", &goroutines, &heap, &swept); err == nil {
 			p.add("goroutines", goroutines)
 			p.add("heap", heap)
+			p.mu.Lock()
 			p.swept = swept
+			p.mu.Unlock()
 		} else if err := l.add(line); err != nil {
 			p.err = errors.Join(p.err, err)
 		}
@@ -247,15 +268,11 @@ func (tr *trial) check() {
 	for _, p := range tr.all {
 		swept += p.swept
 	}
-	l := tr.ledger
+	calls := tr.ledger.calls()
 	testkit.Figures(t, "%v, %d processes, %d killed and %d stopped, %d calls acknowledged, %d refused, %d without an answer, %d runs, %d events, %d documents swept or purged; %s",
-		tr.length, len(tr.all), tr.killed, len(tr.all)-tr.killed, l.acked, l.refused, l.sent-l.acked-l.refused, trips, events, swept, tr.growths())
-	require.Positive(t, tr.killed)
-	require.Greater(t, len(tr.all), tr.killed)
-	require.Positive(t, trips)
-	require.Positive(t, events)
-	require.Positive(t, swept)
-	l.check(t, f)
+		tr.length, len(tr.all), tr.killed, len(tr.all)-tr.killed, calls.acked, calls.refused, calls.sent-calls.acked-calls.refused, trips, events, swept, tr.growths())
+	require.True(t, tr.complete(), "the trial has not seen all that it looks for")
+	tr.ledger.check(t, f)
 	tr.judge()
 }
 
@@ -413,16 +430,13 @@ func (tr *trial) growths() string {
 	return strings.Join(text, ", ")
 }
 
-// judge fails the test if a process has grown, or none was measured for long enough.
+// judge fails the test if a process has grown.
 func (tr *trial) judge() {
-	judged := 0
 	for _, p := range tr.all {
 		for name, a := range allowances {
 			if g, ok := grown(p.series[name]); ok {
-				judged++
 				require.NoError(tr.t, a.excess(g), "%s of %s, %d samples", name, p.name, len(p.series[name]))
 			}
 		}
 	}
-	require.Positive(tr.t, judged, "no process lived long enough to be judged")
 }
