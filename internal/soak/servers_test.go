@@ -416,6 +416,13 @@ func (tr *trial) awaitSweep(p *parts) {
 // growths describes the process that was measured longest.
 func (tr *trial) growths() string {
 	longest := slices.MaxFunc(tr.all, func(a, b *process) int { return len(a.series["heap"]) - len(b.series["heap"]) })
+	var curve []string // tells a cache that fills from a leak
+	for i, heap := range longest.series["heap"] {
+		if i%max(len(longest.series["heap"])/20, 1) == 0 {
+			curve = append(curve, fmt.Sprintf("%.1f", heap/(1<<20)))
+		}
+	}
+	tr.t.Logf("heap of %s in MiB: %s", longest.name, strings.Join(curve, " "))
 	var text []string
 	for _, name := range []string{"goroutines", "descriptors", "connections", "heap", "resident"} {
 		g, ok := grown(longest.series[name])
