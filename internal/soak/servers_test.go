@@ -84,7 +84,7 @@ func (tr *trial) lifeOf(slot int) time.Duration {
 	if slot == 0 {
 		return min(tr.length*5/8, 5*time.Minute)
 	}
-	return min(tr.length/4, time.Minute)
+	return max(min(tr.length/10, time.Minute), 2*time.Second)
 }
 
 // overtime is how long a trial goes on at most until all was seen that it looks for.
