@@ -134,15 +134,19 @@ func appender(ctx context.Context, s *adk.Service) error {
 		e := session.NewEvent(ctx, "append")
 		e.ID = fmt.Sprintf("%d-%d", os.Getpid(), i)
 		e.Actions.StateDelta = map[string]any{"n": adk.Inc(1), "user:n": adk.Inc(1), "last": e.ID}
-		if err := s.AppendEvent(ctx, r.Session, e); err != nil {
+		err = s.AppendEvent(ctx, r.Session, e)
+		if errors.Is(err, adk.ErrStale) {
+			continue // the server has committed the last event of a killed process just now
+		}
+		if err != nil {
 			return err
 		}
 		testkit.Say("%s", e.ID)
 	}
 }
 
-// A process that is killed while it appends leaves all acknowledged events, at most one more, and a
-// state that fits them.
+// A process that is killed while it appends leaves all acknowledged events, at most one more of its own,
+// and a state that fits them.
 func TestKilledWhileAppending(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		s := open(t, location, adk.Config{})
@@ -164,7 +168,9 @@ func TestKilledWhileAppending(t *testing.T) {
 			require.Equal(t, stored[len(stored)-1], got["last"])
 			require.Equal(t, float64(len(stored)), got["n"])
 			require.Equal(t, float64(len(stored)), got["user:n"])
-			require.LessOrEqual(t, len(stored), len(acknowledged)+1)
+			// One event of this process may be there without an answer. PostgreSQL may also have committed one
+			// of the last process after that was killed.
+			require.LessOrEqual(t, len(stored), len(acknowledged)+2)
 			acknowledged = stored
 		}
 		testkit.Figures(t, "%d kills, %d events", kills, len(acknowledged))

@@ -6,9 +6,9 @@
 //	go run ./internal/proof -only power    those whose name matches
 //	go run ./internal/proof -list          list the proofs, run nothing
 //
-// With -docs it publishes a run that passed: the rows in docs/reliability.md, and what the tests
-// printed in docs/reliability.log.gz. It exits with 1 if a test fails, is skipped, or reports no
-// figures.
+// With -docs it publishes the run: the rows in docs/reliability.md, and what the tests printed in
+// docs/reliability.log.gz. A proof fails if one of its tests fails, is skipped, or reports no figures;
+// its row says so, and the program exits with 1.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 func main() {
 	var o options
 	flag.BoolVar(&o.long, "long", false, "run the long form")
-	flag.BoolVar(&o.docs, "docs", false, "publish the figures of a run that passed")
+	flag.BoolVar(&o.docs, "docs", false, "publish the figures")
 	flag.StringVar(&o.only, "only", "", "run the proofs whose name matches this `regexp`")
 	list := flag.Bool("list", false, "list the proofs and run nothing")
 	flag.Parse()
@@ -82,6 +82,8 @@ func (o options) run(ctx context.Context) error {
 		if err != nil {
 			failed = append(failed, p.name)
 			fmt.Printf("%s: FAILED after %v: %v\n%s\n", p.name, took, err, r.output)
+			r.figures = []string{"**failed**"}
+			rows = append(rows, row{p, o.long, start, r})
 			continue
 		}
 		rows = append(rows, row{p, o.long, start, r})
@@ -90,16 +92,16 @@ func (o options) run(ctx context.Context) error {
 			fmt.Println("   ", figures)
 		}
 	}
-	if len(failed) > 0 {
-		return fmt.Errorf("failed: %s", strings.Join(failed, ", "))
-	}
 	if len(rows) == 0 {
 		return errors.New("no proof matches")
 	}
-	if !o.docs {
-		return nil
+	if o.docs {
+		err = publish(filepath.Join(root, "docs"), rows)
 	}
-	return publish(filepath.Join(root, "docs"), rows)
+	if len(failed) > 0 {
+		err = errors.Join(err, fmt.Errorf("failed: %s", strings.Join(failed, ", ")))
+	}
+	return err
 }
 
 // moduleRoot returns the folder of the module around the working directory.

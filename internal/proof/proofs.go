@@ -77,7 +77,7 @@ var proofs = []proof{
 	},
 	{
 		name: "stopped-holders", claim: "holders of leases are stopped (SIGSTOP) beyond their lease and go on: none of their writes is committed after that of a successor",
-		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=10", long: "PAWL_KILLS=1000",
+		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=60", long: "PAWL_KILLS=1000",
 	},
 	{
 		name: "histories-memory", claim: "operations of many goroutines on in-memory state are linearizable, also when callers leave",

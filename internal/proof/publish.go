@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// row is a proof that passed.
+// row is a proof that was run. The figures of one that failed say so.
 type row struct {
 	proof  proof
 	long   bool
