@@ -1,13 +1,13 @@
 // Package cycles checks whether transactions are serializable in the order of real time.
 //
 // The transactions of a history append values to lists and read lists. Every value is appended once,
-// so a list tells who wrote before whom: the values of a key have one order, and every read must be the
-// beginning of it. From that follow the edges of a graph between transactions:
+// so a list tells the order of its writers: the values of a key have one order, and every read must be
+// the beginning of it. From that follow the edges of a graph, from transaction A to transaction B:
 //
-//	ww   it appended a value, the other one the next value of that key
-//	wr   it appended the last value that the other one read
-//	rw   it read a key without the next value, which the other one appended
-//	rt   it had returned before the other one began
+//	ww   A appended a value, B appended the next value of that key
+//	wr   A appended the last value that B read
+//	rw   A read a key without its next value, which B appended
+//	rt   A had returned before B began
 //
 // A history is strictly serializable only if this graph has no cycle. A cycle tells what went wrong: a
 // lost update and a read of two moments have one rw edge, write skew has two, a read of what a
@@ -49,8 +49,9 @@ type Tx struct {
 // Anomaly is the error of a history that is not strictly serializable.
 type Anomaly struct {
 	// Kind is "lost" or "doubled" for a value that is not there once, "refused" for a read of a refused
-	// transaction, "part" for a read of a part of one, "order" for reads that contradict each other, and
-	// otherwise the edges of a cycle, such as "rw ww", beginning with the first in the alphabet.
+	// transaction, "part" for a read of a part of one, "early" for a read of an append that was still to
+	// come, "order" for reads or appends in two orders, and otherwise the edges of a cycle, sorted, such
+	// as "rw ww".
 	Kind string
 	// Text tells what happened.
 	Text string
@@ -144,8 +145,8 @@ type read struct {
 	values []int64
 }
 
-// reads returns the reads of transactions that did not fail. A transaction sees its own appends: they
-// are cut off.
+// reads returns the reads of committed transactions. A transaction sees its own appends: they are cut
+// off.
 func (c *checker) reads() (all []read) {
 	for i, tx := range c.history {
 		if tx.Outcome != Committed {
@@ -176,8 +177,11 @@ func (c *checker) testReads() error {
 			if !known || c.history[by].Outcome == Refused {
 				return anomaly("refused", "%s read %d of %s, which no transaction has committed", c.history[r.by].Name, v, r.key)
 			}
+			if by == r.by {
+				return anomaly("early", "%s read its own %d of %s before it appended it, or twice", c.history[r.by].Name, v, r.key)
+			}
 		}
-		if by := c.writers[place{r.key, last}]; by != r.by && c.lastOf(by, r.key) != last {
+		if by := c.writers[place{r.key, last}]; c.lastOf(by, r.key) != last {
 			return anomaly("part", "%s read %s up to %d, but %s appended more", c.history[r.by].Name, r.key, last, c.history[by].Name)
 		}
 	}
@@ -204,19 +208,26 @@ func (c *checker) lastOf(tx int, key string) (last int64) {
 }
 
 // testAppends tests that all appends of a committed transaction are there, and all or none of one whose
-// outcome is unknown.
+// outcome is unknown, and that its appends to one key follow each other.
 func (c *checker) testAppends() error {
 	for i := range c.history {
 		tx := &c.history[i]
 		there, missing := 0, place{}
+		last := make(map[string]int64) // by key
 		for _, op := range tx.Ops {
-			if p := (place{op.Key, op.Append}); op.Append == 0 {
+			p := place{op.Key, op.Append}
+			if op.Append == 0 {
 				continue
-			} else if _, found := c.next[p]; found {
-				there++
-			} else {
-				missing = p
 			}
+			if _, found := c.next[p]; !found {
+				missing = p
+				continue
+			}
+			there++
+			if before := last[op.Key]; before != 0 && c.next[place{op.Key, before}] != op.Append {
+				return anomaly("order", "%s appended %d to %s right after %d, and another value follows", tx.Name, op.Append, op.Key, before)
+			}
+			last[op.Key] = op.Append
 		}
 		switch {
 		case missing == place{}:

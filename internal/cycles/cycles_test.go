@@ -88,6 +88,24 @@ func TestAnomalies(t *testing.T) {
 			tx("a", 0, 10, add("x", 1), see("x")),
 			tx("end", 20, 21, see("x", 1)),
 		}},
+		{"its own append before it", "early", []cycles.Tx{ // its function ran again after its commit
+			tx("a", 0, 10, see("x", 1), add("x", 1)),
+			tx("end", 20, 21, see("x", 1)),
+		}},
+		{"its own append twice", "doubled", []cycles.Tx{
+			tx("a", 0, 10, add("x", 1), see("x", 1, 1)),
+			tx("b", 0, 10, see("x", 1, 1)),
+			tx("end", 20, 21, see("x", 1)),
+		}},
+		{"its own append twice, for itself", "early", []cycles.Tx{
+			tx("a", 0, 10, add("x", 1), see("x", 1, 1)),
+			tx("end", 20, 21, see("x", 1)),
+		}},
+		{"appends in the wrong order", "order", []cycles.Tx{
+			tx("a", 0, 10, add("x", 1), add("x", 2)),
+			tx("b", 0, 10, add("x", 3)),
+			tx("end", 20, 21, see("x", 2, 1, 3)),
+		}},
 		{"doubled", "doubled", []cycles.Tx{
 			tx("a", 0, 10, add("x", 1)),
 			tx("end", 20, 21, see("x", 1, 1)),

@@ -27,18 +27,18 @@ func TestProofsAreCurrent(t *testing.T) {
 	for _, p := range proofs {
 		require.False(t, names[p.name], p.name)
 		names[p.name] = true
-		var tests []string
+		tests := map[string]bool{}
 		files, err := filepath.Glob(filepath.Join(root, p.module, p.pkg, "*_test.go"))
 		require.NoError(t, err)
 		for _, name := range files {
 			text, err := os.ReadFile(name)
 			require.NoError(t, err)
 			for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(string(text), -1) {
-				tests = append(tests, m[1])
+				tests[m[1]] = true
 			}
 		}
-		for _, test := range strings.Split(strings.Trim(p.tests, "^()$"), "|") {
-			require.True(t, matchesAny(regexp.MustCompile("^"+test), tests), "%s: no test matches %s", p.name, test)
+		for _, test := range p.names() {
+			require.True(t, beginsOne(tests, test), "%s: no test matches %s", p.name, test)
 		}
 		if p.bug != "" {
 			require.Contains(t, planted.String(), `"`+p.bug+`"`, p.name)
@@ -46,28 +46,30 @@ func TestProofsAreCurrent(t *testing.T) {
 	}
 }
 
-func matchesAny(r *regexp.Regexp, names []string) bool {
-	for _, name := range names {
-		if r.MatchString(name) {
-			return true
-		}
-	}
-	return false
-}
-
-// Figures come with the subtest that reported them. A skipped test, or none with figures, is an error.
+// Figures come with the subtest that reported them. A skipped test, or one of the wanted tests without
+// figures or a pass, is an error.
 func TestRead(t *testing.T) {
-	r, err := read([]byte(`{"Action":"output","Test":"TestKilled/in_files","Output":"    a_test.go:7: figures: 3 kills\n"}
+	output := []byte(`{"Action":"output","Test":"TestKilled/in_files","Output":"    a_test.go:7: figures: 3 kills\n"}
 {"Action":"output","Test":"TestKilled","Output":"    a_test.go:8: figures: 4 kills\n"}
+{"Action":"pass","Test":"TestKilled/in_files"}
 {"Action":"pass","Test":"TestKilled"}
-`))
+`)
+	r, err := read(output, []string{"TestKilled"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"in files: 3 kills", "4 kills"}, r.figures)
 	require.Contains(t, r.output, "a_test.go:7: figures: 3 kills\n")
+	_, err = read(output, []string{"TestKilled", "TestCut"})
+	require.ErrorContains(t, err, "TestCut did not pass")
 
-	_, err = read([]byte(`{"Action":"skip","Test":"TestKilled/postgres"}`))
+	_, err = read([]byte(`{"Action":"skip","Test":"TestKilled/postgres"}`), []string{"TestKilled"})
 	require.ErrorContains(t, err, "TestKilled/postgres was skipped")
-	require.ErrorContains(t, err, "no test reported figures")
+	require.ErrorContains(t, err, "TestKilled did not pass")
+}
+
+// Variables that make tests shorter are not passed on.
+func TestCleared(t *testing.T) {
+	require.Equal(t, []string{"HOME=/", "PAWL_TEST_POSTGRES=x"},
+		cleared([]string{"HOME=/", "PAWL_SHORT=1", "PAWL_TEST_STORE_ONLY=sqlite", "GOFLAGS=-short", "PAWL_TEST_POSTGRES=x"}))
 }
 
 // A published row replaces that of its proof. The others stay, in the order of the proofs.
