@@ -1,5 +1,5 @@
-// Proof runs the tests that break things from outside (kills, power failures, failing system calls, cut
-// connections, stopped processes, races of many clients) and writes what they did into a table.
+// Proof runs the tests of faults and races (kills, power failures, failing system calls, cut
+// connections, stopped processes, many clients, schedules) and writes what they did into a table.
 //
 //	go run ./internal/proof                the short form of all, in about 20 minutes
 //	go run ./internal/proof -long          the long form, in hours

@@ -108,7 +108,7 @@ var proofs = []proof{
 		module: "persist/etcd/etcdtest", pkg: ".", tests: "^TestFaults$", short: "PAWL_ETCD_ROUNDS=2", long: "PAWL_ETCD_ROUNDS=20",
 	},
 	{
-		name: "soak", claim: "two processes with all parts, ended by SIGTERM and SIGKILL and replaced: acknowledged changes are there once, events are handled once, runs are completed, no lease is left, and no process grows",
+		name: "soak", claim: "two processes with all parts, ended by SIGTERM and SIGKILL and replaced: acknowledged changes are there once, events are handled once, runs are completed, no lease is left, and no process grows (in the short form: goroutines, files and connections)",
 		pkg: "./internal/soak", tests: "^TestServers$", short: "PAWL_SOAK=20", long: "PAWL_SOAK=1800", bug: "soak-watch-leaves-a-goroutine",
 	},
 	{

@@ -73,7 +73,7 @@ func (p *player) add(ctx context.Context, c *persist.Commit, key persist.Key, i 
 	if r.Absent() {
 		w.Expected = 0
 	}
-	held, lasting := r.Lease.Token != 0, time.Duration(i+1)*time.Hour
+	held, lasting := r.Lease.Token != 0, time.Duration(i+1)*day
 	document := content{N: i, Next: 1}
 	if alive := !r.Absent() && !r.Deleted; alive {
 		switch {

@@ -53,6 +53,9 @@ func init() {
 	}
 }
 
+// day is the unit of the leases: a test must not take half of it.
+const day = 24 * time.Hour
+
 // openChild opens the database of a child.
 func openChild() (*Store, error) {
 	return Open(context.Background(), filepath.Join(os.Getenv(powerDir), powerFile), Config{})
@@ -101,7 +104,7 @@ func set(key persist.Key, expected uint64, n, length int) persist.Write {
 func setUp(ctx context.Context, s powered) error {
 	withLog, withLease := set(ann, 0, 1, 100), set(bob, 0, 1, 100)
 	log := adding(1, `"one"`, `"two"`)
-	withLog.Log, withLease.Acquire = &log, &persist.Acquire{Holder: "h", For: 2 * time.Hour}
+	withLog.Log, withLease.Acquire = &log, &persist.Acquire{Holder: "h", For: 2 * day}
 	for i, writes := range [][]persist.Write{
 		{withLog}, {withLease}, {set(receipt, 0, 1, 9000)}, {{Key: receipt, Expected: 1, Version: 2, Deleted: true}},
 	} {
@@ -134,13 +137,13 @@ var powerCommits = []powerCommit{
 	{"several", setUp, committing([]persist.Write{set(ann, 1, 2, 6000), set(bob, 1, 2, 10), set(carl, 0, 2, 300)}, persist.Guard{Key: receipt, Read: true, Version: 2, Gone: true})},
 	{"acquire", setUp, func(ctx context.Context, s powered) error {
 		w := set(ann, 1, 2, 200)
-		w.Acquire = &persist.Acquire{Holder: "child", For: 3 * time.Hour}
+		w.Acquire = &persist.Acquire{Holder: "child", For: 3 * day}
 		return committing([]persist.Write{w})(ctx, s)
 	}},
-	{"renew", setUp, committing(nil, persist.Guard{Key: bob, Token: 1, Extend: 5 * time.Hour})},
+	{"renew", setUp, committing(nil, persist.Guard{Key: bob, Token: 1, Extend: 5 * day})},
 	{"release", setUp, committing(nil, persist.Guard{Key: bob, Token: 1, Release: true})},
 	{"take", setUp, func(ctx context.Context, s powered) error {
-		_, err := s.Take(ctx, persist.Query{Kind: "account", Limit: 5}, persist.Acquire{Holder: "child", For: 3 * time.Hour}, nil)
+		_, err := s.Take(ctx, persist.Query{Kind: "account", Limit: 5}, persist.Acquire{Holder: "child", For: 3 * day}, nil)
 		return err
 	}},
 	{"log", setUp, func(ctx context.Context, s powered) error {
@@ -172,7 +175,7 @@ func portrait(ctx context.Context, s powered) (string, error) {
 			if at.IsZero() {
 				return 0
 			}
-			return at.Sub(r.Now).Round(time.Hour)
+			return at.Sub(r.Now).Round(day)
 		}
 		fmt.Fprintf(&text, "%s has version %d, born %d, deleted %t, label %q, %d bytes %x, expires %s, lease %q %d %s, commits %s\n",
 			key, r.Version, r.Born, r.Deleted, r.Label, len(r.Doc), crc32.ChecksumIEEE(r.Doc), hours(r.Expires),
@@ -236,7 +239,9 @@ func digest(t *testing.T, dir string) (sum [sha256.Size]byte) {
 	for _, e := range entries {
 		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		require.NoError(t, err)
-		fmt.Fprintf(all, "%q %d ", e.Name(), len(data))
+		info, err := e.Info()
+		require.NoError(t, err)
+		fmt.Fprintf(all, "%q %v %d ", e.Name(), info.Mode(), len(data))
 		all.Write(data)
 	}
 	return [sha256.Size]byte(all.Sum(nil))
