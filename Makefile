@@ -109,7 +109,7 @@ crash: need-postgres ## kill writing processes 1000 times on each store and look
 	PAWL_KILLS=100 $(GO) test -count=1 -v -timeout 30m -run '^TestKilledAtRandomMoments$$' ./flow/machine
 
 .PHONY: proof
-proof: need-cc need-postgres need-strace ## kill, cut, stop and starve everything in short, in about 20 minutes, and write docs/reliability.md
+proof: need-cc need-postgres need-strace ## kill, cut, stop and starve everything in short, in about ten minutes, and write docs/reliability.md
 	$(GO) run ./internal/proof -docs
 
 .PHONY: soak

@@ -1,7 +1,7 @@
 // Proof runs the tests of faults and races (kills, power failures, failing system calls, cut
 // connections, stopped processes, many clients, schedules) and writes what they did into a table.
 //
-//	go run ./internal/proof                the short form of all, in about 20 minutes
+//	go run ./internal/proof                the short form of all, in about ten minutes
 //	go run ./internal/proof -long          the long form, in hours
 //	go run ./internal/proof -only power    those whose name matches
 //	go run ./internal/proof -list          list the proofs, run nothing
