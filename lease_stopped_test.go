@@ -202,6 +202,7 @@ func TestStoppedAndKilledHolders(t *testing.T) {
 func testStoppedHolders(t *testing.T, location string, want int) {
 	rt := openRuntime(t, pawl.Config{Store: stores.OpenFor(t, location), Holder: "successor"})
 	p := testkit.Start(t, "stopped", stores.Env(location))
+	p.Limit(2*time.Minute + time.Duration(want)*time.Second)
 	testkit.Ready(p)
 	line, _ := p.Next()
 	pid := 0
