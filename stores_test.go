@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/pgproxy"
-	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/persist/memory"
@@ -138,10 +136,5 @@ func (s *slowReader) LoadAll(ctx context.Context, keys []persist.Key) ([]persist
 // the direct one.
 func proxied(t *testing.T) (proxy *pgproxy.Proxy, behind, direct string) {
 	t.Helper()
-	stores.Need(t, "postgres")
-	direct = pgtest.URL(t)
-	u, err := url.Parse(direct)
-	require.NoError(t, err)
-	proxy = pgproxy.Start(t, "tcp", u.Host, "write", "write_together", "create_records", "replace_records") // functions of the store that write
-	return proxy, proxy.URL(direct), direct
+	return stores.Proxied(t)
 }

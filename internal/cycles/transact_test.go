@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/cycles"
 	"github.com/pawl-go/pawl/internal/pgproxy"
-	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
@@ -168,8 +166,7 @@ func TestTransactionsHaveNoCycles(t *testing.T) {
 
 // The same on PostgreSQL while connections are cut around commits. Proves TX-1, CAS-7.
 func TestTransactionsWithCutsHaveNoCycles(t *testing.T) {
-	stores.Need(t, "postgres")
-	proxy, location := cutting(t)
+	proxy, location, _ := stores.Proxied(t)
 	r := recorder{}
 	for range 2 {
 		r.runtimes = append(r.runtimes, open(t, location))
@@ -188,13 +185,4 @@ func open(t *testing.T, location string) *pawl.Runtime {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, rt.Close(context.Background())) })
 	return rt
-}
-
-// cutting returns a proxy before a new database, and the location behind it.
-func cutting(t *testing.T) (*pgproxy.Proxy, string) {
-	direct := pgtest.URL(t)
-	u, err := url.Parse(direct)
-	require.NoError(t, err)
-	proxy := pgproxy.Start(t, "tcp", u.Host, "write", "write_together", "create_records", "replace_records") // functions of the store that write
-	return proxy, proxy.URL(direct)
 }
