@@ -57,35 +57,39 @@ func ApplyMutation[T any](ctx context.Context, c *Container[T], o ContainerOptio
 	if defaults.timeout == 0 {
 		defaults.timeout = DefaultTimeout
 	}
-	t := target[T]{memory: c, typ: typ, defaults: defaults, key: Key{Kind: o.Name}}
+	t := target{memory: &c.container, typ: typ, newImage: newImage[T], defaults: defaults, key: Key{Kind: o.Name}}
 	if o.Persist != nil {
 		t.stored, t.backend = c.ownStored(), custom[T]{o.Persist}
 	}
-	return t.apply(ctx, m, opts)
+	s, err := t.apply(ctx, m, opts)
+	return snapshotOf[T](s), err
 }
 
 // Snapshot returns the state last committed or seen, without I/O. It never blocks.
-func (c *Container[T]) Snapshot() Snapshot[T] {
+func (c *Container[T]) Snapshot() Snapshot[T] { return snapshotOf[T](c.current()) }
+
+// current returns the state last committed or seen.
+func (c *container) current() snapshot {
 	if img := c.image.Load(); img != nil {
 		return img.snapshot("")
 	}
 	s := c.stored.Load()
 	if s == nil {
-		return Snapshot[T]{}
+		return snapshot{}
 	}
 	d := s.seen.Load()
 	if d == nil {
-		return Snapshot[T]{}
+		return snapshot{}
 	}
 	v := d.View()
 	if v == nil {
-		return Snapshot[T]{}
+		return snapshot{}
 	}
-	return snapshotOf[T]("", d.Version, d.At, v.State)
+	return snapshot{version: d.Version, at: d.At, state: v.State}
 }
 
 // ownEnv returns the env of a container of the caller's own, made at its first use.
-func (c *Container[T]) ownEnv(o Observer) *env {
+func (c *container) ownEnv(o Observer) *env {
 	e := c.own.Load()
 	if e == nil {
 		e = newEnv()
@@ -98,7 +102,7 @@ func (c *Container[T]) ownEnv(o Observer) *env {
 }
 
 // ownStored returns the persisted path of a container of the caller's own, made at its first use.
-func (c *Container[T]) ownStored() *stored {
+func (c *container) ownStored() *stored {
 	if s := c.stored.Load(); s != nil {
 		return s
 	}
@@ -107,30 +111,31 @@ func (c *Container[T]) ownStored() *stored {
 }
 
 // target is the scope, or the container of the caller's own, that a mutation changes.
-type target[T any] struct {
-	memory   *Container[T] // the lock path; nil: persisted
-	stored   *stored       // the compare-and-swap path; nil: in memory
-	backend  backend       // of stored
-	tx       *Tx           // that the call is part of; nil: none
-	bound    *binding      // of a scope; nil: a container of the caller's own
+type target struct {
+	memory   *container // the lock path; nil: persisted
+	stored   *stored    // the compare-and-swap path; nil: in memory
+	backend  backend    // of stored
+	tx       *Tx        // that the call is part of; nil: none
+	bound    *binding   // of a scope; nil: a container of the caller's own
 	typ      *state.Type
+	newImage func(from any) *image // for typ; of the lock path
 	defaults *terms
 	key      Key
 }
 
 // apply runs m on the path of t.
-func (t *target[T]) apply(ctx context.Context, m Mutation, opts []CallOption) (Snapshot[T], error) {
+func (t *target) apply(ctx context.Context, m Mutation, opts []CallOption) (snapshot, error) {
 	call, err := t.call(ctx, opts)
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
-	var ch change
-	if err := ch.compile(call.key, t.typ, reflect.TypeFor[T](), m); err != nil {
-		return Snapshot[T]{}, err
+	ch := change{newImage: t.newImage}
+	if err := ch.compile(call.key, t.typ, m); err != nil {
+		return snapshot{}, err
 	}
 	around, err := t.admit(ctx, &call)
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	switch {
 	case t.tx != nil:
@@ -139,19 +144,19 @@ func (t *target[T]) apply(ctx context.Context, m Mutation, opts []CallOption) (S
 	case t.stored == nil:
 		img, err := t.memory.apply(ctx, around.caller(), &call, &ch)
 		if err != nil {
-			return Snapshot[T]{}, err
+			return snapshot{}, err
 		}
 		return img.snapshot(call.key.ID), nil
 	}
 	r, err := t.stored.apply(ctx, around.caller(), &call, &ch, t.backend)
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
-	return snapshotOf[T](call.key.ID, r.version, r.at, r.state), nil
+	return r.snapshot(call.key.ID), nil
 }
 
 // call returns the call that opts ask for.
-func (t *target[T]) call(ctx context.Context, opts []CallOption) (call, error) {
+func (t *target) call(ctx context.Context, opts []CallOption) (call, error) {
 	if ctx == nil {
 		return call{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
@@ -167,7 +172,7 @@ func (t *target[T]) call(ctx context.Context, opts []CallOption) (call, error) {
 
 // admit returns an error if the call cannot be made with ctx, otherwise the frame that ctx was
 // derived from.
-func (t *target[T]) admit(ctx context.Context, call *call) (around *frame, err error) {
+func (t *target) admit(ctx context.Context, call *call) (around *frame, err error) {
 	if ctx.Err() != nil {
 		return nil, leftBy(ctx, call.key, PhaseQueued)
 	}
@@ -198,7 +203,7 @@ func phaseOf(s queue.State) Phase {
 }
 
 // observeEnd reports the end of an in-memory mutation.
-func observeEnd[T any](ctx context.Context, call *call, verb string, cur, img *image[T], err error, waited, took time.Duration) {
+func observeEnd(ctx context.Context, call *call, verb string, cur, img *image, err error, waited, took time.Duration) {
 	e := Event{Type: EventCommitted, Path: "lock", Verb: verb, Waited: waited, Took: took, Batch: 1}
 	switch {
 	case err != nil:

@@ -101,14 +101,6 @@ type storedCall struct {
 	exited bool // the function called runtime.Goexit
 }
 
-// reply is what the caller gets: the state its mutation left behind.
-type reply struct {
-	state   any // *T; nil: none
-	version uint64
-	landed  uint64 // the version that its commit made: that of the last mutation in it
-	at      time.Time
-}
-
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
 // except for the fields that the queue's lock protects.
 type batch struct {

@@ -5,6 +5,19 @@ import (
 	"time"
 )
 
+// reply is what the caller gets: the state its mutation left behind.
+type reply struct {
+	state   any // *T; nil: none
+	version uint64
+	landed  uint64 // the version that its commit made: that of the last mutation in it
+	at      time.Time
+}
+
+// snapshot returns r as a snapshot of the scope with this id.
+func (r reply) snapshot(id string) snapshot {
+	return seenAs(id, r.version, r.at, r.state)
+}
+
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
 // one error, fail and finish a single one. Each of them tells the observer, replies and wakes.
 

@@ -18,8 +18,8 @@ const deletePause = 20 * time.Millisecond
 
 // DeletePrefix deletes the scopes of this persisted kind whose ids start with prefix, as
 // Scope.Delete does, and returns their number. Expired ones that no Sweeper has removed are among
-// them. It commits batch by batch, until a listing finds none left. So it can be stopped at any time, run again, and run in several processes at once; each
-// scope is counted by one of them.
+// them. It commits batch by batch, until a listing finds none left. So it can be stopped at any
+// time, run again, and run in several processes at once; each scope is counted by one of them.
 //
 // A scope that is written or created meanwhile is deleted too, if a later listing finds it. A scope
 // that is leased is deleted as well: its lease ends, and commits of its holder are refused. Under
@@ -29,20 +29,26 @@ const deletePause = 20 * time.Millisecond
 // errors of Kind.List, *LeaseLostError, and *UnknownOutcomeError if the last batch may have been
 // committed; it is not counted then.
 func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (deleted int, err error) {
-	b, err := k.listable(ctx, o, Query{})
+	b, err := settings(k).listable(ctx, o, stateTypeOf[T](), Query{})
 	if err != nil {
 		return 0, err
 	}
+	return b.deletePrefix(ctx, prefix)
+}
+
+// deletePrefix is Kind.DeletePrefix.
+func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int, err error) {
+	name := b.kind.name
 	if prefix == "" {
 		return 0, &ArgumentError{Argument: "prefix", Reason: "empty"}
 	}
-	key, lease, log := Key{Kind: k.Name, ID: prefix}, innermost(ctx).held(), b.rt.cleared(k.Name)
+	key, lease, log := Key{Kind: name, ID: prefix}, innermost(ctx).held(), b.rt.cleared(name)
 	if lease != nil {
 		if err := lease.coversStore(b.rt); err != nil {
 			return 0, err
 		}
 	}
-	q := persist.Query{Kind: k.Name, Prefix: prefix, Limit: deleteBatch} // of the live ones, then of the expired
+	q := persist.Query{Kind: name, Prefix: prefix, Limit: deleteBatch} // of the live ones, then of the expired
 	for {
 		if err := b.ready(ctx); err != nil {
 			return deleted, err

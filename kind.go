@@ -77,7 +77,9 @@ type AnyKind interface{ define(*Runtime) error }
 // Scope returns a handle on the scope with this id. It does no I/O and cannot fail: a bad id, a
 // missing store or a contradictory kind is reported by every verb (*LimitError, ErrNoStore,
 // *KindError).
-func (k Kind[T]) Scope(o Owner, id string) Scope[T] { return open(o, k, id) }
+func (k Kind[T]) Scope(o Owner, id string) Scope[T] {
+	return Scope[T]{open(o, settings(k), stateTypeOf[T](), id)}
+}
 
 // MustField returns path as a Field and panics if T has no such field. It is for package variables,
 // like regexp.MustCompile.
@@ -115,39 +117,46 @@ type Query struct {
 // ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
-		b, err := k.listable(ctx, o, q)
-		if err != nil {
-			yield(Snapshot[T]{}, err)
+		settings(k).list(ctx, o, stateTypeOf[T](), q, func(s snapshot, err error) bool {
+			return yield(snapshotOf[T](s), err)
+		})
+	}
+}
+
+// list is Kind.List.
+func (k settings) list(ctx context.Context, o Owner, t stateType, q Query, yield func(snapshot, error) bool) {
+	b, err := k.listable(ctx, o, t, q)
+	if err != nil {
+		yield(snapshot{}, err)
+		return
+	}
+	for name, bound := range map[string]string{"Query.From": q.From, "Query.Before": q.Before} {
+		if !utf8.ValidString(bound) || strings.Contains(bound, "\x00") {
+			yield(snapshot{}, &ArgumentError{Argument: name, Reason: "not UTF-8 without U+0000"})
 			return
 		}
-		for name, bound := range map[string]string{"Query.From": q.From, "Query.Before": q.Before} {
-			if !utf8.ValidString(bound) || strings.Contains(bound, "\x00") {
-				yield(Snapshot[T]{}, &ArgumentError{Argument: name, Reason: "not UTF-8 without U+0000"})
-				return
-			}
+	}
+	page, left := persist.Page{}, q.Limit
+	sq := q.stored(k.Name)
+	for first := true; first || page.Next != ""; first = false {
+		sq.After = page.Next
+		if page, err = b.rt.list(ctx, sq); err != nil {
+			yield(snapshot{}, b.readError(ctx, Key{Kind: k.Name}, err))
+			return
 		}
-		page, left := persist.Page{}, q.Limit
-		sq := q.stored(k.Name)
-		for first := true; first || page.Next != ""; first = false {
-			sq.After = page.Next
-			if page, err = b.rt.list(ctx, sq); err != nil {
-				yield(Snapshot[T]{}, b.readError(ctx, Key{Kind: k.Name}, err))
+		for _, r := range page.Records {
+			v, err := b.view(document.Of(r), r.Key)
+			if err != nil {
+				if !yield(snapshot{id: r.ID}, err) {
+					return
+				}
+				continue
+			}
+			if !yield(seenAs(r.ID, r.Version, r.Updated, v.State), nil) {
 				return
 			}
-			for _, r := range page.Records {
-				v, err := b.view(document.Of(r), r.Key)
-				if err != nil {
-					if !yield(Snapshot[T]{ID: r.ID}, err) {
-						return
-					}
-					continue
-				}
-				if !yield(snapshotOf[T](r.ID, r.Version, r.Updated, v.State), nil) {
-					return
-				}
-				if left--; left == 0 {
-					return
-				}
+			if left--; left == 0 {
+				return
 			}
 		}
 	}
@@ -159,8 +168,8 @@ func (q Query) stored(kind string) persist.Query {
 }
 
 // listable returns the binding of k on o, or the reason why its scopes cannot be listed by q.
-func (k Kind[T]) listable(ctx context.Context, o Owner, q Query) (*binding, error) {
-	b, err := bind(o, k)
+func (k settings) listable(ctx context.Context, o Owner, t stateType, q Query) (*binding, error) {
+	b, err := bind(o, k, t)
 	switch {
 	case err != nil:
 		return nil, err
@@ -184,7 +193,7 @@ func (k Kind[T]) listable(ctx context.Context, o Owner, q Query) (*binding, erro
 // cannot be listed gets none.
 func (k Kind[T]) Wakeups(ctx context.Context, o Owner) <-chan struct{} {
 	changed := notify.NewSignal()
-	bound, err := k.listable(ctx, o, Query{})
+	bound, err := settings(k).listable(ctx, o, stateTypeOf[T](), Query{})
 	if err == nil {
 		context.AfterFunc(ctx, bound.rt.hub.ListenKind(k.Name, changed.Set))
 	}
@@ -240,7 +249,20 @@ func Memory[T any](o Owner, id string) Scope[T] {
 	return Kind[T]{Name: KindMemory, InMemory: true}.Scope(o, id)
 }
 
-// kind is a Kind without its type, as a runtime registers it.
+// settings are the fields of a Kind. Every Kind[T] converts to settings, because T is not part of
+// its fields. Code for settings, and for a stateType in place of T, is compiled once and not for
+// every type of state.
+type settings Kind[Doc]
+
+// stateType stands for the type of a state, T.
+type stateType struct {
+	reflect  reflect.Type
+	newImage func(from any) *image
+}
+
+func stateTypeOf[T any]() stateType { return stateType{reflect.TypeFor[T](), newImage[T]} }
+
+// kind is a Kind as a runtime registers it.
 type kind struct {
 	name       string
 	inMemory   bool
@@ -259,6 +281,7 @@ type binding struct {
 	rt       *Runtime
 	kind     *kind
 	typ      *state.Type
+	newImage func(from any) *image // for typ
 	defaults *terms
 
 	// unreadable is set for good when Take finds a document that this type cannot read. From then
@@ -266,40 +289,42 @@ type binding struct {
 	unreadable atomic.Bool
 }
 
-func (k Kind[T]) untyped() *kind {
+func (k settings) registered() *kind {
 	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, maxDoc: k.MaxDoc, log: k.Log, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
 }
 
 // bare reports whether k has only a name, as in the short constructors. It then stands for the
 // registered kind.
-func (k Kind[T]) bare() bool {
+func (k settings) bare() bool {
 	return k.Label == "" && k.Due == "" && k.TTL == 0 && k.MaxDoc == 0 && !k.Log && k.Timeout == 0 && k.Retry == Retry{} && len(k.Upgrades) == 0
 }
 
 // agrees reports whether k and the registered definition can be the same kind.
-func (k Kind[T]) agrees(with *kind) bool {
+func (k settings) agrees(with *kind) bool {
 	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl && k.MaxDoc == with.maxDoc && k.Log == with.log &&
 		k.Timeout == with.timeout && k.Retry == with.retry && len(k.Upgrades) == len(with.upgrades))
 }
 
+func (k Kind[T]) define(rt *Runtime) error { return settings(k).define(rt, stateTypeOf[T]()) }
+
 // define registers k with rt and returns every fault of it.
-func (k Kind[T]) define(rt *Runtime) error {
-	err := errors.Join(k.faults()...)
+func (k settings) define(rt *Runtime, t stateType) error {
+	err := errors.Join(k.faults(t)...)
 	if !k.InMemory && rt.store == nil {
 		err = errors.Join(err, fmt.Errorf("%w: kind %q", ErrNoStore, k.Name))
 	}
-	if known, loaded := rt.kinds.LoadOrStore(k.Name, k.untyped()); loaded && !k.agrees(known.(*kind)) {
+	if known, loaded := rt.kinds.LoadOrStore(k.Name, k.registered()); loaded && !k.agrees(known.(*kind)) {
 		err = errors.Join(err, k.contradiction())
 	}
 	return err
 }
 
-func (k Kind[T]) contradiction() error {
+func (k settings) contradiction() error {
 	return &KindError{Kind: k.Name, Reason: "defined twice with different settings; declare it once and list it in Config.Kinds"}
 }
 
 // faults returns the errors in k by itself.
-func (k Kind[T]) faults() (errs []error) {
+func (k settings) faults(t stateType) (errs []error) {
 	fault := func(format string, args ...any) {
 		errs = append(errs, &KindError{Kind: k.Name, Reason: fmt.Sprintf(format, args...)})
 	}
@@ -329,7 +354,7 @@ func (k Kind[T]) faults() (errs []error) {
 			fault("upgrade %d is nil", i)
 		}
 	}
-	typ, err := typeFor[T]()
+	typ, err := state.Of(t.reflect)
 	if err != nil {
 		fault("%v", err)
 		return errs
@@ -351,9 +376,9 @@ func (k Kind[T]) faults() (errs []error) {
 	return errs
 }
 
-// bind returns the binding of k on o's runtime. It checks and registers a kind that is not
+// bind returns the binding of k and t on o's runtime. It checks and registers a kind that is not
 // registered yet.
-func bind[T any](o Owner, k Kind[T]) (*binding, error) {
+func bind(o Owner, k settings, t stateType) (*binding, error) {
 	if o == nil {
 		return nil, &ArgumentError{Argument: "owner", Reason: "nil"}
 	}
@@ -363,31 +388,30 @@ func bind[T any](o Owner, k Kind[T]) (*binding, error) {
 	}
 	known, ok := rt.kinds.Load(k.Name)
 	if !ok {
-		if err := errors.Join(k.faults()...); err != nil {
+		if err := errors.Join(k.faults(t)...); err != nil {
 			return nil, err
 		}
-		known, _ = rt.kinds.LoadOrStore(k.Name, k.untyped())
+		known, _ = rt.kinds.LoadOrStore(k.Name, k.registered())
 	}
 	info := known.(*kind)
 	if !k.agrees(info) {
 		return nil, k.contradiction()
 	}
-	t := reflect.TypeFor[T]()
-	if b, ok := info.bindings.Load(t); ok {
+	if b, ok := info.bindings.Load(t.reflect); ok {
 		return b.(*binding), nil
 	}
-	typ, err := state.Of(t)
+	typ, err := state.Of(t.reflect)
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl, log: info.log}}
+	b := &binding{rt: rt, kind: info, typ: typ, newImage: t.newImage, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl, log: info.log}}
 	if b.defaults.maxDoc = rt.env.maxDoc; info.maxDoc > 0 {
 		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)
 	}
 	if info.timeout != 0 {
 		b.defaults.timeout = info.timeout
 	}
-	made, _ := info.bindings.LoadOrStore(t, b)
+	made, _ := info.bindings.LoadOrStore(t.reflect, b)
 	return made.(*binding), nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,7 +77,7 @@ type Lease struct {
 // taken then, and a mutation of WithMutation is committed. It returns ErrNotPersisted in memory,
 // ErrInTx on a scope in a transaction, and the errors of the verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
-	l, _, err := s.acquire(ctx, opts)
+	l, _, err := s.handle.acquire(ctx, opts)
 	return l, err
 }
 
@@ -126,8 +125,8 @@ func (l *Lease) Run(fn func(ctx context.Context, l *Lease) error) error {
 }
 
 // acquire is Acquire; it also returns the state of the scope when the lease was taken.
-func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snapshot[T], error) {
-	none := Snapshot[T]{}
+func (s *handle) acquire(ctx context.Context, opts []LeaseOption) (*Lease, snapshot, error) {
+	none := snapshot{}
 	switch {
 	case s.fault() != nil:
 		return nil, none, s.fault()
@@ -152,7 +151,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 			asked.wait = false // the call would wait for itself
 		}
 	}
-	var snap Snapshot[T]
+	var snap snapshot
 	take := func(ctx context.Context) (*Lease, error) {
 		t, err := s.target()
 		if err != nil {
@@ -163,7 +162,7 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 		if err != nil {
 			return nil, err
 		}
-		snap = snapshotOf[T](s.key.ID, r.version, r.at, r.state)
+		snap = r.snapshot(s.key.ID)
 		return rt.newLease(ctx, s.stored, s.key, asked, r.landed, sent), nil
 	}
 	l, err := s.stored.inLine(ctx, rt, s.key, asked, take)
@@ -183,13 +182,13 @@ func (s Scope[T]) acquire(ctx context.Context, opts []LeaseOption) (*Lease, Snap
 }
 
 // take applies the mutation of asked and takes the lease with the same commit.
-func (t *target[T]) take(ctx context.Context, asked leaseCall) (reply, error) {
+func (t *target) take(ctx context.Context, asked leaseCall) (reply, error) {
 	call, err := t.call(ctx, asked.opts)
 	if err != nil {
 		return reply{}, err
 	}
 	var ch change
-	if err := ch.compile(call.key, t.typ, reflect.TypeFor[T](), asked.mutation); err != nil {
+	if err := ch.compile(call.key, t.typ, asked.mutation); err != nil {
 		return reply{}, err
 	}
 	around, err := t.admit(ctx, &call)

@@ -32,13 +32,18 @@ import (
 // Container holds one state and the queue of its writers. The zero value is empty and ready; it
 // must not be copied. Scopes have their own containers. Other containers are for ApplyMutation,
 // always with the same ContainerOptions.Persist and Observer.
-type Container[T any] struct {
+type Container[T any] struct{ container }
+
+// container is a Container without its type: like the rest of the engine, it is compiled once for
+// all types.
+type container struct {
 	_ noCopy
 
+	typ   *state.Type  // of a scope's container; nil for one of the caller's own
 	place registration // where a scope's container is registered; zero for one of the caller's own
 	queue queue.Queue[pending]
 	lane  waitgraph.Lane // the queue as deadlock detection sees it
-	image atomic.Pointer[image[T]]
+	image atomic.Pointer[image]
 	group atomic.Pointer[notify.Group] // of watchers; nil: there never were any
 
 	// Protected by the queue's lock.
@@ -56,11 +61,24 @@ func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
 // image is one committed version of an in-memory state. It never changes.
-type image[T any] struct {
-	state   T
+type image struct {
+	state   any // *T
 	version uint64
 	life    life
 	expires int64 // Unix nanoseconds; 0: never
+}
+
+// newImage returns an image whose state is a copy of *from, a *T; nil: a zero T.
+func newImage[T any](from any) *image {
+	made := &struct { // one allocation for both
+		image
+		value T
+	}{}
+	if from != nil {
+		made.value = *from.(*T)
+	}
+	made.state = &made.value
+	return &made.image
 }
 
 // pending is a mutation in an in-memory queue.
@@ -78,14 +96,14 @@ type pending struct {
 	abandoned bool        // it was answered while its function ran
 
 	// The answer: written by the worker before it answers, read by the caller after that.
-	image  any // *image[T]
+	image  *image
 	err    error
 	panic  *PanicError
 	exited bool // the function called runtime.Goexit
 }
 
 // apply runs ch in its turn, and returns the version that is current then, nil if there is none.
-func (c *Container[T]) apply(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
+func (c *container) apply(ctx context.Context, parent *frame, call *call, ch *change) (*image, error) {
 	if parent != nil {
 		if err := parent.callOut(&c.lane, call.key); err != nil {
 			return nil, err
@@ -107,7 +125,7 @@ func (c *Container[T]) apply(ctx context.Context, parent *frame, call *call, ch 
 
 // applyInPlace runs a data verb under the queue's lock, and reports false if it has to wait its
 // turn.
-func (c *Container[T]) applyInPlace(ctx context.Context, call *call, ch *change) (img *image[T], ran bool, err error) {
+func (c *container) applyInPlace(ctx context.Context, call *call, ch *change) (img *image, ran bool, err error) {
 	cur, img, ran, err := c.tryInPlace(ctx, call, ch)
 	if ran && err != ErrClosed && call.env.observer != nil {
 		call.observe(ctx, Event{Type: EventStarted, Path: "lock", Verb: ch.verb})
@@ -116,7 +134,7 @@ func (c *Container[T]) applyInPlace(ctx context.Context, call *call, ch *change)
 	return img, ran, err
 }
 
-func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (cur, img *image[T], ran bool, err error) {
+func (c *container) tryInPlace(ctx context.Context, call *call, ch *change) (cur, img *image, ran bool, err error) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
 	if c.queue.Closed() {
@@ -133,7 +151,7 @@ func (c *Container[T]) tryInPlace(ctx context.Context, call *call, ch *change) (
 }
 
 // applyInTurn queues ch and waits for its answer.
-func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image[T], error) {
+func (c *container) applyInTurn(ctx context.Context, parent *frame, call *call, ch *change) (*image, error) {
 	w := call.env.waiters.Get().(*queue.Waiter[pending])
 	p := &w.Value
 	p.ctx, p.call, p.change, p.submitted = ctx, *call, *ch, time.Now()
@@ -147,7 +165,7 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 	if call.env.observer != nil {
 		call.observe(ctx, Event{Type: EventQueued, Path: "lock", Verb: ch.verb, Queue: c.queue.Len()})
 	}
-	if err := c.queue.Push(w, call.env.maxQueue, turnWorker[T]{c}); err != nil {
+	if err := c.queue.Push(w, call.env.maxQueue, turnWorker{c}); err != nil {
 		return nil, refusedByQueue(err, call.key)
 	}
 	switch ending, reached := c.queue.Await(ctx, w); ending {
@@ -160,8 +178,7 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 		c.checkStuck()
 		return nil, err
 	}
-	img, _ := p.image.(*image[T])
-	err, panicked, exited := p.err, p.panic, p.exited
+	img, err, panicked, exited := p.image, p.err, p.panic, p.exited
 	if !p.checked && !p.abandoned { // else reportStuck or finish may still look at it
 		w.Clear()
 		call.env.waiters.Put(w)
@@ -170,13 +187,13 @@ func (c *Container[T]) applyInTurn(ctx context.Context, parent *frame, call *cal
 	return img, err
 }
 
-// turnWorker makes Container a queue.Worker without an exported method.
-type turnWorker[T any] struct{ container *Container[T] }
+// turnWorker makes container a queue.Worker without an exported method.
+type turnWorker struct{ container *container }
 
-func (w turnWorker[T]) Work() { w.container.work() }
+func (w turnWorker) Work() { w.container.work() }
 
 // work gives every waiter its turn.
-func (c *Container[T]) work() {
+func (c *container) work() {
 	for {
 		c.queue.Linger(1)
 		c.queue.Lock()
@@ -196,8 +213,8 @@ func (c *Container[T]) work() {
 }
 
 // result is what the turn of a waiter came to.
-type result[T any] struct {
-	cur, img *image[T]
+type result struct {
+	cur, img *image
 	err      error
 	panic    *PanicError
 	exited   bool
@@ -205,9 +222,9 @@ type result[T any] struct {
 }
 
 // runTurn computes the result of w and publishes it.
-func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
+func (c *container) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 	p := &w.Value
-	t := result[T]{cur: c.image.Load()}
+	t := result{cur: c.image.Load()}
 	if p.call.env.observer != nil {
 		t.waited = time.Since(p.submitted)
 		p.call.observe(p.ctx, Event{Type: EventStarted, Path: "lock", Verb: p.change.verb, Waited: t.waited})
@@ -226,7 +243,7 @@ func (c *Container[T]) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 }
 
 // finish publishes the result of a turn and answers w, unless w was abandoned meanwhile.
-func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Ownership {
+func (c *container) finish(w *queue.Waiter[pending], t *result) queue.Ownership {
 	p := &w.Value
 	if p.frame != nil {
 		p.frame.release()
@@ -262,7 +279,7 @@ func (c *Container[T]) finish(w *queue.Waiter[pending], t *result[T]) queue.Owne
 }
 
 // endFunction ends what concerns the function of p alone. The caller holds the queue's lock.
-func (c *Container[T]) endFunction(p *pending) {
+func (c *container) endFunction(p *pending) {
 	p.frame.End()
 	c.lane.Release()
 	if p.check != nil {
@@ -272,7 +289,7 @@ func (c *Container[T]) endFunction(p *pending) {
 
 // next computes the version that ch makes of cur, which is nil at first. It returns cur itself when
 // nothing changes.
-func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *change) (*image[T], error) {
+func (c *container) next(ctx context.Context, cur *image, call *call, ch *change) (*image, error) {
 	var (
 		l       = absent
 		version uint64
@@ -284,34 +301,35 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 	}
 	if cur != nil {
 		if l, version = cur.lifeAt(now), cur.version; l == alive {
-			from = &cur.state
+			from = cur.state
 		}
 	}
 	if err := call.checkConditions(ch, l, version); err != nil {
 		return nil, err
 	}
-	img := &image[T]{life: alive}
+	var expires int64
 	if call.ttl > 0 {
-		if img.expires = now + int64(call.ttl); img.expires < now {
-			img.expires = math.MaxInt64
+		if expires = now + int64(call.ttl); expires < now {
+			expires = math.MaxInt64
 		}
 	}
+	var img *image
 	if ch.deletes {
 		if l != alive {
 			return cur, nil
 		}
-		img.life, img.expires = deleted, 0
+		img = &image{life: deleted}
 	} else {
 		var changed bool
 		var err error
 		if ch.bounded() {
-			if from != nil {
-				img.state = cur.state // cheaper than by reflection
-			}
-			changed, err = ch.data.Apply(from, &img.state, &c.tail)
+			img = ch.newImage(from)
+			changed, err = ch.data.Apply(from, img.state, &c.tail)
 		} else {
-			changed, err = ch.apply(ctx, from, &img.state)
+			img = ch.newImage(nil)
+			changed, err = ch.apply(ctx, from, img.state)
 		}
+		img.life, img.expires = alive, expires
 		if err != nil {
 			return nil, refused(call.key, ch.verb, err)
 		}
@@ -320,11 +338,11 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 				return cur, nil
 			}
 			renewed := *cur // only the expiry moves
-			renewed.expires = img.expires
+			renewed.expires = expires
 			return &renewed, nil
 		}
 		if !changed { // the scope is created with a zero state, which for a map is an empty one
-			img.state = *ch.typ.Zero().(*T)
+			img.state = ch.typ.Zero()
 		}
 	}
 	if cur == nil {
@@ -335,7 +353,7 @@ func (c *Container[T]) next(ctx context.Context, cur *image[T], call *call, ch *
 }
 
 // publish makes img current. The caller holds the queue's lock and has the turn.
-func (c *Container[T]) publish(cur, img *image[T]) {
+func (c *container) publish(cur, img *image) {
 	if img == cur {
 		return
 	}
@@ -361,7 +379,7 @@ func (c *Container[T]) publish(cur, img *image[T]) {
 
 // checkStuck is called when a caller leaves at its deadline. It makes sure that the function that
 // has the turn is reported, once, when it has itself run longer than its budget.
-func (c *Container[T]) checkStuck() {
+func (c *container) checkStuck() {
 	c.queue.Lock()
 	w := c.queue.Current()
 	if w == nil || w.Value.frame == nil || w.Value.checked || w.Value.call.timeout <= 0 {
@@ -380,7 +398,7 @@ func (c *Container[T]) checkStuck() {
 }
 
 // reportStuck reports w, unless its function has returned or was abandoned.
-func (c *Container[T]) reportStuck(w *queue.Waiter[pending]) {
+func (c *container) reportStuck(w *queue.Waiter[pending]) {
 	c.queue.Lock()
 	current := c.queue.Current() == w
 	c.queue.Unlock()
@@ -394,7 +412,7 @@ func (c *Container[T]) reportStuck(w *queue.Waiter[pending]) {
 
 // abandon discards the result of the function that has the turn, and lets the queue move on. It
 // reports false if no function that started at since has the turn; the zero time means any.
-func (c *Container[T]) abandon(since time.Time) bool {
+func (c *container) abandon(since time.Time) bool {
 	c.queue.Lock()
 	w := c.queue.Current()
 	if w == nil || w.Value.frame == nil || !since.IsZero() && !w.Value.started.Equal(since) {
@@ -405,7 +423,7 @@ func (c *Container[T]) abandon(since time.Time) bool {
 	c.endFunction(p)
 	p.abandoned, p.err = true, wrapKey(ErrAbandoned, p.call.key)
 	present := c.queue.Answer(w)
-	c.queue.Release(turnWorker[T]{c})
+	c.queue.Release(turnWorker{c})
 	c.queue.Unlock()
 	p.call.observe(p.ctx, Event{Type: EventAbandoned, Path: "lock", Verb: p.change.verb})
 	if present {
@@ -414,14 +432,14 @@ func (c *Container[T]) abandon(since time.Time) bool {
 	return true
 }
 
-// close makes Container closable: it refuses new work and ends the watches.
-func (c *Container[T]) close() <-chan struct{} {
+// close makes container closable: it refuses new work and ends the watches.
+func (c *container) close() <-chan struct{} {
 	closeWatchers(&c.group)
 	return c.queue.Close()
 }
 
 // busy describes the mutation that runs, for BusyError.
-func (c *Container[T]) busy() []Running {
+func (c *container) busy() []Running {
 	c.queue.Lock()
 	defer c.queue.Unlock()
 	w := c.queue.Current()
@@ -434,9 +452,9 @@ func (c *Container[T]) busy() []Running {
 	return []Running{{Scope: w.Value.call.key, Verb: w.Value.change.verb, Waiting: c.queue.Len()}}
 }
 
-// release makes Container a resident: it unpins a container without state. A tombstone stays until
+// release makes container a resident: it unpins a container without state. A tombstone stays until
 // it is forgotten.
-func (c *Container[T]) release(forgotten bool) {
+func (c *container) release(forgotten bool) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
 	img := c.image.Load()
@@ -449,7 +467,7 @@ func (c *Container[T]) release(forgotten bool) {
 }
 
 // lifeAt judges expiry by the host's clock, in Unix nanoseconds.
-func (img *image[T]) lifeAt(now int64) life {
+func (img *image) lifeAt(now int64) life {
 	if img.life == alive && img.expires != 0 && img.expires <= now {
 		return expired
 	}
@@ -457,11 +475,11 @@ func (img *image[T]) lifeAt(now int64) life {
 }
 
 // snapshot returns img, which may be nil, if it is alive.
-func (img *image[T]) snapshot(id string) Snapshot[T] {
+func (img *image) snapshot(id string) snapshot {
 	if img == nil || img.life != alive || img.expires != 0 && img.lifeAt(time.Now().UnixNano()) != alive {
-		return Snapshot[T]{ID: id}
+		return snapshot{id: id}
 	}
-	return Snapshot[T]{ID: id, Version: img.version, state: &img.state}
+	return snapshot{id: id, version: img.version, state: img.state}
 }
 
 // raise raises the panic or Goexit of a function again, on the goroutine of its caller.

@@ -54,6 +54,11 @@ type logKey struct{}
 // that is not JSON or does not follow the last one. It returns *LimitError for more than MaxEntries
 // entries or one above Config.MaxDoc, and ErrClosed once the function has returned.
 func (s Scope[T]) AppendLog(ctx context.Context, first uint64, entries ...json.RawMessage) error {
+	return s.appendLog(ctx, first, entries)
+}
+
+// appendLog is Scope.AppendLog.
+func (s *handle) appendLog(ctx context.Context, first uint64, entries []json.RawMessage) error {
 	l, err := s.logOf(ctx, "AppendLog")
 	if err != nil {
 		return err
@@ -85,7 +90,10 @@ func (s Scope[T]) AppendLog(ctx context.Context, first uint64, entries ...json.R
 
 // DropLog removes the entries with numbers below before from the log of s, in the same way as
 // AppendLog adds some. It returns *ArgumentError and ErrClosed as AppendLog does.
-func (s Scope[T]) DropLog(ctx context.Context, before uint64) error {
+func (s Scope[T]) DropLog(ctx context.Context, before uint64) error { return s.dropLog(ctx, before) }
+
+// dropLog is Scope.DropLog.
+func (s *handle) dropLog(ctx context.Context, before uint64) error {
 	l, err := s.logOf(ctx, "DropLog")
 	if err != nil {
 		return err
@@ -100,7 +108,7 @@ func (s Scope[T]) DropLog(ctx context.Context, before uint64) error {
 }
 
 // logOf returns the log of s as the function that ctx belongs to changes it.
-func (s Scope[T]) logOf(ctx context.Context, verb string) (*logChange, error) {
+func (s *handle) logOf(ctx context.Context, verb string) (*logChange, error) {
 	switch {
 	case ctx == nil:
 		return nil, &ArgumentError{Argument: "ctx", Reason: "nil"}
@@ -121,6 +129,11 @@ func (s Scope[T]) logOf(ctx context.Context, verb string) (*logChange, error) {
 // negative limit, ErrNotPersisted, and the errors of Scope.Snapshot. With CommitThrough it returns
 // *UnavailableError, which wraps persist.ErrUnsupported, if the joined store keeps no logs.
 func (s Scope[T]) ReadLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
+	return s.readLog(ctx, q)
+}
+
+// readLog is Scope.ReadLog.
+func (s *handle) readLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 	switch {
 	case ctx == nil:
 		return nil, &ArgumentError{Argument: "ctx", Reason: "nil"}

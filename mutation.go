@@ -108,14 +108,15 @@ func (m atomicMutation[T]) run(ctx context.Context, typ *state.Type, cur, dst an
 
 // change is a mutation prepared for states of one type.
 type change struct {
-	typ     *state.Type
-	fn      function // of a change that is a single function; nil: see steps
-	creates bool     // brings an absent scope into being even with a zero state
-	deletes bool
-	takes   *persist.Acquire // the lease is taken in the same commit; nil: not
-	steps   []step           // parts that may run user code, in order
-	verb    string
-	data    state.Prepared // of a bounded change
+	typ      *state.Type
+	newImage func(from any) *image // for typ; of a change in memory
+	fn       function              // of a change that is a single function; nil: see steps
+	creates  bool                  // brings an absent scope into being even with a zero state
+	deletes  bool
+	takes    *persist.Acquire // the lease is taken in the same commit; nil: not
+	steps    []step           // parts that may run user code, in order
+	verb     string
+	data     state.Prepared // of a bounded change
 }
 
 // step is a part of a change that may run user code: a function, data verbs beside one, or data
@@ -136,9 +137,9 @@ func (c *change) hasFunction() bool {
 // goroutine.
 func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 
-// compile fills c, which is zero, with m prepared for states of type T. It returns *FieldError,
+// compile fills c with m, prepared for states of type typ. It returns *FieldError,
 // *LimitError or *ArgumentError.
-func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) error {
+func (c *change) compile(key Key, typ *state.Type, m Mutation) error {
 	c.typ = typ
 	switch m := m.(type) {
 	case deletion:
@@ -146,7 +147,7 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 		return nil
 	case function:
 		c.verb, c.fn = "Atomic", m
-		return accepts(m, rt)
+		return accepts(m, typ)
 	}
 	c.verb, c.creates = verbOf(m), sets(m)
 	if op, ok := opOf(m); ok {
@@ -156,7 +157,7 @@ func (c *change) compile(key Key, typ *state.Type, rt reflect.Type, m Mutation) 
 		var room [4]state.Op
 		return c.prepare(&key, p.flatten(room[:0]), nil)
 	}
-	ops, fns, err := flatten(nil, nil, rt, m)
+	ops, fns, err := flatten(nil, nil, typ, m)
 	if err != nil {
 		return err
 	}
@@ -236,7 +237,7 @@ func opOf(m Mutation) (state.Op, bool) {
 
 // flatten appends m to ops as data verbs. A function becomes a step, and so do the data verbs
 // before it.
-func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state.Op, []step, error) {
+func flatten(ops []state.Op, steps []step, typ *state.Type, m Mutation) ([]state.Op, []step, error) {
 	if op, ok := opOf(m); ok {
 		return append(ops, op), steps, nil
 	}
@@ -246,12 +247,12 @@ func flatten(ops []state.Op, steps []step, rt reflect.Type, m Mutation) ([]state
 	case All:
 		for _, part := range m {
 			var err error
-			if ops, steps, err = flatten(ops, steps, rt, part); err != nil {
+			if ops, steps, err = flatten(ops, steps, typ, part); err != nil {
 				return nil, nil, err
 			}
 		}
 	case function:
-		if err := accepts(m, rt); err != nil {
+		if err := accepts(m, typ); err != nil {
 			return nil, nil, err
 		}
 		if len(ops) > 0 {
@@ -282,13 +283,13 @@ func (p Patch) flatten(ops []state.Op) []state.Op {
 	return ops
 }
 
-// accepts returns an error if fn cannot run on states of type rt.
-func accepts(fn function, rt reflect.Type) error {
+// accepts returns an error if fn cannot run on states of type typ.
+func accepts(fn function, typ *state.Type) error {
 	if fn.nil() {
 		return &ArgumentError{Argument: "Atomic", Reason: "nil function"}
 	}
-	if fn.takes() != rt {
-		return &ArgumentError{Argument: "Atomic", Reason: "the function takes " + fn.takes().String() + ", the state is " + rt.String()}
+	if fn.takes() != typ.Reflect() {
+		return &ArgumentError{Argument: "Atomic", Reason: "the function takes " + fn.takes().String() + ", the state is " + typ.Reflect().String()}
 	}
 	return nil
 }

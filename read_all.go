@@ -40,10 +40,11 @@ func (r read[T]) scope() (Key, *Runtime, error) {
 	return r.from.key, r.from.bound.rt, nil
 }
 
-func (r read[T]) fill(record persist.Record) (err error) {
+func (r read[T]) fill(record persist.Record) error {
 	d := document.Of(record)
 	r.from.stored.advance(d)
-	*r.into, err = r.from.seen(d)
+	snap, err := r.from.seen(d)
+	*r.into = snapshotOf[T](snap)
 	return err
 }
 

@@ -24,35 +24,42 @@ import (
 // IsRetryable and OutcomeUnknown sort them. A panic of a function is raised again in its caller, as
 // *PanicError.
 type Scope[T any] struct {
-	*handle[T] // nil: of the zero Scope
+	*handle // nil: of the zero Scope
 }
 
-// handle is the content of a Scope. It never changes.
-type handle[T any] struct {
+// handle is a Scope without its type, so that its code is compiled once and not for every type of
+// state. It never changes.
+type handle struct {
 	key    Key
 	bound  *binding
 	local  *Local
-	memory *Container[T] // in memory; nil: persisted
-	stored *stored       // persisted; nil: in memory
-	tx     *Tx           // that its verbs are part of; nil: each is a commit of its own
-	err    error         // why no verb can work
+	memory *container // in memory; nil: persisted
+	stored *stored    // persisted; nil: in memory
+	tx     *Tx        // that its verbs are part of; nil: each is a commit of its own
+	err    error      // why no verb can work
 }
 
-// open returns the handle of k.Scope.
-func open[T any](o Owner, k Kind[T], id string) Scope[T] {
-	s := Scope[T]{&handle[T]{key: Key{Kind: k.Name, ID: id}}}
-	if s.bound, s.err = bind(o, k); s.err != nil {
-		return s
+// open returns the handle of k.Scope for states of type t.
+func open(o Owner, k settings, t stateType, id string) *handle {
+	b, err := bind(o, k, t)
+	if err != nil {
+		return &handle{key: Key{Kind: k.Name, ID: id}, err: err}
 	}
+	return b.open(o.owner(), id)
+}
+
+// open returns the handle on the scope of o with this id.
+func (b *binding) open(o owner, id string) *handle {
+	s := &handle{key: Key{Kind: b.kind.name, ID: id}, bound: b}
 	if s.err = checkName(s.key, "id", id, MaxID); s.err != nil {
 		return s
 	}
-	rt := s.bound.rt
-	if s.tx = o.owner().tx; s.tx != nil && k.InMemory {
+	rt := b.rt
+	if s.tx = o.tx; s.tx != nil && b.kind.inMemory {
 		s.err = wrapKey(ErrNotPersisted, s.key)
 		return s
 	}
-	if !k.InMemory {
+	if !b.kind.inMemory {
 		if rt.store == nil {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
@@ -69,18 +76,20 @@ func open[T any](o Owner, k Kind[T], id string) Scope[T] {
 		return s
 	}
 	memory := rt.memory
-	if s.local = o.owner().local; s.local != nil {
+	if s.local = o.local; s.local != nil {
 		memory = s.local.memory
 	}
 	memory.Sweep(s.key, resident.release)
-	found, open := memory.Find(s.key, func() (resident, *registration) { c := &Container[T]{}; return c, &c.place })
+	found, open := memory.Find(s.key, func() (resident, *registration) {
+		c := &container{typ: b.typ}
+		return c, &c.place
+	})
 	if !open {
 		s.err = wrapKey(ErrClosed, s.key)
 		return s
 	}
-	var ok bool
-	if s.memory, ok = found.(*Container[T]); !ok {
-		s.err = &KindError{Kind: k.Name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
+	if s.memory = found.(*container); s.memory.typ != b.typ {
+		s.err = &KindError{Kind: b.kind.name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
 	}
 	return s
 }
@@ -140,11 +149,27 @@ func NewSnapshot[T any](state T, version uint64, at time.Time) Snapshot[T] {
 	return s
 }
 
-func snapshotOf[T any](id string, version uint64, at time.Time, state any) Snapshot[T] {
+// snapshot is a Snapshot without its type.
+type snapshot struct {
+	id      string
+	version uint64
+	at      time.Time
+	state   any // *T; nil: none
+	verb    *operation
+}
+
+// snapshotOf returns s with its type.
+func snapshotOf[T any](s snapshot) Snapshot[T] {
+	state, _ := s.state.(*T)
+	return Snapshot[T]{ID: s.id, Version: s.version, Time: s.at, state: state, verb: s.verb}
+}
+
+// seenAs returns the snapshot of a persisted version; nil: a version without state.
+func seenAs(id string, version uint64, at time.Time, state any) snapshot {
 	if state == nil {
-		return Snapshot[T]{ID: id}
+		return snapshot{id: id}
 	}
-	return Snapshot[T]{ID: id, Version: version, Time: at, state: state.(*T)}
+	return snapshot{id: id, version: version, at: at, state: state}
 }
 
 // Key returns the scope's kind and id.
@@ -166,33 +191,39 @@ func (s Scope[T]) State(ctx context.Context) (T, error) {
 // persisted scope asks its store, and returns *UnavailableError or *SchemaError. An in-memory scope
 // answers at once, also while a function runs.
 func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
+	snap, err := s.snapshot(ctx)
+	return snapshotOf[T](snap), err
+}
+
+// snapshot is Scope.Snapshot.
+func (s *handle) snapshot(ctx context.Context) (snapshot, error) {
 	if err := s.fault(); err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	if ctx == nil {
-		return Snapshot[T]{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
+		return snapshot{}, &ArgumentError{Argument: "ctx", Reason: "nil"}
 	}
 	if s.tx != nil {
 		return s.snapshotInTx(ctx)
 	}
 	if frameOf(ctx).outerTx() != nil {
-		return Snapshot[T]{}, wrapKey(ErrOutsideTx, s.key)
+		return snapshot{}, wrapKey(ErrOutsideTx, s.key)
 	}
 	if s.memory != nil {
 		if s.isClosed() {
-			return Snapshot[T]{}, wrapKey(ErrClosed, s.key)
+			return snapshot{}, wrapKey(ErrClosed, s.key)
 		}
 		if img := s.memory.image.Load(); img != nil {
 			return img.snapshot(s.key.ID), nil
 		}
-		return Snapshot[T]{ID: s.key.ID}, nil
+		return snapshot{id: s.key.ID}, nil
 	}
 	if err := s.bound.ready(ctx); err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	r, err := s.bound.rt.load(ctx, s.key)
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
-		return Snapshot[T]{}, s.bound.readError(ctx, s.key, err)
+		return snapshot{}, s.bound.readError(ctx, s.key, err)
 	}
 	d := document.Of(r)
 	s.stored.advance(d)
@@ -200,27 +231,27 @@ func (s Scope[T]) Snapshot(ctx context.Context) (Snapshot[T], error) {
 }
 
 // fault tells why no verb of s can work.
-func (s Scope[T]) fault() error {
-	if s.handle == nil {
+func (s *handle) fault() error {
+	if s == nil {
 		return &ArgumentError{Argument: "scope", Reason: "zero; open one with Kind.Scope"}
 	}
 	return s.err
 }
 
-func (s Scope[T]) isClosed() bool {
+func (s *handle) isClosed() bool {
 	return s.bound.rt.closed.Load() || s.local != nil && s.local.closed.Load()
 }
 
 // seen makes a snapshot of a persisted version.
-func (s Scope[T]) seen(d *document.Doc) (Snapshot[T], error) {
+func (s *handle) seen(d *document.Doc) (snapshot, error) {
 	if d.Life != alive {
-		return Snapshot[T]{ID: s.key.ID}, nil
+		return snapshot{id: s.key.ID}, nil
 	}
 	v, err := s.bound.view(d, s.key)
 	if err != nil {
-		return Snapshot[T]{ID: s.key.ID}, err
+		return snapshot{id: s.key.ID}, err
 	}
-	return snapshotOf[T](s.key.ID, d.Version, d.At, v.State), nil
+	return seenAs(s.key.ID, d.Version, d.At, v.State), nil
 }
 
 // ready tells why a read cannot be tried.
@@ -248,18 +279,24 @@ func (b *binding) readError(ctx context.Context, key Key, err error) error {
 // may be ahead. It reports false when this process has not seen the scope, or cannot decode that
 // version.
 func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
+	snap, ok := s.lastSeen()
+	return snapshotOf[T](snap), ok
+}
+
+// lastSeen is Scope.LastSeen.
+func (s *handle) lastSeen() (snapshot, bool) {
 	if s.fault() != nil {
-		return Snapshot[T]{}, false
+		return snapshot{}, false
 	}
 	if s.memory != nil {
 		if s.isClosed() {
-			return Snapshot[T]{}, false
+			return snapshot{}, false
 		}
 		return s.memory.image.Load().snapshot(s.key.ID), true
 	}
 	d := s.stored.seen.Load()
 	if d == nil {
-		return Snapshot[T]{}, false
+		return snapshot{}, false
 	}
 	snap, err := s.seen(d)
 	return snap, err == nil
@@ -268,7 +305,10 @@ func (s Scope[T]) LastSeen() (Snapshot[T], bool) {
 // Abandon gives up a function that is stuck, and reports whether one was running. The queue moves
 // on, the late result of the function is discarded, and its caller gets ErrAbandoned if it still
 // waits.
-func (s Scope[T]) Abandon() bool {
+func (s Scope[T]) Abandon() bool { return s.abandon() }
+
+// abandon is Scope.Abandon.
+func (s *handle) abandon() bool {
 	switch {
 	case s.fault() != nil:
 		return false
@@ -331,19 +371,25 @@ func (s Scope[T]) AtomicState(ctx context.Context, fn func(ctx context.Context, 
 // Apply commits a mutation given as data, such as All{Patch{...}, Inc{...}}. The verbs above call
 // it. It returns the errors of the verbs that m consists of.
 func (s Scope[T]) Apply(ctx context.Context, m Mutation, opts ...CallOption) (Snapshot[T], error) {
+	snap, err := s.apply(ctx, m, opts)
+	return snapshotOf[T](snap), err
+}
+
+// apply is Scope.Apply.
+func (s *handle) apply(ctx context.Context, m Mutation, opts []CallOption) (snapshot, error) {
 	t, err := s.target()
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	return t.apply(ctx, m, opts)
 }
 
 // target says where mutations of s go.
-func (s Scope[T]) target() (target[T], error) {
+func (s *handle) target() (target, error) {
 	if err := s.fault(); err != nil {
-		return target[T]{}, err
+		return target{}, err
 	}
-	t := target[T]{memory: s.memory, stored: s.stored, tx: s.tx, bound: s.bound, typ: s.bound.typ, defaults: s.bound.defaults, key: s.key}
+	t := target{memory: s.memory, stored: s.stored, tx: s.tx, bound: s.bound, typ: s.bound.typ, newImage: s.bound.newImage, defaults: s.bound.defaults, key: s.key}
 	var err error
 	if s.stored != nil {
 		t.backend = s.bound
@@ -357,6 +403,6 @@ func (s Scope[T]) target() (target[T], error) {
 // *DeletedError. A verb with IfAbsent creates the scope again, in the same sequence of versions.
 // Deleting a scope that is absent or deleted changes nothing.
 func (s Scope[T]) Delete(ctx context.Context, opts ...CallOption) error {
-	_, err := s.Apply(ctx, deletion{}, opts...)
+	_, err := s.apply(ctx, deletion{}, opts)
 	return err
 }

@@ -157,13 +157,13 @@ func (s *Stats) add(r *containers) (count int) {
 }
 
 // scopeKey returns the key of the scope; it is part of resident.
-func (c *Container[T]) scopeKey() Key { return *c.place.Key() }
+func (c *container) scopeKey() Key { return *c.place.Key() }
 
 // scopeKey returns the key of the scope; it is part of resident.
 func (s *stored) scopeKey() Key { return *s.place.Key() }
 
 // stats returns the state of the queue and the number of watchers; it is part of resident.
-func (c *Container[T]) stats(now time.Time) (s QueueStats, watchers int) {
+func (c *container) stats(now time.Time) (s QueueStats, watchers int) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
 	s = QueueStats{Scope: *c.place.Key(), InMemory: true}

@@ -3,7 +3,6 @@ package pawl
 import (
 	"context"
 	"errors"
-	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +51,23 @@ type Taken[T any] struct {
 // *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, *CanceledError, or errors of the
 // mutation.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
-	b, err := k.listable(ctx, o, q)
+	all, err := settings(k).take(ctx, o, stateTypeOf[T](), q, opts)
+	var taken []Taken[T]
+	for _, t := range all {
+		taken = append(taken, Taken[T]{snapshotOf[T](t.snapshot), t.lease})
+	}
+	return taken, err
+}
+
+// taken is a Taken without its type.
+type taken struct {
+	snapshot
+	lease *Lease
+}
+
+// take is Kind.Take.
+func (k settings) take(ctx context.Context, o Owner, st stateType, q Query, opts []LeaseOption) ([]taken, error) {
+	b, err := k.listable(ctx, o, st, q)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +79,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	if asked.wait {
 		return nil, &ArgumentError{Argument: "option", Reason: "WaitForLease is for Acquire"}
 	}
-	t, err := b.taking(asked, reflect.TypeFor[T]())
+	t, err := b.taking(asked)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +87,7 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
 	leaser, ok := rt.store.(persist.Leaser)
 	if !ok || innermost(ctx).held() != nil || asked.applying && !t.inStore() { // only a commit can be fenced by the lease
-		return k.takeOneByOne(ctx, b, sq, asked, opts)
+		return b.takeOneByOne(ctx, sq, asked, opts)
 	}
 	var change persist.Change
 	if asked.applying {
@@ -81,17 +96,17 @@ func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption
 		return nil, err
 	}
 	if b.unreadable.Load() {
-		return k.takeOneByOne(ctx, b, sq, asked, opts)
+		return b.takeOneByOne(ctx, sq, asked, opts)
 	}
-	taken, err := k.takeAtOnce(ctx, b, leaser, sq, asked, change)
+	all, err := b.takeAtOnce(ctx, leaser, sq, asked, change)
 	if errors.Is(err, persist.ErrUnsupported) { // of a store in front of one that is no Leaser
-		return k.takeOneByOne(ctx, b, sq, asked, opts)
+		return b.takeOneByOne(ctx, sq, asked, opts)
 	}
-	if sq.Limit -= len(taken); err != nil || sq.Limit == 0 || !t.leftOut.Load() {
-		return taken, err
+	if sq.Limit -= len(all); err != nil || sq.Limit == 0 || !t.leftOut.Load() {
+		return all, err
 	}
-	rest, err := k.takeOneByOne(ctx, b, sq, asked, opts)
-	return append(taken, rest...), err
+	rest, err := b.takeOneByOne(ctx, sq, asked, opts)
+	return append(all, rest...), err
 }
 
 // taking is the mutation of one Take, as the store's Take runs it.
@@ -104,9 +119,8 @@ type taking struct {
 	leftOut atomic.Bool
 }
 
-// taking returns the mutation of asked, for states of type rt. It returns *ArgumentError,
-// *FieldError or *LimitError.
-func (b *binding) taking(asked leaseCall, rt reflect.Type) (t *taking, err error) {
+// taking returns the mutation of asked. It returns *ArgumentError, *FieldError or *LimitError.
+func (b *binding) taking(asked leaseCall) (t *taking, err error) {
 	t = &taking{bound: b}
 	if t.terms, err = b.defaults.with(asked.opts); err != nil {
 		return nil, err
@@ -114,7 +128,7 @@ func (b *binding) taking(asked leaseCall, rt reflect.Type) (t *taking, err error
 	if t.terms.joined {
 		return nil, &ArgumentError{Argument: "CommitThrough", Reason: "is for Transact"}
 	}
-	if err := t.data.compile(Key{Kind: b.kind.name}, b.typ, rt, asked.mutation); err != nil {
+	if err := t.data.compile(Key{Kind: b.kind.name}, b.typ, asked.mutation); err != nil {
 		return nil, err
 	}
 	t.data.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
@@ -163,15 +177,21 @@ func (t *taking) write(r persist.Record) (persist.Write, bool) {
 // matches q and is not held. Scopes that are due already do not count. It looks no further ahead
 // than within, and returns 0 if none falls due in that time. It returns the errors of List.
 func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Duration) (time.Duration, error) {
-	b, err := k.listable(ctx, o, q)
+	b, err := settings(k).listable(ctx, o, stateTypeOf[T](), q)
 	if err != nil {
 		return 0, err
 	}
-	sq := q.stored(k.Name)
+	return b.nextDue(ctx, q, within)
+}
+
+// nextDue is Kind.NextDue.
+func (b *binding) nextDue(ctx context.Context, q Query, within time.Duration) (time.Duration, error) {
+	name := b.kind.name
+	sq := q.stored(name)
 	sq.Due, sq.DueIn, sq.Unheld, sq.Limit = true, max(within, time.Microsecond), true, 1
 	page, err := b.rt.list(ctx, sq)
 	if err != nil {
-		return 0, b.readError(ctx, Key{Kind: k.Name}, err)
+		return 0, b.readError(ctx, Key{Kind: name}, err)
 	}
 	for _, r := range page.Records {
 		return r.Due.Sub(r.Now), nil
@@ -198,21 +218,21 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 }
 
 // takeAtOnce is Take by one step of the store.
-func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leaser, q persist.Query, terms leaseCall, change persist.Change) ([]Taken[T], error) {
+func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persist.Query, terms leaseCall, change persist.Change) ([]taken, error) {
 	rt := b.rt
 	sent := time.Now()
 	records, err := observeCall(ctx, rt.env, "Take", Key{Kind: q.Kind}, func() ([]persist.Record, error) {
 		return leaser.Take(ctx, q, persist.Acquire{Holder: terms.holder, For: terms.length}, change)
 	})
 	if err != nil {
-		err = b.readError(ctx, Key{Kind: k.Name}, err)
+		err = b.readError(ctx, Key{Kind: q.Kind}, err)
 	}
 	var (
-		taken      []Taken[T]
+		all        []taken
 		unreadable []*Lease
 	)
 	for _, r := range records {
-		s := k.Scope(rt, r.ID)
+		s := b.open(owner{rt: b.rt}, r.ID)
 		if s.err != nil { // closed meanwhile; the lease will run out
 			err = errors.Join(err, s.err)
 			continue
@@ -231,23 +251,23 @@ func (k Kind[T]) takeAtOnce(ctx context.Context, b *binding, leaser persist.Leas
 			err = errors.Join(err, lost) // the answer came too late
 			continue
 		}
-		taken = append(taken, Taken[T]{snap, l})
+		all = append(all, taken{snap, l})
 	}
 	for _, l := range unreadable {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))
 	}
-	return taken, err
+	return all, err
 }
 
 // takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read.
-func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, asked leaseCall, opts []LeaseOption) (taken []Taken[T], err error) {
-	for want := q.Limit; len(taken) < want; {
+func (b *binding) takeOneByOne(ctx context.Context, q persist.Query, asked leaseCall, opts []LeaseOption) (all []taken, err error) {
+	for want := q.Limit; len(all) < want; {
 		page, failed := b.rt.list(ctx, q)
 		if failed != nil {
-			return taken, errors.Join(err, b.readError(ctx, Key{Kind: k.Name}, failed))
+			return all, errors.Join(err, b.readError(ctx, Key{Kind: q.Kind}, failed))
 		}
 		for _, r := range page.Records {
-			if len(taken) == want {
+			if len(all) == want {
 				break
 			}
 			if _, fault := b.view(document.Of(r), r.Key); fault != nil {
@@ -255,13 +275,13 @@ func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, 
 				continue
 			}
 			pinned := append(asked.opts[:len(asked.opts):len(asked.opts)], IfVersion(r.Version))
-			l, snap, failed := k.Scope(b.rt, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
+			l, snap, failed := b.open(owner{rt: b.rt}, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
 			switch {
 			case failed == nil:
-				taken = append(taken, Taken[T]{snap, l})
+				all = append(all, taken{snap, l})
 			case errors.Is(failed, ErrHeld), errors.Is(failed, ErrConflict), errors.Is(failed, ErrDeleted), errors.Is(failed, ErrExpired):
 			case ctx.Err() != nil, OutcomeUnknown(failed), errors.Is(failed, ErrUnavailable), errors.Is(failed, ErrClosed), errors.Is(failed, ErrLeaseLost):
-				return taken, errors.Join(err, failed)
+				return all, errors.Join(err, failed)
 			default: // of this document or of the mutation on it
 				err = errors.Join(err, failed)
 			}
@@ -270,5 +290,5 @@ func (k Kind[T]) takeOneByOne(ctx context.Context, b *binding, q persist.Query, 
 			break
 		}
 	}
-	return taken, err
+	return all, err
 }

@@ -111,10 +111,13 @@ func (tx *Tx) owner() owner {
 }
 
 // In returns the scope inside tx, as if it had been opened on it.
-func (s Scope[T]) In(tx *Tx) Scope[T] {
-	in := handle[T]{err: s.fault()}
-	if s.handle != nil {
-		in = *s.handle
+func (s Scope[T]) In(tx *Tx) Scope[T] { return Scope[T]{s.handle.in(tx)} }
+
+// in returns the handle of Scope.In.
+func (s *handle) in(tx *Tx) *handle {
+	in := handle{err: s.fault()}
+	if s != nil {
+		in = *s
 	}
 	switch {
 	case tx == nil:
@@ -126,7 +129,7 @@ func (s Scope[T]) In(tx *Tx) Scope[T] {
 		in.err = &ArgumentError{Argument: "tx", Reason: "of another runtime"}
 	}
 	in.tx = tx
-	return Scope[T]{&in}
+	return &in
 }
 
 // join runs fn as a part of tx. If fn fails, its writes are undone. Its reads still count, because

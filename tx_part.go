@@ -186,52 +186,52 @@ func (tx *Tx) savepoint() (undo func()) {
 }
 
 // snapshotInTx implements Scope.Snapshot inside a transaction.
-func (s Scope[T]) snapshotInTx(ctx context.Context) (Snapshot[T], error) {
+func (s *handle) snapshotInTx(ctx context.Context) (snapshot, error) {
 	tx := s.tx
 	if err := tx.usable(ctx, s.key); err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	p, err := tx.addPart(ctx, s.key, s.bound, s.stored)
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	p.read = true
 	d := &p.draft
 	if d.Life != alive {
-		return Snapshot[T]{ID: s.key.ID}, nil
+		return snapshot{id: s.key.ID}, nil
 	}
 	v, err := decoded(d, &call{terms: s.bound.defaults, key: s.key}, s.bound.typ, s.bound)
 	if err != nil {
-		return Snapshot[T]{ID: s.key.ID}, err
+		return snapshot{id: s.key.ID}, err
 	}
 	at := time.Time{}
 	if d.Changed == 0 {
 		at = d.Base.At
 	}
-	return snapshotOf[T](s.key.ID, d.Version, at, v.State), nil
+	return snapshot{id: s.key.ID, version: d.Version, at: at, state: v.State}, nil
 }
 
 // applyInTx implements Scope.Apply inside a transaction. The Snapshot of a data verb has no
 // version. Looking at its state is a read.
-func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snapshot[T], error) {
+func (d *target) applyInTx(ctx context.Context, call call, ch *change) (snapshot, error) {
 	tx, key := d.tx, call.key
 	if err := tx.usable(ctx, key); err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	ch.freeze()
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	p, err := tx.addPart(ctx, key, d.bound, d.stored)
 	if err != nil {
-		return Snapshot[T]{}, err
+		return snapshot{}, err
 	}
 	if l := call.lease; l != nil && !slices.Contains(tx.leases, l) {
 		tx.leases = append(tx.leases, l)
 	}
 	if p.busy {
-		return Snapshot[T]{}, wrapKey(ErrReentrant, key)
+		return snapshot{}, wrapKey(ErrReentrant, key)
 	}
 	v := &operation{part: p, call: call, change: ch, bound: d.bound}
 	var out outcome
@@ -242,13 +242,13 @@ func (d *target[T]) applyInTx(ctx context.Context, call call, ch *change) (Snaps
 		p.read = true // the error tells of the state
 	}
 	if out.err != nil {
-		return Snapshot[T]{}, out.err
+		return snapshot{}, out.err
 	}
 	p.draft = out.draft
 	p.verbs = append(p.verbs, v)
-	snap := Snapshot[T]{ID: key.ID, verb: v}
+	snap := snapshot{id: key.ID, verb: v}
 	if p.read && v.after != nil {
-		snap.Version = out.draft.Version
+		snap.version = out.draft.Version
 	}
 	return snap, nil
 }

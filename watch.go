@@ -47,12 +47,12 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 			return
 		}
 		defer w.leave()
-		for w.next(ctx, nil) {
-			if w.change.Err != nil {
-				yield(Change[T]{}, w.change.Err)
+		for next[T](ctx, w, nil) {
+			if w.news.err != nil {
+				yield(Change[T]{}, w.news.err)
 				return
 			}
-			if !yield(w.change, nil) {
+			if !yield(changeOf[T](w.news), nil) {
 				return
 			}
 		}
@@ -79,7 +79,7 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 				return
 			}
 			defer w.leave()
-			for w.next(ctx, out) {
+			for next(ctx, w, out) {
 			}
 		}, func() {})
 		if p != nil {
@@ -95,16 +95,27 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	return out
 }
 
+// news is a Change without its type.
+type news struct {
+	snapshot
+	missed int
+	err    error
+}
+
+func changeOf[T any](n news) Change[T] {
+	return Change[T]{Snapshot: snapshotOf[T](n.snapshot), Missed: n.missed, Err: n.err}
+}
+
 // watcher is one watch.
-type watcher[T any] struct {
-	scope   Scope[T]
+type watcher struct {
+	scope   *handle
 	signal  notify.Signal
 	quit    <-chan struct{} // closed with the scope's owner
 	leave   func()
 	got     observation // delivered last
 	ahead   observation // to be delivered next
 	waiting bool        // ahead was not delivered yet
-	change  Change[T]   // the change of ahead
+	news    news        // the change of ahead
 }
 
 // observation is a version that a watcher saw. Its zero value means that it saw none.
@@ -142,7 +153,7 @@ func (now observation) missed(got observation) int {
 }
 
 // startWatch registers a watch, and only then reads the scope.
-func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
+func (s *handle) startWatch(ctx context.Context) (*watcher, error) {
 	switch {
 	case s.fault() != nil:
 		return nil, s.fault()
@@ -153,7 +164,7 @@ func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
 	case frameOf(ctx).outerTx() != nil:
 		return nil, wrapKey(ErrOutsideTx, s.key)
 	}
-	w := &watcher[T]{scope: s, signal: notify.NewSignal()}
+	w := &watcher{scope: s, signal: notify.NewSignal()}
 	var group *notify.Group
 	if s.memory != nil {
 		group = watchersOf(&s.memory.group)
@@ -192,20 +203,20 @@ func (s Scope[T]) startWatch(ctx context.Context) (*watcher[T], error) {
 }
 
 // observeStart reports the start of the watch, and its end when it leaves.
-func (w *watcher[T]) observeStart(ctx context.Context) {
+func (w *watcher) observeStart(ctx context.Context) {
 	w.observe(ctx, EventWatchStarted, 0)
 	leave := w.leave
 	w.leave = func() { leave(); w.observe(ctx, EventWatchEnded, 0) }
 }
 
 // observe reports an event of the watch.
-func (w *watcher[T]) observe(ctx context.Context, t EventType, missed int) {
+func (w *watcher) observe(ctx context.Context, t EventType, missed int) {
 	w.scope.bound.rt.env.observe(ctx, Event{Type: t, Key: w.scope.key, Verb: "Watch", Version: w.got.version, Batch: missed})
 }
 
 // next waits for a change and, unless out is nil, until the change is sent there. It reports false
 // when the watch is over.
-func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
+func next[T any](ctx context.Context, w *watcher, out chan<- Change[T]) bool {
 	for ctx.Err() == nil {
 		left, expires := w.look()
 		if w.waiting && out == nil {
@@ -226,19 +237,19 @@ func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 		case <-ctx.Done():
 		case <-w.quit:
 			stop()
-			w.change = Change[T]{Err: wrapKey(ErrClosed, w.scope.key)}
+			w.news = news{err: wrapKey(ErrClosed, w.scope.key)}
 			if out == nil {
 				return true
 			}
 			select {
-			case out <- w.change:
+			case out <- changeOf[T](w.news):
 			case <-ctx.Done():
 			}
 			return false
-		case offer <- w.change:
+		case offer <- changeOf[T](w.news):
 			stop()
 			w.deliver(ctx)
-			return w.change.Err == nil
+			return w.news.err == nil
 		case <-w.signal:
 		case <-expiry:
 			if w.scope.stored != nil {
@@ -251,28 +262,28 @@ func (w *watcher[T]) next(ctx context.Context, out chan<- Change[T]) bool {
 }
 
 // deliver notes that the prepared change was delivered.
-func (w *watcher[T]) deliver(ctx context.Context) {
+func (w *watcher) deliver(ctx context.Context) {
 	w.got, w.waiting = w.ahead, false
-	if w.change.Missed > 0 {
-		w.observe(ctx, EventWatchMissed, w.change.Missed)
+	if w.news.missed > 0 {
+		w.observe(ctx, EventWatchMissed, w.news.missed)
 	}
 }
 
 // look prepares the newest version, unless it was delivered. Left is the time until it expires, if
 // it expires.
-func (w *watcher[T]) look() (left time.Duration, expires bool) {
+func (w *watcher) look() (left time.Duration, expires bool) {
 	s := w.scope
 	if s.memory != nil {
 		img := s.memory.image.Load()
 		if img == nil {
-			w.prepare(observation{some: true}, Snapshot[T]{ID: s.key.ID}, nil)
+			w.prepare(observation{some: true}, snapshot{id: s.key.ID}, nil)
 			return 0, false
 		}
 		now := time.Now().UnixNano()
 		l := img.lifeAt(now)
-		snap := Snapshot[T]{ID: s.key.ID}
+		snap := snapshot{id: s.key.ID}
 		if l == alive { // by the same clock reading
-			snap.Version, snap.state = img.version, &img.state
+			snap.version, snap.state = img.version, img.state
 		}
 		if w.got.life == absent {
 			w.got.version = s.memory.first - 1 // versions below the first were not missed
@@ -292,7 +303,7 @@ func (w *watcher[T]) look() (left time.Duration, expires bool) {
 }
 
 // prepare makes snap the change to deliver, if now is newer than the last observation.
-func (w *watcher[T]) prepare(now observation, snap Snapshot[T], err error) {
+func (w *watcher) prepare(now observation, snap snapshot, err error) {
 	known := w.got
 	if w.waiting {
 		known = w.ahead
@@ -304,9 +315,9 @@ func (w *watcher[T]) prepare(now observation, snap Snapshot[T], err error) {
 		return
 	}
 	w.ahead, w.waiting = now, true
-	w.change = Change[T]{Snapshot: snap, Missed: now.missed(w.got), Err: err}
+	w.news = news{snapshot: snap, missed: now.missed(w.got), err: err}
 	if now.life != alive && (now.life != absent || w.got.some) {
-		w.change.Version = now.version
+		w.news.version = now.version
 	}
 }
 

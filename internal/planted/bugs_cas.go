@@ -137,7 +137,7 @@ var casBugs = []Bug{
 	{
 		Name: "silent-memory", Mechanism: "a persisted scope without a store is an error",
 		Proves: []string{"CAS-10"}, File: "scope.go",
-		Old: "			s.err = wrapKey(ErrNoStore, s.key)\n			return s\n", New: "			k.InMemory = true\n			return open(o, Kind[T]{Name: \"memory\", InMemory: true}, id)\n",
+		Old: "			s.err = wrapKey(ErrNoStore, s.key)\n			return s\n", New: "			c := &container{typ: b.typ}\n			s.memory = c\n			return s\n",
 		Pkg: ".", Run: "^TestPersistedScopeWithoutAStore$",
 	},
 	{

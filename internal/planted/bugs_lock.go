@@ -90,7 +90,7 @@ var lockBugs = []Bug{
 		Name: "reads-through-the-queue", Mechanism: "a read does not wait for a writer",
 		Proves: []string{"LOCK-13"}, File: "scope.go",
 		Old: "		if img := s.memory.image.Load(); img != nil {\n",
-		New: "		if _, err := s.Apply(ctx, Patch{}); err != nil {\n			return Snapshot[T]{}, err\n		}\n		if img := s.memory.image.Load(); img != nil {\n",
+		New: "		if _, err := s.apply(ctx, Patch{}, nil); err != nil {\n			return snapshot{}, err\n		}\n		if img := s.memory.image.Load(); img != nil {\n",
 		Pkg: ".", Run: "^TestOtherScopesAndReadsDoNotWait$", Flags: []string{"-timeout=20s"},
 	},
 	{

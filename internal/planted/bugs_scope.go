@@ -180,7 +180,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "list-ends-at-unreadable", Mechanism: "a document that cannot be read does not end a listing",
 		Proves: []string{"SCOPE-20"}, File: "kind.go",
-		Old: "					if !yield(Snapshot[T]{ID: r.ID}, err) {\n						return\n					}\n					continue\n", New: "					yield(Snapshot[T]{ID: r.ID}, err)\n					return\n",
+		Old: "				if !yield(snapshot{id: r.ID}, err) {\n					return\n				}\n				continue\n", New: "				yield(snapshot{id: r.ID}, err)\n				return\n",
 		Pkg: ".", Run: "^TestListContinuesAfterAnUnreadableDocument$",
 	},
 	{

@@ -83,13 +83,13 @@ var txBugs = []Bug{
 	{
 		Name: "tx-outside-read", Mechanism: "a read outside the transaction with its context is refused",
 		Proves: []string{"TX-4"}, File: "scope.go",
-		Old: "	if frameOf(ctx).outerTx() != nil {\n		return Snapshot[T]{}, wrapKey(ErrOutsideTx, s.key)\n	}\n", New: "",
+		Old: "	if frameOf(ctx).outerTx() != nil {\n		return snapshot{}, wrapKey(ErrOutsideTx, s.key)\n	}\n", New: "",
 		Pkg: ".", Run: "^TestTransactRefusesOutsideCalls$",
 	},
 	{
 		Name: "tx-in-memory", Mechanism: "an in-memory scope is refused inside a transaction",
 		Proves: []string{"TX-4"}, File: "scope.go",
-		Old: "s.tx != nil && k.InMemory {", New: "s.tx != nil && k.InMemory && false {",
+		Old: "s.tx != nil && b.kind.inMemory {", New: "s.tx != nil && b.kind.inMemory && false {",
 		Pkg: ".", Run: "^TestTransactRefusesOutsideCalls$",
 	},
 	{

@@ -30,7 +30,7 @@ var watchBugs = []Bug{
 	{
 		Name: "watch-miscounts", Mechanism: "skipped versions are counted from the last delivered one",
 		Proves: []string{"SCOPE-13"}, File: "watch.go",
-		Old: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(w.got), Err: err}\n", New: "	w.change = Change[T]{Snapshot: snap, Missed: now.missed(known), Err: err}\n",
+		Old: "	w.news = news{snapshot: snap, missed: now.missed(w.got), err: err}\n", New: "	w.news = news{snapshot: snap, missed: now.missed(known), err: err}\n",
 		Pkg: ".", Run: "^TestWatchWithoutAReceiver$", Flags: []string{"-timeout=60s"},
 	},
 	{

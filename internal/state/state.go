@@ -41,6 +41,9 @@ func Of(t reflect.Type) (*Type, error) {
 	return made.(*Type), nil
 }
 
+// Reflect returns the Go type that t was compiled from.
+func (t *Type) Reflect() reflect.Type { return t.root.rt }
+
 // Custom reports whether user code can run while a T is copied, compared or encoded: T has
 // somewhere a MarshalJSON, UnmarshalJSON, MarshalText or UnmarshalText method, or an IsZero method
 // behind omitzero. The contents of an any do not count, because they have normal form.
