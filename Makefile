@@ -68,13 +68,14 @@ test-modules: ## the rest: streams and batches, without cgo, other platforms, fu
 fmt: ## complain about files that gofmt would change
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "gofmt -w would change:"; echo "$$files"; exit 1; fi
 
+# As the race detector compiles: then SQLite and all the rest are compiled once, not twice.
 .PHONY: vet
 vet: ## run go vet
-	$(GO) vet ./...
+	$(GO) vet -race ./...
 
 .PHONY: lint
 lint: ## run staticcheck, from the module in tools/
-	$(STATICCHECK) ./...
+	GOFLAGS="$(GOFLAGS) -race" $(STATICCHECK) ./...
 
 PACKAGES ?= ./...
 
