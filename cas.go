@@ -76,7 +76,7 @@ type storedCall struct {
 	call      call
 	change    *change
 	backend   backend
-	holds     bool // a transaction, which keeps the queue until it lets go
+	holder    *transaction // keeps the queue until it lets go; nil: it is a mutation
 	submitted time.Time
 
 	// Of the worker that drives its batch.
@@ -205,7 +205,7 @@ func (s *stored) Work() {
 			s.queue.Unlock()
 			return
 		}
-		if w.Value.holds {
+		if w.Value.holder != nil {
 			ownership := s.grant(w)
 			s.queue.Unlock()
 			if ownership == queue.Passed {
@@ -240,7 +240,7 @@ func (s *stored) newBatch(w *storedWaiter) *batch {
 func (s *stored) addWaiting(b *batch) {
 	for len(b.members) < maxBatch {
 		w := s.queue.First()
-		if w == nil || w.Value.exclusive || w.Value.holds {
+		if w == nil || w.Value.exclusive || w.Value.holder != nil {
 			return
 		}
 		b.members = append(b.members, s.queue.Take())

@@ -31,7 +31,8 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		err     error
 		arrived = make(chan struct{})
 	)
-	settled := func() {
+	settled := func(verdict commit.Verdict, failure error) {
+		v, err = verdict, failure
 		t.remember(b, v, err)
 		if err == nil && v.Kind == commit.Landed {
 			tx.markCommitted()
@@ -46,41 +47,56 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 			t.runAllAlone(after)
 		}
 	}
-	go func() {
-		ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
-		defer cancel()
-		p := guarded(func() {
-			v, err = t.rt.send(ctx, commit.Route{Store: t.rt.logs, Once: b.releases()}, t.retry, b.Commit, b.bases())
-		}, func() {
-			err = b.broken(errors.New("the store called runtime.Goexit"))
-			settled()
-		})
-		if p != nil {
-			err = b.broken(p)
-		}
-		settled()
-	}()
+	go t.send(b, settled)
+	writes := len(b.Writes)+len(b.renewed) > 0 || b.releases()
+	if leaving := t.awaitVerdict(arrived, &claimed, writes, b.broken); leaving != nil {
+		return commit.Verdict{}, leaving
+	}
+	return v, err
+}
+
+// send sends b and calls settled with the answer, also if the store panics or ends the goroutine.
+func (t *transaction) send(b txCommit, settled func(commit.Verdict, error)) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
+	defer cancel()
+	var (
+		v   commit.Verdict
+		err error
+	)
+	p := guarded(func() {
+		v, err = t.rt.send(ctx, commit.Route{Store: t.rt.logs, Once: b.releases()}, t.retry, b.Commit, b.bases())
+	}, func() {
+		settled(commit.Verdict{}, b.broken(errors.New("the store called runtime.Goexit")))
+	})
+	if p != nil {
+		err = b.broken(p)
+	}
+	settled(v, err)
+}
+
+// awaitVerdict waits until arrived is closed. It returns an error if the caller leaves before: its
+// context has ended, or its budget. Claimed decides a race of both. The one that sets it second ends
+// the transaction.
+func (t *transaction) awaitVerdict(arrived <-chan struct{}, claimed *atomic.Bool, writes bool, broken func(error) error) (leaving error) {
 	patience := time.NewTimer(time.Until(t.deadline.Add(answerGrace)))
 	defer patience.Stop()
-	var leaving error
 	select {
 	case <-arrived:
-		return v, err
+		return nil
 	case <-t.ctx.Done():
 		leaving = t.canceled(PhaseQueued)
-		if len(b.Writes)+len(b.renewed) > 0 || b.releases() {
+		if writes {
 			leaving = t.canceled(PhaseCommitting)
 		}
 	case <-patience.C:
-		leaving = b.broken(errors.New("no answer within the budget of " + t.retry.Within.String()))
+		leaving = broken(errors.New("no answer within the budget of " + t.retry.Within.String()))
+	}
+	if !claimed.CompareAndSwap(false, true) {
+		<-arrived
+		return nil
 	}
 	t.left = true
-	if !claimed.CompareAndSwap(false, true) {
-		t.left = false
-		<-arrived
-		return v, err
-	}
-	return commit.Verdict{}, leaving
+	return leaving
 }
 
 // deliverHere is deliver for a commit that uses the caller's own transaction or code. Neither may
@@ -111,11 +127,30 @@ func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err err
 	return v, err
 }
 
-// remember updates the cached versions of the scopes of b with the answer of the store.
+// remember updates the cached versions of the scopes of b with the answer of the store, and tells the
+// observer.
 func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 	if t.joined() {
 		return // it may be undone
 	}
+	t.cache(b, v, err)
+	if err == nil && v.Kind == commit.Landed {
+		t.observeCommit(b.writers, len(b.Writes))
+	}
+}
+
+// observeCommit tells the observer of what t wrote to parts, in a commit of this number of writes.
+func (t *transaction) observeCommit(parts []*part, writes int) {
+	for _, p := range parts {
+		t.observe(Event{
+			Type: EventCommitted, Key: p.key, Version: p.draft.Version,
+			Attempts: t.attempts + 1, Batch: writes, Took: time.Since(t.started),
+		})
+	}
+}
+
+// cache updates the cached versions of the scopes of b with the answer of the store.
+func (t *transaction) cache(b txCommit, v commit.Verdict, err error) {
 	for i, p := range b.writers {
 		switch {
 		case err != nil:
@@ -123,10 +158,6 @@ func (t *transaction) remember(b txCommit, v commit.Verdict, err error) {
 		case v.Kind == commit.Landed:
 			b.next[i].Landed(b.Writes[i], b.ID, v.At, v.Records)
 			p.stored.advance(b.next[i])
-			t.observe(Event{
-				Type: EventCommitted, Key: p.key, Version: b.Writes[i].Version,
-				Attempts: t.attempts + 1, Batch: len(b.Writes), Took: time.Since(t.started),
-			})
 		}
 	}
 	if err != nil || v.Kind != commit.Landed {

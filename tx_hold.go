@@ -10,16 +10,27 @@ import (
 // Holding queues: see transaction for why and for how long a transaction holds them.
 
 // hold waits for its turn in the queues of parts, in the order of their keys. It holds them until
-// releaseQueues, or for exclusiveFor at most. If it returns an error it holds none.
-func (t *transaction) hold(parts []*part) error {
+// releaseQueues, or for exclusiveFor at most. If it returns an error it holds none. Another
+// transaction may give it the turn in a group, with the queues of all the scopes that it touched;
+// t.group says so.
+func (t *transaction) hold(parts, touched []*part) error {
 	if t.joined() {
 		return nil
+	}
+	t.wants = nil
+	if !t.alone && t.lease == nil {
+		for _, p := range touched {
+			t.wants = append(t.wants, p.stored)
+		}
 	}
 	for _, p := range slices.SortedFunc(slices.Values(parts), func(a, b *part) int { return a.key.Compare(b.key) }) {
 		held, err := t.holdOne(p)
 		if err != nil {
 			t.releaseQueues()
 			return err
+		}
+		if t.group != nil {
+			return nil
 		}
 		if !held {
 			continue
@@ -47,10 +58,17 @@ func (t *transaction) holdOne(p *part) (held bool, err error) {
 	w.Deadline = t.deadline.Add(answerGrace)
 	w.Value = storedCall{
 		ctx: t.ctx, parent: t.parent, change: &change{verb: "Transact"}, backend: p.bound,
-		holds: true, submitted: time.Now(),
+		holder: t, submitted: time.Now(),
 	}
 	w.Value.call = call{terms: &terms{env: t.env, retry: t.retry}, key: p.key}
 	return s.hold(w)
+}
+
+// holdsAll reports whether the transaction holds the queues of all these parts, by itself or in its
+// turn in a group.
+func (t *transaction) holdsAll(parts []*part) bool {
+	held := t.heldQueues()
+	return t.group != nil || !slices.ContainsFunc(parts, func(p *part) bool { return !slices.Contains(held, p.stored) })
 }
 
 // heldQueues returns the containers whose queues the transaction holds.
@@ -62,17 +80,26 @@ func (t *transaction) heldQueues() []*stored {
 
 // releaseQueues releases the held queues. It is safe to call twice, and from a timer.
 func (t *transaction) releaseQueues() {
+	for _, s := range t.takeQueues(nil) {
+		s.endHold()
+	}
+}
+
+// takeQueues returns the held queues, which the caller has to release then. They belong to a turn in
+// the group g, or to none if g is nil. It returns nil if t does not hold them any more.
+func (t *transaction) takeQueues(g *group) []*stored {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.turn != g {
+		return nil
+	}
 	held := t.held
-	t.held = nil
+	t.held, t.turn = nil, nil
 	if t.holdTimer != nil {
 		t.holdTimer.Stop()
 		t.holdTimer = nil
 	}
-	t.mu.Unlock()
-	for _, s := range held {
-		s.endHold()
-	}
+	return held
 }
 
 // hold waits until w, which belongs to a transaction, has the queue to itself. EndHold ends that. A
@@ -124,7 +151,7 @@ func (s *stored) endHold() {
 // the queue must not commit before a transaction that waited for it.
 func (s *stored) giveWay() {
 	s.queue.Lock()
-	if w := s.queue.Current(); w == nil || !w.Value.holds {
+	if w := s.queue.Current(); w == nil || w.Value.holder == nil {
 		s.queue.Unlock()
 		return
 	}

@@ -30,7 +30,9 @@ type part struct {
 	busy bool
 	// undone counts how often writes of the part were undone.
 	undone int
-	// draft is base with the writes so far.
+	// start is what the run started from: base, or in a group base with the writes of other members.
+	start document.Draft
+	// draft is start with the writes so far.
 	draft document.Draft
 	// verbs made the draft. As long as read is not set, they can make it again on another base.
 	verbs []*operation
@@ -61,7 +63,10 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 		}
 	}
 	p := &part{tx: tx, key: key, bound: b, stored: s}
-	if d := tx.of.snapshot[key]; d != nil {
+	if g := tx.of.group; g != nil && g.find(key) >= 0 {
+		shared := g.parts[g.find(key)]
+		p.base, p.start = shared.base, shared.draft
+	} else if d := tx.of.snapshot[key]; d != nil {
 		p.base, p.together, p.fresh = d, true, true
 	} else if d := s.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() &&
 		(d.Expires.IsZero() || time.Now().Before(d.Expires)) {
@@ -81,7 +86,10 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 		}
 		p.base, p.fresh = d, true
 	}
-	p.draft = document.NewDraft(p.base)
+	if p.start.Base == nil {
+		p.start = document.NewDraft(p.base)
+	}
+	p.draft = p.start
 	tx.parts[key] = p
 	tx.order = append(tx.order, p)
 	return p, nil
@@ -125,7 +133,8 @@ func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
 func (p *part) rebase(base *document.Doc, fresh bool) bool {
 	p.tx.mu.Lock()
 	defer p.tx.mu.Unlock()
-	p.base, p.fresh, p.together, p.draft = base, fresh, false, document.NewDraft(base)
+	p.base, p.fresh, p.together, p.start = base, fresh, false, document.NewDraft(base)
+	p.draft = p.start
 	if p.read {
 		return false
 	}
@@ -147,7 +156,7 @@ func (p *part) stale() (*document.Doc, bool) {
 }
 
 // writes reports whether the commit will change the document of p.
-func (p *part) writes() bool { return p.draft.Changed > 0 }
+func (p *part) writes() bool { return p.draft.Changed > p.start.Changed }
 
 // savepoint returns a function that undoes the writes after savepoint.
 func (tx *Tx) savepoint() (undo func()) {
@@ -174,7 +183,7 @@ func (tx *Tx) savepoint() (undo func()) {
 		for _, p := range tx.order {
 			s, ok := saved[p]
 			if !ok {
-				s.draft = document.NewDraft(p.base)
+				s.draft = p.start
 			}
 			if len(p.verbs) > s.verbs {
 				p.read = true // that they were not refused has told something
@@ -334,16 +343,24 @@ func (b *txCommit) releases() bool {
 	return slices.ContainsFunc(b.Guards, func(g persist.Guard) bool { return g.Release })
 }
 
+// add adds the write of p.
+func (b *txCommit) add(e *env, p *part) error {
+	w, next, err := p.bound.write(&call{terms: &terms{env: e, maxDoc: p.bound.defaults.maxDoc}, key: p.key}, &p.draft)
+	if err != nil {
+		return err
+	}
+	b.Writes, b.writers, b.next = append(b.Writes, w), append(b.writers, p), append(b.next, next)
+	return nil
+}
+
 // assemble makes the commit of tx. The commit is empty if the store has nothing to write or test.
 func (tx *Tx) assemble() (b txCommit, err error) {
 	for _, p := range tx.order {
 		switch d := &p.draft; {
 		case p.writes():
-			w, next, err := p.bound.write(&call{terms: &terms{env: tx.of.env, maxDoc: p.bound.defaults.maxDoc}, key: p.key}, d)
-			if err != nil {
+			if err := b.add(tx.of.env, p); err != nil {
 				return b, err
 			}
-			b.Writes, b.writers, b.next = append(b.Writes, w), append(b.writers, p), append(b.next, next)
 		case d.Expiry.Renew:
 			g := persist.Guard{Key: p.key, Read: true, Version: p.base.Version, TTL: d.Expiry.TTL}
 			b.Guards, b.renewed = append(b.Guards, g), append(b.renewed, p)

@@ -84,6 +84,13 @@ type transaction struct {
 	touchedKeys map[Key]bool
 	// snapshot has the documents of touched, read at one instant. Nil means that there are none.
 	snapshot map[Key]*document.Doc
+	// group is the group in which the transaction has the turn. Nil means that it has none.
+	group *group
+	// wants are the queues that the transaction waits for, as far as it can share a commit. It is not
+	// changed while the transaction waits.
+	wants []*stored
+	// alone is set when the transaction has to run and commit by itself.
+	alone bool
 	// panicked is the panic of the last run, or of other code of the caller's that ended the
 	// transaction. Nil means that there is none.
 	panicked *PanicError
@@ -94,6 +101,8 @@ type transaction struct {
 	mu sync.Mutex
 	// held are the containers whose queues the transaction holds.
 	held []*stored
+	// turn is the group that held belongs to. Nil means that the transaction got them by itself.
+	turn *group
 	// holdTimer releases the held queues. Nil means that none is held.
 	holdTimer *time.Timer
 	// key is the first scope that was touched, for errors and events.
@@ -150,6 +159,7 @@ func (t *transaction) begin(opts []CallOption) error {
 
 // end releases the queues and unregisters the transaction, unless the commit under way does that.
 func (t *transaction) end() {
+	t.leaveTurn()
 	if !t.left {
 		t.releaseQueues()
 		t.rt.transactions.End(t)
@@ -178,12 +188,12 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		if t.ctx.Err() != nil {
 			return t.canceled(PhaseQueued)
 		}
-		if t.touched != nil && !t.reads {
-			if err := t.hold(t.touched); err != nil {
+		if t.touched != nil && !t.reads && len(t.heldQueues()) == 0 {
+			if err := t.hold(t.touched, t.touched); err != nil {
 				return err
 			}
 		}
-		if t.fresh {
+		if t.fresh && t.group == nil {
 			if err := t.preload(); err != nil {
 				return err
 			}
@@ -193,8 +203,10 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		if done {
 			return err
 		}
-		t.releaseQueues()
 		t.touch(tx.order)
+		if t.reads || !t.holdsAll(t.touched) {
+			t.releaseQueues()
+		}
 	}
 }
 
@@ -237,6 +249,9 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 // settle commits what a run wrote, or confirms what it read. It reports whether the transaction has
 // ended.
 func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
+	if t.group != nil {
+		return t.settleTurn(tx, end)
+	}
 	if end.failed() {
 		return t.settleFailure(tx, end)
 	}
@@ -248,8 +263,11 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			return true, &ArgumentError{Argument: "AfterCommit", Reason: "not allowed with CommitThrough"}
 		}
 		if len(t.heldQueues()) == 0 {
-			if err := t.hold(tx.writers()); err != nil {
+			if err := t.hold(tx.writers(), tx.order); err != nil {
 				return true, err
+			}
+			if t.group != nil {
+				return false, nil // run again, on the drafts of the others
 			}
 		}
 		b, err := tx.assemble()
@@ -258,6 +276,11 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 		}
 		losses, byStore := tx.outdated(), false
 		if b.empty() || len(losses) == 0 {
+			if !b.empty() {
+				if started, done, err := t.startGroup(tx); started {
+					return done, err
+				}
+			}
 			v, err := t.deliver(tx, b, tx.after)
 			if f := asFenced(err); f != nil {
 				return true, tx.lostLease(&b, f)
@@ -533,6 +556,13 @@ func (t *transaction) observeEnd(err error) {
 	e.Key = t.key
 	t.mu.Unlock()
 	t.observe(e)
+}
+
+// firstKey returns the first scope that the transaction touched, for errors.
+func (t *transaction) firstKey() Key {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return orTransaction(t.key)
 }
 
 // canceled returns the error of a caller that left in phase.

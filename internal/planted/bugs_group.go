@@ -1,0 +1,65 @@
+package main
+
+// groupBugs are bugs of transactions that share a commit.
+var groupBugs = []Bug{
+	{
+		Name: "group-runs-on-old-state", Mechanism: "a transaction in a group runs on what those before it wrote",
+		Proves: []string{"TX-2"}, File: "tx_part.go",
+		Old: "	if g := tx.of.group; g != nil && g.find(key) >= 0 {\n", New: "	if g := tx.of.group; g != nil && g.find(key) >= 0 && false {\n",
+		Pkg: ".", Run: "^TestWaitingTransactionsShareACommit$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-drops-a-draft", Mechanism: "the commit of a group has the writes of all members",
+		Proves: []string{"TX-1"}, File: "tx_group.go",
+		Old: "			g.parts[i] = next\n", New: "			_ = next\n",
+		Pkg: ".", Run: "^TestWaitingTransactionsShareACommit$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-keeps-writes-of-a-failure", Mechanism: "a function that fails in a group writes nothing",
+		Proves: []string{"TX-1"}, File: "tx_group.go",
+		Old: "p.writes() && !end.failed():", New: "p.writes():",
+		Pkg: ".", Run: "^TestFunctionThatFailsInAGroup$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-failure-unconfirmed", Mechanism: "an error that rests on drafts is returned once they are committed",
+		Proves: []string{"TX-2"}, File: "tx_group.go",
+		Old: "	m := g.add(t, tx, end)\n	g.goOn(held)\n	return", New: "	if end.failed() {\n		g.goOn(held)\n		return true, end.deliver()\n	}\n	m := g.add(t, tx, end)\n	g.goOn(held)\n	return",
+		Pkg: ".", Run: "^TestFailureOnDraftsThatWereLost$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-waits-for-the-slow", Mechanism: "a group does not wait for a slow function",
+		Proves: []string{"TX-7"}, File: "tx_group.go",
+		Old: "time.AfterFunc(slowAfter, func() {", New: "time.AfterFunc(60*slowAfter*100, func() {",
+		Pkg: ".", Run: "^TestSlowFunctionLeavesItsGroup$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-takes-any-transaction", Mechanism: "a group takes no transaction that wants other queues",
+		Proves: []string{"TX-7"}, File: "tx_group.go",
+		Old: "	return t != nil && t.wants != nil && !", New: "	return t != nil && t.wants != nil || t != nil && !",
+		Pkg: ".", Run: "^TestGroupEndsWhereAnotherCallIsNext$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-shares-under-a-lease", Mechanism: "a commit under a lease is sent by itself, with its fence",
+		Proves: []string{"TX-1"}, File: "tx_group.go",
+		Old: "	if t.alone || t.joined() || len(tx.leases)+len(tx.native)+len(tx.ended) > 0 {\n", New: "	if t.alone || t.joined() {\n",
+		Pkg: ".", Run: "^TestTransactionsThatDoNotShare$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-forgets-callbacks", Mechanism: "callbacks of a member whose caller left are run",
+		Proves: []string{"TX-5"}, File: "tx_group.go",
+		Old: "			m.t.runAllAlone(m.tx.after)\n", New: "",
+		Pkg: ".", Run: "^TestCallerLeavesItsGroup$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-outcome-known", Mechanism: "the outcome of a shared commit that got no answer is unknown to each member",
+		Proves: []string{"CAS-7"}, File: "tx_group.go",
+		Old: "		return m.broken(g.id, err.Cause)\n", New: "		return &UnavailableError{Scope: m.t.firstKey(), Cause: err.Cause}\n",
+		Pkg: ".", Run: "^TestFailedCommitOfAGroup$", Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "group-refused-together", Mechanism: "a document that the store refuses fails its own transaction only",
+		Proves: []string{"CAS-11"}, File: "tx_group.go",
+		Old: "		t.alone = true\n		return false, nil\n	}\n	_, err = t.lost", New: "		return true, g.err\n	}\n	_, err = t.lost",
+		Pkg: ".", Run: "^TestRefusedDocumentInAGroup$", Flags: []string{"-timeout=60s"},
+	},
+}
