@@ -75,7 +75,7 @@ func (g *group) add(t *transaction, tx *Tx, end ending) *member {
 		switch i := g.find(p.key); {
 		case i < 0 && p.seen():
 			g.parts = append(g.parts, next)
-		case i >= 0 && p.writes() && !end.failed():
+		case i >= 0 && p.writes():
 			g.parts[i] = next
 		}
 	}

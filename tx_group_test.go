@@ -359,12 +359,12 @@ func TestGroupEndsWhereAnotherCallIsNext(t *testing.T) {
 			})
 		}
 		transfer(0, "b")
+		transfer(1, "c")
 		c.add(func() {
 			snap, err := purses.Scope(c.rt, "a").IncState(t.Context(), "balance", 5)
 			assert.NoError(t, err)
-			versions[1] = snap.Version
+			versions[2] = snap.Version
 		})
-		transfer(2, "c")
 		transfer(3, "b")
 		c.open()
 		c.wg.Wait()
