@@ -164,7 +164,7 @@ func snapshotOf[T any](s snapshot) Snapshot[T] {
 	return Snapshot[T]{ID: s.id, Version: s.version, Time: s.at, state: state, verb: s.verb}
 }
 
-// seenAs returns the snapshot of a persisted version; nil: a version without state.
+// seenAs returns the snapshot of a persisted version. A nil state gives a snapshot without one.
 func seenAs(id string, version uint64, at time.Time, state any) snapshot {
 	if state == nil {
 		return snapshot{id: id}

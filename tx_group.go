@@ -10,8 +10,8 @@ import (
 
 // Transactions of one process that want the same queues share a commit. A transaction that has run
 // passes the queues it holds, and its drafts, on to the next one that waits for them, and waits.
-// That one runs on these drafts. The last one commits the drafts of all under one version test, and
-// only then any of them returns.
+// That one runs on these drafts. After the last one, the drafts of all are committed under one version
+// test, and only then any of them returns.
 //
 //	hold ─► run ─► join the group ─┬─► pass the turn on ──────► wait ─► landed: return
 //	  ▲                            └─► commit for all members ─┘   │
@@ -25,7 +25,8 @@ import (
 //     the others did. The function has run on drafts that may never be committed, so it runs again,
 //     alone.
 //   - a function fails, or panics, on drafts that are not committed yet: it is a member without
-//     writes, and its error is returned once the commit has landed.
+//     writes, and its error is returned once the commit has landed. A panic is also raised if the
+//     store gives no answer.
 //   - a caller leaves: before its turn, the queue withdraws it. In its turn, end passes the turn on.
 //     After its turn its writes stay in the commit, and an atomic flag decides whether the caller or
 //     the commit ends the transaction.
@@ -84,7 +85,8 @@ func (g *group) add(t *transaction, tx *Tx, end ending) *member {
 	return m
 }
 
-// goOn passes the turn, with the held queues, to the next transaction. If there is none, it commits.
+// goOn passes the turn, with the held queues, to the next transaction. If there is none, or the group
+// is full, it commits.
 func (g *group) goOn(held []*stored) {
 	if len(g.members) >= maxGroup || !g.passTurn(held) {
 		go g.commit(held)
@@ -112,8 +114,8 @@ func (g *group) passTurn(held []*stored) bool {
 	return false
 }
 
-// fits reports whether t, which waits in one of the held queues, wants no other. T is nil if a
-// mutation waits.
+// fits reports whether t, which waits in one of the held queues, wants no other. The receiver is nil
+// if a mutation waits there.
 func (t *transaction) fits(held []*stored) bool {
 	return t != nil && t.wants != nil && !slices.ContainsFunc(t.wants, func(s *stored) bool { return !slices.Contains(held, s) })
 }
@@ -150,7 +152,7 @@ func (t *transaction) sharable(tx *Tx, held []*stored) bool {
 		return false
 	}
 	return !slices.ContainsFunc(tx.order, func(p *part) bool {
-		return !slices.Contains(held, p.stored) || p.draft.Changed == 0 && p.draft.Expiry.Renew
+		return !slices.Contains(held, p.stored) || !p.writes() && p.draft.Expiry != p.start.Expiry
 	})
 }
 
@@ -242,19 +244,19 @@ func (m *member) wrote() bool {
 }
 
 // broken returns the error of m when the store gave no valid answer about the commit.
-func (m *member) broken(commit string, cause error) error {
+func (m *member) broken(id string, cause error) error {
 	if m.wrote() {
-		return &UnknownOutcomeError{Scope: m.t.firstKey(), Commit: commit, Cause: cause}
+		return &UnknownOutcomeError{Scope: m.t.firstKey(), Commit: id, Cause: cause}
 	}
 	return &UnavailableError{Scope: m.t.firstKey(), Cause: cause}
 }
 
 // commit commits what all members wrote, tests what they read, and releases the queues.
 func (g *group) commit(held []*stored) {
-	last := slices.MaxFunc(g.members, func(a, b *member) int { return a.t.deadline.Compare(b.t.deadline) }).t
-	b, err := g.assemble(last.env)
+	sender := slices.MaxFunc(g.members, func(a, b *member) int { return a.t.deadline.Compare(b.t.deadline) }).t
+	b, err := g.assemble(sender.env)
 	settled := func(v commit.Verdict, err error) {
-		last.cache(b, v, err)
+		sender.cache(b, v, err)
 		for _, s := range held {
 			s.endHold()
 		}
@@ -264,7 +266,7 @@ func (g *group) commit(held []*stored) {
 		settled(commit.Verdict{Kind: commit.Landed}, err)
 		return
 	}
-	last.send(b, settled)
+	sender.send(b, settled)
 }
 
 // assemble makes the commit of all members.

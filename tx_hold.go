@@ -78,14 +78,15 @@ func (t *transaction) heldQueues() []*stored {
 	return t.held
 }
 
-// releaseQueues releases the held queues. It is safe to call twice, and from a timer.
+// releaseQueues releases the queues that the transaction got by itself. It is safe to call twice, and
+// from a timer.
 func (t *transaction) releaseQueues() {
 	for _, s := range t.takeQueues(nil) {
 		s.endHold()
 	}
 }
 
-// takeQueues returns the held queues, which the caller has to release then. They belong to a turn in
+// takeQueues returns the held queues, which the caller has to release or pass on. They belong to a turn in
 // the group g, or to none if g is nil. It returns nil if t does not hold them any more.
 func (t *transaction) takeQueues(g *group) []*stored {
 	t.mu.Lock()

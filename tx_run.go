@@ -63,7 +63,7 @@ type transaction struct {
 	deadline time.Time
 	// runs counts how often the function ran.
 	runs int
-	// attempts counts the commits that lost.
+	// attempts counts the lost commits that the budget counts.
 	attempts int
 	// spent is set when a conflict used up the budget.
 	spent bool
@@ -78,16 +78,17 @@ type transaction struct {
 	excused bool
 	// left is set when the caller has left. The commit under way then ends the transaction.
 	left bool
-	// touched has the scopes that runs with a conflict touched, each key once.
+	// touched has the scopes that earlier runs touched, each key once.
 	touched []*part
 	// touchedKeys has the keys of touched.
 	touchedKeys map[Key]bool
 	// snapshot has the documents of touched, read at one instant. Nil means that there are none.
 	snapshot map[Key]*document.Doc
-	// group is the group in which the transaction has the turn. Nil means that it has none.
+	// group is the group in which this run got the turn; turn says whether it still has it. Nil means
+	// that it got none.
 	group *group
-	// wants are the queues that the transaction waits for, as far as it can share a commit. It is not
-	// changed while the transaction waits.
+	// wants are the queues of all scopes that the transaction touched, which a turn has to include. Nil
+	// means that it cannot share a commit. It is not changed while the transaction waits.
 	wants []*stored
 	// alone is set when the transaction has to run and commit by itself.
 	alone bool
