@@ -415,6 +415,35 @@ func TestTransactionsThatDoNotShare(t *testing.T) {
 	})
 }
 
+// A transaction that only puts off the expiry of a scope that another member changed is not shared, and
+// its expiry holds.
+//
+// Proves TX-1.
+func TestRenewalBehindAChangeInAGroup(t *testing.T) {
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.begin()
+		keep := func(ttl time.Duration, balance int64) {
+			c.add(func() {
+				assert.NoError(t, pawl.Transact(t.Context(), c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					_, err := purses.Scope(tx, "a").AtomicState(ctx, func(_ context.Context, p *purse) error {
+						p.Balance = balance
+						return nil
+					}, pawl.WithTTL(ttl))
+					return err
+				}))
+			})
+		}
+		keep(time.Hour, 7)
+		keep(time.Hour, 8)
+		keep(9*time.Hour, 8) // changes nothing
+		c.open()
+		c.wg.Wait()
+		r, err := c.store.Store.Load(t.Context(), purses.Scope(c.rt, "a").Key())
+		require.NoError(t, err)
+		require.Equal(t, 9*time.Hour, time.Until(r.Expires).Round(time.Hour))
+	})
+}
+
 // A document that the store refuses concerns its own transaction only.
 //
 // Proves TX-1, CAS-11.

@@ -62,4 +62,10 @@ var groupBugs = []Bug{
 		Old: "		t.alone = true\n		return false, nil\n	}\n	_, err = t.lost", New: "		return true, g.err\n	}\n	_, err = t.lost",
 		Pkg: ".", Run: "^TestRefusedDocumentInAGroup$", Flags: []string{"-timeout=60s"},
 	},
+	{
+		Name: "group-drops-a-renewal", Mechanism: "a transaction that only puts off an expiry commits by itself",
+		Proves: []string{"TX-1"}, File: "tx_group.go",
+		Old: " || !p.writes() && p.draft.Expiry != p.start.Expiry\n", New: "\n",
+		Pkg: ".", Run: "^TestRenewalBehindAChangeInAGroup$", Flags: []string{"-timeout=60s"},
+	},
 }
