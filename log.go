@@ -149,6 +149,11 @@ func (s *handle) readLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 	if err := s.bound.ready(ctx); err != nil {
 		return nil, err
 	}
+	if s.tx != nil {
+		s.tx.mu.Lock()
+		s.tx.readsLog = true
+		s.tx.mu.Unlock()
+	}
 	logs := s.bound.rt.logs
 	if s.tx != nil && s.tx.of.joined() {
 		var ok bool

@@ -41,6 +41,8 @@ type Tx struct {
 	native []nativeCall
 	// ended are the leases that the commit releases.
 	ended []*Lease
+	// readsLog is set when the function has read a log.
+	readsLog bool
 }
 
 // Transact runs fn and commits all that it wrote, or nothing. The commit also tests what fn read.

@@ -2,10 +2,13 @@ package pawl
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
+	"github.com/pawl-go/pawl/internal/document"
+	"github.com/pawl-go/pawl/persist"
 )
 
 // Transactions of one process that want the same queues share a commit. A transaction that has run
@@ -27,27 +30,32 @@ import (
 //   - a function fails, or panics, on drafts that are not committed yet: it is a member without
 //     writes, and its error is returned once the commit has landed. A panic is also raised if the
 //     store gives no answer.
-//   - a caller leaves: before its turn, the queue withdraws it. In its turn, end passes the turn on.
+//   - a caller leaves: before its turn, the queue withdraws it. In its turn, it passes the turn on.
 //     After its turn its writes stay in the commit, and an atomic flag decides whether the caller or
 //     the commit ends the transaction.
+//   - the store is slow: the queues are released after exclusiveFor, as for a transaction alone.
 //   - the commit is lost to another process: every member runs again, and counts an attempt if one of
 //     its own scopes moved. A member without such a scope runs alone.
 //   - the store refuses the commit because of one member: every member runs again, alone.
 //   - the outcome is unknown: it is for all members, under one commit id.
-//   - mutations wait behind a transaction: a group takes only the transaction at the front of a
-//     queue. So it ends where a mutation is next, and the mutation is served.
+//   - mutations wait behind a transaction: a group goes on only while every held queue is empty, or
+//     has a transaction at its front that fits. So a mutation is served in its turn.
+//   - a function reads a log: the store has no entries of other members yet, so a transaction that
+//     reads logs commits alone.
 
-// maxGroup bounds how many transactions share a commit.
+// maxGroup bounds how many turns a group has. It starts none after slowAfter.
 const maxGroup = 128
 
 // group is a set of transactions that share a commit. Everything but the verdict belongs to the
 // transaction that has the turn.
 type group struct {
-	id      string // of the commit
+	began   time.Time
+	turns   int // that were passed on
 	members []*member
 	parts   []*part // one for each scope; its draft has the writes of all members so far
 
-	settled chan struct{} // closed when the fields below are set
+	id      atomic.Pointer[string] // of the commit; nil: it is not sent yet
+	settled chan struct{}          // closed when the fields below are set
 	verdict commit.Verdict
 	err     error
 }
@@ -88,9 +96,25 @@ func (g *group) add(t *transaction, tx *Tx, end ending) *member {
 // goOn passes the turn, with the held queues, to the next transaction. If there is none, or the group
 // is full, it commits.
 func (g *group) goOn(held []*stored) {
-	if len(g.members) >= maxGroup || !g.passTurn(held) {
+	g.turns++
+	if g.turns >= maxGroup || time.Since(g.began) > slowAfter || !followed(held) || !g.passTurn(held) {
 		go g.commit(held)
 	}
+}
+
+// followed reports whether a transaction is next in one of the held queues, and all that are next want
+// no other queue.
+func followed(held []*stored) (found bool) {
+	for _, s := range held {
+		s.queue.Lock()
+		w := s.queue.First()
+		s.queue.Unlock()
+		if w != nil && !w.Value.holder.fits(held) {
+			return false
+		}
+		found = found || w != nil
+	}
+	return found
 }
 
 // passTurn gives the turn to a transaction that is next in one of the held queues and wants no other.
@@ -133,22 +157,18 @@ func (t *transaction) takeTurn(g *group, held []*stored) {
 	})
 }
 
-// followed reports whether a transaction waits that could take the turn after t.
-func (t *transaction) followed() bool {
-	held := t.heldQueues()
-	return slices.ContainsFunc(held, func(s *stored) bool {
-		s.queue.Lock()
-		defer s.queue.Unlock()
-		w := s.queue.First()
-		return w != nil && w.Value.holder.fits(held)
-	})
+// singular reports whether tx can never be part of a group: its commit tests or ends leases or runs
+// the caller's SQL, or its function has read a log.
+func (tx *Tx) singular() bool {
+	tx.mu.Lock()
+	defer tx.mu.Unlock()
+	return tx.readsLog || len(tx.leases)+len(tx.native)+len(tx.ended) > 0
 }
 
-// sharable reports whether tx, which ran while these queues were held, can be part of a group. A
-// commit that tests or ends leases, runs the caller's SQL, or only renews an expiry is sent by
-// itself.
+// sharable reports whether tx, which ran while these queues were held, can be part of a group. One
+// that touched other scopes, or only put off an expiry, commits by itself.
 func (t *transaction) sharable(tx *Tx, held []*stored) bool {
-	if t.alone || t.joined() || len(tx.leases)+len(tx.native)+len(tx.ended) > 0 {
+	if t.alone || t.joined() || tx.singular() {
 		return false
 	}
 	return !slices.ContainsFunc(tx.order, func(p *part) bool {
@@ -159,14 +179,34 @@ func (t *transaction) sharable(tx *Tx, held []*stored) bool {
 // startGroup makes a group of t and the transactions behind it, and takes part in it. It reports
 // false for started if t has to commit alone.
 func (t *transaction) startGroup(tx *Tx) (started, done bool, err error) {
-	if !t.sharable(tx, t.heldQueues()) || !t.followed() {
+	if held := t.heldQueues(); !t.sharable(tx, held) || !followed(held) {
 		return false, false, nil
 	}
-	g := &group{id: t.env.newCommitID(), settled: make(chan struct{})}
+	g := &group{began: time.Now(), settled: make(chan struct{})}
 	m := g.add(t, tx, ending{})
 	g.goOn(t.takeQueues(nil))
 	done, err = t.settleMember(g, m)
 	return true, done, err
+}
+
+// continueGroup puts the writes of tx, which ran before t got the turn, on top of the drafts of the
+// group. It reports false if the function has to run again, because it has read an older state.
+func (t *transaction) continueGroup(tx *Tx) bool {
+	for _, p := range tx.order {
+		base, start := p.base, p.start
+		if i := t.group.find(p.key); i >= 0 {
+			base, start = t.group.parts[i].base, t.group.parts[i].draft
+		} else if newer, stale := p.stale(); stale {
+			base, start = newer, document.NewDraft(newer)
+		}
+		if start.Version == p.start.Version && base.Same(p.base) {
+			continue
+		}
+		if !t.restart(p, base, start, false) {
+			return false
+		}
+	}
+	return true
 }
 
 // settleTurn ends the turn of t, whose function has returned. It reports whether the transaction has
@@ -178,6 +218,10 @@ func (t *transaction) settleTurn(tx *Tx, end ending) (done bool, err error) {
 	if held == nil { // the function was slow
 		t.alone = true
 		return false, nil
+	}
+	if t.ctx.Err() != nil {
+		g.goOn(held)
+		return true, t.leftWith(end)
 	}
 	if !t.sharable(tx, held) {
 		t.alone = true
@@ -203,8 +247,11 @@ func (t *transaction) leaveTurn() {
 // settleMember waits for the verdict about m. It reports whether the transaction has ended; otherwise
 // the function has to run again.
 func (t *transaction) settleMember(g *group, m *member) (done bool, err error) {
-	broken := func(cause error) error { return m.broken(g.id, cause) }
+	broken := func(cause error) error { return m.broken(g, cause) }
 	if err := t.awaitVerdict(g.settled, &m.claimed, m.wrote(), broken); err != nil {
+		if m.end.panic != nil {
+			return true, m.end.deliver()
+		}
 		return true, err
 	}
 	failure := m.failure(g)
@@ -231,7 +278,7 @@ func (t *transaction) settleMember(g *group, m *member) (done bool, err error) {
 func (m *member) failure(g *group) error {
 	switch err := g.err.(type) {
 	case *UnknownOutcomeError:
-		return m.broken(g.id, err.Cause)
+		return m.broken(g, err.Cause)
 	case *UnavailableError:
 		return &UnavailableError{Scope: m.t.firstKey(), Cause: err.Cause}
 	}
@@ -244,9 +291,13 @@ func (m *member) wrote() bool {
 }
 
 // broken returns the error of m when the store gave no valid answer about the commit.
-func (m *member) broken(id string, cause error) error {
+func (m *member) broken(g *group, cause error) error {
 	if m.wrote() {
-		return &UnknownOutcomeError{Scope: m.t.firstKey(), Commit: id, Cause: cause}
+		err := &UnknownOutcomeError{Scope: m.t.firstKey(), Cause: cause}
+		if id := g.id.Load(); id != nil {
+			err.Commit = *id
+		}
+		return err
 	}
 	return &UnavailableError{Scope: m.t.firstKey(), Cause: cause}
 }
@@ -255,11 +306,19 @@ func (m *member) broken(id string, cause error) error {
 func (g *group) commit(held []*stored) {
 	sender := slices.MaxFunc(g.members, func(a, b *member) int { return a.t.deadline.Compare(b.t.deadline) }).t
 	b, err := g.assemble(sender.env)
-	settled := func(v commit.Verdict, err error) {
-		sender.cache(b, v, err)
+	release := sync.OnceFunc(func() {
 		for _, s := range held {
 			s.endHold()
 		}
+	})
+	limit := time.AfterFunc(exclusiveFor, release)
+	settled := func(v commit.Verdict, err error) {
+		limit.Stop()
+		sender.cache(b, v, err)
+		if err == nil && v.Kind == commit.Lost {
+			g.replaceLost(v.Records)
+		}
+		release()
 		g.settle(v, err, len(b.Writes))
 	}
 	if err != nil || b.empty() {
@@ -269,9 +328,20 @@ func (g *group) commit(held []*stored) {
 	sender.send(b, settled)
 }
 
-// assemble makes the commit of all members.
+// replaceLost updates the cached versions with those that made the store refuse the commit.
+func (g *group) replaceLost(winners []persist.Record) {
+	for _, r := range winners {
+		if i := g.find(r.Key); i >= 0 {
+			g.parts[i].stored.replace(g.parts[i].base, document.Of(r))
+		}
+	}
+}
+
+// assemble makes the commit of all members. Its id is made now: it has to be later than those in the
+// documents that the commit replaces.
 func (g *group) assemble(e *env) (b txCommit, err error) {
-	b.ID = g.id
+	b.ID = e.newCommitID()
+	g.id.Store(&b.ID)
 	for _, p := range g.parts {
 		if p.draft.Changed == 0 {
 			b.Guards = append(b.Guards, p.guard())
@@ -298,9 +368,11 @@ func (g *group) settle(v commit.Verdict, err error, writes int) {
 		if m.claimed.CompareAndSwap(false, true) {
 			continue
 		}
-		if landed && !m.end.failed() {
-			m.t.runAllAlone(m.tx.after)
-		}
-		m.t.rt.transactions.End(m.t)
+		go func() { // apart: a callback may take long, or end its goroutine
+			defer m.t.rt.transactions.End(m.t)
+			if landed && !m.end.failed() {
+				m.t.runAllAlone(m.tx.after)
+			}
+		}()
 	}
 }

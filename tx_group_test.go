@@ -296,6 +296,157 @@ func TestCallerLeavesItsGroup(t *testing.T) {
 	})
 }
 
+// Callbacks of callers that left run each by itself: one that ends its goroutine keeps no other from
+// running, and Close returns. A panic reaches its caller even after that caller's context has ended.
+//
+// Proves TX-5.
+func TestCallbacksOfCallersThatLeft(t *testing.T) {
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.begin()
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		ran := make(chan struct{}, 2)
+		for range 2 {
+			c.add(func() {
+				err := pawl.Transact(ctx, c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					tx.AfterCommit(func() {
+						ran <- struct{}{}
+						runtime.Goexit()
+					})
+					return pay(ctx, tx, "a", "b", 1)
+				})
+				requireLeft(t, err, pawl.PhaseCommitting, context.Canceled)
+			})
+		}
+		var recovered any
+		runs := 0
+		c.add(func() {
+			defer func() { recovered = recover() }()
+			_ = pawl.Transact(ctx, c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if err := pay(ctx, tx, "a", "b", 1); err != nil {
+					return err
+				}
+				if runs++; runs == 2 {
+					panic("in its turn")
+				}
+				return nil
+			})
+		})
+		leaving := 0
+		c.add(func() {
+			assert.NoError(t, pawl.Transact(t.Context(), c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+				if leaving++; leaving == 2 {
+					leave()
+					synctest.Wait()
+				}
+				return pay(ctx, tx, "a", "b", 1)
+			}))
+		})
+		c.open()
+		c.wg.Wait()
+		<-ran
+		<-ran
+		require.IsType(t, &pawl.PanicError{}, recovered)
+		c.requirePaid(4)
+	})
+}
+
+// While the commit of a group hangs, other writers of its scopes wait no longer than for a single
+// transaction.
+//
+// Proves TX-7, CAS-11.
+func TestHangingCommitOfAGroup(t *testing.T) {
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.begin()
+		for range 3 {
+			c.add(func() { assert.NoError(t, c.pay(t.Context(), 1)) })
+		}
+		hangs, resume := make(chan struct{}), make(chan struct{})
+		once := true
+		c.store.OnCommit(func(_ context.Context, commit persist.Commit) error {
+			if once && len(commit.Writes) == 2 && commit.Writes[0].Expected == 2 {
+				once = false
+				close(hangs)
+				<-resume
+			}
+			return nil
+		})
+		c.open()
+		<-hangs
+		began := time.Now()
+		_, err := purses.Scope(c.rt, "a").IncState(t.Context(), "balance", 0, pawl.WithTTL(time.Hour))
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(began), 2*time.Second)
+		close(resume)
+		c.wg.Wait()
+		c.requirePaid(4)
+	})
+}
+
+// Data verbs are put on what the group has written, without running the function again.
+//
+// Proves TX-8.
+func TestDataVerbsInAGroup(t *testing.T) {
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.begin()
+		var runs [3]int
+		for i := range runs {
+			c.add(func() {
+				assert.NoError(t, pawl.Transact(t.Context(), c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					runs[i]++
+					if _, err := purses.Scope(tx, "a").IncState(ctx, "balance", -1); err != nil {
+						return err
+					}
+					_, err := purses.Scope(tx, "b").IncState(ctx, "balance", 1)
+					return err
+				}))
+			})
+		}
+		before := c.store.Commits.Load()
+		c.open()
+		c.wg.Wait()
+		require.Equal(t, int64(1), c.store.Commits.Load()-before)
+		require.Equal(t, [3]int{1, 1, 1}, runs)
+		c.requirePaid(4)
+	})
+}
+
+// A transaction that reads a log is alone: it would miss entries of the others.
+//
+// Proves TX-2.
+func TestLogsAreReadAlone(t *testing.T) {
+	journals := pawl.Kind[purse]{Name: "journal", Log: true}
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.begin()
+		for range 4 {
+			c.add(func() {
+				assert.NoError(t, pawl.Transact(t.Context(), c.rt, func(ctx context.Context, tx *pawl.Tx) error {
+					journal := journals.Scope(tx, "j")
+					has, err := journal.State(ctx)
+					if err != nil {
+						return err
+					}
+					entries, err := journal.ReadLog(ctx, pawl.LogQuery{})
+					if err != nil {
+						return err
+					}
+					if len(entries) != int(has.Balance) {
+						return fmt.Errorf("%d entries, and a document that says %d", len(entries), has.Balance)
+					}
+					_, err = journal.AtomicState(ctx, func(ctx context.Context, p *purse) error {
+						p.Balance++
+						return journal.AppendLog(ctx, uint64(has.Balance), json.RawMessage("1"))
+					})
+					return errors.Join(err, pay(ctx, tx, "a", "b", 1))
+				}))
+			})
+		}
+		c.open()
+		c.wg.Wait()
+		c.requirePaid(5)
+	})
+}
+
 // If the outcome of a shared commit is unknown, it is for each member, under one commit id. If the
 // store applied nothing, each member hears that.
 //

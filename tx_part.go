@@ -63,10 +63,11 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 		}
 	}
 	p := &part{tx: tx, key: key, bound: b, stored: s}
-	if g := tx.of.group; g != nil && g.find(key) >= 0 {
+	g := tx.of.group
+	if g != nil && g.find(key) >= 0 {
 		shared := g.parts[g.find(key)]
 		p.base, p.start = shared.base, shared.draft
-	} else if d := tx.of.snapshot[key]; d != nil {
+	} else if d := tx.of.snapshot[key]; d != nil && g == nil {
 		p.base, p.together, p.fresh = d, true, true
 	} else if d := s.seen.Load(); d != nil && !tx.of.fresh && !tx.of.joined() &&
 		(d.Expires.IsZero() || time.Now().Before(d.Expires)) {
@@ -128,13 +129,12 @@ func (v *operation) evaluate(ctx context.Context, d document.Draft) outcome {
 	return out
 }
 
-// rebase makes the draft of p again, on base. It reports false when the function has to run again:
-// it has read the old base, or an operation is refused on the new one.
-func (p *part) rebase(base *document.Doc, fresh bool) bool {
+// restart makes the draft of p again, from start, which rests on base. It reports false when the
+// function has to run again: it has read the old state, or an operation is refused on the new one.
+func (p *part) restart(base *document.Doc, start document.Draft, fresh bool) bool {
 	p.tx.mu.Lock()
 	defer p.tx.mu.Unlock()
-	p.base, p.fresh, p.together, p.start = base, fresh, false, document.NewDraft(base)
-	p.draft = p.start
+	p.base, p.fresh, p.together, p.start, p.draft = base, fresh, false, start, start
 	if p.read {
 		return false
 	}

@@ -189,7 +189,7 @@ func (t *transaction) run(fn func(context.Context, *Tx) error) error {
 		if t.ctx.Err() != nil {
 			return t.canceled(PhaseQueued)
 		}
-		if t.touched != nil && !t.reads && len(t.heldQueues()) == 0 {
+		if t.touched != nil && !t.reads && t.group == nil && len(t.heldQueues()) == 0 {
 			if err := t.hold(t.touched, t.touched); err != nil {
 				return err
 			}
@@ -256,6 +256,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 	if end.failed() {
 		return t.settleFailure(tx, end)
 	}
+	t.alone = t.alone || tx.singular()
 	for {
 		if t.ctx.Err() != nil {
 			return true, t.canceled(PhaseQueued)
@@ -268,7 +269,10 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 				return true, err
 			}
 			if t.group != nil {
-				return false, nil // run again, on the drafts of the others
+				if t.continueGroup(tx) {
+					return t.settleTurn(tx, end)
+				}
+				return false, nil
 			}
 		}
 		b, err := tx.assemble()
@@ -317,12 +321,8 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	if b.empty() {
 		return true, end.deliver()
 	}
-	if t.ctx.Err() != nil { // too late to confirm the failure; it is returned only if ctx caused it
-		cause := context.Cause(t.ctx)
-		if end.panic != nil || errors.Is(end.err, t.ctx.Err()) || errors.Is(end.err, cause) {
-			return true, end.deliver()
-		}
-		return true, t.canceled(PhaseQueued)
+	if t.ctx.Err() != nil {
+		return true, t.leftWith(end)
 	}
 	losses, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.seen() }), false
 	if len(losses) == 0 {
@@ -338,6 +338,15 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	}
 	_, err := t.lost(losses, byStore)
 	return err != nil, err
+}
+
+// leftWith returns the error of a caller that left while its function ran. It is too late to confirm a
+// failure of the function: that is returned only if the context caused it.
+func (t *transaction) leftWith(end ending) error {
+	if end.panic != nil || end.err != nil && (errors.Is(end.err, t.ctx.Err()) || errors.Is(end.err, context.Cause(t.ctx))) {
+		return end.deliver()
+	}
+	return t.canceled(PhaseQueued)
 }
 
 // loss is a scope whose version moved.
@@ -440,10 +449,15 @@ func (t *transaction) lostFromCache(losses []loss) bool {
 	return all
 }
 
-// rebase calls part.rebase, which may run code of the state's type. Its panic counts as one of the
+// rebase makes the draft of p again, on base.
+func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) bool {
+	return t.restart(p, base, document.NewDraft(base), fresh)
+}
+
+// restart calls part.restart, which may run code of the state's type. Its panic counts as one of the
 // function.
-func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) (ok bool) {
-	if panicked := guarded(func() { ok = p.rebase(base, fresh) }, func() { t.exited = true }); panicked != nil {
+func (t *transaction) restart(p *part, base *document.Doc, start document.Draft, fresh bool) (ok bool) {
+	if panicked := guarded(func() { ok = p.restart(base, start, fresh) }, func() { t.exited = true }); panicked != nil {
 		t.panicked = panicked
 		panic(panicked)
 	}
