@@ -13,6 +13,7 @@ import (
 	"net/http/httptrace"
 	"net/textproto"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -188,6 +189,29 @@ func TestNotStored(t *testing.T) {
 				g.in(t)
 				free(t, s, "/stream", "s", g)
 			}
+		}
+	})
+	t.Run("too large to keep", func(t *testing.T) {
+		rest := make(chan struct{})
+		finish := sync.OnceFunc(func() { close(rest) })
+		defer finish()
+		g.next <- func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, strings.Repeat("x", 100_000))
+			<-rest
+		}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/keep", nil)
+		require.NoError(t, err)
+		r.Header = http.Header{"User": {"ann"}, idempotency.Header: {"l"}}
+		defer time.AfterFunc(testkit.Patience, finish).Stop()
+		response, err := s.Client().Do(r)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		_, err = io.ReadFull(response.Body, make([]byte, 1001)) // while the handler waits
+		require.NoError(t, err)
+		select {
+		case <-rest:
+			t.Error("the body was kept until the handler returned")
+		default:
 		}
 	})
 	t.Run("too large", func(t *testing.T) {

@@ -336,7 +336,7 @@ var reactionBugs = []Bug{
 		Proves: []string{"LEASE-10"}, File: "stream/work.go",
 		Old: "		case <-positions:\n		}\n		s.loop.Wake()\n",
 		New: "		case <-positions:\n		}\n",
-		Pkg: "./stream", Run: "^TestReactionWokenByHint$/^memory$",
+		Pkg: "./stream", Run: "^TestReactionWokenByHint$/^postgres$",
 	},
 	{
 		Name: "reaction-due-not-awaited", Mechanism: "a process wakes up for an event that falls due",

@@ -168,6 +168,13 @@ func TestJudgedByALaterClock(t *testing.T) {
 				r := winner(t, answered(t, answer).err)
 				require.True(t, r.Expired(r.Now))
 			}
+			one, two := put("one", 0), put("two", 0)
+			one.Writes[0].TTL, two.Writes[0].TTL = lifetime, lifetime
+			must(t, admin, together(one, two))
+			for _, answer := range batched(t, s, put("one", 1), put("two", 1)) {
+				r := winner(t, answer.err)
+				require.True(t, r.Expired(r.Now))
+			}
 		})
 	}
 }
