@@ -3,12 +3,6 @@ package main
 // postgresTogetherBugs break the statement that commits several records together.
 var postgresTogetherBugs = []Bug{
 	{
-		Name: "postgres-together-all", Mechanism: "several records are written together or not at all",
-		Proves: []string{"STORE-4"}, File: "persist/postgres/migrations/0005_together.sql",
-		Old: "(SELECT count(*) FROM fresh) = pg_catalog.cardinality(kinds)", New: "(SELECT count(*) FROM fresh) > 0",
-		Pkg: "./persist/postgres", Run: "^TestTogetherOrNotAtAll$",
-	},
-	{
 		Name: "postgres-together-version", Mechanism: "the write of several records tests their versions",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0005_together.sql",
 		Old: "r.id = g.id AND r.version = g.expected\n", New: "r.id = g.id\n",
