@@ -108,11 +108,12 @@ func followed(held []*stored) (found bool) {
 	for _, s := range held {
 		s.queue.Lock()
 		w := s.queue.First()
+		fits := w != nil && w.Value.holder.fits(held)
 		s.queue.Unlock()
-		if w != nil && !w.Value.holder.fits(held) {
+		if w != nil && !fits {
 			return false
 		}
-		found = found || w != nil
+		found = found || fits
 	}
 	return found
 }
