@@ -78,7 +78,7 @@ var batchBugs = []Bug{
 		Proves: []string{"CANCEL-1", "CANCEL-2"}, File: "flow/batch/record.go",
 		Old: "		if r.status() != Queued {\n			return nil\n		}\n		return r.become(Running, time.Now())\n",
 		New: "		r.Label, r.Requested = string(Running), false\n		return nil\n",
-		Pkg: "./flow/batch", Run: "^(TestNoUnconditionalStatus|TestDeathAfterTheMarker)$",
+		Pkg: "./flow/batch", Run: "^TestEndpointRacesWorker$",
 	},
 	{
 		Name: "batch-held-job-torn-down", Mechanism: "Cancel leaves a job that a worker has to the worker",
