@@ -118,10 +118,9 @@ func TestSweepSkipsARenewedScope(t *testing.T) {
 		testkit.Eventually(t, func() bool { r := p.record(t, pawl.Key{Kind: "visit", ID: "4"}); return r.Expired(r.Now) })
 		sweeper, err := pawl.NewSweeper(p.rt, pawl.SweeperConfig{})
 		require.NoError(t, err)
-		renewed := false
+		commits := 0
 		p.store.OnCommit(func(_ context.Context, c persist.Commit) error {
-			if !renewed {
-				renewed = true
+			if commits++; commits == 1 {
 				p.put(t, pawl.Key{Kind: "visit", ID: "2"}, `{"page":"","n":42}`, 0)
 			}
 			return nil
@@ -130,6 +129,7 @@ func TestSweepSkipsARenewedScope(t *testing.T) {
 		p.store.OnCommit(nil)
 		require.NoError(t, err)
 		require.Equal(t, 4, swept.Cleared)
+		require.Equal(t, 2, commits, "the rest of the batch was not swept at once")
 		requireState(t, p, visits.Scope(p.rt, "2"), 2, visit{N: 42})
 	})
 }
