@@ -219,14 +219,17 @@ func TestWithNativeAlone(t *testing.T) {
 			return l.native(tx, 4, nothing)
 		}))
 		require.EqualValues(t, 7, l.sum(t))
+		other, err := pawl.Open(pawl.Config{Store: l.rt.Store()})
+		require.NoError(t, err)
+		defer other.Close(context.Background())
 		runs := 0
 		require.NoError(t, pawl.Transact(ctx, l.rt, func(ctx context.Context, tx *pawl.Tx) error {
 			s, err := tills.Scope(tx, "bar").State(ctx)
 			if err != nil {
 				return err
 			}
-			if runs++; runs == 1 { // the state that was read changes before the commit
-				_, err := tills.Scope(l.rt, "bar").IncState(pawl.Detach(ctx), "cents", 10)
+			if runs++; runs == 1 { // another process changes the state that was read
+				_, err := tills.Scope(other, "bar").IncState(pawl.Detach(ctx), "cents", 10)
 				require.NoError(t, err)
 			}
 			return l.native(tx, s.Cents, nothing)
