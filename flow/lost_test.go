@@ -18,7 +18,7 @@ import (
 func TestLeaseLostDuringAction(t *testing.T) {
 	onStores(t, func(t *testing.T, s site) {
 		rt, store := s.runtime(t)
-		config := flow.Config{Admit: flow.Queue, Lease: time.Second}
+		config := flow.Config{Admit: flow.Queue, Lease: 2 * time.Second}
 		here := newFlow(t, rt, config)
 		there, elsewhere := s.flow(t, config)
 		began, again := make(chan struct{}), make(chan struct{})
@@ -65,7 +65,7 @@ func TestLeaseLostDuringAction(t *testing.T) {
 func TestLeaseLostWhileWaiting(t *testing.T) {
 	s := inMemory(t)
 	rt, store := s.runtime(t)
-	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
+	config := flow.Config{Admit: flow.Queue, Lease: 2 * time.Second}
 	here := newFlow(t, rt, config)
 	there, elsewhere := s.flow(t, config)
 	b := newBusyAction()
@@ -130,7 +130,7 @@ func TestLeaseOutlivesTheCaller(t *testing.T) {
 func TestRequestOfADeadCall(t *testing.T) {
 	s := inMemory(t)
 	rt, store := s.runtime(t)
-	config := flow.Config{Admit: flow.Queue, Lease: time.Second}
+	config := flow.Config{Admit: flow.Queue, Lease: 2 * time.Second}
 	dying := newFlow(t, rt, config)
 	there, elsewhere := s.flow(t, config)
 	b := newBusyAction()

@@ -208,7 +208,7 @@ func TestTwoFirstRequests(t *testing.T) {
 // Proves IDEM-4, IDEM-6.
 func TestKilledInHandler(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
-		const lease = time.Second
+		const lease = 3 * time.Second
 		for _, test := range []struct {
 			mode, at string
 			times    int64
