@@ -392,3 +392,34 @@ func TestTogetherWhileALeaseIsRenewed(t *testing.T) {
 	}
 	require.NotZero(t, written, "the fast way was never taken")
 }
+
+// TestTogetherOnceForAVersion: of two commits of several records that start from the same versions,
+// one is written at most.
+//
+// Proves STORE-2.
+func TestTogetherOnceForAVersion(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	must(t, s, put("a", 0), put("b", 0))
+	var quick int
+	for version := uint64(1); version < 300; version++ {
+		var written [2]bool
+		var both sync.WaitGroup
+		for i := range written {
+			both.Go(func() {
+				all := together(put("a", version), put("b", version))
+				all.ID = fmt.Sprintf("%d.%d", i, version)
+				_, written[i] = oneTrip(t, s, all)
+			})
+		}
+		both.Wait()
+		require.NotEqual(t, [2]bool{true, true}, written)
+		if !written[0] && !written[1] { // each found a record locked
+			must(t, s, together(put("a", version), put("b", version)))
+			continue
+		}
+		quick++
+		require.Equal(t, version+1, load(t, s, "a").Version)
+		require.Equal(t, version+1, load(t, s, "b").Version)
+	}
+	require.NotZero(t, quick, "the fast way was never taken")
+}
