@@ -18,6 +18,9 @@ import (
 //   - the time has passed that the store said was left of the lease,
 //   - it has heard nothing for a while: hints can be lost.
 //
+// A caller that finds the line empty asks on its own goroutine. If it then has to wait, a worker takes
+// over with what the store has answered.
+//
 // Processes race for a free lease, and the process that held it is always the first to know that it
 // is free. A process that has had the lease for a while, from one caller to the next, pauses once, so
 // that the others get it.
@@ -86,7 +89,11 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 		l.queue.Unlock()
 		return nil, &HeldError{Scope: key, Holder: "earlier waiters in " + rt.holder}
 	}
-	err := l.queue.Push(w, rt.env.maxQueue, l)
+	var err error
+	alone := l.queue.Claim(w)
+	if !alone {
+		err = l.queue.Push(w, rt.env.maxQueue, l)
+	}
 	if err == nil && asked.wait {
 		l.waiting++
 		defer l.left()
@@ -95,6 +102,11 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	if err != nil {
 		return nil, refusedByQueue(err, key)
 	}
+	if alone {
+		if lease, waits, err := l.askAlone(w); !waits {
+			return lease, err
+		}
+	}
 	if ending, reached := l.queue.Await(ctx, w); ending != queue.GotAnswer {
 		l.free.Set() // the head may have left
 		rt.env.observe(ctx, Event{Type: EventWithdrawn, Path: "cas", Key: key, Verb: "Acquire", Err: context.Cause(ctx)})
@@ -102,6 +114,33 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	}
 	raise(p.panic, p.exited)
 	return p.lease, p.err
+}
+
+// askAlone takes the lease for w, which is the only one in the line, on the goroutine of its caller. It
+// reports whether w has to wait: a worker then drives the line.
+func (l *line) askAlone(w *queue.Waiter[leaseWaiter]) (lease *Lease, waits bool, err error) {
+	var held *HeldError
+	defer func() { // also if the mutation of the caller panics
+		l.queue.Lock()
+		defer l.queue.Unlock()
+		if !waits {
+			l.queue.Release(l)
+			return
+		}
+		w.State = queue.Waiting
+		go func() {
+			l.serve(w, held)
+			l.Work()
+		}()
+	}()
+	p := &w.Value
+	if l.pause() > 0 || !p.once && l.holds() {
+		return nil, true, nil
+	}
+	lease, err = p.take(p.ctx)
+	l.took(lease)
+	held, waits = err.(*HeldError)
+	return lease, waits && !p.once, err
 }
 
 // disown gives back a lease that the store gave after its caller had left.
@@ -137,7 +176,7 @@ func (l *line) Work() {
 		if w == nil {
 			return
 		}
-		l.serve(w)
+		l.serve(w, nil)
 	}
 }
 
@@ -150,16 +189,28 @@ func (l *line) rest() {
 	}
 }
 
-// serve takes the lease for w. Unless w asks only once, it waits until the lease is free.
-func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
+// serve takes the lease for w. Unless w asks only once, it waits until the lease is free. Held is what
+// the store has answered before, nil if it was not asked.
+func (l *line) serve(w *queue.Waiter[leaseWaiter], held *HeldError) {
 	p := &w.Value
 	l.rt.leases.join(l)
-	if !p.once && l.last != nil && l.last.live() {
+	if held == nil && !p.once && l.holds() {
 		l.listen()
-		l.wait(l.last.length) // this process holds the lease: no need to ask the store
+		l.wait(l.last.length) // no need to ask the store
 	}
 	for {
-		l.letOthersGo()
+		if held != nil {
+			if l.last == nil || held.Token != l.last.token {
+				l.since = time.Time{}
+			}
+			if !l.listen() { // a new subscription may have missed the release: ask again
+				l.wait(held.Left)
+			}
+		}
+		if pause := l.pause(); pause > 0 {
+			time.Sleep(pause)
+			l.since = time.Time{}
+		}
 		if l.rt.closed.Load() {
 			l.answer(w, nil, wrapKey(ErrClosed, l.key), nil, false)
 			return
@@ -186,51 +237,56 @@ func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 				panicked = own // of the mutation, as the verbs raise it
 			}
 		}
-		held, isHeld := err.(*HeldError)
+		var isHeld bool
+		held, isHeld = err.(*HeldError)
 		if panicked != nil || p.once || !isHeld {
+			l.took(lease)
 			l.answer(w, lease, err, panicked, false)
 			return
 		}
 		l.queue.Lock()
 		w.State = queue.Waiting
 		l.queue.Unlock()
-		if l.last == nil || held.Token != l.last.token {
-			l.since = time.Time{}
-		}
-		if !l.listen() { // a new subscription may have missed the release: ask again
-			l.wait(held.Left)
-		}
 	}
 }
 
-// letOthersGo pauses when this process has had the lease for ownTime. A lease that was free for as
-// long as a pause needs none: the others had their chance.
-func (l *line) letOthersGo() {
-	if l.since.IsZero() {
+// holds reports whether this process has the lease.
+func (l *line) holds() bool { return l.last != nil && l.last.live() }
+
+// took notes that a caller of this line got a lease; nil means that it got none.
+func (l *line) took(lease *Lease) {
+	if lease == nil {
 		return
+	}
+	l.last = lease
+	if l.since.IsZero() {
+		l.since = time.Now()
+	}
+}
+
+// pause returns how long to let other processes go first, which is 0 until this process has had the
+// lease for ownTime. A lease that was free for as long as a pause needs none: the others had their
+// chance.
+func (l *line) pause() time.Duration {
+	if l.since.IsZero() {
+		return 0
 	}
 	pause := pauseFor
 	if _, hints := l.rt.store.(persist.Watcher); !hints {
 		pause = pauseUnhinted
 	}
-	switch {
-	case time.Since(time.Unix(0, l.freed.Load())) >= pause:
-		l.since = time.Time{}
-	case time.Since(l.since) >= ownTime:
-		time.Sleep(pause)
+	if time.Since(time.Unix(0, l.freed.Load())) >= pause {
 		l.since = time.Time{}
 	}
+	if l.since.IsZero() || time.Since(l.since) < ownTime {
+		return 0
+	}
+	return pause
 }
 
 // answer gives w its lease or its error. A lease whose caller has left is given back.
 func (l *line) answer(w *queue.Waiter[leaseWaiter], lease *Lease, err error, panicked *PanicError, exited bool) {
 	p := &w.Value
-	if lease != nil {
-		l.last = lease
-		if l.since.IsZero() {
-			l.since = time.Now()
-		}
-	}
 	l.queue.Lock()
 	present := l.queue.Answer(w)
 	if present {

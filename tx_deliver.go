@@ -57,8 +57,8 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 
 // send sends b and calls settled with the answer, also if the store panics or ends the goroutine.
 func (t *transaction) send(b txCommit, settled func(commit.Verdict, error)) {
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(t.ctx), t.deadline)
-	defer cancel()
+	ctx := &patient{deadlineContext{Context: context.WithoutCancel(t.ctx), until: t.deadline}}
+	defer ctx.release()
 	var (
 		v   commit.Verdict
 		err error
