@@ -75,4 +75,16 @@ var scheduleBugs = []Bug{
 		Old: "	if from.Changed == 0 { // it ran", New: "	if true || from.Changed == 0 { // it ran",
 		Pkg: "./internal/schedule", Run: "^TestStoredSchedules$", Flags: []string{"-timeout=60s"}, Quick: true,
 	},
+	{
+		Name: "interleaved-group-draft", Mechanism: "the commit of a group has the writes of all members",
+		Proves: []string{"TX-1"}, File: "tx_group.go",
+		Old: "			g.parts[i] = next\n", New: "			_ = next\n",
+		Pkg: "./internal/schedule", Run: "^TestGroupSchedules$", Flags: []string{"-timeout=60s"}, Quick: true,
+	},
+	{
+		Name: "interleaved-group-outcome", Mechanism: "the outcome of a shared commit that got no answer is unknown to each member",
+		Proves: []string{"CAS-7"}, File: "tx_group.go",
+		Old: "		return m.broken(g, err.Cause)\n", New: "		return &UnavailableError{Scope: m.t.firstKey(), Cause: err.Cause}\n",
+		Pkg: "./internal/schedule", Run: "^TestGroupSchedules$", Flags: []string{"-timeout=60s"}, Quick: true,
+	},
 }

@@ -97,7 +97,7 @@ var proofs = []proof{
 	},
 	{
 		name: "schedules", claim: "under random schedules of their goroutines, replayable by a seed, the queue loses no waiter, and changes in memory and in a store are there as their callers were told",
-		pkg: "./internal/schedule", tests: "^(TestQueueSchedules|TestMemorySchedules|TestStoredSchedules)$", long: "PAWL_SCHEDULES=100000", bug: "interleaved-alarm-of-an-arrival",
+		pkg: "./internal/schedule", tests: "^(TestQueueSchedules|TestMemorySchedules|TestStoredSchedules|TestGroupSchedules)$", long: "PAWL_SCHEDULES=100000", bug: "interleaved-alarm-of-an-arrival",
 	},
 	{
 		name: "streams-processes", claim: "eight processes append to streams and consume them: versions without gaps, each event once, what is drained is what was committed",

@@ -13,7 +13,7 @@ func TestMain(m *testing.M) { testkit.Main(m.Run) }
 // A seed replays its schedule: the same points, in the same order, with the same choices.
 func TestReplay(t *testing.T) {
 	for name, scenario := range map[string]func(*schedule.Schedule){
-		"queue": queueScenario, "memory": memoryScenario, "stored": storedScenario,
+		"queue": queueScenario, "memory": memoryScenario, "stored": storedScenario, "group": groupScenario,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(testkit.Times(300, 60, "PAWL_SCHEDULES")) {

@@ -101,11 +101,15 @@ func (w *world) addStored(rt *pawl.Runtime, name string) *op {
 	return o
 }
 
-func (w *world) planStored(rt *pawl.Runtime, name string) *op {
-	// Pauses of one nanosecond are none: a longer one would be random.
+// retry returns a random policy. Its pauses of one nanosecond are none: a longer one would be random.
+func (w *world) retry() pawl.CallOption {
 	budget := time.Duration(20_000+w.s.Random.IntN(200_000)) * time.Microsecond
-	retry := pawl.WithRetry(pawl.Retry{Attempts: 2 + w.s.Random.IntN(6), First: 1, Max: 1, Within: budget})
-	a, b := stored.Scope(rt, "a"), stored.Scope(rt, "b")
+	return pawl.WithRetry(pawl.Retry{Attempts: 2 + w.s.Random.IntN(6), First: 1, Max: 1, Within: budget})
+}
+
+func (w *world) planStored(rt *pawl.Runtime, name string) *op {
+	retry := w.retry()
+	a := stored.Scope(rt, "a")
 	check := func(o *op, snap pawl.Snapshot[tally], err error) error {
 		if err == nil && snap.State().Counts[o.name] != 1 {
 			w.s.Failf("%s was acknowledged with count %d", o.name, snap.State().Counts[o.name])
@@ -124,6 +128,12 @@ func (w *world) planStored(rt *pawl.Runtime, name string) *op {
 			return check(o, snap, err)
 		})
 	}
+	return w.planTx(rt, name, retry)
+}
+
+// planTx plans a transaction that changes the scopes a and b.
+func (w *world) planTx(rt *pawl.Runtime, name string, retry pawl.CallOption) *op {
+	a, b := stored.Scope(rt, "a"), stored.Scope(rt, "b")
 	return w.add(name+" tx", func(o *op) error {
 		return pawl.Transact(o.ctx, rt, func(ctx context.Context, tx *pawl.Tx) error {
 			w.enter(o)
