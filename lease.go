@@ -72,10 +72,11 @@ type Lease struct {
 // Acquire takes the lease of a persisted scope; an absent scope is created with a zero state.
 // Taking the lease makes a version of its own. Other writers may still write the scope, and it does
 // not expire while it is held. Acquire returns *HeldError while the lease is held, unless
-// WaitForLease is given; a call under that same lease gets it with WaitForLease, too. It returns
-// *LeaseLostError when the answer of the store arrived after the lease had run out: the lease was
-// taken then, and a mutation of WithMutation is committed. It returns ErrNotPersisted in memory,
-// ErrInTx on a scope in a transaction, and the errors of the verbs.
+// WaitForLease is given. A call under that same lease returns it even then: it would wait for
+// itself. Acquire returns *LeaseLostError when the answer of the store arrived after the lease had
+// run out: the lease was taken then, and a mutation of WithMutation is committed. It returns
+// ErrNotPersisted for a scope in memory, ErrInTx on a scope in a transaction, and the errors of the
+// verbs.
 func (s Scope[T]) Acquire(ctx context.Context, opts ...LeaseOption) (*Lease, error) {
 	l, _, err := s.handle.acquire(ctx, opts)
 	return l, err

@@ -158,10 +158,26 @@ func TestCancelWhileFunctionOfAcquireRuns(t *testing.T) {
 //
 // Proves STORE-13.
 func TestCancelDuringCommitOfAcquire(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { cancelDuringCommit(t, false) })
+	t.Run("in line", func(t *testing.T) { cancelDuringCommit(t, true) })
+}
+
+func cancelDuringCommit(t *testing.T, inLine bool) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
-		open, entered := gate(h)
 		ctx, cancel := context.WithCancel(context.Background())
-		mine := acquireWith(ctx, s, pawl.WaitForLease())
+		var mine <-chan acquired
+		if inLine { // another process has the lease first
+			other := openAnother(t, h)
+			defer other.Close(context.Background())
+			l, err := pawl.Session[counts](other, s.Key().ID).Acquire(t.Context())
+			require.NoError(t, err)
+			mine = acquireWith(ctx, s, pawl.WaitForLease())
+			require.NoError(t, l.Release(t.Context()))
+		}
+		open, entered := gate(h)
+		if !inLine {
+			mine = acquireWith(ctx, s, pawl.WaitForLease())
+		}
 		<-entered
 		next := acquire(s, pawl.WaitForLease())
 		cancel()
@@ -172,7 +188,9 @@ func TestCancelDuringCommitOfAcquire(t *testing.T) {
 		open()
 		got := <-next
 		require.NoError(t, got.err)
-		require.EqualValues(t, 2, got.lease.Token(), "the first lease was committed, then given back")
+		if !inLine {
+			require.EqualValues(t, 2, got.lease.Token(), "the first lease was committed, then given back")
+		}
 		require.Less(t, time.Since(began), pawl.DefaultLease/2)
 		require.NoError(t, got.lease.Release(t.Context()))
 	})

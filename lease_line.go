@@ -14,12 +14,13 @@ import (
 // How callers wait for a lease. The waiters of one process form a line, which is a queue like that
 // of mutations: it keeps their order, and a caller that leaves is withdrawn. Only the head of the
 // line asks the store. It asks again when
+//   - it has just subscribed to hints: a release before that may have gone unheard,
 //   - the lease is released, in this process (released) or in another (a hint of the store),
 //   - the time has passed that the store said was left of the lease,
 //   - it has heard nothing for a while: hints can be lost.
 //
-// A caller that finds the line empty asks on its own goroutine. If it then has to wait, a worker takes
-// over with what the store has answered.
+// A caller that finds the line empty asks on its own goroutine. If it then has to wait, it becomes the
+// head of the line, which a worker drives.
 //
 // Processes race for a free lease, and the process that held it is always the first to know that it
 // is free. A process that has had the lease for a while, from one caller to the next, pauses once, so
@@ -62,6 +63,7 @@ type leaseWaiter struct {
 	ctx  context.Context
 	once bool // it asks once and does not wait
 	take func(ctx context.Context) (*Lease, error)
+	held *HeldError // the last answer of the store; nil: it was not asked
 
 	// The answer: written before the waiter is answered, read by the caller after that.
 	lease  *Lease
@@ -116,31 +118,29 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 	return p.lease, p.err
 }
 
-// askAlone takes the lease for w, which is the only one in the line, on the goroutine of its caller. It
-// reports whether w has to wait: a worker then drives the line.
+// askAlone takes the lease for w, which has claimed the line, on the goroutine of its caller. It
+// reports whether w has to wait: it is then in the line, which a worker drives.
 func (l *line) askAlone(w *queue.Waiter[leaseWaiter]) (lease *Lease, waits bool, err error) {
-	var held *HeldError
+	p := &w.Value
 	defer func() { // also if the mutation of the caller panics
 		l.queue.Lock()
 		defer l.queue.Unlock()
-		if !waits {
+		if waits {
+			l.queue.PutBack(w, l)
+		} else {
 			l.queue.Release(l)
-			return
 		}
-		w.State = queue.Waiting
-		go func() {
-			l.serve(w, held)
-			l.Work()
-		}()
 	}()
-	p := &w.Value
-	if l.pause() > 0 || !p.once && l.holds() {
+	if !p.once && l.holds() || l.pauseDue() > 0 {
 		return nil, true, nil
 	}
 	lease, err = p.take(p.ctx)
 	l.took(lease)
-	held, waits = err.(*HeldError)
-	return lease, waits && !p.once, err
+	if held, ok := err.(*HeldError); ok && !p.once {
+		p.held = held
+		return nil, true, nil
+	}
+	return lease, false, err
 }
 
 // disown gives back a lease that the store gave after its caller had left.
@@ -176,7 +176,7 @@ func (l *line) Work() {
 		if w == nil {
 			return
 		}
-		l.serve(w, nil)
+		l.serve(w)
 	}
 }
 
@@ -189,25 +189,24 @@ func (l *line) rest() {
 	}
 }
 
-// serve takes the lease for w. Unless w asks only once, it waits until the lease is free. Held is what
-// the store has answered before, nil if it was not asked.
-func (l *line) serve(w *queue.Waiter[leaseWaiter], held *HeldError) {
+// serve takes the lease for w. Unless w asks only once, it waits until the lease is free.
+func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 	p := &w.Value
 	l.rt.leases.join(l)
-	if held == nil && !p.once && l.holds() {
+	if p.held == nil && !p.once && l.holds() {
 		l.listen()
 		l.wait(l.last.length) // no need to ask the store
 	}
 	for {
-		if held != nil {
-			if l.last == nil || held.Token != l.last.token {
+		if p.held != nil {
+			if l.last == nil || p.held.Token != l.last.token {
 				l.since = time.Time{}
 			}
-			if !l.listen() { // a new subscription may have missed the release: ask again
-				l.wait(held.Left)
+			if subscribed := l.listen(); !subscribed {
+				l.wait(p.held.Left)
 			}
 		}
-		if pause := l.pause(); pause > 0 {
+		if pause := l.pauseDue(); pause > 0 {
 			time.Sleep(pause)
 			l.since = time.Time{}
 		}
@@ -237,13 +236,13 @@ func (l *line) serve(w *queue.Waiter[leaseWaiter], held *HeldError) {
 				panicked = own // of the mutation, as the verbs raise it
 			}
 		}
-		var isHeld bool
-		held, isHeld = err.(*HeldError)
+		held, isHeld := err.(*HeldError)
 		if panicked != nil || p.once || !isHeld {
 			l.took(lease)
 			l.answer(w, lease, err, panicked, false)
 			return
 		}
+		p.held = held
 		l.queue.Lock()
 		w.State = queue.Waiting
 		l.queue.Unlock()
@@ -264,18 +263,15 @@ func (l *line) took(lease *Lease) {
 	}
 }
 
-// pause returns how long to let other processes go first, which is 0 until this process has had the
+// pauseDue returns how long to let other processes go first. It is 0 until this process has had the
 // lease for ownTime. A lease that was free for as long as a pause needs none: the others had their
-// chance.
-func (l *line) pause() time.Duration {
-	if l.since.IsZero() {
-		return 0
-	}
+// chance, and since starts anew.
+func (l *line) pauseDue() time.Duration {
 	pause := pauseFor
 	if _, hints := l.rt.store.(persist.Watcher); !hints {
 		pause = pauseUnhinted
 	}
-	if time.Since(time.Unix(0, l.freed.Load())) >= pause {
+	if !l.holds() && time.Since(time.Unix(0, l.freed.Load())) >= pause {
 		l.since = time.Time{}
 	}
 	if l.since.IsZero() || time.Since(l.since) < ownTime {

@@ -164,14 +164,23 @@ func TestLeaseExpiresBeforeItsAnswer(t *testing.T) {
 		var slow atomic.Bool
 		h.Around(func(c persist.Commit, commit func() (time.Time, error)) (time.Time, error) {
 			at, err := commit()
-			if len(c.Writes) > 0 && c.Writes[0].Acquire != nil && slow.CompareAndSwap(true, false) {
+			if err == nil && len(c.Writes) > 0 && c.Writes[0].Acquire != nil && slow.CompareAndSwap(true, false) {
 				time.Sleep(time.Second)
 			}
 			return at, err
 		})
-		for range 20 { // the caller and the next waiter race; either may be first
+		for i := range 20 { // the caller and the next waiter race; either may be first
+			var held *pawl.Lease
+			if i%2 == 0 { // else the first of them asks alone
+				var err error
+				held, err = s.Acquire(t.Context())
+				require.NoError(t, err)
+			}
 			slow.Store(true)
 			first, second := acquire(s, pawl.WaitForLease(), pawl.LeaseFor(time.Second)), acquire(s, pawl.WaitForLease())
+			if held != nil {
+				require.NoError(t, held.Release(t.Context()))
+			}
 			var late *pawl.LeaseLostError
 			require.ErrorAs(t, (<-first).err, &late)
 			got := <-second

@@ -111,6 +111,39 @@ func TestLeaseWaitersLeaveTheLine(t *testing.T) {
 	})
 }
 
+// Waiters that arrive after others have left the line are served, too.
+//
+// Proves STORE-13.
+func TestLeaseWaitersAfterOthersLeft(t *testing.T) {
+	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
+		held, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		wait := func() (<-chan acquired, func()) {
+			ctx, cancel := context.WithCancel(context.Background())
+			got := acquireWith(ctx, s, pawl.WaitForLease())
+			synctest.Wait()
+			return got, func() { cancel(); synctest.Wait() }
+		}
+		first, firstLeaves := wait()
+		second, secondLeaves := wait()
+		third, thirdLeaves := wait()
+		firstLeaves()
+		require.Error(t, (<-first).err)
+		last, lastLeaves := wait()
+		thirdLeaves()
+		require.Error(t, (<-third).err)
+		for _, next := range []<-chan acquired{second, last} {
+			require.NoError(t, held.Release(t.Context()))
+			got := <-next
+			require.NoError(t, got.err)
+			held = got.lease
+		}
+		require.NoError(t, held.Release(t.Context()))
+		secondLeaves()
+		lastLeaves()
+	})
+}
+
 // hinting is a store that gives hints, as shared stores do.
 type hinting struct {
 	*stores.Tap
@@ -210,15 +243,23 @@ func TestReleaseWakesWaitersElsewhere(t *testing.T) {
 	}
 }
 
-// A process with many waiters lets other processes have the lease after a few turns.
+// A process whose callers pass a lease on lets other processes have it at times. This is so with many
+// waiters, and with a new one that arrives shortly before each turn ends.
 //
 // Proves STORE-13.
 func TestProcessesShareALease(t *testing.T) {
-	for _, hints := range []bool{true, false} {
+	for _, test := range []struct {
+		hints     bool
+		callers   int
+		turn, gap time.Duration
+	}{
+		{true, 10, time.Millisecond, 0}, {false, 10, time.Millisecond, 0},
+		{true, 2, 60 * time.Millisecond, 55 * time.Millisecond}, {false, 2, 300 * time.Millisecond, 290 * time.Millisecond},
+	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTap()
 			var store persist.Store = stores.Bare{Store: h} // hides the hints of h
-			if hints {
+			if test.hints {
 				store = &hinting{Tap: h}
 			}
 			crowded, err := pawl.Open(pawl.Config{Store: store})
@@ -227,13 +268,14 @@ func TestProcessesShareALease(t *testing.T) {
 			require.NoError(t, err)
 			var over atomic.Bool
 			var wg sync.WaitGroup
-			for range 10 {
+			for range test.callers {
 				wg.Go(func() {
 					for !over.Load() {
 						require.NoError(t, pawl.Session[counts](crowded, "a").Hold(context.Background(), func(context.Context, *pawl.Lease) error {
-							time.Sleep(time.Millisecond)
+							time.Sleep(test.turn)
 							return nil
 						}, pawl.WaitForLease()))
+						time.Sleep(test.gap)
 					}
 				})
 			}
@@ -246,7 +288,7 @@ func TestProcessesShareALease(t *testing.T) {
 				}, pawl.WaitForLease()))
 				// The crowd passes the lease on for half a second. Then it pauses, for as long as the lone
 				// waiter needs to hear that the lease is free or to ask.
-				require.Less(t, got.Sub(asked), 900*time.Millisecond, "the lone waiter waited for too long (hints: %v)", hints)
+				require.Less(t, got.Sub(asked), 900*time.Millisecond+test.turn, "the lone waiter waited for too long: %+v", test)
 			}
 			over.Store(true)
 			wg.Wait()

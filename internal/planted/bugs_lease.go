@@ -71,7 +71,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-late-one-falls", Mechanism: "the next waiter does not use a lease that has not started locally",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "l.last != nil && l.last.live() {", New: "l.last != nil && l.last.lost() == nil {",
+		Old: "return l.last != nil && l.last.live()", New: "return l.last != nil && l.last.lost() == nil",
 		Pkg: ".", Run: "^TestLeaseExpiresBeforeItsAnswer$", Flags: []string{"-count=5"},
 	},
 	{
@@ -83,13 +83,25 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-kept-in-one-process", Mechanism: "a process that passes a lease between its own waiters lets other processes go first at times",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "	case time.Since(l.since) >= ownTime:", New: "	case false:",
+		Old: "	if l.since.IsZero() || time.Since(l.since) < ownTime {", New: "	if true {",
 		Pkg: ".", Run: "^TestProcessesShareALease$", Flags: []string{"-timeout=30s"},
+	},
+	{
+		Name: "lease-line-forgets-its-head", Mechanism: "a caller that asked alone and has to wait is counted in the line",
+		Proves: []string{"STORE-13"}, File: "internal/queue/queue.go",
+		Old: "	q.front = w\n	q.arrivals.waiting.Add(1)\n", New: "	q.front = w\n",
+		Pkg: "./internal/queue", Run: "^TestPutBack$", Quick: true,
+	},
+	{
+		Name: "lease-line-sends-its-head-back", Mechanism: "a caller that asked alone and has to wait is before those that came later",
+		Proves: []string{"STORE-13"}, File: "internal/queue/queue.go",
+		Old: "	q.list.insert(w, q.front)\n	q.front = w\n", New: "	q.list.append(w)\n	if q.front == nil {\n		q.front = w\n	}\n",
+		Pkg: "./internal/queue", Run: "^TestPutBack$", Quick: true,
 	},
 	{
 		Name: "lease-pause-unneeded", Mechanism: "a process pauses only when the lease was not free in between",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "	case time.Since(time.Unix(0, l.freed.Load())) >= pause:", New: "	case false:",
+		Old: "	if !l.holds() && time.Since(time.Unix(0, l.freed.Load())) >= pause {", New: "	if false {",
 		Pkg: ".", Run: "^TestNoPauseForALeaseThatWasFree$",
 	},
 	{

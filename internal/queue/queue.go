@@ -17,8 +17,11 @@
 //
 // Every arrow but Push is taken under the queue's lock. Push has a lock of its own, so that many
 // callers that arrive do not keep the worker from its next turn: it appends to a second list, the
-// arrivals, which the worker moves behind the first list when that is empty, and others before they
-// look at a waiter. In-memory callers push without the queue's lock.
+// arrivals. The worker moves the arrivals to the first list when it has taken all of that, and others
+// do before they look at a waiter. In-memory callers push without the queue's lock.
+//
+// A caller that finds the queue idle can drive it itself: Claim makes its waiter the current one, which
+// is in no list, until Release or PutBack.
 //
 // A queue has one alarm for all deadlines. Push sets it if the waiter's deadline comes before all
 // others. When it rings, every waiter whose deadline has passed is left by its caller, and the alarm
@@ -312,7 +315,7 @@ func (q *Queue[V]) EndTurn() { q.current = nil }
 func (q *Queue[V]) Current() *Waiter[V] { return q.current }
 
 // Claim makes the caller the driver of an idle queue, with w as its current waiter, and reports
-// whether the queue was idle and open. Release ends that. The caller holds the lock.
+// whether the queue was idle and open. Release or PutBack ends that. The caller holds the lock.
 func (q *Queue[V]) Claim(w *Waiter[V]) bool {
 	a := &q.arrivals
 	a.Lock()
@@ -321,8 +324,19 @@ func (q *Queue[V]) Claim(w *Waiter[V]) bool {
 		return false
 	}
 	a.driven, q.current = true, w
-	w.State = Answered
+	w.State = Answered // no caller awaits it
 	return true
+}
+
+// PutBack ends what Claim began: w waits before all others, and a worker drives the queue. The caller
+// holds the lock.
+func (q *Queue[V]) PutBack(w *Waiter[V], worker Worker) {
+	q.gather()
+	w.State = Waiting
+	q.list.insert(w, q.front)
+	q.front = w
+	q.arrivals.waiting.Add(1)
+	q.Release(worker)
 }
 
 // Release ends the current turn and stops driving the queue; if any wait, a new worker starts. The
@@ -468,6 +482,21 @@ func (l *list[V]) append(w *Waiter[V]) {
 		l.first = w
 	}
 	l.last = w
+}
+
+// insert adds w before another waiter, or at the end if that is nil.
+func (l *list[V]) insert(w, before *Waiter[V]) {
+	if before == nil {
+		l.append(w)
+		return
+	}
+	w.prev, w.next = before.prev, before
+	if before.prev != nil {
+		before.prev.next = w
+	} else {
+		l.first = w
+	}
+	before.prev = w
 }
 
 func (l *list[V]) remove(w *Waiter[V]) {

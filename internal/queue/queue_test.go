@@ -225,6 +225,43 @@ func TestClaim(t *testing.T) {
 	require.Equal(t, queue.GotAnswer, ending)
 }
 
+// A waiter that claimed the queue and is put back waits before those that arrived meanwhile, and can
+// leave like them. Proves STORE-13.
+func TestPutBack(t *testing.T) {
+	var r recorder
+	var served []string
+	waiter := func(name string) *queue.Waiter[func()] {
+		w := queue.NewWaiter[func()]()
+		w.Value = func() { served = append(served, name) }
+		return w
+	}
+	for _, leaves := range []bool{false, true} {
+		served = nil
+		first, second := waiter("first"), waiter("second")
+		r.Lock()
+		require.True(t, r.Claim(first))
+		require.NoError(t, r.Push(second, 10, &r))
+		r.PutBack(first, &r)
+		require.Equal(t, 2, r.Len())
+		r.Unlock()
+		if leaves {
+			ctx, cancel := context.WithCancel(t.Context())
+			cancel()
+			_, _ = r.Await(ctx, first)
+		} else {
+			_, _ = r.Await(t.Context(), first)
+		}
+		ending, _ := r.Await(t.Context(), second)
+		require.Equal(t, queue.GotAnswer, ending)
+		if leaves { // the worker may have been faster
+			served = append([]string{"first"}, served[len(served)-1])
+		}
+		require.Equal(t, []string{"first", "second"}, served)
+		testkit.Eventually(t, func() bool { r.Lock(); defer r.Unlock(); return !r.Driven() })
+		require.Zero(t, r.Len())
+	}
+}
+
 // again is a worker that pushes each waiter again at its first turn, and answers it at its second.
 type again struct {
 	queue.Queue[int]
