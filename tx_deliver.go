@@ -26,7 +26,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		return t.deliverHere(tx, b)
 	}
 	var (
-		claimed atomic.Bool // decides whether this goroutine or the sender handles the verdict
+		claimed atomic.Bool // set by the answer or by the caller that leaves; the second of them ends the transaction
 		v       commit.Verdict
 		err     error
 		arrived = make(chan struct{})
@@ -48,8 +48,7 @@ func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdic
 		}
 	}
 	go t.send(b, settled)
-	writes := len(b.Writes)+len(b.renewed) > 0 || b.releases()
-	if leaving := t.awaitVerdict(arrived, &claimed, writes, b.broken); leaving != nil {
+	if leaving := t.awaitVerdict(arrived, &claimed, b.changes(), b.broken); leaving != nil {
 		return commit.Verdict{}, leaving
 	}
 	return v, err
@@ -75,8 +74,8 @@ func (t *transaction) send(b txCommit, settled func(commit.Verdict, error)) {
 }
 
 // awaitVerdict waits until arrived is closed. It returns an error if the caller leaves before: its
-// context has ended, or its budget. Claimed decides a race of both. The one that sets it second ends
-// the transaction.
+// context has ended, or its budget. The answer or the caller sets claimed; the second of them finds it
+// set, and ends the transaction.
 func (t *transaction) awaitVerdict(arrived <-chan struct{}, claimed *atomic.Bool, writes bool, broken func(error) error) (leaving error) {
 	patience := time.NewTimer(time.Until(t.deadline.Add(answerGrace)))
 	defer patience.Stop()

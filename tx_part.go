@@ -328,10 +328,15 @@ func (b *txCommit) bases() (bases []commit.Base) {
 
 func (b *txCommit) empty() bool { return len(b.Writes)+len(b.Guards)+len(b.native) == 0 }
 
+// changes reports whether b changes anything, if only an expiry or a lease.
+func (b *txCommit) changes() bool {
+	return len(b.Writes)+len(b.renewed)+len(b.native) > 0 || b.releases()
+}
+
 // broken returns the error of b when the store gave no valid answer.
 func (b *txCommit) broken(cause error) error {
 	key := append(b.Keys(), Key{Kind: "transaction"})[0]
-	if len(b.Writes)+len(b.native) > 0 || b.releases() {
+	if b.changes() {
 		return &UnknownOutcomeError{Scope: key, Commit: b.ID, Cause: cause}
 	}
 	return &UnavailableError{Scope: key, Cause: cause}

@@ -15,8 +15,8 @@ import (
 	"github.com/pawl-go/pawl/persist/memory"
 )
 
-// Callers of one runtime change the same scopes in transactions, which share commits, while another
-// process changes them, too. The faults and promises are those of TestStoredSchedules. Proves CAS-7,
+// Callers of one runtime change the same scopes in transactions, which share commits. In some
+// schedules another process changes them, too. The faults and promises are those of TestStoredSchedules. Proves CAS-7,
 // TX-1 and TX-7.
 func TestGroupSchedules(t *testing.T) {
 	n := testkit.Times(1000, 1000, "PAWL_SCHEDULES")
@@ -26,13 +26,14 @@ func TestGroupSchedules(t *testing.T) {
 	testkit.Figures(t, "%d schedules of transactions that share commits, %d of them different, %d steps", total.Schedules, total.Different, total.Steps)
 }
 
-// shared counts the transactions that were acknowledged without a commit of their own.
+// shared is the least number of transactions that were acknowledged without a commit of their own.
 var shared atomic.Int64
 
 func groupScenario(s *schedule.Schedule) {
 	w := &world{s: s}
 	below := memory.New()
-	faults, commits := s.Random.IntN(3), atomic.Int64{}
+	faults := s.Random.IntN(3)
+	var commits atomic.Int64
 	faulty := w.hook("runtime", &faults)
 	rt := w.open("runtime", pawl.Config{Store: relay.New(below, func(ctx context.Context, call relay.Call, next func(context.Context) error) error {
 		if call.Commit != nil && len(call.Commit.Writes) > 0 {
@@ -44,9 +45,7 @@ func groupScenario(s *schedule.Schedule) {
 		caller := fmt.Sprintf("caller %d", c+1)
 		var plan []*op
 		for i := range 1 + s.Random.IntN(2) {
-			o := w.planTx(rt, fmt.Sprintf("op %d.%d", c+1, i+1), w.retry())
-			o.timed = true
-			plan = append(plan, o)
+			plan = append(plan, w.planTx(rt, fmt.Sprintf("op %d.%d", c+1, i+1), w.retry()))
 		}
 		s.Go(caller, func() { w.call(caller, plan) })
 	}
@@ -63,7 +62,7 @@ func groupScenario(s *schedule.Schedule) {
 			acked++
 		}
 	}
-	shared.Add(max(0, acked-commits.Load()-1)) // the other's has a commit that is not counted
+	shared.Add(max(0, acked-commits.Load()-1)) // the commit of the other process is not counted
 	w.close(rt)
 	w.close(other)
 }

@@ -12,18 +12,19 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// The fast way to commit is one round trip: an UPDATE or INSERT for one record, a call of the SQL
-// function write for a batch of such commits, a call of write_together for a commit that writes or
-// guards several records, or deletes one. It creates records and replaces live ones, with their lease,
-// token, expiry and due time, and adds entries to their logs. It never waits for a record. Whatever it
-// does not write, the transaction decides.
+// The fast way to commit is one round trip: an UPDATE or INSERT for one record, an UPDATE that renews
+// or gives back a lease, a call of the SQL function write for a batch of commits of one record each, or
+// a call of write_together for a commit that writes or guards several records, or deletes one. It
+// creates records, and replaces or deletes live ones, with their lease, token, expiry and due time, and
+// adds entries to their logs. It never waits for a record. Whatever it does not write, the transaction
+// decides.
 
 // isFast reports whether c can go the fast way.
 func isFast(c *persist.Commit) bool {
 	if isLease(c) {
 		return true
 	}
-	if len(c.Writes) == 0 || len(c.Writes) > maxBatchKeys || len(c.Guards) > maxBatchAbsent {
+	if len(c.Writes) == 0 || len(c.Writes) > maxBatchKeys || len(c.Guards) > maxBatchAbsent { // a guard takes an advisory lock, too
 		return false
 	}
 	absent := 0
@@ -60,7 +61,7 @@ func isLease(c *persist.Commit) bool {
 	return (g.Extend > 0 || g.Release) && !g.Read && g.TTL == 0
 }
 
-// isAlone reports whether the statements for one record write all of r, if it is fast.
+// isAlone reports whether r is about one record, which it writes and does not delete.
 func isAlone(r *request) bool {
 	return len(r.keys) == 1 && len(r.commit.Writes) == 1 && !r.commit.Writes[0].Deleted
 }
@@ -134,7 +135,7 @@ func (s *Store) writeFast(ctx context.Context, conn *pgconn.PgConn, r *request) 
 	switch w := r.commit.Writes; {
 	case isAlone(r) && (w[0].Expected > 0 || len(w[0].Doc) <= smallDoc):
 		return s.writeOne(ctx, conn, r)
-	case len(r.commit.Writes) == 0:
+	case len(w) == 0:
 		return s.writeLease(ctx, conn, r)
 	}
 	return s.writeTogether(ctx, conn, r)

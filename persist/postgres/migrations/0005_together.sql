@@ -3,16 +3,18 @@
 --
 -- The guard arrays have one element per record that the commit relies on and does not write: its live
 -- version, or 0 for any, and the token of its live lease, or 0 for no test. guard_keys are the numbers
--- of their advisory locks. They are taken shared: a writer that waits for such a record takes its own
--- exclusively, and goes first.
+-- of their advisory locks, which the function takes shared. A transaction that waits to write such a
+-- record holds the same lock exclusively, and goes first: the function then writes nothing.
 --
--- It returns the time of the commit, or nothing if it wrote nothing: a record is locked, has another
--- version or another lease, or is not absent. The caller then asks a transaction, which finds out
--- more. It waits for as little as write does.
+-- It returns the time of the commit, or nothing if it wrote nothing: a record is locked, is expired, has
+-- another version or another lease, or is not absent, or the session is not READ COMMITTED. The store
+-- then commits by a transaction, which can wait and says why. Like write, the function never waits for a
+-- record, and at most 10 ms for the lock of a table or for an uncommitted row in a unique index.
 --
--- It locks all records first. Meanwhile it collects the time in which the commit is allowed: after
--- earliest, when the leases that it takes over have ended, and before latest, when a record expires or
--- a lease that it relies on ends. Then it reads the clock, so all records of a commit have the same time.
+-- It locks all records first. Meanwhile it collects when the commit is allowed: from earliest, when the
+-- last lease that it takes over has ended, until before latest, when the first record expires or the
+-- first lease that it relies on ends. Only then it reads the clock: what is locked can no longer change,
+-- so the test holds until the commit. All records get this time.
 CREATE OR REPLACE FUNCTION {write_together}(
     kinds text[], ids text[], expected bigint[], versions bigint[], docs text[], schemas bigint[], labels text[],
     dues timestamptz[], dues_in interval[], ttls interval[], rings text[],
@@ -43,7 +45,7 @@ BEGIN
         IF NOT FOUND THEN
             RETURN;
         END IF;
-        IF stored.expires IS NOT NULL THEN -- a lease keeps an expired record
+        IF stored.expires IS NOT NULL THEN -- a live lease keeps an expired record
             latest := least(latest, greatest(stored.expires, stored.until));
         END IF;
         IF guard_tokens[n] <> 0 THEN
