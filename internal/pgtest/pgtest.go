@@ -20,11 +20,8 @@ package pgtest
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,20 +40,11 @@ const timeout = time.Minute
 var process struct {
 	mu     sync.Mutex                // protects the fields below
 	server *Server                   // nil: not started
-	spares map[string]<-chan created // the next database of each server, by its URL
-	drops  sync.WaitGroup            // running drops of databases
+	spares map[string][]<-chan spare // the next databases of each server, by its URL
 }
 
-// created is the result of creating a database.
-type created struct {
-	name string
-	err  error
-}
-
-// URL returns the URL of a fresh, empty database for t. It is dropped when t has ended, even if
-// connections are open. The first call of a process starts the server. Creating and dropping a
-// database take longer than most tests, so the next database is created while t runs, and no test
-// waits for a drop.
+// URL returns the URL of a fresh, empty database for t. It is gone when t has ended, even if
+// connections are open. The first call of a process starts the server.
 func URL(t testing.TB) string {
 	t.Helper()
 	admin := os.Getenv(Variable)
@@ -68,7 +56,7 @@ func URL(t testing.TB) string {
 	if db.err != nil {
 		t.Fatalf("pgtest: %v", db.err)
 	}
-	t.Cleanup(func() { dropLater(admin, db.name) })
+	t.Cleanup(func() { giveBack(admin, db.name) })
 	return withDatabase(t, admin, db.name)
 }
 
@@ -83,59 +71,17 @@ func Connect(t testing.TB, url string) *pgx.Conn {
 	return conn
 }
 
-// takeSpare returns the next database, and starts to create the one after it.
-func takeSpare(admin string) <-chan created {
-	process.mu.Lock()
-	defer process.mu.Unlock()
-	if process.spares == nil {
-		process.spares = make(map[string]<-chan created)
-	}
-	next := process.spares[admin]
-	if next == nil {
-		next = createDatabase(admin)
-	}
-	process.spares[admin] = createDatabase(admin)
-	return next
-}
-
-// createDatabase starts to create a database.
-func createDatabase(admin string) <-chan created {
-	done := make(chan created, 1)
-	go func() {
-		name := "pawl_" + strings.ToLower(rand.Text()[:16])
-		// template0 accepts no connections, so the copy never waits for one to end.
-		done <- created{name, execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0")}
-	}()
-	return done
-}
-
-// dropLater starts to drop a database. On an error the database is left to the server.
-func dropLater(admin, name string) {
-	process.drops.Go(func() { _ = execute(admin, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)") })
-}
-
-// Stop drops the databases that are left. It ends the server that URL has started, if any, and
-// removes its folder. TestMain calls it after the tests. Without it the server still ends with the
-// process.
+// Stop ends the server that URL has started, if any, and removes its folder. On a server that was named
+// by [Variable] it drops the databases that are left. TestMain calls it after the tests. Without it the
+// server still ends with the process.
 func Stop() {
 	process.mu.Lock()
 	defer process.mu.Unlock()
-	dropAll()
+	dropSpares()
 	if process.server != nil {
 		process.server.remove()
 		process.server = nil
 	}
-}
-
-// dropAll drops the spare databases and waits for all drops. The caller holds process.mu.
-func dropAll() {
-	for admin, spare := range process.spares {
-		if db := <-spare; db.err == nil {
-			dropLater(admin, db.name)
-		}
-	}
-	process.spares = nil
-	process.drops.Wait()
 }
 
 // shared returns the server of this process.
@@ -147,21 +93,6 @@ func shared(t testing.TB) *Server {
 		process.server = create(t, nil)
 	}
 	return process.server
-}
-
-// execute runs one statement on a connection of its own.
-func execute(url, statement string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, statement); err != nil {
-		return fmt.Errorf("%s: %w", statement, err)
-	}
-	return nil
 }
 
 // withDatabase returns the URL of another database of the same server.
