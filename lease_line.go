@@ -134,6 +134,9 @@ func (l *line) askAlone(w *queue.Waiter[leaseWaiter]) (lease *Lease, waits bool,
 	if !p.once && l.holds() || l.pauseDue() > 0 {
 		return nil, true, nil
 	}
+	if l.rt.closed.Load() {
+		return nil, false, wrapKey(ErrClosed, l.key)
+	}
 	lease, err = p.take(p.ctx)
 	l.took(lease)
 	if held, ok := err.(*HeldError); ok && !p.once {
@@ -263,15 +266,18 @@ func (l *line) took(lease *Lease) {
 	}
 }
 
-// pauseDue returns how long to let other processes go first. It is 0 until this process has had the
-// lease for ownTime. A lease that was free for as long as a pause needs none: the others had their
-// chance, and since starts anew.
+// pauseDue returns how long to let other processes go first, now that the lease has ended. It is 0 until
+// this process has had the lease for ownTime. A lease that was free for as long as a pause needs none:
+// the others had their chance, and since starts anew.
 func (l *line) pauseDue() time.Duration {
+	if l.holds() {
+		return 0
+	}
 	pause := pauseFor
 	if _, hints := l.rt.store.(persist.Watcher); !hints {
 		pause = pauseUnhinted
 	}
-	if !l.holds() && time.Since(time.Unix(0, l.freed.Load())) >= pause {
+	if time.Since(time.Unix(0, l.freed.Load())) >= pause {
 		l.since = time.Time{}
 	}
 	if l.since.IsZero() || time.Since(l.since) < ownTime {

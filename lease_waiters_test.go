@@ -244,7 +244,7 @@ func TestReleaseWakesWaitersElsewhere(t *testing.T) {
 }
 
 // A process whose callers pass a lease on lets other processes have it at times. This is so with many
-// waiters, and with a new one that arrives shortly before each turn ends.
+// waiters, with a new one that arrives shortly before each turn ends, and with commits of the holder.
 //
 // Proves STORE-13.
 func TestProcessesShareALease(t *testing.T) {
@@ -252,9 +252,13 @@ func TestProcessesShareALease(t *testing.T) {
 		hints     bool
 		callers   int
 		turn, gap time.Duration
+		commits   bool // in the middle of each turn
 	}{
-		{true, 10, time.Millisecond, 0}, {false, 10, time.Millisecond, 0},
-		{true, 2, 60 * time.Millisecond, 55 * time.Millisecond}, {false, 2, 300 * time.Millisecond, 290 * time.Millisecond},
+		{true, 10, time.Millisecond, 0, false},
+		{false, 10, time.Millisecond, 0, false},
+		{true, 2, 60 * time.Millisecond, 55 * time.Millisecond, false},
+		{false, 2, 300 * time.Millisecond, 290 * time.Millisecond, false},
+		{true, 2, 100 * time.Millisecond, 20 * time.Millisecond, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTap()
@@ -271,9 +275,13 @@ func TestProcessesShareALease(t *testing.T) {
 			for range test.callers {
 				wg.Go(func() {
 					for !over.Load() {
-						require.NoError(t, pawl.Session[counts](crowded, "a").Hold(context.Background(), func(context.Context, *pawl.Lease) error {
-							time.Sleep(test.turn)
-							return nil
+						require.NoError(t, pawl.Session[counts](crowded, "a").Hold(context.Background(), func(ctx context.Context, _ *pawl.Lease) (err error) {
+							time.Sleep(test.turn / 2)
+							if test.commits { // which wakes those that wait for the lease
+								_, err = pawl.Session[counts](crowded, "a").IncState(ctx, "n", 1)
+							}
+							time.Sleep(test.turn / 2)
+							return err
 						}, pawl.WaitForLease()))
 						time.Sleep(test.gap)
 					}

@@ -129,6 +129,12 @@ var postgresTogetherBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestTogetherOnceForAVersion$",
 	},
 	{
+		Name: "postgres-together-ignored", Mechanism: "a commit of several records fails if a trigger ignores one of them",
+		Proves: []string{"TX-1"}, File: "persist/postgres/migrations/0005_together.sql",
+		Old: "        IF NOT FOUND THEN\n            RAISE", New: "        IF false THEN\n            RAISE",
+		Pkg: "./persist/postgres", Run: "^TestTogetherWithATrigger$",
+	},
+	{
 		Name: "postgres-together-clock", Mechanism: "the write of several records reads the clock after it has locked them",
 		Proves: []string{"STORE-8", "STORE-2"}, File: "persist/postgres/migrations/0005_together.sql",
 		Old: "at := pg_catalog.clock_timestamp();", New: "at := pg_catalog.statement_timestamp();",

@@ -328,8 +328,8 @@ func (q *Queue[V]) Claim(w *Waiter[V]) bool {
 	return true
 }
 
-// PutBack ends what Claim began: w waits before all others, and a worker drives the queue. The caller
-// holds the lock.
+// PutBack ends what Claim began: w, which has no deadline, waits before all others, and a worker drives
+// the queue. The caller holds the lock.
 func (q *Queue[V]) PutBack(w *Waiter[V], worker Worker) {
 	q.gather()
 	w.State = Waiting

@@ -174,15 +174,17 @@ func newRequest(ctx context.Context, c persist.Commit) (*request, error) {
 // direct commits r, which occupies a direct place in the queue until its first attempt ends.
 func (s *Store) direct(r *request) {
 	defer s.queue.end()
-	var at time.Time
-	var err error
-	if r.inTurn {
-		at, err = s.commitInTurn(r)
-	} else {
-		at, err = s.attempt(r, 0)
-	}
-	s.queue.leave()
+	at, err := s.first(r)
 	s.finish(r, at, err)
+}
+
+// first makes the first attempt at r, and then gives up its direct place in the queue.
+func (s *Store) first(r *request) (time.Time, error) {
+	defer s.queue.leave()
+	if r.inTurn {
+		return s.commitInTurn(r)
+	}
+	return s.attempt(r, 0)
 }
 
 // finish makes further attempts at r if the first one met a lock, and answers r.

@@ -98,9 +98,16 @@ func TestTogetherOrNotAtAll(t *testing.T) {
 		r := load(t, s, "lapsed")
 		return load(t, s, "brief").Expired(r.Now) && !r.Held(r.Now)
 	})
+	ended := put("ended", 0)
+	ended.Writes[0].TTL = time.Millisecond
+	must(t, s, acquiring(put("endless", 0)), ended)
+	testkit.Eventually(t, func() bool { r := load(t, s, "ended"); return r.Expired(r.Now) })
+	execute(t, url, "UPDATE pawl_records SET until = NULL WHERE id = 'endless'", // no store does this
+		"UPDATE pawl_records SET until = clock_timestamp() + '1h' WHERE id = 'ended'")
 	release := locked(t, url, "locked")
 	execute(t, url, "UPDATE pawl_meta SET value = 1 WHERE name = 'floor'")
 	for i, c := range map[string]persist.Commit{
+		"no end": guardedBy(put("endless", 1), persist.Guard{Token: 1}), "no lease": put("ended", 1),
 		"moved": put("moved", 1), "deleted": put("deleted", 2), "expired": put("brief", 1), "absent": put("absent", 3), "exists": put("moved", 0),
 		"held": acquiring(put("held", 1)), "fenced": guardedBy(put("held", 1), persist.Guard{Token: 7}), "lapsed": guardedBy(put("lapsed", 1), persist.Guard{Token: 1}),
 		"purged": put("purged", 0), "number": adding(put("log", 1), 0, `"b"`), "locked": put("locked", 1),
@@ -422,4 +429,21 @@ func TestTogetherOnceForAVersion(t *testing.T) {
 		require.Equal(t, version+1, load(t, s, "b").Version)
 	}
 	require.NotZero(t, quick, "the fast way was never taken")
+}
+
+// TestTogetherWithATrigger: if a trigger of the application ignores a record, none is written.
+//
+// Proves TX-1.
+func TestTogetherWithATrigger(t *testing.T) {
+	url := pgtest.URL(t)
+	s := openAt(t, url, Config{})
+	must(t, s, put("fine", 0), put("ignored", 0))
+	execute(t, url, "CREATE FUNCTION ignore() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+		"CREATE TRIGGER ignore BEFORE INSERT OR UPDATE ON pawl_records FOR EACH ROW WHEN (NEW.id = 'ignored') EXECUTE FUNCTION ignore()")
+	all := together(put("fine", 1), put("ignored", 1))
+	_, written := oneTrip(t, s, all)
+	require.False(t, written)
+	_, err := s.Commit(t.Context(), all)
+	require.Error(t, err)
+	require.EqualValues(t, 1, load(t, s, "fine").Version)
 }

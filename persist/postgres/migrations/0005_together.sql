@@ -46,10 +46,10 @@ BEGIN
             RETURN;
         END IF;
         IF stored.expires IS NOT NULL THEN -- a live lease keeps an expired record
-            latest := least(latest, greatest(stored.expires, stored.until));
+            latest := least(latest, greatest(stored.expires, CASE WHEN stored.token <> 0 THEN stored.until END));
         END IF;
         IF guard_tokens[n] <> 0 THEN
-            latest := least(latest, stored.until);
+            latest := least(latest, coalesce(stored.until, '-infinity'));
         END IF;
     END LOOP;
     FOR n IN 1..pg_catalog.cardinality(kinds) LOOP
@@ -74,10 +74,10 @@ BEGIN
                 RETURN;
             END IF;
             IF stored.expires IS NOT NULL THEN
-                latest := least(latest, greatest(stored.expires, stored.until));
+                latest := least(latest, greatest(stored.expires, CASE WHEN stored.token <> 0 THEN stored.until END));
             END IF;
             IF tokens[n] <> 0 THEN
-                latest := least(latest, stored.until);
+                latest := least(latest, coalesce(stored.until, '-infinity'));
             END IF;
             IF holders[n] IS NOT NULL AND stored.token <> 0 THEN -- the lease must have ended
                 earliest := greatest(earliest, stored.until);
@@ -107,6 +107,9 @@ BEGIN
                 until = CASE WHEN releases[n] THEN NULL ELSE coalesce(at + leases[n], r.until) END,
                 commits = pg_catalog.string_to_array(rings[n], E'\n')
             WHERE r.kind = kinds[n] AND r.id = ids[n];
+        END IF;
+        IF NOT FOUND THEN
+            RAISE serialization_failure USING MESSAGE = 'a trigger has ignored a record';
         END IF;
     END LOOP;
     RETURN NEXT;
