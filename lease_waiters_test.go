@@ -259,6 +259,7 @@ func TestProcessesShareALease(t *testing.T) {
 		{true, 2, 60 * time.Millisecond, 55 * time.Millisecond, false},
 		{false, 2, 300 * time.Millisecond, 290 * time.Millisecond, false},
 		{true, 2, 100 * time.Millisecond, 20 * time.Millisecond, true},
+		{false, 2, 600 * time.Millisecond, 20 * time.Millisecond, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h := newTap()

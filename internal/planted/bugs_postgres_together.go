@@ -83,7 +83,7 @@ var postgresTogetherBugs = []Bug{
 	{
 		Name: "postgres-together-guard-expired", Mechanism: "the write of several records relies on no expired record",
 		Proves: []string{"TX-2"}, File: "persist/postgres/migrations/0005_together.sql",
-		Old: "IF stored.expires IS NOT NULL THEN -- a lease", New: "IF false THEN -- a lease",
+		Old: "IF stored.expires IS NOT NULL THEN -- a live lease", New: "IF false THEN -- a live lease",
 		Pkg: "./persist/postgres", Run: "^TestTogetherWithGuards$",
 	},
 	{
