@@ -77,7 +77,7 @@ var leaseBugs = []Bug{
 	{
 		Name: "lease-release-not-heard", Mechanism: "a waiter listens for the release before it asks for the lease",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
-		Old: "		if !l.listen() {", New: "		if l.listen(); true {",
+		Old: "if subscribed := l.listen(); !subscribed {", New: "if l.listen(); true {",
 		Pkg: ".", Run: "^TestReleaseWakesWaitersElsewhere$",
 	},
 	{

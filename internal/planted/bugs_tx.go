@@ -218,4 +218,10 @@ var txBugs = []Bug{
 		Old: "Once: b.releases()}", New: "Once: false}",
 		Pkg: ".", Run: "^TestReleaseInWithALostAnswer$",
 	},
+	{
+		Name: "late-answer-is-a-refusal", Mechanism: "a commit whose answer does not arrive in its budget has an unknown outcome",
+		Proves: []string{"CAS-7"}, File: "verdict.go",
+		Old: "	case commit.Unavailable:", New: "	case commit.Unavailable, commit.Unknown:",
+		Pkg: ".", Run: "^TestLateAnswers$", Flags: []string{"-timeout=100s"},
+	},
 }

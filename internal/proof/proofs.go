@@ -76,6 +76,14 @@ var proofs = []proof{
 		pkg: ".", tests: "^TestServerKilled$", short: "PAWL_KILLS=12", long: "PAWL_KILLS=200",
 	},
 	{
+		name: "late-postgres", claim: "PostgreSQL answers commits long after the budget of their callers: acknowledged changes are there once, those of unknown outcome at most once, and others are served meanwhile",
+		pkg: ".", tests: "^TestLateAnswers$", long: "PAWL_SLOW=30", bug: "late-answer-is-a-refusal",
+	},
+	{
+		name: "full-postgres", claim: "PostgreSQL has no connections left: changes are refused in time, acknowledged ones are there once, and writers continue without help",
+		pkg: ".", tests: "^TestOutOfConnections$", short: "PAWL_ROUNDS=3", long: "PAWL_ROUNDS=20",
+	},
+	{
 		name: "stopped-holders", claim: "holders of leases are stopped (SIGSTOP) beyond their lease and go on: none of their writes is committed after that of a successor",
 		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=60", long: "PAWL_KILLS=1000",
 	},
