@@ -28,6 +28,7 @@ import (
 // stay free for other commits. Attempts end with Config.CommitTimeout, or when the caller leaves.
 const (
 	lockPatience = 250 * time.Millisecond
+	betweenWaits = time.Second // of a commit of several keys
 	firstPause   = time.Millisecond
 	longestPause = 32 * time.Millisecond
 	shortestWait = 50 * time.Millisecond // for a connection
@@ -199,16 +200,17 @@ func (s *Store) finish(r *request, at time.Time, err error) {
 // the outcome is known.
 func (s *Store) insist(r *request, at time.Time, err error, attempt func(*request, time.Duration) (time.Time, error)) (time.Time, error) {
 	latest := r.deadline.Add(-s.config.CommitTimeout / 4)
-	waited := false
+	var waited time.Time // when the last wait ended
 	for limit := firstPause; inTheWay(err); limit = min(2*limit, longestPause) {
 		// A commit of several keys keeps its other keys locked while it waits for one. It waits
-		// only once: that is long enough unless a lock was forgotten.
-		if !waited || len(r.keys) == 1 {
+		// again only after a while: a wait is long enough unless a lock was forgotten, or the
+		// machine is busy.
+		if len(r.keys) == 1 || time.Since(waited) > betweenWaits {
 			select {
 			case s.slots <- struct{}{}:
-				waited = true
 				at, err = attempt(r, min(lockPatience, time.Until(latest)))
 				<-s.slots
+				waited = time.Now()
 			default:
 			}
 		}
