@@ -108,16 +108,25 @@ func TestPanicAndGoexitLeaveNoLease(t *testing.T) {
 		for name, c := range map[string]struct {
 			fn     func() error
 			raised any
+			behind bool // another call has the lease first
 		}{
-			"panic in Hold":                   {hold(boom), "boom"},
-			"Goexit in Hold":                  {hold(runtime.Goexit), nil},
-			"panic in WithMutation":           {hold(never, atomic(boom)), "mutation"},
-			"Goexit in WithMutation":          {hold(never, atomic(runtime.Goexit)), nil},
-			"panic in WithMutation, waiting":  {hold(never, atomic(boom), pawl.WaitForLease()), "mutation"},
-			"Goexit in WithMutation, waiting": {hold(never, atomic(runtime.Goexit), pawl.WaitForLease()), nil},
-			"panic in Hold, after waiting":    {hold(boom, pawl.WaitForLease()), "boom"},
+			"panic in Hold":                   {hold(boom), "boom", false},
+			"Goexit in Hold":                  {hold(runtime.Goexit), nil, false},
+			"panic in WithMutation":           {hold(never, atomic(boom)), "mutation", false},
+			"Goexit in WithMutation":          {hold(never, atomic(runtime.Goexit)), nil, false},
+			"panic in WithMutation, waiting":  {hold(never, atomic(boom), pawl.WaitForLease()), "mutation", true},
+			"Goexit in WithMutation, waiting": {hold(never, atomic(runtime.Goexit), pawl.WaitForLease()), nil, true},
+			"panic in Hold, after waiting":    {hold(boom, pawl.WaitForLease()), "boom", true},
 		} {
+			if c.behind {
+				held, err := s.Acquire(ctx)
+				require.NoError(t, err)
+				time.AfterFunc(time.Second, func() { _ = held.Release(ctx) })
+			}
 			raised, returned := ends(c.fn)
+			if c.behind {
+				time.Sleep(2 * time.Second) // the function may have run before the lease was free
+			}
 			require.False(t, returned, name)
 			if c.raised == "mutation" {
 				p, ok := raised.(*pawl.PanicError)
