@@ -185,6 +185,13 @@ func (f *stoppedReports) record(line string) error {
 	return nil
 }
 
+// refused returns how many writes the store has refused because of a lease.
+func (f *stoppedReports) refused() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fenced
+}
+
 // A holder that is stopped until its lease runs out writes nothing after its successor has written.
 // The leases of a killed process go to waiters, and no transaction is committed in part.
 //
@@ -236,7 +243,7 @@ func testStoppedHolders(t *testing.T, location string, want int) {
 		}
 	}
 	stopped, missed, rounds := 0, 0, 0
-	for ; stopped < want; rounds++ {
+	for ; stopped < want || reports.refused() == 0 && rounds < 20; rounds++ {
 		require.Less(t, missed, 20*want, "too many attempts to take over failed")
 		if !assert.Eventually(t, all(func(i int) bool { return reports.holds[i] != 0 }), testkit.Patience, time.Millisecond, "not all holders have their leases") {
 			select {
