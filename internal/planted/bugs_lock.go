@@ -5,7 +5,7 @@ var lockBugs = []Bug{
 	{
 		Name: "queue-order", Mechanism: "waiters run in the order of submission",
 		Proves: []string{"LOCK-1"}, File: "internal/queue/queue.go",
-		Old: "	w.prev, w.next = l.last, nil\n	if l.last != nil {\n		l.last.next = w\n	} else {\n		l.first = w\n	}\n	l.last = w\n", New: "	w.prev, w.next = nil, l.first\n	if l.first != nil {\n		l.first.prev = w\n	} else {\n		l.last = w\n	}\n	l.first = w\n",
+		Old: "{ l.insert(w, nil) }", New: "{ l.insert(w, l.first) }",
 		Pkg: ".", Run: "^TestMutationsRunInSubmissionOrder$", Quick: true,
 	},
 	{

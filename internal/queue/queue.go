@@ -474,29 +474,21 @@ func (q *Queue[V]) unlink(w *Waiter[V]) {
 	q.list.remove(w)
 }
 
-func (l *list[V]) append(w *Waiter[V]) {
-	w.prev, w.next = l.last, nil
-	if l.last != nil {
-		l.last.next = w
-	} else {
-		l.first = w
-	}
-	l.last = w
-}
+func (l *list[V]) append(w *Waiter[V]) { l.insert(w, nil) }
 
 // insert adds w before another waiter, or at the end if that is nil.
 func (l *list[V]) insert(w, before *Waiter[V]) {
-	if before == nil {
-		l.append(w)
-		return
+	w.prev, w.next = l.last, before
+	if before != nil {
+		w.prev, before.prev = before.prev, w
+	} else {
+		l.last = w
 	}
-	w.prev, w.next = before.prev, before
-	if before.prev != nil {
-		before.prev.next = w
+	if w.prev != nil {
+		w.prev.next = w
 	} else {
 		l.first = w
 	}
-	before.prev = w
 }
 
 func (l *list[V]) remove(w *Waiter[V]) {
