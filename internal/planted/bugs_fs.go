@@ -302,4 +302,10 @@ var fsBugs = []Bug{
 		Old: "		if isDamaged(r.err) {\n			return persist.Page{}, []persist.Key{r.Key}, r.err\n		}\n", New: "",
 		Pkg: "./persist/fs", Run: "^TestReusedFileIsReadAgain$",
 	},
+	{
+		Name: "fs-journal-dropped", Mechanism: "the journal of a killed writer is replayed before it is removed",
+		Proves: []string{"TX-3"}, File: "persist/fs/journal.go",
+		Old: "	if err := s.replay(j, data); err != nil {\n", New: "	if _, err := unseal(j.path, data, &planned{}); err != nil {\n",
+		Pkg: "./persist/fs", Run: "^TestKilledWriters$", Flags: []string{"-timeout=100s"},
+	},
 }

@@ -206,4 +206,10 @@ var leaseBugs = []Bug{
 		Old: "!time.Now().Before(until) || !l.rt", New: "!l.rt",
 		Pkg: ".", Run: "^TestLeaseAfterASuspend$",
 	},
+	{
+		Name: "stopped-holder-not-fenced", Mechanism: "a commit under a lease states the token, which the store tests",
+		Proves: []string{"STORE-13"}, File: "lease_fence.go",
+		Old: "	for ; l != nil; l = l.outer {\n		if g := guardOf", New: "	for ; l != nil && l.token == 0; l = l.outer {\n		if g := guardOf",
+		Pkg: ".", Run: "^TestStoppedAndKilledHolders$/^sqlite$", Flags: []string{"-timeout=100s"},
+	},
 }

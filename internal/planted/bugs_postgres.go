@@ -158,4 +158,16 @@ var postgresBugs = []Bug{
 		Old: "		end := committing(n.conn.Conn().PgConn())\n", New: "		end := func() {}\n",
 		Pkg: "./persist/postgres", Run: "^TestCommitWaitsForAStandby$",
 	},
+	{
+		Name: "postgres-lost-answer-refused", Mechanism: "a commit whose answer is lost with the server is in doubt, not refused",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/errors.go",
+		Old: "	if refused(err) && (completed < before || rolledBack(err)) {\n", New: "	if completed <= before {\n",
+		Pkg: ".", Run: "^TestServerKilled$", Flags: []string{"-timeout=100s"},
+	},
+	{
+		Name: "postgres-full-for-ever", Mechanism: "a server without free connections is unavailable for a while",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/errors.go",
+		Old: "classTransactionState, classInsufficientResources, classOperatorIntervention:", New: "classTransactionState, classOperatorIntervention:",
+		Pkg: ".", Run: "^TestOutOfConnections$", Flags: []string{"-timeout=100s"},
+	},
 }

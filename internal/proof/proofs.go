@@ -9,7 +9,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-files", claim: "SIGKILL at random: transfers between plain files are there as a whole or not at all",
-		pkg: "./persist/fs", tests: "^TestKilledWriters$", short: "PAWL_KILLS=200", long: "PAWL_KILLS=2000",
+		pkg: "./persist/fs", tests: "^TestKilledWriters$", short: "PAWL_KILLS=200", long: "PAWL_KILLS=2000", bug: "fs-journal-dropped",
 	},
 	{
 		name: "crash-calls", claim: "SIGKILL at every system call of a commit to files",
@@ -21,7 +21,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-flows", claim: "SIGKILL at every step of a flow's call: the next caller is admitted after the lease",
-		pkg: "./flow", tests: "^(TestKilledAtEveryStep|TestKilledWithItsWaitingCalls)$",
+		pkg: "./flow", tests: "^(TestKilledAtEveryStep|TestKilledWithItsWaitingCalls)$", bug: "flow-dead-ticket-kept",
 	},
 	{
 		name: "crash-keys", claim: "SIGKILL of servers with an Idempotency-Key: with Respond no request is executed twice",
@@ -73,7 +73,7 @@ var proofs = []proof{
 	},
 	{
 		name: "restarts-postgres", claim: "the server is killed and restarted under load: acknowledged changes are there once, writers continue without help",
-		pkg: ".", tests: "^TestServerKilled$", short: "PAWL_KILLS=12", long: "PAWL_KILLS=200",
+		pkg: ".", tests: "^TestServerKilled$", short: "PAWL_KILLS=12", long: "PAWL_KILLS=200", bug: "postgres-lost-answer-refused",
 	},
 	{
 		name: "late-postgres", claim: "PostgreSQL answers commits long after the budget of their callers: acknowledged changes are there once, those of unknown outcome at most once, and others are served meanwhile",
@@ -81,11 +81,11 @@ var proofs = []proof{
 	},
 	{
 		name: "full-postgres", claim: "PostgreSQL has no connections left: changes are refused in time, acknowledged ones are there once, and writers continue without help",
-		pkg: ".", tests: "^TestOutOfConnections$", short: "PAWL_ROUNDS=3", long: "PAWL_ROUNDS=20",
+		pkg: ".", tests: "^TestOutOfConnections$", short: "PAWL_ROUNDS=3", long: "PAWL_ROUNDS=20", bug: "postgres-full-for-ever",
 	},
 	{
 		name: "stopped-holders", claim: "holders of leases are stopped (SIGSTOP) beyond their lease and go on: none of their writes is committed after that of a successor",
-		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=60", long: "PAWL_KILLS=1000",
+		pkg: ".", tests: "^TestStoppedAndKilledHolders$", short: "PAWL_KILLS=60", long: "PAWL_KILLS=1000", bug: "stopped-holder-not-fenced",
 	},
 	{
 		name: "histories-memory", claim: "operations of many goroutines on in-memory state are linearizable, also when callers leave",
