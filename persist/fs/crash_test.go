@@ -71,7 +71,7 @@ func crashChild() error {
 //
 // Proves TX-3, STORE-6, STORE-3.
 func TestKilledWriters(t *testing.T) {
-	kills := testkit.Times(200, 200, "PAWL_KILLS")
+	kills := testkit.Times(200, 80, "PAWL_KILLS")
 	for lineage := range crashLineages {
 		t.Run(strconv.Itoa(lineage), func(t *testing.T) {
 			t.Parallel()

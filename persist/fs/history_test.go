@@ -122,7 +122,7 @@ func init() {
 //
 // Proves STORE-6, TX-3.
 func TestPowerFailureInHistory(t *testing.T) {
-	count, failures := testkit.Times(2, 2, "PAWL_HISTORIES"), 0
+	count, failures := testkit.Times(2, 1, "PAWL_HISTORIES"), 0
 	for range count {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
