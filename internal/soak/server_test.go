@@ -46,6 +46,8 @@ type server struct {
 	stop   context.Context // ends with SIGTERM
 	failed chan error      // the first unexpected error
 	carts  [carts]atomic.Int64
+
+	watched atomic.Int64 // changes that watchers have seen
 }
 
 func number(variable string) int {
@@ -114,7 +116,8 @@ func (s *server) repeat(do func() error) {
 	}
 }
 
-// sample reports the goroutines, the heap after a garbage collection, and what the sweeper has done.
+// sample reports the goroutines, the heap after a garbage collection, what the sweeper has done, and how
+// many changes watchers have seen.
 func (s *server) sample() {
 	ticks := time.NewTicker(time.Duration(number(envSample)) * time.Millisecond)
 	defer ticks.Stop()
@@ -127,7 +130,7 @@ func (s *server) sample() {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		testkit.Say("sample %d %d %d", runtime.NumGoroutine(), m.HeapAlloc, s.sweeper.Workers()[0].Done)
+		testkit.Say("sample %d %d %d %d", runtime.NumGoroutine(), m.HeapAlloc, s.sweeper.Workers()[0].Done, s.watched.Load())
 	}
 }
 
@@ -145,6 +148,8 @@ func (s *server) watch(ctx context.Context) error {
 			return fmt.Errorf("watch %s: %w", scope.Key(), err)
 		case last != 0 && c.Version <= last:
 			return fmt.Errorf("watch %s: version %d after %d", scope.Key(), c.Version, last)
+		case last != 0:
+			s.watched.Add(1)
 		}
 		last = c.Version
 		return nil

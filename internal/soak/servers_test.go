@@ -37,10 +37,11 @@ type process struct {
 	over  chan struct{} // closed when its output has ended
 	kill  bool          // by SIGKILL
 
-	mu     sync.Mutex           // protects the fields below
-	series map[string][]float64 // samples, by the names in allowances, and "resident"
-	swept  int
-	err    error // a line that makes no sense
+	mu      sync.Mutex           // protects the fields below
+	series  map[string][]float64 // samples, by the names in allowances, and "resident"
+	swept   int
+	watched int   // changes that watchers have seen
+	err     error // a line that makes no sense
 }
 
 // trial is one soak test on one store.
@@ -91,7 +92,8 @@ func (tr *trial) lifeOf(slot int) time.Duration {
 const overtime = 2 * time.Minute
 
 // run starts and ends processes until the time is over. On a busy machine it goes on until each verb
-// was acknowledged, the sweeper has worked, both signals were sent, and a process can be judged.
+// was acknowledged, the sweeper has worked, watchers have seen a change, both signals were sent, and a
+// process can be judged.
 func (tr *trial) run() {
 	t := tr.t
 	for slot := range tr.slots {
@@ -127,15 +129,15 @@ func (tr *trial) run() {
 
 // complete reports whether the trial has seen all that it looks for.
 func (tr *trial) complete() bool {
-	swept, judged := 0, false
+	swept, watched, judged := 0, 0, false
 	for _, p := range tr.all {
 		p.mu.Lock()
-		swept += p.swept
+		swept, watched = swept+p.swept, watched+p.watched
 		judged = judged || len(p.series["heap"]) >= leastSamples
 		p.mu.Unlock()
 	}
 	ended := len(tr.all) - len(tr.slots)
-	return swept > 0 && judged && tr.killed > 0 && ended > tr.killed && tr.ledger.acknowledged()
+	return swept > 0 && watched > 0 && judged && tr.killed > 0 && ended > tr.killed && tr.ledger.acknowledged()
 }
 
 // begin starts a process in a slot. Every other process of a slot is to be killed.
@@ -156,6 +158,9 @@ func (tr *trial) begin(slot int) {
 	go p.read(tr.ledger)
 }
 
+// crashed matches what a process writes that ends by itself or has a data race.
+const crashed = `(?m)^(panic: |fatal error: |WARNING: DATA RACE)`
+
 // end ends the process in a slot.
 func (tr *trial) end(slot int) {
 	p := tr.slots[slot]
@@ -164,6 +169,7 @@ func (tr *trial) end(slot int) {
 		p.Signal(syscall.SIGKILL)
 		<-p.over
 		p.Kill()
+		require.NotRegexp(tr.t, crashed, p.Stderr(), "%s has ended by itself", p.name)
 	} else {
 		p.Signal(syscall.SIGTERM)
 		<-p.over
@@ -177,12 +183,12 @@ func (p *process) read(l *ledger) {
 	defer close(p.over)
 	for line, ok := p.Next(); ok; line, ok = p.Next() {
 		var goroutines, heap float64
-		var swept int
-		if _, err := fmt.Sscanf(line, "sample %f %f %d", &goroutines, &heap, &swept); err == nil {
+		var swept, watched int
+		if _, err := fmt.Sscanf(line, "sample %f %f %d %d", &goroutines, &heap, &swept, &watched); err == nil {
 			p.add("goroutines", goroutines)
 			p.add("heap", heap)
 			p.mu.Lock()
-			p.swept = swept
+			p.swept, p.watched = swept, watched
 			p.mu.Unlock()
 		} else if err := l.add(line); err != nil {
 			p.err = errors.Join(p.err, err)
