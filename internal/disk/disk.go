@@ -16,6 +16,8 @@
 //   - A change whose sync failed is not written by a later sync either.
 //
 // The model follows the calls in [Calls]. It does not see writes to mapped memory; see [Disk.Drop].
+//
+// [Mount] is about another fault: a file system that is full or read-only.
 package disk
 
 import (

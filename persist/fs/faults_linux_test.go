@@ -1,7 +1,6 @@
 package fs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,21 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl/internal/need"
+	"github.com/pawl-go/pawl/internal/disk"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
 )
-
-// tmpfs mounts a small file system in memory.
-func tmpfs(t *testing.T, size string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
-		need.Missing(t, "mount", "a file system of its own cannot be mounted: "+err.Error(), "run the tests as root")
-	}
-	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
-	return dir
-}
 
 // unavailable asserts that a commit was refused for a reason that can pass.
 func unavailable(t *testing.T, err error) {
@@ -42,17 +30,16 @@ func unavailable(t *testing.T, err error) {
 //
 // Proves STORE-14, TX-3.
 func TestFullDisk(t *testing.T) {
-	disk := tmpfs(t, "1m")
-	s := openAt(t, filepath.Join(disk, "state"), Config{})
+	small := disk.Mount(t, "1m")
+	s := openAt(t, filepath.Join(small.Dir, "state"), Config{})
 	both := func(n uint64) persist.Commit {
 		return persist.Commit{ID: fmt.Sprintf("w.%d", n), Writes: []persist.Write{setTo(ann, n, int(n)), setTo(bob, n, int(n))}}
 	}
 	_, err := s.Commit(t.Context(), both(0))
 	require.NoError(t, err)
-	filler := filepath.Join(disk, "filler")
 	version, refusedOnes := uint64(1), 0
 	for free := 10; free >= 0; free-- { // pages of 4 KiB
-		fill(t, disk, filler, free)
+		small.Fill(free)
 		_, err := s.Commit(t.Context(), both(version))
 		if err == nil {
 			version++
@@ -69,7 +56,7 @@ func TestFullDisk(t *testing.T) {
 		page, err := s.List(t.Context(), persist.Query{})
 		require.NoError(t, err)
 		require.Len(t, page.Records, 2)
-		require.NoError(t, os.Remove(filler))
+		small.Empty()
 		_, err = s.Commit(t.Context(), both(version))
 		require.NoError(t, err)
 		version++
@@ -79,32 +66,23 @@ func TestFullDisk(t *testing.T) {
 	require.Greater(t, refusedOnes, 2)
 }
 
-// fill fills a disk except for some pages.
-func fill(t *testing.T, disk, filler string, free int) {
-	t.Helper()
-	var stat syscall.Statfs_t
-	require.NoError(t, syscall.Statfs(disk, &stat))
-	size := (int(stat.Bavail) - free) * int(stat.Bsize)
-	require.NoError(t, os.WriteFile(filler, bytes.Repeat([]byte("x"), size), 0o600))
-}
-
 // TestReadOnlyFileSystem: on a file system that turns read-only, commits fail and reads succeed.
 //
 // Proves STORE-14.
 func TestReadOnlyFileSystem(t *testing.T) {
-	disk := tmpfs(t, "1m")
-	s := openAt(t, filepath.Join(disk, "state"), Config{})
+	small := disk.Mount(t, "1m")
+	s := openAt(t, filepath.Join(small.Dir, "state"), Config{})
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	_, err = s.List(t.Context(), persist.Query{})
 	require.NoError(t, err)
-	require.NoError(t, syscall.Mount("", disk, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""))
+	require.NoError(t, small.ReadOnly())
 	_, err = s.Commit(t.Context(), put("a", 1))
 	unavailable(t, err)
 	require.EqualValues(t, 1, load(t, s, thing("a")).Version)
 	_, err = s.List(t.Context(), persist.Query{})
 	require.NoError(t, err)
-	require.NoError(t, syscall.Mount("", disk, "", syscall.MS_REMOUNT, ""))
+	small.Writable()
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 	"time"
 
@@ -247,28 +246,6 @@ func TestVersionBeyondSQLite(t *testing.T) {
 	require.ErrorIs(t, err, persist.ErrNotApplied)
 	c.Writes[0].Version = math.MaxInt64
 	_, err = s.Commit(t.Context(), c)
-	require.NoError(t, err)
-}
-
-// A write that finds no room on the disk leaves nothing behind, and the store says so.
-//
-// Proves STORE-7.
-func TestFullDisk(t *testing.T) {
-	s := openAt(t, dbPath(t), Config{})
-	_, err := s.Commit(t.Context(), put("a", 0))
-	require.NoError(t, err)
-	_, err = s.writer.conn.ExecContext(t.Context(), "PRAGMA max_page_count=1")
-	require.NoError(t, err)
-	large := put("b", 0)
-	large.Writes[0].Doc = fmt.Appendf(nil, "%q", strings.Repeat("x", 1<<20))
-	_, err = s.Commit(t.Context(), large)
-	require.ErrorIs(t, err, persist.ErrNotApplied)
-	require.ErrorIs(t, err, persist.ErrUnavailable)
-	_, err = s.Load(t.Context(), persist.Key{Kind: "thing", ID: "a"})
-	require.NoError(t, err)
-	_, err = s.writer.conn.ExecContext(t.Context(), "PRAGMA max_page_count=1000000")
-	require.NoError(t, err)
-	_, err = s.Commit(t.Context(), large)
 	require.NoError(t, err)
 }
 
