@@ -308,4 +308,10 @@ var fsBugs = []Bug{
 		Old: "	if err := s.replay(j, data); err != nil {\n", New: "	if _, err := unseal(j.path, data, &planned{}); err != nil {\n",
 		Pkg: "./persist/fs", Run: "^TestKilledWriters$", Flags: []string{"-timeout=100s"},
 	},
+	{
+		Name: "fs-full-for-ever", Mechanism: "a full or read-only disk is unavailable for a while",
+		Proves: []string{"STORE-14"}, File: "persist/fs/errors.go",
+		Old: "iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC,", New: "iofs.ErrPermission,",
+		Pkg: "./persist/fs", Run: "^(TestFullDisk|TestReadOnlyFileSystem)$", Quick: true,
+	},
 }

@@ -170,4 +170,10 @@ var postgresBugs = []Bug{
 		Old: "classTransactionState, classInsufficientResources, classOperatorIntervention:", New: "classTransactionState, classOperatorIntervention:",
 		Pkg: ".", Run: "^TestOutOfConnections$", Flags: []string{"-timeout=100s"},
 	},
+	{
+		Name: "postgres-full-disk-for-ever", Mechanism: "a server without room on its disk is unavailable for a while",
+		Proves: []string{"STORE-14"}, File: "persist/postgres/errors.go",
+		Old: "	classInsufficientResources = \"53\"\n", New: "	classInsufficientResources = \"54\"\n",
+		Pkg: ".", Run: "^TestFullDiskOfTheServer$",
+	},
 }

@@ -147,4 +147,16 @@ var sqliteTxBugs = []Bug{
 		Old: "	case q.Deleted: // tombstones of deleted records, and of records that expired and were swept\n", New: "",
 		Pkg: "./persist/sqlite", Run: "^TestSweptTombstones$",
 	},
+	{
+		Name: "sqlite-failure-left-open", Mechanism: "a transaction that failed is rolled back before the next one",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/writer.go",
+		Old: "		w.rollback()\n		return nothingWritten(t.failure)\n", New: "		return nothingWritten(t.failure)\n",
+		Pkg: "./persist/sqlite", Run: "^TestFailedSystemCalls$",
+	},
+	{
+		Name: "sqlite-full-in-doubt", Mechanism: "a commit without room on the disk is refused, and not in doubt",
+		Proves: []string{"STORE-7"}, File: "persist/sqlite/errors.go",
+		Old: " || code == codeFull ||", New: " ||",
+		Pkg: "./persist/sqlite", Run: "^TestFullDisk$", Quick: true,
+	},
 }

@@ -68,6 +68,22 @@ var proofs = []proof{
 		pkg: "./persist/fs", tests: "^TestFailedSystemCalls$", bug: "fs-failed-sync-not-repeated",
 	},
 	{
+		name: "calls-sqlite", claim: "each call of SQLite that reads, writes or syncs during a commit fails (EIO, ENOSPC): the error tells the outcome, and the store works without being opened again",
+		pkg: "./persist/sqlite", tests: "^TestFailedSystemCalls$", bug: "sqlite-failure-left-open",
+	},
+	{
+		name: "disk-files", claim: "the disk is full, or becomes read-only: commits to files are refused as a whole, reads succeed, and commits do when there is room",
+		pkg: "./persist/fs", tests: "^(TestFullDisk|TestReadOnlyFileSystem)$", bug: "fs-full-for-ever",
+	},
+	{
+		name: "disk-sqlite", claim: "the disk is full: commits to SQLite are refused as a whole, reads succeed, and commits do when there is room",
+		pkg: "./persist/sqlite", tests: "^TestFullDisk$", bug: "sqlite-full-in-doubt",
+	},
+	{
+		name: "disk-postgres", claim: "the disk with PostgreSQL's tables is full: what needs room is refused, acknowledged changes are there once, and writers continue without help",
+		pkg: ".", tests: "^TestFullDiskOfTheServer$", short: "PAWL_ROUNDS=2", long: "PAWL_ROUNDS=20", bug: "postgres-full-disk-for-ever",
+	},
+	{
 		name: "cuts-postgres", claim: "connections are cut before, during and after COMMIT: nothing is lost or doubled, no outcome stays unknown",
 		pkg: ".", tests: "^TestCutConnections$", short: "PAWL_CUTS=500", long: "PAWL_CUTS=10000", bug: "tx-grown-batch",
 	},
