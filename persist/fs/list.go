@@ -169,7 +169,7 @@ func (s *Store) candidates(ctx context.Context, q persist.Query, tentative *[]pe
 	order := cursor.Order(q)
 	isAfter := func(cursor.Position) bool { return true }
 	if q.After != "" {
-		after, err := cursor.Parse(q.After)
+		after, err := cursor.Parse(q)
 		if err != nil {
 			return nil, err
 		}

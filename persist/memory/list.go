@@ -56,7 +56,7 @@ func (s *Store) match(q persist.Query, at time.Time, limit int) ([]persist.Recor
 		}
 	}
 	if q.After != "" {
-		after, err := cursor.Parse(q.After)
+		after, err := cursor.Parse(q)
 		switch {
 		case err != nil:
 			return nil, err

@@ -135,7 +135,7 @@ func (s *selection) after(q persist.Query) error {
 	if q.After == "" {
 		return nil
 	}
-	position, err := cursor.Parse(q.After)
+	position, err := cursor.Parse(q)
 	if err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func (s statements) list(q persist.Query, now time.Time, limit int) (text string
 		compared, direction = ") < (", " DESC"
 	}
 	if q.After != "" {
-		after, err := cursor.Parse(q.After)
+		after, err := cursor.Parse(q)
 		if err != nil {
 			return "", nil, err
 		}

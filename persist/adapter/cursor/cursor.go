@@ -12,7 +12,7 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// ErrMalformed is returned by Parse for a text that Position.String did not return.
+// ErrMalformed is returned by Parse for a text that is not the Next of a page of the list.
 var ErrMalformed = errors.New("persist: Query.After is not the Next of a page")
 
 // Position is the position of a record in a list, which is ordered by kind and id. A list with
@@ -67,14 +67,15 @@ func (p Position) String() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// Parse decodes a position that String encoded. It returns ErrMalformed for other texts.
-func Parse(s string) (Position, error) {
-	text, err := base64.RawURLEncoding.DecodeString(s)
+// Parse decodes q.After, which is not empty. It returns ErrMalformed for a text that Position.String did
+// not return, and for the position of a record of another kind than q.Kind.
+func Parse(q persist.Query) (Position, error) {
+	text, err := base64.RawURLEncoding.DecodeString(q.After)
 	if err != nil {
 		return Position{}, ErrMalformed
 	}
 	var p Position
-	if err := json.Unmarshal(text, &p); err != nil {
+	if err := json.Unmarshal(text, &p); err != nil || q.Kind != "" && p.Kind != q.Kind {
 		return Position{}, ErrMalformed
 	}
 	return p, nil

@@ -14,9 +14,11 @@ func Example() {
 	last := persist.Record{Key: persist.Key{Kind: "order", ID: "17"}}
 	page := persist.Page{Records: []persist.Record{last}, Next: cursor.Of(q, last).String()}
 
-	after, err := cursor.Parse(page.Next)
+	q.After = page.Next
+	after, err := cursor.Parse(q)
 	fmt.Println(after.Kind, after.ID, err)
-	_, err = cursor.Parse("something else")
+	q.After = "something else"
+	_, err = cursor.Parse(q)
 	fmt.Println(err)
 	// Output:
 	// order 17 <nil>
