@@ -102,6 +102,9 @@ cross: ## compile for the platforms that CI does not run on
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (60s)
 	@GO=$(GO) tools/fuzz $(FUZZTIME) $(FUZZPACKAGES)
+ifndef FUZZPACKAGES
+	@$(WORK) GO=$(GO) tools/fuzz $(FUZZTIME) ./cmd/pawl ./adk
+endif
 
 .PHONY: planted
 planted: need-postgres need-strace ## break each mechanism on purpose; a test must notice (PLANTED='-only lock')
