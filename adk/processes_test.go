@@ -13,6 +13,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/adk"
+	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/stretchr/testify/require"
@@ -133,7 +134,7 @@ func appender(ctx context.Context, s *adk.Service) error {
 		}
 		e := session.NewEvent(ctx, "append")
 		e.ID = fmt.Sprintf("%d-%d", os.Getpid(), i)
-		e.Actions.StateDelta = map[string]any{"n": adk.Inc(1), "user:n": adk.Inc(1), "last": e.ID}
+		e.Actions.StateDelta = map[string]any{"n": adk.Inc(1), "user:n": adk.Inc(1), "app:n": adk.Inc(1), "last": e.ID}
 		err = s.AppendEvent(ctx, r.Session, e)
 		if errors.Is(err, adk.ErrStale) {
 			continue // the server has committed the last event of a killed process just now
@@ -166,8 +167,9 @@ func TestKilledWhileAppending(t *testing.T) {
 			stored, got := ids(h), state(h)
 			require.Subset(t, stored, acknowledged)
 			require.Equal(t, stored[len(stored)-1], got["last"])
-			require.Equal(t, float64(len(stored)), got["n"])
-			require.Equal(t, float64(len(stored)), got["user:n"])
+			for _, key := range []string{"n", "user:n", "app:n"} {
+				require.Equal(t, float64(len(stored)), got[key], key)
+			}
 			// One event of this process may be there without an answer. PostgreSQL may also have committed one
 			// of the last process after that was killed.
 			require.LessOrEqual(t, len(stored), len(acknowledged)+2)
@@ -199,22 +201,54 @@ func deleter(ctx context.Context, s *adk.Service) error {
 	}
 }
 
-// A process that is killed while it deletes leaves the session whole or not at all. The next Delete
-// leaves nothing behind.
+// childLocation is the location for a child, whose sessions in PostgreSQL awaitGone recognizes.
+func childLocation(location string) string {
+	if !strings.HasPrefix(location, "postgres") {
+		return location
+	}
+	return location + "&application_name=child"
+}
+
+// awaitGone waits until PostgreSQL has noticed that a child was killed. Until then it may commit what the
+// child has sent.
+func awaitGone(t *testing.T, location string) {
+	if !strings.HasPrefix(location, "postgres") {
+		return
+	}
+	conn := pgtest.Connect(t, location)
+	testkit.Eventually(t, func() bool {
+		var n int
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'child'").Scan(&n))
+		return n == 0
+	}, "the sessions of the child end")
+	require.NoError(t, conn.Close(t.Context()))
+}
+
+// A process that is killed while it deletes leaves the session whole or not at all. The next Delete, of
+// this session or of another one, leaves nothing behind.
 func TestKilledWhileDeleting(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		s := open(t, location, adk.Config{})
 		s.ResumeAfter(0)
 		kills, whole := testkit.Times(10, 3, "PAWL_KILLS"), 0
 		for range kills {
-			p := testkit.Start(t, "deleter", stores.Env(location))
+			p := testkit.Start(t, "deleter", stores.Env(childLocation(location)))
 			testkit.Ready(p)
 			for range 1 + 2*rand.IntN(3) {
 				p.Line()
 			}
 			time.Sleep(rand.N(5 * time.Millisecond)) // a random place in a deletion
 			p.Kill()
+			awaitGone(t, location)
 
+			if rand.IntN(2) == 0 {
+				create(t, s, "another", nil)
+				remove(t, s, "another")
+				if _, err := s.Get(t.Context(), &session.GetRequest{AppName: appName, UserID: userID, SessionID: "s"}); err != nil {
+					require.ErrorIs(t, err, adk.ErrNotFound)
+					requireNothingLeft(t, s)
+				}
+			}
 			r, err := s.Get(t.Context(), &session.GetRequest{AppName: appName, UserID: userID, SessionID: "s"})
 			if err != nil {
 				require.ErrorIs(t, err, adk.ErrNotFound)
