@@ -27,6 +27,8 @@ type counter struct {
 // account is the state of a scope that transfers change.
 type account struct {
 	Sum int `json:"sum"`
+	// Moves counts the transfers from and to the account.
+	Moves int `json:"moves"`
 }
 
 var (
@@ -54,6 +56,7 @@ type load struct {
 
 	acked     []atomic.Int64 // commits that were acknowledged, by runtime
 	transfers atomic.Int64   // that were acknowledged
+	doubtful  atomic.Int64   // transfers that may have changed something
 	failed    atomic.Int64   // calls that certainly changed nothing
 	unknown   atomic.Int64   // calls that may have
 
@@ -77,7 +80,7 @@ func startLoad(t *testing.T, location string) *load {
 	}
 	l.acked = make([]atomic.Int64, len(l.runtimes))
 	for i := range loadAccounts {
-		_, err := accounts.Scope(l.runtimes[0], fmt.Sprint(i)).SetState(t.Context(), account{firstSum})
+		_, err := accounts.Scope(l.runtimes[0], fmt.Sprint(i)).SetState(t.Context(), account{Sum: firstSum})
 		require.NoError(t, err)
 	}
 	for i, rt := range l.runtimes {
@@ -158,7 +161,7 @@ func (l *load) transfer(rt *pawl.Runtime, i int) {
 	to := (from + 1 + rand.IntN(loadAccounts-1)) % loadAccounts
 	err := pawl.Transact(context.Background(), rt, func(ctx context.Context, tx *pawl.Tx) error {
 		for id, sum := range map[int]int{from: -1, to: 1} {
-			add := func(_ context.Context, a *account) error { a.Sum += sum; return nil }
+			add := func(_ context.Context, a *account) error { a.Sum, a.Moves = a.Sum+sum, a.Moves+1; return nil }
 			if _, err := accounts.Scope(rt, fmt.Sprint(id)).In(tx).AtomicState(ctx, add); err != nil {
 				return err
 			}
@@ -171,6 +174,7 @@ func (l *load) transfer(rt *pawl.Runtime, i int) {
 		l.answered(i, began)
 	case pawl.OutcomeUnknown(err):
 		l.unknown.Add(1)
+		l.doubtful.Add(1)
 	default:
 		l.failed.Add(1)
 	}
@@ -229,13 +233,16 @@ func (l *load) check() {
 	rt, err := pawl.Open(pawl.Config{Store: store, Kinds: []pawl.AnyKind{counters, accounts}})
 	require.NoError(l.t, err)
 	defer rt.Close(context.Background())
-	sum := 0
+	sum, moves := 0, int64(0)
 	for i := range loadAccounts {
 		snap, err := accounts.Scope(rt, fmt.Sprint(i)).Snapshot(l.t.Context())
 		require.NoError(l.t, err)
 		sum += snap.State().Sum
+		moves += int64(snap.State().Moves)
 	}
 	require.Equal(l.t, loadAccounts*firstSum, sum, "money was lost or made")
+	require.GreaterOrEqual(l.t, moves/2, l.transfers.Load(), "transfers were lost")
+	require.LessOrEqual(l.t, moves/2, l.transfers.Load()+l.doubtful.Load(), "transfers were doubled")
 	acked, lost, doubled := 0, 0, 0
 	for i := range loadCounters {
 		l.read(rt, 1000+i)
