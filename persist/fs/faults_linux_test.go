@@ -63,6 +63,7 @@ func TestFullDisk(t *testing.T) {
 		require.Empty(t, tempsOf(t, s))
 		require.Empty(t, inFolder(t, s.journals, ""))
 	}
+	testkit.Figures(t, "%d commits refused for want of room, %d written", refusedOnes, version)
 	require.Greater(t, refusedOnes, 2)
 }
 
@@ -85,6 +86,7 @@ func TestReadOnlyFileSystem(t *testing.T) {
 	small.Writable()
 	_, err = s.Commit(t.Context(), put("a", 1))
 	require.NoError(t, err)
+	testkit.Figures(t, "a commit refused while read-only, and written afterwards")
 }
 
 func init() {

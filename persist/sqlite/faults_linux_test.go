@@ -60,6 +60,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		small.Empty()
 	}
+	testkit.Figures(t, "%d commits refused for want of room, %d written", refused, version)
 	require.Greater(t, refused, 10)
 	require.NoError(t, s.Close())
 	require.Equal(t, version, alive(t, openAt(t, path, Config{}), "b").Version)
