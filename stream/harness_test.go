@@ -41,10 +41,11 @@ const (
 // harnessLease is the lease of consumers, some of which are killed.
 const harnessLease = 2 * time.Second
 
-// harnessNoted is an event: commit N of the process By.
+// harnessNoted is an event: commit N of the process By, which saw so many events before it.
 type harnessNoted struct {
-	By string `json:"by"`
-	N  int    `json:"n"`
+	By   string `json:"by"`
+	N    int    `json:"n"`
+	Seen *int   `json:"seen,omitempty"` // nil: it did not look
 }
 
 func harnessConfig() stream.Config {
@@ -89,11 +90,14 @@ func harnessCommits() error {
 	fold := stream.Fold[int]{Name: "count", Apply: func(n *int, _ stream.Event) error { *n++; return nil }}
 	testkit.Begin()
 	for n := range harnessNumber(harnessEnvCommits) {
-		name, event := fmt.Sprint("s", rand.N(harnessNumber(harnessEnvStreams))), harnessNoted{by, n}
+		name, event := fmt.Sprint("s", rand.N(harnessNumber(harnessEnvStreams))), harnessNoted{By: by, N: n}
 		if os.Getenv(harnessEnvActs) == "" {
 			_, err = l.Append(ctx, name, stream.Any, event)
 		} else {
-			_, err = stream.Act(ctx, l, name, stream.Any, fold, func(context.Context, int) ([]any, error) { return []any{event}, nil })
+			_, err = stream.Act(ctx, l, name, stream.Any, fold, func(_ context.Context, seen int) ([]any, error) {
+				event.Seen = &seen
+				return []any{event}, nil
+			})
 		}
 		if err != nil {
 			return fmt.Errorf("commit %d: %w", n, err)
@@ -185,6 +189,9 @@ func harnessCheck(t testing.TB, l *stream.Log, committers, commits int) map[stri
 		require.EqualValues(t, sizes[e.Stream], e.Version, "in the order of all streams")
 		sizes[e.Stream]++
 		noted := e.Data.(harnessNoted)
+		if noted.Seen != nil {
+			require.EqualValues(t, e.Version, *noted.Seen, "Act decides on all events before its own")
+		}
 		require.Equal(t, next[noted.By], noted.N, "%s: each commit was answered before the next one began", noted.By)
 		next[noted.By]++
 		total++

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -180,16 +182,10 @@ func appendUntilKilled() error {
 // Proves STREAM-1.
 func TestKilledWriters(t *testing.T) {
 	onShared(t, func(t *testing.T, location string, open func() *depot) {
-		children := []*testkit.Process{testkit.Start(t, "appender", stores.Env(location)), testkit.Start(t, "appender", stores.Env(location))}
-		testkit.Ready(children...)
+		kills := testkit.Times(8, 4, "PAWL_KILLS")
 		acked := map[string]bool{}
-		for _, c := range children {
-			for range testkit.Times(30, 8) {
-				acked[c.Line()] = true
-			}
-			for _, line := range c.Kill() {
-				acked[line] = true
-			}
+		for killed := 0; killed < kills; killed += 2 {
+			killPair(t, location, acked)
 		}
 		d := open()
 		d.fill(t, "p0", 1)
@@ -200,20 +196,65 @@ func TestKilledWriters(t *testing.T) {
 			for i, e := range events {
 				found[e.ID] = e
 				if m := e.Data.(moved); m.By != "fill" && m.Step%2 == 0 {
+					require.Less(t, i+1, len(events), "an append is there in part")
 					require.Equal(t, moved{m.By, m.Step + 1}, events[i+1].Data, "an append is there as a whole")
 				}
 			}
 		}
 		for id := range acked {
-			require.Contains(t, found, id)
+			_, ok := found[id]
+			require.True(t, ok, "%s was acknowledged, and is not there", id)
 		}
 		all := collect(t, d.ReadAll(t.Context(), stream.AllQuery{}))
-		testkit.Figures(t, "%d kills, %d appends acknowledged, %d events found", len(children), len(acked), len(found))
+		testkit.Figures(t, "%d kills, %d appends acknowledged, %d events found", kills, len(acked), len(found))
 		require.Len(t, all, len(found))
 		for _, e := range all {
-			require.Contains(t, found, e.ID)
+			_, ok := found[e.ID]
+			require.True(t, ok, e.ID)
 		}
 	})
+}
+
+// killPair starts two processes that append, kills each at a random moment, and adds what was
+// acknowledged to acked.
+func killPair(t *testing.T, location string, acked map[string]bool) {
+	pair := []*testkit.Process{testkit.Start(t, "appender", stores.Env(location)), testkit.Start(t, "appender", stores.Env(location))}
+	testkit.Ready(pair...)
+	var (
+		mu      sync.Mutex // protects acked
+		readers sync.WaitGroup
+		enough  = make(chan struct{}, len(pair))
+	)
+	for _, c := range pair {
+		readers.Go(func() {
+			for n := 0; ; n++ {
+				line, ok := c.Next()
+				if n == 8 || !ok && n < 8 {
+					enough <- struct{}{}
+				}
+				if !ok {
+					return
+				}
+				mu.Lock()
+				acked[line] = true
+				mu.Unlock()
+			}
+		})
+	}
+	for range pair {
+		<-enough
+	}
+	for _, c := range pair {
+		time.Sleep(rand.N(10 * time.Millisecond)) // a random place in an append
+		process, err := os.FindProcess(c.PID())
+		require.NoError(t, err)
+		require.NoError(t, process.Kill())
+	}
+	readers.Wait()
+	for _, c := range pair {
+		c.Kill()
+		require.Empty(t, c.Stderr())
+	}
 }
 
 // onShared runs test on each store that processes can share.

@@ -110,4 +110,10 @@ var eraseBugs = []Bug{
 		Old: "		if alive {\n			ids = ", New: "		if alive && false {\n			ids = ",
 		Pkg: "./erase", Run: "^TestEraseRestOfLogs$", Quick: true,
 	},
+	{
+		Name: "erase-not-resumed", Mechanism: "an Erase deletes what a killed one has left beside its tombstones",
+		Proves: []string{"ERASE-4"}, File: "erase/erase.go",
+		Old: "	left := units{}\n	if !e.options.Force {", New: "	for _, q := range p.Queries {\n		q.Deleted = true\n		for r := range listed(ctx, e.logs, q) {\n			if p.matches(r) {\n				return nil\n			}\n		}\n	}\n	left := units{}\n	if !e.options.Force {",
+		Pkg: "./erase", Run: "^TestKilledErase$/^sqlite$", Quick: true,
+	},
 }

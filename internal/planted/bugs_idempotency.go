@@ -272,4 +272,10 @@ var idempotencyBugs = []Bug{
 		Old: `return hash(principal)[:32] + "."`, New: `return hash(principal)[:0] + "."`,
 		Pkg: "./idempotency", Run: "^TestErase$/^memory$",
 	},
+	{
+		Name: "idem-response-after-the-transaction", Mechanism: "Respond commits the response with the handler's writes, so that a crash repeats nothing",
+		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
+		Old: "		*now = r\n		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))", New: "		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))",
+		Pkg: "./idempotency", Run: "^TestKilledServers$", Flags: []string{"-count=5", "-failfast"},
+	},
 }

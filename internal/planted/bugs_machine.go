@@ -315,4 +315,16 @@ var machineBugs = []Bug{
 		Old: "		if held.Err() != nil {", New: "		if false {",
 		Pkg: "./flow/machine", Run: "^TestNoBodyUnderALostClaim$",
 	},
+	{
+		Name: "machine-claim-of-the-dead-stays", Mechanism: "the janitor reverts the claim of a process that was killed",
+		Proves: []string{"CLAIM-7"}, File: "flow/machine/janitor.go",
+		Old: "r.Held(r.Now) || age < j.config.Age {", New: "r.Lease.Token != 0 || age < j.config.Age {",
+		Pkg: "./flow/machine", Run: "^TestKilledAtRandomMoments$/^sqlite$", Flags: []string{"-count=6", "-failfast"},
+	},
+	{
+		Name: "machine-effect-doubled-by-a-crash", Mechanism: "the writes of a delivery and its end are one commit, so that a crash does not double them",
+		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
+		Old: "	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn", New: "	for _, fn := range j.onCommit {\n		if err := pawl.Transact(ctx, w.rt, fn); err != nil {\n			return err\n		}\n	}\n	j.onCommit = nil\n	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn",
+		Pkg: "./flow/machine", Run: "^TestKilledAtRandomMoments$/^sqlite$", Flags: []string{"-count=8", "-failfast"},
+	},
 }

@@ -387,4 +387,18 @@ var reactionBugs = []Bug{
 		New: "			if r.Lease.Holder != \"\" {",
 		Pkg: "./stream", Run: "^TestReactionLeaseRunsOut$",
 	},
+	{
+		Name: "reaction-writes-repeated-by-a-conflict", Mechanism: "writes of OnCommit are part of the ack, so that an ack that conflicts with another process does not repeat them",
+		Proves: []string{"LEASE-2"}, File: "stream/handle.go",
+		Old: "				if err := fn(ctx, tx); err != nil {",
+		New: "				if err := pawl.Transact(pawl.Detach(context.Background()), s.rt, fn); err != nil {",
+		Pkg: "./stream", Run: "^TestProcessesCommitAndConsume$/^sqlite$",
+	},
+	{
+		Name: "stream-late-commit-missed", Mechanism: "a reader of all streams misses no commit that becomes visible late",
+		Proves: []string{"STREAM-1"}, File: "persist/postgres/log_statements.go",
+		Old: "WHERE position IS NULL ORDER BY seq LIMIT $1\n",
+		New: "WHERE position IS NULL AND seq > (SELECT coalesce(max(seq), 0) FROM {log} WHERE position IS NOT NULL) ORDER BY seq LIMIT $1\n",
+		Pkg: "./stream", Run: "^TestProcessesCommitAndConsume$/^postgres$",
+	},
 }

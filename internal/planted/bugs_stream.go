@@ -366,4 +366,18 @@ var streamBugs = []Bug{
 		New: "		for _, r := range records[:0] {\n			if err := l.positions",
 		Pkg: "./stream", Run: "^TestDeleteStream$", Flags: []string{"-timeout=60s"},
 	},
+	{
+		Name: "stream-close-not-resumed", Mechanism: "CloseStream goes on after a crash, also after one that came when the archive was recorded",
+		Proves: []string{"STREAM-6"}, File: "stream/close.go",
+		Old: "case e == Any || now.Closing != nil && now.Closing.Before == int64(e)+1:",
+		New: "case e == Any || now.Closing != nil && now.Closing.Before == int64(e)+1 && !now.Closing.Archived:",
+		Pkg: "./stream", Run: "^TestKilledWhileClosing$/^sqlite$", Quick: true,
+	},
+	{
+		Name: "stream-append-in-parts", Mechanism: "the events of an append are one commit",
+		Proves: []string{"STREAM-1"}, File: "stream/log.go",
+		Old: "	scope := l.heads.Scope(l.owner, stream)\n	var made []Event // read only",
+		New: "	if len(fresh) > 1 {\n		first, err := l.append(ctx, stream, e, life, fresh[:1])\n		if err != nil {\n			return nil, err\n		}\n		rest, err := l.append(ctx, stream, Any, life, fresh[1:])\n		return append(first, rest...), err\n	}\n	scope := l.heads.Scope(l.owner, stream)\n	var made []Event // read only",
+		Pkg: "./stream", Run: "^TestKilledWriters$/^sqlite$", Quick: true,
+	},
 }
