@@ -380,4 +380,11 @@ var streamBugs = []Bug{
 		New: "	if len(fresh) > 1 {\n		first, err := l.append(ctx, stream, e, life, fresh[:1])\n		if err != nil {\n			return nil, err\n		}\n		rest, err := l.append(ctx, stream, Any, life, fresh[1:])\n		return append(first, rest...), err\n	}\n	scope := l.heads.Scope(l.owner, stream)\n	var made []Event // read only",
 		Pkg: "./stream", Run: "^TestKilledWriters$/^sqlite$", Quick: true,
 	},
+	{
+		Name: "stream-act-decides-on-old-events", Mechanism: "Act decides on all events before its own, whatever other processes append",
+		Proves: []string{"STREAM-4"}, File: "stream/log.go",
+		Old: "if e != Any && int64(e) != h.Next-1 || life",
+		New: "if e == Absent && h.Next > 0 || life",
+		Pkg: "./stream", Run: "^TestProcessesCommitToOneStream$/^sqlite$",
+	},
 }

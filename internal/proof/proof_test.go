@@ -40,9 +40,8 @@ func TestProofsAreCurrent(t *testing.T) {
 		for _, test := range p.names() {
 			require.True(t, beginsOne(tests, test), "%s: no test matches %s", p.name, test)
 		}
-		if p.bug != "" {
-			require.Contains(t, planted.String(), `"`+p.bug+`"`, p.name)
-		}
+		require.NotEmpty(t, p.bug, p.name)
+		require.Contains(t, planted.String(), `"`+p.bug+`"`, p.name)
 	}
 }
 

@@ -17,7 +17,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-claims", claim: "SIGKILL at random in steps of a status machine: no claim stays for ever, no effect is doubled",
-		pkg: "./flow/machine", tests: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=300",
+		pkg: "./flow/machine", tests: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=300", bug: "machine-claim-of-the-dead-stays",
 	},
 	{
 		name: "crash-flows", claim: "SIGKILL at every step of a flow's call: the next caller is admitted after the lease",
@@ -25,7 +25,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-keys", claim: "SIGKILL of servers with an Idempotency-Key: with Respond no request is executed twice",
-		pkg: "./idempotency", tests: "^TestKilledServers$", short: "PAWL_KILLS=6", long: "PAWL_KILLS=300",
+		pkg: "./idempotency", tests: "^TestKilledServers$", short: "PAWL_KILLS=6", long: "PAWL_KILLS=300", bug: "idem-response-after-the-transaction",
 	},
 	{
 		name: "crash-runs", claim: "SIGKILL at every boundary of every step of durable runs, and again and again: each step commits once, in order",
@@ -40,8 +40,8 @@ var proofs = []proof{
 		pkg: "./flow/batch", tests: "^TestKilledAtEveryPoint$", short: "PAWL_SHORT=1", bug: "batch-charged-again",
 	},
 	{
-		name: "crash-streams", claim: "SIGKILL of processes that append: acknowledged appends are there as a whole, versions have no gaps",
-		pkg: "./stream", tests: "^(TestKilledWriters|TestKilledWhileClosing)$",
+		name: "crash-streams", claim: "SIGKILL of processes that append or close a stream: acknowledged appends are there as a whole, versions have no gaps, and a close is completed",
+		pkg: "./stream", tests: "^(TestKilledWriters|TestKilledWhileClosing)$", short: "PAWL_KILLS=8", long: "PAWL_KILLS=200", bug: "stream-close-not-resumed",
 	},
 	{
 		name: "crash-reactions", claim: "SIGKILL at every visit of every point of a reaction: each event's effects are there once",
@@ -53,7 +53,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-erase", claim: "SIGKILL in the middle of an erasure: the next one completes it",
-		pkg: "./erase", tests: "^TestKilledErase$",
+		pkg: "./erase", tests: "^TestKilledErase$", bug: "erase-not-resumed",
 	},
 	{
 		name: "power-files", claim: "a power failure at every moment of a commit to files, with every mixture of writes that reached the disk: an acknowledged commit is there, none is there in part",
@@ -125,7 +125,7 @@ var proofs = []proof{
 	},
 	{
 		name: "streams-processes", claim: "eight processes append to streams and consume them: versions without gaps, each event once, what is drained is what was committed",
-		pkg: "./stream", tests: "^TestProcessesCommit", short: "PAWL_COMMITS=50", long: "PAWL_COMMITS=1000",
+		pkg: "./stream", tests: "^TestProcessesCommit", short: "PAWL_COMMITS=50", long: "PAWL_COMMITS=1000", bug: "stream-act-decides-on-old-events",
 	},
 	{
 		name: "etcd-faults", claim: "etcd's leaders are killed, frozen and isolated, and a member is replaced, with clocks two hours apart: nothing is lost or doubled, histories are linearizable",

@@ -23,7 +23,7 @@ type proof struct {
 	tests  string // a pattern of go test -run
 	short  string // environment of the short form: NAME=value, separated by spaces
 	long   string // of the long form
-	bug    string // a planted bug that the tests notice; "": none yet
+	bug    string // a planted bug that the tests notice
 }
 
 // command returns the command that a reader can run, from the root of the repository. (GOWORK=off, which
