@@ -48,6 +48,11 @@ func run(args []string, in io.Reader, out *os.File, errOut io.Writer) int {
 	schemes := open.Standard()
 	scheme.Add(schemes)
 	a := &app{schemes: schemes, in: in, out: newOutput(out), errOut: errOut, settling: settling}
+	return a.execute(ctx, args)
+}
+
+// execute runs one command, explains its error, and returns the exit code.
+func (a *app) execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(doubleDashes(args))
 	err := root.ExecuteContext(ctx)
@@ -56,11 +61,11 @@ func run(args []string, in io.Reader, out *os.File, errOut io.Writer) int {
 	switch {
 	case err == nil || errors.Is(err, syscall.EPIPE): // the reader of the output has left
 	case code == exitInterrupted:
-		fmt.Fprintln(errOut, "pawl: interrupted"+a.hint)
+		fmt.Fprintln(a.errOut, "pawl: interrupted"+a.hint)
 	case code == exitUsage && !a.started:
-		fmt.Fprintf(errOut, "pawl: %s\nRun 'pawl -h' for help.\n", message(err))
+		fmt.Fprintf(a.errOut, "pawl: %s\nRun 'pawl -h' for help.\n", message(err))
 	default:
-		fmt.Fprintf(errOut, "pawl: %s%s\n", message(err), a.hint)
+		fmt.Fprintf(a.errOut, "pawl: %s%s\n", message(err), a.hint)
 	}
 	return code
 }
