@@ -30,8 +30,12 @@ func FuzzRequest(f *testing.F) {
 	h := inspect.New(rt, inspect.Config{Logger: slog.New(slog.DiscardHandler)})
 	f.Add("", "")
 	f.Add("kind", "kind=note&label=open&state=due&reverse=1&after=x")
-	f.Add("document", "kind=note&id=%3Cb%3E")
-	f.Add("streams", "name=%00&from=-1")
+	f.Add("doc", "kind=note&id=%3Cb%3E")
+	f.Add("raw", "kind=note&id=b%2Fc")
+	f.Add("live", "kind=note&id=a")
+	f.Add("queues", "name=%00&from=-1")
+	f.Add("view", "name=x")
+	f.Add("act", "view=x&id=a")
 	f.Add("../kind//", "%zz&a;b&kind=<script>alert(1)</script>")
 	f.Fuzz(func(t *testing.T, path, query string) {
 		const mark = "<x-mark>" // a tag that no page has

@@ -52,15 +52,19 @@ func (s Small) Empty() {
 
 func (s Small) filler() string { return filepath.Join(s.Dir, "filler") }
 
-// ReadOnly remounts the file system read-only. It fails while a file is open for writing.
-func (s Small) ReadOnly() error { return s.remount(syscall.MS_RDONLY) }
+// ReadOnly remounts the file system read-only. The kernel refuses that while a file is open for writing.
+func (s Small) ReadOnly() {
+	s.t.Helper()
+	s.remount(syscall.MS_RDONLY)
+}
 
 // Writable undoes ReadOnly.
 func (s Small) Writable() {
 	s.t.Helper()
-	require.NoError(s.t, s.remount(0))
+	s.remount(0)
 }
 
-func (s Small) remount(flags uintptr) error {
-	return syscall.Mount("", s.Dir, "", syscall.MS_REMOUNT|flags, "")
+func (s Small) remount(flags uintptr) {
+	s.t.Helper()
+	require.NoError(s.t, syscall.Mount("", s.Dir, "", syscall.MS_REMOUNT|flags, ""))
 }

@@ -33,6 +33,8 @@ func TestFullDisk(t *testing.T) {
 	path := filepath.Join(small.Dir, "state.db")
 	s := openAt(t, path, Config{})
 	version, refused := uint64(0), 0
+	large := put("large", 0)
+	large.Writes[0].Doc = fmt.Appendf(nil, "%q", strings.Repeat("x", 100<<10))
 	for free := 8; free >= 0; free-- { // pages of 4 KiB
 		_, err := s.Commit(t.Context(), both(version))
 		require.NoError(t, err)
@@ -47,8 +49,6 @@ func TestFullDisk(t *testing.T) {
 				refused++
 			}
 		}
-		large := put("large", 0)
-		large.Writes[0].Doc = fmt.Appendf(nil, "%q", strings.Repeat("x", 100<<10))
 		_, err = s.Commit(t.Context(), large)
 		require.ErrorIs(t, err, persist.ErrNotApplied)
 		require.ErrorIs(t, err, persist.ErrUnavailable)
@@ -62,6 +62,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	testkit.Figures(t, "%d commits refused for want of room, %d written", refused, version)
 	require.Greater(t, refused, 10)
+	_, err := s.Commit(t.Context(), large)
+	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	require.Equal(t, version, alive(t, openAt(t, path, Config{}), "b").Version)
 }
