@@ -301,10 +301,7 @@ func TestPausedProcess(t *testing.T) {
 		child := testkit.Start(t, "sleeper", s.env())
 		testkit.Ready(child)
 		child.Expect("running")
-		child.Pause(func(ctx context.Context) error {
-			_, err := session(rt, "free").PushState(ctx, "log", "free")
-			return err
-		})
+		child.Pause(stores.Unlocked(s.store(t)))
 		got := do(t.Context(), a, flow.IDs{Request: "next", Session: "s"})
 		require.Equal(t, "next", b.next(t))
 		child.Resume()

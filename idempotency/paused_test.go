@@ -3,7 +3,6 @@
 package idempotency_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/internal/testkit/stores"
 )
 
 // A process is paused in its handler for longer than its lease, and another does the work. When it
@@ -18,6 +18,7 @@ import (
 // Proves IDEM-4, IDEM-6.
 func TestPausedHolder(t *testing.T) {
 	onSharedStores(t, func(t *testing.T, location string, rt *pawl.Runtime) {
+		store := stores.OpenFor(t, location)
 		servers := startServers(t, location, time.Second, 2)
 		for _, mode := range []string{"plain", "tx"} {
 			late := make(chan answer, 1)
@@ -26,10 +27,7 @@ func TestPausedHolder(t *testing.T) {
 				late <- a
 			}()
 			servers[0].Expect("at start")
-			servers[0].Pause(func(ctx context.Context) error {
-				_, err := executions.Scope(rt, "free").IncState(ctx, "times", 1)
-				return err
-			})
+			servers[0].Pause(stores.Unlocked(store))
 			var second answer
 			testkit.Eventually(t, func() bool {
 				var err error

@@ -3,12 +3,10 @@
 package stream_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 )
@@ -27,24 +25,7 @@ func TestReactionPausedAtEveryPoint(t *testing.T) {
 			reactPrepare(t, rt, v)
 		}
 		p := reactBlock(t, "react-sleeper", location, visits)
-		probe := reactOpen(t, store, "probe")
-		p.Pause(func(ctx context.Context) error { // the child must not hold a lock that others need
-			return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
-				for _, v := range visits {
-					for _, id := range []string{"s0/r", "s1/r"} { // the child renews their leases
-						if _, err := (pawl.Kind[pawl.Doc]{Name: v.id() + ".position"}).Scope(tx, id).Snapshot(ctx); err != nil {
-							return err
-						}
-					}
-				}
-				for _, id := range []string{"free", "idle"} { // two need the lock that a listing has
-					if _, err := reactSums.Scope(tx, id).IncState(ctx, "count", 1); err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-		})
+		p.Pause(stores.Unlocked(store))
 		reactFinish(t, rt, visits)
 		versions := func() map[string]uint64 {
 			all := map[string]uint64{}

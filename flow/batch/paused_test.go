@@ -3,7 +3,6 @@
 package batch_test
 
 import (
-	"context"
 	"net/url"
 	"os"
 	"slices"
@@ -12,38 +11,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/flow/batch"
-	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
 )
-
-// pause pauses a child that is blocked at the visits, at a moment when it holds no lock of the store.
-func pause(t testing.TB, p *testkit.Process, store persist.Store, b *bench, visits []visit) {
-	t.Helper()
-	probe := open(t, store)
-	p.Pause(func(ctx context.Context) error {
-		for _, err := range b.queue(visits[0].id()).List(ctx) { // needs other locks than the commit of one document
-			if err != nil {
-				return err
-			}
-		}
-		return pawl.Transact(ctx, probe, func(ctx context.Context, tx *pawl.Tx) error {
-			for _, v := range visits { // the child renews their leases
-				if _, err := rawJobs(b.queueName(v.id())).Scope(tx, v.id()).Snapshot(ctx); err != nil {
-					return err
-				}
-			}
-			for _, account := range []string{"free", "idle"} { // two need the lock that a listing has
-				if _, err := wallets.Scope(tx, account).IncState(ctx, "points", 1); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	})
-}
 
 // A worker is paused after a call, for longer than its lease, and continues when another worker has
 // the job and has done nothing yet. It stores no result and charges no item. Proves CANCEL-1.
@@ -56,7 +27,7 @@ func TestPausedWorker(t *testing.T) {
 		store := stores.OpenFor(t, location)
 		b := openBench(t, store, t.TempDir())
 		p := block(t, "victim", location, b, visits)
-		pause(t, p, store, b, visits)
+		p.Pause(stores.Unlocked(store))
 		var during batch.Progress
 		var once sync.Once // on a busy machine the worker may lose its lease, and take the job again
 		b.hook = func(point, _ string) {
@@ -92,7 +63,7 @@ func TestPausedAtEveryPoint(t *testing.T) {
 		store := stores.OpenFor(t, location)
 		b := openBench(t, store, t.TempDir())
 		p := block(t, "sleeper", location, b, visits)
-		pause(t, p, store, b, visits)
+		p.Pause(stores.Unlocked(store))
 		repeat(t, b, visits, refs)
 		versions := func() (all []uint64) {
 			for _, v := range visits {

@@ -51,10 +51,7 @@ func TestPausedHolder(t *testing.T) {
 		p := testkit.Start(t, "pausing", stores.Env(location), envName+"=tries")
 		testkit.Ready(p)
 		p.Expect("in the body")
-		p.Pause(func(ctx context.Context) error {
-			_, err := ledgers.Scope(d.rt, "free").IncState(ctx, "shipped", 1)
-			return err
-		})
+		p.Pause(stores.Unlocked(store))
 		freed := 0
 		testkit.Eventually(t, func() bool {
 			reverts, err := d.janitor.Sweep(t.Context())

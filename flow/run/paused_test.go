@@ -68,7 +68,8 @@ func pausingChild() error {
 func TestPausedWorker(t *testing.T) {
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // it mostly waits
-		rt := open(t, stores.OpenFor(t, location))
+		store := stores.OpenFor(t, location)
+		rt := open(t, store)
 		var p *testkit.Process
 		e, runs := engine(rt, run.Config{Poll: 50 * time.Millisecond}, step("a", func(_ context.Context, a *attempt) (run.Next, error) {
 			p.Resume() // the old attempt continues beside this one
@@ -83,15 +84,7 @@ func TestPausedWorker(t *testing.T) {
 		p = testkit.Start(t, "pausing", stores.Env(location))
 		testkit.Ready(p)
 		p.Expect("in the step")
-		p.Pause(func(ctx context.Context) error {
-			for _, err := range runs.List(ctx, run.Filter{}) { // needs other locks than a commit
-				if err != nil {
-					return err
-				}
-			}
-			_, err := totals.Scope(rt, "free").IncState(ctx, "steps", 1)
-			return err
-		})
+		p.Pause(stores.Unlocked(store))
 		require.NoError(t, e.Start(t.Context()))
 		r = finished(t, runs, r.ID)
 		p.Kill()

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Pause stops the child at a moment when it holds none of the locks that every writer of its store
-// needs: a process that is stopped with such a lock blocks all others, whatever its leases. write
-// makes a commit to the store. Each attempt takes less than a lease of a second.
-func (p *Process) Pause(write func(ctx context.Context) error) {
+// Pause stops the child at a moment when it holds none of the locks that other users of its store
+// need: a process that is stopped with such a lock blocks all others, whatever its leases. unlocked
+// fails while the child holds one; see stores.Unlocked. Each attempt takes less than a lease of a second.
+func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 	p.t.Helper()
 	for try := range 20 {
 		p.Signal(syscall.SIGSTOP)
 		ctx, cancel := context.WithTimeout(p.t.Context(), 400*time.Millisecond)
-		err := write(ctx)
+		err := unlocked(ctx)
 		cancel()
 		if err == nil {
 			return
