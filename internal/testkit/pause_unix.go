@@ -4,6 +4,7 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"time"
 )
@@ -14,7 +15,7 @@ import (
 func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 	p.t.Helper()
 	for try := range 20 {
-		p.Signal(syscall.SIGSTOP)
+		p.stop()
 		ctx, cancel := context.WithTimeout(p.t.Context(), 400*time.Millisecond)
 		err := unlocked(ctx)
 		cancel()
@@ -25,6 +26,21 @@ func (p *Process) Pause(unlocked func(ctx context.Context) error) {
 		time.Sleep(20 * time.Millisecond << min(try, 4)) // on a busy machine the lock is held longer
 	}
 	p.t.Fatal("the store stays locked whenever the child is stopped")
+}
+
+// stop sends SIGSTOP and waits until all threads of the child have stopped. A thread that writes to
+// the disk delays that, and the others run on meanwhile.
+func (p *Process) stop() {
+	p.t.Helper()
+	p.Signal(syscall.SIGSTOP)
+	Eventually(p.t, func() bool {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED|syscall.WNOHANG, nil)
+		if err != nil && !errors.Is(err, syscall.EINTR) || pid > 0 && !status.Stopped() {
+			p.t.Fatalf("the child ended: status %v, %v", status, err)
+		}
+		return pid > 0
+	}, "the child is stopped")
 }
 
 // Resume lets a stopped child continue.
