@@ -18,7 +18,10 @@ import (
 // returns. A value with JSON code of its own (such as MarshalJSON) is copied when its turn comes,
 // because that code must not hold the caller. Do not change such a value until then, even if the
 // verb has returned an error.
-type Mutation interface{ mutation() }
+type Mutation interface {
+	// verb returns the name of the mutation in events and errors.
+	verb() string
+}
 
 // Patch replaces the named fields and leaves the others. A nil value sets a field of a struct to
 // zero, and removes an entry of a map.
@@ -65,15 +68,15 @@ type atomicMutation[T any] struct {
 	fn func(context.Context, *T) error
 }
 
-func (Patch) mutation()             {}
-func (Set) mutation()               {}
-func (Push) mutation()              {}
-func (Inc) mutation()               {}
-func (SetRecord) mutation()         {}
-func (DeleteRecord) mutation()      {}
-func (All) mutation()               {}
-func (atomicMutation[T]) mutation() {}
-func (deletion) mutation()          {}
+func (Patch) verb() string             { return "Patch" }
+func (Set) verb() string               { return "Set" }
+func (Push) verb() string              { return "Push" }
+func (Inc) verb() string               { return "Inc" }
+func (SetRecord) verb() string         { return "SetRecord" }
+func (DeleteRecord) verb() string      { return "DeleteRecord" }
+func (All) verb() string               { return "All" }
+func (atomicMutation[T]) verb() string { return "Atomic" }
+func (deletion) verb() string          { return "Delete" }
 
 // deletion is the mutation of Delete.
 type deletion struct{}
@@ -140,16 +143,18 @@ func (c *change) bounded() bool { return c.fn == nil && c.steps == nil }
 // compile fills c with m, prepared for states of type typ. It returns *FieldError,
 // *LimitError or *ArgumentError.
 func (c *change) compile(key Key, typ *state.Type, m Mutation) error {
-	c.typ = typ
+	if m == nil {
+		return &ArgumentError{Argument: "mutation", Reason: "nil"}
+	}
+	c.typ, c.verb, c.creates = typ, m.verb(), sets(m)
 	switch m := m.(type) {
 	case deletion:
-		c.verb, c.deletes = "Delete", true
+		c.deletes = true
 		return nil
 	case function:
-		c.verb, c.fn = "Atomic", m
+		c.fn = m
 		return accepts(m, typ)
 	}
-	c.verb, c.creates = verbOf(m), sets(m)
 	if op, ok := opOf(m); ok {
 		return c.prepare(&key, []state.Op{op}, nil)
 	}
@@ -196,26 +201,6 @@ func sets(m Mutation) bool {
 		return slices.ContainsFunc(m, sets)
 	}
 	return false
-}
-
-func verbOf(m Mutation) string {
-	switch m.(type) {
-	case Patch:
-		return "Patch"
-	case Set:
-		return "Set"
-	case Push:
-		return "Push"
-	case Inc:
-		return "Inc"
-	case SetRecord:
-		return "SetRecord"
-	case DeleteRecord:
-		return "DeleteRecord"
-	case All:
-		return "All"
-	}
-	return "Atomic"
 }
 
 // opOf returns a mutation that is one data verb.
