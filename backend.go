@@ -87,7 +87,7 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 	if err != nil {
 		return w, nil, unencodable(call.key, err)
 	}
-	if b.kind.log {
+	if b.kind.Log {
 		w.Log = d.Log.Write(w)
 	}
 	if d.Life != alive {
@@ -99,7 +99,7 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 	}
 	w.Label = label
 	// An upgrade may have set the field.
-	if upgraded := b.kind.due != "" && d.Base.Schema != b.schema(); d.Due == (document.Due{}) || d.Due.Keep && upgraded {
+	if upgraded := b.kind.Due != "" && d.Base.Schema != b.schema(); d.Due == (document.Due{}) || d.Due.Keep && upgraded {
 		w.Due = due
 	}
 	return w, next, nil
@@ -130,7 +130,7 @@ func unwritable(err error) bool {
 	return false
 }
 
-func (b *binding) schema() int { return len(b.kind.upgrades) }
+func (b *binding) schema() int { return len(b.kind.Upgrades) }
 
 func (b *binding) check(key Key, v *document.View) error {
 	_, _, err := b.kind.indexed(key, v, v.Encoded)

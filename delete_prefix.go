@@ -38,7 +38,7 @@ func (k Kind[T]) DeletePrefix(ctx context.Context, o Owner, prefix string) (dele
 
 // deletePrefix is Kind.DeletePrefix.
 func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int, err error) {
-	name := b.kind.name
+	name := b.kind.Name
 	if prefix == "" {
 		return 0, &ArgumentError{Argument: "prefix", Reason: "empty"}
 	}

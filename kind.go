@@ -264,16 +264,8 @@ func stateTypeOf[T any]() stateType { return stateType{reflect.TypeFor[T](), new
 
 // kind is a Kind as a runtime registers it.
 type kind struct {
-	name       string
-	inMemory   bool
-	label, due Field
-	ttl        time.Duration
-	maxDoc     int
-	log        bool
-	timeout    time.Duration
-	retry      Retry
-	upgrades   []Upgrade
-	bindings   sync.Map // reflect.Type → *binding
+	settings
+	bindings sync.Map // reflect.Type → *binding
 }
 
 // binding is a kind for one state type.
@@ -289,10 +281,6 @@ type binding struct {
 	unreadable atomic.Bool
 }
 
-func (k settings) registered() *kind {
-	return &kind{name: k.Name, inMemory: k.InMemory, label: k.Label, due: k.Due, ttl: k.TTL, maxDoc: k.MaxDoc, log: k.Log, timeout: k.Timeout, retry: k.Retry, upgrades: k.Upgrades}
-}
-
 // bare reports whether k has only a name, as in the short constructors. It then stands for the
 // registered kind.
 func (k settings) bare() bool {
@@ -301,8 +289,8 @@ func (k settings) bare() bool {
 
 // agrees reports whether k and the registered definition can be the same kind.
 func (k settings) agrees(with *kind) bool {
-	return k.InMemory == with.inMemory && (k.bare() || k.Label == with.label && k.Due == with.due && k.TTL == with.ttl && k.MaxDoc == with.maxDoc && k.Log == with.log &&
-		k.Timeout == with.timeout && k.Retry == with.retry && len(k.Upgrades) == len(with.upgrades))
+	return k.InMemory == with.InMemory && (k.bare() || k.Label == with.Label && k.Due == with.Due && k.TTL == with.TTL && k.MaxDoc == with.MaxDoc && k.Log == with.Log &&
+		k.Timeout == with.Timeout && k.Retry == with.Retry && len(k.Upgrades) == len(with.Upgrades))
 }
 
 func (k Kind[T]) define(rt *Runtime) error { return settings(k).define(rt, stateTypeOf[T]()) }
@@ -313,7 +301,7 @@ func (k settings) define(rt *Runtime, t stateType) error {
 	if !k.InMemory && rt.store == nil {
 		err = errors.Join(err, fmt.Errorf("%w: kind %q", ErrNoStore, k.Name))
 	}
-	if known, loaded := rt.kinds.LoadOrStore(k.Name, k.registered()); loaded && !k.agrees(known.(*kind)) {
+	if known, loaded := rt.kinds.LoadOrStore(k.Name, &kind{settings: k}); loaded && !k.agrees(known.(*kind)) {
 		err = errors.Join(err, k.contradiction())
 	}
 	return err
@@ -360,8 +348,8 @@ func (k settings) faults(t stateType) (errs []error) {
 		return errs
 	}
 	zero := document.NewView(typ, typ.Zero())
-	for name, only := range map[string]*kind{"Label": {label: k.Label}, "Due": {due: k.Due}} {
-		f := only.label + only.due
+	for name, only := range map[string]settings{"Label": {Label: k.Label}, "Due": {Due: k.Due}} {
+		f := only.Label + only.Due
 		if f == "" {
 			continue
 		}
@@ -391,7 +379,7 @@ func bind(o Owner, k settings, t stateType) (*binding, error) {
 		if err := errors.Join(k.faults(t)...); err != nil {
 			return nil, err
 		}
-		known, _ = rt.kinds.LoadOrStore(k.Name, k.registered())
+		known, _ = rt.kinds.LoadOrStore(k.Name, &kind{settings: k})
 	}
 	info := known.(*kind)
 	if !k.agrees(info) {
@@ -404,12 +392,12 @@ func bind(o Owner, k settings, t stateType) (*binding, error) {
 	if err != nil {
 		return nil, &KindError{Kind: k.Name, Reason: err.Error()}
 	}
-	b := &binding{rt: rt, kind: info, typ: typ, newImage: t.newImage, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.retry.Or(rt.retry), ttl: info.ttl, log: info.log}}
-	if b.defaults.maxDoc = rt.env.maxDoc; info.maxDoc > 0 {
-		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)
+	b := &binding{rt: rt, kind: info, typ: typ, newImage: t.newImage, defaults: &terms{env: rt.env, timeout: rt.timeout, retry: info.Retry.Or(rt.retry), ttl: info.TTL, log: info.Log}}
+	if b.defaults.maxDoc = rt.env.maxDoc; info.MaxDoc > 0 {
+		b.defaults.maxDoc = min(info.MaxDoc, rt.env.maxDoc)
 	}
-	if info.timeout != 0 {
-		b.defaults.timeout = info.timeout
+	if info.Timeout != 0 {
+		b.defaults.timeout = info.Timeout
 	}
 	made, _ := info.bindings.LoadOrStore(t.reflect, b)
 	return made.(*binding), nil
@@ -434,16 +422,16 @@ func checkName(key Key, what, name string, limit int) error {
 var docType, _ = state.Of(reflect.TypeFor[Doc]())
 
 // upgrade rewrites a document of schema version from into the current version.
-func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
-	if from >= len(k.upgrades) {
+func (k *settings) upgrade(raw []byte, from int) ([]byte, error) {
+	if from >= len(k.Upgrades) {
 		return raw, nil
 	}
 	d := Doc{}
 	if _, err := docType.Decode(raw, &d); err != nil {
 		return nil, err
 	}
-	for i := from; i < len(k.upgrades); i++ {
-		if err := k.upgrades[i](d); err != nil {
+	for i := from; i < len(k.Upgrades); i++ {
+		if err := k.Upgrades[i](d); err != nil {
 			return nil, fmt.Errorf("upgrade from %d to %d: %w", i, i+1, err)
 		}
 	}
@@ -454,23 +442,23 @@ func (k *kind) upgrade(raw []byte, from int) ([]byte, error) {
 }
 
 // indexed returns the label and the due time of a document, which the store indexes.
-func (k *kind) indexed(key Key, v *document.View, raw []byte) (label string, due time.Time, err error) {
-	if k.label != "" {
-		value, err := lookup(v, raw, k.label)
+func (k *settings) indexed(key Key, v *document.View, raw []byte) (label string, due time.Time, err error) {
+	if k.Label != "" {
+		value, err := lookup(v, raw, k.Label)
 		if err != nil {
 			return "", due, err
 		}
 		if value.Kind() == reflect.String {
 			label = value.String()
 		} else if value.IsValid() {
-			return "", due, &FieldError{Scope: key, Field: k.label, Reason: "the kind's label is not a string"}
+			return "", due, &FieldError{Scope: key, Field: k.Label, Reason: "the kind's label is not a string"}
 		}
 		if len(label) > MaxLabel {
 			return "", due, &LimitError{Scope: key, What: "label", Limit: MaxLabel, Got: len(label)}
 		}
 	}
-	if k.due != "" {
-		value, err := lookup(v, raw, k.due)
+	if k.Due != "" {
+		value, err := lookup(v, raw, k.Due)
 		if err != nil {
 			return "", due, err
 		}
@@ -485,13 +473,13 @@ func (k *kind) indexed(key Key, v *document.View, raw []byte) (label string, due
 				break
 			}
 			if due, err = time.Parse(time.RFC3339Nano, t); err != nil {
-				return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is not a time"}
+				return "", due, &FieldError{Scope: key, Field: k.Due, Reason: "the kind's due time is not a time"}
 			}
 		default:
-			return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is not a time"}
+			return "", due, &FieldError{Scope: key, Field: k.Due, Reason: "the kind's due time is not a time"}
 		}
 		if year := due.UTC().Year(); year < 1 || year > 9999 {
-			return "", due, &FieldError{Scope: key, Field: k.due, Reason: "the kind's due time is outside the years 1 to 9999"}
+			return "", due, &FieldError{Scope: key, Field: k.Due, Reason: "the kind's due time is outside the years 1 to 9999"}
 		}
 	}
 	return label, due, nil

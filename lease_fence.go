@@ -14,7 +14,7 @@ import (
 // of the caller's own. Such a container, like an in-memory scope, has no store that could test the
 // leases: what this process knows of them decides.
 func (l *Lease) covers(b *binding) error {
-	if b != nil && !b.kind.inMemory {
+	if b != nil && !b.kind.InMemory {
 		return l.coversStore(b.rt)
 	}
 	return l.lostAny()

@@ -141,7 +141,7 @@ func (s *handle) readLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 		return nil, s.fault()
 	case s.stored == nil:
 		return nil, wrapKey(ErrNotPersisted, s.key)
-	case !s.bound.kind.log:
+	case !s.bound.kind.Log:
 		return nil, &ArgumentError{Argument: "scope", Reason: "kind " + s.key.Kind + " has no log; see Kind.Log"}
 	case q.Limit < 0:
 		return nil, &ArgumentError{Argument: "LogQuery.Limit", Reason: "negative"}
@@ -238,7 +238,7 @@ func (l *logChange) end() bool {
 // hasLog reports whether scopes of a kind may have a log. A kind that this process does not know may.
 func (rt *Runtime) hasLog(name string) bool {
 	known, ok := rt.kinds.Load(name)
-	return !ok || known.(*kind).log
+	return !ok || known.(*kind).Log
 }
 
 // cleared returns the log write of a document that ends or starts over.

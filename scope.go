@@ -50,16 +50,16 @@ func open(o Owner, k settings, t stateType, id string) *handle {
 
 // open returns the handle on the scope of o with this id.
 func (b *binding) open(o owner, id string) *handle {
-	s := &handle{key: Key{Kind: b.kind.name, ID: id}, bound: b}
+	s := &handle{key: Key{Kind: b.kind.Name, ID: id}, bound: b}
 	if s.err = checkName(s.key, "id", id, MaxID); s.err != nil {
 		return s
 	}
 	rt := b.rt
-	if s.tx = o.tx; s.tx != nil && b.kind.inMemory {
+	if s.tx = o.tx; s.tx != nil && b.kind.InMemory {
 		s.err = wrapKey(ErrNotPersisted, s.key)
 		return s
 	}
-	if !b.kind.inMemory {
+	if !b.kind.InMemory {
 		if rt.store == nil {
 			s.err = wrapKey(ErrNoStore, s.key)
 			return s
@@ -89,7 +89,7 @@ func (b *binding) open(o owner, id string) *handle {
 		return s
 	}
 	if s.memory = found.(*container); s.memory.typ != b.typ {
-		s.err = &KindError{Kind: b.kind.name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
+		s.err = &KindError{Kind: b.kind.Name, Reason: "in-memory scope " + s.key.String() + " is open with another type"}
 	}
 	return s
 }

@@ -93,7 +93,7 @@ type WorkerStats struct {
 func (rt *Runtime) Kinds() (all []KindInfo) {
 	rt.kinds.Range(func(_, v any) bool {
 		k := v.(*kind)
-		all = append(all, KindInfo{Name: k.name, InMemory: k.inMemory, Label: k.label, Due: k.due, TTL: k.ttl, Log: k.log, Schema: len(k.upgrades)})
+		all = append(all, KindInfo{Name: k.Name, InMemory: k.InMemory, Label: k.Label, Due: k.Due, TTL: k.TTL, Log: k.Log, Schema: len(k.Upgrades)})
 		return true
 	})
 	slices.SortFunc(all, func(a, b KindInfo) int { return strings.Compare(a.Name, b.Name) })

@@ -266,7 +266,7 @@ func (s *Sweeper) kinds() []string {
 // persistedKinds returns the names of the persisted kinds that rt knows.
 func (rt *Runtime) persistedKinds() (names []string) {
 	rt.kinds.Range(func(name, k any) bool {
-		if !k.(*kind).inMemory {
+		if !k.(*kind).InMemory {
 			names = append(names, name.(string))
 		}
 		return true

@@ -128,7 +128,7 @@ func (b *binding) taking(asked leaseCall) (t *taking, err error) {
 	if t.terms.joined {
 		return nil, &ArgumentError{Argument: "CommitThrough", Reason: "is for Transact"}
 	}
-	if err := t.data.compile(Key{Kind: b.kind.name}, b.typ, asked.mutation); err != nil {
+	if err := t.data.compile(Key{Kind: b.kind.Name}, b.typ, asked.mutation); err != nil {
 		return nil, err
 	}
 	t.data.takes = &persist.Acquire{Holder: asked.holder, For: asked.length}
@@ -186,7 +186,7 @@ func (k Kind[T]) NextDue(ctx context.Context, o Owner, q Query, within time.Dura
 
 // nextDue is Kind.NextDue.
 func (b *binding) nextDue(ctx context.Context, q Query, within time.Duration) (time.Duration, error) {
-	name := b.kind.name
+	name := b.kind.Name
 	sq := q.stored(name)
 	sq.Due, sq.DueIn, sq.Unheld, sq.Limit = true, max(within, time.Microsecond), true, 1
 	page, err := b.rt.list(ctx, sq)

@@ -17,7 +17,7 @@ var lockBugs = []Bug{
 	{
 		Name: "budget-from-kind", Mechanism: "a kind's budget replaces the runtime's",
 		Proves: []string{"LOCK-4"}, File: "kind.go",
-		Old: "		b.defaults.timeout = info.timeout\n", New: "",
+		Old: "		b.defaults.timeout = info.Timeout\n", New: "",
 		Pkg: ".", Run: "^TestBudgetIsSetPerRuntimeKindLocalAndCall$",
 	},
 	{

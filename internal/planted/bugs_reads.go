@@ -29,7 +29,7 @@ var readBugs = []Bug{
 	{
 		Name: "kind-max-doc-in-tx", Mechanism: "the limit of a kind holds for every document of it",
 		Proves: []string{"SCOPE-11"}, File: "kind.go",
-		Old: "		b.defaults.maxDoc = min(info.maxDoc, rt.env.maxDoc)\n", New: "",
+		Old: "		b.defaults.maxDoc = min(info.MaxDoc, rt.env.maxDoc)\n", New: "",
 		Pkg: ".", Run: "^TestMaxDocOfAKind$",
 	},
 	{

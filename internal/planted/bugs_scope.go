@@ -101,7 +101,7 @@ var scopeBugs = []Bug{
 	{
 		Name: "schema-upgrade", Mechanism: "an older document is upgraded when read",
 		Proves: []string{"SCOPE-15"}, File: "kind.go",
-		Old: "	for i := from; i < len(k.upgrades); i++ {", New: "	for i := from + 1; i < len(k.upgrades); i++ {",
+		Old: "	for i := from; i < len(k.Upgrades); i++ {", New: "	for i := from + 1; i < len(k.Upgrades); i++ {",
 		Pkg: ".", Run: "^TestUpgrade$",
 	},
 	{

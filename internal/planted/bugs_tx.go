@@ -89,7 +89,7 @@ var txBugs = []Bug{
 	{
 		Name: "tx-in-memory", Mechanism: "an in-memory scope is refused inside a transaction",
 		Proves: []string{"TX-4"}, File: "scope.go",
-		Old: "s.tx != nil && b.kind.inMemory {", New: "s.tx != nil && b.kind.inMemory && false {",
+		Old: "s.tx != nil && b.kind.InMemory {", New: "s.tx != nil && b.kind.InMemory && false {",
 		Pkg: ".", Run: "^TestTransactRefusesOutsideCalls$",
 	},
 	{
