@@ -559,7 +559,7 @@ func (s *stored) keepCached() {
 
 // close makes stored closable: it refuses new work and ends the watches.
 func (s *stored) close() <-chan struct{} {
-	closeWatchers(&s.group)
+	s.group.Load().Close()
 	return s.queue.Close()
 }
 

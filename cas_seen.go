@@ -16,7 +16,7 @@ func (s *stored) advance(d *document.Doc) {
 		}
 		if s.seen.CompareAndSwap(cur, d) {
 			if cur == nil || !cur.Same(d) {
-				notifyWatchers(&s.group)
+				s.group.Load().Notify()
 			}
 			return
 		}
@@ -27,7 +27,7 @@ func (s *stored) advance(d *document.Doc) {
 // versions say; if another version was seen meanwhile, it advances to won.
 func (s *stored) replace(base, won *document.Doc) {
 	if s.seen.CompareAndSwap(base, won) {
-		notifyWatchers(&s.group)
+		s.group.Load().Notify()
 		return
 	}
 	s.advance(won)
@@ -36,6 +36,6 @@ func (s *stored) replace(base, won *document.Doc) {
 // renewed puts d, which is base with another expiry, in its place.
 func (s *stored) renewed(base, d *document.Doc) {
 	if s.seen.CompareAndSwap(base, d) {
-		notifyWatchers(&s.group) // a watcher may wait for the expiry
+		s.group.Load().Notify() // a watcher may wait for the expiry
 	}
 }

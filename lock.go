@@ -361,7 +361,7 @@ func (c *container) publish(cur, img *image) {
 		c.first = img.version
 	}
 	c.image.Store(img)
-	notifyWatchers(&c.group)
+	c.group.Load().Notify()
 	if img.life == deleted {
 		c.tail = state.Tail{} // it refers to lists of the deleted state
 	}
@@ -434,7 +434,7 @@ func (c *container) abandon(since time.Time) bool {
 
 // close makes container closable: it refuses new work and ends the watches.
 func (c *container) close() <-chan struct{} {
-	closeWatchers(&c.group)
+	c.group.Load().Close()
 	return c.queue.Close()
 }
 

@@ -7,7 +7,6 @@ import (
 	"time"
 	"weak"
 
-	"github.com/pawl-go/pawl/internal/notify"
 	"github.com/pawl-go/pawl/internal/queue"
 )
 
@@ -176,7 +175,7 @@ func (c *container) stats(now time.Time) (s QueueStats, watchers int) {
 			s.Running = []FunctionStats{{p.change.verb, p.started, p.call.timeout > 0 && now.Sub(p.started) > p.call.timeout}}
 		}
 	}
-	return s, countWatchers(c.group.Load())
+	return s, c.group.Load().Len()
 }
 
 // stats returns the state of the queue and the number of watchers; it is part of resident.
@@ -201,15 +200,7 @@ func (s *stored) stats(now time.Time) (out QueueStats, watchers int) {
 		}
 	}
 	slices.SortFunc(out.Running, func(a, b FunctionStats) int { return cmp.Compare(a.Since.UnixNano(), b.Since.UnixNano()) })
-	return out, countWatchers(s.group.Load())
-}
-
-// countWatchers returns the number of watchers in g, which may be nil.
-func countWatchers(g *notify.Group) int {
-	if g == nil {
-		return 0
-	}
-	return g.Len()
+	return out, s.group.Load().Len()
 }
 
 // stats returns the live leases.

@@ -13,8 +13,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// Watchers of a scope. A writer only signals that there is a new version (notifyWatchers). The
-// package internal/notify wakes the watchers, which look at the newest version. Versions of other
+// Watchers of a scope. A writer only signals that there is a new version (notify.Group). That
+// wakes the watchers, which look at the newest version. Versions of other
 // processes come through internal/hints.
 //
 // Races, and what decides them:
@@ -47,7 +47,7 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 			return
 		}
 		defer w.leave()
-		for next[T](ctx, w, nil) {
+		for w.next(ctx) {
 			if w.news.err != nil {
 				yield(Change[T]{}, w.news.err)
 				return
@@ -59,9 +59,10 @@ func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	}
 }
 
-// Changes is Watch as a channel, for select loops. The channel is closed when ctx ends. An error is
-// the last Change, including *PanicError for a panic of the store or of T's own decoding. A
-// receiver that stops receiving must end ctx.
+// Changes is Watch as a channel, for select loops. A receiver that was away gets the change that waited
+// for it, and then the newest. The channel is closed when ctx ends. An error is the last Change,
+// including *PanicError for a panic of the store or of T's own decoding. A receiver that stops
+// receiving must end ctx.
 func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	out := make(chan Change[T])
 	if ctx == nil {
@@ -72,24 +73,23 @@ func (s Scope[T]) Changes(ctx context.Context) <-chan Change[T] {
 	}
 	go func() {
 		defer close(out)
-		var err error
-		p := guarded(func() {
-			w, failed := s.startWatch(ctx)
-			if err = failed; err != nil {
-				return
+		send := func(c Change[T]) bool {
+			select {
+			case out <- c:
+				return true
+			case <-ctx.Done():
+				return false
 			}
-			defer w.leave()
-			for next(ctx, w, out) {
+		}
+		p := guarded(func() {
+			for c, err := range s.Watch(ctx) {
+				if c.Err = err; !send(c) {
+					return
+				}
 			}
 		}, func() {})
 		if p != nil {
-			err = p
-		}
-		if err != nil {
-			select {
-			case out <- Change[T]{Err: err}:
-			case <-ctx.Done():
-			}
+			send(Change[T]{Err: p})
 		}
 	}()
 	return out
@@ -108,14 +108,12 @@ func changeOf[T any](n news) Change[T] {
 
 // watcher is one watch.
 type watcher struct {
-	scope   *handle
-	signal  notify.Signal
-	quit    <-chan struct{} // closed with the scope's owner
-	leave   func()
-	got     observation // delivered last
-	ahead   observation // to be delivered next
-	waiting bool        // ahead was not delivered yet
-	news    news        // the change of ahead
+	scope  *handle
+	signal notify.Signal
+	quit   <-chan struct{} // closed with the scope's owner
+	leave  func()
+	got    observation // the last one that was news
+	news   news        // its change
 }
 
 // observation is a version that a watcher saw. Its zero value means that it saw none.
@@ -214,70 +212,43 @@ func (w *watcher) observe(ctx context.Context, t EventType, missed int) {
 	w.scope.bound.rt.env.observe(ctx, Event{Type: t, Key: w.scope.key, Verb: "Watch", Version: w.got.version, Batch: missed})
 }
 
-// next waits for a change and, unless out is nil, until the change is sent there. It reports false
-// when the watch is over.
-func next[T any](ctx context.Context, w *watcher, out chan<- Change[T]) bool {
+// next waits for a change, w.news. It reports false when ctx has ended.
+func (w *watcher) next(ctx context.Context) bool {
 	for ctx.Err() == nil {
-		left, expires := w.look()
-		if w.waiting && out == nil {
-			w.deliver(ctx)
+		found, left := w.look()
+		if found {
+			if w.news.missed > 0 {
+				w.observe(ctx, EventWatchMissed, w.news.missed)
+			}
 			return true
 		}
-		var offer chan<- Change[T] // nil, which blocks for ever, while there is no change
-		if w.waiting {
-			offer = out
-		}
-		var expiry <-chan time.Time
-		stop := func() bool { return true }
-		if expires {
-			t := time.NewTimer(left)
-			expiry, stop = t.C, t.Stop
+		var expiry <-chan time.Time // nil, which blocks for ever, while the scope does not expire
+		if left > 0 {
+			expiry = time.After(left)
 		}
 		select {
 		case <-ctx.Done():
 		case <-w.quit:
-			stop()
 			w.news = news{err: wrapKey(ErrClosed, w.scope.key)}
-			if out == nil {
-				return true
-			}
-			select {
-			case out <- changeOf[T](w.news):
-			case <-ctx.Done():
-			}
-			return false
-		case offer <- changeOf[T](w.news):
-			stop()
-			w.deliver(ctx)
-			return w.news.err == nil
+			return true
 		case <-w.signal:
 		case <-expiry:
 			if w.scope.stored != nil {
 				w.scope.bound.rt.hub.Reread(w.scope.key)
 			}
 		}
-		stop()
 	}
 	return false
 }
 
-// deliver notes that the prepared change was delivered.
-func (w *watcher) deliver(ctx context.Context) {
-	w.got, w.waiting = w.ahead, false
-	if w.news.missed > 0 {
-		w.observe(ctx, EventWatchMissed, w.news.missed)
-	}
-}
-
-// look prepares the newest version, unless it was delivered. Left is the time until it expires, if
-// it expires.
-func (w *watcher) look() (left time.Duration, expires bool) {
+// look reports whether the newest version is news. Otherwise left is the time until it expires, 0 if
+// it does not.
+func (w *watcher) look() (found bool, left time.Duration) {
 	s := w.scope
 	if s.memory != nil {
 		img := s.memory.image.Load()
 		if img == nil {
-			w.prepare(observation{some: true}, snapshot{id: s.key.ID}, nil)
-			return 0, false
+			return w.note(observation{some: true}, snapshot{id: s.key.ID}, nil), 0
 		}
 		now := time.Now().UnixNano()
 		l := img.lifeAt(now)
@@ -285,40 +256,42 @@ func (w *watcher) look() (left time.Duration, expires bool) {
 		if l == alive { // by the same clock reading
 			snap.version, snap.state = img.version, img.state
 		}
+		if l == alive && img.expires != 0 {
+			left = time.Duration(img.expires - now)
+		}
 		if w.got.life == absent {
 			w.got.version = s.memory.first - 1 // versions below the first were not missed
 		}
-		w.prepare(observation{some: true, version: img.version, life: l}, snap, nil)
-		return time.Duration(img.expires - now), l == alive && img.expires != 0
+		return w.note(observation{some: true, version: img.version, life: l}, snap, nil), left
 	}
 	d := s.stored.seen.Load()
 	if d == nil {
-		return 0, false // not read yet; the hub will wake this watcher
+		return false, 0 // not read yet; the hub will wake this watcher
+	}
+	if d.Life == alive && !d.Expires.IsZero() {
+		// This host's clock may be ahead of the store's, and a leased scope does not expire: so look
+		// again after a while.
+		left = max(time.Until(d.Expires), 100*time.Millisecond)
 	}
 	snap, err := s.seen(d)
-	w.prepare(observation{true, d.Version, d.Life, d.Born}, snap, err)
-	// This host's clock may be ahead of the store's, and a leased scope does not expire: so look
-	// again after a while.
-	return max(time.Until(d.Expires), 100*time.Millisecond), d.Life == alive && !d.Expires.IsZero()
+	return w.note(observation{true, d.Version, d.Life, d.Born}, snap, err), left
 }
 
-// prepare makes snap the change to deliver, if now is newer than the last observation.
-func (w *watcher) prepare(now observation, snap snapshot, err error) {
-	known := w.got
-	if w.waiting {
-		known = w.ahead
-	}
-	if !now.after(known) {
+// note reports whether now is newer than the last observation. It then replaces it, and snap becomes
+// its change.
+func (w *watcher) note(now observation, snap snapshot, err error) bool {
+	if !now.after(w.got) {
 		if now.life == absent && w.got.life == absent {
 			w.got.version = max(w.got.version, now.version) // versions start higher now
 		}
-		return
+		return false
 	}
-	w.ahead, w.waiting = now, true
 	w.news = news{snapshot: snap, missed: now.missed(w.got), err: err}
 	if now.life != alive && (now.life != absent || w.got.some) {
 		w.news.version = now.version
 	}
+	w.got = now
+	return true
 }
 
 // watchersOf returns the group in p, which is made if there is none.
@@ -331,21 +304,6 @@ func watchersOf(p *atomic.Pointer[notify.Group]) *notify.Group {
 		}
 	}
 	return g
-}
-
-// notifyWatchers wakes the watchers in p, if there are any. It does not wait, and costs the same
-// for any number of them.
-func notifyWatchers(p *atomic.Pointer[notify.Group]) {
-	if g := p.Load(); g != nil {
-		g.Notify()
-	}
-}
-
-// closeWatchers ends the watches in p, if there are any.
-func closeWatchers(p *atomic.Pointer[notify.Group]) {
-	if g := p.Load(); g != nil {
-		g.Close()
-	}
 }
 
 // watchedScope makes a stored container a hints.Scope.

@@ -57,9 +57,9 @@ func NewGroup() *Group {
 	return &Group{watchers: map[Signal]struct{}{}, over: make(chan struct{}), news: NewSignal(), empty: NewSignal()}
 }
 
-// Notify wakes the watchers soon. It does not wait.
+// Notify wakes the watchers soon. It does not wait. A nil group has none.
 func (g *Group) Notify() {
-	if !g.marked.Load() && g.marked.CompareAndSwap(false, true) {
+	if g != nil && !g.marked.Load() && g.marked.CompareAndSwap(false, true) {
 		g.news.Set()
 	}
 }
@@ -87,16 +87,22 @@ func (g *Group) Leave(s Signal) {
 	}
 }
 
-// Len returns the number of watchers.
+// Len returns the number of watchers, 0 for a nil group.
 func (g *Group) Len() int {
+	if g == nil {
+		return 0
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return len(g.watchers)
 }
 
-// Close tells all watchers, also those that join later, that nothing more will come. Closing twice
-// is safe.
+// Close tells all watchers, also those that join later, that nothing more will come. Closing twice,
+// or a nil group, is safe.
 func (g *Group) Close() {
+	if g == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.closed {

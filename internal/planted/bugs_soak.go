@@ -11,7 +11,7 @@ var soakBugs = []Bug{
 	{
 		Name: "soak-watch-leaves-a-goroutine", Mechanism: "a watch that has ended leaves no goroutine until the runtime closes",
 		Proves: []string{"SCOPE-13"}, File: "watch.go",
-		Old: "			for next(ctx, w, out) {\n			}\n", New: "			for next(ctx, w, out) {\n			}\n			go func() { <-w.quit; w.leave() }()\n",
+		Old: "		defer w.leave()\n", New: "		defer func() { go func() { <-w.quit; w.leave() }() }()\n",
 		Pkg: "./internal/soak", Run: "^TestServers$/^postgres$",
 	},
 	{

@@ -5,7 +5,7 @@ var watchBugs = []Bug{
 	{
 		Name: "watch-without-announcement", Mechanism: "a commit in memory wakes the watchers",
 		Proves: []string{"SCOPE-13"}, File: "lock.go",
-		Old: "	c.image.Store(img)\n	notifyWatchers(&c.group)\n", New: "	c.image.Store(img)\n",
+		Old: "	c.image.Store(img)\n	c.group.Load().Notify()\n", New: "	c.image.Store(img)\n",
 		Pkg: ".", Run: "^TestWatchDeleteAndRecreate$/in_memory", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -28,9 +28,9 @@ var watchBugs = []Bug{
 		Pkg: ".", Run: "^TestWatchStaleRead$", Flags: []string{"-timeout=20s"},
 	},
 	{
-		Name: "watch-miscounts", Mechanism: "skipped versions are counted from the last delivered one",
+		Name: "watch-miscounts", Mechanism: "skipped versions are counted",
 		Proves: []string{"SCOPE-13"}, File: "watch.go",
-		Old: "	w.news = news{snapshot: snap, missed: now.missed(w.got), err: err}\n", New: "	w.news = news{snapshot: snap, missed: now.missed(known), err: err}\n",
+		Old: "	w.news = news{snapshot: snap, missed: now.missed(w.got), err: err}\n", New: "	w.news = news{snapshot: snap, missed: min(now.missed(w.got), 0), err: err}\n",
 		Pkg: ".", Run: "^TestWatchWithoutAReceiver$", Flags: []string{"-timeout=60s"},
 	},
 	{
@@ -54,13 +54,13 @@ var watchBugs = []Bug{
 	{
 		Name: "watch-forgets-expiry", Mechanism: "the expiry of a state is a change",
 		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "watch.go",
-		Old: "		if expires {\n", New: "		if expires && left < 0 {\n",
+		Old: "		if left > 0 {\n", New: "		if left < 0 {\n",
 		Pkg: ".", Run: "^TestWatchExpiry$/in_memory", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "watch-deaf-to-renewal", Mechanism: "a renewed expiry is noticed in its own process",
 		Proves: []string{"SCOPE-13", "SCOPE-14"}, File: "cas_seen.go",
-		Old: "	if s.seen.CompareAndSwap(base, d) {\n		notifyWatchers(&s.group)", New: "	if s.seen.CompareAndSwap(base, d) {\n		_ = s",
+		Old: "	if s.seen.CompareAndSwap(base, d) {\n		s.group.Load().Notify()", New: "	if s.seen.CompareAndSwap(base, d) {\n		_ = s",
 		Pkg: ".", Run: "^TestWatchExpiryMovedByThisProcess$", Flags: []string{"-timeout=20s"},
 	},
 	{
