@@ -557,9 +557,13 @@ func (s *stored) keepCached() {
 	}
 }
 
-// close makes stored closable: it refuses new work and ends the watches.
+// close makes stored closable: it refuses new work, ends the watches, and wakes the callers that wait
+// for the lease, which are refused.
 func (s *stored) close() <-chan struct{} {
 	s.group.Load().Close()
+	if l := s.line.Load(); l != nil {
+		l.free.Set()
+	}
 	return s.queue.Close()
 }
 

@@ -425,11 +425,10 @@ func (l *Lease) observe(t EventType, err error) {
 	l.rt.env.observe(l.ctx, Event{Type: t, Key: l.key, Verb: "Lease", Version: l.token, Err: err})
 }
 
-// leases are the live leases of a runtime, and the lines that have waiters.
+// leases are the live leases of a runtime.
 type leases struct {
-	mu     sync.Mutex // protects live, lines and closed
+	mu     sync.Mutex // protects live and closed
 	live   map[Key]*Lease
-	lines  map[*line]struct{}
 	closed bool
 
 	runs drain.Group[*Lease] // leases under which a function runs
@@ -462,23 +461,6 @@ func (s *leases) add(l *Lease) {
 	}
 }
 
-// join registers a line that has waiters.
-func (s *leases) join(l *line) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.lines == nil {
-		s.lines = map[*line]struct{}{}
-	}
-	s.lines[l] = struct{}{}
-}
-
-// quit removes a line that has no waiters.
-func (s *leases) quit(l *line) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.lines, l)
-}
-
 func (s *leases) remove(l *Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -487,18 +469,14 @@ func (s *leases) remove(l *Lease) {
 	}
 }
 
-// close ends the contexts of the live leases and wakes the waiters, which are refused. It does not
-// release the leases: work under them may still go on. It returns a channel that is closed once no
-// function of Hold runs; nil if none runs now.
+// close ends the contexts of the live leases. It does not release them: work under them may still go
+// on. It returns a channel that is closed once no function of Hold runs; nil if none runs now.
 func (s *leases) close() <-chan struct{} {
 	s.mu.Lock()
 	s.closed = true
 	var live []*Lease
 	for _, l := range s.live {
 		live = append(live, l)
-	}
-	for l := range s.lines {
-		l.free.Set()
 	}
 	s.mu.Unlock()
 	for _, l := range live {

@@ -185,7 +185,6 @@ func (l *line) Work() {
 
 // rest ends the subscription to hints when the line is empty. The caller holds the queue's lock.
 func (l *line) rest() {
-	l.rt.leases.quit(l)
 	if l.unsub != nil {
 		l.unsub()
 		l.unsub = nil
@@ -195,7 +194,6 @@ func (l *line) rest() {
 // serve takes the lease for w. Unless w asks only once, it waits until the lease is free.
 func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 	p := &w.Value
-	l.rt.leases.join(l)
 	if p.held == nil && !p.once && l.holds() {
 		l.listen()
 		l.wait(l.last.length) // no need to ask the store
