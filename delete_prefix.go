@@ -55,7 +55,7 @@ func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int,
 		}
 		page, err := b.rt.list(ctx, q)
 		if err != nil {
-			return deleted, b.readError(ctx, key, err)
+			return deleted, storeError(ctx, key, err)
 		}
 		if len(page.Records) == 0 && q.Expired {
 			return deleted, nil
@@ -85,7 +85,7 @@ func (b *binding) deleteError(ctx context.Context, key Key, err error) error {
 		return &LeaseLostError{Scope: fenced.Current.Key, Token: fenced.Token}
 	}
 	if commit.NotApplied(err) {
-		return b.readError(ctx, key, err)
+		return storeError(ctx, key, err)
 	}
 	return &UnknownOutcomeError{Scope: key, Cause: err}
 }

@@ -141,7 +141,7 @@ func (k settings) list(ctx context.Context, o Owner, t stateType, q Query, yield
 	for first := true; first || page.Next != ""; first = false {
 		sq.After = page.Next
 		if page, err = b.rt.list(ctx, sq); err != nil {
-			yield(snapshot{}, b.readError(ctx, Key{Kind: k.Name}, err))
+			yield(snapshot{}, storeError(ctx, Key{Kind: k.Name}, err))
 			return
 		}
 		for _, r := range page.Records {

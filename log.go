@@ -165,7 +165,7 @@ func (s *handle) readLog(ctx context.Context, q LogQuery) ([]LogEntry, error) {
 		return logs.ReadLog(ctx, persist.LogQuery{Key: s.key, From: q.From, Before: q.Before, Reverse: q.Reverse, Limit: q.Limit})
 	})
 	if err != nil {
-		return nil, s.bound.readError(ctx, s.key, err)
+		return nil, storeError(ctx, s.key, err)
 	}
 	return entries, nil
 }
@@ -192,10 +192,7 @@ func (rt *Runtime) ReadLogs(ctx context.Context, after uint64, limit int, kinds 
 		return rt.logs.ReadOrder(ctx, persist.OrderQuery{Kinds: kinds, After: after, Limit: limit})
 	})
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, leftBy(ctx, Key{}, PhaseQueued)
-		}
-		return nil, unavailable(Key{}, err)
+		return nil, storeError(ctx, Key{}, err)
 	}
 	return entries, nil
 }
@@ -235,15 +232,10 @@ func (l *logChange) end() bool {
 	return l.drop > 0 || len(l.entries) > 0
 }
 
-// hasLog reports whether scopes of a kind may have a log. A kind that this process does not know may.
-func (rt *Runtime) hasLog(name string) bool {
-	known, ok := rt.kinds.Load(name)
-	return !ok || known.(*kind).Log
-}
-
-// cleared returns the log write of a document that ends or starts over.
-func (rt *Runtime) cleared(kind string) *persist.LogWrite {
-	if !rt.hasLog(kind) {
+// cleared returns the log write of a document that ends or starts over; nil if its kind has no log. A
+// kind that this process does not know may have one.
+func (rt *Runtime) cleared(name string) *persist.LogWrite {
+	if known, ok := rt.kinds.Load(name); ok && !known.(*kind).Log {
 		return nil
 	}
 	return &persist.LogWrite{Clear: true}

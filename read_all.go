@@ -106,11 +106,8 @@ func ReadAll(ctx context.Context, reads ...Read) error {
 		})
 	}
 	records, err := rt.env.loadAll(ctx, rt.store, keys)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return leftBy(ctx, keys[0], PhaseQueued)
-	case err != nil:
-		return unavailable(keys[0], err)
+	if err != nil {
+		return storeError(ctx, keys[0], err)
 	}
 	for i, r := range reads {
 		err = errors.Join(err, r.fill(records[i]))

@@ -223,7 +223,7 @@ func (s *handle) snapshot(ctx context.Context) (snapshot, error) {
 	}
 	r, err := s.bound.rt.load(ctx, s.key)
 	if err != nil && !errors.Is(err, persist.ErrNotFound) {
-		return snapshot{}, s.bound.readError(ctx, s.key, err)
+		return snapshot{}, storeError(ctx, s.key, err)
 	}
 	d := document.Of(r)
 	s.stored.advance(d)
@@ -267,8 +267,9 @@ func (b *binding) ready(ctx context.Context) error {
 	return nil
 }
 
-// readError returns *CanceledError for a read whose context has ended, otherwise *UnavailableError.
-func (b *binding) readError(ctx context.Context, key Key, err error) error {
+// storeError returns the error of a call of the store that failed: *CanceledError if its context has
+// ended, otherwise *UnavailableError.
+func storeError(ctx context.Context, key Key, err error) error {
 	if ctx.Err() != nil {
 		return leftBy(ctx, key, PhaseQueued)
 	}

@@ -174,13 +174,10 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 		})
 		s.observe(ctx, kind, "Purge", did.Purged, began, err)
 	}
-	switch {
-	case err == nil:
-		return did, nil
-	case ctx.Err() != nil:
-		return did, leftBy(ctx, Key{Kind: kind}, PhaseQueued)
+	if err != nil {
+		err = storeError(ctx, Key{Kind: kind}, err)
 	}
-	return did, unavailable(Key{Kind: kind}, err)
+	return did, err
 }
 
 // observe reports that a kind was swept.
@@ -255,21 +252,15 @@ func without(writes []persist.Write, records []persist.Record) (rest []persist.W
 	return rest
 }
 
-// kinds returns the names of the kinds to sweep.
-func (s *Sweeper) kinds() []string {
+// kinds returns the names of the kinds to sweep: by default all persisted ones that the runtime knows.
+func (s *Sweeper) kinds() (names []string) {
 	if s.config.Kinds != nil {
 		return slices.Clone(s.config.Kinds)
 	}
-	return s.rt.persistedKinds()
-}
-
-// persistedKinds returns the names of the persisted kinds that rt knows.
-func (rt *Runtime) persistedKinds() (names []string) {
-	rt.kinds.Range(func(name, k any) bool {
-		if !k.(*kind).InMemory {
-			names = append(names, name.(string))
+	for _, k := range s.rt.Kinds() {
+		if !k.InMemory {
+			names = append(names, k.Name)
 		}
-		return true
-	})
+	}
 	return names
 }

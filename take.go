@@ -191,7 +191,7 @@ func (b *binding) nextDue(ctx context.Context, q Query, within time.Duration) (t
 	sq.Due, sq.DueIn, sq.Unheld, sq.Limit = true, max(within, time.Microsecond), true, 1
 	page, err := b.rt.list(ctx, sq)
 	if err != nil {
-		return 0, b.readError(ctx, Key{Kind: name}, err)
+		return 0, storeError(ctx, Key{Kind: name}, err)
 	}
 	for _, r := range page.Records {
 		return r.Due.Sub(r.Now), nil
@@ -207,7 +207,7 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 	}
 	page, err := b.rt.list(ctx, q)
 	if err != nil {
-		return false, b.readError(ctx, Key{Kind: q.Kind}, err)
+		return false, storeError(ctx, Key{Kind: q.Kind}, err)
 	}
 	for _, r := range page.Records {
 		if _, err := b.view(document.Of(r), r.Key); err != nil {
@@ -225,7 +225,7 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 		return leaser.Take(ctx, q, persist.Acquire{Holder: terms.holder, For: terms.length}, change)
 	})
 	if err != nil {
-		err = b.readError(ctx, Key{Kind: q.Kind}, err)
+		err = storeError(ctx, Key{Kind: q.Kind}, err)
 	}
 	var (
 		all        []taken
@@ -264,7 +264,7 @@ func (b *binding) takeOneByOne(ctx context.Context, q persist.Query, asked lease
 	for want := q.Limit; len(all) < want; {
 		page, failed := b.rt.list(ctx, q)
 		if failed != nil {
-			return all, errors.Join(err, b.readError(ctx, Key{Kind: q.Kind}, failed))
+			return all, errors.Join(err, storeError(ctx, Key{Kind: q.Kind}, failed))
 		}
 		for _, r := range page.Records {
 			if len(all) == want {

@@ -79,7 +79,7 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 		cancel()
 		tx.mu.Lock()
 		if err != nil {
-			return nil, b.readError(ctx, key, err)
+			return nil, storeError(ctx, key, err)
 		}
 		tx.of.advance(s, d)
 		if p, err := tx.find(key); p != nil || err != nil {
@@ -244,7 +244,7 @@ func (d *target) applyInTx(ctx context.Context, call call, ch *change) (snapshot
 	}
 	v := &operation{part: p, call: call, change: ch, bound: d.bound}
 	var out outcome
-	if ch.reads() {
+	if ch.hasFunction() {
 		p.read = true
 		out = p.runFunction(ctx, v)
 	} else if out = v.evaluate(ctx, p.draft); out.err != nil {
@@ -298,11 +298,6 @@ func (c *change) freeze() {
 			s.data, s.err, s.ops = &data, err, nil
 		}
 	}
-}
-
-// reads reports whether the change shows the state to code of the caller's.
-func (c *change) reads() bool {
-	return c.fn != nil || slices.ContainsFunc(c.steps, func(s step) bool { return s.fn != nil })
 }
 
 // txCommit is the commit of a transaction. It has no id until it is sent.

@@ -491,7 +491,7 @@ func (t *transaction) load(parts []*part) (docs []*document.Doc, together bool, 
 	}
 	records, err := t.env.loadAll(ctx, t.store, keys)
 	if err != nil {
-		return nil, false, parts[0].bound.readError(t.ctx, parts[0].key, err)
+		return nil, false, storeError(t.ctx, parts[0].key, err)
 	}
 	for i, r := range records {
 		docs = append(docs, document.Of(r))
