@@ -26,6 +26,9 @@ WORK := GOWORK=
 # staticcheck, from the module in tools/.
 STATICCHECK = $$($(GO) tool -modfile=$(CURDIR)/tools/go.mod -n staticcheck)
 
+# The race detector lets every process that ends sleep for a second. Tests start many processes.
+export GORACE := atexit_sleep_ms=0
+
 # What tests may not do without, separated by spaces or commas. `go test` alone skips a test whose
 # program is missing and says so; under make it fails. The need-* targets below install them.
 export PAWL_TEST_REQUIRE := postgres strace chromium

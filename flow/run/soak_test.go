@@ -85,7 +85,7 @@ func soakedChild() error {
 // completed, with each step and signal committed once and in order. PAWL_SOAK sets the length in
 // seconds. Proves RUN-1, RUN-6, RUN-8, RUN-9.
 func TestSoak(t *testing.T) {
-	length := time.Duration(testkit.Times(10, 10, "PAWL_SOAK")) * time.Second
+	length := time.Duration(testkit.Times(10, 4, "PAWL_SOAK")) * time.Second
 	stores.EachShared(t, func(t *testing.T, location string) {
 		t.Parallel() // it mostly waits
 		rt := open(t, stores.OpenFor(t, location))
