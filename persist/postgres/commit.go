@@ -277,7 +277,7 @@ func until(end time.Time) (context.Context, context.CancelFunc) {
 	return context.WithDeadlineCause(context.Background(), end, errNoAnswer)
 }
 
-// notAcquired returns the error of a commit that got no connection because of err.
+// notAcquired returns the error of a commit that got no connection, or could not begin, because of err.
 func notAcquired(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return withdrawn(ctx)

@@ -90,10 +90,7 @@ func (n *native) open(r *request, patience time.Duration) (at time.Time, err err
 	s := n.store
 	n.conn, err = s.acquire(r.ctx)
 	if err != nil {
-		if r.ctx.Err() != nil {
-			return time.Time{}, withdrawn(r.ctx)
-		}
-		return time.Time{}, notApplied(err)
+		return time.Time{}, notAcquired(r.ctx, err)
 	}
 	if r.deadline.IsZero() {
 		r.deadline = time.Now().Add(s.config.CommitTimeout)
@@ -104,10 +101,7 @@ func (n *native) open(r *request, patience time.Duration) (at time.Time, err err
 	n.tx, err = n.conn.Conn().BeginTx(ctx, pgx.TxOptions{BeginQuery: begin.text, CommitQuery: s.sql.durable + "; " + commit.text})
 	if err != nil {
 		release(n.conn, err)
-		if r.ctx.Err() != nil {
-			return time.Time{}, withdrawn(r.ctx)
-		}
-		return time.Time{}, notApplied(err)
+		return time.Time{}, notAcquired(r.ctx, err)
 	}
 	t := &transaction{store: s, conn: n.conn.Conn().PgConn(), patience: patience, begun: true}
 	t.add(r)

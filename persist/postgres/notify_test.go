@@ -172,12 +172,24 @@ func TestUnknownOutcomeIsHinted(t *testing.T) {
 			w.hears(write.Key, 1)
 		}
 	}
-	_, zeros := w.times(persist.Key{})
+	ids, before := []string{"a", "b", "c", "d"}, map[string]int{}
+	for _, id := range ids {
+		before[id], _ = w.times(thing(id))
+	}
 	proxy.Script(func(c pgproxy.Commit) pgproxy.Action { return pgproxy.AfterExecute })
 	_, err := s.Take(t.Context(), persist.Query{}, persist.Acquire{Holder: "me", For: time.Hour}, nil)
 	proxy.Script(nil)
 	require.Error(t, err)
-	w.zero(zeros + 1)
+	require.NotErrorIs(t, err, persist.ErrNotApplied)
+	for _, id := range ids {
+		testkit.Eventually(t, func() bool {
+			times, _ := w.times(thing(id))
+			return times > before[id]
+		}, "a hint of "+id)
+	}
+	for _, h := range w.All() {
+		require.Less(t, h.Version, uint64(2), "%v may not have been taken", h.Key)
+	}
 }
 
 // TestLeftBehindIsHinted: a commit whose caller has left is hinted at when it has happened.
