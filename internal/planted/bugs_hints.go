@@ -11,7 +11,7 @@ var hintBugs = []Bug{
 	{
 		Name: "hints-unbounded", Mechanism: "the number of hints kept for a slow watcher is limited",
 		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
-		Old: "!pending && len(s.order) == most", New: "false",
+		Old: "!pending && len(p.order) == Most", New: "false",
 		Pkg: "./persist/adapter/hints", Run: "^TestSlowWatcher$", Quick: true,
 	},
 	{

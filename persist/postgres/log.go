@@ -43,7 +43,7 @@ func (n names) orderLock() int64 { return n.lockKey(persist.Key{ID: "order"}) }
 // reached now.
 func (s *Store) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
 	run := func(ctx context.Context, read *statement) (answer, error) { return s.readAfter(ctx, inOrder, read) }
-	return reads{&s.sql, run}.readLog(ctx, q)
+	return reads{&s.sql, run}.ReadLog(ctx, q)
 }
 
 // ReadOrder returns entries in the order of their positions, as persist.Logger describes. It is one
@@ -139,11 +139,6 @@ func (s *Store) number(ctx context.Context, read *statement) (rows answer, numbe
 	}
 }
 
-// ReadLog is ReadLog of Store, in the transaction.
-func (j *joined) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
-	return reads{&j.store.sql, j.read}.readLog(ctx, q)
-}
-
 // ReadOrder returns the entries that match q and have positions. It gives none: the transaction
 // could be rolled back after the caller has seen them. So entries that no ReadOrder of the store
 // has returned may be missing, and entries of the transaction itself always are. Its errors are
@@ -163,7 +158,7 @@ func (j *joined) LastPosition(ctx context.Context) (uint64, error) {
 	return uint64(row.int()), nil
 }
 
-func (s reads) readLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
+func (s reads) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
 	read := s.sql.logs.forward
 	if q.Reverse {
 		read = s.sql.logs.backward

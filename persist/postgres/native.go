@@ -253,13 +253,18 @@ func (handle) Rollback(context.Context) error { return errNotYours }
 // or purged after its snapshot was taken. The error wraps persist.ErrNotApplied and a
 // *pgconn.PgError with code 40001; the caller has to repeat tx. A *persist.Conflict in such a
 // transaction contains current records.
-func (s *Store) Join(tx pgx.Tx) persist.Store { return &joined{store: s, tx: tx} }
+func (s *Store) Join(tx pgx.Tx) persist.Store {
+	j := &joined{store: s, tx: tx}
+	j.reads = reads{&s.sql, j.read}
+	return j
+}
 
 // joined is a store inside a transaction of the caller.
 //
 // Each call first sets a savepoint through tx: an ended pgx.Tx returns an error, while its
 // connection may already be in use elsewhere.
 type joined struct {
+	reads
 	store  *Store
 	tx     pgx.Tx
 	closed bool
@@ -279,21 +284,6 @@ var (
 	releaseSavepoint = query("RELEASE SAVEPOINT pawl")
 	backToSavepoint  = query("ROLLBACK TO SAVEPOINT pawl")
 )
-
-// Load is Load of Store, in the transaction.
-func (j *joined) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	return reads{&j.store.sql, j.read}.load(ctx, key)
-}
-
-// LoadAll is LoadAll of Store, in the transaction.
-func (j *joined) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	return reads{&j.store.sql, j.read}.loadAll(ctx, keys)
-}
-
-// List is List of Store, in the transaction.
-func (j *joined) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	return reads{&j.store.sql, j.read}.list(ctx, q)
-}
 
 // Commit is Commit of Store, in the transaction; see Join.
 func (j *joined) Commit(ctx context.Context, c persist.Commit) (time.Time, error) {

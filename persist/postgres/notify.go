@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // Notifications are sent after the commit, in a transaction of their own. Transactions with NOTIFY
@@ -28,7 +29,6 @@ const (
 	notifyTimeout = time.Second // for one
 	sparePatience = time.Second // until the pool has a connection to spare
 	notifyTries   = 12          // about half a minute
-	maxOutbox     = 1024        // keys; more become the zero hint
 	maxPayload    = 7999        // bytes; PostgreSQL's limit
 )
 
@@ -39,24 +39,23 @@ type outbox struct {
 	running sync.WaitGroup // the goroutine
 	closing chan struct{}  // closed by close
 
-	mu       sync.Mutex // protects the fields below
-	sending  bool       // the goroutine runs
-	closed   bool
-	any      bool                   // any record may have changed
-	versions map[persist.Key]uint64 // 0: unknown version
+	mu      sync.Mutex // protects the fields below
+	sending bool       // the goroutine runs
+	closed  bool
+	pending hints.Pending
 }
 
 // hint announces that records have changed, to this process directly. It does not wait. It must be
 // called after the changes are visible, or may be.
-func (s *Store) hint(hints ...persist.Hint) {
-	if len(hints) == 0 {
+func (s *Store) hint(changed ...persist.Hint) {
+	if len(changed) == 0 {
 		return
 	}
-	s.hub.Send(hints...)
+	s.hub.Send(changed...)
 	o := &s.outbox
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.add(hints)
+	o.pending.Add(changed...)
 	if !o.sending && !o.closed {
 		o.sending = true
 		o.running.Go(s.sendHints)
@@ -100,56 +99,25 @@ func (s *Store) hintLater(c persist.Commit) {
 // errNotYet makes hints without a version.
 var errNotYet = errors.New("transaction not committed yet")
 
-// add merges hints with those to be sent. A hint without a version replaces one with a version:
-// a watcher that knows that version would ignore the hint.
-func (o *outbox) add(hints []persist.Hint) {
-	for _, h := range hints {
-		if o.any {
-			return
-		}
-		known, pending := o.versions[h.Key]
-		switch {
-		case h.Key == persist.Key{} || !pending && len(o.versions) == maxOutbox:
-			o.any, o.versions = true, nil
-		case !pending:
-			if o.versions == nil {
-				o.versions = make(map[persist.Key]uint64)
-			}
-			o.versions[h.Key] = h.Version
-		case known == 0 || h.Version == 0:
-			o.versions[h.Key] = 0
-		default:
-			o.versions[h.Key] = max(known, h.Version)
-		}
-	}
-}
-
 // take removes and returns the hints. If there are none, the sending goroutine has to end.
 func (o *outbox) take() []persist.Hint {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var hints []persist.Hint
-	if o.any {
-		hints = append(hints, persist.Hint{})
-	}
-	for key, version := range o.versions {
-		hints = append(hints, persist.Hint{Key: key, Version: version})
-	}
-	o.any, o.versions = false, nil
+	hints := o.pending.Take()
 	o.sending = len(hints) > 0
 	return hints
 }
 
 // back puts hints back that could not be sent. After the last try it keeps only the zero hint, for
 // the next change, and reports false: the sending goroutine has to end.
-func (o *outbox) back(hints []persist.Hint, last bool) bool {
+func (o *outbox) back(unsent []persist.Hint, last bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if last {
-		hints = []persist.Hint{{}}
+		unsent = []persist.Hint{{}}
 		o.sending = false
 	}
-	o.add(hints)
+	o.pending.Add(unsent...)
 	return !last
 }
 

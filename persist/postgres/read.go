@@ -14,47 +14,47 @@ import (
 // the version floor in Record.Version; persist.ErrClosed after Close; the error of ctx; and an
 // error that wraps persist.ErrUnavailable if the database cannot be reached now.
 func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	return reads{&s.sql, s.read}.load(ctx, key)
+	return reads{&s.sql, s.read}.Load(ctx, key)
 }
 
 // LoadAll returns the records of keys as they are at one moment. Its errors are those of Load
 // without persist.ErrNotFound.
 func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	return reads{&s.sql, s.read}.loadAll(ctx, keys)
+	return reads{&s.sql, s.read}.LoadAll(ctx, keys)
 }
 
 // List returns one page of the records that match q, ordered by kind and id; with q.Due the longest
 // due first, with q.Expired the longest expired first, with q.Deleted the longest deleted first; q.Reverse
-// turns that around. It returns persist.ErrClosed after Close, the error of ctx, an error for an unknown q.After, and an error that wraps persist.ErrUnavailable
-// if the database cannot be reached now.
+// turns that around. It returns persist.ErrClosed after Close, the error of ctx, an error for an unknown
+// q.After, and an error that wraps persist.ErrUnavailable if the database cannot be reached now.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	run := s.read
 	if ordered(q) {
 		run = func(ctx context.Context, list *statement) (answer, error) { return s.readAfter(ctx, inOrder, list) }
 	}
-	return reads{&s.sql, run}.list(ctx, q)
+	return reads{&s.sql, run}.List(ctx, q)
 }
 
-// reads are the methods that read, for a Store and for a joined transaction.
+// reads are the methods of Store that read one page or less, for a Store and for a joined transaction.
 type reads struct {
 	sql *statements
 	run func(context.Context, *statement) (answer, error)
 }
 
-func (s reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
+func (s reads) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
 	rows, err := s.run(ctx, s.sql.load.query().string(sought(key.Kind)).string(sought(key.ID)))
 	if err != nil {
 		return persist.Record{}, err
 	}
-	r := loadedOne(key, rows[0])
+	r := loaded(key, rows[0])
 	if r.Absent() {
 		return r, persist.ErrNotFound
 	}
 	return r, nil
 }
 
-// loadedOne reads a row of the statement load.
-func loadedOne(key persist.Key, row cells) persist.Record {
+// loaded reads a row of the statement load or loadAll.
+func loaded(key persist.Key, row cells) persist.Record {
 	now, floor := row.time(), row.int()
 	if r := row.content(key, now); !r.Absent() {
 		return r
@@ -62,7 +62,7 @@ func loadedOne(key persist.Key, row cells) persist.Record {
 	return absentAt(key, floor, now)
 }
 
-func (s reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+func (s reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
 	rows, err := s.run(ctx, soughtAll(s.sql.loadAll, keys))
 	if err != nil {
 		return nil, err
@@ -106,21 +106,12 @@ func soughtAll(text string, keys []persist.Key) *statement {
 	return query(text).strings(kinds).strings(ids)
 }
 
-// loaded reads a row with the time, the floor and columns.
-func loaded(key persist.Key, row cells) persist.Record {
-	now, floor := row.time(), row.int()
-	if r := row.record(now); !r.Absent() {
-		return r
-	}
-	return absentAt(key, floor, now)
-}
-
 // absentAt returns the record that stands for an absent key.
 func absentAt(key persist.Key, floor int64, now time.Time) persist.Record {
 	return persist.Record{Key: key, Version: uint64(floor), Now: now}
 }
 
-func (s reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
+func (s reads) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	size := q.PageSize()
 	size = min(size, math.MaxInt-1)
 	statement, err := s.sql.list(q, size+1) // one more shows whether there is a next page

@@ -52,7 +52,7 @@ func newStatements(n names) statements {
 		// One statement, so that the floor is not older than the absence.
 		load: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), m.value, ` + content +
 			` FROM {meta} m LEFT JOIN {records} r ON r.kind = $1 AND r.id = $2 WHERE m.name = 'floor'`)),
-		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + columns + `
+		loadAll: n.expand(`SELECT (SELECT pg_catalog.clock_timestamp()), m.value, ` + content + `
 			FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place) JOIN {meta} m ON m.name = 'floor'
 			LEFT JOIN {records} r ON r.kind = k.kind AND r.id = k.id ORDER BY k.place`),
 		versions: n.expand(`SELECT r.version FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2)) WITH ORDINALITY AS k (kind, id, place)

@@ -18,6 +18,7 @@ import (
 	"github.com/pawl-go/pawl/internal/pgtest"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // watch is a Watch under way. Its first hint, the zero one, is not taken.
@@ -198,7 +199,7 @@ func TestWatchManyWriters(t *testing.T) {
 func TestWatchThousands(t *testing.T) {
 	url := pgtest.URL(t)
 	s, other := openAt(t, url, Config{}), openAt(t, url, Config{})
-	for name, n := range map[string]int{"few": maxOutbox / 2, "many": maxOutbox + 1} {
+	for name, n := range map[string]int{"few": hints.Most / 2, "many": hints.Most + 1} {
 		w := watching(t, other)
 		all := put(name, 0)
 		for i := range n {

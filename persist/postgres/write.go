@@ -122,7 +122,7 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	if err != nil {
 		return result{}, notApplied(err)
 	}
-	return result{err: lostTo(r.commit, loadedOne(r.keys[0], answers[0][0]))}, nil
+	return result{err: lostTo(r.commit, loaded(r.keys[0], answers[0][0]))}, nil
 }
 
 // smallDoc is the size of a document that arrives at once. The statements that create one record lock

@@ -12,8 +12,8 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
-// most is the limit of keys kept for one watcher.
-const most = 1024
+// Most is the limit of keys kept for one watcher.
+const Most = 1024
 
 // Hub sends hints to all subscriptions. The zero value is ready to use.
 type Hub struct {
@@ -89,38 +89,14 @@ type Subscription struct {
 	ready chan struct{} // has an element when there may be hints to deliver
 	done  chan struct{} // closed with the hub
 
-	mu       sync.Mutex             // protects the fields below
-	any      bool                   // the zero hint is pending; order and versions are empty then
-	order    []persist.Key          // the keys of pending hints, in order of arrival
-	versions map[persist.Key]uint64 // the versions of these keys; 0: not known
+	mu      sync.Mutex // protects pending
+	pending Pending
 }
 
 // Send sends hints to this subscription only and does not wait.
-//
-// Two hints of one key are merged into one. If one of them has no version, the merged hint has
-// none: a watcher that already has the version of the other hint would ignore it.
 func (s *Subscription) Send(hints ...persist.Hint) {
 	s.mu.Lock()
-	for _, hint := range hints {
-		if s.any {
-			break
-		}
-		known, pending := s.versions[hint.Key]
-		switch {
-		case hint.Key == persist.Key{} || !pending && len(s.order) == most:
-			s.any, s.order, s.versions = true, nil, nil
-		case !pending:
-			if s.versions == nil {
-				s.versions = make(map[persist.Key]uint64)
-			}
-			s.order = append(s.order, hint.Key)
-			s.versions[hint.Key] = hint.Version
-		case known == 0 || hint.Version == 0:
-			s.versions[hint.Key] = 0
-		default:
-			s.versions[hint.Key] = max(known, hint.Version)
-		}
-	}
+	s.pending.Add(hints...)
 	s.mu.Unlock()
 	select {
 	case s.ready <- struct{}{}:
@@ -163,15 +139,7 @@ func (s *Subscription) ended(ctx context.Context) error {
 func (s *Subscription) take() []persist.Hint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	hints := make([]persist.Hint, 0, len(s.order)+1)
-	if s.any {
-		hints = append(hints, persist.Hint{})
-	}
-	for _, key := range s.order {
-		hints = append(hints, persist.Hint{Key: key, Version: s.versions[key]})
-	}
-	s.any, s.order, s.versions = false, nil, nil
-	return hints
+	return s.pending.Take()
 }
 
 // End ends the subscription.
@@ -182,6 +150,52 @@ func (s *Subscription) End() {
 		delete(s.hub.subscriptions, s)
 		s.hub.count.Add(-1)
 	}
+}
+
+// Pending are hints that wait to be delivered, at most one for each key. Above [Most] keys only the zero
+// hint is left, which stands for all of them. The zero value is empty. It is not for concurrent use.
+type Pending struct {
+	any      bool                   // the zero hint; order and versions are empty then
+	order    []persist.Key          // in order of arrival
+	versions map[persist.Key]uint64 // of the keys in order; 0: not known
+}
+
+// Add adds hints. Two hints of one key are merged into one. If one of them has no version, the merged
+// hint has none: a watcher that already has the version of the other hint would ignore it.
+func (p *Pending) Add(hints ...persist.Hint) {
+	for _, hint := range hints {
+		if p.any {
+			return
+		}
+		known, pending := p.versions[hint.Key]
+		switch {
+		case hint.Key == persist.Key{} || !pending && len(p.order) == Most:
+			*p = Pending{any: true}
+		case !pending:
+			if p.versions == nil {
+				p.versions = make(map[persist.Key]uint64)
+			}
+			p.order = append(p.order, hint.Key)
+			p.versions[hint.Key] = hint.Version
+		case known == 0 || hint.Version == 0:
+			p.versions[hint.Key] = 0
+		default:
+			p.versions[hint.Key] = max(known, hint.Version)
+		}
+	}
+}
+
+// Take removes and returns the hints, in the order of their first arrival.
+func (p *Pending) Take() []persist.Hint {
+	hints := make([]persist.Hint, 0, len(p.order)+1)
+	if p.any {
+		hints = append(hints, persist.Hint{})
+	}
+	for _, key := range p.order {
+		hints = append(hints, persist.Hint{Key: key, Version: p.versions[key]})
+	}
+	*p = Pending{}
+	return hints
 }
 
 // Of returns the hint for a commit that replaced the record before by after. It returns false for a

@@ -47,17 +47,17 @@ func TestSlowWatcher(t *testing.T) {
 	defer quick.End()
 	slow.take()
 	quick.take()
-	for i := range most {
+	for i := range Most {
 		hub.Send(hint(fmt.Sprint(i), 1))
 		require.Len(t, quick.take(), 1)
 	}
-	require.Len(t, slow.order, most)
+	require.Len(t, slow.pending.order, Most)
 	hub.Send(hint("0", 2))
-	require.Len(t, slow.order, most, "a pending key needs no more memory")
+	require.Len(t, slow.pending.order, Most, "a pending key needs no more memory")
 	hub.Send(hint("one more", 1))
 	hub.Send(hint("and one more", 1))
-	require.Empty(t, slow.order)
-	require.Empty(t, slow.versions)
+	require.Empty(t, slow.pending.order)
+	require.Empty(t, slow.pending.versions)
 	require.Equal(t, []persist.Hint{{}}, slow.take())
 	hub.Send(hint("x", 1))
 	require.Equal(t, []persist.Hint{hint("x", 1)}, slow.take(), "after the zero hint, hints have keys again")
