@@ -121,13 +121,13 @@ var postgresTxBugs = []Bug{
 	{
 		Name: "postgres-hint-given-up", Mechanism: "the zero hint follows hints that could not be sent",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/notify.go",
-		Old: "		hints = []persist.Hint{{}}\n		o.sending", New: "		hints = nil\n		o.sending",
+		Old: "		unsent = []persist.Hint{{}}\n		o.sending", New: "		unsent = nil\n		o.sending",
 		Pkg: "./persist/postgres", Run: "^TestNotificationsFail$",
 	},
 	{
 		Name: "postgres-watch-reconnected", Mechanism: "the zero hint is sent when a lost connection listens again",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/watch.go",
-		Old: "			s.hub.Send(persist.Hint{})\n			if !heard {", New: "			if !heard {\n				s.hub.Send(persist.Hint{})",
+		Old: "			s.hub.Send(persist.Hint{})\n			l.Ready()\n", New: "			l.Ready()\n",
 		Pkg: "./persist/postgres", Run: "^TestWatchTerminatedSession$",
 	},
 	{
@@ -139,7 +139,7 @@ var postgresTxBugs = []Bug{
 	{
 		Name: "postgres-watch-silence", Mechanism: "a silent server is noticed",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/watch.go",
-		Old: "context.WithTimeout(ctx, s.listening.heartbeat)", New: "context.WithCancel(ctx)",
+		Old: "context.WithTimeout(ctx, s.heartbeat)", New: "context.WithCancel(ctx)",
 		Pkg: "./persist/postgres", Run: "^TestWatchSilentPeer$",
 	},
 	{

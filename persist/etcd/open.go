@@ -76,7 +76,7 @@ type Store struct {
 
 	clock     clock
 	known     cache
-	listening listening
+	listening hints.Listening
 	hub       hints.Hub
 	taking    chan struct{} // held by a Take: two of one process would want the same records
 
@@ -252,7 +252,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.mu.Unlock()
-	s.listening.close()
+	s.listening.Close()
 	s.hub.Close()
 	s.calls.Wait()
 	s.end()

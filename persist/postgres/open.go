@@ -137,10 +137,11 @@ type Store struct {
 	purging   chan struct{} // has one place, for the purge in progress
 	numbering chan struct{} // has one place, for the call that gives positions to log entries
 
-	id        string    // of this store among all that share the database
-	hub       hints.Hub // for the Watch calls of this store
-	listening listening // receives the hints of other processes
-	outbox    outbox    // sends hints to other processes
+	id        string          // of this store among all that share the database
+	hub       hints.Hub       // for the Watch calls of this store
+	listening hints.Listening // receives the hints of other processes
+	heartbeat time.Duration
+	outbox    outbox // sends hints to other processes
 }
 
 var (
@@ -208,7 +209,7 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	connections := int(pool.Config().MaxConns)
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1), numbering: make(chan struct{}, 1)}
 	s.queue = queue{committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
-	s.id, s.listening.heartbeat = rand.Text(), heartbeat
+	s.id, s.heartbeat = rand.Text(), heartbeat
 	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})
 	conn, err := s.acquire(ctx)
 	if err != nil {
@@ -280,7 +281,7 @@ func hangUp(conn *pgconn.PgConn) {
 // most Config.CommitTimeout. Close returns nil, also when called again.
 func (s *Store) Close() error {
 	s.hub.Close()
-	s.listening.close()
+	s.listening.Close()
 	s.queue.close()
 	s.outbox.close()
 	if s.owned {

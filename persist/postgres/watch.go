@@ -6,16 +6,16 @@ import (
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 // Hints of other processes arrive as notifications. All Watch calls of a store share one connection
-// that listens. Changes of this store reach them directly; see hint. A zero hint covers every hint
+// that listens; see hints.Listening. Changes of this store reach them directly; see hint. A zero hint covers every hint
 // that may be missing:
 //
 //   - A commit before LISTEN is in effect, at first or after the connection was lost: the zero hint
@@ -23,8 +23,6 @@ import (
 //   - A Watch that begins while the connection is lost starts with a zero hint that is too early:
 //     it gets another one when the connection listens again.
 //   - A peer that disappears silently: after a while without notifications it is asked something.
-//   - The last Watch leaves while another begins: each is counted by its own listener.
-//   - Close during the start of a Watch: one of them sees the other under the lock of listening.
 const (
 	heartbeat     = 5 * time.Second // of silence until the server is asked whether this session listens
 	firstRetry    = 50 * time.Millisecond
@@ -36,123 +34,35 @@ const (
 // errShared means that notifications do not arrive through a proxy.
 var errShared = fmt.Errorf("%w: postgres: notifications do not arrive through a proxy that pools connections by transaction; connect directly", persist.ErrUnsupported)
 
-// listening is shared by the Watch calls of a store.
-type listening struct {
-	heartbeat time.Duration
-	running   sync.WaitGroup // listeners
-
-	mu      sync.Mutex // protects the fields below
-	closed  bool
-	current *listener // nil: no Watch call
-}
-
-// listener is a connection that listens, or will.
-type listener struct {
-	life     context.Context // ends with the last watcher or the store, or with the error that makes listening impossible
-	end      context.CancelCauseFunc
-	ready    chan struct{} // closed when LISTEN is in effect for the first time
-	watchers int           // protected by listening.mu
-}
-
 // Watch calls wake as persist.Watcher says. All Watch calls of a store listen on one connection,
 // which is not part of the pool. If it cannot be opened or is lost, the store tries again, and then
 // calls wake with the zero hint. Watch returns the error of ctx when that ends, persist.ErrClosed
 // when the store closes, and an error that wraps persist.ErrUnsupported behind a proxy, such as
 // PgBouncer, that pools connections by transaction.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	subscription := s.hub.Subscribe()
-	defer subscription.End()
-	l, err := s.listener()
-	if err != nil {
-		return err
-	}
-	defer s.listening.leave(l)
-	select {
-	case <-l.ready:
-	case <-l.life.Done():
-		return context.Cause(l.life)
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	watching, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })()
-	err = subscription.Deliver(watching, wake)
-	if ctx.Err() == nil && l.life.Err() != nil {
-		return context.Cause(l.life)
-	}
-	return err
-}
-
-// listener returns the common listener and counts one more watcher, which calls leave.
-func (s *Store) listener() (*listener, error) {
-	s.listening.mu.Lock()
-	defer s.listening.mu.Unlock()
-	if s.listening.closed {
-		return nil, persist.ErrClosed
-	}
-	l := s.listening.current
-	if l == nil || l.life.Err() != nil {
-		l = &listener{ready: make(chan struct{})}
-		l.life, l.end = context.WithCancelCause(context.Background())
-		s.listening.current = l
-		s.listening.running.Go(func() { s.listen(l) })
-	}
-	l.watchers++
-	return l, nil
-}
-
-// leave counts one watcher less. The last one ends the listener without waiting.
-func (g *listening) leave(l *listener) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l.watchers--
-	if l.watchers > 0 {
-		return
-	}
-	l.end(nil)
-	if g.current == l {
-		g.current = nil
-	}
-}
-
-// close ends every Watch with persist.ErrClosed and waits until no connection listens.
-func (g *listening) close() {
-	g.mu.Lock()
-	g.closed = true
-	if g.current != nil {
-		g.current.end(persist.ErrClosed)
-	}
-	g.mu.Unlock()
-	g.running.Wait()
+	return s.listening.Watch(ctx, &s.hub, s.listen, wake)
 }
 
 // listen listens until the life of l ends, on one connection after another.
-func (s *Store) listen(l *listener) {
-	heard := false
-	for limit := firstRetry; l.life.Err() == nil; limit = min(2*limit, longestRetry) {
-		conn, err := s.connectListener(l.life)
+func (s *Store) listen(l *hints.Listener) {
+	life := l.Life()
+	for limit := firstRetry; life.Err() == nil; limit = min(2*limit, longestRetry) {
+		conn, err := s.connectListener(life)
 		if errors.Is(err, persist.ErrUnsupported) {
-			l.end(err)
+			l.Fail(err)
 			return
 		}
 		if err == nil {
 			began := time.Now()
 			s.hub.Send(persist.Hint{})
-			if !heard {
-				heard = true
-				close(l.ready)
-			}
-			s.hear(l.life, conn)
+			l.Ready()
+			s.hear(life, conn)
 			disconnect(conn)
 			if time.Since(began) > longestRetry {
 				limit = firstRetry
 			}
 		}
-		pause(l.life, limit/2+mathrand.N(limit/2)) // so that processes do not reconnect at the same moment
+		pause(life, limit/2+mathrand.N(limit/2)) // so that processes do not reconnect at the same moment
 	}
 }
 
@@ -217,7 +127,7 @@ func (s *Store) probe(ctx context.Context, sending *pgconn.PgConn) error {
 // hear receives notifications until ctx ends, or conn is closed or does not listen any more.
 func (s *Store) hear(ctx context.Context, conn *pgconn.PgConn) {
 	for ctx.Err() == nil && !conn.IsClosed() {
-		waiting, cancel := context.WithTimeout(ctx, s.listening.heartbeat)
+		waiting, cancel := context.WithTimeout(ctx, s.heartbeat)
 		err := conn.WaitForNotification(waiting)
 		cancel()
 		if err == nil || ctx.Err() != nil || conn.IsClosed() {

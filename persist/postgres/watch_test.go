@@ -357,7 +357,7 @@ func TestWatchSilentPeer(t *testing.T) {
 	proxy := pgproxy.Start(t, network, address, "pg_listening_channels")
 	s := openAt(t, proxy.URL(server.URL("postgres")), Config{})
 	s.config.AcquireTimeout = 500 * time.Millisecond // for an answer; the next try has as much
-	s.listening.heartbeat = 10 * time.Millisecond
+	s.heartbeat = 10 * time.Millisecond
 	var silent atomic.Int64
 	proxy.Script(func(c pgproxy.Commit) pgproxy.Action {
 		silent.CompareAndSwap(0, int64(c.Connection))
@@ -383,7 +383,7 @@ func TestWatchHeartbeat(t *testing.T) {
 	network, address := server.Addr()
 	proxy := pgproxy.Start(t, network, address, "pg_listening_channels")
 	s := openAt(t, proxy.URL(server.URL("postgres")), Config{AcquireTimeout: testkit.Patience})
-	s.listening.heartbeat = time.Millisecond
+	s.heartbeat = time.Millisecond
 	w := watching(t, s)
 	const beats = 20
 	testkit.Eventually(t, func() bool { return proxy.Counts().Pass >= beats })
