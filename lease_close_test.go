@@ -80,6 +80,25 @@ func TestCloseEndsLeases(t *testing.T) {
 	})
 }
 
+// Close refuses callers that wait for a lease of another process at once, not when they would ask
+// again. Proves STORE-13.
+func TestCloseRefusesWaitersForALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, store := context.Background(), newTap()
+		other, rt := openAnother(t, store), openAnother(t, store)
+		l, err := pawl.Session[counts](other, "a").Acquire(ctx)
+		require.NoError(t, err)
+		waiting := acquire(pawl.Session[counts](rt, "a"), pawl.WaitForLease())
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, rt.Close(ctx))
+		require.ErrorIs(t, (<-waiting).err, pawl.ErrClosed)
+		require.Zero(t, time.Since(began))
+		require.NoError(t, l.Release(ctx))
+		require.NoError(t, other.Close(ctx))
+	})
+}
+
 // Hold gives the lease back when its function returns because the runtime closes.
 func TestHoldReleasesOnClose(t *testing.T) {
 	onStores(t, func(t *testing.T, p path) {

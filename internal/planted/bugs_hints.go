@@ -21,6 +21,18 @@ var hintBugs = []Bug{
 		Pkg: "./persist/adapter/hints", Run: "^TestEndWhileDelivering$",
 	},
 	{
+		Name: "hints-listening-too-early", Mechanism: "a watch calls wake only when changes are heard",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/listening.go",
+		Old: "	case <-l.ready:\n", New: "	case <-l.ready:\n	default:\n",
+		Pkg: "./persist/adapter/hints", Run: "^TestListening$", Quick: true, Flags: []string{"-timeout=60s"},
+	},
+	{
+		Name: "hints-listening-fails-unnoticed", Mechanism: "the watches of a listener end when it fails",
+		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/listening.go",
+		Old: "	defer context.AfterFunc(l.life, cancel)()\n", New: "",
+		Pkg: "./persist/adapter/hints", Run: "^TestListening$", Quick: true, Flags: []string{"-timeout=60s"},
+	},
+	{
 		Name: "hints-release", Mechanism: "the release of a lease is hinted",
 		Proves: []string{"SCOPE-13"}, File: "persist/adapter/hints/hints.go",
 		Old: "case before.Lease.Token != 0 && after.Lease.Token == 0:", New: "case false:",

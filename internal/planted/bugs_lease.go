@@ -63,6 +63,12 @@ var leaseBugs = []Bug{
 		Pkg: ".", Run: "^TestCloseEndsLeases$", Flags: []string{"-timeout=20s"},
 	},
 	{
+		Name: "lease-close-leaves-waiters", Mechanism: "Close refuses callers that wait for a lease",
+		Proves: []string{"STORE-13"}, File: "cas.go",
+		Old: "	if l := s.line.Load(); l != nil {\n		l.free.Set()\n	}\n	return s.queue.Close()", New: "	return s.queue.Close()",
+		Pkg: ".", Run: "^TestCloseRefusesWaitersForALease$", Flags: []string{"-timeout=20s"},
+	},
+	{
 		Name: "lease-left-behind", Mechanism: "a lease granted after its caller left is released",
 		Proves: []string{"STORE-13"}, File: "lease_line.go",
 		Old: "		_ = lease.giveBack(context.Background()) // else it runs out\n", New: "",

@@ -125,6 +125,12 @@ var postgresTxBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestNotificationsFail$",
 	},
 	{
+		Name: "postgres-hint-take", Mechanism: "the hints of a Take in doubt have no version",
+		Proves: []string{"SCOPE-13"}, File: "persist/postgres/lease.go",
+		Old: "				hints[i].Version = 0 // it may not be reached\n", New: "				_ = i\n",
+		Pkg: "./persist/postgres", Run: "^TestUnknownOutcomeIsHinted$",
+	},
+	{
 		Name: "postgres-watch-reconnected", Mechanism: "the zero hint is sent when a lost connection listens again",
 		Proves: []string{"SCOPE-13"}, File: "persist/postgres/watch.go",
 		Old: "			s.hub.Send(persist.Hint{})\n			l.Ready()\n", New: "			l.Ready()\n",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,7 +14,9 @@ import (
 
 // Watch calls share one listener, wait until it hears, and end with it. After the last one has left,
 // or the listener has failed, the next one starts another. Proves SCOPE-13.
-func TestListening(t *testing.T) {
+func TestListening(t *testing.T) { synctest.Test(t, testListening) }
+
+func testListening(t *testing.T) {
 	var (
 		hub       Hub
 		g         Listening
@@ -34,12 +37,10 @@ func TestListening(t *testing.T) {
 	one, oneOver := watch(ctx)
 	l := testkit.Receive(t, listeners)
 	two, twoOver := watch(t.Context())
-	testkit.Eventually(t, func() bool {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return l.watchers == 2
-	}, "both share a listener")
+	synctest.Wait()
+	require.Equal(t, 2, l.watchers, "both share a listener")
 	require.Empty(t, one)
+	require.Empty(t, two)
 	l.Ready()
 	l.Ready()
 	require.Equal(t, persist.Hint{}, testkit.Receive(t, one))
