@@ -107,6 +107,10 @@ func TestFailedSystemCalls(t *testing.T) {
 				if !failedBeforeAnswer(t, log) {
 					break
 				}
+				if slices.ContainsFunc(said, func(line string) bool { return strings.Contains(line, "netpollBreak") }) {
+					n-- // the call was one of Go's runtime, which woke a thread
+					continue
+				}
 				require.Len(t, said, 3, "%s %d: %q", calls, n, said)
 				require.Equal(t, "done", said[2], "%s %d", calls, n)
 				outcome, there := said[0], said[1] == "true"
