@@ -54,7 +54,7 @@ func put(id string, expected uint64) persist.Commit {
 // Proves STORE-7.
 func TestDurableByDefault(t *testing.T) {
 	s := openAt(t, dbPath(t), Config{})
-	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "2000"} {
+	for pragma, want := range map[string]string{"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "1000"} {
 		var got string
 		require.NoError(t, s.writer.conn.QueryRowContext(t.Context(), "PRAGMA "+pragma).Scan(&got))
 		require.Equal(t, want, got, pragma)

@@ -136,9 +136,8 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// roomy lets the connection cache 16 MiB, so that it need not read what it has written, and lets
-// the log grow to 8 MiB: a page that many commits change is written back once.
-const roomy = "PRAGMA cache_size=-16384; PRAGMA wal_autocheckpoint=2000"
+// roomy lets the connection cache 16 MiB, so that it need not read what it has written.
+const roomy = "PRAGMA cache_size=-16384"
 
 // configure brings a database of our own into WAL mode. It returns an error if the connection could
 // lose an acknowledged commit when the power fails.
