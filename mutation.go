@@ -3,6 +3,7 @@ package pawl
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -146,6 +147,9 @@ func (c *change) compile(key Key, typ *state.Type, m Mutation) error {
 	if m == nil {
 		return &ArgumentError{Argument: "mutation", Reason: "nil"}
 	}
+	if !known(m) {
+		return &ArgumentError{Argument: "mutation", Reason: fmt.Sprintf("%T is not a mutation", m)}
+	}
 	c.typ, c.verb, c.creates = typ, m.verb(), sets(m)
 	switch m := m.(type) {
 	case deletion:
@@ -190,6 +194,16 @@ func (c *change) prepare(key *Key, ops []state.Op, fns []step) error {
 	}
 	c.steps = fns
 	return nil
+}
+
+// known reports whether m is one of the mutations of this package. A pointer to one, which may be nil,
+// has its methods too, and is none.
+func known(m Mutation) bool {
+	switch m.(type) {
+	case Patch, Inc, Push, Set, SetRecord, DeleteRecord, All, function, deletion:
+		return true
+	}
+	return false
 }
 
 // sets reports whether m replaces the whole state, at some point.
@@ -248,7 +262,7 @@ func flatten(ops []state.Op, steps []step, typ *state.Type, m Mutation) ([]state
 	case nil:
 		return nil, nil, &ArgumentError{Argument: "mutation", Reason: "nil"}
 	default:
-		return nil, nil, &ArgumentError{Argument: "mutation", Reason: "a deletion cannot be part of All"}
+		return nil, nil, &ArgumentError{Argument: "mutation", Reason: fmt.Sprintf("%T cannot be part of All", m)}
 	}
 	return ops, steps, nil
 }

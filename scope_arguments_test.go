@@ -28,6 +28,10 @@ func TestBadArguments(t *testing.T) {
 			{"ctx", func() error { return p.rt.Close(none) }},
 			{"mutation", func() error { _, err := s.Apply(ctx, nil); return err }},
 			{"mutation", func() error { _, err := s.Apply(ctx, pawl.All{inc, nil}); return err }},
+			{"mutation", func() error { _, err := s.Apply(ctx, (*pawl.Set)(nil)); return err }},
+			{"mutation", func() error { _, err := s.Apply(ctx, &pawl.Patch{"count": 1}); return err }},
+			{"mutation", func() error { _, err := s.Apply(ctx, pawl.All{inc, (*pawl.Inc)(nil)}); return err }},
+			{"mutation", func() error { _, err := s.Apply(ctx, struct{ pawl.Mutation }{}); return err }},
 			{"Atomic", func() error { _, err := s.AtomicState(ctx, nil); return err }},
 			{"Atomic", func() error { _, err := s.Apply(ctx, pawl.All{inc, pawl.Atomic[board](nil)}); return err }},
 			{"Atomic", func() error {
