@@ -133,9 +133,9 @@ func withdrawn(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", persist.ErrNotApplied, ended(ctx))
 }
 
-// leftBehind returns the error of a commit whose ctx ended after it was sent.
+// leftBehind returns the error of a call whose ctx ended when the database could see its statements.
 func leftBehind(ctx context.Context) error {
-	return fmt.Errorf("postgres: the outcome is unknown: the context ended after the commit was sent: %w", context.Cause(ctx))
+	return fmt.Errorf("postgres: the outcome is unknown: the context ended while the call was in progress: %w", context.Cause(ctx))
 }
 
 // outcome returns the error of a transaction that failed with err after completed statements. It

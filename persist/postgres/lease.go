@@ -105,10 +105,21 @@ func (s *Store) detached(ctx context.Context, work func(context.Context, *pgconn
 		release(conn, err)
 		done <- err
 	})
+	return outcomeOf(ctx, done)
+}
+
+// outcomeOf waits for the error of work in the background. If ctx ends before it is there, the
+// outcome is unknown.
+func outcomeOf(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
 	case <-ctx.Done():
+	}
+	select {
+	case err := <-done: // both were there
+		return err
+	default:
 		return leftBehind(ctx)
 	}
 }

@@ -171,17 +171,7 @@ func (n *native) commit(r *request) error {
 		n.store.hintCommit(r.commit, err)
 		done <- err
 	})
-	select {
-	case err := <-done:
-		return err
-	case <-r.ctx.Done():
-	}
-	select {
-	case err := <-done:
-		return err
-	default:
-		return leftBehind(r.ctx)
-	}
+	return outcomeOf(r.ctx, done)
 }
 
 // committed returns the error of a COMMIT that failed with err.
