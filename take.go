@@ -42,7 +42,7 @@ type Taken[T any] struct {
 // "due" to "running". Its state in the result is the one after the mutation. A mutation of data
 // verbs is as quick as a Take without one. For a function, or a state type with JSON code of its
 // own, Take acquires one scope after the other. A scope on which the mutation fails is left alone.
-// Its error is reported if Take found fewer scopes than q.Limit.
+// Its error is reported if Take found fewer scopes than q.Limit, and may be otherwise.
 //
 // A document that this release cannot read is left alone and reported (*SchemaError). A lease that
 // ran out before the answer of the store arrived is reported (*LeaseLostError) and not returned.
@@ -193,10 +193,11 @@ func (b *binding) nextDue(ctx context.Context, q Query, within time.Duration) (t
 	if err != nil {
 		return 0, storeError(ctx, Key{Kind: name}, err)
 	}
-	for _, r := range page.Records {
-		return r.Due.Sub(r.Now), nil
+	if len(page.Records) == 0 {
+		return 0, nil
 	}
-	return 0, nil
+	r := page.Records[0]
+	return r.Due.Sub(r.Now), nil
 }
 
 // look reports whether any record matches q, and sets b.unreadable if one of them cannot be read.
@@ -218,11 +219,11 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 }
 
 // takeAtOnce is Take by one step of the store.
-func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persist.Query, terms leaseCall, change persist.Change) ([]taken, error) {
+func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persist.Query, asked leaseCall, change persist.Change) ([]taken, error) {
 	rt := b.rt
 	sent := time.Now()
 	records, err := observeCall(ctx, rt.env, "Take", Key{Kind: q.Kind}, func() ([]persist.Record, error) {
-		return leaser.Take(ctx, q, persist.Acquire{Holder: terms.holder, For: terms.length}, change)
+		return leaser.Take(ctx, q, persist.Acquire{Holder: asked.holder, For: asked.length}, change)
 	})
 	if err != nil {
 		err = storeError(ctx, Key{Kind: q.Kind}, err)
@@ -239,7 +240,7 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 		}
 		d := document.Of(r)
 		s.stored.advance(d)
-		l := rt.newLease(ctx, s.stored, r.Key, terms, r.Lease.Token, sent)
+		l := rt.newLease(ctx, s.stored, r.Key, asked, r.Lease.Token, sent)
 		snap, fault := s.seen(d)
 		if fault != nil {
 			b.unreadable.Store(true)

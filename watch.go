@@ -36,9 +36,10 @@ type Change[T any] struct {
 
 // Watch yields the current snapshot and then newer ones, in the order of versions, of all
 // processes. A slow watcher skips to the newest version, which always arrives. Watch ends when ctx
-// ends, or after it yields one error: ErrClosed, ErrInTx on a scope in a transaction,
-// *UnavailableError if the first snapshot cannot be read (later it waits for the store),
-// *SchemaError, or the error of an invalid scope.
+// ends, or after it yields one error: ErrClosed, ErrInTx on a scope in a transaction, ErrOutsideTx
+// inside one, *ArgumentError, *SchemaError, or the error of an invalid scope. If the first snapshot
+// cannot be read, that is *UnavailableError, or *CanceledError or *LeaseLostError if ctx ends
+// meanwhile. Later Watch waits for the store.
 func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
 		w, err := s.startWatch(ctx)
@@ -103,7 +104,7 @@ type news struct {
 }
 
 func changeOf[T any](n news) Change[T] {
-	return Change[T]{Snapshot: snapshotOf[T](n.snapshot), Missed: n.missed, Err: n.err}
+	return Change[T]{Snapshot: snapshotOf[T](n.snapshot), Missed: n.missed}
 }
 
 // watcher is one watch.

@@ -26,7 +26,8 @@ const (
 // background is the context of statements in a transaction, which no caller may interrupt.
 var background = context.Background()
 
-// writer is the one connection that writes. It belongs to the owner of the queue's writer.
+// writer is the one connection that writes. Only the goroutine that has acquired the queue's writer
+// uses it.
 type writer struct {
 	sql     statements
 	config  Config
@@ -48,7 +49,7 @@ type writer struct {
 type turn struct {
 	began  time.Time
 	used   time.Time // the end of the last transaction
-	others bool      // other connections wrote since the turn before began
+	others bool      // other connections wrote, as noticed since the turn before ended
 }
 
 // The statements that begin and end a transaction.
@@ -58,8 +59,8 @@ const (
 	textRollback = "ROLLBACK"
 )
 
-// ready connects if there is no connection: it verifies that commits are durable, migrates and
-// prepares.
+// ready connects if there is no connection: it verifies that commits are durable, migrates, notes
+// which files are open, and prepares.
 func (w *writer) ready(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
@@ -139,7 +140,8 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 // roomy lets the connection cache 16 MiB, so that it need not read what it has written.
 const roomy = "PRAGMA cache_size=-16384"
 
-// configure brings a database of our own into WAL mode. It returns an error if the connection could
+// configure brings a database of the store's own into WAL mode, and sets the cache and the busy
+// timeout of the connection. It returns an error if the connection could
 // lose an acknowledged commit when the power fails.
 func (w *writer) configure(ctx context.Context) error {
 	journal := "PRAGMA journal_mode"
@@ -248,7 +250,7 @@ func (w *writer) share(ctx context.Context) error {
 
 // noticeOthers finds out whether other connections have committed since the last call, and sends
 // watchers a hint. It asks the connection that writes, on which the store's own commits do not
-// count: the number is the connection's own count of foreign changes.
+// count: the number changes when another connection has committed.
 func (w *writer) noticeOthers() error {
 	var version int64
 	if err := w.conn.QueryRowContext(background, "PRAGMA data_version").Scan(&version); err != nil {
@@ -262,7 +264,7 @@ func (w *writer) noticeOthers() error {
 }
 
 // patiently tries again while the database is locked, after random pauses, until ctx ends or the
-// busy timeout after since has passed. It returns an error that wraps persist.ErrUnavailable then.
+// busy timeout after since has passed. It returns the cause of ctx, or errLocked, then.
 func (w *writer) patiently(ctx context.Context, since time.Time, try func() error) error {
 	for limit := firstPause; ; limit = min(2*limit, longestPause) {
 		err := try()

@@ -199,11 +199,11 @@ func (p *Pending) Take() []persist.Hint {
 }
 
 // Of returns the hint for a commit that replaced the record before by after. It returns false for a
-// change without a hint: a lease or an expiry was put off. The release of a lease moves no version,
+// change that needs no hint: a lease was renewed, or an expiry put off. The release of a lease moves no version,
 // so its hint has none.
 func Of(before, after persist.Record) (persist.Hint, bool) {
 	switch {
-	case after.Version != before.Version: // the version of an absent record is the floor
+	case after.Version != before.Version: // that of an absent record is the floor, which is below
 		return persist.Hint{Key: after.Key, Version: after.Version}, true
 	case before.Lease.Token != 0 && after.Lease.Token == 0:
 		return persist.Hint{Key: after.Key}, true

@@ -11,7 +11,8 @@ import (
 // a connection that listens. It runs while there are Watch calls. The zero value is ready to use.
 //
 // Races, and what decides them:
-//   - The last Watch leaves while another begins: each is counted by its own listener.
+//   - The last Watch leaves while another begins: the lock decides. The other one joins the listener
+//     before it ends, or starts a new one while the old one returns.
 //   - Close during the start of a Watch: one of them sees the other under the lock.
 type Listening struct {
 	running sync.WaitGroup // listeners
