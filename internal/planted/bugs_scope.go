@@ -9,6 +9,12 @@ var scopeBugs = []Bug{
 		Pkg: ".", Run: "^TestApplyMutation",
 	},
 	{
+		Name: "mutation-by-pointer", Mechanism: "a pointer to a mutation is refused before its methods are called",
+		Proves: []string{"SCOPE-2"}, File: "mutation.go",
+		Old: "	if !known(m) {", New: "	if known(nil) {",
+		Pkg: ".", Run: "^TestBadArguments$",
+	},
+	{
 		Name: "error-discards-the-draft", Mechanism: "a function that fails changes nothing",
 		Proves: []string{"SCOPE-4"}, File: "mutation.go",
 		Old: "		return false, userError{err}\n	}\n	*out = *own\n", New: "		if *out = *own; true {\n			return true, nil\n		}\n		return false, userError{err}\n	}\n	*out = *own\n",
