@@ -184,7 +184,13 @@ func TestKilledAtRandomMoments(t *testing.T) {
 			require.GreaterOrEqual(t, shipped, int64(said), "acknowledged commits")
 			require.LessOrEqual(t, shipped, int64(said)+1)
 		}
-		testkit.Eventually(t, func() bool { return len(d.letters(t)) == 0 }, "every after-effect is delivered")
+		for left := len(d.letters(t)); left > 0; { // after many kills, files take long for all of them
+			testkit.Eventually(t, func() bool {
+				before := left
+				left = len(d.letters(t))
+				return left < before
+			}, "more after-effects are delivered")
+		}
 		told, err := ledgers.Scope(d.rt, "told").State(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, d.shipped(t), told.Shipped, "one after-effect for each commit")
