@@ -20,13 +20,11 @@ func init() { testkit.Child("contend", contendChild) }
 const (
 	contendProcesses = 3
 	contenders       = 34 // per process
+	contendTurns     = 3  // per contender
 	// contendWork is how long a turn lasts at least. All turns of a process take several times as long
 	// as a process keeps a lease from others.
 	contendWork = 30 * time.Millisecond
 )
-
-// contendTurns is the number of turns of each contender.
-var contendTurns = testkit.Times(3, 1)
 
 // logbook is a state that holders write their tokens to.
 type logbook struct {
@@ -112,7 +110,7 @@ func testContenders(t *testing.T, location string) {
 			last[i] = max(last[i], turn.ended)
 		}
 	}
-	want := contendProcesses * contenders * contendTurns
+	const want = contendProcesses * contenders * contendTurns
 	require.Len(t, turns, want)
 	slices.SortFunc(turns, func(a, b contendTurn) int { return int(a.began - b.began) })
 	handovers, idle := 0, int64(0)
