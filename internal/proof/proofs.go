@@ -17,7 +17,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-claims", claim: "SIGKILL at random in steps of a status machine: no claim stays for ever, no effect is doubled",
-		pkg: "./flow/machine", tests: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=300", bug: "machine-claim-of-the-dead-stays",
+		pkg: "./flow/machine", tests: "^TestKilledAtRandomMoments$", short: "PAWL_KILLS=5", long: "PAWL_KILLS=220", bug: "machine-claim-of-the-dead-stays",
 	},
 	{
 		name: "crash-flows", claim: "SIGKILL at every step of a flow's call: the next caller is admitted after the lease",
@@ -41,7 +41,7 @@ var proofs = []proof{
 	},
 	{
 		name: "crash-streams", claim: "SIGKILL of processes that append or close a stream: acknowledged appends are there as a whole, versions have no gaps, and a close is completed",
-		pkg: "./stream", tests: "^(TestKilledWriters|TestKilledWhileClosing)$", short: "PAWL_KILLS=8", long: "PAWL_KILLS=200", bug: "stream-close-not-resumed",
+		pkg: "./stream", tests: "^(TestKilledWriters|TestKilledWhileClosing)$", short: "PAWL_KILLS=8", long: "PAWL_KILLS=700", bug: "stream-close-not-resumed",
 	},
 	{
 		name: "crash-reactions", claim: "SIGKILL at every visit of every point of a reaction: each event's effects are there once",
