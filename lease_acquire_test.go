@@ -165,17 +165,23 @@ func TestCancelDuringCommitOfAcquire(t *testing.T) {
 func cancelDuringCommit(t *testing.T, inLine bool) {
 	persisted(t, pawl.Config{}, func(t *testing.T, h *stores.Tap, rt *pawl.Runtime, s pawl.Scope[counts]) {
 		ctx, cancel := context.WithCancel(context.Background())
-		var mine <-chan acquired
-		if inLine { // another process has the lease first
-			other := openAnother(t, h)
+		var (
+			mine  <-chan acquired
+			first *pawl.Lease // of another process
+		)
+		if inLine {
+			other, err := pawl.Open(pawl.Config{Store: h.Store, Holder: "another"}) // its commits pass the gate
+			require.NoError(t, err)
 			defer other.Close(context.Background())
-			l, err := pawl.Session[counts](other, s.Key().ID).Acquire(t.Context())
+			first, err = pawl.Session[counts](other, s.Key().ID).Acquire(t.Context())
 			require.NoError(t, err)
 			mine = acquireWith(ctx, s, pawl.WaitForLease())
-			require.NoError(t, l.Release(t.Context()))
+			synctest.Wait()
 		}
 		open, entered := gate(h)
-		if !inLine {
+		if inLine {
+			require.NoError(t, first.Release(t.Context()))
+		} else {
 			mine = acquireWith(ctx, s, pawl.WaitForLease())
 		}
 		<-entered
