@@ -453,9 +453,11 @@ func (p modelPart) inc(at modelPlace) (any, error) {
 	if old == nil {
 		old = new(big.Rat)
 	}
-	sum := new(big.Rat).Add(old, new(big.Rat).SetInt64(p.by))
+	by := new(big.Rat).SetInt64(p.by)
+	sum := new(big.Rat).Add(old, by)
 	if at.shape.kind == shapeAny {
-		if old.IsInt() && !countable(sum) {
+		_, exact := by.Float64() // a fraction is a float64, and stays one
+		if old.IsInt() && !countable(sum) || !old.IsInt() && !exact {
 			return nil, modelField
 		}
 		return sum, nil
