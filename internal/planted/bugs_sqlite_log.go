@@ -89,7 +89,7 @@ var sqliteLogBugs = []Bug{
 	{
 		Name: "sqlite-log-joined", Mechanism: "a joined store reads the log inside its transaction",
 		Proves: []string{"TX-6"}, File: "persist/sqlite/native.go",
-		Old: "	return r.readLog(ctx, q)\n", New: "	_ = r\n	return j.s.reads.readLog(ctx, q)\n",
+		Old: "return j.tx, func() {}, nil", New: "return j.s.ready, func() {}, nil",
 		Pkg: "./persist/sqlite", Run: "^TestJoinLog$",
 	},
 	{

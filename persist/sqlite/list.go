@@ -10,24 +10,21 @@ import (
 )
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due
-// first; q.Reverse turns that around. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
-// and an error that wraps persist.ErrUnavailable when the database stayed locked.
-func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	if err := s.calls.enter(); err != nil {
+// first; q.Reverse turns that around. It returns persist.ErrClosed after Close, ctx's error, an error
+// for an unknown q.After, and an error that wraps persist.ErrUnavailable when the database stayed
+// locked.
+func (r reads) List(ctx context.Context, q persist.Query) (persist.Page, error) {
+	on, end, err := r.open(ctx)
+	if err != nil {
 		return persist.Page{}, err
 	}
-	defer s.calls.leave()
-	return s.reads.list(ctx, q)
-}
-
-// list is Store.List.
-func (r reads) list(ctx context.Context, q persist.Query) (persist.Page, error) {
+	defer end()
 	now, size := hostTime(), q.PageSize()
 	text, args, err := r.sql.list(q, now, size+1) // one more shows whether there is a next page
 	if err != nil {
 		return persist.Page{}, err
 	}
-	rows, err := r.on.QueryContext(ctx, text, args...)
+	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {
 		return persist.Page{}, readable(ctx, err)
 	}

@@ -128,36 +128,7 @@ func (t *transaction) writeLog(w *persist.Write) error {
 // ReadLog returns entries of the log of one record, in the order of their numbers. It returns
 // persist.ErrClosed after Close, ctx's error, and an error that wraps persist.ErrUnavailable when
 // the database stayed locked.
-func (s *Store) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
-	if err := s.calls.enter(); err != nil {
-		return nil, err
-	}
-	defer s.calls.leave()
-	return s.reads.readLog(ctx, q)
-}
-
-// ReadOrder returns entries of the logs of all records, in the order of their positions. It returns
-// the errors of ReadLog.
-func (s *Store) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
-	if err := s.calls.enter(); err != nil {
-		return nil, err
-	}
-	defer s.calls.leave()
-	return s.reads.readOrder(ctx, q)
-}
-
-// LastPosition returns the highest position that was ever given, also to an entry that is gone. It
-// returns the errors of ReadLog.
-func (s *Store) LastPosition(ctx context.Context) (uint64, error) {
-	if err := s.calls.enter(); err != nil {
-		return 0, err
-	}
-	defer s.calls.leave()
-	return s.reads.lastPosition(ctx)
-}
-
-// readLog is Store.ReadLog.
-func (r reads) readLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
+func (r reads) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
 	text, before := r.sql.log.read, q.Before
 	if q.Reverse {
 		text = r.sql.log.readBack
@@ -168,8 +139,10 @@ func (r reads) readLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEn
 	return r.entries(ctx, text, q.Kind, q.ID, integer(q.From), integer(before), q.PageSize())
 }
 
-// readOrder is Store.ReadOrder.
-func (r reads) readOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
+// ReadOrder returns entries of the logs of all records, in the order of their positions. Inside a
+// transaction, the positions of entries that it has written itself are given to others if it is
+// rolled back. It returns the errors of ReadLog.
+func (r reads) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
 	if len(q.Kinds) == 0 {
 		return r.entries(ctx, r.sql.log.order, integer(q.After), q.PageSize())
 	}
@@ -180,10 +153,16 @@ func (r reads) readOrder(ctx context.Context, q persist.OrderQuery) ([]persist.L
 	return r.entries(ctx, r.sql.log.orderOf, integer(q.After), q.PageSize(), string(kinds))
 }
 
-// lastPosition is Store.LastPosition.
-func (r reads) lastPosition(ctx context.Context) (uint64, error) {
+// LastPosition returns the highest position that was ever given, also to an entry that is gone; see
+// ReadOrder. It returns the errors of ReadLog.
+func (r reads) LastPosition(ctx context.Context) (uint64, error) {
+	on, end, err := r.open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer end()
 	var last int64
-	if err := r.on.QueryRowContext(ctx, r.sql.log.last).Scan(&last); err != nil {
+	if err := on.QueryRowContext(ctx, r.sql.log.last).Scan(&last); err != nil {
 		return 0, readable(ctx, err)
 	}
 	return uint64(last), nil
@@ -191,7 +170,12 @@ func (r reads) lastPosition(ctx context.Context) (uint64, error) {
 
 // entries returns the result of a query of logColumns.
 func (r reads) entries(ctx context.Context, text string, args ...any) ([]persist.LogEntry, error) {
-	rows, err := r.on.QueryContext(ctx, text, args...)
+	on, end, err := r.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}

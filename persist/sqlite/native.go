@@ -240,7 +240,7 @@ func (s *Store) find(c persist.Commit) (applied, known bool) {
 	ctx, cancel := context.WithTimeout(background, s.config.BusyTimeout)
 	defer cancel()
 	w := c.Writes[0]
-	r, err := s.reads.load(ctx, w.Key)
+	r, err := s.load(ctx, s.ready, w.Key)
 	switch {
 	case errors.Is(err, persist.ErrNotFound):
 		return false, true
@@ -272,10 +272,15 @@ func (s *Store) find(c persist.Commit) (applied, known bool) {
 // It returns that at once if tx has read data that changed since. Then tx must be rolled back,
 // which a transaction begun with _txlock=immediate avoids. Tx keeps the lock until it ends, and all
 // other writers wait for it: a commit through s by the same goroutine would wait in vain.
-func (s *Store) Join(tx *sql.Tx) persist.Store { return &joined{s: s, tx: tx} }
+func (s *Store) Join(tx *sql.Tx) persist.Store {
+	j := &joined{s: s, tx: tx}
+	j.reads = reads{sql: s.sql, open: j.open}
+	return j
+}
 
 // joined is a store inside a transaction of the application.
 type joined struct {
+	reads    // inside the transaction
 	s        *Store
 	tx       *sql.Tx
 	verified bool // tx is on the database of s
@@ -306,95 +311,31 @@ func homeOf(ctx context.Context, on executor) (home, error) {
 	return home{file: openedFile(path), library: source + " " + options}, nil
 }
 
-// reads returns the reads inside the transaction, after it has verified that tx is on the store's
+// open begins a read inside the transaction, after it has verified that tx is on the store's
 // database. It does not count as a call of the store: Close may wait for what only tx releases.
-func (j *joined) reads(ctx context.Context) (reads, error) {
+func (j *joined) open(ctx context.Context) (on executor, end func(), err error) {
 	if j.closed || j.s.calls.ended() {
-		return reads{}, persist.ErrClosed
+		return nil, nil, persist.ErrClosed
 	}
 	if !j.verified {
 		theirs, err := homeOf(ctx, j.tx)
 		if err != nil {
-			return reads{}, notApplied(readable(ctx, err))
+			return nil, nil, notApplied(readable(ctx, err))
 		}
 		ours := j.s.writer.home
 		if ours.file.info == nil || theirs.file.info == nil || !os.SameFile(ours.file.info, theirs.file.info) {
-			return reads{}, unfit(errors.New("sqlite: the transaction is not on the database file of the store"))
+			return nil, nil, unfit(errors.New("sqlite: the transaction is not on the database file of the store"))
 		}
 		if ours.library != theirs.library {
-			return reads{}, unfit(errors.New("sqlite: the transaction uses another copy of SQLite than the store: use one driver for both"))
+			return nil, nil, unfit(errors.New("sqlite: the transaction uses another copy of SQLite than the store: use one driver for both"))
 		}
 		j.verified = true
 	}
-	return reads{sql: j.s.sql, on: j.tx}, nil
+	return j.tx, func() {}, nil
 }
 
 // unfit says that no commit can ever use the transaction, because of err.
 func unfit(err error) error { return notApplied(fmt.Errorf("%w: %w", persist.ErrUnsupported, err)) }
-
-// Load is Store.Load inside the transaction.
-func (j *joined) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return persist.Record{}, err
-	}
-	return r.load(ctx, key)
-}
-
-// LoadAll is Store.LoadAll inside the transaction.
-func (j *joined) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.loadAll(ctx, keys)
-}
-
-// Versions is Store.Versions inside the transaction.
-func (j *joined) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.versions(ctx, keys)
-}
-
-// List is Store.List inside the transaction.
-func (j *joined) List(ctx context.Context, q persist.Query) (persist.Page, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return persist.Page{}, err
-	}
-	return r.list(ctx, q)
-}
-
-// ReadLog is Store.ReadLog inside the transaction.
-func (j *joined) ReadLog(ctx context.Context, q persist.LogQuery) ([]persist.LogEntry, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.readLog(ctx, q)
-}
-
-// ReadOrder is Store.ReadOrder inside the transaction. The positions of entries that the
-// transaction has written itself are given to others if it is rolled back.
-func (j *joined) ReadOrder(ctx context.Context, q persist.OrderQuery) ([]persist.LogEntry, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return r.readOrder(ctx, q)
-}
-
-// LastPosition is Store.LastPosition inside the transaction, see ReadOrder.
-func (j *joined) LastPosition(ctx context.Context) (uint64, error) {
-	r, err := j.reads(ctx)
-	if err != nil {
-		return 0, err
-	}
-	return r.lastPosition(ctx)
-}
 
 // Close ends the joined store, not the transaction.
 func (j *joined) Close() error {
@@ -434,7 +375,7 @@ func (j *joined) usable(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return notApplied(context.Cause(ctx))
 	}
-	_, err := j.reads(ctx)
+	_, _, err := j.open(ctx)
 	return err
 }
 

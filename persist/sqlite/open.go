@@ -79,13 +79,12 @@ func (c Config) withDefaults() (Config, error) {
 // Store is a persist.Store in an SQLite database. It has all optional capabilities of package
 // persist.
 type Store struct {
+	reads  // on ready
 	config Config
-	sql    statements
 	queue  queue
 	writer *writer // belongs to the owner of queue.writer
 	reader *sql.DB
 	ready  prepared  // reader with prepared statements
-	reads  reads     // on ready
 	owned  []*sql.DB // closed with the store
 
 	calls   calls
@@ -165,7 +164,8 @@ func New(ctx context.Context, db *sql.DB, config Config) (*Store, error) {
 
 // start connects, migrates and prepares. The databases are the store's own if own is set.
 func start(ctx context.Context, config Config, writing, reading *sql.DB, own bool) (*Store, error) {
-	s := &Store{config: config, sql: newStatements(config.TablePrefix), queue: newQueue(), reader: reading}
+	s := &Store{config: config, queue: newQueue(), reader: reading}
+	s.reads = reads{sql: newStatements(config.TablePrefix), open: s.open}
 	s.writer = &writer{sql: s.sql, config: config, db: writing, own: own, changes: &s.changes}
 	if own {
 		s.owned = []*sql.DB{reading, writing}
@@ -188,8 +188,12 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	if s.ready, err = prepare(ctx, reading, s.sql.load, s.sql.floor, log.read, log.readBack, log.order, log.orderOf, log.last); err != nil {
 		return nil, errors.Join(readable(ctx, err), s.Close())
 	}
-	s.reads = reads{sql: s.sql, on: s.ready}
 	return s, nil
+}
+
+// open begins a read.
+func (s *Store) open(context.Context) (on executor, end func(), err error) {
+	return s.ready, s.calls.leave, s.calls.enter()
 }
 
 // checkIntegrity returns *DamagedError if the database is damaged.

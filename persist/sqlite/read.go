@@ -10,50 +10,31 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
+// reads are the methods that read, of a store and of a store that joined a transaction.
+type reads struct {
+	sql statements
+	// open begins a call. It returns what runs the statements, and the function that ends the call.
+	open func(ctx context.Context) (on executor, end func(), err error)
+}
+
 // Load returns the current record of key. It returns persist.ErrNotFound, with the version floor
 // in Record.Version, for an absent key; persist.ErrClosed after Close; ctx's error; and an error
 // that wraps persist.ErrUnavailable when the database stayed locked.
-func (s *Store) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
-	if err := s.calls.enter(); err != nil {
+func (r reads) Load(ctx context.Context, key persist.Key) (persist.Record, error) {
+	on, end, err := r.open(ctx)
+	if err != nil {
 		return persist.Record{}, err
 	}
-	defer s.calls.leave()
-	return s.reads.load(ctx, key)
+	defer end()
+	return r.load(ctx, on, key)
 }
 
-// LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
-// Close, ctx's error, and an error that wraps persist.ErrUnavailable when the database stayed
-// locked.
-func (s *Store) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
-	if err := s.calls.enter(); err != nil {
-		return nil, err
-	}
-	defer s.calls.leave()
-	return s.reads.loadAll(ctx, keys)
-}
-
-// Versions returns the current version of each key, 0 where there is no record. It reads no
-// documents, and returns the errors of LoadAll.
-func (s *Store) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
-	if err := s.calls.enter(); err != nil {
-		return nil, err
-	}
-	defer s.calls.leave()
-	return s.reads.versions(ctx, keys)
-}
-
-// reads are the reads of a store, on its own connections or in a transaction that it joined.
-type reads struct {
-	sql statements
-	on  executor
-}
-
-// load is Store.Load.
-func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error) {
+// load is Load without a call of its own.
+func (r reads) load(ctx context.Context, on executor, key persist.Key) (persist.Record, error) {
 	now := hostTime() // before the read: the record may be renewed after it
-	record, err := scan(r.on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), now)
+	record, err := scan(on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), now)
 	if errors.Is(err, sql.ErrNoRows) {
-		floor, err := r.floor(ctx)
+		floor, err := r.floor(ctx, on)
 		if err != nil {
 			return persist.Record{}, err
 		}
@@ -67,22 +48,29 @@ func (r reads) load(ctx context.Context, key persist.Key) (persist.Record, error
 
 // floor returns the version floor. It is read after the records: it may have risen since, which
 // can only ask for a higher version than necessary.
-func (r reads) floor(ctx context.Context) (uint64, error) {
+func (r reads) floor(ctx context.Context, on executor) (uint64, error) {
 	var floor int64
-	if err := r.on.QueryRowContext(ctx, r.sql.floor).Scan(&floor); err != nil {
+	if err := on.QueryRowContext(ctx, r.sql.floor).Scan(&floor); err != nil {
 		return 0, readable(ctx, err)
 	}
 	return uint64(floor), nil
 }
 
-// loadAll is Store.LoadAll.
-func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+// LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
+// Close, ctx's error, and an error that wraps persist.ErrUnavailable when the database stayed
+// locked.
+func (r reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Record, error) {
+	on, end, err := r.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	list, err := keyList(keys)
 	if err != nil {
 		return nil, err
 	}
 	now := hostTime()
-	rows, err := r.on.QueryContext(ctx, r.sql.loadAll, list)
+	rows, err := on.QueryContext(ctx, r.sql.loadAll, list)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
@@ -90,7 +78,7 @@ func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
-	floor, err := r.floor(ctx)
+	floor, err := r.floor(ctx, on)
 	if err != nil {
 		return nil, err
 	}
@@ -109,13 +97,19 @@ func (r reads) loadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	return records, nil
 }
 
-// versions is Store.Versions.
-func (r reads) versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+// Versions returns the current version of each key, 0 where there is no record. It reads no
+// documents, and returns the errors of LoadAll.
+func (r reads) Versions(ctx context.Context, keys []persist.Key) ([]uint64, error) {
+	on, end, err := r.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	list, err := keyList(keys)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := r.on.QueryContext(ctx, r.sql.versions, list)
+	rows, err := on.QueryContext(ctx, r.sql.versions, list)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}

@@ -158,19 +158,20 @@ func TestClockBeforeRead(t *testing.T) {
 	_, err := s.Commit(t.Context(), put("a", 0))
 	require.NoError(t, err)
 	for name, read := range map[string]func(r reads) (persist.Record, error){
-		"load":   func(r reads) (persist.Record, error) { return r.load(t.Context(), thing("a")) },
-		"absent": func(r reads) (persist.Record, error) { return r.load(t.Context(), thing("b")) },
+		"load":   func(r reads) (persist.Record, error) { return r.Load(t.Context(), thing("a")) },
+		"absent": func(r reads) (persist.Record, error) { return r.Load(t.Context(), thing("b")) },
 		"all": func(r reads) (persist.Record, error) {
-			records, err := r.loadAll(t.Context(), []persist.Key{thing("a")})
+			records, err := r.LoadAll(t.Context(), []persist.Key{thing("a")})
 			return records[0], err
 		},
 		"list": func(r reads) (persist.Record, error) {
-			page, err := r.list(t.Context(), persist.Query{})
+			page, err := r.List(t.Context(), persist.Query{})
 			return page.Records[0], err
 		},
 	} {
 		slow := &slowly{executor: s.reader}
-		r, err := read(reads{sql: s.sql, on: slow})
+		open := func(context.Context) (executor, func(), error) { return slow, func() {}, nil }
+		r, err := read(reads{sql: s.sql, open: open})
 		if name != "absent" {
 			require.NoError(t, err)
 		}
