@@ -71,7 +71,7 @@ var hintBugs = []Bug{
 	{
 		Name: "fs-records-gone", Mechanism: "a watcher polls when the kernel no longer sends events",
 		Proves: []string{"SCOPE-13"}, File: "persist/fs/watch.go",
-		Old: "if n.run(ctx, to) == nil {\n\t\t\t\treturn\n\t\t\t}", New: "_ = n.run(ctx, to)\n\t\t\tif err == nil {\n\t\t\t\treturn\n\t\t\t}",
+		Old: "if n.run(l.Life(), &s.hints) == nil {\n\t\t\treturn\n\t\t}", New: "_ = n.run(l.Life(), &s.hints)\n\t\tif err == nil {\n\t\t\treturn\n\t\t}",
 		Pkg: "./persist/fs", Run: "^TestWatchWithoutRecords$",
 	},
 	{

@@ -98,7 +98,7 @@ func (n *notifier) watch(path string) (int32, error) {
 
 // run sends a hint for each record that is renamed into its place. It returns nil when ctx ends,
 // and an error when it cannot continue.
-func (n *notifier) run(ctx context.Context, to *hints.Subscription) error {
+func (n *notifier) run(ctx context.Context, to *hints.Hub) error {
 	defer n.file.Close()
 	defer context.AfterFunc(ctx, func() { _ = n.file.SetReadDeadline(time.Unix(1, 0)) })()
 	buffer := make([]byte, 64<<10)
@@ -140,7 +140,7 @@ func nextEvent(buffer []byte) (event, []byte) {
 }
 
 // handle watches the new folders and sends the hints that follow from an event.
-func (n *notifier) handle(e event, to *hints.Subscription) error {
+func (n *notifier) handle(e event, to *hints.Hub) error {
 	folder, known := n.paths[e.id]
 	path := filepath.Join(folder, e.name)
 	switch {

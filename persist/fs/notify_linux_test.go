@@ -21,7 +21,7 @@ type notified struct {
 	*testkit.Hints
 	t   *testing.T
 	n   *notifier
-	to  *hints.Subscription
+	to  *hints.Hub
 	ctx context.Context
 	all sync.WaitGroup
 }
@@ -31,8 +31,8 @@ func newNotified(t *testing.T, s *Store) *notified {
 	n, err := newNotifier(s.records)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	d := &notified{Hints: testkit.NewHints(t), t: t, n: n, to: new(hints.Hub).Subscribe(), ctx: ctx}
-	d.all.Go(func() { _ = d.to.Deliver(ctx, d.Wake) })
+	d := &notified{Hints: testkit.NewHints(t), t: t, n: n, to: new(hints.Hub), ctx: ctx}
+	d.all.Go(func() { _ = d.to.Watch(ctx, d.Wake) })
 	t.Cleanup(func() {
 		cancel()
 		d.all.Wait()

@@ -14,4 +14,4 @@ type notifier struct{}
 
 func newNotifier(string) (*notifier, error) { return nil, errors.ErrUnsupported }
 
-func (*notifier) run(context.Context, *hints.Subscription) error { return errors.ErrUnsupported }
+func (*notifier) run(context.Context, *hints.Hub) error { return errors.ErrUnsupported }

@@ -35,16 +35,17 @@ const defaultLockTimeout = 5 * time.Second
 // Store is a persist.Store in the files of a directory. It is also a persist.Reader,
 // persist.Leaser, persist.Purger, persist.Watcher, persist.Prober and persist.Restorer.
 type Store struct {
-	dir      string // absolute
-	records  string // folders of dir
-	temps    string
-	journals string
-	locks    *locks
-	hints    hints.Hub
-	folders  knownFolders
-	listings listings
-	spares   [stripes]string // paths; the holder of the exclusive stripe owns its entry; empty: none
-	polls    bool            // for tests: Watch does not use inotify
+	dir       string // absolute
+	records   string // folders of dir
+	temps     string
+	journals  string
+	locks     *locks
+	hints     hints.Hub
+	listening hints.Listening // runs follow
+	folders   knownFolders
+	listings  listings
+	spares    [stripes]string // paths; the holder of the exclusive stripe owns its entry; empty: none
+	polls     bool            // for tests: Watch does not use inotify
 
 	mu     sync.Mutex // protects closed, and calls.Add against a concurrent Close
 	closed bool
@@ -121,6 +122,7 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.hints.Close()
+	s.listening.Close()
 	s.calls.Wait()
 	s.mu.Lock() // for a concurrent Close
 	defer s.mu.Unlock()

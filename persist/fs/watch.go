@@ -35,45 +35,31 @@ const pollPause = 50 * time.Millisecond
 // hint comes within 50 ms, and watching costs a stat of a folder every 50 ms. Watch returns ctx's
 // error, and persist.ErrClosed after Close, which does not wait for it.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
-	subscription := s.hints.Subscribe()
-	defer subscription.End()
-	stop := s.follow(subscription)
-	defer stop()
-	return subscription.Deliver(ctx, wake)
+	return s.listening.Watch(ctx, &s.hints, s.follow, wake)
 }
 
-// follow starts to send hints of changes in the files. It notices every change between its return
-// and the call of stop.
-func (s *Store) follow(to *hints.Subscription) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	stop = func() {
-		cancel()
-		<-ended
-	}
+// follow sends hints of changes in the files while there are watchers.
+func (s *Store) follow(l *hints.Listener) {
 	var n *notifier
 	err := error(errors.ErrUnsupported)
 	if !s.polls {
 		n, err = newNotifier(s.records)
 	}
 	seen := s.modified()
-	go func() {
-		defer close(ended)
-		if err == nil {
-			if n.run(ctx, to) == nil {
-				return
-			}
-			seen = s.modified()
-			to.Send(persist.Hint{}) // for the events that it missed
+	l.Ready()
+	if err == nil {
+		if n.run(l.Life(), &s.hints) == nil {
+			return
 		}
-		s.poll(ctx, to, seen)
-	}()
-	return stop
+		seen = s.modified()
+		s.hints.Send(persist.Hint{}) // for the events that it missed
+	}
+	s.poll(l.Life(), seen)
 }
 
 // poll sends the zero hint when tmp/ is modified, until ctx ends. Seen is the last known time of
 // modification.
-func (s *Store) poll(ctx context.Context, to *hints.Subscription, seen time.Time) {
+func (s *Store) poll(ctx context.Context, seen time.Time) {
 	timer := time.NewTimer(pollPause) // not a ticker: after a late tick the next one comes early
 	defer timer.Stop()
 	again := true // another change may follow within the tick of seen
@@ -86,7 +72,7 @@ func (s *Store) poll(ctx context.Context, to *hints.Subscription, seen time.Time
 		now := s.modified()
 		changed := !now.Equal(seen)
 		if changed || again {
-			to.Send(persist.Hint{})
+			s.hints.Send(persist.Hint{})
 		}
 		seen, again = now, changed
 		timer.Reset(pollPause)

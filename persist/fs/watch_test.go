@@ -17,7 +17,6 @@ import (
 
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/persist"
-	"github.com/pawl-go/pawl/persist/adapter/hints"
 )
 
 func init() {
@@ -213,8 +212,8 @@ func seesAll(t testing.TB, d *testkit.Watch, s *Store, keys []persist.Key, versi
 func TestPollTicks(t *testing.T) {
 	s := openAt(t, t.TempDir(), Config{})
 	synctest.Test(t, func(t *testing.T) {
-		var hub hints.Hub
-		to := hub.Subscribe()
+		to := s.hints.Subscribe()
+		defer to.End()
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
@@ -222,7 +221,7 @@ func TestPollTicks(t *testing.T) {
 		go func() { _ = to.Deliver(ctx, func(persist.Hint) { count.Add(1) }) }()
 		synctest.Wait()
 		require.EqualValues(t, 1, count.Load())
-		go s.poll(ctx, to, s.modified())
+		go s.poll(ctx, s.modified())
 		looks := func(want ...int64) {
 			t.Helper()
 			for _, more := range want {

@@ -90,9 +90,9 @@ type Store struct {
 	calls   calls
 	closing sync.Once
 
-	changes hints.Hub
-	polling polling
-	joined  atomic.Bool // a joined store has committed, perhaps inside CommitWith
+	changes   hints.Hub
+	listening hints.Listening // runs poll
+	joined    atomic.Bool     // a joined store has committed, perhaps inside CommitWith
 }
 
 var (
@@ -231,6 +231,7 @@ func texts(rows *sql.Rows, err error) (texts []string, _ error) {
 func (s *Store) Close() (err error) {
 	s.closing.Do(func() {
 		s.changes.Close()
+		s.listening.Close()
 		s.calls.close()
 		errs := []error{s.ready.close(), s.writer.close()}
 		for _, db := range s.owned {

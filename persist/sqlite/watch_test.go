@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"os"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -188,30 +190,19 @@ func TestWatchNothingMissed(t *testing.T) {
 // Proves SCOPE-13.
 func TestWatchShares(t *testing.T) {
 	s := openAt(t, dbPath(t), Config{})
-	state := func() (watchers int, stopped chan struct{}) {
-		s.polling.mu.Lock()
-		defer s.polling.mu.Unlock()
-		return s.polling.watchers, s.polling.stopped
+	polling := func() int { // goroutines that poll
+		stacks := make([]byte, 1<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "sqlite.(*Store).poll(")
 	}
 	for range 2 {
+		testkit.Eventually(t, func() bool { return polling() == 0 })
 		one, two := testkit.NewWatch(t, s), testkit.NewWatch(t, s)
-		watchers, stopped := state()
-		require.Equal(t, 2, watchers)
+		require.Equal(t, 1, polling())
 		require.ErrorIs(t, one.Stop(), context.Canceled)
-		_, still := state()
-		require.Equal(t, stopped, still)
-		select {
-		case <-stopped:
-			t.Fatal("it ended before the last watcher")
-		default:
-		}
+		require.Equal(t, 1, polling(), "it ended before the last watcher")
 		require.ErrorIs(t, two.Stop(), context.Canceled)
-		select {
-		case <-stopped:
-		default:
-			t.Fatal("it did not end with the last watcher")
-		}
 	}
+	testkit.Eventually(t, func() bool { return polling() == 0 }, "it did not end with the last watcher")
 }
 
 // Close ends all watchers, also while a wake function runs or another store writes.
