@@ -25,16 +25,7 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 		return time.Time{}, err
 	}
 	u := updateOf(c) // here, where callers run in parallel, and not in the transaction
-	size := 0
-	for i := range c.Writes {
-		size += len(c.Writes[i].Doc)
-		if l := c.Writes[i].Log; l != nil {
-			for _, entry := range l.Entries {
-				size += len(entry)
-			}
-		}
-	}
-	return s.write(ctx, &request{size: size, work: func(t *transaction) error { return t.commit(c, u) }})
+	return s.write(ctx, &request{size: c.Size(), work: func(t *transaction) error { return t.commit(c, u) }})
 }
 
 // validate returns an error that wraps persist.ErrNotApplied if c can never be written.

@@ -2,9 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -54,21 +53,12 @@ func (s *Store) size(ctx context.Context) (size int64, err error) {
 }
 
 // countKinds counts the records of each kind.
-func (s *Store) countKinds(ctx context.Context) (kinds []persist.KindCount, err error) {
-	rows, err := s.reader.QueryContext(ctx, `SELECT r.kind, count(*), coalesce(t.n, 0) FROM "`+s.sql.prefix+`records" r
+func (s *Store) countKinds(ctx context.Context) ([]persist.KindCount, error) {
+	scan := func(rows *sql.Rows) (k persist.KindCount, err error) {
+		err = rows.Scan(&k.Kind, &k.Records, &k.Tombstones)
+		return k, err
+	}
+	return queryAll(ctx, s.reader, scan, `SELECT r.kind, count(*), coalesce(t.n, 0) FROM "`+s.sql.prefix+`records" r
 		LEFT JOIN (SELECT kind, count(*) n FROM "`+s.sql.prefix+`records" WHERE deleted = 1 GROUP BY kind) t ON t.kind = r.kind
-		GROUP BY r.kind`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var k persist.KindCount
-		if err := rows.Scan(&k.Kind, &k.Records, &k.Tombstones); err != nil {
-			return nil, err
-		}
-		kinds = append(kinds, k)
-	}
-	slices.SortFunc(kinds, func(a, b persist.KindCount) int { return strings.Compare(a.Kind, b.Kind) })
-	return kinds, rows.Err()
+		GROUP BY r.kind ORDER BY r.kind`)
 }

@@ -46,11 +46,7 @@ func (t *transaction) query(q persist.Query, limit int) ([]persist.Record, error
 	if err != nil {
 		return nil, err
 	}
-	rows, err := t.on.QueryContext(background, text, args...)
-	if err != nil {
-		return nil, t.fail(err)
-	}
-	records, err := scanAll(rows, t.now)
+	records, err := queryRecords(background, t.on, t.now, text, args...)
 	if err != nil {
 		return nil, t.fail(err)
 	}

@@ -24,11 +24,7 @@ func (r reads) List(ctx context.Context, q persist.Query) (persist.Page, error) 
 	if err != nil {
 		return persist.Page{}, err
 	}
-	rows, err := on.QueryContext(ctx, text, args...)
-	if err != nil {
-		return persist.Page{}, readable(ctx, err)
-	}
-	records, err := scanAll(rows, now)
+	records, err := queryRecords(ctx, on, now, text, args...)
 	if err != nil {
 		return persist.Page{}, readable(ctx, err)
 	}

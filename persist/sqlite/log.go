@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,7 +15,7 @@ import (
 // The log of a record is written in the transaction of the record, which holds the write lock. So
 // positions are given in the order of the commits, and a reader never sees a higher one first.
 
-// logColumns lists the columns of the log table in the order of scanLog.
+// logColumns lists the columns of the log table in the order of scanEntry.
 const logColumns = "kind, id, number, position, at, data"
 
 // logStatements holds the SQL texts of the log table.
@@ -175,31 +174,20 @@ func (r reads) entries(ctx context.Context, text string, args ...any) ([]persist
 		return nil, err
 	}
 	defer end()
-	rows, err := on.QueryContext(ctx, text, args...)
-	if err != nil {
-		return nil, readable(ctx, err)
-	}
-	entries, err := scanLog(rows)
+	entries, err := queryAll(ctx, on, scanEntry, text, args...)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
 	return entries, nil
 }
 
-// scanLog reads and closes rows.
-func scanLog(rows *sql.Rows) ([]persist.LogEntry, error) {
-	var entries []persist.LogEntry
-	for rows.Next() {
-		var e persist.LogEntry
-		var number, position, at int64
-		var data []byte
-		if err := rows.Scan(&e.Kind, &e.ID, &number, &position, &at, &data); err != nil {
-			return nil, errors.Join(err, rows.Close())
-		}
-		e.Number, e.Position, e.At, e.Data = uint64(number), uint64(position), time.UnixMicro(at).UTC(), data
-		entries = append(entries, e)
-	}
-	return entries, errors.Join(rows.Err(), rows.Close())
+// scanEntry reads one row of logColumns.
+func scanEntry(rows *sql.Rows) (e persist.LogEntry, err error) {
+	var number, position, at int64
+	var data []byte
+	err = rows.Scan(&e.Kind, &e.ID, &number, &position, &at, &data)
+	e.Number, e.Position, e.At, e.Data = uint64(number), uint64(position), time.UnixMicro(at).UTC(), data
+	return e, err
 }
 
 // integer returns n as a column keeps it. No number and no position is as high as the limit.

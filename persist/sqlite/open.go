@@ -198,7 +198,10 @@ func (s *Store) open(context.Context) (on executor, end func(), err error) {
 
 // checkIntegrity returns *DamagedError if the database is damaged.
 func checkIntegrity(ctx context.Context, on executor) error {
-	findings, err := texts(on.QueryContext(ctx, "PRAGMA integrity_check(3)"))
+	findings, err := queryAll(ctx, on, func(rows *sql.Rows) (finding string, err error) {
+		err = rows.Scan(&finding)
+		return finding, err
+	}, "PRAGMA integrity_check(3)")
 	switch code := resultCode(err) & 0xff; {
 	case code == codeCorrupt || code == codeNotADatabase:
 		return &DamagedError{Reason: err.Error()}
@@ -208,21 +211,6 @@ func checkIntegrity(ctx context.Context, on executor) error {
 		return &DamagedError{Reason: strings.Join(findings, "; ")}
 	}
 	return nil
-}
-
-// texts returns the only column of rows.
-func texts(rows *sql.Rows, err error) (texts []string, _ error) {
-	if err != nil {
-		return nil, err
-	}
-	for rows.Next() {
-		var text string
-		if err := rows.Scan(&text); err != nil {
-			return nil, errors.Join(err, rows.Close())
-		}
-		texts = append(texts, text)
-	}
-	return texts, errors.Join(rows.Err(), rows.Close())
 }
 
 // Close answers the calls that are under way, then releases the store; later calls return

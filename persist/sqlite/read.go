@@ -70,11 +70,7 @@ func (r reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 		return nil, err
 	}
 	now := hostTime()
-	rows, err := on.QueryContext(ctx, r.sql.loadAll, list)
-	if err != nil {
-		return nil, readable(ctx, err)
-	}
-	found, err := scanAll(rows, now)
+	found, err := queryRecords(ctx, on, now, r.sql.loadAll, list)
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
@@ -109,20 +105,14 @@ func (r reads) Versions(ctx context.Context, keys []persist.Key) ([]uint64, erro
 	if err != nil {
 		return nil, err
 	}
-	rows, err := on.QueryContext(ctx, r.sql.versions, list)
-	if err != nil {
-		return nil, readable(ctx, err)
-	}
 	found := make(map[persist.Key]uint64, len(keys))
-	for rows.Next() {
-		var key persist.Key
+	_, err = queryAll(ctx, on, func(rows *sql.Rows) (key persist.Key, err error) {
 		var version int64
-		if err := rows.Scan(&key.Kind, &key.ID, &version); err != nil {
-			return nil, readable(ctx, errors.Join(err, rows.Close()))
-		}
+		err = rows.Scan(&key.Kind, &key.ID, &version)
 		found[key] = uint64(version)
-	}
-	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return key, err
+	}, r.sql.versions, list)
+	if err != nil {
 		return nil, readable(ctx, err)
 	}
 	versions := make([]uint64, len(keys))

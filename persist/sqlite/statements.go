@@ -150,17 +150,26 @@ func fromMicros(n sql.NullInt64) time.Time {
 	return time.UnixMicro(n.Int64).UTC()
 }
 
-// scanAll reads and closes rows.
-func scanAll(rows *sql.Rows, now time.Time) ([]persist.Record, error) {
-	var records []persist.Record
+// queryAll returns what scan makes of each row of a query. It returns a driver's error.
+func queryAll[T any](ctx context.Context, on executor, scan func(*sql.Rows) (T, error), text string, args ...any) ([]T, error) {
+	rows, err := on.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	var all []T
 	for rows.Next() {
-		r, err := scan(rows, now)
+		one, err := scan(rows)
 		if err != nil {
 			return nil, errors.Join(err, rows.Close())
 		}
-		records = append(records, r)
+		all = append(all, one)
 	}
-	return records, errors.Join(rows.Err(), rows.Close())
+	return all, errors.Join(rows.Err(), rows.Close())
+}
+
+// queryRecords is queryAll for rows of columns, as records that were read at now.
+func queryRecords(ctx context.Context, on executor, now time.Time, text string, args ...any) ([]persist.Record, error) {
+	return queryAll(ctx, on, func(rows *sql.Rows) (persist.Record, error) { return scan(rows, now) }, text, args...)
 }
 
 // executor runs statements: *sql.DB, *sql.Conn, *sql.Tx, or prepared.
