@@ -106,8 +106,8 @@ var fsBugs = []Bug{
 	},
 	{
 		Name: "fs-list-finishes", Mechanism: "List completes unfinished commits",
-		Proves: []string{"TX-3"}, File: "persist/fs/list.go",
-		Old: "found, err := s.pending(everyStripe)", New: "found, err := s.pending(stripeSet{})",
+		Proves: []string{"TX-3"}, File: "persist/fs/lock.go",
+		Old: "			return everyStripe\n", New: "			return stripeSet{}\n",
 		Pkg: "./persist/fs", Run: "^TestUnfinishedCommitIsCompleted$",
 	},
 	{

@@ -127,8 +127,9 @@ func (s *Store) pending(set stripeSet) ([]journal, error) {
 }
 
 // lockAndRead takes the wanted locks and returns the records of keys, whose stripes are among them.
-// It completes the commits of dead writers first, so that all records are durable and no commit of
-// several records is visible in part.
+// The wanted locks are stripes, or the list lock, which stands for all stripes. It completes the
+// commits of dead writers first, so that all records are durable and no commit of several records is
+// visible in part.
 func (s *Store) lockAndRead(ctx context.Context, want wanted, keys ...persist.Key) (records []stored, release func(), err error) {
 	for {
 		release, err := s.locks.take(ctx, want)

@@ -45,7 +45,7 @@ func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error)
 // the page before ended, without reading the folder again, if this store still knows that listing.
 // If a file looks damaged, it returns its key and *DamagedError.
 func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, doubtful []persist.Key, err error) {
-	release, err := s.lockList(ctx)
+	_, release, err := s.lockAndRead(ctx, wanted{listLock: shared}) // when there is no journal
 	if err != nil {
 		return persist.Page{}, nil, err
 	}
@@ -121,27 +121,6 @@ func (l *listings) take(q persist.Query) ([]persist.Key, bool) {
 		l.order = slices.DeleteFunc(l.order, func(other string) bool { return other == name })
 	}
 	return keys, known
-}
-
-// lockList takes the list lock, shared, when there is no journal.
-func (s *Store) lockList(ctx context.Context) (release func(), err error) {
-	for {
-		release, err := s.locks.take(ctx, wanted{listLock: shared})
-		if err != nil {
-			return nil, err
-		}
-		found, err := s.pending(everyStripe)
-		if err == nil && len(found) == 0 {
-			return release, nil
-		}
-		release()
-		if err == nil {
-			err = s.complete(ctx, found, nil)
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
 }
 
 // matching yields the records that match q, in the order of the list. It adds to tentative the keys

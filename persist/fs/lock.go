@@ -66,11 +66,14 @@ type wanted map[int]mode
 
 func (w wanted) add(lock int, m mode) { w[lock] = max(w[lock], m) }
 
-// stripes returns the stripes among the wanted locks.
+// stripes returns the stripes that the wanted locks protect. A list reads the records of all stripes.
 func (w wanted) stripes() (set stripeSet) {
 	for lock := range w {
-		if lock < stripes {
+		switch {
+		case lock < stripes:
 			set.add(lock)
+		case lock == listLock:
+			return everyStripe
 		}
 	}
 	return set
