@@ -16,12 +16,10 @@ type backend interface {
 	load(ctx context.Context, key Key) (*document.Doc, error)
 	// unwritten returns a version for a key that was never written, without asking; nil: load has to.
 	unwritten() *document.Doc
-	// commit makes d current. It returns the new version, or the version that won, or an error
-	// after which nothing was applied, or *UnknownOutcomeError.
+	// commit makes d current. If no mutation changed anything, it puts off the expiry of d.Base, or
+	// only confirms that d.Base is current. It returns the version that is current now, or the version
+	// that won, or an error after which nothing was applied, or *UnknownOutcomeError.
 	commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error)
-	// renew extends the expiry of d.Base. It returns d.Base with the new expiry, or the version
-	// that won if d.Base is not current.
-	renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error)
 	// view decodes d for this backend's type.
 	view(d *document.Doc, key Key) (*document.View, error)
 	// check returns the error that commit would return for v, whose document is encoded.
@@ -56,17 +54,37 @@ func (rt *Runtime) learnFloor(d *document.Doc) {
 	}
 }
 
-// commit writes d under one version check.
-func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error) {
-	w, next, err := b.write(call, d)
-	if err != nil {
+// confirm returns base if it is current, or the version that is.
+func confirm(ctx context.Context, b backend, key Key, base *document.Doc) (landed, won *document.Doc, err error) {
+	now, err := b.load(ctx, key)
+	switch {
+	case err != nil:
 		return nil, nil, err
+	case now.Same(base):
+		return base, nil, nil
 	}
-	c := persist.Commit{
-		ID: call.env.newCommitID(), Writes: []persist.Write{w},
-		Guards: d.Lease.Guards, Insist: d.Contention.Insist,
+	return nil, now, nil
+}
+
+// commit writes d under one version check, which a guard makes if only the expiry moves.
+func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error) {
+	c := persist.Commit{Guards: d.Lease.Guards}
+	var bases []commit.Base
+	switch {
+	case d.Changed > 0:
+		var w persist.Write
+		if w, landed, err = b.write(call, d); err != nil {
+			return nil, nil, err
+		}
+		c.Writes, c.Insist, bases = []persist.Write{w}, d.Contention.Insist, []commit.Base{baseOf(d.Base)}
+	case d.Expiry.Renew:
+		g := guardOf(&c, call.key)
+		g.Read, g.Version, g.TTL = true, d.Base.Version, d.Expiry.TTL
+	default:
+		return confirm(ctx, b, call.key, d.Base)
 	}
-	v, err := b.rt.send(ctx, b.rt.route(), call.retry, c, []commit.Base{baseOf(d.Base)})
+	c.ID = call.env.newCommitID()
+	v, err := b.rt.send(ctx, b.rt.route(), call.retry, c, bases)
 	switch {
 	case err != nil:
 		return nil, nil, err
@@ -75,9 +93,11 @@ func (b *binding) commit(ctx context.Context, call *call, d *document.Draft) (la
 		won = document.Of(v.Records[0])
 		b.rt.learnFloor(won)
 		return nil, won, nil
+	case landed == nil:
+		return d.Base.Renewed(v.At.Add(d.Expiry.TTL)), nil, nil
 	}
-	next.Landed(w, c.ID, v.At, v.Records)
-	return next, nil, nil
+	landed.Landed(c.Writes[0], c.ID, v.At, v.Records)
+	return landed, nil, nil
 }
 
 // write returns the write of d, and the Doc that it leaves when it lands. It returns *LimitError,
@@ -103,21 +123,6 @@ func (b *binding) write(call *call, d *document.Draft) (persist.Write, *document
 		w.Due = due
 	}
 	return w, next, nil
-}
-
-// renew extends the expiry of d.Base.
-func (b *binding) renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error) {
-	c := persist.Commit{ID: call.env.newCommitID(), Guards: d.Lease.Guards}
-	g := guardOf(&c, call.key)
-	g.Read, g.Version, g.TTL = true, d.Base.Version, d.Expiry.TTL
-	v, err := b.rt.send(ctx, b.rt.route(), call.retry, c, nil)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case v.Kind == commit.Lost:
-		return nil, document.Of(v.Records[0]), nil
-	}
-	return d.Base.Renewed(v.At.Add(d.Expiry.TTL)), nil, nil
 }
 
 // unwritable reports whether a mutation made a document that cannot be written: the commit was not
@@ -186,7 +191,11 @@ func (c custom[T]) doc(s Snapshot[T]) *document.Doc {
 	return d
 }
 
+// commit passes a change to the Persist, which has no expiry: without a change it confirms d.Base.
 func (c custom[T]) commit(ctx context.Context, call *call, d *document.Draft) (landed, won *document.Doc, err error) {
+	if d.Changed == 0 {
+		return confirm(ctx, c, call.key, d.Base)
+	}
 	next := Snapshot[T]{ID: call.key.ID, Version: d.Version}
 	if d.Life == alive {
 		next.state = d.View.State.(*T)
@@ -205,15 +214,6 @@ func (c custom[T]) commit(ctx context.Context, call *call, d *document.Draft) (l
 		return nil, nil, unavailable(call.key, err)
 	}
 	return nil, nil, &UnknownOutcomeError{Scope: call.key, Cause: err}
-}
-
-// renew only confirms that d.Base is current: a Persist has no expiry.
-func (c custom[T]) renew(ctx context.Context, call *call, d *document.Draft) (renewed, won *document.Doc, err error) {
-	now, err := c.load(ctx, call.key)
-	if err != nil || !now.Same(d.Base) {
-		return nil, now, err
-	}
-	return d.Base, nil, nil
 }
 
 func (c custom[T]) view(d *document.Doc, key Key) (*document.View, error) {

@@ -366,22 +366,13 @@ func (s *stored) settle(b *batch) progress {
 	if !slices.ContainsFunc(b.members, func(w *storedWaiter) bool { return w.Value.out.ran }) {
 		return settled // the caller of every member left before it was computed
 	}
-	switch {
-	case b.draft.Changed > 0:
-		return s.commit(b)
-	case b.draft.Expiry.Renew:
-		return s.renew(b)
-	case b.fresh:
-		s.answer(b, b.draft.Base.At)
+	v, d := &b.members[0].Value, &b.draft
+	changed := d.Changed > 0
+	if b.fresh && !changed && !d.Expiry.Renew {
+		s.answer(b, d.Base.At)
 		return settled
 	}
-	return s.confirm(b)
-}
-
-// commit writes the draft of b.
-func (s *stored) commit(b *batch) progress {
-	v, d := &b.members[0].Value, &b.draft
-	if b.alone != nil {
+	if changed && b.alone != nil {
 		s.giveWay()
 	}
 	var landed, won *document.Doc
@@ -390,66 +381,29 @@ func (s *stored) commit(b *batch) progress {
 		landed, won, err = v.backend.commit(ctx, &v.call, d)
 		return err
 	})
-	if unwritable(err) {
+	if changed && unwritable(err) {
 		return s.isolate(b, err)
 	}
 	if f := asFenced(err); f != nil {
 		return s.dropLost(b, f)
 	}
 	if err != nil {
-		s.seen.CompareAndSwap(d.Base, nil) // it may no longer be current
+		if changed {
+			s.seen.CompareAndSwap(d.Base, nil) // it may no longer be current
+		}
 		s.failAll(b, err)
 		return settled
 	}
-	if landed == nil {
+	switch {
+	case landed == nil:
 		return s.retry(b, won)
+	case changed:
+		s.advance(landed)
+	case landed != d.Base:
+		s.renewed(d.Base, landed)
 	}
-	s.advance(landed)
 	s.answer(b, landed.At)
 	return settled
-}
-
-// renew puts off the expiry of a state that no member changed.
-func (s *stored) renew(b *batch) progress {
-	v, d := &b.members[0].Value, &b.draft
-	var renewed, won *document.Doc
-	d.Lease.Guards = b.fences()
-	err := s.ask(b, func(ctx context.Context) (err error) {
-		renewed, won, err = v.backend.renew(ctx, &v.call, d)
-		return err
-	})
-	if f := asFenced(err); f != nil {
-		return s.dropLost(b, f)
-	}
-	if err != nil {
-		s.failAll(b, err)
-		return settled
-	}
-	if renewed == nil {
-		return s.retry(b, won)
-	}
-	s.renewed(d.Base, renewed)
-	s.answer(b, d.Base.At)
-	return settled
-}
-
-// confirm asks the store whether the state that the members looked at is current.
-func (s *stored) confirm(b *batch) progress {
-	v, base := &b.members[0].Value, b.draft.Base
-	var now *document.Doc
-	err := s.ask(b, func(ctx context.Context) (err error) {
-		now, err = v.backend.load(ctx, v.call.key)
-		return err
-	})
-	if err != nil {
-		s.failAll(b, err)
-		return settled
-	}
-	if now.Same(base) {
-		s.answer(b, base.At)
-		return settled
-	}
-	return s.retry(b, now)
 }
 
 // retry adopts the version that won, and prepares b to be computed again on it. Members whose

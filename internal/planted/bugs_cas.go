@@ -71,7 +71,7 @@ var casBugs = []Bug{
 	{
 		Name: "no-op-confirmation", Mechanism: "an answer that wrote nothing rests on the current state",
 		Proves: []string{"CAS-4", "SCOPE-7"}, File: "cas.go",
-		Old: "	case b.fresh:\n", New: "	case true:\n",
+		Old: "	if b.fresh && !changed &&", New: "	if !changed &&",
 		Pkg: ".", Run: "^TestAnswersThatWroteNothingAreConfirmed$",
 	},
 	{

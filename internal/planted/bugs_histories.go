@@ -12,8 +12,8 @@ var historyBugs = []Bug{
 	{
 		Name: "landed-commit-taken-for-lost", Mechanism: "a mutation that has committed is not run again",
 		Proves: []string{"CAS-4"}, File: "backend.go",
-		Old: "	next.Landed(w, c.ID, v.At, v.Records)\n",
-		New: "	next.Landed(w, c.ID, v.At, v.Records)\n	if next.Version%16 == 15 {\n		return nil, next, nil\n	}\n",
+		Old: "	landed.Landed(c.Writes[0], c.ID, v.At, v.Records)\n",
+		New: "	landed.Landed(c.Writes[0], c.ID, v.At, v.Records)\n	if landed.Version%16 == 15 {\n		return nil, landed, nil\n	}\n",
 		Pkg: ".", Run: "^TestKilledWritersLoseAndRepeatNothing$",
 	},
 	{
@@ -61,7 +61,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-no-op-confirmation", Mechanism: "an answer that wrote nothing misses no commit of another runtime",
 		Proves: []string{"CAS-4"}, File: "cas.go",
-		Old: "	case b.fresh:\n", New: "	case true:\n",
+		Old: "	if b.fresh && !changed &&", New: "	if !changed &&",
 		Pkg: ".", Run: "^TestStoredHistoriesAreLinearizable$/^two_runtimes$",
 	},
 	{

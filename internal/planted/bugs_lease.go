@@ -136,8 +136,8 @@ var leaseBugs = []Bug{
 	},
 	{
 		Name: "lease-not-in-the-renewal", Mechanism: "a renewal of the expiry is tested against the lease",
-		Proves: []string{"STORE-13"}, File: "cas.go",
-		Old: "	d.Lease.Guards = b.fences()\n", New: "",
+		Proves: []string{"STORE-13"}, File: "backend.go",
+		Old: "		g := guardOf(&c, call.key)\n", New: "		c.Guards = nil\n		g := guardOf(&c, call.key)\n",
 		Pkg: ".", Run: "^TestNestedLeases$",
 	},
 	{
