@@ -218,11 +218,11 @@ func observeEnd(ctx context.Context, call *call, verb string, cur, img *image, e
 	call.observe(ctx, e)
 }
 
-// reportPanic reports a panic, or a runtime.Goexit if p is nil, to the observer. If there is none
+// reportPanic reports a panic, or goexit, to the observer. If there is none
 // and the caller has left, it writes to the log.
 func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
 	e := Event{Type: EventPanicked, Path: path, Verb: verb}
-	if p != nil {
+	if p != goexit {
 		e.Err, e.Stack = p, p.Stack
 	}
 	c.observe(ctx, e)
@@ -238,7 +238,7 @@ func (c *call) logPanic(ctx context.Context, verb string, p *PanicError) {
 	}
 	attrs := []any{"scope", c.key.String(), "verb", verb}
 	what := "called runtime.Goexit"
-	if p != nil {
+	if p != goexit {
 		what = "panicked"
 		attrs = append(attrs, "panic", p.Value, "stack", string(p.Stack))
 	}

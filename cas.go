@@ -95,10 +95,9 @@ type storedCall struct {
 	check     *time.Timer // calls reportStuck; nil: not set
 
 	// The answer: written before the waiter is answered, read by the caller after that.
-	reply  reply
-	err    error
-	panic  *PanicError
-	exited bool // the function called runtime.Goexit
+	reply reply
+	err   error
+	panic *PanicError // or goexit
 }
 
 // batch is a set of mutations that share a commit. It belongs to the goroutine that drives it,
@@ -151,7 +150,7 @@ func (s *stored) apply(ctx context.Context, parent *frame, call *call, ch *chang
 	if err := s.await(w); err != nil {
 		return reply{}, err
 	}
-	raise(v.panic, v.exited)
+	raise(v.panic)
 	return v.reply, v.err
 }
 
@@ -496,7 +495,7 @@ func (s *stored) putBack(members []*storedWaiter) []*storedWaiter {
 	})
 	s.queue.Unlock()
 	for _, w := range dropped {
-		if v := &w.Value; v.out.panic != nil || v.out.exited {
+		if v := &w.Value; v.out.panic != nil {
 			v.call.reportPanic(v.ctx, "cas", v.change.verb, v.out.panic, true)
 		}
 	}

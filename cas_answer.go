@@ -56,7 +56,7 @@ func (s *stored) failAll(b *batch, err error) {
 func (s *stored) fail(w *storedWaiter, err error) {
 	out := outcome{ran: true, err: err}
 	var unknown *UnknownOutcomeError
-	if own := w.Value.out; own.panic != nil || own.exited {
+	if own := w.Value.out; own.panic != nil {
 		out = own
 	} else if own.ran && !own.changed && errors.As(err, &unknown) {
 		// It wrote nothing in the commit. Only the state that it looked at is in doubt.
@@ -81,7 +81,7 @@ func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present boo
 	if v.abandoned || !s.queue.Answer(w) {
 		return false
 	}
-	v.err, v.panic, v.exited = out.err, out.panic, out.exited
+	v.err, v.panic = out.err, out.panic
 	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
 		v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
 	}
@@ -94,7 +94,7 @@ func (s *stored) tell(w *storedWaiter, out *outcome, present bool) {
 	switch b, ok := v.backend.(*binding); {
 	case present:
 		w.Wake()
-	case out.panic != nil || out.exited:
+	case out.panic != nil:
 		v.call.logPanic(v.ctx, v.change.verb, out.panic)
 	case ok && v.change.takes != nil && out.changed:
 		go b.rt.disown(s, v.call.key, v.change.takes, v.landed)
@@ -107,7 +107,7 @@ func observeOutcome(v *storedCall, out *outcome, size int) {
 	}
 	e := Event{Type: EventCommitted, Path: "cas", Verb: v.change.verb, Version: out.draft.Version, Attempts: v.attempts + 1, Batch: size, Waited: v.waited, Took: time.Since(v.submitted)}
 	switch {
-	case out.panic != nil || out.exited:
+	case out.panic != nil:
 		v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, false)
 		return
 	case out.err != nil:

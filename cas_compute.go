@@ -63,7 +63,7 @@ func (s *stored) computeFunction(b *batch, w *storedWaiter) queue.Ownership {
 		r.release()
 		r.End()
 		go func() { // this goroutine is ending
-			if s.computed(b, w, &r.from, outcome{draft: r.from, exited: true}) == queue.Kept && s.drive(b) == queue.Kept {
+			if s.computed(b, w, &r.from, outcome{draft: r.from, panic: goexit}) == queue.Kept && s.drive(b) == queue.Kept {
 				s.Work()
 			}
 		}()
@@ -113,7 +113,7 @@ func (s *stored) computeData(b *batch) {
 				}
 			}
 		}, func() {
-			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, exited: true}
+			b.members[b.next-1].Value.out = outcome{draft: b.draft, ran: true, panic: goexit}
 			go func() { // this goroutine is ending
 				if s.drive(b) == queue.Kept {
 					s.Work()
@@ -153,7 +153,7 @@ func (s *stored) computed(b *batch, w *storedWaiter, from *document.Draft, out o
 	}
 	s.queue.Unlock()
 	if unwanted {
-		if out.panic != nil || out.exited {
+		if out.panic != nil {
 			v.call.reportPanic(v.ctx, "cas", v.change.verb, out.panic, true)
 		}
 		return queue.Ownership(attached)

@@ -66,10 +66,9 @@ type leaseWaiter struct {
 	held *HeldError // the last answer of the store; nil: it was not asked
 
 	// The answer: written before the waiter is answered, read by the caller after that.
-	lease  *Lease
-	err    error
-	panic  *PanicError
-	exited bool
+	lease *Lease
+	err   error
+	panic *PanicError // or goexit
 }
 
 // inLine waits for the caller's turn and takes the lease. It returns *HeldError at once for a
@@ -114,7 +113,7 @@ func (s *stored) inLine(ctx context.Context, rt *Runtime, key Key, asked leaseCa
 		rt.env.observe(ctx, Event{Type: EventWithdrawn, Path: "cas", Key: key, Verb: "Acquire", Err: context.Cause(ctx)})
 		return nil, leftBy(ctx, key, phaseOf(reached))
 	}
-	raise(p.panic, p.exited)
+	raise(p.panic)
 	return p.lease, p.err
 }
 
@@ -212,7 +211,7 @@ func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 			l.since = time.Time{}
 		}
 		if l.rt.closed.Load() {
-			l.answer(w, nil, wrapKey(ErrClosed, l.key), nil, false)
+			l.answer(w, nil, wrapKey(ErrClosed, l.key), nil)
 			return
 		}
 		l.queue.Lock()
@@ -229,7 +228,7 @@ func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 			err   error
 		)
 		panicked := guarded(func() { lease, err = p.take(p.ctx) }, func() {
-			l.answer(w, nil, nil, nil, true)
+			l.answer(w, nil, nil, goexit)
 			go l.Work() // this goroutine is ending
 		})
 		if panicked != nil {
@@ -240,7 +239,7 @@ func (l *line) serve(w *queue.Waiter[leaseWaiter]) {
 		held, isHeld := err.(*HeldError)
 		if panicked != nil || p.once || !isHeld {
 			l.took(lease)
-			l.answer(w, lease, err, panicked, false)
+			l.answer(w, lease, err, panicked)
 			return
 		}
 		p.held = held
@@ -285,12 +284,12 @@ func (l *line) pauseDue() time.Duration {
 }
 
 // answer gives w its lease or its error. A lease whose caller has left is given back.
-func (l *line) answer(w *queue.Waiter[leaseWaiter], lease *Lease, err error, panicked *PanicError, exited bool) {
+func (l *line) answer(w *queue.Waiter[leaseWaiter], lease *Lease, err error, panicked *PanicError) {
 	p := &w.Value
 	l.queue.Lock()
 	present := l.queue.Answer(w)
 	if present {
-		p.lease, p.err, p.panic, p.exited = lease, err, panicked, exited
+		p.lease, p.err, p.panic = lease, err, panicked
 	}
 	l.queue.Unlock()
 	switch {
@@ -299,7 +298,7 @@ func (l *line) answer(w *queue.Waiter[leaseWaiter], lease *Lease, err error, pan
 	case lease != nil:
 		l.last = nil
 		_ = lease.giveBack(context.Background()) // else it runs out
-	case panicked != nil || exited:
+	case panicked != nil:
 		(&call{terms: &terms{env: l.rt.env}, key: l.key}).reportPanic(p.ctx, "cas", "Acquire", panicked, true)
 	}
 }

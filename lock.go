@@ -96,10 +96,9 @@ type pending struct {
 	abandoned bool        // it was answered while its function ran
 
 	// The answer: written by the worker before it answers, read by the caller after that.
-	image  *image
-	err    error
-	panic  *PanicError
-	exited bool // the function called runtime.Goexit
+	image *image
+	err   error
+	panic *PanicError // or goexit
 }
 
 // apply runs ch in its turn, and returns the version that is current then, nil if there is none.
@@ -178,12 +177,12 @@ func (c *container) applyInTurn(ctx context.Context, parent *frame, call *call, 
 		c.checkStuck()
 		return nil, err
 	}
-	img, err, panicked, exited := p.image, p.err, p.panic, p.exited
+	img, err, panicked := p.image, p.err, p.panic
 	if !p.checked && !p.abandoned { // else reportStuck or finish may still look at it
 		w.Clear()
 		call.env.waiters.Put(w)
 	}
-	raise(panicked, exited)
+	raise(panicked)
 	return img, err
 }
 
@@ -216,8 +215,7 @@ func (c *container) work() {
 type result struct {
 	cur, img *image
 	err      error
-	panic    *PanicError
-	exited   bool
+	panic    *PanicError // or goexit
 	waited   time.Duration
 }
 
@@ -234,7 +232,7 @@ func (c *container) runTurn(w *queue.Waiter[pending]) queue.Ownership {
 		ctx = p.frame
 	}
 	t.panic = guarded(func() { t.img, t.err = c.next(ctx, t.cur, &p.call, &p.change) }, func() {
-		t.exited = true
+		t.panic = goexit
 		if c.finish(w, &t) == queue.Kept {
 			go c.work() // this goroutine is ending
 		}
@@ -248,7 +246,7 @@ func (c *container) finish(w *queue.Waiter[pending], t *result) queue.Ownership 
 	if p.frame != nil {
 		p.frame.release()
 	}
-	if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
+	if t.err == nil && t.img != t.cur && t.panic == nil {
 		t.err = p.call.lease.lostAny() // before the lock: it may call the observer
 	}
 	ownership, present := queue.Passed, false
@@ -258,16 +256,16 @@ func (c *container) finish(w *queue.Waiter[pending], t *result) queue.Ownership 
 		if p.frame != nil {
 			c.endFunction(p)
 		}
-		if t.err == nil && t.img != t.cur && t.panic == nil && !t.exited {
+		if t.err == nil && t.img != t.cur && t.panic == nil {
 			c.publish(t.cur, t.img)
 		}
-		p.image, p.err, p.panic, p.exited = t.img, t.err, t.panic, t.exited
+		p.image, p.err, p.panic = t.img, t.err, t.panic
 		present = c.queue.Answer(w)
 		c.queue.EndTurn() // from here on it cannot be abandoned
 	}
 	c.queue.Unlock()
 	switch {
-	case t.panic != nil || t.exited:
+	case t.panic != nil:
 		p.call.reportPanic(p.ctx, "lock", p.change.verb, t.panic, !present)
 	case ownership == queue.Kept && p.call.env.observer != nil:
 		observeEnd(p.ctx, &p.call, p.change.verb, t.cur, t.img, t.err, t.waited, time.Since(p.submitted))
@@ -482,13 +480,17 @@ func (img *image) snapshot(id string) snapshot {
 	return snapshot{id: id, version: img.version, state: img.state}
 }
 
+// goexit stands for a call of runtime.Goexit where the panic of a function is kept.
+var goexit = &PanicError{}
+
 // raise raises the panic or Goexit of a function again, on the goroutine of its caller.
-func raise(p *PanicError, exited bool) {
-	if p != nil {
-		panic(p)
-	}
-	if exited {
+func raise(p *PanicError) {
+	switch p {
+	case nil:
+	case goexit:
 		runtime.Goexit()
+	default:
+		panic(p)
 	}
 }
 

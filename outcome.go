@@ -13,8 +13,7 @@ type outcome struct {
 	ran     bool           // there is an outcome: the mutation was computed, or refused
 	changed bool           // it changed something
 	err     error          // it failed, or was refused
-	panic   *PanicError    // it panicked
-	exited  bool           // it called runtime.Goexit
+	panic   *PanicError    // it panicked, or called runtime.Goexit (goexit)
 }
 
 // evaluate applies ch to d. It may run code of the caller's. Careful makes it encode and check the

@@ -104,7 +104,7 @@ func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err err
 	ctx, cancel := context.WithDeadline(t.ctx, t.deadline)
 	defer cancel()
 	p := guarded(func() { v, err = t.rt.send(ctx, t.route(tx, b.native), t.retry, b.Commit, b.bases()) }, func() {
-		t.exited = true
+		t.panicked = goexit
 		t.remember(b, v, b.broken(errors.New("runtime.Goexit was called")))
 	})
 	if p != nil {

@@ -93,10 +93,8 @@ type transaction struct {
 	// alone is set when the transaction has to run and commit by itself.
 	alone bool
 	// panicked is the panic of the last run, or of other code of the caller's that ended the
-	// transaction. Nil means that there is none.
+	// transaction, or goexit. Nil means that there is none.
 	panicked *PanicError
-	// exited is set when the function or other code of the caller's called runtime.Goexit.
-	exited bool
 
 	// mu protects the fields below.
 	mu sync.Mutex
@@ -242,7 +240,7 @@ func (t *transaction) attempt(fn func(context.Context, *Tx) error) (*Tx, ending)
 		t.deadline = t.deadline.Add(time.Since(began))
 	}()
 	var end ending
-	end.panic = guarded(func() { end.err = fn(tx.frame, tx) }, func() { t.exited = true })
+	end.panic = guarded(func() { end.err = fn(tx.frame, tx) }, func() { t.panicked = goexit })
 	t.panicked = end.panic
 	return tx, end
 }
@@ -457,7 +455,7 @@ func (t *transaction) rebase(p *part, base *document.Doc, fresh bool) bool {
 // restart calls part.restart, which may run code of the state's type. Its panic counts as one of the
 // function.
 func (t *transaction) restart(p *part, base *document.Doc, start document.Draft, fresh bool) (ok bool) {
-	if panicked := guarded(func() { ok = p.restart(base, start, fresh) }, func() { t.exited = true }); panicked != nil {
+	if panicked := guarded(func() { ok = p.restart(base, start, fresh) }, func() { t.panicked = goexit }); panicked != nil {
 		t.panicked = panicked
 		panic(panicked)
 	}
@@ -559,10 +557,10 @@ func (t *transaction) observeEnd(err error) {
 	switch {
 	case err != nil:
 		e.Type, e.Err = EventFailed, err
+	case t.panicked == goexit:
+		e.Type = EventPanicked
 	case t.panicked != nil:
 		e.Type, e.Err, e.Stack = EventPanicked, t.panicked, t.panicked.Stack
-	case t.exited:
-		e.Type = EventPanicked
 	}
 	if t.spent {
 		e.Attempts = max(t.attempts, 1)

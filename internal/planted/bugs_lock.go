@@ -41,7 +41,7 @@ var lockBugs = []Bug{
 	{
 		Name: "late-result", Mechanism: "a function that outlives its caller still commits",
 		Proves: []string{"LOCK-6"}, File: "lock.go",
-		Old: "&& !t.exited {\n			c.publish", New: "&& !t.exited && !w.Left() {\n			c.publish",
+		Old: "&& t.panic == nil {\n			c.publish", New: "&& t.panic == nil && !w.Left() {\n			c.publish",
 		Pkg: ".", Run: "^TestDeadlineOfARunningFunction$",
 	},
 	{
