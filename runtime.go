@@ -68,10 +68,8 @@ type resident interface {
 	// release unpins an in-memory container without state. Forgotten says that its tombstone is no
 	// longer listed.
 	release(forgotten bool)
-	// stats describes the queue, and counts the watchers.
+	// stats describes the queue, all but its scope, and counts the watchers.
 	stats(now time.Time) (QueueStats, int)
-	// scopeKey returns the key of the scope.
-	scopeKey() Key
 	// abandon gives up the function that has run since a time, and reports whether it still ran.
 	abandon(since time.Time) bool
 }
@@ -175,13 +173,9 @@ func (rt *Runtime) Close(ctx context.Context) error {
 	rt.transactions.close()
 	rt.leases.close()
 	rt.hub.Close()
-	rt.locals.Range(func(key, _ any) bool {
-		if r := key.(weak.Pointer[containers]).Value(); r != nil {
-			rt.finish(r)
-		}
-		return true
-	})
-	rt.finish(rt.memory)
+	for _, r := range rt.inMemory() {
+		rt.finish(r)
+	}
 	busy := append(rt.finish(rt.stored), &rt.transactions, &rt.leases)
 	for _, c := range busy {
 		done := c.close()
@@ -220,6 +214,19 @@ func (rt *Runtime) finish(r *containers) []closable {
 		rt.unfinished = slices.DeleteFunc(append(rt.unfinished, all...), func(c closable) bool { return c.close() == nil })
 	}
 	return slices.Clone(rt.unfinished)
+}
+
+// inMemory returns the registries of in-memory scopes: the runtime's, and those of the Locals that are
+// not closed.
+func (rt *Runtime) inMemory() []*containers {
+	all := []*containers{rt.memory}
+	rt.locals.Range(func(key, _ any) bool {
+		if r := key.(weak.Pointer[containers]).Value(); r != nil {
+			all = append(all, r)
+		}
+		return true
+	})
+	return all
 }
 
 // forgetLocal removes a Local that was garbage-collected before it was closed.

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"weak"
 
 	"github.com/pawl-go/pawl/internal/queue"
 )
@@ -104,13 +103,9 @@ func (rt *Runtime) Kinds() (all []KindInfo) {
 // in memory: it is for people and metrics, a few times a minute. It works after Close.
 func (rt *Runtime) Stats() Stats {
 	var s Stats
-	s.InMemory += s.add(rt.memory)
-	rt.locals.Range(func(key, _ any) bool {
-		if r := key.(weak.Pointer[containers]).Value(); r != nil {
-			s.InMemory += s.add(r)
-		}
-		return true
-	})
+	for _, r := range rt.inMemory() {
+		s.InMemory += s.add(r)
+	}
 	s.Persisted = s.add(rt.stored)
 	s.Leases, s.Transactions = rt.leases.stats(), len(rt.transactions.Live())
 	slices.SortStableFunc(s.Queues, func(a, b QueueStats) int { return a.Scope.Compare(b.Scope) })
@@ -125,16 +120,9 @@ func (rt *Runtime) Abandon(scope Key, since time.Time) bool {
 	if since.IsZero() {
 		return false
 	}
-	all := []*containers{rt.memory, rt.stored}
-	rt.locals.Range(func(key, _ any) bool {
-		if r := key.(weak.Pointer[containers]).Value(); r != nil {
-			all = append(all, r)
-		}
-		return true
-	})
-	for _, r := range all {
-		for c := range r.All() {
-			if c.scopeKey() == scope && c.abandon(since) {
+	for _, r := range append(rt.inMemory(), rt.stored) {
+		for key, c := range r.All() {
+			if key == scope && c.abandon(since) {
 				return true
 			}
 		}
@@ -144,9 +132,10 @@ func (rt *Runtime) Abandon(scope Key, since time.Time) bool {
 
 // add adds the queues and watchers of the containers in r, and returns the number of containers.
 func (s *Stats) add(r *containers) (count int) {
-	for c := range r.All() {
+	for key, c := range r.All() {
 		count++
 		q, watchers := c.stats(time.Now())
+		q.Scope = key
 		s.Watchers += watchers
 		if q.Waiting+q.Turn+len(q.Running) > 0 {
 			s.Queues = append(s.Queues, q)
@@ -155,17 +144,11 @@ func (s *Stats) add(r *containers) (count int) {
 	return count
 }
 
-// scopeKey returns the key of the scope; it is part of resident.
-func (c *container) scopeKey() Key { return *c.place.Key() }
-
-// scopeKey returns the key of the scope; it is part of resident.
-func (s *stored) scopeKey() Key { return *s.place.Key() }
-
 // stats returns the state of the queue and the number of watchers; it is part of resident.
 func (c *container) stats(now time.Time) (s QueueStats, watchers int) {
 	c.queue.Lock()
 	defer c.queue.Unlock()
-	s = QueueStats{Scope: *c.place.Key(), InMemory: true}
+	s.InMemory = true
 	if w := c.queue.First(); w != nil {
 		s.Waiting, s.LongestWait = c.queue.Len(), now.Sub(w.Value.submitted)
 	}
@@ -182,7 +165,6 @@ func (c *container) stats(now time.Time) (s QueueStats, watchers int) {
 func (s *stored) stats(now time.Time) (out QueueStats, watchers int) {
 	s.queue.Lock()
 	defer s.queue.Unlock()
-	out = QueueStats{Scope: *s.place.Key()}
 	if w := s.queue.First(); w != nil {
 		out.Waiting, out.LongestWait = s.queue.Len(), now.Sub(w.Value.submitted)
 	}

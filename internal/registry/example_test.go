@@ -30,13 +30,13 @@ func Example() {
 
 	second, _ := counters.Find(visits, newCounter)
 	second.n++
-	fmt.Println(first.n, *second.place.Key())
+	fmt.Println(first.n, second == first)
 
 	fmt.Println(len(counters.Close()), "alive at the end")
 	_, open := counters.Find(visits, newCounter)
 	fmt.Println("open:", open)
 	// Output:
-	// 2 counter/visits
+	// 2 true
 	// 1 alive at the end
 	// open: false
 }

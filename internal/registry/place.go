@@ -3,16 +3,11 @@ package registry
 import (
 	"time"
 	"weak"
-
-	"github.com/pawl-go/pawl/persist"
 )
 
-// Registered reports whether the container is registered anywhere. The methods below except Key and
+// Registered reports whether the container is registered anywhere. The methods below except
 // Floor are for registered containers.
 func (p *Place[C]) Registered() bool { return p.registry != nil }
-
-// Key returns the container's key, zero if it is not registered. It never changes, and may be kept.
-func (p *Place[C]) Key() *persist.Key { return &p.key }
 
 // Floor returns the version that a container without a version starts above.
 func (p *Place[C]) Floor() uint64 {

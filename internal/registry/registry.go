@@ -201,13 +201,17 @@ func (r *Registry[C]) somePinned(key persist.Key) (some []C) {
 	return some
 }
 
-// All yields the containers that are alive. It holds no lock while it yields one, so those that come
+// All yields the containers that are alive, with their keys. It holds no lock while it yields one, so those that come
 // or go meanwhile may be missing.
-func (r *Registry[C]) All() iter.Seq[C] {
-	return func(yield func(C) bool) {
+func (r *Registry[C]) All() iter.Seq2[persist.Key, C] {
+	return func(yield func(persist.Key, C) bool) {
 		for i := range r.shards {
-			for _, c := range r.shards[i].alive() {
-				if !yield(c) {
+			s := &r.shards[i]
+			s.mu.Lock()
+			alive := s.alive()
+			s.mu.Unlock()
+			for _, p := range alive {
+				if !yield(p.key, p.container) {
 					return
 				}
 			}
@@ -215,13 +219,11 @@ func (r *Registry[C]) All() iter.Seq[C] {
 	}
 }
 
-// alive returns the containers of s that are alive.
-func (s *shard[C]) alive() (alive []C) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// alive returns the places of the containers of s that are alive. The caller holds s.mu.
+func (s *shard[C]) alive() (alive []*Place[C]) {
 	for _, e := range s.entries {
 		if p := e.place.Value(); p != nil {
-			alive = append(alive, p.container)
+			alive = append(alive, p)
 		}
 	}
 	return alive
@@ -234,10 +236,8 @@ func (r *Registry[C]) Close() (alive []C) {
 		s := &r.shards[i]
 		s.mu.Lock()
 		s.closed = true
-		for _, e := range s.entries {
-			if p := e.place.Value(); p != nil {
-				alive = append(alive, p.container)
-			}
+		for _, p := range s.alive() {
+			alive = append(alive, p.container)
 		}
 		s.entries, s.recent, s.before = nil, nil, nil
 		s.mu.Unlock()

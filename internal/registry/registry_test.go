@@ -124,8 +124,8 @@ func TestAll(t *testing.T) {
 		boxes = append(boxes, open(t, r, i))
 	}
 	var all []*box
-	for b := range r.All() {
-		require.Same(t, b, open(t, r, b.place.Key().ID))
+	for k, b := range r.All() {
+		require.Same(t, b, open(t, r, k.ID))
 		all = append(all, b)
 	}
 	require.ElementsMatch(t, boxes, all)
@@ -145,7 +145,7 @@ func TestFind(t *testing.T) {
 		require.Same(t, one, open(t, r, "one"))
 		require.NotSame(t, one, open(t, r, "two"))
 		require.True(t, one.place.Registered())
-		require.Equal(t, key("one"), *one.place.Key())
+		require.Equal(t, key("one"), one.place.key)
 	}
 	var own box
 	require.False(t, own.place.Registered())
