@@ -152,7 +152,7 @@ func (t *target) apply(ctx context.Context, m Mutation, opts []CallOption) (snap
 	if err != nil {
 		return snapshot{}, err
 	}
-	return r.snapshot(call.key.ID), nil
+	return r.snapshot, nil
 }
 
 // call returns the call that opts ask for.

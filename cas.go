@@ -181,10 +181,7 @@ func (s *stored) await(w *storedWaiter) error {
 		return leftBy(v.ctx, v.call.key, phase)
 	}
 	cause := fmt.Errorf("no answer within the budget of %v", v.call.retry.Within)
-	var err error = &UnavailableError{Scope: v.call.key, Cause: cause}
-	if phase == PhaseCommitting {
-		err = &UnknownOutcomeError{Scope: v.call.key, Cause: cause}
-	}
+	err := noAnswer(v.call.key, "", phase == PhaseCommitting, cause)
 	v.call.observe(v.ctx, Event{Type: EventTimedOut, Path: "cas", Verb: v.change.verb, Took: time.Since(v.submitted), Err: err})
 	if reached == queue.Running {
 		s.checkStuck(w)

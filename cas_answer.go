@@ -7,15 +7,8 @@ import (
 
 // reply is what the caller gets: the state its mutation left behind.
 type reply struct {
-	state   any // *T; nil: none
-	version uint64
-	landed  uint64 // the version that its commit made: that of the last mutation in it
-	at      time.Time
-}
-
-// snapshot returns r as a snapshot of the scope with this id.
-func (r reply) snapshot(id string) snapshot {
-	return seenAs(id, r.version, r.at, r.state)
+	snapshot
+	landed uint64 // the version that its commit made: that of the last mutation in it
 }
 
 // How the members of a batch are answered: answer ends all with what they computed, failAll all with
@@ -81,9 +74,9 @@ func (s *stored) reply(w *storedWaiter, out *outcome, at time.Time) (present boo
 	if v.abandoned || !s.queue.Answer(w) {
 		return false
 	}
-	v.err, v.panic = out.err, out.panic
+	v.err, v.panic, v.reply.id = out.err, out.panic, v.call.key.ID
 	if d := &out.draft; out.err == nil && d.Life == alive && d.View != nil {
-		v.reply = reply{state: d.View.State, version: d.Version, landed: v.landed, at: at}
+		v.reply = reply{seenAs(v.call.key.ID, d.Version, at, d.View.State), v.landed}
 	}
 	return true
 }

@@ -163,7 +163,7 @@ func (s *handle) acquire(ctx context.Context, opts []LeaseOption) (*Lease, snaps
 		if err != nil {
 			return nil, err
 		}
-		snap = r.snapshot(s.key.ID)
+		snap = r.snapshot
 		return rt.newLease(ctx, s.stored, s.key, asked, r.landed, sent), nil
 	}
 	l, err := s.stored.inLine(ctx, rt, s.key, asked, take)

@@ -79,9 +79,14 @@ func (*patient) Patient() {}
 
 // broken returns the error of the members of b when the store panics or ends the goroutine.
 func (b *batch) broken(cause error) error {
-	key := b.members[0].Value.call.key
-	if b.draft.Changed > 0 {
-		return &UnknownOutcomeError{Scope: key, Cause: cause}
+	return noAnswer(b.members[0].Value.call.key, "", b.draft.Changed > 0, cause)
+}
+
+// noAnswer returns the error of a call to which the store gave no valid answer. Id is that of its
+// commit, if known; changes says whether the commit changes anything.
+func noAnswer(key Key, id string, changes bool, cause error) error {
+	if changes {
+		return &UnknownOutcomeError{Scope: key, Commit: id, Cause: cause}
 	}
 	return &UnavailableError{Scope: key, Cause: cause}
 }

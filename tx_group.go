@@ -293,14 +293,11 @@ func (m *member) wrote() bool {
 
 // broken returns the error of m when the store gave no valid answer about the commit.
 func (m *member) broken(g *group, cause error) error {
-	if m.wrote() {
-		err := &UnknownOutcomeError{Scope: m.t.firstKey(), Cause: cause}
-		if id := g.id.Load(); id != nil {
-			err.Commit = *id
-		}
-		return err
+	id := ""
+	if sent := g.id.Load(); sent != nil {
+		id = *sent
 	}
-	return &UnavailableError{Scope: m.t.firstKey(), Cause: cause}
+	return noAnswer(m.t.firstKey(), id, m.wrote(), cause)
 }
 
 // commit commits what all members wrote, tests what they read, and releases the queues.

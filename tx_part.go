@@ -331,10 +331,7 @@ func (b *txCommit) changes() bool {
 // broken returns the error of b when the store gave no valid answer.
 func (b *txCommit) broken(cause error) error {
 	key := append(b.Keys(), Key{Kind: "transaction"})[0]
-	if b.changes() {
-		return &UnknownOutcomeError{Scope: key, Commit: b.ID, Cause: cause}
-	}
-	return &UnavailableError{Scope: key, Cause: cause}
+	return noAnswer(key, b.ID, b.changes(), cause)
 }
 
 // releases reports whether b gives a lease back. That can be done once: a second time the lease is
