@@ -58,8 +58,8 @@ var observeBugs = []Bug{
 	},
 	{
 		Name: "stats-miss-locals", Mechanism: "Stats counts the scopes of Locals",
-		File: "runtime.go",
-		Old:  "			all = append(all, r)\n", New: "			_ = r\n",
+		File: "stats.go",
+		Old:  "		s.InMemory += s.add(r)\n", New: "		if r == rt.memory {\n			s.InMemory += s.add(r)\n		}\n",
 		Pkg: ".", Run: "^TestStatsOf(Queues|Runtime)$",
 	},
 }
