@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/commit"
@@ -14,44 +13,27 @@ import (
 
 // The end of a transaction: its commit, with or without its caller, and the callbacks after it.
 
-// deliver sends b, the commit of tx, and updates the cache with its outcome. Tx is nil for a
-// confirmation. If the caller leaves, the commit and the callbacks continue without it.
-func (t *transaction) deliver(tx *Tx, b txCommit, after []func()) (commit.Verdict, error) {
+// deliver sends b and updates the cache with its outcome. B is the commit of tx, or the confirmation
+// of a run that failed with end. If the caller leaves, the commit and the callbacks continue without
+// it: the transaction is a group with one member.
+func (t *transaction) deliver(tx *Tx, end ending, b txCommit) (commit.Verdict, error) {
 	if b.empty() {
-		tx.markCommitted()
 		return commit.Verdict{Kind: commit.Landed}, nil
 	}
 	b.ID = t.env.newCommitID()
 	if t.joined() || len(b.native) > 0 {
 		return t.deliverHere(tx, b)
 	}
-	var (
-		claimed atomic.Bool // set by the answer or by the caller that leaves; the second of them ends the transaction
-		v       commit.Verdict
-		err     error
-		arrived = make(chan struct{})
-	)
-	settled := func(verdict commit.Verdict, failure error) {
-		v, err = verdict, failure
-		t.remember(b, v, err)
-		if err == nil && v.Kind == commit.Landed {
-			tx.markCommitted()
-		}
-		if claimed.CompareAndSwap(false, true) {
-			close(arrived)
-			return
-		}
-		t.releaseQueues()
-		defer t.rt.transactions.End(t)
-		if err == nil && v.Kind == commit.Landed {
-			t.runAllAlone(after)
-		}
-	}
-	go t.send(b, settled)
-	if leaving := t.awaitVerdict(arrived, &claimed, b.changes(), b.broken); leaving != nil {
+	m := &member{t: t, tx: tx, end: end}
+	g := &group{members: []*member{m}, settled: make(chan struct{})}
+	go t.send(b, func(v commit.Verdict, err error) {
+		t.cache(b, v, err)
+		g.settle(v, err, len(b.Writes))
+	})
+	if leaving := t.awaitVerdict(g, m, b.changes(), b.broken); leaving != nil {
 		return commit.Verdict{}, leaving
 	}
-	return v, err
+	return g.verdict, g.err
 }
 
 // send sends b and calls settled with the answer, also if the store panics or ends the goroutine.
@@ -73,14 +55,14 @@ func (t *transaction) send(b txCommit, settled func(commit.Verdict, error)) {
 	settled(v, err)
 }
 
-// awaitVerdict waits until arrived is closed. It returns an error if the caller leaves before: its
-// context has ended, or its budget. The answer or the caller sets claimed; the second of them finds it
-// set, and ends the transaction.
-func (t *transaction) awaitVerdict(arrived <-chan struct{}, claimed *atomic.Bool, writes bool, broken func(error) error) (leaving error) {
+// awaitVerdict waits for the verdict about m, a member of g. It returns an error if the caller leaves
+// before: its context has ended, or its budget. The answer or the caller sets claimed; the second of
+// them finds it set, and ends the transaction.
+func (t *transaction) awaitVerdict(g *group, m *member, writes bool, broken func(error) error) (leaving error) {
 	patience := time.NewTimer(time.Until(t.deadline.Add(answerGrace)))
 	defer patience.Stop()
 	select {
-	case <-arrived:
+	case <-g.settled:
 		return nil
 	case <-t.ctx.Done():
 		leaving = t.canceled(PhaseQueued)
@@ -90,8 +72,8 @@ func (t *transaction) awaitVerdict(arrived <-chan struct{}, claimed *atomic.Bool
 	case <-patience.C:
 		leaving = broken(errors.New("no answer within the budget of " + t.retry.Within.String()))
 	}
-	if !claimed.CompareAndSwap(false, true) {
-		<-arrived
+	if !m.claimed.CompareAndSwap(false, true) {
+		<-g.settled
 		return nil
 	}
 	t.left = true
@@ -111,9 +93,6 @@ func (t *transaction) deliverHere(tx *Tx, b txCommit) (v commit.Verdict, err err
 		err = b.broken(p)
 	}
 	t.remember(b, v, err)
-	if err == nil && v.Kind == commit.Landed {
-		tx.markCommitted()
-	}
 	if t.ctx.Err() == nil {
 		return v, err
 	}
@@ -195,11 +174,8 @@ func (t *transaction) runAllAlone(callbacks []func()) {
 	}
 }
 
-// markCommitted notes that tx is committed. Tx is nil for a confirmation.
+// markCommitted notes that tx is committed.
 func (tx *Tx) markCommitted() {
-	if tx == nil {
-		return
-	}
 	tx.mu.Lock()
 	defer tx.mu.Unlock()
 	tx.committed = true

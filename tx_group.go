@@ -249,7 +249,7 @@ func (t *transaction) leaveTurn() {
 // the function has to run again.
 func (t *transaction) settleMember(g *group, m *member) (done bool, err error) {
 	broken := func(cause error) error { return m.broken(g, cause) }
-	if err := t.awaitVerdict(g.settled, &m.claimed, m.wrote(), broken); err != nil {
+	if err := t.awaitVerdict(g, m, m.wrote(), broken); err != nil {
 		if m.end.panic != nil {
 			return true, m.end.deliver()
 		}
@@ -367,6 +367,7 @@ func (g *group) settle(v commit.Verdict, err error, writes int) {
 			continue
 		}
 		go func() { // apart: a callback may take long, or end its goroutine
+			m.t.releaseQueues()
 			defer m.t.rt.transactions.End(m.t)
 			if landed && !m.end.failed() {
 				m.t.runAllAlone(m.tx.after)

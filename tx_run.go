@@ -47,8 +47,8 @@ import (
 //     the queue.
 //   - fn read two scopes, another commit came in between, and fn fails because of that: its error
 //     or panic is the answer only if the store confirms what it read. Otherwise fn runs again.
-//   - the caller leaves during the commit: an atomic flag in deliver decides whether the caller or
-//     the sender handles the verdict. The commit continues without the caller.
+//   - the caller leaves during the commit: an atomic flag of the member decides whether the caller or
+//     the sender ends the transaction. The commit continues without the caller.
 type transaction struct {
 	rt      *Runtime
 	env     *env
@@ -284,7 +284,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 					return done, err
 				}
 			}
-			v, err := t.deliver(tx, b, tx.after)
+			v, err := t.deliver(tx, end, b)
 			if f := asFenced(err); f != nil {
 				return true, tx.lostLease(&b, f)
 			}
@@ -297,6 +297,7 @@ func (t *transaction) settle(tx *Tx, end ending) (done bool, err error) {
 			}
 			if v.Kind == commit.Landed {
 				t.releaseQueues()
+				tx.markCommitted()
 				return true, runAll(tx.after)
 			}
 			losses, byStore = tx.losses(v.Records), true
@@ -324,7 +325,7 @@ func (t *transaction) settleFailure(tx *Tx, end ending) (bool, error) {
 	}
 	losses, byStore := slices.DeleteFunc(tx.outdated(), func(l loss) bool { return !l.part.seen() }), false
 	if len(losses) == 0 {
-		v, err := t.deliver(nil, b, nil)
+		v, err := t.deliver(tx, end, b)
 		// If it is joined, the function may have failed because the caller's own transaction did.
 		if err != nil && end.panic == nil && !t.joined() {
 			return true, err

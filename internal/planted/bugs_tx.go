@@ -95,13 +95,13 @@ var txBugs = []Bug{
 	{
 		Name: "tx-callbacks-too-early", Mechanism: "callbacks run only after the commit",
 		Proves: []string{"TX-5"}, File: "tx_run.go",
-		Old: "			v, err := t.deliver(tx, b, tx.after)\n", New: "			_ = runAll(tx.after)\n			v, err := t.deliver(tx, b, tx.after)\n",
+		Old: "			v, err := t.deliver(tx, end, b)\n", New: "			_ = runAll(tx.after)\n			v, err := t.deliver(tx, end, b)\n",
 		Pkg: ".", Run: "^TestAfterCommit$", Flags: []string{"-timeout=25s"},
 	},
 	{
 		Name: "tx-callbacks-of-one-that-left", Mechanism: "callbacks run even if the caller has left",
-		Proves: []string{"TX-5"}, File: "tx_deliver.go",
-		Old: "			t.runAllAlone(after)\n", New: "",
+		Proves: []string{"TX-5"}, File: "tx_group.go",
+		Old: "				m.t.runAllAlone(m.tx.after)\n", New: "",
 		Pkg: ".", Run: "^TestTransactCallerLeaves$", Flags: []string{"-timeout=25s"},
 	},
 	{
