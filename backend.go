@@ -32,8 +32,8 @@ type backend interface {
 
 // load returns the store's version of key.
 func (b *binding) load(ctx context.Context, key Key) (*document.Doc, error) {
-	r, err := b.rt.load(ctx, key)
-	if err != nil && !errors.Is(err, persist.ErrNotFound) {
+	r, err := b.rt.env.load(ctx, b.rt.store, key)
+	if err != nil {
 		return nil, unavailable(key, err)
 	}
 	d := document.Of(r)

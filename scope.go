@@ -2,11 +2,9 @@ package pawl
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/pawl-go/pawl/internal/document"
-	"github.com/pawl-go/pawl/persist"
 )
 
 // Scope is a handle on one piece of versioned state. Handles on the same key share one container;
@@ -221,8 +219,8 @@ func (s *handle) snapshot(ctx context.Context) (snapshot, error) {
 	if err := s.bound.ready(ctx); err != nil {
 		return snapshot{}, err
 	}
-	r, err := s.bound.rt.load(ctx, s.key)
-	if err != nil && !errors.Is(err, persist.ErrNotFound) {
+	r, err := s.bound.rt.env.load(ctx, s.bound.rt.store, s.key)
+	if err != nil {
 		return snapshot{}, storeError(ctx, s.key, err)
 	}
 	d := document.Of(r)

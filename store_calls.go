@@ -32,9 +32,13 @@ func (e *env) storeCalled(ctx context.Context, event Event) {
 	e.observe(ctx, event)
 }
 
-// load is the Load of the store.
-func (rt *Runtime) load(ctx context.Context, key Key) (persist.Record, error) {
-	return observeCall(ctx, rt.env, "Load", key, func() (persist.Record, error) { return rt.store.Load(ctx, key) })
+// load is the Load of a store, where an absent record is no error.
+func (e *env) load(ctx context.Context, store persist.Store, key Key) (persist.Record, error) {
+	r, err := observeCall(ctx, e, "Load", key, func() (persist.Record, error) { return store.Load(ctx, key) })
+	if errors.Is(err, persist.ErrNotFound) {
+		err = nil
+	}
+	return r, err
 }
 
 // list is the List of the store.
@@ -49,8 +53,8 @@ func (e *env) loadAll(ctx context.Context, store persist.Store, keys []Key) ([]p
 	}
 	var records []persist.Record
 	for _, key := range keys {
-		r, err := observeCall(ctx, e, "Load", key, func() (persist.Record, error) { return store.Load(ctx, key) })
-		if err != nil && !errors.Is(err, persist.ErrNotFound) {
+		r, err := e.load(ctx, store, key)
+		if err != nil {
 			return nil, err
 		}
 		records = append(records, r)

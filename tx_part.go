@@ -75,12 +75,13 @@ func (tx *Tx) addPart(ctx context.Context, key Key, b *binding, s *stored) (*par
 	} else {
 		tx.mu.Unlock()
 		limited, cancel := context.WithTimeout(ctx, tx.of.retry.Within)
-		d, err := tx.of.loadOne(limited, key)
+		r, err := tx.of.env.load(limited, tx.of.store, key)
 		cancel()
 		tx.mu.Lock()
 		if err != nil {
 			return nil, storeError(ctx, key, err)
 		}
+		d := document.Of(r)
 		tx.of.advance(s, d)
 		if p, err := tx.find(key); p != nil || err != nil {
 			return p, err // another goroutine made it during the read

@@ -511,15 +511,6 @@ func (t *transaction) advance(c *stored, d *document.Doc) {
 	}
 }
 
-// loadOne reads one scope from the store.
-func (t *transaction) loadOne(ctx context.Context, key Key) (*document.Doc, error) {
-	records, err := t.env.loadAll(ctx, t.store, []Key{key})
-	if err != nil {
-		return nil, err
-	}
-	return document.Of(records[0]), nil
-}
-
 // preload reads all scopes that earlier runs touched, at one instant where the store can. A run
 // that only reads them then has no conflict, however fast others write.
 func (t *transaction) preload() error {

@@ -48,11 +48,11 @@ func (rt *Runtime) watchRecord(ctx context.Context, key Key, yield func(persist.
 	defer group.Leave(signal)
 	defer rt.hub.Watch(key, watchedScope{s})()
 	for {
-		r, err := rt.load(ctx, key)
+		r, err := rt.env.load(ctx, rt.store, key)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil && !errors.Is(err, persist.ErrNotFound):
+		case err != nil:
 			return unavailable(key, err)
 		}
 		r.Key = key

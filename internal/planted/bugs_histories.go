@@ -85,7 +85,7 @@ var historyBugs = []Bug{
 	{
 		Name: "history-stale-reads", Mechanism: "a read asks the store, since another process may have written",
 		Proves: []string{"SCOPE-17"}, File: "scope.go",
-		Old: "	r, err := s.bound.rt.load(ctx, s.key)\n", New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.load(ctx, s.key)\n",
+		Old: "	r, err := s.bound.rt.env.load(ctx, s.bound.rt.store, s.key)\n", New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.env.load(ctx, s.bound.rt.store, s.key)\n",
 		Pkg: ".", Run: "^TestHistoriesOfProcessesAreLinearizable$",
 	},
 	{

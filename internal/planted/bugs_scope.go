@@ -125,8 +125,8 @@ var scopeBugs = []Bug{
 	{
 		Name: "read-asks-the-store", Mechanism: "a read of a persisted scope sees the writes of other processes",
 		Proves: []string{"SCOPE-17"}, File: "scope.go",
-		Old: "	r, err := s.bound.rt.load(ctx, s.key)\n",
-		New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.load(ctx, s.key)\n",
+		Old: "	r, err := s.bound.rt.env.load(ctx, s.bound.rt.store, s.key)\n",
+		New: "	if d := s.stored.seen.Load(); d != nil {\n		return s.seen(d)\n	}\n	r, err := s.bound.rt.env.load(ctx, s.bound.rt.store, s.key)\n",
 		Pkg: ".", Run: "^TestReadYourWrites$",
 	},
 	{
