@@ -168,35 +168,23 @@ func LogObserver(l *slog.Logger) Observer {
 		if !l.Enabled(ctx, level) {
 			return
 		}
-		attrs := []slog.Attr{slog.String("scope", e.Key.String())}
-		if e.Path != "" {
-			attrs = append(attrs, slog.String("path", e.Path))
+		var attrs []slog.Attr
+		add := func(given bool, a slog.Attr) {
+			if given {
+				attrs = append(attrs, a)
+			}
 		}
-		attrs = append(attrs, slog.String("verb", e.Verb))
-		if e.Version != 0 {
-			attrs = append(attrs, slog.Uint64("version", e.Version))
-		}
-		if e.Attempts != 0 {
-			attrs = append(attrs, slog.Int("attempts", e.Attempts))
-		}
-		if e.Batch != 0 {
-			attrs = append(attrs, slog.Int("batch", e.Batch))
-		}
-		if e.Queue != 0 {
-			attrs = append(attrs, slog.Int("queue", e.Queue))
-		}
-		if e.Waited != 0 {
-			attrs = append(attrs, slog.Duration("waited", e.Waited))
-		}
-		if e.Took != 0 {
-			attrs = append(attrs, slog.Duration("took", e.Took))
-		}
-		if e.Err != nil {
-			attrs = append(attrs, slog.Any("err", e.Err))
-		}
-		if e.Stack != nil {
-			attrs = append(attrs, slog.String("stack", string(e.Stack)))
-		}
+		add(true, slog.String("scope", e.Key.String()))
+		add(e.Path != "", slog.String("path", e.Path))
+		add(true, slog.String("verb", e.Verb))
+		add(e.Version != 0, slog.Uint64("version", e.Version))
+		add(e.Attempts != 0, slog.Int("attempts", e.Attempts))
+		add(e.Batch != 0, slog.Int("batch", e.Batch))
+		add(e.Queue != 0, slog.Int("queue", e.Queue))
+		add(e.Waited != 0, slog.Duration("waited", e.Waited))
+		add(e.Took != 0, slog.Duration("took", e.Took))
+		add(e.Err != nil, slog.Any("err", e.Err))
+		add(e.Stack != nil, slog.String("stack", string(e.Stack)))
 		what := "mutation " + e.Type.String()
 		switch {
 		case e.Type == EventNoted:

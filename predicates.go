@@ -19,35 +19,31 @@ type Coded interface {
 // Code returns the stable code of err: "" for nil, CANCELED and DEADLINE for the errors of a
 // context, and INTERNAL for other errors that are not Coded.
 func Code(err error) string {
-	var c Coded
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &c):
-		return c.Code()
-	case errors.Is(err, context.Canceled):
-		return "CANCELED"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "DEADLINE"
-	}
-	return "INTERNAL"
+	code, _ := classify(err)
+	return code
 }
 
 // HTTPStatus returns the HTTP status for err: 200 for nil, 499 and 504 for the errors of a context,
 // and 500 for other errors that are not Coded.
 func HTTPStatus(err error) int {
+	_, status := classify(err)
+	return status
+}
+
+// classify returns the code and the HTTP status of err.
+func classify(err error) (code string, status int) {
 	var c Coded
 	switch {
 	case err == nil:
-		return 200
+		return "", 200
 	case errors.As(err, &c):
-		return c.HTTPStatus()
+		return c.Code(), c.HTTPStatus()
 	case errors.Is(err, context.Canceled):
-		return 499
+		return "CANCELED", 499
 	case errors.Is(err, context.DeadlineExceeded):
-		return 504
+		return "DEADLINE", 504
 	}
-	return 500
+	return "INTERNAL", 500
 }
 
 // IsAbsent reports whether err says that the scope has no state: it never had any (ErrNotFound), it
