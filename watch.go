@@ -181,21 +181,18 @@ func (s *handle) startWatch(ctx context.Context) (*watcher, error) {
 	if s.isClosed() {
 		return nil, wrapKey(ErrClosed, s.key)
 	}
-	if s.memory != nil {
-		stays = true
-		w.observeStart(ctx)
-		return w, nil
-	}
-	unwatch := s.bound.rt.hub.Watch(s.key, watchedScope{s.stored})
-	w.leave = func() { group.Leave(w.signal); unwatch() }
-	d, err := s.bound.load(ctx, s.key)
-	if err != nil {
-		if ctx.Err() != nil {
-			err = leftBy(ctx, s.key, PhaseQueued)
+	if s.stored != nil {
+		unwatch := s.bound.rt.hub.Watch(s.key, watchedScope{s.stored})
+		w.leave = func() { group.Leave(w.signal); unwatch() }
+		d, err := s.bound.load(ctx, s.key)
+		if err != nil {
+			if ctx.Err() != nil {
+				err = leftBy(ctx, s.key, PhaseQueued)
+			}
+			return nil, err
 		}
-		return nil, err
+		s.stored.advance(d)
 	}
-	s.stored.advance(d)
 	stays = true
 	w.observeStart(ctx)
 	return w, nil
