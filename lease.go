@@ -3,7 +3,9 @@ package pawl
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -474,10 +476,7 @@ func (s *leases) remove(l *Lease) {
 func (s *leases) close() <-chan struct{} {
 	s.mu.Lock()
 	s.closed = true
-	var live []*Lease
-	for _, l := range s.live {
-		live = append(live, l)
-	}
+	live := slices.Collect(maps.Values(s.live))
 	s.mu.Unlock()
 	for _, l := range live {
 		l.end(&LeaseLostError{Scope: l.key, Token: l.token, Cause: ErrClosed})

@@ -2,6 +2,7 @@ package pawl
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -188,10 +189,7 @@ func (s *stored) stats(now time.Time) (out QueueStats, watchers int) {
 // stats returns the live leases.
 func (s *leases) stats() (out []LeaseStats) {
 	s.mu.Lock()
-	live := make([]*Lease, 0, len(s.live))
-	for _, l := range s.live {
-		live = append(live, l)
-	}
+	live := slices.Collect(maps.Values(s.live))
 	s.mu.Unlock()
 	for _, l := range live {
 		l.mu.Lock()

@@ -4,7 +4,11 @@
 // closed when the last piece has ended. One lock decides between Begin and Close.
 package drain
 
-import "sync"
+import (
+	"maps"
+	"slices"
+	"sync"
+)
 
 // Group is a set of pieces of work. The zero value is empty and open.
 type Group[K comparable] struct {
@@ -69,9 +73,5 @@ func (g *Group[K]) Close() <-chan struct{} {
 func (g *Group[K]) Live() []K {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	keys := make([]K, 0, len(g.live))
-	for k := range g.live {
-		keys = append(keys, k)
-	}
-	return keys
+	return slices.Collect(maps.Keys(g.live))
 }
