@@ -53,7 +53,7 @@ var postgresLogBugs = []Bug{
 	{
 		Name: "postgres-log-order-deadlock", Mechanism: "a reader that the server ended because of a deadlock goes on",
 		Proves: []string{"STORE-4"}, File: "persist/postgres/log.go",
-		Old: "|| worthRetrying(err) && pause(bounded, firstPause)", New: "|| false && pause(bounded, firstPause)",
+		Old: "if !worthRetrying(err) || !pause(", New: "if worthRetrying(err) || !pause(",
 		Pkg: "./persist/postgres", Run: "^TestOrderSurvivesADeadlock$",
 	},
 	{

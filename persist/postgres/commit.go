@@ -309,9 +309,6 @@ func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, 
 	t := &transaction{store: s, conn: conn, patience: patience}
 	t.add(r)
 	t.run(ctx)
-	if err := t.parts[0].err; sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
-		return s.commitOne(ctx, conn, r, patience) // with the text of the statement
-	}
 	return t.at, t.parts[0].err
 }
 
@@ -405,7 +402,7 @@ func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*re
 // conclude answers r, which was part of a batch. If another transaction was in the way, or another
 // part of the batch failed, r continues on its own.
 func (s *Store) conclude(r *request, at time.Time, err error) {
-	if inTheWay(err) || errors.Is(err, errSibling) || sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
+	if inTheWay(err) || errors.Is(err, errSibling) {
 		r.recall()
 		s.queue.underWay.Go(func() {
 			at, err := s.attempt(r, 0)

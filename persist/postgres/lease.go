@@ -50,9 +50,8 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 		if len(taken) == 0 {
 			return nil // detached ends the transaction
 		}
-		answers, err := roundTrip(ctx, conn, storing(query(s.sql.replace.text), at, taken), commit)
+		_, err = sendCommit(ctx, conn, storing(query(s.sql.replace), at, taken), commit)
 		if err != nil {
-			err = outcome(err, len(answers), 1)
 			for i := range hints {
 				hints[i].Version = 0 // it may not be reached
 			}
@@ -80,6 +79,22 @@ func (t statements) pick(q persist.Query) (*statement, error) {
 	s.statement.text = "SELECT pg_catalog.statement_timestamp(), " + columns + " FROM " + t.records +
 		" r WHERE r.version < 9223372036854775807 AND " + s.conditions() + s.limit(q.PageSize()) + " FOR NO KEY UPDATE SKIP LOCKED"
 	return s.statement, nil
+}
+
+// change runs statements in a durable transaction of its own, as detached does, and returns their
+// answers. Its waits end early enough for the outcome to be known.
+func (s *Store) change(ctx context.Context, statements ...*statement) ([]answer, error) {
+	head := []*statement{begin, s.bounds(s.config.CommitTimeout / 2), query(s.sql.durable)}
+	all := append(append(head, statements...), commit)
+	var answers []answer
+	err := s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) (err error) {
+		answers, err = sendCommit(ctx, conn, all...)
+		return err
+	})
+	if err != nil {
+		return nil, err // work may still write to answers
+	}
+	return answers[len(head):], nil
 }
 
 // detached runs work, which writes, on a connection. If ctx ends meanwhile, detached returns and

@@ -132,8 +132,7 @@ func (s *Store) number(ctx context.Context, read *statement) (rows answer, numbe
 		}
 		undo(bounded, conn.Conn().PgConn())
 		// A transaction that removes entries may lock them in another order.
-		again := sqlState(err) == codeNoSuchStatement || worthRetrying(err) && pause(bounded, firstPause)
-		if !again {
+		if !worthRetrying(err) || !pause(bounded, firstPause) {
 			return nil, 0, failed(ctx, err)
 		}
 	}

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -148,18 +146,12 @@ func (s *Store) RestoreLog(ctx context.Context, entries []persist.LogEntry, last
 			last = max(last, e.Position)
 		}
 	}
-	return s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		remove, restore := restoring(query(s.sql.logs.remove), entries), restoring(query(s.sql.logs.restore), entries).
-			ints(column(entries, func(e persist.LogEntry) int64 { return int64(e.Position) })).
-			times(column(entries, func(e persist.LogEntry) time.Time { return e.At })).
-			jsons(column(entries, func(e persist.LogEntry) json.RawMessage { return e.Data }))
-		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), remove, restore,
-			query(s.sql.logs.raise).int(int64(last)), commit)
-		if err != nil {
-			return outcome(err, len(answers), 6)
-		}
-		return nil
-	})
+	remove, restore := restoring(query(s.sql.logs.remove), entries), restoring(query(s.sql.logs.restore), entries).
+		ints(column(entries, func(e persist.LogEntry) int64 { return int64(e.Position) })).
+		times(column(entries, func(e persist.LogEntry) time.Time { return e.At })).
+		jsons(column(entries, func(e persist.LogEntry) json.RawMessage { return e.Data }))
+	_, err := s.change(ctx, remove, restore, query(s.sql.logs.raise).int(int64(last)))
+	return err
 }
 
 // restoring adds the keys and numbers of entries to the parameters of a statement.

@@ -206,7 +206,7 @@ func (s *Store) notify(payloads []string, spare bool) error {
 	if err != nil {
 		return err
 	}
-	_, err = repeatable(ctx, conn.Conn().PgConn(), s.sql.notify.query().string(s.names.channel()).strings(payloads))
+	_, err = roundTrip(ctx, conn.Conn().PgConn(), s.sql.notify.query().string(s.names.channel()).strings(payloads))
 	release(conn, err)
 	return err
 }

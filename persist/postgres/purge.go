@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -52,20 +50,11 @@ func (s *Store) purge(ctx context.Context, q persist.Query, limit int) (int, err
 		raised AS (UPDATE %s SET value = (SELECT max(version) FROM doomed) WHERE name = 'floor' AND value < (SELECT max(version) FROM doomed)),
 		gone AS (DELETE FROM %s r USING doomed d WHERE r.kind = d.kind AND r.id = d.id RETURNING 1)
 		SELECT count(*) FROM gone`, doomed, s.names.of("meta"), records)
-	var removed int64
-	err = s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		// Concurrent purges wait for each other, so that each raises the floor that it sees. The
-		// wait ends early enough for the outcome to be known.
-		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), query(s.sql.lockFloor), statement, commit)
-		if err != nil {
-			return outcome(err, len(answers), 5)
-		}
-		row := cells(answers[4][0])
-		removed = row.int()
-		return nil
-	})
+	// Concurrent purges wait for each other, so that each raises the floor that it sees.
+	answers, err := s.change(ctx, query(s.sql.lockFloor), statement)
 	if err != nil {
-		return 0, err // work may still write to removed
+		return 0, err
 	}
-	return int(removed), nil
+	row := cells(answers[1][0])
+	return int(row.int()), nil
 }

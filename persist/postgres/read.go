@@ -5,8 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -166,19 +164,9 @@ func (s *Store) readTogether(ctx context.Context, statements ...*statement) ([]a
 	defer conn.Release()
 	bounded, cancel := s.bounded(ctx)
 	defer cancel()
-	answers, err := repeatable(bounded, conn.Conn().PgConn(), statements...)
+	answers, err := roundTrip(bounded, conn.Conn().PgConn(), statements...)
 	if err != nil {
 		return nil, failed(ctx, err)
 	}
 	return answers, nil
-}
-
-// repeatable runs statements that change nothing, and again with their text if the session has lost
-// the name of one.
-func repeatable(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
-	answers, err := roundTrip(ctx, conn, statements...)
-	if sqlState(err) == codeNoSuchStatement {
-		answers, err = roundTrip(ctx, conn, statements...)
-	}
-	return answers, err
 }

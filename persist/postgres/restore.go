@@ -5,8 +5,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/pawl-go/pawl/persist"
 )
 
@@ -39,32 +37,22 @@ func (s *Store) Restore(ctx context.Context, records []persist.Record, floor uin
 	if err := validateRestore(records, floor); err != nil {
 		return err
 	}
-	var winners []persist.Record
-	err := s.detached(ctx, func(ctx context.Context, conn *pgconn.PgConn) error {
-		kinds, ids := apart(column(records, func(r persist.Record) persist.Key { return r.Key }))
-		versions := column(records, func(r persist.Record) int64 { return int64(r.Version) })
-		// The time only marks tombstones.
-		store := storing(query(s.names.expand(restoreText)), time.Now(), records).
-			ints(column(records, func(r persist.Record) int64 { return int64(r.Born) })).
-			times(column(records, func(r persist.Record) time.Time { return r.Updated }))
-		newer := query(s.names.expand(newerText)).strings(kinds).strings(ids).ints(versions)
-		raise := query(s.names.expand(raiseText)).int(int64(floor))
-		answers, err := roundTrip(ctx, conn, begin, s.bounds(s.config.CommitTimeout/2), query(s.sql.durable), store, newer, raise, commit)
-		if err != nil {
-			return outcome(err, len(answers), 6)
-		}
-		for _, row := range answers[4] {
-			winners = append(winners, timedRecord(row))
-		}
-		return nil
-	})
-	switch {
-	case err != nil:
-		return err // the transaction may still write to winners
-	case len(winners) > 0:
-		return &persist.Conflict{Winners: winners}
+	kinds, ids := apart(column(records, func(r persist.Record) persist.Key { return r.Key }))
+	versions := column(records, func(r persist.Record) int64 { return int64(r.Version) })
+	// The time only marks tombstones.
+	store := storing(query(s.names.expand(restoreText)), time.Now(), records).
+		ints(column(records, func(r persist.Record) int64 { return int64(r.Born) })).
+		times(column(records, func(r persist.Record) time.Time { return r.Updated }))
+	newer := query(s.names.expand(newerText)).strings(kinds).strings(ids).ints(versions)
+	answers, err := s.change(ctx, store, newer, query(s.names.expand(raiseText)).int(int64(floor)))
+	if err != nil || len(answers[1]) == 0 {
+		return err
 	}
-	return nil
+	var conflict persist.Conflict
+	for _, row := range answers[1] {
+		conflict.Winners = append(conflict.Winners, timedRecord(row))
+	}
+	return &conflict
 }
 
 // validateRestore returns an error that wraps persist.ErrNotApplied if a record or the floor can

@@ -30,6 +30,10 @@ var (
 // If ctx ends meanwhile, the connection is closed even if the answers have arrived: pgconn may have
 // a pending read with the expired deadline, whose error the next user of the connection would get.
 //
+// If the session does not know a prepared statement, nothing was done: roundTrip sends the texts
+// instead. It cannot do so inside a transaction, where statements have to be sent as texts; see
+// asTexts. Statements that come after a COMMIT only read.
+//
 // An error that wraps errUnsent means that nothing was sent. pgconn.SafeToRetry does not prove
 // this: it is also true for a connection that breaks while the first answer is awaited.
 func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
@@ -44,14 +48,31 @@ func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statemen
 	if slices.ContainsFunc(statements, (*statement).commits) {
 		defer committing(conn)()
 	}
+	idle := conn.TxStatus() == 'I'
 	answers, err := exchange(ctx, conn, statements)
-	if sqlState(err) == codeNoSuchStatement {
+	if idle && sqlState(err) == codeNoSuchStatement {
+		undo(ctx, conn)
 		forget(statements)
+		answers, err = exchange(ctx, conn, statements)
 	}
 	if err != nil && sqlState(err) == "" && !conn.IsClosed() {
 		return nil, unsent(err) // a message could not be encoded; other failures close the connection
 	}
 	return answers, err
+}
+
+// sendCommit is roundTrip for statements that commit, with COMMIT as the last one or without. Its
+// error says whether they can have been applied; see outcome.
+func sendCommit(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
+	answers, err := roundTrip(ctx, conn, statements...)
+	if err == nil {
+		return answers, nil
+	}
+	before := len(statements)
+	if statements[before-1] == commit {
+		before--
+	}
+	return answers, outcome(err, len(answers), before)
 }
 
 // exchange is roundTrip on an open connection.
@@ -112,7 +133,6 @@ func undo(ctx context.Context, conn *pgconn.PgConn) {
 // prepared is a statement that runs often. Each session keeps it under a name and does not parse
 // and plan it again. Sessions that forget names, or a proxy that passes transactions to other
 // sessions, answer with codeNoSuchStatement and do nothing; from then on the store sends the text.
-// The caller repeats the statement.
 type prepared struct {
 	text       string
 	name       string

@@ -109,8 +109,6 @@ func (t *transaction) lock(ctx context.Context) error {
 	statements = append(statements, t.store.sql.now.query().string(t.store.lifetime()))
 	if t.begun {
 		asTexts(statements) // an unknown name would end the transaction
-	} else {
-		_ = t.store.sql.replace.on(ctx, t.conn, storing(t.store.sql.replace.query(), t.at, nil).types) // prepared now, for finish
 	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	if err != nil {
@@ -150,8 +148,8 @@ func (t *transaction) lock(ctx context.Context) error {
 	return nil
 }
 
-// asTexts makes statements be sent as text. Statements without parameters are shared, and not
-// changed.
+// asTexts makes statements be sent as texts, inside a transaction. Statements without parameters
+// are shared, and not changed.
 func asTexts(statements []*statement) {
 	for _, s := range statements {
 		if s.prepared != nil {
@@ -351,7 +349,7 @@ func (t *transaction) writes() []*statement {
 		statements = append(statements, storing(query(t.store.sql.create), t.at, created))
 	}
 	if len(replaced) > 0 {
-		statements = append(statements, storing(t.store.sql.replace.query(), t.at, replaced))
+		statements = append(statements, storing(query(t.store.sql.replace), t.at, replaced))
 	}
 	if len(touched) > 0 {
 		statements = append(statements, touching(t.store.sql.touch, touched))

@@ -83,7 +83,7 @@ func (s *Store) commitInTurn(r *request) (at time.Time, err error) {
 	} else {
 		at, err = s.waitForTurn(r)
 	}
-	if inTheWay(err) || sqlState(err) == codeNoSuchStatement && errors.Is(err, persist.ErrNotApplied) {
+	if inTheWay(err) {
 		r.recall()
 		return s.attempt(r, 0)
 	}
@@ -130,9 +130,7 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 	case !result.decided():
 		return time.Time{}, notApplied(errBusy)
 	case result.err == nil:
-		if _, err = roundTrip(ctx, conn, commit); err != nil {
-			err = outcome(err, 0, 0)
-		}
+		_, err = sendCommit(ctx, conn, commit)
 		return result.at, err
 	case errors.As(result.err, &lost) && !lost.Winners[0].Absent() && !conn.IsClosed():
 		kept, lost.Held = true, true
@@ -177,9 +175,11 @@ func (s *Store) useTurn(t *turn, r *request) (at time.Time, err error) {
 	}
 	ctx, cancel := s.sending(r)
 	defer cancel()
-	answers, err := roundTrip(ctx, t.conn.Conn().PgConn(), s.bounds(0), s.writingAll([]*request{r}), commit)
+	write := s.writingAll([]*request{r})
+	asTexts([]*statement{write})
+	answers, err := sendCommit(ctx, t.conn.Conn().PgConn(), s.bounds(0), write, commit)
 	if err != nil {
-		return time.Time{}, outcome(err, len(answers), 2)
+		return time.Time{}, err
 	}
 	result := written([]*request{r}, answers[1])[0]
 	if !result.decided() {

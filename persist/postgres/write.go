@@ -108,17 +108,11 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	if logged {
 		write.int(int64(p.Log.First)).jsons(p.Log.Entries)
 	}
-	answers, err := roundTrip(ctx, conn, brief, write)
-	switch {
-	case sqlState(err) == codeNoSuchStatement: // nothing was done; the text is sent from now on
-		return s.writeOne(ctx, conn, r)
-	case err != nil:
-		return result{}, outcome(err, len(answers), 2)
-	case len(answers[1]) == 1:
-		row := cells(answers[1][0])
-		return result{at: row.time()}, nil
+	answers, err := sendCommit(ctx, conn, brief, write)
+	if err != nil || len(answers[1]) == 1 {
+		return timeOf(answers, err)
 	}
-	answers, err = repeatable(ctx, conn, s.sql.load.query().string(p.Kind).string(p.ID))
+	answers, err = roundTrip(ctx, conn, s.sql.load.query().string(p.Kind).string(p.ID))
 	if err != nil {
 		return result{}, notApplied(err)
 	}
@@ -145,50 +139,36 @@ func (s *Store) writeFast(ctx context.Context, conn *pgconn.PgConn, r *request) 
 // undecided.
 func (s *Store) writeLease(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
 	g := &r.commit.Guards[0]
-	answers, err := roundTrip(ctx, conn, s.sql.brief.query(),
-		s.sql.leaseOne.query().string(g.Kind).string(g.ID).int(int64(g.Token)).duration(g.Extend).bool(g.Release))
-	switch {
-	case sqlState(err) == codeNoSuchStatement:
-		return s.writeLease(ctx, conn, r)
-	case err != nil:
-		return result{}, outcome(err, len(answers), 2)
-	case len(answers[1]) == 0:
-		return result{}, nil
+	return timeOf(sendCommit(ctx, conn, s.sql.brief.query(),
+		s.sql.leaseOne.query().string(g.Kind).string(g.ID).int(int64(g.Token)).duration(g.Extend).bool(g.Release)))
+}
+
+// timeOf returns the result of statements, the last of which returns the time of the commit, or no
+// row: then the result is undecided.
+func timeOf(answers []answer, err error) (result, error) {
+	if err != nil || len(answers[len(answers)-1]) == 0 {
+		return result{}, err
 	}
-	row := cells(answers[1][0])
+	row := cells(answers[len(answers)-1][0])
 	return result{at: row.time()}, nil
 }
 
 // writeTogether sends r, which is fast. If the server writes nothing or refuses the statement, the
 // result is undecided.
 func (s *Store) writeTogether(ctx context.Context, conn *pgconn.PgConn, r *request) (result, error) {
-	statements := s.briefly(s.writingTogether(r), r)
-	answers, err := roundTrip(ctx, conn, statements...)
-	switch {
-	case sqlState(err) == codeNoSuchStatement:
-		return s.writeTogether(ctx, conn, r)
-	case err != nil:
-		if err = outcome(err, len(answers), len(statements)); errors.Is(err, persist.ErrNotApplied) && !conn.IsClosed() {
-			err = nil
-		}
-		return result{}, err
-	case len(answers[len(answers)-1]) == 0:
-		return result{}, nil
+	result, err := timeOf(sendCommit(ctx, conn, s.briefly(s.writingTogether(r), r)...))
+	if errors.Is(err, persist.ErrNotApplied) && !conn.IsClosed() {
+		err = nil
 	}
-	row := cells(answers[len(answers)-1][0])
-	return result{at: row.time()}, nil
+	return result, err
 }
 
 // write sends a batch of requests, all of them fast, of one record each and with different keys, and
 // returns a result for each. An error is about all of them; see outcome.
 func (s *Store) write(ctx context.Context, conn *pgconn.PgConn, requests []*request) ([]result, error) {
-	statements := s.briefly(s.writingAll(requests), requests...)
-	answers, err := roundTrip(ctx, conn, statements...)
-	switch {
-	case sqlState(err) == codeNoSuchStatement:
-		return s.write(ctx, conn, requests)
-	case err != nil:
-		return nil, outcome(err, len(answers), len(statements))
+	answers, err := sendCommit(ctx, conn, s.briefly(s.writingAll(requests), requests...)...)
+	if err != nil {
+		return nil, err
 	}
 	return written(requests, answers[len(answers)-1]), nil
 }

@@ -128,7 +128,7 @@ func TestSessionEndsBeforeItKnowsTheStatement(t *testing.T) {
 		_, err = s.commitOne(ctx, conn.PgConn(), r, 0)
 		unavailable(t, err)
 	}
-	for _, p := range []*prepared{s.sql.brief, s.sql.replaceOne, s.sql.briefFree, s.sql.createOne, s.sql.write, s.sql.replace, s.sql.lockRecords, s.sql.logs.replaceOne, s.sql.logs.createOne} {
+	for _, p := range []*prepared{s.sql.brief, s.sql.replaceOne, s.sql.briefFree, s.sql.createOne, s.sql.write, s.sql.lockRecords, s.sql.logs.replaceOne, s.sql.logs.createOne} {
 		require.False(t, p.forgotten.Load())
 	}
 }
