@@ -63,8 +63,8 @@ func (a *additions) to(s *statement) *statement {
 	return s.strings(a.kinds).strings(a.ids).ints(a.numbers).jsons(a.entries)
 }
 
-// lookForNumbers returns the statement that finds the keys of t whose new numbers are taken, or nil
-// if there are no new entries. After Clear no number is taken; Drop removes only lower numbers.
+// lookForNumbers returns the statement that finds the keys of t whose new numbers are taken. After
+// Clear no number is taken; Drop removes only lower numbers.
 func (t *transaction) lookForNumbers() *statement {
 	var kinds, ids []string
 	var firsts, lasts []int64
@@ -79,14 +79,11 @@ func (t *transaction) lookForNumbers() *statement {
 			lasts = append(lasts, int64(w.Log.First)+int64(len(w.Log.Entries))-1)
 		}
 	}
-	if len(kinds) == 0 {
-		return nil
-	}
 	return query(t.store.sql.logs.taken).strings(kinds).strings(ids).ints(firsts).ints(lasts)
 }
 
 // numbersTaken returns the *persist.Conflict of p if numbers of its entries are taken. The documents
-// of the winners are read later; see fill.
+// of the winners are read later; see finish.
 func (t *transaction) numbersTaken(p *part, current map[persist.Key]persist.Record) error {
 	var conflict persist.Conflict
 	for i := range p.commit.Writes {

@@ -67,7 +67,7 @@ func (s *Store) hint(changed ...persist.Hint) {
 // it is then announced again, because it may have happened after the first hint.
 func (s *Store) hintCommit(c persist.Commit, err error) {
 	winners := lost(err)
-	itself := slices.ContainsFunc(winners, func(r persist.Record) bool { return slices.Contains(r.Commits, c.ID) })
+	itself := slices.ContainsFunc(winners, func(r *persist.Record) bool { return slices.Contains(r.Commits, c.ID) })
 	if errors.Is(err, persist.ErrNotApplied) || len(winners) > 0 && !itself {
 		return
 	}

@@ -23,7 +23,6 @@ type statements struct {
 	lockAbsent  string
 	lockRecords *prepared
 	now         *prepared
-	whole       string
 	create      string
 	replace     string
 	touch       string
@@ -104,7 +103,6 @@ func newStatements(n names) statements {
 		// open.
 		now: prepare(n.expand(`SELECT pg_catalog.clock_timestamp(), value, {durable}(), pg_catalog.set_config('idle_in_transaction_session_timeout', $1, true)
 			FROM {meta} WHERE name = 'floor'`)),
-		whole:   n.expand(`SELECT ` + columns + ` FROM unnest($1, $2) AS k (kind, id) JOIN {records} r ON r.kind = k.kind AND r.id = k.id`),
 		create:  n.expand(`SELECT {create_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
 		replace: n.expand(`SELECT {replace_records}($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`),
 		touch:   n.expand(`SELECT {touch_records}($1, $2, $3, $4, $5, $6)`),

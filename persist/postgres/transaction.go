@@ -41,10 +41,8 @@ type transaction struct {
 
 	floor   uint64
 	current map[persist.Key]persist.Record // the locked records, without their documents
-	busy    map[persist.Key]bool           // locked by another transaction
-
-	unlocked map[persist.Key]persist.Record // committed versions of busy records
-	taken    map[persist.Key]bool           // a number of a new log entry is taken
+	busy    map[persist.Key]uint64         // locked by another transaction; the committed version, 0: not known
+	taken   map[persist.Key]bool           // a number of a new log entry is taken
 }
 
 // part is one commit of a transaction.
@@ -94,19 +92,15 @@ func (t *transaction) lock(ctx context.Context) error {
 	}
 	statements := []*statement{first, t.store.bounds(t.patience)}
 	numbers, absences := t.absences()
-	if len(numbers) > 0 {
-		statements = append(statements, absences)
-	}
+	statements = append(statements, absences)
 	if t.joined {
 		kinds, ids := apart(t.parts[0].keys)
 		statements = append(statements, query(t.store.sql.confirmAbsent).strings(kinds).strings(ids))
 	}
-	records, entries := t.lockRecords(), t.lookForNumbers()
-	statements = append(statements, records...)
-	if entries != nil {
-		statements = append(statements, entries)
-	}
-	statements = append(statements, t.store.sql.now.query().string(t.store.lifetime()))
+	locked := len(statements)
+	statements = append(statements, t.lockRecords()...)
+	found := len(statements)
+	statements = append(statements, t.lookForNumbers(), t.store.sql.now.query().string(t.store.lifetime()))
 	if t.begun {
 		asTexts(statements) // an unknown name would end the transaction
 	}
@@ -114,36 +108,26 @@ func (t *transaction) lock(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.current, t.busy, t.unlocked = make(map[persist.Key]persist.Record), make(map[persist.Key]bool), make(map[persist.Key]persist.Record)
+	t.current, t.busy, t.taken = make(map[persist.Key]persist.Record), make(map[persist.Key]uint64), make(map[persist.Key]bool)
 	if t.begun {
 		t.settle = t.putBack(answers[0][0])
 	}
-	answers = answers[2:]
-	if len(numbers) > 0 {
-		for _, row := range answers[0] {
-			row := cells(row)
-			for _, key := range numbers[row.int()] {
-				t.busy[key] = true
-			}
+	for _, row := range answers[2] {
+		row := cells(row)
+		for _, key := range numbers[row.int()] {
+			t.busy[key] = 0
 		}
-		answers = answers[1:]
 	}
-	if t.joined {
-		answers = answers[1:]
-	}
-	for _, rows := range answers[:len(records)] {
+	for _, rows := range answers[locked:found] {
 		for _, row := range rows {
 			t.readLocked(row)
 		}
 	}
-	if entries != nil {
-		t.taken = make(map[persist.Key]bool)
-		for _, row := range answers[len(records)] {
-			row := cells(row)
-			t.taken[persist.Key{Kind: row.string(), ID: row.string()}] = true
-		}
+	for _, row := range answers[found] {
+		row := cells(row)
+		t.taken[persist.Key{Kind: row.string(), ID: row.string()}] = true
 	}
-	row := cells(answers[len(answers)-1][0])
+	row := cells(answers[found+1][0])
 	t.at, t.floor = row.time(), uint64(row.int())
 	return nil
 }
@@ -163,8 +147,7 @@ func (t *transaction) readLocked(row cells) {
 	locked, key := row.bool(), persist.Key{Kind: row.string(), ID: row.string()}
 	if !locked {
 		if _, ok := t.current[key]; !ok {
-			t.busy[key] = true
-			t.unlocked[key] = persist.Record{Key: key, Version: uint64(row.int())}
+			t.busy[key] = uint64(row.int())
 		}
 		return
 	}
@@ -254,8 +237,8 @@ func apart(keys []persist.Key) (kinds, ids []string) {
 func (t *transaction) apply(p *part) {
 	current := make(map[persist.Key]persist.Record, len(p.keys))
 	for _, key := range p.keys {
-		if t.busy[key] {
-			p.err = t.whileBusy(p, key)
+		if version, busy := t.busy[key]; busy {
+			p.err = whileBusy(p, persist.Record{Key: key, Version: version})
 			return
 		}
 		r, ok := t.current[key]
@@ -273,11 +256,10 @@ func (t *transaction) apply(p *part) {
 	}
 }
 
-// whileBusy returns the error of p, whose record another transaction has locked: a conflict if p
-// has lost already, because its only write expects an older version than the committed one.
-func (t *transaction) whileBusy(p *part, key persist.Key) error {
-	r, ok := t.unlocked[key]
-	if ok && len(p.commit.Writes) == 1 && len(p.commit.Guards) == 0 && p.commit.Writes[0].Expected < r.Version {
+// whileBusy returns the error of p if another transaction has locked r: a conflict if p has lost
+// already, because its only write expects an older version than the committed one.
+func whileBusy(p *part, r persist.Record) error {
+	if len(p.commit.Writes) == 1 && len(p.commit.Guards) == 0 && p.commit.Writes[0].Expected < r.Version {
 		return &persist.Conflict{Winners: []persist.Record{r}}
 	}
 	return notApplied(errBusy)
@@ -288,8 +270,8 @@ func (t *transaction) finish(ctx context.Context) {
 	losers, writes := t.losers(), t.writes()
 	var statements []*statement
 	if len(losers) > 0 {
-		kinds, ids := apart(losers)
-		statements = append(statements, query(t.store.sql.whole).strings(kinds).strings(ids))
+		kinds, ids := apart(column(losers, func(r *persist.Record) persist.Key { return r.Key }))
+		statements = append(statements, query(t.store.sql.loadAll).strings(kinds).strings(ids))
 	}
 	switch {
 	case t.begun && t.parts[0].err == nil:
@@ -305,12 +287,11 @@ func (t *transaction) finish(ctx context.Context) {
 	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
 	t.failure = err
-	whole := make(map[persist.Key]persist.Record)
 	if len(losers) > 0 && len(answers) > 0 {
-		for _, row := range answers[0] {
-			row := cells(row)
-			r := row.record(t.at)
-			whole[r.Key] = r
+		for i, row := range answers[0] {
+			if r := loaded(losers[i].Key, row); !r.Absent() {
+				*losers[i] = r // which lacked its document
+			}
 		}
 	}
 	for _, p := range t.parts {
@@ -321,8 +302,6 @@ func (t *transaction) finish(ctx context.Context) {
 			p.err = t.shared(outcome(err, len(answers), len(statements)-1))
 		case len(lost(p.err)) > 0 && len(losers) > 0 && len(answers) == 0:
 			p.err = t.shared(notApplied(err)) // a conflict whose winner is not known
-		default:
-			fill(p.err, whole)
 		}
 	}
 }
@@ -406,49 +385,27 @@ func column[R, T any](records []R, of func(R) T) []T {
 	return values
 }
 
-// losers returns the keys of the records in conflicts and lost leases.
-func (t *transaction) losers() []persist.Key {
-	var keys []persist.Key
+// losers returns the records in conflicts and lost leases, absent ones too: they were not locked.
+func (t *transaction) losers() (records []*persist.Record) {
 	for _, p := range t.parts {
-		for _, r := range lost(p.err) {
-			keys = append(keys, r.Key) // an absent one too: it was not locked
-		}
+		records = append(records, lost(p.err)...)
 	}
-	return keys
+	return records
 }
 
 // lost returns the records in err if that is a *persist.Conflict or a *persist.Fenced.
-func lost(err error) []persist.Record {
-	if err == nil {
-		return nil
-	}
-	var conflict *persist.Conflict
-	if errors.As(err, &conflict) {
-		return conflict.Winners
-	}
-	var fenced *persist.Fenced
-	if errors.As(err, &fenced) {
-		return []persist.Record{fenced.Current}
-	}
-	return nil
-}
-
-// fill puts whole records into err, whose records lack their documents.
-func fill(err error, whole map[persist.Key]persist.Record) {
+func lost(err error) (records []*persist.Record) {
 	var conflict *persist.Conflict
 	var fenced *persist.Fenced
 	switch {
 	case errors.As(err, &conflict):
-		for i, winner := range conflict.Winners {
-			if r, ok := whole[winner.Key]; ok {
-				conflict.Winners[i] = r
-			}
+		for i := range conflict.Winners {
+			records = append(records, &conflict.Winners[i])
 		}
 	case errors.As(err, &fenced):
-		if r, ok := whole[fenced.Current.Key]; ok {
-			fenced.Current = r
-		}
+		records = append(records, &fenced.Current)
 	}
+	return records
 }
 
 // bounds returns the statement that follows BEGIN. It replaces the statement_timeout of the role,
