@@ -66,6 +66,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -131,7 +132,7 @@ type Store struct {
 	sql     statements
 	queue   queue
 	slots   chan struct{} // has a place for each connection that may wait for a lock
-	turns   turns
+	turns   sync.Map      // of the open turns, by persist.Key
 	turnFor time.Duration // longestTurn
 
 	purging   chan struct{} // has one place, for the purge in progress

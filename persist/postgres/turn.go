@@ -2,8 +2,8 @@ package postgres
 
 import (
 	"errors"
+	"math"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -27,41 +27,13 @@ import (
 // longestTurn is how long a turn waits for its caller.
 const longestTurn = 20 * time.Millisecond
 
-// turn is an open transaction with the lock of one record, for the commit that follows version.
+// turn is an open transaction with the lock of one record, for the commit that follows version. It
+// is in Store.turns. The goroutine that removes it there ends it: the commit that takes it, its
+// timer, or the next turn of the key, which proves that the connection of this one was lost.
 type turn struct {
 	conn    *pgxpool.Conn
 	version uint64      // of the record
 	end     *time.Timer // ends the turn if the caller does not return
-}
-
-// turns are the open turns. The goroutine that removes a turn ends it: the commit that takes it,
-// its timer, or the next turn of the key, which proves that the connection of this one was lost.
-type turns struct {
-	mu sync.Mutex // protects of
-	of map[persist.Key]*turn
-}
-
-// take removes and returns the turn at a version of key. It returns nil if there is none.
-func (ts *turns) take(key persist.Key, version uint64) *turn {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	t := ts.of[key]
-	if t == nil || t.version != version {
-		return nil
-	}
-	delete(ts.of, key)
-	return t
-}
-
-// drop removes t. It reports false if t was removed before.
-func (ts *turns) drop(key persist.Key, t *turn) bool {
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	if ts.of[key] != t {
-		return false
-	}
-	delete(ts.of, key)
-	return true
 }
 
 // hasTurn reports whether r insists and has a turn, or could wait for one.
@@ -69,16 +41,16 @@ func (s *Store) hasTurn(r *request) bool {
 	if !r.commit.Insist || !isFastAlone(r) || r.commit.Writes[0].Expected == 0 {
 		return false
 	}
-	s.turns.mu.Lock()
-	defer s.turns.mu.Unlock()
-	return s.turns.of[r.keys[0]] != nil || len(s.slots) < cap(s.slots)
+	_, open := s.turns.Load(r.keys[0])
+	return open || len(s.slots) < cap(s.slots)
 }
 
 // commitInTurn is the first attempt at a request that insists. What it cannot decide, the ordinary
 // attempt does.
 func (s *Store) commitInTurn(r *request) (at time.Time, err error) {
 	w := &r.commit.Writes[0]
-	if t := s.turns.take(w.Key, w.Expected); t != nil {
+	open, _ := s.turns.Load(w.Key)
+	if t, _ := open.(*turn); t != nil && t.version == w.Expected && s.turns.CompareAndDelete(w.Key, t) {
 		at, err = s.useTurn(t, r)
 	} else {
 		at, err = s.waitForTurn(r)
@@ -143,20 +115,15 @@ func (s *Store) waitForTurn(r *request) (at time.Time, err error) {
 func (s *Store) keep(t *turn, key persist.Key, version uint64) {
 	s.queue.underWay.Add(1)
 	t.version = version
-	s.turns.mu.Lock()
-	last := s.turns.of[key]
-	if s.turns.of == nil {
-		s.turns.of = make(map[persist.Key]*turn)
-	}
-	s.turns.of[key] = t
-	t.end = time.AfterFunc(s.turnFor, func() {
-		if s.turns.drop(key, t) {
+	t.end = time.AfterFunc(math.MaxInt64, func() {
+		if s.turns.CompareAndDelete(key, t) {
 			s.endTurn(t, nil)
 			s.queue.end()
 		}
 	})
-	s.turns.mu.Unlock()
-	if last != nil {
+	last, _ := s.turns.Swap(key, t)
+	t.end.Reset(s.turnFor) // if t was taken meanwhile, its end does nothing
+	if last, ok := last.(*turn); ok {
 		last.end.Stop()
 		s.endTurn(last, nil)
 		s.queue.end()
