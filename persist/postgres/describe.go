@@ -6,6 +6,16 @@ import (
 	"github.com/pawl-go/pawl/persist"
 )
 
+// described are the settings that durability depends on. The store sets synchronous_commit in its own
+// transactions if it is off.
+var described = []string{"server_version", "fsync", "full_page_writes", "synchronous_commit", "data_checksums"}
+
+// advice is for settings that weaken durability if they are not on.
+var advice = map[string]string{
+	"fsync":            "set fsync = on: a power failure can lose acknowledged commits",
+	"full_page_writes": "set full_page_writes = on: a power failure can damage pages, unless the file system writes them as a whole",
+}
+
 // Describe returns facts about the store, see persist.Describer. It counts records in the indices,
 // within Config.CommitTimeout, and returns the errors of LoadAll.
 func (s *Store) Describe(ctx context.Context) (d persist.Description, err error) {
@@ -14,8 +24,7 @@ func (s *Store) Describe(ctx context.Context) (d persist.Description, err error)
 		query("SELECT value FROM "+s.names.of("meta")+" WHERE name = 'schema'"),
 		query(`SELECT pg_catalog.pg_total_relation_size($1::pg_catalog.regclass) + pg_catalog.pg_total_relation_size($2::pg_catalog.regclass)`).
 			string(records).string(s.names.of("log")),
-		query(`SELECT current_setting('server_version'), current_setting('fsync'), current_setting('full_page_writes'),
-			current_setting('synchronous_commit'), current_setting('data_checksums')`),
+		query("SELECT name, current_setting(name) FROM unnest($1) AS name").strings(described),
 		query("SELECT kind, count(*) FROM "+records+" GROUP BY kind ORDER BY kind"),
 		query("SELECT kind, count(*) FROM "+records+" WHERE deleted IS NOT NULL GROUP BY kind"))
 	if err != nil {
@@ -25,8 +34,16 @@ func (s *Store) Describe(ctx context.Context) (d persist.Description, err error)
 		schema := cells(answers[0][0])
 		d.Schema = int(schema.int())
 	}
-	size, settings := cells(answers[1][0]), cells(answers[2][0])
-	d.Size, d.Settings = size.int(), settingsOf(settings)
+	size := cells(answers[1][0])
+	d.Size = size.int()
+	for _, row := range answers[2] {
+		row := cells(row)
+		setting := persist.Setting{Name: row.string(), Value: row.string()}
+		if setting.Value != "on" {
+			setting.Advice = advice[setting.Name]
+		}
+		d.Settings = append(d.Settings, setting)
+	}
 	tombstones := make(map[string]int)
 	for _, row := range answers[4] {
 		row := cells(row)
@@ -39,25 +56,4 @@ func (s *Store) Describe(ctx context.Context) (d persist.Description, err error)
 		d.Kinds = append(d.Kinds, k)
 	}
 	return d, nil
-}
-
-// settingsOf reads the settings that durability depends on, with advice for those that weaken it.
-func settingsOf(row cells) []persist.Setting {
-	settings := []persist.Setting{
-		{Name: "server_version", Value: row.string()},
-		{Name: "fsync", Value: row.string()},
-		{Name: "full_page_writes", Value: row.string()},
-		// The store sets synchronous_commit in its own transactions if it is off.
-		{Name: "synchronous_commit", Value: row.string()},
-		{Name: "data_checksums", Value: row.string()},
-	}
-	for i, advice := range map[int]string{
-		1: "set fsync = on: a power failure can lose acknowledged commits",
-		2: "set full_page_writes = on: a power failure can damage pages, unless the file system writes them as a whole",
-	} {
-		if settings[i].Value != "on" {
-			settings[i].Advice = advice
-		}
-	}
-	return settings
 }

@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,13 +34,13 @@ const (
 // outbox contains the hints for other processes. A goroutine sends them and ends when there are
 // none.
 type outbox struct {
-	tries   int            // failures until it gives up, up to the next change
-	running sync.WaitGroup // the goroutine
-	closing chan struct{}  // closed by close
+	tries   int             // failures until it gives up, up to the next change
+	running sync.WaitGroup  // the goroutine
+	life    context.Context // ends with close
+	end     context.CancelFunc
 
 	mu      sync.Mutex // protects the fields below
 	sending bool       // the goroutine runs
-	closed  bool
 	pending hints.Pending
 }
 
@@ -56,7 +55,7 @@ func (s *Store) hint(changed ...persist.Hint) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pending.Add(changed...)
-	if !o.sending && !o.closed {
+	if !o.sending && o.life.Err() == nil {
 		o.sending = true
 		o.running.Go(s.sendHints)
 	}
@@ -121,32 +120,10 @@ func (o *outbox) back(unsent []persist.Hint, last bool) bool {
 	return !last
 }
 
-// pause waits for d, or until the outbox closes.
-func (o *outbox) pause(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-o.closing:
-	}
-}
-
-func (o *outbox) isClosing() bool {
-	select {
-	case <-o.closing:
-		return true
-	default:
-		return false
-	}
-}
-
 // close waits until the goroutine has tried to send the remaining hints. No further hints follow.
 func (o *outbox) close() {
-	o.mu.Lock()
-	if !o.closed {
-		o.closed = true
-		close(o.closing)
-	}
+	o.mu.Lock() // hint may start the goroutine
+	o.end()
 	o.mu.Unlock()
 	o.running.Wait()
 }
@@ -154,36 +131,36 @@ func (o *outbox) close() {
 // sendHints sends the hints of the outbox until it is empty, or sending has failed too often.
 func (s *Store) sendHints() {
 	o := &s.outbox
-	for failures, pause := 0, notifyPause; ; {
+	for failures, after := 0, notifyPause; ; {
 		spare := s.awaitSpare()
-		last := o.isClosing()
+		last := o.life.Err() != nil
 		hints := o.take()
 		if len(hints) == 0 {
 			return
 		}
 		if s.notify(payloads(s.id, hints), spare) == nil {
 			failures = 0
-			o.pause(pause)
-			pause = min(2*pause, longestNotify)
+			pause(o.life, after)
+			after = min(2*after, longestNotify)
 			continue
 		}
 		failures++
 		if !o.back(hints, last || failures == o.tries) {
 			return
 		}
-		o.pause(min(firstRetry<<min(failures-1, 10), longestRetry))
+		pause(o.life, min(firstRetry<<min(failures-1, 10), longestRetry))
 	}
 }
 
 // awaitSpare waits until the pool has a connection to spare. It reports false if there is none in
 // time.
 func (s *Store) awaitSpare() bool {
-	for deadline := time.Now().Add(sparePatience); ; s.outbox.pause(notifyPause) {
+	for deadline := time.Now().Add(sparePatience); ; pause(s.outbox.life, notifyPause) {
 		stat := s.pool.Stat()
 		if stat.AcquiredConns()+stat.ConstructingConns() < stat.MaxConns() {
 			return true
 		}
-		if time.Now().After(deadline) || s.outbox.isClosing() {
+		if time.Now().After(deadline) || s.outbox.life.Err() != nil {
 			return false
 		}
 	}
@@ -228,32 +205,28 @@ type told struct {
 // payloads returns the notifications for hints, none longer than maxPayload. A key that is too long
 // makes it the zero hint.
 func payloads(from string, hints []persist.Hint) []string {
-	var all []string
-	head, tail := `{"from":`+encoded(from)+`,"hints":[`, `]}`
-	var body []byte
-	for _, h := range hints {
-		one := encoded(told{Kind: h.Kind, ID: h.ID, Version: h.Version})
-		if h.Key == (persist.Key{}) || len(head)+len(one)+len(tail) > maxPayload {
-			return []string{encoded(notification{From: from})}
-		}
-		if len(body) > 0 && len(head)+len(body)+len(",")+len(one)+len(tail) > maxPayload {
-			all, body = append(all, head+string(body)+tail), body[:0]
-		}
-		if len(body) > 0 {
-			body = append(body, ',')
-		}
-		body = append(body, one...)
+	everything := func(h persist.Hint) bool { return h.Key == (persist.Key{}) || len(payload(from, h)) > maxPayload }
+	if slices.ContainsFunc(hints, everything) {
+		return []string{payload(from)}
 	}
-	return append(all, head+string(body)+tail)
+	if all := payload(from, hints...); len(all) <= maxPayload {
+		return []string{all}
+	}
+	half := len(hints) / 2
+	return append(payloads(from, hints[:half]), payloads(from, hints[half:])...)
 }
 
-// encoded returns v in JSON.
-func encoded(v any) string {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(v) // cannot fail: strings and numbers
-	return string(bytes.TrimSpace(text.Bytes()))
+// payload returns the notification for hints, of any length.
+func payload(from string, hints ...persist.Hint) string {
+	n := notification{From: from}
+	for _, h := range hints {
+		n.Hints = append(n.Hints, told{Kind: h.Kind, ID: h.ID, Version: h.Version})
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // strings and numbers always marshal
+	}
+	return string(text)
 }
 
 // notified passes the hints of another process to the watchers of this store.

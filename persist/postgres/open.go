@@ -211,7 +211,8 @@ func start(ctx context.Context, pool *pgxpool.Pool, config Config) (*Store, erro
 	s := &Store{config: config, pool: pool, slots: make(chan struct{}, waiters(connections)), turnFor: longestTurn, purging: make(chan struct{}, 1), numbering: make(chan struct{}, 1)}
 	s.queue = queue{committer: s.commitWaiting, maxDirect: min(maxDirect, connections), taken: make(map[persist.Key]bool)}
 	s.id, s.heartbeat = rand.Text(), heartbeat
-	s.outbox.tries, s.outbox.closing = notifyTries, make(chan struct{})
+	s.outbox.tries = notifyTries
+	s.outbox.life, s.outbox.end = context.WithCancel(context.Background())
 	conn, err := s.acquire(ctx)
 	if err != nil {
 		return nil, explain(err)
