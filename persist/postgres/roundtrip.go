@@ -1,12 +1,12 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -103,18 +103,9 @@ func exchange(ctx context.Context, conn *pgconn.PgConn, statements []*statement)
 // readAll returns copies of the rows of a statement.
 func readAll(reader *pgconn.ResultReader) (rows answer, err error) {
 	for reader.NextRow() {
-		values := reader.Values() // valid until the next row
-		row, size := make([][]byte, len(values)), 0
-		for _, v := range values {
-			size += len(v)
-		}
-		bytes := make([]byte, 0, size)
-		for i, v := range values {
-			if v != nil {
-				start := len(bytes)
-				bytes = append(bytes, v...)
-				row[i] = bytes[start:len(bytes):len(bytes)]
-			}
+		row := slices.Clone(reader.Values())
+		for i, value := range row { // valid until the next row
+			row[i] = bytes.Clone(value)
 		}
 		rows = append(rows, row)
 	}
@@ -134,16 +125,15 @@ func undo(ctx context.Context, conn *pgconn.PgConn) {
 // and plan it again. Sessions that forget names, or a proxy that passes transactions to other
 // sessions, answer with codeNoSuchStatement and do nothing; from then on the store sends the text.
 type prepared struct {
-	text       string
-	name       string
-	parameters int  // upper limit
-	commits    bool // it is a commit by itself; preparing it may wait for the lock of a table
-	forgotten  atomic.Bool
+	text      string
+	name      string
+	commits   bool // it is a commit by itself; preparing it may wait for the lock of a table
+	forgotten atomic.Bool
 }
 
 func prepare(text string) *prepared {
 	sum := sha256.Sum256([]byte(text))
-	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12]), parameters: strings.Count(text, "$")}
+	return &prepared{text: text, name: "pawl_" + hex.EncodeToString(sum[:12])}
 }
 
 // prepareCommit is prepare for a statement that is a commit by itself.

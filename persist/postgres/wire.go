@@ -25,7 +25,6 @@ type statement struct {
 	prepared *prepared // nil: the text is sent each time
 	values   [][]byte  // nil: NULL
 	types    []uint32
-	bytes    []byte // the memory of the values
 }
 
 // query returns a statement without parameters. Parameters are $1, $2 and so on, in the order in
@@ -34,22 +33,7 @@ func query(text string) *statement { return &statement{text: text} }
 
 // add adds a parameter. encode appends its value to the buffer, and returns nil for NULL.
 func add[T any](s *statement, oid uint32, v T, encode func([]byte, T) []byte) *statement {
-	if s.values == nil {
-		parameters, each := 12, 20
-		if s.prepared != nil {
-			parameters = s.prepared.parameters
-		}
-		s.values, s.types = make([][]byte, 0, parameters), make([]uint32, 0, parameters)
-		if s.bytes == nil {
-			s.bytes = make([]byte, 0, parameters*each)
-		}
-	}
-	var value []byte
-	if all := encode(s.bytes, v); all != nil {
-		value = all[len(s.bytes):len(all):len(all)]
-		s.bytes = all
-	}
-	s.values, s.types = append(s.values, value), append(s.types, oid)
+	s.values, s.types = append(s.values, encode([]byte{}, v)), append(s.types, oid)
 	return s
 }
 

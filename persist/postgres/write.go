@@ -101,7 +101,6 @@ func (s *Store) writeOne(ctx context.Context, conn *pgconn.PgConn, r *request) (
 	if p.Expected == 0 {
 		brief, write = s.sql.briefFree.query().int(p.lockKey), create.query()
 	}
-	write.bytes = make([]byte, 0, p.size)
 	write.string(p.Kind).string(p.ID).int(int64(p.Expected)).int(int64(p.Version)).jsonText(p.Doc).int(int64(p.Schema)).
 		string(p.Label).time(p.Due).duration(p.DueIn).duration(p.ttl).strings(p.ring).
 		int(int64(p.guard.Token)).optionalString(p.holder).duration(p.lease).bool(p.release)
@@ -263,11 +262,6 @@ func (s *Store) writingTogether(r *request) *statement {
 
 // writing adds the arrays of writes to q.
 func writing(q *statement, all []parameters) {
-	size := 16 * 20 // the heads of the arrays
-	for _, p := range all {
-		size += p.size
-	}
-	q.bytes = make([]byte, 0, size)
 	q.strings(column(all, func(p parameters) string { return p.Kind }))
 	q.strings(column(all, func(p parameters) string { return p.ID }))
 	q.ints(column(all, func(p parameters) int64 { return int64(p.Expected) }))
@@ -308,7 +302,6 @@ type parameters struct {
 	lease   time.Duration // of a lease that is acquired or extended
 	release bool          // the lease ends
 	lockKey int64         // of a record that is created
-	size    int           // bytes, about
 }
 
 func (s *Store) parameters(c *persist.Commit, i int) parameters {
@@ -333,10 +326,5 @@ func (s *Store) parameters(c *persist.Commit, i int) parameters {
 		recent, p.lockKey = nil, s.names.lockKey(w.Key)
 	}
 	p.ring = persist.Remember(recent, c.ID)
-	const numbers, lengths = 200, 4 // bytes
-	p.size = len(w.Kind) + len(w.ID) + len(w.Doc) + len(w.Label) + numbers + logSize(w)
-	for _, id := range p.ring {
-		p.size += lengths + len(id)
-	}
 	return p
 }
