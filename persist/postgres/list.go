@@ -65,14 +65,11 @@ func selected(q persist.Query) (*selection, error) {
 	if q.Kind != "" {
 		s.where("r.kind = $%d", func(p *statement) { p.string(q.Kind) })
 	}
-	if q.Prefix != "" {
-		s.where("r.id >= $%d", func(p *statement) { p.string(q.Prefix) })
-		if end := successor(q.Prefix); end != "" {
-			s.where("r.id < $%d", func(p *statement) { p.string(end) })
-		}
+	if from := max(q.Prefix, q.From); from != "" {
+		s.where("r.id >= $%d", func(p *statement) { p.string(from) })
 	}
-	if q.From != "" {
-		s.where("r.id >= $%d", func(p *statement) { p.string(q.From) })
+	if q.Prefix != "" {
+		s.where("r.id < $%d", func(p *statement) { p.string(q.Prefix + lastID) })
 	}
 	if q.Before != "" {
 		s.where("r.id < $%d", func(p *statement) { p.string(q.Before) })
@@ -203,18 +200,5 @@ func ordered(q persist.Query) bool {
 var inOrder = query(`SELECT pg_catalog.set_config('enable_sort', 'off', true), pg_catalog.set_config('jit', 'off', true),
 	pg_catalog.set_config('enable_seqscan', 'off', true), pg_catalog.set_config('enable_bitmapscan', 'off', true)`)
 
-// successor returns the first text after all texts that start with prefix, or "" if there is none.
-// Texts are compared byte by byte, which for UTF-8 means by code point.
-func successor(prefix string) string {
-	for prefix != "" {
-		last, size := utf8.DecodeLastRuneInString(prefix)
-		prefix = prefix[:len(prefix)-size]
-		if last == 0xD7FF {
-			return prefix + "\uE000" // code points in between are surrogates
-		}
-		if last < utf8.MaxRune {
-			return prefix + string(last+1)
-		}
-	}
-	return ""
-}
+// lastID comes after all ids. Texts are compared byte by byte, which for UTF-8 means by code point.
+var lastID = strings.Repeat(string(utf8.MaxRune), maxKey/utf8.UTFMax+1)

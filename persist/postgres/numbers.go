@@ -1,9 +1,6 @@
 package postgres
 
-import (
-	"encoding/json"
-	"math"
-)
+import "encoding/json"
 
 // numberAllowance is the number of digits that a document may have beyond twice its length.
 const numberAllowance = 64 << 10
@@ -13,49 +10,28 @@ const numberAllowance = 64 << 10
 // read.
 func tooManyDigits(doc json.RawMessage) bool {
 	limit := 2*len(doc) + numberAllowance
-	digits := 0
-	for i := 0; i < len(doc); {
+	digits, exponent := 0, 0 // of the numbers so far, written out; of the number in progress
+	inExponent := false
+	for i := 0; i < len(doc); i++ {
 		switch c := doc[i]; {
 		case c == '"':
-			i = afterString(doc, i)
-		case c == '-' || c >= '0' && c <= '9':
-			var length int
-			length, i = writtenOut(doc, i)
-			if digits += length; digits > limit {
-				return true
+			for i++; i < len(doc) && doc[i] != '"'; i++ {
+				if doc[i] == '\\' {
+					i++
+				}
 			}
-		default:
-			i++
+		case c == 'e' || c == 'E': // or that of true and false, which no digit follows
+			inExponent = true
+		case c >= '0' && c <= '9' && inExponent:
+			exponent = min(10*exponent+int(c-'0'), limit+1)
+		case c >= '0' && c <= '9' || c == '-' || c == '+' || c == '.':
+			digits++
+		default: // the number has ended
+			digits, exponent, inExponent = digits+exponent, 0, false
+		}
+		if digits+exponent > limit {
+			return true
 		}
 	}
 	return false
-}
-
-// afterString returns the index behind the string that begins at i.
-func afterString(doc []byte, i int) int {
-	for i++; i < len(doc) && doc[i] != '"'; i++ {
-		if doc[i] == '\\' {
-			i++
-		}
-	}
-	return i + 1
-}
-
-// writtenOut returns how long the number that begins at i is without its exponent, and the index
-// behind it.
-func writtenOut(doc []byte, i int) (length, end int) {
-	exponent, inExponent := 0, false
-	for ; i < len(doc); i++ {
-		switch c := doc[i]; {
-		case c >= '0' && c <= '9' && inExponent:
-			exponent = min(10*exponent+int(c-'0'), math.MaxInt32)
-		case c == 'e' || c == 'E':
-			inExponent = true
-		case c >= '0' && c <= '9' || c == '-' || c == '+' || c == '.':
-			length++
-		default:
-			return length + exponent, i
-		}
-	}
-	return length + exponent, i
 }
