@@ -52,8 +52,8 @@ var postgresBugs = []Bug{
 	},
 	{
 		Name: "postgres-sibling-alone", Mechanism: "a transient error caused by one member of a batch fails only that member",
-		Proves: []string{"CAS-11"}, File: "persist/postgres/transaction.go",
-		Old: "sqlState(err) != \"\" && refused(err) {", New: "!errors.Is(err, persist.ErrUnavailable) {",
+		Proves: []string{"CAS-11"}, File: "persist/postgres/commit.go",
+		Old: "sqlState(err) != \"\" && refused(err)\n", New: "!errors.Is(err, persist.ErrUnavailable)\n",
 		Pkg: "./persist/postgres", Run: "^TestFailedSiblingFailsAlone$", Quick: true,
 	},
 	{

@@ -382,9 +382,6 @@ func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*re
 		}
 	}
 	results, err := s.write(ctx, conn, batch)
-	if errors.Is(err, persist.ErrNotApplied) {
-		return batch, nil // one of them caused it
-	}
 	for i, r := range batch {
 		switch {
 		case err != nil:
@@ -399,10 +396,11 @@ func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*re
 	return rest, err
 }
 
-// conclude answers r, which was part of a batch. If another transaction was in the way, or another
-// part of the batch failed, r continues on its own.
+// conclude answers r, which was part of a batch. If another transaction was in the way, or the server
+// refused the batch, perhaps because of another part, r continues on its own.
 func (s *Store) conclude(r *request, at time.Time, err error) {
-	if inTheWay(err) || errors.Is(err, errSibling) {
+	rejected := errors.Is(err, persist.ErrNotApplied) && sqlState(err) != "" && refused(err)
+	if inTheWay(err) || rejected {
 		r.recall()
 		s.queue.underWay.Go(func() {
 			at, err := s.attempt(r, 0)

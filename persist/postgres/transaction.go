@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -53,9 +52,6 @@ type part struct {
 	err    error
 }
 
-// errSibling means that the database rejected the transaction, perhaps because of another part.
-var errSibling = errors.New("rejected together with other commits")
-
 func (t *transaction) add(r *request) {
 	t.parts = append(t.parts, &part{commit: r.commit, keys: r.keys})
 }
@@ -66,7 +62,7 @@ func (t *transaction) run(ctx context.Context) {
 	if err := t.lock(ctx); err != nil {
 		t.failure = err
 		for _, p := range t.parts {
-			p.err = t.shared(notApplied(err)) // COMMIT was not sent
+			p.err = notApplied(err) // COMMIT was not sent
 		}
 		return
 	}
@@ -74,14 +70,6 @@ func (t *transaction) run(ctx context.Context) {
 		t.apply(p)
 	}
 	t.finish(ctx)
-}
-
-// shared marks an error of the server that another part of the transaction may have caused.
-func (t *transaction) shared(err error) error {
-	if len(t.parts) > 1 && errors.Is(err, persist.ErrNotApplied) && sqlState(err) != "" && refused(err) {
-		return fmt.Errorf("%w: %w", err, errSibling)
-	}
-	return err
 }
 
 // lock begins the transaction, locks and reads.
@@ -299,9 +287,9 @@ func (t *transaction) finish(ctx context.Context) {
 		case t.begun && p.err == nil && err != nil:
 			p.err = notApplied(err)
 		case len(p.next) > 0 && err != nil:
-			p.err = t.shared(outcome(err, len(answers), len(statements)-1))
+			p.err = outcome(err, len(answers), len(statements)-1)
 		case len(lost(p.err)) > 0 && len(losers) > 0 && len(answers) == 0:
-			p.err = t.shared(notApplied(err)) // a conflict whose winner is not known
+			p.err = notApplied(err) // a conflict whose winner is not known
 		}
 	}
 }
@@ -312,9 +300,8 @@ func (t *transaction) writes() []*statement {
 	for _, p := range t.parts {
 		for _, r := range p.next {
 			_, exists := t.current[r.Key]
-			written := slices.ContainsFunc(p.commit.Writes, func(w persist.Write) bool { return w.Key == r.Key })
 			switch {
-			case !written:
+			case writeOf(&p.commit, r.Key) == nil:
 				touched = append(touched, r)
 			case exists:
 				replaced = append(replaced, r)
