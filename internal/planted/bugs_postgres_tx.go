@@ -12,7 +12,7 @@ var postgresTxBugs = []Bug{
 	{
 		Name: "postgres-native-refused", Mechanism: "the function does not run when the commit is refused",
 		Proves: []string{"TX-6"}, File: "persist/postgres/native.go",
-		Old: "	return t.parts[0].err\n", New: "	return nil\n",
+		Old: "if at, err = t.runOne(ctx, r); err != nil {", New: "if at, err = t.runOne(ctx, r); err != nil && lost(err) == nil {",
 		Pkg: "./persist/postgres", Run: "^TestNativeRefusals$",
 	},
 	{

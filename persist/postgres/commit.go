@@ -307,9 +307,7 @@ func (s *Store) commitOne(ctx context.Context, conn *pgconn.PgConn, r *request, 
 		}
 	}
 	t := &transaction{store: s, conn: conn, patience: patience}
-	t.add(r)
-	t.run(ctx)
-	return t.at, t.parts[0].err
+	return t.runOne(ctx, r)
 }
 
 // commitWaiting commits what waits in the queue, batch by batch, until nothing waits.
@@ -366,11 +364,11 @@ func (s *Store) commitBatch(conn *pgconn.PgConn, batch []*request) error {
 	for _, r := range batch {
 		t.add(r)
 	}
-	t.run(ctx)
+	err = t.run(ctx)
 	for i, r := range batch {
 		s.conclude(r, t.at, t.parts[i].err)
 	}
-	return t.failure
+	return err
 }
 
 // writeBatch commits a batch the fast way if all of it can go that way, and returns the undecided

@@ -104,15 +104,14 @@ func (n *native) open(r *request, patience time.Duration) (at time.Time, err err
 		return time.Time{}, notAcquired(r.ctx, err)
 	}
 	t := &transaction{store: s, conn: n.conn.Conn().PgConn(), patience: patience, begun: true}
-	t.add(r)
-	if err = t.within(ctx); err != nil {
+	if at, err = t.runOne(ctx, r); err != nil {
 		n.rollback(r, err)
 		if r.ctx.Err() != nil && lost(err) == nil {
 			return time.Time{}, withdrawn(r.ctx)
 		}
 		return time.Time{}, waitEnded(err, patience)
 	}
-	return t.at, nil
+	return at, nil
 }
 
 // finish runs fn and commits, or rolls back.
@@ -191,18 +190,6 @@ func (n *native) rollback(r *request, err error) {
 	defer cancel()
 	_ = n.tx.Rollback(ctx)
 	release(n.conn, err)
-}
-
-// within does its only part in an open transaction and leaves that open.
-func (t *transaction) within(ctx context.Context) error {
-	if err := t.lock(ctx); err != nil {
-		return notApplied(err)
-	}
-	if len(t.parts[0].keys) > 0 {
-		t.apply(t.parts[0])
-	}
-	t.finish(ctx)
-	return t.parts[0].err
 }
 
 // putBack returns the statement that restores the settings in row. A transaction of the store keeps
@@ -380,10 +367,9 @@ func (j *joined) attempt(r *request, last bool) (time.Time, error) {
 	if last {
 		t.ending = []*statement{releaseSavepoint}
 	}
-	t.add(r)
-	err := t.within(ctx)
+	at, err := t.runOne(ctx, r)
 	if err == nil {
-		return t.at, nil
+		return at, nil
 	}
 	j.back(ctx)
 	if lost(err) != nil {

@@ -29,7 +29,6 @@ type transaction struct {
 	patience time.Duration // how long to wait for a lock; 0: not at all
 	parts    []*part
 	at       time.Time // of the commit, by the server's clock after all locks were taken
-	failure  error     // of the transaction; each part has an error of its own
 
 	// A transaction that is shared with code of the caller, which ends it. It has one part, and its
 	// settings are restored.
@@ -56,20 +55,22 @@ func (t *transaction) add(r *request) {
 	t.parts = append(t.parts, &part{commit: r.commit, keys: r.keys})
 }
 
-// run commits, and sets at and the error of each part.
-func (t *transaction) run(ctx context.Context) {
-	defer undo(ctx, t.conn)
+// run commits, and sets at and the error of each part. It returns the error of the transaction. A
+// transaction that was begun before stays open.
+func (t *transaction) run(ctx context.Context) error {
+	if !t.begun {
+		defer undo(ctx, t.conn)
+	}
 	if err := t.lock(ctx); err != nil {
-		t.failure = err
 		for _, p := range t.parts {
 			p.err = notApplied(err) // COMMIT was not sent
 		}
-		return
+		return err
 	}
 	for _, p := range t.parts {
 		t.apply(p)
 	}
-	t.finish(ctx)
+	return t.finish(ctx)
 }
 
 // lock begins the transaction, locks and reads.
@@ -221,8 +222,18 @@ func apart(keys []persist.Key) (kinds, ids []string) {
 	return kinds, ids
 }
 
+// runOne is run for r alone.
+func (t *transaction) runOne(ctx context.Context, r *request) (time.Time, error) {
+	t.add(r)
+	_ = t.run(ctx)
+	return t.at, t.parts[0].err
+}
+
 // apply decides about p.
 func (t *transaction) apply(p *part) {
+	if len(p.keys) == 0 {
+		return // only a function has to run
+	}
 	current := make(map[persist.Key]persist.Record, len(p.keys))
 	for _, key := range p.keys {
 		if version, busy := t.busy[key]; busy {
@@ -253,8 +264,9 @@ func whileBusy(p *part, r persist.Record) error {
 	return notApplied(errBusy)
 }
 
-// finish writes the records of all parts, reads the winners of conflicts, and commits.
-func (t *transaction) finish(ctx context.Context) {
+// finish writes the records of all parts, reads the winners of conflicts, and commits. It returns the
+// error of that.
+func (t *transaction) finish(ctx context.Context) error {
 	losers, writes := t.losers(), t.writes()
 	var statements []*statement
 	if len(losers) > 0 {
@@ -271,10 +283,9 @@ func (t *transaction) finish(ctx context.Context) {
 		asTexts(statements)
 	}
 	if len(statements) == 0 {
-		return // nothing to write; the guards hold while the records are locked
+		return nil // nothing to write; the guards hold while the records are locked
 	}
 	answers, err := roundTrip(ctx, t.conn, statements...)
-	t.failure = err
 	if len(losers) > 0 && len(answers) > 0 {
 		for i, row := range answers[0] {
 			if r := loaded(losers[i].Key, row); !r.Absent() {
@@ -292,6 +303,7 @@ func (t *transaction) finish(ctx context.Context) {
 			p.err = notApplied(err) // a conflict whose winner is not known
 		}
 	}
+	return err
 }
 
 // writes returns the statements that store the records and logs of all parts.
