@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -194,7 +195,8 @@ func TestMachines(t *testing.T) {
 		defer e.Stop(testkit.Within(t, testkit.Patience))
 		s := serve(t, rt, inspect.Config{Views: []inspect.View{inspect.Claims("order", w), inspect.Undelivered(e)},
 			Workers: []inspect.Workers{e}, Actions: []string{inspect.ActRedeliver}, Author: byAda})
-		require.Regexp(t, `janitor of shop (working|waiting for its next round) .* ago .* survey of shop`, s.get("queues").text())
+		working := regexp.MustCompile(`janitor of shop (working|waiting for its next round) .* ago .* survey of shop`)
+		testkit.Eventually(t, func() bool { return working.MatchString(s.get("queues").text()) }, "the janitor's first round")
 		_, err = m.Create(t.Context(), "7", note{})
 		require.NoError(t, err)
 		require.Contains(t, s.get("view?name=claims-order").text(), "There is none.")
