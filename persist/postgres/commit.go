@@ -380,6 +380,9 @@ func (s *Store) writeBatch(ctx context.Context, conn *pgconn.PgConn, batch []*re
 		}
 	}
 	results, err := s.write(ctx, conn, batch)
+	if errors.Is(err, persist.ErrNotApplied) {
+		return batch, nil // one of them caused it
+	}
 	for i, r := range batch {
 		switch {
 		case err != nil:
