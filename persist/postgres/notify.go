@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -222,11 +223,11 @@ func payload(from string, hints ...persist.Hint) string {
 	for _, h := range hints {
 		n.Hints = append(n.Hints, told{Kind: h.Kind, ID: h.ID, Version: h.Version})
 	}
-	text, err := json.Marshal(n)
-	if err != nil {
-		panic(err) // strings and numbers always marshal
-	}
-	return string(text)
+	var text strings.Builder
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // which would make keys longer
+	_ = encoder.Encode(n)        // cannot fail: strings and numbers
+	return strings.TrimSpace(text.String())
 }
 
 // notified passes the hints of another process to the watchers of this store.
