@@ -361,11 +361,9 @@ func (g *group) settle(v commit.Verdict, err error, writes int) {
 		}
 	}
 	g.verdict, g.err = v, err
+	left := slices.DeleteFunc(slices.Clone(g.members), func(m *member) bool { return m.claimed.CompareAndSwap(false, true) })
 	close(g.settled)
-	for _, m := range g.members {
-		if m.claimed.CompareAndSwap(false, true) {
-			continue
-		}
+	for _, m := range left {
 		go func() { // apart: a callback may take long, or end its goroutine
 			m.t.releaseQueues()
 			defer m.t.rt.transactions.End(m.t)
