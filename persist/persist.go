@@ -104,8 +104,8 @@ type Record struct {
 	// Commits are the recent commit ids, oldest first; see Commit.ID.
 	Commits []string `json:"commits,omitempty"`
 
-	// Now is the store's time at which the record was read. Expiry and leases are judged by it.
-	// It is not stored.
+	// Now is the store's time at which the record was read; in the error of a refused commit, the time
+	// by which the commit was judged. Expiry and leases are judged by it. It is not stored.
 	Now time.Time `json:"-"`
 }
 

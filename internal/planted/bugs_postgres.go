@@ -39,6 +39,12 @@ var postgresBugs = []Bug{
 		Pkg: "./persist/postgres", Run: "^TestNextVersionsRemember",
 	},
 	{
+		Name: "postgres-winner-time", Mechanism: "the winner of a conflict keeps the time by which the commit was judged",
+		Proves: []string{"CAS-7"}, File: "persist/postgres/transaction.go",
+		Old: "					r.Now = t.at // when", New: "					// when",
+		Pkg: "./persist/postgres", Run: "^TestWinnerKeepsTheTimeOfTheJudgement$",
+	},
+	{
 		Name: "postgres-next-versions", Mechanism: "the write itself tests the version, also in batches",
 		Proves: []string{"STORE-2"}, File: "persist/postgres/migrations/0003_functions.sql",
 		Old: "l.id = n.id AND l.version = n.expected\n", New: "l.id = n.id\n",

@@ -421,3 +421,28 @@ func TestFrozenClient(t *testing.T) {
 	stopped.finish(t.Context())
 	require.Error(t, stopped.parts[0].err)
 }
+
+// The winner of a conflict is read again, with its document. It keeps the time by which the commit was
+// judged: a lease that has run out since is what protected the record, and a sending that was lost on
+// its way may still land.
+//
+// Proves CAS-7.
+func TestWinnerKeepsTheTimeOfTheJudgement(t *testing.T) {
+	s := openAt(t, pgtest.URL(t), Config{})
+	held := put("a", 0)
+	held.Writes[0].Acquire = &persist.Acquire{Holder: "other", For: time.Hour}
+	must(t, s, held)
+	c := put("a", 1)
+	c.Writes[0].Acquire = &persist.Acquire{Holder: "me", For: time.Hour}
+	r, err := newRequest(t.Context(), c)
+	require.NoError(t, err)
+	conn, err := s.acquire(t.Context())
+	require.NoError(t, err)
+	defer conn.Release()
+
+	tx := &transaction{store: s, conn: conn.Conn().PgConn()}
+	at, err := tx.runOne(t.Context(), r)
+	w := winner(t, err)
+	require.NotEmpty(t, w.Doc)
+	require.Equal(t, at, w.Now)
+}

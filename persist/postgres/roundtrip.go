@@ -34,8 +34,9 @@ var (
 // instead. It cannot do so inside a transaction, where statements have to be sent as texts; see
 // asTexts. Statements that come after a COMMIT only read.
 //
-// An error that wraps errUnsent means that nothing was sent. pgconn.SafeToRetry does not prove
-// this: it is also true for a connection that breaks while the first answer is awaited.
+// An error that wraps errUnsent means that nothing was sent, or that what was sent is undone.
+// pgconn.SafeToRetry does not prove this: it is also true for a connection that breaks while the first
+// answer is awaited.
 func roundTrip(ctx context.Context, conn *pgconn.PgConn, statements ...*statement) ([]answer, error) {
 	if conn.IsClosed() || ctx.Err() != nil {
 		return nil, unsent(errors.Join(context.Cause(ctx), errConnectionLost))

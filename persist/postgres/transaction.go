@@ -289,6 +289,9 @@ func (t *transaction) finish(ctx context.Context) error {
 	if len(losers) > 0 && len(answers) > 0 {
 		for i, row := range answers[0] {
 			if r := loaded(losers[i].Key, row); !r.Absent() {
+				if _, locked := t.current[r.Key]; locked {
+					r.Now = t.at // when it was judged; its lease may have run out since
+				}
 				*losers[i] = r // which lacked its document
 			}
 		}
