@@ -19,31 +19,36 @@ type Coded interface {
 // Code returns the stable code of err: "" for nil, CANCELED and DEADLINE for the errors of a
 // context, and INTERNAL for other errors that are not Coded.
 func Code(err error) string {
-	code, _ := classify(err)
+	own, code, _ := classify(err)
+	if own != nil {
+		return own.Code()
+	}
 	return code
 }
 
 // HTTPStatus returns the HTTP status for err: 200 for nil, 499 and 504 for the errors of a context,
 // and 500 for other errors that are not Coded.
 func HTTPStatus(err error) int {
-	_, status := classify(err)
+	own, _, status := classify(err)
+	if own != nil {
+		return own.HTTPStatus()
+	}
 	return status
 }
 
-// classify returns the code and the HTTP status of err.
-func classify(err error) (code string, status int) {
-	var c Coded
+// classify returns the Coded error in err, or nil and the code and the HTTP status of err.
+func classify(err error) (own Coded, code string, status int) {
 	switch {
 	case err == nil:
-		return "", 200
-	case errors.As(err, &c):
-		return c.Code(), c.HTTPStatus()
+		return nil, "", 200
+	case errors.As(err, &own):
+		return own, "", 0
 	case errors.Is(err, context.Canceled):
-		return "CANCELED", 499
+		return nil, "CANCELED", 499
 	case errors.Is(err, context.DeadlineExceeded):
-		return "DEADLINE", 504
+		return nil, "DEADLINE", 504
 	}
-	return "INTERNAL", 500
+	return nil, "INTERNAL", 500
 }
 
 // IsAbsent reports whether err says that the scope has no state: it never had any (ErrNotFound), it

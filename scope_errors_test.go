@@ -173,6 +173,25 @@ func TestNonRetryable(t *testing.T) {
 	require.False(t, pawl.IsNonRetryable(nil))
 }
 
+// teapot is an error of a caller, whose status depends on its code.
+type teapot struct{ error }
+
+func (teapot) Code() string { return "TEAPOT" }
+
+func (e teapot) HTTPStatus() int {
+	if pawl.Code(e) == "TEAPOT" {
+		return 418
+	}
+	return 500
+}
+
+// Code and HTTPStatus each call only their own method of a caller's error: the one may use the other.
+func TestCodedErrorsOfCallers(t *testing.T) {
+	err := fmt.Errorf("around: %w", teapot{errors.New("short and stout")})
+	require.Equal(t, "TEAPOT", pawl.Code(err))
+	require.Equal(t, 418, pawl.HTTPStatus(err))
+}
+
 // A message names the object, its state and the values that a reader needs.
 func TestErrorMessages(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
