@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -173,4 +174,34 @@ func TestNotifiedOfNothingElse(t *testing.T) {
 	require.NoError(t, err)
 	d.Named(thing("a"))
 	require.Equal(t, []persist.Hint{{Key: thing("a")}}, d.All())
+}
+
+// TestWatchHasOneInstance: Watch calls that end early do not pile up inotify instances, of which the
+// kernel grants few.
+//
+// Proves SCOPE-13.
+func TestWatchHasOneInstance(t *testing.T) {
+	s := openAt(t, scratch(t), Config{})
+	for i := range 100 { // folders that each new instance has to walk through
+		require.NoError(t, os.MkdirAll(s.kindFolder(strconv.Itoa(i)), 0o700))
+	}
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Microsecond)
+		require.ErrorIs(t, s.Watch(ctx, func(persist.Hint) {}), context.DeadlineExceeded)
+		cancel()
+		require.LessOrEqual(t, instances(t), 1)
+	}
+}
+
+// instances returns how many inotify instances this process has.
+func instances(t *testing.T) (n int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fd/*")
+	require.NoError(t, err)
+	for _, file := range files {
+		if name, err := os.Readlink(file); err == nil && strings.Contains(name, "inotify") { // it may be closed meanwhile
+			n++
+		}
+	}
+	return n
 }

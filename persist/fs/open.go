@@ -42,6 +42,7 @@ type Store struct {
 	locks     *locks
 	hints     hints.Hub
 	listening hints.Listening // runs follow
+	following sync.Mutex      // held by follow
 	folders   knownFolders
 	listings  listings
 	spares    [stripes]string // paths; the holder of the exclusive stripe owns its entry; empty: none

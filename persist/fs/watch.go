@@ -31,15 +31,21 @@ const pollPause = 50 * time.Millisecond
 
 // Watch calls wake as persist.Watcher says. Hints of this store's commits have key and version.
 // Hints of other commits have the key on Linux, as long as the kernel grants an inotify instance
-// and watches (one for each kind, and for each id that is too long for one name). Otherwise a zero
-// hint comes within 50 ms, and watching costs a stat of a folder every 50 ms. Watch returns ctx's
-// error, and persist.ErrClosed after Close, which does not wait for it.
+// and watches (one for each kind, and for each id that is too long for one name). Otherwise, until no
+// Watch is left, a zero hint comes within 50 ms, and watching costs a stat of a folder every 50 ms.
+// Watch returns ctx's error, and persist.ErrClosed after Close, which does not wait for it.
 func (s *Store) Watch(ctx context.Context, wake func(persist.Hint)) error {
 	return s.listening.Watch(ctx, &s.hints, s.follow, wake)
 }
 
-// follow sends hints of changes in the files while there are watchers.
+// follow sends hints of changes in the files while there are watchers. It waits for the one before it,
+// so that a store never has two inotify instances.
 func (s *Store) follow(l *hints.Listener) {
+	s.following.Lock()
+	defer s.following.Unlock()
+	if l.Life().Err() != nil {
+		return
+	}
 	var n *notifier
 	err := error(errors.ErrUnsupported)
 	if !s.polls {
