@@ -149,8 +149,8 @@ func Open(ctx context.Context, path string, config Config) (*Store, error) {
 
 // New returns a store in the caller's own database, which Close leaves open. It keeps one
 // connection of db for writing until Close. It refuses a db that cannot have more than one, or
-// whose connections are not in WAL mode with synchronous=FULL or EXTRA. It creates or migrates
-// the tables, and returns the same errors as Open.
+// whose connections are not in WAL mode with synchronous=FULL or EXTRA, and a database that is not
+// in UTF-8. It creates or migrates the tables, and returns the same errors as Open.
 func New(ctx context.Context, db *sql.DB, config Config) (*Store, error) {
 	config, err := config.withDefaults()
 	if err != nil {

@@ -97,6 +97,21 @@ func TestPathsThatCannotBe(t *testing.T) {
 	require.Error(t, err)
 }
 
+// In UTF-16 SQLite would sort names by another order.
+func TestUTF16IsRefused(t *testing.T) {
+	path := dbPath(t)
+	db := database(t, path, "_journal_mode=WAL&_synchronous=FULL")
+	_, err := db.Exec("PRAGMA encoding = 'UTF-16le'; CREATE TABLE one (name TEXT)")
+	require.NoError(t, err)
+	for _, open := range []func() (*Store, error){
+		func() (*Store, error) { return New(t.Context(), db, Config{}) },
+		func() (*Store, error) { return Open(t.Context(), path, Config{}) },
+	} {
+		_, err = open()
+		require.ErrorContains(t, err, "UTF-16le")
+	}
+}
+
 // Proves STORE-9.
 func TestNewerSchemaIsRefused(t *testing.T) {
 	path := dbPath(t)

@@ -141,8 +141,8 @@ func (w *writer) freeConn(ctx context.Context) (*sql.Conn, error) {
 const roomy = "PRAGMA cache_size=-16384"
 
 // configure brings a database of the store's own into WAL mode, and sets the cache and the busy
-// timeout of the connection. It returns an error if the connection could
-// lose an acknowledged commit when the power fails.
+// timeout of the connection. It returns an error if the connection could lose an acknowledged commit
+// when the power fails, or the database would sort names by another order than persist.Key.Compare.
 func (w *writer) configure(ctx context.Context) error {
 	journal := "PRAGMA journal_mode"
 	if w.own {
@@ -157,6 +157,13 @@ func (w *writer) configure(ctx context.Context) error {
 	}
 	if mode != "wal" {
 		return fmt.Errorf("journal_mode is %q, and must be WAL", mode)
+	}
+	var encoding string
+	if err := w.conn.QueryRowContext(ctx, "PRAGMA encoding").Scan(&encoding); err != nil {
+		return err
+	}
+	if encoding != "UTF-8" {
+		return fmt.Errorf("encoding is %s, and must be UTF-8", encoding)
 	}
 	var synchronous int
 	if err := w.conn.QueryRowContext(ctx, "PRAGMA synchronous").Scan(&synchronous); err != nil {
