@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -243,16 +244,20 @@ func TestNewPanics(t *testing.T) {
 	})
 }
 
-// stick leaves a stuck function in an in-memory scope, which ends with the test.
-func stick(t testing.TB, rt *pawl.Runtime, id string) {
+// stick leaves a stuck function in an in-memory scope. It ends with release, or with the test.
+func stick(t testing.TB, rt *pawl.Runtime, id string) (release func()) {
 	t.Helper()
-	release := make(chan struct{})
-	t.Cleanup(func() { close(release) })
+	ctx, release := context.WithCancel(context.Background())
+	t.Cleanup(release)
 	var ran atomic.Bool
 	for budget := time.Millisecond; !ran.Load(); budget *= 2 { // until the function starts within it
-		_, err := pawl.Memory[note](rt, id).AtomicState(t.Context(), func(context.Context, *note) error { ran.Store(true); <-release; return nil }, pawl.WithTimeout(budget))
+		_, err := pawl.Memory[note](rt, id).AtomicState(t.Context(), func(context.Context, *note) error { ran.Store(true); <-ctx.Done(); return nil }, pawl.WithTimeout(budget))
 		require.ErrorIs(t, err, pawl.ErrTimeout)
 	}
+	testkit.Eventually(t, func() bool {
+		return slices.ContainsFunc(rt.Stats().Queues, func(q pawl.QueueStats) bool { return q.Scope.ID == id && len(q.Running) == 1 && q.Running[0].Stuck })
+	}, "the function is beyond its budget")
+	return release
 }
 
 // A stuck function is given up after a confirmation, and the scope goes on.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -277,12 +276,7 @@ func TestQueues(t *testing.T) {
 	lease, err := notes.Scope(rt, "<leased>").Acquire(t.Context(), pawl.HeldBy("me"))
 	require.NoError(t, err)
 	defer lease.Release(t.Context())
-	release := make(chan struct{})
-	var ran atomic.Bool
-	for budget := time.Millisecond; !ran.Load(); budget *= 2 { // until the function starts within it
-		_, err = pawl.Memory[note](rt, "<stuck>").AtomicState(t.Context(), func(context.Context, *note) error { ran.Store(true); <-release; return nil }, pawl.WithTimeout(budget))
-		require.ErrorIs(t, err, pawl.ErrTimeout)
-	}
+	release := stick(t, rt, "<stuck>")
 	done := make(chan error, 1)
 	go func() {
 		_, err := pawl.Memory[note](rt, "<stuck>").IncState(context.Background(), "n", 1)
@@ -292,6 +286,6 @@ func TestQueues(t *testing.T) {
 	text := s.get("queues").text()
 	require.Regexp(t, `memory/<stuck> in memory 1 [\d.]+m?s 1 Atomic for [\d.]+m?s stuck`, text)
 	require.Contains(t, text, "note/<leased> me 1 2")
-	close(release)
+	release()
 	require.NoError(t, testkit.Receive(t, done))
 }
