@@ -55,11 +55,11 @@ func newLedger() *ledger {
 // reported are the verbs that servers report.
 var reported = []string{"inc", "push", "fold", "patch", "move", "hold", "set", "event", "run"}
 
-// acknowledged reports whether a call of each verb was acknowledged.
-func (l *ledger) acknowledged() bool {
+// missing returns the verbs of which no call was acknowledged.
+func (l *ledger) missing() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !slices.ContainsFunc(reported, func(verb string) bool { return entry(l.verbs, verb).acked == 0 })
+	return slices.DeleteFunc(slices.Clone(reported), func(verb string) bool { return entry(l.verbs, verb).acked > 0 })
 }
 
 // calls counts all calls.
@@ -239,5 +239,5 @@ func TestLedger(t *testing.T) {
 	}
 	require.Error(t, l.add("panic: something"))
 	require.Equal(t, tally{sent: 9, acked: 4, refused: 2}, l.calls())
-	require.False(t, l.acknowledged())
+	require.Equal(t, []string{"push", "fold", "hold", "event", "run"}, l.missing())
 }

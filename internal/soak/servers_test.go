@@ -102,7 +102,7 @@ func (tr *trial) run() {
 	ticks := time.NewTicker(tr.every)
 	defer ticks.Stop()
 	end := time.Now().Add(tr.length)
-	for left := tr.length; left > 0 || left > -overtime && !tr.complete(); <-ticks.C {
+	for left := tr.length; left > 0 || left > -overtime && len(tr.missing()) > 0; <-ticks.C {
 		for slot, p := range tr.slots {
 			select {
 			case <-p.over:
@@ -127,8 +127,8 @@ func (tr *trial) run() {
 	}
 }
 
-// complete reports whether the trial has seen all that it looks for.
-func (tr *trial) complete() bool {
+// missing returns what the trial looks for and has not seen yet.
+func (tr *trial) missing() (all []string) {
 	swept, watched, judged := 0, 0, false
 	for _, p := range tr.all {
 		p.mu.Lock()
@@ -137,7 +137,18 @@ func (tr *trial) complete() bool {
 		p.mu.Unlock()
 	}
 	ended := len(tr.all) - len(tr.slots)
-	return swept > 0 && watched > 0 && judged && tr.killed > 0 && ended > tr.killed && tr.ledger.acknowledged()
+	for what, seen := range map[string]bool{
+		"a swept document": swept > 0, "a change that was watched": watched > 0, "a process that can be judged": judged,
+		"a killed process": tr.killed > 0, "a stopped process": ended > tr.killed,
+	} {
+		if !seen {
+			all = append(all, what)
+		}
+	}
+	for _, verb := range tr.ledger.missing() {
+		all = append(all, "an acknowledged "+verb)
+	}
+	return all
 }
 
 // begin starts a process in a slot. Every other process of a slot is to be killed.
@@ -277,7 +288,7 @@ func (tr *trial) check() {
 	calls := tr.ledger.calls()
 	testkit.Figures(t, "%v, %d processes, %d killed and %d stopped, %d calls acknowledged, %d refused, %d without an answer, %d runs, %d events, %d documents swept or purged; %s",
 		tr.length, len(tr.all), tr.killed, len(tr.all)-tr.killed, calls.acked, calls.refused, calls.sent-calls.acked-calls.refused, trips, events, swept, tr.growths())
-	require.True(t, tr.complete(), "the trial has not seen all that it looks for")
+	require.Empty(t, tr.missing(), "the trial has not seen all that it looks for")
 	tr.ledger.check(t, f)
 	tr.judge()
 }
