@@ -85,8 +85,9 @@ lint: ## run staticcheck, from the module in tools/
 
 PACKAGES ?= ./...
 
-# More packages at a time than there are processors: much of what they do is waiting. The target vet has
-# run, and a stack trace needs no table for debuggers, which takes half of the time of linking.
+# More packages at a time than there are processors: much of what they do is waiting. The target vet does
+# more than go test's own, and a stack trace needs no table for debuggers, which takes half of the time of
+# linking.
 .PHONY: race
 race: need-cc need-postgres need-strace ## run all tests under the race detector (PAWL_SHORT=1: with fewer repetitions, as make test does)
 	PAWL_SHORT=$(PAWL_SHORT) $(GO) test -race -vet=off -ldflags=-w -timeout 15m -p 4 $(PACKAGES)

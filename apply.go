@@ -218,8 +218,8 @@ func observeEnd(ctx context.Context, call *call, verb string, cur, img *image, e
 	call.observe(ctx, e)
 }
 
-// reportPanic reports a panic, or goexit, to the observer. If there is none
-// and the caller has left, it writes to the log.
+// reportPanic reports a panic, or goexit, to the observer. If there is none and the caller has left, it
+// writes to the log.
 func (c *call) reportPanic(ctx context.Context, path, verb string, p *PanicError, left bool) {
 	e := Event{Type: EventPanicked, Path: path, Verb: verb}
 	if p != goexit {

@@ -201,8 +201,8 @@ func (r *Registry[C]) somePinned(key persist.Key) (some []C) {
 	return some
 }
 
-// All yields the containers that are alive, with their keys. It holds no lock while it yields one, so those that come
-// or go meanwhile may be missing.
+// All yields the containers that are alive, with their keys. It holds no lock while it yields one, so
+// those that come or go meanwhile may be missing.
 func (r *Registry[C]) All() iter.Seq2[persist.Key, C] {
 	return func(yield func(persist.Key, C) bool) {
 		for i := range r.shards {
