@@ -21,7 +21,7 @@ import (
 // How many scopes of each kind there are.
 const (
 	sessions = 2000
-	hot      = 20 // sessions that get half of the calls
+	hot      = 20 // sessions that get half of the calls and watchers
 	accounts = 50
 	tills    = 12
 	totals   = 16

@@ -138,7 +138,7 @@ func (s *server) sample() {
 func (s *server) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rand.N(100*time.Millisecond))
 	defer cancel()
-	scope := sessionKind.Scope(s.rt, strconv.Itoa(rand.N(sessions)))
+	scope := sessionKind.Scope(s.rt, anySession())
 	var last uint64
 	look := func(c pawl.Change[session], err error) error {
 		switch {
@@ -195,14 +195,19 @@ type writer struct {
 	versions map[string]uint64 // last version of each visit
 }
 
+// anySession returns the id of a session, in half of the calls of a hot one.
+func anySession() string {
+	if rand.N(2) == 0 {
+		return strconv.Itoa(rand.N(hot))
+	}
+	return strconv.Itoa(rand.N(sessions))
+}
+
 // call makes one call, of a random verb.
 func (w *writer) call(ctx context.Context) error {
 	time.Sleep(rand.N(pause)) // the client thinks
 	w.calls++
-	id := strconv.Itoa(rand.N(sessions))
-	if rand.N(2) == 0 {
-		id = strconv.Itoa(rand.N(hot))
-	}
+	id := anySession()
 	scope := sessionKind.Scope(w.rt, id)
 	switch rand.N(16) {
 	case 0, 1, 2:
