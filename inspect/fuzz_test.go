@@ -45,8 +45,9 @@ func FuzzRequest(f *testing.F) {
 			r.URL.Path, r.URL.RawQuery = "/pawl/"+path, query
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
+			late := w.Code == http.StatusServiceUnavailable && ctx.Err() != nil // on a busy machine
 			cancel()
-			require.Less(t, w.Code, 500, "%q %q: %s", path, query, w.Body)
+			require.True(t, w.Code < 500 || late, "%q %q: %d %s", path, query, w.Code, w.Body)
 			require.NotContains(t, w.Body.String(), mark)
 		}
 	})
