@@ -26,11 +26,13 @@ import (
 //   - An event is routed during a test: routing writes the position before the cursor, and the test
 //     reads the cursor before the positions. So it sees the position, or an event after the cursor.
 //   - Two calls of CloseStream: both go through the phases, and the last commit of one of them finds
-//     the phase gone and does nothing. The archive may be called by both. A call whose events are
+//     the books closed and does nothing. The archive may be called by both. A call whose events are
 //     removed while its archive reads them does not record the archive.
+//   - A call takes the guard back while another, for which the reaction has caught up meanwhile, reads
+//     the archive: the other one finds no guard, and returns a conflict.
 //   - A crash between the archive and its record: the archive is called again.
-//   - A crash after the last commit: with an expected version, the next call sees that the events up to
-//     it are gone, and does nothing.
+//   - A crash after the last commit: with an expected version, the next call sees that the books up to
+//     it are closed, and does nothing.
 
 // closing is the phase of CloseStream.
 type closing struct {
@@ -57,7 +59,8 @@ type closing struct {
 //
 // CloseStream returns *PendingError while a reaction has not handled all events; let it catch up, or
 // unblock it, and call again. It returns the error of archive unchanged, an error that matches
-// pawl.ErrConflict if archive has returned nil without reading the last event, *EventError or
+// pawl.ErrConflict if archive has returned nil without reading the last event, or if meanwhile another
+// call has returned *PendingError or the stream was deleted and appended to again, *EventError or
 // *pawl.LimitError for a seed that cannot be stored, *pawl.ArgumentError, pawl.ErrInTx for a log of
 // In, pawl.ErrNotFound for a stream that does not exist, and the errors of pawl.Scope.AtomicState.
 func (l *Log) CloseStream(ctx context.Context, stream string, e Expect, archive func(ctx context.Context, events iter.Seq2[Event, error]) error, seed ...any) error {
@@ -71,7 +74,7 @@ func (l *Log) CloseStream(ctx context.Context, stream string, e Expect, archive 
 		return err
 	case h.Life == "":
 		return fmt.Errorf("%w: stream %.80q", pawl.ErrNotFound, stream)
-	case h.Closing == nil && e >= 0 && int64(e) < h.First:
+	case h.Closing == nil && e >= 0 && int64(e) < h.Closed:
 		return nil
 	case h.Closing == nil:
 		if err := l.caughtUp(ctx, stream, h, h.Next); err != nil {
@@ -134,7 +137,7 @@ func (l *Log) guard(ctx context.Context, stream string, e Expect) (head, error) 
 		}
 		switch {
 		case e == Any || now.Closing != nil && now.Closing.Before == int64(e)+1:
-		case int64(e) < now.First:
+		case int64(e) < now.Closed:
 			h.Closing = nil
 		default:
 			return &ConcurrencyError{Stream: stream, Expected: int64(e), Last: now.Next - 1}
@@ -158,7 +161,7 @@ func (l *Log) archive(ctx context.Context, stream string, h head, archive func(c
 			}
 			return nil
 		})
-		if open != nil {
+		if open != nil && !errors.Is(open, errUnguarded) {
 			return errors.Join(pending, open)
 		}
 		return pending
@@ -198,7 +201,7 @@ func (l *Log) end(ctx context.Context, stream string, h head, fresh []Event) err
 	scope := l.heads.Scope(l.owner, stream)
 	err := l.changeClosing(ctx, stream, h, func(ctx context.Context, now *head) error {
 		if !now.Closing.Done {
-			now.First = now.Next
+			now.First, now.Closed = now.Next, now.Next
 			if err := scope.DropLog(ctx, uint64(now.First)); err != nil {
 				return err
 			}
@@ -218,15 +221,21 @@ func (l *Log) end(ctx context.Context, stream string, h head, fresh []Event) err
 	return err
 }
 
-// changeClosing lets fn change the head of a stream while the closing that h has is under way. If it
-// is over, fn is not called.
+// errUnguarded says that a closing is no longer under way, and has closed nothing.
+var errUnguarded = fmt.Errorf("%w: stream: another call has opened the stream again", pawl.ErrConflict)
+
+// changeClosing lets fn change the head of a stream while the closing that h has is under way. If the
+// books are closed already, fn is not called.
 func (l *Log) changeClosing(ctx context.Context, stream string, h head, fn func(ctx context.Context, now *head) error) error {
 	_, err := l.heads.Scope(l.owner, stream).AtomicState(ctx, func(ctx context.Context, now *head) error {
-		if now.Life != h.Life || now.Closing == nil || now.Closing.Before != h.Closing.Before {
+		switch {
+		case now.Life == h.Life && now.Closing != nil && now.Closing.Before == h.Closing.Before:
+			return fn(ctx, now)
+		case now.Life == h.Life && now.Closed >= h.Closing.Before:
 			return nil
 		}
-		return fn(ctx, now)
-	})
+		return errUnguarded
+	}, pawl.IfExists())
 	return err
 }
 

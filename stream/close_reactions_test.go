@@ -3,10 +3,13 @@ package stream_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"regexp"
 	"sync"
+	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
@@ -160,5 +163,50 @@ func TestReactionBehindTheGuard(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, d.CloseStream(ctx, "p", stream.Any, a.take))
 		require.Equal(t, []int64{0, 1, 2, 3, 4}, versions(a.books[0]))
+	})
+}
+
+// A call of CloseStream that has seen the guard of another one, which then takes it back, returns a
+// conflict: nothing is closed. Proves STREAM-6.
+func TestCloseWhoseGuardIsTakenBack(t *testing.T) {
+	onTaps(t, func(t *testing.T, d *depot, tap *meter, other func() *depot) {
+		ctx, elsewhere := context.Background(), other()
+		reacting(t, elsewhere, nil, func(context.Context, *stream.Delivery) error { return nil })
+		d.fill(t, "p", 3)
+		_, err := elsewhere.Drain(ctx)
+		require.NoError(t, err)
+		inArchive, goOn, second := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		var commits atomic.Int64
+		tap.OnCommit(func(context.Context, persist.Commit) error {
+			switch commits.Add(1) {
+			case 1: // the guard: an event comes before it
+				_, err := elsewhere.Append(ctx, "p", stream.Any, packed{"late"})
+				require.NoError(t, err)
+			case 3: // the guard is taken back: the reaction has caught up meanwhile, and another call reads its archive
+				_, err := elsewhere.Drain(ctx)
+				require.NoError(t, err)
+				go func() {
+					second <- elsewhere.CloseStream(ctx, "p", stream.At(3), func(_ context.Context, events iter.Seq2[stream.Event, error]) error {
+						for _, err := range events {
+							assert.NoError(t, err)
+						}
+						close(inArchive)
+						<-goOn
+						return nil
+					}, packed{"seed"})
+				}()
+				<-inArchive
+			}
+			return nil
+		})
+		err = d.CloseStream(ctx, "p", stream.Any, nil)
+		require.ErrorAs(t, err, new(*stream.PendingError))
+		require.NotErrorIs(t, err, pawl.ErrConflict)
+		close(goOn)
+		require.ErrorIs(t, testkit.Receive(t, second), pawl.ErrConflict)
+		require.Len(t, d.all(t, "p"), 4, "nothing is closed")
+		a := &archive{}
+		require.NoError(t, d.CloseStream(ctx, "p", stream.At(3), a.take, packed{"seed"}))
+		require.Len(t, a.books[0], 4)
 	})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/protect"
+	"github.com/pawl-go/pawl/internal/worker"
 )
 
 // One claim: handle its events, then record how it ended.
@@ -36,7 +37,7 @@ const (
 	VerbAcked    = "acked"    // Batch events up to Version were handled, in Took; Waited is the age of the first of them
 	VerbReleased = "released" // the claim ended before the event Version; Err says why, nil: there was nothing to handle
 	VerbBlocked  = "blocked"  // the stream is blocked at the event Version, because of Err
-	VerbLost     = "lost"     // the lease was lost; what was handled is not acknowledged
+	VerbLost     = "lost"     // the lease was lost, or the end could not be recorded; what was handled is not acknowledged
 )
 
 // emit passes an event to the observer of the runtime.
@@ -58,6 +59,9 @@ func (s *shared) observe(ctx context.Context, c *claim, e pawl.Event) {
 	s.rt.Observe(ctx, e)
 }
 
+// unrecorded is how long a stream is kept after a claim whose end could not be recorded.
+const unrecorded = time.Second
+
 // run is the Run of the loop: it handles events of one claim. The end of ctx means that Stop
 // interrupts it.
 func (s *shared) run(ctx context.Context, c claim) {
@@ -76,22 +80,30 @@ func (s *shared) run(ctx context.Context, c claim) {
 		if held.Err() != nil {
 			return context.Cause(held)
 		}
-		return s.finish(context.WithoutCancel(held), l, &c, e) // Stop does not interrupt the commit
+		err := s.finish(context.WithoutCancel(held), l, &c, e) // Stop does not interrupt the commit
+		if err != nil {
+			worker.Pause(unrecorded, held, ctx) // the events are still due
+		}
+		return err
 	})
-	switch {
-	case err == nil:
-	case errors.Is(err, pawl.ErrLeaseLost):
+	if err != nil {
 		s.emit(ctx, VerbLost, &c, c.from.Next, err)
-	default:
+	}
+	if err != nil && !errors.Is(err, pawl.ErrLeaseLost) {
 		s.config.Logger.WarnContext(ctx, "stream: the end of a claim could not be recorded; its events will be handled again",
 			"reaction", c.reaction.Name, "stream", c.from.Stream, "err", err)
 	}
 }
 
-// handle calls the handler for events from Next on, until one fails or Batch are handled. ctx ends when
-// Stop interrupts it, and held when the lease is lost.
+// manyAppends is how many appends of handlers end a claim: the position has a note of each until the
+// claim ends, and each append writes the position.
+const manyAppends = 100
+
+// handle calls the handler for events from Next on, until one fails, Batch are handled, or they have
+// made many appends. ctx ends when Stop interrupts it, and held when the lease is lost.
 func (s *shared) handle(ctx, held context.Context, c *claim) end {
 	p, r := &c.from, c.reaction
+	appends := 0
 	e := end{verb: VerbAcked, life: p.Life, next: p.Next, retry: p.Retry}
 	if p.Lost > r.MaxLost {
 		e.fail(c, pawl.NonRetryable(fmt.Errorf("%d leases in a row were lost", p.Lost-1)))
@@ -136,9 +148,10 @@ func (s *shared) handle(ctx, held context.Context, c *claim) end {
 				return e
 			}
 			e.handled = append(e.handled, d)
+			appends += d.appended()
 		}
 		e.next, e.retry = event.Version+1, 0
-		if len(e.handled) == r.Batch {
+		if len(e.handled) == r.Batch || appends >= manyAppends {
 			return e
 		}
 	}
@@ -152,7 +165,7 @@ func (s *shared) call(ctx, held context.Context, d *Delivery) error {
 	defer cancel(nil)
 	defer d.end()
 	defer context.AfterFunc(ctx, func() { cancel(ErrStopped) })()
-	body = WithMeta(body, Meta{Correlation: d.Meta.Correlation, Causation: d.ID, Actor: d.Meta.Actor})
+	body = d.meta(body)
 	if t := d.claim.reaction.Timeout; t > 0 {
 		limited, end := context.WithTimeout(body, t)
 		defer end()
@@ -190,8 +203,8 @@ func (e *end) putOff(c *claim, err error) {
 }
 
 // finish records the end of a claim. An error of an OnCommit function is a failure of its event. If the
-// store refuses the commit of several events, finish commits only the first: the reason may be a write
-// of a later one. A refusal of one event is its failure.
+// store refuses the commit of several events, finish commits the first half of them: the reason may be a
+// write of a later one, or that there are too many. A refusal of one event is its failure.
 func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) error {
 	for {
 		failed := -1 // the place of the event whose OnCommit failed
@@ -205,16 +218,16 @@ func (s *shared) finish(ctx context.Context, l *pawl.Lease, c *claim, e end) err
 			s.report(ctx, c, e)
 			s.loop.WakeIn(e.in) // there may be more to handle, also where the store gives no hints
 			return nil
+		case failed >= 0:
 		case pawl.OutcomeUnknown(err) || errors.Is(err, pawl.ErrLeaseLost) || errors.Is(err, pawl.ErrClosed):
 			return err
-		case failed >= 0:
 		case len(e.handled) == 0 || pawl.IsRetryable(err):
 			return err // it is not about the events
 		case len(e.handled) == 1:
 			failed = 0
 		default:
-			first := e.handled[0]
-			e = end{verb: VerbAcked, life: e.life, next: first.Version + 1, known: e.known, handled: e.handled[:1]}
+			half := e.handled[:len(e.handled)/2]
+			e = end{verb: VerbAcked, life: e.life, next: half[len(half)-1].Version + 1, known: e.known, handled: half}
 			continue
 		}
 		d := e.handled[failed]
@@ -243,7 +256,7 @@ func (s *shared) record(ctx context.Context, l *pawl.Lease, c *claim, e end, fai
 		for i, d := range e.handled {
 			*failed = i
 			for _, fn := range d.onCommit {
-				if err := fn(ctx, tx); err != nil {
+				if err := fn(d.meta(ctx), tx); err != nil {
 					return err
 				}
 			}

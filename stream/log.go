@@ -67,9 +67,14 @@ type Type struct {
 // Of returns the Type of events of the Go type E that are stored under a name. The name stays when
 // the Go type is renamed.
 func Of[E any](name string) Type {
-	return Type{name, reflect.TypeFor[E](), func(raw json.RawMessage) (any, error) {
+	return Type{name, reflect.TypeFor[E](), func(raw json.RawMessage) (data any, err error) {
+		defer func() {
+			if v := recover(); v != nil {
+				err = fmt.Errorf("UnmarshalJSON panicked: %v", v)
+			}
+		}()
 		var e E
-		err := json.Unmarshal(raw, &e)
+		err = json.Unmarshal(raw, &e)
 		return e, err
 	}}
 }
@@ -161,6 +166,8 @@ type head struct {
 	Next int64 `json:"next"`
 	// First is the version of the first event that is kept.
 	First int64 `json:"first,omitempty"`
+	// Closed is above the last event of the books that were closed last.
+	Closed int64 `json:"closed,omitempty"`
 	// Closing is set while CloseStream is under way, and after it if there is no seed.
 	Closing *closing `json:"closing,omitempty"`
 }

@@ -381,3 +381,48 @@ func TestReactionAppendsToItsStream(t *testing.T) {
 		require.True(t, slices.IsSortedFunc(reactRead(t, l, "s"), func(a, b stream.Event) int { return int(a.Version - b.Version) }))
 	})
 }
+
+// The notes of appends do not grow over a whole batch: many appends end a claim. Proves LEASE-1.
+func TestReactionManyAppends(t *testing.T) {
+	rt := reactOpen(t, memory.New(), "host", func(c *pawl.Config) { c.MaxDoc = 1 << 14 })
+	l := reactLog(t, rt, reactConfig())
+	require.NoError(t, l.React(stream.Reaction{
+		Name: "r", Types: []string{"noted"}, MaxRetries: stream.NoRetries,
+		Handle: func(ctx context.Context, d *stream.Delivery) error {
+			for i := range 20 {
+				if _, err := l.Append(ctx, fmt.Sprint("member-", i), stream.Any, reactEcho{"x", int(d.Version)}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}))
+	reactAppend(t, l, "s", 20) // with 400 notes of more than 80 bytes
+	reactDrain(t, l)
+	require.Equal(t, reactDone("s", 20), reactPosition(t, l, "s"))
+	require.Len(t, reactRead(t, l, "member-7"), 20)
+}
+
+// The handler of one event can make MaxAppends appends, also if they fail. Proves LEASE-1.
+func TestReactionMaxAppends(t *testing.T) {
+	l := reactLog(t, reactOpen(t, memory.New(), "host"), reactConfig())
+	require.NoError(t, l.React(stream.Reaction{
+		Name: "r", Types: []string{"noted"}, MaxRetries: stream.NoRetries,
+		Handle: func(ctx context.Context, d *stream.Delivery) error {
+			for range stream.MaxAppends {
+				_, err := l.Append(ctx, "closed", stream.Any, reactEcho{"x", 1})
+				require.ErrorAs(t, err, new(*stream.ClosedError))
+			}
+			_, err := l.Append(ctx, "open", stream.Any, reactEcho{"x", 1})
+			return err
+		},
+	}))
+	_, err := l.Append(t.Context(), "closed", stream.Any, reactEcho{"x", 0})
+	require.NoError(t, err)
+	require.NoError(t, l.CloseStream(t.Context(), "closed", stream.Any, nil))
+	reactAppend(t, l, "s", 1)
+	reactDrain(t, l)
+	p := reactPosition(t, l, "s")
+	require.True(t, p.Blocked)
+	require.Contains(t, p.Reason, "appends: limit 1000, got 1001")
+}

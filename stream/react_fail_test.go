@@ -250,6 +250,97 @@ func TestReactionUndecodableEvent(t *testing.T) {
 	})
 }
 
+// A panic while an event is decoded blocks at once too. Proves LEASE-4.
+func TestReactionPanickingDecoder(t *testing.T) {
+	c := reactConfig()
+	c.Events = []stream.Type{stream.Of[reactBomb]("bomb")}
+	l := reactLog(t, reactOpen(t, memory.New(), "host"), c, stream.Reaction{RetryForever: true, Handle: new(reactCalls).handle(nil)})
+	_, err := l.Append(t.Context(), "s", stream.Any, stream.Raw{Type: "bomb", Data: json.RawMessage(`{}`)})
+	require.NoError(t, err)
+	require.Equal(t, 1, reactDrain(t, l))
+	p := reactPosition(t, l, "s")
+	require.True(t, p.Blocked)
+	require.Contains(t, p.Reason, "UnmarshalJSON panicked: boom")
+}
+
+type reactBomb struct{}
+
+func (*reactBomb) UnmarshalJSON([]byte) error { panic("boom") }
+
+// Every error of an OnCommit function is a failure of the event, also one that looks like an error of the
+// claim. Proves LEASE-3.
+func TestReactionFailsInOnCommit(t *testing.T) {
+	for _, e := range []error{errReact, pawl.ErrClosed, &pawl.LeaseLostError{}, &pawl.CanceledError{Phase: pawl.PhaseCommitting}} {
+		calls := new(reactCalls)
+		l := reactLog(t, reactOpen(t, memory.New(), "host"), reactConfig(), stream.Reaction{
+			Backoff: pawl.Retry{First: time.Hour, Max: time.Hour},
+			Handle: calls.handle(func(_ context.Context, d *stream.Delivery) error {
+				d.OnCommit(func(context.Context, *pawl.Tx) error { return fmt.Errorf("elsewhere: %w", e) })
+				return nil
+			}),
+		})
+		reactAppend(t, l, "s", 1)
+		require.Equal(t, 1, reactDrain(t, l), "%T", e)
+		p := reactPosition(t, l, "s")
+		require.Equal(t, 1, p.Retry, "%T", e)
+		require.Contains(t, p.Reason, "elsewhere: ")
+		require.Equal(t, 1, calls.count())
+	}
+}
+
+// Of events whose commit the store refuses, as one that is too large, half are committed, and so on.
+// Proves LEASE-5.
+func TestReactionCommitsHalf(t *testing.T) {
+	tap := &stores.Tap{Store: memory.New()}
+	rt := reactOpen(t, tap, "host")
+	l := reactLog(t, rt, reactConfig(), stream.Reaction{
+		MaxRetries: stream.NoRetries,
+		Handle: func(_ context.Context, d *stream.Delivery) error {
+			d.OnCommit(reactCounts(d.ID))
+			return nil
+		},
+	})
+	made := reactAppend(t, l, "s", 64)
+	tap.OnCommit(func(_ context.Context, c persist.Commit) error {
+		if len(c.Writes) > 20 {
+			return fmt.Errorf("%w: too many records", persist.ErrNotApplied)
+		}
+		return nil
+	})
+	require.Less(t, reactDrain(t, l), 10)
+	require.Equal(t, reactDone("s", 64), reactPosition(t, l, "s"))
+	for _, e := range made {
+		require.Equal(t, 1, reactCount(t, rt, e.ID))
+	}
+}
+
+// A stream whose claim could not be recorded is not claimed again at once. Proves LEASE-9.
+func TestReactionUnrecordedEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tap, tries, notes := &stores.Tap{Store: memory.New()}, make(chan time.Time, 100), new(reactNotes)
+		rt := reactOpen(t, tap, "host", func(c *pawl.Config) { c.Observer = notes })
+		l := reactLog(t, rt, reactConfig(), stream.Reaction{
+			Handle: func(context.Context, *stream.Delivery) error { tries <- time.Now(); return nil },
+		})
+		tap.OnCommit(func(_ context.Context, c persist.Commit) error {
+			if reactAck(c) {
+				return fmt.Errorf("%w: refused", persist.ErrNotApplied)
+			}
+			return nil
+		})
+		reactAppend(t, l, "s", 1)
+		reactStart(t, l)
+		last := <-tries
+		for range 3 {
+			now := <-tries
+			require.GreaterOrEqual(t, now.Sub(last), time.Second)
+			last = now
+		}
+		require.Contains(t, notes.take()[1], "lost stream.position/s/r 0: ")
+		tap.OnCommit(nil)
+	})
+}
+
 // An entry that is no event of this package, because another program wrote it, blocks too. It does
 // not make the process look for it again and again. Proves LEASE-4.
 func TestReactionUnreadableEntry(t *testing.T) {
@@ -399,18 +490,26 @@ func TestReactionTimeout(t *testing.T) {
 	})
 }
 
-// The context of a handler has the correlation and the actor of its event, and the ID of the event as
-// the causation. Proves STREAM-5.
+// The contexts of a handler and of its OnCommit have the correlation and the actor of the event, and the
+// ID of the event as the causation. Proves STREAM-5.
 func TestReactionMeta(t *testing.T) {
 	l := reactLog(t, reactOpen(t, memory.New(), "host"), reactConfig())
 	require.NoError(t, l.React(stream.Reaction{Name: "r", Types: []string{"noted"}, Handle: func(ctx context.Context, d *stream.Delivery) error {
+		d.OnCommit(func(ctx context.Context, tx *pawl.Tx) error {
+			_, err := l.In(tx).Append(ctx, "echo", stream.Any, reactEcho{})
+			return err
+		})
 		_, err := l.Append(ctx, "echo", stream.Any, reactEcho{})
 		return err
 	}}))
 	made, err := l.Append(stream.WithMeta(t.Context(), stream.Meta{Correlation: "c", Causation: "x", Actor: "ada"}), "s", stream.Any, reactNoted{})
 	require.NoError(t, err)
 	reactDrain(t, l)
-	require.Equal(t, stream.Meta{Correlation: "c", Causation: made[0].ID, Actor: "ada"}, reactRead(t, l, "echo")[0].Meta)
+	echoes := reactRead(t, l, "echo")
+	require.Len(t, echoes, 2)
+	for _, e := range echoes {
+		require.Equal(t, stream.Meta{Correlation: "c", Causation: made[0].ID, Actor: "ada"}, e.Meta)
+	}
 }
 
 // React refuses a reaction that cannot work.

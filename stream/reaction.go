@@ -31,6 +31,10 @@ const NoRetries = -1
 // DefaultBackoff is the pause between two attempts.
 var DefaultBackoff = pawl.Retry{First: time.Second, Max: 10 * time.Minute}
 
+// MaxAppends is the number of appends that the handler of one event can make, Act included. Each is
+// noted in one document until the event is acknowledged.
+const MaxAppends = 1000
+
 // MaxReaction is the length of the name of a reaction in bytes.
 const MaxReaction = 64
 
@@ -177,6 +181,21 @@ func deliveryOf(ctx context.Context, s *shared) *Delivery {
 	return d
 }
 
+// meta returns ctx with the metadata of appends that the event leads to.
+func (d *Delivery) meta(ctx context.Context) context.Context {
+	return WithMeta(ctx, Meta{Correlation: d.Meta.Correlation, Causation: d.ID, Actor: d.Meta.Actor})
+}
+
+// appended returns how many calls of Append and Act the handler has made.
+func (d *Delivery) appended() (n int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, calls := range d.appends {
+		n += calls
+	}
+	return n
+}
+
 // end makes appends with the context of the handler fail: the handler has returned.
 func (d *Delivery) end() {
 	d.mu.Lock()
@@ -233,7 +252,10 @@ func (d *Delivery) append(ctx context.Context, l *Log, place, stream string, fre
 	d.mu.Lock()
 	over := d.over
 	d.mu.Unlock()
-	switch {
+	switch calls := d.appended(); {
+	case calls > MaxAppends:
+		return nil, &pawl.LimitError{Scope: pawl.Key{Kind: d.log.positions.Name, ID: d.claim.ID}, What: "appends", Limit: MaxAppends, Got: calls,
+			Reason: "of the handler of one event"}
 	case over:
 		return nil, &pawl.ArgumentError{Argument: "ctx", Reason: "of a handler that has returned"}
 	case l.owner != pawl.Owner(l.rt):

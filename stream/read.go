@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -241,7 +242,7 @@ func (l *Log) Watch(ctx context.Context, stream string, after int64) iter.Seq2[E
 			yield(Event{}, &pawl.ArgumentError{Argument: "after", Reason: "below -1"})
 		}
 	}
-	return l.watch(ctx, stream, "", after+1)
+	return l.watch(ctx, stream, "", min(after, math.MaxInt64-1)+1)
 }
 
 // WatchAfter is Watch for a reader that knows the ID of the last event that it has seen, such as a

@@ -4,17 +4,20 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/pawl-go/pawl/stream"
 )
 
@@ -414,5 +417,21 @@ func TestWatchEnds(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrClosed)
 		_, err = d.Append(t.Context(), "p", stream.Any, packed{"x"})
 		require.ErrorIs(t, err, pawl.ErrClosed)
+	})
+}
+
+// A watch after the highest version there can be yields nothing.
+func TestWatchAfterTheHighestVersion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDepot(t, memory.New())
+		d.fill(t, "p", 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			for e, err := range d.Watch(ctx, "p", math.MaxInt64) {
+				t.Error(e.Version, err)
+			}
+		}()
+		synctest.Wait()
 	})
 }

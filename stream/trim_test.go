@@ -117,3 +117,22 @@ func TestDeleteStream(t *testing.T) {
 		}
 	})
 }
+
+// Trim closes no books: CloseStream up to an event that Trim has removed closes them, or finds that
+// events were appended after it. Proves STREAM-6.
+func TestCloseAfterTrim(t *testing.T) {
+	onDepots(t, func(t *testing.T, open func(...func(*depotConfig)) *depot) {
+		ctx, d, a := t.Context(), open(), &archive{}
+		d.fill(t, "p", 6)
+		require.NoError(t, d.Trim(ctx, "p", 6))
+		require.NoError(t, d.CloseStream(ctx, "p", stream.At(5), a.take))
+		require.Equal(t, [][]stream.Event{nil}, a.books)
+		_, err := d.Append(ctx, "p", stream.Any, packed{"x"})
+		require.ErrorAs(t, err, new(*stream.ClosedError))
+
+		d.fill(t, "q", 8)
+		require.NoError(t, d.Trim(ctx, "q", 6))
+		err = d.CloseStream(ctx, "q", stream.At(5), never(t), packed{"seed"})
+		require.Equal(t, stream.ConcurrencyError{Stream: "q", Expected: 5, Last: 7}, concurrency(t, err))
+	})
+}

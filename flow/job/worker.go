@@ -383,14 +383,8 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 			return err
 		}
 		err = protect.Call(w.config.Logger, func() error { return w.fail(fenced, l, j, err) })
-		if err != nil && !errors.Is(err, ErrWithdrawn) { // keep the lease for a while: the job is still due
-			pause := time.NewTimer(unrecorded)
-			defer pause.Stop()
-			select {
-			case <-pause.C:
-			case <-held.Done():
-			case <-ctx.Done():
-			}
+		if err != nil && !errors.Is(err, ErrWithdrawn) { // the job is still due
+			worker.Pause(unrecorded, held, ctx)
 		}
 		return err
 	})

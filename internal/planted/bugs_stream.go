@@ -327,8 +327,8 @@ var streamBugs = []Bug{
 	{
 		Name: "stream-late-close", Mechanism: "a late call of CloseStream leaves the next books alone",
 		Proves: []string{"STREAM-6"}, File: "stream/close.go",
-		Old: "now.Closing == nil || now.Closing.Before != h.Closing.Before {\n			return nil\n		}\n",
-		New: "now.Closing == nil || now.Closing.Before != h.Closing.Before {\n			now.Closing = &closing{Before: now.Next}\n		}\n",
+		Old: "		case now.Life == h.Life && now.Closed >= h.Closing.Before:\n			return nil\n",
+		New: "		case now.Life == h.Life && now.Closed >= h.Closing.Before:\n			now.Closing = &closing{Before: now.Next}\n			return fn(ctx, now)\n",
 		Pkg: "./stream", Run: "^TestLateClose$",
 	},
 	{
@@ -386,5 +386,26 @@ var streamBugs = []Bug{
 		Old: "if e != Any && int64(e) != h.Next-1 || life",
 		New: "if e == Absent && h.Next > 0 || life",
 		Pkg: "./stream", Run: "^TestProcessesCommitToOneStream$/^sqlite$",
+	},
+	{
+		Name: "stream-close-unguarded", Mechanism: "a call of CloseStream whose guard was taken back is told",
+		Proves: []string{"STREAM-6"}, File: "stream/close.go",
+		Old: "		return errUnguarded\n",
+		New: "		return nil\n",
+		Pkg: "./stream", Run: "^TestCloseWhoseGuardIsTakenBack$/^memory$",
+	},
+	{
+		Name: "stream-trim-is-no-close", Mechanism: "CloseStream tells a trimmed stream from one whose books are closed",
+		Proves: []string{"STREAM-6"}, File: "stream/close.go",
+		Old: "	case h.Closing == nil && e >= 0 && int64(e) < h.Closed:",
+		New: "	case h.Closing == nil && e >= 0 && int64(e) < h.First:",
+		Pkg: "./stream", Run: "^TestCloseAfterTrim$/^memory$",
+	},
+	{
+		Name: "stream-decoder-panics", Mechanism: "a panic while an event is decoded is an error of the event",
+		Proves: []string{"LEASE-4"}, File: "stream/log.go",
+		Old: "				err = fmt.Errorf(\"UnmarshalJSON panicked: %v\", v)\n",
+		New: "				panic(v)\n",
+		Pkg: "./stream", Run: "^TestReactionPanickingDecoder$",
 	},
 }

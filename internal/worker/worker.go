@@ -396,3 +396,15 @@ func (l *Loop[J]) schedule(limit, got int, err error) {
 	l.notBefore = now.Add(1 + rand.N(l.backoff))
 	l.takeNow = true
 }
+
+// Pause keeps a job, and with it its lease, for d, or until one of the contexts ends: its end could not be
+// recorded, so another worker would take it at once.
+func Pause(d time.Duration, held, stop context.Context) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-held.Done():
+	case <-stop.Done():
+	}
+}
