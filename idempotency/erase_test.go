@@ -10,6 +10,7 @@ import (
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 // Erase makes the keys of one principal new, of requests and functions, and leaves those of others
@@ -69,4 +70,31 @@ func TestEraseWhileRunning(t *testing.T) {
 	_, replayed, err := idempotency.Do(t.Context(), keys, op, func(context.Context) (int, error) { return 2, nil })
 	require.NoError(t, err)
 	require.False(t, replayed)
+}
+
+// After its key was erased elsewhere, and perhaps used again for another input, Do returns its result and
+// the lost lease, also if this process has read the new record meanwhile. Proves IDEM-3.
+func TestEraseElsewhere(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		store := memory.New()
+		here, there := runtimeOn(t, store), keysOn(t, runtimeOn(t, store), idempotency.Config{})
+		keys := keysOn(t, here, idempotency.Config{})
+		op := idempotency.Op{Principal: "ann", Name: "op", Key: "1", Input: 1}
+		n, _, err := idempotency.Do(t.Context(), keys, op, func(context.Context) (int, error) {
+			_, err := there.Erase(t.Context(), "ann")
+			require.NoError(t, err)
+			for _, keys := range []*idempotency.Keys{there, keys} {
+				if again {
+					two := op
+					two.Input = 2
+					n, _, err := idempotency.Do(t.Context(), keys, two, func(context.Context) (int, error) { return 2, nil })
+					require.NoError(t, err)
+					require.Equal(t, 2, n)
+				}
+			}
+			return 1, nil
+		})
+		require.Equal(t, 1, n)
+		require.ErrorIs(t, err, pawl.ErrLeaseLost)
+	}
 }

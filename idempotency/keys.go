@@ -356,7 +356,7 @@ func (a *attempt) run(ctx context.Context, fn func(ctx context.Context)) error {
 // *pawl.LimitError if r is too large, and errors of the store.
 func (a *attempt) store(r record) error {
 	r.Fingerprint, r.Done = a.fingerprint, true
-	return pawl.Transact(a.lease.Context(), a.keys.rt, func(ctx context.Context, tx *pawl.Tx) error {
+	err := pawl.Transact(a.lease.Context(), a.keys.rt, func(ctx context.Context, tx *pawl.Tx) error {
 		_, err := a.scope.In(tx).AtomicState(ctx, func(_ context.Context, now *record) error {
 			if err := now.claimable(a.fingerprint); err != nil {
 				return err
@@ -369,6 +369,10 @@ func (a *attempt) store(r record) error {
 		}
 		return a.lease.ReleaseIn(tx)
 	})
+	if errors.Is(err, errReused) || errors.Is(err, pawl.ErrDeleted) { // erased, and perhaps used again
+		return &pawl.LeaseLostError{Scope: a.scope.Key(), Token: a.lease.Token()}
+	}
+	return err
 }
 
 // stored returns the response that a transaction of the handler has stored; nil: none.

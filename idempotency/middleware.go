@@ -51,7 +51,7 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 		panic("idempotency: Middleware requires Config.Principal")
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(callKey{}).(*call); isSafe(r.Method) || ok && c.keys == k {
+		if isSafe(r.Method) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -73,7 +73,7 @@ func (k *Keys) Middleware(next http.Handler) http.Handler {
 			return
 		}
 		if c, ok := r.Context().Value(callKey{}).(*call); ok && c.attempt != nil && c.attempt.scope.Key().ID == in.id {
-			next.ServeHTTP(w, in.with(r)) // other Keys hold this record
+			next.ServeHTTP(w, in.with(r)) // the outer middleware holds this record
 			return
 		}
 		a, err := k.claim(r.Context(), in.id, in.fingerprint)
@@ -176,7 +176,8 @@ func (c *call) finish(ctx context.Context) (later func()) {
 // Respond returns ErrNoRequest outside Middleware, ErrResponded when there is a response already,
 // *pawl.LimitError for a body larger than Config.MaxBody, *pawl.ArgumentError for a status outside
 // 200 to 599, an error of the JSON encoding, and errors of the verbs. Each of them should end the
-// transaction. After a lost lease the commit of tx returns *pawl.LeaseLostError.
+// transaction. After the lease has ended the commit of tx returns *pawl.LeaseLostError. The commit does
+// not give the lease back: for package erase the record is held until the lease has run out.
 func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, body any) error {
 	c, ok := ctx.Value(callKey{}).(*call)
 	if !ok {
@@ -216,7 +217,8 @@ func Respond(ctx context.Context, tx *pawl.Tx, status int, header http.Header, b
 		return &pawl.LimitError{Scope: a.scope.Key(), What: "document", Limit: limit, Got: len(r.Body)}
 	}
 	r.Fingerprint = a.fingerprint
-	_, err := a.scope.In(tx).AtomicState(ctx, func(_ context.Context, now *record) error {
+	held := context.WithoutCancel(a.lease.Context()) // tests the lease, also if ctx is pawl.WithoutLeases
+	_, err := a.scope.In(tx).AtomicState(held, func(_ context.Context, now *record) error {
 		if now.Done {
 			return ErrResponded
 		}

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl/idempotency"
@@ -189,6 +191,28 @@ func TestStoredStatuses(t *testing.T) {
 	s.post("b")
 	g.next <- say(200, "now")
 	require.Equal(t, "now", s.post("b").body)
+}
+
+// A request that a handler makes to the same mux has a key of its own. Proves IDEM-1.
+func TestRequestsInsideARequest(t *testing.T) {
+	var runs atomic.Int64
+	_, keys := onMemory(t, idempotency.Config{})
+	mux := http.NewServeMux()
+	mux.Handle("POST /orders", keys.Middleware(counted(&runs)))
+	mux.Handle("POST /batch", keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		order, err := http.NewRequestWithContext(r.Context(), "POST", "/orders", strings.NewReader(`{"item":7}`))
+		assert.NoError(t, err)
+		order.Header.Set("User", "ann")
+		order.Header.Set(idempotency.Header, "order-1")
+		mux.ServeHTTP(httptest.NewRecorder(), order)
+		w.WriteHeader(http.StatusInternalServerError) // so that the batch is repeated
+	})))
+	s := serve(t, mux)
+	for _, key := range []string{"batch-1", "batch-1", ""} {
+		s.send("POST", "/batch", key, "{}")
+	}
+	require.True(t, s.post("order-1").replayed())
+	require.EqualValues(t, 1, runs.Load())
 }
 
 // Requests with a safe method or without a key are passed on, whatever tracing ids they carry.

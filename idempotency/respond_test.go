@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
@@ -258,4 +259,35 @@ func TestRespondInDoubt(t *testing.T) {
 	require.Equal(t, "deposited", s.post("k").body)
 	require.Equal(t, "deposited", s.post("k").body)
 	require.EqualValues(t, 1, balance(t, rt))
+}
+
+// Work that goes on after its handler has panicked, without the leases of the request, cannot respond any
+// more: a repeat may be running, or the key may be used for another payload. Proves IDEM-6.
+func TestLateRespondIsRefused(t *testing.T) {
+	for _, next := range []string{`{"item":7}`, `{"item":8}`} {
+		rt, keys := onMemory(t, idempotency.Config{})
+		var runs atomic.Int64
+		var late context.Context
+		s := serve(t, keys.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if runs.Add(1) == 1 {
+				late = pawl.WithoutLeases(context.WithoutCancel(r.Context()))
+				panic(http.ErrAbortHandler)
+			}
+			assert.ErrorIs(t, deposit(late, rt, nil, "late"), pawl.ErrLeaseLost)
+			assert.NoError(t, deposit(r.Context(), rt, nil, "second"))
+		})))
+		_, err := s.try(t.Context(), "POST", "/orders", "k", `{"item":7}`)
+		require.Error(t, err)
+		if next != `{"item":7}` {
+			_, err = keys.Erase(t.Context(), "ann")
+			require.NoError(t, err)
+		}
+		for range 2 {
+			a := s.send("POST", "/orders", "k", next)
+			require.Equal(t, http.StatusCreated, a.status, a.body)
+			require.Equal(t, "second", a.body)
+		}
+		require.EqualValues(t, 2, runs.Load())
+		require.EqualValues(t, 1, balance(t, rt))
+	}
 }

@@ -65,7 +65,7 @@ var idempotencyBugs = []Bug{
 	{
 		Name: "idem-unfenced-response", Mechanism: "the response is stored under the lease",
 		Proves: []string{"IDEM-6"}, File: "idempotency/keys.go",
-		Old: "	return pawl.Transact(a.lease.Context(), a.keys.rt,", New: "	if _, err := a.scope.SetState(context.Background(), r); err == nil {\n		return nil\n	}\n	return pawl.Transact(a.lease.Context(), a.keys.rt,",
+		Old: "	err := pawl.Transact(a.lease.Context(), a.keys.rt,", New: "	if _, err := a.scope.SetState(context.Background(), r); err == nil {\n		return nil\n	}\n	err := pawl.Transact(a.lease.Context(), a.keys.rt,",
 		Pkg: "./idempotency", Run: "^TestLateHandler$/memory", Flags: []string{"-timeout=20s"},
 	},
 	{
@@ -277,5 +277,26 @@ var idempotencyBugs = []Bug{
 		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
 		Old: "		*now = r\n		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))", New: "		return nil\n	}, pawl.WithTTL(c.keys.config.TTL))",
 		Pkg: "./idempotency", Run: "^TestKilledServers$", Flags: []string{"-count=5", "-failfast"},
+	},
+	{
+		Name: "idem-inside-a-request", Mechanism: "a request inside another one has a key of its own",
+		Proves: []string{"IDEM-1"}, File: "idempotency/middleware.go",
+		Old: "		if isSafe(r.Method) {\n",
+		New: "		if c, ok := r.Context().Value(callKey{}).(*call); isSafe(r.Method) || ok && c.keys == k {\n",
+		Pkg: "./idempotency", Run: "^TestRequestsInsideARequest$",
+	},
+	{
+		Name: "idem-late-respond", Mechanism: "Respond tests the lease of the key whatever its context",
+		Proves: []string{"IDEM-6"}, File: "idempotency/middleware.go",
+		Old: "AtomicState(held, func",
+		New: "AtomicState(pawl.WithoutLeases(held), func",
+		Pkg: "./idempotency", Run: "^TestLateRespondIsRefused$",
+	},
+	{
+		Name: "idem-erased-elsewhere", Mechanism: "Do returns the lost lease after its record was erased",
+		Proves: []string{"IDEM-3"}, File: "idempotency/keys.go",
+		Old: "	if errors.Is(err, errReused) || errors.Is(err, pawl.ErrDeleted) {",
+		New: "	if errors.Is(err, errReused) && errors.Is(err, pawl.ErrDeleted) {",
+		Pkg: "./idempotency", Run: "^TestEraseElsewhere$",
 	},
 }
