@@ -343,7 +343,7 @@ func (r *run[T]) fail(err error) (Outcome[T], error) {
 	if errors.As(err, &declared) {
 		return Outcome[T]{Result: declared.result, Reasons: declared.reasons, Entity: r.before}, nil
 	}
-	if r.lease != nil && errors.As(context.Cause(r.lease.Context()), &lost) && !lost.Released {
+	if r.lease != nil && !pawl.OutcomeUnknown(err) && errors.As(context.Cause(r.lease.Context()), &lost) && !lost.Released {
 		// The lost lease is most likely the reason for err.
 		err = &ClaimLostError{Entity: r.scope.Key(), Step: r.r.step, Cause: errors.Join(lost, err)}
 	}

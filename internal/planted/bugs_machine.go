@@ -327,4 +327,11 @@ var machineBugs = []Bug{
 		Old: "	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn", New: "	for _, fn := range j.onCommit {\n		if err := pawl.Transact(ctx, w.rt, fn); err != nil {\n			return err\n		}\n	}\n	j.onCommit = nil\n	return w.end(ctx, l, j, func(ctx context.Context, tx *pawl.Tx, scope pawl.Scope[T], changed bool) error {\n		for _, fn",
 		Pkg: "./flow/machine", Run: "^TestKilledAtRandomMoments$/^sqlite$", Flags: []string{"-count=8", "-failfast"},
 	},
+	{
+		Name: "machine-unknown-is-no-lost-claim", Mechanism: "an action whose commit is in doubt is not told that its claim was lost",
+		Proves: []string{"CLAIM-6"}, File: "flow/machine/fire.go",
+		Old: "!pawl.OutcomeUnknown(err) && errors.As(context",
+		New: "errors.As(context",
+		Pkg: "./flow/machine", Run: "^TestLostAnswers$",
+	},
 }
