@@ -314,4 +314,11 @@ var fsBugs = []Bug{
 		Old: "iofs.ErrPermission, syscall.EROFS, syscall.ENOSPC,", New: "iofs.ErrPermission,",
 		Pkg: "./persist/fs", Run: "^(TestFullDisk|TestReadOnlyFileSystem)$", Quick: true,
 	},
+	{
+		Name: "fs-one-instance", Mechanism: "Watch calls that have ended leave no inotify instances behind",
+		Proves: []string{"SCOPE-13"}, File: "persist/fs/watch.go",
+		Old: "	s.following.Lock()\n	defer s.following.Unlock()\n",
+		New: "",
+		Pkg: "./persist/fs", Run: "^TestWatchHasOneInstance$",
+	},
 }

@@ -338,4 +338,11 @@ var storeBugs = []Bug{
 		Old: "			conflict.Expected = append(conflict.Expected, expected)\n", New: "			_ = expected\n",
 		Pkg: "./persist", Run: "^TestErrorsNameVersions$",
 	},
+	{
+		Name: "sqlite-utf16", Mechanism: "a database that sorts by another order is refused",
+		Proves: []string{"STORE-1"}, File: "persist/sqlite/writer.go",
+		Old: "	if encoding != \"UTF-8\" {",
+		New: "	if encoding == \"\" {",
+		Pkg: "./persist/sqlite", Run: "^TestUTF16IsRefused$",
+	},
 }

@@ -98,6 +98,8 @@ func TestPathsThatCannotBe(t *testing.T) {
 }
 
 // In UTF-16 SQLite would sort names by another order.
+//
+// Proves STORE-1.
 func TestUTF16IsRefused(t *testing.T) {
 	path := dbPath(t)
 	db := database(t, path, "_journal_mode=WAL&_synchronous=FULL")
