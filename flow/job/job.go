@@ -54,8 +54,11 @@ type Job[T any] struct {
 
 	key      string
 	document func(*T) *State
-	taken    time.Time // by the store's clock
-	since    time.Time // just after that, by the clock of this process
+	due      time.Time  // of the document as it was taken
+	retry    pawl.Retry // of the document as it was taken
+	replaced bool       // the last commit finds another job under the id
+	taken    time.Time  // by the store's clock
+	since    time.Time  // just after that, by the clock of this process
 	update   func(state *T) error
 	onCommit []func(ctx context.Context, tx *pawl.Tx) error
 }
@@ -74,26 +77,37 @@ func (j *Job[T]) OnCommit(fn func(ctx context.Context, tx *pawl.Tx) error) {
 	j.onCommit = append(j.onCommit, fn)
 }
 
+// sees reports whether doc is still the document of this attempt. Another job that was put under the id
+// has no attempts yet.
+func (j *Job[T]) sees(doc *T) bool {
+	j.replaced = j.document(doc).Attempts != j.Attempt
+	return !j.replaced
+}
+
 // Update makes the commit that ends the job change the document by fn instead of deleting it. fn
 // gets the current document, without attempts and error. It has to set Due, and Label if that
 // changes: a job that stays Ready and is due is taken again at once. If the commit meets a conflict,
 // fn runs again. The last call of Update, Again and Keep counts.
 func (j *Job[T]) Update(fn func(state *T) error) { j.update = fn }
 
-// Again makes the job due again after d, with a full budget of attempts, instead of deleting it. See
-// Update.
+// Again makes the job due again after d, with a full budget of attempts, instead of deleting it. It leaves
+// another job that was put under the id meanwhile alone. See Update.
 func (j *Job[T]) Again(d time.Duration) {
 	j.Update(func(state *T) error {
-		j.document(state).Due = j.Now().Add(d)
+		if !j.replaced {
+			j.document(state).Due = j.Now().Add(d)
+		}
 		return nil
 	})
 }
 
-// Keep keeps the document, with the label Kept, instead of deleting it. See Update.
+// Keep keeps the document, with the label Kept, instead of deleting it. It leaves another job that was put
+// under the id meanwhile alone. See Update.
 func (j *Job[T]) Keep() {
 	j.Update(func(state *T) error {
-		s := j.document(state)
-		s.Label, s.Due = Kept, time.Time{}
+		if s := j.document(state); !j.replaced {
+			s.Label, s.Due = Kept, time.Time{}
+		}
 		return nil
 	})
 }

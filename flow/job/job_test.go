@@ -375,6 +375,100 @@ func TestReplacedJobIsDone(t *testing.T) {
 	})
 }
 
+// Another job that is put under the id is left as it is, however the attempt ends. Proves JOB-1.
+func TestReplacedJobIsLeftAlone(t *testing.T) {
+	ends := map[string]func(ctx context.Context, j *job.Job[reminder]) error{
+		"keep":  func(_ context.Context, j *job.Job[reminder]) error { j.Keep(); return nil },
+		"again": func(_ context.Context, j *job.Job[reminder]) error { j.Again(time.Minute); return nil },
+		"fail":  func(context.Context, *job.Job[reminder]) error { return errors.New("broken") },
+		"park":  func(context.Context, *job.Job[reminder]) error { return pawl.NonRetryable(errors.New("broken")) },
+		"stop":  func(ctx context.Context, _ *job.Job[reminder]) error { <-ctx.Done(); return context.Cause(ctx) },
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+				put(t, rt, "1", 0)
+				other := reminder{State: job.At(time.Now().Add(24 * time.Hour)), Text: "other"}
+				w := newWorker(t, rt, func(ctx context.Context, j *job.Job[reminder]) error {
+					_, err := reminders.Scope(rt, "1").SetState(pawl.WithoutLeases(ctx), other)
+					require.NoError(t, err)
+					return end(ctx, j)
+				}, nil)
+				require.NoError(t, w.Start(t.Context()))
+				synctest.Wait()
+				ended, cancel := context.WithCancel(t.Context())
+				cancel()
+				_ = w.Stop(ended)
+				require.NoError(t, w.Stop(t.Context()))
+				doc, _ := get(t, rt, "1")
+				require.True(t, other.Due.Equal(doc.Due), "%v", doc.Due)
+				doc.Due = other.Due
+				require.Equal(t, other, doc)
+			})
+		})
+	}
+}
+
+// A time that another writer sets while the handler runs stays, also if Stop interrupts that. Proves
+// JOB-1.
+func TestStopKeepsTheTimeOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		put(t, rt, "1", 0)
+		tomorrow := time.Now().Add(24 * time.Hour)
+		w := newWorker(t, rt, func(ctx context.Context, _ *job.Job[reminder]) error {
+			_, err := reminders.Scope(rt, "1").PatchState(pawl.WithoutLeases(ctx), pawl.Patch{"due": tomorrow})
+			require.NoError(t, err)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, nil)
+		require.NoError(t, w.Start(t.Context()))
+		synctest.Wait()
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = w.Stop(ended)
+		require.NoError(t, w.Stop(t.Context()))
+		doc, _ := get(t, rt, "1")
+		require.True(t, tomorrow.Equal(doc.Due), "%v", doc.Due)
+		require.Zero(t, doc.Attempts)
+	})
+}
+
+// What a handler does to its copy of the document does not change when the job is done again. Proves
+// JOB-2.
+func TestHandlerChangesItsCopy(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		put(t, rt, "1", 0)
+		began := time.Now()
+		w := newWorker(t, rt, func(_ context.Context, j *job.Job[reminder]) error {
+			j.State.Due, j.State.Attempts = time.Time{}, 100
+			return errors.New("broken")
+		}, func(c *job.Config[reminder]) { c.Retry = pawl.Retry{Attempts: 2, First: time.Hour, Max: time.Hour} })
+		_, err := w.Once(t.Context())
+		require.NoError(t, err)
+		doc, _ := get(t, rt, "1")
+		require.Equal(t, []any{job.Ready, 1}, []any{doc.Label, doc.Attempts})
+		require.True(t, doc.Due.After(began), "%v", doc.Due)
+	})
+}
+
+// A job whose error does not fit into its document is parked nevertheless, and a Parked that panics
+// changes nothing about that. Proves JOB-2.
+func TestErrorThatDoesNotFit(t *testing.T) {
+	bubble(t, func(t *testing.T, rt *pawl.Runtime) {
+		_, err := reminders.Scope(rt, "1").SetState(t.Context(), reminder{State: job.At(time.Now()), Text: strings.Repeat("x", rt.MaxDoc()-300)})
+		require.NoError(t, err)
+		calls := 0
+		w := newWorker(t, rt, func(context.Context, *job.Job[reminder]) error {
+			calls++
+			return pawl.NonRetryable(errors.New(strings.Repeat("long ", 1000)))
+		}, func(c *job.Config[reminder]) { c.Parked = func(string, reminder) { panic("parked") } })
+		_, err = w.Once(t.Context())
+		require.NoError(t, err)
+		doc, _ := get(t, rt, "1")
+		require.Equal(t, []any{job.Parked, "the error is too long for the document", 1}, []any{doc.Label, doc.Error, calls})
+	})
+}
+
 // A document that this release cannot read does not delay the others. Proves JOB-3.
 func TestUnreadableJobDelaysNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, rt *pawl.Runtime) {

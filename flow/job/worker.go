@@ -24,7 +24,7 @@ import (
 //	  ▲                                 │   └─ error ─► ready, due later; ends the lease
 //	  │                                 │               └─ attempts spent, or pawl.NonRetryable:
 //	  │                                 │                  parked, until Retry
-//	  ├── Stop interrupts the handler: attempts -1, due now; ends the lease
+//	  ├── Stop interrupts the handler: attempts -1, still due; ends the lease
 //	  └── the process dies: the lease runs out, and the job is still due
 //
 // Races, and what decides each:
@@ -35,8 +35,8 @@ import (
 //   - A handler kills its process: the attempt was counted when the job was taken, so the job is
 //     parked in the end, after at least leastCrashes attempts.
 //   - Another writer changes the document meanwhile: the last commit is computed again on the new
-//     document, without the handler. A changed document is not deleted: it may be another job under
-//     the same id, so it is done once more.
+//     document, without the handler. A changed document is not deleted, and is done once more. Another
+//     job under the same id, which has no attempts, is left alone.
 //   - Another writer withdraws the job meanwhile: it deletes the document, or gives it a label that
 //     the worker does not take. The last commit reads the document and writes nothing. The context
 //     of the handler ends when a hint of the store arrives, or within Poll.
@@ -258,7 +258,7 @@ func (w *Worker[T]) takes(doc *T) bool {
 
 // Stop takes no more jobs and waits for those in progress. When ctx ends first, it ends their
 // contexts and returns an error that wraps the cause of ctx; another Stop can wait for them. An
-// interrupted job is handed back: it is due at once, and the attempt is not counted. Stopping twice
+// interrupted job is handed back: it is still due, and the attempt is not counted. Stopping twice
 // is safe. A handler must not call Stop.
 func (w *Worker[T]) Stop(ctx context.Context) error {
 	err := w.loop.Stop(ctx)
@@ -363,7 +363,8 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 	j := &Job[T]{ID: t.ID, taken: t.Time, since: t.at, key: w.config.Kind.Name + "/" + t.ID, document: w.state}
 	err := t.Lease.Run(func(held context.Context, l *pawl.Lease) error {
 		j.State = t.State()
-		j.Attempt = w.state(&j.State).Attempts
+		s := w.state(&j.State)
+		j.Attempt, j.due, j.retry = s.Attempts, s.Due, w.retry(&j.State) // the handler may change its copy
 		w.emit(ctx, j, VerbTaken, pawl.Event{Waited: j.lag()})
 		err := w.attempt(ctx, held, j)
 		fenced := context.WithoutCancel(held) // Stop does not interrupt the commit
@@ -410,7 +411,7 @@ func (w *Worker[T]) attempt(ctx, held context.Context, j *Job[T]) error {
 	if ctx.Err() != nil {
 		return ErrStopped // before the attempt began
 	}
-	if j.Attempt > max(w.retry(&j.State).Attempts, leastCrashes) {
+	if j.Attempt > max(j.retry.Attempts, leastCrashes) {
 		return pawl.NonRetryable(errors.New("attempts spent: the last one did not end"))
 	}
 	body, cancel := context.WithCancelCause(held)
@@ -444,6 +445,7 @@ func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 			return scope.Delete(ctx)
 		}
 		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+			j.sees(doc)
 			s := w.state(doc)
 			s.Attempts, s.Error = 0, ""
 			if j.update == nil {
@@ -455,31 +457,44 @@ func (w *Worker[T]) complete(ctx context.Context, l *pawl.Lease, j *Job[T]) erro
 	})
 }
 
-// handBack makes a job that Stop interrupted due again, as if the attempt had not begun.
+// handBack leaves a job that Stop interrupted as if the attempt had not begun: it is still due.
 func (w *Worker[T]) handBack(ctx context.Context, l *pawl.Lease, j *Job[T]) error {
-	return w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T], _ bool) error {
-		_, err := scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
-			w.state(doc).Attempts--
-			if w.config.Protocol.HandBack != nil {
-				w.config.Protocol.HandBack(doc)
+	_, err := w.endOwn(ctx, l, j, func(doc *T) {
+		w.state(doc).Attempts--
+		if w.config.Protocol.HandBack != nil {
+			w.config.Protocol.HandBack(doc)
+		}
+	})
+	return err
+}
+
+// endOwn changes the document of the attempt by fn, and ends the lease. If another job was put under the
+// id meanwhile, it leaves that alone, and returns ErrWithdrawn.
+func (w *Worker[T]) endOwn(ctx context.Context, l *pawl.Lease, j *Job[T], fn func(doc *T)) (after pawl.Snapshot[T], err error) {
+	err = w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T], _ bool) (err error) {
+		after, err = scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+			if j.sees(doc) {
+				fn(doc)
 			}
 			return nil
-		}, pawl.WithDueIn(0))
+		})
 		return err
 	})
+	if err == nil && j.replaced {
+		err = ErrWithdrawn
+	}
+	return after, err
 }
 
 // fail records that an attempt failed with cause. The job is due later, or parked.
 func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause error) error {
-	retry := w.retry(&j.State)
-	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)
-	delay, text := retry.Delay(j.Attempt), protect.Text(cause)
-	var after pawl.Snapshot[T]
-	err := w.end(ctx, l, j, func(ctx context.Context, _ *pawl.Tx, scope pawl.Scope[T], _ bool) (err error) {
-		after, err = scope.AtomicState(ctx, func(_ context.Context, doc *T) error {
+	final := j.Attempt >= j.retry.Attempts || pawl.IsNonRetryable(cause)
+	delay := j.retry.Delay(j.Attempt)
+	record := func(text string) (pawl.Snapshot[T], error) {
+		return w.endOwn(ctx, l, j, func(doc *T) {
 			s := w.state(doc)
 			s.Error = text
-			if s.Due.Equal(w.state(&j.State).Due) { // otherwise another writer has set it
+			if s.Due.Equal(j.due) { // otherwise another writer has set it
 				s.Due = j.Now().Add(delay)
 			}
 			if final {
@@ -488,10 +503,12 @@ func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause er
 			if w.config.Protocol.Failed != nil {
 				w.config.Protocol.Failed(doc, final)
 			}
-			return nil
 		})
-		return err
-	})
+	}
+	after, err := record(protect.Text(cause))
+	if errors.As(err, new(*pawl.LimitError)) {
+		after, err = record("the error is too long for the document")
+	}
 	verb := VerbFailed
 	if final {
 		verb = VerbParked
@@ -502,7 +519,7 @@ func (w *Worker[T]) fail(ctx context.Context, l *pawl.Lease, j *Job[T], cause er
 	switch {
 	case err != nil || !final:
 	case w.config.Parked != nil:
-		w.config.Parked(j.ID, after.State())
+		_ = protect.Call(w.config.Logger, func() error { w.config.Parked(j.ID, after.State()); return nil }) // the job is parked, whatever it does
 	default:
 		w.config.Logger.ErrorContext(ctx, "job: parked", "kind", w.config.Kind.Name, "id", j.ID, "attempts", j.Attempt, "err", cause)
 	}
