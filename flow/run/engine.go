@@ -58,6 +58,7 @@ type Engine struct {
 	requests    []Request // of the schedules
 	faults      []error
 	workers     []runner // nil: not started
+	started     bool     // Start has succeeded
 	stopped     bool
 }
 
@@ -120,8 +121,11 @@ func (e *Engine) Start(ctx context.Context) error {
 		return err
 	}
 	e.mu.Lock()
-	workers := e.workers
+	workers, started := e.workers, e.started
 	e.mu.Unlock()
+	if started {
+		return nil
+	}
 	for _, w := range slices.Backward(workers) { // the scheduler first: it can fail
 		if err := w.Start(ctx); err != nil {
 			e.mu.Lock()
@@ -130,6 +134,9 @@ func (e *Engine) Start(ctx context.Context) error {
 			return errors.Join(err, stopAll(ctx, workers))
 		}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.started = true
 	return nil
 }
 
@@ -550,7 +557,7 @@ func (e *Engine) Cancel(ctx context.Context, id string) error {
 func (e *Engine) Retry(ctx context.Context, id string) error {
 	return e.change(ctx, id, func(_ context.Context, _ *pawl.Tx, r *record) ([]pawl.CallOption, error) {
 		switch {
-		case r.Parked != "" || r.Status == Failed:
+		case r.Parked != "" && r.Status == Pending || r.Status == Failed:
 		case r.Status.Finished():
 			return nil, &FinishedError{id, r.Status}
 		default:

@@ -199,3 +199,20 @@ func TestDelete(t *testing.T) {
 		}
 	})
 }
+
+// A second Start of an engine does nothing, whatever its context and the store.
+func TestStartTwice(t *testing.T) {
+	tap := &stores.Tap{Store: memory.New()}
+	e, runs := engine(open(t, tap), run.Config{}, step("a", nil))
+	e.Schedule(job.Schedule{Name: "report", Every: time.Hour}, run.Request{Definition: "order", Input: []byte(`{"id":"r"}`)})
+	require.NoError(t, e.Start(t.Context()))
+	defer func() { require.NoError(t, e.Stop(context.Background())) }()
+	tap.OnCommit(func(context.Context, persist.Commit) error { return persist.ErrUnavailable })
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, e.Start(ended))
+	tap.OnCommit(nil)
+	r, _, err := runs.Start(t.Context(), order{})
+	require.NoError(t, err)
+	finished(t, runs, r.ID)
+}

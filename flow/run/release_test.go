@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pawl-go/pawl"
@@ -195,8 +196,12 @@ func TestTwoReleases(t *testing.T) {
 		require.Equal(t, []any{"y", 10, 3, run.Completed}, []any{r.CurrentStep, r.State.Charged, len(r.Steps), r.Steps[0].Status})
 
 		last := run.NewEngine(rt, run.Config{Logger: quiet, Poll: 20 * time.Millisecond})
+		again := func(ctx context.Context, a *run.Attempt[newer]) (run.Next, error) {
+			assert.ErrorAs(t, last.Retry(t.Context(), a.RunID), new(*run.UnfinishedError), "a run that was parked and is at work")
+			return add(ctx, a)
+		}
 		runs = run.Register(last, run.Definition[newer]{Name: "order", Steps: []run.Step[newer]{
-			{Name: "x", Do: add}, {Name: "w", Do: wait}, {Name: "y", Do: add},
+			{Name: "x", Do: add}, {Name: "w", Do: wait}, {Name: "y", Do: again},
 		}})
 		require.NoError(t, last.Start(t.Context()))
 		require.NoError(t, last.Retry(t.Context(), r.ID)) // or in a minute, by itself
