@@ -133,9 +133,15 @@ func (s *Store) read(key persist.Key) (stored, error) {
 	now := hostTime() // before the read: the record may be renewed after it
 	path := s.file(key)
 	data, mode, err := readFile(path)
+	var floor uint64
 	if errors.Is(err, iofs.ErrNotExist) {
-		floor, err := s.floor() // Purge raised it before it removed the file
-		return stored{Record: persist.Record{Key: key, Version: floor, Now: now}}, err
+		if floor, err = s.floor(); err != nil { // Purge raised it before it removed the file
+			return stored{}, err
+		}
+		data, mode, err = readFile(path) // again: it may have been created before the floor rose
+	}
+	if errors.Is(err, iofs.ErrNotExist) {
+		return stored{Record: persist.Record{Key: key, Version: floor, Now: now}}, nil
 	}
 	if err != nil {
 		return stored{}, err

@@ -2,8 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -123,12 +121,7 @@ func (t *transaction) general(c persist.Commit, tried bool) error {
 
 // load returns the record of key, the absent one if there is none.
 func (t *transaction) load(key persist.Key) (persist.Record, error) {
-	r, err := scan(t.on.QueryRowContext(background, t.sql.load, key.Kind, key.ID), t.now)
-	if errors.Is(err, sql.ErrNoRows) {
-		var floor int64
-		err = t.on.QueryRowContext(background, t.sql.floor).Scan(&floor)
-		r = persist.Record{Key: key, Version: uint64(floor), Now: t.now}
-	}
+	r, err := t.sql.loadFrom(background, t.on, key, t.now)
 	if err != nil {
 		return persist.Record{}, t.fail(err)
 	}

@@ -185,7 +185,7 @@ func start(ctx context.Context, config Config, writing, reading *sql.DB, own boo
 	}
 	var err error
 	log := &s.sql.log
-	if s.ready, err = prepare(ctx, reading, s.sql.load, s.sql.floor, log.read, log.readBack, log.order, log.orderOf, log.last); err != nil {
+	if s.ready, err = prepare(ctx, reading, s.sql.load, log.read, log.readBack, log.order, log.orderOf, log.last); err != nil {
 		return nil, errors.Join(readable(ctx, err), s.Close())
 	}
 	return s, nil

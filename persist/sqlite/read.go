@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"time"
 
 	"github.com/pawl-go/pawl/persist"
 )
@@ -31,29 +31,24 @@ func (r reads) Load(ctx context.Context, key persist.Key) (persist.Record, error
 
 // load is Load without a call of its own.
 func (r reads) load(ctx context.Context, on executor, key persist.Key) (persist.Record, error) {
-	now := hostTime() // before the read: the record may be renewed after it
-	record, err := scan(on.QueryRowContext(ctx, r.sql.load, key.Kind, key.ID), now)
-	if errors.Is(err, sql.ErrNoRows) {
-		floor, err := r.floor(ctx, on)
-		if err != nil {
-			return persist.Record{}, err
-		}
-		return persist.Record{Key: key, Version: floor, Now: now}, persist.ErrNotFound
-	}
+	record, err := r.sql.loadFrom(ctx, on, key, hostTime()) // before the read: the record may be renewed after it
 	if err != nil {
 		return persist.Record{}, readable(ctx, err)
+	}
+	if record.Absent() {
+		return record, persist.ErrNotFound
 	}
 	return record, nil
 }
 
-// floor returns the version floor. It is read after the records: it may have risen since, which
-// can only ask for a higher version than necessary.
-func (r reads) floor(ctx context.Context, on executor) (uint64, error) {
-	var floor int64
-	if err := on.QueryRowContext(ctx, r.sql.floor).Scan(&floor); err != nil {
-		return 0, readable(ctx, err)
+// loadFrom returns the record of key as it is read at now. The absent record has the floor as its
+// version, and no Born.
+func (s *statements) loadFrom(ctx context.Context, on executor, key persist.Key, now time.Time) (persist.Record, error) {
+	record, err := scan(on.QueryRowContext(ctx, s.load, key.Kind, key.ID), now)
+	if err == nil && record.Key != key {
+		record = persist.Record{Key: key, Version: record.Version, Now: now}
 	}
-	return uint64(floor), nil
+	return record, err
 }
 
 // LoadAll returns the records of keys as they are at one moment. It returns persist.ErrClosed after
@@ -74,10 +69,6 @@ func (r reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	if err != nil {
 		return nil, readable(ctx, err)
 	}
-	floor, err := r.floor(ctx, on)
-	if err != nil {
-		return nil, err
-	}
 	byKey := make(map[persist.Key]persist.Record, len(found))
 	for _, record := range found {
 		byKey[record.Key] = record
@@ -86,7 +77,7 @@ func (r reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	for i, key := range keys {
 		record, ok := byKey[key]
 		if !ok {
-			record = persist.Record{Key: key, Version: floor, Now: now}
+			record = persist.Record{Key: key, Version: byKey[persist.Key{}].Version, Now: now} // the floor
 		}
 		records[i] = record
 	}

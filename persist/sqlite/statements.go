@@ -19,10 +19,9 @@ const columns = "kind, id, version, born, doc, schema, label, due, expires, upda
 type statements struct {
 	prefix     string // of the table names
 	selectFrom string // SELECT columns FROM records WHERE
-	load       string
-	loadAll    string
+	load       string // the record, if there is one, and the floor
+	loadAll    string // the records and the floor
 	versions   string
-	floor      string
 	lock       string // changes nothing, but SQLite takes the write lock for it
 	store      string // writes a whole row
 	update     string // the fast way, see update
@@ -41,13 +40,15 @@ func newStatements(prefix string) statements {
 		all = append(all, name+" = excluded."+name)
 	}
 	selectFrom := "SELECT " + columns + " FROM " + records + " WHERE "
+	// One statement, because the floor of another moment would not fit an absence: a row with an empty
+	// key has the floor as its version.
+	floor := " UNION ALL SELECT '', '', value, 0, NULL, 0, '', NULL, NULL, 0, 0, '', 0, NULL, '' FROM " + meta + " WHERE name = 'floor'"
 	return statements{
 		prefix:     prefix,
 		selectFrom: selectFrom,
-		load:       selectFrom + "kind = ? AND id = ?",
-		loadAll:    selectFrom + keysGiven,
+		load:       selectFrom + "kind = ? AND id = ?" + floor + " ORDER BY 1 DESC",
+		loadAll:    selectFrom + keysGiven + floor,
 		versions:   "SELECT kind, id, version FROM " + records + " WHERE " + keysGiven,
-		floor:      "SELECT value FROM " + meta + " WHERE name = 'floor'",
 		lock:       "UPDATE " + meta + " SET value = value WHERE name = ''",
 		store: "INSERT INTO " + records + " (" + columns + ") VALUES (" + marks(len(names)) + ")" +
 			" ON CONFLICT (kind, id) DO UPDATE SET " + strings.Join(all, ", "),

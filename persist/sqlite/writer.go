@@ -90,7 +90,7 @@ func (w *writer) ready(ctx context.Context) error {
 		w.discard()
 		return readable(ctx, err)
 	}
-	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.floor, w.sql.store, w.sql.update,
+	w.on, err = prepare(ctx, w.conn, textBegin, textCommit, textRollback, w.sql.load, w.sql.store, w.sql.update,
 		w.sql.log.taken, w.sql.log.drop, w.sql.log.append)
 	if err != nil {
 		w.discard()
