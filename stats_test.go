@@ -208,6 +208,13 @@ func TestWatchRecord(t *testing.T) {
 		_, err = pawl.Session[board](p.another(t), "a").PatchState(t.Context(), pawl.Patch{"title": "there"})
 		require.NoError(t, err)
 		require.Contains(t, string(until(2).Doc), "there")
+		lease, err := s.Acquire(t.Context())
+		require.NoError(t, err)
+		for !nextRecord(t, next).Held(time.Now()) {
+		}
+		require.NoError(t, lease.Release(t.Context()))
+		for nextRecord(t, next).Held(time.Now()) { // although no version has moved
+		}
 		p.put(t, key, `{"title":"newer"}`, 7)
 		require.Equal(t, 7, until(3).Schema)
 	})

@@ -47,6 +47,10 @@ func (rt *Runtime) watchRecord(ctx context.Context, key Key, yield func(persist.
 	quit := group.Join(signal) // before the first read, so that no change falls between
 	defer group.Leave(signal)
 	defer rt.hub.Watch(key, watchedScope{s})()
+	defer rt.hub.Listen(key, signal.Set)() // also for the end of a lease, which moves no version
+	if rt.closed.Load() {                  // Close may not have seen the group
+		return wrapKey(ErrClosed, key)
+	}
 	for {
 		r, err := rt.env.load(ctx, rt.store, key)
 		switch {
