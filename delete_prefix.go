@@ -49,6 +49,7 @@ func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int,
 		}
 	}
 	q := persist.Query{Kind: name, Prefix: prefix, Limit: deleteBatch} // of the live ones, then of the expired
+	renewed := false                                                   // an expired one was written meanwhile: it may live again
 	for {
 		if err := b.ready(ctx); err != nil {
 			return deleted, err
@@ -57,7 +58,7 @@ func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int,
 		if err != nil {
 			return deleted, storeError(ctx, key, err)
 		}
-		if len(page.Records) == 0 && q.Expired {
+		if len(page.Records) == 0 && q.Expired && !renewed {
 			return deleted, nil
 		}
 		var c persist.Commit
@@ -70,9 +71,10 @@ func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int,
 		if err != nil {
 			return deleted, b.deleteError(ctx, key, err)
 		}
+		renewed = renewed || q.Expired && n < len(page.Records)
 		switch {
 		case len(page.Records) == 0:
-			q.Expired = true
+			q.Expired, renewed = !q.Expired, false
 		case n == 0: // all of them were written meanwhile
 			commit.Sleep(ctx, rand.N(deletePause))
 		}
