@@ -72,6 +72,13 @@ func TestKilledErase(t *testing.T) {
 // A store that keeps logs as documents removes them after the deletion. If that was interrupted, or
 // there were too many, the next Erase removes them. Proves ERASE-4.
 func TestEraseRestOfLogs(t *testing.T) {
+	for _, byLabel := range []bool{false, true} { // a tombstone has no label
+		testEraseRestOfLogs(t, byLabel)
+	}
+}
+
+func testEraseRestOfLogs(t *testing.T, byLabel bool) {
+	t.Helper()
 	store := stores.OpenFor(t, stores.Memory.New(t))
 	bare := &stores.Bare{Store: store}
 	rt := open(t, bare)
@@ -90,7 +97,11 @@ func TestEraseRestOfLogs(t *testing.T) {
 	require.NoError(t, log.DeleteStream(t.Context(), "ann"))
 	require.NotEmpty(t, of(all(t, store), "ann"))
 	parts := partsOf(t, bare, "ann")
-	report, err := erase.Erase(t.Context(), bare, parts, erase.Options{})
+	first := parts
+	if byLabel {
+		first = []erase.Part{erase.Labeled("thread", "ann")}
+	}
+	report, err := erase.Erase(t.Context(), bare, first, erase.Options{})
 	require.NoError(t, err)
 	require.Zero(t, report)
 	require.Empty(t, of(all(t, store), "ann"))

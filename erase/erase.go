@@ -366,19 +366,17 @@ func (e *erasure) deleted(ctx context.Context, p Part, records []persist.Record)
 	return nil
 }
 
-// cleanLogs cleans the logs of tombstones, which an earlier call may not have done.
+// cleanLogs cleans the logs of tombstones, which an earlier call may not have done. A tombstone has no
+// label and no document to match, and the logs of others lose nothing that counts.
 func (e *erasure) cleanLogs(ctx context.Context, p Part) error {
 	if _, ok := e.logs.(persist.LogCleaner); !ok {
 		return nil
 	}
 	for _, q := range p.Queries {
-		q.Expired, q.Deleted = false, true
+		q.Expired, q.Deleted, q.Labels = false, true, nil
 		for r, err := range listed(ctx, e.logs, q) {
 			if err != nil {
 				return err
-			}
-			if !p.matches(r) {
-				continue
 			}
 			if err := e.cleanLog(ctx, r.Key); err != nil {
 				return err
