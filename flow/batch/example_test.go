@@ -334,7 +334,7 @@ func ExampleCancellation() {
 // addPoints adds points to a row of the table wallet, and takes them if points is negative.
 func addPoints(ctx context.Context, tx *sql.Tx, account string, points int64) error {
 	result, err := tx.ExecContext(ctx, // one statement, which tests the balance
-		`UPDATE wallet SET points = points + $1 WHERE id = $2 AND points + $1 >= 0`, points, account)
+		`UPDATE wallet SET points = points + $1 WHERE id = $2 AND (points + $1 >= 0 OR $1 > 0)`, points, account)
 	if err != nil {
 		return err
 	}

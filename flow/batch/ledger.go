@@ -59,10 +59,10 @@ func (l scopeLedger[T]) balance(s *T) (int64, error) {
 
 // NativeLedger returns a ledger in a table of the program's own, in the database of the store. H is
 // the driver's transaction: pgx.Tx, or *sql.Tx for SQLite. Add does what Ledger says, in one
-// statement that tests the balance, with the points as its first argument and the account as its
+// statement that tests the balance for a charge, with the points as its first argument and the account as its
 // second:
 //
-//	UPDATE wallet SET points = points + $1 WHERE id = $2 AND points + $1 >= 0
+//	UPDATE wallet SET points = points + $1 WHERE id = $2 AND (points + $1 >= 0 OR $1 > 0)
 //
 // SQLite counts such arguments in the order of their appearance, whatever their numbers.
 //
