@@ -288,13 +288,13 @@ var machineBugs = []Bug{
 	{
 		Name: "machine-effect-without-end", Mechanism: "an after-effect is given up when its attempts are spent",
 		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
-		Old: "	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := pawl.IsNonRetryable(cause)",
+		Old: "	final := j.Attempt >= j.retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := pawl.IsNonRetryable(cause)",
 		Pkg: "./flow/machine", Run: "^TestEffectIsRetried$", Flags: []string{"-timeout=20s"},
 	},
 	{
 		Name: "machine-effect-final-error-retried", Mechanism: "a NonRetryable error ends an after-effect at once",
 		Proves: []string{"EFFECT-1"}, File: "flow/job/worker.go",
-		Old: "	final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := j.Attempt >= retry.Attempts",
+		Old: "	final := j.Attempt >= j.retry.Attempts || pawl.IsNonRetryable(cause)", New: "	final := j.Attempt >= j.retry.Attempts",
 		Pkg: "./flow/machine", Run: "^TestEffectGivenUpAtOnce$", Flags: []string{"-timeout=20s"}, Quick: true,
 	},
 	{

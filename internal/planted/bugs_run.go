@@ -137,7 +137,7 @@ var runBugs = []Bug{
 	{
 		Name: "run-final-error-repeated", Mechanism: "an error that is marked NonRetryable is final",
 		Proves: []string{"RUN-7"}, File: "flow/job/worker.go",
-		Old: "final := j.Attempt >= retry.Attempts || pawl.IsNonRetryable(cause)", New: "final := j.Attempt >= retry.Attempts",
+		Old: "final := j.Attempt >= j.retry.Attempts || pawl.IsNonRetryable(cause)", New: "final := j.Attempt >= j.retry.Attempts",
 		Pkg: "./flow/run", Run: "^TestFailures$",
 	},
 	{
@@ -161,7 +161,7 @@ var runBugs = []Bug{
 	{
 		Name: "run-crash-is-an-error", Mechanism: "a crash is not charged to the policy for errors",
 		Proves: []string{"RUN-8"}, File: "flow/job/worker.go",
-		Old: "max(w.retry(&j.State).Attempts, leastCrashes)", New: "w.retry(&j.State).Attempts",
+		Old: "max(j.retry.Attempts, leastCrashes)", New: "j.retry.Attempts",
 		Pkg: "./flow/run", Run: "^TestCrashIsNotAnError$",
 	},
 	{
