@@ -48,8 +48,8 @@ func (b *binding) deletePrefix(ctx context.Context, prefix string) (deleted int,
 			return 0, err
 		}
 	}
-	q := persist.Query{Kind: name, Prefix: prefix, Limit: deleteBatch} // of the live ones, then of the expired
-	renewed := false                                                   // an expired one was written meanwhile: it may live again
+	// Of the live ones, then of the expired, and again of the live if one of these was written meanwhile.
+	q, renewed := persist.Query{Kind: name, Prefix: prefix, Limit: deleteBatch}, false
 	for {
 		if err := b.ready(ctx); err != nil {
 			return deleted, err

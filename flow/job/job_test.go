@@ -289,7 +289,7 @@ func TestJobOfAnotherProcessIsPolled(t *testing.T) {
 // deaf is a store without hints.
 type deaf struct{ persist.Store }
 
-// Stop hands an interrupted job back: it is due at once, the attempt is not counted, and another
+// Stop hands an interrupted job back: it is still due, the attempt is not counted, and another
 // worker does it. Proves JOB-1.
 func TestStopHandsBack(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
@@ -375,6 +375,17 @@ func TestReplacedJobIsDone(t *testing.T) {
 	})
 }
 
+// interrupt starts a worker in a bubble, and stops it when its handlers have returned or wait.
+func interrupt(t *testing.T, w *job.Worker[reminder]) {
+	t.Helper()
+	require.NoError(t, w.Start(t.Context()))
+	synctest.Wait()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = w.Stop(ended)
+	require.NoError(t, w.Stop(t.Context()))
+}
+
 // Another job that is put under the id is left as it is, however the attempt ends. Proves JOB-1.
 func TestReplacedJobIsLeftAlone(t *testing.T) {
 	ends := map[string]func(ctx context.Context, j *job.Job[reminder]) error{
@@ -394,12 +405,7 @@ func TestReplacedJobIsLeftAlone(t *testing.T) {
 					require.NoError(t, err)
 					return end(ctx, j)
 				}, nil)
-				require.NoError(t, w.Start(t.Context()))
-				synctest.Wait()
-				ended, cancel := context.WithCancel(t.Context())
-				cancel()
-				_ = w.Stop(ended)
-				require.NoError(t, w.Stop(t.Context()))
+				interrupt(t, w)
 				doc, _ := get(t, rt, "1")
 				require.True(t, other.Due.Equal(doc.Due), "%v", doc.Due)
 				doc.Due = other.Due
@@ -421,12 +427,7 @@ func TestStopKeepsTheTimeOfOthers(t *testing.T) {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}, nil)
-		require.NoError(t, w.Start(t.Context()))
-		synctest.Wait()
-		ended, cancel := context.WithCancel(t.Context())
-		cancel()
-		_ = w.Stop(ended)
-		require.NoError(t, w.Stop(t.Context()))
+		interrupt(t, w)
 		doc, _ := get(t, rt, "1")
 		require.True(t, tomorrow.Equal(doc.Due), "%v", doc.Due)
 		require.Zero(t, doc.Attempts)

@@ -42,7 +42,7 @@ func (r reads) load(ctx context.Context, on executor, key persist.Key) (persist.
 }
 
 // loadFrom returns the record of key as it is read at now. The absent record has the floor as its
-// version, and no Born.
+// version.
 func (s *statements) loadFrom(ctx context.Context, on executor, key persist.Key, now time.Time) (persist.Record, error) {
 	record, err := scan(on.QueryRowContext(ctx, s.load, key.Kind, key.ID), now)
 	if err == nil && record.Key != key {
