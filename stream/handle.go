@@ -59,9 +59,6 @@ func (s *shared) observe(ctx context.Context, c *claim, e pawl.Event) {
 	s.rt.Observe(ctx, e)
 }
 
-// unrecorded is how long a stream is kept after a claim whose end could not be recorded.
-const unrecorded = time.Second
-
 // run is the Run of the loop: it handles events of one claim. The end of ctx means that Stop
 // interrupts it.
 func (s *shared) run(ctx context.Context, c claim) {
@@ -82,7 +79,7 @@ func (s *shared) run(ctx context.Context, c claim) {
 		}
 		err := s.finish(context.WithoutCancel(held), l, &c, e) // Stop does not interrupt the commit
 		if err != nil {
-			worker.Pause(unrecorded, held, ctx) // the events are still due
+			worker.PauseUnrecorded(held, ctx) // the events are still due
 		}
 		return err
 	})

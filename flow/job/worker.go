@@ -135,9 +135,6 @@ var ErrWithdrawn = errors.New("job: withdrawn")
 // even if its policy has fewer attempts.
 const leastCrashes = 20
 
-// unrecorded is how long a worker keeps a job whose failure it could not record.
-const unrecorded = time.Second
-
 // checkEvery is the least time between two looks at the documents of the running jobs.
 const checkEvery = 100 * time.Millisecond
 
@@ -385,7 +382,7 @@ func (w *Worker[T]) run(ctx context.Context, t taken[T]) {
 		}
 		err = protect.Call(w.config.Logger, func() error { return w.fail(fenced, l, j, err) })
 		if err != nil && !errors.Is(err, ErrWithdrawn) { // the job is still due
-			worker.Pause(unrecorded, held, ctx)
+			worker.PauseUnrecorded(held, ctx)
 		}
 		return err
 	})

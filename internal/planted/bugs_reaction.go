@@ -439,8 +439,8 @@ var reactionBugs = []Bug{
 	{
 		Name: "reaction-unrecorded", Mechanism: "a stream whose claim could not be recorded is kept for a while",
 		Proves: []string{"LEASE-9"}, File: "stream/handle.go",
-		Old: "			worker.Pause(unrecorded, held, ctx)",
-		New: "			worker.Pause(0, held, ctx)",
+		Old: "			worker.PauseUnrecorded(held, ctx)",
+		New: "			_ = worker.PauseUnrecorded",
 		Pkg: "./stream", Run: "^TestReactionUnrecordedEnd$",
 	},
 }

@@ -397,10 +397,13 @@ func (l *Loop[J]) schedule(limit, got int, err error) {
 	l.takeNow = true
 }
 
-// Pause keeps a job, and with it its lease, for d, or until one of the contexts ends: its end could not be
-// recorded, so another worker would take it at once.
-func Pause(d time.Duration, held, stop context.Context) {
-	timer := time.NewTimer(d)
+// unrecorded is how long a job is kept whose end could not be recorded.
+const unrecorded = time.Second
+
+// PauseUnrecorded keeps a job, and with it its lease, for a while, or until one of the contexts ends: its
+// end could not be recorded, so another worker would take it at once.
+func PauseUnrecorded(held, stop context.Context) {
+	timer := time.NewTimer(unrecorded)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
