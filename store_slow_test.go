@@ -44,7 +44,9 @@ func startTellers(rt *pawl.Runtime) *tellers {
 					w.counts[i].acknowledged.Add(1)
 				case pawl.OutcomeUnknown(err):
 					w.counts[i].unknown.Add(1)
-				case errors.Is(err, pawl.ErrUnavailable):
+				// A transaction that waited for the bank's queue until its budget was spent finds what it
+				// has read outdated, and sends nothing.
+				case errors.Is(err, pawl.ErrUnavailable), errors.Is(err, pawl.ErrConflict):
 					w.counts[i].refused.Add(1)
 				default:
 					return err
