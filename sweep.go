@@ -153,7 +153,8 @@ func (s *Sweeper) Workers() []WorkerStats {
 		Round: s.round, Done: s.done, Failure: s.failure}}
 }
 
-// sweep clears the expired scopes of one kind and purges its old tombstones.
+// sweep clears the expired scopes of one kind, removes what is left of their logs, and purges old
+// tombstones.
 func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error) {
 	defer func() {
 		s.mu.Lock()
@@ -167,6 +168,9 @@ func (s *Sweeper) sweep(ctx context.Context, kind string) (did Swept, err error)
 		did.Cleared += n
 	}
 	s.observe(ctx, kind, "Clear", did.Cleared, began, err)
+	if cleaner, ok := s.rt.logs.(persist.LogCleaner); ok && err == nil && s.rt.cleared(kind) != nil {
+		err = cleaner.CleanLogs(ctx, kind) // first: no erasure finds a log without its record
+	}
 	if purger, ok := s.rt.store.(persist.Purger); ok && err == nil && s.config.Tombstones != KeepTombstones {
 		began = time.Now()
 		did.Purged, err = observeCall(ctx, s.rt.env, "Purge", Key{Kind: kind}, func() (int, error) {

@@ -180,3 +180,34 @@ func TestEraseCanceled(t *testing.T) {
 		require.ErrorIs(t, err, pawl.ErrDeleted)
 	})
 }
+
+// purging is a store that keeps logs as documents and purges tombstones.
+type purging struct {
+	stores.Bare
+	persist.Purger
+}
+
+// A Sweeper removes what is left of a log before it purges the tombstone by which an erasure would
+// find it. Proves ERASE-1, ERASE-4.
+func TestSweptLogs(t *testing.T) {
+	store := stores.OpenFor(t, stores.Memory.New(t))
+	rt := open(t, &purging{stores.Bare{Store: store}, store.(persist.Purger)})
+	log := newLog(t, rt)
+	text := make([]any, 0, 500)
+	for range 500 {
+		text = append(text, said{secret("ann")})
+	}
+	for range 3 { // more than one commit removes
+		_, err := log.Append(t.Context(), "ann", stream.Any, text...)
+		require.NoError(t, err)
+	}
+	require.NoError(t, log.DeleteStream(t.Context(), "ann"))
+	require.NotEmpty(t, of(all(t, store), "ann"))
+	sweeper, err := pawl.NewSweeper(rt, pawl.SweeperConfig{Tombstones: time.Nanosecond})
+	require.NoError(t, err)
+	_, err = sweeper.Sweep(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, of(all(t, store), "ann"))
+	_, err = store.Load(t.Context(), persist.Key{Kind: "thread", ID: "ann"})
+	require.ErrorIs(t, err, persist.ErrNotFound, "the tombstone is purged")
+}

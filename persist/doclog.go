@@ -24,8 +24,12 @@ import (
 //
 // Numbers in ids have 16 hexadecimal digits, so the order of the ids is theirs. An entry counts if
 // its epoch is that of the state, and its number is not below First. So Clear and Drop change one
-// document, however many entries there are. The state is a tombstone while the log is empty after a
-// Clear. A new state begins an epoch: the version of the write that makes it, which is used once.
+// document, however many entries there are. A state begins an epoch: the version of the write that
+// makes it, which is used once.
+//
+// Clear leaves a state of an epoch without entries, which says that there are documents to remove.
+// It is deleted when they are gone, unless the log has begun again and the version has moved. So a
+// log without a state has no documents.
 const (
 	logKind   = "pawl.log"
 	orderKind = logKind + ".order"
@@ -49,11 +53,14 @@ type logPlace struct {
 	Number uint64 `json:"number"`
 }
 
-// logState says which entries of a log count.
+// logState says which entries of a log count. The record has the kind of Key as its label while
+// Cleared is set.
 type logState struct {
 	Key
 	Epoch uint64 `json:"epoch"`
 	First uint64 `json:"first"`
+	// Cleared says that no entry counts, and that the documents of earlier ones are to be removed.
+	Cleared bool `json:"cleared,omitempty"`
 }
 
 // logCount is the highest position that was ever given.
@@ -150,53 +157,81 @@ const (
 	maxRemoved  = 1_000 // the number of entries that one Commit removes for each log
 )
 
-// remove removes the documents of entries that no longer count, and of their positions, up to limit
-// entries. Another process may do the same; one of two then gets a conflict and stops.
-func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) error {
-	removed, batch := 0, removeBatch
+// clean removes the documents of the entries of key that do not count, up to limit entries, and then
+// a state that only says so. Another process may do the same, or the log may begin again: then clean
+// returns a conflict.
+func (d *docLogs) clean(ctx context.Context, key Key, limit int) error {
+	records, err := loadKeys(ctx, d.Store, []Key{stateKey(key)})
+	if err != nil {
+		return err
+	}
+	state := records[0]
+	var s logState
+	alive, err := state.content(&s)
+	if err != nil || state.Absent() {
+		return err
+	}
+	ids := idsBelow(key, s.Epoch, s.First)
+	if !alive { // no entry counts; the next epoch is above this version
+		ids = idsBelow(key, state.Version+1, 0)
+	}
+	removed, err := d.remove(ctx, ids, limit)
+	if err != nil || removed >= limit { // there may be more
+		return err
+	}
+	if s.Cleared {
+		if _, err := d.Store.Commit(ctx, Commit{ID: d.commitID(), Writes: []Write{deleting(state)}}); err != nil {
+			return err
+		}
+	} else if removed == 0 {
+		return nil // no tombstone is new
+	}
+	return d.purge(ctx, ids)
+}
+
+// commitID returns the id of a commit that removes documents.
+func (d *docLogs) commitID() string { return fmt.Sprintf("%s.%d", d.writer, d.commits.Add(1)) }
+
+// remove removes the documents of entries, and of their positions, up to limit entries. It returns
+// the number of entries.
+func (d *docLogs) remove(ctx context.Context, ids idRange, limit int) (removed int, err error) {
+	batch := removeBatch
 	if most := d.Limits().MaxEntries; most > 0 {
 		batch = min(batch, most)
 	}
 	for removed < limit {
 		page, err := d.List(ctx, Query{Kind: logKind, Prefix: ids.log, Before: ids.before, Limit: batch})
-		if err != nil {
-			return err
-		}
-		if len(page.Records) == 0 {
-			break
+		if err != nil || len(page.Records) == 0 {
+			return removed, err
 		}
 		positions := make([]Key, len(page.Records))
 		for i, r := range page.Records {
 			var doc logDoc
 			if _, err := r.content(&doc); err != nil {
-				return err
+				return removed, err
 			}
 			positions[i] = orderKey(doc.Position)
 		}
 		places, err := loadKeys(ctx, d.Store, positions)
 		if err != nil {
-			return err
+			return removed, err
 		}
-		c := Commit{ID: fmt.Sprintf("%s.%d", d.writer, d.commits.Add(1))}
+		c := Commit{ID: d.commitID()}
 		for _, r := range append(page.Records, places...) {
 			if !r.Absent() && !r.Deleted {
 				c.Writes = append(c.Writes, deleting(r))
 			}
 		}
 		if _, err := d.Store.Commit(ctx, c); err != nil {
-			return err
+			return removed, err
 		}
 		removed += len(page.Records)
 	}
-	if removed == 0 || removed >= limit {
-		return nil // no tombstone is new, or there is more to remove
-	}
-	return d.purge(ctx, ids)
+	return removed, nil
 }
 
-// purge removes tombstones of entries and positions. No commit is settled by them: the record of the
-// log shows its commits. The tombstone of the state goes last, because it says that there may be
-// something to remove.
+// purge removes tombstones of entries, positions and the state. No commit is settled by them: the
+// record of the log shows its commits.
 func (d *docLogs) purge(ctx context.Context, ids idRange) error {
 	purger, ok := d.Store.(Purger)
 	if !ok {
@@ -210,30 +245,36 @@ func (d *docLogs) purge(ctx context.Context, ids idRange) error {
 	return nil
 }
 
-// CleanLog implements [LogCleaner]. The state says which entries count: those of a later epoch than
-// its version may be added meanwhile, and are left alone. An absent state means that all is removed.
+// CleanLog implements [LogCleaner].
 func (d *docLogs) CleanLog(ctx context.Context, key Key) error {
 	for {
-		state, err := d.Load(ctx, stateKey(key))
-		if errors.Is(err, ErrNotFound) {
+		var conflict *Conflict
+		if err := d.clean(ctx, key, math.MaxInt); !errors.As(err, &conflict) {
+			return err
+		}
+	}
+}
+
+// CleanLogs implements [LogCleaner].
+func (d *docLogs) CleanLogs(ctx context.Context, kind string) error {
+	q := Query{Kind: stateKind, Labels: []string{kind}}
+	for {
+		page, err := d.List(ctx, q)
+		if err != nil {
+			return err
+		}
+		for _, r := range page.Records {
+			var s logState
+			if _, err := r.content(&s); err != nil {
+				return err
+			}
+			if err := d.CleanLog(ctx, s.Key); err != nil {
+				return err
+			}
+		}
+		if page.Next == "" {
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		var s logState
-		alive, err := state.content(&s)
-		if err != nil {
-			return err
-		}
-		ids := idsBelow(key, state.Version+1, 0)
-		if alive {
-			ids = idsBelow(key, s.Epoch, s.First)
-		}
-		var conflict *Conflict
-		if err := d.remove(ctx, ids, math.MaxInt); !errors.As(err, &conflict) {
-			return err
-		}
-		// Another process removes the same entries, or the log has begun again.
+		q.After = page.Next
 	}
 }

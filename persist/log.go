@@ -99,6 +99,9 @@ type LogCleaner interface {
 	// CleanLog removes everything that is left of the entries of key that were cleared or dropped.
 	// Several processes may do that at a time. It returns the errors of Load and Commit.
 	CleanLog(ctx context.Context, key Key) error
+	// CleanLogs does that for all logs of a kind that were cleared. Afterwards tombstones of their
+	// records can be purged. It returns the errors of List and CleanLog.
+	CleanLogs(ctx context.Context, kind string) error
 }
 
 // LogRestorer is a [Logger] that can write entries exactly as another store has them. [Copy] needs

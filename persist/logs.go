@@ -20,8 +20,9 @@ import (
 // entries therefore conflict with each other, whatever their records are. Commit makes up to 64
 // attempts, and then returns an error that wraps ErrNotApplied and ErrUnavailable. A removal of
 // entries takes effect with its commit. Their documents are removed after it, up to 1,000 entries
-// at a time, and their tombstones too if the store is a [Purger]. Documents that a crash left
-// behind are removed by the next Drop, and by the next append after a Clear.
+// at a time, and their tombstones too if the store is a [Purger]. What is left then, or after a crash,
+// is removed by the next Drop and by the methods of [LogCleaner], and after a Clear also by the next
+// append.
 //
 // It is a [Limiter]: the limits of the store count these documents too, so a limit of keys limits the
 // entries of a commit.
@@ -89,8 +90,8 @@ func (d *docLogs) Commit(ctx context.Context, c Commit) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	for _, g := range garbage {
-		_ = d.remove(ctx, g, maxRemoved) // the next removal of this log completes it
+	for _, key := range garbage {
+		_ = d.clean(ctx, key, maxRemoved) // the next removal completes it
 	}
 	return at, nil
 }
@@ -109,8 +110,8 @@ func (d *docLogs) Limits() Limits {
 	return l
 }
 
-// commitInTurn commits c and returns the documents that are to be removed afterwards.
-func (d *docLogs) commitInTurn(ctx context.Context, c Commit) (time.Time, []idRange, error) {
+// commitInTurn commits c and returns the logs that have documents to remove afterwards.
+func (d *docLogs) commitInTurn(ctx context.Context, c Commit) (time.Time, []Key, error) {
 	select {
 	case d.turn <- struct{}{}:
 		defer func() { <-d.turn }()
@@ -190,7 +191,7 @@ func withoutLogs(err error) error {
 // logPlan is a commit with the documents of its logs.
 type logPlan struct {
 	commit  Commit
-	garbage []idRange // documents that the commit makes superfluous
+	garbage []Key // logs of which documents are to be removed after the commit
 	added   []addedEntry
 }
 
@@ -273,22 +274,24 @@ func (p *logPlan) change(key Key, l *LogWrite, state Record) error {
 	if err != nil {
 		return err
 	}
-	begins := (l.Clear || !alive) && len(l.Entries) > 0
-	drops := alive && !l.Clear && l.Drop > s.First
+	counts := alive && !s.Cleared
+	begins := (l.Clear || !counts) && len(l.Entries) > 0
+	ends := l.Clear && counts && !begins
+	drops := counts && !l.Clear && l.Drop > s.First
+	label := ""
 	switch {
 	case begins:
 		s = logState{Key: key, Epoch: state.Version + 1, First: l.Drop}
+	case ends:
+		s, label = logState{Key: key, Epoch: state.Version + 1, Cleared: true}, key.Kind
 	case drops:
 		s.First = l.Drop
-	case alive && l.Clear:
-		p.commit.Writes = append(p.commit.Writes, deleting(state))
-		p.garbage = append(p.garbage, idsBelow(key, s.Epoch+1, 0))
 	}
-	if begins || drops {
-		p.commit.Writes = append(p.commit.Writes, replacing(state, s, ""))
-	}
-	if drops || begins && !state.Absent() {
-		p.garbage = append(p.garbage, idsBelow(key, s.Epoch, s.First))
+	if begins || ends || drops {
+		p.commit.Writes = append(p.commit.Writes, replacing(state, s, label))
+		if !state.Absent() {
+			p.garbage = append(p.garbage, key)
+		}
 	}
 	for i, data := range l.Entries {
 		p.added = append(p.added, addedEntry{LogEntry{Key: key, Number: l.First + uint64(i), Data: data}, s.Epoch})

@@ -86,11 +86,11 @@ func (r *logRestore) begin(ctx context.Context, d *docLogs, entries []LogEntry, 
 		case err != nil:
 			return err
 		case number == math.MaxUint64: // no entry to write
-		case !alive:
+		case !alive || s.Cleared:
 			s = logState{Key: key, Epoch: doc.Version + 1}
 			r.write(doc.Key, s, "", r.now)
 		case number < s.First:
-			if err := d.remove(ctx, idsBelow(key, s.Epoch, s.First), math.MaxInt); err != nil {
+			if err := d.clean(ctx, key, math.MaxInt); err != nil {
 				return err
 			}
 			s.First = number

@@ -389,6 +389,70 @@ func TestRemovalInterrupted(t *testing.T) {
 	require.Equal(t, map[string]int{"pawl.log": 1, "pawl.log.order": 1, "pawl.log.state": 1, "pawl.log.next": 1}, alive)
 }
 
+// TestLogEndsBesideRemoval: a log that begins and ends again while the documents of its earlier end
+// are removed keeps the note that there is more to remove.
+//
+// Proves ERASE-4.
+func TestLogEndsBesideRemoval(t *testing.T) {
+	inner := memory.New()
+	hook := &hooked{withoutLogs: hideLogs(inner)}
+	l, other := newLogged(t, hook), newLogged(t, hideLogs(inner))
+	l.add("a", 3)
+	removals := 0
+	hook.commit = func(c persist.Commit, next func() (time.Time, error)) (time.Time, error) {
+		at, err := next()
+		if strings.HasPrefix(c.ID, "pawl.log-") && err == nil {
+			if removals++; removals == 1 { // all entries are removed, and nothing is purged
+				crashed := &hooked{withoutLogs: hideLogs(inner), commit: func(c persist.Commit, next func() (time.Time, error)) (time.Time, error) {
+					if strings.HasPrefix(c.ID, "pawl.log-") {
+						return time.Time{}, errCrash
+					}
+					return next()
+				}}
+				other.store = persist.Logs(crashed)
+				other.add("a", 2)
+				other.end("a")
+			}
+		}
+		return at, err
+	}
+	l.end("a")
+	require.Positive(t, removals)
+	alive, _ := documentsOf(t, inner)
+	require.Equal(t, 2, alive["pawl.log"])
+	require.NoError(t, l.store.(persist.LogCleaner).CleanLog(t.Context(), logKey("a")))
+	alive, tombstones := documentsOf(t, inner)
+	require.Equal(t, map[string]int{"pawl.log.next": 1}, alive)
+	require.Zero(t, tombstones)
+}
+
+// TestCleanLogs: what is left of the logs of a kind that were cleared is removed, also if the
+// tombstones of their records are gone. Entries that count, and logs of other kinds, stay.
+//
+// Proves ERASE-4.
+func TestCleanLogs(t *testing.T) {
+	inner := memory.New()
+	l := newLogged(t, hideLogs(inner))
+	for range 3 {
+		l.add("a", 500)
+	}
+	l.add("b", 2)
+	l.end("a")
+	_, err := inner.Purge(t.Context(), persist.Query{Kind: logKey("a").Kind})
+	require.NoError(t, err)
+	alive, _ := documentsOf(t, inner)
+	require.Equal(t, map[string]int{"pawl.log": 502, "pawl.log.order": 502, "pawl.log.state": 2, "pawl.log.next": 1}, alive)
+	cleaner := l.store.(persist.LogCleaner)
+	require.NoError(t, cleaner.CleanLogs(t.Context(), "other"))
+	alive, _ = documentsOf(t, inner)
+	require.Equal(t, 502, alive["pawl.log"])
+	require.NoError(t, cleaner.CleanLogs(t.Context(), logKey("a").Kind))
+	alive, tombstones := documentsOf(t, inner)
+	require.Equal(t, map[string]int{"pawl.log": 2, "pawl.log.order": 2, "pawl.log.state": 1, "pawl.log.next": 1}, alive)
+	require.Zero(t, tombstones)
+	require.Equal(t, []uint64{0, 1}, readLog(t, l.store, "b"))
+}
+
 // TestRestoredLogDocuments: an entry that is restored under another position leaves the old one. It
 // counts even if its number was dropped before, and brings no other dropped entry back. The position
 // of another entry is refused.

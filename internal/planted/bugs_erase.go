@@ -107,7 +107,7 @@ var eraseBugs = []Bug{
 	{
 		Name: "clean-log-that-has-begun-again", Mechanism: "entries that count are not cleaned away",
 		Proves: []string{"ERASE-4"}, File: "persist/doclog.go",
-		Old: "		if alive {\n			ids = ", New: "		if alive && false {\n			ids = ",
+		Old: "	if !alive { // no entry", New: "	if !alive || true { // no entry",
 		Pkg: "./erase", Run: "^TestEraseRestOfLogs$", Quick: true,
 	},
 	{
@@ -115,5 +115,24 @@ var eraseBugs = []Bug{
 		Proves: []string{"ERASE-4"}, File: "erase/erase.go",
 		Old: "	left := units{}\n	if !e.options.Force {", New: "	for _, q := range p.Queries {\n		q.Deleted = true\n		for r := range listed(ctx, e.logs, q) {\n			if p.matches(r) {\n				return nil\n			}\n		}\n	}\n	left := units{}\n	if !e.options.Force {",
 		Pkg: "./erase", Run: "^TestKilledErase$/^sqlite$", Quick: true,
+	},
+	{
+		Name: "purged-before-its-log", Mechanism: "a Sweeper removes the rest of a log before the tombstone of its record",
+		Proves: []string{"ERASE-1", "ERASE-4"}, File: "sweep.go",
+		Old: "err == nil && s.rt.cleared(kind) != nil", New: "err == nil && s.rt.cleared(kind) == nil",
+		Pkg: "./erase", Run: "^TestSweptLogs$", Quick: true,
+	},
+	{
+		Name: "cleared-logs-not-listed", Mechanism: "a log that was cleared can be found without its record",
+		Proves: []string{"ERASE-4"}, File: "persist/logs.go",
+		Old: "Cleared: true}, key.Kind", New: "Cleared: true}, \"\"",
+		Pkg: "./persist", Run: "^TestCleanLogs$",
+	},
+	{
+		Name: "log-state-deleted-early", Mechanism: "the state of a log that ended again stays until its documents are gone",
+		Proves: []string{"ERASE-4"}, File: "persist/doclog.go",
+		Old: "		if _, err := d.Store.Commit(ctx, Commit{ID: d.commitID(), Writes: []Write{deleting(state)}}",
+		New: "		state, _ = d.Load(ctx, stateKey(key))\n		if _, err := d.Store.Commit(ctx, Commit{ID: d.commitID(), Writes: []Write{deleting(state)}}",
+		Pkg: "./persist", Run: "^TestLogEndsBesideRemoval$",
 	},
 }
