@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -447,4 +448,67 @@ func TestLogDocumentsAreNotCopied(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, entries, 3)
 	require.Equal(t, json.RawMessage(`{"entry": 2, "of": "a"}`), entries[2].Data)
+}
+
+// cutOff is a store whose Restore fails when it has written a number of records.
+type cutOff struct {
+	withoutLogs
+	backward bool // the last record of a call is written first
+	left     int
+}
+
+func (c *cutOff) Restore(ctx context.Context, records []persist.Record, floor uint64) error {
+	if c.backward {
+		records = slices.Clone(records)
+		slices.Reverse(records)
+	}
+	for _, r := range records {
+		if c.left == 0 {
+			return errCrash
+		}
+		c.left--
+		if err := c.withoutLogs.Restore(ctx, []persist.Record{r}, floor); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestCopyLogsCutOff: a Copy that is cut off between any two documents is completed by the next one,
+// for entries that are new and for entries that are removed.
+//
+// Proves STORE-15.
+func TestCopyLogsCutOff(t *testing.T) {
+	for _, backward := range []bool{false, true} {
+		for cut := 0; testCopyLogsCutOff(t, backward, cut); cut++ {
+		}
+	}
+}
+
+// testCopyLogsCutOff reports whether the Copy was cut off.
+func testCopyLogsCutOff(t *testing.T, backward bool, cut int) bool {
+	t.Helper()
+	from := memory.New()
+	to := &cutOff{hideLogs(memory.New()), backward, 1_000}
+	l := newLogged(t, from)
+	l.add("a", 3)
+	_, err := persist.Copy(t.Context(), from, to, persist.CopyOptions{})
+	require.NoError(t, err)
+	l.drop("a", 2)
+	l.add("a", 2)
+	l.add("b", 2)
+	to.left = cut
+	_, interrupted := persist.Copy(t.Context(), from, to, persist.CopyOptions{SkipVerify: true})
+	to.left = 1_000
+	_, err = persist.Copy(t.Context(), from, to, persist.CopyOptions{})
+	require.NoError(t, err, "cut off after %d documents", cut)
+	copied := persist.Logs(to)
+	require.Equal(t, order(t, from), order(t, copied), "cut off after %d documents", cut)
+	for _, id := range []string{"a", "b"} {
+		require.Equal(t, readLog(t, from, id), readLog(t, copied, id), "cut off after %d documents", cut)
+	}
+	if interrupted != nil {
+		require.ErrorIs(t, interrupted, errCrash)
+	}
+	return interrupted != nil
 }

@@ -16,6 +16,10 @@ type docLogRestorer struct {
 // RestoreLog writes entries as [LogRestorer] describes. The time of an entry is that of its
 // documents, so it uses Restore. It returns the errors of Load except ErrNotFound, and those of
 // Restore.
+//
+// Positions are written last, in a call of their own. If it is interrupted before that, a list of
+// positions shows none of the entries, whether they are new or removed, and a repeated [Copy]
+// writes the new ones again.
 func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, last uint64) error {
 	if err := ValidateRestoreLog(entries, last); err != nil {
 		return err
@@ -35,11 +39,18 @@ func (d *docLogRestorer) RestoreLog(ctx context.Context, entries []LogEntry, las
 	if len(r.written) == 0 {
 		return nil
 	}
-	records := make([]Record, 0, len(r.written))
+	var records, places []Record
 	for _, key := range r.written {
-		records = append(records, r.docs[key])
+		if key.Kind == orderKind {
+			places = append(places, r.docs[key])
+		} else {
+			records = append(records, r.docs[key])
+		}
 	}
-	return d.Restore(ctx, records, 0)
+	if err := d.Restore(ctx, records, 0); err != nil || len(places) == 0 {
+		return err
+	}
+	return d.Restore(ctx, places, 0)
 }
 
 // logRestore is one call of RestoreLog.
