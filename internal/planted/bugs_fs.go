@@ -65,7 +65,7 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-certified-late", Mechanism: "a file is tentative until its folder is synced",
 		Proves: []string{"STORE-6"}, File: "persist/fs/commit.go",
-		Old: "	exchanged, err := s.renameRecord(ctx, ch)\n", New: "	_ = markDurable(ch.temp)\n	exchanged, err := s.renameRecord(ctx, ch)\n",
+		Old: "	exchanged, err := s.renameRecord(ctx, ch, judge)\n", New: "	_ = markDurable(ch.temp)\n	exchanged, err := s.renameRecord(ctx, ch, judge)\n",
 		Pkg: "./persist/fs", Run: "^(TestPowerFailureAfterKill|TestSyncBeforeAck)$",
 	},
 	{
@@ -320,5 +320,17 @@ var fsBugs = []Bug{
 		Old: "	s.following.Lock()\n	defer s.following.Unlock()\n",
 		New: "",
 		Pkg: "./persist/fs", Run: "^TestWatchHasOneInstance$",
+	},
+	{
+		Name: "fs-judged-before-a-wait", Mechanism: "a commit is judged again when it holds its last lock",
+		Proves: []string{"SCOPE-14", "STORE-8"}, File: "persist/fs/commit.go",
+		Old: "persist.Apply(c, current, hostTime())", New: "persist.Apply(c, current, at)",
+		Pkg: "./persist/fs", Run: "^TestJudgedAfterAWait$",
+	},
+	{
+		Name: "fs-taken-after-a-wait", Mechanism: "Take judges a record again when it holds its last lock",
+		Proves: []string{"SCOPE-14"}, File: "persist/fs/lease.go",
+		Old: "matches = q.Match(r, hostTime())", New: "matches = q.Match(r, now)",
+		Pkg: "./persist/fs", Run: "^TestJudgedAfterAWait$",
 	},
 }

@@ -42,12 +42,19 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	for i, key := range keys {
 		current[key], files[key] = found[i].Record, found[i]
 	}
-	at := hostTime() // read with the locks held, so that leases are judged inside the write
+	at := hostTime() // read with the records locked, so that leases are judged inside the write
 	next, err := persist.Apply(c, current, at)
 	if err != nil {
 		return time.Time{}, err
 	}
-	err = s.write(ctx, next, files)
+	var refused error
+	err = s.write(ctx, next, files, func() error {
+		_, refused = persist.Apply(c, current, hostTime())
+		return refused
+	})
+	if refused != nil {
+		return time.Time{}, refused
+	}
 	s.hint(current, next, err)
 	return at, err
 }
@@ -80,9 +87,10 @@ type change struct {
 }
 
 // write replaces the files of records, all or none; journal.go describes the steps. The caller
-// holds their stripes exclusively. Files has the current ones. An error that does not wrap
-// persist.ErrNotApplied leaves the outcome unknown.
-func (s *Store) write(ctx context.Context, records []persist.Record, files map[persist.Key]stored) error {
+// holds their stripes exclusively. Files has the current ones. Write calls judge when it holds the
+// last lock, and writes nothing if judge returns an error: a record or a lease may have run out while
+// write waited. An error that does not wrap persist.ErrNotApplied leaves the outcome unknown.
+func (s *Store) write(ctx context.Context, records []persist.Record, files map[persist.Key]stored, judge func() error) error {
 	if len(records) == 0 {
 		return nil
 	}
@@ -103,9 +111,9 @@ func (s *Store) write(ctx context.Context, records []persist.Record, files map[p
 	switch {
 	case err != nil:
 	case len(changes) == 1:
-		err = s.replaceOne(ctx, changes[0])
+		err = s.replaceOne(ctx, changes[0], judge)
 	default:
-		err = s.replaceAll(ctx, changes)
+		err = s.replaceAll(ctx, changes, judge)
 	}
 	for _, ch := range changes {
 		switch {
@@ -117,6 +125,9 @@ func (s *Store) write(ctx context.Context, records []persist.Record, files map[p
 	}
 	return err
 }
+
+// always is the judge of a write that does not depend on the time.
+func always() error { return nil }
 
 // prepare writes the new file of r and makes the folder that it will be in.
 func (s *Store) prepare(r persist.Record, current stored, mode os.FileMode) (change, error) {
@@ -140,8 +151,8 @@ func (s *Store) prepare(r persist.Record, current stored, mode os.FileMode) (cha
 }
 
 // replaceOne commits one record, whose new file is tentative.
-func (s *Store) replaceOne(ctx context.Context, ch change) error {
-	exchanged, err := s.renameRecord(ctx, ch)
+func (s *Store) replaceOne(ctx context.Context, ch change, judge func() error) error {
+	exchanged, err := s.renameRecord(ctx, ch, judge)
 	if err != nil {
 		return notApplied(err)
 	}
@@ -157,15 +168,18 @@ func (s *Store) replaceOne(ctx context.Context, ch change) error {
 	return nil
 }
 
-// renameRecord puts a tentative file in the place of a record's file while no process reads names.
-// It reports whether the record's file is in the place of the tentative one then. After an error
-// nothing has changed.
-func (s *Store) renameRecord(ctx context.Context, ch change) (exchanged bool, err error) {
+// renameRecord puts a tentative file in the place of a record's file while no process reads names,
+// unless judge returns an error. It reports whether the record's file is in the place of the
+// tentative one then. After an error nothing has changed.
+func (s *Store) renameRecord(ctx context.Context, ch change, judge func() error) (exchanged bool, err error) {
 	release, err := s.locks.take(ctx, wanted{namesLock: shared})
 	if err != nil {
 		return false, err
 	}
 	defer release()
+	if err := judge(); err != nil {
+		return false, err
+	}
 	if ch.spare && exchange(ch.temp, ch.target) == nil {
 		return true, nil
 	}
@@ -187,7 +201,7 @@ func (s *Store) settleRecord(target string) error {
 }
 
 // replaceAll commits several records by a journal.
-func (s *Store) replaceAll(ctx context.Context, changes []change) error {
+func (s *Store) replaceAll(ctx context.Context, changes []change, judge func() error) error {
 	temp, set, err := s.writeJournal(changes)
 	if err != nil {
 		return notApplied(err)
@@ -199,7 +213,10 @@ func (s *Store) replaceAll(ctx context.Context, changes []change) error {
 	}
 	defer release()
 	journal := s.newJournal(set)
-	if err := rename(temp, journal); err != nil {
+	if err = judge(); err == nil {
+		err = rename(temp, journal)
+	}
+	if err != nil {
 		_ = os.Remove(temp)
 		return notApplied(err)
 	}

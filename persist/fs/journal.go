@@ -18,20 +18,24 @@ import (
 // A commit of one record holds the record's stripe exclusively:
 //
 //	1 write tmp/x with the tentative mode (its owner may not write to it), fsync it
-//	2 rename tmp/x to the record's file, or exchange the two (spare.go)
-//	  with the names lock, shared; the commit happens here
-//	3 fsync the record's folder
-//	4 give the file its ordinary mode, acknowledge
+//	2 take the names lock, shared; judge the commit again
+//	3 rename tmp/x to the record's file, or exchange the two (spare.go)
+//	  the commit happens here; release the names lock
+//	4 fsync the record's folder
+//	5 give the file its ordinary mode, acknowledge
 //
 // A commit of several records holds all their stripes exclusively:
 //
 //	1 write tmp/x, tmp/y, ..., fsync each, fsync tmp/
 //	2 write tmp/j, the journal, fsync it
-//	3 take the list lock exclusively
+//	3 take the list lock exclusively; judge the commit again
 //	4 rename tmp/j into journal/, fsync journal/    the commit happens here
 //	5 rename tmp/x, tmp/y, ... to the records' files
 //	6 fsync the records' folders
 //	7 remove the journal, release the list lock, acknowledge
+//
+// A commit is judged by the clock before its first step. Its record, a record that it relies on or a
+// lease may run out while it waits for the last lock. So it is judged again when it holds that lock.
 //
 // A writer can die or fail between any two steps. That leaves one of these states:
 //
@@ -203,7 +207,7 @@ func (s *Store) completeTentative(ctx context.Context, key persist.Key) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.renameRecord(ctx, change{temp: temp, target: path}); err != nil {
+	if _, err := s.renameRecord(ctx, change{temp: temp, target: path}, always); err != nil {
 		_ = os.Remove(temp)
 		return err
 	}

@@ -77,6 +77,9 @@ func (s *Store) takeFree(
 	return taken, busy, tentative, nil
 }
 
+// errNoMatch says that a record ceased to match the query of Take while Take waited for a lock.
+var errNoMatch = errors.New("fs: record no longer matches the query")
+
 // takeOne acquires the record of key and returns it, or the absent record if it no longer matches q
 // or change declines it. It waits for the stripe until waiting ends, and for other locks until ctx ends.
 func (s *Store) takeOne(
@@ -96,7 +99,16 @@ func (s *Store) takeOne(
 	if !ok {
 		return persist.Record{}, nil
 	}
-	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]stored{key: found[0]})
+	matches := true
+	err = s.write(ctx, []persist.Record{taken}, map[persist.Key]stored{key: found[0]}, func() error {
+		if matches = q.Match(r, hostTime()); !matches {
+			return errNoMatch
+		}
+		return nil
+	})
+	if !matches {
+		return persist.Record{}, nil
+	}
 	s.hint(map[persist.Key]persist.Record{key: r}, []persist.Record{taken}, err)
 	return taken, err
 }

@@ -68,5 +68,5 @@ func (s *Store) restore(ctx context.Context, records []persist.Record) error {
 	if err := syncFolder(s.journals); err != nil {
 		return notApplied(err)
 	}
-	return s.write(ctx, records, files)
+	return s.write(ctx, records, files, always)
 }

@@ -65,7 +65,7 @@ func TestLockTimeoutOfTake(t *testing.T) {
 				found, err := s.read(thing(id))
 				if err == nil {
 					r, _ := persist.Acquire{Holder: "other", For: time.Hour}.Take(found.Record, hostTime(), nil)
-					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]stored{r.Key: found})
+					err = s.write(context.Background(), []persist.Record{r}, map[persist.Key]stored{r.Key: found}, always)
 				}
 				if err != nil {
 					t.Error(err)
