@@ -51,6 +51,12 @@ var readBugs = []Bug{
 		Pkg: "./persist/fs", Run: "^TestListReadsTheFolderOnce$",
 	},
 	{
+		Name: "fs-listings-mixed", Mechanism: "a listing goes on with its own reading of the folder",
+		Proves: []string{"SCOPE-17"}, File: "persist/fs/list.go",
+		Old: "strconv.FormatUint(rand.Uint64(), 36)", New: "strconv.FormatUint(0*rand.Uint64(), 36)",
+		Pkg: "./persist/fs", Run: "^TestListingsAreNotMixed$",
+	},
+	{
 		Name: "list-reverse-start", Mechanism: "a reverse list starts at the end of its range",
 		Proves: []string{"STORE-1"}, File: "persist/memory/list.go",
 		Old: "		positions = x.before(high)\n", New: "		positions = x.before(low)\n",

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	iofs "io/fs"
 	"iter"
+	"math/rand/v2"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -65,7 +67,7 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, d
 			return persist.Page{}, nil, r.err
 		}
 		if len(page.Records) == size {
-			page.Next = cursor.Of(q, page.Records[size-1]).String()
+			page.Next = nextOf(cursor.Of(q, page.Records[size-1]))
 			q.After = page.Next
 			s.listings.put(q, keys[last+1:])
 			break
@@ -75,11 +77,21 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, d
 	return page, doubtful, nil
 }
 
+// nextOf returns Page.Next of a page that ends at p: the position, and a number that no other page
+// has. The number keeps the listing apart from others that reached p and read the folder earlier.
+func nextOf(p cursor.Position) string {
+	return p.String() + numberMark + strconv.FormatUint(rand.Uint64(), 36)
+}
+
+// numberMark separates position and number. It is not in the text of a position.
+const numberMark = "."
+
 // keptListings is the number of listings whose remaining keys a store remembers.
 const keptListings = 16
 
 // listings remembers the keys that follow the last pages, so that a listing of many pages reads the
-// folder once. Forgotten ones are read again.
+// folder once. Each page is taken once at most, by the listing that it belongs to: see nextOf. For a
+// page that is not here the folder is read again.
 type listings struct {
 	mu    sync.Mutex // protects the fields below
 	rest  map[string][]persist.Key
@@ -100,10 +112,7 @@ func (l *listings) put(q persist.Query, keys []persist.Key) {
 		l.rest = make(map[string][]persist.Key)
 	}
 	name := nameOf(q)
-	if _, known := l.rest[name]; !known {
-		l.order = append(l.order, name)
-	}
-	l.rest[name] = keys
+	l.rest[name], l.order = keys, append(l.order, name)
 	if len(l.order) > keptListings {
 		delete(l.rest, l.order[0])
 		l.order = l.order[1:]
@@ -148,6 +157,7 @@ func (s *Store) candidates(ctx context.Context, q persist.Query, tentative *[]pe
 	order := cursor.Order(q)
 	isAfter := func(cursor.Position) bool { return true }
 	if q.After != "" {
+		q.After, _, _ = strings.Cut(q.After, numberMark)
 		after, err := cursor.Parse(q)
 		if err != nil {
 			return nil, err

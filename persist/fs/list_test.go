@@ -161,3 +161,64 @@ func TestListReadsTheFolderOnce(t *testing.T) {
 		require.Contains(t, seen, late)
 	}
 }
+
+// interrupted is a context that calls do at one call of Err.
+type interrupted struct {
+	context.Context
+	left int
+	do   func()
+}
+
+func (i *interrupted) Err() error {
+	if i.left--; i.left == 0 {
+		i.do()
+	}
+	return nil
+}
+
+// TestListingsAreNotMixed: a listing shows every record that was there at its first page, also if the
+// store remembers an older listing of the same query that stopped at the same record.
+//
+// Proves SCOPE-17.
+func TestListingsAreNotMixed(t *testing.T) {
+	q := persist.Query{Kind: "thing", Limit: 2}
+	list := func(t *testing.T, on *Store, after string) persist.Page {
+		q := q
+		q.After = after
+		page, err := on.List(t.Context(), q)
+		require.NoError(t, err)
+		return page
+	}
+	for name, first := range map[string]func(t *testing.T, s *Store, late func()) persist.Page{
+		"of another store": func(t *testing.T, s *Store, late func()) persist.Page {
+			list(t, s, "")
+			late()
+			return list(t, openAt(t, s.dir, Config{}), "")
+		},
+		"of a slower reader": func(t *testing.T, s *Store, late func()) (page persist.Page) {
+			ctx := &interrupted{context.Background(), 2, func() { // List has read the names
+				late()
+				page = list(t, s, "")
+			}}
+			older, err := s.List(ctx, q)
+			require.NoError(t, err)
+			require.Equal(t, older.Records[1].Key, page.Records[1].Key)
+			return page
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := openAt(t, t.TempDir(), Config{})
+			add := func(id string) {
+				_, err := s.Commit(t.Context(), put(id, 0))
+				require.NoError(t, err)
+			}
+			add("a")
+			add("b")
+			add("c")
+			page := first(t, s, func() { add("late") })
+			page = list(t, s, page.Next)
+			require.Len(t, page.Records, 2)
+			require.Equal(t, thing("late"), page.Records[1].Key)
+		})
+	}
+}
