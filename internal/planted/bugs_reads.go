@@ -47,8 +47,14 @@ var readBugs = []Bug{
 	{
 		Name: "fs-list-reads-again", Mechanism: "a listing of several pages reads the folder once",
 		Proves: []string{"SCOPE-20"}, File: "persist/fs/list.go",
-		Old: "			s.listings.put(q, keys[last+1:])\n", New: "			_ = last\n",
+		Old: "			s.listings.put(q, rest[last+1:])\n", New: "			_ = last\n",
 		Pkg: "./persist/fs", Run: "^TestListReadsTheFolderOnce$",
+	},
+	{
+		Name: "fs-due-skips", Mechanism: "a page by due time ends where the order of the list says",
+		Proves: []string{"STORE-1"}, File: "persist/fs/list.go",
+		Old: "nextOf(rest[last])", New: "nextOf(cursor.Of(q, page.Records[size-1]))",
+		Pkg: "./persist/fs", Run: "^TestDueListSkipsNothing$",
 	},
 	{
 		Name: "fs-listings-mixed", Mechanism: "a listing goes on with its own reading of the folder",

@@ -19,9 +19,9 @@ import (
 
 // List returns one page of the records that match q, by kind and id, or with q.Due the longest due
 // first; q.Reverse turns that around. A listing of several pages reads the folder once, at its first
-// page, so it may miss records that are created later. It returns persist.ErrClosed after Close, ctx's error, an error for an unknown q.After,
-// *DamagedError if a file that it has to read is damaged, and an error that wraps
-// persist.ErrUnavailable as Load does.
+// page, so it may miss records that are created later. It returns persist.ErrClosed after Close,
+// ctx's error, an error for an unknown q.After, *DamagedError if a file that it has to read is
+// damaged, and an error that wraps persist.ErrUnavailable as Load does.
 func (s *Store) List(ctx context.Context, q persist.Query) (persist.Page, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
@@ -52,14 +52,14 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, d
 		return persist.Page{}, nil, err
 	}
 	defer release()
-	keys, known := s.listings.take(q)
+	rest, known := s.listings.take(q)
 	if !known {
-		if keys, err = s.candidates(ctx, q, &doubtful); err != nil {
+		if rest, err = s.candidates(ctx, q, &doubtful); err != nil {
 			return persist.Page{}, nil, err
 		}
 	}
 	size, last := q.PageSize(), 0
-	for i, r := range s.reading(ctx, q, keys, &doubtful) {
+	for i, r := range s.reading(ctx, q, rest, &doubtful) {
 		if isDamaged(r.err) {
 			return persist.Page{}, []persist.Key{r.Key}, r.err
 		}
@@ -67,9 +67,9 @@ func (s *Store) page(ctx context.Context, q persist.Query) (page persist.Page, d
 			return persist.Page{}, nil, r.err
 		}
 		if len(page.Records) == size {
-			page.Next = nextOf(cursor.Of(q, page.Records[size-1]))
+			page.Next = nextOf(rest[last]) // not the due time that was read last: it may have moved
 			q.After = page.Next
-			s.listings.put(q, keys[last+1:])
+			s.listings.put(q, rest[last+1:])
 			break
 		}
 		page.Records, last = append(page.Records, r.Record), i
@@ -86,15 +86,15 @@ func nextOf(p cursor.Position) string {
 // numberMark separates position and number. It is not in the text of a position.
 const numberMark = "."
 
-// keptListings is the number of listings whose remaining keys a store remembers.
+// keptListings is the number of listings whose remaining positions a store remembers.
 const keptListings = 16
 
-// listings remembers the keys that follow the last pages, so that a listing of many pages reads the
-// folder once. Each page is taken once at most, by the listing that it belongs to: see nextOf. For a
-// page that is not here the folder is read again.
+// listings remembers the positions that follow the last pages, so that a listing of many pages reads
+// the folder once. Each page is taken once at most, by the listing that it belongs to: see nextOf.
+// For a page that is not here the folder is read again.
 type listings struct {
 	mu    sync.Mutex // protects the fields below
-	rest  map[string][]persist.Key
+	rest  map[string][]cursor.Position
 	order []string // of rest, oldest first
 }
 
@@ -104,15 +104,15 @@ func nameOf(q persist.Query) string {
 	return fmt.Sprintf("%#v", q)
 }
 
-// put keeps the keys of the page q and those after it.
-func (l *listings) put(q persist.Query, keys []persist.Key) {
+// put keeps the positions of the page q and those after it.
+func (l *listings) put(q persist.Query, rest []cursor.Position) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.rest == nil {
-		l.rest = make(map[string][]persist.Key)
+		l.rest = make(map[string][]cursor.Position)
 	}
 	name := nameOf(q)
-	l.rest[name], l.order = keys, append(l.order, name)
+	l.rest[name], l.order = rest, append(l.order, name)
 	if len(l.order) > keptListings {
 		delete(l.rest, l.order[0])
 		l.order = l.order[1:]
@@ -120,16 +120,16 @@ func (l *listings) put(q persist.Query, keys []persist.Key) {
 }
 
 // take returns what put kept for q, and forgets it.
-func (l *listings) take(q persist.Query) ([]persist.Key, bool) {
+func (l *listings) take(q persist.Query) ([]cursor.Position, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	name := nameOf(q)
-	keys, known := l.rest[name]
+	rest, known := l.rest[name]
 	if known {
 		delete(l.rest, name)
 		l.order = slices.DeleteFunc(l.order, func(other string) bool { return other == name })
 	}
-	return keys, known
+	return rest, known
 }
 
 // matching yields the records that match q, in the order of the list. It adds to tentative the keys
@@ -137,12 +137,12 @@ func (l *listings) take(q persist.Query) ([]persist.Key, bool) {
 // key it yields with the error, it goes on; every other error ends it.
 func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]persist.Key) iter.Seq2[persist.Record, error] {
 	return func(yield func(persist.Record, error) bool) {
-		keys, err := s.candidates(ctx, q, tentative)
+		found, err := s.candidates(ctx, q, tentative)
 		if err != nil {
 			yield(persist.Record{}, err)
 			return
 		}
-		for _, r := range s.reading(ctx, q, keys, tentative) {
+		for _, r := range s.reading(ctx, q, found, tentative) {
 			if !yield(r.Record, r.err) {
 				return
 			}
@@ -150,61 +150,56 @@ func (s *Store) matching(ctx context.Context, q persist.Query, tentative *[]pers
 	}
 }
 
-// candidates returns the keys of the files after q.After that q does not rule out by their names,
-// in the order of the list. For q.Due it reads the files, and leaves out those that do not match;
+// candidates returns the positions of the files after q.After that q does not rule out by their
+// names, in the order of the list. For q.Due it reads the files, and leaves out those that do not match;
 // it keeps damaged ones, for reading to report.
-func (s *Store) candidates(ctx context.Context, q persist.Query, tentative *[]persist.Key) ([]persist.Key, error) {
+func (s *Store) candidates(ctx context.Context, q persist.Query, tentative *[]persist.Key) ([]cursor.Position, error) {
 	order := cursor.Order(q)
-	isAfter := func(cursor.Position) bool { return true }
+	isBefore := func(cursor.Position) bool { return false }
 	if q.After != "" {
 		q.After, _, _ = strings.Cut(q.After, numberMark)
 		after, err := cursor.Parse(q)
 		if err != nil {
 			return nil, err
 		}
-		isAfter = func(p cursor.Position) bool { return order(p, after) > 0 }
+		isBefore = func(p cursor.Position) bool { return order(p, after) <= 0 }
 	}
 	keys, err := s.keys(ctx, q)
 	if err != nil {
 		return nil, err
 	}
-	var (
-		positions []cursor.Position
-		damaged   []persist.Key
-	)
-	if !q.Due {
-		for _, key := range keys {
-			if p := cursor.Of(q, persist.Record{Key: key}); isAfter(p) {
-				positions = append(positions, p)
-			}
-		}
-	} else {
-		for _, r := range s.reading(ctx, q, keys, tentative) {
-			switch p := cursor.Of(q, r.Record); {
+	positions := make([]cursor.Position, len(keys))
+	for i, key := range keys {
+		positions[i] = cursor.Position{Kind: key.Kind, ID: key.ID}
+	}
+	var damaged []cursor.Position
+	if q.Due {
+		var due []cursor.Position
+		for i, r := range s.reading(ctx, q, positions, tentative) {
+			switch {
 			case isDamaged(r.err):
-				damaged = append(damaged, r.Key)
+				damaged = append(damaged, positions[i])
 			case r.err != nil:
 				return nil, r.err
-			case isAfter(p):
-				positions = append(positions, p)
+			default:
+				due = append(due, cursor.Of(q, r.Record))
 			}
 		}
+		positions = due
 	}
+	positions = slices.DeleteFunc(positions, isBefore)
 	slices.SortFunc(positions, order)
-	keys = damaged
-	for _, p := range positions {
-		keys = append(keys, persist.Key{Kind: p.Kind, ID: p.ID})
-	}
-	return keys, nil
+	return append(damaged, positions...), nil
 }
 
-// reading yields the records of keys that match q, with their places in keys. For a damaged file it
-// yields the key and the error, and goes on; every other error ends it. It adds to tentative the
+// reading yields the records at these positions that match q, with their indices. For a damaged file
+// it yields the key and the error, and goes on; every other error ends it. It adds to tentative the
 // keys of the tentative files that it read.
-func (s *Store) reading(ctx context.Context, q persist.Query, keys []persist.Key, tentative *[]persist.Key) iter.Seq2[int, result] {
+func (s *Store) reading(ctx context.Context, q persist.Query, positions []cursor.Position, tentative *[]persist.Key) iter.Seq2[int, result] {
 	return func(yield func(int, result) bool) {
 		now := hostTime()
-		for i, key := range keys {
+		for i, p := range positions {
+			key := persist.Key{Kind: p.Kind, ID: p.ID}
 			if ctx.Err() != nil {
 				yield(i, result{err: context.Cause(ctx)})
 				return

@@ -222,3 +222,33 @@ func TestListingsAreNotMixed(t *testing.T) {
 		})
 	}
 }
+
+// TestDueListSkipsNothing: a record whose due time moves while List reads does not make a later page
+// skip the records in between.
+//
+// Proves STORE-1.
+func TestDueListSkipsNothing(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	past := time.Now().Add(-time.Hour)
+	due := func(id string, expected uint64, minutes time.Duration) {
+		c := put(id, expected)
+		c.Writes[0].Due = past.Add(minutes * time.Minute)
+		_, err := s.Commit(t.Context(), c)
+		require.NoError(t, err)
+	}
+	due("a", 0, 1)
+	due("b", 0, 2)
+	due("c", 0, 3)
+	// List has read all records for their order, and reads them again for the page.
+	ctx := &interrupted{context.Background(), 5, func() { due("a", 1, 4) }}
+	q := persist.Query{Kind: "thing", Due: true, Limit: 1}
+	page, err := s.List(ctx, q)
+	require.NoError(t, err)
+	require.EqualValues(t, 2, page.Records[0].Version)
+	for _, on := range []*Store{openAt(t, s.dir, Config{}), s} { // the first one does not know the listing
+		q.After = page.Next
+		next, err := on.List(t.Context(), q)
+		require.NoError(t, err)
+		require.Equal(t, thing("b"), next.Records[0].Key)
+	}
+}
