@@ -287,8 +287,14 @@ var fsBugs = []Bug{
 	{
 		Name: "fs-clock-after-read", Mechanism: "a record is judged by a time before it was read",
 		Proves: []string{"STORE-8"}, File: "persist/fs/read.go",
-		Old: "	r.Now = now\n", New: "	r.Now = hostTime()\n",
+		Old: "	r.Now = readAt(now, r.Updated)\n", New: "	r.Now = hostTime()\n",
 		Pkg: "./persist/fs", Run: "^TestClockBeforeRead$",
+	},
+	{
+		Name: "fs-read-before-update", Mechanism: "no record is read with a time before its update",
+		Proves: []string{"STORE-8"}, File: "persist/fs/read.go",
+		Old: "		return updated\n", New: "		return now\n",
+		Pkg: "./persist/fs", Run: "^TestListIsNotBeforeItsRecords$",
 	},
 	{
 		Name: "fs-load-damaged-at-once", Mechanism: "Load reads a file that looks damaged again with its lock",

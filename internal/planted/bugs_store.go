@@ -171,6 +171,12 @@ var storeBugs = []Bug{
 		Pkg: "./persist/sqlite", Run: "^TestFailedCommit$",
 	},
 	{
+		Name: "sqlite-read-before-update", Mechanism: "no record is read with a time before its update",
+		Proves: []string{"STORE-8"}, File: "persist/sqlite/statements.go",
+		Old: "		r.Now = r.Updated\n", New: "",
+		Pkg: "./persist/sqlite", Run: "^TestNotReadBeforeItsUpdate$",
+	},
+	{
 		Name: "sqlite-clock-after-read", Mechanism: "a record is judged by a time before it was read",
 		Proves: []string{"STORE-8"}, File: "persist/sqlite/read.go",
 		Old: "key.Kind, key.ID), now)", New: "key.Kind, key.ID), hostTime())",

@@ -215,7 +215,7 @@ func (s *Store) reading(ctx context.Context, q persist.Query, positions []cursor
 				*tentative = append(*tentative, key)
 			}
 			r := found.Record
-			if r.Now = now; q.Match(r, now) && !yield(i, result{r, nil}) {
+			if r.Now = readAt(now, r.Updated); q.Match(r, now) && !yield(i, result{r, nil}) {
 				return
 			}
 		}

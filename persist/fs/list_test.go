@@ -223,6 +223,31 @@ func TestListingsAreNotMixed(t *testing.T) {
 	}
 }
 
+// TestListIsNotBeforeItsRecords: a record that is written while List reads is not listed with a time
+// before its update. A record that was written while the clock was ahead is judged by the clock, as
+// commits judge it.
+//
+// Proves STORE-8.
+func TestListIsNotBeforeItsRecords(t *testing.T) {
+	s := openAt(t, t.TempDir(), Config{})
+	ahead := hostTime().Add(time.Hour)
+	require.NoError(t, s.Restore(t.Context(), []persist.Record{
+		{Key: thing("b"), Version: 1, Born: 1, Doc: []byte("{}"), Updated: ahead},
+	}, 0))
+	_, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	ctx := &interrupted{context.Background(), 2, func() { // List has read the clock
+		_, err := s.Commit(t.Context(), put("a", 1))
+		require.NoError(t, err)
+	}}
+	page, err := s.List(ctx, persist.Query{Kind: "thing"})
+	require.NoError(t, err)
+	a, b := page.Records[0], page.Records[1]
+	require.EqualValues(t, 2, a.Version)
+	require.False(t, a.Now.Before(a.Updated))
+	require.True(t, b.Now.Before(ahead))
+}
+
 // TestDueListSkipsNothing: a record whose due time moves while List reads does not make a later page
 // skip the records in between.
 //

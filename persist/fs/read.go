@@ -153,7 +153,6 @@ func (s *Store) read(key persist.Key) (stored, error) {
 	if reason := implausible(r.Record, key); reason != "" {
 		return stored{}, &DamagedError{Path: path, Reason: reason}
 	}
-	r.Now = now
 	// A file written by hand may have what no store writes.
 	if r.Born == 0 {
 		r.Born = r.Version
@@ -161,7 +160,17 @@ func (s *Store) read(key persist.Key) (stored, error) {
 	for _, t := range []*time.Time{&r.Due, &r.Expires, &r.Updated, &r.Lease.Until} {
 		*t = t.UTC().Truncate(time.Microsecond)
 	}
+	r.Now = readAt(now, r.Updated)
 	return r, nil
+}
+
+// readAt returns Record.Now of a record that was read after now: the time of its update, if it was
+// written after now. If it was written while the clock was ahead, the clock counts, as for commits.
+func readAt(now, updated time.Time) time.Time {
+	if updated.After(now) && !updated.After(hostTime()) {
+		return updated
+	}
+	return now
 }
 
 // implausible says why r, which is well-formed, cannot be the record of key, or returns "".

@@ -72,13 +72,17 @@ func (r reads) LoadAll(ctx context.Context, keys []persist.Key) ([]persist.Recor
 	byKey := make(map[persist.Key]persist.Record, len(found))
 	for _, record := range found {
 		byKey[record.Key] = record
+		if record.Now.After(now) {
+			now = record.Now
+		}
 	}
 	records := make([]persist.Record, len(keys))
 	for i, key := range keys {
 		record, ok := byKey[key]
 		if !ok {
-			record = persist.Record{Key: key, Version: byKey[persist.Key{}].Version, Now: now} // the floor
+			record = persist.Record{Key: key, Version: byKey[persist.Key{}].Version} // the floor
 		}
+		record.Now = now // one time for all
 		records[i] = record
 	}
 	return records, nil

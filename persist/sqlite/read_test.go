@@ -178,3 +178,24 @@ func TestClockBeforeRead(t *testing.T) {
 		require.False(t, r.Now.After(slow.asked), name)
 	}
 }
+
+// TestNotReadBeforeItsUpdate: a record that is written after a reader has read the clock is not read
+// with a time before its update. A record that was written while the clock was ahead is judged by the
+// clock, as commits judge it.
+//
+// Proves STORE-8.
+func TestNotReadBeforeItsUpdate(t *testing.T) {
+	s := openAt(t, dbPath(t), Config{})
+	before := hostTime().Add(-time.Second)
+	at, err := s.Commit(t.Context(), put("a", 0))
+	require.NoError(t, err)
+	ahead := hostTime().Add(time.Hour)
+	require.NoError(t, s.Restore(t.Context(), []persist.Record{
+		{Key: thing("b"), Version: 1, Born: 1, Doc: []byte("{}"), Updated: ahead},
+	}, 0))
+	for id, now := range map[string]time.Time{"a": at, "b": before, "c": before} {
+		r, err := s.sql.loadFrom(t.Context(), s.reader, thing(id), before)
+		require.NoError(t, err)
+		require.Equal(t, now, r.Now, id)
+	}
+}

@@ -120,7 +120,9 @@ func micros(t time.Time) any {
 	return t.UnixMicro()
 }
 
-// scan reads one row, as a record that was read at now. It returns the errors of the row's Scan.
+// scan reads one row, as a record that was read at now, or at its update if it was written after
+// now. If it was written while the clock was ahead, the clock counts, as for commits. It returns the
+// errors of the row's Scan.
 func scan(row interface{ Scan(...any) error }, now time.Time) (persist.Record, error) {
 	r := persist.Record{Now: now}
 	var version, born, schema, token int64
@@ -135,6 +137,9 @@ func scan(row interface{ Scan(...any) error }, now time.Time) (persist.Record, e
 	r.Version, r.Born, r.Schema = uint64(version), uint64(born), int(schema)
 	r.Doc = doc
 	r.Due, r.Expires, r.Updated = fromMicros(due), fromMicros(expires), fromMicros(updated)
+	if r.Updated.After(now) && !r.Updated.After(hostTime()) {
+		r.Now = r.Updated
+	}
 	if token != 0 {
 		r.Lease = persist.Lease{Holder: holder, Token: uint64(token), Until: fromMicros(until)}
 	}
