@@ -33,7 +33,8 @@ type Config struct {
 const defaultLockTimeout = 5 * time.Second
 
 // Store is a persist.Store in the files of a directory. It is also a persist.Reader,
-// persist.Leaser, persist.Purger, persist.Watcher, persist.Prober and persist.Restorer.
+// persist.Leaser, persist.Purger, persist.Watcher, persist.Prober, persist.Restorer and
+// persist.Describer.
 type Store struct {
 	dir       string // absolute
 	records   string // folders of dir
