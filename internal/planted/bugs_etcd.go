@@ -10,4 +10,12 @@ var etcdBugs = []Bug{
 		New: "		a.won = true\n		return view{}, nil\n	case answer.Succeeded:\n",
 		Pkg: ".", Run: "^TestFaults$", Flags: []string{"-timeout=200s"},
 	},
+	{
+		Name: "etcd-short-window", Mechanism: "a commit judged by records that were read in the call may take longer than two ticks of the clock",
+		Proves: []string{"STORE-13"},
+		File:   "persist/etcd/commit.go", Module: "persist/etcd/etcdtest",
+		Old: "		return 2 * s.config.AttemptTimeout\n",
+		New: "		return clockLag * s.config.Tick\n",
+		Pkg: ".", Run: "^TestSlowRequests$", Flags: []string{"-timeout=200s"},
+	},
 }

@@ -85,7 +85,7 @@ func (a *attempt) send(ctx context.Context, v view, next []persist.Record, at ti
 	if err != nil {
 		return view{}, notApplied(err)
 	}
-	compare := append(s.unchanged(a.keys, &v), s.before(v.turning(at, v.clock.Add(clockLag*s.config.Tick))))
+	compare := append(s.unchanged(a.keys, &v), s.before(v.turning(at, v.clock.Add(s.window(v)))))
 	compare, ops = a.compareTurn(compare, ops)
 	for _, c := range compare {
 		size += len(c.KeyBytes()) + opBytes
@@ -133,8 +133,25 @@ func (a *attempt) send(ctx context.Context, v view, next []persist.Record, at ti
 	return again, nil
 }
 
-// clockLag is by how many ticks the clock may be ahead of the time of a commit.
+// clockLag is by how many ticks the clock may be ahead of the time of a commit whose caller had that
+// time before the call.
 const clockLag = 2
+
+// window returns by how much the clock may be ahead of v.clock when a commit that is judged by v is
+// applied. What the commit was judged by does not depend on it: see turning. The window limits by how
+// much the durations in the commit are too short.
+//
+//   - A time that was read since the call began is late by the requests of the call only. A holder
+//     counts the length of its lease from before the call. So a slow answer shortens nothing that the
+//     caller relies on, and the window is as long as two requests may take.
+//   - A time that this process has heard of before may be late by any amount, so the window is short.
+//     If it has passed, the transaction fails and the records are read.
+func (s *Store) window(v view) time.Duration {
+	if v.fresh {
+		return 2 * s.config.AttemptTimeout
+	}
+	return clockLag * s.config.Tick
+}
 
 // operations returns the operations that replace the records of v by next, and their size.
 func (a *attempt) operations(v view, next []persist.Record) (ops []clientv3.Op, size int, err error) {

@@ -77,7 +77,7 @@ func (t *taking) all(ctx context.Context, found result) error {
 // none, if one of them has changed.
 func (t *taking) together(ctx context.Context, entries []entry, now time.Time) (won bool, err error) {
 	s := t.store
-	v := view{entries: make(map[persist.Key]entry, len(entries)), clock: laterOf(now, s.clock.now())} // the search may have taken a while
+	v := view{entries: make(map[persist.Key]entry, len(entries)), clock: laterOf(now, s.clock.now()), fresh: true} // the search may have taken a while
 	for _, e := range entries {
 		v.entries[e.record.Key] = e
 	}
@@ -110,7 +110,7 @@ func (t *taking) together(ctx context.Context, entries []entry, now time.Time) (
 	if len(keys) == 0 {
 		return true, nil
 	}
-	compare := append(s.unchanged(keys, &v), s.before(v.turning(at, v.clock.Add(clockLag*s.config.Tick))))
+	compare := append(s.unchanged(keys, &v), s.before(v.turning(at, v.clock.Add(s.window(v)))))
 	ops, _ = nest(s.config.MaxTxnOps, len(compare), ops) // they fit: there are at most limits.MaxKeys records
 	answer, err := s.txn(ctx, compare, ops, nil)
 	switch {
