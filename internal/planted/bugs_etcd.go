@@ -18,4 +18,20 @@ var etcdBugs = []Bug{
 		New: "		return clockLag * s.config.Tick\n",
 		Pkg: ".", Run: "^TestSlowRequests$", Flags: []string{"-timeout=200s"},
 	},
+	{
+		Name: "etcd-outage-is-silence", Mechanism: "an outage of the cluster does not count as time in which no process moved the clock",
+		Proves: []string{"STORE-17"},
+		File:   "persist/etcd/clock.go", Module: "persist/etcd/etcdtest",
+		Old: "			if err != nil {\n				since = time.Now()\n			}\n",
+		New: "",
+		Pkg: ".", Run: "^TestOutageIsNoSilence$", Flags: []string{"-timeout=200s"},
+	},
+	{
+		Name: "etcd-sleeping-clock", Mechanism: "durations of a commit after an outage count from a clock that was moved after it",
+		Proves: []string{"STORE-8"},
+		File:   "persist/etcd/clock.go", Module: "persist/etcd/etcdtest",
+		Old: "next.Sub(s.clock.now()) <= clockLag*s.config.Tick {\n",
+		New: "next.Sub(s.clock.now()) <= clockLag*time.Hour {\n",
+		Pkg: ".", Run: "^TestLeaseAfterOutage$", Flags: []string{"-timeout=200s"},
+	},
 }

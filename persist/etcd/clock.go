@@ -21,6 +21,8 @@ import (
 //     the time that has passed, towards the clock of its host.
 //   - No process was there for a while: the first that opens the store finds a clock that is far from
 //     its host's and does not move. It sets the clock to that of its host, if that is later.
+//   - The cluster could not be written for a while: the clock stands still, and its next step is as
+//     long as that. A commit with a duration makes this step first, if it comes first (wakeClock).
 
 const (
 	// idle is how far the clock may be from that of the host that opens the store. A clock that is
@@ -106,7 +108,9 @@ func (s *Store) startClock(ctx context.Context) error {
 	return nil
 }
 
-// setIdleClock sets the clock to that of the host if the clock is far from it and does not move.
+// setIdleClock sets the clock to that of the host if the clock is far from it and does not move. While
+// it watches, it asks by writes that take no effect. After one that fails it begins anew: the cluster
+// could not be written, so that no process could move the clock.
 func (s *Store) setIdleClock(ctx context.Context) error {
 	s.clock.mu.Lock()
 	t, mod, changed := s.clock.time, s.clock.mod, s.clock.changed
@@ -114,20 +118,51 @@ func (s *Store) setIdleClock(ctx context.Context) error {
 	if s.clock.host().Sub(t).Abs() < idle {
 		return nil
 	}
-	timer := time.NewTimer(max(silence, 2*s.config.AttemptTimeout) + 5*s.config.Tick)
-	defer timer.Stop()
-	select {
-	case <-changed:
-		return nil
-	case <-ctx.Done():
-		return ended(ctx)
-	case <-timer.C:
+	const never = -1 // no key has this revision
+	watch := max(silence, 2*s.config.AttemptTimeout) + 5*s.config.Tick
+	for since := time.Now(); ; {
+		timer := time.NewTimer(5 * s.config.Tick)
+		select {
+		case <-changed:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return ended(ctx)
+		case <-timer.C:
+		}
+		err := s.patiently(ctx, func() error {
+			_, err := s.moveClock(ctx, t, never)
+			if err != nil {
+				since = time.Now()
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if time.Since(since) < watch {
+			continue
+		}
+		if host := s.clock.host(); host.After(t) {
+			t = host
+		}
+		if _, err := s.moveClock(ctx, t, mod); err == nil { // also if another process has moved it
+			return nil
+		}
+		since = time.Now()
 	}
-	if host := s.clock.host(); host.After(t) {
-		t = host
+}
+
+// wakeClock moves the clock if it is late by more than clockLag ticks, as after an outage of the
+// cluster. A duration that counts from a time read afterwards is not too short by the outage.
+func (s *Store) wakeClock(ctx context.Context) error {
+	if next, _ := s.clock.step(time.Now()); next.Sub(s.clock.now()) <= clockLag*s.config.Tick {
+		return nil
 	}
 	return s.patiently(ctx, func() error { // a step that was sent twice fails the second time
-		_, err := s.moveClock(ctx, t, mod)
+		next, mod := s.clock.step(time.Now())
+		_, err := s.moveClock(ctx, next, mod)
 		return err
 	})
 }

@@ -32,6 +32,11 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 	if slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Log != nil }) {
 		return time.Time{}, fmt.Errorf("%w: etcd: a write has a log; see persist.Logs", persist.ErrUnsupported)
 	}
+	if hasDuration(c) {
+		if err := s.wakeClock(ctx); err != nil {
+			return time.Time{}, notApplied(err)
+		}
+	}
 	a := attempt{store: s, commit: c, keys: c.Keys()}
 	v, ok := s.known.recall(c, a.keys)
 	v.clock = s.clock.now()
@@ -66,6 +71,12 @@ func (s *Store) Commit(ctx context.Context, c persist.Commit) (time.Time, error)
 			return time.Time{}, fmt.Errorf("%w: %w: etcd: the records change too quickly", persist.ErrNotApplied, persist.ErrUnavailable)
 		}
 	}
+}
+
+// hasDuration reports whether c states a time as a duration from the commit on.
+func hasDuration(c persist.Commit) bool {
+	return slices.ContainsFunc(c.Writes, func(w persist.Write) bool { return w.Acquire != nil || w.TTL > 0 || w.DueIn > 0 }) ||
+		slices.ContainsFunc(c.Guards, func(g persist.Guard) bool { return g.Extend > 0 || g.TTL > 0 })
 }
 
 // attempt is a commit on its way.

@@ -28,6 +28,9 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 	case <-ctx.Done():
 		return nil, notApplied(ended(ctx))
 	}
+	if err := s.wakeClock(ctx); err != nil {
+		return nil, notApplied(err)
+	}
 	q.Unheld = true
 	t := taking{store: s, query: q, acquire: a, change: change}
 	for deadline := time.Now().Add(s.config.Timeout); ; {
