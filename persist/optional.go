@@ -71,8 +71,8 @@ type Leaser interface {
 	//
 	// A store in front of another one that is no Leaser returns ErrUnsupported; Pawl then works as
 	// without Take. An error that wraps ErrNotApplied or ErrUnsupported means that no lease was
-	// acquired, also for a query of expired or deleted records. After any other error some records
-	// may be leased until their leases run out.
+	// acquired, also for a query of expired or deleted records. Take may return records with any
+	// other error: those are acquired, and others may be leased until their leases run out.
 	Take(ctx context.Context, q Query, a Acquire, change Change) ([]Record, error)
 }
 

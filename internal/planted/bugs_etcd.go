@@ -34,4 +34,12 @@ var etcdBugs = []Bug{
 		New: "next.Sub(s.clock.now()) <= clockLag*time.Hour {\n",
 		Pkg: ".", Run: "^TestLeaseAfterOutage$", Flags: []string{"-timeout=200s"},
 	},
+	{
+		Name: "etcd-take-forgets", Mechanism: "Take returns the records that it has acquired with the error that ended it",
+		Proves: []string{"STORE-13"},
+		File:   "persist/etcd/lease.go", Module: "persist/etcd/etcdtest",
+		Old: "			return t.taken, unknown(ctx, err)\n",
+		New: "			return nil, unknown(ctx, err)\n",
+		Pkg: ".", Run: "^TestTakeInterrupted$", Flags: []string{"-timeout=200s"},
+	},
 }

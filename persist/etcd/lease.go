@@ -12,8 +12,8 @@ import (
 // Take acquires leases as persist.Leaser describes: it lists records and acquires them in one
 // transaction, or one by one if another process was faster with some of them. The calls of one store
 // run one after the other. It returns persist.ErrClosed after Close, and an error that wraps
-// persist.ErrNotApplied when q or a is not valid, ctx had ended, or no request was sent. After any
-// other error some records may be leased.
+// persist.ErrNotApplied when q or a is not valid, ctx had ended, or no lease was acquired. With any
+// other error it returns the records that it has acquired; others may be leased too.
 func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
 	if err := s.enter(ctx); err != nil {
 		return nil, notApplied(err)
@@ -43,7 +43,7 @@ func (s *Store) Take(ctx context.Context, q persist.Query, a persist.Acquire, ch
 		case err != nil && len(t.taken) == 0 && refused(err):
 			return nil, notApplied(err)
 		case err != nil:
-			return nil, unknown(ctx, err)
+			return t.taken, unknown(ctx, err)
 		case len(t.taken) > 0 || !t.lost || time.Now().After(deadline):
 			return t.taken, nil
 		}

@@ -126,3 +126,42 @@ func TestLeaseAfterOutage(t *testing.T) {
 		})
 	}
 }
+
+// Take returns the records that it has acquired with the error that ended it.
+//
+// Proves STORE-13.
+func TestTakeInterrupted(t *testing.T) {
+	t.Parallel()
+	location := place(t, 1)
+	direct, err := open(location)
+	require.NoError(t, err)
+	defer direct.Close()
+	key := func(id string) persist.Key { return persist.Key{Kind: "k", ID: id} }
+	for _, id := range []string{"1", "2", "3"} {
+		_, err := direct.Commit(t.Context(), persist.Commit{ID: "a." + id, Writes: []persist.Write{{Key: key(id), Version: 1, Doc: []byte("1")}}})
+		require.NoError(t, err)
+	}
+	sent := 0 // transactions that take leases; Take sends one after the other
+	s := openRefused(t.Context(), t, location, etcd.Config{}, func(request any) bool {
+		txn, ok := request.(*etcdserverpb.TxnRequest)
+		if !ok || len(txn.Success) == 0 || !bytes.Contains(txn.Success[0].GetRequestPut().GetKey(), []byte("/m\x00")) {
+			return false
+		}
+		switch sent++; sent {
+		case 1: // for all records, one of which has changed now
+			_, err := direct.Commit(t.Context(), persist.Commit{ID: "b.1", Writes: []persist.Write{{Key: key("1"), Expected: 1, Version: 2, Doc: []byte("2")}}})
+			require.NoError(t, err)
+		case 4: // for the last record alone
+			return true
+		}
+		return false
+	})
+	taken, err := s.Take(t.Context(), persist.Query{Kind: "k", Limit: 3}, persist.Acquire{Holder: "me", For: time.Minute}, nil)
+	require.ErrorIs(t, err, persist.ErrUnavailable)
+	require.NotErrorIs(t, err, persist.ErrNotApplied)
+	require.Len(t, taken, 1)
+	require.Equal(t, key("2"), taken[0].Key)
+	r, err := direct.Load(t.Context(), key("2"))
+	require.NoError(t, err)
+	require.Equal(t, r.Lease, taken[0].Lease)
+}
