@@ -1,0 +1,62 @@
+package etcdtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pawl-go/pawl/persist"
+)
+
+// Etcd accepts the largest commit that the store sends, whatever makes it large: the number of keys,
+// their indexes, or their documents. A commit with one byte more is a *persist.LimitError and writes
+// nothing.
+//
+// Proves STORE-16.
+func TestLargestCommit(t *testing.T) {
+	t.Parallel()
+	store, err := open(place(t, 1))
+	require.NoError(t, err)
+	defer store.Close()
+	most := store.(persist.Limiter).Limits().MaxKeys
+	for _, n := range []int{1, 31, 32, most} {
+		kind, number := fmt.Sprint("k", n), 0
+		commit := func(expected uint64, spare int) error {
+			number++
+			c := persist.Commit{ID: fmt.Sprintf("%s.%d", kind, number)}
+			for i := range n {
+				c.Writes = append(c.Writes, persist.Write{
+					Key:      persist.Key{Kind: kind, ID: fmt.Sprintf("%0100d", i)},
+					Expected: expected, Version: expected + 1, Doc: []byte("1"), Label: strings.Repeat("l", int(expected)+1),
+					Due: time.Unix(int64(expected), 0), TTL: time.Duration(expected+1) * time.Hour,
+					EndLease: expected > 0, Acquire: &persist.Acquire{Holder: strings.Repeat("h", 100), For: time.Minute},
+				})
+			}
+			c.Writes[0].Doc = fmt.Appendf(nil, "%q", strings.Repeat("x", spare))
+			_, err := store.Commit(context.Background(), c)
+			return err
+		}
+		require.NoError(t, commit(0, 0))
+		// The second commit replaces every index entry. Its size decides about the spare bytes.
+		limit := store.(persist.Limiter).Limits().MaxBytes
+		size := limit - 3 - n*(len(kind)+100+3)
+		tooLarge, ok := errors.AsType[*persist.LimitError](commit(1, size))
+		if ok {
+			require.Equal(t, "bytes", tooLarge.What)
+			require.ErrorIs(t, tooLarge, persist.ErrNotApplied)
+			size -= tooLarge.Got - tooLarge.Limit
+			again, ok := errors.AsType[*persist.LimitError](commit(1, size+1))
+			require.True(t, ok)
+			require.Equal(t, again.Limit+1, again.Got)
+			require.NoError(t, commit(1, size), "%d keys", n)
+		}
+		r, err := store.Load(t.Context(), persist.Key{Kind: kind, ID: fmt.Sprintf("%0100d", n-1)})
+		require.NoError(t, err)
+		require.EqualValues(t, 2, r.Version)
+	}
+}
