@@ -40,6 +40,10 @@ import (
 //   - two holders of one scope share a commit: the one with the smaller token has lost; only its
 //     mutation is dropped.
 //   - the scope is deleted: its lease ends with it, whichever caller deletes.
+//   - a renewal is answered while the timer runs (expire): the one that looks first decides. If the
+//     answer comes first, expire reads the later end and does nothing. If expire has read the earlier
+//     end, the lease ends here although the store has renewed it; no other holder gets it until that
+//     runs out. extend does nothing after an end, and keep ends with the context.
 //   - a commit gives the lease back, and a renewal is refused before the commit's answer arrives:
 //     the commit decides, the lease was released (endByCommit).
 
