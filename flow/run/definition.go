@@ -16,7 +16,8 @@ type Definition[S any] struct {
 	// Name identifies the definition in stored runs, for ever.
 	Name string
 	// Steps are in the order in which they run, unless a step returns another Next. A release may
-	// add steps. A run whose current step is gone is parked; see Run.Parked.
+	// add steps. A step that is removed has to stay as one that does nothing, until no unfinished run
+	// has it: a run that comes to a step that is gone is parked; see Run.Parked.
 	Steps []Step[S]
 }
 

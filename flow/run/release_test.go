@@ -85,6 +85,34 @@ func TestStepIsGone(t *testing.T) {
 	})
 }
 
+// A step was removed that a run has not come to. The run is parked there, also after Retry, and shows the
+// reason. A release that keeps the step as one that does nothing ends the run. Proves RUN-9.
+func TestRemovedStepStaysAsNothing(t *testing.T) {
+	store := stores.OpenFor(t, stores.Memory.New(t))
+	rt, log := open(t, store), &messages{Handler: slog.DiscardHandler}
+	var id string
+	release(t, rt, log, func(_ *run.Engine, runs *run.Runs[order]) {
+		r, _, err := runs.Start(t.Context(), order{})
+		require.NoError(t, err)
+		id = r.ID
+		until(t, runs, id, "waiting", func(r run.Run[order]) bool { return r.Status == run.Waiting })
+	}, waits("a"), step("old", nil), step("c", nil))
+	release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+		require.NoError(t, e.Signal(t.Context(), id, "go", 1))
+		r := until(t, runs, id, "parked", func(r run.Run[order]) bool { return r.Parked != "" })
+		require.NoError(t, e.Retry(t.Context(), id))
+		until(t, runs, id, "parked again", func(now run.Run[order]) bool { return now.Parked == r.Parked && now.Version > r.Version+1 })
+		require.Equal(t, []string{"old", `definition "order" has no step "old"`}, []string{r.CurrentStep, r.Parked})
+	}, waits("a"), step("c", nil))
+	nothing := run.Step[order]{Name: "old", Do: func(context.Context, *attempt) (run.Next, error) { return run.Continue(), nil }}
+	release(t, rt, log, func(e *run.Engine, runs *run.Runs[order]) {
+		require.NoError(t, e.Retry(t.Context(), id))
+		r := finished(t, runs, id)
+		require.Equal(t, run.Completed, r.Status, r.Error)
+		require.Equal(t, []string{"a", "a", "c"}, r.State.Log)
+	}, waits("a"), nothing, step("c", nil))
+}
+
 // A release with more steps continues the runs of the release before it. Steps behind the current one
 // run, and steps before it do not. Proves RUN-4.
 func TestReleaseWithMoreSteps(t *testing.T) {
