@@ -21,3 +21,6 @@ func (e *Engine) Stopped() bool {
 	defer e.mu.Unlock()
 	return e.stopped
 }
+
+// SignalsPerCommit is how many inboxes one commit of Delete deletes.
+const SignalsPerCommit = signalsPerCommit

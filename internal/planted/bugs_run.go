@@ -206,4 +206,16 @@ var runBugs = []Bug{
 		Old: "		return e.fits(j.ID, r)\n", New: "		return nil\n",
 		Pkg: "./flow/run", Run: "^TestRunHasRoomForAnError$", Flags: []string{"-timeout=60s"},
 	},
+	{
+		Name: "run-deleted-as-seen-before", Mechanism: "Delete looks again at a run that has changed since it was seen to be over",
+		Proves: []string{"RUN-6"}, File: "flow/run/engine.go",
+		Old: "		if more = snap.Version != seen.Version; more { // look again\n", New: "		if false {\n",
+		Pkg: "./flow/run", Run: "^(TestDeleteRacesRetry|TestDeleteRacesDelete)$/^memory$",
+	},
+	{
+		Name: "run-half-deleted-is-retried", Mechanism: "a failed run that has lost some of its signals to Delete cannot be retried",
+		Proves: []string{"RUN-6"}, File: "flow/run/engine.go",
+		Old: "		if r.Status == Failed {\n			r.become(Canceled)\n		}\n", New: "",
+		Pkg: "./flow/run", Run: "^TestDeleteManySignals$/^memory$",
+	},
 }
