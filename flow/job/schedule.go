@@ -22,6 +22,7 @@ import (
 //   - A process dies before that commit: another one does the tick, late.
 //   - Two releases have different times for one schedule: the one that starts last sets the next
 //     tick. While both run, either may do a tick, and sets the next one by its own times.
+//     Which of them is newer is not known: a release may come back. Another name avoids that.
 
 // Schedule says when to do something.
 type Schedule struct {
