@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -163,6 +164,7 @@ type Scheduler struct {
 	rt        *pawl.Runtime
 	schedules map[string]*Schedule
 	worker    *Worker[scheduleRecord]
+	stopped   atomic.Bool // set by Stop
 }
 
 // NewScheduler returns a scheduler that is not started. It returns *pawl.ArgumentError for a fault of
@@ -203,6 +205,9 @@ func (s *Scheduler) Start(ctx context.Context) error {
 			return err
 		}
 		_, err = scheduleRecords.Scope(s.rt, name).AtomicState(ctx, func(_ context.Context, r *scheduleRecord) error {
+			if s.stopped.Load() { // its times do not count any more
+				return ErrStopped
+			}
 			if r.Times != one.times() {
 				*r = scheduleRecord{State{Label: one.label(), Due: first}, first, one.times()}
 			}
@@ -216,7 +221,10 @@ func (s *Scheduler) Start(ctx context.Context) error {
 }
 
 // Stop ends the scheduler as Worker.Stop ends a worker. The schedules stay in the store.
-func (s *Scheduler) Stop(ctx context.Context) error { return s.worker.Stop(ctx) }
+func (s *Scheduler) Stop(ctx context.Context) error {
+	s.stopped.Store(true)
+	return s.worker.Stop(ctx)
+}
 
 // do is the handler of the worker.
 func (s *Scheduler) do(_ context.Context, j *Job[scheduleRecord]) error {

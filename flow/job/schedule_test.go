@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/pawl-go/pawl/flow/job"
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
+	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 )
 
 func init() { testkit.Child("ticker", tickerChild) }
@@ -151,6 +154,26 @@ func TestReleaseChangesTheTimes(t *testing.T) {
 		require.Equal(t, []float64{1, 1.75, 2, 3, 3.75, 4.25}, hours(t, rt, begin))
 		require.NoError(t, other.Close(t.Context()))
 	})
+}
+
+// A scheduler that was stopped stores no schedule, neither in a later Start nor in one that Stop
+// overtakes. Proves JOB-1.
+func TestStartAfterStopStoresNothing(t *testing.T) {
+	hourly := func(name string) job.Schedule { return job.Schedule{Name: name, Every: time.Hour, Do: note} }
+	for overtakes, want := range map[bool]int{false: 0, true: 1} {
+		tap := &stores.Tap{Store: memory.New()}
+		rt := open(t, tap)
+		s, err := job.NewScheduler(rt, job.SchedulerConfig{Schedules: []job.Schedule{hourly("a"), hourly("b")}, Logger: quiet})
+		require.NoError(t, err)
+		stop := sync.OnceFunc(func() { require.NoError(t, s.Stop(t.Context())) })
+		if overtakes {
+			tap.OnCommit(func(context.Context, persist.Commit) error { stop(); return nil })
+		} else {
+			stop()
+		}
+		require.ErrorIs(t, s.Start(t.Context()), job.ErrStopped)
+		require.EqualValues(t, want, tap.Commits.Load())
+	}
 }
 
 // Ticks follow the clocks of the zone. A time that does not exist on a day is skipped, and a time

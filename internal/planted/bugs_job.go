@@ -175,4 +175,10 @@ var jobBugs = []Bug{
 		New: "	if errors.As(err, new(*pawl.LimitError)) && delay < 0 {",
 		Pkg: "./flow/job", Run: "^TestErrorThatDoesNotFit$",
 	},
+	{
+		Name: "job-stopped-scheduler-stores", Mechanism: "a scheduler that was stopped stores no schedule",
+		Proves: []string{"JOB-1"}, File: "flow/job/schedule.go",
+		Old: "			if s.stopped.Load() { // its times do not count any more\n", New: "			if false {\n",
+		Pkg: "./flow/job", Run: "^TestStartAfterStopStoresNothing$", Quick: true,
+	},
 }
