@@ -1,7 +1,6 @@
 package run
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pawl-go/pawl"
+	"github.com/pawl-go/pawl/internal/state"
 )
 
 // Definition is the code of a run: steps over a state S. The input of a run is its first state.
@@ -231,35 +231,5 @@ func keepUnknown[S any](before, now json.RawMessage) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	values := make([]any, 3)
-	for i, data := range []json.RawMessage{before, seen, now} {
-		decoder := json.NewDecoder(bytes.NewReader(data))
-		decoder.UseNumber()
-		if err := decoder.Decode(&values[i]); err != nil {
-			return nil, err
-		}
-	}
-	if !addUnknown(values[0], values[1], values[2]) {
-		return now, nil
-	}
-	return json.Marshal(values[2])
-}
-
-// addUnknown adds to the object now what before has and seen has not. It reports whether there was
-// anything. Lists are taken from now as they are.
-func addUnknown(before, seen, now any) (added bool) {
-	old, ok1 := before.(map[string]any)
-	known, ok2 := seen.(map[string]any)
-	fields, ok3 := now.(map[string]any)
-	if !ok1 || !ok2 || !ok3 {
-		return false
-	}
-	for name, value := range old {
-		if _, isKnown := known[name]; isKnown {
-			added = addUnknown(value, known[name], fields[name]) || added
-		} else if _, has := fields[name]; !has {
-			fields[name], added = value, true
-		}
-	}
-	return added
+	return state.Merge(before, seen, now)
 }

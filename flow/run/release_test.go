@@ -239,3 +239,30 @@ func TestTwoReleases(t *testing.T) {
 		require.Equal(t, []string{"w"}, r.State.Log)
 	})
 }
+
+// A release spells a field of the state in another case, and has a type of list items with fewer fields.
+// The field is the same one, and the items keep what the release does not know. Proves RUN-4.
+func TestFieldInAnotherCase(t *testing.T) {
+	type item struct {
+		ID string `json:"id"`
+	}
+	type renamed struct {
+		Total int    `json:"Total"` // it was "total"
+		Items []item `json:"items"`
+	}
+	rt := open(t, stores.OpenFor(t, stores.Memory.New(t)))
+	e := run.NewEngine(rt, run.Config{Logger: quiet})
+	add := func(_ context.Context, a *run.Attempt[renamed]) (run.Next, error) {
+		a.State.Total++
+		return run.Continue(), nil
+	}
+	runs := run.Register(e, run.Definition[renamed]{Name: "count", Steps: []run.Step[renamed]{{Name: "a", Do: add}, {Name: "b", Do: add}}})
+	id, _, err := e.Create(t.Context(), rt, run.Request{Definition: "count", Input: json.RawMessage(`{"total":1,"items":[{"id":"x","note":"y"}]}`)})
+	require.NoError(t, err)
+	require.NoError(t, e.Start(t.Context()))
+	var r run.Run[renamed]
+	testkit.Eventually(t, func() bool { r, err = runs.Get(t.Context(), id); return err == nil && r.Status.Finished() }, "finished")
+	require.NoError(t, e.Stop(t.Context()))
+	require.Equal(t, 3, r.State.Total)
+	require.JSONEq(t, `{"Total":3,"items":[{"id":"x","note":"y"}]}`, string(document(t, rt.Store(), id)["state"]))
+}

@@ -218,4 +218,16 @@ var runBugs = []Bug{
 		Old: "		if r.Status == Failed {\n			r.become(Canceled)\n		}\n", New: "",
 		Pkg: "./flow/run", Run: "^TestDeleteManySignals$/^memory$",
 	},
+	{
+		Name: "run-unknown-fields-lost", Mechanism: "a step keeps the fields of the state that its release does not know",
+		Proves: []string{"RUN-4"}, File: "flow/run/definition.go",
+		Old: "	return state.Merge(before, seen, now)\n", New: "	_, _ = state.Merge, seen\n	return now, nil\n",
+		Pkg: "./flow/run", Run: "^TestFieldInAnotherCase$", Quick: true,
+	},
+	{
+		Name: "run-case-makes-a-field", Mechanism: "a field of the state in another case is the same field",
+		Proves: []string{"RUN-4"}, File: "internal/state/merge.go",
+		Old: "			if strings.EqualFold(k, key) {\n", New: "			if _ = strings.EqualFold; k == key {\n",
+		Pkg: "./flow/run", Run: "^TestFieldInAnotherCase$", Quick: true,
+	},
 }
