@@ -319,8 +319,14 @@ func hashOf(input json.RawMessage) (string, error) {
 	return hex.EncodeToString(sum[:]), err
 }
 
-// withoutZeros returns a JSON value without fields that are null, false, 0, empty, or become so.
+// withoutZeros returns a JSON value without fields that are null, false, 0, empty, or become so. The
+// items of a list stay, without such fields.
 func withoutZeros(v any) any {
+	if list, ok := v.([]any); ok {
+		for i, item := range list {
+			list[i] = withoutZeros(item)
+		}
+	}
 	fields, ok := v.(map[string]any)
 	if !ok {
 		return v

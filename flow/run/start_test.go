@@ -187,6 +187,20 @@ func TestKeyWithAnotherInput(t *testing.T) {
 		_, _, err = create("any", `{"n":9007199254740992}`)
 		var used *run.KeyError
 		require.ErrorAs(t, err, &used, "every digit counts")
+
+		lines := func(input string) (bool, error) {
+			_, created, err := e.Create(t.Context(), e.Runtime(), run.Request{Definition: "any", Input: json.RawMessage(input), Key: "lines"})
+			return created, err
+		}
+		for i, input := range []string{`{"lines":[{"n":1},{}]}`, `{"x":0,"lines":[{"n":1,"x":false},{"y":{"z":[]}}]}`} {
+			created, err := lines(input)
+			require.NoError(t, err, "a release has added fields")
+			require.Equal(t, i == 0, created)
+		}
+		for _, input := range []string{`{"lines":[{"n":1}]}`, `{"lines":[{"n":1},0]}`, `{"lines":[{},{"n":1}]}`} {
+			_, err := lines(input)
+			require.ErrorAs(t, err, &used, "the items of a list count")
+		}
 	})
 }
 

@@ -230,4 +230,10 @@ var runBugs = []Bug{
 		Old: "			if strings.EqualFold(k, key) {\n", New: "			if _ = strings.EqualFold; k == key {\n",
 		Pkg: "./flow/run", Run: "^TestFieldInAnotherCase$", Quick: true,
 	},
+	{
+		Name: "run-zeros-in-lists-count", Mechanism: "a release may add a field to the items of a list in the input",
+		Proves: []string{"RUN-1"}, File: "flow/run/engine.go",
+		Old: "			list[i] = withoutZeros(item)\n", New: "			list[i] = item\n",
+		Pkg: "./flow/run", Run: "^TestKeyWithAnotherInput$/^memory$",
+	},
 }
