@@ -253,22 +253,29 @@ func TestRedeliveredFinishedStep(t *testing.T) {
 	}
 }
 
-// A step returns after its run was canceled. That nothing of it is committed is logged. Proves RUN-9.
+// A step returns after its run was canceled, or deleted too. That nothing of it is committed is logged,
+// with the reason. Proves RUN-9.
 func TestCanceledStepIsLogged(t *testing.T) {
 	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
-		log := &messages{Handler: slog.DiscardHandler}
-		began := make(chan string)
-		e, runs := engine(open(t, store), run.Config{Logger: slog.New(log)}, step("a", func(ctx context.Context, a *attempt) (run.Next, error) {
-			began <- a.RunID
-			<-ctx.Done()
-			return run.Continue(), nil
-		}))
-		require.NoError(t, e.Start(t.Context()))
-		_, _, err := runs.Start(t.Context(), order{})
-		require.NoError(t, err)
-		id := testkit.Receive(t, began)
-		require.NoError(t, e.Cancel(t.Context(), id))
-		require.NoError(t, e.Stop(t.Context()))
-		require.Equal(t, 1, log.count("canceled during a step"), "%q", log.lines)
+		for _, reason := range []string{"the run is CANCELED", "the run was deleted"} {
+			log := &messages{Handler: slog.DiscardHandler}
+			began, goOn := make(chan string), make(chan struct{})
+			e, runs := engine(open(t, store), run.Config{Logger: slog.New(log)}, step("a", func(_ context.Context, a *attempt) (run.Next, error) {
+				began <- a.RunID
+				<-goOn
+				return run.Continue(), nil
+			}))
+			require.NoError(t, e.Start(t.Context()))
+			_, _, err := runs.Start(t.Context(), order{})
+			require.NoError(t, err)
+			id := testkit.Receive(t, began)
+			require.NoError(t, e.Cancel(t.Context(), id))
+			if reason == "the run was deleted" {
+				require.NoError(t, e.Delete(t.Context(), id))
+			}
+			close(goOn)
+			require.NoError(t, e.Stop(t.Context()))
+			require.Equal(t, 1, log.count("run: a step ended without effect run="+id+" reason="+reason), "%q", log.lines)
+		}
 	})
 }

@@ -48,22 +48,28 @@ func (e *Engine) logFailed(id string, r record) {
 	e.config.Logger.Error("run: failed", "run", id, "definition", r.Definition, "step", r.Current, "attempts", r.Attempts, "err", r.Error)
 }
 
-// logLost logs that a step ended without effect: its lease was lost, or the run was canceled.
+// logLost logs that a step ended without effect: its lease was lost, or the run was canceled or deleted.
 func (e *Engine) logLost(id string, cause error) {
-	if errors.Is(cause, job.ErrWithdrawn) {
-		e.config.Logger.Info("run: canceled during a step", "run", id)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	snap, err := records.Scope(e.rt, id).Snapshot(ctx)
+	deleted := err == nil && snap.Version == 0
+	if deleted || errors.Is(cause, job.ErrWithdrawn) {
+		reason := "the run was withdrawn"
+		switch {
+		case deleted: // its lease ended with it
+			reason = "the run was deleted"
+		case err == nil:
+			reason = fmt.Sprintf("the run is %s", snap.ReadOnly().Status)
+		}
+		e.config.Logger.Info("run: a step ended without effect", "run", id, "reason", reason)
 		return
 	}
-	lost := &pawl.ConcurrencyError{Scope: pawl.Key{Kind: records.Name, ID: id}}
+	lost := &pawl.ConcurrencyError{Scope: pawl.Key{Kind: records.Name, ID: id}, Actual: snap.Version}
 	if l := (*pawl.LeaseLostError)(nil); errors.As(cause, &l) {
 		lost.Expected = l.Token
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	if snap, err := records.Scope(e.rt, id).Snapshot(ctx); err == nil {
-		lost.Actual = snap.Version
-	}
-	err := fmt.Errorf("run %s was modified concurrently during step completion: %w", id, lost)
+	err = fmt.Errorf("run %s was modified concurrently during step completion: %w", id, lost)
 	e.config.Logger.Warn("run: a step ended without effect; another worker goes on", "run", id, "err", err, "cause", cause)
 }
 
