@@ -152,25 +152,45 @@ func (q *Queue[I, A]) tearDown(ctx context.Context, id string) error {
 	return nil
 }
 
-// refundAll cancels and refunds all undecided items, chunk by chunk.
+// refundAll cancels and refunds all undecided items, chunk by chunk. The chunks become smaller if the
+// store refuses one as too large.
 func (q *Queue[I, A]) refundAll(ctx context.Context, id string) error {
-	var chunk []int
+	var items []int
+	size := q.config.Chunk
+	refund := func() error {
+		for len(items) > 0 {
+			chunk := items[:min(size, len(items))]
+			err := q.refundChunk(ctx, id, chunk)
+			switch {
+			case err == nil:
+				items = items[len(chunk):]
+			case len(chunk) > 1 && tooLarge(err):
+				size = len(chunk) / 2
+			default:
+				return err
+			}
+		}
+		return nil
+	}
 	undecided := []string{string(Waiting), string(Charged), string(Made)}
 	for snap, err := range q.items.List(ctx, q.rt, pawl.Query{Prefix: itemPrefix(id), Labels: undecided}) {
 		if err != nil {
 			return err
 		}
-		if chunk = append(chunk, snap.ReadOnly().Index); len(chunk) == q.config.Chunk {
-			if err := q.refundChunk(ctx, id, chunk); err != nil {
+		if items = append(items, snap.ReadOnly().Index); len(items) == q.config.Chunk {
+			if err := refund(); err != nil {
 				return err
 			}
-			chunk = nil
 		}
 	}
-	if len(chunk) == 0 {
-		return nil
-	}
-	return q.refundChunk(ctx, id, chunk)
+	return refund()
+}
+
+// tooLarge reports whether a commit was refused because it has too many or too large documents. A
+// single document that is too large is another error.
+func tooLarge(err error) bool {
+	limit := (*pawl.LimitError)(nil)
+	return errors.As(err, &limit) && limit.What != "document"
 }
 
 // refundChunk cancels those of the given items that are undecided, and refunds those that were

@@ -81,8 +81,8 @@ type Config[I, A any] struct {
 	// Poll is how often a worker looks for jobs, and for a request to cancel, without a hint of the
 	// store; 0: DefaultPoll.
 	Poll time.Duration
-	// Chunk is the number of items that one commit of Submit stores, or of the teardown refunds; 0:
-	// DefaultChunk.
+	// Chunk is the number of items that one commit of Submit stores, or of the teardown refunds, if the
+	// store takes as many; 0: DefaultChunk.
 	Chunk int
 	// Logger gets the errors that cannot be returned to a caller; nil: slog.Default().
 	Logger *slog.Logger

@@ -25,8 +25,9 @@ type Job[I any] struct {
 
 // Submit stores a job and returns created=true. Repeated with the same id, account and items, it
 // returns the progress of that job and created=false, and stores items that an interrupted Submit
-// left out. A job of more than Config.Chunk items is stored by several commits, and waits for a
-// worker after the last one; on a queue of In, all of them are parts of the transaction.
+// left out. A job of more than Config.Chunk items, or of more than the store takes in a commit, is
+// stored by several commits, and waits for a worker after the last one; on a queue of In, all of them
+// are parts of the transaction.
 //
 // It returns pawl.ErrExists if the id belongs to another account or other items, *PriceError,
 // pawl.ErrNotFound if there is no such account, *StatusError if the job was canceled meanwhile,
@@ -47,7 +48,7 @@ func (q *Queue[I, A]) Submit(ctx context.Context, j Job[I]) (p Progress, created
 	if err != nil {
 		return p, false, err
 	}
-	for {
+	for size := q.config.Chunk; ; {
 		var r record
 		first := false
 		err := pawl.Transact(ctx, q.owner, func(ctx context.Context, tx *pawl.Tx) error {
@@ -70,12 +71,17 @@ func (q *Queue[I, A]) Submit(ctx context.Context, j Job[I]) (p Progress, created
 			case r.Hash != hash:
 				return fmt.Errorf("%w: job %.80q has another account or other items", pawl.ErrExists, j.ID)
 			case r.status() == Pending:
-				return q.store(ctx, tx, &r, first, j, prices)
+				return q.store(ctx, tx, &r, first, size, j, prices)
 			case r.Stored < r.Items:
 				return &StatusError{Job: j.ID, Status: r.status(), Requested: r.Requested, Wanted: "submit"}
 			}
 			return nil
 		})
+		_, joined := q.owner.(*pawl.Tx) // its commit comes later, and cannot be smaller
+		if size = min(size, len(j.Items)); size > 1 && tooLarge(err) && !joined {
+			size /= 2
+			continue
+		}
 		if err != nil {
 			return p, created, err
 		}
@@ -87,20 +93,17 @@ func (q *Queue[I, A]) Submit(ctx context.Context, j Job[I]) (p Progress, created
 	}
 }
 
-// store adds the next chunk of items to a pending job, which waits for a worker after the last one.
+// store adds the next items, at most size, to a pending job, which waits for a worker after the last one.
 func (q *Queue[I, A]) store(
-	ctx context.Context, tx *pawl.Tx, r *record, first bool, j Job[I], prices []int64,
+	ctx context.Context, tx *pawl.Tx, r *record, first bool, size int, j Job[I], prices []int64,
 ) error {
 	var opts []pawl.CallOption
 	if first {
 		opts = append(opts, pawl.IfAbsent())
 	}
-	end := min(r.Stored+q.config.Chunk, r.Items)
+	end := min(r.Stored+size, r.Items)
 	for i := r.Stored; i < end; i++ {
 		it := item[I, A]{State: Waiting, Index: i, Data: j.Items[i], Price: prices[i]}
-		if err := q.fits(j.ID, it); err != nil {
-			return err
-		}
 		if _, err := q.items.Scope(tx, itemID(j.ID, i)).SetState(ctx, it, pawl.IfAbsent()); err != nil {
 			return err
 		}
@@ -147,13 +150,16 @@ func (q *Queue[I, A]) check(j Job[I]) (hash string, err error) {
 	return hex.EncodeToString(digest.Sum(nil)), nil
 }
 
-// prices returns the prices of the items.
+// prices returns the prices of the items. It returns *pawl.LimitError for an item that is too large.
 func (q *Queue[I, A]) prices(j Job[I]) (prices []int64, err error) {
 	sum := int64(0)
 	for i, it := range j.Items {
 		price, err := q.config.Price(it)
 		if err != nil || price < 0 || price > math.MaxInt64-sum {
 			return nil, &PriceError{Item: i, Price: price, Err: err}
+		}
+		if err := q.fits(j.ID, item[I, A]{State: Waiting, Index: i, Data: it, Price: price}); err != nil {
+			return nil, err
 		}
 		sum += price
 		prices = append(prices, price)

@@ -195,4 +195,16 @@ var batchBugs = []Bug{
 		Old: "			i.Attempts--\n", New: "			_ = i.Attempts\n",
 		Pkg: "./flow/batch", Run: "^TestInterruptedCallsDoNotCount$",
 	},
+	{
+		Name: "batch-large-refund-is-stuck", Mechanism: "the teardown makes a commit smaller that the store refuses as too large",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/cancel.go",
+		Old: "			case len(chunk) > 1 && tooLarge(err):\n", New: "			case false && tooLarge(err):\n",
+		Pkg: "./flow/batch", Run: "^TestStoreWithSmallCommits$", Quick: true,
+	},
+	{
+		Name: "batch-large-submit-is-refused", Mechanism: "Submit makes a commit smaller that the store refuses as too large",
+		Proves: []string{"CANCEL-3"}, File: "flow/batch/submit.go",
+		Old: "size > 1 && tooLarge(err) && !joined {\n", New: "size > len(j.Items) && tooLarge(err) && !joined {\n",
+		Pkg: "./flow/batch", Run: "^TestStoreWithSmallCommits$", Quick: true,
+	},
 }
