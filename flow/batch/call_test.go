@@ -213,6 +213,40 @@ func TestCrashIsNotAFailure(t *testing.T) {
 	})
 }
 
+// A call has failed, and before it is made again, the queue is stopped, or its lease is lost as if its
+// process had died. The failure is one of those that the policy allows. Proves CANCEL-11.
+func TestFailureBeforeAnEndCounts(t *testing.T) {
+	for name, end := range map[string]func(store *stores.Tap, q *queue){
+		"stop":  func(_ *stores.Tap, q *queue) { _ = q.Stop(context.Background()) },
+		"death": func(store *stores.Tap, _ *queue) { store.RefuseAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store, s := &stores.Tap{Store: memory.New()}, newStudio()
+				rt := open(t, store)
+				policy := func(c *config) {
+					c.Retry, c.Lease = pawl.Retry{Attempts: 3, First: time.Hour, Max: time.Hour}, time.Second
+				}
+				give(t, rt, "ada", 100)
+				submit(t, newQueue(t, rt, s, policy), "j", prompts(1, 5))
+				for calls := range 3 {
+					time.Sleep(time.Minute) // until the lease has run out
+					q := newQueue(t, rt, s, policy)
+					s.during = func(context.Context, string) error {
+						time.AfterFunc(time.Minute, func() { end(store, q) })
+						return errCall
+					}
+					_, _ = q.Once(t.Context())
+					store.Refuse(nil)
+					require.Equal(t, calls+1, s.count())
+				}
+				require.Equal(t, "failed", states(t, newQueue(t, rt, s, policy), "j"))
+				checkBooks(t, rt, newQueue(t, rt, s, policy), 100, "j")
+			})
+		})
+	}
+}
+
 // A call that Stop interrupts is made again, however often, and does not count as an attempt.
 func TestInterruptedCallsDoNotCount(t *testing.T) {
 	s := newStudio()

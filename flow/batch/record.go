@@ -163,7 +163,7 @@ type item[I, A any] struct {
 	Price    int64     `json:"price"`
 	Begun    bool      `json:"begun,omitempty"`    // a call may have made something
 	Attempts int       `json:"attempts,omitempty"` // calls that were begun and not interrupted by Stop
-	Failures int       `json:"failures,omitempty"` // calls that failed, except the last one
+	Failures int       `json:"failures,omitempty"` // calls that failed and were to be repeated
 	Artifact *A        `json:"artifact,omitempty"`
 	Error    string    `json:"error,omitempty"`
 }

@@ -236,12 +236,11 @@ func (s *shift[I, A]) all(state ItemState) error {
 
 // item makes the call of an item until it succeeds or the item has failed.
 func (s *shift[I, A]) item(index int) error {
-	var last error
 	for {
 		if s.leave.Err() != nil {
 			return context.Cause(s.leave)
 		}
-		it, err := s.begin(index, last)
+		it, err := s.begin(index)
 		if err != nil || it.State != Charged {
 			return err
 		}
@@ -262,7 +261,10 @@ func (s *shift[I, A]) item(index int) error {
 		if failures >= s.config.Retry.Attempts || pawl.IsNonRetryable(err) {
 			return s.fail(index, err)
 		}
-		last = err
+		// At once: the process may end before the next call.
+		if err := s.count(index, err); err != nil {
+			return err
+		}
 		pause := time.NewTimer(s.config.Retry.Delay(failures))
 		select {
 		case <-pause.C:
@@ -274,7 +276,7 @@ func (s *shift[I, A]) item(index int) error {
 
 // begin counts a call of an item before it is made, and charges the item before the first one, in
 // one commit. It returns the item, which is Charged unless there is nothing to do.
-func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
+func (s *shift[I, A]) begin(index int) (it item[I, A], err error) {
 	charges := false
 	err = s.change(index, func(ctx context.Context, tx *pawl.Tx, r *record, i *item[I, A]) error {
 		if it, charges = *i, i.State == Waiting; r.Requested {
@@ -295,10 +297,7 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 			return nil
 		}
 		i.Begun = true
-		if i.Attempts++; last != nil {
-			i.Failures++
-			i.Error = protect.Text(last)
-		}
+		i.Attempts++
 		it = *i
 		return nil
 	})
@@ -313,6 +312,17 @@ func (s *shift[I, A]) begin(index int, last error) (it item[I, A], err error) {
 		s.hook(atFailed, s.id)
 	}
 	return it, err
+}
+
+// count counts a call that failed and is to be repeated.
+func (s *shift[I, A]) count(index int, cause error) error {
+	return s.change(index, func(_ context.Context, _ *pawl.Tx, _ *record, i *item[I, A]) error {
+		if i.State == Charged {
+			i.Failures++
+			i.Error = protect.Text(cause)
+		}
+		return nil
+	})
 }
 
 // giveBack takes back that a call was counted, because Stop has interrupted it.

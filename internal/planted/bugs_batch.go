@@ -207,4 +207,10 @@ var batchBugs = []Bug{
 		Old: "size > 1 && tooLarge(err) && !joined {\n", New: "size > len(j.Items) && tooLarge(err) && !joined {\n",
 		Pkg: "./flow/batch", Run: "^TestStoreWithSmallCommits$", Quick: true,
 	},
+	{
+		Name: "batch-failure-not-counted", Mechanism: "a call that failed is counted before anything else can happen",
+		Proves: []string{"CANCEL-11"}, File: "flow/batch/work.go",
+		Old: "			i.Failures++\n", New: "",
+		Pkg: "./flow/batch", Run: "^TestFailureBeforeAnEndCounts$", Flags: []string{"-timeout=20s"},
+	},
 }
