@@ -23,25 +23,35 @@ import (
 
 func init() {
 	// It is idle while it is blocked, so that it can be paused without a lock of its store.
-	testkit.Child("victim", func() error { return beginAll(shortLease, 10*time.Second) })
+	testkit.Child("victim", func() error { return beginAll(givenLease(), 10*time.Second) })
 	// Its many leases are renewed seldom, so that it can be stopped between two renewals.
-	testkit.Child("sleeper", func() error { return beginAll(4*shortLease, 10*time.Second) })
+	testkit.Child("sleeper", func() error { return beginAll(4*givenLease(), 10*time.Second) })
 }
 
 // Variables of the child.
 const (
 	envVisits = "PAWL_TEST_VISITS" // the visits to block at, as JSON
 	envFolder = "PAWL_TEST_FOLDER" // of the images
+	envLease  = "PAWL_TEST_LEASE"
 )
 
-// shortLease is the lease of processes that the tests kill or pause. It survives a short pause of a
-// busy machine.
+// shortLease is the least lease of processes that the tests kill or pause. It survives a short pause of
+// a busy machine.
 var shortLease = 1500 * time.Millisecond
 
 func init() {
 	if testkit.Race {
 		shortLease *= 2 // everything is slower
 	}
+}
+
+// givenLease returns the lease that the parent gives to a child.
+func givenLease() time.Duration {
+	lease, err := time.ParseDuration(os.Getenv(envLease))
+	if err != nil {
+		panic(err)
+	}
+	return lease
 }
 
 // visit is a moment of the matrix: an operation reaches a point for the nth time. It has a job.
@@ -171,21 +181,27 @@ func matrix(refs map[string]reference, all bool) (visits []visit) {
 }
 
 // startChild starts a process that begins the operations of the visits.
-func startChild(t testing.TB, role, location string, b *bench, visits []visit) *testkit.Process {
+func startChild(t testing.TB, role, location string, b *bench, visits []visit, env ...string) *testkit.Process {
 	t.Helper()
 	list, err := json.Marshal(visits)
 	require.NoError(t, err)
-	return testkit.Start(t, role, stores.Env(location), envVisits+"="+string(list), envFolder+"="+b.folder)
+	return testkit.Start(t, role, append(env, stores.Env(location), envVisits+"="+string(list), envFolder+"="+b.folder)...)
 }
 
 // block starts a process in a role that begins the operations of the visits, and returns when each of
 // them is blocked at its point.
+//
+// A process that loses a lease on the way may never come to a point: its own Cancel gets the lease then,
+// and requests nothing of a worker. All jobs are begun at once, and share the store with the renewals.
+// So a lease is at least as long as the preparation of the jobs, which makes about as many commits.
 func block(t testing.TB, role, location string, b *bench, visits []visit) *testkit.Process {
 	t.Helper()
+	began := time.Now()
 	for _, v := range visits {
 		require.NoError(t, b.prepare(v.id()), v)
 	}
-	p := startChild(t, role, location, b, visits)
+	lease := max(shortLease, time.Since(began))
+	p := startChild(t, role, location, b, visits, envLease+"="+lease.String())
 	missing := map[string]bool{"ready": true}
 	for _, v := range visits {
 		missing[v.id()] = true

@@ -298,9 +298,13 @@ func (b *bench) finalize(id string) error {
 
 func (b *bench) delete(id string) error { return b.queue(id).Delete(context.Background(), id) }
 
+// untilEnded is how long a repetition may take: first a lease runs out, and then all jobs are worked on
+// at once.
+const untilEnded = 4 * testkit.Patience
+
 // cancelAll repeats Cancel until the job is canceled, without a worker: the dead process had a lease.
 func (b *bench) cancelAll(id string) error {
-	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(untilEnded); ; time.Sleep(20 * time.Millisecond) {
 		c, err := b.queue(id).Cancel(context.Background(), id)
 		switch {
 		case err != nil:
@@ -329,7 +333,7 @@ func (b *bench) goOn(id string) error {
 
 // end waits until workers have ended a job.
 func (b *bench) end(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), untilEnded)
 	defer cancel()
 	q := b.queue(id)
 	if err := q.Start(context.Background()); err != nil && !errors.Is(err, job.ErrStopped) {
