@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -177,13 +178,16 @@ func (c *Cluster) initial() string {
 	return strings.Join(all, ",")
 }
 
-// free returns an address where nothing listens.
-func free() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+// free returns an address where nothing listens. Its port is outside the range that the kernel uses
+// for outgoing connections, so that it is still free when a member starts, or starts again.
+func free() (address string, err error) {
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(12000))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	return l.Addr().String(), l.Close()
+	return "", err
 }
 
 // Spawn starts the process of a member that does not run. Ready waits for it.
