@@ -142,7 +142,17 @@ func (b *binding) check(key Key, v *document.View) error {
 	return err
 }
 
-// view decodes d for the binding's type, upgraded to its schema. It returns *SchemaError.
+// readable is view for a caller that keeps leases: a panic of an upgrade or of the type's own JSON
+// code is the cause of the *SchemaError.
+func (b *binding) readable(d *document.Doc, key Key) (v *document.View, err error) {
+	if p := caught(func() { v, err = b.view(d, key) }); p != nil {
+		return nil, &SchemaError{Scope: key, Stored: d.Schema, Known: b.schema(), Cause: p}
+	}
+	return v, err
+}
+
+// view decodes d for the binding's type, upgraded to its schema. It returns *SchemaError. A panic of
+// an upgrade or of the type's own JSON code passes through, to the caller of the verb.
 func (b *binding) view(d *document.Doc, key Key) (*document.View, error) {
 	if v := d.View(); v != nil && v.Type == b.typ {
 		return v, nil

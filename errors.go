@@ -414,19 +414,24 @@ func (e *ArgumentError) Code() string { return "ARGUMENT" }
 func (e *ArgumentError) HTTPStatus() int { return 500 }
 
 // SchemaError is returned for a document that this release cannot read: a newer release wrote it
-// (Stored is above Known), an upgrade step refused it, or it does not fit the type. The document is
-// not modified. Code SCHEMA; 500.
+// (Stored is above Known), an upgrade step refused it, or it does not fit the type. Where Take finds
+// it, a panic of an upgrade step or of the type's own JSON code counts as well. The document is not
+// modified. Code SCHEMA; 500.
 type SchemaError struct {
 	Scope         Key
 	Stored, Known int   // schema versions of the document and of this release
-	Cause         error // nil: the document is newer
+	Cause         error // nil: the document is newer; *PanicError: reading it panicked
 }
 
 func (e *SchemaError) Error() string {
 	if e.Cause == nil {
 		return fmt.Sprintf("pawl: %s: document has schema version %d, this release knows %d", e.Scope, e.Stored, e.Known)
 	}
-	return fmt.Sprintf("pawl: %s: document of schema version %d (known: %d) cannot be read: %v", e.Scope, e.Stored, e.Known, e.Cause)
+	var why any = e.Cause
+	if p, ok := e.Cause.(*PanicError); ok {
+		why = fmt.Sprintf("panic: %v", p.Value) // without the stack, so that equal failures have equal texts
+	}
+	return fmt.Sprintf("pawl: %s: document of schema version %d (known: %d) cannot be read: %v", e.Scope, e.Stored, e.Known, why)
 }
 
 // Unwrap returns the cause, if there is one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -346,4 +347,123 @@ func TestTakeReleasesAnUnreadableDocument(t *testing.T) {
 		require.EqualValues(t, 2, r.Version, "only the first call may change the version")
 		require.Zero(t, r.Lease)
 	}
+}
+
+// fuse is a field whose UnmarshalJSON panics on a fuse that is lit.
+type fuse string
+
+func (f *fuse) UnmarshalJSON(b []byte) error {
+	if string(b) == `"lit"` {
+		panic("boom")
+	}
+	*f = fuse(b)
+	return nil
+}
+
+type charge struct {
+	Fuse fuse `json:"fuse"`
+	Runs int  `json:"runs"`
+}
+
+// A document whose UnmarshalJSON or Upgrade panics is unreadable: Take leaves it alone, and returns
+// the others. Proves STORE-13.
+func TestTakeLeavesPanickingDocumentsAlone(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, plain := range []bool{false, true} { // plain: a store without persist.Leaser
+			config := p.config
+			if plain {
+				config.Store = stores.Bare{Store: p.store}
+			}
+			rt := openRuntime(t, config)
+			testTakePanics(t, p, pawl.Kind[charge]{Name: fmt.Sprint("charge-", plain)}, rt)
+			testTakePanics(t, p, pawl.Kind[errand]{Name: fmt.Sprint("upgraded-", plain), Upgrades: []pawl.Upgrade{func(d pawl.Doc) error {
+				if d["fuse"] == "lit" {
+					panic("boom")
+				}
+				return nil
+			}}}, rt)
+		}
+	})
+}
+
+func testTakePanics[T any](t *testing.T, p path, kind pawl.Kind[T], rt *pawl.Runtime) {
+	ctx := t.Context()
+	for i, fuse := range []string{"wet", "lit", "dry"} {
+		p.put(t, kind.Scope(rt, fmt.Sprint(i)).Key(), fmt.Sprintf(`{"fuse":%q}`, fuse), 0)
+	}
+	before := p.record(t, kind.Scope(rt, "1").Key())
+	for _, opts := range [][]pawl.LeaseOption{nil, {pawl.WithMutation(pawl.Inc{Field: "runs", By: 1})}} {
+		taken, err := kind.Take(ctx, rt, pawl.Query{Limit: 3}, opts...)
+		var unreadable *pawl.SchemaError
+		require.ErrorAs(t, err, &unreadable)
+		require.Equal(t, before.Key, unreadable.Scope)
+		var raised *pawl.PanicError
+		require.ErrorAs(t, err, &raised, "the panic is the cause")
+		require.Equal(t, "boom", raised.Value)
+		require.Len(t, taken, 2)
+		for i, id := range []string{"0", "2"} {
+			require.Equal(t, id, taken[i].ID)
+			require.NoError(t, taken[i].Lease.Release(ctx))
+		}
+		now := p.record(t, before.Key)
+		now.Now = before.Now
+		require.Equal(t, before, now)
+	}
+}
+
+// A document whose UnmarshalJSON panics, and which the store took before Take had seen it, is given
+// back.
+func TestTakeReleasesAPanickingDocument(t *testing.T) {
+	ctx := t.Context()
+	store := &shortListStore{Tap: newTap()}
+	rt, kind := openRuntime(t, pawl.Config{Store: store}), pawl.Kind[charge]{Name: "charge"}
+	lit := kind.Scope(rt, "b").Key()
+	seed(t, kind.Scope(rt, "a"), charge{})
+	_, err := store.Commit(ctx, persist.Commit{ID: "lit.1", Writes: []persist.Write{{Key: lit, Version: 1, Doc: []byte(`{"fuse":"lit"}`)}}})
+	require.NoError(t, err)
+	taken, err := kind.Take(ctx, rt, pawl.Query{Limit: 2})
+	var unreadable *pawl.SchemaError
+	require.ErrorAs(t, err, &unreadable)
+	require.Len(t, taken, 1)
+	require.Equal(t, "a", taken[0].ID)
+	require.NoError(t, taken[0].Lease.Release(ctx))
+	r, err := store.Load(ctx, lit)
+	require.NoError(t, err)
+	require.Zero(t, r.Lease)
+}
+
+// If the function of WithMutation panics or calls runtime.Goexit, Take keeps no lease that it took
+// before. Proves SCOPE-5.
+func TestTakeWithPanickingMutation(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, c := range []struct {
+			name   string
+			end    func()
+			raised bool
+		}{{"panic", func() { panic("boom") }, true}, {"Goexit", runtime.Goexit, false}} {
+			kind := pawl.Kind[errand]{Name: c.name}
+			for _, id := range []string{"a", "b"} {
+				seed(t, kind.Scope(p.rt, id), errand{Runs: int(id[0] - 'a')})
+			}
+			var raised any
+			returned, done := false, make(chan struct{})
+			go func() {
+				defer close(done)
+				defer func() { raised = recover() }()
+				_, _ = kind.Take(context.Background(), p.rt, pawl.Query{Limit: 2}, pawl.WithMutation(pawl.Atomic(func(_ context.Context, e *errand) error {
+					if e.Runs == 1 {
+						c.end()
+					}
+					return nil
+				})))
+				returned = true
+			}()
+			<-done
+			require.False(t, returned, c.name)
+			require.Equal(t, c.raised, raised != nil, c.name)
+			for _, id := range []string{"a", "b"} {
+				require.Empty(t, p.record(t, kind.Scope(p.rt, id).Key()).Lease.Holder, "%s %s", c.name, id)
+			}
+		}
+	})
 }

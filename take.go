@@ -44,8 +44,10 @@ type Taken[T any] struct {
 // own, Take acquires one scope after the other. A scope on which the mutation fails is left alone.
 // Its error is reported if Take found fewer scopes than q.Limit, and may be otherwise.
 //
-// A document that this release cannot read is left alone and reported (*SchemaError). A lease that
-// ran out before the answer of the store arrived is reported (*LeaseLostError) and not returned.
+// A document that this release cannot read is left alone and reported (*SchemaError), also if an
+// Upgrade or T's own JSON code panics on it. If a function of WithMutation panics or calls
+// runtime.Goexit, Take gives back the leases that it took before. A lease that ran out before the
+// answer of the store arrived is reported (*LeaseLostError) and not returned.
 // Take returns the scopes it took even when there is an error: ErrNotPersisted for an in-memory
 // kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *LimitError,
 // *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, *CanceledError, or errors of the
@@ -87,7 +89,7 @@ func (k settings) take(ctx context.Context, o Owner, st stateType, q Query, opts
 	sq.Unheld, sq.Limit = true, max(q.Limit, 1)
 	leaser, ok := rt.store.(persist.Leaser)
 	if !ok || innermost(ctx).held() != nil || asked.applying && !t.inStore() { // only a commit can be fenced by the lease
-		return b.takeOneByOne(ctx, sq, asked, opts)
+		return b.takeOneByOne(ctx, nil, sq, asked, opts)
 	}
 	var change persist.Change
 	if asked.applying {
@@ -96,17 +98,16 @@ func (k settings) take(ctx context.Context, o Owner, st stateType, q Query, opts
 		return nil, err
 	}
 	if b.unreadable.Load() {
-		return b.takeOneByOne(ctx, sq, asked, opts)
+		return b.takeOneByOne(ctx, nil, sq, asked, opts)
 	}
 	all, err := b.takeAtOnce(ctx, leaser, sq, asked, change)
 	if errors.Is(err, persist.ErrUnsupported) { // of a store in front of one that is no Leaser
-		return b.takeOneByOne(ctx, sq, asked, opts)
+		return b.takeOneByOne(ctx, nil, sq, asked, opts)
 	}
 	if sq.Limit -= len(all); err != nil || sq.Limit == 0 || !t.leftOut.Load() {
 		return all, err
 	}
-	rest, err := b.takeOneByOne(ctx, sq, asked, opts)
-	return append(all, rest...), err
+	return b.takeOneByOne(ctx, all, sq, asked, opts)
 }
 
 // taking is the mutation of one Take, as the store's Take runs it.
@@ -211,7 +212,7 @@ func (b *binding) look(ctx context.Context, q persist.Query) (found bool, err er
 		return false, storeError(ctx, Key{Kind: q.Kind}, err)
 	}
 	for _, r := range page.Records {
-		if _, err := b.view(document.Of(r), r.Key); err != nil {
+		if _, err := b.readable(document.Of(r), r.Key); err != nil {
 			b.unreadable.Store(true)
 		}
 	}
@@ -241,7 +242,7 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 		d := document.Of(r)
 		s.stored.advance(d)
 		l := rt.newLease(ctx, s.stored, r.Key, asked, r.Lease.Token, sent)
-		snap, fault := s.seen(d)
+		v, fault := b.readable(d, r.Key)
 		if fault != nil {
 			b.unreadable.Store(true)
 			unreadable = append(unreadable, l)
@@ -252,7 +253,7 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 			err = errors.Join(err, lost) // the answer came too late
 			continue
 		}
-		all = append(all, taken{snap, l})
+		all = append(all, taken{seenAs(r.ID, d.Version, d.At, v.State), l})
 	}
 	for _, l := range unreadable {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))
@@ -260,18 +261,35 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 	return all, err
 }
 
-// takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read.
-func (b *binding) takeOneByOne(ctx context.Context, q persist.Query, asked leaseCall, opts []LeaseOption) (all []taken, err error) {
-	for want := q.Limit; len(all) < want; {
+// takeOneByOne is Take by List and Acquire. It does not acquire a document that it cannot read. It
+// adds up to q.Limit scopes to all, and gives all leases back if it panics or calls runtime.Goexit.
+func (b *binding) takeOneByOne(ctx context.Context, all []taken, q persist.Query, asked leaseCall, opts []LeaseOption) (_ []taken, err error) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		for _, t := range all {
+			_ = t.lease.Release(context.WithoutCancel(ctx)) // it runs out otherwise
+		}
+	}()
+	err = b.addOneByOne(ctx, &all, q, asked, opts)
+	returned = true
+	return all, err
+}
+
+// addOneByOne is takeOneByOne. What it took is in all when it panics.
+func (b *binding) addOneByOne(ctx context.Context, all *[]taken, q persist.Query, asked leaseCall, opts []LeaseOption) (err error) {
+	for left := q.Limit; left > 0; {
 		page, failed := b.rt.list(ctx, q)
 		if failed != nil {
-			return all, errors.Join(err, storeError(ctx, Key{Kind: q.Kind}, failed))
+			return errors.Join(err, storeError(ctx, Key{Kind: q.Kind}, failed))
 		}
 		for _, r := range page.Records {
-			if len(all) == want {
+			if left == 0 {
 				break
 			}
-			if _, fault := b.view(document.Of(r), r.Key); fault != nil {
+			if _, fault := b.readable(document.Of(r), r.Key); fault != nil {
 				err = errors.Join(err, fault)
 				continue
 			}
@@ -279,10 +297,11 @@ func (b *binding) takeOneByOne(ctx context.Context, q persist.Query, asked lease
 			l, snap, failed := b.open(owner{rt: b.rt}, r.ID).acquire(ctx, append(opts[:len(opts):len(opts)], WithMutation(asked.mutation, pinned...)))
 			switch {
 			case failed == nil:
-				all = append(all, taken{snap, l})
+				*all = append(*all, taken{snap, l})
+				left--
 			case errors.Is(failed, ErrHeld), errors.Is(failed, ErrConflict), errors.Is(failed, ErrDeleted), errors.Is(failed, ErrExpired):
 			case ctx.Err() != nil, OutcomeUnknown(failed), errors.Is(failed, ErrUnavailable), errors.Is(failed, ErrClosed), errors.Is(failed, ErrLeaseLost):
-				return all, errors.Join(err, failed)
+				return errors.Join(err, failed)
 			default: // of this document or of the mutation on it
 				err = errors.Join(err, failed)
 			}
@@ -291,5 +310,5 @@ func (b *binding) takeOneByOne(ctx context.Context, q persist.Query, asked lease
 			break
 		}
 	}
-	return all, err
+	return err
 }

@@ -81,6 +81,19 @@ var readBugs = []Bug{
 		Pkg: ".", Run: "^TestTakeRunsNoUserCodeInTheStore$",
 	},
 	{
+		Name: "take-panics", Mechanism: "Take leaves a document alone on which the type's own code panics",
+		Proves: []string{"STORE-13"}, File: "backend.go",
+		Old: "	if p := caught(func() { v, err = b.view(d, key) }); p != nil {\n		return nil, &SchemaError{Scope: key, Stored: d.Schema, Known: b.schema(), Cause: p}\n	}\n	return v, err\n",
+		New: "	return b.view(d, key)\n",
+		Pkg: ".", Run: "^TestTakeLeavesPanickingDocumentsAlone$",
+	},
+	{
+		Name: "take-panic-keeps-leases", Mechanism: "Take keeps no lease if a function panics",
+		Proves: []string{"SCOPE-5"}, File: "take.go",
+		Old: "	returned := false\n", New: "	returned := true\n",
+		Pkg: ".", Run: "^TestTakeWithPanickingMutation$",
+	},
+	{
 		Name: "take-declined", Mechanism: "a record that a change declines stays as it is",
 		Proves: []string{"STORE-1"}, File: "persist/optional.go",
 		Old: "		if !ok || r.validate() != nil {\n", New: "		if !ok && false {\n",
