@@ -226,17 +226,21 @@ func (w *Worker[T]) follow(ctx context.Context, hints <-chan struct{}) {
 	}
 }
 
-// endWithdrawn ends the contexts of the running jobs that were withdrawn.
+// endWithdrawn ends the contexts of the running jobs that were withdrawn. It runs code of the user's
+// outside of any call: a document on which that panics is looked at again later.
 func (w *Worker[T]) endWithdrawn(ctx context.Context) {
 	w.mu.Lock()
 	running := maps.Clone(w.running)
 	w.mu.Unlock()
 	for j, cancel := range running {
-		snap, err := w.config.Kind.Scope(w.rt, j.ID).Snapshot(ctx)
-		doc := snap.State()
-		if err == nil && (snap.Version == 0 || !w.takes(&doc)) {
-			cancel(ErrWithdrawn)
-		}
+		_ = protect.Call(w.config.Logger, func() error {
+			snap, err := w.config.Kind.Scope(w.rt, j.ID).Snapshot(ctx)
+			doc := snap.State()
+			if err == nil && (snap.Version == 0 || !w.takes(&doc)) {
+				cancel(ErrWithdrawn)
+			}
+			return err
+		})
 	}
 }
 
