@@ -432,6 +432,52 @@ func TestTakeReleasesAPanickingDocument(t *testing.T) {
 	require.Zero(t, r.Lease)
 }
 
+// closingTake is a store whose Take calls then before it returns.
+type closingTake struct {
+	*stores.Tap
+	then func()
+}
+
+func (s *closingTake) Take(ctx context.Context, q persist.Query, a persist.Acquire, change persist.Change) ([]persist.Record, error) {
+	records, err := s.Tap.Take(ctx, q, a, change)
+	s.then()
+	return records, err
+}
+
+// Take gives back the leases that it took while the runtime was closed, and does not return them.
+// Proves STORE-13.
+func TestTakeBesideClose(t *testing.T) {
+	onStores(t, func(t *testing.T, p path) {
+		for _, late := range []bool{false, true} { // late: when the first lease is live
+			kind := pawl.Kind[errand]{Name: fmt.Sprint("errand-", late)}
+			ids := []string{"a", "b", "c"}
+			for _, id := range ids {
+				seed(t, kind.Scope(p.rt, id), errand{})
+			}
+			var rt *pawl.Runtime
+			end := func() { require.NoError(t, rt.Close(context.Background())) }
+			config, store := p.config, &closingTake{Tap: p.store, then: func() {}}
+			config.Store = store
+			if late {
+				config.Observer = pawl.ObserverFunc(func(_ context.Context, e pawl.Event) {
+					if e.Type == pawl.EventLeaseAcquired {
+						end()
+					}
+				})
+			} else {
+				store.then = end
+			}
+			rt = openRuntime(t, config)
+			taken, err := kind.Take(t.Context(), rt, pawl.Query{Limit: 3})
+			require.ErrorIs(t, err, pawl.ErrClosed)
+			require.Empty(t, taken)
+			for _, id := range ids {
+				require.Empty(t, p.record(t, kind.Scope(p.rt, id).Key()).Lease.Holder, "late %v, %s", late, id)
+			}
+		}
+	})
+}
+
 // If the function of WithMutation panics or calls runtime.Goexit, Take keeps no lease that it took
 // before. Proves SCOPE-5.
 func TestTakeWithPanickingMutation(t *testing.T) {

@@ -230,13 +230,14 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 		err = storeError(ctx, Key{Kind: q.Kind}, err)
 	}
 	var (
-		all        []taken
-		unreadable []*Lease
+		all   []taken
+		spare []*Lease // not returned, so given back
 	)
 	for _, r := range records {
 		s := b.open(owner{rt: b.rt}, r.ID)
-		if s.err != nil { // closed meanwhile; the lease will run out
+		if s.err != nil { // closed meanwhile
 			err = errors.Join(err, s.err)
+			spare = append(spare, rt.newLease(ctx, &stored{}, r.Key, asked, r.Lease.Token, sent))
 			continue
 		}
 		d := document.Of(r)
@@ -245,17 +246,18 @@ func (b *binding) takeAtOnce(ctx context.Context, leaser persist.Leaser, q persi
 		v, fault := b.readable(d, r.Key)
 		if fault != nil {
 			b.unreadable.Store(true)
-			unreadable = append(unreadable, l)
+			spare = append(spare, l)
 			err = errors.Join(err, fault)
 			continue
 		}
 		if lost := l.under(ctx).lost(); lost != nil {
-			err = errors.Join(err, lost) // the answer came too late
+			err = errors.Join(err, lost)              // the answer came too late
+			_ = l.Release(context.WithoutCancel(ctx)) // tells the store only where Close ended the lease
 			continue
 		}
 		all = append(all, taken{seenAs(r.ID, d.Version, d.At, v.State), l})
 	}
-	for _, l := range unreadable {
+	for _, l := range spare {
 		err = errors.Join(err, l.giveBack(context.WithoutCancel(ctx)))
 	}
 	return all, err

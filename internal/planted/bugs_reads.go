@@ -94,6 +94,12 @@ var readBugs = []Bug{
 		Pkg: ".", Run: "^TestTakeWithPanickingMutation$",
 	},
 	{
+		Name: "take-closed", Mechanism: "Take gives back what it took while the runtime was closed",
+		Proves: []string{"STORE-13"}, File: "take.go",
+		Old: "			spare = append(spare, rt.newLease(ctx, &stored{}, r.Key, asked, r.Lease.Token, sent))\n", New: "",
+		Pkg: ".", Run: "^TestTakeBesideClose$",
+	},
+	{
 		Name: "take-declined", Mechanism: "a record that a change declines stays as it is",
 		Proves: []string{"STORE-1"}, File: "persist/optional.go",
 		Old: "		if !ok || r.validate() != nil {\n", New: "		if !ok && false {\n",
