@@ -17,7 +17,7 @@ const (
 	checkEveryDeaf = 250 * time.Millisecond // all watched scopes, where no hints arrive
 	rereadEvery    = time.Minute            // although versions have not moved: an expiry may have
 	minPause       = 10 * time.Millisecond  // between two batches
-	pauseFactor    = 10                     // the pause is this many times as long as the batch took
+	pauseFactor    = 10                     // the pause is this many times as long as the batch took, at most checkEvery
 	checkBatch     = 500                    // scopes in one batch
 	loadBatch      = 32                     // records in one read
 )
@@ -51,7 +51,7 @@ func (h *Hub) check(ctx context.Context, hearing *atomic.Bool, due notify.Signal
 		}
 		began := time.Now()
 		more, err := h.checkSome(ctx)
-		pause := max(minPause, pauseFactor*time.Since(began))
+		pause := min(max(minPause, pauseFactor*time.Since(began)), checkEvery)
 		if failures++; err == nil {
 			failures = 0
 		} else {
@@ -99,8 +99,6 @@ func (h *Hub) checkSome(ctx context.Context) (more bool, err error) {
 	if len(some) == 0 {
 		return false, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, h.config.Timeout)
-	defer cancel()
 	failed := some
 	err = caught(func() (err error) {
 		failed, err = h.refresh(ctx, some)
@@ -156,7 +154,9 @@ func (h *Hub) moved(ctx context.Context, some []candidate) (out []candidate) {
 	if !ok || len(some) == 1 {
 		return some
 	}
-	versions, err := prober.Versions(ctx, keysOf(some))
+	limited, cancel := context.WithTimeout(ctx, h.config.Timeout)
+	defer cancel()
+	versions, err := prober.Versions(limited, keysOf(some))
 	if err != nil {
 		return some // reading them shows which one fails
 	}
@@ -170,9 +170,12 @@ func (h *Hub) moved(ctx context.Context, some []candidate) (out []candidate) {
 }
 
 // read reads all of some, one by one if they fail together. It returns those that could not be read,
-// with an error.
+// with an error. Each call of the store has a time limit of its own, so a record that hangs leaves
+// time for the others.
 func (h *Hub) read(ctx context.Context, some []candidate) (failed []candidate, err error) {
-	records, err := h.config.Load(ctx, keysOf(some))
+	limited, cancel := context.WithTimeout(ctx, h.config.Timeout)
+	defer cancel()
+	records, err := h.config.Load(limited, keysOf(some))
 	if err == nil {
 		for i, r := range records {
 			some[i].scope.Adopt(r)

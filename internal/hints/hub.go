@@ -47,7 +47,7 @@ type Config struct {
 	Store persist.Store
 	// Load returns the records of keys, in their order, absent ones included.
 	Load func(ctx context.Context, keys []persist.Key) ([]persist.Record, error)
-	// Timeout bounds one check of some scopes.
+	// Timeout bounds one call of the store.
 	Timeout time.Duration
 	// Backoff returns how long to wait after this many failures in a row.
 	Backoff func(failures int) time.Duration

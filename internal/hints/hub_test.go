@@ -24,6 +24,7 @@ type store struct {
 	mu       sync.Mutex // protects the fields below
 	versions map[persist.Key]uint64
 	bad      map[persist.Key]bool // keys that cannot be read
+	hangs    map[persist.Key]bool // keys whose Load does not return before its context ends
 	fail     error                // returned by Watch; nil if it works
 	mute     bool                 // hints are lost
 	ears     map[chan persist.Hint]chan error
@@ -34,7 +35,7 @@ type store struct {
 }
 
 func newStore() *store {
-	return &store{versions: map[persist.Key]uint64{}, bad: map[persist.Key]bool{}, ears: map[chan persist.Hint]chan error{}}
+	return &store{versions: map[persist.Key]uint64{}, bad: map[persist.Key]bool{}, hangs: map[persist.Key]bool{}, ears: map[chan persist.Hint]chan error{}}
 }
 
 func (s *store) set(f func()) {
@@ -109,8 +110,8 @@ func (s *store) Versions(_ context.Context, keys []persist.Key) (out []uint64, e
 	return out, nil
 }
 
-func (s *store) load(_ context.Context, keys []persist.Key) (out []persist.Record, err error) {
-	panics := false
+func (s *store) load(ctx context.Context, keys []persist.Key) (out []persist.Record, err error) {
+	panics, hangs := false, false
 	s.set(func() {
 		panics, s.panics = s.panics, false
 		s.loads = append(s.loads, len(keys))
@@ -118,11 +119,18 @@ func (s *store) load(_ context.Context, keys []persist.Key) (out []persist.Recor
 			if s.bad[k] {
 				err = errors.New("damaged")
 			}
+			hangs = hangs || s.hangs[k]
 			out = append(out, persist.Record{Key: k, Version: s.versions[k]})
 		}
 	})
 	if panics {
 		panic("store")
+	}
+	if hangs {
+		<-ctx.Done()
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	return out, err
 }
@@ -363,6 +371,27 @@ func TestDamagedRecord(t *testing.T) {
 		require.Less(t, s.loaded()-before, 1000, "the damaged record is read too often")
 		s.set(func() { s.bad[key("bad")] = false; s.panics = true })
 		arrives(t, bad, 1, 2*time.Second) // after a panic, which counts as a failed read
+	})
+}
+
+// A record whose read hangs delays others by a few seconds only. Proves SCOPE-13.
+func TestHangingRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *store, h *Hub) {
+		s.fail = persist.ErrUnsupported
+		good, slow := newScope(), newScope()
+		defer h.Watch(key("good"), good)()
+		defer h.Watch(key("slow"), slow)()
+		s.set(func() { s.hangs[key("slow")] = true })
+		s.commit(key("slow"))
+		for range 5 {
+			// At most two checks, each of a read of both and of one by one, and a pause.
+			arrives(t, good, s.commit(key("good")), 2*2*time.Second+checkEvery+checkEveryDeaf)
+		}
+		before := s.loaded()
+		time.Sleep(time.Minute)
+		require.Less(t, s.loaded()-before, 50, "the hanging record is read too often")
+		s.set(func() { s.hangs[key("slow")] = false })
+		arrives(t, slow, 1, 2*2*time.Second+checkEvery+checkEveryDeaf)
 	})
 }
 

@@ -82,6 +82,19 @@ var watchBugs = []Bug{
 		Pkg: "./internal/hints", Run: "^TestDamagedRecord$", Quick: true, Flags: []string{"-timeout=20s"},
 	},
 	{
+		Name: "hub-shares-its-time", Mechanism: "a record whose read hangs leaves time for the others",
+		Proves: []string{"SCOPE-13"}, File: "internal/hints/check.go",
+		Old: "	limited, cancel := context.WithTimeout(ctx, h.config.Timeout)\n	defer cancel()\n	records, err := h.config.Load(limited, keysOf(some))\n",
+		New: "	if _, shared := ctx.Deadline(); !shared {\n		var cancel context.CancelFunc\n		ctx, cancel = context.WithTimeout(ctx, h.config.Timeout)\n		defer cancel()\n	}\n	records, err := h.config.Load(ctx, keysOf(some))\n",
+		Pkg: "./internal/hints", Run: "^TestHangingRecord$", Quick: true, Flags: []string{"-timeout=20s"},
+	},
+	{
+		Name: "hub-rests-for-long", Mechanism: "a slow check delays the next one by no more than the interval of checks",
+		Proves: []string{"SCOPE-13"}, File: "internal/hints/check.go",
+		Old: "min(max(minPause, pauseFactor*time.Since(began)), checkEvery)", New: "max(minPause, pauseFactor*time.Since(began))",
+		Pkg: "./internal/hints", Run: "^TestHangingRecord$", Quick: true, Flags: []string{"-timeout=20s"},
+	},
+	{
 		Name: "hub-trusts-every-hint-to-come", Mechanism: "watched scopes are read at intervals even while hints arrive",
 		Proves: []string{"SCOPE-13"}, File: "internal/hints/check.go",
 		Old: "	checkEvery     = 5 * time.Second ", New: "	checkEvery     = 5 * time.Hour ",
