@@ -28,6 +28,8 @@ import (
 //     A lease that had run out when the record was listed cannot come back without a new version.
 //   - A worker acquires a run after the first listing of a pass: its deletion conflicts, and its
 //     signals, which come later in the order of the queries, are left with it.
+//   - A worker acquires a position of a stream after the first listing of a pass: the deletion of the
+//     stream, which comes first, expects the listed versions of its positions, and conflicts.
 //   - A record is created, or a stream is appended to, while Erase runs: the pass that ends Erase has
 //     found none. A record that is created after that pass has read its place is not found. So stop
 //     the writers first, or run Erase again after they have ended.
@@ -114,7 +116,7 @@ func List(ctx context.Context, store persist.Store, parts []Part) iter.Seq2[Foun
 			return
 		}
 		for _, p := range parts {
-			left, err := p.left(ctx, store)
+			left, _, err := p.left(ctx, store)
 			if err != nil {
 				yield(Found{Part: p.Name}, fmt.Errorf("list %s: %w", p.Name, err))
 				return
@@ -227,18 +229,22 @@ func (p Part) why(r persist.Record) string {
 // units are the units of a part that are left, each with a record of it and the reason.
 type units map[string]Found
 
-// left returns the units of p that are left now.
-func (p Part) left(ctx context.Context, store persist.Store) (units, error) {
-	all := units{}
+// left returns the units of p that are left now, and the records of p.leased that are alive, by unit.
+func (p Part) left(ctx context.Context, store persist.Store) (units, map[string][]persist.Record, error) {
+	all, leased := units{}, map[string][]persist.Record{}
 	for r, err := range p.records(ctx, store) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		unit := p.unit(r)
 		if why := p.why(r); why != "" {
-			all[p.unit(r)] = Found{p.Name, r, why}
+			all[unit] = Found{p.Name, r, why}
+		}
+		if p.leased != nil && p.leased(r) && !r.Expired(r.Now) {
+			leased[unit] = append(leased[unit], r)
 		}
 	}
-	return all, nil
+	return all, leased, nil
 }
 
 // reason returns why r is left, "" if it is not.
@@ -261,14 +267,17 @@ type erasure struct {
 	commits  int    // counts them
 	report   Report
 	progress bool // this pass has deleted a record, or has lost one to a writer
+
+	leased map[string][]persist.Record // of the part of this pass: what Part.left returned, and is not deleted
 }
 
 // part makes a pass over a part.
 func (e *erasure) part(ctx context.Context, p Part, first bool) error {
 	left := units{}
+	e.leased = map[string][]persist.Record{}
 	if !e.options.Force {
 		var err error
-		if left, err = p.left(ctx, e.logs); err != nil {
+		if left, e.leased, err = p.left(ctx, e.logs); err != nil {
 			return err
 		}
 	}
@@ -311,7 +320,7 @@ func (e *erasure) delete(ctx context.Context, p Part, page []persist.Record, lef
 		if len(records) == 0 {
 			return nil
 		}
-		_, err := e.logs.Commit(ctx, e.deletion(records))
+		_, err := e.logs.Commit(ctx, e.deletion(p, records))
 		var conflict *persist.Conflict
 		switch half := len(records) / 2; {
 		case err == nil:
@@ -327,8 +336,10 @@ func (e *erasure) delete(ctx context.Context, p Part, page []persist.Record, lef
 		e.progress = true
 		known := len(left)
 		for _, r := range records {
-			if slices.ContainsFunc(conflict.Winners, func(w persist.Record) bool { return w.Key == r.Key }) {
-				left[p.unit(r)] = Found{p.Name, r, "written meanwhile"}
+			for _, tested := range append(slices.Clip(e.leased[p.unit(r)]), r) {
+				if slices.ContainsFunc(conflict.Winners, func(w persist.Record) bool { return w.Key == tested.Key }) {
+					left[p.unit(r)] = Found{p.Name, tested, "written meanwhile"}
+				}
 			}
 		}
 		if len(left) == known {
@@ -337,8 +348,9 @@ func (e *erasure) delete(ctx context.Context, p Part, page []persist.Record, lef
 	}
 }
 
-// deletion returns the commit that deletes records with their logs.
-func (e *erasure) deletion(records []persist.Record) persist.Commit {
+// deletion returns the commit that deletes records with their logs. It expects that no record of
+// their units was acquired since the pass listed it.
+func (e *erasure) deletion(p Part, records []persist.Record) persist.Commit {
 	e.commits++
 	c := persist.Commit{ID: fmt.Sprintf("%s.%d", e.writer, e.commits)}
 	for _, r := range records {
@@ -347,6 +359,14 @@ func (e *erasure) deletion(records []persist.Record) persist.Commit {
 			Key: r.Key, Expected: r.Version, Version: r.Version + 1, Deleted: true, Gone: expired, Swept: expired,
 			Log: &persist.LogWrite{Clear: true}, Recent: r.Commits,
 		})
+		if p.leased == nil || p.leased(r) {
+			continue
+		}
+		for _, l := range e.leased[p.unit(r)] {
+			if !slices.ContainsFunc(c.Guards, func(g persist.Guard) bool { return g.Key == l.Key }) {
+				c.Guards = append(c.Guards, persist.Guard{Key: l.Key, Read: true, Version: l.Version})
+			}
+		}
 	}
 	return c
 }
@@ -356,6 +376,10 @@ func (e *erasure) deleted(ctx context.Context, p Part, records []persist.Record)
 	e.report.Deleted += len(records)
 	e.progress = true
 	for _, r := range records {
+		if p.leased != nil && p.leased(r) {
+			unit := p.unit(r)
+			e.leased[unit] = slices.DeleteFunc(e.leased[unit], func(l persist.Record) bool { return l.Key == r.Key })
+		}
 		if e.options.Deleted != nil {
 			e.options.Deleted(p.Name, r.Key)
 		}

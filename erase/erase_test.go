@@ -340,6 +340,44 @@ func TestEraseMeanwhile(t *testing.T) {
 	}
 }
 
+// A reaction that claims the position of a stream between the listing and the deletion of the stream
+// keeps the stream, with its events. Other streams are deleted. Proves ERASE-2.
+func TestErasePositionClaimedMeanwhile(t *testing.T) {
+	stores.EachOpen(t, func(t *testing.T, store persist.Store) {
+		fillStreams(t, open(t, store), []string{"ann"})
+		position, head := persist.Key{Kind: "thread.position", ID: "ann/mail"}, persist.Key{Kind: "thread", ID: "ann"}
+		tap := &stores.Tap{Store: store}
+		claimed := false
+		tap.OnCommit(func(_ context.Context, c persist.Commit) error {
+			if !claimed && deleting(c, "thread") {
+				claimed = true
+				hold(t, store, position)
+			}
+			return nil
+		})
+		report, err := erase.Erase(t.Context(), tap, partsOf(t, store, "ann"), erase.Options{})
+		require.True(t, claimed)
+		require.ErrorIs(t, err, erase.ErrLeft)
+		want := []persist.Key{head, position, {Kind: "thread.position", ID: "ann/bill"}, {Kind: "thread.snapshot", ID: "ann/texts/all"}}
+		var left []persist.Key
+		for _, f := range report.Left {
+			left = append(left, f.Key)
+		}
+		require.ElementsMatch(t, want, left)
+		after := of(all(t, store), "ann")
+		maps.DeleteFunc(after, func(key persist.Key, _ string) bool { return persist.IsLogKind(key.Kind) })
+		require.ElementsMatch(t, want, slices.Collect(maps.Keys(after)))
+		events, err := persist.Logs(store).ReadLog(t.Context(), persist.LogQuery{Key: head})
+		require.NoError(t, err)
+		require.NotEmpty(t, events, "the reaction that claimed the stream can read its events")
+
+		release(t, store, position)
+		_, err = erase.Erase(t.Context(), tap, partsOf(t, store, "ann"), erase.Options{})
+		require.NoError(t, err)
+		require.Empty(t, of(all(t, store), "ann"))
+	})
+}
+
 // An id is that of a whole record: the signals of runs in a workspace of that name stay, and so does a
 // kind of the user's own that is named like a position of a stream.
 //

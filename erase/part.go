@@ -32,6 +32,10 @@ type Part struct {
 	// Busy returns why a record is left for now, "" if it can be deleted; nil: it always can. A record
 	// with a live lease is left in any case.
 	Busy func(persist.Record) string
+
+	// leased selects the records of a unit that workers acquire, if others of the unit are deleted before
+	// them; nil: none.
+	leased func(persist.Record) bool
 }
 
 // Labeled returns the part of the records of a kind that have one of the labels.
@@ -246,7 +250,8 @@ func (s Subject) batches(p *Part) {
 }
 
 // streams selects the heads of streams, whose events go with them, then the positions of reactions
-// and the snapshots. Positions and snapshots name their stream, because their ids may have a hash in
+// and the snapshots. A stream that stays keeps its positions: without them, reactions would handle
+// its events again. Positions and snapshots name their stream, because their ids may have a hash in
 // its place.
 func (s Subject) streams(p *Part) {
 	p.Queries = s.queries(p.Name)
@@ -258,6 +263,7 @@ func (s Subject) streams(p *Part) {
 		}
 	}
 	head := p.Name
+	p.leased = func(r persist.Record) bool { return r.Kind == head+positionSuffix }
 	p.Unit = func(r persist.Record) string {
 		if r.Kind == head {
 			return r.ID

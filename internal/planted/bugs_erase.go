@@ -59,8 +59,14 @@ var eraseBugs = []Bug{
 	{
 		Name: "erase-unit-after-a-conflict", Mechanism: "records that belong to one that was acquired meanwhile are left",
 		Proves: []string{"ERASE-2"}, File: "erase/erase.go",
-		Old: `left[p.unit(r)] = Found{p.Name, r, "written meanwhile"}`, New: "left[p.unit(r)] = Found{p.Name, r, \"written meanwhile\"}\n				defer delete(left, p.unit(r))",
+		Old: `left[p.unit(r)] = Found{p.Name, tested, "written meanwhile"}`, New: "left[p.unit(r)] = Found{p.Name, tested, \"written meanwhile\"}\n					defer delete(left, p.unit(r))",
 		Pkg: "./erase", Run: "^TestEraseMeanwhile$/acquired/memory", Quick: true,
+	},
+	{
+		Name: "erase-unguarded-positions", Mechanism: "a stream is left if a reaction claims it before its deletion",
+		Proves: []string{"ERASE-2"}, File: "erase/erase.go",
+		Old: "		if p.leased == nil || p.leased(r) {\n", New: "		if true {\n",
+		Pkg: "./erase", Run: "^TestErasePositionClaimedMeanwhile$/memory", Quick: true,
 	},
 	{
 		Name: "erase-unfinished-batch", Mechanism: "a batch job that is not over is left",
