@@ -267,6 +267,37 @@ func TestRedactedCopies(t *testing.T) {
 	require.Equal(t, []string{"b"}, s.get("kind?kind=later&label=open").ids(t))
 }
 
+// A label and a due time that another release took from fields of its own are hidden if any part of
+// the document is. A document of a newer schema has fields that Redact does not know, and is not shown
+// at all. Proves INSPECT-3.
+func TestRedactedDocumentsOfOtherReleases(t *testing.T) {
+	memos := pawl.Kind[note]{Name: "memo", Label: "status", Due: "due", Upgrades: []pawl.Upgrade{func(d pawl.Doc) error { return nil }}}
+	rt, err := pawl.Open(pawl.Config{Store: stores.OpenFor(t, stores.Memory.New(t)), Kinds: []pawl.AnyKind{memos}})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	s := serve(t, rt, inspect.Config{Redact: func(_ pawl.Key, path pawl.Field, value any) (any, bool) {
+		return "xxx", path == "secret"
+	}, Views: []inspect.View{{Name: "memos", Query: persist.Query{Kind: "memo"}, Columns: []string{"Text"},
+		Row: func(_ context.Context, r inspect.Record) ([]string, error) {
+			return []string{r.Label + r.Due.String() + r.Text("keyword")}, nil
+		}}}})
+	year := time.Date(1999, 1, 2, 0, 0, 0, 0, time.UTC)
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "memo", ID: "label"}, Schema: 1, Doc: json.RawMessage(`{"status":"open","secret":"tiger"}`), Label: "tiger"})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "memo", ID: "due"}, Schema: 0, Doc: json.RawMessage(`{"secret":"1999-01-02T00:00:00Z"}`), Due: year})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "memo", ID: "newer"}, Schema: 2, Doc: json.RawMessage(`{"status":"lion","keyword":"lion"}`), Label: "lion", Due: year})
+	put(t, rt, persist.Write{Key: pawl.Key{Kind: "memo", ID: "own"}, Schema: 1, Doc: json.RawMessage(`{"status":"open","secret":"tiger"}`), Label: "open"})
+	for _, address := range []string{"kind?kind=memo", "doc?kind=memo&id=label", "doc?kind=memo&id=due", "doc?kind=memo&id=newer", "view?name=memos"} {
+		body := s.get(address).body
+		for _, secret := range []string{"tiger", "lion", "1999"} {
+			require.NotContains(t, body, secret, address)
+		}
+	}
+	require.Equal(t, 422, s.send("GET", "raw?kind=memo&id=newer", nil).status)
+	require.Equal(t, []string{"own"}, s.get("kind?kind=memo&label=open").ids(t))
+	require.Empty(t, s.get("kind?kind=memo&label=tiger").ids(t))
+	require.Contains(t, s.get("doc?kind=memo&id=newer").text(), "newer release")
+}
+
 // The page of the process shows what waits, what runs and what is stuck, and the leases.
 func TestQueues(t *testing.T) {
 	rt := inMemory(t)

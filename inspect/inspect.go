@@ -34,6 +34,8 @@ type Config struct {
 	// reports true, shown appears in the place of value, and nothing inside is looked at. It is called
 	// for labels and due times too, with the field that they come from, or "label" and "due" if the
 	// runtime does not know the kind. Values are nil, bool, string, json.Number, []any or map[string]any.
+	// A document of an older schema has the fields that it was stored with, before any Upgrade: hide
+	// those too. With Redact, one of a newer schema than the runtime knows is not shown.
 	// Ids are not redacted. Nil: nothing is hidden. It must be safe for concurrent use.
 	Redact func(key pawl.Key, path pawl.Field, value any) (shown any, redacted bool)
 	// Workers are the background workers that the page of the process shows, such as a *pawl.Sweeper

@@ -20,9 +20,13 @@ import (
 )
 
 // content returns the document of r without what is redacted: nil, bool, string, json.Number, []any
-// or map[string]any. It returns nil for a record without a document, and an error for one that is not
-// JSON: no part of it can be redacted, so none is shown.
+// or map[string]any. It returns nil for a record without a document. It returns an error for one that
+// is not JSON, or of a newer schema than the runtime knows: what has to be redacted in it is not known,
+// so no part is shown.
 func (h *handler) content(r persist.Record) (any, error) {
+	if k, known := h.kindOf(r.Kind); known && r.Schema > k.Schema && h.config.Redact != nil {
+		return nil, fmt.Errorf("a newer release wrote it: its schema is %d, and this release knows %d", r.Schema, k.Schema)
+	}
 	doc, err := decode(r)
 	if err != nil || len(r.Doc) == 0 {
 		return nil, err
@@ -70,50 +74,55 @@ func (h *handler) redact(key pawl.Key, path pawl.Field, value any) any {
 // copies are the label and the due time of a record. They are copies of fields of its document, and
 // are hidden as those are.
 type copies struct {
-	h         *handler
-	r         persist.Record
-	kind      pawl.KindInfo
-	allHidden bool // the fields are not known, and some part of the document is hidden
+	h    *handler
+	r    persist.Record
+	kind pawl.KindInfo
+	some bool // some part of the document is hidden
+	// Whether the label and the due time come from the fields that the runtime takes them from: the
+	// field holds this label, and the document has the schema of the runtime.
+	ownLabel, ownDue bool
 }
 
-// hidden returns the copies of r. If the runtime does not know the kind, it does not know their fields:
-// both are hidden if any part of the document is.
+// hidden returns the copies of r. If the fields that they were taken from are not known, they are
+// hidden if any part of the document is.
 func (h *handler) hidden(r persist.Record, k pawl.KindInfo, known bool) copies {
-	c := copies{h: h, r: r, kind: k}
-	if h.config.Redact == nil || known || r.Label == "" && r.Due.IsZero() {
+	c := copies{h: h, r: r, kind: k, ownDue: known && r.Schema == k.Schema}
+	if h.config.Redact == nil || r.Label == "" && r.Due.IsZero() {
 		return c
 	}
-	some := *h // with a hook that notes whether it hides anything
-	some.config.Redact = func(key pawl.Key, path pawl.Field, value any) (any, bool) {
+	noting := *h // with a hook that notes whether it hides anything, and where the label is
+	noting.config.Redact = func(key pawl.Key, path pawl.Field, value any) (any, bool) {
 		shown, redacted := h.config.Redact(key, path, value)
-		c.allHidden = c.allHidden || redacted
+		c.some = c.some || redacted
+		c.ownLabel = c.ownLabel || known && k.Label != "" && path == k.Label && value == any(r.Label)
 		return shown, redacted
 	}
-	if _, err := some.content(r); err != nil {
-		c.allHidden = true
+	if _, err := noting.content(r); err != nil || len(r.Doc) == 0 {
+		c.some = true
 	}
 	return c
 }
 
 // label returns the label, or what is shown in its place.
 func (c copies) label() string {
-	return c.show(cmp.Or(c.kind.Label, "label"), c.r.Label, c.r.Label)
+	return c.show(cmp.Or(c.kind.Label, "label"), c.r.Label, c.r.Label, c.ownLabel)
 }
 
 // due returns the due time for people, or what is shown in its place.
 func (c copies) due() string {
-	return c.show(cmp.Or(c.kind.Due, "due"), c.r.Due.Format(time.RFC3339Nano), formatTime(c.r.Due))
+	return c.show(cmp.Or(c.kind.Due, "due"), c.r.Due.Format(time.RFC3339Nano), formatTime(c.r.Due), c.ownDue)
 }
 
-// show returns text, or what is shown in its place if the field with value is hidden.
-func (c copies) show(field pawl.Field, value, text string) string {
+// show returns text, or what is shown in its place if the field with value is hidden. Own says that
+// the value was taken from that field.
+func (c copies) show(field pawl.Field, value, text string, own bool) string {
 	if text == "" || c.h.config.Redact == nil {
 		return text
 	}
 	if shown, redacted := c.h.config.Redact(c.r.Key, field, value); redacted {
 		return fmt.Sprint(shown)
 	}
-	if c.allHidden {
+	if c.some && !own {
 		return "hidden"
 	}
 	return text

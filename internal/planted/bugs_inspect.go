@@ -66,8 +66,20 @@ var inspectBugs = []Bug{
 	{
 		Name: "inspect-shows-a-label-of-an-unknown-kind", Mechanism: "a label whose field is not known is hidden if any field is",
 		Proves: []string{"INSPECT-3"}, File: "inspect/redact.go",
-		Old: `		c.allHidden = c.allHidden || redacted`, New: ``,
+		Old: `		c.some = c.some || redacted`, New: ``,
 		Pkg: "./inspect", Run: "^TestRedactedCopies$", Quick: true,
+	},
+	{
+		Name: "inspect-trusts-every-label", Mechanism: "a label that another release took from another field is hidden if any field is",
+		Proves: []string{"INSPECT-3"}, File: "inspect/redact.go",
+		Old: ` && value == any(r.Label)`, New: ``,
+		Pkg: "./inspect", Run: "^TestRedactedDocumentsOfOtherReleases$", Quick: true,
+	},
+	{
+		Name: "inspect-shows-newer-schemas", Mechanism: "a document of a newer schema is not shown if anything may have to be hidden",
+		Proves: []string{"INSPECT-3"}, File: "inspect/redact.go",
+		Old: `known && r.Schema > k.Schema && h.config.Redact != nil`, New: `known && r.Schema > k.Schema && false`,
+		Pkg: "./inspect", Run: "^TestRedactedDocumentsOfOtherReleases$", Quick: true,
 	},
 	{
 		Name: "inspect-tells-labels", Mechanism: "a list by labels does not tell a hidden label",
