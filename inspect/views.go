@@ -62,12 +62,16 @@ func Runs(e *run.Engine) View {
 		v.Actions = []Action{
 			{Name: ActCancel, Effect: "The run ends as CANCELED. The context of a step that runs ends, and nothing of it is committed.", Applies: runIs(false),
 				Do: func(ctx context.Context, r persist.Record) error { return e.Cancel(ctx, r.ID) }},
-			{Name: ActRetry, Effect: "The run goes on at the step where it stopped, with a full budget of attempts.", Applies: runIs(true),
+			{Name: ActRetry, Effect: "The run goes on at the step where it stopped, with a full budget of attempts.", Applies: runIs(true), Pin: version,
 				Do: func(ctx context.Context, r persist.Record) error { return e.Retry(ctx, r.ID) }},
 		}
 	}
 	return v
 }
+
+// version is the Pin of an action on a document that has stopped: it is not written until a person or a
+// program acts on it.
+func version(r persist.Record) uint64 { return r.Version }
 
 // runIs returns a function that reports whether a run can be retried, or else can be canceled. The
 // label of a run starts with how it ended.
@@ -105,6 +109,7 @@ func Batches[I, A any](name string, q *batch.Queue[I, A]) View {
 				Do:      func(ctx context.Context, r persist.Record) error { _, err := q.Cancel(ctx, r.ID); return err }},
 			{Name: ActRetry, Effect: "The job is queued again, and goes on with the items that were not charged.",
 				Applies: func(r persist.Record) bool { return batch.Status(r.Label) == batch.Failed },
+				Pin:     version,
 				Do:      func(ctx context.Context, r persist.Record) error { return q.Retry(ctx, r.ID) }},
 		}
 	}
@@ -132,6 +137,7 @@ func Calls(kind string, f *flow.Flow) View {
 	if f != nil {
 		v.Actions = []Action{{Name: ActCancel, Effect: "The context of the call ends, in the process that runs it.",
 			Applies: func(r persist.Record) bool { return r.Held(r.Now) },
+			Pin:     func(r persist.Record) uint64 { return r.Lease.Token },
 			Do:      func(ctx context.Context, r persist.Record) error { return f.Cancel(ctx, r.ID) }}}
 	}
 	return v
@@ -198,6 +204,7 @@ func Undelivered(e *machine.Engine) View {
 	if e != nil {
 		v.Actions = []Action{{Name: ActRedeliver, Effect: "The after-effect is due again, with a full budget of attempts.",
 			Applies: func(r persist.Record) bool { return strings.HasPrefix(r.Label, "given up") },
+			Pin:     version,
 			Do:      func(ctx context.Context, r persist.Record) error { return e.Redeliver(ctx, r.ID) }}}
 	}
 	return v
@@ -250,6 +257,7 @@ func Reactions(name string, l *stream.Log) View {
 		v.Actions = []Action{
 			{Name: ActUnblock, Effect: "The reaction goes on with the event that blocked it, with a full budget of attempts.",
 				Applies: func(r persist.Record) bool { return strings.HasPrefix(r.Label, "blocked/") },
+				Pin:     version,
 				Do:      func(ctx context.Context, r persist.Record) error { return changed(l.Unblock(ctx, filterOf(r))) }},
 			{Name: ActReset, Effect: "The reaction handles all events of the stream again, from the first one on.",
 				Do: func(ctx context.Context, r persist.Record) error { return changed(l.Reset(ctx, filterOf(r))) }},

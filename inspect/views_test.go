@@ -2,9 +2,12 @@ package inspect_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -21,6 +24,7 @@ import (
 	"github.com/pawl-go/pawl/idempotency"
 	"github.com/pawl-go/pawl/inspect"
 	"github.com/pawl-go/pawl/internal/testkit"
+	"github.com/pawl-go/pawl/persist"
 	"github.com/pawl-go/pawl/stream"
 )
 
@@ -256,6 +260,51 @@ func TestReactions(t *testing.T) {
 		require.Equal(t, 6, handled)
 		require.NoError(t, log.Stop(t.Context()))
 	})
+}
+
+// An action of a view on what has failed is not done on a later failure than the one that was
+// confirmed, and that on a call not on a later call of the same id. Proves INSPECT-1.
+func TestStaleViewActions(t *testing.T) {
+	rt := inMemory(t)
+	log, err := stream.New(rt, stream.Config{Logger: quiet})
+	require.NoError(t, err)
+	f, err := flow.New(rt, flow.Config{Kind: "chat", Admit: flow.Queue, Per: flow.PerSession})
+	require.NoError(t, err)
+	defer f.Stop(testkit.Within(t, testkit.Patience))
+	q, err := batch.New(rt, batch.Config[string, string]{Name: "images", Ledger: batch.ScopeLedger(accounts, "points"),
+		Price:  func(string) (int64, error) { return 2, nil },
+		Make:   func(_ context.Context, key, item string) (string, error) { return "", nil },
+		Remove: func(context.Context, string, *string) error { return nil }})
+	require.NoError(t, err)
+	s := withViews(t, rt, inspect.Runs(run.NewEngine(rt, run.Config{})), inspect.Batches("images", q), inspect.Calls("chat", f),
+		inspect.Undelivered(machine.NewEngine(rt, machine.Config{})), inspect.Reactions("", log))
+	for i, c := range []struct{ view, action, kind, label string }{
+		{"runs", inspect.ActRetry, "run", "FAILED x"},
+		{"batch-images", inspect.ActRetry, "batch.images", "failed"},
+		{"calls-chat", inspect.ActCancel, "flow.chat.call", ""},
+		{"effects", inspect.ActRedeliver, "machine.effect", "given up x"},
+		{"reactions-stream", inspect.ActUnblock, "stream.position", "blocked/mail"},
+	} {
+		key := pawl.Key{Kind: c.kind, ID: fmt.Sprint("s", i)}
+		w := persist.Write{Key: key, Doc: json.RawMessage(`{"stream":"s","reaction":"mail"}`), Label: c.label}
+		if c.view == "calls-chat" {
+			w.Acquire = &persist.Acquire{Holder: "w", For: time.Hour}
+		}
+		address := "act?" + url.Values{"view": {c.view}, "action": {c.action}, "kind": {key.Kind}, "id": {key.ID}}.Encode()
+		put(t, rt, w)
+		form := s.confirm(address)
+		w.Expected++ // it fails again, or another call begins
+		if w.Acquire != nil {
+			r, err := rt.Store().Load(t.Context(), key)
+			require.NoError(t, err)
+			_, err = rt.Store().Commit(t.Context(), persist.Commit{ID: "end.1", Guards: []persist.Guard{{Key: key, Token: r.Lease.Token, Release: true}}})
+			require.NoError(t, err)
+		}
+		put(t, rt, w)
+		answer := s.send("POST", address, form)
+		require.Equal(t, 409, answer.status, "%s of %s", c.action, c.view)
+		require.Contains(t, answer.text(), "has changed since the action was confirmed", "%s of %s", c.action, c.view)
+	}
 }
 
 // The lag counts events that no process has told the reaction of yet.

@@ -82,6 +82,12 @@ var inspectBugs = []Bug{
 		Pkg: "./inspect", Run: "^TestRedactedDocumentsOfOtherReleases$", Quick: true,
 	},
 	{
+		Name: "inspect-retries-a-later-failure", Mechanism: "an action of a view is about the failure that was shown",
+		Proves: []string{"INSPECT-1"}, File: "inspect/views.go",
+		Old: `return r.Version }`, New: `return 0 }`,
+		Pkg: "./inspect", Run: "^TestStaleViewActions$", Quick: true,
+	},
+	{
 		Name: "inspect-tells-labels", Mechanism: "a list by labels does not tell a hidden label",
 		Proves: []string{"INSPECT-3"}, File: "inspect/list.go",
 		Old: `		if len(q.Labels) > 0 && row.Label != rec.Label {`, New: `		if false {`,
