@@ -35,11 +35,11 @@ type Change[T any] struct {
 }
 
 // Watch yields the current snapshot and then newer ones, in the order of versions, of all
-// processes. A slow watcher skips to the newest version, which always arrives. Watch ends when ctx
-// ends, or after it yields one error: ErrClosed, ErrInTx on a scope in a transaction, ErrOutsideTx
-// inside one, *ArgumentError, *SchemaError, or the error of an invalid scope. If the first snapshot
-// cannot be read, that is *UnavailableError, or *CanceledError or *LeaseLostError if ctx ends
-// meanwhile. Later Watch waits for the store.
+// processes. A slow watcher skips to the newest version, which always arrives, also if this process
+// committed it just before Close. Watch ends when ctx ends, or after it yields one error: ErrClosed,
+// ErrInTx on a scope in a transaction, ErrOutsideTx inside one, *ArgumentError, *SchemaError, or the
+// error of an invalid scope. If the first snapshot cannot be read, that is *UnavailableError, or
+// *CanceledError or *LeaseLostError if ctx ends meanwhile. Later Watch waits for the store.
 func (s Scope[T]) Watch(ctx context.Context) iter.Seq2[Change[T], error] {
 	return func(yield func(Change[T], error) bool) {
 		w, err := s.startWatch(ctx)
@@ -212,12 +212,16 @@ func (w *watcher) observe(ctx context.Context, t EventType, missed int) {
 
 // next waits for a change, w.news. It reports false when ctx has ended.
 func (w *watcher) next(ctx context.Context) bool {
-	for ctx.Err() == nil {
+	for closed := false; ctx.Err() == nil; {
 		found, left := w.look()
 		if found {
 			if w.news.missed > 0 {
 				w.observe(ctx, EventWatchMissed, w.news.missed)
 			}
+			return true
+		}
+		if closed { // before the last look, so nothing that was committed before is missing
+			w.news = news{err: wrapKey(ErrClosed, w.scope.key)}
 			return true
 		}
 		var expiry <-chan time.Time // nil, which blocks for ever, while the scope does not expire
@@ -227,8 +231,7 @@ func (w *watcher) next(ctx context.Context) bool {
 		select {
 		case <-ctx.Done():
 		case <-w.quit:
-			w.news = news{err: wrapKey(ErrClosed, w.scope.key)}
-			return true
+			closed = true
 		case <-w.signal:
 		case <-expiry:
 			if w.scope.stored != nil {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/pawl-go/pawl"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -70,6 +72,30 @@ func TestWatchErrors(t *testing.T) {
 		require.NoError(t, p.rt.Close(ctx))
 		refuse(ctx, s, pawl.ErrClosed)
 	})
+}
+
+// A watch yields the last version that was committed before Close, and then ErrClosed. In the bubble
+// the notifier pauses after the first commit, and has not passed on the second one when Close begins.
+// Proves SCOPE-13.
+func TestWatchYieldsTheLastVersionBeforeClose(t *testing.T) {
+	for _, stored := range []bool{false, true} {
+		bubble(t, pawl.Config{Store: memory.New()}, func(t *testing.T, rt *pawl.Runtime) {
+			s := pawl.Memory[ship](rt, "argo")
+			if stored {
+				s = ships.Scope(rt, "argo")
+			}
+			changes := s.Changes(t.Context())
+			receive(t, changes)
+			seed(t, s, ship{})
+			require.EqualValues(t, 1, receive(t, changes).Version)
+			synctest.Wait()
+			_, err := s.IncState(t.Context(), "miles", 1)
+			require.NoError(t, err)
+			require.NoError(t, rt.Close(t.Context()))
+			require.EqualValues(t, 2, receive(t, changes).Version)
+			require.ErrorIs(t, (<-changes).Err, pawl.ErrClosed)
+		})
+	}
 }
 
 // Closing the owner of a scope ends a watch with ErrClosed, whether its caller is receiving or not.

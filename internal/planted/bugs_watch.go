@@ -95,6 +95,12 @@ var watchBugs = []Bug{
 		Pkg: "./internal/hints", Run: "^TestHangingRecord$", Quick: true, Flags: []string{"-timeout=20s"},
 	},
 	{
+		Name: "watch-ends-early", Mechanism: "a watch yields the last version before Close",
+		Proves: []string{"SCOPE-13"}, File: "watch.go",
+		Old: "			closed = true\n", New: "			w.news = news{err: wrapKey(ErrClosed, w.scope.key)}\n			return true\n",
+		Pkg: ".", Run: "^TestWatchYieldsTheLastVersionBeforeClose$",
+	},
+	{
 		Name: "hub-trusts-every-hint-to-come", Mechanism: "watched scopes are read at intervals even while hints arrive",
 		Proves: []string{"SCOPE-13"}, File: "internal/hints/check.go",
 		Old: "	checkEvery     = 5 * time.Second ", New: "	checkEvery     = 5 * time.Hour ",
