@@ -49,8 +49,11 @@ func (b *binding) unwritten() *document.Doc {
 
 // learnFloor remembers the version that an absent record has: those before it were purged.
 func (rt *Runtime) learnFloor(d *document.Doc) {
-	if d.Life == absent && d.Version > rt.floor.Load() {
-		rt.floor.Store(d.Version)
+	for d.Life == absent {
+		known := rt.floor.Load()
+		if d.Version <= known || rt.floor.CompareAndSwap(known, d.Version) {
+			return
+		}
 	}
 }
 
