@@ -14,6 +14,7 @@ import (
 	"github.com/pawl-go/pawl/internal/testkit"
 	"github.com/pawl-go/pawl/internal/testkit/stores"
 	"github.com/pawl-go/pawl/persist"
+	"github.com/pawl-go/pawl/persist/memory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -159,6 +160,10 @@ func TestSweeperInTheBackground(t *testing.T) {
 	rt := openRuntime(t, pawl.Config{})
 	_, err = pawl.NewSweeper(rt, pawl.SweeperConfig{})
 	require.ErrorIs(t, err, pawl.ErrNoStore)
+	var limit *pawl.LimitError // a store takes an empty name for all kinds
+	_, err = pawl.NewSweeper(openOn(t, memory.New()), pawl.SweeperConfig{Kinds: []string{"visit", ""}})
+	require.ErrorAs(t, err, &limit)
+	require.Equal(t, "kind", limit.What)
 }
 
 // expire writes n expired visits to store.

@@ -60,7 +60,8 @@ type Swept struct {
 	Purged  int // tombstones removed
 }
 
-// NewSweeper returns a sweeper that is not started yet. It returns ErrNoStore or *ArgumentError.
+// NewSweeper returns a sweeper that is not started yet. It returns ErrNoStore, *ArgumentError, or
+// *LimitError for a bad name in Kinds.
 func NewSweeper(rt *Runtime, c SweeperConfig) (*Sweeper, error) {
 	switch {
 	case rt == nil:
@@ -73,6 +74,11 @@ func NewSweeper(rt *Runtime, c SweeperConfig) (*Sweeper, error) {
 		return nil, &ArgumentError{Argument: "SweeperConfig.Batch", Reason: "negative"}
 	case c.Tombstones < 0 && c.Tombstones != KeepTombstones:
 		return nil, &ArgumentError{Argument: "SweeperConfig.Tombstones", Reason: "negative"}
+	}
+	for _, name := range c.Kinds { // a store takes an empty name for all kinds
+		if err := checkName(Key{Kind: name}, "kind", name, MaxKind); err != nil {
+			return nil, err
+		}
 	}
 	if c.Interval == 0 {
 		c.Interval = DefaultSweepInterval
