@@ -103,7 +103,7 @@ type Query struct {
 	Labels  []string      // any of these; at most MaxLabels
 	Age     time.Duration // last written at least this long ago, by the store's clock
 	Due     bool          // due time has come; the longest due first
-	Limit   int           // 0: no limit
+	Limit   int           // 0: no limit, for Take 1; negative: *ArgumentError
 }
 
 // List yields the persisted scopes of this kind that match q, in the order of their ids, byte by
@@ -113,8 +113,8 @@ type Query struct {
 // For a document that this release cannot read it yields a Snapshot that has only its ID, with
 // *SchemaError, and goes on; q.Limit does not count it. Every other error is in the last pair:
 // ErrNotPersisted for an in-memory kind, ErrInTx on a transaction and ErrOutsideTx inside one (list
-// before it, and read again in it), ErrNoStore, *KindError, *LimitError, *UnavailableError,
-// ErrClosed, or *CanceledError.
+// before it, and read again in it), ErrNoStore, *KindError, *ArgumentError, *LimitError,
+// *UnavailableError, ErrClosed, or *CanceledError.
 func (k Kind[T]) List(ctx context.Context, o Owner, q Query) iter.Seq2[Snapshot[T], error] {
 	return func(yield func(Snapshot[T], error) bool) {
 		settings(k).list(ctx, o, stateTypeOf[T](), q, func(s snapshot, err error) bool {
@@ -181,6 +181,8 @@ func (k settings) listable(ctx context.Context, o Owner, t stateType, q Query) (
 		return nil, ErrInTx
 	case frameOf(ctx).outerTx() != nil:
 		return nil, ErrOutsideTx
+	case q.Limit < 0:
+		return nil, &ArgumentError{Argument: "Query.Limit", Reason: "negative"}
 	case len(q.Labels) > MaxLabels:
 		return nil, &LimitError{Scope: Key{Kind: k.Name}, What: "labels", Limit: MaxLabels, Got: len(q.Labels), Reason: "in one query"}
 	}

@@ -108,9 +108,12 @@ func TestListRange(t *testing.T) {
 		back := ids(pawl.Query{From: "010", Reverse: true})
 		require.Len(t, back, 240)
 		require.True(t, slices.IsSortedFunc(back, func(a, b string) int { return strings.Compare(b, a) }))
-		for _, err := range chores.List(t.Context(), p.rt, pawl.Query{From: "\xff"}) {
-			var argument *pawl.ArgumentError
-			require.ErrorAs(t, err, &argument)
+		for _, q := range []pawl.Query{{From: "\xff"}, {Limit: -1}} {
+			for _, err := range chores.List(t.Context(), p.rt, q) {
+				require.ErrorAs(t, err, new(*pawl.ArgumentError))
+			}
 		}
+		_, err := chores.Take(t.Context(), p.rt, pawl.Query{Limit: -1})
+		require.ErrorAs(t, err, new(*pawl.ArgumentError))
 	})
 }

@@ -48,10 +48,11 @@ type Taken[T any] struct {
 // Upgrade or T's own JSON code panics on it. If a function of WithMutation panics or calls
 // runtime.Goexit, Take gives back the leases that it took before. A lease that ran out before the
 // answer of the store arrived is reported (*LeaseLostError) and not returned.
+//
 // Take returns the scopes it took even when there is an error: ErrNotPersisted for an in-memory
-// kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError, *LimitError,
-// *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed, *CanceledError, or errors of the
-// mutation.
+// kind, ErrInTx on a transaction and ErrOutsideTx inside one, ErrNoStore, *KindError,
+// *ArgumentError, *LimitError, *UnavailableError, *SchemaError, *LeaseLostError, ErrClosed,
+// *CanceledError, or errors of the mutation.
 func (k Kind[T]) Take(ctx context.Context, o Owner, q Query, opts ...LeaseOption) ([]Taken[T], error) {
 	all, err := settings(k).take(ctx, o, stateTypeOf[T](), q, opts)
 	var taken []Taken[T]
