@@ -211,7 +211,8 @@ func (r *run[T]) refuse(status string) Outcome[T] {
 }
 
 // claim claims the entity, and reports whether it succeeded. Its commit does not end with ctx: a
-// claim that lands after the end of ctx is released.
+// claim that lands after the end of ctx is released. A panic of the entity's own code is raised again,
+// or logged if ctx ended before it.
 func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, err error) {
 	if ctx.Err() != nil {
 		return false, r.canceled(ctx)
@@ -235,27 +236,37 @@ func (r *run[T]) claim(ctx context.Context, snap pawl.Snapshot[T]) (won bool, er
 			pawl.HeldBy(claimHolder(r.m.e.rt.Holder(), r.r.revert, r.r.into)),
 			pawl.WithMutation(r.m.changeStatus(r.r.from, r.r.into), pawl.IfVersion(snap.Version)))
 	}()
-	var a answer
+	var (
+		a      answer
+		raised *pawl.PanicError
+	)
 	select {
 	case a = <-answers:
 	case <-ctx.Done():
-		r.handedOver = true
-		go func() {
-			defer r.leave()
-			defer stopRenewal()
-			if a := <-answers; a.err == nil {
-				r.setLease(a.lease)
-				r.release(nil)
-			}
-		}()
-		return false, r.canceled(ctx)
+		select {
+		case a = <-answers: // both were ready: a panic must not be lost
+		default:
+			r.handedOver = true
+			go func() {
+				defer r.leave()
+				defer stopRenewal()
+				switch a := <-answers; {
+				case a.err == nil:
+					r.setLease(a.lease)
+					r.release(nil)
+				case errors.As(a.err, &raised):
+					r.m.e.config.Logger.Error("machine: the claim panicked after its caller had left",
+						"entity", r.scope.Key().String(), "step", r.r.step, "panic", fmt.Sprint(raised.Value), "stack", string(raised.Stack))
+				}
+			}()
+			return false, r.canceled(ctx)
+		}
 	}
 	if a.err == nil {
 		r.setLease(a.lease)
 		return true, nil
 	}
 	stopRenewal()
-	var raised *pawl.PanicError
 	switch {
 	case errors.As(a.err, &raised):
 		panic(raised)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,12 +21,18 @@ import (
 // seal is a field whose UnmarshalJSON panics while sealBreaks is set.
 type seal string
 
-var sealBreaks atomic.Bool
+var (
+	sealBreaks atomic.Bool
+	sealWaits  atomic.Pointer[func()] // called before the panic; nil: nothing is
+)
 
 func (s seal) MarshalJSON() ([]byte, error) { return json.Marshal(string(s)) }
 
 func (s *seal) UnmarshalJSON(data []byte) error {
 	if sealBreaks.CompareAndSwap(true, false) {
+		if wait := sealWaits.Load(); wait != nil {
+			(*wait)()
+		}
 		panic("the seal is broken")
 	}
 	return json.Unmarshal(data, (*string)(s))
@@ -69,6 +76,46 @@ func TestEntityThatPanicsWhenClaimed(t *testing.T) {
 	out, err := fire()
 	require.NoError(t, err)
 	require.Equal(t, machine.Done, out.Result)
+}
+
+// A panic of the entity's own code during the claim is logged if the caller of Fire has left.
+// Proves SCOPE-5.
+func TestEntityThatPanicsWhenCallerLeft(t *testing.T) {
+	rt, err := pawl.Open(pawl.Config{Store: memory.New()})
+	require.NoError(t, err)
+	defer rt.Close(context.Background())
+	logged := make(chan string, 10)
+	e := machine.NewEngine(rt, machine.Config{Logger: slog.New(slog.NewTextHandler(lines(logged), nil))})
+	e.AddJanitor(machine.JanitorConfig{Module: "depot"})
+	kind := pawl.Kind[sealed]{Name: "parcel", Label: "status"}
+	w := shipping()
+	w.Steps[0].Effects = nil
+	m := machine.Add(e, kind, w)
+	for _, action := range []string{"Ship", "Return"} {
+		machine.Handle(m, action, func(context.Context, *machine.Action[sealed], machine.NoInput) error { return nil })
+	}
+	require.NoError(t, e.Start(t.Context()))
+	defer e.Stop(context.Background())
+	_, err = m.Create(t.Context(), "1", sealed{Seal: "red"})
+	require.NoError(t, err)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	wait := func() { leave(); <-left }
+	sealWaits.Store(&wait)
+	defer sealWaits.Store(nil)
+	e.Observe(func(step string) { sealBreaks.Store(step == "before claim") })
+	_, err = m.Fire(ctx, machine.Trigger{ID: "1", Step: "ship", By: "admin"})
+	require.ErrorIs(t, err, context.Canceled)
+	close(left)
+	require.Contains(t, testkit.Receive(t, logged), "the seal is broken")
+}
+
+// lines sends what is written to a channel.
+type lines chan string
+
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
 
 // An entity whose own code panics is reported by the janitor, and does not keep others from being
