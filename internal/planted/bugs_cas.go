@@ -11,7 +11,7 @@ var casBugs = []Bug{
 	{
 		Name: "create-forgets-the-floor", Mechanism: "a process remembers which versions were purged",
 		Proves: []string{"SCOPE-12"}, File: "backend.go",
-		Old: "		rt.floor.Store(d.Version)\n", New: "",
+		Old: "rt.floor.CompareAndSwap(known, d.Version)", New: "true",
 		Pkg: ".", Run: "^TestCreationAfterAPurge$",
 	},
 	{

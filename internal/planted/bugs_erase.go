@@ -119,7 +119,7 @@ var eraseBugs = []Bug{
 	{
 		Name: "erase-not-resumed", Mechanism: "an Erase deletes what a killed one has left beside its tombstones",
 		Proves: []string{"ERASE-4"}, File: "erase/erase.go",
-		Old: "	left := units{}\n	if !e.options.Force {", New: "	for _, q := range p.Queries {\n		q.Deleted = true\n		for r := range listed(ctx, e.logs, q) {\n			if p.matches(r) {\n				return nil\n			}\n		}\n	}\n	left := units{}\n	if !e.options.Force {",
+		Old: "	left := units{}\n	e.leased =", New: "	for _, q := range p.Queries {\n		q.Deleted = true\n		for r := range listed(ctx, e.logs, q) {\n			if p.matches(r) {\n				return nil\n			}\n		}\n	}\n	left := units{}\n	e.leased =",
 		Pkg: "./erase", Run: "^TestKilledErase$/^sqlite$", Quick: true,
 	},
 	{

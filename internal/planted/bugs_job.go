@@ -27,6 +27,12 @@ var jobBugs = []Bug{
 		Pkg: "./flow/job", Run: "^TestWithdrawnJob$", Flags: []string{"-timeout=1m"},
 	},
 	{
+		Name: "job-look-panics", Mechanism: "a document that panics when a worker looks at it again does not end the process",
+		Proves: []string{"LOOP-3"}, File: "flow/job/worker.go",
+		Old: "		_ = protect.Call(w.config.Logger, func() error {\n			snap, err := w.config.Kind.Scope", New: "		_ = func(_ *slog.Logger, fn func() error) error { return fn() }(w.config.Logger, func() error {\n			snap, err := w.config.Kind.Scope",
+		Pkg: "./flow/job", Run: "^TestWithdrawnBesidePanickingDocument$",
+	},
+	{
 		Name: "job-not-told-of-withdrawal", Mechanism: "the context of a withdrawn job ends",
 		Proves: []string{"JOB-1"}, File: "flow/job/worker.go",
 		Old: "			cancel(ErrWithdrawn)\n", New: "			_ = cancel\n",
