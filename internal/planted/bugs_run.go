@@ -208,13 +208,13 @@ var runBugs = []Bug{
 	},
 	{
 		Name: "run-deleted-as-seen-before", Mechanism: "Delete looks again at a run that has changed since it was seen to be over",
-		Proves: []string{"RUN-6"}, File: "flow/run/engine.go",
+		Proves: []string{"RUN-6"}, File: "flow/run/delete.go",
 		Old: "		if more = snap.Version != seen.Version; more { // look again\n", New: "		if false {\n",
 		Pkg: "./flow/run", Run: "^(TestDeleteRacesRetry|TestDeleteRacesDelete)$/^memory$",
 	},
 	{
 		Name: "run-half-deleted-is-retried", Mechanism: "a failed run that has lost some of its signals to Delete cannot be retried",
-		Proves: []string{"RUN-6"}, File: "flow/run/engine.go",
+		Proves: []string{"RUN-6"}, File: "flow/run/delete.go",
 		Old: "		if r.Status == Failed {\n			r.become(Canceled)\n		}\n", New: "",
 		Pkg: "./flow/run", Run: "^TestDeleteManySignals$/^memory$",
 	},
