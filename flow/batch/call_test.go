@@ -224,8 +224,9 @@ func TestFailureBeforeAnEndCounts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store, s := &stores.Tap{Store: memory.New()}, newStudio()
 				rt := open(t, store)
+				const years = 1 << 60 // a delay is random, and must not end before the queue does
 				policy := func(c *config) {
-					c.Retry, c.Lease = pawl.Retry{Attempts: 3, First: time.Hour, Max: time.Hour}, time.Second
+					c.Retry, c.Lease = pawl.Retry{Attempts: 3, First: years, Max: years}, time.Second
 				}
 				give(t, rt, "ada", 100)
 				submit(t, newQueue(t, rt, s, policy), "j", prompts(1, 5))

@@ -74,7 +74,7 @@ var batchInputBugs = []Bug{
 	{
 		Name: "batch-attempts-uncounted", Mechanism: "each call of an item is counted before it is made",
 		Proves: []string{"CANCEL-5"}, File: "flow/batch/work.go",
-		Old: "if i.Attempts++; last != nil {", New: "if last != nil {",
+		Old: "		i.Attempts++\n", New: "",
 		Pkg: "./flow/batch", Run: "^TestCallSucceedsLater$", Flags: []string{"-timeout=20s"},
 	},
 	{
