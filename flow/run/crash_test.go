@@ -18,12 +18,21 @@ import (
 
 func init() { testkit.Child("victim", victimChild) }
 
-// envStep names the step at which a child blocks.
-const envStep = "PAWL_TEST_STEP"
+// Variables of the child.
+const (
+	envStep  = "PAWL_TEST_STEP" // the step at which it blocks
+	envLease = "PAWL_TEST_LEASE"
+)
 
-// shortLease is the lease of processes that the tests kill. It survives a short pause of a busy
+// shortLease is the least lease of processes that the tests kill. It survives a short pause of a busy
 // machine.
 const shortLease = 1500 * time.Millisecond
+
+// givenLease returns the lease of a child: what the parent gives, or shortLease.
+func givenLease() time.Duration {
+	lease, _ := time.ParseDuration(os.Getenv(envLease))
+	return max(lease, shortLease)
+}
 
 const longSteps = 20
 
@@ -66,7 +75,7 @@ func victimChild() error {
 			select {}
 		}
 	}
-	e, _ := engine(rt, run.Config{Lease: shortLease, Poll: 50 * time.Millisecond, Concurrency: len(moments) * longSteps},
+	e, _ := engine(rt, run.Config{Lease: givenLease(), Poll: 50 * time.Millisecond, Concurrency: len(moments) * longSteps},
 		longRun(func(key, step string) { block("inside", key, step) })...)
 	e.Observe(block)
 	testkit.Begin()
@@ -112,6 +121,7 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 		e, runs := engine(rt, run.Config{Poll: 50 * time.Millisecond}, longRun(func(string, string) {})...)
 		var all []run.Run[order]
 		places := map[string]bool{}
+		began := time.Now()
 		for i := range longSteps {
 			for m, moment := range moments {
 				if testkit.Short && (i%2 == 1 || m != i%len(moments)) {
@@ -122,7 +132,9 @@ func TestKilledAtEveryBoundary(t *testing.T) {
 				all = append(all, startLong(t, runs, place))
 			}
 		}
-		p := testkit.Start(t, "victim", stores.Env(location))
+		// A victim that loses the lease of a run it has blocked takes that run again. Its renewals wait
+		// behind the commits of all runs, so the lease is longer than it took to start them.
+		p := testkit.Start(t, "victim", stores.Env(location), envLease+"="+(2*time.Since(began)).String())
 		testkit.Ready(p)
 		for range len(all) {
 			place := p.Line()
